@@ -1,0 +1,47 @@
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+RUN := $(BIN)/python -m
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all lint types bench gpu clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $@
+
+demo: $(VENV)/installed  ## set up, fit a power law, train three initialisations twice, write the report
+	$(RUN) plkernel.fit --beta 1.15
+	$(RUN) plkernel.experiment runs/quick.toml
+
+test: $(VENV)/installed-dev  ## set up and run the tests (minutes)
+	$(RUN) pytest -m "not slow"
+
+test-all: $(VENV)/installed-dev  ## every test, the slow ones too
+	$(RUN) pytest
+
+lint: $(VENV)/installed-dev  ## style of the code
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/installed-dev  ## static types
+	$(BIN)/mypy
+
+bench: $(VENV)/installed-dev  ## kernels and training against their peers, checked before timed
+	$(RUN) plkernel.bench scan --out runs/out/bench
+	$(RUN) plkernel.bench train --out runs/out/bench
+
+gpu:  ## on a GPU: equality tests, benchmarks and a slice of the full-size study; installs nothing
+	$(PYTHON) runs/gpu.py
+
+clean:  ## remove the environment and everything generated, but not runs/out
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

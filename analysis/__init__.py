@@ -1,0 +1,1 @@
+"""Exponential sums, nodes, statistics and figures: numpy and scipy only, never torch."""

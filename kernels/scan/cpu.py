@@ -1,0 +1,187 @@
+"""The scan on a CPU: compiled loops over channels, threads over batch rows and channel blocks.
+
+The carry from step to step and the sum behind the gradient of a fixed decay are float64, whatever the storage.
+Half types are widened to float32 on the way in and rounded on the way out: a CPU has no arithmetic for them.
+Every channel of every row is one sequential sum, so the result does not depend on the number of threads.
+"""
+
+import math
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+LINE = 16  # float32 channels in a cache line: two threads never write the same one
+WIDTH = 512  # most channels in a block: the carry, the decay and the sum of a block stay in the L1 cache
+SERIAL = 1 << 15  # elements below which handing work to a thread costs more than it saves
+TINY = 1e-290  # a carry that has died out is set to zero: arithmetic below 1e-308 is some fifty times slower
+
+
+def _jit(function: Callable[..., None]) -> Any:
+    """Compile without the interpreter lock; keep the machine code on disk where some folder can be written."""
+    try:
+        return numba.njit(nogil=True, cache=True, error_model="numpy")(function)
+    except RuntimeError:
+        return numba.njit(nogil=True, error_model="numpy")(function)
+
+
+@_jit
+def _advance(decay, carry, step, output):  # type: ignore[no-untyped-def]
+    """One step of every channel. On its own, and short, so that the compiler turns it into vector instructions."""
+    for d in range(carry.size):
+        x = decay[d] * carry[d] + step[d]
+        x = 0.0 if abs(x) < TINY else x
+        carry[d] = x
+        output[d] = x
+
+
+@_jit
+def _advance_back(decay, carry, step, output):  # type: ignore[no-untyped-def]
+    """The same from the last channel to the first: memory is then read strictly backwards, as it is prefetched."""
+    for d in range(carry.size - 1, -1, -1):
+        x = decay[d] * carry[d] + step[d]
+        x = 0.0 if abs(x) < TINY else x
+        carry[d] = x
+        output[d] = x
+
+
+@_jit
+def _accumulate_back(carry, before, total):  # type: ignore[no-untyped-def]
+    for d in range(carry.size - 1, -1, -1):
+        total[d] += carry[d] * before[d]
+
+
+@_jit
+def _multiply_back(carry, before, output):  # type: ignore[no-untyped-def]
+    for d in range(carry.size - 1, -1, -1):
+        output[d] = carry[d] * before[d]
+
+
+@_jit
+def _unit(index, channels, width):  # type: ignore[no-untyped-def]
+    """The batch row and the range of channels of one unit of work."""
+    pieces = (channels + width - 1) // width
+    low = index % pieces * width
+    return index // pieces, low, min(low + width, channels)
+
+
+@_jit
+def _forward_fixed(a, b, state, h, last, width, first, stop):  # type: ignore[no-untyped-def]
+    for unit in range(first, stop):
+        i, low, high = _unit(unit, b.shape[2], width)
+        decay = a[low:high].astype(np.float64)
+        carry = state[i, low:high].astype(np.float64)
+        for t in range(b.shape[1]):
+            _advance(decay, carry, b[i, t, low:high], h[i, t, low:high])
+        last[i, low:high] = carry
+
+
+@_jit
+def _forward_varying(a, b, state, h, last, width, first, stop):  # type: ignore[no-untyped-def]
+    for unit in range(first, stop):
+        i, low, high = _unit(unit, b.shape[2], width)
+        carry = state[i, low:high].astype(np.float64)
+        for t in range(b.shape[1]):
+            _advance(a[i, t, low:high], carry, b[i, t, low:high], h[i, t, low:high])
+        last[i, low:high] = carry
+
+
+@_jit
+def _backward_fixed(a, state, h, grad_h, grad_last, sums, grad_b, grad_state, width, first, stop):  # type: ignore[no-untyped-def]
+    end = h.shape[1] - 1
+    for unit in range(first, stop):
+        i, low, high = _unit(unit, h.shape[2], width)
+        decay, one = a[low:high].astype(np.float64), np.ones(high - low)
+        carry = grad_last[i, low:high].astype(np.float64)
+        total = np.zeros(high - low)
+        for t in range(end, -1, -1):
+            _advance_back(decay if t < end else one, carry, grad_h[i, t, low:high], grad_b[i, t, low:high])
+            before = h[i, t - 1, low:high] if t > 0 else state[i, low:high]
+            _accumulate_back(carry, before, total)
+        sums[i, low:high] = total
+        grad_state[i, low:high] = decay * carry if end >= 0 else carry
+
+
+@_jit
+def _backward_varying(a, state, h, grad_h, grad_last, grad_a, grad_b, grad_state, width, first, stop):  # type: ignore[no-untyped-def]
+    end = h.shape[1] - 1
+    for unit in range(first, stop):
+        i, low, high = _unit(unit, h.shape[2], width)
+        one = np.ones(high - low, a.dtype)
+        carry = grad_last[i, low:high].astype(np.float64)
+        for t in range(end, -1, -1):
+            decay = a[i, t + 1, low:high] if t < end else one
+            _advance_back(decay, carry, grad_h[i, t, low:high], grad_b[i, t, low:high])
+            before = h[i, t - 1, low:high] if t > 0 else state[i, low:high]
+            _multiply_back(carry, before, grad_a[i, t, low:high])
+        grad_state[i, low:high] = a[i, 0, low:high] * carry if end >= 0 else carry
+
+
+def forward(a: Tensor, b: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """h_t = a_t * h_{t-1} + b_t with h_0 = state; returns every h_t and the last one."""
+    wide_a, wide_b = _widen(a), _widen(b)
+    h, last = torch.empty_like(wide_b), torch.empty_like(state)
+    _run(_forward_fixed if a.dim() == 1 else _forward_varying, b.shape, wide_a, wide_b, state, h, last)
+    return h.to(b.dtype), last
+
+
+def backward(
+    a: Tensor, state: Tensor, h: Tensor, grad_h: Tensor, grad_last: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """g_t = grad_h_t + a_{t+1} * g_{t+1}; gradients of a (g_t * h_{t-1}), of b (g_t) and of the state (a_1 g_1)."""
+    inputs = (_widen(a), state, _widen(h), _widen(grad_h), grad_last)
+    fixed = a.dim() == 1
+    grad_a = state.new_empty(state.shape, dtype=torch.float64) if fixed else torch.empty_like(inputs[0])
+    grad_b, grad_state = torch.empty_like(inputs[2]), torch.empty_like(state)
+    _run(_backward_fixed if fixed else _backward_varying, h.shape, *inputs, grad_a, grad_b, grad_state)
+    if fixed:
+        grad_a = grad_a.sum(0)
+    return grad_a.to(a.dtype), grad_b.to(h.dtype), grad_state
+
+
+def _widen(x: Tensor) -> Tensor:
+    return x if x.dtype in (torch.float32, torch.float64) else x.float()
+
+
+def _run(kernel: Any, shape: torch.Size, *tensors: Tensor) -> None:
+    """Cut rows and channels into equal units and give each thread a run of them."""
+    rows, _, channels = shape
+    if rows == 0 or channels == 0:
+        return
+    arrays = [tensor.detach().numpy() for tensor in tensors]
+    threads = torch.get_num_threads() if shape.numel() >= SERIAL else 1
+    width = _block_width(rows, channels, threads)
+    units = rows * math.ceil(channels / width)
+    threads = min(threads, units)
+    if threads == 1:
+        kernel(*arrays, width, 0, units)
+        return
+    cuts = [units * i // threads for i in range(threads + 1)]
+    pool = _pool(threads)
+    parts = list(zip(cuts, cuts[1:], strict=False))
+    jobs = [pool.submit(kernel, *arrays, width, first, stop) for first, stop in parts[1:]]
+    kernel(*arrays, width, *parts[0])
+    for job in jobs:
+        job.result()
+
+
+def _block_width(rows: int, channels: int, threads: int) -> int:
+    """Channels per unit: whole cache lines, at most WIDTH, few enough that the units divide among the threads."""
+    pieces = max(threads // math.gcd(rows, threads), math.ceil(channels / WIDTH))
+    return max(LINE, math.ceil(channels / pieces / LINE) * LINE)
+
+
+_pools: dict[int, ThreadPoolExecutor] = {}
+os.register_at_fork(after_in_child=_pools.clear)
+
+
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """One pool per number of threads; a forked process starts its own."""
+    if threads not in _pools:
+        _pools[threads] = ThreadPoolExecutor(threads - 1, thread_name_prefix="scan")
+    return _pools[threads]

@@ -1,0 +1,328 @@
+"""The scan in Triton: channels on lanes, serial in time in registers, time split into chunks in three phases.
+
+1. `_chunk_ends` scans every chunk but the last from zero: its end, and the product of its decays.
+2. `_chunk_starts` carries the state over the chunks.
+3. `_forward` or `_backward` scans every chunk again from its right start and writes the results.
+
+One chunk (a short sequence, or enough batch and channels to fill the GPU) needs phase 3 alone, started from the
+state: b is then read once and h written once. The backward pass is the same scan from the last step to the first,
+where the carry is a_{t+1} * g_{t+1}. A chunk is counted in the direction of its scan.
+
+Accuracy: values within a group of ROWS steps are float32. From group to group the carry is float64, fed with what the
+group contributes when it starts from zero, so rounding errors do not add up over a long sequence with decays near 1.
+
+Letters: B batch, T time, D channels. See `plkernel.kernels.scan.operator` for shapes and dtypes.
+"""
+
+# The language of the kernels is Triton, not typed Python:
+# mypy: disallow-untyped-defs=False, disable-error-code="assignment"
+
+from contextlib import AbstractContextManager, nullcontext
+from math import isqrt
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+INPUT_TYPES = (torch.float32, torch.bfloat16, torch.float16)
+ROWS = 16  # steps loaded before the first of them is used: hides the latency of memory
+BACKWARD_ROWS = 8  # the same in `_backward`, which loads from three tensors: 16 do not fit in registers
+LANES = 64  # channels of one program: two for each thread of its only warp
+FEW_LANES = 32  # for few channels, and for the small tensors between the phases
+FULL = 512  # programs that keep the largest GPU (132 multiprocessors) busy
+WANTED = 2048  # programs to aim for once time is split
+ALONE = 256  # a sequence up to here costs less in one chunk than the launch of two more phases
+SHORTEST = 64  # steps of a chunk
+# Compiled once for all lengths: nothing is gained from knowing that one is 1 or a multiple of 16.
+LENGTHS = ("T", "LENGTH", "chunks")
+# The fusion of a * h + b into one rounding is asked for by name: its default differs between versions of Triton.
+OPTIONS = {"num_warps": 1, "enable_fp_fusion": True}
+
+
+@triton.jit
+def _step(carry, decay, x, REVERSE: tl.constexpr):
+    """The value at one step, and the carry that leaves it: h and h, or in reverse g and a * g."""
+    if REVERSE:
+        value = x + carry
+        left = decay * value
+    else:
+        value = decay * carry + x
+        left = value
+    return value, left
+
+
+@triton.jit
+def _fixed_decay(pointer, lanes, count, FIXED: tl.constexpr, ROWS: tl.constexpr):
+    """A fixed decay, and in float64 its powers ROWS and count % ROWS: the factors of a whole and of the last group."""
+    fixed, whole, part = 0.0, 0.0, 0.0
+    if FIXED:
+        fixed = tl.load(pointer, mask=lanes, other=0.0).to(tl.float32)
+        whole = tl.full(fixed.shape, 1.0, tl.float64)
+        part = whole
+        for i in tl.static_range(ROWS):
+            whole = whole * fixed.to(tl.float64)
+            part = tl.where(i < count % ROWS, whole, part)
+    return fixed, whole, part
+
+
+@triton.jit
+def _rows(pointer, stride, left, fill: tl.constexpr, ROWS: tl.constexpr):
+    """The next ROWS rows in float32 (arithmetic in a half type is wrong in the interpreter); `fill` from `left` on."""
+    rows = ()
+    for i in tl.static_range(ROWS):
+        row = tl.load(pointer + i * stride, mask=i < left, other=fill)
+        rows = rows + (row.to(tl.float32),)  # noqa: RUF005 - Triton does not unpack
+    return rows
+
+
+@triton.jit
+def _decay(rows, fixed, i: tl.constexpr, count, FIXED: tl.constexpr):
+    """The decay of row i, 1 where there is no row, so that the carry passes unchanged."""
+    return tl.where(i < count, fixed, 1.0) if FIXED else rows[i]
+
+
+@triton.jit
+def _place(T, D, LENGTH, chunks, REVERSE: tl.constexpr, LANES: tl.constexpr):
+    """Batch, chunk and channels of this program; the time of its first step, and how many steps it has."""
+    blocks = tl.cdiv(D, LANES)
+    program = tl.program_id(0)
+    channel = (program % blocks) * LANES + tl.arange(0, LANES)
+    chunk = (program // blocks) % chunks
+    batch = (program // (blocks * chunks)).to(tl.int64)
+    done = chunk.to(tl.int64) * LENGTH
+    count = tl.minimum(T - done, LENGTH).to(tl.int32)
+    time = T - 1 - done if REVERSE else done
+    return batch, chunk, channel, time, count
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def _chunk_ends(
+    a, x, ends, products, T, D, LENGTH, chunks,
+    FIXED: tl.constexpr, REVERSE: tl.constexpr, LANES: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Phase 1: the carry that leaves each chunk when none enters it, and the product of the chunk's decays."""
+    batch, chunk, channel, time, count = _place(T, D, LENGTH, chunks, REVERSE, LANES)
+    lanes = channel < D
+    stride = -D if REVERSE else D
+    row = (batch * T + time) * D
+    fixed, whole, part = _fixed_decay(a + channel, lanes, count, FIXED, ROWS)
+    carry = tl.zeros([LANES], tl.float64)
+    product = tl.full([LANES], 1.0, tl.float64)
+    while count > 0:
+        left = tl.where(lanes, count, 0)  # rows left to this lane
+        xs = _rows(x + row + channel, stride, left, 0.0, ROWS)
+        decays = () if FIXED else _rows(a + row + channel, stride, left, 1.0, ROWS)
+        local = tl.zeros([LANES], tl.float32)
+        factor = tl.where(count >= ROWS, whole, part) if FIXED else tl.full([LANES], 1.0, tl.float64)
+        for i in tl.static_range(ROWS):
+            decay = _decay(decays, fixed, i, count, FIXED)
+            _, local = _step(local, decay, xs[i], REVERSE)
+            if not FIXED:
+                factor = factor * decay.to(tl.float64)
+        carry = factor * carry + local.to(tl.float64)
+        product = product * factor
+        row += ROWS * stride
+        count -= ROWS
+    index = (batch * chunks + chunk) * D + channel
+    tl.store(ends + index, carry, mask=lanes)
+    tl.store(products + index, product, mask=lanes)
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def _chunk_starts(ends, products, first, starts, D, chunks, LANES: tl.constexpr, ROWS: tl.constexpr):
+    """Phase 2: the carry that enters each chunk. ends and products (B,chunks-1,D), first (B,D), starts (B,chunks,D)."""
+    blocks = tl.cdiv(D, LANES)
+    program = tl.program_id(0)
+    channel = (program % blocks) * LANES + tl.arange(0, LANES)
+    lanes = channel < D
+    batch = (program // blocks).to(tl.int64)
+    carry = tl.load(first + batch * D + channel, mask=lanes, other=0.0).to(tl.float64)
+    row = batch * (chunks - 1) * D
+    start = starts + batch * chunks * D + channel
+    tl.store(start, carry, mask=lanes)
+    count = chunks - 1
+    while count > 0:
+        left = tl.where(lanes, count, 0)
+        factors = _wide_rows(products + row + channel, D, left, ROWS)
+        locals_ = _wide_rows(ends + row + channel, D, left, ROWS)
+        for i in tl.static_range(ROWS):
+            carry = factors[i] * carry + locals_[i]
+            start += D
+            tl.store(start, carry, mask=i < left)
+        row += ROWS * D
+        count -= ROWS
+
+
+@triton.jit
+def _wide_rows(pointer, stride, left, ROWS: tl.constexpr):
+    rows = ()
+    for i in tl.static_range(ROWS):
+        row = tl.load(pointer + i * stride, mask=i < left, other=0.0)
+        rows = rows + (row,)  # noqa: RUF005 - Triton does not unpack
+    return rows
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def _forward(
+    a, b, starts, h, last, T, D, LENGTH, chunks,
+    FIXED: tl.constexpr, LANES: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Phase 3: every h of a chunk from the carry that enters it; the last chunk also writes the last state."""
+    batch, chunk, channel, time, count = _place(T, D, LENGTH, chunks, False, LANES)
+    lanes = channel < D
+    row = (batch * T + time) * D
+    index = (batch * chunks + chunk) * D + channel
+    carry = tl.load(starts + index, mask=lanes, other=0.0).to(tl.float64)
+    fixed, whole, part = _fixed_decay(a + channel, lanes, count, FIXED, ROWS)
+    while count > 0:
+        left = tl.where(lanes, count, 0)  # rows left to this lane
+        xs = _rows(b + row + channel, D, left, 0.0, ROWS)
+        decays = () if FIXED else _rows(a + row + channel, D, left, 1.0, ROWS)
+        value = carry.to(tl.float32)
+        local = tl.zeros([LANES], tl.float32)
+        factor = tl.where(count >= ROWS, whole, part) if FIXED else tl.full([LANES], 1.0, tl.float64)
+        for i in tl.static_range(ROWS):
+            decay = _decay(decays, fixed, i, count, FIXED)
+            value, _ = _step(value, decay, xs[i], False)
+            local, _ = _step(local, decay, xs[i], False)
+            if not FIXED:
+                factor = factor * decay.to(tl.float64)
+            tl.store(h + row + i * D + channel, value, mask=i < left)
+        carry = factor * carry + local.to(tl.float64)
+        row += ROWS * D
+        count -= ROWS
+    tl.store(last + batch * D + channel, carry, mask=tl.where(chunk == chunks - 1, lanes, False))
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def _backward(
+    a, grad_h, h, state, starts, grad_a, grad_b, grad_state, T, D, LENGTH, chunks,
+    FIXED: tl.constexpr, LANES: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Phase 3 in reverse: grad_b_t = g_t, grad_a_t = g_t * h_{t-1} and grad_state = a_1 * g_1.
+
+    For a fixed decay grad_a is (B,chunks,D) in float64, the sum over each chunk.
+    """
+    batch, chunk, channel, time, count = _place(T, D, LENGTH, chunks, True, LANES)
+    lanes = channel < D
+    row = (batch * T + time) * D
+    index = (batch * chunks + chunk) * D + channel
+    carry = tl.load(starts + index, mask=lanes, other=0.0).to(tl.float64)
+    before = tl.load(state + batch * D + channel, mask=lanes, other=0.0).to(tl.float32)
+    fixed, whole, part = _fixed_decay(a + channel, lanes, count, FIXED, ROWS)
+    total = tl.zeros([LANES], tl.float64)
+    while count > 0:
+        left = tl.where(lanes, count, 0)  # rows left to this lane
+        xs = _rows(grad_h + row + channel, -D, left, 0.0, ROWS)
+        decays = () if FIXED else _rows(a + row + channel, -D, left, 1.0, ROWS)
+        hs = _rows(h + row - D + channel, -D, tl.minimum(left, time), 0.0, ROWS)
+        into = carry.to(tl.float32)
+        local = tl.zeros([LANES], tl.float32)
+        group = tl.zeros([LANES], tl.float32)
+        factor = tl.where(count >= ROWS, whole, part) if FIXED else tl.full([LANES], 1.0, tl.float64)
+        for i in tl.static_range(ROWS):
+            decay = _decay(decays, fixed, i, count, FIXED)
+            value, into = _step(into, decay, xs[i], True)
+            _, local = _step(local, decay, xs[i], True)
+            product = value * tl.where(time == i, before, hs[i])
+            tl.store(grad_b + row - i * D + channel, value, mask=i < left)
+            if FIXED:
+                group += tl.where(i < left, product, 0.0)
+            else:
+                factor = factor * decay.to(tl.float64)
+                tl.store(grad_a + row - i * D + channel, product, mask=i < left)
+        carry = factor * carry + local.to(tl.float64)
+        total += group.to(tl.float64)
+        row -= ROWS * D
+        time -= ROWS
+        count -= ROWS
+    if FIXED:
+        tl.store(grad_a + index, total, mask=lanes)
+    tl.store(grad_state + batch * D + channel, carry, mask=tl.where(chunk == chunks - 1, lanes, False))
+
+
+def forward(a: Tensor, b: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """h_t = a_t * h_{t-1} + b_t with h_0 = state; returns every h_t and the last one."""
+    _check(a, b)
+    batch, time, channels = b.shape
+    h, last = torch.empty_like(b), torch.empty_like(state)
+    if b.numel() == 0:
+        return h, last.copy_(state)
+    fixed = a.dim() == 1
+    lanes, length, chunks = plan(batch, time, channels)
+    grid = (batch * chunks * triton.cdiv(channels, lanes),)
+    with _on(b.device):
+        starts = _starts(a, b, state, lanes, length, chunks, reverse=False)
+        _forward[grid](
+            a, b, starts, h, last, time, channels, length, chunks, FIXED=fixed, LANES=lanes, ROWS=ROWS, **OPTIONS
+        )  # fmt: skip
+    return h, last
+
+
+def backward(a: Tensor, state: Tensor, h: Tensor, grad_h: Tensor, grad_last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """g_t = grad_h_t + a_{t+1} * g_{t+1}; gradients of a (g_t * h_{t-1}), of b (g_t) and of the state (a_1 g_1)."""
+    _check(a, h)
+    batch, time, channels = h.shape
+    grad_b, grad_state = torch.empty_like(h), torch.empty_like(state)
+    if h.numel() == 0:
+        return torch.zeros_like(a), grad_b, grad_state.copy_(grad_last)
+    fixed = a.dim() == 1
+    lanes, length, chunks = plan(batch, time, channels)
+    # Partial sums, not atomic additions: the order of the sum is fixed, and so is its result.
+    grad_a = a.new_empty((batch, chunks, channels), dtype=torch.float64) if fixed else torch.empty_like(a)
+    grid = (batch * chunks * triton.cdiv(channels, lanes),)
+    with _on(h.device):
+        starts = _starts(a, grad_h, grad_last, lanes, length, chunks, reverse=True)
+        _backward[grid](
+            a, grad_h, h, state, starts, grad_a, grad_b, grad_state, time, channels, length, chunks,
+            FIXED=fixed, LANES=lanes, ROWS=BACKWARD_ROWS, **OPTIONS,
+        )  # fmt: skip
+    return (grad_a.sum((0, 1)).to(a.dtype) if fixed else grad_a), grad_b, grad_state
+
+
+def _starts(a: Tensor, x: Tensor, first: Tensor, lanes: int, length: int, chunks: int, *, reverse: bool) -> Tensor:
+    """Phases 1 and 2: the carry that enters each chunk, (B,chunks,D)."""
+    if chunks == 1:
+        return first
+    batch, time, channels = x.shape
+    ends = x.new_empty((batch, chunks - 1, channels), dtype=torch.float64)
+    products = torch.empty_like(ends)
+    starts = x.new_empty((batch, chunks, channels), dtype=torch.float64)
+    _chunk_ends[(batch * (chunks - 1) * triton.cdiv(channels, lanes),)](
+        a, x, ends, products, time, channels, length, chunks - 1,
+        FIXED=a.dim() == 1, REVERSE=reverse, LANES=lanes, ROWS=ROWS, **OPTIONS,
+    )  # fmt: skip
+    _chunk_starts[(batch * triton.cdiv(channels, FEW_LANES),)](
+        ends, products, first, starts, channels, chunks, LANES=FEW_LANES, ROWS=ROWS, **OPTIONS
+    )
+    return starts
+
+
+def plan(batch: int, time: int, channels: int) -> tuple[int, int, int]:
+    """Channels of a program, steps of a chunk and number of chunks, for a tensor (batch, time, channels).
+
+    One chunk where that fills the GPU or time is short. Else enough chunks to fill it, and at least so long that no
+    phase has many more steps in series than another: sqrt(T) steps in sqrt(T) chunks.
+    """
+    lanes = FEW_LANES if channels <= FEW_LANES else LANES
+    programs = batch * triton.cdiv(channels, lanes)
+    if time <= ALONE or programs >= FULL:
+        return lanes, time, 1
+    length = max(SHORTEST, isqrt(time), triton.cdiv(time * programs, WANTED))
+    length = ROWS * triton.cdiv(length, ROWS)
+    return lanes, length, triton.cdiv(time, length)
+
+
+def _check(a: Tensor, b: Tensor) -> None:
+    for name, tensor in (("a", a), ("b", b)):
+        if tensor.dtype not in INPUT_TYPES:
+            raise ValueError(f"scan: {name} is {tensor.dtype}; the gpu backend takes float32, bfloat16 and float16")
+    if not b.is_cuda and isinstance(_forward, triton.JITFunction):
+        needs = "a GPU, or TRITON_INTERPRET=1 set before triton is imported"
+        raise ValueError(f"scan: b is on {b.device}; the gpu backend needs {needs}")
+
+
+def _on(device: torch.device) -> AbstractContextManager[object]:
+    """Kernels are launched on the current device, which need not be that of the tensors."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

@@ -1,0 +1,117 @@
+"""The scan as a torch operator: checks, choice of backend, registration for autograd and torch.compile."""
+
+import importlib
+import importlib.util
+import os
+from typing import Any
+
+import torch
+from torch import Tensor
+
+BACKENDS = ("reference", "cpu", "gpu")
+HALF_TYPES = (torch.bfloat16, torch.float16)
+WIDE_TYPES = (torch.float32, torch.float64)
+_HAS_TRITON = importlib.util.find_spec("triton") is not None
+
+
+@torch.library.custom_op("plkernel::scan", mutates_args=())
+def _scan(a: Tensor, b: Tensor, state: Tensor, backend: str) -> tuple[Tensor, Tensor]:
+    return _module(backend).forward(a.contiguous(), b.contiguous(), state.contiguous())
+
+
+@_scan.register_fake
+def _(a: Tensor, b: Tensor, state: Tensor, backend: str) -> tuple[Tensor, Tensor]:
+    return b.new_empty(b.shape), state.new_empty(state.shape)
+
+
+@torch.library.custom_op("plkernel::scan_backward", mutates_args=())
+def _scan_backward(
+    a: Tensor, state: Tensor, h: Tensor, grad_h: Tensor, grad_last: Tensor, backend: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    inputs = (tensor.contiguous() for tensor in (a, state, h, grad_h, grad_last))
+    return _module(backend).backward(*inputs)
+
+
+@_scan_backward.register_fake
+def _(
+    a: Tensor, state: Tensor, h: Tensor, grad_h: Tensor, grad_last: Tensor, backend: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    return a.new_empty(a.shape), h.new_empty(h.shape), state.new_empty(state.shape)
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    a, _, state, ctx.backend = inputs
+    ctx.save_for_backward(a, state, output[0])
+
+
+def _autograd(ctx: Any, grad_h: Tensor, grad_last: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    return *_scan_backward(*ctx.saved_tensors, grad_h, grad_last, ctx.backend), None
+
+
+_scan.register_autograd(_autograd, setup_context=_setup_context)
+
+
+def scan(
+    a: Tensor, b: Tensor, state: Tensor | None = None, *, backend: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """h_t = a_t * h_{t-1} + b_t for t = 1..T with h_0 = state: every h_t, and the last one.
+
+    Gradients flow through a, b and state from both results. The carry is float64 on a CPU, float32 on a GPU.
+
+    Args:
+        a: decay per step, in (0, 1) for a memory that fades: (D,) fixed, or (B,T,D) one for each step. float32 or
+            float64; a (B,T,D) decay may also have the dtype of b.
+        b: input (B,T,D) in float32, float64, bfloat16 or float16; any T, also 0. Any strides.
+        state: h_0 (B,D), zero when left out. Kept in float32 (float64 when b is float64).
+        backend: "reference" (a loop in float64), "cpu" or "gpu"; None takes the one for the device of b.
+
+    Returns:
+        h (B,T,D) in the dtype of b, and the last state (B,D) in float32 (float64 when b is float64).
+
+    Raises:
+        ValueError: shapes, dtypes or devices that do not fit, or a backend that does not work here.
+    """
+    _check(a, b, state)
+    state_type = torch.float64 if b.dtype == torch.float64 else torch.float32
+    batch, _, channels = b.shape
+    if state is None:
+        state = b.new_zeros((batch, channels), dtype=state_type)
+    return _scan(a, b, state.to(state_type), _choose(backend, b.device))
+
+
+def _check(a: Tensor, b: Tensor, state: Tensor | None) -> None:
+    if b.dim() != 3 or b.dtype not in HALF_TYPES + WIDE_TYPES:
+        raise ValueError(f"scan: b is {_describe(b)}; it must be a floating-point tensor (batch, time, channels)")
+    if a.shape not in (b.shape, b.shape[2:]):
+        raise ValueError(f"scan: a is {_describe(a)}; for this b it must be {(b.shape[2],)} or {tuple(b.shape)}")
+    if a.dtype not in WIDE_TYPES and (a.dim() == 1 or a.dtype != b.dtype):
+        raise ValueError(f"scan: a is {_describe(a)}; it must be float32 or float64 (with time also the dtype of b)")
+    if state is not None and state.shape != (b.shape[0], b.shape[2]):
+        raise ValueError(f"scan: state is {_describe(state)}; for this b it must be {(b.shape[0], b.shape[2])}")
+    for name, tensor in (("a", a), ("state", state)):
+        if tensor is not None and tensor.device != b.device:
+            raise ValueError(f"scan: {name} is on {tensor.device} and b on {b.device}; both must be on one device")
+
+
+def _describe(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+
+
+def _choose(backend: str | None, device: torch.device) -> str:
+    """The backend to run on `device`; one that was not asked for by name is never the slow reference."""
+    usable = [name for name in BACKENDS if _works(name, device)]
+    chosen = backend or ("gpu" if device.type == "cuda" else device.type)
+    if chosen not in usable:
+        raise ValueError(f"scan: backend {chosen!r} does not work on {device.type}; here: {', '.join(usable)}")
+    return chosen
+
+
+def _works(backend: str, device: torch.device) -> bool:
+    if backend == "gpu":
+        interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+        return _HAS_TRITON and (device.type == "cuda" or (interpreted and device.type == "cpu"))
+    return backend == "reference" or device.type == "cpu"
+
+
+def _module(backend: str) -> Any:
+    return importlib.import_module(f"plkernel.kernels.scan.{backend}")

@@ -1,0 +1,1 @@
+"""Sequence models over bytes, their patching and their initialisation."""

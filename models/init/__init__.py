@@ -1,0 +1,6 @@
+"""Initialisation: one generator per (seed, parameter name), and power-law decays and projections."""
+
+from plkernel.models.init.base import generator_for, normal_
+from plkernel.models.init.power_law import apply_nodes_
+
+__all__ = ["apply_nodes_", "generator_for", "normal_"]

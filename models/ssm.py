@@ -1,0 +1,192 @@
+"""A diagonal state-space language model over bytes, in one file.
+
+Shapes: B batch, T time (bytes), P bytes per patch, D width (also the state size), 256 byte values. Each block is
+    x = x + SSM(LayerNorm(x));  x = x + SwiGLU(LayerNorm(x))
+    SSM(u): s_t = a * s_{t-1} + g(a) * (B u_t);  out_t = C s_t + c + D * u_t,  a = exp(-exp(log_rate)).
+"""
+
+from dataclasses import dataclass, replace
+from typing import get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from plkernel.analysis.nodes import Gain, Nodes
+from plkernel.kernels.scan import scan
+from plkernel.models.init.base import generator_for, normal_
+from plkernel.models.init.power_law import apply_nodes_
+from plkernel.models.patching import NOT_CAUSAL, PatchingMode, pool, unpool
+
+BYTES = 256
+BASE_STD = 0.02
+
+
+@dataclass(frozen=True)
+class SSMConfig:
+    """Width `dim`, `layers`, input gain, and patching (`patch` bytes per step of the recurrence; 1 is none)."""
+
+    dim: int = 256
+    layers: int = 4
+    gain: Gain = "none"
+    patch: int = 1
+    mode: PatchingMode = "causal"
+
+    def __post_init__(self) -> None:
+        for name in ("dim", "layers", "patch"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name, valid in (("gain", get_args(Gain)), ("mode", get_args(PatchingMode))):
+            if getattr(self, name) not in valid:
+                raise ValueError(f"{name} must be one of {', '.join(valid)}, got {getattr(self, name)!r}")
+
+    @property
+    def causal(self) -> bool:
+        """Whether every prediction depends on earlier bytes only."""
+        return self.patch == 1 or self.mode == "causal"
+
+
+@dataclass(frozen=True)
+class SSMState:
+    """Memory of the recurrent mode: constant in the number of bytes seen.
+
+    layers: one (B,D) state per block, at least float32; patch_sum: (B,D) sum of the embeddings of the unfinished patch;
+    patch_out: (B,D) output of the last completed patch; position: bytes in the unfinished patch.
+    """
+
+    layers: tuple[Tensor, ...]
+    patch_sum: Tensor
+    patch_out: Tensor
+    position: int
+
+
+class DiagonalSSM(nn.Module):
+    """The SSM branch: (B,T,D) and a state (B,D) to (B,T,D) and the next state."""
+
+    def __init__(self, config: SSMConfig) -> None:
+        super().__init__()
+        dim = config.dim
+        self.gain = config.gain
+        self.log_rate = nn.Parameter(torch.empty(dim))
+        self.B = nn.Linear(dim, dim, bias=False)
+        self.C_proj = nn.Linear(dim, dim)
+        self.D = nn.Parameter(torch.empty(dim))
+
+    def forward(self, u: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        rate = self.log_rate.to(torch.promote_types(self.log_rate.dtype, torch.float32)).exp()
+        driven = self.B(u)
+        if self.gain != "none":
+            driven = driven * input_gain(rate, self.gain).to(driven.dtype)
+        states, last = scan(torch.exp(-rate), driven, state)
+        return self.C_proj(states) + self.D * u, last
+
+
+def input_gain(rate: Tensor, name: Gain) -> Tensor:
+    """g(lambda) for rates (D,): none 1, ema 1 - a, lru sqrt(1 - a**2), through expm1 so that slow nodes keep digits."""
+    if name == "ema":
+        return -torch.expm1(-rate)
+    if name == "lru":
+        return (-torch.expm1(-2 * rate)).sqrt()
+    return torch.ones_like(rate)
+
+
+class SwiGLU(nn.Module):
+    """down(silu(gate(x)) * up(x)) with hidden width int(4 D / 3), no biases (arXiv 2002.05202, equation 6)."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        hidden = int(4 * dim / 3)
+        self.gate = nn.Linear(dim, hidden, bias=False)
+        self.up = nn.Linear(dim, hidden, bias=False)
+        self.down = nn.Linear(hidden, dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class Block(nn.Module):
+    """LayerNorm, SSM, residual, LayerNorm, SwiGLU, residual."""
+
+    def __init__(self, config: SSMConfig) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(config.dim)
+        self.ssm = DiagonalSSM(config)
+        self.norm2 = nn.LayerNorm(config.dim)
+        self.mlp = SwiGLU(config.dim)
+
+    def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        branch, state = self.ssm(self.norm1(x), state)
+        x = x + branch
+        return x + self.mlp(self.norm2(x)), state
+
+
+class SSM(nn.Module):
+    """Next-byte logits: (B,T) bytes to (B,T,256), position t from bytes 0..t (unless `config.causal` is false)."""
+
+    def __init__(self, config: SSMConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(BYTES, config.dim)
+        self.blocks = nn.ModuleList([Block(config) for _ in range(config.layers)])
+        self.norm = nn.LayerNorm(config.dim)
+        self.head = nn.Linear(config.dim, BYTES, bias=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.decode(self.embedding(inputs))
+
+    def decode(self, embedded: Tensor) -> Tensor:
+        """Logits (B,T,256) from byte embeddings (B,T,D)."""
+        size, time = self.config.patch, embedded.shape[1]
+        x = pool(embedded, size) if size > 1 else embedded
+        for block in self.blocks:
+            x, _ = block(x)
+        if size > 1:
+            x = unpool(x, size, time, self.config.mode) + embedded
+        return self.head(self.norm(x))
+
+    def initial_state(self, batch: int) -> SSMState:
+        """The recurrent state before the first byte."""
+        zeros = self.head.weight.new_zeros(batch, self.config.dim)
+        memory = zeros.to(torch.promote_types(zeros.dtype, torch.float32))
+        return SSMState((memory,) * self.config.layers, zeros, zeros, 0)
+
+    def step(self, inputs: Tensor, state: SSMState) -> tuple[Tensor, SSMState]:
+        """One byte (B,) and a state to logits (B,256) and the next state; equal to `forward`, byte by byte.
+
+        Raises ValueError for `published` patching, whose outputs need bytes that are not known yet.
+        """
+        if not self.config.causal:
+            raise ValueError(f"mode 'published' has no recurrent form ({NOT_CAUSAL}): use mode 'causal'")
+        embedded, size = self.embedding(inputs), self.config.patch
+        state = replace(state, patch_sum=state.patch_sum + embedded, position=state.position + 1)
+        if state.position == size:
+            x, layers = state.patch_sum / size, []
+            for block, memory in zip(self.blocks, state.layers, strict=True):
+                x, memory = block(x[:, None], memory)
+                x = x[:, 0]
+                layers.append(memory)
+            state = SSMState(tuple(layers), torch.zeros_like(x), x, 0)
+        x = state.patch_out + embedded if size > 1 else state.patch_out
+        return self.head(self.norm(x)), state
+
+    def initialise_(self, seed: int, nodes: Nodes) -> "SSM":
+        """Base initialisation, then `nodes` in every block, in place.
+
+        Embedding and matrices N(0, 0.02), D = 1, biases 0, norms 1 and 0; each from its own generator, so two node
+        sets under one seed share every other weight. Raises ValueError when the nodes assume another gain.
+        """
+        if nodes.gain != self.config.gain:
+            raise ValueError(f"nodes assume gain {nodes.gain!r}, but the model has gain {self.config.gain!r}")
+        for name, parameter in self.named_parameters():
+            if parameter.ndim == 2:
+                normal_(parameter, BASE_STD, generator=generator_for(seed, name))
+            else:
+                constant = 1.0 if name.endswith((".D", "norm1.weight", "norm2.weight", "norm.weight")) else 0.0
+                nn.init.constant_(parameter, constant)
+        for block in self.blocks:
+            apply_nodes_(block.ssm.log_rate, block.ssm.C_proj.weight, nodes)
+        return self
+
+    def decay_parameters(self) -> list[nn.Parameter]:
+        """The log_rate of every block, fastest-to-slowest as initialised."""
+        return [block.ssm.log_rate for block in self.blocks]

@@ -1,0 +1,77 @@
+"""One way in and one way out for every command: a generated command line, and errors in one line."""
+
+import difflib
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+USER_ERRORS = (ValueError, OSError)
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """A hint that names the closest of the `valid` names, or all of them when none is close."""
+    names = sorted(valid)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else f"valid: {', '.join(names)}"
+
+
+def main(command: Callable[..., Any], args: Sequence[str] | None = None, prog: str | None = None) -> None:
+    """Run `command` with arguments from the command line; exit 2 with one line on bad input.
+
+    The flags and their help come from the signature and docstring of `command`. Bad input raises ValueError or
+    OSError with a message that names the parameter, what it got and what would work. PLKERNEL_DEBUG=1 shows the
+    traceback instead. An interrupt exits with 130.
+    """
+    import tyro
+
+    prog = prog or f"python -m {command.__module__ if command.__module__ != '__main__' else _module_name()}"
+    report_errors(lambda: tyro.cli(command, args=args, prog=prog))
+
+
+def main_with_spec(command: Callable[..., Any], args: Sequence[str] | None = None) -> None:
+    """Run `command(spec, ...)` as `SPEC.toml [OPTIONS]`, where options may override any field of the spec.
+
+    The file is read first and its values become the defaults of the generated flags, as in --train.steps 200.
+    """
+    import tyro
+
+    from plkernel.spec import load_spec
+
+    given = list(sys.argv[1:] if args is None else args)
+    prog = f"python -m {_module_name()} SPEC.toml"
+
+    def run() -> None:
+        if not given or given[0] in ("-h", "--help"):
+            tyro.cli(command, args=["--help"], prog=prog)
+        if given[0].startswith("-"):
+            raise ValueError(f"the spec comes first: {prog} [OPTIONS], got {given[0]!r}")
+        spec = load_spec(Path(given[0]))
+        tyro.cli(functools.partial(command, spec=spec), args=given[1:], prog=prog)
+
+    report_errors(run)
+
+
+def report_errors(action: Callable[[], Any]) -> None:
+    """Run `action`; turn bad input and interrupts into one line on standard error and an exit code."""
+    try:
+        action()
+    except USER_ERRORS as error:
+        if os.environ.get("PLKERNEL_DEBUG"):
+            raise
+        if isinstance(error, BrokenPipeError):
+            sys.exit(EXIT_INTERRUPTED)
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(EXIT_BAD_INPUT)
+    except KeyboardInterrupt as interrupt:
+        print(f"\ninterrupted{': ' if str(interrupt) else ''}{interrupt}", file=sys.stderr)
+        sys.exit(EXIT_INTERRUPTED)
+
+
+def _module_name() -> str:
+    spec = sys.modules["__main__"].__spec__
+    return spec.name if spec else sys.argv[0]

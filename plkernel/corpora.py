@@ -1,0 +1,145 @@
+"""Real bytes by name: every corpus becomes one flat, memory-mapped file with a JSON beside it."""
+
+import os
+import re
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plkernel.flat_file import locked, remove_remains, write_flat
+from plkernel.sources import Request, Source, resolve
+from plkernel.storage import load_json, save_json
+
+# Part of every cache key: to be raised when the same source would give other bytes.
+FORMAT = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Splits:
+    """Contiguous blocks of one corpus, each (n,) uint8; no window crosses from one into the next."""
+
+    train: NDArray[np.uint8]
+    validation: NDArray[np.uint8]
+    test: NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A corpus as one flat file of bytes.
+
+    name       as asked for: 'stdlib', a path, 'hf:NAME', ...
+    source     where the bytes come from
+    path       the flat file, one byte per symbol
+    size       bytes
+    sha256     of the file
+    documents  how many begin in it; one separator byte stands between two of them
+    """
+
+    name: str
+    source: str
+    path: Path
+    size: int
+    sha256: str
+    documents: int
+
+    @property
+    def bytes(self) -> np.memmap[Any, np.dtype[np.uint8]]:
+        """The bytes, (size,) uint8, read-only and mapped from the file; OSError when the file is gone."""
+        return np.memmap(self.path, np.uint8, mode="r", shape=(self.size,))
+
+    def splits(self, validation: float = 0.05, test: float = 0.05) -> Splits:
+        """Train | validation | test, in this order; the fractions are of all bytes, rounded down.
+
+        Raises ValueError when a fraction is outside [0, 1) or nothing is left to train on.
+        """
+        for label, value in (("validation", validation), ("test", test)):
+            if not 0.0 <= value < 1.0:
+                raise ValueError(f"{label} = {value}: must be a fraction of the corpus, at least 0 and below 1")
+        if validation + test >= 1.0:
+            raise ValueError(f"validation + test = {validation + test:g}: leaves nothing to train on; keep it below 1")
+        data = self.bytes
+        end = self.size - int(self.size * test)
+        start = end - int(self.size * validation)
+        return Splits(data[:start], data[start:end], data[end:])
+
+    def to_dict(self) -> dict[str, Any]:
+        """A dictionary that JSON keeps exactly; `from_dict` gives back an equal object."""
+        return {**asdict(self), "path": str(self.path)}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """The inverse of `to_dict`; ValueError unless `values` has exactly the fields of a corpus."""
+        expected = [field.name for field in fields(cls)]
+        if not isinstance(values, dict) or set(values) != set(expected):
+            raise ValueError(f"not the description of a corpus: needs exactly {', '.join(expected)}")
+        return cls(**{**values, "path": Path(values["path"])})
+
+
+def cache_folder() -> Path:
+    """$PLKERNEL_CACHE, else plkernel under $XDG_CACHE_HOME, else ~/.cache/plkernel."""
+    if folder := os.environ.get("PLKERNEL_CACHE"):
+        return Path(folder).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "plkernel"
+
+
+def load(
+    name: str,
+    *,
+    max_bytes: int | None = None,
+    separator: str = "\n",
+    column: str | None = None,
+    cache: Path | None = None,
+) -> Corpus:
+    """The corpus called `name`, from the cache, or built into it.
+
+    name       'stdlib', a preset ('wiki-pt', 'fineweb'), 'hf:NAME[:CONFIG[:SPLIT]]', or a file or folder
+    max_bytes  stop after so many bytes, wherever that falls
+    separator  the byte between two documents, as one character from U+0000 to U+00FF
+    column     the text column of tables and data sets, 'text' unless named
+    cache      folder of the flat files, `cache_folder()` unless named
+
+    Raises ValueError or OSError, in one line, when there is no such corpus, it is empty or cannot be read;
+    nothing of it is kept then.
+    """
+    if max_bytes is not None and max_bytes < 1:
+        raise ValueError(f"max_bytes = {max_bytes}: must be at least 1")
+    folder = (cache_folder() if cache is None else Path(cache)).resolve()
+    request = Request(_one_byte(separator), column, folder)
+    source = resolve(name, request)
+    digest = source.digest(format=FORMAT, max_bytes=max_bytes, separator=request.separator.hex())
+    stem = re.sub(r"[^A-Za-z0-9.]+", "_", source.label)[-60:].strip("_.")
+    path = folder / f"{stem}-{digest}.bin"
+    return replace(_cached(path) or _build(name, source, path, max_bytes), name=name)
+
+
+def _one_byte(separator: str) -> bytes:
+    if len(separator) != 1 or ord(separator) > 0xFF:
+        raise ValueError(f"separator {separator!r}: must be one byte, a single character from U+0000 to U+00FF")
+    return separator.encode("latin-1")
+
+
+def _cached(path: Path) -> Corpus | None:
+    """The corpus in the flat file `path`, if file and JSON are there and agree on the size."""
+    try:
+        corpus = Corpus.from_dict(load_json(path.with_suffix(".json")))
+        return replace(corpus, path=path) if path.stat().st_size == corpus.size else None
+    except (ValueError, TypeError, OSError):
+        return None
+
+
+def _build(name: str, source: Source, path: Path, max_bytes: int | None) -> Corpus:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with locked(path) as held:
+        if corpus := _cached(path):  # another process has built it while we waited
+            return corpus
+        if held:
+            remove_remains(path)
+        description = path.with_suffix(".json")
+        description.unlink(missing_ok=True)
+        flat = write_flat(path, source.blocks(), max_bytes, source.size, name)
+        corpus = Corpus(name, source.label, path, flat.size, flat.sha256, flat.documents)
+        save_json(description, corpus.to_dict())  # last: only what is whole has one
+    return corpus

@@ -1,0 +1,59 @@
+"""python -m plkernel.corpus: fetch a corpus, keep it in the cache, and describe it."""
+
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from plkernel import cli, corpora
+from plkernel.analysis.entropy import unigram_entropy
+from plkernel.storage import save_json
+
+
+def corpus(
+    name: Annotated[str, tyro.conf.Positional],
+    max_bytes: int | None = None,
+    separator: str = r"\n",
+    column: str | None = None,
+    out: Path | None = None,
+) -> None:
+    """Fetch a corpus, keep it in the cache as one flat file of bytes, and describe it.
+
+    The cache lies in $PLKERNEL_CACHE, else plkernel under $XDG_CACHE_HOME, else ~/.cache/plkernel.
+
+    Args:
+        name: stdlib, wiki-pt, fineweb, hf:NAME[:CONFIG[:SPLIT]], or a file or folder.
+        max_bytes: Stop after so many bytes.
+        separator: The byte between two documents; escapes such as \\n, \\0 and \\xff are understood.
+        column: The text column of .parquet, .jsonl, .csv and hf: data; 'text' unless named.
+        out: Write the description to this JSON file too.
+    """
+    found = corpora.load(name, max_bytes=max_bytes, separator=unescape(separator), column=column)
+    entropy = unigram_entropy(found.bytes)
+    rows = {
+        "corpus": found.name,
+        "source": found.source,
+        "size": f"{found.size:,} bytes",
+        "documents": f"{found.documents:,}",
+        "sha256": found.sha256,
+        "unigram entropy": f"{entropy:.4f} bits per byte",
+        "cache": found.path,
+    }
+    print("\n".join(f"{label:<15}  {value}" for label, value in rows.items()))
+    if out is not None:
+        save_json(out, {**found.to_dict(), "unigram_entropy_bits_per_byte": entropy})
+        print(f"\nwritten: {out}")
+
+
+def unescape(text: str) -> str:
+    r"""A separator as typed in a shell: '\n' a line feed, '\xff' byte 255; one character is itself."""
+    if len(text) < 2:
+        return text
+    try:
+        return text.encode("latin-1").decode("unicode_escape")
+    except UnicodeError:
+        return text
+
+
+if __name__ == "__main__":
+    cli.main(corpus)

@@ -1,0 +1,38 @@
+"""Windows of bytes: random ones for training, fixed ones for evaluation."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Bytes = NDArray[np.uint8]
+
+
+def training_windows(data: Bytes, context: int, batch: int, seed: int, step: int) -> Tensor:
+    """`batch` windows of context + 1 bytes, shape (batch, context + 1), int64.
+
+    Starts are uniform and depend on (seed, step) alone, so arms of one seed read the same bytes in the same order
+    and a resumed run goes on where it stopped.
+    """
+    generator = np.random.Generator(np.random.Philox(key=[seed, step]))
+    return _windows(data, generator.integers(0, data.size - context, size=batch), context)
+
+
+def fixed_windows(data: Bytes, context: int, count: int) -> Tensor:
+    """Up to `count` disjoint windows of context + 1 bytes, evenly spaced over `data`, shape (n, context + 1), int64."""
+    count = min(count, data.size // (context + 1))
+    return _windows(data, np.linspace(0, data.size - context - 1, count).astype(np.int64), context)
+
+
+def check_length(data: Bytes, context: int, name: str) -> None:
+    """Raise ValueError unless `data` holds at least one window of context + 1 bytes."""
+    if data.size < context + 1:
+        raise ValueError(
+            f"{name} has {data.size} bytes, fewer than one window of context + 1 = {context + 1}: "
+            "use a larger corpus, a larger share for it, or a smaller train.context"
+        )
+
+
+def _windows(data: Bytes, starts: NDArray[np.int64], context: int) -> Tensor:
+    rows = np.stack([data[start : start + context + 1] for start in starts.tolist()])
+    return torch.from_numpy(rows.astype(np.int64))

@@ -1,0 +1,73 @@
+"""What a run ran on: commit, versions and hardware, for its record."""
+
+import os
+import platform
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("plkernel", "torch", "triton", "numba", "numpy", "scipy", "tensorboard")
+
+
+def environment(threads: int) -> dict[str, Any]:
+    """Commit and dirty flag of the source tree, versions, hardware, threads and command line of this process."""
+    return {
+        **source_state(),
+        "versions": {"python": platform.python_version(), **{p: v for p in PACKAGES if (v := installed(p))}},
+        "hardware": {
+            "cpu": cpu_name(),
+            "cores": os.cpu_count(),
+            "gpu": gpu_name(),
+            "system": f"{platform.system()} {platform.machine()}",
+        },
+        "threads": threads,
+        "command": " ".join(["python", "-m", _module(), *sys.argv[1:]]),
+    }
+
+
+def installed(package: str) -> str | None:
+    """The installed version of `package`, None where it is absent."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def source_state() -> dict[str, Any]:
+    """The git commit of the source tree and whether it has changes; None outside a checkout of plkernel itself."""
+    root = Path(__file__).resolve().parent.parent
+    if not (root / ".git").exists():
+        return {"commit": None, "dirty": None}
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(root), *arguments], capture_output=True, text=True
+        ).stdout.strip()
+
+    try:
+        return {"commit": git("rev-parse", "HEAD") or None, "dirty": bool(git("status", "--porcelain"))}
+    except FileNotFoundError:
+        return {"commit": None, "dirty": None}
+
+
+def cpu_name() -> str:
+    """The processor's own name for itself."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def gpu_name() -> str | None:
+    """The first CUDA device's name, None without one or when torch has not been loaded."""
+    torch = sys.modules.get("torch")
+    return torch.cuda.get_device_name(0) if torch is not None and torch.cuda.is_available() else None
+
+
+def _module() -> str:
+    spec = sys.modules["__main__"].__spec__
+    return spec.name if spec else Path(sys.argv[0]).stem

@@ -1,0 +1,216 @@
+"""python -m plkernel.experiment SPEC: conditions x seeds, several processes at a time, resumable, with a report."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import tyro
+from tqdm import tqdm
+
+from plkernel.run import RunFolder, differences
+from plkernel.spec import Spec
+from plkernel.storage import load_json, read_lines, save_json
+from plkernel.studies import FINISHED, METRICS, SPEC, run_folder
+from plkernel.train import choose_device, open_corpus
+
+# A study may grow by these without its finished runs becoming another study's.
+GROWS = ("seeds", "arms", "description", "report_steps", "baseline")
+LOG = "log.txt"
+POLL_SECONDS = 0.2
+
+
+@dataclass
+class Worker:
+    """A process that trains one run."""
+
+    arm: str
+    seed: int
+    process: subprocess.Popen[bytes]
+
+
+@dataclass
+class Pool:
+    """Runs of one study, at most `size` at a time."""
+
+    spec: Spec
+    out: Path
+    size: int
+    devices: list[str | None]
+    active: list[Worker] = field(default_factory=list)
+
+    def start(self, arm: str, seed: int) -> None:
+        """Start one run in a process of its own; what it prints goes to log.txt in its folder."""
+        folder = run_folder(self.out, arm, seed)
+        folder.mkdir(parents=True, exist_ok=True)
+        arguments = [str(self.out / SPEC), "--arm", arm, "--seed", str(seed), "--out", str(self.out)]
+        arguments += ["--no-progress", "--stop-with", str(os.getpid())]
+        with (folder / LOG).open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "plkernel.train", *arguments],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env=self._environment(),
+                start_new_session=True,  # Ctrl-C reaches the workers once, through stop()
+            )
+        self.active.append(Worker(arm, seed, process))
+
+    def ended(self) -> list[Worker]:
+        """Take the processes that have ended out of the pool."""
+        done = [worker for worker in self.active if worker.process.poll() is not None]
+        self.active = [worker for worker in self.active if worker not in done]
+        return done
+
+    def stop(self) -> None:
+        """Ask every worker to save and end, and wait for them."""
+        for worker in self.active:
+            worker.process.send_signal(signal.SIGINT)
+        for worker in self.active:
+            worker.process.wait()
+
+    def _environment(self) -> dict[str, str]:
+        threads = str(self.spec.train.threads)
+        environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+        device = self.devices[len(self.active) % len(self.devices)]
+        return environment if device is None else {**environment, "CUDA_VISIBLE_DEVICES": device}
+
+
+def run_experiment(spec: Spec, out: Path, workers: int | None = None) -> list[str]:
+    """Run every arm at every seed that has not finished yet; returns the names of the runs that failed.
+
+    Raises ValueError on bad input before anything is written, KeyboardInterrupt after Ctrl-C with every run saved.
+    """
+    device = choose_device(spec.train.device)
+    check_study(spec, out)
+    open_corpus(spec)
+    save_json(out / SPEC, spec.model_dump(mode="json"))
+    runs = [(arm, seed) for seed in spec.seeds for arm in spec.arms]
+    waiting = [run for run in runs if not finished(out, *run)]
+    devices: list[str | None] = [None]
+    if device.type == "cuda":
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        devices = list(visible.split(",") if visible else map(str, range(torch.cuda.device_count())))
+    pool = Pool(spec, out, workers or default_workers(spec, len(devices), device.type), devices)
+    print(
+        f"{spec.name}: {len(runs)} runs, {len(runs) - len(waiting)} finished before, "
+        f"{min(pool.size, len(waiting))} at a time, in {out}",
+        flush=True,
+    )
+    try:
+        return list(_work(pool, waiting))
+    except KeyboardInterrupt:
+        pool.stop()
+        raise KeyboardInterrupt("every run is saved; run the same command again to go on") from None
+
+
+def check_study(spec: Spec, out: Path) -> None:
+    """Raise ValueError when `out` holds a study that another spec made; more seeds or arms are not another spec."""
+    path = out / SPEC
+    if not path.exists():
+        return
+    old, new = load_json(path), spec.model_dump(mode="json")
+    shared = {arm: old["arms"][arm] for arm in old["arms"] if arm in new["arms"]}
+    changed = differences(
+        {key: value for key, value in old.items() if key not in GROWS} | {"arms": shared},
+        {key: value for key, value in new.items() if key not in GROWS}
+        | {"arms": {arm: new["arms"][arm] for arm in shared}},
+    )
+    if changed:
+        raise ValueError(
+            f"run folder {out} was made by another spec ({'; '.join(changed[:4])}): "
+            "use another name or --out, or remove the folder"
+        )
+
+
+def finished(out: Path, arm: str, seed: int) -> bool:
+    """Whether that run has its result."""
+    result = RunFolder(run_folder(out, arm, seed)).result
+    return result is not None and result["status"] == FINISHED
+
+
+def default_workers(spec: Spec, devices: int, kind: str) -> int:
+    """One run per GPU; on a CPU as many as the cores allow with the spec's threads each."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return devices if kind == "cuda" else max(1, cores // spec.train.threads)
+
+
+def _work(pool: Pool, waiting: list[tuple[str, int]]) -> Iterator[str]:
+    """Keep the pool full until nothing waits; yields the names of runs that did not finish."""
+    waiting = list(waiting)
+    total = len(waiting)
+    steps = pool.spec.train.steps
+    with tqdm(total=total, unit="run", desc=pool.spec.name, disable=None, bar_format=BAR) as bar:
+        while waiting or pool.active:
+            while waiting and len(pool.active) < pool.size:
+                pool.start(*waiting.pop(0))
+            time.sleep(POLL_SECONDS)
+            for worker in pool.ended():
+                name = f"{worker.arm} seed {worker.seed}"
+                if finished(pool.out, worker.arm, worker.seed):
+                    tqdm.write(_line(pool.out, worker, total), file=sys.stderr)
+                else:
+                    log = run_folder(pool.out, worker.arm, worker.seed) / LOG
+                    tqdm.write(f"{name} did not finish, see {log}", file=sys.stderr)
+                    yield name
+            shares = [_share(pool.out, worker, steps) for worker in pool.active]
+            bar.n = round(total - len(waiting) - len(pool.active) + sum(shares), 2)
+            bar.refresh()
+
+
+BAR = "{desc}: {percentage:3.0f}%|{bar}| {n:.2f}/{total_fmt} runs [{elapsed}<{remaining}]"
+
+
+def _share(out: Path, worker: Worker, steps: int | None) -> float:
+    """How far a run is, from 0 to 1, by its last evaluation."""
+    rows = read_lines(run_folder(out, worker.arm, worker.seed) / METRICS)
+    return rows[-1]["step"] / steps if rows and steps else 0.0
+
+
+def _line(out: Path, worker: Worker, total: int) -> str:
+    result: dict[str, Any] = RunFolder(run_folder(out, worker.arm, worker.seed)).result or {}
+    return (
+        f"{worker.arm} seed {worker.seed}: validation {result['final_val_bpb']:.4f} bits per byte "
+        f"after {result['steps']} steps, {result['seconds']:.0f} s"
+    )
+
+
+def command(
+    spec: Annotated[Spec, tyro.conf.arg(name="")],
+    out: Path | None = None,
+    workers: int | None = None,
+    report: bool = True,
+) -> None:
+    """Run every condition at every seed, skip what has finished, resume what has not, then write the report.
+
+    Runs of one seed share base weights and data order; each run is a process of its own. Ctrl-C saves every run; the
+    same command goes on. Learning curves: tensorboard --logdir OUT.
+
+    Args:
+        out: Folder of the study; runs/out/NAME if left out.
+        workers: Runs at a time; on a CPU cores / train.threads if left out, on GPUs one each.
+        report: Write the report at the end.
+    """
+    if workers is not None and workers < 1:
+        raise ValueError(f"workers must be at least 1, got {workers}")
+    folder = out or Path("runs/out") / spec.name
+    failed = run_experiment(spec, folder, workers)
+    if report:
+        from plkernel.report import report as print_report
+
+        print_report(folder)
+    if failed:
+        print(f"did not finish: {', '.join(failed)}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    from plkernel import cli
+
+    cli.main_with_spec(command)

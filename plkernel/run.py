@@ -1,0 +1,113 @@
+"""The folder of one run: who it is, what it has measured, and how it is taken up again."""
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from plkernel.storage import load_json, save_json
+from plkernel.studies import CONFIG, ENVIRONMENT, METRICS, RESULT, TIMING
+
+CHECKPOINT = "checkpoint.safetensors"
+LOCK = ".lock"
+LOCK_PATIENCE = 20.0  # seconds: a worker whose parent was killed ends within a step
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The files of one run under `path`."""
+
+    path: Path
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.path / CHECKPOINT
+
+    @property
+    def result(self) -> dict[str, Any] | None:
+        """What an ended run recorded; None while it is unfinished."""
+        path = self.path / RESULT
+        return load_json(path) if path.exists() else None
+
+    def open(self, config: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
+        """Create the folder, or check that it belongs to the run described by `config`; ValueError if to another."""
+        path = self.path / CONFIG
+        if path.exists():
+            different = differences(load_json(path), json.loads(json.dumps(config)))
+            if different:
+                raise ValueError(
+                    f"run folder {self.path} was made by another spec ({'; '.join(different[:4])}): "
+                    "use another name or --out, or remove the folder"
+                )
+        else:
+            save_json(path, config)
+        save_json(self.path / ENVIRONMENT, environment)
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the folder for this process; ValueError when another still holds it after a few seconds.
+
+        The system releases the lock with the process, however that ends.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / LOCK).open("w") as handle:
+            deadline = time.monotonic() + LOCK_PATIENCE
+            while not _try_lock(handle):
+                if time.monotonic() > deadline:
+                    raise ValueError(
+                        f"run folder {self.path} is in use by another process: wait for it or stop it"
+                    )
+                time.sleep(0.1)
+            yield
+
+    def append(self, metrics: Mapping[str, Any], timing: Mapping[str, Any]) -> tuple[int, int]:
+        """Add one row to both row files, flushed to disk; their lengths in bytes."""
+        return _append(self.path / METRICS, metrics), _append(self.path / TIMING, timing)
+
+    def cut(self, metrics_bytes: int, timing_bytes: int) -> None:
+        """Drop rows written after the checkpoint that a resumed run starts from."""
+        for name, length in ((METRICS, metrics_bytes), (TIMING, timing_bytes)):
+            path = self.path / name
+            if path.exists() and path.stat().st_size < length:
+                raise ValueError(
+                    f"{path} is shorter than its checkpoint says: remove {self.path} to start over"
+                )
+            if path.exists():
+                os.truncate(path, length)
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Record how the run ended."""
+        save_json(self.path / RESULT, dict(result))
+
+
+def differences(old: Any, new: Any, key: str = "") -> list[str]:
+    """Where two configurations differ, as 'train.steps was 300, is now 400'."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        names = sorted(old.keys() | new.keys())
+        return [
+            line
+            for name in names
+            for line in differences(old.get(name), new.get(name), f"{key}.{name}" if key else name)
+        ]
+    return [] if old == new else [f"{key} was {old!r}, is now {new!r}"]
+
+
+def _try_lock(handle: IO[str]) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _append(path: Path, row: Mapping[str, Any]) -> int:
+    with path.open("ab") as handle:
+        handle.write(json.dumps(row, allow_nan=False).encode() + b"\n")
+        handle.flush()
+        os.fsync(handle.fileno())
+        return handle.tell()

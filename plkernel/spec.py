@@ -1,0 +1,227 @@
+"""Experiment specs: frozen, typed, read from TOML; an unknown key is refused with the nearest valid name."""
+
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from plkernel import cli
+from plkernel.analysis.nodes import Gain, Nodes, Placement, Projection, place
+from plkernel.models.patching import PatchingMode
+from plkernel.storage import load_json
+
+Device = Literal["auto", "cpu", "cuda"]
+Positive = Annotated[int, Field(ge=1)]
+Fraction = Annotated[float, Field(gt=0, lt=0.5)]
+
+
+class Section(BaseModel):
+    """A part of a spec: immutable, and closed to keys it does not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+class CorpusSpec(Section):
+    """Which bytes, and how they are divided into train, validation and test blocks."""
+
+    name: str = "stdlib"
+    """stdlib, a path, or hf:NAME[:CONFIG[:SPLIT]]."""
+    max_bytes: Positive | None = None
+    """Take no more than this many bytes."""
+    separator: str = "\n"
+    """The byte between documents."""
+    column: str | None = None
+    """The text column of a table."""
+    validation: Fraction = 0.05
+    """Share of the corpus that is held out for validation."""
+    test: Fraction = 0.05
+    """Share of the corpus that is held out for the test figure."""
+
+
+class PatchingSpec(Section):
+    """How bytes are grouped into the steps of the recurrence."""
+
+    size: Positive = 1
+    """Bytes per patch; 1 is no patching."""
+    mode: PatchingMode = "causal"
+    """causal: a byte sees completed patches only. published: it sees its own target (kept for audit)."""
+
+
+class ModelSpec(Section):
+    """The diagonal SSM."""
+
+    dim: Annotated[int, Field(ge=2)] = 96
+    """Width, also the state size."""
+    layers: Positive = 4
+    """Number of blocks."""
+    gain: Gain = "none"
+    """Input gain of the recurrence: none 1, ema 1 - a, lru sqrt(1 - a**2)."""
+    patching: PatchingSpec = PatchingSpec()
+
+
+class Arm(Section):
+    """One condition: where the decays are placed and how the projection is shaped."""
+
+    placement: Placement = "log-spaced"
+    """Node set of the half-lives."""
+    projection: Projection = "uniform"
+    """Shape of the projection's columns, mean 1."""
+    beta: Annotated[float, Field(gt=0)] = 1.15
+    """Exponent of the power law."""
+    shortest: Annotated[float, Field(gt=0)] = 1.0
+    """Shortest half-life of log-spaced nodes, in bytes."""
+    longest: Annotated[float, Field(gt=0)] = 2000.0
+    """Longest half-life of log-spaced nodes, in bytes."""
+
+    def nodes(self, model: ModelSpec) -> Nodes:
+        """The node set of this arm for `model`, with rates per patch."""
+        return place(
+            model.dim,
+            placement=self.placement,
+            projection=self.projection,
+            gain_name=model.gain,
+            beta=self.beta,
+            shortest=self.shortest,
+            longest=self.longest,
+            step=model.patching.size,
+        )
+
+
+class TrainSpec(Section):
+    """The training protocol, the same for every arm."""
+
+    context: Annotated[int, Field(ge=2)] = 512
+    """Bytes predicted per window."""
+    batch: Positive = 8
+    """Windows per step."""
+    steps: Positive | None = None
+    """Stop after this many steps (bit-reproducible on a CPU)."""
+    minutes: Annotated[float, Field(gt=0)] | None = None
+    """Stop after this many minutes of training instead."""
+    learning_rate: Annotated[float, Field(gt=0)] = 3e-4
+    """Peak learning rate of AdamW."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    """Weight decay, on matrices only."""
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """First-moment decay of AdamW."""
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    """Second-moment decay of AdamW."""
+    warmup: Annotated[int, Field(ge=0)] = 0
+    """Steps of linear warm-up."""
+    schedule: Literal["cosine", "constant"] = "cosine"
+    """Learning rate after the warm-up."""
+    final_fraction: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """Where the cosine ends, as a share of the peak."""
+    clip: Annotated[float, Field(gt=0)] = 1.0
+    """Largest gradient norm."""
+    eval_every: Positive = 500
+    """Steps between evaluations; each one saves a checkpoint."""
+    eval_windows: Positive = 32
+    """Validation windows, evenly spaced and fixed."""
+    test_windows: Positive = 128
+    """Test windows, evaluated once, at the end."""
+    device: Device = "auto"
+    """auto takes a GPU when there is one."""
+    threads: Positive = 1
+    """CPU threads of one run; part of a run's identity, since sums depend on it."""
+
+    @model_validator(mode="after")
+    def _one_budget(self) -> "TrainSpec":
+        if (self.steps is None) == (self.minutes is None):
+            raise ValueError("give exactly one of steps and minutes")
+        return self
+
+
+class Spec(Section):
+    """A study: conditions x seeds on one corpus under one protocol."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """Names the output folder, runs/out/NAME."""
+    description: str = ""
+    """One sentence for the report."""
+    baseline: str
+    """The arm that the others are compared with."""
+    seeds: tuple[Annotated[int, Field(ge=0)], ...] = (0,)
+    """Runs of one seed share base weights and data order across arms."""
+    report_steps: tuple[Positive, ...] = ()
+    """Steps whose validation bits per byte the report names."""
+    corpus: CorpusSpec = CorpusSpec()
+    model: ModelSpec = ModelSpec()
+    train: TrainSpec
+    arms: dict[str, Arm]
+    """The conditions, by name."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Spec":
+        if self.baseline not in self.arms:
+            raise ValueError(
+                f"baseline {self.baseline!r} is not an arm; {cli.nearest(self.baseline, self.arms)}"
+            )
+        if not self.seeds or len(set(self.seeds)) != len(self.seeds):
+            raise ValueError(f"seeds must be different numbers, at least one, got {list(self.seeds)}")
+        for name, arm in self.arms.items():
+            if not name or name.startswith(".") or not set(name) <= _ARM_CHARACTERS:
+                raise ValueError(f"arm name {name!r} must be made of letters, digits, '-', '_' and '.'")
+            arm.nodes(self.model)
+        return self
+
+    def arm(self, name: str) -> Arm:
+        """The arm called `name`; ValueError with the nearest valid name otherwise."""
+        if name not in self.arms:
+            raise ValueError(f"arm {name!r} is not in spec {self.name!r}; {cli.nearest(name, self.arms)}")
+        return self.arms[name]
+
+
+_ARM_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")
+
+
+def load_spec(path: Path) -> Spec:
+    """Read a TOML spec (or the spec.json of a study); ValueError in one line names the file, the key and the remedy."""
+    if path.suffix == ".json":
+        return parse_spec(load_json(path), str(path))
+    try:
+        values = tomllib.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise ValueError(f"spec {path}: no such file") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"spec {path}: not valid TOML ({error})") from error
+    return parse_spec(values, str(path))
+
+
+def parse_spec(values: dict[str, Any], origin: str) -> Spec:
+    """A spec from plain values; `origin` names them in the error."""
+    try:
+        return Spec.model_validate(values)
+    except ValidationError as error:
+        raise ValueError(f"spec {origin}: {'; '.join(map(_explain, error.errors()))}") from None
+
+
+def _explain(error: Any) -> str:
+    """One pydantic error as words: the key, what it got, what would work."""
+    location = [str(part) for part in error["loc"]]
+    where = ".".join(location)
+    if error["type"] == "extra_forbidden":
+        section = "".join(f"[{'.'.join(location[:-1])}]") if location[:-1] else "the top level"
+        return f"unknown key {location[-1]!r} in {section}; {cli.nearest(location[-1], _keys(location[:-1]))}"
+    if error["type"] == "missing":
+        return f"{where} is missing"
+    message = error["msg"].removeprefix("Value error, ")
+    return (
+        f"{where}: {message}, got {error['input']!r}" if where and error["type"] != "value_error" else message
+    )
+
+
+def _keys(location: Iterable[str]) -> list[str]:
+    """The valid keys of the section at `location`."""
+    section: type[BaseModel] = Spec
+    parts = list(location)
+    while parts:
+        part = parts.pop(0)
+        annotation: Any = section.model_fields[part].annotation
+        if get_args(annotation):  # dict[str, Arm]: the next part is a name
+            annotation = get_args(annotation)[-1]
+            parts = parts[1:]
+        section = annotation
+    return list(section.model_fields)

@@ -1,0 +1,216 @@
+"""The folder of a study, read back: the one place that knows its file names.
+
+STUDY/spec.json                     what was to be run
+STUDY/ARM/seed-K/config.json        what one run resolved to
+                 environment.json   commit, versions, hardware, command
+                 metrics.jsonl      one row per evaluation, deterministic
+                 timing.jsonl       seconds and throughput, not deterministic
+                 result.json        written last: a run without it is unfinished
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from plkernel.storage import load_json, read_lines
+
+SPEC = "spec.json"
+CONFIG = "config.json"
+ENVIRONMENT = "environment.json"
+METRICS = "metrics.jsonl"
+TIMING = "timing.jsonl"
+RESULT = "result.json"
+REPORT = "report"
+
+FINISHED = "finished"
+FAILED = "failed"
+UNFINISHED = "unfinished"
+NOT_STARTED = "not started"
+NOT_CAUSAL = "not causal, not a likelihood"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One row of metrics.jsonl: validation bits per byte after `step` steps and `bytes` bytes read."""
+
+    step: int
+    bytes: int
+    val_bpb: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """result.json: losses in bits per byte (NaN where a run diverged), wall time in seconds."""
+
+    steps: int
+    bytes: int
+    final_val_bpb: float
+    best_val_bpb: float
+    best_step: int | None
+    test_bpb: float
+    seconds: float
+    causal: bool
+
+
+@dataclass(frozen=True)
+class Run:
+    """One arm at one seed; `result` is there when `status` is "finished", `error` when it is "failed"."""
+
+    arm: str
+    seed: int
+    status: str
+    config: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    evaluations: tuple[Evaluation, ...] = ()
+    result: Result | None = None
+    error: str | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.arm}/seed-{self.seed}"
+
+    def at_step(self, step: int) -> float | None:
+        """Validation bits per byte at that step, or None where it was not evaluated."""
+        return next((row.val_bpb for row in self.evaluations if row.step == step), None)
+
+    def curve(self) -> dict[int, float]:
+        """Validation bits per byte by bytes of training text read."""
+        return {row.bytes: row.val_bpb for row in self.evaluations}
+
+
+@dataclass(frozen=True)
+class Study:
+    """A spec and its runs, in the order of the spec: every arm at every seed, started or not."""
+
+    folder: Path
+    name: str
+    description: str
+    baseline: str
+    arms: tuple[str, ...]
+    seeds: tuple[int, ...]
+    report_steps: tuple[int, ...]
+    spec: Mapping[str, Any]
+    runs: tuple[Run, ...]
+
+    def finished(self, arm: str | None = None) -> list[Run]:
+        """The finished runs, of one arm or of all."""
+        return [run for run in self.runs if run.status == FINISHED and arm in (None, run.arm)]
+
+
+def run_folder(study: Path, arm: str, seed: int) -> Path:
+    """Where the run of `arm` at `seed` keeps its files."""
+    return study / arm / f"seed-{seed}"
+
+
+def read_study(folder: Path) -> Study:
+    """Read spec.json and every run below it. Raises ValueError naming the file that is missing or damaged."""
+    path = folder / SPEC
+    if not path.is_file():
+        raise ValueError(f"folder: {folder} holds no {SPEC}, give the folder of a study (runs/out/NAME)")
+    spec = load_json(path)
+    baseline, arms = _get(path, spec, "baseline", str), tuple(_get(path, spec, "arms", dict))
+    if baseline not in arms:
+        raise ValueError(f"{path}: baseline {baseline!r} is none of the arms {', '.join(map(repr, arms))}")
+    seeds = _integers(path, spec, "seeds")
+    return Study(
+        folder=folder,
+        name=_get(path, spec, "name", str),
+        description=spec.get("description") or "",
+        baseline=baseline,
+        arms=arms,
+        seeds=seeds,
+        report_steps=_integers(path, spec, "report_steps") if spec.get("report_steps") else (),
+        spec=spec,
+        runs=tuple(read_run(folder, arm, seed) for arm in arms for seed in seeds),
+    )
+
+
+def read_run(study: Path, arm: str, seed: int) -> Run:
+    """Read one run, whatever state it is in. Raises ValueError naming the file that is missing or damaged."""
+    folder = run_folder(study, arm, seed)
+    if not (folder / CONFIG).exists():
+        return Run(arm, seed, NOT_STARTED, {}, {})
+    config = _config(folder / CONFIG, arm, seed)
+    environment = _dictionary(folder / ENVIRONMENT) if (folder / ENVIRONMENT).exists() else {}
+    path = folder / RESULT
+    if not path.exists():
+        return Run(arm, seed, UNFINISHED, config, environment)
+    row = _dictionary(path)
+    status = _get(path, row, "status", str)
+    if status == FAILED:
+        return Run(arm, seed, FAILED, config, environment, error=str(row.get("error") or "no reason recorded"))
+    if status != FINISHED:
+        raise ValueError(f"{path}: status is {status!r}, expected {FINISHED!r} or {FAILED!r}")
+    evaluations = tuple(_evaluations(folder / METRICS))
+    return Run(arm, seed, FINISHED, config, environment, evaluations, _result(path, row))
+
+
+def _config(path: Path, arm: str, seed: int) -> dict[str, Any]:
+    config = _dictionary(path)
+    found = config.get("arm"), config.get("seed")
+    if found != (arm, seed):
+        raise ValueError(f"{path}: belongs to arm {found[0]!r} and seed {found[1]!r}, not to this folder")
+    for part in ("corpus", "model"):
+        _get(path, config, part, dict)
+    return config
+
+
+def _result(path: Path, row: dict[str, Any]) -> Result:
+    return Result(
+        steps=_get(path, row, "steps", int),
+        bytes=_get(path, row, "bytes", int),
+        final_val_bpb=_number(path, row, "final_val_bpb"),
+        best_val_bpb=_number(path, row, "best_val_bpb"),
+        best_step=None if row.get("best_step") is None else _get(path, row, "best_step", int),
+        test_bpb=_number(path, row, "test_bpb"),
+        seconds=_number(path, row, "seconds"),
+        causal=_get(path, row, "causal", bool),
+    )
+
+
+def _evaluations(path: Path) -> Iterator[Evaluation]:
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file, although the run is recorded as finished")
+    try:
+        rows = read_lines(path)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not readable as JSON lines ({error})") from error
+    if not rows:
+        raise ValueError(f"{path}: holds no evaluation, although the run is recorded as finished")
+    for row in rows:
+        step, size = _get(path, row, "step", int), _get(path, row, "bytes", int)
+        yield Evaluation(step, size, _number(path, row, "val_bpb"))
+
+
+def _dictionary(path: Path) -> dict[str, Any]:
+    value = load_json(path)
+    if not isinstance(value, dict):
+        raise ValueError(f"{path}: holds a {type(value).__name__}, expected an object")
+    return value
+
+
+def _get(path: Path, row: Any, key: str, kind: type) -> Any:
+    value = row.get(key) if isinstance(row, dict) else None
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise ValueError(f"{path}: {key} is {value!r}, expected a value of type {kind.__name__}")
+    return value
+
+
+def _number(path: Path, row: Any, key: str) -> float:
+    """A number, or NaN for null: JSON has no other way to write a loss that diverged."""
+    if isinstance(row, dict) and key in row and row[key] is None:
+        return math.nan
+    value = row.get(key) if isinstance(row, dict) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{path}: {key} is {value!r}, expected a number")
+    return float(value)
+
+
+def _integers(path: Path, row: Any, key: str) -> tuple[int, ...]:
+    values = _get(path, row, key, list)
+    if not values or any(isinstance(value, bool) or not isinstance(value, int) for value in values):
+        raise ValueError(f"{path}: {key} is {values!r}, expected a list of whole numbers")
+    return tuple(values)

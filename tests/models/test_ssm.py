@@ -1,0 +1,177 @@
+"""The diagonal SSM: its size, its causality, its two modes, and initialisations that share their base weights."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from plkernel.analysis.nodes import place
+from plkernel.models.ssm import SSM, SSMConfig
+
+CAUSAL = [SSMConfig(16, 2), SSMConfig(16, 2, "ema"), SSMConfig(16, 2, "lru", patch=2), SSMConfig(16, 1, patch=3)]
+LEAKING = [SSMConfig(16, 2, patch=2, mode="published"), SSMConfig(16, 1, patch=3, mode="published")]
+
+
+def build(config: SSMConfig, seed: int = 0, std_scale: float = 10.0) -> SSM:
+    """An initialised model with weights large enough for a leak to show."""
+    nodes = place(config.dim, gain_name=config.gain, step=config.patch)
+    model = SSM(config).initialise_(seed, nodes)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.mul_(std_scale)
+    return model
+
+
+def leaks_by_perturbation(model: SSM, time: int = 13) -> bool:
+    """Whether changing byte j moves any logit before j."""
+    inputs = torch.randint(0, 256, (2, time), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        before = model(inputs)
+        for j in range(1, time):
+            changed = inputs.clone()
+            changed[:, j] = (changed[:, j] + 128) % 256
+            if not torch.equal(model(changed)[:, :j], before[:, :j]):
+                return True
+    return False
+
+
+def leaks_by_gradient(model: SSM, time: int = 13) -> bool:
+    """Whether the logits at position t have a gradient with respect to the embedding of a later byte."""
+    inputs = torch.randint(0, 256, (1, time), generator=torch.Generator().manual_seed(2))
+    embedded = model.embedding(inputs).detach().requires_grad_()
+    logits = model.decode(embedded)
+    for t in range(time):
+        (gradient,) = torch.autograd.grad(logits[0, t].pow(2).sum(), embedded, retain_graph=True)
+        assert gradient[0, t].abs().max() > 0, "a byte must see itself, or the test cannot fail"
+        if t + 1 < time and gradient[0, t + 1 :].abs().max() > 0:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("config", CAUSAL, ids=str)
+def test_no_prediction_sees_a_later_byte(config: SSMConfig) -> None:
+    model = build(config)
+    assert config.causal
+    assert not leaks_by_perturbation(model)
+    assert not leaks_by_gradient(model)
+
+
+@pytest.mark.parametrize("config", LEAKING, ids=str)
+def test_published_patching_sees_its_own_target(config: SSMConfig) -> None:
+    model = build(config)
+    assert not config.causal
+    assert leaks_by_perturbation(model)
+    assert leaks_by_gradient(model)
+
+
+@pytest.mark.parametrize(
+    ("dim", "layers", "expected"), [(256, 4, 1_710_592), (512, 6, 9_715_712), (1024, 16, 101_287_936)]
+)
+def test_parameter_counts_of_the_published_family(dim: int, layers: int, expected: int) -> None:
+    with torch.device("meta"):
+        model = SSM(SSMConfig(dim, layers))
+    assert sum(parameter.numel() for parameter in model.parameters()) == expected
+
+
+@pytest.mark.parametrize("config", CAUSAL, ids=str)
+def test_recurrent_mode_agrees_with_parallel_mode(config: SSMConfig) -> None:
+    model = build(config, std_scale=5.0).double()
+    inputs = torch.randint(0, 256, (3, 17), generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        parallel = model(inputs)
+        state = model.initial_state(3)
+        for t in range(inputs.shape[1]):
+            logits, state = model.step(inputs[:, t], state)
+            assert torch.allclose(logits, parallel[:, t], rtol=1e-11, atol=1e-11)
+
+
+def test_recurrent_memory_is_constant() -> None:
+    model = build(SSMConfig(16, 2, patch=2))
+
+    def numbers(state) -> int:
+        return sum(t.numel() for t in (*state.layers, state.patch_sum, state.patch_out))
+
+    state = model.initial_state(1)
+    start = numbers(state)
+    with torch.no_grad():
+        for byte in range(9):
+            _, state = model.step(torch.tensor([byte]), state)
+    assert numbers(state) == start
+
+
+def test_published_patching_has_no_recurrent_form() -> None:
+    model = build(LEAKING[0])
+    with pytest.raises(ValueError, match="not causal, not a likelihood"):
+        model.step(torch.tensor([1]), model.initial_state(1))
+
+
+def test_arms_of_one_seed_share_every_other_weight() -> None:
+    """Two node sets differ in log_rate and in the scale of C's columns, and in nothing else."""
+    config = SSMConfig(16, 2)
+    uniform = SSM(config).initialise_(5, place(16))
+    shaped_nodes = place(16, placement="concentrated", projection="published")
+    shaped = SSM(config).initialise_(5, shaped_nodes)
+    for (name, a), (_, b) in zip(uniform.named_parameters(), shaped.named_parameters(), strict=True):
+        if name.endswith("C_proj.weight"):
+            assert torch.allclose(b, a * torch.tensor(shaped_nodes.projection), rtol=1e-6)
+        else:
+            assert torch.equal(a, b) != name.endswith("log_rate")
+
+
+def test_base_weights_do_not_depend_on_the_other_parameters() -> None:
+    """A deeper model has the same first block: one generator per (seed, parameter name)."""
+    shallow, deep = (SSM(SSMConfig(16, layers)).initialise_(7, place(16)) for layers in (1, 3))
+    assert torch.equal(shallow.blocks[0].mlp.up.weight, deep.blocks[0].mlp.up.weight)
+    assert not torch.equal(deep.blocks[0].mlp.up.weight, deep.blocks[1].mlp.up.weight)
+    other = SSM(SSMConfig(16, 1)).initialise_(8, place(16))
+    assert not torch.equal(shallow.head.weight, other.head.weight)
+
+
+def test_base_initialisation() -> None:
+    model = SSM(SSMConfig(128, 2)).initialise_(0, place(128))
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 2:
+            assert parameter.std().item() == pytest.approx(0.02, rel=0.03)
+        elif name.endswith((".D", "norm.weight", "norm1.weight", "norm2.weight")):
+            assert torch.equal(parameter, torch.ones_like(parameter))
+        elif not name.endswith("log_rate"):
+            assert torch.equal(parameter, torch.zeros_like(parameter))
+
+
+@pytest.mark.parametrize("patch", [1, 2])
+def test_half_lives_are_in_bytes(patch: int) -> None:
+    """An impulse on the slowest channel falls to half after 2000 bytes, that is 2000 / P steps."""
+    model = SSM(SSMConfig(8, 1, patch=patch)).initialise_(0, place(8, step=patch))
+    rate = model.blocks[0].ssm.log_rate.detach().double().exp()
+    assert torch.exp(-rate[-1] * 2000 / patch).item() == pytest.approx(0.5, rel=1e-5)
+    assert torch.exp(-rate[0] * 1 / patch).item() == pytest.approx(0.5, rel=1e-5)
+
+
+@pytest.mark.parametrize("gain", ["none", "ema", "lru"])
+def test_branch_is_the_recurrence_it_says(gain: str) -> None:
+    """SSM(u) against the recurrence written as a loop in float64."""
+    config = SSMConfig(8, 1, gain)
+    ssm = build(config).blocks[0].ssm.double()
+    u = torch.randn(2, 9, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    a = torch.exp(-ssm.log_rate.exp())
+    factor = {"none": torch.ones_like(a), "ema": 1 - a, "lru": (1 - a * a).sqrt()}[gain]
+    state, outputs = torch.zeros(2, 8, dtype=torch.float64), []
+    for t in range(9):
+        state = a * state + factor * (u[:, t] @ ssm.B.weight.T)
+        outputs.append(state @ ssm.C_proj.weight.T + ssm.C_proj.bias + ssm.D * u[:, t])
+    assert torch.allclose(ssm(u)[0], torch.stack(outputs, 1), rtol=1e-11, atol=1e-11)
+
+
+def test_nodes_of_another_gain_are_refused() -> None:
+    with pytest.raises(ValueError, match="nodes assume gain 'ema'"):
+        SSM(SSMConfig(8, 1)).initialise_(0, place(8, gain_name="ema"))
+    with pytest.raises(ValueError, match="nodes has 4 channels"):
+        SSM(SSMConfig(8, 1)).initialise_(0, place(4))
+
+
+@pytest.mark.parametrize("field", ["dim", "layers", "patch", "gain", "mode"])
+def test_bad_configuration_names_the_field(field: str) -> None:
+    bad = "other" if field in ("gain", "mode") else 0
+    with pytest.raises(ValueError, match=f"{field} must be"):
+        dataclasses.replace(SSMConfig(), **{field: bad})

@@ -1,0 +1,117 @@
+"""A study: resumable after kill -9, polite on Ctrl-C, closed to another spec, open to more seeds."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from plkernel.experiment import check_study, run_experiment
+from plkernel.spec import load_spec
+from plkernel.storage import load_json, save_json
+
+SpecWriter = Callable[..., Path]
+
+
+def start(spec: Path, out: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "plkernel.experiment", str(spec), "--out", str(out), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=os.environ,
+    )
+
+
+def wait_for_rows(out: Path, rows: int, patience: float = 60.0) -> None:
+    """Until some run of the study has written that many evaluations."""
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        if any(path.read_bytes().count(b"\n") >= rows for path in out.glob("*/seed-*/metrics.jsonl")):
+            return
+        time.sleep(0.02)
+    pytest.fail(f"no run reached {rows} evaluations in {patience} s")
+
+
+def metrics(out: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(out)): path.read_bytes() for path in sorted(out.glob("*/seed-*/metrics.jsonl"))}
+
+
+@pytest.mark.slow
+def test_kill_and_restart_gives_the_same_bytes(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+    spec = tiny_spec(steps=400, eval_every=50)
+    whole = start(spec, tmp_path / "whole")
+    assert whole.wait(timeout=180) == 0, whole.stderr.read()
+    killed = start(spec, tmp_path / "parts")
+    wait_for_rows(tmp_path / "parts", 3)
+    killed.send_signal(signal.SIGKILL)  # the parent only: its workers notice and end
+    killed.wait()
+    assert not list((tmp_path / "parts").glob("*/seed-*/result.json")), "killed before any run finished"
+    again = start(spec, tmp_path / "parts")
+    assert again.wait(timeout=180) == 0, again.stderr.read()
+    assert len(metrics(tmp_path / "whole")) == 4
+    assert metrics(tmp_path / "parts") == metrics(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+    process = start(tiny_spec(steps=100_000, eval_every=20), tmp_path / "out")
+    wait_for_rows(tmp_path / "out", 3)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "run the same command again to go on" in error
+    assert "Traceback" not in error
+    log = next((tmp_path / "out").glob("*/seed-*/log.txt")).read_text()
+    assert "Traceback" not in log
+    assert "is saved" in log
+
+
+@pytest.mark.slow
+def test_a_study_reports_and_is_skipped_when_run_again(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+    spec, out = tiny_spec(), tmp_path / "out"
+    first = start(spec, out)
+    output, error = first.communicate(timeout=180)
+    assert first.returncode == 0, error
+    assert "power-law" in output
+    assert (out / "report" / "report.html").exists()
+    stamps = {path: path.stat().st_mtime_ns for path in out.glob("*/seed-*/result.json")}
+    second = start(spec, out)
+    output, error = second.communicate(timeout=60)
+    assert second.returncode == 0, error
+    assert "4 runs, 4 finished before" in output
+    assert {path: path.stat().st_mtime_ns for path in out.glob("*/seed-*/result.json")} == stamps
+
+
+@pytest.mark.slow
+def test_a_failed_run_is_recorded_and_the_rest_goes_on(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    blocked = out / "uniform" / "seed-0" / "checkpoint.safetensors"
+    blocked.parent.mkdir(parents=True)
+    blocked.write_bytes(b"not a checkpoint")
+    failed = run_experiment(load_spec(tiny_spec()), out)
+    assert failed == ["uniform seed 0"]
+    assert load_json(blocked.with_name("result.json"))["status"] == "failed"
+    statuses = [load_json(path)["status"] for path in out.glob("*/seed-*/result.json")]
+    assert sorted(statuses) == ["failed", "finished", "finished", "finished"]
+
+
+def test_a_study_of_another_spec_is_refused(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+    spec = load_spec(tiny_spec())
+    save_json(tmp_path / "out" / "spec.json", spec.model_dump(mode="json"))
+    check_study(spec, tmp_path / "out")
+    check_study(spec.model_copy(update={"seeds": (0, 1, 2)}), tmp_path / "out")
+    with pytest.raises(ValueError, match="made by another spec .*train.learning_rate was 0.01, is now 0.02"):
+        check_study(load_spec(tiny_spec(learning_rate=2e-2)), tmp_path / "out")
+
+
+def test_bad_input_writes_nothing(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+    for options in ({"corpus": "missing.txt"}, {"context": 100_000}):
+        with pytest.raises((ValueError, OSError)):
+            run_experiment(load_spec(tiny_spec(**options)), tmp_path / "out")
+    assert not (tmp_path / "out").exists()

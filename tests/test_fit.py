@@ -1,0 +1,107 @@
+"""python -m plkernel.fit: the published figures on the screen and in JSON, fast, and clear about mistakes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from plkernel import fit as fit_module
+from plkernel.analysis.exponentials import ExponentialSum
+from plkernel.analysis.nodes import Nodes
+from plkernel.fit import fit
+
+PUBLISHED = (
+    ("active nodes", "6 of 256"),
+    ("half-lives", "1.0, 10.0, 10.3, 81.1, 83.5, 2048.0"),
+    ("share of weight", "93.64%"),
+    ("optimal weights: R0", "0.9975"),
+    ("linear", "0.9928"),
+    ("largest relative error", "17.0% at t = 7"),
+    ("uniform weights", "-18.04"),
+    ("uniform over true", "250.4x"),
+    ("largest over smallest", "3.13"),
+)
+
+
+def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "plkernel.fit", *arguments], capture_output=True, text=True, cwd=cwd, check=False
+    )
+
+
+def test_prints_the_published_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fit(beta=1.15, out=tmp_path, figure=False)
+    lines = capsys.readouterr().out.splitlines()
+    for label, value in PUBLISHED:
+        assert any(label in line and value in line for line in lines), (label, value)
+    assert all(name in "\n".join(lines) for name in ("R1", "R*", "Elog", "belongs to gain"))
+
+
+def test_json_holds_what_was_printed(tmp_path: Path) -> None:
+    fit(out=tmp_path, figure=False)
+    values = json.loads((tmp_path / "fit.json").read_text())
+    assert values["active_nodes"] == 6
+    assert values["fastest_share"] == pytest.approx(0.9364, abs=5e-5)
+    assert values["uniform"]["scores"]["r1"] == pytest.approx(-18.04, abs=5e-3)
+    assert len(ExponentialSum.from_dict(values["optimal"]).active().rates) == 6
+    nodes = [Nodes.from_dict(entry["nodes"]) for entry in values["weightings"]]
+    assert [entry["belongs_to"] for entry in values["weightings"]] == ["-", "ema", "none", "ema", "lru"]
+    assert all(len(node.rates) == 256 for node in nodes)
+
+
+def test_figure_is_written_beside_the_json(tmp_path: Path) -> None:
+    fit(out=tmp_path)
+    for name, magic in (("fit.pdf", b"%PDF"), ("fit.png", b"\x89PNG"), ("fit.svg", b"<?xml")):
+        assert (tmp_path / name).read_bytes().startswith(magic)
+
+
+def test_neither_torch_nor_matplotlib_is_loaded_for_the_table(tmp_path: Path) -> None:
+    code = (
+        "import sys; from plkernel.fit import fit; fit(figure=False);"
+        "print('loaded', [m for m in ('torch', 'triton', 'matplotlib', 'tensorboard', 'pydantic') if m in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert result.stdout.splitlines()[-1] == "loaded []"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--beta", "0"], "beta must be a positive number"),
+        (["--beta", "-1"], "beta must be a positive number"),
+        (["--beta", "nan"], "beta must be a positive number"),
+        (["--min-half-life", "10", "--max-half-life", "2"], "0 < shortest < longest, got shortest 10.0"),
+        (["--max-half-life", "inf"], "0 < shortest < longest"),
+        (["--nodes", "1"], "nodes must be at least 2, got 1"),
+        (["--max-lag", "1"], "max_lag must be at least 3, got 1"),
+        (["--beta", "200"], "use a smaller beta or max_lag"),
+        (["--max-lag", "10000000"], "use max_lag <="),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        fit_module.cli.main(fit, args=arguments)
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert message in error
+    assert len(error.splitlines()) == 1
+    assert not list(tmp_path.iterdir()), "nothing is written"
+
+
+def test_the_command_runs_from_any_folder(tmp_path: Path) -> None:
+    result = run("--beta", "0.9", "--no-figure", "--gain", "ema", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "t**-0.9" in result.stdout
+    assert (tmp_path / "runs/out/fit/fit.json").exists()
+    assert run("--beta", "nan", cwd=tmp_path).returncode == 2
+    assert run("--bta", "1", cwd=tmp_path).returncode == 2

@@ -1,0 +1,305 @@
+"""The report of a synthetic study: what it says, what it refuses, and what must never reach the page as markup."""
+
+import json
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from plkernel import cli
+from plkernel.analysis.curve_figures import difference_limits
+from plkernel.analysis.figures import line_style
+from plkernel.comparison import compare
+from plkernel.findings import sentences, warnings
+from plkernel.report import report, text_report, write_report
+from plkernel.studies import NOT_CAUSAL, read_study, run_folder
+
+BYTES_PER_STEP = 8192
+BASELINE = "log-spaced"
+EFFECTS = {BASELINE: 0.0, "concentrated": -0.05}
+
+
+def write_study(folder: Path, seeds=(0, 1), effects=EFFECTS, **changes) -> Path:
+    corpus = {"name": "stdlib", "size": 12634211, "sha256": "9f2c" * 16}
+    spec = {"name": "quick", "description": "Two arms.", "baseline": BASELINE, "arms": {a: {} for a in effects}}
+    spec |= {"seeds": list(seeds), "report_steps": [20, 999], "corpus": corpus}
+    write_json(folder / "spec.json", spec)
+    for arm, effect in effects.items():
+        for seed in seeds:
+            write_run(run_folder(folder, arm, seed), arm, seed, effect, corpus, **changes)
+    return folder
+
+
+def write_run(folder, arm, seed, effect, corpus, steps=40, causal=True, parameters=312345):
+    noise = np.random.default_rng([seed, len(arm)]).normal(0, 0.002)
+    rows = [
+        {"step": t, "bytes": t * BYTES_PER_STEP, "val_bpb": 2 + 6 / (1 + t) + 0.1 * seed + effect * t / 40 + noise}
+        for t in range(0, steps + 1, 10)
+    ]
+    write_json(
+        folder / "config.json",
+        {"study": "quick", "arm": arm, "seed": seed, "corpus": corpus, "model": {"parameters": parameters}},
+    )
+    environment = {"commit": "3f9ab12c", "dirty": False, "versions": {"torch": "2.13"}, "hardware": {"gpu": None}}
+    write_json(folder / "environment.json", environment)
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    final = rows[-1]["val_bpb"]
+    result = {"status": "finished", "steps": steps, "bytes": steps * BYTES_PER_STEP, "final_val_bpb": final}
+    result |= {"best_val_bpb": final, "best_step": steps, "test_bpb": final + 0.1, "seconds": 12.5}
+    write_json(folder / "result.json", {**result, "causal": causal, "error": None})
+
+
+def write_json(path: Path, value) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value))
+
+
+def change(path: Path, **values) -> None:
+    write_json(path, {**json.loads(path.read_text()), **values})
+
+
+class Page(HTMLParser):
+    """Tags, attributes and text of a page."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.tags, self.attributes, self.text = [], [], ""
+        self.source = path.read_text()
+        self.feed(self.source)
+        self.text = " ".join(self.text.split())
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_every_file_is_written(tmp_path):
+    page = write_report(write_study(tmp_path))
+    names = {path.name for path in page.parent.iterdir()}
+    figures = {f"{name}.{kind}" for name in ("convergence", "difference") for kind in ("pdf", "png")}
+    assert names == {"report.html", "table.json", "rows.jsonl"} | figures
+    assert (page.parent / "difference.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_the_page_needs_nothing_from_outside(tmp_path):
+    page = Page(write_report(write_study(tmp_path)))
+    assert not {"script", "link", "img", "iframe", "object"} & set(page.tags)
+    references = [value for name, value in page.attributes if name in ("src", "href", "xlink:href")]
+    assert all(value.startswith("#") for value in references)
+    assert not re.search(r"@import|url\((?!#)", page.source)
+    ids = [value for name, value in page.attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', page.source)) <= set(ids)
+    assert page.tags.count("svg") == 2
+
+
+def test_the_table_holds_the_paired_difference_of_every_measure(tmp_path):
+    folder = write_report(write_study(tmp_path, seeds=(0, 1, 2))).parent
+    table = json.loads((folder / "table.json").read_text())
+    baseline, arm = table["arms"]
+    assert set(arm["measures"]) == {"final_val_bpb", "best_val_bpb", "test_bpb", "val_bpb_step_20"}
+    for key, measure in arm["measures"].items():
+        difference = measure["difference_to_baseline"]
+        other = baseline["measures"][key]["per_seed"]
+        expected = {seed: value - other[seed] for seed, value in measure["per_seed"].items()}
+        assert difference["per_seed"] == pytest.approx(expected)
+        assert (measure["n"], difference["n"]) == (3, 3)
+        assert difference["low"] < difference["mean"] < difference["high"]
+    assert "difference_to_baseline" not in baseline["measures"]["test_bpb"]
+
+
+def test_rows_hold_configuration_environment_result_and_curve(tmp_path):
+    folder = write_report(write_study(tmp_path)).parent
+    rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+    assert [(row["arm"], row["seed"]) for row in rows] == [(arm, seed) for arm in EFFECTS for seed in (0, 1)]
+    assert rows[0]["curve"]["step"] == [0, 10, 20, 30, 40]
+    assert rows[0]["curve"]["val_bpb"][-1] == rows[0]["result"]["final_val_bpb"]
+    assert rows[0]["environment"]["commit"] == "3f9ab12c"
+    assert rows[0]["config"]["model"]["parameters"] == 312345
+
+
+def test_two_seeds_say_that_they_cannot_tell(tmp_path):
+    study = write_study(tmp_path, effects={BASELINE: 0.0, "concentrated": -0.001})
+    expected = "the interval contains zero: with 2 seeds these runs cannot tell the difference from none."
+    assert sentences(compare(read_study(study)))[0].endswith(expected)
+    page = Page(write_report(study))
+    assert expected in page.text
+    assert "12.7 standard errors" in page.text
+
+
+def test_one_seed_makes_no_claim(tmp_path):
+    page = Page(write_report(write_study(tmp_path, seeds=(4,))))
+    assert "one seed: no interval, no claim" in page.text
+    assert "nan" not in page.text.lower()
+
+
+def test_a_large_effect_is_told_from_none(tmp_path):
+    comparison = compare(read_study(write_study(tmp_path, seeds=range(5))))
+    assert "the interval excludes zero: lower than the baseline over 5 seeds" in text_report(comparison)
+    assert warnings(comparison) == []
+
+
+def test_unequal_steps_are_flagged_and_compared_at_the_last_common_one(tmp_path):
+    study = write_study(tmp_path)
+    for seed in (0, 1):
+        arm = "concentrated"
+        write_run(run_folder(study, arm, seed), arm, seed, -0.05, {"name": "stdlib", "sha256": "9f2c" * 16}, steps=30)
+    comparison = compare(read_study(study))
+    assert "unequal numbers of steps (log-spaced 40; concentrated 30)" in warnings(comparison)[0]
+    assert comparison.primary.title == "validation at step 30, the last in common"
+    difference = comparison.others[0].differences[comparison.primary.key]
+    assert difference.mean == pytest.approx(-0.05 * 30 / 40, abs=0.01)
+    assert "unequal numbers of steps" in Page(write_report(study)).text
+
+
+def test_what_is_not_causal_says_so_on_every_number(tmp_path):
+    page = Page(write_report(write_study(tmp_path, causal=False)))
+    heads = re.findall(r"<(?:h1|title|h2|figcaption)>(.*?)</", page.source)
+    named = [head for head in heads if head not in ("Curves", "Where these numbers come from")]
+    assert all(NOT_CAUSAL in head.lower() for head in named)
+    numbers = re.findall(r'<td class="number">(?:[+\N{MINUS SIGN}]?\d+\.\d|[+\N{MINUS SIGN}]\d).*?</td>', page.source)
+    assert numbers
+    assert all("†" in number for number in numbers)
+    assert page.source.count(f"{NOT_CAUSAL}</text>") == 2
+    rows = [json.loads(line) for line in (tmp_path / "report/rows.jsonl").read_text().splitlines()]
+    assert all(row["label"] == NOT_CAUSAL for row in rows)
+    assert NOT_CAUSAL in text_report(compare(read_study(tmp_path)))
+
+
+def test_one_arm_that_is_not_causal_is_marked_and_the_others_are_not(tmp_path):
+    study = write_study(tmp_path)
+    for seed in (0, 1):
+        change(run_folder(study, "concentrated", seed) / "result.json", causal=False)
+    page = Page(write_report(study))
+    first = re.findall(r"<tr><th scope=\"row\">log-spaced</th>.*?</tr>", page.source)
+    assert first
+    assert not any("†" in row for row in first)
+    assert f"concentrated ({NOT_CAUSAL})" in page.source
+
+
+def test_failed_and_unfinished_runs_are_listed_and_not_counted(tmp_path):
+    study = write_study(tmp_path, seeds=(0, 1, 2))
+    write_json(
+        run_folder(study, "concentrated", 0) / "result.json",
+        {"status": "failed", "error": "RuntimeError: out of <b>memory</b>"},
+    )
+    (run_folder(study, BASELINE, 1) / "result.json").unlink()
+    (run_folder(study, BASELINE, 2) / "config.json").unlink()
+    page = Page(write_report(study))
+    assert "3 of 6 runs are not finished" in page.text
+    assert "out of <b>memory</b>" in page.text
+    for name in ("concentrated/seed-0", "log-spaced/seed-1", "log-spaced/seed-2"):
+        assert name in page.text
+    assert "no finished seed in common with log-spaced" in page.text
+    assert "b" not in page.tags
+
+
+def test_strings_from_files_are_never_markup(tmp_path):
+    evil = "<img src=x onerror=alert(1)>&\"'$x_1$"
+    study = write_study(tmp_path, effects={BASELINE: 0.0, evil: -0.05})
+    change(study / "spec.json", name=evil, description=f"</style><script>{evil}</script>")
+    for seed in (0, 1):
+        folder = run_folder(study, evil, seed)
+        change(folder / "environment.json", commit=evil, command=f"-->{evil}", hardware={evil: evil})
+        change(folder / "config.json", corpus={"name": evil, "sha256": evil})
+    page = Page(write_report(study))
+    assert not {"script", "img"} & set(page.tags)
+    assert not any(name.startswith("on") for name, _ in page.attributes)
+    assert "<img src=x onerror=alert(1)>" in page.text
+
+
+def test_a_diverged_run_leaves_its_arm_without_a_mean(tmp_path):
+    study = write_study(tmp_path)
+    path = run_folder(study, "concentrated", 1)
+    change(path / "result.json", final_val_bpb=None, best_step=None)
+    comparison = compare(read_study(study))
+    assert math.isnan(comparison.others[0].estimates["final_val_bpb"].mean)
+    assert "concentrated, seed 1: the loss is not finite" in warnings(comparison)[0]
+    page = Page(write_report(study))
+    assert "not finite" in page.text
+    assert json.loads((tmp_path / "report/table.json").read_text())["arms"][1]["measures"]
+
+
+def test_the_same_study_gives_the_same_files(tmp_path):
+    study = write_study(tmp_path)
+    contents = []
+    for _ in range(2):
+        write_report(study)
+        contents.append({path.name: path.read_bytes() for path in (study / "report").iterdir()})
+    assert contents[0] == contents[1]
+
+
+def test_commits_and_corpora_that_differ_are_flagged(tmp_path):
+    study = write_study(tmp_path)
+    folder = run_folder(study, BASELINE, 0)
+    change(folder / "environment.json", commit="0000", dirty=True)
+    change(folder / "config.json", corpus={"name": "stdlib", "sha256": "0"})
+    text = " ".join(warnings(compare(read_study(study))))
+    assert all(words in text for words in ("different commits", "dirty", "different bytes"))
+    assert "3f9ab12c (3 of 4 runs)" in Page(write_report(study)).text
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("spec.json", None, "holds no spec.json"),
+        ("spec.json", "{", "spec.json: not readable as JSON"),
+        ("spec.json", "[]", "spec.json: baseline is None"),
+        ("spec.json", '{"baseline": "x", "arms": {"y": {}}}', "baseline 'x' is none of the arms 'y'"),
+        ("log-spaced/seed-0/config.json", '{"arm": "other", "seed": 0}', "belongs to arm 'other'"),
+        ("log-spaced/seed-0/config.json", '{"arm": "log-spaced", "seed": 0}', "corpus is None"),
+        ("log-spaced/seed-0/metrics.jsonl", None, "metrics.jsonl: no such file"),
+        ("log-spaced/seed-0/metrics.jsonl", "", "metrics.jsonl: holds no evaluation"),
+        ("log-spaced/seed-0/metrics.jsonl", "{\n{}\n", "metrics.jsonl: not readable as JSON lines"),
+        ("log-spaced/seed-0/metrics.jsonl", '{"step": 1, "bytes": 2}\n', "val_bpb is None, expected a number"),
+        ("log-spaced/seed-0/result.json", "{", "result.json: not readable as JSON"),
+        ("log-spaced/seed-0/result.json", '{"status": "odd"}', "status is 'odd'"),
+        ("log-spaced/seed-0/result.json", '{"status": "finished"}', "result.json: steps is None"),
+    ],
+)
+def test_a_missing_or_damaged_file_is_named_and_nothing_written(tmp_path, name, content, message):
+    study = write_study(tmp_path)
+    path = study / name
+    path.unlink() if content is None else path.write_text(content)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        write_report(study)
+    assert not (study / "report").exists()
+
+
+def test_no_finished_run_is_one_line_and_exit_code_2(tmp_path, capsys):
+    study = write_study(tmp_path)
+    for path in study.glob("*/*/result.json"):
+        path.unlink()
+    with pytest.raises(SystemExit) as ended:
+        cli.main(report, [str(study)])
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "holds no finished run (only unfinished)" in error
+
+
+def test_the_command_prints_table_and_sentence(tmp_path, capsys):
+    cli.main(report, [str(write_study(tmp_path))])
+    printed = capsys.readouterr().out
+    assert "minus log-spaced" in printed
+    assert "concentrated: -0.0" in printed
+    assert str(tmp_path / "report/report.html") in printed
+
+
+def test_arms_differ_in_black_and_white_and_in_colour():
+    looks = [line_style(index) for index in range(31)]
+    assert len({str(look) for look in looks}) == 31
+    assert len({str(look["linestyle"]) for look in looks[:6]}) == 6
+
+
+def test_the_frame_of_a_difference_keeps_seeds_visible_beside_wide_bands():
+    curves = [{100: 0.01, 50: 0.01, 1: 5.0}, {100: 0.03, 50: 0.011, 1: -5.0}]
+    low, high = difference_limits({"arm": curves})
+    assert high == -low == pytest.approx(3 * 0.03 * 1.08)
+    assert difference_limits({"arm": []}) == (-1e-3, 1e-3)

@@ -47,7 +47,7 @@ class ExponentialSum:
         if not active.any():
             return np.full(np.shape(lags), -np.inf)
         rates = np.asarray(self.rates)[active]
-        return np.asarray(logsumexp(np.log(weights[active]) - np.outer(lags, rates), axis=1))
+        return np.asarray(logsumexp(np.log(weights[active]) - np.outer(np.asarray(lags, dtype=float), rates), axis=1))
 
     def kernel(self, lags: ArrayLike) -> Floats:
         """k(t) at `lags`, shape (T,)."""

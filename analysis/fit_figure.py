@@ -38,14 +38,10 @@ def fit_figure(
     return figure
 
 
-def _kernels(
-    axes: "Axes", optimal: ExponentialSum, weightings: Mapping[str, Nodes], beta: float, max_lag: int
-) -> None:
+def _kernels(axes: "Axes", optimal: ExponentialSum, weightings: Mapping[str, Nodes], beta: float, max_lag: int) -> None:
     lags = np.unique(np.geomspace(1, max_lag, 200).round())
     axes.plot(lags, power_law(lags, beta), label=f"target t**-{beta:g}", color=INK, lw=3, alpha=0.25)
-    axes.plot(
-        lags, optimal.kernel(lags) / optimal.kernel([1]), label="optimal weights (nnls)", color=INK, lw=1
-    )
+    axes.plot(lags, optimal.kernel(lags) / optimal.kernel([1]), label="optimal weights (nnls)", color=INK, lw=1)
     for index, (label, nodes) in enumerate(weightings.items(), start=1):
         kernel = nodes.kernel()
         axes.plot(lags, kernel.kernel(lags) / kernel.kernel([1]), label=label, lw=1.1, **line_style(index))
@@ -57,9 +53,7 @@ def _weights(axes: "Axes", optimal: ExponentialSum) -> None:
     floor = values.min() / 5
     axes.vlines(half_lives, floor, values, color=COLOURS[0], lw=1)
     axes.plot(half_lives, values, "o", color=COLOURS[0], ms=3.5)
-    axes.set(
-        xscale="log", yscale="log", ylim=(floor, 2), xlabel="half-life (steps)", ylabel="share of weight"
-    )
+    axes.set(xscale="log", yscale="log", ylim=(floor, 2), xlabel="half-life (steps)", ylabel="share of weight")
     axes.set_title(f"{len(active.rates)} active of {len(optimal.rates)} nodes")
 
 

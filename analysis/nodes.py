@@ -82,9 +82,7 @@ def log_spaced(channels: int, shortest: float = 1.0, longest: float = 2000.0) ->
     return np.geomspace(shortest, longest, channels)
 
 
-def concentrated(
-    channels: int, anchors: Sequence[float] = ANCHORS, shares: Sequence[float] = SHARES
-) -> Floats:
+def concentrated(channels: int, anchors: Sequence[float] = ANCHORS, shares: Sequence[float] = SHARES) -> Floats:
     """Half-lives in one group per anchor, log-spaced from anchor/2 to 2 anchor; the published "concentrated" set.
 
     Group sizes are `shares` of the channels, rounded; the last group takes the remainder. Raises ValueError when a

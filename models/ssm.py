@@ -24,13 +24,17 @@ BASE_STD = 0.02
 
 @dataclass(frozen=True)
 class SSMConfig:
-    """Width `dim`, `layers`, input gain, and patching (`patch` bytes per step of the recurrence; 1 is none)."""
+    """Width `dim`, `layers`, input gain, and patching (`patch` bytes per step of the recurrence; 1 is none).
+
+    `backend` forces one of the scan's implementations; None takes the one for the device.
+    """
 
     dim: int = 256
     layers: int = 4
     gain: Gain = "none"
     patch: int = 1
     mode: PatchingMode = "causal"
+    backend: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("dim", "layers", "patch"):
@@ -66,7 +70,7 @@ class DiagonalSSM(nn.Module):
     def __init__(self, config: SSMConfig) -> None:
         super().__init__()
         dim = config.dim
-        self.gain = config.gain
+        self.gain, self.backend = config.gain, config.backend
         self.log_rate = nn.Parameter(torch.empty(dim))
         self.B = nn.Linear(dim, dim, bias=False)
         self.C_proj = nn.Linear(dim, dim)
@@ -77,7 +81,7 @@ class DiagonalSSM(nn.Module):
         driven = self.B(u)
         if self.gain != "none":
             driven = driven * input_gain(rate, self.gain).to(driven.dtype)
-        states, last = scan(torch.exp(-rate), driven, state)
+        states, last = scan(torch.exp(-rate), driven, state, backend=self.backend)
         return self.C_proj(states) + self.D * u, last
 
 
@@ -183,10 +187,10 @@ class SSM(nn.Module):
             else:
                 constant = 1.0 if name.endswith((".D", "norm1.weight", "norm2.weight", "norm.weight")) else 0.0
                 nn.init.constant_(parameter, constant)
-        for block in self.blocks:
-            apply_nodes_(block.ssm.log_rate, block.ssm.C_proj.weight, nodes)
+        for recurrence in self.recurrences():
+            apply_nodes_(recurrence.log_rate, recurrence.C_proj.weight, nodes)
         return self
 
-    def decay_parameters(self) -> list[nn.Parameter]:
-        """The log_rate of every block, fastest-to-slowest as initialised."""
-        return [block.ssm.log_rate for block in self.blocks]
+    def recurrences(self) -> list[DiagonalSSM]:
+        """The SSM branch of every block, from the first."""
+        return [module for module in self.modules() if isinstance(module, DiagonalSSM)]

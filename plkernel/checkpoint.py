@@ -30,17 +30,13 @@ class Progress:
     timing_bytes: int = 0
 
 
-def save_checkpoint(
-    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress
-) -> None:
+def save_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
     """Write weights, AdamW moments and progress to `path`; the old file stays until the new one is whole."""
     tensors: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
         tensors[f"model.{name}"] = parameter.detach().contiguous()
         state = optimizer.state.get(parameter, {})
-        tensors.update(
-            {f"{moment}.{name}": state[moment].contiguous() for moment in MOMENTS if moment in state}
-        )
+        tensors.update({f"{moment}.{name}": state[moment].contiguous() for moment in MOMENTS if moment in state})
     metadata = {"progress": json.dumps(asdict(progress))}
     atomic_save(path, lambda temporary: save_file(tensors, temporary, metadata=metadata))
 
@@ -54,9 +50,7 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
                 with torch.no_grad():
                     parameter.copy_(file.get_tensor(f"model.{name}"))
                 if optimizer is not None and progress.step > 0:
-                    moments = {
-                        moment: file.get_tensor(f"{moment}.{name}").to(parameter) for moment in MOMENTS
-                    }
+                    moments = {moment: file.get_tensor(f"{moment}.{name}").to(parameter) for moment in MOMENTS}
                     optimizer.state[parameter] = {
                         "step": torch.tensor(float(progress.step), device=_step_device(optimizer, parameter)),
                         **moments,

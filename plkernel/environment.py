@@ -2,6 +2,7 @@
 
 import os
 import platform
+import shlex
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = ("plkernel", "torch", "triton", "numba", "numpy", "scipy", "tensorboard")
+COMMAND = "PLKERNEL_COMMAND"
+"""Set for the workers of a study: the command that started it, which their records name instead of their own."""
 
 
 def environment(threads: int) -> dict[str, Any]:
@@ -23,7 +26,7 @@ def environment(threads: int) -> dict[str, Any]:
             "system": f"{platform.system()} {platform.machine()}",
         },
         "threads": threads,
-        "command": " ".join(["python", "-m", _module(), *sys.argv[1:]]),
+        "command": os.environ.get(COMMAND) or command_line(),
     }
 
 
@@ -42,13 +45,12 @@ def source_state() -> dict[str, Any]:
         return {"commit": None, "dirty": None}
 
     def git(*arguments: str) -> str:
-        return subprocess.run(
-            ["git", "-C", str(root), *arguments], capture_output=True, text=True
-        ).stdout.strip()
+        command = ["git", "-C", str(root), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        return {"commit": git("rev-parse", "HEAD") or None, "dirty": bool(git("status", "--porcelain"))}
-    except FileNotFoundError:
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
+    except (OSError, subprocess.CalledProcessError):
         return {"commit": None, "dirty": None}
 
 
@@ -66,6 +68,11 @@ def gpu_name() -> str | None:
     """The first CUDA device's name, None without one or when torch has not been loaded."""
     torch = sys.modules.get("torch")
     return torch.cuda.get_device_name(0) if torch is not None and torch.cuda.is_available() else None
+
+
+def command_line() -> str:
+    """The command that started this process, as one would type it."""
+    return shlex.join(["python", "-m", _module(), *sys.argv[1:]])
 
 
 def _module() -> str:

@@ -14,11 +14,12 @@ import torch
 import tyro
 from tqdm import tqdm
 
+from plkernel.environment import COMMAND, command_line
 from plkernel.run import RunFolder, differences
 from plkernel.spec import Spec
 from plkernel.storage import load_json, read_lines, save_json
 from plkernel.studies import FINISHED, METRICS, SPEC, run_folder
-from plkernel.train import choose_device, open_corpus
+from plkernel.train import check_machine, open_corpus
 
 # A study may grow by these without its finished runs becoming another study's.
 GROWS = ("seeds", "arms", "description", "report_steps", "baseline")
@@ -78,6 +79,7 @@ class Pool:
     def _environment(self) -> dict[str, str]:
         threads = str(self.spec.train.threads)
         environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+        environment[COMMAND] = command_line()
         device = self.devices[len(self.active) % len(self.devices)]
         return environment if device is None else {**environment, "CUDA_VISIBLE_DEVICES": device}
 
@@ -87,7 +89,7 @@ def run_experiment(spec: Spec, out: Path, workers: int | None = None) -> list[st
 
     Raises ValueError on bad input before anything is written, KeyboardInterrupt after Ctrl-C with every run saved.
     """
-    device = choose_device(spec.train.device)
+    device = check_machine(spec.train)
     check_study(spec, out)
     open_corpus(spec)
     save_json(out / SPEC, spec.model_dump(mode="json"))
@@ -201,7 +203,7 @@ def command(
         raise ValueError(f"workers must be at least 1, got {workers}")
     folder = out or Path("runs/out") / spec.name
     failed = run_experiment(spec, folder, workers)
-    if report:
+    if report and any(finished(folder, arm, seed) for arm in spec.arms for seed in spec.seeds):
         from plkernel.report import report as print_report
 
         print_report(folder)

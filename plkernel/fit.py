@@ -100,9 +100,7 @@ def weightings(beta: float, max_lag: int, channels: int, gain: Gain) -> list[Wei
         return Weighting(formula, belongs_to, nodes, score(nodes.kernel().log_kernel(lags), target, lags))
 
     def nodes(projection: Any, assumed: Gain) -> Nodes:
-        return place(
-            channels, projection=projection, gain_name=assumed, beta=beta, shortest=shortest, longest=longest
-        )
+        return place(channels, projection=projection, gain_name=assumed, beta=beta, shortest=shortest, longest=longest)
 
     corrected = {"none": "lambda**beta", "ema": "lambda**beta/(1-a)", "lru": "lambda**beta/sqrt(1-a^2)"}
     return [
@@ -176,8 +174,7 @@ def render(result: FitResult, table: list[Weighting], gain: Gain) -> str:
         ["uniform weights: R1 / R* / Elog", _scores(uniform)],
         [f"uniform over true kernel at t = {result.max_lag}", f"{result.uniform_excess:.1f}x"],
         [
-            "lambda**(beta-1), largest over smallest, half-lives "
-            f"{CHANNEL_HALF_LIVES[0]:g}..{CHANNEL_HALF_LIVES[1]:g}",
+            f"lambda**(beta-1), largest over smallest, half-lives {CHANNEL_HALF_LIVES[0]:g}..{CHANNEL_HALF_LIVES[1]:g}",
             f"{table[1].projection_range:.2f}",
         ],
     ]
@@ -186,9 +183,7 @@ def render(result: FitResult, table: list[Weighting], gain: Gain) -> str:
         f"Projection weights of {len(table[0].nodes.rates)} log-spaced channels "
         f"under input gain '{gain}' (a weighting is right under the gain it belongs to)"
     )
-    rows = [
-        [w.formula, w.belongs_to, f"{w.projection_range:.4g}", *_scores(w.scores).split(" / ")] for w in table
-    ]
+    rows = [[w.formula, w.belongs_to, f"{w.projection_range:.4g}", *_scores(w.scores).split(" / ")] for w in table]
     weights = text_table(["weight", "belongs to gain", "range", "R1", "R*", "Elog"], rows)
     return "\n".join([text_table([title, "value"], figures), "", heading, weights])
 

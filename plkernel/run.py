@@ -59,9 +59,7 @@ class RunFolder:
             deadline = time.monotonic() + LOCK_PATIENCE
             while not _try_lock(handle):
                 if time.monotonic() > deadline:
-                    raise ValueError(
-                        f"run folder {self.path} is in use by another process: wait for it or stop it"
-                    )
+                    raise ValueError(f"run folder {self.path} is in use by another process: wait for it or stop it")
                 time.sleep(0.1)
             yield
 
@@ -74,9 +72,7 @@ class RunFolder:
         for name, length in ((METRICS, metrics_bytes), (TIMING, timing_bytes)):
             path = self.path / name
             if path.exists() and path.stat().st_size < length:
-                raise ValueError(
-                    f"{path} is shorter than its checkpoint says: remove {self.path} to start over"
-                )
+                raise ValueError(f"{path} is shorter than its checkpoint says: remove {self.path} to start over")
             if path.exists():
                 os.truncate(path, length)
 

@@ -124,6 +124,8 @@ class TrainSpec(Section):
     """Test windows, evaluated once, at the end."""
     device: Device = "auto"
     """auto takes a GPU when there is one."""
+    backend: str | None = None
+    """Forces an implementation of the scan: cpu, gpu or reference; left out, the one for the device."""
     threads: Positive = 1
     """CPU threads of one run; part of a run's identity, since sums depend on it."""
 
@@ -156,9 +158,7 @@ class Spec(Section):
     @model_validator(mode="after")
     def _consistent(self) -> "Spec":
         if self.baseline not in self.arms:
-            raise ValueError(
-                f"baseline {self.baseline!r} is not an arm; {cli.nearest(self.baseline, self.arms)}"
-            )
+            raise ValueError(f"baseline {self.baseline!r} is not an arm; {cli.nearest(self.baseline, self.arms)}")
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
             raise ValueError(f"seeds must be different numbers, at least one, got {list(self.seeds)}")
         for name, arm in self.arms.items():
@@ -208,9 +208,7 @@ def _explain(error: Any) -> str:
     if error["type"] == "missing":
         return f"{where} is missing"
     message = error["msg"].removeprefix("Value error, ")
-    return (
-        f"{where}: {message}, got {error['input']!r}" if where and error["type"] != "value_error" else message
-    )
+    return f"{where}: {message}, got {error['input']!r}" if where and error["type"] != "value_error" else message
 
 
 def _keys(location: Iterable[str]) -> list[str]:

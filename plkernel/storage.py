@@ -61,11 +61,17 @@ def load_json(path: Path) -> Any:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The rows of a JSON-lines file; an unfinished last line (a killed writer) is left out."""
+    """The rows of a JSON-lines file; an unfinished last line (a killed writer) is left out.
+
+    Raises ValueError naming the file when another line is damaged.
+    """
     if not path.exists():
         return []
     whole = path.read_bytes()
-    return [json.loads(line) for line in whole[: whole.rfind(b"\n") + 1].splitlines()]
+    try:
+        return [json.loads(line) for line in whole[: whole.rfind(b"\n") + 1].splitlines()]
+    except ValueError as error:
+        raise ValueError(f"{path}: not readable as JSON lines ({error})") from error
 
 
 def _finite(value: Any) -> Any:

@@ -15,9 +15,7 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     table = [list(header), *map(list, rows)]
     widths = [max(len(row[column]) for row in table) for column in range(len(header))]
     lines = [
-        "  ".join(
-            cell.rjust(width) if column else cell.ljust(width) for column, (cell, width) in enumerate(pairs)
-        )
+        "  ".join(cell.rjust(width) if column else cell.ljust(width) for column, (cell, width) in enumerate(pairs))
         for pairs in (list(zip(row, widths, strict=True)) for row in table)
     ]
     return "\n".join([lines[0].rstrip(), "-" * len(lines[0]), *(line.rstrip() for line in lines[1:])])

@@ -24,6 +24,7 @@ from plkernel.checkpoint import Progress, load_checkpoint, save_checkpoint
 from plkernel.corpora import Corpus, Splits
 from plkernel.data import check_length, fixed_windows, training_windows
 from plkernel.environment import environment
+from plkernel.kernels.scan import choose_backend
 from plkernel.models.patching import NOT_CAUSAL
 from plkernel.models.ssm import BYTES, SSM, SSMConfig
 from plkernel.run import RunFolder
@@ -65,7 +66,7 @@ class Task:
 def prepare(spec: Spec, arm: str, seed: int, out: Path) -> Task:
     """Open the corpus and check that it fits; nothing is written yet. Raises ValueError on bad input."""
     spec.arm(arm)
-    choose_device(spec.train.device)
+    check_machine(spec.train)
     corpus, splits = open_corpus(spec)
     return Task(spec, arm, seed, corpus, splits, RunFolder(run_folder(out, arm, seed)))
 
@@ -73,20 +74,16 @@ def prepare(spec: Spec, arm: str, seed: int, out: Path) -> Task:
 def open_corpus(spec: Spec) -> tuple[Corpus, Splits]:
     """The corpus of a spec and its three blocks, each checked to hold at least one window."""
     section = spec.corpus
-    corpus = corpora.load(
-        section.name, max_bytes=section.max_bytes, separator=section.separator, column=section.column
-    )
+    corpus = corpora.load(section.name, max_bytes=section.max_bytes, separator=section.separator, column=section.column)
     splits = corpus.splits(section.validation, section.test)
     for name in ("train", "validation", "test"):
-        check_length(
-            getattr(splits, name), spec.train.context, f"the {name} split of corpus {section.name!r}"
-        )
+        check_length(getattr(splits, name), spec.train.context, f"the {name} split of corpus {section.name!r}")
     return corpus, splits
 
 
-def model_config(model: ModelSpec) -> SSMConfig:
+def model_config(model: ModelSpec, backend: str | None = None) -> SSMConfig:
     """The model's own configuration from the spec's section."""
-    return SSMConfig(model.dim, model.layers, model.gain, model.patching.size, model.patching.mode)
+    return SSMConfig(model.dim, model.layers, model.gain, model.patching.size, model.patching.mode, backend)
 
 
 def parameter_count(model: ModelSpec) -> int:
@@ -100,6 +97,13 @@ def choose_device(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise ValueError("device 'cuda' is not available here: use 'cpu' or 'auto'")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def check_machine(train: TrainSpec) -> torch.device:
+    """The device of a run; ValueError when it or the forced backend does not exist here."""
+    device = choose_device(train.device)
+    choose_backend(train.backend, device)
+    return device
 
 
 def build_optimizer(model: nn.Module, train: TrainSpec) -> torch.optim.AdamW:
@@ -121,11 +125,7 @@ def learning_rate(train: TrainSpec, step: int, fraction: float) -> float:
     if train.schedule == "constant":
         return train.learning_rate * warm
     floor = train.final_fraction
-    return (
-        train.learning_rate
-        * warm
-        * (floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * min(fraction, 1.0))))
-    )
+    return train.learning_rate * warm * (floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * min(fraction, 1.0))))
 
 
 def bits_per_byte(model: nn.Module, windows: Tensor, batch: int, device: torch.device) -> float:
@@ -172,7 +172,7 @@ class Training:
         self.task, self.train = task, task.spec.train
         torch.set_num_threads(self.train.threads)
         self.device = choose_device(self.train.device)
-        config = model_config(task.spec.model)
+        config = model_config(task.spec.model, self.train.backend)
         nodes = task.spec.arm(task.arm).nodes(task.spec.model)
         self.model = SSM(config).initialise_(task.seed, nodes).to(self.device)
         self.optimizer = build_optimizer(self.model, self.train)
@@ -213,9 +213,7 @@ class Training:
         self.optimizer.zero_grad(set_to_none=True)
         value = loss.item()
         if not math.isfinite(value):
-            raise FloatingPointError(
-                f"the loss became {value} at step {number + 1}: lower train.learning_rate"
-            )
+            raise FloatingPointError(f"the loss became {value} at step {number + 1}: lower train.learning_rate")
         self.progress = replace(
             self.progress,
             step=number + 1,
@@ -251,7 +249,7 @@ class Training:
     def half_lives(self) -> list[np.ndarray]:
         """Half-lives of every block in bytes, ln 2 * P / lambda."""
         scale = NATS_PER_BIT * self.model.config.patch
-        return [scale / p.detach().double().exp().cpu().numpy() for p in self.model.decay_parameters()]
+        return [scale / r.log_rate.detach().double().exp().cpu().numpy() for r in self.model.recurrences()]
 
     def save(self) -> None:
         """Checkpoint the present state."""
@@ -279,9 +277,7 @@ class Training:
         self.writer.close()
         return result
 
-    def _to_tensorboard(
-        self, row: dict[str, Any], timing: dict[str, Any], half_lives: list[np.ndarray]
-    ) -> None:
+    def _to_tensorboard(self, row: dict[str, Any], timing: dict[str, Any], half_lives: list[np.ndarray]) -> None:
         axes = {"": row["step"], "_by_bytes": row["bytes"], "_by_seconds": round(timing["seconds"])}
         for split in ("train", "val"):
             for suffix, position in axes.items():
@@ -344,9 +340,7 @@ def _train(training: "Training", stopped: Callable[[], bool], progress_bar: bool
                 tqdm.write(_progress_line(rows[-1]), file=sys.stderr)
             if stopped():
                 training.save()
-                raise KeyboardInterrupt(
-                    f"step {training.progress.step} is saved; run the same command again to go on"
-                )
+                raise KeyboardInterrupt(f"step {training.progress.step} is saved; run the same command again to go on")
     return training.result(rows)
 
 

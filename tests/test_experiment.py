@@ -106,7 +106,7 @@ def test_a_study_of_another_spec_is_refused(tiny_spec: SpecWriter, tmp_path: Pat
     save_json(tmp_path / "out" / "spec.json", spec.model_dump(mode="json"))
     check_study(spec, tmp_path / "out")
     check_study(spec.model_copy(update={"seeds": (0, 1, 2)}), tmp_path / "out")
-    with pytest.raises(ValueError, match="made by another spec .*train.learning_rate was 0.01, is now 0.02"):
+    with pytest.raises(ValueError, match=r"made by another spec .*train.learning_rate was 0.01, is now 0.02"):
         check_study(load_spec(tiny_spec(learning_rate=2e-2)), tmp_path / "out")
 
 

@@ -1,8 +1,6 @@
 import errno
 import hashlib
-import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -101,29 +99,25 @@ def test_a_limit_on_file_size_acts_like_a_full_disk(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def hold(path, ready, release):
-    with locked(path) as held:
-        ready.put(held)
-        release.get()
-
-
 def test_one_process_holds_the_lock_and_its_death_frees_it(tmp_path):
-    context = multiprocessing.get_context("spawn")
-    ready, release = context.Queue(), context.Queue()
-    process = context.Process(target=hold, args=(tmp_path / NAME, ready, release))
-    process.start()
-    assert ready.get(timeout=30)
-    with locked(tmp_path / NAME, wait=False) as held:
-        assert not held
-    with locked(tmp_path / OTHER, wait=False) as held:
-        assert held
-    os.kill(process.pid, signal.SIGKILL)
-    process.join()
+    program = f"""
+        import time
+        from pathlib import Path
+        from plkernel.flat_file import locked
+        with locked(Path({str(tmp_path / NAME)!r})) as held:
+            print(held, flush=True)
+            time.sleep(60)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "True\n"
+        with locked(tmp_path / NAME, wait=False) as held:
+            assert not held
+        with locked(tmp_path / OTHER, wait=False) as held:
+            assert held
+        process.kill()
     with locked(tmp_path / NAME) as held:
         assert held
-    for queue in (ready, release):
-        queue.close()
-        queue.join_thread()
     assert not list(tmp_path.iterdir())
 
 

@@ -5,7 +5,9 @@ Half types are widened to float32 on the way in and rounded on the way out: a CP
 Every channel of every row is one sequential sum, so the result does not depend on the number of threads.
 """
 
+import ctypes
 import math
+import mmap
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +21,12 @@ from torch import Tensor
 LINE = 16  # float32 channels in a cache line: two threads never write the same one
 WIDTH = 512  # most channels in a block: the carry, the decay and the sum of a block stay in the L1 cache
 SERIAL = 1 << 15  # elements below which handing work to a thread costs more than it saves
+LARGE = 1 << 22  # bytes from which a result asks for large pages: first touches of small ones cost as much as the scan
 TINY = 1e-290  # a carry that has died out is set to zero: arithmetic below 1e-308 is some fifty times slower
+
+
+_ADVICE = getattr(mmap, "MADV_HUGEPAGE", None)  # Linux
+_MADVISE = ctypes.CDLL(None).madvise if _ADVICE is not None else None
 
 
 def _jit(function: Callable[..., None]) -> Any:
@@ -125,23 +132,31 @@ def _backward_varying(a, state, h, grad_h, grad_last, grad_a, grad_b, grad_state
 def forward(a: Tensor, b: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """h_t = a_t * h_{t-1} + b_t with h_0 = state; returns every h_t and the last one."""
     wide_a, wide_b = _widen(a), _widen(b)
-    h, last = torch.empty_like(wide_b), torch.empty_like(state)
+    h, last = _empty_like(wide_b), torch.empty_like(state)
     _run(_forward_fixed if a.dim() == 1 else _forward_varying, b.shape, wide_a, wide_b, state, h, last)
     return h.to(b.dtype), last
 
 
-def backward(
-    a: Tensor, state: Tensor, h: Tensor, grad_h: Tensor, grad_last: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+def backward(a: Tensor, state: Tensor, h: Tensor, grad_h: Tensor, grad_last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """g_t = grad_h_t + a_{t+1} * g_{t+1}; gradients of a (g_t * h_{t-1}), of b (g_t) and of the state (a_1 g_1)."""
     inputs = (_widen(a), state, _widen(h), _widen(grad_h), grad_last)
     fixed = a.dim() == 1
-    grad_a = state.new_empty(state.shape, dtype=torch.float64) if fixed else torch.empty_like(inputs[0])
-    grad_b, grad_state = torch.empty_like(inputs[2]), torch.empty_like(state)
+    grad_a = state.new_empty(state.shape, dtype=torch.float64) if fixed else _empty_like(inputs[0])
+    grad_b, grad_state = _empty_like(inputs[2]), torch.empty_like(state)
     _run(_backward_fixed if fixed else _backward_varying, h.shape, *inputs, grad_a, grad_b, grad_state)
     if fixed:
         grad_a = grad_a.sum(0)
     return grad_a.to(a.dtype), grad_b.to(h.dtype), grad_state
+
+
+def _empty_like(x: Tensor) -> Tensor:
+    """An uninitialised tensor on large pages, where the system has them to give; asking is all that is done here."""
+    empty = torch.empty_like(x)
+    if _MADVISE is not None and empty.nbytes >= LARGE:
+        start = -(-empty.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+        length = (empty.data_ptr() + empty.nbytes - start) // mmap.PAGESIZE * mmap.PAGESIZE
+        _MADVISE(ctypes.c_void_p(start), ctypes.c_size_t(length), _ADVICE)
+    return empty
 
 
 def _widen(x: Tensor) -> Tensor:

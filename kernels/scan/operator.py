@@ -76,7 +76,7 @@ def scan(
     batch, _, channels = b.shape
     if state is None:
         state = b.new_zeros((batch, channels), dtype=state_type)
-    return _scan(a, b, state.to(state_type), _choose(backend, b.device))
+    return _scan(a, b, state.to(state_type), choose_backend(backend, b.device))
 
 
 def _check(a: Tensor, b: Tensor, state: Tensor | None) -> None:
@@ -97,7 +97,7 @@ def _describe(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
 
 
-def _choose(backend: str | None, device: torch.device) -> str:
+def choose_backend(backend: str | None, device: torch.device) -> str:
     """The backend to run on `device`; one that was not asked for by name is never the slow reference."""
     usable = [name for name in BACKENDS if _works(name, device)]
     chosen = backend or ("gpu" if device.type == "cuda" else device.type)

@@ -120,9 +120,7 @@ def _associative_forward(a: Tensor, b: Tensor) -> Tensor:
 def _associative_backward(a: Tensor, h: Tensor, grad_h: Tensor) -> tuple[Tensor, Tensor]:
     from torch._higher_order_ops.associative_scan import associative_scan
 
-    grad_b = associative_scan(
-        _combine, (a.expand(h.shape), grad_h), dim=1, reverse=True, combine_mode="generic"
-    )[1]
+    grad_b = associative_scan(_combine, (a.expand(h.shape), grad_h), dim=1, reverse=True, combine_mode="generic")[1]
     return (grad_b[:, 1:] * h[:, :-1]).sum((0, 1)), grad_b
 
 

@@ -1,0 +1,191 @@
+"""python -m plkernel.bench train: a training step against its matrix-product floor and a transformer of equal size."""
+
+import math
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+
+from plkernel.bench.timing import Spread, interleave, progress
+from plkernel.environment import environment, installed
+from plkernel.kernels.scan import scan as scan_operator
+from plkernel.models import ssm
+from plkernel.spec import Arm, ModelSpec, Spec, load_spec
+from plkernel.storage import save_json
+from plkernel.tables import text_table
+from plkernel.train import autocast, build_optimizer, choose_device, model_config, next_byte_loss
+
+OURS, FLOOR = "plkernel", "scan replaced by the identity"
+GPT2, GPT2_PLAIN = "gpt2 (its default dropout 0.1)", "gpt2 (dropout 0, as ours)"
+TARGETS = {FLOOR: "at least 0.75", GPT2: "at least 4"}
+LARGEST_ERROR = 1e-4
+HEADS = 4
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contender: parameters, bytes per second, and its seconds over ours, round by round."""
+
+    contender: str
+    parameters: int
+    seconds: Spread
+    bytes_per_second: float
+    ratio: Spread
+
+
+def train(
+    spec: Path = Path("runs/quick.toml"),
+    threads: int = 1,
+    rounds: int = 15,
+    device: str = "auto",
+    out: Path | None = None,
+) -> None:
+    """Time forward, backward and optimiser step of a spec's model, taken in turns with its floor and a transformer.
+
+    The floor is the same model with the scan replaced by the identity: what its matrix products and the rest cost. The
+    transformer is GPT-2 as `transformers` has it, of the same width, context and nearly as many parameters. Nothing is
+    timed before loss and gradients agree with the float64 reference scan.
+
+    Args:
+        spec: experiment whose model, context and batch are timed.
+        threads: threads of torch and of the CPU backend.
+        rounds: how often each contender is timed.
+        device: auto, cpu or cuda.
+        out: a folder for train.json.
+    """
+    if threads < 1 or rounds < 2:
+        raise ValueError(f"threads must be at least 1 and rounds at least 2, got {threads} and {rounds}")
+    torch.set_num_threads(threads)
+    loaded, place = load_spec(spec), choose_device(device)
+    error = check(loaded, place)
+    rows = measure(loaded, rounds, place)
+    print(render(rows, error, loaded))
+    if out is not None:
+        settings = {"model": loaded.model.model_dump(), "context": loaded.train.context, "batch": loaded.train.batch}
+        place_of = {**environment(threads), "device": place.type, "transformers": installed("transformers")}
+        results = {"environment": place_of, **settings, "error": error, "rows": [asdict(row) for row in rows]}
+        save_json(out / "train.json", results)
+        print(f"\nwritten: {out / 'train.json'}")
+
+
+def check(spec: Spec, device: torch.device) -> float:
+    """Largest relative difference of loss and gradients from the reference scan in float64; ValueError if too large."""
+    progress("checking loss and gradients against the float64 reference")
+    windows = _windows(256, 2, device)
+    model = _model(spec.model, device)
+    fast = _loss_and_gradients(model, windows)
+    with _scan(lambda a, b, state=None: scan_operator(a, b, state, backend="reference")):
+        exact = _loss_and_gradients(model.cpu().double(), windows.cpu())
+    error = max(float((f.double().cpu() - e).norm() / e.norm()) for f, e in zip(fast, exact, strict=True))
+    if not error <= LARGEST_ERROR:
+        raise ValueError(f"the model differs from its float64 reference by {error:.1e}: nothing is timed")
+    return error
+
+
+def measure(spec: Spec, rounds: int, device: torch.device) -> list[Row]:
+    """Every contender on the same windows, taken in turns."""
+    shape = (spec.train.context, spec.train.batch)
+    contenders: dict[str, nn.Module] = {name: _model(spec.model, device) for name in (OURS, FLOOR)}
+    contenders |= _transformers(spec.model, spec.train.context, device)
+    steps = {name: _step(model, spec, device) for name, model in contenders.items()}
+    floor = steps[FLOOR]
+
+    def identity() -> None:
+        with _scan(lambda a, b, state=None: (b, b[:, -1])):
+            floor()
+
+    steps[FLOOR] = identity
+    progress(f"timing {', '.join(steps)}")
+    times = interleave(steps, rounds, budget=60.0, device=device.type, repeat=5 if device.type == "cuda" else 1)
+    return [
+        Row(name, _size(model), s := times.spread(name), math.prod(shape) / s.median, times.ratio(name, OURS))
+        for name, model in contenders.items()
+    ]
+
+
+def render(rows: list[Row], error: float, spec: Spec) -> str:
+    """The table for the terminal."""
+    header = ["training step", "parameters", "kB/s", "times ours", "quartiles", "wanted"]
+    cells = [
+        [
+            row.contender,
+            f"{row.parameters:,}",
+            f"{row.bytes_per_second / 1e3:.1f}",
+            f"{row.ratio.median:.2f}",
+            f"{row.ratio.low:.2f} to {row.ratio.high:.2f}",
+            TARGETS.get(row.contender, ""),
+        ]
+        for row in rows
+    ]
+    title = f"context {spec.train.context}, batch {spec.train.batch}; difference from float64: {error:.1e}"
+    return f"{title}\n{text_table(header, cells)}"
+
+
+@contextmanager
+def _scan(replacement: Callable[..., Any]) -> Iterator[None]:
+    with patch.object(ssm, "scan", replacement):
+        yield
+
+
+def _model(spec: ModelSpec, device: torch.device) -> ssm.SSM:
+    return ssm.SSM(model_config(spec)).initialise_(0, Arm().nodes(spec)).to(device)
+
+
+def _windows(context: int, batch: int, device: torch.device) -> Tensor:
+    return torch.randint(0, 256, (batch, context + 1), generator=torch.Generator().manual_seed(0)).to(device)
+
+
+def _loss_and_gradients(model: nn.Module, windows: Tensor) -> list[Tensor]:
+    loss = next_byte_loss(model, windows)
+    return [loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
+
+
+def _step(model: nn.Module, spec: Spec, device: torch.device) -> Callable[[], None]:
+    optimizer = build_optimizer(model, spec.train)
+    windows = _windows(spec.train.context, spec.train.batch, device)
+
+    def step() -> None:
+        with autocast(device):
+            loss = next_byte_loss(model, windows)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), spec.train.clip)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+def _transformers(spec: ModelSpec, context: int, device: torch.device) -> dict[str, nn.Module]:
+    """GPT-2 with and without dropout, of about as many parameters; nothing where the package is missing."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    try:
+        from transformers import GPT2Config, GPT2LMHeadModel
+    except ImportError:
+        progress("gpt2: transformers is not installed")
+        return {}
+
+    class Logits(nn.Module):
+        def __init__(self, layers: int, dropout: float) -> None:
+            super().__init__()
+            rates: dict[str, Any] = {name: dropout for name in ("resid_pdrop", "embd_pdrop", "attn_pdrop")}
+            sizes: dict[str, Any] = {"n_positions": context, "n_embd": spec.dim, "n_layer": layers, "n_head": HEADS}
+            ids: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 0}
+            self.model = GPT2LMHeadModel(GPT2Config(vocab_size=256, use_cache=False, **sizes, **rates, **ids))
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return self.model(inputs).logits
+
+    wanted = _size(_model(spec, torch.device("cpu")))
+    sizes = {layers: abs(_size(Logits(layers, 0.0)) - wanted) for layers in range(1, 2 * spec.layers + 1)}
+    layers = min(sizes, key=sizes.__getitem__)
+    return {name: Logits(layers, p).to(device).train() for name, p in ((GPT2, 0.1), (GPT2_PLAIN, 0.0))}
+
+
+def _size(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())

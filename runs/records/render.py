@@ -1,0 +1,129 @@
+"""Renders the numbers of README.md from the rows committed beside this script.
+
+    python runs/records/render.py           rewrite the marked parts of README.md
+    python runs/records/render.py --check   exit 1 when README.md says something else
+
+fit/fit.json is written by `python -m plkernel.fit --beta 1.15 --out runs/records/fit`; quick/table.json and rows.jsonl
+are the report of `make demo`; bench/*.json are written by `make bench`. The last two name their commit and hardware.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+RECORDS = Path(__file__).resolve().parent
+README = RECORDS.parent.parent / "README.md"
+PART = re.compile(r"(<!-- record:(\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def load(name: str) -> Any:
+    """One committed record."""
+    return json.loads((RECORDS / name).read_text())
+
+
+def rows(name: str) -> list[dict[str, Any]]:
+    """The rows of a committed JSON-lines file."""
+    return [json.loads(line) for line in (RECORDS / name).read_text().splitlines()]
+
+
+def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    return "\n".join("| " + " | ".join(row) + " |" for row in [header, ["---"] * len(header), *lines])
+
+
+def source(environment: dict[str, Any]) -> str:
+    """Command, commit, hardware and versions of a record, in a line."""
+    hardware, versions = environment["hardware"], environment["versions"]
+    place = hardware["gpu"] or f"{hardware['cpu']}, {environment['threads']} thread"
+    commit = (environment["commit"] or "unknown")[:10] + (" with changes" if environment["dirty"] else "")
+    return f"`{environment['command']}`, commit {commit}, {place}, torch {versions['torch']}."
+
+
+def fit() -> str:
+    """The published figures, as the fit reproduces them."""
+    values = load("fit/fit.json")
+    optimal, uniform = values["optimal"]["scores"], values["uniform"]["scores"]
+    published = next(row for row in values["weightings"] if row["belongs_to"] == "ema")
+    lines = [
+        ["active nodes of 256", str(values["active_nodes"])],
+        ["their half-lives", ", ".join(f"{value:.1f}" for value in values["active_half_lives"])],
+        ["share of weight on the shortest half-life", f"{values['fastest_share']:.2%}"],
+        ["optimal weights, R0", f"{optimal['r0']:.4f}"],
+        ["optimal weights, R1 / R* / Elog", f"{optimal['r1']:.4f} / {optimal['r_star']:.4f} / {optimal['e_log']:.3f}"],
+        ["largest relative error", f"{optimal['max_relative_error']:.1%} at t = {optimal['worst_lag']:.0f}"],
+        ["uniform weights, R1 / R* / Elog", f"{uniform['r1']:.2f} / {uniform['r_star']:.2f} / {uniform['e_log']:.2f}"],
+        ["uniform over true kernel at t = 512", f"{values['uniform_excess']:.1f}x"],
+        ["`lambda**(beta-1)`, largest over smallest", f"{published['range']:.2f}"],
+    ]
+    return markdown([f"t^-{values['beta']:g} on t = 1..{values['max_lag']}", "value"], lines)
+
+
+def quick() -> str:
+    """The comparison that `make demo` ends with."""
+    table, records = load("quick/table.json"), rows("quick/rows.jsonl")
+    lines = []
+    for arm in table["arms"]:
+        final, test = arm["measures"]["final_val_bpb"], arm["measures"]["test_bpb"]
+        paired = final.get("difference_to_baseline")
+        difference = f"{paired['mean']:+.4f} ({paired['low']:+.4f} to {paired['high']:+.4f})" if paired else "baseline"
+        lines.append([arm["arm"], str(arm["n"]), f"{final['mean']:.4f}", f"{test['mean']:.4f}", difference])
+    header = ["arm", "seeds", "validation bits per byte", "test", "paired difference, 95 % interval"]
+    seconds = sum(row["result"]["seconds"] for row in records)
+    note = f"{len(records)} runs, {seconds / 60:.1f} minutes of training in all. {source(records[0]['environment'])}"
+    sentences = "\n".join(f"- {sentence}" for sentence in table["summary"])
+    return f"{markdown(header, lines)}\n\n{sentences}\n\n{note}"
+
+
+def bench() -> str:
+    """The scan and the training step against their peers."""
+    scan, train = load("bench/scan.json"), load("bench/train.json")
+    shapes = list(dict.fromkeys(tuple(row["shape"]) for row in scan["rows"]))
+    contenders = list(dict.fromkeys(row["contender"] for row in scan["rows"] if row["ratio"]))
+
+    def ratio(shape: tuple[int, ...], contender: str) -> str:
+        row = next(row for row in scan["rows"] if tuple(row["shape"]) == shape and row["contender"] == contender)
+        return f"{row['ratio']['median']:.1f}" if row["ratio"] else "-"
+
+    scans = markdown(
+        ["forward and backward, time over ours at (B,T,D)", *("x".join(map(str, shape)) for shape in shapes)],
+        [[contender, *(ratio(shape, contender) for shape in shapes)] for contender in contenders],
+    )
+    steps = markdown(
+        [f"training step, context {train['context']}, batch {train['batch']}", "parameters", "kB/s", "time over ours"],
+        [
+            [
+                row["contender"],
+                f"{row['parameters']:,}",
+                f"{row['bytes_per_second'] / 1e3:.1f}",
+                f"{row['ratio']['median']:.2f}",
+            ]
+            for row in train["rows"]
+        ],
+    )
+    peaks = scan["memory"]
+    memory = f"Peak memory beyond the inputs: {peaks['plkernel']:.1f} tensors of (B,T,D)."
+    return "\n\n".join([scans, f"{memory} {source(scan['environment'])}", steps, source(train["environment"])])
+
+
+PARTS: dict[str, Callable[[], str]] = {"fit": fit, "quick": quick, "bench": bench}
+
+
+def render(text: str) -> str:
+    """README.md with its marked parts rendered from the records."""
+    return PART.sub(lambda match: f"{match[1]}{PARTS[match[2]]()}\n{match[3]}", text)
+
+
+def main() -> None:
+    """Rewrite README.md, or check it."""
+    text = README.read_text()
+    rendered = render(text)
+    if "--check" in sys.argv[1:]:
+        sys.exit(0 if rendered == text else "README.md differs from the records: run python runs/records/render.py")
+    README.write_text(rendered)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,11 +1,9 @@
 """One way in and one way out for every command: a generated command line, and errors in one line."""
 
 import difflib
-import functools
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 USER_ERRORS = (ValueError, OSError)
@@ -29,31 +27,8 @@ def main(command: Callable[..., Any], args: Sequence[str] | None = None, prog: s
     """
     import tyro
 
-    prog = prog or f"python -m {command.__module__ if command.__module__ != '__main__' else _module_name()}"
+    prog = prog or f"python -m {command.__module__ if command.__module__ != '__main__' else module_name()}"
     report_errors(lambda: tyro.cli(command, args=args, prog=prog))
-
-
-def main_with_spec(command: Callable[..., Any], args: Sequence[str] | None = None) -> None:
-    """Run `command(spec, ...)` as `SPEC.toml [OPTIONS]`, where options may override any field of the spec.
-
-    The file is read first and its values become the defaults of the generated flags, as in --train.steps 200.
-    """
-    import tyro
-
-    from plkernel.spec import load_spec
-
-    given = list(sys.argv[1:] if args is None else args)
-    prog = f"python -m {_module_name()} SPEC.toml"
-
-    def run() -> None:
-        if not given or given[0] in ("-h", "--help"):
-            tyro.cli(command, args=["--help"], prog=prog)
-        if given[0].startswith("-"):
-            raise ValueError(f"the spec comes first: {prog} [OPTIONS], got {given[0]!r}")
-        spec = load_spec(Path(given[0]))
-        tyro.cli(functools.partial(command, spec=spec), args=given[1:], prog=prog)
-
-    report_errors(run)
 
 
 def report_errors(action: Callable[[], Any]) -> None:
@@ -72,6 +47,7 @@ def report_errors(action: Callable[[], Any]) -> None:
         sys.exit(EXIT_INTERRUPTED)
 
 
-def _module_name() -> str:
+def module_name() -> str:
+    """The module that was started with `python -m`."""
     spec = sys.modules["__main__"].__spec__
     return spec.name if spec else sys.argv[0]

@@ -213,6 +213,6 @@ def command(
 
 
 if __name__ == "__main__":
-    from plkernel import cli
+    from plkernel import spec_cli
 
-    cli.main_with_spec(command)
+    spec_cli.main(command)

@@ -21,7 +21,7 @@ from torch import Tensor
 LINE = 16  # float32 channels in a cache line: two threads never write the same one
 WIDTH = 512  # most channels in a block: the carry, the decay and the sum of a block stay in the L1 cache
 SERIAL = 1 << 15  # elements below which handing work to a thread costs more than it saves
-LARGE = 1 << 22  # bytes from which a result asks for large pages: first touches of small ones cost as much as the scan
+LARGE = 1 << 25  # bytes from which a result asks for large pages: touching small ones first costs as much as the scan
 TINY = 1e-290  # a carry that has died out is set to zero: arithmetic below 1e-308 is some fifty times slower
 
 

@@ -80,7 +80,7 @@ def check(spec: Spec, device: torch.device) -> float:
     windows = _windows(256, 2, device)
     model = _model(spec.model, device)
     fast = _loss_and_gradients(model, windows)
-    with _scan(lambda a, b, state=None: scan_operator(a, b, state, backend="reference")):
+    with _scan(lambda a, b, state, backend: scan_operator(a, b, state, backend="reference")):
         exact = _loss_and_gradients(model.cpu().double(), windows.cpu())
     error = max(float((f.double().cpu() - e).norm() / e.norm()) for f, e in zip(fast, exact, strict=True))
     if not error <= LARGEST_ERROR:
@@ -97,7 +97,7 @@ def measure(spec: Spec, rounds: int, device: torch.device) -> list[Row]:
     floor = steps[FLOOR]
 
     def identity() -> None:
-        with _scan(lambda a, b, state=None: (b, b[:, -1])):
+        with _scan(lambda a, b, state, backend: (b, b[:, -1])):
             floor()
 
     steps[FLOOR] = identity

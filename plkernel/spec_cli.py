@@ -1,0 +1,69 @@
+"""Commands that take a spec: the file first, then flags that may override any of its fields."""
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import tyro
+from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructFieldSpec, StructTypeInfo
+
+from plkernel import cli
+from plkernel.spec import Arm, Section, Spec, TrainSpec, load_spec, parse_spec
+
+# What --help shows when no file is given.
+EXAMPLE = Spec(name="study", baseline="baseline", train=TrainSpec(steps=1000), arms={"baseline": Arm()})
+
+
+def main(command: Callable[..., Any], args: Sequence[str] | None = None) -> None:
+    """Run `command(spec, ...)` as `SPEC.toml [OPTIONS]`; exit 2 with one line on bad input.
+
+    The file is read first and its values become the defaults of the generated flags, as in --train.steps 200. The
+    spec is checked again with the flags in it.
+    """
+    given = list(sys.argv[1:] if args is None else args)
+    prog = f"python -m {cli.module_name()} SPEC.toml"
+
+    @functools.wraps(command)
+    def checked(spec: Spec, **options: Any) -> None:
+        command(parse_spec(spec.model_dump(), f"{given[0]} with its flags"), **options)
+
+    def run() -> None:
+        asked = bool(given) and given[0] in ("-h", "--help")
+        if not asked and (not given or given[0].startswith("-")):
+            raise ValueError(f"the spec comes first: {prog} [OPTIONS], got {given[0] if given else 'nothing'!r}")
+        spec = EXAMPLE if asked else load_spec(Path(given[0]))
+        tyro.cli(
+            functools.partial(checked, spec=spec), args=given[0 if asked else 1 :], prog=prog, registry=_registry()
+        )
+
+    cli.report_errors(run)
+
+
+def _registry() -> ConstructorRegistry:
+    """Sections are taken from the flags as they are: the check of the whole spec has the better words."""
+    registry = ConstructorRegistry()
+
+    @registry.struct_rule
+    def unchecked(info: StructTypeInfo) -> StructConstructorSpec | None:
+        if not (isinstance(info.type, type) and issubclass(info.type, Section)):
+            return None
+        hints = get_type_hints(info.type, include_extras=True)
+        fields = tuple(
+            StructFieldSpec(name, hints[name], getattr(info.default, name), field.description)
+            for name, field in info.type.model_fields.items()
+        )
+        return StructConstructorSpec(_constructor(info.type), fields)
+
+    return registry
+
+
+def _constructor(section: type[Section]) -> Callable[..., Section]:
+    """`section` from keywords, unchecked, with its docstring (which heads its part of --help)."""
+
+    @functools.wraps(section, updated=())
+    def construct(**values: Any) -> Section:
+        return section.model_construct(**values)
+
+    return construct

@@ -15,11 +15,12 @@ import tyro
 from tqdm import tqdm
 
 from plkernel.environment import COMMAND, command_line
+from plkernel.objective import label
 from plkernel.run import RunFolder, differences
 from plkernel.spec import Spec
 from plkernel.storage import load_json, read_lines, save_json
 from plkernel.studies import FINISHED, METRICS, SPEC, run_folder
-from plkernel.train import check_machine, open_corpus
+from plkernel.task import check_machine, open_corpus
 
 # A study may grow by these without its finished runs becoming another study's.
 GROWS = ("seeds", "arms", "description", "report_steps", "baseline")
@@ -156,7 +157,7 @@ def _work(pool: Pool, waiting: list[tuple[str, int]]) -> Iterator[str]:
             for worker in pool.ended():
                 name = f"{worker.arm} seed {worker.seed}"
                 if finished(pool.out, worker.arm, worker.seed):
-                    tqdm.write(_line(pool.out, worker, total), file=sys.stderr)
+                    tqdm.write(_line(pool.out, worker), file=sys.stderr)
                 else:
                     log = run_folder(pool.out, worker.arm, worker.seed) / LOG
                     tqdm.write(f"{name} did not finish, see {log}", file=sys.stderr)
@@ -175,11 +176,11 @@ def _share(out: Path, worker: Worker, steps: int | None) -> float:
     return rows[-1]["step"] / steps if rows and steps else 0.0
 
 
-def _line(out: Path, worker: Worker, total: int) -> str:
+def _line(out: Path, worker: Worker) -> str:
     result: dict[str, Any] = RunFolder(run_folder(out, worker.arm, worker.seed)).result or {}
     return (
         f"{worker.arm} seed {worker.seed}: validation {result['final_val_bpb']:.4f} bits per byte "
-        f"after {result['steps']} steps, {result['seconds']:.0f} s"
+        f"after {result['steps']} steps, {result['seconds']:.0f} s{label(result['causal'])}"
     )
 
 

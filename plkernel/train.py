@@ -7,146 +7,38 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 import numpy as np
 import torch
 import tyro
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 from tqdm import tqdm
 
-from plkernel import corpora
 from plkernel.checkpoint import Progress, load_checkpoint, save_checkpoint
-from plkernel.corpora import Corpus, Splits
-from plkernel.data import check_length, fixed_windows, training_windows
+from plkernel.curves import Curves
+from plkernel.data import fixed_windows, training_windows
 from plkernel.environment import environment
-from plkernel.kernels.scan import choose_backend
 from plkernel.models.patching import NOT_CAUSAL
-from plkernel.models.ssm import BYTES, SSM, SSMConfig
-from plkernel.run import RunFolder
-from plkernel.spec import ModelSpec, Spec, TrainSpec
+from plkernel.models.ssm import SSM
+from plkernel.objective import (
+    NATS_PER_BIT,
+    autocast,
+    bits_per_byte,
+    build_optimizer,
+    label,
+    learning_rate,
+    next_byte_loss,
+)
+from plkernel.spec import Spec
 from plkernel.storage import read_lines
-from plkernel.studies import FAILED, FINISHED, METRICS, run_folder
+from plkernel.studies import FAILED, FINISHED, METRICS
+from plkernel.task import Task, choose_device, model_config, prepare
 
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
-NATS_PER_BIT = math.log(2)
-
-
-@dataclass(frozen=True)
-class Task:
-    """One run: an arm of a spec at one seed, on an opened corpus, in a folder."""
-
-    spec: Spec
-    arm: str
-    seed: int
-    corpus: Corpus
-    splits: Splits
-    folder: RunFolder
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """Everything that determines the run's numbers; the run folder refuses another."""
-        spec = self.spec
-        corpus = {**spec.corpus.model_dump(), "size": self.corpus.size, "sha256": self.corpus.sha256}
-        return {
-            "study": spec.name,
-            "arm": self.arm,
-            "seed": self.seed,
-            "corpus": corpus,
-            "model": {**spec.model.model_dump(), "parameters": parameter_count(spec.model)},
-            "arm_options": spec.arm(self.arm).model_dump(),
-            "train": spec.train.model_dump(exclude={"device"}),
-        }
-
-
-def prepare(spec: Spec, arm: str, seed: int, out: Path) -> Task:
-    """Open the corpus and check that it fits; nothing is written yet. Raises ValueError on bad input."""
-    spec.arm(arm)
-    check_machine(spec.train)
-    corpus, splits = open_corpus(spec)
-    return Task(spec, arm, seed, corpus, splits, RunFolder(run_folder(out, arm, seed)))
-
-
-def open_corpus(spec: Spec) -> tuple[Corpus, Splits]:
-    """The corpus of a spec and its three blocks, each checked to hold at least one window."""
-    section = spec.corpus
-    corpus = corpora.load(section.name, max_bytes=section.max_bytes, separator=section.separator, column=section.column)
-    splits = corpus.splits(section.validation, section.test)
-    for name in ("train", "validation", "test"):
-        check_length(getattr(splits, name), spec.train.context, f"the {name} split of corpus {section.name!r}")
-    return corpus, splits
-
-
-def model_config(model: ModelSpec, backend: str | None = None) -> SSMConfig:
-    """The model's own configuration from the spec's section."""
-    return SSMConfig(model.dim, model.layers, model.gain, model.patching.size, model.patching.mode, backend)
-
-
-def parameter_count(model: ModelSpec) -> int:
-    """How many numbers the model learns, counted without allocating them."""
-    with torch.device("meta"):
-        return sum(parameter.numel() for parameter in SSM(model_config(model)).parameters())
-
-
-def choose_device(name: str) -> torch.device:
-    """The device called `name`, 'auto' being a GPU where there is one; ValueError where it does not exist."""
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device 'cuda' is not available here: use 'cpu' or 'auto'")
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
-
-
-def check_machine(train: TrainSpec) -> torch.device:
-    """The device of a run; ValueError when it or the forced backend does not exist here."""
-    device = choose_device(train.device)
-    choose_backend(train.backend, device)
-    return device
-
-
-def build_optimizer(model: nn.Module, train: TrainSpec) -> torch.optim.AdamW:
-    """AdamW; weight decay on matrices only, never on decays, gains, biases and norms."""
-    parameters = list(model.parameters())
-    groups = [
-        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": train.weight_decay},
-        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=train.learning_rate, betas=(train.beta1, train.beta2), fused=True)
-
-
-def learning_rate(train: TrainSpec, step: int, fraction: float) -> float:
-    """The rate of step `step` (from 0), when `fraction` of the budget is spent.
-
-    Linear warm-up to the peak, times 1 (constant) or a cosine from 1 to final_fraction over the whole budget.
-    """
-    warm = min(1.0, (step + 1) / (train.warmup + 1))
-    if train.schedule == "constant":
-        return train.learning_rate * warm
-    floor = train.final_fraction
-    return train.learning_rate * warm * (floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * min(fraction, 1.0))))
-
-
-def bits_per_byte(model: nn.Module, windows: Tensor, batch: int, device: torch.device) -> float:
-    """Mean -log2 p(byte) over every predicted byte of `windows` (n, context + 1)."""
-    nats = 0.0
-    with torch.no_grad():
-        for chunk in windows.split(batch):
-            with autocast(device):
-                nats += float(next_byte_loss(model, chunk.to(device), "sum"))
-    return nats / windows[:, 1:].numel() / NATS_PER_BIT
-
-
-def next_byte_loss(model: nn.Module, windows: Tensor, reduction: str = "mean") -> Tensor:
-    """Cross-entropy in nats of bytes 1..T of each window (B,T+1) given the bytes before them."""
-    logits = model(windows[:, :-1])
-    return F.cross_entropy(logits.float().reshape(-1, BYTES), windows[:, 1:].reshape(-1), reduction=reduction)
-
-
-def autocast(device: torch.device) -> AbstractContextManager[Any]:
-    """bfloat16 autocast on a GPU, nothing on a CPU."""
-    return torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext()
 
 
 @contextmanager
@@ -181,7 +73,7 @@ class Training:
         if task.folder.checkpoint.exists():
             self.progress = load_checkpoint(task.folder.checkpoint, self.model, self.optimizer)
         task.folder.cut(self.progress.metrics_bytes, self.progress.timing_bytes)
-        self.writer = _writer(task.folder.path, self.progress.step)
+        self.curves = Curves(task.folder.path, self.progress.step, config.causal)
         self._clock = time.perf_counter()
         self.done = self.fraction >= 1
 
@@ -234,11 +126,12 @@ class Training:
             "train_bpb": train_bpb,
             "val_bpb": val_bpb,
             "learning_rate": self.optimizer.param_groups[0]["lr"],
+            **({} if self.model.config.causal else {"label": NOT_CAUSAL}),
             "half_life_quantiles": [np.quantile(h, QUANTILES).tolist() for h in half_lives],
         }
         seconds = self.seconds
         timing = {"step": done.step, "seconds": seconds, "bytes_per_second": row["bytes"] / seconds}
-        self._to_tensorboard(row, timing, half_lives)
+        self.curves.add(row, timing, half_lives)
         metrics_bytes, timing_bytes = self.task.folder.append(row, timing)
         self.progress = replace(
             done, loss_sum=0.0, loss_count=0, metrics_bytes=metrics_bytes, timing_bytes=timing_bytes
@@ -273,29 +166,8 @@ class Training:
             "causal": self.model.config.causal,
             "error": None,
         }
-        self._hparams(result)
-        self.writer.close()
+        self.curves.close(self.task.config, result)
         return result
-
-    def _to_tensorboard(self, row: dict[str, Any], timing: dict[str, Any], half_lives: list[np.ndarray]) -> None:
-        axes = {"": row["step"], "_by_bytes": row["bytes"], "_by_seconds": round(timing["seconds"])}
-        for split in ("train", "val"):
-            for suffix, position in axes.items():
-                if row[f"{split}_bpb"] is not None:
-                    self.writer.add_scalar(f"{split}/bpb{suffix}", row[f"{split}_bpb"], position)
-        self.writer.add_scalar("speed/bytes_per_second", timing["bytes_per_second"], row["step"])
-        self.writer.add_scalar("train/learning_rate", row["learning_rate"], row["step"])
-        for index, values in enumerate(half_lives):
-            self.writer.add_histogram(f"log2_half_life/block_{index}", np.log2(values), row["step"])
-        self.writer.flush()
-
-    def _hparams(self, result: dict[str, Any]) -> None:
-        config = self.task.config
-        flat = {"arm": self.task.arm, "seed": self.task.seed, **config["arm_options"]}
-        flat |= {key: config["train"][key] for key in ("learning_rate", "batch", "context", "weight_decay")}
-        flat |= {key: config["model"][key] for key in ("dim", "layers", "gain", "parameters")}
-        metrics = {f"hparam/{key}": result[key] for key in ("final_val_bpb", "best_val_bpb", "test_bpb")}
-        self.writer.add_hparams(flat, metrics, run_name=".", global_step=result["steps"])
 
 
 def run_training(task: Task, progress_bar: bool = True, stop_with: int | None = None) -> dict[str, Any]:
@@ -345,13 +217,8 @@ def _train(training: "Training", stopped: Callable[[], bool], progress_bar: bool
 
 
 def _progress_line(row: dict[str, Any]) -> str:
-    return f"step {row['step']}: train {row['train_bpb']:.4f}, validation {row['val_bpb']:.4f} bits per byte"
-
-
-def _writer(folder: Path, step: int) -> Any:
-    from torch.utils.tensorboard import SummaryWriter
-
-    return SummaryWriter(str(folder), purge_step=step + 1 if step else None)
+    bpb = f"train {row['train_bpb']:.4f}, validation {row['val_bpb']:.4f} bits per byte"
+    return f"step {row['step']}: {bpb}{label(row.get('label') is None)}"
 
 
 def command(
@@ -376,11 +243,10 @@ def command(
     folder = out or Path("runs/out") / spec.name
     task = prepare(spec, arm, seed, folder)
     result = run_training(task, progress, stop_with)
-    label = "" if result["causal"] else f"  [{NOT_CAUSAL}]"
     print(
         f"{arm} seed {seed}: {result['steps']} steps, validation {result['final_val_bpb']:.4f} "
         f"(best {result['best_val_bpb']:.4f} at step {result['best_step']}), test {result['test_bpb']:.4f} "
-        f"bits per byte, {result['seconds']:.0f} s{label}"
+        f"bits per byte, {result['seconds']:.0f} s{label(result['causal'])}"
     )
     print(f"written: {task.folder.path}", file=sys.stderr)
 

@@ -12,9 +12,11 @@ from torch import nn
 
 from plkernel.checkpoint import load_checkpoint
 from plkernel.data import fixed_windows, training_windows
+from plkernel.objective import bits_per_byte, build_optimizer, learning_rate
 from plkernel.spec import TrainSpec, load_spec
 from plkernel.storage import load_json, read_lines
-from plkernel.train import Training, bits_per_byte, build_optimizer, learning_rate, prepare, run_training
+from plkernel.task import prepare
+from plkernel.train import Training, run_training
 
 SpecWriter = Callable[..., Path]
 
@@ -186,6 +188,30 @@ def test_a_run_that_diverges_is_recorded_as_failed(
     result = load_json(tmp_path / "out/uniform/seed-0/result.json")
     assert result["status"] == "failed"
     assert "FloatingPointError" in result["error"]
+
+
+def test_every_output_of_published_patching_is_labelled(
+    tiny_spec: SpecWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    from plkernel.train import command
+
+    path = tiny_spec()
+    path.write_text(path.read_text() + '[model.patching]\nsize = 2\nmode = "published"\n')
+    command(load_spec(path), out=tmp_path / "out")
+    output = capsys.readouterr()
+    bpb_lines = [line for line in (output.out + output.err).splitlines() if "bits per byte" in line]
+    assert len(bpb_lines) == 4
+    folder = tmp_path / "out" / "uniform" / "seed-0"
+    rows = (folder / "metrics.jsonl").read_text().splitlines()
+    assert all("not causal, not a likelihood" in line for line in bpb_lines + rows)
+    tags = EventAccumulator(str(folder)).Reload().Tags()["scalars"]
+    assert {tag for tag in tags if tag.startswith(("val/bpb", "train/bpb"))} == {
+        f"{split}/bpb_not_causal_not_a_likelihood{axis}"
+        for split in ("train", "val")
+        for axis in ("", "_by_bytes", "_by_seconds")
+    }
 
 
 def test_minute_budgets_end(tiny_spec: SpecWriter, tmp_path: Path) -> None:

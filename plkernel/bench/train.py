@@ -16,10 +16,11 @@ from plkernel.bench.timing import Spread, interleave, progress
 from plkernel.environment import environment, installed
 from plkernel.kernels.scan import scan as scan_operator
 from plkernel.models import ssm
+from plkernel.objective import autocast, build_optimizer, next_byte_loss
 from plkernel.spec import Arm, ModelSpec, Spec, load_spec
 from plkernel.storage import save_json
 from plkernel.tables import text_table
-from plkernel.train import autocast, build_optimizer, choose_device, model_config, next_byte_loss
+from plkernel.task import choose_device, model_config
 
 OURS, FLOOR = "plkernel", "scan replaced by the identity"
 GPT2, GPT2_PLAIN = "gpt2 (its default dropout 0.1)", "gpt2 (dropout 0, as ours)"

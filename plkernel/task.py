@@ -1,0 +1,86 @@
+"""One run before it starts: an arm of a spec at one seed, its corpus, its model and its folder."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from plkernel import corpora
+from plkernel.corpora import Corpus, Splits
+from plkernel.data import check_length
+from plkernel.kernels.scan import choose_backend
+from plkernel.models.ssm import SSM, SSMConfig
+from plkernel.run import RunFolder
+from plkernel.spec import ModelSpec, Spec, TrainSpec
+from plkernel.studies import run_folder
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run: an arm of a spec at one seed, on an opened corpus, in a folder."""
+
+    spec: Spec
+    arm: str
+    seed: int
+    corpus: Corpus
+    splits: Splits
+    folder: RunFolder
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Everything that determines the run's numbers; the run folder refuses another."""
+        spec = self.spec
+        corpus = {**spec.corpus.model_dump(), "size": self.corpus.size, "sha256": self.corpus.sha256}
+        return {
+            "study": spec.name,
+            "arm": self.arm,
+            "seed": self.seed,
+            "corpus": corpus,
+            "model": {**spec.model.model_dump(), "parameters": parameter_count(spec.model)},
+            "arm_options": spec.arm(self.arm).model_dump(),
+            "train": spec.train.model_dump(exclude={"device"}),
+        }
+
+
+def prepare(spec: Spec, arm: str, seed: int, out: Path) -> Task:
+    """Open the corpus and check that it fits; nothing is written yet. Raises ValueError on bad input."""
+    spec.arm(arm)
+    check_machine(spec.train)
+    corpus, splits = open_corpus(spec)
+    return Task(spec, arm, seed, corpus, splits, RunFolder(run_folder(out, arm, seed)))
+
+
+def open_corpus(spec: Spec) -> tuple[Corpus, Splits]:
+    """The corpus of a spec and its three blocks, each checked to hold at least one window."""
+    section = spec.corpus
+    corpus = corpora.load(section.name, max_bytes=section.max_bytes, separator=section.separator, column=section.column)
+    splits = corpus.splits(section.validation, section.test)
+    for name in ("train", "validation", "test"):
+        check_length(getattr(splits, name), spec.train.context, f"the {name} split of corpus {section.name!r}")
+    return corpus, splits
+
+
+def model_config(model: ModelSpec, backend: str | None = None) -> SSMConfig:
+    """The model's own configuration from the spec's section."""
+    return SSMConfig(model.dim, model.layers, model.gain, model.patching.size, model.patching.mode, backend)
+
+
+def parameter_count(model: ModelSpec) -> int:
+    """How many numbers the model learns, counted without allocating them."""
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in SSM(model_config(model)).parameters())
+
+
+def choose_device(name: str) -> torch.device:
+    """The device called `name`, 'auto' being a GPU where there is one; ValueError where it does not exist."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device 'cuda' is not available here: use 'cpu' or 'auto'")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def check_machine(train: TrainSpec) -> torch.device:
+    """The device of a run; ValueError when it or the forced backend does not exist here."""
+    device = choose_device(train.device)
+    choose_backend(train.backend, device)
+    return device

@@ -11,6 +11,8 @@ import mmap
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numba
@@ -48,25 +50,28 @@ def _advance(decay, carry, step, output):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def _advance_back(decay, carry, step, output):  # type: ignore[no-untyped-def]
-    """The same from the last channel to the first: memory is then read strictly backwards, as it is prefetched."""
+def _advance_back_sum(decay, carry, step, before, output, total):  # type: ignore[no-untyped-def]
+    """One step back, and its share of the gradient of a fixed decay, summed into `total`.
+
+    From the last channel to the first: memory is then read strictly backwards, as it is prefetched.
+    """
     for d in range(carry.size - 1, -1, -1):
         x = decay[d] * carry[d] + step[d]
         x = 0.0 if abs(x) < TINY else x
         carry[d] = x
         output[d] = x
+        total[d] += x * before[d]
 
 
 @_jit
-def _accumulate_back(carry, before, total):  # type: ignore[no-untyped-def]
+def _advance_back_each(decay, carry, step, before, output, product):  # type: ignore[no-untyped-def]
+    """The same for a time-varying decay, whose gradient is a product for each step."""
     for d in range(carry.size - 1, -1, -1):
-        total[d] += carry[d] * before[d]
-
-
-@_jit
-def _multiply_back(carry, before, output):  # type: ignore[no-untyped-def]
-    for d in range(carry.size - 1, -1, -1):
-        output[d] = carry[d] * before[d]
+        x = decay[d] * carry[d] + step[d]
+        x = 0.0 if abs(x) < TINY else x
+        carry[d] = x
+        output[d] = x
+        product[d] = x * before[d]
 
 
 @_jit
@@ -107,9 +112,9 @@ def _backward_fixed(a, state, h, grad_h, grad_last, sums, grad_b, grad_state, wi
         carry = grad_last[i, low:high].astype(np.float64)
         total = np.zeros(high - low)
         for t in range(end, -1, -1):
-            _advance_back(decay if t < end else one, carry, grad_h[i, t, low:high], grad_b[i, t, low:high])
             before = h[i, t - 1, low:high] if t > 0 else state[i, low:high]
-            _accumulate_back(carry, before, total)
+            step, output = grad_h[i, t, low:high], grad_b[i, t, low:high]
+            _advance_back_sum(decay if t < end else one, carry, step, before, output, total)
         sums[i, low:high] = total
         grad_state[i, low:high] = decay * carry if end >= 0 else carry
 
@@ -123,9 +128,9 @@ def _backward_varying(a, state, h, grad_h, grad_last, grad_a, grad_b, grad_state
         carry = grad_last[i, low:high].astype(np.float64)
         for t in range(end, -1, -1):
             decay = a[i, t + 1, low:high] if t < end else one
-            _advance_back(decay, carry, grad_h[i, t, low:high], grad_b[i, t, low:high])
             before = h[i, t - 1, low:high] if t > 0 else state[i, low:high]
-            _multiply_back(carry, before, grad_a[i, t, low:high])
+            step, output = grad_h[i, t, low:high], grad_b[i, t, low:high]
+            _advance_back_each(decay, carry, step, before, output, grad_a[i, t, low:high])
         grad_state[i, low:high] = a[i, 0, low:high] * carry if end >= 0 else carry
 
 
@@ -168,19 +173,19 @@ def _run(kernel: Any, shape: torch.Size, *tensors: Tensor) -> None:
     rows, _, channels = shape
     if rows == 0 or channels == 0:
         return
-    arrays = [tensor.detach().numpy() for tensor in tensors]
+    arrays: list[Any] = [tensor.detach().numpy() for tensor in tensors]
     threads = torch.get_num_threads() if shape.numel() >= SERIAL else 1
     width = _block_width(rows, channels, threads)
     units = rows * math.ceil(channels / width)
     threads = min(threads, units)
+    part = partial(kernel, *arrays, width)
     if threads == 1:
-        kernel(*arrays, width, 0, units)
+        part(0, units)
         return
     cuts = [units * i // threads for i in range(threads + 1)]
     pool = _pool(threads)
-    parts = list(zip(cuts, cuts[1:], strict=False))
-    jobs = [pool.submit(kernel, *arrays, width, first, stop) for first, stop in parts[1:]]
-    kernel(*arrays, width, *parts[0])
+    jobs = [pool.submit(part, first, stop) for first, stop in pairwise(cuts[1:])]
+    part(cuts[0], cuts[1])
     for job in jobs:
         job.result()
 

@@ -51,9 +51,7 @@ def _autograd(ctx: Any, grad_h: Tensor, grad_last: Tensor) -> tuple[Tensor, Tens
 _scan.register_autograd(_autograd, setup_context=_setup_context)
 
 
-def scan(
-    a: Tensor, b: Tensor, state: Tensor | None = None, *, backend: str | None = None
-) -> tuple[Tensor, Tensor]:
+def scan(a: Tensor, b: Tensor, state: Tensor | None = None, *, backend: str | None = None) -> tuple[Tensor, Tensor]:
     """h_t = a_t * h_{t-1} + b_t for t = 1..T with h_0 = state: every h_t, and the last one.
 
     Gradients flow through a, b and state from both results. The carry is float64 on a CPU, float32 on a GPU.

@@ -18,9 +18,7 @@ def forward(a: Tensor, b: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     return h.to(b.dtype), carry.to(state.dtype, copy=True)
 
 
-def backward(
-    a: Tensor, state: Tensor, h: Tensor, grad_h: Tensor, grad_last: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+def backward(a: Tensor, state: Tensor, h: Tensor, grad_h: Tensor, grad_last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """g_t = grad_h_t + a_{t+1} * g_{t+1}; gradients of a (g_t * h_{t-1}), of b (g_t) and of the state (a_1 g_1)."""
     decay, output = a.double().expand(h.shape), h.double()
     grad_a, grad_b = torch.empty_like(output), torch.empty_like(output)

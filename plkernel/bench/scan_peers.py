@@ -22,7 +22,8 @@ def differentiated(function: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: T
 
     def step() -> Result:
         h = function(leaf_a, leaf_b)
-        return h, *torch.autograd.grad(h, (leaf_a, leaf_b), grad_h)
+        grad_a, grad_b = torch.autograd.grad(h, (leaf_a, leaf_b), grad_h)
+        return h, grad_a, grad_b
 
     return step
 
@@ -133,7 +134,8 @@ class _AssociativeScan(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_h: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        return _associative_backward(*ctx.saved_tensors, grad_h)
+        a, h = ctx.saved_tensors
+        return _associative_backward(a, h, grad_h)
 
 
 CPU: dict[str, Contender] = {"mambapy": mambapy, "associative_scan": associative, "loop": loop}

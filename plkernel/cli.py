@@ -50,4 +50,4 @@ def report_errors(action: Callable[[], Any]) -> None:
 def module_name() -> str:
     """The module that was started with `python -m`."""
     spec = sys.modules["__main__"].__spec__
-    return spec.name if spec else sys.argv[0]
+    return spec.name.removesuffix(".__main__") if spec else sys.argv[0]

@@ -9,6 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from plkernel.cli import module_name
+
 PACKAGES = ("plkernel", "torch", "triton", "numba", "numpy", "scipy", "tensorboard")
 COMMAND = "PLKERNEL_COMMAND"
 """Set for the workers of a study: the command that started it, which their records name instead of their own."""
@@ -72,9 +74,4 @@ def gpu_name() -> str | None:
 
 def command_line() -> str:
     """The command that started this process, as one would type it."""
-    return shlex.join(["python", "-m", _module(), *sys.argv[1:]])
-
-
-def _module() -> str:
-    spec = sys.modules["__main__"].__spec__
-    return spec.name if spec else Path(sys.argv[0]).stem
+    return shlex.join(["python", "-m", module_name(), *sys.argv[1:]])

@@ -38,6 +38,13 @@ def wait_for_rows(out: Path, rows: int, patience: float = 60.0) -> None:
     pytest.fail(f"no run reached {rows} evaluations in {patience} s")
 
 
+def finish(process: subprocess.Popen[str]) -> str:
+    """Wait for a command that must succeed; what it printed."""
+    output, error = process.communicate(timeout=180)
+    assert process.returncode == 0, error
+    return output
+
+
 def metrics(out: Path) -> dict[str, bytes]:
     return {str(path.relative_to(out)): path.read_bytes() for path in sorted(out.glob("*/seed-*/metrics.jsonl"))}
 
@@ -45,15 +52,13 @@ def metrics(out: Path) -> dict[str, bytes]:
 @pytest.mark.slow
 def test_kill_and_restart_gives_the_same_bytes(tiny_spec: SpecWriter, tmp_path: Path) -> None:
     spec = tiny_spec(steps=400, eval_every=50)
-    whole = start(spec, tmp_path / "whole")
-    assert whole.wait(timeout=180) == 0, whole.stderr.read()
+    finish(start(spec, tmp_path / "whole"))
     killed = start(spec, tmp_path / "parts")
     wait_for_rows(tmp_path / "parts", 3)
     killed.send_signal(signal.SIGKILL)  # the parent only: its workers notice and end
-    killed.wait()
+    killed.communicate()
     assert not list((tmp_path / "parts").glob("*/seed-*/result.json")), "killed before any run finished"
-    again = start(spec, tmp_path / "parts")
-    assert again.wait(timeout=180) == 0, again.stderr.read()
+    finish(start(spec, tmp_path / "parts"))
     assert len(metrics(tmp_path / "whole")) == 4
     assert metrics(tmp_path / "parts") == metrics(tmp_path / "whole")
 
@@ -75,16 +80,10 @@ def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(tiny_spec: SpecWriter, tmp_pa
 @pytest.mark.slow
 def test_a_study_reports_and_is_skipped_when_run_again(tiny_spec: SpecWriter, tmp_path: Path) -> None:
     spec, out = tiny_spec(), tmp_path / "out"
-    first = start(spec, out)
-    output, error = first.communicate(timeout=180)
-    assert first.returncode == 0, error
-    assert "power-law" in output
+    assert "power-law" in finish(start(spec, out))
     assert (out / "report" / "report.html").exists()
     stamps = {path: path.stat().st_mtime_ns for path in out.glob("*/seed-*/result.json")}
-    second = start(spec, out)
-    output, error = second.communicate(timeout=60)
-    assert second.returncode == 0, error
-    assert "4 runs, 4 finished before" in output
+    assert "4 runs, 4 finished before" in finish(start(spec, out))
     assert {path: path.stat().st_mtime_ns for path in out.glob("*/seed-*/result.json")} == stamps
 
 

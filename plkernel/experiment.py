@@ -30,10 +30,11 @@ POLL_SECONDS = 0.2
 
 @dataclass
 class Worker:
-    """A process that trains one run."""
+    """A process that trains one run, on one of the study's devices."""
 
     arm: str
     seed: int
+    device: str | None
     process: subprocess.Popen[bytes]
 
 
@@ -53,16 +54,17 @@ class Pool:
         folder.mkdir(parents=True, exist_ok=True)
         arguments = [str(self.out / SPEC), "--arm", arm, "--seed", str(seed), "--out", str(self.out)]
         arguments += ["--no-progress", "--stop-with", str(os.getpid())]
+        device = self.idlest_device()
         with (folder / LOG).open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "plkernel.train", *arguments],
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
-                env=self._environment(),
+                env=self._environment(device),
                 start_new_session=True,  # Ctrl-C reaches the workers once, through stop()
             )
-        self.active.append(Worker(arm, seed, process))
+        self.active.append(Worker(arm, seed, device, process))
 
     def ended(self) -> list[Worker]:
         """Take the processes that have ended out of the pool."""
@@ -77,11 +79,15 @@ class Pool:
         for worker in self.active:
             worker.process.wait()
 
-    def _environment(self) -> dict[str, str]:
+    def idlest_device(self) -> str | None:
+        """The device with the fewest runs on it; None on a CPU."""
+        busy = [worker.device for worker in self.active]
+        return min(self.devices, key=busy.count)
+
+    def _environment(self, device: str | None) -> dict[str, str]:
         threads = str(self.spec.train.threads)
         environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
         environment[COMMAND] = command_line()
-        device = self.devices[len(self.active) % len(self.devices)]
         return environment if device is None else {**environment, "CUDA_VISIBLE_DEVICES": device}
 
 

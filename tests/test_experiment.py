@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from plkernel.experiment import check_study, run_experiment
+from plkernel.experiment import Pool, Worker, check_study, run_experiment
 from plkernel.spec import load_spec
 from plkernel.storage import load_json, save_json
 
@@ -98,6 +98,17 @@ def test_a_failed_run_is_recorded_and_the_rest_goes_on(tiny_spec: SpecWriter, tm
     assert load_json(blocked.with_name("result.json"))["status"] == "failed"
     statuses = [load_json(path)["status"] for path in out.glob("*/seed-*/result.json")]
     assert sorted(statuses) == ["failed", "finished", "finished", "finished"]
+
+
+def test_a_free_gpu_is_taken_before_a_busy_one(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+    """The first of two workers has ended: the next run goes to its device, not beside the other."""
+    pool = Pool(load_spec(tiny_spec()), tmp_path, 2, ["0", "1"])
+    assert pool.idlest_device() == "0"
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        pool.active = [Worker("uniform", 0, "1", process)]
+    assert pool.idlest_device() == "0"
+    pool.active = [Worker("uniform", 0, "0", process)]
+    assert pool.idlest_device() == "1"
 
 
 def test_a_study_of_another_spec_is_refused(tiny_spec: SpecWriter, tmp_path: Path) -> None:

@@ -1,0 +1,46 @@
+"""The training benchmark: nothing wrong is timed, and the floor really leaves the scan out."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from plkernel.bench import train as bench
+from plkernel.spec import load_spec
+
+
+@pytest.mark.slow
+def test_rows_of_every_contender(tiny_spec: Callable[..., Path], tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="transformers is a peer of the benchmark")
+    bench.train(tiny_spec(), rounds=3, out=tmp_path)
+    results = json.loads((tmp_path / "train.json").read_text())
+    rows = {row["contender"]: row for row in results["rows"]}
+    assert list(rows) == [bench.OURS, bench.FLOOR, bench.GPT2, bench.GPT2_PLAIN]
+    assert rows[bench.OURS]["ratio"]["median"] == 1.0
+    assert rows[bench.FLOOR]["parameters"] == rows[bench.OURS]["parameters"]
+    assert results["error"] < bench.LARGEST_ERROR
+
+
+def test_a_model_that_differs_from_its_reference_is_not_timed(
+    tiny_spec: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = load_spec(tiny_spec())
+    device = torch.device("cpu")
+    assert bench.check(spec, device) < bench.LARGEST_ERROR
+    exact = bench.scan_operator
+
+    def wrong(a: torch.Tensor, b: torch.Tensor, state: torch.Tensor | None, backend: str) -> tuple:
+        return exact(a * 0.99, b, state, backend=backend)
+
+    monkeypatch.setattr(bench, "scan_operator", wrong)
+    with pytest.raises(ValueError, match="nothing is timed"):
+        bench.check(spec, device)
+
+
+def test_bad_arguments() -> None:
+    with pytest.raises(ValueError, match="threads must be at least 1"):
+        bench.train(threads=0)
+    with pytest.raises(ValueError, match=r"nowhere\.toml: no such file"):
+        bench.train(Path("nowhere.toml"))

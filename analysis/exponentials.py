@@ -120,11 +120,13 @@ def fit_nnls(rates: ArrayLike, beta: float, max_lag: int) -> ExponentialSum:
     if rates.size * max_lag > MAX_DESIGN_ENTRIES:
         raise ValueError(
             f"max_lag {max_lag} times {rates.size} nodes exceeds {MAX_DESIGN_ENTRIES:,} matrix entries: "
-            f"use max_lag <= {MAX_DESIGN_ENTRIES // rates.size} or fewer nodes"
+            "use a smaller max_lag or fewer nodes"
         )
     lags = integer_lags(max_lag)
     try:
         weights, _ = nnls(np.exp(-np.outer(lags, rates)), power_law(lags, beta), maxiter=30 * rates.size)
     except RuntimeError as error:
         raise ValueError(f"non-negative least squares did not converge ({error}): use fewer nodes") from error
+    if not weights.any():
+        raise ValueError("no node helps: every half-life is too short to be seen at lag 1, use longer ones")
     return ExponentialSum(tuple(rates.tolist()), tuple(weights.tolist()))

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 PatchingMode = Literal["causal", "published"]
-NOT_CAUSAL = "not causal, not a likelihood"
 
 
 def pool(x: Tensor, size: int) -> Tensor:

@@ -14,9 +14,10 @@ from torch.nn import functional as F
 
 from plkernel.analysis.nodes import Gain, Nodes
 from plkernel.kernels.scan import scan
+from plkernel.models import NOT_CAUSAL
 from plkernel.models.init.base import generator_for, normal_
 from plkernel.models.init.power_law import apply_nodes_
-from plkernel.models.patching import NOT_CAUSAL, PatchingMode, pool, unpool
+from plkernel.models.patching import PatchingMode, pool, unpool
 
 BYTES = 256
 BASE_STD = 0.02

@@ -38,7 +38,10 @@ def save_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
         state = optimizer.state.get(parameter, {})
         tensors.update({f"{moment}.{name}": state[moment].contiguous() for moment in MOMENTS if moment in state})
     metadata = {"progress": json.dumps(asdict(progress))}
-    atomic_save(path, lambda temporary: save_file(tensors, temporary, metadata=metadata))
+    try:
+        atomic_save(path, lambda temporary: save_file(tensors, temporary, metadata=metadata))
+    except SafetensorError as error:
+        raise OSError(f"checkpoint {path} cannot be written: {error}") from error
 
 
 def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Progress:

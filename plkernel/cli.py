@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-USER_ERRORS = (ValueError, OSError)
+USER_ERRORS = (ValueError, OSError, FloatingPointError)
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from plkernel.models.patching import NOT_CAUSAL
+from plkernel.models import NOT_CAUSAL
 
 LEAKING = "bpb_" + NOT_CAUSAL.replace(", ", "_").replace(" ", "_")
 

@@ -16,14 +16,12 @@ from tqdm import tqdm
 
 from plkernel.environment import COMMAND, command_line
 from plkernel.objective import label
-from plkernel.run import RunFolder, differences
+from plkernel.run import RunFolder
 from plkernel.spec import Spec
-from plkernel.storage import load_json, read_lines, save_json
-from plkernel.studies import FINISHED, METRICS, SPEC, run_folder
-from plkernel.task import check_machine, open_corpus
+from plkernel.storage import read_lines, save_json
+from plkernel.studies import METRICS, SPEC, run_folder
+from plkernel.task import Task, check_machine, open_corpus
 
-# A study may grow by these without its finished runs becoming another study's.
-GROWS = ("seeds", "arms", "description", "report_steps", "baseline")
 LOG = "log.txt"
 POLL_SECONDS = 0.2
 
@@ -94,13 +92,16 @@ class Pool:
 def run_experiment(spec: Spec, out: Path, workers: int | None = None) -> list[str]:
     """Run every arm at every seed that has not finished yet; returns the names of the runs that failed.
 
-    Raises ValueError on bad input before anything is written, KeyboardInterrupt after Ctrl-C with every run saved.
+    A study may grow by seeds and arms; a run that another configuration made is refused. Raises ValueError on bad
+    input before anything is written, KeyboardInterrupt after Ctrl-C with every run saved.
     """
     device = check_machine(spec.train)
-    check_study(spec, out)
-    open_corpus(spec)
-    save_json(out / SPEC, spec.model_dump(mode="json"))
+    corpus = open_corpus(spec)
     runs = [(arm, seed) for seed in spec.seeds for arm in spec.arms]
+    for arm, seed in runs:
+        task = Task(spec, arm, seed, *corpus, RunFolder(run_folder(out, arm, seed)))
+        task.folder.check(task.config)
+    save_json(out / SPEC, spec.model_dump(mode="json"))
     waiting = [run for run in runs if not finished(out, *run)]
     devices: list[str | None] = [None]
     if device.type == "cuda":
@@ -119,29 +120,9 @@ def run_experiment(spec: Spec, out: Path, workers: int | None = None) -> list[st
         raise KeyboardInterrupt("every run is saved; run the same command again to go on") from None
 
 
-def check_study(spec: Spec, out: Path) -> None:
-    """Raise ValueError when `out` holds a study that another spec made; more seeds or arms are not another spec."""
-    path = out / SPEC
-    if not path.exists():
-        return
-    old, new = load_json(path), spec.model_dump(mode="json")
-    shared = {arm: old["arms"][arm] for arm in old["arms"] if arm in new["arms"]}
-    changed = differences(
-        {key: value for key, value in old.items() if key not in GROWS} | {"arms": shared},
-        {key: value for key, value in new.items() if key not in GROWS}
-        | {"arms": {arm: new["arms"][arm] for arm in shared}},
-    )
-    if changed:
-        raise ValueError(
-            f"run folder {out} was made by another spec ({'; '.join(changed[:4])}): "
-            "use another name or --out, or remove the folder"
-        )
-
-
 def finished(out: Path, arm: str, seed: int) -> bool:
     """Whether that run has its result."""
-    result = RunFolder(run_folder(out, arm, seed)).result
-    return result is not None and result["status"] == FINISHED
+    return RunFolder(run_folder(out, arm, seed)).finished
 
 
 def default_workers(spec: Spec, devices: int, kind: str) -> int:

@@ -7,7 +7,8 @@ from typing import Any
 from plkernel.analysis.figures import byte_unit
 from plkernel.analysis.statistics import Estimate, PairedDifference, verdict
 from plkernel.comparison import COMMON_STEP, Arm, Comparison
-from plkernel.studies import FINISHED, NOT_CAUSAL
+from plkernel.models import NOT_CAUSAL
+from plkernel.studies import FINISHED
 
 
 def summary(comparison: Comparison) -> str:

@@ -33,6 +33,8 @@ GAINS: tuple[Gain, ...] = ("none", "ema", "lru")
 CHANNEL_HALF_LIVES = (1.0, 2000.0)
 # The least value a kernel may reach on the lags asked for: below it, float64 loses relative accuracy.
 SMALLEST_TARGET = 1e-300
+# The least fall of ln(target) over the lags that can be told from none.
+FLATTEST_TARGET = 1e-6
 
 
 @dataclass(frozen=True)
@@ -230,6 +232,8 @@ def _check(beta: float, max_lag: int, nodes: int, min_half_life: float, max_half
         raise ValueError(f"nodes must be at least 2, got {nodes}")
     if max_lag < 3:
         raise ValueError(f"max_lag must be at least 3, got {max_lag}")
+    if beta * np.log(max_lag) < FLATTEST_TARGET:
+        raise ValueError(f"beta {beta:g} leaves t**-beta flat up to max_lag {max_lag}: use a larger beta or max_lag")
     if beta * np.log(max_lag) > -np.log(SMALLEST_TARGET):
         raise ValueError(
             f"beta {beta:g} makes max_lag**-beta smaller than {SMALLEST_TARGET:g} at max_lag {max_lag}: "

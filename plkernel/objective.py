@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plkernel.models.patching import NOT_CAUSAL
+from plkernel.models import NOT_CAUSAL
 from plkernel.models.ssm import BYTES
 from plkernel.spec import TrainSpec
 

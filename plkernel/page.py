@@ -10,8 +10,9 @@ from plkernel.analysis.statistics import Estimate, PairedDifference, critical_va
 from plkernel.comparison import Arm, Comparison, Measure
 from plkernel.findings import interval_text, p_text, sentences, summary, warnings
 from plkernel.markup import Html, Number, html, paragraphs, table, tag
+from plkernel.models import NOT_CAUSAL
 from plkernel.page_style import STYLE
-from plkernel.studies import FINISHED, NOT_CAUSAL, Result, Run
+from plkernel.studies import FINISHED, Result, Run
 
 DAGGER = Html(f'<abbr class="label" title="{NOT_CAUSAL}">†</abbr>')
 ENOUGH_SEEDS = 5

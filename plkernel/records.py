@@ -7,7 +7,8 @@ from typing import Any
 from plkernel.analysis.statistics import verdict
 from plkernel.comparison import CONFIDENCE, Arm, Comparison
 from plkernel.findings import sentences, summary, warnings
-from plkernel.studies import NOT_CAUSAL, Run, Study
+from plkernel.models import NOT_CAUSAL
+from plkernel.studies import Run, Study
 
 
 def table(comparison: Comparison) -> dict[str, Any]:

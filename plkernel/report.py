@@ -11,10 +11,11 @@ from plkernel.analysis.statistics import difference_curves
 from plkernel.comparison import CONFIDENCE, Arm, Comparison, compare
 from plkernel.findings import interval_text, p_text, sentences, summary, warnings
 from plkernel.markup import inline_svg
+from plkernel.models import NOT_CAUSAL
 from plkernel.page import render
 from plkernel.records import record, table
 from plkernel.storage import atomic_write, save_json
-from plkernel.studies import NOT_CAUSAL, REPORT, Run, read_study
+from plkernel.studies import REPORT, Run, read_study
 from plkernel.tables import text_table
 
 if TYPE_CHECKING:

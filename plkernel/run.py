@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from plkernel.storage import load_json, save_json
-from plkernel.studies import CONFIG, ENVIRONMENT, METRICS, RESULT, TIMING
+from plkernel.studies import CONFIG, ENVIRONMENT, FAILED, FINISHED, METRICS, RESULT, TIMING
 
 CHECKPOINT = "checkpoint.safetensors"
 LOCK = ".lock"
@@ -30,22 +30,38 @@ class RunFolder:
 
     @property
     def result(self) -> dict[str, Any] | None:
-        """What an ended run recorded; None while it is unfinished."""
+        """What an ended run recorded; None while it is unfinished. ValueError when the file is damaged."""
         path = self.path / RESULT
-        return load_json(path) if path.exists() else None
+        if not path.exists():
+            return None
+        result = load_json(path)
+        if not isinstance(result, dict) or result.get("status") not in (FINISHED, FAILED):
+            raise ValueError(f"{path} does not say how the run ended: remove it to go on from the last checkpoint")
+        return result
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has ended well."""
+        result = self.result
+        return result is not None and result["status"] == FINISHED
+
+    def check(self, config: Mapping[str, Any]) -> None:
+        """Raise ValueError when the folder holds the run of another configuration."""
+        path = self.path / CONFIG
+        if not path.exists():
+            return
+        different = differences(load_json(path), json.loads(json.dumps(config)))
+        if different:
+            raise ValueError(
+                f"run folder {self.path} was made by another spec ({'; '.join(different[:4])}): "
+                "use another name or --out, or remove the folder"
+            )
 
     def open(self, config: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
         """Create the folder, or check that it belongs to the run described by `config`; ValueError if to another."""
-        path = self.path / CONFIG
-        if path.exists():
-            different = differences(load_json(path), json.loads(json.dumps(config)))
-            if different:
-                raise ValueError(
-                    f"run folder {self.path} was made by another spec ({'; '.join(different[:4])}): "
-                    "use another name or --out, or remove the folder"
-                )
-        else:
-            save_json(path, config)
+        self.check(config)
+        if not (self.path / CONFIG).exists():
+            save_json(self.path / CONFIG, config)
         save_json(self.path / ENVIRONMENT, environment)
 
     @contextmanager

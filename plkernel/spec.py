@@ -1,5 +1,6 @@
 """Experiment specs: frozen, typed, read from TOML; an unknown key is refused with the nearest valid name."""
 
+import re
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,7 +13,10 @@ from plkernel.analysis.nodes import Gain, Nodes, Placement, Projection, place
 from plkernel.models.patching import PatchingMode
 from plkernel.storage import load_json
 
+LARGEST_SEED = 2**63 - 1
 Device = Literal["auto", "cpu", "cuda"]
+FOLDER_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+RESERVED = ("report", "spec.json")  # they stand beside the arms in the folder of a study
 Positive = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(gt=0, lt=0.5)]
 
@@ -27,7 +31,7 @@ class CorpusSpec(Section):
     """Which bytes, and how they are divided into train, validation and test blocks."""
 
     name: str = "stdlib"
-    """stdlib, a path, or hf:NAME[:CONFIG[:SPLIT]]."""
+    """stdlib, a path, hf:NAME[:CONFIG[:SPLIT]], wiki-pt or fineweb."""
     max_bytes: Positive | None = None
     """Take no more than this many bytes."""
     separator: str = "\n"
@@ -139,13 +143,13 @@ class TrainSpec(Section):
 class Spec(Section):
     """A study: conditions x seeds on one corpus under one protocol."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    name: str = Field(pattern=f"^{FOLDER_NAME}$")
     """Names the output folder, runs/out/NAME."""
     description: str = ""
     """One sentence for the report."""
     baseline: str
     """The arm that the others are compared with."""
-    seeds: tuple[Annotated[int, Field(ge=0)], ...] = (0,)
+    seeds: tuple[Annotated[int, Field(ge=0, le=LARGEST_SEED)], ...] = (0,)
     """Runs of one seed share base weights and data order across arms."""
     report_steps: tuple[Positive, ...] = ()
     """Steps whose validation bits per byte the report names."""
@@ -162,8 +166,11 @@ class Spec(Section):
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
             raise ValueError(f"seeds must be different numbers, at least one, got {list(self.seeds)}")
         for name, arm in self.arms.items():
-            if not name or name.startswith(".") or not set(name) <= _ARM_CHARACTERS:
-                raise ValueError(f"arm name {name!r} must be made of letters, digits, '-', '_' and '.'")
+            if not re.fullmatch(FOLDER_NAME, name) or name in RESERVED:
+                raise ValueError(
+                    f"arm name {name!r} must start with a letter or digit, go on with letters, digits, '-', '_' "
+                    f"and '.', and be none of {', '.join(RESERVED)}"
+                )
             arm.nodes(self.model)
         return self
 
@@ -172,9 +179,6 @@ class Spec(Section):
         if name not in self.arms:
             raise ValueError(f"arm {name!r} is not in spec {self.name!r}; {cli.nearest(name, self.arms)}")
         return self.arms[name]
-
-
-_ARM_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")
 
 
 def load_spec(path: Path) -> Spec:

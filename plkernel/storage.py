@@ -33,13 +33,17 @@ def atomic_write(path: Path, data: bytes | str) -> None:
 
 
 def atomic_save(path: Path, save: Callable[[Path], Any]) -> None:
-    """Let `save` write a temporary path of the same suffix, then rename it to `path`."""
+    """Let `save` write a temporary path of the same suffix, then rename it to `path`.
+
+    The temporary name is always the same, so one that a killed process left is overwritten: one writer at a time.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    temporary = path.with_name(f".{path.stem}.partial{path.suffix}")
     try:
         save(temporary)
         with temporary.open("rb+") as handle:
             os.fsync(handle.fileno())
+        os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -8,7 +8,6 @@ STUDY/ARM/seed-K/config.json        what one run resolved to
                  result.json        written last: a run without it is unfinished
 """
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -29,7 +28,6 @@ FINISHED = "finished"
 FAILED = "failed"
 UNFINISHED = "unfinished"
 NOT_STARTED = "not started"
-NOT_CAUSAL = "not causal, not a likelihood"
 
 
 @dataclass(frozen=True)
@@ -174,10 +172,7 @@ def _result(path: Path, row: dict[str, Any]) -> Result:
 def _evaluations(path: Path) -> Iterator[Evaluation]:
     if not path.is_file():
         raise ValueError(f"{path}: no such file, although the run is recorded as finished")
-    try:
-        rows = read_lines(path)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not readable as JSON lines ({error})") from error
+    rows = read_lines(path)
     if not rows:
         raise ValueError(f"{path}: holds no evaluation, although the run is recorded as finished")
     for row in rows:

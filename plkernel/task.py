@@ -12,7 +12,7 @@ from plkernel.data import check_length
 from plkernel.kernels.scan import choose_backend
 from plkernel.models.ssm import SSM, SSMConfig
 from plkernel.run import RunFolder
-from plkernel.spec import ModelSpec, Spec, TrainSpec
+from plkernel.spec import LARGEST_SEED, Device, ModelSpec, Spec, TrainSpec
 from plkernel.studies import run_folder
 
 
@@ -39,13 +39,15 @@ class Task:
             "corpus": corpus,
             "model": {**spec.model.model_dump(), "parameters": parameter_count(spec.model)},
             "arm_options": spec.arm(self.arm).model_dump(),
-            "train": spec.train.model_dump(exclude={"device"}),
+            "train": {**spec.train.model_dump(), "device": choose_device(spec.train.device).type},
         }
 
 
 def prepare(spec: Spec, arm: str, seed: int, out: Path) -> Task:
     """Open the corpus and check that it fits; nothing is written yet. Raises ValueError on bad input."""
     spec.arm(arm)
+    if not 0 <= seed <= LARGEST_SEED:
+        raise ValueError(f"seed must lie between 0 and {LARGEST_SEED}, got {seed}")
     check_machine(spec.train)
     corpus, splits = open_corpus(spec)
     return Task(spec, arm, seed, corpus, splits, RunFolder(run_folder(out, arm, seed)))
@@ -72,7 +74,7 @@ def parameter_count(model: ModelSpec) -> int:
         return sum(parameter.numel() for parameter in SSM(model_config(model)).parameters())
 
 
-def choose_device(name: str) -> torch.device:
+def choose_device(name: Device) -> torch.device:
     """The device called `name`, 'auto' being a GPU where there is one; ValueError where it does not exist."""
     if name == "cuda" and not torch.cuda.is_available():
         raise ValueError("device 'cuda' is not available here: use 'cpu' or 'auto'")

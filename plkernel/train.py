@@ -22,7 +22,7 @@ from plkernel.checkpoint import Progress, load_checkpoint, save_checkpoint
 from plkernel.curves import Curves
 from plkernel.data import fixed_windows, training_windows
 from plkernel.environment import environment
-from plkernel.models.patching import NOT_CAUSAL
+from plkernel.models import NOT_CAUSAL
 from plkernel.models.ssm import SSM
 from plkernel.objective import (
     NATS_PER_BIT,
@@ -104,8 +104,7 @@ class Training:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         value = loss.item()
-        if not math.isfinite(value):
-            raise FloatingPointError(f"the loss became {value} at step {number + 1}: lower train.learning_rate")
+        _check_finite(value, number + 1)
         self.progress = replace(
             self.progress,
             step=number + 1,
@@ -120,6 +119,8 @@ class Training:
         train_bpb = done.loss_sum / done.loss_count / NATS_PER_BIT if done.loss_count else None
         val_bpb = bits_per_byte(self.model, self.validation, self.train.batch, self.device)
         half_lives = self.half_lives()
+        usable = all(((values > 0) & np.isfinite(values)).all() for values in half_lives)
+        _check_finite(val_bpb if usable else math.nan, done.step)
         row = {
             "step": done.step,
             "bytes": done.step * self.train.batch * self.train.context,
@@ -178,8 +179,8 @@ def run_training(task: Task, progress_bar: bool = True, stop_with: int | None = 
     """
     with task.folder.lock():
         task.folder.open(task.config, environment(task.spec.train.threads))
-        if (ended := task.folder.result) is not None and ended["status"] == FINISHED:
-            return ended
+        if task.folder.finished:
+            return cast(dict[str, Any], task.folder.result)
         try:
             with stop_requests(stop_with) as stopped:
                 result = _train(Training(task), stopped, progress_bar)
@@ -213,7 +214,14 @@ def _train(training: "Training", stopped: Callable[[], bool], progress_bar: bool
             if stopped():
                 training.save()
                 raise KeyboardInterrupt(f"step {training.progress.step} is saved; run the same command again to go on")
+        if rows[-1]["step"] != training.progress.step:  # the budget ran out while the run was interrupted
+            rows.append(training.evaluate())
     return training.result(rows)
+
+
+def _check_finite(value: float, step: int) -> None:
+    if not math.isfinite(value):
+        raise FloatingPointError(f"the run diverged: {value} at step {step}; lower train.learning_rate")
 
 
 def _progress_line(row: dict[str, Any]) -> str:

@@ -29,12 +29,18 @@ def parts(out: Path, corpus: str) -> list[tuple[str, tuple[str, ...], int, list[
         *("--corpus.name", corpus, "--train.steps", "None", "--train.minutes", str(SLICE_MINUTES)),
         *("--train.eval-every", "100", "--train.device", "cuda"),
     ]
-    commands = ("tyro", "pydantic", "safetensors", "tensorboard", "tqdm")
+    commands = ("tyro", "pydantic")
+    training = (*commands, "safetensors", "tensorboard", "tqdm", "scipy", "matplotlib")
     return [
-        ("equality tests", ("pytest",), 150, ["pytest", "-q", "-m", "not slow", "tests/kernels"]),
-        ("bench scan", ("tyro",), 80, ["plkernel.bench", "scan", "--out", bench]),
+        (
+            "equality tests",
+            ("pytest", "numba"),
+            150,
+            ["pytest", "-q", "-W", "default", "-m", "not slow", "tests/kernels"],
+        ),
+        ("bench scan", commands, 80, ["plkernel.bench", "scan", "--out", bench]),
         ("bench train", commands, 60, ["plkernel.bench", "train", "--out", bench]),
-        ("exp013 slice", (*commands, "matplotlib"), 230, study),
+        ("exp013 slice", training, 230, study),
     ]
 
 

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from plkernel.experiment import Pool, Worker, check_study, run_experiment
+from plkernel.experiment import Pool, Worker, run_experiment
 from plkernel.spec import load_spec
 from plkernel.storage import load_json, save_json
+from plkernel.task import prepare
+from plkernel.train import run_training
 
 SpecWriter = Callable[..., Path]
 
@@ -112,12 +114,27 @@ def test_a_free_gpu_is_taken_before_a_busy_one(tiny_spec: SpecWriter, tmp_path: 
 
 
 def test_a_study_of_another_spec_is_refused(tiny_spec: SpecWriter, tmp_path: Path) -> None:
-    spec = load_spec(tiny_spec())
-    save_json(tmp_path / "out" / "spec.json", spec.model_dump(mode="json"))
-    check_study(spec, tmp_path / "out")
-    check_study(spec.model_copy(update={"seeds": (0, 1, 2)}), tmp_path / "out")
+    """Found in the first run, before any worker starts and before spec.json changes."""
+    out = tmp_path / "out"
+    run_training(prepare(load_spec(tiny_spec()), "power-law", 1, out), progress_bar=False)
     with pytest.raises(ValueError, match=r"made by another spec .*train.learning_rate was 0.01, is now 0.02"):
-        check_study(load_spec(tiny_spec(learning_rate=2e-2)), tmp_path / "out")
+        run_experiment(load_spec(tiny_spec(learning_rate=2e-2)), out)
+    assert not (out / "spec.json").exists()
+
+
+def test_a_corpus_that_changed_is_refused(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+    out, text = tmp_path / "out", tmp_path / "text.txt"
+    run_training(prepare(load_spec(tiny_spec()), "uniform", 0, out), progress_bar=False)
+    text.write_text(text.read_text() + "one line more\n")
+    with pytest.raises(ValueError, match=r"made by another spec .*corpus.sha256 was"):
+        run_experiment(load_spec(tiny_spec()), out)
+
+
+def test_a_damaged_result_is_named(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+    path = tmp_path / "out" / "uniform" / "seed-0" / "result.json"
+    save_json(path, {})
+    with pytest.raises(ValueError, match=r"result.json does not say how the run ended"):
+        run_experiment(load_spec(tiny_spec()), tmp_path / "out")
 
 
 def test_bad_input_writes_nothing(tiny_spec: SpecWriter, tmp_path: Path) -> None:

@@ -77,7 +77,10 @@ def test_neither_torch_nor_matplotlib_is_loaded_for_the_table(tmp_path: Path) ->
         (["--nodes", "1"], "nodes must be at least 2, got 1"),
         (["--max-lag", "1"], "max_lag must be at least 3, got 1"),
         (["--beta", "200"], "use a smaller beta or max_lag"),
-        (["--max-lag", "10000000"], "use max_lag <="),
+        (["--max-lag", "10000000"], "use a smaller max_lag or fewer nodes"),
+        (["--nodes", "1000000000"], "use a smaller max_lag or fewer nodes"),
+        (["--min-half-life", "1e-6", "--max-half-life", "1e-5"], "no node helps"),
+        (["--beta", "1e-300"], "use a larger beta or max_lag"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(

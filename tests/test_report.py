@@ -14,8 +14,9 @@ from plkernel.analysis.curve_figures import difference_limits
 from plkernel.analysis.figures import line_style
 from plkernel.comparison import compare
 from plkernel.findings import sentences, warnings
+from plkernel.models import NOT_CAUSAL
 from plkernel.report import report, text_report, write_report
-from plkernel.studies import NOT_CAUSAL, read_study, run_folder
+from plkernel.studies import read_study, run_folder
 
 BYTES_PER_STEP = 8192
 BASELINE = "log-spaced"

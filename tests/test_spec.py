@@ -42,6 +42,9 @@ def test_specs_round_trip_through_json(tiny_spec: Callable[..., Path], tmp_path:
         ('"published"', '"published"\nshortest = 9.0\nlongest = 3.0', "0 < shortest < longest"),
         ('"published"', '"published"\nbeta = nan', "beta: .*finite"),
         ("[model]", "[model", "not valid TOML"),
+        ("[arms.power-law]", "[arms.-x]", "arm name '-x' must start with a letter or digit"),
+        ("[arms.power-law]", "[arms.report]", "arm name 'report' must"),
+        ("seeds = [0, 1]", "seeds = [99999999999999999999]", "seeds.0: .*9223372036854775807"),
         ("[train]", "[trian]", "unknown key 'trian' in the top level; did you mean 'train'"),
     ],
 )

@@ -183,7 +183,7 @@ def test_a_run_that_diverges_is_recorded_as_failed(
         step(self)
 
     monkeypatch.setattr(Training, "step", poisoned)
-    with pytest.raises(FloatingPointError, match=r"lower train\.learning_rate"):
+    with pytest.raises(FloatingPointError, match=r"diverged: nan at step 6; lower train\.learning_rate"):
         train(tiny_spec(), tmp_path / "out")
     result = load_json(tmp_path / "out/uniform/seed-0/result.json")
     assert result["status"] == "failed"
@@ -212,6 +212,24 @@ def test_every_output_of_published_patching_is_labelled(
         for split in ("train", "val")
         for axis in ("", "_by_bytes", "_by_seconds")
     }
+
+
+def test_seeds_out_of_range_are_refused(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+    for seed in (-1, 2**63):
+        with pytest.raises(ValueError, match=f"seed must lie between 0 and .*, got {seed}"):
+            train(tiny_spec(), tmp_path / "out", seed=seed)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_full_disk_is_an_oserror(tiny_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from safetensors import SafetensorError
+
+    def full(*_: object, **__: object) -> None:
+        raise SafetensorError("I/O error: No space left on device")
+
+    monkeypatch.setattr("plkernel.checkpoint.save_file", full)
+    with pytest.raises(OSError, match=r"checkpoint .* cannot be written: .*No space left"):
+        train(tiny_spec(), tmp_path / "out")
 
 
 def test_minute_budgets_end(tiny_spec: SpecWriter, tmp_path: Path) -> None:

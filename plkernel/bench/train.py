@@ -17,7 +17,7 @@ from plkernel.environment import environment, installed
 from plkernel.kernels.scan import scan as scan_operator
 from plkernel.models import ssm
 from plkernel.objective import autocast, build_optimizer, next_byte_loss
-from plkernel.spec import Arm, ModelSpec, Spec, load_spec
+from plkernel.spec import Arm, Device, ModelSpec, Spec, load_spec
 from plkernel.storage import save_json
 from plkernel.tables import text_table
 from plkernel.task import choose_device, model_config
@@ -44,7 +44,7 @@ def train(
     spec: Path = Path("runs/quick.toml"),
     threads: int = 1,
     rounds: int = 15,
-    device: str = "auto",
+    device: Device = "auto",
     out: Path | None = None,
 ) -> None:
     """Time forward, backward and optimiser step of a spec's model, taken in turns with its floor and a transformer.
@@ -175,7 +175,12 @@ def _transformers(spec: ModelSpec, context: int, device: torch.device) -> dict[s
         def __init__(self, layers: int, dropout: float) -> None:
             super().__init__()
             rates: dict[str, Any] = {name: dropout for name in ("resid_pdrop", "embd_pdrop", "attn_pdrop")}
-            sizes: dict[str, Any] = {"n_positions": context, "n_embd": spec.dim, "n_layer": layers, "n_head": HEADS}
+            sizes: dict[str, Any] = {
+                "n_positions": context,
+                "n_embd": spec.dim,
+                "n_layer": layers,
+                "n_head": math.gcd(HEADS, spec.dim),
+            }
             ids: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 0}
             self.model = GPT2LMHeadModel(GPT2Config(vocab_size=256, use_cache=False, **sizes, **rates, **ids))
 

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 import torch
 
-from plkernel.analysis.nodes import place
-from plkernel.models.ssm import SSM, SSMConfig
+from plkernel.analysis.nodes import gain, place
+from plkernel.models.ssm import SSM, SSMConfig, input_gain
 
 CAUSAL = [SSMConfig(16, 2), SSMConfig(16, 2, "ema"), SSMConfig(16, 2, "lru", patch=2), SSMConfig(16, 1, patch=3)]
 LEAKING = [SSMConfig(16, 2, patch=2, mode="published"), SSMConfig(16, 1, patch=3, mode="published")]
@@ -148,19 +148,25 @@ def test_half_lives_are_in_bytes(patch: int) -> None:
     assert torch.exp(-rate[0] * 1 / patch).item() == pytest.approx(0.5, rel=1e-5)
 
 
-@pytest.mark.parametrize("gain", ["none", "ema", "lru"])
-def test_branch_is_the_recurrence_it_says(gain: str) -> None:
+@pytest.mark.parametrize("name", ["none", "ema", "lru"])
+def test_branch_is_the_recurrence_it_says(name: str) -> None:
     """SSM(u) against the recurrence written as a loop in float64."""
-    config = SSMConfig(8, 1, gain)
+    config = SSMConfig(8, 1, name)
     ssm = build(config).blocks[0].ssm.double()
     u = torch.randn(2, 9, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
     a = torch.exp(-ssm.log_rate.exp())
-    factor = {"none": torch.ones_like(a), "ema": 1 - a, "lru": (1 - a * a).sqrt()}[gain]
+    factor = {"none": torch.ones_like(a), "ema": 1 - a, "lru": (1 - a * a).sqrt()}[name]
     state, outputs = torch.zeros(2, 8, dtype=torch.float64), []
     for t in range(9):
         state = a * state + factor * (u[:, t] @ ssm.B.weight.T)
         outputs.append(state @ ssm.C_proj.weight.T + ssm.C_proj.bias + ssm.D * u[:, t])
     assert torch.allclose(ssm(u)[0], torch.stack(outputs, 1), rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", ["none", "ema", "lru"])
+def test_gain_of_the_model_is_the_gain_of_the_nodes(name: str) -> None:
+    rates = torch.logspace(-6, 1, 50, dtype=torch.float64)
+    assert torch.allclose(input_gain(rates, name), torch.from_numpy(gain(rates.numpy(), name)), rtol=1e-14)
 
 
 def test_nodes_of_another_gain_are_refused() -> None:

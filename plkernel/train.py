@@ -143,7 +143,9 @@ class Training:
     def half_lives(self) -> list[np.ndarray]:
         """Half-lives of every block in bytes, ln 2 * P / lambda."""
         scale = NATS_PER_BIT * self.model.config.patch
-        return [scale / r.log_rate.detach().double().exp().cpu().numpy() for r in self.model.recurrences()]
+        rates = [r.log_rate.detach().double().exp().cpu().numpy() for r in self.model.recurrences()]
+        with np.errstate(divide="ignore"):  # a diverged run has rates of zero
+            return [scale / rate for rate in rates]
 
     def save(self) -> None:
         """Checkpoint the present state."""

@@ -1,14 +1,14 @@
 """The folder of one run: who it is, what it has measured, and how it is taken up again."""
 
-import fcntl
 import json
 import os
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+from filelock import FileLock, Timeout
 
 from plkernel.storage import load_json, save_json
 from plkernel.studies import CONFIG, ENVIRONMENT, FAILED, FINISHED, METRICS, RESULT, TIMING
@@ -71,13 +71,15 @@ class RunFolder:
         The system releases the lock with the process, however that ends.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / LOCK).open("w") as handle:
-            deadline = time.monotonic() + LOCK_PATIENCE
-            while not _try_lock(handle):
-                if time.monotonic() > deadline:
-                    raise ValueError(f"run folder {self.path} is in use by another process: wait for it or stop it")
-                time.sleep(0.1)
+        lock = FileLock(self.path / LOCK, timeout=LOCK_PATIENCE)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise ValueError(f"run folder {self.path} is in use by another process: wait for it or stop it") from None
+        try:
             yield
+        finally:
+            lock.release()
 
     def append(self, metrics: Mapping[str, Any], timing: Mapping[str, Any]) -> tuple[int, int]:
         """Add one row to both row files, flushed to disk; their lengths in bytes."""
@@ -107,14 +109,6 @@ def differences(old: Any, new: Any, key: str = "") -> list[str]:
             for line in differences(old.get(name), new.get(name), f"{key}.{name}" if key else name)
         ]
     return [] if old == new else [f"{key} was {old!r}, is now {new!r}"]
-
-
-def _try_lock(handle: IO[str]) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _append(path: Path, row: Mapping[str, Any]) -> int:

@@ -214,6 +214,14 @@ def test_every_output_of_published_patching_is_labelled(
     }
 
 
+def test_a_folder_in_use_is_refused(tiny_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plkernel.run.LOCK_PATIENCE", 0.1)
+    task = prepare(load_spec(tiny_spec()), "uniform", 0, tmp_path / "out")
+    with task.folder.lock(), pytest.raises(ValueError, match="is in use by another process"):
+        run_training(task, progress_bar=False)
+    assert run_training(task, progress_bar=False)["status"] == "finished"
+
+
 def test_seeds_out_of_range_are_refused(tiny_spec: SpecWriter, tmp_path: Path) -> None:
     for seed in (-1, 2**63):
         with pytest.raises(ValueError, match=f"seed must lie between 0 and .*, got {seed}"):

@@ -197,7 +197,8 @@ def _block_width(rows: int, channels: int, threads: int) -> int:
 
 
 _pools: dict[int, ThreadPoolExecutor] = {}
-os.register_at_fork(after_in_child=_pools.clear)
+if hasattr(os, "register_at_fork"):  # systems that fork
+    os.register_at_fork(after_in_child=_pools.clear)
 
 
 def _pool(threads: int) -> ThreadPoolExecutor:

@@ -22,7 +22,8 @@ def corpus(
     The cache lies in $PLKERNEL_CACHE, else plkernel under $XDG_CACHE_HOME, else ~/.cache/plkernel.
 
     Args:
-        name: stdlib, wiki-pt, fineweb, hf:NAME[:CONFIG[:SPLIT]], or a file or folder.
+        name: stdlib, wiki-pt, fineweb, hf:NAME[:CONFIG[:SPLIT]], bible:en (one text in 22 languages, needs
+            plkernel[text]), synthetic:beta=1.0,symbols=16,bytes=10MB,seed=0, or a file or folder.
         max_bytes: Stop after so many bytes.
         separator: The byte between two documents; escapes such as \\n, \\0 and \\xff are understood.
         column: The text column of .parquet, .jsonl, .csv and hf: data; 'text' unless named.

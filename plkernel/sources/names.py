@@ -6,11 +6,13 @@ import os
 import platform
 import sysconfig
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from plkernel.cli import nearest
+from plkernel.sources import bible, synthetic
 from plkernel.sources.columns import DEFAULT_COLUMN, table_blocks, table_format
 from plkernel.sources.files import Blocks, compressed, file_blocks
 from plkernel.sources.hub import hub_blocks
@@ -110,7 +112,31 @@ def hub_source(rest: str, request: Request) -> Source:
     return Source(f"hf:{rest}", key, lambda: hub_blocks(name, config, split, request.separator, column))
 
 
-KINDS: dict[str, Callable[[str, Request], Source]] = {"stdlib": stdlib_source, "hf": hub_source}
+def bible_source(rest: str, request: Request) -> Source:
+    """'bible:LANGUAGE[:IDENTIFIER]': the verses of one translation, the first of its language unless named."""
+    translation = bible.translation(rest)
+    _refuse_column(f"bible:{rest}", request)
+    path, version = bible.database(), bible.version()
+    key = {"bible": translation.identifier, "version": version, "size": path.stat().st_size}
+    label = f"{translation}, {bible.PACKAGE} {version or 'of unknown version'}"
+    return Source(label, key, lambda: bible.bible_blocks(path, translation.identifier, request.separator))
+
+
+def synthetic_source(rest: str, request: Request) -> Source:
+    """'synthetic:beta=...': a sequence made from a seed, whose mutual information is known exactly."""
+    corpus = synthetic.potts_corpus(rest)
+    _refuse_column("synthetic", request)
+    key = {"synthetic": asdict(corpus), "generator": synthetic.FORMAT}
+    blocks = partial(synthetic.synthetic_blocks, corpus, request.separator)
+    return Source(synthetic.spelling(corpus), key, blocks, corpus.size)
+
+
+KINDS: dict[str, Callable[[str, Request], Source]] = {
+    "stdlib": stdlib_source,
+    "bible": bible_source,
+    "hf": hub_source,
+    "synthetic": synthetic_source,
+}
 
 
 def _file_source(label: str, root: Path, found: list[Path], request: Request) -> Source:

@@ -75,7 +75,7 @@ def test_presets_are_the_data_sets_they_stand_for():
     [
         ("stdlb", "did you mean 'stdlib'"),
         ("wiki-tp", "did you mean 'wiki-pt'"),
-        ("qqq", "valid: fineweb, hf, stdlib, wiki-pt"),
+        ("qqq", "valid: bible, fineweb, hf, stdlib, synthetic, wiki-pt"),
         ("no/such/file", "no such file or folder"),
         ("nofile.txt", "no such file or folder"),
         ("", "name a corpus, a file or a folder"),

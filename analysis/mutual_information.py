@@ -1,0 +1,202 @@
+"""From bytes to a decay curve: mutual information against lag, with its floor and a jackknife over blocks."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import pairwise
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from plkernel.analysis.information import (
+    ESTIMATORS,
+    Estimator,
+    Floats,
+    correlation,
+    correlation_floor,
+    expected_information,
+    mutual_information,
+    pools,
+)
+from plkernel.analysis.pair_counts import Bytes, PairCounts, block_edges, check_data, check_lags, count_pairs, histogram
+from plkernel.analysis.statistics import critical_value
+
+Quantity = Literal["information", "correlation"]
+Counting = Callable[..., PairCounts]
+
+BLOCKS = 40
+MAX_LAG = 1000
+LAGS = 64
+TABLE_BYTES = 1 << 27
+"""What the tables of one pass may take; lags beyond that wait for another pass."""
+COUNTING = 0.5
+"""The share of the work, as progress tells it, that is counting; the rest is estimating from the tables."""
+
+
+@dataclass(frozen=True)
+class DecayCurve:
+    """How a dependence decays with the lag, and how far it can be trusted.
+
+    quantity    'information' in nats, or 'correlation' (largest non-trivial singular value of the pair matrix)
+    estimator   of the information; 'plugin' for the correlation
+    unit        what a lag counts: 'byte' or 'word'
+    size        symbols in the corpus
+    symbols     different symbols in the corpus
+    lags        (L,) ascending
+    values      (L,)
+    floor       (L,) what the plug-in estimate would show without any memory: its mean over all shuffles of the corpus
+    replicates  (L, G) the values with block g of the corpus left out
+    """
+
+    quantity: Quantity
+    estimator: Estimator
+    unit: str
+    size: int
+    symbols: int
+    lags: tuple[int, ...]
+    values: tuple[float, ...]
+    floor: tuple[float, ...]
+    replicates: tuple[tuple[float, ...], ...]
+
+    def standard_errors(self) -> Floats:
+        """(L,) by the delete-a-block jackknife, sqrt((G-1)/G sum_g (v_g - mean)^2) (Kunsch 1989, section 2)."""
+        return jackknife_error(np.asarray(self.replicates))
+
+    def interval(self, confidence: float = 0.95) -> tuple[Floats, Floats]:
+        """Lower and upper bounds (L,): value -+ t_{G-1} standard errors, at each lag on its own."""
+        half = critical_value(len(self.replicates[0]), confidence) * self.standard_errors()
+        return np.asarray(self.values) - half, np.asarray(self.values) + half
+
+    def at(self, lags: Sequence[int]) -> Self:
+        """The curve on those of its lags that are among `lags`."""
+        keep = [index for index, lag in enumerate(self.lags) if lag in set(lags)]
+        names = ("lags", "values", "floor", "replicates")
+        columns: dict[str, Any] = {name: tuple(getattr(self, name)[i] for i in keep) for name in names}
+        return replace(self, **columns)
+
+    def last_above(self, multiple: float) -> int:
+        """The last lag before the values first fall below `multiple` floors; 0 when the first lag does."""
+        below = np.asarray(self.values) < multiple * np.asarray(self.floor)
+        count = int(np.argmax(below)) if below.any() else len(self.lags)
+        return self.lags[count - 1] if count else 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """A dictionary that JSON keeps exactly; `from_dict` gives back an equal object."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """The inverse of `to_dict`; ValueError unless `values` has exactly the fields of a curve."""
+        expected = [field.name for field in fields(cls)]
+        if not isinstance(values, dict) or set(values) != set(expected):
+            raise ValueError(f"not a decay curve: needs exactly {', '.join(expected)}")
+        arrays: dict[str, Any] = {name: tuple(values[name]) for name in ("lags", "values", "floor")}
+        return cls(**{**values, **arrays, "replicates": tuple(map(tuple, values["replicates"]))})
+
+
+def jackknife_error(replicates: NDArray[Any]) -> Floats:
+    """Standard errors (...) of what has the delete-one replicates (..., G)."""
+    blocks = replicates.shape[-1]
+    return np.sqrt((blocks - 1) * replicates.var(axis=-1))
+
+
+def log_lags(max_lag: int = MAX_LAG, count: int = LAGS) -> NDArray[np.int64]:
+    """At most `count` different integers from 1 to max_lag, as evenly spaced in the logarithm as integers can be."""
+    if max_lag < 2 or count < 2:
+        raise ValueError(f"max_lag and count must be at least 2, got {max_lag} and {count}")
+    return np.unique(np.geomspace(1, max_lag, count).round().astype(np.int64))
+
+
+def decay_curves(
+    data: Bytes,
+    lags: ArrayLike | None = None,
+    *,
+    estimator: Estimator = "shuffle",
+    unit: str = "byte",
+    blocks: int = BLOCKS,
+    threads: int = 1,
+    count: Counting = count_pairs,
+    progress: Callable[[float], Any] | None = None,
+) -> tuple[DecayCurve, DecayCurve]:
+    """Information and correlation of the symbols of `data` (n,) uint8 at each of `lags`, from one count.
+
+    lags       ascending, 1 or more; `log_lags(1000)` unless given
+    estimator  'shuffle': plug-in minus the floor; 'plugin', 'miller-madow', 'grassberger': as they are
+    blocks     of the jackknife. They must be longer than what is remembered for its errors to be honest
+    threads    lags counted at the same time; the curves do not depend on it
+    count      counts pairs in place of `count_pairs`, with the same signature and result
+    progress   called with the share of the work done since the last call; the shares add up to 1
+
+    Memory does not grow with n. Raises ValueError for unknown estimators, unusable lags, and data that are too short
+    or hold one symbol only.
+
+    >>> from plkernel.analysis.potts import PottsCorpus
+    >>> from plkernel.analysis.power_law_fit import fit_power_law
+    >>> data = np.concatenate(list(PottsCorpus(beta=1.0, size=500_000).blocks()))
+    >>> information, _ = decay_curves(data, log_lags(100))
+    >>> law = fit_power_law(information)
+    >>> bool(law.low < law.beta < law.high)
+    True
+    """
+    if estimator not in ESTIMATORS:
+        raise ValueError(f"estimator {estimator!r}: must be one of {', '.join(ESTIMATORS)}")
+    lags = log_lags() if lags is None else check_lags(lags)
+    longest = int(lags[-1])
+    if blocks < 2:
+        raise ValueError(f"blocks must be at least 2 for a jackknife, got {blocks}")
+    check_data(data, longest, blocks)
+    edges, counts = block_edges(data.size, longest, blocks), histogram(data)
+    symbols = np.flatnonzero(counts).astype(np.uint8)
+    if symbols.size < 2:
+        raise ValueError(f"data holds one symbol only, {symbols[0]}: there is no information to share between lags")
+    floors, pool = _floors(data, edges, counts), pools(counts[symbols])
+    report = progress or (lambda share: None)
+    pairs = float(np.sum(data.size - lags))
+
+    def estimate(tables: NDArray[Any]) -> tuple[Floats, Floats]:
+        total = tables.sum(axis=0, dtype=np.int64)
+        left = np.concatenate([total[None], total - tables])
+        return mutual_information(left, estimator), correlation(tables, pool)
+
+    estimates = []
+    with ThreadPoolExecutor(threads) as workers:
+        for group in _passes(lags, blocks, symbols.size):
+            counted = count(
+                data,
+                group,
+                symbols=symbols,
+                edges=edges,
+                threads=threads,
+                progress=lambda done: report(COUNTING * done / pairs),
+            )
+            for result in workers.map(estimate, counted.tables):
+                estimates.append(result)
+                report((1 - COUNTING) / lags.size)
+    information, correlations = (np.array(values) for values in zip(*estimates, strict=True))
+    floor = floors * (data.size / (data.size - lags))[:, None]
+    values = information - (floor if estimator == "shuffle" else 0.0)
+    noise = np.array([correlation_floor(pool, data.size - int(lag)) for lag in lags])
+    common = (unit, int(data.size), int(symbols.size), tuple(lags.tolist()))
+    return (
+        DecayCurve("information", estimator, *common, *_columns(values, floor[:, 0])),
+        DecayCurve("correlation", "plugin", *common, *_columns(correlations, noise)),
+    )
+
+
+def _columns(values: Floats, floor: Floats) -> tuple[Any, ...]:
+    replicates = tuple(tuple(row) for row in values[:, 1:].tolist())
+    return tuple(values[:, 0].tolist()), tuple(floor.tolist()), replicates
+
+
+def _floors(data: Bytes, edges: NDArray[np.int64], counts: NDArray[np.int64]) -> Floats:
+    """The floor of the corpus, and with each block left out, (1 + G,)."""
+    parts = [histogram(data[start:stop]) for start, stop in pairwise(edges)]
+    return np.array([expected_information(left) for left in (counts, *(counts - part for part in parts))])
+
+
+def _passes(lags: NDArray[np.int64], blocks: int, symbols: int) -> Iterator[NDArray[np.int64]]:
+    """Groups of lags whose tables fit into TABLE_BYTES."""
+    size = max(1, TABLE_BYTES // (blocks * symbols**2 * np.dtype(np.uint32).itemsize))
+    for start in range(0, lags.size, size):
+        yield lags[start : start + size]

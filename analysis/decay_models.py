@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
 from plkernel.analysis.mutual_information import DecayCurve
-from plkernel.analysis.power_law_fit import FLOOR_MULTIPLE, Points, PowerLaw, fit_power_law, points
+from plkernel.analysis.power_law_fit import Points, PowerLaw, clear_until, fit_power_law, points
 
 Floats = NDArray[np.float64]
 Kind = Literal["power law", "broken power law", "stretched exponential", "exponential", "too short", "none"]
@@ -43,7 +43,7 @@ class ModelFit:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a curve shows on the lags above its floor: a kind, and a sentence for the reader."""
+    """What a curve shows on the lags that stand clear of floor and drift: a kind, and a sentence for the reader."""
 
     kind: Kind
     sentence: str
@@ -79,12 +79,12 @@ def compare_models(curve: DecayCurve, lags: tuple[int, int] | None = None) -> tu
 
 
 def judge(curve: DecayCurve) -> Verdict:
-    """Whether the part of `curve` above its floor is a power law, and what it is if not.
+    """Whether the part of `curve` that stands clear of floor and drift is a power law, and what it is if not.
 
     It is called one only when it spans a decade of lags, no other shape is better by the criterion, and ln I against
     ln d is not bent (p of the jackknife at 0.01).
     """
-    last = curve.last_above(FLOOR_MULTIPLE)
+    last = clear_until(curve)
     usable = [lag for lag in curve.lags if lag <= last]
     if len(usable) < 3:
         sentence = "no memory that stands out from a shuffled corpus" + (f" beyond lag {last}" if last else "")

@@ -30,9 +30,9 @@ def mutual_information(tables: Table, estimator: Estimator = "plugin") -> Floats
                   (Grassberger, arXiv physics/0307138, eq. 30)
     shuffle       plugin; what it subtracts is `expected_information` of the corpus
     """
-    entropy = ENTROPIES[estimator]
-    total = tables.sum(axis=(-2, -1), dtype=np.int64)
-    rows, columns = tables.sum(axis=-1, dtype=np.int64), tables.sum(axis=-2, dtype=np.int64)
+    entropy, exact = ENTROPIES[estimator], np.result_type(tables, np.int64)
+    total = tables.sum(axis=(-2, -1), dtype=exact)
+    rows, columns = tables.sum(axis=-1, dtype=exact), tables.sum(axis=-2, dtype=exact)
     joint = tables.reshape(*tables.shape[:-2], -1)
     return entropy(rows, total) + entropy(columns, total) - entropy(joint, total)
 
@@ -126,6 +126,16 @@ def _log_probability(k: Floats, row: Floats, column: Floats, n: float) -> Floats
     return chosen + others - (gammaln(n + 1) - gammaln(row + 1) - gammaln(n - row + 1))
 
 
+def drift_table(parts: Table) -> Floats:
+    """The pair table (S, S) of a corpus once each of its blocks is shuffled: sum_g n_g p_g p_g^T, parts (G, S) counts.
+
+    What information it has comes from blocks that differ in composition, and stands at every lag shorter than a block.
+    """
+    size = parts.sum(axis=1, keepdims=True)
+    shares = np.divide(parts, np.sqrt(size), out=np.zeros(parts.shape), where=size > 0)
+    return shares.T @ shares
+
+
 def pools(counts: Table, rarest: float = POOLED_BELOW) -> NDArray[np.int64]:
     """The pool of each symbol (S,) for `correlation`: its own, but one for all rarer than a share `rarest` of counts.
 
@@ -143,20 +153,28 @@ def correlation(tables: Table, pool: NDArray[np.int64]) -> Floats:
     singular value of a noisy table is too large, so the singular vectors of the even blocks are applied to the odd ones
     and the other way round, and the two results averaged: zero on average where there is no memory.
 
-    Returns (1 + G,): the estimate, and what it becomes with each block left out, the vectors staying as they are; errors
-    from these are therefore somewhat small where several singular values lie close together.
+    Returns (1 + G,): the estimate, and what it becomes with each block left out, the vectors staying as they are, so
+    that errors from these are somewhat small where several singular values lie close together.
     """
-    member = (pool[:, None] == np.arange(pool.max() + 1)).astype(np.float64)
-    pooled = member.T @ tables @ member
+    pooled = _pooled(tables, pool)
     halves = [pooled[0::2].sum(axis=0), pooled[1::2].sum(axis=0)]
     vectors = [_leading(_normalised(half)) for half in halves]
     result = np.zeros(1 + len(tables))
     for index, half in enumerate(halves):
         left, right = vectors[1 - index]
-        whole = 0.5 * (left @ _normalised(half) @ right)
+        weight = 0.5 * left[:, None] * right
+        whole = np.sum(weight * _normalised(half))
         result += whole
-        result[1 + index :: 2] += 0.5 * (left @ _normalised(half - pooled[index::2]) @ right) - whole
+        result[1 + index :: 2] += np.sum(weight * _normalised(half - pooled[index::2]), axis=(-2, -1)) - whole
     return result
+
+
+def _pooled(tables: Table, pool: NDArray[np.int64]) -> Floats:
+    """The tables (..., P, P) of pools."""
+    order = np.argsort(pool, kind="stable")
+    starts = np.searchsorted(pool[order], np.arange(pool.max() + 1))
+    rows = np.add.reduceat(tables[..., order, :], starts, axis=-2, dtype=np.float64)
+    return np.add.reduceat(rows[..., order], starts, axis=-1)
 
 
 def _normalised(pooled: Floats) -> Floats:
@@ -170,6 +188,11 @@ def _normalised(pooled: Floats) -> Floats:
 def _leading(matrix: Floats) -> tuple[Floats, Floats]:
     left, _, right = np.linalg.svd(matrix)
     return left[:, 0], right[0]
+
+
+def correlation_drift(table: Floats, pool: NDArray[np.int64]) -> float:
+    """The largest non-trivial singular value of one table (S, S) without noise, such as `drift_table`."""
+    return float(np.linalg.norm(_normalised(_pooled(table, pool)), ord=2))
 
 
 def correlation_floor(pool: NDArray[np.int64], pairs: int) -> float:

@@ -14,7 +14,9 @@ from plkernel.analysis.information import (
     Estimator,
     Floats,
     correlation,
+    correlation_drift,
     correlation_floor,
+    drift_table,
     expected_information,
     mutual_information,
     pools,
@@ -28,7 +30,7 @@ Counting = Callable[..., PairCounts]
 BLOCKS = 40
 MAX_LAG = 1000
 LAGS = 64
-TABLE_BYTES = 1 << 27
+TABLE_BYTES = 1 << 26
 """What the tables of one pass may take; lags beyond that wait for another pass."""
 COUNTING = 0.5
 """The share of the work, as progress tells it, that is counting; the rest is estimating from the tables."""
@@ -46,6 +48,8 @@ class DecayCurve:
     lags        (L,) ascending
     values      (L,)
     floor       (L,) what the plug-in estimate would show without any memory: its mean over all shuffles of the corpus
+    drift       what remains when each block of the jackknife is shuffled on its own: blocks of different composition,
+                such as texts by several authors, show it at every lag
     replicates  (L, G) the values with block g of the corpus left out
     """
 
@@ -57,6 +61,7 @@ class DecayCurve:
     lags: tuple[int, ...]
     values: tuple[float, ...]
     floor: tuple[float, ...]
+    drift: float
     replicates: tuple[tuple[float, ...], ...]
 
     def standard_errors(self) -> Floats:
@@ -75,9 +80,9 @@ class DecayCurve:
         columns: dict[str, Any] = {name: tuple(getattr(self, name)[i] for i in keep) for name in names}
         return replace(self, **columns)
 
-    def last_above(self, multiple: float) -> int:
-        """The last lag before the values first fall below `multiple` floors; 0 when the first lag does."""
-        below = np.asarray(self.values) < multiple * np.asarray(self.floor)
+    def last_above(self, limit: ArrayLike) -> int:
+        """The last lag before the values first fall below `limit`, a number or (L,); 0 when the first lag does."""
+        below = np.asarray(self.values) < limit
         count = int(np.argmax(below)) if below.any() else len(self.lags)
         return self.lags[count - 1] if count else 0
 
@@ -150,49 +155,58 @@ def decay_curves(
     symbols = np.flatnonzero(counts).astype(np.uint8)
     if symbols.size < 2:
         raise ValueError(f"data holds one symbol only, {symbols[0]}: there is no information to share between lags")
-    floors, pool = _floors(data, edges, counts), pools(counts[symbols])
+    parts = np.stack([histogram(data[start:stop]) for start, stop in pairwise(edges)])[:, symbols]
+    floors = np.array([expected_information(part) for part in (counts, *(counts[symbols] - parts))])
+    drift, pool = drift_table(parts), pools(counts[symbols])
     report = progress or (lambda share: None)
     pairs = float(np.sum(data.size - lags))
 
     def estimate(tables: NDArray[Any]) -> tuple[Floats, Floats]:
         total = tables.sum(axis=0, dtype=np.int64)
         left = np.concatenate([total[None], total - tables])
+        report((1 - COUNTING) / lags.size)
         return mutual_information(left, estimator), correlation(tables, pool)
 
-    estimates = []
-    with ThreadPoolExecutor(threads) as workers:
-        for group in _passes(lags, blocks, symbols.size):
-            counted = count(
-                data,
-                group,
-                symbols=symbols,
-                edges=edges,
-                threads=threads,
-                progress=lambda done: report(COUNTING * done / pairs),
-            )
-            for result in workers.map(estimate, counted.tables):
-                estimates.append(result)
-                report((1 - COUNTING) / lags.size)
+    def one_pass(group: NDArray[np.int64]) -> list[tuple[Floats, Floats]]:
+        def counted_some(pairs_done: int) -> None:
+            report(COUNTING * pairs_done / pairs)
+
+        counted = count(data, group, symbols=symbols, edges=edges, threads=threads, progress=counted_some)
+        with ThreadPoolExecutor(threads) as workers:
+            return list(workers.map(estimate, counted.tables))
+
+    estimates = [item for group in _passes(lags, blocks, symbols.size) for item in one_pass(group)]
     information, correlations = (np.array(values) for values in zip(*estimates, strict=True))
     floor = floors * (data.size / (data.size - lags))[:, None]
     values = information - (floor if estimator == "shuffle" else 0.0)
     noise = np.array([correlation_floor(pool, data.size - int(lag)) for lag in lags])
-    common = (unit, int(data.size), int(symbols.size), tuple(lags.tolist()))
+    common: dict[str, Any] = {
+        "unit": unit,
+        "size": int(data.size),
+        "symbols": int(symbols.size),
+        "lags": tuple(lags.tolist()),
+    }
     return (
-        DecayCurve("information", estimator, *common, *_columns(values, floor[:, 0])),
-        DecayCurve("correlation", "plugin", *common, *_columns(correlations, noise)),
+        DecayCurve(
+            quantity="information",
+            estimator=estimator,
+            **common,
+            **_columns(values, floor[:, 0]),
+            drift=float(mutual_information(drift)),
+        ),
+        DecayCurve(
+            quantity="correlation",
+            estimator="plugin",
+            **common,
+            **_columns(correlations, noise),
+            drift=correlation_drift(drift, pool),
+        ),
     )
 
 
-def _columns(values: Floats, floor: Floats) -> tuple[Any, ...]:
+def _columns(values: Floats, floor: Floats) -> dict[str, Any]:
     replicates = tuple(tuple(row) for row in values[:, 1:].tolist())
-    return tuple(values[:, 0].tolist()), tuple(floor.tolist()), replicates
-
-
-def _floors(data: Bytes, edges: NDArray[np.int64], counts: NDArray[np.int64]) -> Floats:
-    """The floor of the corpus, and with each block left out, (1 + G,)."""
-    parts = [histogram(data[start:stop]) for start, stop in pairwise(edges)]
-    return np.array([expected_information(left) for left in (counts, *(counts - part for part in parts))])
+    return {"values": tuple(values[:, 0].tolist()), "floor": tuple(floor.tolist()), "replicates": replicates}
 
 
 def _passes(lags: NDArray[np.int64], blocks: int, symbols: int) -> Iterator[NDArray[np.int64]]:

@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Bytes = NDArray[np.uint8]
-Counter = Callable[[Bytes, Bytes, NDArray[np.uint32]], None]
+Counter = Callable[[Bytes, int, int, int, NDArray[np.int64], Bytes, NDArray[Any]], int]
 
 SYMBOLS = 256
 STRETCH = 1 << 24
 """Bytes counted at all lags before the next are touched: a corpus larger than memory is read once, not once a lag."""
 PIECE = 1 << 16
-"""Pairs that numpy counts at a time, so that its copies stay in the cache."""
+"""Bytes that numpy counts at a time, so that its copies stay in the cache."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class PairCounts:
     """Pair tables of some lags, kept apart by block.
 
     lags     (L,) ascending
-    symbols  (S,) uint8, the byte values that occur, ascending
+    symbols  (S,) uint8, the byte values kept apart, ascending
     tables   (L, G, S, S): tables[l, g, i, j] pairs with symbol i at position t in block g and j at t + lags[l]
     """
 
@@ -78,8 +78,8 @@ def block_edges(size: int, longest: int, blocks: int) -> NDArray[np.int64]:
 def histogram(data: Bytes) -> NDArray[np.int64]:
     """How often each of the 256 byte values occurs, (256,), in memory that does not grow with the data."""
     counts = np.zeros(SYMBOLS, np.int64)
-    for start in range(0, data.size, STRETCH):
-        counts += np.bincount(data[start : start + STRETCH], minlength=SYMBOLS)
+    for start in range(0, data.size, PIECE):
+        counts += np.bincount(data[start : start + PIECE], minlength=SYMBOLS)
     return counts
 
 
@@ -94,7 +94,7 @@ def count_pairs(
 ) -> PairCounts:
     """The pair tables of `data` (n,) uint8, which may be mapped from a file, at every lag, in one pass.
 
-    symbols   the byte values to keep apart, ascending; those that occur unless given
+    symbols   the byte values to keep apart, ascending; all 256 unless given
     edges     (G + 1,) ascending: block g holds the pairs whose first symbol stands at edges[g] <= t < edges[g + 1];
               one block of all unless given
     threads   lags counted at the same time; the result does not depend on it
@@ -104,18 +104,22 @@ def count_pairs(
     for them, and symbols that leave out one that occurs.
     """
     lags = check_lags(lags)
-    longest = int(lags[-1])
-    check_data(data, longest, 1)
+    check_data(data, int(lags[-1]), 1)
     if threads < 1:
         raise ValueError(f"threads must be at least 1, got {threads}")
     data = np.asarray(data)  # a mapped file as the plain array that it is
     edges = np.array([0, data.size]) if edges is None else edges
-    present = np.flatnonzero(histogram(data)).astype(np.uint8) if symbols is None else symbols
-    tables = np.zeros((lags.size, edges.size - 1, present.size, present.size), _dtype(edges))
+    symbols = np.arange(SYMBOLS, dtype=np.uint8) if symbols is None else symbols
+    tables = np.zeros((lags.size, edges.size - 1, symbols.size, symbols.size), table_dtype(edges))
     count = counter()
 
     def add(index: int, start: int, stop: int) -> int:
-        return _add_stretch(count, data, int(lags[index]), (start, stop), edges, present, tables[index])
+        lag = int(lags[index])
+        stop = max(start, min(stop, data.size - lag))
+        counted = count(data, lag, start, stop, edges, symbols, tables[index])
+        if counted != stop - start:
+            raise ValueError("symbols leave out a byte value that occurs in the data")
+        return counted
 
     with ThreadPoolExecutor(threads) as pool:
         for start in range(int(edges[0]), int(edges[-1]), STRETCH):
@@ -123,64 +127,68 @@ def count_pairs(
             for done in pool.map(add, range(lags.size), repeat(start), repeat(stop)):
                 if progress is not None:
                     progress(done)
-    return PairCounts(lags, present, tables)
+    return PairCounts(lags, symbols, tables)
 
 
-def _add_stretch(
-    count: Counter,
-    data: Bytes,
-    lag: int,
-    stretch: tuple[int, int],
-    edges: NDArray[np.int64],
-    symbols: Bytes,
-    tables: NDArray[Any],
-) -> int:
-    """Add the pairs whose first symbol stands in the stretch to the tables (G, S, S) of their blocks; their number."""
-    start, end = stretch[0], min(stretch[1], data.size - lag)
-    first, last = np.searchsorted(edges, [start, end - 1], side="right") - 1
-    cells = (symbols.astype(np.intp)[:, None] * SYMBOLS + symbols).ravel()
-    scratch = np.empty(SYMBOLS * SYMBOLS, np.uint32)
-    total = 0
-    for block in range(first, last + 1):
-        left, right = max(start, int(edges[block])), min(end, int(edges[block + 1]))
-        scratch.fill(0)
-        count(data[left:right], data[left + lag : right + lag], scratch)
-        kept = scratch[cells]
-        if kept.sum(dtype=np.int64) != right - left:
-            raise ValueError("symbols leave out a byte value that occurs in the data")
-        tables[block] += kept.reshape(tables[block].shape)
-        total += right - left
-    return total
-
-
-def _dtype(edges: NDArray[np.int64]) -> type[np.unsignedinteger[Any]]:
+def table_dtype(edges: NDArray[np.int64]) -> type[np.unsignedinteger[Any]]:
+    """The smallest type of counts that the longest block cannot overflow."""
     return np.uint32 if int(np.diff(edges).max()) < 2**31 else np.uint64
 
 
 def counter() -> Counter:
-    """The fastest function here that adds pairs to a flat table (65536,): numba's where it is installed."""
+    """The fastest function here that does what `count_with_numpy` does: numba's where it is installed."""
     try:
         return _compiled()
     except ImportError:
         return count_with_numpy
 
 
-def count_with_numpy(first: Bytes, second: Bytes, table: NDArray[np.uint32]) -> None:
-    """table[256 i + j] += the pairs (i, j) of first (n,) and second (n,), by np.bincount on pieces of the data."""
-    for start in range(0, first.size, PIECE):
-        codes = first[start : start + PIECE].astype(np.intp)  # before the product: uint8 would overflow
-        codes *= SYMBOLS
-        codes += second[start : start + PIECE]
-        table += np.bincount(codes, minlength=table.size).astype(np.uint32)
+def count_with_numpy(
+    data: Bytes, lag: int, start: int, stop: int, edges: NDArray[np.int64], symbols: Bytes, tables: NDArray[Any]
+) -> int:
+    """Add the pairs (data[t], data[t + lag]), start <= t < stop, to the table (S, S) of the block that t lies in.
+
+    By np.bincount on pieces of the data. Returns how many pairs were of two of the `symbols` and so were added.
+    """
+    cells = (symbols.astype(np.intp)[:, None] * SYMBOLS + symbols).ravel()
+    total = 0
+    for table, first, last in zip(tables, edges[:-1], edges[1:], strict=True):
+        for left in range(max(start, int(first)), min(stop, int(last)), PIECE):
+            right = min(left + PIECE, stop, int(last))
+            codes = data[left:right].astype(np.intp)  # before the product: uint8 would overflow
+            codes *= SYMBOLS
+            codes += data[left + lag : right + lag]
+            added = np.bincount(codes, minlength=SYMBOLS * SYMBOLS)[cells]
+            table += added.reshape(table.shape).astype(table.dtype)
+            total += int(added.sum())
+    return total
 
 
 @cache
 def _compiled() -> Counter:
     from numba import njit
 
-    @njit(nogil=True)
-    def count(first: Bytes, second: Bytes, table: NDArray[np.uint32]) -> None:
-        for position in range(first.size):
-            table[np.int64(first[position]) << 8 | second[position]] += 1
+    def count(
+        data: Bytes, lag: int, start: int, stop: int, edges: NDArray[np.int64], symbols: Bytes, tables: NDArray[Any]
+    ) -> int:
+        scratch = np.zeros(SYMBOLS * SYMBOLS, np.uint32)
+        total = 0
+        for block in range(edges.size - 1):
+            left, right = max(start, edges[block]), min(stop, edges[block + 1])
+            if left >= right:
+                continue
+            first, second, table = data[left:right], data[left + lag : right + lag], tables[block]
+            for position in range(right - left):
+                scratch[np.int64(first[position]) << 8 | second[position]] += np.uint32(1)
+            for i in range(symbols.size):
+                for j in range(symbols.size):
+                    cell = np.int64(symbols[i]) << 8 | symbols[j]
+                    table[i, j] += scratch[cell]
+                    total += scratch[cell]
+                    scratch[cell] = 0
+        return total
 
-    return count
+    try:
+        return njit(nogil=True, cache=True)(count)
+    except RuntimeError:  # nowhere to keep compiled code: compile once per process
+        return njit(nogil=True)(count)

@@ -13,7 +13,8 @@ from plkernel.analysis.statistics import critical_value
 Floats = NDArray[np.float64]
 
 FLOOR_MULTIPLE = 1.0
-"""The default range of a fit ends where the curve first falls below so many floors."""
+DRIFT_MULTIPLE = 2.0
+"""The default range of a fit ends where the curve first falls below so many floors, or so many times its drift."""
 FEWEST_LAGS = 3
 WINDOW = 2.0
 """A local slope at d uses the lags from d / WINDOW to d * WINDOW."""
@@ -21,11 +22,11 @@ WINDOW = 2.0
 
 @dataclass(frozen=True)
 class PowerLaw:
-    """amplitude * d**-beta, fitted to a decay curve on the lags first_lag..last_lag.
+    """amplitude * d**-beta, fitted to a decay curve.
 
     beta, standard_error, low, high  exponent, its jackknife error and its interval of the given confidence
     amplitude     value at d = 1, in the unit of the curve
-    used          lags fitted
+    used          how many lags were fitted, first_lag and last_lag the first and last of them
     dropped       lags of the range left out because the corrected value is zero or negative
     r_squared     of the logarithms; near 1 for curves far from a power law too, so it says little
     curvature     c of ln I = a - beta ln d + c (ln d)^2, with its jackknife error and two-sided p of c = 0;
@@ -85,19 +86,24 @@ class Points:
         return jackknife_error(self.replicates)
 
 
+def clear_until(curve: DecayCurve) -> int:
+    """The last lag before `curve` falls below its floor or twice its drift; 0 when it never stands out from them."""
+    return curve.last_above(np.maximum(FLOOR_MULTIPLE * np.asarray(curve.floor), DRIFT_MULTIPLE * curve.drift))
+
+
 def points(curve: DecayCurve, lags: tuple[int, int] | None = None) -> Points:
-    """The positive values of `curve` on first..last inclusive; on 1 .. the last lag above the floor unless given.
+    """The positive values of `curve` on first..last inclusive; on 1 .. `clear_until` unless given.
 
     Raises ValueError when fewer than three remain.
     """
-    first, last = (curve.lags[0], curve.last_above(FLOOR_MULTIPLE)) if lags is None else lags
+    first, last = (curve.lags[0], clear_until(curve)) if lags is None else lags
     if lags is not None and not 1 <= first < last:
         raise ValueError(f"lags: a range must ascend from 1 or more, got {first} to {last}")
     at, values = np.asarray(curve.lags), np.asarray(curve.values)
     inside = (at >= first) & (at <= last)
     used = inside & (values > 0)
     if used.sum() < FEWEST_LAGS:
-        where = f"lags {first} to {last}" if lags else f"the lags with values above {FLOOR_MULTIPLE:g} x the floor"
+        where = f"lags {first} to {last}" if lags else "the lags with values above the floor"
         raise ValueError(f"{where}: {used.sum()} usable values, a fit needs {FEWEST_LAGS}; measure more data or lags")
     logs = np.log(values[used])
     replicates = logs[:, None] + np.asarray(curve.replicates)[used] / values[used, None] - 1
@@ -113,7 +119,8 @@ def fit_power_law(
 ) -> PowerLaw:
     """ln I(d) = ln amplitude - beta ln d by least squares, on the lags first..last of `curve`.
 
-    lags     inclusive; left out, from the first lag to the last before the curve falls below FLOOR_MULTIPLE floors
+    lags     inclusive; left out, from the first lag to the last before the curve falls below its floor or twice its
+             drift (`clear_until`)
     weights  (L,) of the squared residuals, one for each lag of the curve. Unless given, each lag counts for the stretch
              of ln d that it stands for (`octave_weights`), so that every octave counts the same and beta hardly
              depends on which lags were measured. Equal weights make it depend on that: on curved data by half
@@ -131,7 +138,6 @@ def fit_power_law(
     residual = chosen.logs - constant - slope * chosen.x
     spread = chosen.logs - np.average(chosen.logs, weights=w)
     bend, bend_error, p = _curvature(chosen, w)
-    first, last = (int(chosen.lags[0]), int(chosen.lags[-1])) if lags is None else lags
     return PowerLaw(
         beta=float(-slope),
         standard_error=error,
@@ -139,8 +145,8 @@ def fit_power_law(
         high=float(-slope + half),
         confidence=confidence,
         amplitude=float(np.exp(constant)),
-        first_lag=first,
-        last_lag=last,
+        first_lag=int(chosen.lags[0]),
+        last_lag=int(chosen.lags[-1]),
         used=int(chosen.lags.size),
         dropped=chosen.dropped,
         r_squared=float(1 - (w @ residual**2) / (w @ spread**2)) if np.any(spread) else float("nan"),

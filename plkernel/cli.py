@@ -3,7 +3,8 @@
 import difflib
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 USER_ERRORS = (ValueError, OSError, FloatingPointError)
@@ -45,6 +46,16 @@ def report_errors(action: Callable[[], Any]) -> None:
     except KeyboardInterrupt as interrupt:
         print(f"\ninterrupted{': ' if str(interrupt) else ''}{interrupt}", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
+
+
+@contextmanager
+def progress_bar(name: str) -> Iterator[Callable[[float], Any]]:
+    """A bar on a terminal's standard error, after two seconds; gives a function that takes shares of the work."""
+    from tqdm import tqdm
+
+    form = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
+    with tqdm(desc=name, total=1.0, bar_format=form, delay=2.0, leave=False, disable=None, file=sys.stderr) as bar:
+        yield lambda share: bar.update(min(share, 1.0 - bar.n))
 
 
 def module_name() -> str:

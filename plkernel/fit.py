@@ -1,5 +1,6 @@
 """python -m plkernel.fit: a power law, the exponentials that carry it, and the decays and weights that follow."""
 
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -29,6 +30,7 @@ from plkernel.storage import atomic_write, save_json
 from plkernel.tables import text_table
 
 Method = Literal["nnls"]
+PUBLISHED_BETA = 1.15
 GAINS: tuple[Gain, ...] = ("none", "ema", "lru")
 CHANNEL_HALF_LIVES = (1.0, 2000.0)
 # The least value a kernel may reach on the lags asked for: below it, float64 loses relative accuracy.
@@ -65,7 +67,7 @@ class FitResult:
         return float(last / first * self.max_lag**self.beta)
 
 
-def fit_power_law(beta: float, max_lag: int, half_lives: Floats) -> FitResult:
+def fit_exponentials(beta: float, max_lag: int, half_lives: Floats) -> FitResult:
     """Fit t**-beta on t = 1..max_lag by non-negative weights on `half_lives`; compare with uniform weights."""
     rates = rates_from_half_lives(half_lives)
     lags = integer_lags(max_lag)
@@ -113,7 +115,8 @@ def weightings(beta: float, max_lag: int, channels: int, gain: Gain) -> list[Wei
 
 
 def fit(
-    beta: float = 1.15,
+    beta: float | None = None,
+    corpus: str | None = None,
     max_lag: int = 512,
     nodes: int = 256,
     min_half_life: float = 1.0,
@@ -130,7 +133,8 @@ def fit(
     Elog half the range of ln(kernel / t**-beta).
 
     Args:
-        beta: Exponent of the target, t**-beta.
+        beta: Exponent of the target, t**-beta; 1.15, the published one, unless a corpus is named.
+        corpus: Measure beta on this corpus instead, as plkernel.measure does, on lags 1..500.
         max_lag: The target is fitted and scored on t = 1..max_lag.
         nodes: How many half-lives, log-spaced, the fit may use; also the number of channels weighted.
         min_half_life: Shortest half-life of the fit, in steps.
@@ -140,11 +144,15 @@ def fit(
         out: Folder for fit.json and the figure fit.pdf, fit.png, fit.svg.
         figure: Draw the figure.
     """
+    measured = _measured(beta, corpus)
+    if measured:
+        beta = float(measured["law"]["beta"])
+    beta = PUBLISHED_BETA if beta is None else beta
     _check(beta, max_lag, nodes, min_half_life, max_half_life)
-    result = fit_power_law(beta, max_lag, log_spaced(nodes, min_half_life, max_half_life))
+    result = fit_exponentials(beta, max_lag, log_spaced(nodes, min_half_life, max_half_life))
     table = weightings(beta, max_lag, nodes, gain)
     print(render(result, table, gain), flush=True)
-    save_json(out / "fit.json", report(result, table, method, gain))
+    save_json(out / "fit.json", {**report(result, table, method, gain), "measured": measured})
     print(f"\nwritten: {out / 'fit.json'}", flush=True)
     if figure:
         from plkernel.analysis.figures import rendered
@@ -154,6 +162,28 @@ def fit(
         for kind, content in rendered(drawing).items():
             atomic_write(out / f"fit.{kind}", content)
         print(f"figure:  {out / 'fit.pdf'}, .png, .svg")
+
+
+def _measured(beta: float | None, corpus: str | None) -> dict[str, Any] | None:
+    """What `measure` finds in the corpus, told in two lines; None when no corpus is named."""
+    if corpus is None:
+        return None
+    if beta is not None:
+        raise ValueError(f"beta {beta:g} and corpus {corpus!r}: give one of the two")
+    from plkernel import corpora
+    from plkernel.measurement import measure_corpus
+
+    loaded = corpora.load(corpus)
+    with cli.progress_bar(corpus) as progress:
+        found = measure_corpus(loaded, loaded.bytes, threads=os.cpu_count() or 1, progress=progress)
+    law = found.law
+    if law is None or found.verdict.kind == "none":
+        raise ValueError(f"corpus {corpus!r}: no exponent to fit, {found.verdict.sentence}; give --beta")
+    print(
+        f"{corpus}: beta {law.beta:.3f} (95 % {law.low:.3f} to {law.high:.3f}) on lags {law.first_lag}..{law.last_lag}"
+    )
+    print(f"{corpus}: {found.verdict.sentence}\n", flush=True)
+    return {"corpus": loaded.to_dict(), "law": law.to_dict(), "verdict": found.verdict.sentence}
 
 
 def render(result: FitResult, table: list[Weighting], gain: Gain) -> str:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from plkernel import fit as fit_module
@@ -108,3 +109,23 @@ def test_the_command_runs_from_any_folder(tmp_path: Path) -> None:
     assert (tmp_path / "runs/out/fit/fit.json").exists()
     assert run("--beta", "nan", cwd=tmp_path).returncode == 2
     assert run("--bta", "1", cwd=tmp_path).returncode == 2
+
+
+def test_a_measured_exponent_is_fitted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fit(corpus="synthetic:beta=1,bytes=1MB", out=tmp_path, figure=False)
+    found = json.loads((tmp_path / "fit.json").read_text())
+    law = found["measured"]["law"]
+    assert found["beta"] == law["beta"]
+    assert law["low"] < 1.0 < law["high"]
+    assert (
+        f"beta {law['beta']:.3f} (95 % {law['low']:.3f} to {law['high']:.3f}) on lags 1..500" in capsys.readouterr().out
+    )
+
+
+def test_a_corpus_without_memory_has_no_exponent_to_fit(tmp_path: Path) -> None:
+    path = tmp_path / "noise.bin"
+    path.write_bytes(np.random.default_rng(0).integers(0, 32, 200_000, np.uint8).tobytes())
+    with pytest.raises(ValueError, match="no exponent to fit, no memory"):
+        fit(corpus=str(path), out=tmp_path, figure=False)
+    with pytest.raises(ValueError, match="give one of the two"):
+        fit(beta=1.0, corpus="stdlib", out=tmp_path, figure=False)

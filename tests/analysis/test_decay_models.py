@@ -14,7 +14,7 @@ def noisy(values, noise=0.03, seed=0, blocks=40, floor=1e-9):
     measured = values * (1 + relative.mean(axis=1))
     left = measured[:, None] * (1 - (relative - relative.mean(axis=1, keepdims=True)) / (blocks - 1))
     columns = (tuple(LAGS.tolist()), tuple(measured.tolist()), (floor,) * LAGS.size)
-    return DecayCurve("information", "shuffle", "byte", 10**6, 64, *columns, tuple(map(tuple, left.tolist())))
+    return DecayCurve("information", "shuffle", "byte", 10**6, 64, *columns, 0.0, tuple(map(tuple, left.tolist())))
 
 
 def markov(size, symbols, stay, seed):

@@ -17,7 +17,7 @@ def curve(values, lags=LAGS, noise=0.0, floor=1e-9, seed=0, blocks=40):
     measured = np.asarray(values) * (1 + relative.mean(axis=1) * np.sqrt(blocks))
     left = measured[:, None] * (1 - (relative - relative.mean(axis=1, keepdims=True)) * np.sqrt(blocks) / (blocks - 1))
     columns = (tuple(np.asarray(lags).tolist()), tuple(measured.tolist()), (floor,) * len(lags))
-    return DecayCurve("information", "shuffle", "byte", 10**6, 64, *columns, tuple(map(tuple, left.tolist())))
+    return DecayCurve("information", "shuffle", "byte", 10**6, 64, *columns, 0.0, tuple(map(tuple, left.tolist())))
 
 
 def potts(beta, size, seed=0, lags=LAGS):

@@ -1,0 +1,177 @@
+"""How far measured exponents can be trusted: the studies behind the README's section on measuring.
+
+    python runs/mutual_information.py accuracy    exponents of sequences of known information, 10 MB
+    python runs/mutual_information.py coverage    how often the intervals cover the known information, 1 MB
+    python runs/mutual_information.py stability   what the size of the sample does to each estimator
+    python runs/mutual_information.py texts       six texts, the default and the published protocol side by side
+    python runs/mutual_information.py all         all four, about ten minutes on two cores
+
+Each writes its rows to runs/records/measure. `stability` and `texts` need the extra `text`.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from plkernel import corpora
+from plkernel.analysis.decay_figure import comparison_figure, decay_figure
+from plkernel.analysis.figures import rendered
+from plkernel.analysis.information import ESTIMATORS
+from plkernel.analysis.mutual_information import decay_curves, log_lags
+from plkernel.analysis.potts import PottsCorpus
+from plkernel.analysis.power_law_fit import fit_power_law, log_log_slope
+from plkernel.cli import nearest, report_errors
+from plkernel.environment import environment
+from plkernel.measurement import measure_corpus
+from plkernel.storage import atomic_write, save_json
+
+OUT = Path(__file__).resolve().parent / "records" / "measure"
+THREADS = os.cpu_count() or 1
+LAGS = log_lags(500)
+
+ACCURACY_BETAS = (0.48, 0.7, 0.9, 1.15, 1.4, 1.65, 1.95)
+CLEAR = 8.0
+COVERAGE_BETAS = (0.5, 1.0, 1.5)
+COVERAGE_SEEDS = 400
+TEXTS = ("bible:en", "bible:en:k", "bible:en:3", "bible:en:4", "bible:pt", "stdlib")
+STABILITY_TEXTS = (*TEXTS[:5], "bible:ru", "bible:hi", "stdlib")
+SIZES = (300_000, 1_000_000, 5_000_000)
+MOST_PIECES = 12
+
+
+def accuracy() -> dict[str, Any]:
+    """Estimated against exact exponent on the lags whose exact information exceeds eight floors."""
+    rows = []
+    for beta in progress(ACCURACY_BETAS, "accuracy"):
+        for seed in range(3):
+            corpus = PottsCorpus(beta=beta, size=10_000_000, seed=seed)
+            curve, _ = decay_curves(sequence(corpus), LAGS, threads=THREADS)
+            exact = corpus.mutual_information(LAGS)
+            clear = exact > CLEAR * np.array(curve.floor)
+            law = fit_power_law(curve, (1, int(LAGS[clear][-1])))
+            truth = log_log_slope(LAGS[clear], exact[clear])
+            found = {"estimate": law.beta, "standard_error": law.standard_error, "dropped": len(law.dropped)}
+            rows.append({"nominal": beta, "seed": seed, "last_lag": law.last_lag, "exact": truth, **found})
+    return {"size": 10_000_000, "symbols": 16, "multiple_of_floor": CLEAR, "rows": rows}
+
+
+def coverage() -> dict[str, Any]:
+    """The share of seeds whose 95 % interval covers the exact information, lag by lag."""
+    rows = []
+    for beta in COVERAGE_BETAS:
+        hits, floors, exponents = [], [], []
+        exact = PottsCorpus(beta=beta).mutual_information(LAGS)
+        for seed in progress(range(COVERAGE_SEEDS), f"coverage, beta {beta}"):
+            curve, _ = decay_curves(sequence(PottsCorpus(beta=beta, size=1_000_000, seed=seed)), LAGS, threads=THREADS)
+            low, high = curve.interval()
+            hits.append((low <= exact) & (exact <= high))
+            floors.append(curve.floor)
+            above = exact > np.array(curve.floor)
+            law = fit_power_law(curve, (1, int(LAGS[above][-1])))
+            exponents.append(law.low <= log_log_slope(LAGS[above], exact[above]) <= law.high)
+        ratio = exact / np.mean(floors, axis=0)
+        rows.append(
+            {
+                "nominal": beta,
+                "lags": LAGS.tolist(),
+                "covered": np.mean(hits, axis=0).tolist(),
+                "exact_over_floor": ratio.tolist(),
+                "exponent_covered": float(np.mean(exponents)),
+            }
+        )
+    return {"size": 1_000_000, "symbols": 16, "seeds": COVERAGE_SEEDS, "rows": rows}
+
+
+def stability() -> dict[str, Any]:
+    """Exponents on lags 1..500 of pieces of a text, by size of the piece and estimator: mean and spread."""
+    rows = []
+    for name in progress(STABILITY_TEXTS, "stability"):
+        data = corpora.load(name).bytes
+        for size in SIZES:
+            for estimator in ESTIMATORS:
+                betas = [
+                    fit_power_law(decay_curves(piece, LAGS, estimator=estimator, threads=THREADS)[0], (1, 500)).beta
+                    for piece in pieces(data, size)
+                ]
+                used = min(size, data.size)
+                row = {"corpus": name, "size": int(used), "pieces": len(betas), "estimator": estimator}
+                rows.append({**row, "beta": float(np.mean(betas)), "deviation": float(np.std(betas))})
+    return {"lags": [1, 500], "rows": rows}
+
+
+def texts() -> dict[str, Any]:
+    """Exponents of six texts on several ranges by both protocols; the figures beside the rows."""
+    found = []
+    for name in progress(TEXTS, "texts"):
+        corpus = corpora.load(name)
+        found.append(measure_corpus(corpus, corpus.bytes, protocol="published", threads=THREADS))
+    curves = {item.corpus.name: item.information for item in found}
+    laws = {item.corpus.name: item.law for item in found if item.law}
+    draw("texts", comparison_figure(curves, laws))
+    first = found[0]
+    draw("bible-en", decay_figure(first.information, first.law, title=f"bible:en, {first.information.size:,} bytes"))
+    return {"texts": [summary(item.to_dict()) for item in found]}
+
+
+def summary(measured: dict[str, Any]) -> dict[str, Any]:
+    """A measurement without its replicates, which are many, and without paths of this machine."""
+    for curve in ("information", "correlation"):
+        del measured[curve]["replicates"]
+    del measured["corpus"]["path"]
+    return measured
+
+
+def pieces(data: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    """At most MOST_PIECES disjoint pieces of `size` bytes, spread over the data; all of it when it is shorter."""
+    count = max(1, min(MOST_PIECES, data.size // size))
+    for start in np.linspace(0, max(0, data.size - size), count).astype(int):
+        yield data[start : start + size]
+
+
+def sequence(corpus: PottsCorpus) -> np.ndarray:
+    """The whole sequence."""
+    return np.concatenate(list(corpus.blocks()))
+
+
+def progress(items: Any, name: str) -> Any:
+    """A bar over items."""
+    return tqdm(items, desc=name, disable=None, file=sys.stderr)
+
+
+def draw(name: str, figure: Any) -> None:
+    """The figure beside the rows."""
+    for kind, content in rendered(figure).items():
+        if kind != "pdf":
+            atomic_write(OUT / f"{name}.{kind}", content)
+
+
+STUDIES: dict[str, Callable[[], dict[str, Any]]] = {
+    "accuracy": accuracy,
+    "coverage": coverage,
+    "stability": stability,
+    "texts": texts,
+}
+
+
+def main() -> None:
+    """Run the studies named on the command line."""
+    names = sys.argv[1:] or ["--help"]
+    if set(names) & {"-h", "--help"}:
+        print(__doc__)
+        return
+    names = list(STUDIES) if names == ["all"] else names
+    for name in names:
+        if name not in STUDIES:
+            raise ValueError(f"study {name!r}: {nearest(name, [*STUDIES, 'all'])}")
+    for name in names:
+        save_json(OUT / f"{name}.json", {"environment": environment(THREADS), **STUDIES[name]()})
+        print(f"written: {OUT / name}.json", flush=True)
+
+
+if __name__ == "__main__":
+    report_errors(main)

@@ -1,0 +1,241 @@
+"""Figures of decay curves, read back: the lines hold the curve's values in bits, and no value is lost on a log axis."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+
+from plkernel.analysis.decay_figure import EXACT, FIT, FLOOR, comparison_figure, decay_figure
+from plkernel.analysis.decay_panels import WIDEST_SLOPE, exact_slopes, known_slopes
+from plkernel.analysis.figures import INK, line_style, rendered, style
+from plkernel.analysis.mutual_information import DecayCurve, log_lags
+from plkernel.analysis.power_law_fit import fit_power_law, local_slopes
+
+LAGS = log_lags(1000, 40)
+BITS = 1 / math.log(2)
+
+
+def curve_of(values, error=0.02, noise=0.0, **changes) -> DecayCurve:
+    """`values` at LAGS in nats, with jackknife errors `error` times the value plus `noise`."""
+    values = np.asarray(values, dtype=float)
+    rng = np.random.default_rng(5)
+    spread = (error * np.abs(values) + noise)[:, None] / np.sqrt(19)
+    replicates = values[:, None] + spread * rng.normal(size=(values.size, 20))
+    fields = {
+        "quantity": "information",
+        "estimator": "shuffle",
+        "unit": "byte",
+        "size": 10**6,
+        "symbols": 64,
+        "drift": 0.0,
+    }
+    arrays = {"values": tuple(values), "floor": (1e-3,) * values.size, "replicates": tuple(map(tuple, replicates))}
+    return DecayCurve(**{**fields, "lags": tuple(LAGS.tolist()), **arrays, **changes})
+
+
+@pytest.fixture
+def steep() -> DecayCurve:
+    """A power law that sinks into noise: every fourth value past lag 100 is negative."""
+    values = 0.5 * LAGS**-1.3
+    far = np.flatnonzero(LAGS > 100)[::4]
+    values[far] = -1e-4
+    return curve_of(values, noise=6e-5)
+
+
+@pytest.fixture
+def noise() -> DecayCurve:
+    """What an i.i.d. corpus shows: a little at the first two lags, nothing positive behind."""
+    values = -1e-5 * (1 + LAGS % 3)
+    values[:2] = 2e-5
+    return curve_of(values, noise=3e-5)
+
+
+def drawn(axes, colour, marker):
+    """x and y of the lines of a colour and marker that are not empty."""
+    lines = [line for line in axes.lines if to_hex(line.get_color()) == colour.lower() and line.get_marker() == marker]
+    return [line.get_xydata().T for line in lines if len(line.get_xdata())]
+
+
+def legend_texts(figure):
+    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+
+
+def test_drawn_values_are_those_of_the_curve_in_bits(steep):
+    above = decay_figure(steep, None, title="steep").axes[0]
+    [(lags, values)] = drawn(above, INK, "o")
+    expected = np.where(np.array(steep.values) > 0, np.array(steep.values) * BITS, np.nan)
+    assert lags == pytest.approx(LAGS)
+    assert values == pytest.approx(expected, rel=1e-14, nan_ok=True)
+    [(_, floor)] = drawn(above, FLOOR, "None")
+    assert floor == pytest.approx(np.array(steep.floor) * BITS, rel=1e-14)
+    assert above.get_ylabel() == "I(d) in bits"
+
+
+def test_band_is_the_interval_in_bits_cut_at_the_frame(steep):
+    above = decay_figure(steep, None, title="steep").axes[0]
+    vertices = above.collections[0].get_paths()[0].vertices
+    low, high = (edge * BITS for edge in steep.interval())
+    bottom = above.get_ylim()[0]
+    for lag, least, most in zip(LAGS, low.clip(bottom), high.clip(bottom), strict=True):
+        at = vertices[vertices[:, 0] == lag, 1]
+        assert (at.min(), at.max()) == pytest.approx((least, most), rel=1e-12)
+    assert (low < bottom).any(), "nothing was cut"
+
+
+def test_every_lag_is_a_point_or_a_triangle(steep, noise):
+    for curve in (steep, noise):
+        figure = decay_figure(curve, None, title="")
+        above, values = figure.axes[0], np.array(curve.values)
+        [(lags, shown)] = drawn(above, INK, "o")
+        [(below, heights)] = drawn(above, INK, "v")
+        assert sorted([*lags[np.isfinite(shown)], *below]) == LAGS.tolist()
+        assert set(LAGS[values <= 0]) <= set(below)
+        assert ((heights > 0) & (heights < 0.1)).all(), "fractions of the panel's height"
+        negative = (values <= 0).sum()
+        assert f"below the frame: {len(below)} of {LAGS.size} lags ({negative} at or below 0)" in legend_texts(figure)
+
+
+def test_a_tiny_positive_value_does_not_stretch_the_axis():
+    values = 0.5 * LAGS**-1.0
+    values[-3] = 1e-12
+    curve = curve_of(values, noise=1e-5)
+    figure = decay_figure(curve, None, title="")
+    assert figure.axes[0].get_ylim()[0] > 1e-7
+    assert f"below the frame: 1 of {LAGS.size} lags (0 at or below 0)" in legend_texts(figure)
+
+
+def test_nothing_hidden_needs_no_triangles():
+    figure = decay_figure(curve_of(LAGS**-1.0), None, title="")
+    assert not drawn(figure.axes[0], INK, "v")
+    assert not any("below the frame" in text for text in legend_texts(figure))
+
+
+def test_law_is_drawn_where_it_was_fitted_and_beyond(steep):
+    law = fit_power_law(steep, (2, 60))
+    figure = decay_figure(steep, law, title="")
+    above, below = figure.axes
+    for axes, values in ((above, lambda lags: BITS * law.values(lags)), (below, lambda lags: [law.beta] * len(lags))):
+        beyond, fitted, end = drawn(axes, FIT, "None")
+        for (lags, line), expected in ((beyond, (1, 1000)), (fitted, (2, LAGS[LAGS <= 60][-1]))):
+            assert tuple(lags) == expected
+            assert line == pytest.approx(values(lags), rel=1e-12)
+        assert set(end[0]) == {law.last_lag}
+    text = f"power law: beta = {law.beta:.2f} ({law.low:.2f} to {law.high:.2f}),\nfitted to lags 2 to {law.last_lag}"
+    assert text in legend_texts(figure)
+
+
+def test_local_slopes_are_drawn_where_they_are_known(steep):
+    below = decay_figure(steep, None, title="").axes[1]
+    [(lags, slopes)] = drawn(below, INK, "o")
+    at, expected, errors = local_slopes(steep)
+    known = errors * 2.0930240544 <= WIDEST_SLOPE  # t of 19 degrees of freedom
+    assert 0 < known.sum() < known.size
+    assert lags[np.isfinite(slopes)].tolist() == at[known].tolist()
+    assert slopes[np.isfinite(slopes)] == pytest.approx(expected[known], rel=1e-12)
+    low, high = below.get_ylim()
+    assert low < slopes[np.isfinite(slopes)].min() < slopes[np.isfinite(slopes)].max() < high
+    assert below.get_title(loc="right")
+
+
+def test_the_drift_is_drawn_where_the_axis_reaches_it(steep):
+    above = decay_figure(replace(steep, drift=2e-3), None, title="x").axes[0]
+    levels = [line for line in above.lines if line.get_label() == "drift: each block shuffled"]
+    assert [list(line.get_ydata()) for line in levels] == [[2e-3 * BITS] * 2]
+    assert "drift: each block shuffled" not in legend_texts(decay_figure(steep, None, title="x"))
+
+
+def test_exact_curve_and_its_slopes_lie_on_a_curve_without_error():
+    values = 0.1 * LAGS**-0.8 * np.exp(-LAGS / 700)
+    curve = curve_of(values)
+    above, below = decay_figure(curve, None, title="", exact=(LAGS, values)).axes
+    [(_, measured)], [(_, exact)] = drawn(above, INK, "o"), drawn(above, EXACT, "None")
+    assert exact == pytest.approx(measured, rel=1e-14)
+    [(_, slopes)] = drawn(below, EXACT, "None")
+    assert slopes == pytest.approx(exact_slopes(LAGS, values), nan_ok=True)
+    assert slopes == pytest.approx(known_slopes(curve, 0.95)[0], rel=1e-12, nan_ok=True)
+
+
+def test_correlation_is_drawn_as_it_is():
+    above, below = decay_figure(curve_of(LAGS**-0.5, quantity="correlation", unit="word"), None, title="").axes
+    [(_, values)] = drawn(above, INK, "o")
+    assert values == pytest.approx(LAGS**-0.5, rel=1e-14)
+    assert above.get_ylabel() == "correlation q(d)"
+    assert below.get_xlabel() == "lag d (words)"
+
+
+@pytest.mark.parametrize("offset", [0.0, -1e-3])
+def test_pure_noise_is_drawn_and_renders(noise, offset):
+    """Warnings are errors here: neither a curve with two positive values nor one with none may cause any."""
+    curve = curve_of(np.array(noise.values) + offset, noise=3e-5)
+    figure = decay_figure(curve, None, title="noise with a $ in its name")
+    assert figure.axes[0].get_ylim()[0] > 0
+    assert all(rendered(figure).values())
+    assert np.isnan(known_slopes(curve, 0.95)[0]).all()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_same_figure_gives_the_same_bytes(steep, count):
+    law = fit_power_law(steep, (1, 60))
+
+    def draw():
+        return (
+            decay_figure(steep, law, title="a")
+            if count == 1
+            else comparison_figure({"a": steep, "b": steep}, {"a": law})
+        )
+
+    assert rendered(draw()) == rendered(draw())
+
+
+def test_comparison_holds_every_curve(steep, noise):
+    curves = {"steep": steep, "flat": curve_of(0.2 * LAGS**-0.3), "noise": noise}
+    laws = {name: fit_power_law(curves[name], (1, 60)) for name in ("steep", "flat")}
+    figure = comparison_figure(curves, laws)
+    above, below = figure.axes
+    for index, (name, curve) in enumerate(curves.items()):
+        colour = line_style(index)["color"]
+        line, *ring = drawn(above, colour, "o")
+        shown = np.isfinite(line[1])
+        assert line[1][shown] == pytest.approx(np.array(curve.values)[shown] * BITS, rel=1e-14)
+        assert len(ring) == (name in laws)
+        for mark in ring:
+            assert mark[0, 0] == LAGS[LAGS <= 60][-1]
+        hidden = [lag for triangles in drawn(above, colour, "v") for lag in triangles[0]]
+        assert sorted([*LAGS[shown], *hidden]) == LAGS.tolist()
+        assert len(drawn(below, colour, "o")) == 1
+    texts = [text.replace("\n", " ") for text in legend_texts(figure)]
+    beta = f"beta = {laws['flat'].beta:.2f} ({laws['flat'].low:.2f} to {laws['flat'].high:.2f})"
+    assert f"flat: {beta}, lags 1 to {LAGS[LAGS <= 60][-1]}" in texts
+    assert "noise: no power law fitted" in texts
+    assert any(text.startswith("below the frame: steep 4 of") and "noise" in text for text in texts)
+
+
+def test_triangles_of_two_curves_do_not_cover_each_other(noise):
+    above = comparison_figure({"a": noise, "b": noise}, {}).axes[0]
+    [first], [second] = (drawn(above, line_style(index)["color"], "v") for index in range(2))
+    assert not set(first[1]) & set(second[1])
+
+
+def test_a_single_corpus_can_be_compared_with_nothing(steep):
+    assert len(comparison_figure({"steep": steep}, {"steep": fit_power_law(steep, (1, 60))}).axes) == 2
+
+
+def test_curves_that_share_no_axis_are_refused(steep):
+    with pytest.raises(ValueError, match="curves must be one or more, of one quantity and unit, got none"):
+        comparison_figure({}, {})
+    with pytest.raises(ValueError, match="information per byte and information per word"):
+        comparison_figure({"a": steep, "b": curve_of(LAGS**-1.0, unit="word")}, {})
+
+
+@pytest.mark.parametrize("name", ["synthetic:beta=1.0,symbols=16,bytes=2000000,seed=7", "bible:en"])
+def test_legends_stay_inside_the_figure(steep, noise, name):
+    law = fit_power_law(steep, (1, 60))
+    curves = {name: steep, "noise": noise}
+    one = decay_figure(steep, law, title=name, exact=(LAGS, LAGS**-1.0))
+    for figure in (one, decay_figure(noise, None, title=name), comparison_figure(curves, {name: law})):
+        with style():
+            figure.draw_without_rendering()
+        box = figure.legends[0].get_window_extent()
+        assert 0 <= box.x0 < box.x1 <= figure.bbox.width

@@ -1,0 +1,137 @@
+"""python -m plkernel.measure: what it prints and writes, one corpus and several, and clear refusals."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from plkernel import corpora
+from plkernel.analysis.mutual_information import DecayCurve, log_lags
+from plkernel.analysis.power_law_fit import PowerLaw, fit_power_law
+from plkernel.measure import measure, render
+from plkernel.measurement import measure_corpus
+
+KNOWN = "synthetic:beta=1,bytes=600k"
+Shown = pytest.CaptureFixture[str]
+
+
+def measured(out: Path) -> list[dict]:
+    return json.loads((out / "measure.json").read_text())["corpora"]
+
+
+def test_a_known_corpus_is_measured_printed_and_written(tmp_path: Path, capsys: Shown) -> None:
+    measure((KNOWN,), out=tmp_path)
+    [found] = measured(tmp_path)
+    law, curve = PowerLaw.from_dict(found["law"]), DecayCurve.from_dict(found["information"])
+    [stated] = [row for row in found["fits"] if row["label"] == "lags 1..500"]
+    assert abs(law.beta - stated["exact"]) < 3 * law.standard_error < 0.06
+    assert fit_power_law(curve, (1, 500)) == law
+    assert {1, 100, 500, 1000} <= set(curve.lags)
+    text = capsys.readouterr().out
+    for part in (
+        f"{law.beta:.3f}",
+        f"{law.low:.3f} to {law.high:.3f}",
+        "verdict: lags 1 to",
+        "600,000 bytes, 16 different",
+    ):
+        assert part in text
+    for kind in ("pdf", "png", "svg"):
+        assert (tmp_path / f"synthetic-beta-1-bytes-600k.{kind}").stat().st_size > 1000
+
+
+def test_several_corpora_share_a_table_and_a_figure(tmp_path: Path, capsys: Shown) -> None:
+    measure((KNOWN, "synthetic:beta=1.5,bytes=300k", KNOWN), out=tmp_path)
+    assert [item["corpus"]["name"] for item in measured(tmp_path)] == [KNOWN, "synthetic:beta=1.5,bytes=300k"]
+    table = capsys.readouterr().out.split("corpus  ")[-1]
+    assert table.count("synthetic:") >= 2
+    assert (tmp_path / "comparison.pdf").exists()
+
+
+def test_the_published_protocol_stands_beside_the_default(tmp_path: Path, capsys: Shown) -> None:
+    measure((KNOWN,), protocol="published", out=tmp_path, figure=False)
+    fits = {row["label"]: row for row in measured(tmp_path)[0]["fits"]}
+    every, spaced = (fits[f"published, lags 1..500, {grid}"] for grid in ("every lag", "log-spaced"))
+    data = np.asarray(corpora.load(KNOWN).bytes)
+    counts = [
+        np.bincount(data[:-lag].astype(int) * 16 + data[lag:], minlength=256).reshape(16, 16) for lag in range(1, 501)
+    ]
+    p = np.array(counts) / np.sum(counts, axis=(1, 2), keepdims=True)
+    outer = p.sum(axis=2, keepdims=True) * p.sum(axis=1, keepdims=True)
+    plugin = np.sum(p * np.log(p / outer), axis=(1, 2))
+    assert every["beta"] == pytest.approx(-np.polyfit(np.log(np.arange(1, 501)), np.log(plugin), 1)[0], rel=1e-6)
+    lags = log_lags(500)
+    assert spaced["beta"] == pytest.approx(-np.polyfit(np.log(lags), np.log(plugin[lags - 1]), 1)[0], rel=1e-6)
+    assert every["beta"] < spaced["beta"] < fits["lags 1..500"]["beta"]  # nothing is taken off, and far lags count more
+    assert "published, lags 1..500, every lag" in capsys.readouterr().out
+
+
+def test_words_are_symbols_with_a_lag_of_their_own(tmp_path: Path, capsys: Shown) -> None:
+    rng = np.random.default_rng(0)
+    words = [b"alpha", b"beta", b"gamma", b"delta"]
+    state = np.repeat(rng.integers(0, 4, 4000), rng.integers(1, 9, 4000))
+    (tmp_path / "text.txt").write_bytes(b" ".join(words[i] for i in state))
+    measure((str(tmp_path / "text.txt"),), unit="word", max_lag=100, lags=(1, 50), out=tmp_path, figure=False)
+    [found] = measured(tmp_path)
+    assert found["information"]["unit"] == "word"
+    assert found["information"]["symbols"] == 4
+    assert found["information"]["size"] == state.size
+    assert f"{state.size:,} words, 4 different" in capsys.readouterr().out
+
+
+def test_independent_bytes_are_told_as_such(tmp_path: Path, capsys: Shown) -> None:
+    path = tmp_path / "noise.bin"
+    path.write_bytes(np.random.default_rng(0).integers(0, 32, 300_000, np.uint8).tobytes())
+    measure((str(path),), out=tmp_path)
+    text = capsys.readouterr().out
+    assert "verdict: no memory that stands out from a shuffled corpus" in text
+    assert "lags where I is zero or negative" in text
+    assert not measured(tmp_path)[0]["verdict"]["is_power_law"]
+
+
+def test_a_corpus_of_two_halves_shows_its_drift(tmp_path: Path) -> None:
+    """Independent bytes, but other ones in the second half: information at every lag, and none of it memory."""
+    rng = np.random.default_rng(0)
+    path = tmp_path / "halves.bin"
+    path.write_bytes(
+        rng.integers(0, 20, 200_000, np.uint8).tobytes() + rng.integers(15, 35, 200_000, np.uint8).tobytes()
+    )
+    corpus = corpora.load(str(path))
+    found = measure_corpus(corpus, corpus.bytes, max_lag=100)
+    curve = found.information
+    assert curve.values[-1] == pytest.approx(curve.drift, rel=0.02)
+    assert curve.drift > 20 * curve.floor[0]
+    assert found.verdict.kind == "none"
+    assert "drift: beyond lag 0 half of I or more" in render(found)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"names": ()}, "names: give at least one corpus"),
+        ({"lags": (5, 5)}, "lags 5 5: must ascend"),
+        ({"lags": (1, 5000)}, "within --max-lag 1000"),
+        ({"threads": 0}, "threads must be at least 1, got 0"),
+        ({"names": ("syntetic:beta=1",)}, "did you mean"),
+    ],
+)
+def test_bad_requests_are_refused(arguments: dict, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        measure(**{"names": (KNOWN,), "out": tmp_path, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"x" * 5000, "one symbol only, 120"), (b"short text", "10 symbols, which is too short for lag 1,000")],
+)
+def test_bad_corpora_end_in_one_line(content: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_bytes(content)
+    command = [sys.executable, "-m", "plkernel.measure", str(tmp_path / "text.txt"), "--out", str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()

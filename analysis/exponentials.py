@@ -107,6 +107,15 @@ def score(log_kernel: ArrayLike, target: ArrayLike, lags: ArrayLike) -> Scores:
         )
 
 
+def check_design(max_lag: int, nodes: int) -> None:
+    """ValueError when the matrix of a linear fit, max_lag x nodes, would be too large for memory."""
+    if nodes * max_lag > MAX_DESIGN_ENTRIES:
+        raise ValueError(
+            f"max_lag {max_lag} times {nodes} nodes exceeds {MAX_DESIGN_ENTRIES:,} matrix entries: "
+            "use a smaller max_lag or fewer nodes"
+        )
+
+
 def fit_nnls(rates: ArrayLike, beta: float, max_lag: int) -> ExponentialSum:
     """Weights w >= 0 that minimise sum over t = 1..max_lag of (sum_i w_i exp(-rates_i t) - t**-beta)**2.
 
@@ -117,11 +126,7 @@ def fit_nnls(rates: ArrayLike, beta: float, max_lag: int) -> ExponentialSum:
     from scipy.optimize import nnls
 
     rates = np.asarray(rates, dtype=float)
-    if rates.size * max_lag > MAX_DESIGN_ENTRIES:
-        raise ValueError(
-            f"max_lag {max_lag} times {rates.size} nodes exceeds {MAX_DESIGN_ENTRIES:,} matrix entries: "
-            "use a smaller max_lag or fewer nodes"
-        )
+    check_design(max_lag, rates.size)
     lags = integer_lags(max_lag)
     try:
         weights, _ = nnls(np.exp(-np.outer(lags, rates)), power_law(lags, beta), maxiter=30 * rates.size)

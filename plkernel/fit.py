@@ -12,6 +12,7 @@ from plkernel.analysis.exponentials import (
     ExponentialSum,
     Floats,
     Scores,
+    check_design,
     fit_nnls,
     integer_lags,
     power_law,
@@ -262,6 +263,7 @@ def _check(beta: float, max_lag: int, nodes: int, min_half_life: float, max_half
         raise ValueError(f"nodes must be at least 2, got {nodes}")
     if max_lag < 3:
         raise ValueError(f"max_lag must be at least 3, got {max_lag}")
+    check_design(max_lag, nodes)  # before any node is placed
     if beta * np.log(max_lag) < FLATTEST_TARGET:
         raise ValueError(f"beta {beta:g} leaves t**-beta flat up to max_lag {max_lag}: use a larger beta or max_lag")
     if beta * np.log(max_lag) > -np.log(SMALLEST_TARGET):

@@ -35,9 +35,10 @@ lint: $(VENV)/installed-dev  ## style of the code
 types: $(VENV)/installed-dev  ## static types
 	$(BIN)/mypy
 
-bench: $(VENV)/installed-dev  ## kernels and training against their peers, checked before timed
+bench: $(VENV)/installed-dev  ## kernels, training and pair counts against their peers, checked before timed
 	$(RUN) plkernel.bench scan --out runs/out/bench
 	$(RUN) plkernel.bench train --out runs/out/bench
+	$(RUN) plkernel.bench mi --out runs/out/bench
 
 gpu:  ## on a GPU: equality tests, benchmarks and a slice of the full-size study; installs nothing
 	$(PYTHON) runs/gpu.py

@@ -28,6 +28,7 @@ Quantity = Literal["information", "correlation"]
 Counting = Callable[..., PairCounts]
 
 BLOCKS = 40
+FEWEST_BLOCKS = 4
 MAX_LAG = 1000
 LAGS = 64
 TABLE_BYTES = 1 << 26
@@ -148,8 +149,8 @@ def decay_curves(
         raise ValueError(f"estimator {estimator!r}: must be one of {', '.join(ESTIMATORS)}")
     lags = log_lags() if lags is None else check_lags(lags)
     longest = int(lags[-1])
-    if blocks < 2:
-        raise ValueError(f"blocks must be at least 2 for a jackknife, got {blocks}")
+    if blocks < FEWEST_BLOCKS:
+        raise ValueError(f"blocks must be at least {FEWEST_BLOCKS} for a jackknife of either half, got {blocks}")
     check_data(data, longest, blocks)
     edges, counts = block_edges(data.size, longest, blocks), histogram(data)
     symbols = np.flatnonzero(counts).astype(np.uint8)

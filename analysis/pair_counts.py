@@ -20,7 +20,7 @@ Counter = Callable[[Bytes, int, int, int, NDArray[np.int64], Bytes, NDArray[Any]
 SYMBOLS = 256
 STRETCH = 1 << 24
 """Bytes counted at all lags before the next are touched: a corpus larger than memory is read once, not once a lag."""
-PIECE = 1 << 16
+PIECE = 1 << 18
 """Bytes that numpy counts at a time, so that its copies stay in the cache."""
 
 
@@ -153,14 +153,16 @@ def count_with_numpy(
     cells = (symbols.astype(np.intp)[:, None] * SYMBOLS + symbols).ravel()
     total = 0
     for table, first, last in zip(tables, edges[:-1], edges[1:], strict=True):
+        counts = np.zeros(SYMBOLS * SYMBOLS, np.int64)
         for left in range(max(start, int(first)), min(stop, int(last)), PIECE):
             right = min(left + PIECE, stop, int(last))
             codes = data[left:right].astype(np.intp)  # before the product: uint8 would overflow
             codes *= SYMBOLS
             codes += data[left + lag : right + lag]
-            added = np.bincount(codes, minlength=SYMBOLS * SYMBOLS)[cells]
-            table += added.reshape(table.shape).astype(table.dtype)
-            total += int(added.sum())
+            counts += np.bincount(codes, minlength=SYMBOLS * SYMBOLS)
+        added = counts[cells]
+        table += added.reshape(table.shape).astype(table.dtype)
+        total += int(added.sum())
     return total
 
 

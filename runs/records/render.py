@@ -4,7 +4,8 @@
     python runs/records/render.py --check   exit 1 when README.md says something else
 
 fit/fit.json is written by `python -m plkernel.fit --beta 1.15 --out runs/records/fit`; quick/table.json and rows.jsonl
-are the report of `make demo`; bench/*.json are written by `make bench`. The last two name their commit and hardware.
+are the report of `make demo`; bench/*.json are written by `make bench`; measure/* by `python runs/mutual_information.py
+all`. All but the first name their commit and hardware.
 """
 
 import json
@@ -37,7 +38,8 @@ def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 def source(environment: dict[str, Any]) -> str:
     """Command, commit, hardware and versions of a record, in a line."""
     hardware, versions = environment["hardware"], environment["versions"]
-    place = hardware["gpu"] or f"{hardware['cpu']}, {environment['threads']} thread"
+    threads = f"{environment['threads']} thread{'s' * (environment['threads'] > 1)}"
+    place = hardware["gpu"] or f"{hardware['cpu']}, {threads}"
     commit = (environment["commit"] or "unknown")[:10] + (" with changes" if environment["dirty"] else "")
     return f"`{environment['command']}`, commit {commit}, {place}, torch {versions['torch']}."
 
@@ -108,7 +110,96 @@ def bench() -> str:
     return "\n\n".join([scans, f"{memory} {source(scan['environment'])}", steps, source(train["environment"])])
 
 
-PARTS: dict[str, Callable[[], str]] = {"fit": fit, "quick": quick, "bench": bench}
+def measure() -> str:
+    """Exponents of six texts, and what the studies say about trusting such numbers."""
+    texts = load("measure/texts.json")
+    header = [
+        "text",
+        "1..100",
+        "1..500",
+        "100..1000",
+        "stands out",
+        "equal weights",
+        "published, every lag",
+        "log-spaced",
+    ]
+    lines = []
+    for text in texts["texts"]:
+        fits = {row["label"]: row for row in text["fits"]}
+        ranges = [interval(fits[f"lags {label}"]) for label in ("1..100", "1..500", "100..1000")]
+        published = [f"{fits[f'published, lags 1..500, {grid}']['beta']:.2f}" for grid in ("every lag", "log-spaced")]
+        verdict = text["verdict"]
+        clear = f"{verdict['first_lag']}..{verdict['last_lag']}: {verdict['kind']}"
+        lines.append([text["corpus"]["name"], *ranges, clear, interval(text["equal_weights"]), *published])
+    return f"{markdown(header, lines)}\n\n{source(texts['environment'])}"
+
+
+def interval(law: dict[str, Any]) -> str:
+    """An exponent with half its interval."""
+    return f"{law['beta']:.2f} ± {(law['high'] - law['low']) / 2:.2f}"
+
+
+def stability() -> str:
+    """What the size of the sample does to each estimator."""
+    record = load("measure/stability.json")
+    names = list(dict.fromkeys(row["corpus"] for row in record["rows"]))
+    estimators = list(dict.fromkeys(row["estimator"] for row in record["rows"]))
+
+    def change(name: str, estimator: str) -> str:
+        found = [row for row in record["rows"] if (row["corpus"], row["estimator"]) == (name, estimator)]
+        return " → ".join(f"{row['beta']:.2f}" for row in found)
+
+    sizes = {row["size"] for row in record["rows"] if row["corpus"] == names[0]}
+    lines = [[name, *(change(name, estimator) for estimator in estimators)] for name in names]
+    note = f"Means over disjoint pieces of 0.3 MB, of 1 MB and of 5 MB, or the whole text ({names[0]}: {max(sizes):,})."
+    return f"{markdown(['beta on lags 1..500', *estimators], lines)}\n\n{note} {source(record['environment'])}"
+
+
+def trust() -> str:
+    """Accuracy and coverage on sequences of known information, in three sentences."""
+    accurate, covered = load("measure/accuracy.json"), load("measure/coverage.json")
+    errors = [abs(row["estimate"] - row["exact"]) for row in accurate["rows"]]
+    slopes = [row["exact"] for row in accurate["rows"]]
+    shares = [
+        share
+        for row in covered["rows"]
+        for share, ratio in zip(row["covered"], row["exact_over_floor"], strict=True)
+        if ratio > 1
+    ]
+    mean = sum(shares) / len(shares)
+    worst, usual = max(errors), sum(errors) / len(errors)
+    exponents = ", ".join(f"{row['exponent_covered']:.1%}" for row in covered["rows"])
+    return (
+        f"- {len(errors)} sequences of {accurate['size'] / 1e6:.0f} MB with exact exponents from {min(slopes):.2f} to "
+        f"{max(slopes):.2f}: the estimate is off by {worst:.4f} at most, {usual:.4f} on average.\n"
+        f"- 95 % intervals of I(d), {covered['seeds']} seeds of {covered['size'] / 1e6:.0f} MB, "
+        f"{len(shares)} lags above the floor: they cover the exact value in {min(shares):.1%} to {max(shares):.1%} "
+        f"of the cases, {mean:.1%} on average; those of the exponent in {exponents}.\n\n"
+        f"{source(covered['environment'])}"
+    )
+
+
+def counts() -> str:
+    """Counting pairs against other people's software."""
+    record = load("bench/mi.json")
+    lines = [
+        [row["contender"], row["work"], f"{row['rate']:,.0f}", f"{row['ratio']['median']:.1f}"]
+        for row in record["rows"]
+        if row["ratio"]
+    ]
+    table = markdown(["counting pairs of bytes", "work", "MB per second and lag", "time over ours"], lines)
+    return f"{table}\n\n{source(record['environment'])}"
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "fit": fit,
+    "quick": quick,
+    "bench": bench,
+    "measure": measure,
+    "stability": stability,
+    "trust": trust,
+    "counts": counts,
+}
 
 
 def render(text: str) -> str:

@@ -115,7 +115,7 @@ def test_log_lags_are_different_integers_up_to_the_longest():
         (np.arange(200, dtype=np.uint8), {"lags": [1, 180]}, "give at least 220"),
         (np.arange(200, dtype=np.uint8), {"lags": [3, 2]}, "got 3 before 2"),
         (np.arange(200, dtype=np.uint8), {"estimator": "best"}, "must be one of shuffle, plugin"),
-        (np.arange(200, dtype=np.uint8), {"blocks": 1}, "at least 2 for a jackknife, got 1"),
+        (np.arange(200, dtype=np.uint8), {"blocks": 3}, "at least 4 for a jackknife of either half, got 3"),
         (np.zeros(0, np.uint8), {"lags": [1]}, "too short"),
     ],
 )

@@ -34,7 +34,7 @@ OUT = Path(__file__).resolve().parent / "records" / "measure"
 THREADS = os.cpu_count() or 1
 LAGS = log_lags(500)
 
-ACCURACY_BETAS = (0.48, 0.7, 0.9, 1.15, 1.4, 1.65, 1.95)
+ACCURACY_BETAS = (0.5, 0.7, 0.9, 1.15, 1.4, 1.7, 2.0)
 CLEAR = 8.0
 COVERAGE_BETAS = (0.5, 1.0, 1.5)
 COVERAGE_SEEDS = 400

@@ -74,4 +74,5 @@ def gpu_name() -> str | None:
 
 def command_line() -> str:
     """The command that started this process, as one would type it."""
-    return shlex.join(["python", "-m", module_name(), *sys.argv[1:]])
+    script = getattr(sys.modules["__main__"], "__spec__", None) is None
+    return shlex.join(["python", *([] if script else ["-m"]), module_name(), *sys.argv[1:]])

@@ -175,8 +175,9 @@ def main() -> None:
     for name in names:
         if name not in STUDIES:
             raise ValueError(f"study {name!r}: {nearest(name, [*STUDIES, 'all'])}")
+    place = environment(THREADS)  # before the first record changes the checkout
     for name in names:
-        save_json(OUT / f"{name}.json", {"environment": environment(THREADS), **STUDIES[name]()})
+        save_json(OUT / f"{name}.json", {"environment": place, **STUDIES[name]()})
         print(f"written: {OUT / name}.json", flush=True)
 
 

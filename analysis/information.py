@@ -31,15 +31,19 @@ def mutual_information(tables: Table, estimator: Estimator = "plugin") -> Floats
     shuffle       plugin; what it subtracts is `expected_information` of the corpus
     """
     entropy, exact = ENTROPIES[estimator], np.result_type(tables, np.int64)
-    total = tables.sum(axis=(-2, -1), dtype=exact)
     rows, columns = tables.sum(axis=-1, dtype=exact), tables.sum(axis=-2, dtype=exact)
+    total = rows.sum(axis=-1)
     joint = tables.reshape(*tables.shape[:-2], -1)
     return entropy(rows, total) + entropy(columns, total) - entropy(joint, total)
 
 
 def _plugin(counts: Table, total: Table) -> Floats:
-    terms = counts * np.log(np.where(counts > 0, counts, 1))  # twice as fast as xlogy, and this is half of all the work
-    return np.log(total) - terms.sum(axis=-1) / total
+    cells = np.ascontiguousarray(counts).ravel()
+    occurring = np.flatnonzero(cells)  # few of a joint table, and the logarithms are most of the work
+    values = cells[occurring].astype(np.float64)
+    rows = occurring // counts.shape[-1]
+    sums = np.bincount(rows, values * np.log(values), minlength=max(1, cells.size // counts.shape[-1]))
+    return np.log(total) - sums.reshape(np.shape(total)) / total
 
 
 def _miller_madow(counts: Table, total: Table) -> Floats:

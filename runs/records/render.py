@@ -175,8 +175,8 @@ def trust() -> str:
         f"- 95 % intervals of I(d), {covered['seeds']} seeds of {covered['size'] / 1e6:.0f} MB, "
         f"{len(shares)} lags above the floor: they cover the exact value in {min(shares):.1%} to {max(shares):.1%} "
         f"of the cases, {mean:.1%} on average.\n"
-        f"- Those of the exponent cover in {exponents}: where memory decays slowest, a block of 25 kB is short beside it "
-        f"and the interval too narrow.\n\n"
+        f"- Those of the exponent cover in {exponents}: where memory decays slowest, a block of 25 kB is short beside "
+        f"it and the interval too narrow.\n\n"
         f"{source(covered['environment'])}"
     )
 

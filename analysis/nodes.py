@@ -3,66 +3,60 @@
 A channel with rate lambda and input gain g(lambda) adds C g(lambda) exp(-lambda t) to the kernel. Since
 t**-beta = 1/Gamma(beta) * integral of lambda**(beta-1) exp(-lambda t) dlambda, log-spaced channels carry the power law
 when C is proportional to lambda**beta / g(lambda): lambda**beta without gain, about lambda**(beta-1/2) under the LRU
-gain and lambda**(beta-1) under the EMA gain.
+gain and lambda**(beta-1) under the EMA gain. More generally the density of the nodes over ln(lambda) times C is that.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, Self, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from plkernel.analysis.exponentials import ExponentialSum, Floats
+from plkernel.analysis.node_set import (
+    Aim,
+    Gain,
+    Lag,
+    Nodes,
+    Summation,
+    Target,
+    as_lags,
+    check_beta,
+    check_name,
+    gain,
+)
+from plkernel.analysis.quantile import LOSS, MAX_LAG, quantile_nodes, term_nodes
 
-Gain = Literal["none", "ema", "lru"]
-Placement = Literal["log-spaced", "concentrated"]
+__all__ = [
+    "ANCHORS",
+    "SHARES",
+    "Aim",
+    "Gain",
+    "Lag",
+    "Nodes",
+    "Placement",
+    "Projection",
+    "Summation",
+    "Target",
+    "as_lags",
+    "check_beta",
+    "check_half_lives",
+    "concentrated",
+    "gain",
+    "local_spacing",
+    "log_spaced",
+    "place",
+    "projection_weights",
+    "quantile_nodes",
+    "rates_from_half_lives",
+    "term_nodes",
+]
+
+Placement = Literal["log-spaced", "concentrated", "quantile", "terms"]
 Projection = Literal["uniform", "published", "gain-corrected"]
 
 ANCHORS = (1.0, 10.0, 80.0, 2000.0)
 SHARES = (0.40, 0.25, 0.20, 0.15)
-
-
-@dataclass(frozen=True)
-class Nodes:
-    """N channels: decay rates per step, projection multipliers of mean 1, and the input gain they assume."""
-
-    rates: tuple[float, ...]
-    projection: tuple[float, ...]
-    gain: Gain
-
-    def half_lives(self) -> Floats:
-        """ln 2 / rate, in steps."""
-        return np.log(2) / np.asarray(self.rates)
-
-    def kernel(self) -> ExponentialSum:
-        """The coherent kernel sum_i projection_i g(rate_i) exp(-rate_i t)."""
-        weights = np.asarray(self.projection) * gain(self.rates, self.gain)
-        return ExponentialSum(self.rates, tuple(weights.tolist()))
-
-    def to_dict(self) -> dict[str, Any]:
-        """A dictionary that JSON keeps exactly; `from_dict` gives back an equal object."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The inverse of `to_dict`."""
-        return cls(tuple(values["rates"]), tuple(values["projection"]), values["gain"])
-
-
-def gain(rates: ArrayLike, name: Gain) -> Floats:
-    """What the recurrence multiplies its input by: none 1, ema 1 - a, lru sqrt(1 - a**2), with a = exp(-rate).
-
-    Sources: exponential moving average, as in Mega (arXiv 2209.10655); LRU (arXiv 2303.06349), equation 7.
-    """
-    rates = np.asarray(rates, dtype=float)
-    if name == "none":
-        return np.ones_like(rates)
-    if name == "ema":
-        return -np.expm1(-rates)
-    if name == "lru":
-        return np.sqrt(-np.expm1(-2 * rates))
-    raise ValueError(f"gain must be one of {', '.join(get_args(Gain))}, got {name!r}")
 
 
 def rates_from_half_lives(half_lives: ArrayLike) -> Floats:
@@ -108,22 +102,33 @@ def local_spacing(rates: ArrayLike) -> Floats:
     return widths
 
 
-def projection_weights(rates: ArrayLike, beta: float, name: Projection, gain_name: Gain) -> Floats:
+def projection_weights(
+    rates: ArrayLike, beta: float, name: Projection, gain_name: Gain, aim: Aim | None = None
+) -> Floats:
     """Multipliers of the projection's columns, of mean 1; shape of `rates`.
 
     uniform: 1. published: lambda**(beta-1), right under the EMA gain only. gain-corrected:
-    lambda**beta * dln(lambda) / g(lambda), right for the gain it names on any node set.
+    lambda**beta * dln(lambda) / g(lambda), right for the gain it names on any node set. Given an `aim`, gain-corrected
+    follows it: lambda**exponent (times a under lag `distance`) * dln(lambda)**(1/k) / g(lambda), with k = 1 for a
+    coherent kernel and 2 for an rms one, where squares add up and the number of nodes counts half.
     """
     rates = np.asarray(rates, dtype=float)
+    aim = aim or Aim(beta)
+    check_name("gain", gain_name, get_args(Gain))
     forms: dict[str, Callable[[], Floats]] = {
         "uniform": lambda: np.ones_like(rates),
         "published": lambda: rates ** (beta - 1),
-        "gain-corrected": lambda: rates**beta * local_spacing(rates) / gain(rates, gain_name),
+        "gain-corrected": lambda: _corrected(rates, aim, gain_name),
     }
-    if name not in forms:
-        raise ValueError(f"projection must be one of {', '.join(forms)}, got {name!r}")
+    check_name("projection", name, forms)
     weights = forms[name]()
     return np.asarray(weights / weights.mean())
+
+
+def _corrected(rates: Floats, aim: Aim, gain_name: Gain) -> Floats:
+    spacing = local_spacing(rates) ** (1 / aim.power)
+    shift = np.exp(-rates) if aim.lag == "distance" else 1.0
+    return np.asarray(rates**aim.exponent * shift * spacing / gain(rates, gain_name))
 
 
 def place(
@@ -136,27 +141,48 @@ def place(
     shortest: float = 1.0,
     longest: float = 2000.0,
     step: float = 1.0,
+    target: Target = "information",
+    kernel: Summation = "coherent",
+    lag: Lag = "state",
+    tempering: float = 1.0,
+    loss: float = LOSS,
+    max_lag: float = MAX_LAG,
+    terms: ExponentialSum | None = None,
 ) -> Nodes:
-    """Nodes of `channels` channels by name; half-lives are in bytes and a step of the layer is `step` bytes.
+    """Nodes of `channels` channels by name; half-lives and lags are in bytes and a step of the layer is `step` bytes.
+
+    log-spaced: evenly in ln(half-life) from `shortest` to `longest`. concentrated: the published groups. quantile: at
+    the quantiles of the power law's own measure up to `max_lag` (`quantile_nodes`, with `tempering` and `loss`).
+    terms: the exponentials of `terms`, rates per byte, each on several channels (`term_nodes`, with `tempering`).
+    `projection` belongs to the first two, the others shape it themselves. `target`, `kernel` and `lag` say which
+    power law is meant (`Aim`); projections `uniform` and `published` follow none, and there they are refused.
 
     lambda = ln 2 * step / half-life. Raises ValueError for an unknown name or an impossible range.
     """
-    check_beta(beta)
-    placements: dict[str, Callable[[], Floats]] = {
-        "log-spaced": lambda: log_spaced(channels, shortest, longest),
-        "concentrated": lambda: concentrated(channels),
-    }
-    if placement not in placements:
-        raise ValueError(f"placement must be one of {', '.join(placements)}, got {placement!r}")
-    rates = rates_from_half_lives(placements[placement]()) * step
-    weights = projection_weights(rates, beta, projection, gain_name)
+    aim = Aim(beta, target, kernel, lag)
+    check_name("placement", placement, get_args(Placement))
+    check_name("projection", projection, get_args(Projection))
+    if placement in ("quantile", "terms"):
+        if projection != "uniform":
+            raise ValueError(
+                f"projection {projection!r} does not go with placement {placement!r}, which shapes the projection "
+                "itself: leave it out and set tempering"
+            )
+        if placement == "quantile":
+            return quantile_nodes(channels, aim, gain_name, tempering=tempering, loss=loss, max_lag=max_lag / step)
+        if terms is None:
+            raise ValueError("placement 'terms' needs terms: the exponential sum whose terms the channels share")
+        per_step = ExponentialSum(tuple(rate * step for rate in terms.rates), terms.weights)
+        return term_nodes(per_step, channels, aim, gain_name, tempering=tempering)
+    if aim != Aim(beta) and projection != "gain-corrected":
+        raise ValueError(
+            f"projection {projection!r} follows no target, kernel or lag: use projection 'gain-corrected' or "
+            "placement 'quantile'"
+        )
+    half_lives = log_spaced(channels, shortest, longest) if placement == "log-spaced" else concentrated(channels)
+    rates = rates_from_half_lives(half_lives) * step
+    weights = projection_weights(rates, beta, projection, gain_name, aim)
     return Nodes(tuple(rates.tolist()), tuple(weights.tolist()), gain_name)
-
-
-def check_beta(beta: float) -> None:
-    """Raise ValueError unless beta is a positive finite number."""
-    if not (np.isfinite(beta) and beta > 0):
-        raise ValueError(f"beta must be a positive number (1.15 is typical of text), got {beta}")
 
 
 def check_half_lives(shortest: float, longest: float) -> None:

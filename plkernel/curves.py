@@ -36,6 +36,7 @@ class Curves:
     def close(self, config: dict[str, Any], result: dict[str, Any]) -> None:
         """The hyperparameters of the run beside its result, and the end of the file."""
         flat = {"arm": config["arm"], "seed": config["seed"], "causal": result["causal"], **config["arm_options"]}
+        flat = {key: value for key, value in flat.items() if isinstance(value, str | int | float)}  # no node lists
         flat |= {key: config["train"][key] for key in ("learning_rate", "batch", "context", "weight_decay")}
         flat |= {key: config["model"][key] for key in ("dim", "layers", "gain", "parameters")}
         metrics = {f"hparam/{key}": result[key] for key in ("final_val_bpb", "best_val_bpb", "test_bpb")}

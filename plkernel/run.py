@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from filelock import FileLock, Timeout
@@ -15,6 +16,7 @@ from plkernel.studies import CONFIG, ENVIRONMENT, FAILED, FINISHED, METRICS, RES
 
 CHECKPOINT = "checkpoint.safetensors"
 LOCK = ".lock"
+LONGEST_VALUE = 80  # characters of a value that differs
 LOCK_PATIENCE = 20.0  # seconds: a worker whose parent was killed ends within a step
 
 
@@ -108,7 +110,11 @@ def differences(old: Any, new: Any, key: str = "") -> list[str]:
             for name in names
             for line in differences(old.get(name), new.get(name), f"{key}.{name}" if key else name)
         ]
-    return [] if old == new else [f"{key} was {old!r}, is now {new!r}"]
+    return (
+        []
+        if old == new
+        else [f"{key} was {shorten(repr(old), LONGEST_VALUE)}, is now {shorten(repr(new), LONGEST_VALUE)}"]
+    )
 
 
 def _append(path: Path, row: Mapping[str, Any]) -> int:

@@ -2,29 +2,39 @@
 
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from plkernel import cli
-from plkernel.analysis.nodes import Gain, Nodes, Placement, Projection, place
-from plkernel.models.patching import PatchingMode
+from plkernel.analysis.moments import output_std
+from plkernel.arm import Arm, ModelSpec, PatchingSpec, Positive, Section, with_file_values
 from plkernel.storage import load_json
 
+__all__ = [
+    "LARGEST_SEED",
+    "Arm",
+    "CorpusSpec",
+    "Device",
+    "ModelSpec",
+    "PatchingSpec",
+    "Section",
+    "Spec",
+    "TrainSpec",
+    "load_spec",
+    "parse_spec",
+]
+
+MOST_ERRORS = 8
 LARGEST_SEED = 2**63 - 1
 Device = Literal["auto", "cpu", "cuda"]
 FOLDER_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+BASELINE = "baseline"  # as the value of an arm's `match`: the study's baseline, whatever its name
 RESERVED = ("report", "spec.json")  # they stand beside the arms in the folder of a study
-Positive = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(gt=0, lt=0.5)]
-
-
-class Section(BaseModel):
-    """A part of a spec: immutable, and closed to keys it does not know."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 class CorpusSpec(Section):
@@ -42,55 +52,6 @@ class CorpusSpec(Section):
     """Share of the corpus that is held out for validation."""
     test: Fraction = 0.05
     """Share of the corpus that is held out for the test figure."""
-
-
-class PatchingSpec(Section):
-    """How bytes are grouped into the steps of the recurrence."""
-
-    size: Positive = 1
-    """Bytes per patch; 1 is no patching."""
-    mode: PatchingMode = "causal"
-    """causal: a byte sees completed patches only. published: it sees its own target (kept for audit)."""
-
-
-class ModelSpec(Section):
-    """The diagonal SSM."""
-
-    dim: Annotated[int, Field(ge=2)] = 96
-    """Width, also the state size."""
-    layers: Positive = 4
-    """Number of blocks."""
-    gain: Gain = "none"
-    """Input gain of the recurrence: none 1, ema 1 - a, lru sqrt(1 - a**2)."""
-    patching: PatchingSpec = PatchingSpec()
-
-
-class Arm(Section):
-    """One condition: where the decays are placed and how the projection is shaped."""
-
-    placement: Placement = "log-spaced"
-    """Node set of the half-lives."""
-    projection: Projection = "uniform"
-    """Shape of the projection's columns, mean 1."""
-    beta: Annotated[float, Field(gt=0)] = 1.15
-    """Exponent of the power law."""
-    shortest: Annotated[float, Field(gt=0)] = 1.0
-    """Shortest half-life of log-spaced nodes, in bytes."""
-    longest: Annotated[float, Field(gt=0)] = 2000.0
-    """Longest half-life of log-spaced nodes, in bytes."""
-
-    def nodes(self, model: ModelSpec) -> Nodes:
-        """The node set of this arm for `model`, with rates per patch."""
-        return place(
-            model.dim,
-            placement=self.placement,
-            projection=self.projection,
-            gain_name=model.gain,
-            beta=self.beta,
-            shortest=self.shortest,
-            longest=self.longest,
-            step=model.patching.size,
-        )
 
 
 class TrainSpec(Section):
@@ -171,7 +132,9 @@ class Spec(Section):
                     f"arm name {name!r} must start with a letter or digit, go on with letters, digits, '-', '_' "
                     f"and '.', and be none of {', '.join(RESERVED)}"
                 )
-            arm.nodes(self.model)
+            if not arm.pending:
+                with _blaming(name):
+                    arm.nodes(self.model)
         return self
 
     def arm(self, name: str) -> Arm:
@@ -179,6 +142,32 @@ class Spec(Section):
         if name not in self.arms:
             raise ValueError(f"arm {name!r} is not in spec {self.name!r}; {cli.nearest(name, self.arms)}")
         return self.arms[name]
+
+    def settled(self) -> "Spec":
+        """The spec with every `node_file` read and every `match` turned into the number it stands for.
+
+        Both are done again whenever a spec is parsed, so flags that change the matched arm count.
+        """
+        read, arms = {}, {}
+        for name, arm in self.arms.items():
+            with _blaming(name):
+                read[name] = with_file_values(arm)
+        for name, arm in read.items():
+            with _blaming(name):
+                arms[name] = arm if arm.match is None else self._matched(arm, read)
+                arms[name].nodes(self.model)
+        return self.model_copy(update={"arms": arms})
+
+    def _matched(self, arm: Arm, arms: dict[str, Arm]) -> Arm:
+        """`arm` with the output standard deviation of the arm it names."""
+        if arm.match == BASELINE != self.baseline and BASELINE in arms:
+            raise ValueError("match 'baseline' may mean the arm of that name or the study's baseline: rename the arm")
+        other = self.baseline if arm.match == BASELINE else str(arm.match)
+        if other not in arms:
+            raise ValueError(f"match {other!r} is not an arm; {cli.nearest(other, [*arms, BASELINE])}")
+        if arms[other].match is not None:
+            raise ValueError(f"match {other!r} is itself matched: name an arm that is not")
+        return arm.model_copy(update={"output_std": output_std(arms[other].nodes(self.model))})
 
 
 def load_spec(path: Path) -> Spec:
@@ -195,11 +184,29 @@ def load_spec(path: Path) -> Spec:
 
 
 def parse_spec(values: dict[str, Any], origin: str) -> Spec:
-    """A spec from plain values; `origin` names them in the error."""
+    """A spec from plain values, its files read and its matches computed; `origin` names it in the error."""
     try:
-        return Spec.model_validate(values)
+        return Spec.model_validate(values).settled()
     except ValidationError as error:
-        raise ValueError(f"spec {origin}: {'; '.join(map(_explain, error.errors()))}") from None
+        raise ValueError(f"spec {origin}: {_explained(error)}") from None
+    except ValueError as error:
+        raise ValueError(f"spec {origin}: {error}") from None
+
+
+@contextmanager
+def _blaming(arm: str) -> Iterator[None]:
+    """Head every ValueError by the name of the arm."""
+    try:
+        yield
+    except ValidationError as error:
+        raise ValueError(f"arms.{arm}: {_explained(error)}") from None
+    except ValueError as error:
+        raise ValueError(f"arms.{arm}: {error}") from None
+
+
+def _explained(error: ValidationError) -> str:
+    """The first few of pydantic's errors as words."""
+    return "; ".join(map(_explain, error.errors()[:MOST_ERRORS]))
 
 
 def _explain(error: Any) -> str:

@@ -1,0 +1,325 @@
+"""Kernels at the start: closed forms, the published conditions to their printed digits, and the lines of the figure."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy.special import beta as beta_function
+
+from plkernel.analysis.conditions import CONDITIONS, initialisations
+from plkernel.analysis.exponentials import ExponentialSum, power_law
+from plkernel.analysis.figures import rendered
+from plkernel.analysis.gallery import Initialisation, Origin, Profile, families, initialisation, profile
+from plkernel.analysis.gallery_figure import drawn_lags, gallery_figure
+from plkernel.analysis.nodes import gain
+from plkernel.analysis.published import head_norm, hippo_normal_poles, quantiles, step_sizes, zero_order_hold
+
+LAGS = np.array([1.0, 2, 7, 50, 333, 2048])
+ENTRIES = {item.name: item for item in initialisations(1.15, 2048)}
+SHORTEST_STEP, LONGEST_STEP = 1e-3, 1e-1
+
+# R1, R* and log-log slope over t = 4..128 at max_lag 512, with the decimals they are known to.
+KNOWN = {
+    "1-none": ("-17.98", ".51", "-.24"),
+    "1-ema": ("-.85", ".985", "-.98"),
+    "1-lru": ("-8.49", ".79", "-.54"),
+    "2-none": ("-15.19", ".59", "-.32"),
+    "2-ema": (".32", ".9975", "-1.12"),
+    "2-lru": ("-5.69", ".87", "-.67"),
+    "3-none": ("-12.03", ".62", "-.39"),
+    "3-ema": (".71", ".93", "-1.24"),
+    "3-lru": ("-1.67", ".96", "-.80"),
+    "missing-none": ("-16.21", ".48", "-.28"),
+    "missing-ema": (".955", ".98", "-1.10"),
+    "missing-lru": ("-4.23", ".88", "-.67"),
+}
+# rms slope over t = 4..512 at max_lag 2048.
+KNOWN_RMS = {
+    "1-none": "-.18",
+    "1-ema": "-.98",
+    "1-lru": "-.52",
+    "2-none": "-.26",
+    "2-ema": "-1.13",
+    "2-lru": "-.65",
+    "3-none": "-.28",
+    "3-ema": "-1.23",
+    "3-lru": "-.77",
+}
+
+
+def agrees(value: float, text: str) -> bool:
+    return value == pytest.approx(float(text), abs=0.55 * 10 ** -len(text.split(".")[1]))
+
+
+def ratio(log_kernel: np.ndarray, closed_form: np.ndarray) -> float:
+    """The largest relative difference of two kernels that are 1 at their first lag."""
+    return float(np.abs(np.expm1(log_kernel - log_kernel[0] - np.log(closed_form / closed_form[0]))).max())
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_studied_conditions_have_the_known_kernels(name: str) -> None:
+    found = profile(ENTRIES[f"exp013-{name}"], 1.15, 512)
+    for value, text in zip((found.scores.r1, found.scores.r_star, found.slope), KNOWN[name], strict=True):
+        assert agrees(value, text), (value, text)
+
+
+@pytest.mark.parametrize("name", KNOWN_RMS)
+def test_studied_conditions_have_the_known_rms_slopes(name: str) -> None:
+    assert agrees(profile(ENTRIES[f"exp013-{name}"], 1.15, 2048).slope_rms, KNOWN_RMS[name])
+
+
+def test_every_condition_stands_under_every_gain() -> None:
+    names = {name for name in ENTRIES if name.startswith("exp013")}
+    assert names == {f"exp013-{condition}-{g}" for condition in CONDITIONS for g in ("none", "ema", "lru")}
+
+
+def test_a_wrong_exponent_fails() -> None:
+    """Condition 2 under EMA: R* .9975 against its own exponent, .71 at best against 0.5 and 2.5; ours miss by e**2."""
+    condition, ours = ENTRIES["exp013-2-ema"], ENTRIES["ours-ema"]
+    assert profile(condition, 1.15, 512).scores.r_star > 0.997
+    assert profile(ours, 1.15, 512).scores.e_log < 0.03
+    for wrong in (0.5, 2.5):
+        assert profile(condition, wrong, 512).scores.r_star < 0.72
+        assert profile(ours, wrong, 512).scores.e_log > 2
+
+
+@pytest.mark.parametrize("name", ["ours-none", "ours-lru", "ours-ema", "ours-uniform-ema"])
+def test_ours_carry_the_power_law(name: str) -> None:
+    found = profile(ENTRIES[name], 1.15, 2048)
+    assert found.slope == pytest.approx(-1.15, abs=0.0045)
+    assert found.scores.e_log < 0.03
+    assert found.memory == pytest.approx(0.01 ** (-1 / 1.15), rel=0.06)
+
+
+def test_ours_for_random_signs_carry_it_in_the_rms_kernel_only() -> None:
+    found = profile(ENTRIES["ours-rms-ema"], 1.15, 2048)
+    assert found.slope_rms == pytest.approx(-1.15, abs=4e-4)
+    assert abs(found.slope + 1.15) > 0.05
+
+
+def test_mamba_is_a_sum_of_exponential_integrands() -> None:
+    """dt log-uniform and gain dt: the coherent kernel is sum_n (exp(-n t dt_min) - exp(-n t dt_max)) / (n t)."""
+    t, n = LAGS[:, None], np.arange(1, 17)
+    coherent = ((np.exp(-n * t * SHORTEST_STEP) - np.exp(-n * t * LONGEST_STEP)) / (n * t)).sum(axis=1)
+    assert ratio(ENTRIES["mamba-1"].log_coherent(LAGS), coherent) < 1e-14
+    b = 2 * n * t
+    tail = [(1 + b * x) * np.exp(-b * x) / b**2 for x in (SHORTEST_STEP, LONGEST_STEP)]
+    assert ratio(ENTRIES["mamba-1"].log_rms(LAGS), np.sqrt((tail[0] - tail[1]).sum(axis=1))) < 1e-14
+
+
+def test_mamba_half_lives() -> None:
+    """Decay rates n dt reach from 0.001 to 1.6 per step, in Mamba-2 too."""
+    for name in ("mamba-1", "mamba-2"):
+        assert ENTRIES[name].half_lives == pytest.approx((np.log(2) / 1.6, np.log(2) / 0.001))
+        assert max(ENTRIES[name].rates) < 1.6
+        assert min(ENTRIES[name].rates) > 0.001
+
+
+def test_quantiles_are_expectations_over_draws() -> None:
+    """Mamba-2: both kernels against 400,000 drawn heads, within 1 %."""
+    rng = np.random.default_rng(0)
+    steps = np.exp(rng.uniform(np.log(SHORTEST_STEP), np.log(LONGEST_STEP), 400_000))
+    decays = steps * rng.uniform(1, 16, steps.size)
+    lags = np.array([1.0, 30, 300])
+    coherent, power = (np.array([np.mean(steps**p * np.exp(-p * decays * t)) for t in lags]) for p in (1, 2))
+    assert ratio(ENTRIES["mamba-2"].log_coherent(lags), coherent) < 1e-2
+    assert ratio(ENTRIES["mamba-2"].log_rms(lags), np.sqrt(power)) < 7e-3
+
+
+def test_mamba_as_another_implementation_draws_it() -> None:
+    """4,096 channels of mambapy: kernels within 5 %, sampling error included."""
+    torch = pytest.importorskip("torch")
+    peer = pytest.importorskip("mambapy.mamba", reason="mambapy is a peer of the benchmark")
+    torch.manual_seed(0)
+    layer = peer.MambaBlock(peer.MambaConfig(d_model=2048, n_layers=1))
+    steps = torch.nn.functional.softplus(layer.dt_proj.bias.double()).detach().numpy()[:, None]
+    poles = layer.A_log.double().exp().detach().numpy()
+    lags = np.array([1.0, 10, 100, 1000])
+    terms = np.array([steps * np.exp(-poles * steps * t) for t in lags])
+    mamba = ENTRIES["mamba-1"]
+    assert np.exp(mamba.log_coherent(lags)) == pytest.approx(terms.mean(axis=(1, 2)), rel=0.05)
+    assert np.exp(mamba.log_rms(lags)) == pytest.approx(np.sqrt((terms**2).mean(axis=(1, 2))), rel=0.05)
+
+
+def test_lru_on_the_disc_is_a_beta_function() -> None:
+    """|a|**2 uniform on (0, 1): coherent B(t/2 + 1, 3/2), so t**-1.5; rms 1 / sqrt((t+1)(t+2)), so 1/t."""
+    lru = ENTRIES["lru"]
+    assert ratio(lru.log_coherent(LAGS), beta_function(LAGS / 2 + 1, 1.5)) < 5e-4
+    assert ratio(lru.log_rms(LAGS), 1 / np.sqrt((LAGS + 1) * (LAGS + 2))) < 2e-13
+    assert lru.half_lives == (0.0, np.inf)
+
+
+def test_rg_lru_in_code_forgets_eight_times_faster_than_stated() -> None:
+    """The paper has a**c on 0.9..0.999, its code a itself, before both take it to the power c r, c = 8."""
+    stated, coded = (np.array(ENTRIES[f"rg-lru-{kind}"].half_lives) for kind in ("paper", "code"))
+    assert stated == pytest.approx(2 * np.log(0.5) / np.log([0.9, 0.999]))
+    assert stated / coded == pytest.approx([8, 8])
+
+
+@pytest.mark.slow
+def test_rg_lru_as_another_implementation_draws_it() -> None:
+    """16,384 channels of transformers' RecurrentGemma, gate at 1/2: the half-lives of the code's entry."""
+    torch = pytest.importorskip("torch")
+    peer = pytest.importorskip("transformers", reason="transformers is a peer of the benchmark")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "lru_width": 16384, "num_attention_heads": 1024}
+    config = peer.RecurrentGemmaConfig(num_hidden_layers=1, vocab_size=8, block_types=("recurrent",), **sizes)
+    model = peer.RecurrentGemmaModel(config)
+    parameter = next(value for name, value in model.named_parameters() if name.endswith("recurrent_param"))
+    half_lives = np.log(2) / (8 * 0.5 * torch.nn.functional.softplus(parameter.double()).detach().numpy())
+    shortest, longest = ENTRIES["rg-lru-code"].half_lives
+    assert shortest * (1 - 1e-3) < half_lives.min() < 1.01 * shortest
+    assert 0.5 * longest < half_lives.max() < longest * (1 + 1e-3)
+    squares = np.array([0.9**2, 0.999**2])
+    assert np.median(half_lives) == pytest.approx(np.log(0.5) / 2 / np.log(squares.mean()), rel=0.03)
+
+
+def test_retnet_half_lives() -> None:
+    gammas = 1 - 2.0 ** -np.arange(5, 13)
+    assert np.log(2) / np.array(ENTRIES["retnet"].rates) == pytest.approx(np.log(0.5) / np.log(gammas))
+    assert ENTRIES["retnet"].half_lives == pytest.approx((21.832, 2838.8), rel=2e-5)
+    assert ENTRIES["retnet-normed"].gains == pytest.approx(np.sqrt(1 - gammas**2))
+
+
+def test_mlstm_and_gla() -> None:
+    decays = np.exp(-np.array(ENTRIES["mlstm"].rates))
+    assert np.log(decays / (1 - decays)) == pytest.approx([3, 4, 5, 6])
+    assert ENTRIES["gla"].half_lives == pytest.approx((16, 16))
+
+
+def test_rwkv_layers() -> None:
+    """ln(-ln a) runs from -6 to -1 in every layer; halfway along it is -6 + 5 / 2**p, with p = 0.7 first, 2 last."""
+    for name, power in (("first", 0.7), ("middle", 0.7 + 1.3 * 12 / 23), ("last", 2.0)):
+        speeds = np.log(ENTRIES[f"rwkv-{name}"].rates)
+        assert (speeds[0], speeds[-1]) == pytest.approx((-6, -1))
+        assert (speeds[511] + speeds[512]) / 2 == pytest.approx(-6 + 5 / 2**power, abs=1e-5)
+
+
+def test_hgrn_layers() -> None:
+    """Lower bounds 0, 12/24 and 23/24, and the gate halfway between bound and 1; an average's gain, 1 - a."""
+    for name, bound in (("first", 0), ("middle", 12 / 24), ("last", 23 / 24)):
+        layer = ENTRIES[f"hgrn-{name}"]
+        decay = np.exp(-layer.rates[0])
+        assert decay == pytest.approx((1 + bound) / 2)
+        assert layer.gains[0] == pytest.approx(1 - decay)
+
+
+def test_poles_of_s5_are_those_of_the_hippo_matrix() -> None:
+    """HiPPO-LegS and its rank-one term, diagonalised as a general matrix: real parts -1/2, the same frequencies."""
+    n = np.arange(32)
+    outer = np.sqrt(np.outer(2 * n + 1, 2 * n + 1))
+    legs = -np.tril(outer, -1) - np.diag(n + 1.0)
+    values = np.linalg.eigvals(legs + outer / 2)
+    assert values.real == pytest.approx(-0.5, abs=1e-9)
+    assert np.sort(values.imag)[:16] == pytest.approx(np.sort(hippo_normal_poles(32).imag), rel=1e-9)
+
+
+def test_zero_order_hold_holds_the_input() -> None:
+    """x' = p x + u with u = 1 during a step: the state after it, by a thousand small steps, is the input gain."""
+    poles, steps = np.array([-0.5 + 3j, -4 + 0j]), np.array([0.01, 0.1])
+    rates, gains = zero_order_hold(poles, steps)
+    assert rates == pytest.approx(np.array([[0.005, 0.05], [0.04, 0.4]]))
+    fine = (np.arange(1000) + 0.5) / 1000
+    held = [[abs(np.mean(np.exp(p * h * fine)) * h) for h in steps] for p in poles]
+    assert gains == pytest.approx(np.array(held), rel=1e-6)
+
+
+def test_a_head_that_passed_its_norm_has_variance_one() -> None:
+    """Mean over the head of g**2 / (1 - a**2) is 1; heads of one decay have the LRU's gain."""
+    rates = np.array(ENTRIES["rwkv-middle"].rates)
+    variances = head_norm(rates, 64) ** 2 / (1 - np.exp(-2 * rates))
+    assert variances.reshape(-1, 64).mean(axis=1) == pytest.approx(1)
+    assert head_norm(rates, 1) == pytest.approx(gain(rates, "lru"))
+
+
+def test_nodes_integrate_what_they_stand_for() -> None:
+    levels, weights = quantiles(16)
+    assert [weights @ levels**power for power in range(4)] == pytest.approx([1, 1 / 2, 1 / 3, 1 / 4])
+    steps, weights = step_sizes()
+    assert weights @ steps == pytest.approx((LONGEST_STEP - SHORTEST_STEP) / np.log(LONGEST_STEP / SHORTEST_STEP))
+
+
+def test_kernels_equal_the_exponential_sum() -> None:
+    """Sums taken in blocks of lags are those of ExponentialSum, far below the smallest float too."""
+    lags = np.arange(1.0, 3000)
+    for name in ("rwkv-middle-normed", "hgrn-all", "hgrn-first"):
+        item = ENTRIES[name]
+        weights = np.multiply(item.shares, item.gains)
+        exact = ExponentialSum(item.rates, tuple(weights.tolist())).log_kernel(lags)
+        assert item.log_coherent(lags) == pytest.approx(exact, rel=1e-12)
+
+
+def test_effective_memory_of_an_exponential() -> None:
+    assert ENTRIES["gla"].memory() == pytest.approx(1 + 16 * np.log2(100))
+    assert ENTRIES["gla"].memory(left=0.5) == pytest.approx(17)
+
+
+def test_entries_are_deterministic_and_round_trip() -> None:
+    again = initialisations(1.15, 2048)
+    assert again == list(ENTRIES.values())
+    for item in again:
+        values = json.loads(json.dumps(item.to_dict()).replace("Infinity", "null"))
+        assert Initialisation.from_dict(values) == item
+    found = profile(ENTRIES["lru"], 1.15, 2048)
+    assert Profile.from_dict(json.loads(json.dumps(found.to_dict()).replace("Infinity", "null"))) == found
+
+
+def test_every_entry_says_where_it_comes_from() -> None:
+    assert len(ENTRIES) == len(initialisations(1.15, 2048))
+    for item in ENTRIES.values():
+        origin = item.origin
+        assert origin.paper.startswith(("arXiv 2", "EXP-013", "this package")), item.name
+        assert all((origin.formula, origin.gain, origin.assumed, origin.code)), item.name
+        assert sum(item.shares) == pytest.approx(1)
+        assert item.half_lives[0] <= np.log(2) / max(item.rates) * (1 + 1e-12)
+        assert item.half_lives[1] >= np.log(2) / min(item.rates) * (1 - 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("beta", "max_lag", "message"),
+    [
+        (0.0, 512, "beta must be"),
+        (1.0, 31, "max_lag must be at least 32"),
+        (200.0, 512, "falls by"),
+        (1e-9, 64, "falls"),
+    ],
+)
+def test_bad_targets_are_refused(beta: float, max_lag: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        profile(ENTRIES["gla"], beta, max_lag)
+
+
+@pytest.fixture(scope="module")
+def found() -> list[Profile]:
+    return [profile(item, 1.15, 512) for item in ENTRIES.values()]
+
+
+def test_figure_draws_the_kernels(found: list[Profile]) -> None:
+    """Every panel: the target first, then the rms and the coherent kernel of each member, 1 at lag 1."""
+    figure = gallery_figure(found, 1.15, 512)
+    lags = drawn_lags(512)
+    panels = {axes.get_title(loc="left"): axes for axes in figure.axes if axes.lines}
+    assert list(panels) == list(families(found))
+    for family, members in families(found).items():
+        lines = [line.get_xydata().T for line in panels[family].lines]
+        expected = [power_law(lags, 1.15)]
+        for member in members:
+            item = member.initialisation
+            expected += [np.exp(log - log[0]) for log in (item.log_rms(lags), item.log_coherent(lags))]
+        assert len(lines) == len(expected)
+        for (x, y), values in zip(lines, expected, strict=True):
+            assert x == pytest.approx(lags)
+            assert y == pytest.approx(values)
+        labels = [text.get_text() for text in panels[family].get_legend().get_texts()]
+        assert [label.split(",")[0].split(" ")[0] for label in labels] == [m.initialisation.name for m in members]
+
+
+def test_figure_is_the_same_every_time(found: list[Profile]) -> None:
+    one = [item for item in found if item.initialisation.family in ("Mamba", "LRU")]
+    assert rendered(gallery_figure(one, 1.15, 512)) == rendered(gallery_figure(one, 1.15, 512))
+
+
+def test_a_family_may_have_more_members_than_colours() -> None:
+    origin = Origin("a", "1", "-", "arXiv 2", "-")
+    many = [profile(initialisation(f"many-{i}", "many", origin, [0.1, 0.2 + i]), 1.0, 64) for i in range(9)]
+    assert len(gallery_figure(many, 1.0, 64).axes[0].lines) == 1 + 2 * 9

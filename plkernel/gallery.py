@@ -21,6 +21,9 @@ from plkernel.tables import text_table
 MAX_LAG = 65536
 
 
+CHANNELS = ("rates", "gains", "shares")
+
+
 def gallery(
     beta: float = 1.15,
     max_lag: int = 2048,
@@ -40,7 +43,7 @@ def gallery(
         beta: Exponent of the power law, t**-beta.
         max_lag: Kernels are drawn and scored on t = 1..max_lag, in steps of the layer.
         only: Names from the table, or how they begin (mamba, rwkv, exp013); tells more about each. All when left out.
-        out: Folder for gallery.json and the figure gallery.pdf, gallery.png, gallery.svg.
+        out: Folder for gallery.json, channels.json and the figure gallery.pdf, gallery.png, gallery.svg.
         figure: Draw the figure.
     """
     check_target(beta, max_lag)
@@ -51,7 +54,8 @@ def gallery(
     if only:
         print("\n" + "\n\n".join(map(describe, found)), flush=True)
     save_json(out / "gallery.json", report(found, beta, max_lag))
-    print(f"\nwritten: {out / 'gallery.json'}", flush=True)
+    save_json(out / "channels.json", channels(found))
+    print(f"\nwritten: {out / 'gallery.json'}, channels.json", flush=True)
     if figure:
         from plkernel.analysis.figures import rendered
         from plkernel.analysis.gallery_figure import gallery_figure
@@ -126,14 +130,19 @@ def describe(item: Profile) -> str:
 
 
 def report(found: Sequence[Profile], beta: float, max_lag: int) -> dict[str, Any]:
-    """What gallery.json holds: settings, and every profile with its nodes (`Profile.from_dict` reads one)."""
-    return {
-        "plkernel": __version__,
-        "beta": beta,
-        "max_lag": max_lag,
-        "slope_lags": list(slope_lags(max_lag)),
-        "entries": [item.to_dict() for item in found],
-    }
+    """What gallery.json holds: settings, and every profile without its channels."""
+    entries = [item.to_dict() for item in found]
+    for entry in entries:
+        for name in CHANNELS:
+            del entry["initialisation"][name]
+    settings = {"plkernel": __version__, "beta": beta, "max_lag": max_lag, "slope_lags": list(slope_lags(max_lag))}
+    return {**settings, "entries": entries}
+
+
+def channels(found: Sequence[Profile]) -> dict[str, Any]:
+    """What channels.json holds, by name: rates per step, gains and shares of all channels."""
+    starts = {item.initialisation.name: item.initialisation.to_dict() for item in found}
+    return {name: {field: start[field] for field in CHANNELS} for name, start in starts.items()}
 
 
 if __name__ == "__main__":

@@ -37,7 +37,11 @@ def test_json_reads_back(tmp_path: Path) -> None:
     gallery(beta=1.0, max_lag=256, only=("lru", "mamba"), out=tmp_path, figure=False)
     values = json.loads((tmp_path / "gallery.json").read_text())
     assert (values["beta"], values["max_lag"], values["slope_lags"]) == (1.0, 256, [4.0, 64.0])
-    found = [Profile.from_dict(entry) for entry in values["entries"]]
+    channels = json.loads((tmp_path / "channels.json").read_text())
+    starts = [entry["initialisation"] for entry in values["entries"]]
+    whole = [{**start, **channels[start["name"]]} for start in starts]
+    pairs = zip(values["entries"], whole, strict=True)
+    found = [Profile.from_dict({**entry, "initialisation": start}) for entry, start in pairs]
     chosen = [item for item in initialisations(1.0, 256) if item.name in ("lru", "mamba-1", "mamba-2")]
     assert sorted(item.initialisation.name for item in found) == ["lru", "mamba-1", "mamba-2"]
     assert found == [profile(item, 1.0, 256) for item in chosen]

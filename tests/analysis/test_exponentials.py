@@ -3,8 +3,18 @@
 import numpy as np
 import pytest
 
-from plkernel.analysis.exponentials import ExponentialSum, fit_nnls, integer_lags, power_law, score
+from plkernel.analysis.exponentials import (
+    ExponentialSum,
+    closed_form_error,
+    fit_nnls,
+    integer_lags,
+    nonnegative,
+    power_law,
+    score,
+    terms_for,
+)
 from plkernel.analysis.nodes import log_spaced, rates_from_half_lives
+from plkernel.analysis.targets import array_target, power_law_target
 
 BETA, MAX_LAG = 1.15, 512
 LAGS = integer_lags(MAX_LAG)
@@ -90,3 +100,48 @@ def test_json_round_trip(published: ExponentialSum) -> None:
 def test_a_problem_too_large_for_memory_is_refused() -> None:
     with pytest.raises(ValueError, match="max_lag 1000000 times 256 nodes"):
         fit_nnls(rates_from_half_lives(log_spaced(256, 1, 2048)), BETA, 1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("max_lag", "terms", "least"),
+    [(512, 6, 4.861e-3), (2048, 10, 2.595e-4), (65536, 8, 2.014e-2), (1e6, 16, 4.885e-4)],
+)
+def test_closed_form_is_a_safe_estimate_of_the_least_error(max_lag: float, terms: int, least: float) -> None:
+    assert 0.74 < least / closed_form_error(BETA, max_lag, terms) < 0.92
+
+
+@pytest.mark.parametrize("tolerance", [0.5, 1e-2, 1e-3, 1e-6])
+def test_terms_for_a_tolerance_are_the_fewest(tolerance: float) -> None:
+    terms = terms_for(BETA, 2048, tolerance)
+    assert closed_form_error(BETA, 2048, terms) <= tolerance
+    assert terms == 1 or closed_form_error(BETA, 2048, terms - 1) > tolerance
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((1.15, 512, 1e-12), "tolerance must be from 1e-09, what float64 can tell, to below 1, got 1e-12"),
+        ((1.15, 512, 1.0), "tolerance must be from 1e-09"),
+        ((1.15, 512, float("nan")), "tolerance must be from 1e-09"),
+        ((-1.0, 512, 1e-3), "beta must be positive and finite, got -1"),
+        ((1.15, 1.0, 1e-3), "max_lag must be finite and above 1, got 1"),
+    ],
+)
+def test_terms_for_refuses_what_it_cannot_answer(arguments: tuple[float, float, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        terms_for(*arguments)
+
+
+def test_largest_relative_error_is_that_of_the_scores_on_the_targets_lags(published: ExponentialSum) -> None:
+    scores = score(published.log_kernel(LAGS), TARGET, LAGS)
+    assert published.largest_relative_error(array_target(TARGET)) == pytest.approx(scores.max_relative_error, rel=1e-9)
+    between = published.largest_relative_error(power_law_target(BETA, MAX_LAG))
+    assert scores.max_relative_error < between < 1.02 * scores.max_relative_error
+
+
+def test_rows_of_a_linear_fit_count_by_their_scale() -> None:
+    """Two rows that no single term can meet: the fit meets the one that counts."""
+    values = np.array([1.0, 1.0])
+    first = nonnegative([1.0], [1.0, 2.0], values, [1e3, 1.0])
+    assert first.kernel([1.0])[0] == pytest.approx(1.0, abs=1e-5)
+    assert nonnegative([1.0], [1.0, 2.0], values, [1.0, 1e3]).kernel([2.0])[0] == pytest.approx(1.0, abs=1e-5)

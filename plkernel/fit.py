@@ -1,168 +1,132 @@
 """python -m plkernel.fit: a power law, the exponentials that carry it, and the decays and weights that follow."""
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from plkernel import __version__, cli
-from plkernel.analysis.exponentials import (
-    ExponentialSum,
-    Floats,
-    Scores,
-    check_design,
-    fit_nnls,
-    integer_lags,
-    power_law,
-    score,
-)
-from plkernel.analysis.nodes import (
-    Gain,
-    Nodes,
-    check_beta,
-    check_half_lives,
-    log_spaced,
-    place,
-    rates_from_half_lives,
+from plkernel.analysis.exponential_fits import Method
+from plkernel.analysis.exponentials import Scores, check_design, closed_form_error, terms_for
+from plkernel.analysis.node_set import Aim, Lag, Summation, Target
+from plkernel.analysis.nodes import Gain, Placement, check_half_lives, log_spaced
+from plkernel.fitting import (
+    CHANNEL_HALF_LIVES,
+    Channels,
+    FitResult,
+    Weighting,
+    fit_exponentials,
+    place_channels,
+    spread_of,
+    weightings,
 )
 from plkernel.storage import atomic_write, save_json
 from plkernel.tables import text_table
 
-Method = Literal["nnls"]
 PUBLISHED_BETA = 1.15
-GAINS: tuple[Gain, ...] = ("none", "ema", "lru")
-CHANNEL_HALF_LIVES = (1.0, 2000.0)
+BY_GRID: tuple[Method, ...] = ("nnls", "nnls-relative")
 # The least value a kernel may reach on the lags asked for: below it, float64 loses relative accuracy.
 SMALLEST_TARGET = 1e-300
 # The least fall of ln(target) over the lags that can be told from none.
 FLATTEST_TARGET = 1e-6
 
 
-@dataclass(frozen=True)
-class FitResult:
-    """What one fit found: `optimal` against `uniform` weights on the same decays, both scored on t = 1..max_lag."""
-
-    beta: float
-    max_lag: int
-    optimal: ExponentialSum
-    uniform: ExponentialSum
-    optimal_scores: Scores
-    uniform_scores: Scores
-
-    @property
-    def active(self) -> ExponentialSum:
-        """The terms that carry more than 1e-8 of the largest weight."""
-        return self.optimal.active()
-
-    @property
-    def fastest_share(self) -> float:
-        """The share of the total weight on the shortest half-life, in [0, 1]."""
-        return self.optimal.weights[0] / sum(self.optimal.weights)
-
-    @property
-    def uniform_excess(self) -> float:
-        """Uniform kernel over true kernel at t = max_lag, both 1 at t = 1."""
-        first, last = self.uniform.kernel([1, self.max_lag])
-        return float(last / first * self.max_lag**self.beta)
-
-
-def fit_exponentials(beta: float, max_lag: int, half_lives: Floats) -> FitResult:
-    """Fit t**-beta on t = 1..max_lag by non-negative weights on `half_lives`; compare with uniform weights."""
-    rates = rates_from_half_lives(half_lives)
-    lags = integer_lags(max_lag)
-    target = power_law(lags, beta)
-    optimal = fit_nnls(rates, beta, max_lag)
-    uniform = ExponentialSum(tuple(rates.tolist()), (1.0,) * rates.size)
-    scores = [score(k.log_kernel(lags), target, lags) for k in (optimal, uniform)]
-    return FitResult(beta, max_lag, optimal, uniform, *scores)
-
-
-@dataclass(frozen=True)
-class Weighting:
-    """One way to weight log-spaced channels, the input gain it belongs to, and its scores under the gain in use."""
-
-    formula: str
-    belongs_to: str
-    nodes: Nodes
-    scores: Scores
-
-    @property
-    def projection_range(self) -> float:
-        """Largest over smallest multiplier."""
-        return max(self.nodes.projection) / min(self.nodes.projection)
-
-
-def weightings(beta: float, max_lag: int, channels: int, gain: Gain) -> list[Weighting]:
-    """Uniform, published and gain-corrected projection weights of log-spaced channels, scored under `gain`."""
-    shortest, longest = CHANNEL_HALF_LIVES
-    lags = integer_lags(max_lag)
-    target = power_law(lags, beta)
-
-    def entry(formula: str, belongs_to: str, weights_of: Nodes) -> Weighting:
-        nodes = Nodes(weights_of.rates, weights_of.projection, gain)
-        return Weighting(formula, belongs_to, nodes, score(nodes.kernel().log_kernel(lags), target, lags))
-
-    def nodes(projection: Any, assumed: Gain) -> Nodes:
-        return place(channels, projection=projection, gain_name=assumed, beta=beta, shortest=shortest, longest=longest)
-
-    corrected = {"none": "lambda**beta", "ema": "lambda**beta/(1-a)", "lru": "lambda**beta/sqrt(1-a^2)"}
-    return [
-        entry("1 (uniform)", "-", nodes("uniform", gain)),
-        entry("lambda**(beta-1) (published)", "ema", nodes("published", gain)),
-        *(entry(corrected[name], name, nodes("gain-corrected", name)) for name in GAINS),
-    ]
-
-
 def fit(
     beta: float | None = None,
     corpus: str | None = None,
+    target: Target = "information",
+    kernel: Summation = "coherent",
+    lag: Lag = "state",
     max_lag: int = 512,
-    nodes: int = 256,
+    method: Method | None = None,
+    terms: int | None = None,
+    tolerance: float | None = None,
+    grid: int = 256,
     min_half_life: float = 1.0,
     max_half_life: float = 2048.0,
-    method: Method = "nnls",
     gain: Gain = "none",
+    nodes: Placement = "log-spaced",
+    channels: int = 256,
+    tempering: float = 0.5,
+    loss: float = 0.05,
     out: Path = Path("runs/out/fit"),
     figure: bool = True,
 ) -> None:
-    """Fit t**-beta by a non-negative sum of exponentials; print the table, write fit.json and the figure.
+    """Fit t**-beta by a non-negative sum of exponentials, place channels that carry it; table, fit.json and figure.
 
-    The defaults reproduce the published analysis. Half-lives and lags are in steps of the layer (bytes when there
-    are no patches). R0 is log-log R² as fitted, R1 with both kernels 1 at t = 1, R* after the best common scale,
-    Elog half the range of ln(kernel / t**-beta).
+    The defaults reproduce the published analysis. Half-lives and lags are in bytes, which are the steps of a layer
+    without patches. R0 is log-log R² as fitted, R1 with both kernels 1 at t = 1, R* after the best common scale, Elog
+    half the range of ln(kernel / t**-beta). An arm of a training spec loads the channels: node_file = "OUT/fit.json".
 
     Args:
-        beta: Exponent of the target, t**-beta; 1.15, the published one, unless a corpus is named.
+        beta: Exponent of the mutual information; 1.15, the published one, unless a corpus is named.
         corpus: Measure beta on this corpus instead, as plkernel.measure does, on lags 1..500.
+        target: information: the kernel is t**-beta; correlation: t**-(beta/2), as information is quadratic in it.
+        kernel: coherent: the plain sum over channels; rms: for random signs of B and C, as at initialisation.
+        lag: state: lag t is seen as a**t; distance: as a**(t-1), which is what a prediction sees.
         max_lag: The target is fitted and scored on t = 1..max_lag.
-        nodes: How many half-lives, log-spaced, the fit may use; also the number of channels weighted.
-        min_half_life: Shortest half-life of the fit, in steps.
-        max_half_life: Longest half-life of the fit, in steps.
-        method: nnls: non-negative least squares on the linear scale (the published method).
+        method: nnls: the published fit, linear, weights on a grid of half-lives; nnls-relative: relative errors;
+            minimax: K terms with the least largest relative error; least-squares, quadrature, trapezoid. Left out,
+            minimax with --terms or --tolerance, nnls otherwise.
+        terms: K, how many exponentials.
+        tolerance: Largest relative error instead of K, which then comes from the closed form.
+        grid: nnls and nnls-relative: how many half-lives, log-spaced, the fit may use.
+        min_half_life: Shortest half-life of the grid.
+        max_half_life: Longest half-life of the grid.
         gain: What the recurrence multiplies its input by: none 1, ema 1-a, lru sqrt(1-a^2).
+        nodes: Channels: log-spaced or concentrated (published), gain-corrected; quantile: at the quantiles of the
+            law's own measure; terms: shared out among the exponentials of the fit.
+        channels: How many, the width of the model.
+        tempering: quantile and terms: 1 puts the law into the density of channels, 0 into the projection.
+        loss: quantile: share of the kernel lost beyond either end.
         out: Folder for fit.json and the figure fit.pdf, fit.png, fit.svg.
         figure: Draw the figure.
     """
     measured = _measured(beta, corpus)
     if measured:
         beta = float(measured["law"]["beta"])
-    beta = PUBLISHED_BETA if beta is None else beta
-    _check(beta, max_lag, nodes, min_half_life, max_half_life)
-    result = fit_exponentials(beta, max_lag, log_spaced(nodes, min_half_life, max_half_life))
-    table = weightings(beta, max_lag, nodes, gain)
-    print(render(result, table, gain), flush=True)
-    save_json(out / "fit.json", {**report(result, table, method, gain), "measured": measured})
+    aim = Aim(PUBLISHED_BETA if beta is None else beta, target, kernel, lag)
+    method, terms = _choose(method, terms, tolerance, aim, max_lag)
+    _check(aim, max_lag, channels, grid, min_half_life, max_half_life)
+    half_lives = log_spaced(grid, min_half_life, max_half_life) if method in BY_GRID else None
+    result = fit_exponentials(aim.power * aim.exponent, max_lag, method, terms, half_lives)
+    table = weightings(aim.beta, max_lag, channels, gain)
+    placed = place_channels(
+        channels, nodes, aim, gain, max_lag, tempering=tempering, loss=loss, terms=result.optimal.active()
+    )
+    print(render(result, table, placed), flush=True)
+    save_json(out / "fit.json", {**report(result, table, placed), "measured": measured})
     print(f"\nwritten: {out / 'fit.json'}", flush=True)
     if figure:
         from plkernel.analysis.figures import rendered
         from plkernel.analysis.fit_figure import fit_figure
 
-        drawing = fit_figure(result.optimal, {w.formula: w.nodes for w in table}, beta, max_lag, gain)
+        shown = {weighting.formula: weighting.nodes for weighting in table}
+        drawing = fit_figure(result.optimal, shown, result.exponent, max_lag, gain)
         for kind, content in rendered(drawing).items():
             atomic_write(out / f"fit.{kind}", content)
         print(f"figure:  {out / 'fit.pdf'}, .png, .svg")
+
+
+def _choose(
+    method: Method | None, terms: int | None, tolerance: float | None, aim: Aim, max_lag: int
+) -> tuple[Method, int | None]:
+    """The method and the number of its terms, from what was given of three options."""
+    if terms is not None and tolerance is not None:
+        raise ValueError(f"terms {terms} and tolerance {tolerance:g}: give one of the two")
+    if method is None:
+        method = "nnls" if terms is None and tolerance is None else "minimax"
+    if method in BY_GRID:
+        if terms is not None or tolerance is not None:
+            raise ValueError(f"method {method!r} chooses its terms from the grid: leave out terms and tolerance")
+        return method, None
+    if tolerance is not None:
+        terms = terms_for(aim.power * aim.exponent, max_lag, tolerance)
+    if terms is None:
+        raise ValueError(f"method {method!r} needs --terms or --tolerance")
+    return method, terms
 
 
 def _measured(beta: float | None, corpus: str | None) -> dict[str, Any] | None:
@@ -187,23 +151,24 @@ def _measured(beta: float | None, corpus: str | None) -> dict[str, Any] | None:
     return {"corpus": loaded.to_dict(), "law": law.to_dict(), "verdict": found.verdict.sentence}
 
 
-def render(result: FitResult, table: list[Weighting], gain: Gain) -> str:
-    """The two tables that `fit` prints."""
+def render(result: FitResult, table: list[Weighting], placed: Channels) -> str:
+    """The tables that `fit` prints."""
     optimal, uniform, active = result.optimal_scores, result.uniform_scores, result.active
-    half_lives = ", ".join(f"{value:.1f}" for value in active.half_lives())
+    half_lives = ", ".join(f"{value:.1f}" if value >= 1 else f"{value:.2g}" for value in active.half_lives())
     available = len(result.optimal.rates)
     longest = result.optimal.half_lives()[-1]
     figures = [
         ["active nodes (weight > 1e-8 of the largest)", f"{len(active.rates)} of {available}"],
         ["their half-lives, steps", half_lives],
-        [f"share of weight on half-life {result.optimal.half_lives()[0]:g}", f"{result.fastest_share:.2%}"],
+        [f"share of weight on half-life {result.optimal.half_lives()[0]:.3g}", f"{result.fastest_share:.2%}"],
         ["optimal weights: R0 (as fitted)", f"{optimal.r0:.4f}"],
         ["optimal weights: R1 / R* / Elog", _scores(optimal)],
         ["optimal weights: linear R²", f"{optimal.r_linear:.4f}"],
         [
             "largest relative error",
-            f"{optimal.max_relative_error:.1%} at t = {optimal.worst_lag:.0f}",
+            f"{_percent(optimal.max_relative_error)} at t = {optimal.worst_lag:.0f}",
         ],
+        *_closed_form(result),
         ["uniform weights: R1 / R* / Elog", _scores(uniform)],
         [f"uniform over true kernel at t = {result.max_lag}", f"{result.uniform_excess:.1f}x"],
         [
@@ -211,24 +176,48 @@ def render(result: FitResult, table: list[Weighting], gain: Gain) -> str:
             f"{table[1].projection_range:.2f}",
         ],
     ]
-    title = f"t**-{result.beta:g} on t = 1..{result.max_lag}: {available} half-lives up to {longest:g}"
+    gain = placed.nodes.gain
+    law = f"t**-{result.exponent:g} on t = 1..{result.max_lag}"
+    title = f"{law} by {result.method}: {available} half-lives up to {longest:.4g}"
     heading = (
         f"Projection weights of {len(table[0].nodes.rates)} log-spaced channels "
         f"under input gain '{gain}' (a weighting is right under the gain it belongs to)"
     )
     rows = [[w.formula, w.belongs_to, f"{w.projection_range:.4g}", *_scores(w.scores).split(" / ")] for w in table]
     weights = text_table(["weight", "belongs to gain", "range", "R1", "R*", "Elog"], rows)
-    return "\n".join([text_table([title, "value"], figures), "", heading, weights])
+    return "\n".join([text_table([title, "value"], figures), "", heading, weights, "", _channels(placed)])
 
 
-def report(result: FitResult, table: list[Weighting], method: Method, gain: Gain) -> dict[str, Any]:
-    """Everything `fit` found, as JSON."""
+def _closed_form(result: FitResult) -> list[list[str]]:
+    """What the best K terms can reach, where K was asked for."""
+    if result.method in BY_GRID:
+        return []
+    count = len(result.optimal.rates)
+    bound = closed_form_error(result.exponent, result.max_lag, count)
+    return [[f"closed form for the best {count} terms", f"about {_percent(bound)}"]]
+
+
+def _channels(placed: Channels) -> str:
+    """One line on the node set that training loads."""
+    nodes, aim = placed.nodes, placed.aim
+    shortest, longest = spread_of(nodes)
+    spread = max(nodes.projection) / min(nodes.projection)
+    return (
+        f"Channels written: {len(nodes.rates)} {placed.placement}, gain '{nodes.gain}', {aim.kernel} kernel "
+        f"t**-{aim.exponent:g} seen by {aim.lag}: half-lives {shortest:.3g} to {longest:.4g}, projection range "
+        f"{spread:.4g}, R1 / R* / Elog {_scores(placed.scores)}"
+    )
+
+
+def report(result: FitResult, table: list[Weighting], placed: Channels) -> dict[str, Any]:
+    """Everything `fit` found, as JSON; `nodes` is what a training spec loads."""
     return {
         "plkernel": __version__,
-        "beta": result.beta,
+        "beta": placed.aim.beta,
+        "exponent": result.exponent,
         "max_lag": result.max_lag,
-        "method": method,
-        "gain": gain,
+        "method": result.method,
+        "gain": placed.nodes.gain,
         "active_nodes": len(result.active.rates),
         "active_half_lives": result.active.half_lives().tolist(),
         "fastest_share": result.fastest_share,
@@ -245,30 +234,40 @@ def report(result: FitResult, table: list[Weighting], method: Method, gain: Gain
             }
             for w in table
         ],
+        "nodes": placed.nodes.to_dict(),
+        "nodes_aim": {**placed.to_dict(), "scores": asdict(placed.scores)},
     }
 
 
 def _scores(scores: Scores) -> str:
-    return f"{_r2(scores.r1)} / {_r2(scores.r_star)} / {scores.e_log:.3f}"
+    return f"{_r2(scores.r1)} / {_r2(scores.r_star)} / {scores.e_log:.3g}"
 
 
 def _r2(value: float) -> str:
     return f"{value:.4f}" if abs(value) < 1 else f"{value:.2f}"
 
 
-def _check(beta: float, max_lag: int, nodes: int, min_half_life: float, max_half_life: float) -> None:
-    check_beta(beta)
+def _percent(value: float) -> str:
+    return f"{value:.1%}" if value >= 1e-3 else f"{value:.2e}"
+
+
+def _check(aim: Aim, max_lag: int, channels: int, grid: int, min_half_life: float, max_half_life: float) -> None:
     check_half_lives(min_half_life, max_half_life)
-    if nodes < 2:
-        raise ValueError(f"nodes must be at least 2, got {nodes}")
+    if channels < 2:
+        raise ValueError(f"channels must be at least 2, got {channels}")
+    if grid < 2:
+        raise ValueError(f"grid must be at least 2, got {grid}")
     if max_lag < 3:
         raise ValueError(f"max_lag must be at least 3, got {max_lag}")
-    check_design(max_lag, nodes)  # before any node is placed
-    if beta * np.log(max_lag) < FLATTEST_TARGET:
-        raise ValueError(f"beta {beta:g} leaves t**-beta flat up to max_lag {max_lag}: use a larger beta or max_lag")
-    if beta * np.log(max_lag) > -np.log(SMALLEST_TARGET):
+    check_design(max_lag, max(grid, channels))  # before any node is placed
+    fall = aim.power * aim.exponent * np.log(max_lag)
+    if fall < FLATTEST_TARGET:
         raise ValueError(
-            f"beta {beta:g} makes max_lag**-beta smaller than {SMALLEST_TARGET:g} at max_lag {max_lag}: "
+            f"beta {aim.beta:g} leaves t**-beta flat up to max_lag {max_lag}: use a larger beta or max_lag"
+        )
+    if fall > -np.log(SMALLEST_TARGET):
+        raise ValueError(
+            f"beta {aim.beta:g} makes max_lag**-beta smaller than {SMALLEST_TARGET:g} at max_lag {max_lag}: "
             "use a smaller beta or max_lag"
         )
 

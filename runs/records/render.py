@@ -3,9 +3,10 @@
     python runs/records/render.py           rewrite the marked parts of README.md
     python runs/records/render.py --check   exit 1 when README.md says something else
 
-fit/fit.json is written by `python -m plkernel.fit --beta 1.15 --out runs/records/fit`; quick/table.json and rows.jsonl
+fit/fit.json is written by `python -m plkernel.fit --beta 1.15 --out runs/records/fit`, gallery/* by `python -m
+plkernel.gallery`, minimax/table.json by `python runs/minimax_table.py`; quick/table.json and rows.jsonl
 are the report of `make demo`; bench/*.json are written by `make bench`; measure/* by `python runs/mutual_information.py
-all`. All but the first name their commit and hardware.
+all`. All but the first two name their commit and hardware.
 """
 
 import json
@@ -181,6 +182,54 @@ def trust() -> str:
     )
 
 
+def gallery() -> str:
+    """What some published initialisations start with."""
+    record = load("gallery/gallery.json")
+    chosen = [entry for entry in record["entries"] if entry["initialisation"]["name"] in SHOWN_STARTS]
+    first, last = record["slope_lags"]
+
+    def line(entry: dict[str, Any]) -> list[str]:
+        start = entry["initialisation"]
+        shortest, longest = start["half_lives"]
+        half_lives = f"{shortest:.3g} to {longest:.4g}" if longest is not None else "all"
+        figures = [f"{entry['slope']:.2f}", f"{entry['slope_rms']:.2f}", f"{entry['scores']['e_log']:.2f}"]
+        return [start["name"], half_lives, *figures, start["origin"]["paper"]]
+
+    header = ["initialisation", "half-lives, steps", f"slope, lags {first:g}..{last:g}", "rms slope", "Elog", "source"]
+    note = f"Against t^-{record['beta']:g} on t = 1..{record['max_lag']}: {len(record['entries'])} kernels in all."
+    return f"{markdown(header, [line(entry) for entry in chosen])}\n\n{note}"
+
+
+SHOWN_STARTS = (
+    "s4d-real",
+    "s4d-lin",
+    "mamba-1",
+    "mamba-2",
+    "lru",
+    "rg-lru-paper",
+    "retnet",
+    "rwkv-first",
+    "rwkv-last",
+    "exp013-1-none",
+    "exp013-2-none",
+    "exp013-2-ema",
+    "ours-none",
+    "ours-ema",
+)
+
+
+def minimax() -> str:
+    """The least largest relative error of K terms."""
+    record = load("minimax/table.json")
+    rows = [row for row in record["rows"] if row["beta"] == 1.15]
+    lags, terms = (512, 2048, 65536, 1_000_000), (4, 6, 8, 10, 12, 16)
+    found = {(row["max_lag"], row["terms"]): row for row in rows}
+    lines = [[f"{lag:,}", *(f"{found[lag, count]['error']:.1e}" for count in terms)] for lag in lags]
+    times = ", ".join(f"{found[512, count]['milliseconds']:.0f} ms at K = {count}" for count in (6, 10))
+    table = markdown(["t^-1.15 on 1..T", *(f"K = {count}" for count in terms)], lines)
+    return f"{table}\n\nFound in {times}. {source(record['environment'])}"
+
+
 def counts() -> str:
     """Counting pairs against other people's software."""
     record = load("bench/mi.json")
@@ -201,6 +250,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "stability": stability,
     "trust": trust,
     "counts": counts,
+    "gallery": gallery,
+    "minimax": minimax,
 }
 
 

@@ -183,8 +183,8 @@ def _run(kernel: Any, shape: torch.Size, *tensors: Tensor) -> None:
         part(0, units)
         return
     cuts = [units * i // threads for i in range(threads + 1)]
-    pool = _pool(threads)
-    jobs = [pool.submit(part, first, stop) for first, stop in pairwise(cuts[1:])]
+    workers = pool(threads)
+    jobs = [workers.submit(part, first, stop) for first, stop in pairwise(cuts[1:])]
     part(cuts[0], cuts[1])
     for job in jobs:
         job.result()
@@ -201,7 +201,7 @@ if hasattr(os, "register_at_fork"):  # systems that fork
     os.register_at_fork(after_in_child=_pools.clear)
 
 
-def _pool(threads: int) -> ThreadPoolExecutor:
+def pool(threads: int) -> ThreadPoolExecutor:
     """One pool per number of threads; a forked process starts its own."""
     if threads not in _pools:
         _pools[threads] = ThreadPoolExecutor(threads - 1, thread_name_prefix="scan")

@@ -1,0 +1,159 @@
+"""WKV as a torch operator: checks, choice of backend, registration for autograd and torch.compile."""
+
+import importlib
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from plkernel.kernels.wkv import reference
+
+BACKENDS = ("reference", "cpu")
+HALF_TYPES = (torch.bfloat16, torch.float16)
+WIDE_TYPES = (torch.float32, torch.float64)
+
+
+@torch.library.custom_op("plkernel::wkv", mutates_args=())
+def _wkv(
+    r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, u: Tensor, state: Tensor, backend: str
+) -> tuple[Tensor, Tensor]:
+    _check_sign(log_decay)
+    return _module(backend).forward(*(x.contiguous() for x in (r, k, v, log_decay, u, state)))
+
+
+@_wkv.register_fake
+def _(
+    r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, u: Tensor, state: Tensor, backend: str
+) -> tuple[Tensor, Tensor]:
+    return v.new_empty(v.shape), state.new_empty(state.shape)
+
+
+@torch.library.custom_op("plkernel::wkv_backward", mutates_args=())
+def _wkv_backward(
+    r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, u: Tensor, state: Tensor,
+    grad_out: Tensor, grad_last: Tensor, backend: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    inputs = (r, k, v, log_decay, u, state, grad_out, grad_last)
+    return _module(backend).backward(*(x.contiguous() for x in inputs))
+
+
+@_wkv_backward.register_fake
+def _(
+    r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, u: Tensor, state: Tensor,
+    grad_out: Tensor, grad_last: Tensor, backend: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    r, k, v, log_decay, u, state = (x.new_empty(x.shape) for x in (r, k, v, log_decay, u, state))
+    return r, k, v, log_decay, u, state
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, ctx.backend = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _autograd(ctx: Any, grad_out: Tensor, grad_last: Tensor) -> tuple[Tensor | None, ...]:
+    return *_wkv_backward(*ctx.saved_tensors, grad_out, grad_last, ctx.backend), None
+
+
+_wkv.register_autograd(_autograd, setup_context=_setup_context)
+
+
+def wkv(
+    r: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_decay: Tensor,
+    u: Tensor,
+    state: Tensor | None = None,
+    *,
+    backend: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """o_t = r_t (S_{t-1} + diag(u) k_t^T v_t), S_t = diag(w_t) S_{t-1} + k_t^T v_t, S_0 = state: every o_t and S_T.
+
+    Gradients flow through every input from both results. The carry is float64.
+
+    Args:
+        r: receptance (B,T,H,K) in float32, float64, bfloat16 or float16; any T, also 0. Any strides.
+        k: key (B,T,H,K) in the dtype of r.
+        v: value (B,T,H,V) in the dtype of r; V need not be K.
+        log_decay: ln w, from -inf to 0: (B,T,H,K) one for each step (Finch), or (H,K) fixed (Eagle). float32, float64
+            or the dtype of r; half types hold a weak decay badly.
+        u: weight of the present step (H,K), in a dtype that log_decay may have.
+        state: S_0 (B,H,K,V), zero when left out. Kept in float32 (float64 when r is float64).
+        backend: "reference" (a loop in float64) or "cpu"; None takes the one for the device of r.
+
+    Returns:
+        out (B,T,H,V) in the dtype of r, and S_T (B,H,K,V) in float32 (float64 when r is float64).
+
+    Raises:
+        ValueError: shapes, dtypes or devices that do not fit, a log_decay above 0 (not looked for on a GPU, where
+            looking would wait for it), or a backend that does not work here.
+
+    Source: arXiv 2404.05892, section 4, equations 6, 8 and 9.
+    """
+    _check(r, k, v, log_decay, u, state)
+    chosen = choose_backend(backend, r.device)
+    state_type = torch.float64 if r.dtype == torch.float64 else torch.float32
+    if state is None:
+        state = r.new_zeros((r.shape[0], *r.shape[2:], v.shape[3]), dtype=state_type)
+    inputs = (r, k, v, log_decay, u, state.to(state_type))
+    if chosen == "reference":
+        _check_sign(log_decay)
+        return reference.wkv(*inputs)
+    return _wkv(*inputs, chosen)
+
+
+def _check(r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, u: Tensor, state: Tensor | None) -> None:
+    if r.dim() != 4 or r.dtype not in HALF_TYPES + WIDE_TYPES:
+        raise ValueError(f"wkv: r is {_describe(r)}; it must be a floating-point tensor (batch, time, heads, key size)")
+    batch, time, heads, size = r.shape
+    if v.dim() != 4 or v.shape[:3] != r.shape[:3]:
+        raise ValueError(f"wkv: v is {_describe(v)}; for this r it must be {(batch, time, heads)} and the value size")
+    shapes: dict[str, tuple[Tensor | None, list[tuple[int, ...]]]] = {
+        "k": (k, [(batch, time, heads, size)]),
+        "log_decay": (log_decay, [(batch, time, heads, size), (heads, size)]),
+        "u": (u, [(heads, size)]),
+        "state": (state, [(batch, heads, size, v.shape[3])]),
+    }
+    for name, (tensor, allowed) in shapes.items():
+        if tensor is not None and tuple(tensor.shape) not in allowed:
+            raise ValueError(
+                f"wkv: {name} is {_describe(tensor)}; for this r and v it must be {' or '.join(map(str, allowed))}"
+            )
+    for name, tensor in (("k", k), ("v", v)):
+        if tensor.dtype != r.dtype:
+            raise ValueError(f"wkv: {name} is {_describe(tensor)}; it must have the dtype of r, {_dtype(r)}")
+    for name, tensor in (("log_decay", log_decay), ("u", u)):
+        if tensor.dtype not in (*WIDE_TYPES, r.dtype):
+            raise ValueError(f"wkv: {name} is {_describe(tensor)}; it must be float32, float64 or {_dtype(r)}")
+    for name, tensor in (("k", k), ("v", v), ("log_decay", log_decay), ("u", u), ("state", state)):
+        if tensor is not None and tensor.device != r.device:
+            raise ValueError(f"wkv: {name} is on {tensor.device} and r on {r.device}; all must be on one device")
+
+
+def _check_sign(log_decay: Tensor) -> None:
+    """Where values can be read without waiting for a device: a memory that grows is a sign forgotten."""
+    if log_decay.device.type == "cpu" and log_decay.numel() and (largest := log_decay.detach().max().item()) > 0:
+        raise ValueError(f"wkv: log_decay reaches {largest:.4g}; it is ln w of a decay w <= 1, so at most 0")
+
+
+def _describe(tensor: Tensor) -> str:
+    return f"{_dtype(tensor)} {tuple(tensor.shape)}"
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def choose_backend(backend: str | None, device: torch.device) -> str:
+    """The backend to run on `device`."""
+    usable = BACKENDS if device.type == "cpu" else ("reference",)
+    # There is no kernel for a GPU: tensors on one take the loop of the reference, which is exact but slow.
+    chosen = backend or ("cpu" if device.type == "cpu" else "reference")
+    if chosen not in usable:
+        raise ValueError(f"wkv: backend {chosen!r} does not work on {device.type}; here: {', '.join(usable)}")
+    return chosen
+
+
+def _module(backend: str) -> Any:
+    return importlib.import_module(f"plkernel.kernels.wkv.{backend}")

@@ -5,6 +5,7 @@ Shapes: B batch, T time (bytes), P bytes per patch, D width (also the state size
     SSM(u): s_t = a * s_{t-1} + g(a) * (B u_t);  out_t = C s_t + c + D * u_t,  a = exp(-exp(log_rate)).
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import get_args
 
@@ -191,6 +192,11 @@ class SSM(nn.Module):
         for recurrence in self.recurrences():
             apply_nodes_(recurrence.log_rate, recurrence.C_proj.weight, nodes)
         return self
+
+    def half_lives(self) -> list[Tensor]:
+        """Half-lives of every block in bytes, ln 2 * P / lambda, (D,) float64 each."""
+        scale = math.log(2) * self.config.patch
+        return [scale / recurrence.log_rate.detach().double().exp() for recurrence in self.recurrences()]
 
     def recurrences(self) -> list[DiagonalSSM]:
         """The SSM branch of every block, from the first."""

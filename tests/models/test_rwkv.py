@@ -1,0 +1,370 @@
+"""Eagle and Finch: against their equations written as loops, against the official package, and in both modes."""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from plkernel.models.rwkv import RWKV, RWKVConfig, RWKVState
+
+SMALL = [
+    RWKVConfig(5, 32, 3, 16),
+    RWKVConfig(6, 32, 3, 16, mix_rank=4, decay_rank=3),
+    RWKVConfig(5, 24, 1, 8, k_clamp=True),
+    RWKVConfig(6, 24, 2, 24, mix_rank=2, decay_rank=5, k_clamp=True, feed_forward=20),
+]
+MISTAKES = {  # what the comparison must notice, and in which versions it is a mistake
+    "shift looks ahead": (5, 6),
+    "shift the wrong way round": (5, 6),
+    "first byte mixed with itself": (5, 6),
+    "state decays before it is read": (5, 6),
+    "u on the state": (5, 6),
+    "group norm eps 1e-5": (5, 6),
+    "one group": (5, 6),
+    "gate before the norm": (5, 6),
+    "no ln0": (5, 6),
+    "relu not squared": (5, 6),
+    "streams in another order": (6,),
+    "decay from x": (6,),
+}
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tensors of these sizes are slower on several threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def build(config: RWKVConfig, seed: int = 0) -> RWKV:
+    """A float64 model with every parameter random and large enough to matter."""
+    generator = torch.Generator().manual_seed(seed)
+    model = RWKV(config).double()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            if parameter.ndim == 1:
+                parameter.copy_(0.3 * noise + (1.0 if name.endswith("weight") else 0.0))
+            elif "time_" in name and not name.endswith(("_w1", "_w2")):
+                parameter.copy_(noise - 1.5 if name.endswith("decay") else 0.5 + 0.5 * noise)
+            else:
+                parameter.copy_(noise if name == "emb.weight" else noise / math.sqrt(parameter.shape[-1]))
+    return model
+
+
+def some_bytes(batch: int, time: int, seed: int = 1) -> torch.Tensor:
+    return torch.randint(0, 256, (batch, time), generator=torch.Generator().manual_seed(seed))
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+def norm(x: np.ndarray, weight: np.ndarray, bias: np.ndarray, eps: float = 1e-5) -> np.ndarray:
+    return (x - x.mean()) / math.sqrt(x.var() + eps) * weight + bias
+
+
+class Loops:
+    """The published equations in numpy, one byte and one head at a time; `mistake` builds in one error by name."""
+
+    def __init__(self, model: RWKV, mistake: str = "") -> None:
+        self.config, self.mistake = model.config, mistake
+        self.p = {name: value.detach().double().numpy() for name, value in model.state_dict().items()}
+
+    def logits(self, text: list[int]) -> np.ndarray:
+        p = self.p
+        xs = [p["emb.weight"][byte] for byte in text]
+        if self.mistake != "no ln0":
+            xs = [self.ln(x, "blocks.0.ln0") for x in xs]
+        for block in range(self.config.layers):
+            name = f"blocks.{block}"
+            branch = self.time_mixing([self.ln(x, f"{name}.ln1") for x in xs], f"{name}.att.")
+            xs = [x + y for x, y in zip(xs, branch, strict=True)]
+            branch = self.channel_mixing([self.ln(x, f"{name}.ln2") for x in xs], f"{name}.ffn.")
+            xs = [x + y for x, y in zip(xs, branch, strict=True)]
+        return np.array([p["head.weight"] @ self.ln(x, "ln_out") for x in xs])
+
+    def ln(self, x: np.ndarray, name: str) -> np.ndarray:
+        return norm(x, self.p[f"{name}.weight"], self.p[f"{name}.bias"])
+
+    def before(self, xs: list[np.ndarray]) -> list[np.ndarray]:
+        if self.mistake == "shift looks ahead":
+            return [*xs[1:], 0 * xs[0]]
+        return [xs[0] if self.mistake == "first byte mixed with itself" else 0 * xs[0], *xs[:-1]]
+
+    def mu(self, name: str, stream: str) -> np.ndarray:
+        """The weight of x_{t-1}."""
+        found = self.p[f"{name}time_{'mix' if self.config.version == 5 else 'maa'}_{stream}"].ravel()
+        swapped = self.mistake == "shift the wrong way round"
+        return 1 - found if (self.config.version == 5) != swapped else found
+
+    def mixtures(self, a: np.ndarray, b: np.ndarray, name: str) -> dict[str, np.ndarray]:
+        """Equation 3 for Eagle, 14 and 15 for Finch: a is x_t, b is x_{t-1}."""
+        if self.config.version == 5:
+            return {s: a + (b - a) * self.mu(name, s) for s in "rkvg"}
+        rank, mixed = self.config.mix_rank, a + (b - a) * self.mu(name, "x")
+        order = "rkvgw" if self.mistake == "streams in another order" else "wkvrg"
+        found = {}
+        for j, s in enumerate(order):
+            down = self.p[f"{name}time_maa_w1"][:, j * rank : (j + 1) * rank]
+            lora = self.mu(name, s) + np.tanh(mixed @ down) @ self.p[f"{name}time_maa_w2"][j]
+            found[s] = a + (b - a) * lora
+        return found
+
+    def w_raw(self, mixed: dict[str, np.ndarray], a: np.ndarray, name: str) -> np.ndarray:
+        base = self.p[f"{name}time_decay"].ravel()
+        if self.config.version == 5:
+            return base
+        x = a if self.mistake == "decay from x" else mixed["w"]
+        return base + np.tanh(x @ self.p[f"{name}time_decay_w1"]) @ self.p[f"{name}time_decay_w2"]
+
+    def time_mixing(self, xs: list[np.ndarray], name: str) -> list[np.ndarray]:
+        """Equations 4 to 9 (Eagle) and 16 to 19 (Finch)."""
+        p, size, outs = self.p, self.config.head_size, []
+        states = [np.zeros((size, size)) for _ in range(self.config.heads)]
+        for a, b in zip(xs, self.before(xs), strict=True):
+            mixed = self.mixtures(a, b, name)
+            r, k, v = (p[f"{name}{matrix}.weight"] @ mixed[matrix[0]] for matrix in ("receptance", "key", "value"))
+            g, w_raw = p[f"{name}gate.weight"] @ mixed["g"], self.w_raw(mixed, a, name)
+            if self.config.k_clamp:
+                k = k * np.exp(np.minimum(w_raw, 0))
+            heads = []
+            for h in range(self.config.heads):
+                part = slice(h * size, (h + 1) * size)
+                u, product, w = p[f"{name}time_faaaa"][h], np.outer(k[part], v[part]), np.exp(-np.exp(w_raw[part]))
+                next_state = np.diag(w) @ states[h] + product
+                seen = next_state - product if self.mistake == "state decays before it is read" else states[h]
+                wkv = np.diag(u) @ seen + product if self.mistake == "u on the state" else seen + np.diag(u) @ product
+                heads.append(r[part] @ wkv)
+                states[h] = next_state
+            outs.append(p[f"{name}output.weight"] @ self.gated(np.concatenate(heads), g, name))
+        return outs
+
+    def gated(self, o: np.ndarray, g: np.ndarray, name: str) -> np.ndarray:
+        """SiLU(g) times the norm per head; Eagle's code divides by 8 first and takes eps 1e-5."""
+        weight, bias = self.p[f"{name}ln_x.weight"], self.p[f"{name}ln_x.bias"]
+        silu = g * sigmoid(g)
+        if self.mistake == "gate before the norm":
+            o, silu = o * silu, np.ones_like(silu)
+        scale, eps = (8, 1e-5) if self.config.version == 5 else (1, 64e-5)
+        if self.mistake == "group norm eps 1e-5":
+            scale, eps = 1, 1e-5
+        groups = 1 if self.mistake == "one group" else self.config.heads
+        parts = zip(*(np.split(array, groups) for array in (o / scale, weight, bias)), strict=True)
+        return silu * np.concatenate([norm(*part, eps) for part in parts])
+
+    def channel_mixing(self, xs: list[np.ndarray], name: str) -> list[np.ndarray]:
+        """Equations 10 to 13."""
+        p, outs = self.p, []
+        for a, b in zip(xs, self.before(xs), strict=True):
+            x_k, x_r = (a + (b - a) * self.mu(name, s) for s in "kr")
+            hidden = np.maximum(p[f"{name}key.weight"] @ x_k, 0)
+            if self.mistake != "relu not squared":
+                hidden = hidden**2
+            outs.append(sigmoid(p[f"{name}receptance.weight"] @ x_r) * (p[f"{name}value.weight"] @ hidden))
+        return outs
+
+
+def difference(model: RWKV, mistake: str = "", time: int = 17) -> float:
+    """Largest difference of logits between the model in float64 and the loops."""
+    inputs = some_bytes(1, time)
+    with torch.no_grad():
+        found = model(inputs)[0].numpy()
+    return float(np.abs(found - Loops(model, mistake).logits(inputs[0].tolist())).max())
+
+
+@pytest.mark.parametrize("config", SMALL, ids=str)
+def test_model_is_the_published_equations(config: RWKVConfig) -> None:
+    assert difference(build(config)) < 2e-14
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("config", SMALL[:2], ids=str)
+def test_the_comparison_notices_a_mistake(config: RWKVConfig, mistake: str) -> None:
+    if config.version in MISTAKES[mistake]:
+        assert difference(build(config), mistake) > 1e-3
+
+
+def test_k_clamp_scales_the_key_by_the_rate() -> None:
+    """min(1, lambda): the clamped model is another one, unless every rate is at least 1."""
+    clamped = build(SMALL[2])
+    plain = RWKV(dataclasses.replace(SMALL[2], k_clamp=False)).double()
+    plain.load_state_dict(clamped.state_dict())
+    inputs = some_bytes(2, 9)
+    with torch.no_grad():
+        assert (clamped(inputs) - plain(inputs)).abs().max() > 1e-3
+        for model in (clamped, plain):
+            model.blocks[0].att.time_decay.abs_()
+        assert torch.equal(clamped(inputs), plain(inputs))
+
+
+def run_recurrent(model: RWKV, inputs: torch.Tensor) -> tuple[torch.Tensor, RWKVState]:
+    state, found = model.initial_state(inputs.shape[0]), []
+    for t in range(inputs.shape[1]):
+        logits, state = model.step(inputs[:, t], state)
+        found.append(logits)
+    return torch.stack(found, 1), state
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 5e-14), (torch.float32, 1.2e-5)])
+@pytest.mark.parametrize("config", SMALL, ids=str)
+def test_recurrent_mode_agrees_with_parallel_mode(config: RWKVConfig, dtype: torch.dtype, tolerance: float) -> None:
+    model, inputs = build(config).to(dtype), some_bytes(3, 40)
+    with torch.no_grad():
+        parallel = model(inputs)
+        recurrent, _ = run_recurrent(model, inputs)
+    assert recurrent.dtype == dtype
+    assert (parallel - recurrent).abs().max() < tolerance
+
+
+@pytest.mark.parametrize("config", SMALL[:2], ids=str)
+def test_windows_with_carried_state_are_one_text(config: RWKVConfig) -> None:
+    model, inputs = build(config), some_bytes(2, 31)
+    with torch.no_grad():
+        state, found = model.initial_state(2), []
+        for window in inputs.split([1, 17, 13], dim=1):
+            logits, state = model.resume(window, state)
+            found.append(logits)
+        whole, (_, end) = model(inputs), run_recurrent(model, inputs)
+        assert (torch.cat(found, 1) - whole).abs().max() < 5e-14
+        forgotten, _ = model.resume(inputs[:, 18:], model.initial_state(2))
+    assert (forgotten - whole[:, 18:]).abs().max() > 1e-3, "the state must matter, or the test cannot fail"
+    for ours, theirs in zip(state.layers, end.layers, strict=True):
+        for a, b in zip(ours, theirs, strict=True):
+            assert a.shape == b.shape, "constant in the number of bytes"
+            assert torch.allclose(a, b, rtol=0, atol=4e-14)
+
+
+def test_gradients_flow_through_the_carried_state() -> None:
+    """The loss of a second window has the gradients of the same loss in one window."""
+    model, inputs = build(SMALL[1]), some_bytes(2, 12)
+    model(inputs)[:, 6:].square().sum().backward()
+    whole = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    model.zero_grad()
+    _, state = model.resume(inputs[:, :6], model.initial_state(2))
+    model.resume(inputs[:, 6:], state)[0].square().sum().backward()
+    for name, parameter in model.named_parameters():
+        assert (parameter.grad - whole[name]).abs().max() <= 3e-15 * whole[name].abs().max(), name
+
+
+@pytest.mark.parametrize("config", SMALL, ids=str)
+def test_no_prediction_sees_a_later_byte_by_perturbation(config: RWKVConfig) -> None:
+    model, inputs = build(config), some_bytes(2, 13)
+    with torch.no_grad():
+        before = model(inputs)
+        for j in range(1, 13):
+            changed = inputs.clone()
+            changed[:, j] = (changed[:, j] + 128) % 256
+            after = model(changed)
+            assert torch.equal(after[:, :j], before[:, :j])
+            assert not torch.equal(after[:, j], before[:, j])
+
+
+@pytest.mark.parametrize("config", SMALL, ids=str)
+def test_no_prediction_sees_a_later_byte_by_gradient(config: RWKVConfig) -> None:
+    model = build(config)
+    embedded = model.emb(some_bytes(1, 13)).detach().requires_grad_()
+    logits = model.decode(embedded)
+    for t in range(13):
+        (gradient,) = torch.autograd.grad(logits[0, t].square().sum(), embedded, retain_graph=True)
+        assert (gradient[0, : t + 1].abs().amax(1) > 0).all(), "every earlier byte acts, or the test cannot fail"
+        assert gradient[0, t + 1 :].abs().sum() == 0
+
+
+def parameter_count(config: RWKVConfig) -> int:
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in RWKV(config).parameters())
+
+
+@pytest.mark.parametrize(("dim", "layers"), [(64, 1), (192, 3), (512, 6), (1024, 24)])
+def test_parameter_counts_of_the_paper(dim: int, layers: int) -> None:
+    """The published closed forms, with 256 symbols: 3.5 D must be a multiple of 32."""
+    shared = 13 * dim**2 * layers + 4 * dim + 2 * dim * 256
+    assert parameter_count(RWKVConfig(5, dim, layers)) == shared + 14 * dim * layers
+    assert parameter_count(RWKVConfig(6, dim, layers)) == shared + 464 * dim * layers
+
+
+@pytest.mark.parametrize(("dim", "feed_forward", "width"), [(96, None, 320), (80, None, 256), (64, 100, 100)])
+def test_parameter_counts_at_any_width(dim: int, feed_forward: int | None, width: int) -> None:
+    """Six square matrices, two D x F, 14 vectors, and in Finch 2 vectors and 10 R + 2 Q low-rank vectors more."""
+    config = RWKVConfig(6, dim, 3, 16, mix_rank=7, decay_rank=9, feed_forward=feed_forward)
+    assert config.hidden == width
+    shared = 3 * (6 * dim**2 + 2 * dim * width + 14 * dim) + 4 * dim + 2 * dim * 256
+    assert parameter_count(dataclasses.replace(config, version=5)) == shared
+    assert parameter_count(config) == shared + 3 * dim * (2 + 10 * 7 + 2 * 9)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("version", 7, "version must be 5"),
+        ("dim", 0, "dim must be at least 2"),
+        ("layers", 0, "layers must be at least 1"),
+        ("head_size", 0, "head_size must be at least 1"),
+        ("head_size", 48, "dim must be a multiple of head_size"),
+        ("mix_rank", 1, "mix_rank must be at least 2"),
+        ("decay_rank", 1, "decay_rank must be at least 2"),
+        ("feed_forward", 0, "feed_forward must be at least 1"),
+    ],
+)
+def test_bad_configuration_names_the_field(field: str, value: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        RWKVConfig(**{field: value})
+    with pytest.raises(ValueError, match=r"feed_forward must be at least 1, got 0 \(for dim 8"):
+        RWKVConfig(dim=8, head_size=4)
+
+
+def official_logits(model: RWKV, inputs: torch.Tensor, folder: Path) -> dict[str, torch.Tensor]:
+    """Logits (T,256) of the official inference package, for the whole sequence and byte by byte."""
+    from rwkv.model import RWKV as Official
+
+    # The package tells version 5.2 from 5.1 at the first time_decay that comes after an ln_x.
+    weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
+    weights = {name: weights[name] for name in sorted(weights, key=lambda name: "ln_x" not in name)}
+    torch.save(weights, folder / "model.pth")
+    official = Official(model=str(folder / "model"), strategy="cpu fp32", verbose=False)
+    whole, _ = official.forward(inputs.tolist(), None, full_output=True)
+    state, each = None, []
+    for byte in inputs.tolist():
+        logits, state = official.forward([byte], state)
+        each.append(logits)
+    return {"whole": whole, "each": torch.stack(each)}
+
+
+@pytest.fixture
+def official_package(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The package as it runs without compiling anything; what it sets for all of torch on import is undone."""
+    pytest.importorskip("rwkv", reason="the official inference package `rwkv` is not installed")
+    for name in ("RWKV_JIT_ON", "RWKV_CUDA_ON"):
+        monkeypatch.setenv(name, "0")
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32
+    yield
+    cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32 = before
+
+
+@pytest.mark.usefixtures("official_package")
+@pytest.mark.parametrize("config", [*SMALL[:2], RWKVConfig(5, 64, 1), RWKVConfig(6, 128, 2, 64)], ids=str)
+def test_official_package_computes_the_same(config: RWKVConfig, tmp_path: Path) -> None:
+    model, inputs = build(config).float(), some_bytes(1, 200)[0]
+    found = official_logits(model, inputs, tmp_path)
+    with torch.no_grad():
+        ours = model(inputs[None])[0]
+    for logits in found.values():
+        assert torch.allclose(logits, ours, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.usefixtures("official_package")
+def test_official_package_knows_no_k_clamp(tmp_path: Path) -> None:
+    """The comparison can fail: a clamped model is another function, and its checkpoint does not say so."""
+    model = build(dataclasses.replace(SMALL[1], k_clamp=True)).float()
+    inputs = some_bytes(1, 20)[0]
+    with torch.no_grad():
+        ours = model(inputs[None])[0]
+    assert (official_logits(model, inputs, tmp_path)["whole"] - ours).abs().max() > 1e-2

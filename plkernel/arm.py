@@ -3,12 +3,13 @@
 import hashlib
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from plkernel.analysis.moments import scaled_to
 from plkernel.analysis.nodes import Gain, Lag, Nodes, Placement, Projection, Summation, Target, place
+from plkernel.models.init.rwkv import DEFAULT_SCHEME, check_scheme
 from plkernel.models.patching import PatchingMode
 from plkernel.storage import load_json
 
@@ -35,8 +36,10 @@ class PatchingSpec(Section):
 
 
 class ModelSpec(Section):
-    """The diagonal SSM."""
+    """The model that all arms share."""
 
+    kind: Literal["ssm", "rwkv5", "rwkv6"] = "ssm"
+    """ssm: the diagonal SSM. rwkv5, rwkv6: Eagle and Finch."""
     dim: Annotated[int, Field(ge=2)] = 96
     """Width, also the state size."""
     layers: Positive = 4
@@ -44,6 +47,20 @@ class ModelSpec(Section):
     gain: Gain = "none"
     """Input gain of the recurrence: none 1, ema 1 - a, lru sqrt(1 - a**2)."""
     patching: PatchingSpec = PatchingSpec()
+    head_size: Positive = 32
+    """RWKV: channels of a head; dim must be a multiple."""
+    k_clamp: bool = False
+    """RWKV: scale the key by min(1, lambda), an EMA-like input gain."""
+
+    @model_validator(mode="after")
+    def _of_one_kind(self) -> "ModelSpec":
+        foreign = ("head_size", "k_clamp") if self.kind == "ssm" else ("gain", "patching")
+        for name in foreign:
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} does not belong to model kind {self.kind!r}: leave it out")
+        if self.kind != "ssm" and self.dim % self.head_size:
+            raise ValueError(f"dim {self.dim} must be a multiple of head_size {self.head_size}")
+        return self
 
 
 class Arm(Section):
@@ -84,6 +101,9 @@ class Arm(Section):
     node_gain: Gain | None = None
     """The input gain that these nodes assume; what node_file held."""
 
+    scheme: str | None = None
+    """RWKV: the initialisation by name; rwkv_blinkdl, that of today's official code, if left out."""
+
     @property
     def pending(self) -> bool:
         """Whether the arm still refers to a file or to another arm; `parse_spec` and `load_spec` settle both."""
@@ -100,6 +120,18 @@ class Arm(Section):
     def node_values(self) -> dict[str, Any]:
         """The nodes given as numbers, by field."""
         return {name: getattr(self, name) for name in NODE_VALUES}
+
+    def check(self, model: ModelSpec) -> None:
+        """ValueError when the arm does not fit the model."""
+        if model.kind == "ssm":
+            if self.scheme is not None:
+                raise ValueError("scheme belongs to model kinds rwkv5 and rwkv6: leave it out")
+            self.nodes(model)
+            return
+        for name, field in type(self).model_fields.items():
+            if name != "scheme" and getattr(self, name) != field.default:
+                raise ValueError(f"{name} belongs to model kind 'ssm', but model.kind is {model.kind!r}: leave it out")
+        check_scheme(self.scheme or DEFAULT_SCHEME, 5 if model.kind == "rwkv5" else 6)
 
     def nodes(self, model: ModelSpec) -> Nodes:
         """The node set of this arm for `model`, with rates per patch; ValueError where the two do not fit."""

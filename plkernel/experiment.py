@@ -95,7 +95,7 @@ def run_experiment(spec: Spec, out: Path, workers: int | None = None) -> list[st
     A study may grow by seeds and arms; a run that another configuration made is refused. Raises ValueError on bad
     input before anything is written, KeyboardInterrupt after Ctrl-C with every run saved.
     """
-    device = check_machine(spec.train)
+    device = check_machine(spec)
     corpus = open_corpus(spec)
     runs = [(arm, seed) for seed in spec.seeds for arm in spec.arms]
     for arm, seed in runs:

@@ -16,11 +16,12 @@ NATS_PER_BIT = math.log(2)
 
 
 def build_optimizer(model: nn.Module, train: TrainSpec) -> torch.optim.AdamW:
-    """AdamW; weight decay on matrices only, never on decays, gains, biases and norms."""
-    parameters = list(model.parameters())
+    """AdamW; weight decay on true matrices only: never on decays, gains, biases, norms, token shifts, low-rank maps."""
+    named = list(model.named_parameters())
+    matrices = {name for name, p in named if name.endswith(".weight") and p.squeeze().ndim >= 2}
     groups = [
-        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": train.weight_decay},
-        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+        {"params": [p for name, p in named if name in matrices], "weight_decay": train.weight_decay},
+        {"params": [p for name, p in named if name not in matrices], "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(groups, lr=train.learning_rate, betas=(train.beta1, train.beta2), fused=True)
 

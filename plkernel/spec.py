@@ -134,7 +134,7 @@ class Spec(Section):
                 )
             if not arm.pending:
                 with _blaming(name):
-                    arm.nodes(self.model)
+                    arm.check(self.model)
         return self
 
     def arm(self, name: str) -> Arm:
@@ -155,7 +155,7 @@ class Spec(Section):
         for name, arm in read.items():
             with _blaming(name):
                 arms[name] = arm if arm.match is None else self._matched(arm, read)
-                arms[name].nodes(self.model)
+                arms[name].check(self.model)
         return self.model_copy(update={"arms": arms})
 
     def _matched(self, arm: Arm, arms: dict[str, Arm]) -> Arm:

@@ -7,12 +7,11 @@ from typing import Any
 import torch
 
 from plkernel import corpora
+from plkernel.building import check_backend, parameter_count
 from plkernel.corpora import Corpus, Splits
 from plkernel.data import check_length
-from plkernel.kernels.scan import choose_backend
-from plkernel.models.ssm import SSM, SSMConfig
 from plkernel.run import RunFolder
-from plkernel.spec import LARGEST_SEED, Device, ModelSpec, Spec, TrainSpec
+from plkernel.spec import LARGEST_SEED, Device, Spec
 from plkernel.studies import run_folder
 
 
@@ -48,7 +47,7 @@ def prepare(spec: Spec, arm: str, seed: int, out: Path) -> Task:
     spec.arm(arm)
     if not 0 <= seed <= LARGEST_SEED:
         raise ValueError(f"seed must lie between 0 and {LARGEST_SEED}, got {seed}")
-    check_machine(spec.train)
+    check_machine(spec)
     corpus, splits = open_corpus(spec)
     return Task(spec, arm, seed, corpus, splits, RunFolder(run_folder(out, arm, seed)))
 
@@ -63,17 +62,6 @@ def open_corpus(spec: Spec) -> tuple[Corpus, Splits]:
     return corpus, splits
 
 
-def model_config(model: ModelSpec, backend: str | None = None) -> SSMConfig:
-    """The model's own configuration from the spec's section."""
-    return SSMConfig(model.dim, model.layers, model.gain, model.patching.size, model.patching.mode, backend)
-
-
-def parameter_count(model: ModelSpec) -> int:
-    """How many numbers the model learns, counted without allocating them."""
-    with torch.device("meta"):
-        return sum(parameter.numel() for parameter in SSM(model_config(model)).parameters())
-
-
 def choose_device(name: Device) -> torch.device:
     """The device called `name`, 'auto' being a GPU where there is one; ValueError where it does not exist."""
     if name == "cuda" and not torch.cuda.is_available():
@@ -81,8 +69,8 @@ def choose_device(name: Device) -> torch.device:
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
-def check_machine(train: TrainSpec) -> torch.device:
-    """The device of a run; ValueError when it or the forced backend does not exist here."""
-    device = choose_device(train.device)
-    choose_backend(train.backend, device)
+def check_machine(spec: Spec) -> torch.device:
+    """The device of the runs; ValueError when it or the forced backend does not exist here."""
+    device = choose_device(spec.train.device)
+    check_backend(spec.model, spec.train.backend, device)
     return device

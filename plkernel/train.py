@@ -18,12 +18,12 @@ import tyro
 from torch import nn
 from tqdm import tqdm
 
+from plkernel.building import build, initialise_
 from plkernel.checkpoint import Progress, load_checkpoint, save_checkpoint
 from plkernel.curves import Curves
 from plkernel.data import fixed_windows, training_windows
 from plkernel.environment import environment
 from plkernel.models import NOT_CAUSAL
-from plkernel.models.ssm import SSM
 from plkernel.objective import (
     NATS_PER_BIT,
     autocast,
@@ -36,7 +36,7 @@ from plkernel.objective import (
 from plkernel.spec import Spec
 from plkernel.storage import read_lines
 from plkernel.studies import FAILED, FINISHED, METRICS
-from plkernel.task import Task, choose_device, model_config, prepare
+from plkernel.task import Task, choose_device, prepare
 
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 
@@ -64,16 +64,16 @@ class Training:
         self.task, self.train = task, task.spec.train
         torch.set_num_threads(self.train.threads)
         self.device = choose_device(self.train.device)
-        config = model_config(task.spec.model, self.train.backend)
-        nodes = task.spec.arm(task.arm).nodes(task.spec.model)
-        self.model = SSM(config).initialise_(task.seed, nodes).to(self.device)
+        model, arm = task.spec.model, task.spec.arm(task.arm)
+        built = build(model, self.train.backend)
+        self.model = initialise_(built, model, arm, task.seed, self.train.learning_rate).to(self.device)
         self.optimizer = build_optimizer(self.model, self.train)
         self.validation = fixed_windows(task.splits.validation, self.train.context, self.train.eval_windows)
         self.progress = Progress()
         if task.folder.checkpoint.exists():
             self.progress = load_checkpoint(task.folder.checkpoint, self.model, self.optimizer)
         task.folder.cut(self.progress.metrics_bytes, self.progress.timing_bytes)
-        self.curves = Curves(task.folder.path, self.progress.step, config.causal)
+        self.curves = Curves(task.folder.path, self.progress.step, self.model.config.causal)
         self._clock = time.perf_counter()
         self.done = self.fraction >= 1
 
@@ -141,11 +141,8 @@ class Training:
         return row
 
     def half_lives(self) -> list[np.ndarray]:
-        """Half-lives of every block in bytes, ln 2 * P / lambda."""
-        scale = NATS_PER_BIT * self.model.config.patch
-        rates = [r.log_rate.detach().double().exp().cpu().numpy() for r in self.model.recurrences()]
-        with np.errstate(divide="ignore"):  # a diverged run has rates of zero
-            return [scale / rate for rate in rates]
+        """Half-lives of every block in bytes; infinite where a diverged run has rates of zero."""
+        return [values.cpu().numpy() for values in self.model.half_lives()]
 
     def save(self) -> None:
         """Checkpoint the present state."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from plkernel.bench.timing import Spread, interleave, progress
+from plkernel.building import build, initialise_
 from plkernel.environment import environment, installed
 from plkernel.kernels.scan import scan as scan_operator
 from plkernel.models import ssm
@@ -20,7 +21,7 @@ from plkernel.objective import autocast, build_optimizer, next_byte_loss
 from plkernel.spec import Arm, Device, ModelSpec, Spec, load_spec
 from plkernel.storage import save_json
 from plkernel.tables import text_table
-from plkernel.task import choose_device, model_config
+from plkernel.task import choose_device
 
 OURS, FLOOR = "plkernel", "scan replaced by the identity"
 GPT2, GPT2_PLAIN = "gpt2 (its default dropout 0.1)", "gpt2 (dropout 0, as ours)"
@@ -134,8 +135,8 @@ def _scan(replacement: Callable[..., Any]) -> Iterator[None]:
         yield
 
 
-def _model(spec: ModelSpec, device: torch.device) -> ssm.SSM:
-    return ssm.SSM(model_config(spec)).initialise_(0, Arm().nodes(spec)).to(device)
+def _model(spec: ModelSpec, device: torch.device) -> nn.Module:
+    return initialise_(build(spec), spec, Arm(), seed=0, learning_rate=0.0).to(device)
 
 
 def _windows(context: int, batch: int, device: torch.device) -> Tensor:

@@ -65,6 +65,8 @@ def train(
         raise ValueError(f"threads must be at least 1 and rounds at least 2, got {threads} and {rounds}")
     torch.set_num_threads(threads)
     loaded, place = load_spec(spec), choose_device(device)
+    if loaded.model.kind != "ssm":
+        raise ValueError(f"spec {spec}: model kind {loaded.model.kind!r} is not timed here, only 'ssm'")
     error = check(loaded, place)
     rows = measure(loaded, rounds, place)
     print(render(rows, error, loaded))

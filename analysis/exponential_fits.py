@@ -68,7 +68,8 @@ def nnls(target: Target, half_lives: ArrayLike | None = None) -> ExponentialSum:
     """Weights >= 0 with the least sum of (k - target)**2 over the integer lags, or over the lags of a discrete target.
 
     The first lags decide. half_lives: (N,), the published 256 from 1 to 2048 unless given. Where the target has errors,
-    each difference is divided by error times value.
+    each difference is divided by error times value. Source: Lawson & Hanson, "Solving Least Squares Problems" (1974),
+    chapter 23, as in scipy.optimize.nnls.
     """
     shortest, longest, count = PUBLISHED_HALF_LIVES
     rates = _rates(np.geomspace(shortest, longest, count) if half_lives is None else half_lives)

@@ -128,18 +128,6 @@ def check_design(max_lag: int, nodes: int) -> None:
         )
 
 
-def fit_nnls(rates: ArrayLike, beta: float, max_lag: int) -> ExponentialSum:
-    """Weights w >= 0 that minimise sum over t = 1..max_lag of (sum_i w_i exp(-rates_i t) - t**-beta)**2.
-
-    This is the published fit: linear least squares on the linear scale, so the first lags decide. `rates` has shape
-    (N,). Raises ValueError on a problem too large for memory or one that does not converge.
-    Source: Lawson & Hanson, "Solving Least Squares Problems" (1974), chapter 23, as in scipy.optimize.nnls.
-    """
-    lags = integer_lags(max_lag)
-    check_design(max_lag, np.size(rates))
-    return nonnegative(rates, lags, power_law(lags, beta))
-
-
 def nonnegative(
     rates: ArrayLike, lags: ArrayLike, values: ArrayLike, scale: ArrayLike = 1.0, *, balanced: bool = False
 ) -> ExponentialSum:

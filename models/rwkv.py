@@ -11,6 +11,7 @@ shapes and order of `state_dict()` are those of the official checkpoints, x052 a
 """
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -99,7 +100,7 @@ def vector(dim: int) -> nn.Parameter:
     return nn.Parameter(torch.empty(1, 1, dim))
 
 
-class TimeMixing(nn.Module):
+class TimeMixing(nn.Module, ABC):
     """What Eagle and Finch share: projections, the recurrence per head, gate, group norm and output."""
 
     time_decay: nn.Parameter
@@ -116,9 +117,9 @@ class TimeMixing(nn.Module):
         self.ln_x = nn.GroupNorm(config.heads, dim, eps=GROUP_NORM_EPS)
         self.time_faaaa: nn.Parameter
 
+    @abstractmethod
     def streams(self, x: Tensor, before: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Inputs (B,T,D) of r, k, v and g from x_t and x_{t-1}, and w_raw (B,T,H,N) or (H,N), at least float32."""
-        raise NotImplementedError
 
     def forward(self, x: Tensor, last: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
         x_r, x_k, x_v, x_g, w_raw = self.streams(x, previous(x, last))

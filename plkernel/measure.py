@@ -12,7 +12,7 @@ import tyro
 from plkernel import __version__, cli, corpora
 from plkernel.analysis.information import Estimator
 from plkernel.analysis.mutual_information import BLOCKS
-from plkernel.analysis.power_law_fit import PowerLaw, local_slopes
+from plkernel.analysis.power_law_fit import DRIFT_MULTIPLE, PowerLaw, local_slopes
 from plkernel.analysis.words import word_symbols
 from plkernel.cluster import Engine, counting
 from plkernel.corpus import unescape
@@ -106,7 +106,7 @@ def render(found: Measurement) -> str:
         f"what it shows with each of {len(curve.replicates[0])} blocks shuffled; estimator '{curve.estimator}'"
     )
     parts = [title, _curve_table(found), _exponents(found), f"verdict: {found.verdict.sentence}"]
-    if (clear := curve.last_above(2 * curve.drift)) < curve.lags[-1]:
+    if (clear := curve.last_above(DRIFT_MULTIPLE * curve.drift)) < curve.lags[-1]:
         parts.append(
             f"drift: beyond lag {clear} half of I or more is blocks of different composition, not their memory"
         )

@@ -8,17 +8,15 @@ Every channel of every row is one sequential sum, so the result does not depend 
 import ctypes
 import math
 import mmap
-import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
+
+from plkernel.kernels.compiled import jit, pool
 
 LINE = 16  # float32 channels in a cache line: two threads never write the same one
 WIDTH = 512  # most channels in a block: the carry, the decay and the sum of a block stay in the L1 cache
@@ -31,15 +29,7 @@ _ADVICE = getattr(mmap, "MADV_HUGEPAGE", None)  # Linux
 _MADVISE = ctypes.CDLL(None).madvise if _ADVICE is not None else None
 
 
-def _jit(function: Callable[..., None]) -> Any:
-    """Compile without the interpreter lock; keep the machine code on disk where some folder can be written."""
-    try:
-        return numba.njit(nogil=True, cache=True, error_model="numpy")(function)
-    except RuntimeError:
-        return numba.njit(nogil=True, error_model="numpy")(function)
-
-
-@_jit
+@jit
 def _advance(decay, carry, step, output):  # type: ignore[no-untyped-def]
     """One step of every channel. On its own, and short, so that the compiler turns it into vector instructions."""
     for d in range(carry.size):
@@ -49,7 +39,7 @@ def _advance(decay, carry, step, output):  # type: ignore[no-untyped-def]
         output[d] = x
 
 
-@_jit
+@jit
 def _advance_back_sum(decay, carry, step, before, output, total):  # type: ignore[no-untyped-def]
     """One step back, and its share of the gradient of a fixed decay, summed into `total`.
 
@@ -63,7 +53,7 @@ def _advance_back_sum(decay, carry, step, before, output, total):  # type: ignor
         total[d] += x * before[d]
 
 
-@_jit
+@jit
 def _advance_back_each(decay, carry, step, before, output, product):  # type: ignore[no-untyped-def]
     """The same for a time-varying decay, whose gradient is a product for each step."""
     for d in range(carry.size - 1, -1, -1):
@@ -74,7 +64,7 @@ def _advance_back_each(decay, carry, step, before, output, product):  # type: ig
         product[d] = x * before[d]
 
 
-@_jit
+@jit
 def _unit(index, channels, width):  # type: ignore[no-untyped-def]
     """The batch row and the range of channels of one unit of work."""
     pieces = (channels + width - 1) // width
@@ -82,7 +72,7 @@ def _unit(index, channels, width):  # type: ignore[no-untyped-def]
     return index // pieces, low, min(low + width, channels)
 
 
-@_jit
+@jit
 def _forward_fixed(a, b, state, h, last, width, first, stop):  # type: ignore[no-untyped-def]
     for unit in range(first, stop):
         i, low, high = _unit(unit, b.shape[2], width)
@@ -93,7 +83,7 @@ def _forward_fixed(a, b, state, h, last, width, first, stop):  # type: ignore[no
         last[i, low:high] = carry
 
 
-@_jit
+@jit
 def _forward_varying(a, b, state, h, last, width, first, stop):  # type: ignore[no-untyped-def]
     for unit in range(first, stop):
         i, low, high = _unit(unit, b.shape[2], width)
@@ -103,7 +93,7 @@ def _forward_varying(a, b, state, h, last, width, first, stop):  # type: ignore[
         last[i, low:high] = carry
 
 
-@_jit
+@jit
 def _backward_fixed(a, state, h, grad_h, grad_last, sums, grad_b, grad_state, width, first, stop):  # type: ignore[no-untyped-def]
     end = h.shape[1] - 1
     for unit in range(first, stop):
@@ -119,7 +109,7 @@ def _backward_fixed(a, state, h, grad_h, grad_last, sums, grad_b, grad_state, wi
         grad_state[i, low:high] = decay * carry if end >= 0 else carry
 
 
-@_jit
+@jit
 def _backward_varying(a, state, h, grad_h, grad_last, grad_a, grad_b, grad_state, width, first, stop):  # type: ignore[no-untyped-def]
     end = h.shape[1] - 1
     for unit in range(first, stop):
@@ -194,15 +184,3 @@ def _block_width(rows: int, channels: int, threads: int) -> int:
     """Channels per unit: whole cache lines, at most WIDTH, few enough that the units divide among the threads."""
     pieces = max(threads // math.gcd(rows, threads), math.ceil(channels / WIDTH))
     return max(LINE, math.ceil(channels / pieces / LINE) * LINE)
-
-
-_pools: dict[int, ThreadPoolExecutor] = {}
-if hasattr(os, "register_at_fork"):  # systems that fork
-    os.register_at_fork(after_in_child=_pools.clear)
-
-
-def pool(threads: int) -> ThreadPoolExecutor:
-    """One pool per number of threads; a forked process starts its own."""
-    if threads not in _pools:
-        _pools[threads] = ThreadPoolExecutor(threads - 1, thread_name_prefix="scan")
-    return _pools[threads]

@@ -13,17 +13,15 @@ Letters: B batch, T time, H heads, K key size, V value size, P panels. For shape
 """
 
 import math
-from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 
-from plkernel.kernels.scan.cpu import pool
+from plkernel.kernels.compiled import jit, pool
 from plkernel.kernels.wkv.lanes import LANES, load, multiply, multiply_add, spread, store, total
 
 CHUNK = 32  # steps between two kept states
@@ -31,16 +29,7 @@ SERIAL = 1 << 18  # entries of the state times steps below which handing work to
 TINY = 1e-290  # a carry that has died out is set to zero: arithmetic below 1e-308 is some fifty times slower
 
 
-def _jit(function: Callable[..., Any]) -> Any:
-    """Compile without the interpreter lock; keep the machine code on disk where some folder can be written."""
-    options: Any = {"nogil": True, "error_model": "numpy"}
-    try:
-        return numba.njit(cache=True, **options)(function)
-    except RuntimeError:
-        return numba.njit(**options)(function)
-
-
-@_jit
+@jit
 def _forward_panel(s, w, k, r, v, o, count):  # type: ignore[no-untyped-def]
     """Each row of a panel of the state through a chunk: o_t += r_t s, then s = w_t s + k_t v_t."""
     for i in range(s.shape[0]):
@@ -52,7 +41,7 @@ def _forward_panel(s, w, k, r, v, o, count):  # type: ignore[no-untyped-def]
         store(s, i * LANES, x)
 
 
-@_jit
+@jit
 def _state_panel(s, w, k, v, end):  # type: ignore[no-untyped-def]
     """The state alone through a whole chunk, from s to `end`."""
     for i in range(s.shape[0]):
@@ -62,7 +51,7 @@ def _state_panel(s, w, k, v, end):  # type: ignore[no-untyped-def]
         store(end, i * LANES, x)
 
 
-@_jit
+@jit
 def _rerun_row(i, s, w, k, v, grad_o, kept, grad_r, count):  # type: ignore[no-untyped-def]
     """Row i of a panel forwards again, keeping it as it is before each step: grad_r_t += s . grad_o_t."""
     x = load(s, i * LANES)
@@ -73,7 +62,7 @@ def _rerun_row(i, s, w, k, v, grad_o, kept, grad_r, count):  # type: ignore[no-u
         x = multiply_add(spread(w[i, t]), x, multiply(spread(k[i, t]), load(v, at)))
 
 
-@_jit
+@jit
 def _return_row(i, g, w, k, r, v, grad_o, kept, grad_k, grad_v, grad_w, count):  # type: ignore[no-untyped-def]
     """The gradient g of row i back: those of k_t, v_t and ln w_t, then g = w_t g + r_t grad_o_t."""
     x = load(g, i * LANES)
@@ -86,7 +75,7 @@ def _return_row(i, g, w, k, r, v, grad_o, kept, grad_k, grad_v, grad_w, count): 
     store(g, i * LANES, x)
 
 
-@_jit
+@jit
 def _backward_panel(s, g, w, k, r, v, grad_o, kept, grad_r, grad_k, grad_v, grad_w, count):  # type: ignore[no-untyped-def]
     """Each row of a panel forwards through a chunk from the state s, and its gradient g back."""
     for i in range(s.shape[0]):
@@ -94,7 +83,7 @@ def _backward_panel(s, g, w, k, r, v, grad_o, kept, grad_r, grad_k, grad_v, grad
         _return_row(i, g, w, k, r, v, grad_o, kept, grad_k, grad_v, grad_w, count)
 
 
-@_jit
+@jit
 def _load_rows(x, b, h, start, count, rows):  # type: ignore[no-untyped-def]
     """Steps of x (B,T,H,K) into rows (K,CHUNK)."""
     for t in range(count):
@@ -103,7 +92,7 @@ def _load_rows(x, b, h, start, count, rows):  # type: ignore[no-untyped-def]
             rows[i, t] = line[i]
 
 
-@_jit
+@jit
 def _load_decays(x, b, h, start, count, rows):  # type: ignore[no-untyped-def]
     """w, from ln w in x (B,T,H,K), or in x (1,1,H,K) for a fixed decay, into rows (K,CHUNK)."""
     if x.shape[1] == 1:
@@ -117,7 +106,7 @@ def _load_decays(x, b, h, start, count, rows):  # type: ignore[no-untyped-def]
             rows[i, t] = math.exp(np.float64(line[i]))
 
 
-@_jit
+@jit
 def _load_panels(x, b, h, start, count, panels):  # type: ignore[no-untyped-def]
     """Steps of x (B,T,H,V) into panels (P,CHUNK,LANES), whose spare columns stay zero."""
     for t in range(count):
@@ -126,7 +115,7 @@ def _load_panels(x, b, h, start, count, panels):  # type: ignore[no-untyped-def]
             panels[j // LANES, t, j % LANES] = line[j]
 
 
-@_jit
+@jit
 def _store_rows(rows, b, h, start, count, x):  # type: ignore[no-untyped-def]
     for t in range(count):
         line = x[b, start + t, h]
@@ -134,7 +123,7 @@ def _store_rows(rows, b, h, start, count, x):  # type: ignore[no-untyped-def]
             line[i] = rows[i, t]
 
 
-@_jit
+@jit
 def _add_rows(rows, b, h, start, count, x):  # type: ignore[no-untyped-def]
     """Into x (B,T,H,K), zero so far, or summed over time into x (B,1,H,K)."""
     for t in range(count):
@@ -143,7 +132,7 @@ def _add_rows(rows, b, h, start, count, x):  # type: ignore[no-untyped-def]
             line[i] += rows[i, t]
 
 
-@_jit
+@jit
 def _store_panels(panels, b, h, start, count, x):  # type: ignore[no-untyped-def]
     for t in range(count):
         line = x[b, start + t, h]
@@ -151,7 +140,7 @@ def _store_panels(panels, b, h, start, count, x):  # type: ignore[no-untyped-def
             line[j] = panels[j // LANES, t, j % LANES]
 
 
-@_jit
+@jit
 def _load_state(x, panels):  # type: ignore[no-untyped-def]
     """x (K,V) into panels (P,K,LANES); the spare columns are cleared of what a NaN elsewhere may have left there."""
     panels[:] = 0.0
@@ -160,14 +149,14 @@ def _load_state(x, panels):  # type: ignore[no-untyped-def]
             panels[j // LANES, i, j % LANES] = x[i, j]
 
 
-@_jit
+@jit
 def _store_state(panels, x):  # type: ignore[no-untyped-def]
     for i in range(x.shape[0]):
         for j in range(x.shape[1]):
             x[i, j] = panels[j // LANES, i, j % LANES]
 
 
-@_jit
+@jit
 def _settle(panels):  # type: ignore[no-untyped-def]
     """Dead entries to zero; once in a chunk is enough to keep them from lasting."""
     flat = panels.ravel()
@@ -175,7 +164,7 @@ def _settle(panels):  # type: ignore[no-untyped-def]
         flat[i] = 0.0 if abs(flat[i]) < TINY else flat[i]
 
 
-@_jit
+@jit
 def _present_forward(r, k, u, v, o, count):  # type: ignore[no-untyped-def]
     """What a step sees of itself: o_t = (r_t . u k_t) v_t, which also clears o."""
     for t in range(count):
@@ -187,7 +176,7 @@ def _present_forward(r, k, u, v, o, count):  # type: ignore[no-untyped-def]
                 o[p, t, j] = weight * v[p, t, j]
 
 
-@_jit
+@jit
 def _present_backward(r, k, u, v, grad_o, grad_r, grad_k, grad_v, grad_u, count):  # type: ignore[no-untyped-def]
     """Gradients of the same; clears those of r, k and v, and adds to that of u."""
     for t in range(count):
@@ -204,7 +193,7 @@ def _present_backward(r, k, u, v, grad_o, grad_r, grad_k, grad_v, grad_u, count)
             grad_u[i] += through * r[i, t] * k[i, t]
 
 
-@_jit
+@jit
 def _forward(r, k, v, w, u, state, out, last, rows, panels, states, kept, slot, first, stop):  # type: ignore[no-untyped-def]
     time, heads = r.shape[1:3]
     rr, kk, ww = rows[slot, 0], rows[slot, 1], rows[slot, 2]
@@ -227,7 +216,7 @@ def _forward(r, k, v, w, u, state, out, last, rows, panels, states, kept, slot, 
         _store_state(carry, last[b, h])
 
 
-@_jit
+@jit
 def _keep_states(k, v, w, b, h, kk, ww, vv, starts):  # type: ignore[no-untyped-def]
     """The state at the start of every chunk, from that of the first."""
     for c in range(starts.shape[0]):
@@ -240,7 +229,7 @@ def _keep_states(k, v, w, b, h, kk, ww, vv, starts):  # type: ignore[no-untyped-
                 _state_panel(starts[c, p], ww, kk, vv[p], starts[c + 1, p])
 
 
-@_jit
+@jit
 def _backward(  # type: ignore[no-untyped-def]
     r, k, v, w, u, state, grad_out, grad_last, grad_r, grad_k, grad_v, grad_w, grad_u, grad_state,
     rows, panels, states, kept, slot, first, stop,

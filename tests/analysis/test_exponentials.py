@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from plkernel.analysis.exponential_fits import nnls
 from plkernel.analysis.exponentials import (
     ExponentialSum,
     closed_form_error,
-    fit_nnls,
     integer_lags,
     nonnegative,
     power_law,
@@ -23,7 +23,7 @@ TARGET = power_law(LAGS, BETA)
 
 @pytest.fixture(scope="module")
 def published() -> ExponentialSum:
-    return fit_nnls(rates_from_half_lives(log_spaced(256, 1, 2048)), BETA, MAX_LAG)
+    return nnls(power_law_target(BETA, MAX_LAG), log_spaced(256, 1, 2048))
 
 
 def test_published_fit_keeps_six_nodes(published: ExponentialSum) -> None:
@@ -99,7 +99,7 @@ def test_json_round_trip(published: ExponentialSum) -> None:
 
 def test_a_problem_too_large_for_memory_is_refused() -> None:
     with pytest.raises(ValueError, match="max_lag 1000000 times 256 nodes"):
-        fit_nnls(rates_from_half_lives(log_spaced(256, 1, 2048)), BETA, 1_000_000)
+        nnls(power_law_target(BETA, 1_000_000), log_spaced(256, 1, 2048))
 
 
 @pytest.mark.parametrize(

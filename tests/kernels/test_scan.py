@@ -343,20 +343,6 @@ def test_numba_is_loaded_at_the_first_use_and_triton_not_at_all() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_it_compiles_where_no_folder_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    import numba
-
-    njit = numba.njit
-
-    def unwritable(**options: Any) -> Any:
-        if options.get("cache"):
-            raise RuntimeError("cannot cache function: no locator available")
-        return njit(**options)
-
-    monkeypatch.setattr(numba, "njit", unwritable)
-    assert cpu._jit(lambda x: x + 1)(2) == 3
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -353,20 +353,6 @@ def test_numba_is_loaded_at_the_first_use() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_it_compiles_where_no_folder_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    import numba
-
-    njit = numba.njit
-
-    def unwritable(**options: Any) -> Any:
-        if options.get("cache"):
-            raise RuntimeError("cannot cache function: no locator available")
-        return njit(**options)
-
-    monkeypatch.setattr(numba, "njit", unwritable)
-    assert cpu._jit(lambda x: x + 1)(2) == 3
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -10,8 +10,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from plkernel.analysis.exponentials import ExponentialSum, Floats
-from plkernel.analysis.node_set import Lag, Nodes, Summation, as_lags, check_name, gain
+from plkernel.analysis.exponentials import ExponentialSum, Floats, Scores, integer_lags, power_law, score
+from plkernel.analysis.node_set import Aim, Lag, Nodes, Summation, as_lags, check_name, gain
 
 # Slopes are fitted on this many log-spaced real lags.
 SLOPE_POINTS = 200
@@ -28,7 +28,7 @@ def rms_kernel(nodes: Nodes, lags: ArrayLike, lag: Lag = "state") -> Floats:
     """sqrt(E k(t)**2) = sqrt(sum_i projection_i**2 g_i**2 a_i**(2 t)), for C_i = projection_i z_i and z_i, B_i N(0, 1).
 
     Any independent z, B of mean 0 and variance 1 give the same. Shape of `lags`, (T,), in steps; under lag `distance`
-    a_i**(2 (t - 1)).
+    a_i**(2 (t - 1)), under `bonus` a_i**(2 (t - 2)).
     """
     return np.asarray(np.exp(log_rms_kernel(nodes, lags, lag)))
 
@@ -44,8 +44,20 @@ def kernel_exponent(
     if not 1 <= first < last:
         raise ValueError(f"lags must satisfy 1 <= first < last, got first {first} and last {last}")
     lags = np.geomspace(first, last, SLOPE_POINTS)
-    values = log_rms_kernel(nodes, lags, lag) if kernel == "rms" else nodes.kernel().log_kernel(as_lags(lags, lag))
-    return -float(np.polyfit(np.log(lags), values, 1)[0])
+    return -float(np.polyfit(np.log(lags), _log_kernel(nodes, kernel, lags, lag), 1)[0])
+
+
+def node_scores(nodes: Nodes, aim: Aim, max_lag: int) -> Scores:
+    """The kernel that `aim` speaks of, in its lag convention, against t**-exponent on t = 1..max_lag.
+
+    Under lag `bonus` from t = 2: the decays do not reach t = 1, which is seen through u.
+    """
+    lags = integer_lags(max_lag)[1 if aim.lag == "bonus" else 0 :]
+    return score(_log_kernel(nodes, aim.kernel, lags, aim.lag), power_law(lags, aim.exponent), lags)
+
+
+def _log_kernel(nodes: Nodes, kernel: Summation, lags: Floats, lag: Lag) -> Floats:
+    return log_rms_kernel(nodes, lags, lag) if kernel == "rms" else nodes.kernel().log_kernel(as_lags(lags, lag))
 
 
 def output_std(nodes: Nodes) -> float:

@@ -9,10 +9,12 @@ from numpy.typing import ArrayLike
 
 from plkernel.analysis.exponentials import ExponentialSum, Floats
 
-Gain = Literal["none", "ema", "lru"]
+Gain = Literal["none", "ema", "lru", "clamp"]
 Target = Literal["information", "correlation"]
 Summation = Literal["coherent", "rms"]
-Lag = Literal["state", "distance"]
+Lag = Literal["state", "distance", "bonus"]
+# How many decays fewer than the lag a byte has gone through.
+AHEAD: dict[Lag, int] = {"state": 0, "distance": 1, "bonus": 2}
 
 
 @dataclass(frozen=True)
@@ -59,9 +61,10 @@ class Nodes:
 
 
 def gain(rates: ArrayLike, name: Gain) -> Floats:
-    """What the recurrence multiplies its input by: none 1, ema 1 - a, lru sqrt(1 - a**2), with a = exp(-rate).
+    """What the recurrence multiplies its input by: none 1, ema 1 - a, lru sqrt(1 - a**2), clamp min(1, lambda).
 
-    Sources: exponential moving average, as in Mega (arXiv 2209.10655); LRU (arXiv 2303.06349), equation 7.
+    a = exp(-lambda). Sources: exponential moving average, as in Mega (arXiv 2209.10655); LRU (arXiv 2303.06349),
+    equation 7; clamp is what RWKV's K-clamp does to the key, k * exp(min(w_raw, 0)) with a = exp(-exp(w_raw)).
     """
     rates = np.asarray(rates, dtype=float)
     if name == "none":
@@ -70,6 +73,8 @@ def gain(rates: ArrayLike, name: Gain) -> Floats:
         return -np.expm1(-rates)
     if name == "lru":
         return np.sqrt(-np.expm1(-2 * rates))
+    if name == "clamp":
+        return np.minimum(1.0, rates)
     raise ValueError(f"gain must be one of {', '.join(get_args(Gain))}, got {name!r}")
 
 
@@ -86,7 +91,8 @@ class Aim:
     lag: what a lag of t means. `state`: a channel contributes a**t, t >= 1: the state t steps after a byte came in.
     `distance`: a channel contributes a**(t-1): the newest byte is already in the state that predicts the next one, so
     at prediction distance 1 nothing has decayed. A model that predicts the next step has `distance`; `state` is the
-    default because the published weights and all tables of such kernels are stated in it.
+    default because the published weights and all tables of such kernels are stated in it. `bonus`: a**(t-2), t >= 2:
+    an RWKV reads the state from before the newest byte, which it sees through its bonus u alone.
     """
 
     beta: float
@@ -111,15 +117,14 @@ class Aim:
         return 1 if self.kernel == "coherent" else 2
 
     def log_amplitude(self, rates: ArrayLike, gain_name: Gain) -> Floats:
-        """ln of m(lambda) = lambda**exponent / g(lambda), times a under lag `distance`: C of log-spaced channels.
+        """ln of m(lambda) = lambda**exponent / g(lambda), times a**n for the n of `AHEAD`: C of log-spaced channels.
 
         Coherent: t**-e is proportional to the integral of C g exp(-lambda t) dln(lambda) with C = m. Rms: t**-2e is
-        proportional to the integral of (C g)**2 exp(-2 lambda t) dln(lambda) with C = m. Under lag `distance` the
-        factor a = exp(-lambda) makes up for the a**(t-1).
+        proportional to the integral of (C g)**2 exp(-2 lambda t) dln(lambda) with C = m. The factor a**n makes up for
+        the n decays that a lag of t is ahead: none under `state`, 1 under `distance`, 2 under `bonus`.
         """
         rates = np.asarray(rates, dtype=float)
-        shift = rates if self.lag == "distance" else 0.0
-        return np.asarray(self.exponent * np.log(rates) - shift - np.log(gain(rates, gain_name)))
+        return np.asarray(self.exponent * np.log(rates) - AHEAD[self.lag] * rates - np.log(gain(rates, gain_name)))
 
     def rate_range(self, max_lag: float, loss: float) -> tuple[float, float]:
         """Slowest and fastest rate for lags 1..max_lag: beyond either end lies the share `loss` of the kernel there.
@@ -135,9 +140,9 @@ class Aim:
 
 
 def as_lags(lags: ArrayLike, lag: Lag) -> Floats:
-    """How many times each lag has decayed: t for `state`, t - 1 for `distance`."""
+    """How many times each lag has decayed: t for `state`, t - 1 for `distance`, t - 2 for `bonus`."""
     check_name("lag", lag, get_args(Lag))
-    return np.asarray(lags, dtype=float) - (1.0 if lag == "distance" else 0.0)
+    return np.asarray(lags, dtype=float) - AHEAD[lag]
 
 
 def check_beta(beta: float) -> None:

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 
 from plkernel.analysis.exponentials import ExponentialSum, Floats
 from plkernel.analysis.node_set import (
+    AHEAD,
     Aim,
     Gain,
     Lag,
@@ -109,7 +110,7 @@ def projection_weights(
 
     uniform: 1. published: lambda**(beta-1), right under the EMA gain only. gain-corrected:
     lambda**beta * dln(lambda) / g(lambda), right for the gain it names on any node set. Given an `aim`, gain-corrected
-    follows it: lambda**exponent (times a under lag `distance`) * dln(lambda)**(1/k) / g(lambda), with k = 1 for a
+    follows it: lambda**exponent * a**n * dln(lambda)**(1/k) / g(lambda), n as in `Aim.log_amplitude`, k = 1 for a
     coherent kernel and 2 for an rms one, where squares add up and the number of nodes counts half.
     """
     rates = np.asarray(rates, dtype=float)
@@ -127,8 +128,8 @@ def projection_weights(
 
 def _corrected(rates: Floats, aim: Aim, gain_name: Gain) -> Floats:
     spacing = local_spacing(rates) ** (1 / aim.power)
-    shift = np.exp(-rates) if aim.lag == "distance" else 1.0
-    return np.asarray(rates**aim.exponent * shift * spacing / gain(rates, gain_name))
+    ahead = np.exp(-AHEAD[aim.lag] * rates)
+    return np.asarray(rates**aim.exponent * ahead * spacing / gain(rates, gain_name))
 
 
 def place(

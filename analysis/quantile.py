@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from plkernel.analysis.exponentials import ExponentialSum, Floats
-from plkernel.analysis.node_set import Aim, Gain, Nodes, gain
+from plkernel.analysis.node_set import AHEAD, Aim, Gain, Nodes, gain
 
 CELLS = 2048
 LOSS = 0.05
@@ -27,7 +27,7 @@ def quantile_nodes(
 ) -> Nodes:
     """Node i at the quantile (i - 1/2)/N of the density m**(k s) over ln(lambda), with C proportional to m**(1 - s).
 
-    m(lambda) = lambda**exponent / g(lambda) (times a under lag `distance`), k = 1 for a coherent aim, 2 for rms, and
+    m(lambda) = lambda**exponent / g(lambda) times a**n (`Aim.log_amplitude`), k = 1 for a coherent aim, 2 for rms, and
     s = `tempering` in [0, 1]: s = 1 gives a uniform C and puts the whole law into the density of the nodes, s = 0
     gives log-spaced nodes and puts it into C. The cumulative is inverted exactly, for any gain. The rates reach from
     gammaincinv(k e, loss) / (k max_lag) to gammaincinv(k e, 1 - loss) / k, e being the exponent of the aim.
@@ -62,9 +62,9 @@ def term_nodes(
     Term j, of weight w_j at rate lambda_j, needs the total projection c_j = w_j / g(lambda_j). It gets channels in
     proportion to c_j**tempering (at least one each, largest remainders first), all at its rate, each with the
     multiplier c_j / n_j. Under an rms aim the terms are those of the SQUARED kernel: the rates are halved, c_j is
-    sqrt(w_j) / g and a channel's multiplier c_j / sqrt(n_j), so that the squares add up. Under lag `distance`, where
-    a term is seen as a**(d-1), c_j is multiplied by a. Terms of weight zero are left out; rates are per step.
-    Raises ValueError when there are fewer channels than terms.
+    sqrt(w_j) / g and a channel's multiplier c_j / sqrt(n_j), so that the squares add up. Where a lag is n
+    decays ahead of its state (`AHEAD`), c_j is multiplied by a**n. Terms of weight zero are left out; rates are per
+    step. Raises ValueError when there are fewer channels than terms.
     """
     check_tempering(tempering)
     weights = np.asarray(terms.weights)
@@ -72,8 +72,7 @@ def term_nodes(
     if not 0 < kept.size <= channels:
         raise ValueError(f"channels must be at least the number of terms, {kept.size} (and one), got {channels}")
     rates = np.asarray(terms.rates)[kept] / aim.power
-    shift = rates if aim.lag == "distance" else 0.0
-    needed = np.exp(np.log(weights[kept]) / aim.power - shift) / gain(rates, gain_name)
+    needed = np.exp(np.log(weights[kept]) / aim.power - AHEAD[aim.lag] * rates) / gain(rates, gain_name)
     counts = allot(needed**tempering, channels)
     each = needed / counts ** (1 / aim.power)
     order = np.argsort(-rates, kind="stable")

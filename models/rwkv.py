@@ -13,7 +13,7 @@ shapes and order of `state_dict()` are those of the official checkpoints, x052 a
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,8 @@ from plkernel.kernels.wkv import wkv
 
 BYTES = 256
 GROUP_NORM_EPS = 64e-5  # Eagle's code divides by 8 and takes 1e-5, which is the same
+NORM_EPS = 1e-5
+NormName = Literal["layer", "rms"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,10 @@ class RWKVConfig:
     mix_rank, decay_rank: ranks of Finch's data-dependent token shift and decay; k_clamp: scale the key by
     exp(min(w_raw, 0)) = min(1, lambda), lambda the decay rate; feed_forward: width of the channel mixing, None for the
     official 3.5 D rounded down to a multiple of 32. `backend` forces one of the operator's implementations.
+
+    What the official models never do, for comparisons: `tied` makes head and embedding one matrix, which `state_dict()`
+    holds under both names; `norm` "rms" puts RMSNorm in the place of every LayerNorm (the norm of the heads stays).
+    `dropout` is the share of the residual stream set to zero in training, after the embedding and after every branch.
     """
 
     version: int = 6
@@ -43,6 +49,9 @@ class RWKVConfig:
     k_clamp: bool = False
     backend: str | None = None
     feed_forward: int | None = None
+    tied: bool = False
+    norm: NormName = "layer"
+    dropout: float = 0.0
 
     def __post_init__(self) -> None:
         if self.version not in (5, 6):
@@ -51,6 +60,10 @@ class RWKVConfig:
         for name, least in (("dim", 2), ("layers", 1), ("head_size", 1), ("mix_rank", 2), ("decay_rank", 2)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        if self.norm not in get_args(NormName):
+            raise ValueError(f"norm must be one of {', '.join(get_args(NormName))}, got {self.norm!r}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, got {self.dropout}")
         if self.dim % self.head_size:
             raise ValueError(f"dim must be a multiple of head_size, got dim {self.dim} and head_size {self.head_size}")
         if self.hidden < 1:
@@ -98,6 +111,16 @@ def previous(x: Tensor, last: Tensor) -> Tensor:
 def vector(dim: int) -> nn.Parameter:
     """One number per channel, in the shape of the official checkpoints."""
     return nn.Parameter(torch.empty(1, 1, dim))
+
+
+def stream_norm(config: RWKVConfig) -> nn.Module:
+    """The norm of the residual stream (ln0, ln1, ln2 and ln_out)."""
+    return (nn.LayerNorm if config.norm == "layer" else nn.RMSNorm)(config.dim, eps=NORM_EPS)
+
+
+def dropout(config: RWKVConfig) -> nn.Module:
+    """Dropout of the residual stream; at 0 the identity, which draws no random number."""
+    return nn.Dropout(config.dropout) if config.dropout else nn.Identity()
 
 
 class TimeMixing(nn.Module, ABC):
@@ -209,20 +232,20 @@ class Block(nn.Module):
 
     def __init__(self, config: RWKVConfig, first: bool) -> None:
         super().__init__()
-        self.ln1 = nn.LayerNorm(config.dim)
-        self.ln2 = nn.LayerNorm(config.dim)
-        self.ln0 = nn.LayerNorm(config.dim) if first else None
+        self.ln1, self.ln2 = stream_norm(config), stream_norm(config)
+        self.ln0 = stream_norm(config) if first else None
         self.att = EagleMixing(config) if config.version == 5 else FinchMixing(config)
         self.ffn = ChannelMixing(config)
+        self.drop = dropout(config)
 
     def forward(self, x: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
         if self.ln0 is not None:
             x = self.ln0(x)
         att_in = self.ln1(x)
         branch, memory = self.att(att_in, state.att_shift, state.wkv)
-        x = x + branch
+        x = self.drop(x + branch)
         ffn_in = self.ln2(x)
-        x = x + self.ffn(ffn_in, state.ffn_shift)
+        x = self.drop(x + self.ffn(ffn_in, state.ffn_shift))
         return x, LayerState(att_in[:, -1], memory, ffn_in[:, -1])
 
 
@@ -237,8 +260,11 @@ class RWKV(nn.Module):
         self.config = config
         self.emb = nn.Embedding(BYTES, config.dim)
         self.blocks = nn.ModuleList([Block(config, first=i == 0) for i in range(config.layers)])
-        self.ln_out = nn.LayerNorm(config.dim)
+        self.ln_out = stream_norm(config)
         self.head = nn.Linear(config.dim, BYTES, bias=False)
+        self.drop = dropout(config)
+        if config.tied:
+            self.head.weight = self.emb.weight
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.decode(self.emb(inputs))
@@ -276,7 +302,7 @@ class RWKV(nn.Module):
         return RWKVState((LayerState(shift, memory, shift),) * config.layers)
 
     def _decode(self, x: Tensor, state: RWKVState) -> tuple[Tensor, RWKVState]:
-        layers = []
+        layers, x = [], self.drop(x)
         for block, memory in zip(self.blocks, state.layers, strict=True):
             x, memory = block(x, memory)
             layers.append(memory)

@@ -88,11 +88,13 @@ class DiagonalSSM(nn.Module):
 
 
 def input_gain(rate: Tensor, name: Gain) -> Tensor:
-    """g(lambda) for rates (D,): none 1, ema 1 - a, lru sqrt(1 - a**2), through expm1 so that slow nodes keep digits."""
+    """g(lambda) for rates (D,), as `plkernel.analysis.node_set.gain`; through expm1, so that slow nodes keep digits."""
     if name == "ema":
         return -torch.expm1(-rate)
     if name == "lru":
         return (-torch.expm1(-2 * rate)).sqrt()
+    if name == "clamp":
+        return rate.clamp(max=1.0)
     return torch.ones_like(rate)
 
 

@@ -1,75 +1,38 @@
-"""One arm of a study: the model that all arms share, and where this one places its decays."""
+"""One arm of a study: where it places its decays, how it shapes its projection, and what it starts from."""
 
 import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field
 
 from plkernel.analysis.moments import scaled_to
-from plkernel.analysis.nodes import Gain, Lag, Nodes, Placement, Projection, Summation, Target, place
+from plkernel.analysis.nodes import Aim, Gain, Lag, Nodes, Placement, Projection, Summation, Target, place
+from plkernel.analysis.quantile import MAX_LAG
+from plkernel.model_spec import ModelSpec, PositiveNumber, Section
 from plkernel.models.init.rwkv import DEFAULT_SCHEME, check_scheme
-from plkernel.models.patching import PatchingMode
+from plkernel.models.init.rwkv_power_law import Bonus, ShapeOn, check_nodes
 from plkernel.storage import load_json
 
-Positive = Annotated[int, Field(ge=1)]
-PositiveNumber = Annotated[float, Field(gt=0)]
 QUANTILE_OPTIONS = ("tempering", "loss", "max_lag")
 AIM_OPTIONS = ("target", "kernel", "lag")
 NODE_VALUES = ("node_rates", "node_multipliers", "node_gain")
-
-
-class Section(BaseModel):
-    """A part of a spec: immutable, and closed to keys it does not know."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
-
-
-class PatchingSpec(Section):
-    """How bytes are grouped into the steps of the recurrence."""
-
-    size: Positive = 1
-    """Bytes per patch; 1 is no patching."""
-    mode: PatchingMode = "causal"
-    """causal: a byte sees completed patches only. published: it sees its own target (kept for audit)."""
-
-
-class ModelSpec(Section):
-    """The model that all arms share."""
-
-    kind: Literal["ssm", "rwkv5", "rwkv6"] = "ssm"
-    """ssm: the diagonal SSM. rwkv5, rwkv6: Eagle and Finch."""
-    dim: Annotated[int, Field(ge=2)] = 96
-    """Width, also the state size."""
-    layers: Positive = 4
-    """Number of blocks."""
-    gain: Gain = "none"
-    """Input gain of the recurrence: none 1, ema 1 - a, lru sqrt(1 - a**2)."""
-    patching: PatchingSpec = PatchingSpec()
-    head_size: Positive = 32
-    """RWKV: channels of a head; dim must be a multiple."""
-    k_clamp: bool = False
-    """RWKV: scale the key by min(1, lambda), an EMA-like input gain."""
-
-    @model_validator(mode="after")
-    def _of_one_kind(self) -> "ModelSpec":
-        foreign = ("head_size", "k_clamp") if self.kind == "ssm" else ("gain", "patching")
-        for name in foreign:
-            if getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"{name} does not belong to model kind {self.kind!r}: leave it out")
-        if self.kind != "ssm" and self.dim % self.head_size:
-            raise ValueError(f"dim {self.dim} must be a multiple of head_size {self.head_size}")
-        return self
+RWKV_OPTIONS = ("scheme", "bonus", "shape_on")
+# What an RWKV has at initialisation: random signs, information quadratic in them, the newest byte seen through u.
+RWKV_AIM: dict[str, Any] = {"target": "correlation", "kernel": "rms", "lag": "bonus"}
+RWKV_TEMPERING = 0.5
 
 
 class Arm(Section):
     """One condition: where the decays are placed and how the projection is shaped."""
 
-    placement: Placement = "log-spaced"
-    """Node set of the half-lives; quantile places them at the quantiles of the power law's own measure."""
+    placement: Placement | None = None
+    """Node set of the half-lives; quantile: at the quantiles of the power law's own measure. If left out log-spaced,
+    and in an RWKV the decays of its scheme. An RWKV has the same nodes in every head."""
     projection: Projection = "uniform"
-    """Shape of the projection's columns, mean 1; placement quantile shapes it by tempering instead."""
+    """Shape of the projection's columns, in an RWKV of the receptance's rows; quantile nodes shape it by tempering."""
     beta: PositiveNumber = 1.15
     """Exponent of the power law."""
     shortest: PositiveNumber = 1.0
@@ -77,17 +40,21 @@ class Arm(Section):
     longest: PositiveNumber = 2000.0
     """Longest half-life of log-spaced nodes, in bytes."""
     tempering: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Quantile nodes: 1 puts the power law into the density of the nodes (the default), 0 into the projection."""
+    """Quantile nodes: 1 puts the power law into the density of the nodes (the default; RWKV: 0.5), 0 into the
+    projection."""
     loss: Annotated[float, Field(gt=0, lt=0.5)] | None = None
     """Quantile nodes: share of the kernel lost beyond either end; 0.05 if left out."""
     max_lag: Annotated[float, Field(gt=1)] | None = None
-    """Quantile nodes: longest lag, in bytes; 2048 if left out."""
+    """Quantile nodes: longest lag, in bytes; 2048 if left out. RWKV: how far a power law must hold."""
     target: Target | None = None
-    """information: the kernel has the exponent beta (the default); correlation: beta/2, as information is quadratic."""
+    """information: the kernel has the exponent beta (the default); correlation: beta/2, as information is quadratic
+    (the default of an RWKV)."""
     kernel: Summation | None = None
-    """coherent: the law holds for the plain sum over channels (the default); rms: for random signs of B and C."""
+    """coherent: the law holds for the plain sum over channels (the default); rms: for random signs of B and C (the
+    default of an RWKV)."""
     lag: Lag | None = None
-    """state: lag t is seen as a**t (the default); distance: as a**(t-1), which is what a prediction sees."""
+    """state: lag t is seen as a**t (the default); distance: as a**(t-1), which is what a prediction sees; bonus: as
+    a**(t-2), which it sees of the state of an RWKV (the default there)."""
     match: str | None = None
     """Scale the projection to the output standard deviation of this arm; baseline is the study's baseline."""
     output_std: PositiveNumber | None = None
@@ -103,6 +70,10 @@ class Arm(Section):
 
     scheme: str | None = None
     """RWKV: the initialisation by name; rwkv_blinkdl, that of today's official code, if left out."""
+    bonus: Bonus | None = None
+    """RWKV: scheme leaves u as the scheme has it (the default); law: 2**exponent, which puts distance 1 on the law."""
+    shape_on: ShapeOn | None = None
+    """RWKV: the matrix that the shape goes to, receptance; output is refused, as it starts at zero."""
 
     @property
     def pending(self) -> bool:
@@ -121,17 +92,69 @@ class Arm(Section):
         """The nodes given as numbers, by field."""
         return {name: getattr(self, name) for name in NODE_VALUES}
 
+    @property
+    def places_nodes(self) -> bool:
+        """Whether the arm says where the decays are; an RWKV otherwise keeps those of its scheme."""
+        return self.placement is not None or self.node_rates is not None
+
+    @property
+    def shapes(self) -> bool:
+        """Whether its projection is meant to carry a power law, rather than to be uniform."""
+        return self.placement in ("quantile", "terms") or self.projection != "uniform" or self.node_rates is not None
+
+    @property
+    def law(self) -> Aim | None:
+        """The power law that the arm means (`resolved` fills in what it leaves out); None if it means none."""
+        if not self.shapes:
+            return None
+        return Aim(self.beta, self.target or "information", self.kernel or "coherent", self.lag or "state")
+
+    def resolved(self, model: ModelSpec) -> "Arm":
+        """The arm with what it leaves out filled in where that depends on the kind of model."""
+        values: dict[str, Any] = {}
+        if model.kind == "ssm":
+            values = {"placement": "log-spaced"}
+        elif self.places_nodes and self.shapes:
+            values = {**RWKV_AIM, "max_lag": MAX_LAG, "bonus": "scheme", "shape_on": "receptance"}
+            if self.placement == "quantile":
+                values["tempering"] = RWKV_TEMPERING
+        return self.model_copy(update={name: v for name, v in values.items() if getattr(self, name) is None})
+
     def check(self, model: ModelSpec) -> None:
         """ValueError when the arm does not fit the model."""
         if model.kind == "ssm":
-            if self.scheme is not None:
-                raise ValueError("scheme belongs to model kinds rwkv5 and rwkv6: leave it out")
+            self._refuse(RWKV_OPTIONS, "belongs to model kinds rwkv5 and rwkv6: leave it out")
             self.nodes(model)
             return
-        for name, field in type(self).model_fields.items():
-            if name != "scheme" and getattr(self, name) != field.default:
-                raise ValueError(f"{name} belongs to model kind 'ssm', but model.kind is {model.kind!r}: leave it out")
         check_scheme(self.scheme or DEFAULT_SCHEME, 5 if model.kind == "rwkv5" else 6)
+        self._refuse(("match", "output_std"), "does nothing in an RWKV, whose GroupNorm takes out any scale")
+        if not self.places_nodes:
+            names = [name for name in type(self).model_fields if name not in ("scheme", "placement")]
+            self._refuse(names, "needs a placement in an RWKV, which otherwise keeps the decays of its scheme")
+            return
+        if self.projection == "published":
+            raise ValueError(
+                "projection 'published' is right under the EMA gain only, which an RWKV does not have: use "
+                "'gain-corrected', which follows the key's own gain"
+            )
+        arm = self.resolved(model)
+        if arm.law is None:
+            unused = ("beta", "max_lag", *AIM_OPTIONS, "bonus", "shape_on")
+            self._refuse(unused, "belongs to a power law: set projection 'gain-corrected', or leave it out")
+        check_nodes(
+            arm.nodes(model),
+            arm.law,
+            arm.max_lag or MAX_LAG,
+            head_size=model.head_size,
+            k_clamp=model.k_clamp,
+            shape_on=arm.shape_on or "receptance",
+        )
+
+    def _refuse(self, names: Iterable[str], reason: str) -> None:
+        """ValueError for the first of these options that is given."""
+        for name in names:
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} {reason}")
 
     def nodes(self, model: ModelSpec) -> Nodes:
         """The node set of this arm for `model`, with rates per patch; ValueError where the two do not fit."""
@@ -143,26 +166,29 @@ class Arm(Section):
         return nodes if self.output_std is None else scaled_to(nodes, self.output_std)
 
     def placed(self, model: ModelSpec) -> Nodes:
-        """The node set before any matching of its output."""
-        given = {name: getattr(self, name) for name in (*QUANTILE_OPTIONS, *AIM_OPTIONS)}
+        """The node set before any matching of its output: of an SSM's channels, or of those of an RWKV's head."""
+        arm = self.resolved(model)
+        given = {name: getattr(arm, name) for name in (*QUANTILE_OPTIONS, *AIM_OPTIONS)}
         given = {name: value for name, value in given.items() if value is not None}
-        if any(value is not None for value in self.node_values.values()):
-            return self._given_nodes(model, given)
-        if self.placement == "terms":
+        if model.kind != "ssm" and arm.placement != "quantile":
+            given.pop("max_lag", None)  # how far the law is checked: it places nothing
+        if any(value is not None for value in arm.node_values.values()):
+            return arm._given_nodes(model, given)
+        if arm.placement is None or arm.placement == "terms":
             raise ValueError(
                 "placement 'terms' needs a fit: write one with plkernel.fit --out and name it in node_file"
             )
         unused = [name for name in QUANTILE_OPTIONS if name in given]
-        if unused and self.placement != "quantile":
-            raise ValueError(f"{unused[0]} belongs to placement 'quantile', got placement {self.placement!r}")
+        if unused and arm.placement != "quantile":
+            raise ValueError(f"{unused[0]} belongs to placement 'quantile', got placement {arm.placement!r}")
         return place(
-            model.dim,
-            placement=self.placement,
-            projection=self.projection,
-            gain_name=model.gain,
-            beta=self.beta,
-            shortest=self.shortest,
-            longest=self.longest,
+            model.node_count,
+            placement=arm.placement,
+            projection=arm.projection,
+            gain_name=model.input_gain,
+            beta=arm.beta,
+            shortest=arm.shortest,
+            longest=arm.longest,
             step=model.patching.size,
             **given,
         )
@@ -173,18 +199,21 @@ class Arm(Section):
         missing = [name for name, value in self.node_values.items() if value is None]
         if missing:
             raise ValueError(f"{missing[0]} is missing: {', '.join(NODE_VALUES)} go together")
-        if options or self.placement != "log-spaced" or self.projection != "uniform":
-            name = next(iter(options), "placement" if self.placement != "log-spaced" else "projection")
+        allowed = () if model.kind == "ssm" else AIM_OPTIONS  # what the law is that an RWKV is checked against
+        unused = [name for name in options if name not in allowed]
+        if unused or self.placement not in (None, "log-spaced") or self.projection != "uniform":
+            name = next(iter(unused), "projection" if self.projection != "uniform" else "placement")
             raise ValueError(f"{name} does not go with node_file, whose nodes are placed already: leave it out")
-        if self.node_gain != model.gain:
+        if self.node_gain != model.input_gain and model.kind == "ssm":
             raise ValueError(f"the nodes{where} assume gain {self.node_gain!r}, but model.gain is {model.gain!r}")
         counts = [len(values or ()) for values in (self.node_rates, self.node_multipliers)]
-        if counts != [model.dim, model.dim]:
+        if counts != [model.node_count, model.node_count]:
+            size = f"model.{'dim' if model.kind == 'ssm' else 'head_size'} is {model.node_count}"
             raise ValueError(
-                f"the nodes{where} are {counts[0]} rates and {counts[1]} multipliers, but model.dim is {model.dim}: "
+                f"the nodes{where} are {counts[0]} rates and {counts[1]} multipliers, but {size}: "
                 "the numbers must be equal"
             )
-        nodes = Nodes(tuple(self.node_rates or ()), tuple(self.node_multipliers or ()), model.gain)
+        nodes = Nodes(tuple(self.node_rates or ()), tuple(self.node_multipliers or ()), self.node_gain or "none")
         return nodes.per_step(model.patching.size)
 
 

@@ -12,7 +12,10 @@ LEAKING = "bpb_" + NOT_CAUSAL.replace(", ", "_").replace(" ", "_")
 
 
 class Curves:
-    """Bits per byte against step, bytes and seconds; half-lives as histograms; hyperparameters with their result."""
+    """Bits per byte against step, bytes and seconds; half-lives as histograms; saturation and amplification.
+
+    At the end the hyperparameters with their result.
+    """
 
     def __init__(self, folder: Path, step: int, causal: bool) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -31,6 +34,13 @@ class Curves:
         self.writer.add_scalar("train/learning_rate", row["learning_rate"], row["step"])
         for index, values in enumerate(half_lives):
             self.writer.add_histogram(f"log2_half_life/block_{index}", np.log2(values), row["step"])
+        saturation = row["saturation"]
+        for name in ("entropy", "largest_probability", "saturated_share"):
+            self.writer.add_scalar(f"saturation/{name}", saturation[name], row["step"])
+        spread = saturation["logit_max"] - saturation["logit_min"]
+        self.writer.add_scalar("saturation/logit_range", spread, row["step"])
+        for index, value in enumerate(row.get("amplification", ())):
+            self.writer.add_scalar(f"amplification/block_{index}", value, row["step"])
         self.writer.flush()
 
     def close(self, config: dict[str, Any], result: dict[str, Any]) -> None:

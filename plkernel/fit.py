@@ -65,7 +65,8 @@ def fit(
         corpus: Measure beta on this corpus instead, as plkernel.measure does, on lags 1..500.
         target: information: the kernel is t**-beta; correlation: t**-(beta/2), as information is quadratic in it.
         kernel: coherent: the plain sum over channels; rms: for random signs of B and C, as at initialisation.
-        lag: state: lag t is seen as a**t; distance: as a**(t-1), which is what a prediction sees.
+        lag: state: lag t is seen as a**t; distance: as a**(t-1), which is what a prediction sees;
+            bonus: as a**(t-2), which it sees of the state of an RWKV.
         max_lag: The target is fitted and scored on t = 1..max_lag.
         method: nnls: the published fit, linear, weights on a grid of half-lives; nnls-relative: relative errors;
             minimax: K terms with the least largest relative error; least-squares, quadrature, trapezoid. Left out,
@@ -75,7 +76,7 @@ def fit(
         grid: nnls and nnls-relative: how many half-lives, log-spaced, the fit may use.
         min_half_life: Shortest half-life of the grid.
         max_half_life: Longest half-life of the grid.
-        gain: What the recurrence multiplies its input by: none 1, ema 1-a, lru sqrt(1-a^2).
+        gain: What the recurrence multiplies its input by: none 1, ema 1-a, lru sqrt(1-a^2), clamp min(1, lambda).
         nodes: Channels: log-spaced or concentrated (published), gain-corrected; quantile: at the quantiles of the
             law's own measure; terms: shared out among the exponentials of the fit.
         channels: How many, the width of the model.

@@ -7,12 +7,17 @@ import numpy as np
 
 from plkernel.analysis.exponential_fits import Method, fit_sum
 from plkernel.analysis.exponentials import ExponentialSum, Floats, Scores, integer_lags, power_law, score
-from plkernel.analysis.moments import log_rms_kernel, output_std
-from plkernel.analysis.node_set import Aim, as_lags
+from plkernel.analysis.moments import node_scores, output_std
+from plkernel.analysis.node_set import Aim
 from plkernel.analysis.nodes import Gain, Nodes, Placement, Projection, place
 from plkernel.analysis.targets import power_law_target
 
-GAINS: tuple[Gain, ...] = ("none", "ema", "lru")
+CORRECTED: dict[Gain, str] = {
+    "none": "lambda**beta",
+    "ema": "lambda**beta/(1-a)",
+    "lru": "lambda**beta/sqrt(1-a^2)",
+    "clamp": "lambda**beta/min(1,lambda)",
+}
 CHANNEL_HALF_LIVES = (1.0, 2000.0)
 
 
@@ -82,11 +87,10 @@ def weightings(beta: float, max_lag: int, channels: int, gain: Gain) -> list[Wei
         nodes = Nodes(found.rates, found.projection, gain)
         return Weighting(formula, belongs_to, nodes, node_scores(nodes, aim, max_lag))
 
-    corrected = {"none": "lambda**beta", "ema": "lambda**beta/(1-a)", "lru": "lambda**beta/sqrt(1-a^2)"}
     return [
         entry("1 (uniform)", "-", "uniform", gain),
         entry("lambda**(beta-1) (published)", "ema", "published", gain),
-        *(entry(corrected[name], name, "gain-corrected", name) for name in GAINS),
+        *(entry(formula, name, "gain-corrected", name) for name, formula in CORRECTED.items()),
     ]
 
 
@@ -102,16 +106,6 @@ class Channels:
     def to_dict(self) -> dict[str, Any]:
         """Figures of the node set, for JSON."""
         return {**vars(self.aim), "placement": self.placement, "output_std": output_std(self.nodes)}
-
-
-def node_scores(nodes: Nodes, aim: Aim, max_lag: int) -> Scores:
-    """The kernel that `aim` speaks of, in its lag convention, against t**-exponent on t = 1..max_lag."""
-    lags = integer_lags(max_lag)
-    if aim.kernel == "rms":
-        kernel = log_rms_kernel(nodes, lags, aim.lag)
-    else:
-        kernel = nodes.kernel().log_kernel(as_lags(lags, aim.lag))
-    return score(kernel, power_law(lags, aim.exponent), lags)
 
 
 def place_channels(

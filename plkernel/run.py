@@ -11,11 +11,18 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from plkernel.spec import Arm, CorpusSpec, ModelSpec, Section, TrainSpec
 from plkernel.storage import load_json, save_json
 from plkernel.studies import CONFIG, ENVIRONMENT, FAILED, FINISHED, METRICS, RESULT, TIMING
 
 CHECKPOINT = "checkpoint.safetensors"
 LOCK = ".lock"
+SECTIONS: dict[str, type[Section]] = {
+    "corpus": CorpusSpec,
+    "model": ModelSpec,
+    "arm_options": Arm,
+    "train": TrainSpec,
+}
 LONGEST_VALUE = 80  # characters of a value that differs
 LOCK_PATIENCE = 20.0  # seconds: a worker whose parent was killed ends within a step
 
@@ -52,7 +59,7 @@ class RunFolder:
         path = self.path / CONFIG
         if not path.exists():
             return
-        different = differences(load_json(path), json.loads(json.dumps(config)))
+        different = differences(with_defaults(load_json(path)), json.loads(json.dumps(config)))
         if different:
             raise ValueError(
                 f"run folder {self.path} was made by another spec ({'; '.join(different[:4])}): "
@@ -99,6 +106,21 @@ class RunFolder:
     def finish(self, result: Mapping[str, Any]) -> None:
         """Record how the run ended."""
         save_json(self.path / RESULT, dict(result))
+
+
+def with_defaults(config: Any) -> Any:
+    """A saved configuration, with the options that its version did not have at their defaults.
+
+    An option that is added later must therefore default to what was done before it.
+    """
+    if not isinstance(config, dict):
+        return config
+    known = {
+        name: section.model_construct().model_dump(mode="json") | config[name]
+        for name, section in SECTIONS.items()
+        if isinstance(config.get(name), dict)
+    }
+    return config | known
 
 
 def differences(old: Any, new: Any, key: str = "") -> list[str]:

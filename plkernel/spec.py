@@ -5,13 +5,15 @@ import tomllib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from plkernel import cli
 from plkernel.analysis.moments import output_std
-from plkernel.arm import Arm, ModelSpec, PatchingSpec, Positive, Section, with_file_values
+from plkernel.arm import Arm, with_file_values
+from plkernel.model_spec import ModelSpec, PatchingSpec, Positive, Section
+from plkernel.protocol import Device, TrainSpec
 from plkernel.storage import load_json
 
 __all__ = [
@@ -30,7 +32,6 @@ __all__ = [
 
 MOST_ERRORS = 8
 LARGEST_SEED = 2**63 - 1
-Device = Literal["auto", "cpu", "cuda"]
 FOLDER_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 BASELINE = "baseline"  # as the value of an arm's `match`: the study's baseline, whatever its name
 RESERVED = ("report", "spec.json")  # they stand beside the arms in the folder of a study
@@ -52,53 +53,6 @@ class CorpusSpec(Section):
     """Share of the corpus that is held out for validation."""
     test: Fraction = 0.05
     """Share of the corpus that is held out for the test figure."""
-
-
-class TrainSpec(Section):
-    """The training protocol, the same for every arm."""
-
-    context: Annotated[int, Field(ge=2)] = 512
-    """Bytes predicted per window."""
-    batch: Positive = 8
-    """Windows per step."""
-    steps: Positive | None = None
-    """Stop after this many steps (bit-reproducible on a CPU)."""
-    minutes: Annotated[float, Field(gt=0)] | None = None
-    """Stop after this many minutes of training instead."""
-    learning_rate: Annotated[float, Field(gt=0)] = 3e-4
-    """Peak learning rate of AdamW."""
-    weight_decay: Annotated[float, Field(ge=0)] = 0.01
-    """Weight decay, on matrices only."""
-    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """First-moment decay of AdamW."""
-    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
-    """Second-moment decay of AdamW."""
-    warmup: Annotated[int, Field(ge=0)] = 0
-    """Steps of linear warm-up."""
-    schedule: Literal["cosine", "constant"] = "cosine"
-    """Learning rate after the warm-up."""
-    final_fraction: Annotated[float, Field(ge=0, le=1)] = 0.1
-    """Where the cosine ends, as a share of the peak."""
-    clip: Annotated[float, Field(gt=0)] = 1.0
-    """Largest gradient norm."""
-    eval_every: Positive = 500
-    """Steps between evaluations; each one saves a checkpoint."""
-    eval_windows: Positive = 32
-    """Validation windows, evenly spaced and fixed."""
-    test_windows: Positive = 128
-    """Test windows, evaluated once, at the end."""
-    device: Device = "auto"
-    """auto takes a GPU when there is one."""
-    backend: str | None = None
-    """Forces an implementation of the scan: cpu, gpu or reference; left out, the one for the device."""
-    threads: Positive = 1
-    """CPU threads of one run; part of a run's identity, since sums depend on it."""
-
-    @model_validator(mode="after")
-    def _one_budget(self) -> "TrainSpec":
-        if (self.steps is None) == (self.minutes is None):
-            raise ValueError("give exactly one of steps and minutes")
-        return self
 
 
 class Spec(Section):
@@ -126,6 +80,11 @@ class Spec(Section):
             raise ValueError(f"baseline {self.baseline!r} is not an arm; {cli.nearest(self.baseline, self.arms)}")
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
             raise ValueError(f"seeds must be different numbers, at least one, got {list(self.seeds)}")
+        if self.train.dropout and self.model.kind == "ssm":
+            raise ValueError(
+                f"train.dropout belongs to model kinds rwkv5 and rwkv6, got {self.train.dropout} with kind 'ssm': "
+                "leave it out"
+            )
         for name, arm in self.arms.items():
             if not re.fullmatch(FOLDER_NAME, name) or name in RESERVED:
                 raise ValueError(
@@ -151,10 +110,11 @@ class Spec(Section):
         read, arms = {}, {}
         for name, arm in self.arms.items():
             with _blaming(name):
-                read[name] = with_file_values(arm)
+                read[name] = with_file_values(arm).resolved(self.model)
         for name, arm in read.items():
             with _blaming(name):
-                arms[name] = arm if arm.match is None else self._matched(arm, read)
+                matched = arm.match is not None and self.model.kind == "ssm"
+                arms[name] = self._matched(arm, read) if matched else arm
                 arms[name].check(self.model)
         return self.model_copy(update={"arms": arms})
 

@@ -15,6 +15,8 @@ from plkernel.spec import Arm, Section, Spec, TrainSpec, load_spec, parse_spec
 # What --help shows when no file is given.
 EXAMPLE = Spec(name="study", baseline="baseline", train=TrainSpec(steps=1000), arms={"baseline": Arm()})
 
+TRAIN_FLAGS = ("--train.", "--spec.train.")
+
 
 def main(command: Callable[..., Any], args: Sequence[str] | None = None) -> None:
     """Run `command(spec, ...)` as `SPEC.toml [OPTIONS]`; exit 2 with one line on bad input.
@@ -25,20 +27,34 @@ def main(command: Callable[..., Any], args: Sequence[str] | None = None) -> None
     given = list(sys.argv[1:] if args is None else args)
     prog = f"python -m {cli.module_name()} SPEC.toml"
 
-    @functools.wraps(command)
-    def checked(spec: Spec, **options: Any) -> None:
-        command(parse_spec(spec.model_dump(), f"{given[0]} with its flags"), **options)
-
     def run() -> None:
         asked = bool(given) and given[0] in ("-h", "--help")
         if not asked and (not given or given[0].startswith("-")):
             raise ValueError(f"the spec comes first: {prog} [OPTIONS], got {given[0] if given else 'nothing'!r}")
         spec = EXAMPLE if asked else load_spec(Path(given[0]))
         tyro.cli(
-            functools.partial(checked, spec=spec), args=given[0 if asked else 1 :], prog=prog, registry=_registry()
+            functools.partial(_checked(command, spec, given), spec=spec),
+            args=given[0 if asked else 1 :],
+            prog=prog,
+            registry=_registry(),
         )
 
     cli.report_errors(run)
+
+
+def _checked(command: Callable[..., Any], loaded: Spec, args: Sequence[str]) -> Callable[..., None]:
+    """`command`, with the whole spec checked again; a new recipe fills what neither the file nor a flag gives."""
+
+    @functools.wraps(command)
+    def checked(spec: Spec, **options: Any) -> None:
+        values = spec.model_dump()
+        if spec.train.recipe != loaded.train.recipe:
+            flags = [arg.partition("=")[0] for arg in args if arg.startswith(TRAIN_FLAGS)]
+            given = loaded.train.model_fields_set | {flag.rpartition(".")[2].replace("-", "_") for flag in flags}
+            values["train"] = {name: value for name, value in values["train"].items() if name in given}
+        command(parse_spec(values, f"{args[0]} with its flags"), **options)
+
+    return checked
 
 
 def _registry() -> ConstructorRegistry:

@@ -29,15 +29,15 @@ class Task:
     @property
     def config(self) -> dict[str, Any]:
         """Everything that determines the run's numbers; the run folder refuses another."""
-        spec = self.spec
+        spec, arm = self.spec, self.spec.arm(self.arm)
         corpus = {**spec.corpus.model_dump(), "size": self.corpus.size, "sha256": self.corpus.sha256}
         return {
             "study": spec.name,
             "arm": self.arm,
             "seed": self.seed,
             "corpus": corpus,
-            "model": {**spec.model.model_dump(), "parameters": parameter_count(spec.model)},
-            "arm_options": spec.arm(self.arm).model_dump(),
+            "model": {**spec.model.model_dump(), "parameters": parameter_count(spec.model, arm)},
+            "arm_options": arm.model_dump(),
             "train": {**spec.train.model_dump(), "device": choose_device(spec.train.device).type},
         }
 

@@ -18,10 +18,11 @@ import tyro
 from torch import nn
 from tqdm import tqdm
 
-from plkernel.building import build, initialise_
+from plkernel.building import build, initialise_, scheme_of
 from plkernel.checkpoint import Progress, load_checkpoint, save_checkpoint
 from plkernel.curves import Curves
 from plkernel.data import fixed_windows, training_windows
+from plkernel.diagnostics import diagnose
 from plkernel.environment import environment
 from plkernel.models import NOT_CAUSAL
 from plkernel.objective import (
@@ -32,6 +33,8 @@ from plkernel.objective import (
     label,
     learning_rate,
     next_byte_loss,
+    seed_dropout,
+    set_learning_rate,
 )
 from plkernel.spec import Spec
 from plkernel.storage import read_lines
@@ -65,9 +68,9 @@ class Training:
         torch.set_num_threads(self.train.threads)
         self.device = choose_device(self.train.device)
         model, arm = task.spec.model, task.spec.arm(task.arm)
-        built = build(model, self.train.backend)
+        built = build(model, arm, self.train)
         self.model = initialise_(built, model, arm, task.seed, self.train.learning_rate).to(self.device)
-        self.optimizer = build_optimizer(self.model, self.train)
+        self.optimizer = build_optimizer(self.model, self.train, everything=scheme_of(arm).decay_everything)
         self.validation = fixed_windows(task.splits.validation, self.train.context, self.train.eval_windows)
         self.progress = Progress()
         if task.folder.checkpoint.exists():
@@ -92,13 +95,14 @@ class Training:
     def step(self) -> None:
         """One optimiser step on this step's windows."""
         number = self.progress.step
-        rate = learning_rate(self.train, number, self.fraction)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        set_learning_rate(self.optimizer, learning_rate(self.train, number, self.fraction))
         data = self.task.splits.train
         windows = training_windows(data, self.train.context, self.train.batch, self.task.seed, number)
+        self.model.train()
+        if self.train.dropout:
+            seed_dropout(self.task.seed, number)
         with autocast(self.device):
-            loss = next_byte_loss(self.model, windows.to(self.device))
+            loss = next_byte_loss(self.model, windows.to(self.device), l2wrap=self.train.l2wrap)
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), self.train.clip)
         self.optimizer.step()
@@ -117,18 +121,19 @@ class Training:
         """Measure, write one row to each file and to TensorBoard, and save a checkpoint; returns the row."""
         done = self.progress
         train_bpb = done.loss_sum / done.loss_count / NATS_PER_BIT if done.loss_count else None
-        val_bpb = bits_per_byte(self.model, self.validation, self.train.batch, self.device)
+        found = diagnose(self.model, self.validation, self.train.batch, self.device)
         half_lives = self.half_lives()
-        usable = all(((values > 0) & np.isfinite(values)).all() for values in half_lives)
-        _check_finite(val_bpb if usable else math.nan, done.step)
+        usable = found.finite and all(((values > 0) & np.isfinite(values)).all() for values in half_lives)
+        _check_finite(found.bits_per_byte if usable else math.nan, done.step)
         row = {
             "step": done.step,
             "bytes": done.step * self.train.batch * self.train.context,
             "train_bpb": train_bpb,
-            "val_bpb": val_bpb,
+            "val_bpb": found.bits_per_byte,
             "learning_rate": self.optimizer.param_groups[0]["lr"],
             **({} if self.model.config.causal else {"label": NOT_CAUSAL}),
             "half_life_quantiles": [np.quantile(h, QUANTILES).tolist() for h in half_lives],
+            **found.to_row(),
         }
         seconds = self.seconds
         timing = {"step": done.step, "seconds": seconds, "bytes_per_second": row["bytes"] / seconds}

@@ -12,10 +12,10 @@ import pytest
 
 from plkernel import fit as fit_module
 from plkernel.analysis.exponentials import ExponentialSum
+from plkernel.analysis.moments import node_scores
 from plkernel.analysis.node_set import Aim
 from plkernel.analysis.nodes import Nodes
 from plkernel.fit import fit
-from plkernel.fitting import node_scores
 from plkernel.spec import parse_spec
 
 Capture = pytest.CaptureFixture[str]
@@ -55,7 +55,7 @@ def test_json_holds_what_was_printed(tmp_path: Path) -> None:
     assert values["uniform"]["scores"]["r1"] == pytest.approx(-18.04, abs=5e-3)
     assert len(ExponentialSum.from_dict(values["optimal"]).active().rates) == 6
     nodes = [Nodes.from_dict(entry["nodes"]) for entry in values["weightings"]]
-    assert [entry["belongs_to"] for entry in values["weightings"]] == ["-", "ema", "none", "ema", "lru"]
+    assert [entry["belongs_to"] for entry in values["weightings"]] == ["-", "ema", "none", "ema", "lru", "clamp"]
     assert all(len(node.rates) == 256 for node in nodes)
 
 

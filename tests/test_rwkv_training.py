@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from plkernel.building import build
+from plkernel.analysis.nodes import Aim, place
+from plkernel.building import build, initialise_
 from plkernel.objective import build_optimizer
 from plkernel.spec import Spec, load_spec, parse_spec
-from plkernel.storage import load_json, read_lines
+from plkernel.storage import load_json, read_lines, save_json
 from plkernel.task import prepare
 from plkernel.train import Training, run_training
 
@@ -68,7 +69,13 @@ def test_weight_decay_is_on_true_matrices_only(rwkv_spec: Callable[..., Spec]) -
 @pytest.mark.parametrize(
     ("kind", "arm", "model", "message"),
     [
-        ("rwkv6", 'projection = "published"', "head_size = 8", "projection belongs to model kind 'ssm'"),
+        ("rwkv6", 'projection = "gain-corrected"', "head_size = 8", "projection needs a placement in an RWKV"),
+        ("rwkv6", 'placement = "log-spaced"\nprojection = "published"', "head_size = 8", "EMA gain only"),
+        ("rwkv6", 'placement = "log-spaced"\nbeta = 1.0', "head_size = 8", "beta belongs to a power law"),
+        ("rwkv6", 'placement = "log-spaced"\nmatch = "uniform"', "head_size = 8", "match does nothing in an RWKV"),
+        ("rwkv6", 'placement = "quantile"\nshape_on = "output"', "head_size = 8", "output matrix starts at zero"),
+        ("rwkv6", 'placement = "quantile"\ntempering = 1', "head_size = 8", r"use a head_size above 8, k_clamp = true"),
+        ("ssm", 'bonus = "law"', "", "bonus belongs to model kinds rwkv5 and rwkv6"),
         ("rwkv6", 'scheme = "rwkv_eagle_paper"', "head_size = 8", "rwkv_eagle_paper"),
         ("rwkv6", 'scheme = "rwkv_blinkd"', "head_size = 8", "rwkv_blinkd"),
         ("rwkv6", "", "head_size = 7", "dim 16 must be a multiple of head_size 7"),
@@ -84,6 +91,39 @@ def test_options_of_the_other_family_are_refused(
         rwkv_spec(kind, arm, model)
 
 
+def test_a_power_law_arm_says_what_it_aims_at(rwkv_spec: Callable[..., Spec]) -> None:
+    """Defaults that depend on the kind of model are written out; an arm without placement stays the scheme's."""
+    spec = rwkv_spec(arm='placement = "quantile"\ntempering = 0.25', model="head_size = 16")
+    arm = spec.arm("power-law")
+    assert (arm.target, arm.kernel, arm.lag, arm.max_lag, arm.tempering) == ("correlation", "rms", "bonus", 2048, 0.25)
+    assert spec.arm("uniform").placement is None
+    assert not spec.arm("uniform").places_nodes
+    model = initialise_(build(spec.model), spec.model, arm, 0, 1e-3)
+    rates = model.state_dict()["blocks.0.att.time_decay"].flatten().exp().double()
+    assert rates.tolist() == pytest.approx(list(arm.nodes(spec.model).rates), rel=1e-6)
+    asked = rwkv_spec(
+        arm='placement = "quantile"\ntempering = 0\ntarget = "information"\nkernel = "coherent"', model="head_size = 16"
+    )
+    assert asked.arm("power-law").law == Aim(1.15, "information", "coherent", "bonus")
+
+
+def test_nodes_of_a_file_are_held_to_the_law_and_to_the_gain(rwkv_spec: Callable[..., Spec], tmp_path: Path) -> None:
+    nodes = place(
+        16, placement="quantile", gain_name="none", target="correlation", kernel="rms", lag="bonus", tempering=0
+    )
+    save_json(tmp_path / "fit.json", {"nodes": nodes.to_dict()})
+    file = f"node_file = '{tmp_path / 'fit.json'}'"
+    spec = rwkv_spec(arm=file, model="head_size = 16")
+    assert spec.arm("power-law").nodes(spec.model) == nodes
+    with pytest.raises(ValueError, match="shape is that of gain 'none', but the key has another"):
+        rwkv_spec(arm=file, model="head_size = 16\nk_clamp = true")
+    with pytest.raises(ValueError, match="16 rates and 16 multipliers, but"):
+        rwkv_spec(arm=file)
+    save_json(tmp_path / "fit.json", {"nodes": {**nodes.to_dict(), "projection": [1.0] * 16}})
+    with pytest.raises(ValueError, match=r"miss d\*\*-0.575"):
+        rwkv_spec(arm=file, model="head_size = 16")
+
+
 def test_the_committed_spec_is_valid() -> None:
-    spec = load_spec(Path(__file__).parent.parent / "runs" / "rwkv.toml")
+    spec = load_spec(Path(__file__).parent.parent / "runs" / "finch.toml")
     assert parse_spec(spec.model_dump(), "again") == spec

@@ -1,4 +1,4 @@
-"""Initialisations of Eagle and Finch by name: the official code at three dates, and the paper's appendix as printed.
+"""Initialisations of Eagle and Finch by name: the official code at three dates, the paper as printed, a naive one.
 
 With l the block of L, i the channel of D, r0 = l / (L - 1) (0 where L = 1) and r1 = 1 - l / L, all of them take
     mu = 1 - (i / D)**r1 for x, w, k and the channel mixing, less 0.3 r0 for v; 1 - (i / D)**(r1 / 2) for r and g
@@ -15,6 +15,11 @@ With l the block of L, i the channel of D, r0 = l / (L - 1) (0 where L = 1) and 
     rwkv_finch_paper         square matrices U(+-D**-0.5), the head with gain 0.5, u without its -1 (mean 0.1)
 
 The head is orthogonal with gain 0.5 sqrt(256 / D), 0.5 where D >= 256 (the paper: 0.5).
+
+    rwkv_naive               what these are compared with in a published ablation: the embedding N(0, 1) is the head
+                             too, matrices U(+-fan_in**-0.5) as PyTorch makes them, ffn.value Xavier with gain 0.5,
+                             RMSNorm for LayerNorm, weight decay on every parameter. Of mu, time_decay, u, ln_x and the
+                             low-rank maps the ablation says nothing: they are those of rwkv_blinkdl
 """
 
 import math
@@ -24,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from plkernel.models.init.base import generator_for
-from plkernel.models.rwkv import BYTES, RWKV, RWKVConfig
+from plkernel.models.rwkv import BYTES, RWKV, NormName, RWKVConfig
 
 ZERO = ("att.output.weight", "ffn.value.weight", "ffn.receptance.weight")
 
@@ -42,6 +47,10 @@ class Scheme:
     wide_head: bool = True  # head gain 0.5 sqrt(256 / D) where D < 256; otherwise 0.5
     u_offset: int = 1  # u holds 0.1 ((i + 1) mod 3 - u_offset)
     ffn_power: int = 1  # the channel mixing has mu = 1 - (i / D)**(r1**ffn_power) in Finch
+    torch_default: bool = False  # embedding N(0, 1), matrices U(+-fan_in**-0.5), ffn.value Xavier with gain 0.5
+    tied: bool = False  # the model needs one matrix for embedding and head
+    norm: NormName = "layer"  # the model needs this norm
+    decay_everything: bool = False  # the optimiser decays every parameter, not true matrices only
 
 
 SCHEMES = {
@@ -50,6 +59,15 @@ SCHEMES = {
     "rwkv_finch_code_2024_02": Scheme((6,)),
     "rwkv_eagle_paper": Scheme((5,), widening=1.0, orthogonal=False, wide_head=False, u_offset=0),
     "rwkv_finch_paper": Scheme((6,), widening=1.0, orthogonal=False, wide_head=False, u_offset=0),
+    "rwkv_naive": Scheme(
+        (5, 6),
+        low_rank=(0.0, 0.01),
+        ffn_power=3,
+        torch_default=True,
+        tied=True,
+        norm="rms",
+        decay_everything=True,
+    ),
 }
 DEFAULT_SCHEME = "rwkv_blinkdl"
 
@@ -71,10 +89,17 @@ def initialise_(model: RWKV, seed: int, scheme: str = DEFAULT_SCHEME, *, learnin
     `learning_rate` is the peak of the run, which bounds the embedding in all schemes but rwkv_blinkdl; 6e-4 is that of
     the published models (the script released with the code builds its first weights with 1e-5).
 
-    Raises ValueError for an unknown scheme, or one that belongs to the other version.
+    Raises ValueError for an unknown scheme, one that belongs to the other version, or one that needs another `tied` or
+    `norm` than the model has.
     """
     check_scheme(scheme, model.config.version)
     rules = SCHEMES[scheme]
+    for option in ("tied", "norm"):
+        if getattr(model.config, option) != getattr(rules, option):
+            raise ValueError(
+                f"scheme {scheme!r} is for a model with {option} = {getattr(rules, option)!r}, "
+                f"got {getattr(model.config, option)!r}"
+            )
     for name, parameter in model.named_parameters():
         if "time_" in name and not name.endswith(("_w1", "_w2")):
             fixed = channel_vector(name, model.config, rules)
@@ -115,11 +140,13 @@ def norm_constant(name: str, layers: int) -> float:
 def draw(name: str, like: Tensor, rules: Scheme, generator: torch.Generator, learning_rate: float) -> Tensor:
     """A matrix or low-rank map in the shape of `like`, on the CPU in float32, so every device gets the same values."""
     out = torch.empty(like.shape)
-    if name.endswith(ZERO):
-        return out.zero_()
     if name.endswith(("_w1", "_w2")):
         bound = rules.low_rank[int(name[-1]) - 1]
         return out.uniform_(-bound, bound, generator=generator)
+    if rules.torch_default:
+        return as_torch_draws(name, out, generator)
+    if name.endswith(ZERO):
+        return out.zero_()
     if name == "emb.weight":
         bound = learning_rate if rules.embedding is None else rules.embedding
         return out.uniform_(-bound, bound, generator=generator)
@@ -133,3 +160,12 @@ def draw(name: str, like: Tensor, rules: Scheme, generator: torch.Generator, lea
     else:
         gain = 0.1 if name.endswith(rules.small) else 1.0
     return nn.init.orthogonal_(out, gain, generator=generator)
+
+
+def as_torch_draws(name: str, out: Tensor, generator: torch.Generator) -> Tensor:
+    """N(0, 1) for the embedding, Xavier U(+-0.5 (6 / (in + out))**0.5) for ffn.value, else U(+-in**-0.5); in place."""
+    if name == "emb.weight":
+        return out.normal_(generator=generator)
+    if name.endswith("ffn.value.weight"):
+        return nn.init.xavier_uniform_(out, gain=0.5, generator=generator)
+    return out.uniform_(-(out.shape[1] ** -0.5), out.shape[1] ** -0.5, generator=generator)

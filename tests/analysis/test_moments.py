@@ -6,7 +6,7 @@ import pytest
 from plkernel.analysis.moments import kernel_exponent, output_std, rms_kernel, scaled_to
 from plkernel.analysis.nodes import Nodes, gain, local_spacing, place
 
-GAINS = ("none", "ema", "lru")
+GAINS = ("none", "ema", "lru", "clamp")
 CONDITIONS = (("log-spaced", "uniform"), ("log-spaced", "published"), ("concentrated", "published"))
 # rms slope over lags 4..512 and output standard deviation of conditions 1, 2, 3, as known.
 TABLE = {

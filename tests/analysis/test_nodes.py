@@ -69,10 +69,16 @@ def test_untreated_weight_without_gain_spans_thousands() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "formula"), [("none", lambda a: 1.0), ("ema", lambda a: 1 - a), ("lru", lambda a: (1 - a * a) ** 0.5)]
+    ("name", "formula"),
+    [
+        ("none", lambda a: 1.0),
+        ("ema", lambda a: 1 - a),
+        ("lru", lambda a: (1 - a * a) ** 0.5),
+        ("clamp", lambda a: min(1, -np.log(a))),
+    ],
 )
 def test_gain_formulas(name: str, formula) -> None:
-    assert gain([0.5], name)[0] == pytest.approx(formula(np.exp(-0.5)))
+    assert gain([0.5, 2.0], name) == pytest.approx([formula(np.exp(-0.5)), formula(np.exp(-2.0))])
 
 
 def test_gains_of_slow_nodes_keep_their_digits() -> None:

@@ -12,7 +12,7 @@ from plkernel.analysis.nodes import Nodes, place
 from plkernel.models.init import apply_nodes_, decays_, projection_
 from plkernel.models.ssm import SSM, SSMConfig
 
-GAINS = ("none", "ema", "lru")
+GAINS = ("none", "ema", "lru", "clamp")
 RMS = {"placement": "quantile", "kernel": "rms", "tempering": 0.25}
 STEP = 0.013
 DECAY = {

@@ -12,12 +12,14 @@ from plkernel.models.rwkv import RWKV, RWKVConfig
 
 DIM, LAYERS, HEAD_SIZE = 64, 3, 16
 FIRST = {5: "mix", 6: "maa"}
-CASES = [(scheme, version) for scheme, rules in SCHEMES.items() for version in rules.versions]
+OFFICIAL = [scheme for scheme in SCHEMES if scheme != "rwkv_naive"]
+CASES = [(scheme, version) for scheme in OFFICIAL for version in SCHEMES[scheme].versions]
 PAPER = ("rwkv_eagle_paper", "rwkv_finch_paper")
 
 
 def build(scheme: str, version: int | None = None, *, layers: int = LAYERS, dim: int = DIM, seed: int = 0) -> RWKV:
-    config = RWKVConfig(version or SCHEMES[scheme].versions[0], dim, layers, HEAD_SIZE)
+    rules = SCHEMES[scheme]
+    config = RWKVConfig(version or rules.versions[0], dim, layers, HEAD_SIZE, tied=rules.tied, norm=rules.norm)
     return initialise_(RWKV(config), seed, scheme)
 
 
@@ -137,7 +139,7 @@ def test_gains_of_the_matrices(scheme: str, version: int) -> None:
 
 
 @pytest.mark.parametrize(("dim", "code"), [(64, 1.0), (256, 0.5), (512, 0.5)])
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", OFFICIAL)
 def test_gain_of_the_head(scheme: str, dim: int, code: float) -> None:
     """0.5 sqrt(256 / D) in the code while D < 256; 0.5 in the paper."""
     name, like = "head.weight", torch.empty(256, dim)
@@ -182,14 +184,50 @@ def test_embedding_follows_the_learning_rate_but_today() -> None:
     check_uniform(initialise_(RWKV(config), 0, "rwkv_blinkdl", learning_rate=1e-5).emb.weight, 1e-4)
 
 
-@pytest.mark.parametrize(("scheme", "version"), CASES)
+@pytest.mark.parametrize(("scheme", "version"), [*CASES, ("rwkv_naive", 5), ("rwkv_naive", 6)])
 def test_every_parameter_is_set(scheme: str, version: int) -> None:
-    model = RWKV(RWKVConfig(version, DIM, 2, HEAD_SIZE))
+    rules = SCHEMES[scheme]
+    model = RWKV(RWKVConfig(version, DIM, 2, HEAD_SIZE, tied=rules.tied, norm=rules.norm))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.fill_(torch.nan)
     initialise_(model, 0, scheme)
     assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("version", [5, 6])
+def test_naive_scheme(version: int) -> None:
+    """Embedding N(0, 1) and no head of its own, matrices as torch.nn.Linear makes them, ffn.value Xavier, gain 0.5."""
+    found = weights("rwkv_naive", version)
+    assert "head.weight" not in found
+    assert found["emb.weight"].std().item() == pytest.approx(1.0, abs=0.02)
+    assert found["emb.weight"].abs().max() > 3, "normal, not uniform"
+    for block in range(LAYERS):
+        for matrix in ("receptance", "key", "value", "gate", "output"):
+            check_uniform(found[f"blocks.{block}.att.{matrix}.weight"], DIM**-0.5)
+        check_uniform(found[f"blocks.{block}.ffn.key.weight"], DIM**-0.5)
+        check_uniform(found[f"blocks.{block}.ffn.receptance.weight"], DIM**-0.5)
+        check_uniform(found[f"blocks.{block}.ffn.value.weight"], 0.5 * math.sqrt(6 / (DIM + 3.5 * DIM)))
+
+
+@pytest.mark.parametrize("version", [5, 6])
+def test_naive_scheme_keeps_what_the_ablation_does_not_mention(version: int) -> None:
+    """Token shift, decays, u, group norm and low-rank maps are those of today's code; of the norms only the weights."""
+    naive, official = weights("rwkv_naive", version), weights("rwkv_blinkdl", version)
+    kept = [name for name in official if "time_" in name or "ln" in name]
+    for name in kept:
+        if name.endswith("bias") and "ln_x" not in name:
+            assert name not in naive
+        else:
+            assert torch.equal(naive[name], official[name]), name
+    assert set(naive) < set(official)
+
+
+def test_schemes_need_their_kind_of_model() -> None:
+    with pytest.raises(ValueError, match="scheme 'rwkv_naive' is for a model with tied = True, got False"):
+        initialise_(RWKV(RWKVConfig(6, DIM, 1, HEAD_SIZE)), 0, "rwkv_naive")
+    with pytest.raises(ValueError, match="scheme 'rwkv_blinkdl' is for a model with norm = 'layer', got 'rms'"):
+        initialise_(RWKV(RWKVConfig(6, DIM, 1, HEAD_SIZE, norm="rms")), 0)
 
 
 def test_draws_depend_on_seed_and_name_alone() -> None:

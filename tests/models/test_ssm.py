@@ -148,14 +148,14 @@ def test_half_lives_are_in_bytes(patch: int) -> None:
     assert torch.exp(-rate[0] * 1 / patch).item() == pytest.approx(0.5, rel=1e-5)
 
 
-@pytest.mark.parametrize("name", ["none", "ema", "lru"])
+@pytest.mark.parametrize("name", ["none", "ema", "lru", "clamp"])
 def test_branch_is_the_recurrence_it_says(name: str) -> None:
     """SSM(u) against the recurrence written as a loop in float64."""
     config = SSMConfig(8, 1, name)
     ssm = build(config).blocks[0].ssm.double()
     u = torch.randn(2, 9, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
     a = torch.exp(-ssm.log_rate.exp())
-    factor = {"none": torch.ones_like(a), "ema": 1 - a, "lru": (1 - a * a).sqrt()}[name]
+    factor = {"none": torch.ones_like(a), "ema": 1 - a, "lru": (1 - a * a).sqrt(), "clamp": (-a.log()).clamp(max=1)}[name]
     state, outputs = torch.zeros(2, 8, dtype=torch.float64), []
     for t in range(9):
         state = a * state + factor * (u[:, t] @ ssm.B.weight.T)
@@ -163,7 +163,7 @@ def test_branch_is_the_recurrence_it_says(name: str) -> None:
     assert torch.allclose(ssm(u)[0], torch.stack(outputs, 1), rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.parametrize("name", ["none", "ema", "lru"])
+@pytest.mark.parametrize("name", ["none", "ema", "lru", "clamp"])
 def test_gain_of_the_model_is_the_gain_of_the_nodes(name: str) -> None:
     rates = torch.logspace(-6, 1, 50, dtype=torch.float64)
     assert torch.allclose(input_gain(rates, name), torch.from_numpy(gain(rates.numpy(), name)), rtol=1e-14)

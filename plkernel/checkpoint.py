@@ -30,12 +30,12 @@ class Progress:
     timing_bytes: int = 0
 
 
-def save_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
+def save_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None, progress: Progress) -> None:
     """Write weights, AdamW moments and progress to `path`; the old file stays until the new one is whole."""
     tensors: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
         tensors[f"model.{name}"] = parameter.detach().contiguous()
-        state = optimizer.state.get(parameter, {})
+        state = optimizer.state.get(parameter, {}) if optimizer is not None else {}
         tensors.update({f"{moment}.{name}": state[moment].contiguous() for moment in MOMENTS if moment in state})
     metadata = {"progress": json.dumps(asdict(progress))}
     try:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,10 @@ SMALL = [
     RWKVConfig(6, 32, 3, 16, mix_rank=4, decay_rank=3),
     RWKVConfig(5, 24, 1, 8, k_clamp=True),
     RWKVConfig(6, 24, 2, 24, mix_rank=2, decay_rank=5, k_clamp=True, feed_forward=20),
+]
+VARIANTS = [  # what the official models never are
+    RWKVConfig(5, 32, 3, 16, norm="rms"),
+    RWKVConfig(6, 24, 2, 8, mix_rank=4, decay_rank=3, tied=True, norm="rms"),
 ]
 MISTAKES = {  # what the comparison must notice, and in which versions it is a mistake
     "shift looks ahead": (5, 6),
@@ -54,7 +58,8 @@ def build(config: RWKVConfig, seed: int = 0) -> RWKV:
             elif "time_" in name and not name.endswith(("_w1", "_w2")):
                 parameter.copy_(noise - 1.5 if name.endswith("decay") else 0.5 + 0.5 * noise)
             else:
-                parameter.copy_(noise if name == "emb.weight" else noise / math.sqrt(parameter.shape[-1]))
+                large = name == "emb.weight" and not config.tied
+                parameter.copy_(noise if large else noise / math.sqrt(parameter.shape[-1]))
     return model
 
 
@@ -91,6 +96,8 @@ class Loops:
         return np.array([p["head.weight"] @ self.ln(x, "ln_out") for x in xs])
 
     def ln(self, x: np.ndarray, name: str) -> np.ndarray:
+        if self.config.norm == "rms":
+            return x / math.sqrt((x**2).mean() + 1e-5) * self.p[f"{name}.weight"]
         return norm(x, self.p[f"{name}.weight"], self.p[f"{name}.bias"])
 
     def before(self, xs: list[np.ndarray]) -> list[np.ndarray]:
@@ -179,7 +186,7 @@ def difference(model: RWKV, mistake: str = "", time: int = 17) -> float:
     return float(np.abs(found - Loops(model, mistake).logits(inputs[0].tolist())).max())
 
 
-@pytest.mark.parametrize("config", SMALL, ids=str)
+@pytest.mark.parametrize("config", [*SMALL, *VARIANTS], ids=str)
 def test_model_is_the_published_equations(config: RWKVConfig) -> None:
     assert difference(build(config)) < 2e-14
 
@@ -213,7 +220,7 @@ def run_recurrent(model: RWKV, inputs: torch.Tensor) -> tuple[torch.Tensor, RWKV
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 5e-14), (torch.float32, 1.2e-5)])
-@pytest.mark.parametrize("config", SMALL, ids=str)
+@pytest.mark.parametrize("config", [*SMALL, *VARIANTS], ids=str)
 def test_recurrent_mode_agrees_with_parallel_mode(config: RWKVConfig, dtype: torch.dtype, tolerance: float) -> None:
     model, inputs = build(config).to(dtype), some_bytes(3, 40)
     with torch.no_grad():
@@ -253,7 +260,7 @@ def test_gradients_flow_through_the_carried_state() -> None:
         assert (parameter.grad - whole[name]).abs().max() <= 3e-15 * whole[name].abs().max(), name
 
 
-@pytest.mark.parametrize("config", SMALL, ids=str)
+@pytest.mark.parametrize("config", [*SMALL, *VARIANTS], ids=str)
 def test_no_prediction_sees_a_later_byte_by_perturbation(config: RWKVConfig) -> None:
     model, inputs = build(config), some_bytes(2, 13)
     with torch.no_grad():
@@ -266,7 +273,7 @@ def test_no_prediction_sees_a_later_byte_by_perturbation(config: RWKVConfig) -> 
             assert not torch.equal(after[:, j], before[:, j])
 
 
-@pytest.mark.parametrize("config", SMALL, ids=str)
+@pytest.mark.parametrize("config", [*SMALL, *VARIANTS], ids=str)
 def test_no_prediction_sees_a_later_byte_by_gradient(config: RWKVConfig) -> None:
     model = build(config)
     embedded = model.emb(some_bytes(1, 13)).detach().requires_grad_()
@@ -275,6 +282,49 @@ def test_no_prediction_sees_a_later_byte_by_gradient(config: RWKVConfig) -> None
         (gradient,) = torch.autograd.grad(logits[0, t].square().sum(), embedded, retain_graph=True)
         assert (gradient[0, : t + 1].abs().amax(1) > 0).all(), "every earlier byte acts, or the test cannot fail"
         assert gradient[0, t + 1 :].abs().sum() == 0
+
+
+def test_a_tied_head_is_the_embedding() -> None:
+    """One matrix that is counted, learned and saved once, under both official names, and stays one when it moves."""
+    model = build(VARIANTS[1]).float()
+    assert model.head.weight is model.emb.weight
+    assert "head.weight" not in dict(model.named_parameters())
+    assert torch.equal(model.state_dict()["head.weight"], model.state_dict()["emb.weight"])
+    model(some_bytes(1, 5)).square().sum().backward()
+    bytes_read = some_bytes(1, 5).unique()
+    others = torch.ones(256, dtype=torch.bool).index_fill(0, bytes_read, False)
+    assert model.emb.weight.grad[others].abs().min() > 0, "through the head, every byte's row learns"
+
+
+@pytest.mark.parametrize("version", [5, 6])
+def test_dropout_is_on_the_embedding_and_after_every_sum(version: int) -> None:
+    """In training a share p of the stream is zero there, and the rest is scaled; in evaluation nothing happens."""
+    model = build(RWKVConfig(version, 32, 3, 16, dropout=0.25))
+    plain = RWKV(dataclasses.replace(model.config, dropout=0.0)).double()
+    plain.load_state_dict(model.state_dict())
+    inputs, seen = some_bytes(4, 50), []
+    hooks = [
+        module.register_forward_hook(lambda _module, before, after: seen.append((before[0], after)))
+        for module in model.modules()
+        if isinstance(module, torch.nn.Dropout)
+    ]
+    with torch.no_grad():
+        model.train()(inputs)
+        assert len(seen) == 1 + 2 * 3
+        assert torch.equal(seen[0][0], model.emb(inputs)), "before ln0"
+        for before, after in seen:
+            dropped = after == 0
+            assert dropped.double().mean().item() == pytest.approx(0.25, abs=0.02)
+            assert torch.allclose(after[~dropped], before[~dropped] / 0.75, rtol=1e-15)
+        for hook in hooks:
+            hook.remove()
+        assert torch.equal(model.eval()(inputs), plain(inputs))
+
+
+def test_no_dropout_draws_no_random_number() -> None:
+    model, before = build(SMALL[0]).train(), torch.get_rng_state()
+    model(some_bytes(1, 3))
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def parameter_count(config: RWKVConfig) -> int:
@@ -298,6 +348,9 @@ def test_parameter_counts_at_any_width(dim: int, feed_forward: int | None, width
     shared = 3 * (6 * dim**2 + 2 * dim * width + 14 * dim) + 4 * dim + 2 * dim * 256
     assert parameter_count(dataclasses.replace(config, version=5)) == shared
     assert parameter_count(config) == shared + 3 * dim * (2 + 10 * 7 + 2 * 9)
+    tied = dataclasses.replace(config, tied=True)
+    assert parameter_count(config) - parameter_count(tied) == 256 * dim
+    assert parameter_count(config) - parameter_count(dataclasses.replace(config, norm="rms")) == (2 + 2 * 3) * dim
 
 
 @pytest.mark.parametrize(
@@ -311,6 +364,8 @@ def test_parameter_counts_at_any_width(dim: int, feed_forward: int | None, width
         ("mix_rank", 1, "mix_rank must be at least 2"),
         ("decay_rank", 1, "decay_rank must be at least 2"),
         ("feed_forward", 0, "feed_forward must be at least 1"),
+        ("norm", "batch", "norm must be one of layer, rms, got 'batch'"),
+        ("dropout", 1.0, "dropout must be at least 0 and below 1, got 1.0"),
     ],
 )
 def test_bad_configuration_names_the_field(field: str, value: int, message: str) -> None:
@@ -320,51 +375,34 @@ def test_bad_configuration_names_the_field(field: str, value: int, message: str)
         RWKVConfig(dim=8, head_size=4)
 
 
-def official_logits(model: RWKV, inputs: torch.Tensor, folder: Path) -> dict[str, torch.Tensor]:
-    """Logits (T,256) of the official inference package, for the whole sequence and byte by byte."""
-    from rwkv.model import RWKV as Official
+OfficialLogits = Callable[[Path, torch.Tensor], dict[str, torch.Tensor]]
 
+
+def save_official(model: RWKV, folder: Path) -> Path:
+    """The state dict as a file that the official package reads, whatever the options of the model."""
     # The package tells version 5.2 from 5.1 at the first time_decay that comes after an ln_x.
     weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
     weights = {name: weights[name] for name in sorted(weights, key=lambda name: "ln_x" not in name)}
     torch.save(weights, folder / "model.pth")
-    official = Official(model=str(folder / "model"), strategy="cpu fp32", verbose=False)
-    whole, _ = official.forward(inputs.tolist(), None, full_output=True)
-    state, each = None, []
-    for byte in inputs.tolist():
-        logits, state = official.forward([byte], state)
-        each.append(logits)
-    return {"whole": whole, "each": torch.stack(each)}
+    return folder / "model.pth"
 
 
-@pytest.fixture
-def official_package(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The package as it runs without compiling anything; what it sets for all of torch on import is undone."""
-    pytest.importorskip("rwkv", reason="the official inference package `rwkv` is not installed")
-    for name in ("RWKV_JIT_ON", "RWKV_CUDA_ON"):
-        monkeypatch.setenv(name, "0")
-    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
-    before = cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32
-    yield
-    cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32 = before
-
-
-@pytest.mark.usefixtures("official_package")
 @pytest.mark.parametrize("config", [*SMALL[:2], RWKVConfig(5, 64, 1), RWKVConfig(6, 128, 2, 64)], ids=str)
-def test_official_package_computes_the_same(config: RWKVConfig, tmp_path: Path) -> None:
+def test_official_package_computes_the_same(
+    config: RWKVConfig, official_logits: OfficialLogits, tmp_path: Path
+) -> None:
     model, inputs = build(config).float(), some_bytes(1, 200)[0]
-    found = official_logits(model, inputs, tmp_path)
+    found = official_logits(save_official(model, tmp_path), inputs)
     with torch.no_grad():
         ours = model(inputs[None])[0]
     for logits in found.values():
         assert torch.allclose(logits, ours, rtol=1e-4, atol=2e-5)
 
 
-@pytest.mark.usefixtures("official_package")
-def test_official_package_knows_no_k_clamp(tmp_path: Path) -> None:
+def test_official_package_knows_no_k_clamp(official_logits: OfficialLogits, tmp_path: Path) -> None:
     """The comparison can fail: a clamped model is another function, and its checkpoint does not say so."""
     model = build(dataclasses.replace(SMALL[1], k_clamp=True)).float()
     inputs = some_bytes(1, 20)[0]
     with torch.no_grad():
         ours = model(inputs[None])[0]
-    assert (official_logits(model, inputs, tmp_path)["whole"] - ours).abs().max() > 1e-2
+    assert (official_logits(save_official(model, tmp_path), inputs)["whole"] - ours).abs().max() > 1e-2

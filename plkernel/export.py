@@ -1,0 +1,82 @@
+"""python -m plkernel.export: a trained Eagle or Finch in the formats of other people's software."""
+
+from pathlib import Path
+from typing import Literal
+
+import torch
+import tyro
+
+from plkernel import cli
+from plkernel.fla_format import to_fla, write_fla
+from plkernel.model_folder import open_model
+from plkernel.models.rwkv import RWKV
+from plkernel.official_format import State, to_official, write_official
+
+Format = Literal["official", "fla"]
+NumberType = Literal["float32", "bfloat16", "float16"]
+
+
+def export(
+    model: tyro.conf.Positional[Path],
+    out: tyro.conf.Positional[Path],
+    format: Format = "official",
+    dtype: NumberType = "float32",
+) -> None:
+    """Write a trained RWKV as a checkpoint that other software reads, and that computes the same logits there.
+
+    official: one .pth file of the layout x052 (Eagle) or x060 (Finch), as the official code and its inference package
+    `rwkv` read it. There: RWKV(model="OUT.pth", strategy="cpu fp32").forward([65, 66], None).
+
+    fla: a folder with model.safetensors and config.json, as flash-linear-attention reads it into RWKV6ForCausalLM.
+    There: AutoModelForCausalLM.from_pretrained("OUT") after `import fla`. Finch only: it has no class for Eagle.
+
+    Tokens are bytes, 0 to 255, and no tokenizer is written. A tied head is written as a copy of the embedding. Refused,
+    because other software would compute another function: models with K-clamp, and with RMS norms. plkernel.load is
+    the way back.
+
+    Args:
+        model: Folder of a run (STUDY/ARM/seed-0) or of plkernel.load, or the checkpoint.safetensors in it.
+        out: official: the file, .pth is added where it is missing. fla: the folder. An earlier export is replaced.
+        format: Which layout to write.
+        dtype: Type of the numbers. bfloat16 is what official checkpoints are distributed in; logits then differ in
+            the third digit.
+    """
+    opened = open_model(model)
+    if not isinstance(opened, RWKV):
+        raise ValueError(
+            f"{model} is a model of kind 'ssm', which no other software reads: rwkv5 and rwkv6 are exported"
+        )
+    if format == "official":
+        path = out if out.suffix == ".pth" else out.with_name(f"{out.name}.pth")
+        write_official(path, cast(to_official(opened), dtype))
+    else:
+        path = out
+        config, tensors = to_fla(opened)
+        write_fla(path, {**config, "dtype": dtype}, cast(tensors, dtype))
+    print(summary(opened, dtype))
+    print(f"written: {path}")
+
+
+def cast(tensors: State, dtype: NumberType) -> State:
+    """`tensors` as numbers of type `dtype`; ValueError naming one that is too large for it."""
+    found = {name: tensor.to(getattr(torch, dtype)) for name, tensor in tensors.items()}
+    for name, tensor in found.items():
+        if not tensor.isfinite().all() and tensors[name].isfinite().all():
+            raise ValueError(f"dtype {dtype}: {name} has a number too large for it; use bfloat16 or float32")
+    return found
+
+
+def summary(model: RWKV, dtype: str) -> str:
+    """One line that says what the model is."""
+    config = model.config
+    count = sum(parameter.numel() for parameter in model.parameters())
+    ranks = f", ranks {config.mix_rank} and {config.decay_rank}" if config.version == 6 else ""
+    return (
+        f"{'Eagle' if config.version == 5 else 'Finch'} (rwkv{config.version}): {config.layers} layers of width "
+        f"{config.dim}, {config.heads} heads of {config.head_size}, feed-forward {config.hidden}{ranks}, "
+        f"{count:,} parameters in {dtype}"
+    )
+
+
+if __name__ == "__main__":
+    cli.main(export)

@@ -1,0 +1,48 @@
+"""python -m plkernel.load: an Eagle or Finch made by other people's software, as a model that plkernel reads."""
+
+from pathlib import Path
+
+import tyro
+
+from plkernel import cli
+from plkernel.export import summary
+from plkernel.fla_format import from_fla
+from plkernel.model_folder import save_model
+from plkernel.models.rwkv import RWKV
+from plkernel.official_format import from_official, read_official
+
+
+def load(source: tyro.conf.Positional[Path], out: tyro.conf.Positional[Path]) -> None:
+    """Read an RWKV-5.2 or RWKV-6 checkpoint of other software and write it as a model folder of plkernel.
+
+    A file is read as an official .pth checkpoint, x052 (Eagle) or x060 (Finch); a folder as flash-linear-attention's
+    RWKV6ForCausalLM (config.json, model.safetensors). Width, depth, heads, ranks and feed-forward width follow from the
+    shapes of the tensors; numbers are kept in float32. The vocabulary must be the 256 bytes.
+
+    The folder holds config.json and checkpoint.safetensors, as that of a run does, and every command that takes a
+    checkpoint takes it. Nothing in the source is executed: a pickle that holds anything but tensors is refused.
+    A checkpoint cannot say whether it was trained with K-clamp; it is taken to be without.
+
+    Args:
+        source: A .pth file, or a folder with config.json and model.safetensors.
+        out: Folder to write; it must not hold a model yet.
+    """
+    model = read(source)
+    save_model(out, model, str(source))
+    print(summary(model, "float32"))
+    print(f"written: {out}")
+
+
+def read(source: Path) -> RWKV:
+    """The model in an official .pth file or in a folder of flash-linear-attention; ValueError naming `source`."""
+    if source.is_dir():
+        return from_fla(source)
+    state = read_official(source)
+    try:
+        return from_official(state)
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from error
+
+
+if __name__ == "__main__":
+    cli.main(load)

@@ -1,0 +1,143 @@
+"""python -m plkernel.inspect on a run: its figures are those the run recorded, and every mistake is one line."""
+
+import inspect as standard_inspect
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from plkernel import cli
+from plkernel.inspect import inspect
+from plkernel.model_folder import open_model, save_model
+from plkernel.models.init.rwkv import initialise_
+from plkernel.models.rwkv import RWKV, RWKVConfig
+from plkernel.spec import load_spec
+from plkernel.storage import read_lines
+from plkernel.studies import METRICS, read_study
+from plkernel.task import prepare
+from plkernel.train import run_training
+
+
+@pytest.fixture
+def trained(tiny_spec: Callable[..., Path], tmp_path: Path) -> Callable[..., Path]:
+    """The folder of a run of the tiny spec, of any kind of model and with any lines in its first arm."""
+
+    def make(kind: str = "rwkv6", arm: str = "") -> Path:
+        path = tiny_spec()
+        options = "" if kind == "ssm" else f'kind = "{kind}"\nhead_size = 8\n'
+        text = path.read_text().replace("[model]\n", f"[model]\n{options}").replace('projection = "published"', "")
+        path.write_text(text.replace("[arms.uniform]\n", f"[arms.uniform]\n{arm}\n"))
+        run_training(prepare(load_spec(path), "uniform", 0, tmp_path / "out"), progress_bar=False)
+        return tmp_path / "out" / "uniform" / "seed-0"
+
+    return make
+
+
+@pytest.mark.parametrize(("kind", "arm"), [("rwkv6", ""), ("rwkv5", 'scheme = "rwkv_naive"'), ("ssm", "")])
+def test_figures_are_those_of_the_run(
+    kind: str, arm: str, trained: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The initialisation rebuilt from seed and spec is the one that was trained, to the last digit of its record."""
+    folder = trained(kind, arm)
+    inspect(folder, windows=4, json=tmp_path / "figures.json")
+    found, rows = json.loads((tmp_path / "figures.json").read_text()), read_lines(folder / METRICS)
+    assert (found["step"], found["windows"], found["context"], found["causal"]) == (12, 4, 32, True)
+    for time, row in (("initialisation", rows[0]), ("now", rows[-1])):
+        assert found[time]["bits_per_byte"] == row["val_bpb"]
+        assert found[time]["saturation"] == row["saturation"]
+        assert found[time].get("amplification") == row.get("amplification")
+        for block, quantiles in zip(found[time]["half_lives"], row["half_life_quantiles"], strict=True):
+            assert list(block.values()) == [quantiles[0], quantiles[3], quantiles[-1]]
+    assert ("amplification" in rows[0]) == (kind != "ssm")
+    text = capsys.readouterr().out
+    assert f"{rows[-1]['val_bpb']:.4f}" in text
+    assert "step 12; 4 validation windows of 32 bytes" in text
+
+
+def test_a_checkpoint_file_and_another_corpus(trained: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    folder = trained()
+    inspect(folder / "checkpoint.safetensors", corpus=str(Path(standard_inspect.__file__)), windows=1000)
+    assert f"bytes of {standard_inspect.__file__}" in capsys.readouterr().out
+
+
+def test_a_model_brought_in_has_no_initialisation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = initialise_(RWKV(RWKVConfig(6, 16, 2, 8)), 0)
+    save_model(tmp_path / "model", model, "somewhere")
+    with pytest.raises(ValueError, match="corpus must be given for a model that was not trained here"):
+        inspect(tmp_path / "model")
+    inspect(tmp_path / "model", corpus=str(Path(standard_inspect.__file__)), windows=2)
+    rows = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
+    cells = [[cell.strip() for cell in row if cell] for row in rows]
+    assert ["0", "-", "1.88 / 13 / 280", "-", "1.000"] in cells
+
+
+def test_a_run_with_rows_of_before_is_still_read(trained: Callable[..., Path]) -> None:
+    """Rows that were written without saturation serve the report as they did."""
+    folder = trained()
+    rows = read_lines(folder / METRICS)
+    for row in rows:
+        del row["saturation"], row["amplification"]
+    (folder / METRICS).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    study = folder.parent.parent
+    (study / "spec.json").write_text(load_spec(study.parent / "tiny.toml").model_dump_json())
+    (run,) = read_study(study).finished()
+    assert [row.val_bpb for row in run.evaluations] == [row["val_bpb"] for row in rows]
+
+
+def test_tensorboard_shows_saturation_and_amplification(trained: Callable[..., Path]) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    folder = trained()
+    events, rows = EventAccumulator(str(folder)).Reload(), read_lines(folder / METRICS)
+    found = {name: [event.value for event in events.Scalars(name)] for name in events.Tags()["scalars"]}
+    for name in ("entropy", "largest_probability", "saturated_share"):
+        assert found[f"saturation/{name}"] == pytest.approx([row["saturation"][name] for row in rows], rel=1e-6)
+    spans = [row["saturation"]["logit_max"] - row["saturation"]["logit_min"] for row in rows]
+    assert found["saturation/logit_range"] == pytest.approx(spans, rel=1e-6)
+    for block in range(2):
+        factors = [row["amplification"][block] for row in rows]
+        assert found[f"amplification/block_{block}"] == pytest.approx(factors, rel=1e-6)
+
+
+def test_mistakes_are_one_line(
+    trained: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = trained()
+    shutil.copytree(folder, tmp_path / "changed")
+    config = json.loads((folder / "config.json").read_text())
+    config["corpus"]["sha256"] = "0"
+    (tmp_path / "changed" / "config.json").write_text(json.dumps(config))
+    cases = [
+        ([str(tmp_path)], "no such file; give the folder of a run"),
+        ([str(folder), "--windows", "0"], "windows must be at least 1, got 0"),
+        ([str(folder), "--corpus", "missing.txt"], "missing.txt"),
+        ([str(tmp_path / "changed")], "is not what the run was trained on"),
+    ]
+    capsys.readouterr()
+    for arguments, message in cases:
+        with pytest.raises(SystemExit) as stop:
+            cli.main(inspect, arguments)
+        error = capsys.readouterr().err
+        assert stop.value.code == 2
+        assert message in error
+        assert error.count("\n") == 1
+
+
+def test_the_standard_library_keeps_its_inspect() -> None:
+    """Absolute imports: the module shadows nothing, not even for the command itself, whose libraries need the other."""
+    assert standard_inspect.signature(inspect).parameters["windows"].default == 16
+    done = subprocess.run([sys.executable, "-m", "plkernel.inspect", "--help"], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "--windows" in done.stdout
+
+
+def test_opening_does_not_change_the_model(trained: Callable[..., Path]) -> None:
+    folder = trained()
+    before = (folder / "checkpoint.safetensors").read_bytes()
+    inspect(folder, windows=1)
+    assert (folder / "checkpoint.safetensors").read_bytes() == before
+    assert not open_model(folder).training

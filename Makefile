@@ -2,6 +2,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 RUN := $(BIN)/python -m
+# The software that exported checkpoints are tested with; its own dependencies would replace ours and are not used.
+PEERS := rwkv==0.8.32 flash-linear-attention==0.6.0 fla-core==0.6.0 einops==0.8.2
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all lint types bench gpu clean
@@ -16,6 +18,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 
 $(VENV)/installed-dev: $(VENV)/installed
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps $(PEERS)
 	touch $@
 
 demo: $(VENV)/installed  ## set up, fit a power law, train three initialisations twice, write the report
@@ -37,6 +40,7 @@ types: $(VENV)/installed-dev  ## static types
 
 bench: $(VENV)/installed-dev  ## kernels, training and pair counts against their peers, checked before timed
 	$(RUN) plkernel.bench scan --out runs/out/bench
+	$(RUN) plkernel.bench wkv --out runs/out/bench
 	$(RUN) plkernel.bench train --out runs/out/bench
 	$(RUN) plkernel.bench mi --out runs/out/bench
 

@@ -1,4 +1,4 @@
-"""python -m plkernel.bench scan | train | mi: check and time one part of the project against its peers."""
+"""python -m plkernel.bench scan | wkv | train | mi: check and time one part of the project against its peers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,9 +8,10 @@ import tyro
 from plkernel.bench.mi import mi
 from plkernel.bench.scan import scan
 from plkernel.bench.train import train
+from plkernel.bench.wkv import wkv
 from plkernel.cli import report_errors
 
-COMMANDS: dict[str, Callable[..., Any]] = {"scan": scan, "train": train, "mi": mi}
+COMMANDS: dict[str, Callable[..., Any]] = {"scan": scan, "wkv": wkv, "train": train, "mi": mi}
 
 if __name__ == "__main__":
     report_errors(

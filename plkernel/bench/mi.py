@@ -156,13 +156,8 @@ def _row(
         return Row(name, work, size, error, note=note)
     seconds, base = times.spread(name), OURS[work]
     rate = size * lags / seconds.median / MEGABYTE
-    ratio = scaled(times.ratio(name, base), parts[base].size / size) if base in times.seconds else None
+    ratio = times.ratio(name, base).scaled(parts[base].size / size) if base in times.seconds else None
     return Row(name, work, size, error, seconds, rate, ratio)
-
-
-def scaled(spread: Spread, factor: float) -> Spread:
-    """The spread of values that are each `factor` times as large."""
-    return Spread(spread.median * factor, spread.low * factor, spread.high * factor, spread.runs)
 
 
 def render(results: Results) -> str:

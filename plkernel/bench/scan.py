@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from plkernel.bench import scan_peers
-from plkernel.bench.scan_peers import Contender, Step
+from plkernel.bench.checking import checked
+from plkernel.bench.scan_peers import Contender
 from plkernel.bench.timing import Spread, interleave, peak_bytes, progress
 from plkernel.environment import environment, installed
 from plkernel.kernels.scan import reference
@@ -122,7 +123,7 @@ def compare(shape: Shape, contenders: Mapping[str, Contender], rounds: int, devi
     truth = _truth(a, b, grad_h)
     for contender, make in contenders.items():
         limit = LARGEST_ERROR[device] if contender == OURS else LARGEST_PEER_ERROR
-        errors[contender], notes[contender], step = _checked(make, limit, truth, a, b, grad_h)
+        errors[contender], notes[contender], step = checked(make, limit, truth, a, b, grad_h)
         if step is not None:
             steps[contender] = step
     del truth
@@ -150,29 +151,6 @@ def _truth(a: Tensor, b: Tensor, grad_h: Tensor) -> tuple[Tensor, Tensor, Tensor
     return h, grad_a, grad_b
 
 
-def _checked(
-    make: Contender, limit: float, truth: tuple[Tensor, ...], a: Tensor, b: Tensor, grad_h: Tensor
-) -> tuple[float | None, str, Step | None]:
-    """The error of a contender, why it is not timed, and its step if it is."""
-    try:
-        step = make(a, b, grad_h)
-        error = max(relative_error(*pair) for pair in zip(step(), truth, strict=True))
-    except ImportError as reason:
-        return None, f"not installed ({reason})", None
-    except Exception as reason:  # a peer may fail in any way: that is a result, and the others go on
-        return None, f"failed: {type(reason).__name__}: {str(reason).splitlines()[0] if str(reason) else ''}", None
-    if error <= limit:
-        return error, "", step
-    return error, f"wrong: the error is above {limit:g}", None
-
-
-def relative_error(value: Tensor, truth: Tensor) -> float:
-    """max|value - truth| / max|truth|, of the worst channel (the last axis)."""
-    value, truth = value.detach().double().cpu(), truth.double().cpu()
-    difference, size = (x.abs().reshape(-1, x.shape[-1]).amax(0) for x in (value - truth, truth))
-    return float((difference / size).nan_to_num(nan=torch.inf).amax())
-
-
 def measure_memory(contenders: Mapping[str, Contender], device: str) -> dict[str, float]:
     """Peak of forward plus backward beyond inputs and incoming gradient, in tensors (B,T,D), results included."""
     progress("memory")
@@ -194,12 +172,7 @@ def measure_lengths(rounds: int, device: str) -> dict[int, Spread]:
     batch, channels = LENGTH_SHAPE
     steps = {str(n): scan_peers.ours(*problem((batch, n, channels), device)) for n in LENGTHS}
     times = interleave(steps, rounds, device=device)
-    spreads = {}
-    for length in LENGTHS:
-        unit = 1e9 / (batch * length * channels)
-        seconds = times.spread(str(length))
-        spreads[length] = Spread(seconds.median * unit, seconds.low * unit, seconds.high * unit, seconds.runs)
-    return spreads
+    return {n: times.spread(str(n)).scaled(1e9 / (batch * n * channels)) for n in LENGTHS}
 
 
 def render(results: Results) -> str:

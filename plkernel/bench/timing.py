@@ -22,6 +22,10 @@ class Spread:
     high: float
     runs: int
 
+    def scaled(self, factor: float) -> "Spread":
+        """That of values `factor` times as large."""
+        return Spread(self.median * factor, self.low * factor, self.high * factor, self.runs)
+
 
 @dataclass(frozen=True)
 class Times:

@@ -111,6 +111,29 @@ def bench() -> str:
     return "\n\n".join([scans, f"{memory} {source(scan['environment'])}", steps, source(train["environment"])])
 
 
+def recurrence() -> str:
+    """The recurrence of RWKV-6 against its peers, its memory and its threads."""
+    record = load("bench/wkv.json")
+    shapes = list(dict.fromkeys(tuple(row["shape"]) for row in record["rows"]))
+    contenders = list(dict.fromkeys(row["contender"] for row in record["rows"] if row["ratio"]))
+    found = {(tuple(row["shape"]), row["contender"]): row for row in record["rows"]}
+
+    def line(contender: str) -> list[str]:
+        ratios = [found[shape, contender]["ratio"] for shape in shapes]
+        strong = found[shapes[0], contender]["strong_error"]
+        error = "overflows" if strong is None or strong == float("inf") else f"{strong:.0e}"
+        peak = record["memory"].get(contender)
+        memory = f"{peak / 1e6:.0f}" if peak else ""
+        return [contender, *(f"{ratio['median']:.1f}" if ratio else "-" for ratio in ratios), error, memory]
+
+    first, *others = ("x".join(map(str, shape)) for shape in shapes)
+    header = [f"forward and backward, time over ours at (B,T,H,N) {first}", *others, "error, strong decays", "MB"]
+    threads = "".join(f" With {n} threads {s['median']:.1f} times as fast." for n, s in record["speedup"].items())
+    seconds = found[shapes[0], "plkernel"]["seconds"]["median"]
+    note = f"Ours takes {seconds * 1e3:.0f} ms at {first}.{threads} MB: forward and backward, beyond the inputs."
+    return f"{markdown(header, [line(name) for name in contenders])}\n\n{note} {source(record['environment'])}"
+
+
 def measure() -> str:
     """Exponents of six texts, and what the studies say about trusting such numbers."""
     texts = load("measure/texts.json")

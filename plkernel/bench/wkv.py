@@ -1,0 +1,240 @@
+"""python -m plkernel.bench wkv: the recurrence of RWKV-6 against its peers, forward plus backward, with its memory."""
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from plkernel.bench import wkv_peers
+from plkernel.bench.checking import checked
+from plkernel.bench.memory import anonymous_bytes, watch
+from plkernel.bench.timing import Spread, interleave, peak_bytes, progress
+from plkernel.bench.wkv_peers import LOOP, OURS, Contender
+from plkernel.bench.wkv_problem import STRONG_SHAPE, Problem, Shape, Step, problem, strong_problem
+from plkernel.environment import environment, installed
+from plkernel.storage import save_json
+from plkernel.tables import text_table
+
+SHAPES: tuple[Shape, ...] = ((2, 1024, 4, 64), (2, 256, 4, 64))
+LARGEST_SIZE = max(wkv_peers.SIZES)
+LARGEST_ERROR = {"cpu": 2e-5, "cuda": 1e-4}  # of ours
+LARGEST_PEER_ERROR = 1e-3
+LOOP_TARGET, CHUNKS_TARGET = 20.0, 1.5
+MEMORY_TARGET = 0.2  # of what the loop takes
+MEMORY_CONTENDERS = (OURS, LOOP, wkv_peers.LEAN_LOOP, f"{wkv_peers.CHUNKED} 32", f"{wkv_peers.SAFE} 32")
+LENGTHS = (256, 1024, 4096, 16384)
+LENGTH_SHAPE = (1, 4, 64)  # batch, heads and size while the length varies
+MEGABYTE = 1e6
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contender at one shape. Seconds are of forward plus backward, the ratio is to ours, round by round."""
+
+    shape: Shape
+    contender: str
+    error: float | None = None
+    strong_error: float | None = None
+    seconds: Spread | None = None
+    ratio: Spread | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Results:
+    """What the benchmark measured.
+
+    `speedup` is the time of one thread over that of so many, `memory` the peak of forward plus backward in bytes beyond
+    what was there with the inputs, `lengths` nanoseconds of ours per step and head.
+    """
+
+    environment: dict[str, Any]
+    rows: list[Row] = field(default_factory=list)
+    speedup: dict[int, Spread] = field(default_factory=dict)
+    memory_shape: Shape = SHAPES[0]
+    memory: dict[str, int] = field(default_factory=dict)
+    lengths: dict[int, Spread] = field(default_factory=dict)
+
+
+def wkv(
+    shapes: tuple[Shape, ...] = SHAPES,
+    threads: tuple[int, ...] = (1, 2),
+    rounds: int = 15,
+    device: str | None = None,
+    out: Path | None = None,
+) -> None:
+    """Check every contender against float64, then time forward plus backward through all inputs, taken in turns.
+
+    Each step has a decay of its own (Finch), in float32. The peers are the loop over time under autograd, as it is
+    written and with as few operations as possible, and chunks of matrix products with both passes written by hand, in
+    three sizes and two forms: factored around the middle of the chunk, which overflows under strong decays, and with no
+    exponent above 0. The error under strong decays is shown beside that on the problem that is timed; who is wrong on
+    the latter or not installed is reported and not timed. All use one thread; memory is that of a fresh process.
+
+    Args:
+        shapes: batch, time, heads and head size, one four after another; times are multiples of 64.
+        threads: thread counts of ours that are compared at the first shape.
+        rounds: how often each contender is timed; a slow one less often.
+        device: cpu or cuda; left out, cuda where there is one.
+        out: a folder for wkv.json.
+    """
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    _check(shapes, threads, rounds, device)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        results = measure(shapes, threads, rounds, device)
+    finally:
+        torch.set_num_threads(before)
+    print(render(results))
+    if out is not None:
+        save_json(out / "wkv.json", asdict(results))
+        print(f"\nwritten: {out / 'wkv.json'}")
+
+
+def measure(shapes: tuple[Shape, ...], threads: tuple[int, ...], rounds: int, device: str) -> Results:
+    """Everything the benchmark measures; progress goes to standard error."""
+    contenders = wkv_peers.CONTENDERS | (wkv_peers.GPU if device == "cuda" else {})
+    peers = {name: version for name in wkv_peers.PACKAGES if (version := installed(name))}
+    results = Results({**environment(1), "device": device, "peers": peers}, memory_shape=shapes[0])
+    strong = strong_errors(contenders, device)
+    for shape in shapes:
+        results.rows.extend(compare(shape, contenders, strong, rounds, device))
+    if device == "cpu":
+        results.speedup.update(measure_threads(shapes[0], threads, rounds))
+    results.memory.update(measure_memory(shapes[0], contenders, device))
+    results.lengths.update(measure_lengths(rounds, device))
+    return results
+
+
+def strong_errors(contenders: Mapping[str, Contender], device: str) -> dict[str, float | None]:
+    """The error of each contender where some decays are strong; infinite where it overflows."""
+    progress(f"{_name(STRONG_SHAPE)}: errors under strong decays")
+    given = strong_problem(device)
+    truth = wkv_peers.reference(given)()
+    return {name: checked(make, torch.inf, truth, given)[0] for name, make in contenders.items()}
+
+
+def compare(
+    shape: Shape, contenders: Mapping[str, Contender], strong: Mapping[str, float | None], rounds: int, device: str
+) -> list[Row]:
+    """Check all at one shape, then time those that are right."""
+    progress(f"{_name(shape)}: checking {len(contenders)} contenders against float64")
+    given = problem(shape, device)
+    outcomes = _outcomes(contenders, given, device)
+    steps = {name: step for name, (_, _, step) in outcomes.items() if step is not None}
+    progress(f"{_name(shape)}: timing {', '.join(steps)}")
+    times = interleave(steps, rounds, device=device)
+    rows = []
+    for name, (error, note, step) in outcomes.items():
+        seconds = times.spread(name) if step else None
+        ratio = times.ratio(name, OURS) if step and OURS in steps else None
+        rows.append(Row(shape, name, error, strong.get(name), seconds, ratio, note))
+    return rows
+
+
+def _outcomes(
+    contenders: Mapping[str, Contender], given: Problem, device: str
+) -> dict[str, tuple[float | None, str, Step | None]]:
+    truth = wkv_peers.reference(given)()
+    limits = {name: LARGEST_ERROR[device] if name == OURS else LARGEST_PEER_ERROR for name in contenders}
+    return {name: checked(make, limits[name], truth, given) for name, make in contenders.items()}
+
+
+def measure_threads(shape: Shape, threads: tuple[int, ...], rounds: int) -> dict[int, Spread]:
+    """How many times as fast ours is with so many threads, round by round."""
+    progress("threads")
+    step = wkv_peers.ours(problem(shape))
+    times = interleave({str(n): partial(_with_threads, n, step) for n in {1, *threads}}, rounds)
+    torch.set_num_threads(1)
+    return {n: times.ratio("1", str(n)) for n in sorted({*threads} - {1})}
+
+
+def _with_threads(threads: int, step: Callable[[], tuple[Tensor, ...]]) -> None:
+    torch.set_num_threads(threads)
+    step()
+
+
+def measure_memory(shape: Shape, contenders: Mapping[str, Contender], device: str) -> dict[str, int]:
+    """Peak of forward plus backward in bytes, each in a fresh process; on a GPU that of its allocator, in this one."""
+    if device == "cuda":
+        given = problem(shape, device)
+        return {name: peak_bytes(contenders[name](given), device) for name in MEMORY_CONTENDERS}
+    if anonymous_bytes("self") is None:
+        print("memory: left out, /proc/self/status does not tell the anonymous memory here", file=sys.stderr)
+        return {}
+    peaks = {}
+    for name in MEMORY_CONTENDERS:
+        progress(f"memory: {name}")
+        peaks[name] = watch("plkernel.bench.wkv_memory", name, *map(str, shape))[0]
+    return peaks
+
+
+def measure_lengths(rounds: int, device: str) -> dict[int, Spread]:
+    """Nanoseconds per step and head of ours at each length, taken in turns."""
+    progress("lengths")
+    batch, heads, size = LENGTH_SHAPE
+    steps = {str(n): wkv_peers.ours(problem((batch, n, heads, size), device)) for n in LENGTHS}
+    times = interleave(steps, rounds, device=device)
+    return {n: times.spread(str(n)).scaled(1e9 / (batch * n * heads)) for n in LENGTHS}
+
+
+def render(results: Results) -> str:
+    """The tables for the terminal."""
+    header = ["shape", "contender", "error", "strong decays", "ms", "times ours", "quartiles", "wanted", "note"]
+    tables = [text_table(header, [_cells(row) for row in results.rows])]
+    if results.speedup:
+        lines = [[f"{n}", f"{s.median:.2f}", f"{s.low:.2f} to {s.high:.2f}"] for n, s in results.speedup.items()]
+        tables.append(text_table(["threads of ours", "times as fast as one", "quartiles"], lines))
+    if results.memory:
+        unit = f"forward plus backward at {_name(results.memory_shape)}"
+        tables.append(text_table([unit, "MB at most", "of the loop's", "wanted"], _memory_cells(results.memory)))
+    first = results.lengths[LENGTHS[0]].median
+    lengths = [[f"{n}", f"{s.median:.0f}", f"{s.median / first:.2f}"] for n, s in results.lengths.items()]
+    tables.append(text_table(["length T", "ns per step and head", f"against T = {LENGTHS[0]}"], lengths))
+    return "\n\n".join(tables)
+
+
+def _cells(row: Row) -> list[str]:
+    errors = ["" if error is None else f"{error:.1e}" for error in (row.error, row.strong_error)]
+    cells = [_name(row.shape), row.contender, *errors]
+    cells.append(f"{row.seconds.median * 1e3:.2f}" if row.seconds else "")
+    cells.append(f"{row.ratio.median:.2f}" if row.ratio else "")
+    cells.append(f"{row.ratio.low:.2f} to {row.ratio.high:.2f}" if row.ratio else "")
+    return [*cells, _wanted(row.contender), row.note]
+
+
+def _wanted(contender: str) -> str:
+    if contender == LOOP:
+        return f"at least {LOOP_TARGET:g}"
+    return f"at least {CHUNKS_TARGET:g}" if contender.startswith((wkv_peers.CHUNKED, wkv_peers.SAFE)) else ""
+
+
+def _memory_cells(memory: Mapping[str, int]) -> list[list[str]]:
+    share = {name: peak / memory[LOOP] for name, peak in memory.items()}
+    wanted = {OURS: f"at most {MEMORY_TARGET:g}"}
+    return [[name, f"{memory[name] / MEGABYTE:.0f}", f"{share[name]:.3f}", wanted.get(name, "")] for name in memory]
+
+
+def _name(shape: Shape) -> str:
+    return "x".join(map(str, shape))
+
+
+def _check(shapes: tuple[Shape, ...], threads: tuple[int, ...], rounds: int, device: str) -> None:
+    if min(threads, default=1) < 1:
+        raise ValueError(f"threads is {threads}; each must be 1 or more")
+    if rounds < 2:
+        raise ValueError(f"rounds is {rounds}; it must be 2 or more")
+    if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
+        here = "cpu or cuda" if torch.cuda.is_available() else "cpu"
+        raise ValueError(f"device is {device!r}; here it must be {here}")
+    if not shapes:
+        raise ValueError("shapes is empty; it must have at least one of batch, time, heads and head size")
+    for shape in shapes:
+        if min(shape) < 1 or shape[1] % LARGEST_SIZE:
+            raise ValueError(f"shapes has {shape}; all four must be 1 or more and time a multiple of {LARGEST_SIZE}")

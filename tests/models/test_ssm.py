@@ -155,7 +155,8 @@ def test_branch_is_the_recurrence_it_says(name: str) -> None:
     ssm = build(config).blocks[0].ssm.double()
     u = torch.randn(2, 9, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
     a = torch.exp(-ssm.log_rate.exp())
-    factor = {"none": torch.ones_like(a), "ema": 1 - a, "lru": (1 - a * a).sqrt(), "clamp": (-a.log()).clamp(max=1)}[name]
+    clamp = (-a.log()).clamp(max=1)
+    factor = {"none": torch.ones_like(a), "ema": 1 - a, "lru": (1 - a * a).sqrt(), "clamp": clamp}[name]
     state, outputs = torch.zeros(2, 8, dtype=torch.float64), []
     for t in range(9):
         state = a * state + factor * (u[:, t] @ ssm.B.weight.T)

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SLICE_MINUTES = 0.8
+SLICE_MINUTES = 0.6
 
 
 def parts(out: Path, corpus: str) -> list[tuple[str, tuple[str, ...], int, list[str]]]:
@@ -35,12 +35,13 @@ def parts(out: Path, corpus: str) -> list[tuple[str, tuple[str, ...], int, list[
         (
             "equality tests",
             ("pytest", "numba"),
-            150,
+            170,
             ["pytest", "-q", "-W", "default", "-m", "not slow", "tests/kernels"],
         ),
         ("bench scan", commands, 80, ["plkernel.bench", "scan", "--out", bench]),
+        ("bench wkv", commands, 50, ["plkernel.bench", "wkv", "--out", bench]),
         ("bench train", commands, 60, ["plkernel.bench", "train", "--out", bench]),
-        ("exp013 slice", training, 230, study),
+        ("exp013 slice", training, 180, study),
     ]
 
 

@@ -1,6 +1,8 @@
 """WKV as a torch operator: checks, choice of backend, registration for autograd and torch.compile."""
 
 import importlib
+import importlib.util
+import os
 from typing import Any
 
 import torch
@@ -8,9 +10,10 @@ from torch import Tensor
 
 from plkernel.kernels.wkv import reference
 
-BACKENDS = ("reference", "cpu")
+BACKENDS = ("reference", "cpu", "gpu")
 HALF_TYPES = (torch.bfloat16, torch.float16)
 WIDE_TYPES = (torch.float32, torch.float64)
+_HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 @torch.library.custom_op("plkernel::wkv", mutates_args=())
@@ -70,7 +73,8 @@ def wkv(
 ) -> tuple[Tensor, Tensor]:
     """o_t = r_t (S_{t-1} + diag(u) k_t^T v_t), S_t = diag(w_t) S_{t-1} + k_t^T v_t, S_0 = state: every o_t and S_T.
 
-    Gradients flow through every input from both results. The carry is float64.
+    Gradients flow through every input from both results. The carry is float64, on a GPU from one chunk of 64
+    steps to the next.
 
     Args:
         r: receptance (B,T,H,K) in float32, float64, bfloat16 or float16; any T, also 0. Any strides.
@@ -80,14 +84,15 @@ def wkv(
             or the dtype of r; half types hold a weak decay badly.
         u: weight of the present step (H,K), in a dtype that log_decay may have.
         state: S_0 (B,H,K,V), zero when left out. Kept in float32 (float64 when r is float64).
-        backend: "reference" (a loop in float64) or "cpu"; None takes the one for the device of r.
+        backend: "reference" (a loop in float64), "cpu" or "gpu", which takes no float64 and K up to 512; None takes
+            the one for the device of r.
 
     Returns:
         out (B,T,H,V) in the dtype of r, and S_T (B,H,K,V) in float32 (float64 when r is float64).
 
     Raises:
         ValueError: shapes, dtypes or devices that do not fit, a log_decay above 0 (not looked for on a GPU, where
-            looking would wait for it), or a backend that does not work here.
+            looking would wait for it), or a backend that does not work here or not with these inputs.
 
     Source: arXiv 2404.05892, section 4, equations 6, 8 and 9.
     """
@@ -146,13 +151,19 @@ def _dtype(tensor: Tensor) -> str:
 
 
 def choose_backend(backend: str | None, device: torch.device) -> str:
-    """The backend to run on `device`."""
-    usable = BACKENDS if device.type == "cpu" else ("reference",)
-    # There is no kernel for a GPU: tensors on one take the loop of the reference, which is exact but slow.
-    chosen = backend or ("cpu" if device.type == "cpu" else "reference")
+    """The backend to run on `device`; one that was not asked for by name is never the slow reference."""
+    usable = [name for name in BACKENDS if _works(name, device)]
+    chosen = backend or ("gpu" if device.type == "cuda" else device.type)
     if chosen not in usable:
         raise ValueError(f"wkv: backend {chosen!r} does not work on {device.type}; here: {', '.join(usable)}")
     return chosen
+
+
+def _works(backend: str, device: torch.device) -> bool:
+    if backend == "gpu":
+        interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+        return _HAS_TRITON and (device.type == "cuda" or (interpreted and device.type == "cpu"))
+    return backend == "reference" or device.type == "cpu"
 
 
 def _module(backend: str) -> Any:

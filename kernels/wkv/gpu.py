@@ -1,0 +1,255 @@
+"""WKV in Triton: time split into chunks, chunks into sub-chunks of ROWS steps, in three phases.
+
+1. What every chunk but the last adds to the state, and the product of the chunk's decays (`gpu_chunks.py`).
+2. The state that enters each chunk, carried over the chunks in float64 (there too).
+3. `_forward` or `_backward` goes through every chunk from its right start, sub-chunk by sub-chunk.
+
+A short sequence is one chunk and needs phase 3 alone.
+
+Every number that is exponentiated is the sum of ln w over a range of steps, so at most 0. Three kinds of range meet:
+from the start of a sub-chunk to a step, from a step to the end, and between two steps of one sub-chunk. None is the
+difference of two longer sums, and nothing is ever divided by a decay: beside a strong decay a weak one keeps its
+digits. The gradient of ln w_t is a sum over the ranges that contain step t, each with its own factor w_t in it.
+
+Products are float32 as the IEEE defines it (tf32 keeps 11 bits). A NaN also reaches the steps before it in its
+sub-chunk.
+
+Letters: B batch, T time, H heads, K key size, V value size. For shapes see `plkernel.kernels.wkv.operator`. Inside a
+sub-chunk t, j and s are rows: a key at j is seen at a later s, past every t between.
+"""
+
+# The language of the kernels is Triton, not typed Python:
+# mypy: disallow-untyped-defs=False, disable-error-code="assignment"
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from plkernel.kernels.wkv.gpu_chunks import (
+    LEAST,
+    LENGTHS,
+    OPTIONS,
+    at,
+    check,
+    chunk_states,
+    decays,
+    dot,
+    launch,
+    load_rows,
+    next_state,
+    on,
+    order,
+    parts_of,
+    place,
+    state_block,
+    store_rows,
+)
+
+
+@triton.jit
+def _look_back(
+    between, bonus, r, log_decay, row, decay_row, stride, decay_stride, s, count, key, K, ROWS: tl.constexpr
+):  # fmt: skip
+    """r of row s, what row s sees of each row j, and the sums of ln w between each j and the row after s, all (j, K).
+
+    Row s sees the past through the sums of ln w `between`, itself through u, and nothing of what comes.
+    """
+    j = tl.arange(0, ROWS)[:, None]
+    seen = tl.where(j < s, tl.exp(between), tl.where(j == s, bonus[None, :], 0.0))
+    mask = (key < K) & (s < count)
+    now = tl.load(r + row + s * stride + key, mask=mask, other=0.0).to(tl.float32)
+    w = tl.load(log_decay + decay_row + s * decay_stride + key, mask=mask, other=0.0).to(tl.float32)
+    w = tl.where(w < LEAST, LEAST, w)
+    return now[None, :], seen, tl.where(j < s, between + w[None, :], 0.0)
+
+
+@triton.jit
+def _attention(r, log_decay, row, decay_row, stride, decay_stride, k, bonus, count, key, K, ROWS: tl.constexpr):
+    """How much each row s takes of the value of each row j: (j, s)."""
+    i = tl.arange(0, ROWS)
+    between = tl.zeros_like(k)
+    attention = tl.zeros([ROWS, ROWS], tl.float32)
+    for s in range(ROWS):
+        now, seen, between = _look_back(
+            between, bonus, r, log_decay, row, decay_row, stride, decay_stride, s, count, key, K, ROWS
+        )  # fmt: skip
+        attention += tl.where(i[None, :] == s, tl.sum(seen * k * now, 1)[:, None], 0.0)
+    return attention
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def _forward(
+    r, k, v, log_decay, u, starts, out, last, T, H, K, V, chunks,
+    FIXED: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, VALUES: tl.constexpr,
+):  # fmt: skip
+    """Phase 3: every o_t of a chunk from the state that enters it; the last chunk also writes the last state."""
+    batch, head, chunk, block = place(H, chunks, tl.cdiv(V, VALUES))
+    key, value = tl.arange(0, KEYS), block * VALUES + tl.arange(0, VALUES)
+    bonus = tl.load(u + head * K + key, mask=key < K, other=0.0).to(tl.float32)
+    unit = batch * H + head
+    where, mask = state_block(starts, unit * chunks + chunk, key, value, K, V)
+    state = tl.load(where, mask=mask, other=0.0)
+    for n in range(parts_of(T, chunk, CHUNK, ROWS)):
+        time = chunk * CHUNK + n * ROWS
+        count = T - time
+        row, decay_row, decay_stride = at(batch, time, head, T, H, K, FIXED)
+        before, after, total = decays(log_decay, decay_row * K, count, decay_stride, key, K, ROWS)
+        rs = load_rows(r, row * K, count, H * K, key, K, ROWS)
+        ks = load_rows(k, row * K, count, H * K, key, K, ROWS)
+        vs = load_rows(v, row * V, count, H * V, value, V, ROWS)
+        attention = _attention(
+            r, log_decay, row * K, decay_row * K, H * K, decay_stride, ks, bonus, count, key, K, ROWS
+        )  # fmt: skip
+        o = dot(rs * tl.exp(before), state) + dot(tl.trans(attention), vs)
+        store_rows(out, o, row * V, count, H * V, value, V, ROWS)
+        state = next_state(state, ks, vs, after, total)
+    where, mask = state_block(last, unit, key, value, K, V)
+    tl.store(where, state, mask=mask & (chunk == chunks - 1))
+
+
+@triton.jit
+def _pairs_back(
+    r, log_decay, row, decay_row, stride, decay_stride, k, bonus, through, grad_r, grad_k, grad_w, count, key, K,
+    ROWS: tl.constexpr,
+):  # fmt: skip
+    """`_attention`, and what flows back through it: `through` (j, s) is v_j . grad_o_s."""
+    i = tl.arange(0, ROWS)
+    between = tl.zeros_like(k)
+    attention = tl.zeros([ROWS, ROWS], tl.float32)
+    for s in range(ROWS):
+        now, seen, between = _look_back(
+            between, bonus, r, log_decay, row, decay_row, stride, decay_stride, s, count, key, K, ROWS
+        )  # fmt: skip
+        at_s = i[None, :] == s
+        back = tl.sum(tl.where(at_s, through, 0.0), 1)[:, None]
+        attention += tl.where(at_s, tl.sum(seen * k * now, 1)[:, None], 0.0)
+        to_r = seen * k * back
+        grad_r += tl.where((i == s)[:, None], tl.sum(to_r, 0)[None, :], 0.0)
+        grad_k += seen * now * back
+        straddling = (i[None, :] < i[:, None]) & (i < s)[:, None]  # j < t < s, as (t, j)
+        grad_w += tl.dot(straddling.to(tl.float32), to_r * now, input_precision="ieee")
+    return attention, grad_r, grad_k, grad_w
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def _backward(
+    r, k, v, log_decay, u, grad_out, starts, ends, grad_r, grad_k, grad_v, grad_w, grad_u, grad_state,
+    T, H, K, V, chunks,
+    FIXED: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, VALUES: tl.constexpr,
+):  # fmt: skip
+    """Phase 3 in reverse: all gradients of a chunk, from the state that enters it and the gradient of what leaves it.
+
+    grad_r, grad_k and grad_w are (blocks of V,B,T,H,K), to be summed over the first axis; grad_u, and grad_w of a
+    fixed decay, float64 (blocks of V,B,chunks,H,K), to be summed over the first three.
+    """
+    blocks = tl.cdiv(V, VALUES)
+    batch, head, chunk, block = place(H, chunks, blocks)
+    key, value = tl.arange(0, KEYS), block * VALUES + tl.arange(0, VALUES)
+    bonus = tl.load(u + head * K + key, mask=key < K, other=0.0).to(tl.float32)
+    unit = batch * H + head
+    batches = tl.num_programs(0) // (blocks * chunks * H)
+    apart = block.to(tl.int64) * batches * T * H * K  # results of one block of V from those of the first
+    where, mask = state_block(ends, unit * chunks + chunks - 1 - chunk, key, value, K, V)
+    grad = tl.load(where, mask=mask, other=0.0)
+    where, mask = state_block(starts, unit * chunks + chunk, key, value, K, V)
+    summed_u, summed_w = tl.zeros([KEYS], tl.float64), tl.zeros([KEYS], tl.float64)
+    earlier = order(ROWS)
+    parts = parts_of(T, chunk, CHUNK, ROWS)
+    for back in range(parts):
+        state = tl.load(where, mask=mask, other=0.0)
+        n = parts - 1 - back
+        for m in range(n):
+            time = chunk * CHUNK + m * ROWS
+            count = T - time
+            row, decay_row, decay_stride = at(batch, time, head, T, H, K, FIXED)
+            _, after, total = decays(log_decay, decay_row * K, count, decay_stride, key, K, ROWS)
+            ks = load_rows(k, row * K, count, H * K, key, K, ROWS)
+            state = next_state(state, ks, load_rows(v, row * V, count, H * V, value, V, ROWS), after, total)
+        time = chunk * CHUNK + n * ROWS
+        count = T - time
+        row, decay_row, decay_stride = at(batch, time, head, T, H, K, FIXED)
+        before, after, total = decays(log_decay, decay_row * K, count, decay_stride, key, K, ROWS)
+        rs = load_rows(r, row * K, count, H * K, key, K, ROWS)
+        ks = load_rows(k, row * K, count, H * K, key, K, ROWS)
+        vs = load_rows(v, row * V, count, H * V, value, V, ROWS)
+        os = load_rows(grad_out, row * V, count, H * V, value, V, ROWS)
+        # What the sub-chunk exchanges with the steps before it and after it ...
+        gr = tl.exp(before) * dot(os, tl.trans(state))
+        gk = tl.exp(after) * dot(vs, tl.trans(grad))
+        gw = (tl.exp(total) * tl.sum(state * grad, 1))[None, :] + dot(tl.trans(earlier), rs * gr)
+        gw += dot(earlier, ks * gk)
+        # ... and its steps among themselves.
+        through = dot(vs, tl.trans(os))
+        attention, gr, gk, gw = _pairs_back(
+            r, log_decay, row * K, decay_row * K, H * K, decay_stride, ks, bonus, through, gr, gk, gw, count, key, K,
+            ROWS,
+        )  # fmt: skip
+        gv = dot(ks * tl.exp(after), grad) + dot(attention, os)
+        grad = next_state(grad, rs, os, before, total)
+        store_rows(grad_r, gr, apart + row * K, count, H * K, key, K, ROWS)
+        store_rows(grad_k, gk, apart + row * K, count, H * K, key, K, ROWS)
+        store_rows(grad_v, gv, row * V, count, H * V, value, V, ROWS)
+        itself = tl.sum(vs * os, 1)[:, None]
+        summed_u += tl.sum(rs * ks * itself, 0).to(tl.float64)
+        if FIXED:
+            summed_w += tl.sum(tl.where((tl.arange(0, ROWS) < count)[:, None], gw, 0.0), 0).to(tl.float64)
+        else:
+            store_rows(grad_w, gw, apart + row * K, count, H * K, key, K, ROWS)
+    index = (((block * batches + batch) * chunks + chunk) * H + head) * K + key
+    tl.store(grad_u + index, summed_u, mask=key < K)
+    if FIXED:
+        tl.store(grad_w + index, summed_w, mask=key < K)
+    where, mask = state_block(grad_state, unit, key, value, K, V)
+    tl.store(where, grad, mask=mask & (chunk == 0))
+
+
+def forward(r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """Every o_t (B,T,H,V) and the last state (B,H,K,V)."""
+    check(r, k, v, log_decay, u)
+    out, last = torch.empty_like(v), torch.empty_like(state)
+    if 0 in (*r.shape, *v.shape):
+        return out.zero_(), last.copy_(state)
+    sizes, shapes, grid = launch(r, v, log_decay)
+    with on(r.device):
+        starts = chunk_states(k, v, log_decay, state, reverse=False)
+        _forward[grid](r, k, v, log_decay, u, starts, out, last, *sizes, **shapes, **OPTIONS)
+    return out, last
+
+
+def backward(
+    r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, u: Tensor, state: Tensor, grad_out: Tensor, grad_last: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of all six inputs, from those of both results."""
+    check(r, k, v, log_decay, u)
+    grad_v, grad_state = torch.empty_like(v), torch.empty_like(state)
+    if 0 in (*r.shape, *v.shape):
+        zeros = (torch.zeros_like(x) for x in (r, k, v, log_decay, u))
+        return *zeros, grad_state.copy_(grad_last)  # type: ignore[return-value]
+    sizes, shapes, grid = launch(r, v, log_decay)
+    # Partial sums, not atomic additions: the order of the sum is fixed, and so is its result.
+    blocks, chunks = triton.cdiv(v.shape[3], shapes["VALUES"]), sizes[-1]
+    grad_r, grad_k, grad_w = (
+        x.new_empty((blocks, *r.shape), dtype=x.dtype if blocks == 1 else torch.float32) for x in (r, k, log_decay)
+    )
+    grad_u = r.new_empty((blocks, r.shape[0], chunks, *r.shape[2:]), dtype=torch.float64)
+    if log_decay.dim() == 2:
+        grad_w = torch.empty_like(grad_u)
+    with on(r.device):
+        starts = chunk_states(k, v, log_decay, state, reverse=False)
+        ends = chunk_states(r, grad_out, log_decay, grad_last, reverse=True)
+        _backward[grid](
+            r, k, v, log_decay, u, grad_out, starts, ends, grad_r, grad_k, grad_v, grad_w, grad_u, grad_state,
+            *sizes, **shapes, **OPTIONS,
+        )  # fmt: skip
+    return (
+        _total(grad_r, r), _total(grad_k, k), grad_v, _total(grad_w, log_decay), _total(grad_u, u), grad_state,
+    )  # fmt: skip
+
+
+def _total(parts: Tensor, like: Tensor) -> Tensor:
+    """Leading axes summed in float64; a single part only changes its dtype."""
+    extra = parts.dim() - like.dim()
+    if parts.shape[:extra].numel() == 1:
+        return parts.view(like.shape).to(like.dtype)
+    return parts.sum(tuple(range(extra)), dtype=torch.float64).to(like.dtype)

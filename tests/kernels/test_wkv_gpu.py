@@ -1,0 +1,337 @@
+"""WKV in Triton: its arithmetic in Triton's interpreter, its compilation for three chips, and the real thing on a GPU.
+
+Whether kernels are interpreted is decided when triton is imported, so what needs no GPU runs in processes of its own:
+this file started as a script, which prints JSON.
+"""
+
+import importlib.util
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import plkernel
+from plkernel.kernels.wkv import choose_backend, wkv
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="triton is not installed (it exists for Linux only)"
+)
+
+Shape = tuple[int, int, int, int, int]  # batch, time, heads, key size, value size
+# name: shape, dtype of r, decays. A chunk has two sub-chunks of 16 steps here, a program 16 columns of values.
+CASES: dict[str, tuple[Shape, str, str]] = {
+    "one-step": ((1, 1, 2, 1, 1), "float32", "mixed"),
+    "less-than-a-sub-chunk": ((2, 3, 1, 11, 5), "float32", "mixed"),
+    "whole-chunks": ((1, 64, 1, 16, 16), "float32", "mixed"),
+    "ragged-chunks": ((1, 55, 1, 20, 7), "float32", "mixed"),
+    "two-blocks-of-values": ((1, 33, 1, 5, 17), "float32", "mixed"),
+    "bfloat16": ((1, 19, 1, 7, 9), "bfloat16", "mixed"),
+    "float16": ((1, 19, 1, 7, 9), "float16", "mixed"),
+    "any-strength": ((1, 35, 2, 16, 9), "float32", "range"),
+    "all -50": ((1, 19, 1, 4, 5), "float32", "-50"),
+    "all -inf": ((1, 19, 1, 4, 5), "float32", "-inf"),
+}
+EMPTY = {"no-batch": (0, 3, 2, 3, 4), "no-time": (2, 0, 2, 3, 4), "no-heads": (2, 3, 0, 3, 4)}
+EMPTY |= {"no-keys": (2, 3, 2, 0, 4), "no-values": (2, 3, 2, 3, 0)}
+EMPTY_CLAIMS = ("last is state", "grad_state is grad_last", "rest is 0")
+LAYOUTS = ("eagle", "finch")
+LOG_DECAYS = (0.0, -1e-7, -math.exp(-8), -0.05, -1.0, -math.exp(2.5), -20.0, -50.0, -80.0, -1e4, -math.inf)
+INPUTS = ("r", "k", "v", "log_decay", "u", "state")
+RESULTS = ("out", "last", *(f"grad_{name}" for name in INPUTS))
+
+# Largest error of a channel: max|x - float64| / max|float64|. The gradients of u, and of ln w when it is fixed, are
+# sums over time that may cancel.
+BOUNDS = dict.fromkeys(RESULTS, 1e-6) | {"grad_log_decay": 6e-6, "grad_u": 5e-6}
+# What the operator promises on any GPU, whose exponential is less exact than the interpreter's.
+PROMISED = dict.fromkeys(("out", "last"), 2e-6) | dict.fromkeys(RESULTS[2:], 2e-5)
+# One rounding when the result is stored. The interpreter cuts bfloat16 off where a GPU rounds it.
+ROUNDING = {"float32": 0.0, "bfloat16": 2.0**-7, "float16": 2.0**-11}
+STORED_AS_GIVEN = ("out", "grad_r", "grad_k", "grad_v")
+SHARED_MEMORY = {80: 163 * 1024, 86: 99 * 1024, 90: 227 * 1024}  # bytes a block may have, CUDA programming guide
+ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+
+
+@pytest.fixture(scope="module")
+def interpreted() -> dict[str, Any]:
+    return run_child("interpret", {"TRITON_INTERPRET": "1"})
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("case", CASES)
+def test_interpreted_kernels_equal_float64(interpreted: dict[str, Any], case: str, layout: str) -> None:
+    assert_within(BOUNDS, interpreted[f"{case}/{layout}"], CASES[case][1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_long_sequence_does_not_collect_rounding_errors(layout: str) -> None:
+    assert_within(BOUNDS, run_child(f"interpret-long-{layout}", {"TRITON_INTERPRET": "1"}), "float32")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("case", EMPTY)
+def test_an_empty_sequence_returns_the_state(interpreted: dict[str, Any], case: str, layout: str) -> None:
+    assert interpreted[f"{case}/{layout}"] == dict.fromkeys(EMPTY_CLAIMS, True)
+
+
+def test_the_operator_takes_any_strides_and_passes_the_checks_of_torch(interpreted: dict[str, Any]) -> None:
+    assert interpreted["strides make no difference"]
+    assert set(interpreted["opcheck"].values()) == {"SUCCESS"}
+    assert interpreted["chosen"] == ["cpu", "gpu"]
+
+
+def test_a_difference_of_cumulative_sums_would_be_noticed() -> None:
+    """A weak decay behind a strong one, as sums from the start of a sub-chunk give it."""
+    sums = torch.tensor([-1e4] + [-0.01] * 10).cumsum(0)
+    wrong = (sums[-1] - sums[0]).exp().item()
+    assert abs(wrong / math.exp(-0.1) - 1) > 10 * BOUNDS["out"]
+
+
+def test_compiles_for_every_chip_without_tf32() -> None:
+    check_compiled(run_child("compile"), expected=4 * len(SHARED_MEMORY))
+
+
+@pytest.mark.slow
+def test_every_variant_compiles_for_every_chip() -> None:
+    check_compiled(run_child("compile-all"), expected=1 + 5 * 4 * len(SHARED_MEMORY))
+
+
+@ON_GPU
+@pytest.mark.parametrize(
+    ("shape", "layout", "dtype"),
+    [
+        ((2, 201, 3, 64, 64), "finch", "float32"),
+        ((2, 201, 3, 11, 5), "eagle", "float32"),
+        ((2, 201, 3, 11, 5), "finch", "bfloat16"),
+        pytest.param((1, 1, 2, 64, 64), "eagle", "float32", marks=pytest.mark.slow),
+        pytest.param((1, 4000, 2, 128, 48), "eagle", "float16", marks=pytest.mark.slow),
+        pytest.param((1, 20_000, 2, 64, 100), "finch", "float32", marks=pytest.mark.slow),
+    ],
+)
+def test_a_gpu_equals_float64(shape: Shape, layout: str, dtype: str) -> None:
+    given = problem(layout, shape, dtype, "mixed")
+    assert_within(PROMISED, compare({name: x.cuda() for name, x in given.items()}), dtype)
+
+
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="the interpreter takes tensors on a CPU")
+def test_refuses_what_it_cannot_run() -> None:
+    from plkernel.kernels.wkv import gpu
+
+    given = problem("finch", (1, 3, 1, 2, 2), "float32", "mixed")
+    inputs = [given[name] for name in INPUTS]
+    with pytest.raises(ValueError, match="wkv: r is on cpu; the gpu backend needs a GPU, or TRITON_INTERPRET=1"):
+        gpu.forward(*inputs)
+    for place, name in enumerate(INPUTS[:5]):
+        wide = [x.double() if i == place else x for i, x in enumerate(inputs)]
+        message = f"wkv: {name} is float64; the gpu backend takes float32, bfloat16 and float16"
+        with pytest.raises(ValueError, match=message):
+            gpu.forward(*wide)
+        with pytest.raises(ValueError, match=message):
+            gpu.backward(*wide, given["grad_out"], given["grad_last"])
+    long = [given[name] for name in INPUTS]
+    long[0] = torch.zeros(1, 3, 1, 513)
+    with pytest.raises(ValueError, match="wkv: r has key size 513; the gpu backend takes at most 512"):
+        gpu.forward(*long)
+    with pytest.raises(ValueError, match="wkv: backend 'gpu' does not work on cpu; here: reference, cpu"):
+        wkv(*inputs, backend="gpu")
+
+
+def test_a_gpu_takes_its_own_kernels_unless_told_otherwise() -> None:
+    cuda = torch.device("cuda")
+    assert choose_backend(None, cuda) == "gpu"
+    assert choose_backend("reference", cuda) == "reference"
+    with pytest.raises(ValueError, match="wkv: backend 'cpu' does not work on cuda; here: reference, gpu"):
+        choose_backend("cpu", cuda)
+
+
+@pytest.mark.parametrize("values", [1, 16, 17, 64, 100, 512])
+@pytest.mark.parametrize("size", [1, 16, 17, 64, 100, 512])
+def test_a_program_holds_all_keys_and_no_more_of_the_values_than_fits(size: int, values: int) -> None:
+    from plkernel.kernels.wkv import gpu_chunks
+
+    keys, block = gpu_chunks.tiles(size, values)
+    assert size <= keys < max(2 * size, 17)
+    assert 16 <= block < max(2 * values, 17)
+    assert keys * block <= max(gpu_chunks.TILE, 16 * keys)
+
+
+def assert_within(bounds: dict[str, float], errors: dict[str, float], dtype: str) -> None:
+    assert errors.keys() == bounds.keys()
+    rounding = {name: ROUNDING[dtype] if name in STORED_AS_GIVEN else 0.0 for name in RESULTS}
+    assert not {name: error for name, error in errors.items() if not error <= bounds[name] + rounding[name]}
+
+
+def check_compiled(kernels: list[dict[str, Any]], expected: int) -> None:
+    assert len(kernels) == expected
+    assert not [kernel for kernel in kernels if kernel["shared"] > SHARED_MEMORY[kernel["chip"]]]
+    assert not [kernel for kernel in kernels if kernel["tf32"]]
+
+
+def run_child(part: str, variables: dict[str, str] | None = None) -> Any:
+    """What this file prints when run as a script, in an environment without the interpreter unless asked for."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment |= {"PYTHONPATH": str(Path(plkernel.__file__).parents[1])} | (variables or {})
+    child = subprocess.run([sys.executable, __file__, part], env=environment, capture_output=True, text=True)
+    assert child.returncode == 0, child.stderr[-4000:]
+    return json.loads(child.stdout)
+
+
+def problem(layout: str, shape: Shape, dtype: str, decays: str) -> dict[str, Tensor]:
+    """Normal inputs and states, decays of one kind, and the incoming gradients."""
+    random = torch.Generator().manual_seed(1)
+    batch, _, heads, size, values = shape
+    shapes = {"r": shape[:4], "k": shape[:4], "v": (*shape[:3], values), "u": (heads, size)}
+    shapes |= {"state": (batch, heads, size, values), "grad_last": (batch, heads, size, values)}
+    given = {name: torch.randn(x, generator=random) for name, x in (shapes | {"grad_out": shapes["v"]}).items()}
+    for name in ("r", "k", "v", "grad_out"):
+        given[name] = given[name].to(getattr(torch, dtype))
+    decay_shape = (heads, size) if layout == "eagle" else shape[:4]
+    if decays == "mixed":  # strong and weak decays side by side, and following each other
+        count = math.prod(decay_shape)
+        picked = torch.arange(count) if layout == "eagle" else torch.randint(99, (count,), generator=random)
+        given["log_decay"] = torch.tensor(LOG_DECAYS)[picked % len(LOG_DECAYS)].reshape(decay_shape)
+    elif decays == "range":
+        given["log_decay"] = -(torch.rand(decay_shape, generator=random) * 10.5 - 8).exp()
+    else:
+        given["log_decay"] = torch.full(decay_shape, float(decays))
+    return given
+
+
+def run(given: dict[str, Tensor], backend: str) -> dict[str, Tensor]:
+    """Results and gradients through the public function."""
+    leaves = [given[name].detach().requires_grad_() for name in INPUTS]
+    results = wkv(*leaves, backend=backend)
+    incoming = (given["grad_out"], given["grad_last"])
+    grads = torch.autograd.grad(results, leaves, incoming, allow_unused=True, materialize_grads=True)
+    return dict(zip(RESULTS, (x.detach() for x in (*results, *grads)), strict=True))
+
+
+def compare(given: dict[str, Tensor]) -> dict[str, float]:
+    exact = run({name: x.double() for name, x in given.items()}, "reference")
+    return {name: error(x, exact[name]) for name, x in run(given, "gpu").items()}
+
+
+def error(found: Tensor, exact: Tensor) -> float:
+    """max|found - exact| / max|exact| per channel, the worst channel. NaN where something was not written."""
+    wrong, size = (x.double().abs().reshape(-1, exact.shape[-1]).amax(0) for x in (found.double() - exact, exact))
+    return (wrong / size.clamp(min=1e-45)).max().item()
+
+
+def interpret() -> dict[str, Any]:
+    from plkernel.kernels.wkv import gpu_chunks
+
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)  # torch.empty is filled with NaN: nothing may be left unwritten
+    gpu_chunks.CHUNK, gpu_chunks.TILE = 32, 256
+    results: dict[str, Any] = {}
+    for layout in LAYOUTS:
+        for name, (shape, dtype, decays) in CASES.items():
+            results[f"{name}/{layout}"] = compare(problem(layout, shape, dtype, decays))
+        for name, empty in EMPTY.items():
+            results[f"{name}/{layout}"] = empty_results(problem(layout, empty, "float32", "-50"))
+    return results | operator_results()
+
+
+def interpret_long(layout: str) -> dict[str, float]:
+    """A memory of 3,000 steps, with chunks as they are: w in float32 would be off by 1e-5 at the end."""
+    torch.set_num_threads(1)
+    given = problem(layout, (1, 1500, 1, 3, 2), "float32", str(-math.exp(-8)))
+    return compare(given)
+
+
+def empty_results(given: dict[str, Tensor]) -> dict[str, bool]:
+    found = run(given, "gpu")
+    rest = [found[name] for name in RESULTS if name not in ("last", "grad_state")]
+    states = (torch.equal(found["last"], given["state"]), torch.equal(found["grad_state"], given["grad_last"]))
+    return dict(zip(EMPTY_CLAIMS, (*states, not any(x.any() for x in rest)), strict=True))
+
+
+def operator_results() -> dict[str, Any]:
+    given = problem("finch", (1, 3, 2, 3, 5), "float32", "range")
+    strided = {name: torch.stack([x, x], -1)[..., 0].mT.contiguous().mT for name, x in given.items()}
+    assert not strided["r"].is_contiguous()
+    plain, other = run(given, "gpu"), run(strided, "gpu")
+    leaves = [given[name].requires_grad_() for name in INPUTS]
+    cpu = torch.device("cpu")
+    return {
+        "strides make no difference": all(torch.equal(plain[name], other[name]) for name in RESULTS),
+        "opcheck": torch.library.opcheck(torch.ops.plkernel.wkv.default, (*leaves, "gpu")),
+        "chosen": [choose_backend(None, cpu), choose_backend("gpu", cpu)],
+    }
+
+
+def compile_some() -> list[dict[str, Any]]:
+    """The kernels a Finch with heads of 64 launches under bfloat16."""
+    names = ("chunk_ends", "chunk_starts", "_forward", "_backward")
+    return [compiled(name, chip, "bf16", False, (64, 64)) for chip in SHARED_MEMORY for name in names]
+
+
+def compile_all() -> list[dict[str, Any]]:
+    """Every kernel for every dtype; heads of one, small and large, aligned and odd; the longest keys."""
+    variants = [("fp32", (1, 1)), ("bf16", (16, 16)), ("fp16", (33, 65)), ("fp32", (33, 65)), ("bf16", (128, 64))]
+    results = [compiled("_backward", 86, "fp32", False, (512, 16))]  # the chip with the least shared memory
+    for chip in SHARED_MEMORY:
+        for place, (dtype, sizes) in enumerate(variants):
+            results += [compiled("chunk_ends", chip, dtype, fixed, sizes, reverse=fixed) for fixed in (True, False)]
+            results += [compiled(name, chip, dtype, place % 2 == 0, sizes) for name in ("_forward", "_backward")]
+    return results
+
+
+def compiled(
+    name: str, chip: int, dtype: str, fixed: bool, sizes: tuple[int, int], reverse: bool = False
+) -> dict[str, Any]:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from plkernel.kernels.wkv import gpu, gpu_chunks
+
+    kernel = getattr(gpu if name.startswith("_") else gpu_chunks, name)
+    keys, values = gpu_chunks.tiles(*sizes)
+    constants = {"FIXED": fixed, "REVERSE": reverse, "KEYS": keys, "VALUES": values}
+    constants |= {key: getattr(gpu_chunks, key) for key in ("CHUNK", "ROWS", "LANES", "GROUP")}
+    constants |= {key: 1 for key, size in zip("KV", sizes, strict=True) if size == 1}  # as Triton does at a launch
+    constants = {key: value for key, value in constants.items() if key in kernel.arg_names}
+    types = argument_types(dtype, fixed)
+    signature = {key: "constexpr" if key in constants else types[key] for key in kernel.arg_names}
+    whole = [key for key, size in zip("KV", sizes, strict=True) if size % 16 == 0]
+    aligned = [key for key in kernel.arg_names if signature[key].startswith("*") or key in whole]
+    attributes = {(kernel.arg_names.index(key),): [["tt.divisibility", 16]] for key in aligned}
+    source = ASTSource(kernel, signature, constants, attributes)
+    binary = triton.compile(source, target=GPUTarget("cuda", chip, 32), options=gpu_chunks.OPTIONS)
+    return {
+        "kernel": f"{name} {dtype} {'fixed' if fixed else 'varying'} {sizes}",
+        "chip": chip,
+        "shared": binary.metadata.shared,
+        "tf32": "tf32" in binary.asm["ttgir"] + binary.asm["ptx"],
+    }
+
+
+def argument_types(dtype: str, fixed: bool) -> dict[str, str]:
+    """Triton's types of the arguments that `gpu.forward` and `gpu.backward` pass."""
+    types = dict.fromkeys(("T", "H", "K", "V", "chunks"), "i32")
+    types |= dict.fromkeys(("x", "y", "r", "k", "v", "out", "grad_out", "grad_r", "grad_k", "grad_v"), f"*{dtype}")
+    types |= dict.fromkeys(("log_decay", "u", "first", "starts", "ends", "last", "grad_state"), "*fp32")
+    return types | {"factors": "*fp64", "grad_u": "*fp64", "grad_w": "*fp64" if fixed else "*fp32"}
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TRITON_CACHE_DIR"] = folder
+        parts = {
+            "interpret": interpret,
+            "interpret-long-eagle": lambda: interpret_long("eagle"),
+            "interpret-long-finch": lambda: interpret_long("finch"),
+            "compile": compile_some,
+            "compile-all": compile_all,
+        }
+        print(json.dumps(parts[sys.argv[1]]()))

@@ -5,6 +5,7 @@ Shapes: B batch, T time (bytes), D width, H heads of size N = D / H, F feed-forw
     TimeMixing:    o_t = r_t (S_{t-1} + diag(u) k_t^T v_t),  S_t = diag(w_t) S_{t-1} + k_t^T v_t,  w = exp(-exp(w_raw)),
                    output(silu(g) * GroupNorm(o)) with one group per head
     ChannelMixing: sigmoid(receptance(x_r)) * value(relu(key(x_k))**2)
+and a LayerNorm after the embedding (ln0) and before the head (ln_out), unless its `Structure` says otherwise.
 Token shift: r, k, v, g and x_r, x_k are read from mixtures of x_t and x_{t-1}, x_{-1} = 0. In Eagle the mixtures and
 w_raw are learned vectors; in Finch those of the time mixing also depend on the data, through low-rank maps. Names,
 shapes and order of `state_dict()` are those of the official checkpoints, x052 and x060.
@@ -12,19 +13,20 @@ shapes and order of `state_dict()` are those of the official checkpoints, x052 a
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plkernel.kernels.wkv import wkv
+from plkernel.models.layers import Activation, Embedding, Head, Join, Linear, last_norm, norm_of, squared_relu
+from plkernel.models.structure import Structure
 
 BYTES = 256
 GROUP_NORM_EPS = 64e-5  # Eagle's code divides by 8 and takes 1e-5, which is the same
-NORM_EPS = 1e-5
-NormName = Literal["layer", "rms"]
 
 
 @dataclass(frozen=True)
@@ -35,9 +37,9 @@ class RWKVConfig:
     exp(min(w_raw, 0)) = min(1, lambda), lambda the decay rate; feed_forward: width of the channel mixing, None for the
     official 3.5 D rounded down to a multiple of 32. `backend` forces one of the operator's implementations.
 
-    What the official models never do, for comparisons: `tied` makes head and embedding one matrix, which `state_dict()`
-    holds under both names; `norm` "rms" puts RMSNorm in the place of every LayerNorm (the norm of the heads stays).
     `dropout` is the share of the residual stream set to zero in training, after the embedding and after every branch.
+    `structure`: what initialisation schemes ask for and the official models never do; the norm of the heads stays as
+    it is, and an embedding multiplier acts before ln0, which undoes it.
     """
 
     version: int = 6
@@ -49,9 +51,8 @@ class RWKVConfig:
     k_clamp: bool = False
     backend: str | None = None
     feed_forward: int | None = None
-    tied: bool = False
-    norm: NormName = "layer"
     dropout: float = 0.0
+    structure: Structure = field(default_factory=Structure)
 
     def __post_init__(self) -> None:
         if self.version not in (5, 6):
@@ -60,8 +61,6 @@ class RWKVConfig:
         for name, least in (("dim", 2), ("layers", 1), ("head_size", 1), ("mix_rank", 2), ("decay_rank", 2)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
-        if self.norm not in get_args(NormName):
-            raise ValueError(f"norm must be one of {', '.join(get_args(NormName))}, got {self.norm!r}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, got {self.dropout}")
         if self.dim % self.head_size:
@@ -71,6 +70,7 @@ class RWKVConfig:
                 f"feed_forward must be at least 1, got {self.hidden} (for dim {self.dim}; the official "
                 "int(3.5 * dim // 32 * 32) needs dim of 10 or more)"
             )
+        self.structure.check(self.layers)
 
     @property
     def causal(self) -> bool:
@@ -113,11 +113,6 @@ def vector(dim: int) -> nn.Parameter:
     return nn.Parameter(torch.empty(1, 1, dim))
 
 
-def stream_norm(config: RWKVConfig) -> nn.Module:
-    """The norm of the residual stream (ln0, ln1, ln2 and ln_out)."""
-    return (nn.LayerNorm if config.norm == "layer" else nn.RMSNorm)(config.dim, eps=NORM_EPS)
-
-
 def dropout(config: RWKVConfig) -> nn.Module:
     """Dropout of the residual stream; at 0 the identity, which draws no random number."""
     return nn.Dropout(config.dropout) if config.dropout else nn.Identity()
@@ -130,13 +125,11 @@ class TimeMixing(nn.Module, ABC):
 
     def __init__(self, config: RWKVConfig) -> None:
         super().__init__()
-        dim = config.dim
+        dim, linear = config.dim, partial(Linear, config.structure)
         self.heads, self.k_clamp, self.backend = config.heads, config.k_clamp, config.backend
-        self.receptance = nn.Linear(dim, dim, bias=False)
-        self.key = nn.Linear(dim, dim, bias=False)
-        self.value = nn.Linear(dim, dim, bias=False)
-        self.output = nn.Linear(dim, dim, bias=False)
-        self.gate = nn.Linear(dim, dim, bias=False)
+        self.receptance, self.key, self.value = linear(dim, dim), linear(dim, dim), linear(dim, dim)
+        self.output, self.gate = linear(dim, dim), linear(dim, dim)
+        self.silu = Activation(config.structure, F.silu)
         self.ln_x = nn.GroupNorm(config.heads, dim, eps=GROUP_NORM_EPS)
         self.time_faaaa: nn.Parameter
 
@@ -154,7 +147,7 @@ class TimeMixing(nn.Module, ABC):
             k = k * w_raw.clamp(max=0).exp().to(k.dtype)
         out, state = wkv(r, k, v, -w_raw.exp(), self.time_faaaa, state, backend=self.backend)
         normed = self.ln_x(out.flatten(2).flatten(0, 1)).view(x.shape)
-        return self.output(normed * F.silu(self.gate(x_g))), state
+        return self.output(normed * self.silu(self.gate(x_g))), state
 
 
 class EagleMixing(TimeMixing):
@@ -214,9 +207,12 @@ class ChannelMixing(nn.Module):
             self.time_mix_k, self.time_mix_r = vector(config.dim), vector(config.dim)
         else:
             self.time_maa_k, self.time_maa_r = vector(config.dim), vector(config.dim)
-        self.key = nn.Linear(config.dim, config.hidden, bias=False)
-        self.receptance = nn.Linear(config.dim, config.dim, bias=False)
-        self.value = nn.Linear(config.hidden, config.dim, bias=False)
+        linear = partial(Linear, config.structure)
+        self.key = linear(config.dim, config.hidden)
+        self.receptance = linear(config.dim, config.dim)
+        self.value = linear(config.hidden, config.dim)
+        self.sigmoid = Activation(config.structure, torch.sigmoid)
+        self.squared_relu = Activation(config.structure, squared_relu)
 
     def forward(self, x: Tensor, last: Tensor) -> Tensor:
         before = previous(x, last)
@@ -224,16 +220,18 @@ class ChannelMixing(nn.Module):
             x_k, x_r = (torch.lerp(before, x, share) for share in (self.time_mix_k, self.time_mix_r))
         else:
             x_k, x_r = (torch.lerp(x, before, mu) for mu in (self.time_maa_k, self.time_maa_r))
-        return self.receptance(x_r).sigmoid() * self.value(F.relu(self.key(x_k)).square())
+        return self.sigmoid(self.receptance(x_r)) * self.value(self.squared_relu(self.key(x_k)))
 
 
 class Block(nn.Module):
     """LayerNorm, time mixing, residual, LayerNorm, channel mixing, residual; block 0 first norms the embedding."""
 
-    def __init__(self, config: RWKVConfig, first: bool) -> None:
+    def __init__(self, config: RWKVConfig, layer: int) -> None:
         super().__init__()
-        self.ln1, self.ln2 = stream_norm(config), stream_norm(config)
-        self.ln0 = stream_norm(config) if first else None
+        dim, structure = config.dim, config.structure
+        self.ln1, self.ln2 = norm_of(structure, dim), norm_of(structure, dim)
+        self.ln0 = norm_of(structure, dim) if layer == 0 else None
+        self.join1, self.join2 = Join(structure, dim, f"mixer.{layer}"), Join(structure, dim, f"ffn.{layer}")
         self.att = EagleMixing(config) if config.version == 5 else FinchMixing(config)
         self.ffn = ChannelMixing(config)
         self.drop = dropout(config)
@@ -241,11 +239,11 @@ class Block(nn.Module):
     def forward(self, x: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
         if self.ln0 is not None:
             x = self.ln0(x)
-        att_in = self.ln1(x)
+        att_in = self.join1.read(x, self.ln1)
         branch, memory = self.att(att_in, state.att_shift, state.wkv)
-        x = self.drop(x + branch)
-        ffn_in = self.ln2(x)
-        x = self.drop(x + self.ffn(ffn_in, state.ffn_shift))
+        x = self.drop(self.join1.add(x, branch, self.ln1))
+        ffn_in = self.join2.read(x, self.ln2)
+        x = self.drop(self.join2.add(x, self.ffn(ffn_in, state.ffn_shift), self.ln2))
         return x, LayerState(att_in[:, -1], memory, ffn_in[:, -1])
 
 
@@ -258,13 +256,11 @@ class RWKV(nn.Module):
     def __init__(self, config: RWKVConfig) -> None:
         super().__init__()
         self.config = config
-        self.emb = nn.Embedding(BYTES, config.dim)
-        self.blocks = nn.ModuleList([Block(config, first=i == 0) for i in range(config.layers)])
-        self.ln_out = stream_norm(config)
-        self.head = nn.Linear(config.dim, BYTES, bias=False)
+        self.emb = Embedding(config.structure, BYTES, config.dim)
+        self.blocks = nn.ModuleList([Block(config, layer) for layer in range(config.layers)])
+        self.ln_out = last_norm(config.structure, config.dim)
+        self.head = Head(config.structure, self.emb)
         self.drop = dropout(config)
-        if config.tied:
-            self.head.weight = self.emb.weight
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.decode(self.emb(inputs))

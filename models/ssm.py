@@ -2,11 +2,12 @@
 
 Shapes: B batch, T time (bytes), P bytes per patch, D width (also the state size), 256 byte values. Each block is
     x = x + SSM(LayerNorm(x));  x = x + SwiGLU(LayerNorm(x))
-    SSM(u): s_t = a * s_{t-1} + g(a) * (B u_t);  out_t = C s_t + c + D * u_t,  a = exp(-exp(log_rate)).
+    SSM(u): s_t = a * s_{t-1} + g(a) * (B u_t);  out_t = C s_t + c + D * u_t,  a = exp(-exp(log_rate))
+unless its `Structure` says otherwise.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import get_args
 
 import torch
@@ -16,19 +17,23 @@ from torch.nn import functional as F
 from plkernel.analysis.nodes import Gain, Nodes
 from plkernel.kernels.scan import scan
 from plkernel.models import NOT_CAUSAL
-from plkernel.models.init.base import generator_for, normal_
+from plkernel.models.init.planning import initialise_
 from plkernel.models.init.power_law import apply_nodes_
+from plkernel.models.layers import Activation, Embedding, Head, Join, Linear, last_norm, norm_of
 from plkernel.models.patching import PatchingMode, pool, unpool
+from plkernel.models.structure import Structure
 
 BYTES = 256
-BASE_STD = 0.02
 
 
 @dataclass(frozen=True)
 class SSMConfig:
     """Width `dim`, `layers`, input gain, and patching (`patch` bytes per step of the recurrence; 1 is none).
 
-    `backend` forces one of the scan's implementations; None takes the one for the device.
+    `backend` forces one of the scan's implementations; None takes the one for the device. `structure`: what an
+    initialisation scheme asks for. `shape_multiplier`: multiply the states by a fixed number per channel, the buffer
+    `shape` of every SSM branch, which takes the place of the columns of C_proj in `place_`: a power law thus acts
+    although C_proj starts at zero.
     """
 
     dim: int = 256
@@ -37,6 +42,8 @@ class SSMConfig:
     patch: int = 1
     mode: PatchingMode = "causal"
     backend: str | None = None
+    structure: Structure = field(default_factory=Structure)
+    shape_multiplier: bool = False
 
     def __post_init__(self) -> None:
         for name in ("dim", "layers", "patch"):
@@ -45,6 +52,9 @@ class SSMConfig:
         for name, valid in (("gain", get_args(Gain)), ("mode", get_args(PatchingMode))):
             if getattr(self, name) not in valid:
                 raise ValueError(f"{name} must be one of {', '.join(valid)}, got {getattr(self, name)!r}")
+        self.structure.check(self.layers)
+        if self.structure.unit_scaled and self.patch > 1:
+            raise ValueError(f"unit_scaled goes with patch 1 (means of patches have less variance), got {self.patch}")
 
     @property
     def causal(self) -> bool:
@@ -72,11 +82,13 @@ class DiagonalSSM(nn.Module):
     def __init__(self, config: SSMConfig) -> None:
         super().__init__()
         dim = config.dim
-        self.gain, self.backend = config.gain, config.backend
+        self.gain, self.backend, self.unit_scaled = config.gain, config.backend, config.structure.unit_scaled
         self.log_rate = nn.Parameter(torch.empty(dim))
-        self.B = nn.Linear(dim, dim, bias=False)
-        self.C_proj = nn.Linear(dim, dim)
+        self.B = Linear(config.structure, dim, dim)
+        self.C_proj = Linear(config.structure, dim, dim, bias=True)
         self.D = nn.Parameter(torch.empty(dim))
+        self.shape: Tensor | None
+        self.register_buffer("shape", torch.ones(dim) if config.shape_multiplier else None)
 
     def forward(self, u: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
         rate = self.log_rate.to(torch.promote_types(self.log_rate.dtype, torch.float32)).exp()
@@ -84,7 +96,21 @@ class DiagonalSSM(nn.Module):
         if self.gain != "none":
             driven = driven * input_gain(rate, self.gain).to(driven.dtype)
         states, last = scan(torch.exp(-rate), driven, state, backend=self.backend)
+        if self.shape is not None:
+            states = states * self.shape
+        if self.unit_scaled:
+            states = states / white_std(rate, self.gain).to(states.dtype)
+            return (self.C_proj(states) + self.D * u) / math.sqrt(2), last
         return self.C_proj(states) + self.D * u, last
+
+    def place_(self, nodes: Nodes, *, match: Nodes | None = None) -> None:
+        """Set the decays, and the multipliers of the states: in `shape` where there is one, else in C_proj's columns.
+
+        In place; `match` as in `projection_`.
+        """
+        if self.shape is not None:
+            self.shape.fill_(1)
+        apply_nodes_(self.log_rate, self.C_proj.weight if self.shape is None else self.shape, nodes, match=match)
 
 
 def input_gain(rate: Tensor, name: Gain) -> Tensor:
@@ -98,34 +124,41 @@ def input_gain(rate: Tensor, name: Gain) -> Tensor:
     return torch.ones_like(rate)
 
 
+def white_std(rate: Tensor, name: Gain) -> Tensor:
+    """sqrt(sum_k K_k**2) = g / sqrt(1 - a**2) of rates (D,): the standard deviation of a state under white input."""
+    return input_gain(rate, name) / input_gain(rate, "lru")
+
+
 class SwiGLU(nn.Module):
     """down(silu(gate(x)) * up(x)) with hidden width int(4 D / 3), no biases (arXiv 2002.05202, equation 6)."""
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, dim: int, structure: Structure) -> None:
         super().__init__()
         hidden = int(4 * dim / 3)
-        self.gate = nn.Linear(dim, hidden, bias=False)
-        self.up = nn.Linear(dim, hidden, bias=False)
-        self.down = nn.Linear(hidden, dim, bias=False)
+        self.gate = Linear(structure, dim, hidden)
+        self.up = Linear(structure, dim, hidden)
+        self.down = Linear(structure, hidden, dim)
+        self.silu = Activation(structure, F.silu)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(F.silu(self.gate(x)) * self.up(x))
+        return self.down(self.silu(self.gate(x)) * self.up(x))
 
 
 class Block(nn.Module):
-    """LayerNorm, SSM, residual, LayerNorm, SwiGLU, residual."""
+    """LayerNorm, SSM, residual, LayerNorm, SwiGLU, residual, or as the structure has it."""
 
-    def __init__(self, config: SSMConfig) -> None:
+    def __init__(self, config: SSMConfig, layer: int) -> None:
         super().__init__()
-        self.norm1 = nn.LayerNorm(config.dim)
+        dim, structure = config.dim, config.structure
+        self.norm1, self.join1 = norm_of(structure, dim), Join(structure, dim, f"mixer.{layer}")
         self.ssm = DiagonalSSM(config)
-        self.norm2 = nn.LayerNorm(config.dim)
-        self.mlp = SwiGLU(config.dim)
+        self.norm2, self.join2 = norm_of(structure, dim), Join(structure, dim, f"ffn.{layer}")
+        self.mlp = SwiGLU(dim, structure)
 
     def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        branch, state = self.ssm(self.norm1(x), state)
-        x = x + branch
-        return x + self.mlp(self.norm2(x)), state
+        branch, state = self.ssm(self.join1.read(x, self.norm1), state)
+        x = self.join1.add(x, branch, self.norm1)
+        return self.join2.add(x, self.mlp(self.join2.read(x, self.norm2)), self.norm2), state
 
 
 class SSM(nn.Module):
@@ -133,11 +166,13 @@ class SSM(nn.Module):
 
     def __init__(self, config: SSMConfig) -> None:
         super().__init__()
+        dim, structure = config.dim, config.structure
         self.config = config
-        self.embedding = nn.Embedding(BYTES, config.dim)
-        self.blocks = nn.ModuleList([Block(config) for _ in range(config.layers)])
-        self.norm = nn.LayerNorm(config.dim)
-        self.head = nn.Linear(config.dim, BYTES, bias=False)
+        self.embedding = Embedding(structure, BYTES, dim, norm=structure.embedding_norm)
+        self.blocks = nn.ModuleList([Block(config, layer) for layer in range(config.layers)])
+        # With patches, what reaches the head is a sum that no block has normed.
+        self.norm = norm_of(structure, dim) if config.patch > 1 else last_norm(structure, dim)
+        self.head = Head(structure, self.embedding)
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.decode(self.embedding(inputs))
@@ -178,21 +213,16 @@ class SSM(nn.Module):
         return self.head(self.norm(x)), state
 
     def initialise_(self, seed: int, nodes: Nodes) -> "SSM":
-        """Base initialisation, then `nodes` in every block, in place.
+        """The scheme `transformers_default`, N(0.02), then `nodes` in every block, in place.
 
-        Embedding and matrices N(0, 0.02), D = 1, biases 0, norms 1 and 0; each from its own generator, so two node
-        sets under one seed share every other weight. Raises ValueError when the nodes assume another gain.
+        Each parameter has its own generator, so two node sets under one seed share every other weight. Raises
+        ValueError when the nodes assume another gain.
         """
         if nodes.gain != self.config.gain:
             raise ValueError(f"nodes assume gain {nodes.gain!r}, but the model has gain {self.config.gain!r}")
-        for name, parameter in self.named_parameters():
-            if parameter.ndim == 2:
-                normal_(parameter, BASE_STD, generator=generator_for(seed, name))
-            else:
-                constant = 1.0 if name.endswith((".D", "norm1.weight", "norm2.weight", "norm.weight")) else 0.0
-                nn.init.constant_(parameter, constant)
+        initialise_(self, "transformers_default", seed)
         for recurrence in self.recurrences():
-            apply_nodes_(recurrence.log_rate, recurrence.C_proj.weight, nodes)
+            recurrence.place_(nodes)
         return self
 
     def half_lives(self) -> list[Tensor]:

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -12,14 +12,13 @@ from plkernel.analysis.moments import scaled_to
 from plkernel.analysis.nodes import Aim, Gain, Lag, Nodes, Placement, Projection, Summation, Target, place
 from plkernel.analysis.quantile import MAX_LAG
 from plkernel.model_spec import ModelSpec, PositiveNumber, Section
-from plkernel.models.init.rwkv import DEFAULT_SCHEME, check_scheme
 from plkernel.models.init.rwkv_power_law import Bonus, ShapeOn, check_nodes
 from plkernel.storage import load_json
 
 QUANTILE_OPTIONS = ("tempering", "loss", "max_lag")
 AIM_OPTIONS = ("target", "kernel", "lag")
 NODE_VALUES = ("node_rates", "node_multipliers", "node_gain")
-RWKV_OPTIONS = ("scheme", "bonus", "shape_on")
+DEFAULT_SCHEMES = {"ssm": "transformers_default", "rwkv5": "rwkv_blinkdl", "rwkv6": "rwkv_blinkdl"}
 # What an RWKV has at initialisation: random signs, information quadratic in them, the newest byte seen through u.
 RWKV_AIM: dict[str, Any] = {"target": "correlation", "kernel": "rms", "lag": "bonus"}
 RWKV_TEMPERING = 0.5
@@ -69,11 +68,15 @@ class Arm(Section):
     """The input gain that these nodes assume; what node_file held."""
 
     scheme: str | None = None
-    """RWKV: the initialisation by name; rwkv_blinkdl, that of today's official code, if left out."""
+    """The initialisation by name (plkernel.init list). Left out: transformers_default, which is N(0.02), and in an RWKV
+    rwkv_blinkdl, that of today's official code."""
+    scheme_options: dict[str, float] | None = None
+    """Free constants of the scheme, as in { base_width = 64 }."""
     bonus: Bonus | None = None
     """RWKV: scheme leaves u as the scheme has it (the default); law: 2**exponent, which puts distance 1 on the law."""
-    shape_on: ShapeOn | None = None
-    """RWKV: the matrix that the shape goes to, receptance; output is refused, as it starts at zero."""
+    shape_on: ShapeOn | Literal["columns", "multiplier"] | None = None
+    """Where the shape goes. SSM: columns of the projection (the default), or a fixed multiplier of every state, which
+    also acts where a scheme starts the projection at zero. RWKV: receptance; output is refused: it starts at zero."""
 
     @property
     def pending(self) -> bool:
@@ -109,6 +112,10 @@ class Arm(Section):
             return None
         return Aim(self.beta, self.target or "information", self.kernel or "coherent", self.lag or "state")
 
+    def scheme_name(self, model: ModelSpec) -> str:
+        """The scheme, where left out that of the model's kind."""
+        return self.scheme or DEFAULT_SCHEMES[model.kind]
+
     def resolved(self, model: ModelSpec) -> "Arm":
         """The arm with what it leaves out filled in where that depends on the kind of model."""
         values: dict[str, Any] = {}
@@ -123,13 +130,14 @@ class Arm(Section):
     def check(self, model: ModelSpec) -> None:
         """ValueError when the arm does not fit the model."""
         if model.kind == "ssm":
-            self._refuse(RWKV_OPTIONS, "belongs to model kinds rwkv5 and rwkv6: leave it out")
+            self._refuse(("bonus",), "belongs to model kinds rwkv5 and rwkv6: leave it out")
+            if self.shape_on not in (None, "columns", "multiplier"):
+                raise ValueError(f"shape_on must be columns or multiplier in an SSM, got {self.shape_on!r}")
             self.nodes(model)
             return
-        check_scheme(self.scheme or DEFAULT_SCHEME, 5 if model.kind == "rwkv5" else 6)
         self._refuse(("match", "output_std"), "does nothing in an RWKV, whose GroupNorm takes out any scale")
         if not self.places_nodes:
-            names = [name for name in type(self).model_fields if name not in ("scheme", "placement")]
+            names = [name for name in type(self).model_fields if name not in ("scheme", "scheme_options", "placement")]
             self._refuse(names, "needs a placement in an RWKV, which otherwise keeps the decays of its scheme")
             return
         if self.projection == "published":
@@ -147,7 +155,7 @@ class Arm(Section):
             arm.max_lag or MAX_LAG,
             head_size=model.head_size,
             k_clamp=model.k_clamp,
-            shape_on=arm.shape_on or "receptance",
+            shape_on=str(arm.shape_on or "receptance"),
         )
 
     def _refuse(self, names: Iterable[str], reason: str) -> None:

@@ -1,56 +1,100 @@
-"""The model of a run: built from its spec, filled by its arm."""
+"""The model of a run: built as its arm's scheme needs it, filled by the scheme's plan and the arm's nodes."""
+
+from typing import Any
 
 import torch
 
 from plkernel.arm import Arm
 from plkernel.kernels import scan, wkv
 from plkernel.model_spec import ModelSpec
-from plkernel.models.init.rwkv import DEFAULT_SCHEME, SCHEMES, Scheme
-from plkernel.models.init.rwkv import initialise_ as initialise_rwkv_
+from plkernel.models.init.plan import Plan, Rules, Sizes
+from plkernel.models.init.planning import check_options, find, plan
 from plkernel.models.init.rwkv_power_law import power_law_
 from plkernel.models.rwkv import RWKV, RWKVConfig
-from plkernel.models.ssm import SSM, SSMConfig
+from plkernel.models.ssm import BYTES, SSM, SSMConfig
+from plkernel.models.structure import structure_for
 from plkernel.protocol import TrainSpec
 
 Model = SSM | RWKV
 NO_OPTIONS = Arm()
 
 
+def options_of(arm: Arm, model: ModelSpec, train: TrainSpec | None) -> dict[str, Any]:
+    """The free constants of the arm's scheme; some bound the embedding by the run's learning rate."""
+    known = find(arm.scheme_name(model)).options
+    run = {"learning_rate": train.learning_rate} if train and "learning_rate" in known else {}
+    return {**run, **(arm.scheme_options or {})}
+
+
+def rules_of(model: ModelSpec, arm: Arm, train: TrainSpec | None) -> Rules:
+    """What the scheme says at these sizes, before there is a model. Raises ValueError for an unknown name or option."""
+    scheme, options = find(arm.scheme_name(model)), options_of(arm, model, train)
+    check_options(scheme, options)
+    heads = (1, model.dim) if model.kind == "ssm" else (model.dim // model.head_size, model.head_size)
+    return scheme.rules(Sizes(model.dim, model.layers, BYTES, *heads), **options)
+
+
 def build(model: ModelSpec, arm: Arm = NO_OPTIONS, train: TrainSpec | None = None) -> Model:
     """The model of a spec as the arm's scheme and the protocol need it, its parameters not yet set."""
-    backend = train.backend if train else None
+    rules, backend = rules_of(model, arm, train), train.backend if train else None
+    always = () if model.kind == "ssm" else ("embedding_norm",)  # an RWKV has it, as ln0
+    needs = {name: value for name, value in rules.needs.items() if name not in always}
+    structure = structure_for(needs, rules.forward)
+    shared: dict[str, Any] = {"dim": model.dim, "layers": model.layers, "backend": backend, "structure": structure}
     if model.kind == "ssm":
-        patching = model.patching
-        return SSM(SSMConfig(model.dim, model.layers, model.gain, patching.size, patching.mode, backend))
-    scheme = scheme_of(arm)
-    config = RWKVConfig(
-        version=5 if model.kind == "rwkv5" else 6,
-        dim=model.dim,
-        layers=model.layers,
-        head_size=model.head_size,
-        k_clamp=model.k_clamp,
-        backend=backend,
-        tied=scheme.tied,
-        norm=scheme.norm,
-        dropout=train.dropout if train else 0.0,
+        return SSM(
+            SSMConfig(
+                gain=model.gain,
+                patch=model.patching.size,
+                mode=model.patching.mode,
+                shape_multiplier=arm.shape_on == "multiplier",
+                **shared,
+            )
+        )
+    return RWKV(
+        RWKVConfig(
+            version=5 if model.kind == "rwkv5" else 6,
+            head_size=model.head_size,
+            k_clamp=model.k_clamp,
+            dropout=train.dropout if train else 0.0,
+            **shared,
+        )
     )
-    return RWKV(config)
 
 
-def scheme_of(arm: Arm) -> Scheme:
-    """The rules of the arm's initialisation of an RWKV, also those for the model and the optimiser."""
-    return SCHEMES[arm.scheme or DEFAULT_SCHEME]
+def plan_of(built: Model, model: ModelSpec, arm: Arm, train: TrainSpec | None = None) -> Plan:
+    """What the arm's scheme does to every parameter."""
+    return plan(built, arm.scheme_name(model), **options_of(arm, model, train))
 
 
-def initialise_(built: Model, model: ModelSpec, arm: Arm, seed: int, learning_rate: float) -> Model:
-    """Fill the parameters as `arm` says, in place; `learning_rate` bounds the embedding in some RWKV schemes."""
+def initialise_(built: Model, model: ModelSpec, arm: Arm, seed: int, train: TrainSpec | None = None) -> Model:
+    """Fill the parameters in place: by the scheme first, then the arm's decays and the shape that goes with them.
+
+    Raises ValueError for a shape on a projection that the scheme sets to zero.
+    """
+    arm = arm.resolved(model)
+    plan_of(built, model, arm, train).apply_(built, seed)
     if isinstance(built, SSM):
-        return built.initialise_(seed, arm.nodes(model))
-    initialise_rwkv_(built, seed, arm.scheme or DEFAULT_SCHEME, learning_rate=learning_rate)
-    if arm.places_nodes:
-        arm = arm.resolved(model)
+        nodes = arm.nodes(model)
+        for recurrence in built.recurrences():
+            recurrence.place_(nodes)
+    elif arm.places_nodes:
         power_law_(built, arm.nodes(model), arm.law, arm.max_lag, bonus=arm.bonus or "scheme")
     return built
+
+
+def check(model: ModelSpec, arm: Arm, train: TrainSpec) -> None:
+    """ValueError where the arm, its scheme and the model do not fit; nothing is allocated."""
+    arm.check(model)
+    with torch.device("meta"):
+        planned = plan_of(build(model, arm, train), model, arm, train)
+    zero = [e.parameter.name for e in planned.entries if e.parameter.role == "mixer_out" and e.distribution.is_zero]
+    acts = model.kind == "ssm" and any(value != 1 for value in arm.nodes(model).projection)
+    if zero and acts and arm.shape_on != "multiplier":
+        raise ValueError(
+            f"scheme {planned.scheme!r} starts {zero[0]} at zero, where a shape has nothing to act on: set shape_on = "
+            "'multiplier', a fixed number per state, or leave the projection uniform"
+        )
 
 
 def parameter_count(model: ModelSpec, arm: Arm = NO_OPTIONS) -> int:

@@ -37,6 +37,7 @@ def save_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
         tensors[f"model.{name}"] = parameter.detach().contiguous()
         state = optimizer.state.get(parameter, {}) if optimizer is not None else {}
         tensors.update({f"{moment}.{name}": state[moment].contiguous() for moment in MOMENTS if moment in state})
+    tensors.update({f"model.{name}": buffer.contiguous() for name, buffer in model.named_buffers()})
     metadata = {"progress": json.dumps(asdict(progress))}
     try:
         atomic_save(path, lambda temporary: save_file(tensors, temporary, metadata=metadata))
@@ -49,6 +50,8 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
     try:
         with safe_open(path, framework="pt") as file:
             progress = Progress(**json.loads(file.metadata()["progress"]))
+            for name, buffer in model.named_buffers():
+                buffer.copy_(file.get_tensor(f"model.{name}"))
             for name, parameter in model.named_parameters():
                 with torch.no_grad():
                     parameter.copy_(file.get_tensor(f"model.{name}"))

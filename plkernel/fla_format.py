@@ -16,7 +16,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from plkernel.models.rwkv import BYTES, GROUP_NORM_EPS, NORM_EPS, RWKV, RWKVConfig
+from plkernel.models.layers import NORM_EPS
+from plkernel.models.rwkv import BYTES, GROUP_NORM_EPS, RWKV, RWKVConfig
 from plkernel.official_format import State, from_official, to_official
 from plkernel.storage import atomic_save, load_json, save_json
 

@@ -19,6 +19,7 @@ from plkernel.diagnostics import Diagnosis, diagnose
 from plkernel.model_folder import open_model
 from plkernel.model_spec import ModelSpec
 from plkernel.objective import label
+from plkernel.protocol import TrainSpec
 from plkernel.run import CHECKPOINT
 from plkernel.spec import CorpusSpec
 from plkernel.storage import load_json, save_json
@@ -90,7 +91,8 @@ def at_initialisation(config: dict[str, Any]) -> Model | None:
         return None
     spec = ModelSpec.model_validate({key: value for key, value in config["model"].items() if key != "parameters"})
     arm = Arm.model_validate(config["arm_options"])
-    return initialise_(build(spec, arm), spec, arm, config["seed"], config["train"]["learning_rate"])
+    train = TrainSpec.model_validate(config["train"])
+    return initialise_(build(spec, arm, train), spec, arm, config["seed"], train)
 
 
 def validation_windows(config: dict[str, Any], corpus: str | None, count: int) -> tuple[str, Tensor]:

@@ -14,6 +14,7 @@ from plkernel.building import Model, build
 from plkernel.checkpoint import Progress, load_checkpoint, save_checkpoint
 from plkernel.model_spec import ModelSpec
 from plkernel.models.rwkv import RWKV, RWKVConfig
+from plkernel.models.structure import Structure
 from plkernel.run import CHECKPOINT
 from plkernel.storage import load_json, save_json
 from plkernel.studies import CONFIG
@@ -43,7 +44,8 @@ def describe(path: Path, config: Any) -> Model:
     """
     try:
         if "rwkv" in config:
-            return RWKV(RWKVConfig(**config["rwkv"]))
+            structure = Structure(**config["rwkv"].get("structure", {}))
+            return RWKV(RWKVConfig(**{**config["rwkv"], "structure": structure}))
         options = {name: value for name, value in config["model"].items() if name != "parameters"}
         return build(ModelSpec.model_validate(options), Arm.model_validate(config["arm_options"]))
     except (KeyError, TypeError, AttributeError, ValueError) as error:

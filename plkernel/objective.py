@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plkernel.models import NOT_CAUSAL
+from plkernel.models.init.plan import Plan
 from plkernel.models.ssm import BYTES
 from plkernel.protocol import TrainSpec
 
@@ -18,31 +19,32 @@ NATS_PER_BIT = math.log(2)
 DECAYS = (".time_decay", ".log_rate")  # of RWKV and of the SSM
 
 
-def build_optimizer(model: nn.Module, train: TrainSpec, *, everything: bool = False) -> torch.optim.AdamW:
-    """AdamW; weight decay on true matrices only: never on decays, gains, biases, norms, token shifts, low-rank maps.
+def build_optimizer(model: nn.Module, train: TrainSpec, plan: Plan | None = None) -> torch.optim.AdamW:
+    """AdamW with the multipliers of the plan for learning rate, weight decay and eps of every parameter.
 
-    The decays themselves (DECAYS) are a group of their own when `train.decay_multiplier` is not 1. An eps of 1e-18 is
-    safe in float32: a gradient of zero moves nothing, and below 1e-18, where second moments underflow, the step is at
-    most about the rate. With `everything`, weight decay acts on every parameter.
+    Without a plan all are 1, and weight decay acts on true matrices only (`.weight`, two or more dimensions above 1):
+    never on decays, gains, biases, norms, token shifts, low-rank maps. `train.decay_multiplier`, where given, is the
+    rate of the decays themselves (DECAYS). An eps of 1e-18 is safe in float32: a gradient of zero moves nothing, and
+    below 1e-18, where second moments underflow, the step is at most about the rate.
     """
-    groups: dict[str, list[nn.Parameter]] = {"matrices": [], "others": [], "decays": []}
+    planned = plan.multipliers() if plan else {}
+    groups: dict[tuple[float, float, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
-        if name.endswith(".weight") and parameter.squeeze().ndim >= 2:
-            kind = "matrices"
-        else:
-            kind = "decays" if train.decay_multiplier != 1 and name.endswith(DECAYS) else "others"
-        groups[kind].append(parameter)
+        matrix = name.endswith(".weight") and parameter.squeeze().ndim >= 2
+        rate, weight_decay, eps = planned.get(name, (1.0, float(matrix), 1.0))
+        if train.decay_multiplier is not None and name.endswith(DECAYS):
+            rate = train.decay_multiplier
+        groups.setdefault((rate, weight_decay, eps), []).append(parameter)
     settings = [
         {
             "params": parameters,
-            "weight_decay": train.weight_decay if everything or kind == "matrices" else 0.0,
-            "multiplier": train.decay_multiplier if kind == "decays" else 1.0,
+            "weight_decay": train.weight_decay * weight_decay,
+            "eps": train.eps * eps,
+            "multiplier": rate,
         }
-        for kind, parameters in groups.items()
-        if parameters
+        for (rate, weight_decay, eps), parameters in groups.items()
     ]
-    betas = (train.beta1, train.beta2)
-    optimizer = torch.optim.AdamW(settings, lr=train.learning_rate, betas=betas, eps=train.eps, fused=True)
+    optimizer = torch.optim.AdamW(settings, lr=train.learning_rate, betas=(train.beta1, train.beta2), fused=True)
     set_learning_rate(optimizer, train.learning_rate)
     return optimizer
 

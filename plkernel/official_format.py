@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from plkernel.models.rwkv import BYTES, RWKV, RWKVConfig
+from plkernel.models.structure import Structure
 from plkernel.storage import atomic_file
 
 State = dict[str, Tensor]
@@ -29,7 +30,7 @@ def to_official(model: RWKV) -> State:
     """The tensors of `model` under their official names, in the order that the official package needs, on the CPU.
 
     The format has no tied head: the embedding of a tied model is written twice. Raises ValueError naming what the
-    format cannot say: K-clamp and RMS norms are another function than the official code computes.
+    format cannot say: K-clamp and most options of a `Structure` are another function than the official code computes.
     """
     check_exportable(model.config)
     state = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
@@ -44,10 +45,17 @@ def check_exportable(config: RWKVConfig) -> None:
             "k_clamp: a checkpoint cannot say that keys are scaled by min(1, lambda), and inference code without it "
             "computes another function; only models with k_clamp = false can be exported"
         )
-    if config.norm != "layer":
+    structure, plain = config.structure, Structure()
+    if structure.norm != plain.norm:
         raise ValueError(
-            f"norm {config.norm!r}: the format has LayerNorm only; only models with 'layer' can be exported"
+            f"norm {structure.norm!r}: the format has LayerNorm only; only models with 'layer' can be exported"
         )
+    for name in ("norm_offset", "placement", "residual", "gate", "fixnorm", "scalar_bias", "unit_scaled"):
+        if getattr(structure, name) != getattr(plain, name):
+            raise ValueError(f"{name} = {getattr(structure, name)!r}: the format has no such option")
+    for name, value in structure.multipliers.items():
+        if value != 1:
+            raise ValueError(f"multiplier {name} = {value}: the format has no multipliers")
     if config.head_size == 1:
         raise ValueError("head_size 1: the official code needs more than one channel per head")
 

@@ -53,8 +53,9 @@ class TrainSpec(Section):
     """Second-moment decay of AdamW."""
     eps: float = 1e-8
     """What AdamW adds to the root of the second moment."""
-    decay_multiplier: Annotated[float, Field(gt=0)] = 1.0
-    """Learning rate of time_decay (SSM: log_rate) as a multiple; not of Finch's low-rank time_decay_w1 and _w2."""
+    decay_multiplier: Annotated[float, Field(gt=0)] | None = None
+    """Learning rate of time_decay (SSM: log_rate) as a multiple; not of Finch's low-rank time_decay_w1 and _w2. Left
+    out: as the arm's scheme has it, 2 in rwkv_blinkdl and 1 in most others."""
     warmup: Annotated[int, Field(ge=0)] = 0
     """Steps of linear warm-up."""
     warmup_from: Annotated[float, Field(ge=0, le=1)] | None = None

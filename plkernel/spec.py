@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from plkernel import cli
+from plkernel import building, cli
 from plkernel.analysis.moments import output_std
 from plkernel.arm import Arm, with_file_values
 from plkernel.model_spec import ModelSpec, PatchingSpec, Positive, Section
@@ -93,7 +93,7 @@ class Spec(Section):
                 )
             if not arm.pending:
                 with _blaming(name):
-                    arm.check(self.model)
+                    building.check(self.model, arm, self.train)
         return self
 
     def arm(self, name: str) -> Arm:
@@ -115,7 +115,7 @@ class Spec(Section):
             with _blaming(name):
                 matched = arm.match is not None and self.model.kind == "ssm"
                 arms[name] = self._matched(arm, read) if matched else arm
-                arms[name].check(self.model)
+                building.check(self.model, arms[name], self.train)
         return self.model_copy(update={"arms": arms})
 
     def _matched(self, arm: Arm, arms: dict[str, Arm]) -> Arm:

@@ -18,7 +18,7 @@ import tyro
 from torch import nn
 from tqdm import tqdm
 
-from plkernel.building import build, initialise_, scheme_of
+from plkernel.building import build, initialise_, plan_of
 from plkernel.checkpoint import Progress, load_checkpoint, save_checkpoint
 from plkernel.curves import Curves
 from plkernel.data import fixed_windows, training_windows
@@ -69,8 +69,8 @@ class Training:
         self.device = choose_device(self.train.device)
         model, arm = task.spec.model, task.spec.arm(task.arm)
         built = build(model, arm, self.train)
-        self.model = initialise_(built, model, arm, task.seed, self.train.learning_rate).to(self.device)
-        self.optimizer = build_optimizer(self.model, self.train, everything=scheme_of(arm).decay_everything)
+        self.model = initialise_(built, model, arm, task.seed, self.train).to(self.device)
+        self.optimizer = build_optimizer(self.model, self.train, plan_of(built, model, arm, self.train))
         self.validation = fixed_windows(task.splits.validation, self.train.context, self.train.eval_windows)
         self.progress = Progress()
         if task.folder.checkpoint.exists():

@@ -7,6 +7,7 @@ import pytest
 
 from plkernel.building import build, parameter_count
 from plkernel.models.rwkv import RWKV
+from plkernel.models.structure import Structure
 from plkernel.spec import Spec, load_spec
 from plkernel.task import prepare
 from plkernel.train import Training
@@ -31,8 +32,8 @@ def test_the_published_ablation_by_one_word() -> None:
     assert isinstance(official, RWKV)
     assert isinstance(naive, RWKV)
     assert (official.config.layers, official.config.dim) == (8, 144)
-    assert (official.config.tied, official.config.norm) == (False, "layer")
-    assert (naive.config.tied, naive.config.norm) == (True, "rms")
+    assert official.config.structure == Structure()
+    assert naive.config.structure == Structure(norm="rms", tied=True)
     biases = (2 + 2 * 8) * 144
     counts = [parameter_count(spec.model, spec.arm(name)) for name in ("official", "naive")]
     assert counts == [sum(p.numel() for p in model.parameters()) for model in (official, naive)]

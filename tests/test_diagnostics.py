@@ -6,15 +6,17 @@ import pytest
 import torch
 
 from plkernel.diagnostics import diagnose
-from plkernel.models.init.rwkv import initialise_
+from plkernel.models.init import initialise_
 from plkernel.models.rwkv import RWKV, RWKVConfig
+from plkernel.models.structure import Structure
 from plkernel.objective import bits_per_byte
 
 CPU = torch.device("cpu")
+NAIVE = Structure(norm="rms", tied=True)
 
 
 def test_one_pass_gives_the_same_bits_per_byte_and_leaves_no_hook() -> None:
-    model = initialise_(RWKV(RWKVConfig(6, 16, 2, 8, tied=True, norm="rms", dropout=0.5)), 0, "rwkv_naive")
+    model = initialise_(RWKV(RWKVConfig(6, 16, 2, 8, dropout=0.5, structure=NAIVE)), "rwkv_naive", 0)
     windows = torch.randint(0, 256, (5, 20), generator=torch.Generator().manual_seed(0))
     found = diagnose(model.train(), windows, 2, CPU)
     assert found.bits_per_byte == bits_per_byte(model, windows, 2, CPU)
@@ -24,7 +26,7 @@ def test_one_pass_gives_the_same_bits_per_byte_and_leaves_no_hook() -> None:
 
 def test_amplification_is_measured_where_it_says() -> None:
     """From the norm of the embedding to the output of every block, over all windows, whatever the batch."""
-    model = initialise_(RWKV(RWKVConfig(5, 16, 3, 8, tied=True, norm="rms")), 0, "rwkv_naive")
+    model = initialise_(RWKV(RWKVConfig(5, 16, 3, 8, structure=NAIVE)), "rwkv_naive", 0)
     windows = torch.randint(0, 256, (5, 20), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         x = model.emb(windows[:, :-1])
@@ -41,7 +43,7 @@ def test_amplification_is_measured_where_it_says() -> None:
 
 def test_official_start_adds_nothing_and_predicts_openly() -> None:
     """Zero output matrices: amplification 1 exactly, entropy within 0.13 of ln 256, no saturated position."""
-    model = initialise_(RWKV(RWKVConfig(6, 144, 8, 48)), 0)
+    model = initialise_(RWKV(RWKVConfig(6, 144, 8, 48)), "rwkv_blinkdl", 0)
     windows = torch.randint(0, 256, (4, 65), generator=torch.Generator().manual_seed(0))
     found = diagnose(model, windows, 4, CPU)
     assert found.amplification is not None
@@ -52,7 +54,7 @@ def test_official_start_adds_nothing_and_predicts_openly() -> None:
 
 def test_naive_start_copies_the_last_byte() -> None:
     """The tied head reads the embedding itself: logit about 144 for the byte just read, every position saturated."""
-    model = initialise_(RWKV(RWKVConfig(6, 144, 8, 48, tied=True, norm="rms")), 0, "rwkv_naive")
+    model = initialise_(RWKV(RWKVConfig(6, 144, 8, 48, structure=NAIVE)), "rwkv_naive", 0)
     windows = torch.randint(0, 256, (4, 65), generator=torch.Generator().manual_seed(0))
     found = diagnose(model, windows, 4, CPU)
     with torch.no_grad():

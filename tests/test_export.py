@@ -23,9 +23,10 @@ from plkernel.export import cast, export
 from plkernel.fla_format import CONFIG, WEIGHTS, from_fla, to_fla, write_fla
 from plkernel.load import load, read
 from plkernel.model_folder import open_model, save_model
-from plkernel.models.init.rwkv import initialise_
+from plkernel.models.init import initialise_
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.ssm import SSM
+from plkernel.models.structure import Structure
 from plkernel.official_format import from_official, to_official, write_official
 from plkernel.run import CHECKPOINT
 from plkernel.spec import load_spec
@@ -72,7 +73,7 @@ def one_thread() -> Any:
 def trained(config: RWKVConfig, steps: int = 24) -> RWKV:
     """A model trained for a moment on source text, then moved by noise, so that every number of it matters."""
     generator = torch.Generator().manual_seed(0)
-    model = initialise_(RWKV(config), 0)
+    model = initialise_(RWKV(config), "rwkv_blinkdl", 0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for _ in range(steps):
         starts = torch.randint(0, len(TEXT) - 65, (4,), generator=generator).tolist()
@@ -248,7 +249,7 @@ def test_numbers_too_large_for_their_type_are_refused() -> None:
 
 
 def test_a_tied_head_is_written_as_a_copy(official_logits: OfficialLogits, tmp_path: Path) -> None:
-    model = RWKV(dataclasses.replace(SMALL, tied=True, dropout=0.5)).eval()
+    model = RWKV(dataclasses.replace(SMALL, structure=Structure(tied=True), dropout=0.5)).eval()
     model.load_state_dict({**trained(SMALL).state_dict(), "head.weight": trained(SMALL).emb.weight})
     write_official(tmp_path / "tied.pth", to_official(model))
     inputs = TEXT[1000:1050]
@@ -256,7 +257,7 @@ def test_a_tied_head_is_written_as_a_copy(official_logits: OfficialLogits, tmp_p
     assert torch.allclose(found, logits_of(model, inputs), **MEASURED)
     write_fla(tmp_path / "fla", *to_fla(model))
     for back in (read(tmp_path / "tied.pth"), from_fla(tmp_path / "fla")):
-        assert not back.config.tied
+        assert not back.config.structure.tied
         assert torch.equal(back.head.weight, model.emb.weight)
 
 
@@ -264,7 +265,9 @@ def test_a_tied_head_is_written_as_a_copy(official_logits: OfficialLogits, tmp_p
     ("change", "message"),
     [
         ({"k_clamp": True}, "k_clamp: a checkpoint cannot say"),
-        ({"norm": "rms"}, "norm 'rms': the format has LayerNorm only"),
+        ({"structure": Structure(norm="rms")}, "norm 'rms': the format has LayerNorm only"),
+        ({"structure": Structure(gate=True)}, "gate = True: the format has no such option"),
+        ({"structure": Structure(multipliers={"logits": 0.5})}, "multiplier logits = 0.5: the format has no"),
         ({"head_size": 1}, "head_size 1: the official code needs more"),
     ],
 )

@@ -13,7 +13,7 @@ import pytest
 from plkernel import cli
 from plkernel.inspect import inspect
 from plkernel.model_folder import open_model, save_model
-from plkernel.models.init.rwkv import initialise_
+from plkernel.models.init import initialise_
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.spec import load_spec
 from plkernel.storage import read_lines
@@ -65,7 +65,7 @@ def test_a_checkpoint_file_and_another_corpus(trained: Callable[..., Path], caps
 
 
 def test_a_model_brought_in_has_no_initialisation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = initialise_(RWKV(RWKVConfig(6, 16, 2, 8)), 0)
+    model = initialise_(RWKV(RWKVConfig(6, 16, 2, 8)), "rwkv_blinkdl", 0)
     save_model(tmp_path / "model", model, "somewhere")
     with pytest.raises(ValueError, match="corpus must be given for a model that was not trained here"):
         inspect(tmp_path / "model")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plkernel.models.init.rwkv import initialise_
+from plkernel.models.init import initialise_
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.ssm import SSM, SSMConfig
 from plkernel.objective import build_optimizer, learning_rate, next_byte_loss, set_learning_rate
@@ -18,7 +18,7 @@ from plkernel.spec import TrainSpec
 @pytest.fixture(params=[5, 6], ids=["eagle", "finch"])
 def model(request: pytest.FixtureRequest) -> RWKV:
     """A real RWKV as the official code starts it."""
-    return initialise_(RWKV(RWKVConfig(request.param, 32, 2, 16)), seed=0)
+    return initialise_(RWKV(RWKVConfig(request.param, 32, 2, 16)), "rwkv_blinkdl", 0)
 
 
 def official_rate(step: int, steps: int, warmup: int, first: float, last: float) -> float:
@@ -171,7 +171,7 @@ def test_gradients_near_the_tiny_eps_move_at_most_one_rate(flush: bool) -> None:
 
 def test_without_weight_decay_adamw_is_adam() -> None:
     train = TrainSpec(recipe="blinkdl", steps=10, weight_decay=0.0, decay_multiplier=1.0)
-    ours, other = (initialise_(RWKV(RWKVConfig(6, 16, 1, 8)), seed=0) for _ in range(2))
+    ours, other = (initialise_(RWKV(RWKVConfig(6, 16, 1, 8)), "rwkv_blinkdl", 0) for _ in range(2))
     adam = torch.optim.Adam(other.parameters(), lr=train.learning_rate, betas=(0.9, 0.99), eps=1e-18, fused=True)
     for rows in updates(ours, train, 2):
         for name, parameter in other.named_parameters():

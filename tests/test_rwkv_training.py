@@ -80,7 +80,8 @@ def test_weight_decay_is_on_true_matrices_only(rwkv_spec: Callable[..., Spec]) -
         ("rwkv6", 'scheme = "rwkv_blinkd"', "head_size = 8", "rwkv_blinkd"),
         ("rwkv6", "", "head_size = 7", "dim 16 must be a multiple of head_size 7"),
         ("rwkv6", "", 'head_size = 8\ngain = "ema"', "gain does not belong to model kind 'rwkv6'"),
-        ("ssm", 'scheme = "rwkv_blinkdl"', "", "scheme belongs to model kinds rwkv5 and rwkv6"),
+        ("ssm", 'shape_on = "receptance"', "", "shape_on must be columns or multiplier in an SSM"),
+        ("ssm", 'scheme = "fixup"\nprojection = "published"', "", "nothing to act on"),
         ("ssm", "", "k_clamp = true", "k_clamp does not belong to model kind 'ssm'"),
     ],
 )
@@ -98,7 +99,7 @@ def test_a_power_law_arm_says_what_it_aims_at(rwkv_spec: Callable[..., Spec]) ->
     assert (arm.target, arm.kernel, arm.lag, arm.max_lag, arm.tempering) == ("correlation", "rms", "bonus", 2048, 0.25)
     assert spec.arm("uniform").placement is None
     assert not spec.arm("uniform").places_nodes
-    model = initialise_(build(spec.model), spec.model, arm, 0, 1e-3)
+    model = initialise_(build(spec.model), spec.model, arm, 0)
     rates = model.state_dict()["blocks.0.att.time_decay"].flatten().exp().double()
     assert rates.tolist() == pytest.approx(list(arm.nodes(spec.model).rates), rel=1e-6)
     asked = rwkv_spec(

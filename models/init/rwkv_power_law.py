@@ -31,7 +31,7 @@ def gain_of(k_clamp: bool) -> Gain:
 
 
 def check_nodes(
-    nodes: Nodes, aim: Aim | None, max_lag: float, *, head_size: int, k_clamp: bool, shape_on: ShapeOn = "receptance"
+    nodes: Nodes, aim: Aim | None, max_lag: float, *, head_size: int, k_clamp: bool, shape_on: str = "receptance"
 ) -> None:
     """ValueError, with the reason, where `nodes` cannot give the heads of an RWKV the memory that `aim` speaks of.
 

@@ -138,7 +138,7 @@ def _scan(replacement: Callable[..., Any]) -> Iterator[None]:
 
 
 def _model(spec: ModelSpec, device: torch.device) -> nn.Module:
-    return initialise_(build(spec), spec, Arm(), seed=0, learning_rate=0.0).to(device)
+    return initialise_(build(spec), spec, Arm(), seed=0).to(device)
 
 
 def _windows(context: int, batch: int, device: torch.device) -> Tensor:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from plkernel.models.rwkv import RWKV, RWKVConfig, RWKVState
+from plkernel.models.structure import Structure
 
 SMALL = [
     RWKVConfig(5, 32, 3, 16),
@@ -18,8 +19,8 @@ SMALL = [
     RWKVConfig(6, 24, 2, 24, mix_rank=2, decay_rank=5, k_clamp=True, feed_forward=20),
 ]
 VARIANTS = [  # what the official models never are
-    RWKVConfig(5, 32, 3, 16, norm="rms"),
-    RWKVConfig(6, 24, 2, 8, mix_rank=4, decay_rank=3, tied=True, norm="rms"),
+    RWKVConfig(5, 32, 3, 16, structure=Structure(norm="rms")),
+    RWKVConfig(6, 24, 2, 8, mix_rank=4, decay_rank=3, structure=Structure(norm="rms", tied=True)),
 ]
 MISTAKES = {  # what the comparison must notice, and in which versions it is a mistake
     "shift looks ahead": (5, 6),
@@ -58,7 +59,7 @@ def build(config: RWKVConfig, seed: int = 0) -> RWKV:
             elif "time_" in name and not name.endswith(("_w1", "_w2")):
                 parameter.copy_(noise - 1.5 if name.endswith("decay") else 0.5 + 0.5 * noise)
             else:
-                large = name == "emb.weight" and not config.tied
+                large = name == "emb.weight" and not config.structure.tied
                 parameter.copy_(noise if large else noise / math.sqrt(parameter.shape[-1]))
     return model
 
@@ -96,7 +97,7 @@ class Loops:
         return np.array([p["head.weight"] @ self.ln(x, "ln_out") for x in xs])
 
     def ln(self, x: np.ndarray, name: str) -> np.ndarray:
-        if self.config.norm == "rms":
+        if self.config.structure.norm == "rms":
             return x / math.sqrt((x**2).mean() + 1e-5) * self.p[f"{name}.weight"]
         return norm(x, self.p[f"{name}.weight"], self.p[f"{name}.bias"])
 
@@ -348,9 +349,10 @@ def test_parameter_counts_at_any_width(dim: int, feed_forward: int | None, width
     shared = 3 * (6 * dim**2 + 2 * dim * width + 14 * dim) + 4 * dim + 2 * dim * 256
     assert parameter_count(dataclasses.replace(config, version=5)) == shared
     assert parameter_count(config) == shared + 3 * dim * (2 + 10 * 7 + 2 * 9)
-    tied = dataclasses.replace(config, tied=True)
+    tied = dataclasses.replace(config, structure=Structure(tied=True))
     assert parameter_count(config) - parameter_count(tied) == 256 * dim
-    assert parameter_count(config) - parameter_count(dataclasses.replace(config, norm="rms")) == (2 + 2 * 3) * dim
+    rms = dataclasses.replace(config, structure=Structure(norm="rms"))
+    assert parameter_count(config) - parameter_count(rms) == (2 + 2 * 3) * dim
 
 
 @pytest.mark.parametrize(
@@ -364,7 +366,6 @@ def test_parameter_counts_at_any_width(dim: int, feed_forward: int | None, width
         ("mix_rank", 1, "mix_rank must be at least 2"),
         ("decay_rank", 1, "decay_rank must be at least 2"),
         ("feed_forward", 0, "feed_forward must be at least 1"),
-        ("norm", "batch", "norm must be one of layer, rms, got 'batch'"),
         ("dropout", 1.0, "dropout must be at least 0 and below 1, got 1.0"),
     ],
 )

@@ -11,7 +11,7 @@ from plkernel.analysis.moments import node_scores
 from plkernel.analysis.nodes import Aim, Nodes, place
 from plkernel.kernels.wkv import wkv
 from plkernel.models import rwkv as rwkv_module
-from plkernel.models.init.rwkv import initialise_
+from plkernel.models.init import initialise_
 from plkernel.models.init.rwkv_power_law import check_nodes, gain_of, power_law_
 from plkernel.models.rwkv import RWKV, RWKVConfig, TimeMixing
 
@@ -35,7 +35,7 @@ def nodes_for(aim: Aim, head_size: int, k_clamp: bool, tempering: float = 0.5, *
 
 
 def model_with(nodes: Nodes | None, aim: Aim | None, version: int, k_clamp: bool, **options: Any) -> RWKV:
-    model = initialise_(RWKV(RWKVConfig(version, 256, 2, 64, k_clamp=k_clamp)), 0)
+    model = initialise_(RWKV(RWKVConfig(version, 256, 2, 64, k_clamp=k_clamp)), "rwkv_blinkdl", 0)
     return model if nodes is None else power_law_(model, nodes, aim, **options)
 
 

@@ -6,21 +6,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from plkernel.models.init.base import generator_for
-from plkernel.models.init.rwkv import SCHEMES, check_scheme, draw, initialise_
+from plkernel.models.init import initialise_, plan
+from plkernel.models.init.rwkv_vectors import VERSIONS, check_version
 from plkernel.models.rwkv import RWKV, RWKVConfig
+from plkernel.models.structure import Structure
 
 DIM, LAYERS, HEAD_SIZE = 64, 3, 16
 FIRST = {5: "mix", 6: "maa"}
-OFFICIAL = [scheme for scheme in SCHEMES if scheme != "rwkv_naive"]
-CASES = [(scheme, version) for scheme in OFFICIAL for version in SCHEMES[scheme].versions]
+NAIVE = Structure(norm="rms", tied=True)
+CASES = [(scheme, model) for scheme, version in VERSIONS.items() for model in version.models]
 PAPER = ("rwkv_eagle_paper", "rwkv_finch_paper")
 
 
 def build(scheme: str, version: int | None = None, *, layers: int = LAYERS, dim: int = DIM, seed: int = 0) -> RWKV:
-    rules = SCHEMES[scheme]
-    config = RWKVConfig(version or rules.versions[0], dim, layers, HEAD_SIZE, tied=rules.tied, norm=rules.norm)
-    return initialise_(RWKV(config), seed, scheme)
+    structure = NAIVE if scheme == "rwkv_naive" else Structure()
+    config = RWKVConfig(version or VERSIONS[scheme].models[0], dim, layers, HEAD_SIZE, structure=structure)
+    return initialise_(RWKV(config), scheme, seed)
 
 
 def weights(scheme: str, version: int | None = None, **options: int) -> dict[str, Tensor]:
@@ -139,13 +140,12 @@ def test_gains_of_the_matrices(scheme: str, version: int) -> None:
 
 
 @pytest.mark.parametrize(("dim", "code"), [(64, 1.0), (256, 0.5), (512, 0.5)])
-@pytest.mark.parametrize("scheme", OFFICIAL)
+@pytest.mark.parametrize("scheme", VERSIONS)
 def test_gain_of_the_head(scheme: str, dim: int, code: float) -> None:
     """0.5 sqrt(256 / D) in the code while D < 256; 0.5 in the paper."""
-    name, like = "head.weight", torch.empty(256, dim)
-    head = draw(name, like, SCHEMES[scheme], generator_for(0, name), learning_rate=6e-4)
+    head = build(scheme, layers=1, dim=dim).head.weight
     gain = 0.5 if scheme in PAPER else code
-    assert gains(head) == pytest.approx((gain, gain), rel=1e-5)
+    assert gains(head.detach()) == pytest.approx((gain, gain), rel=1e-5)
 
 
 def check_uniform(values: Tensor, bound: float) -> None:
@@ -172,7 +172,7 @@ def test_embedding_and_the_first_residual_stream(bound: float, published: float)
     """ln0 does not bring so small an embedding to unit scale, for its eps of 1e-5."""
     config = RWKVConfig(6, 256, 1)
     scheme = "rwkv_blinkdl" if bound == 1e-4 else "rwkv_finch_code_2024_02"
-    model = initialise_(RWKV(config), 0, scheme, learning_rate=6e-4)
+    model = initialise_(RWKV(config), scheme, 0)
     check_uniform(model.emb.weight, bound)
     assert model.blocks[0].ln0(model.emb.weight).std().item() == pytest.approx(published, rel=0.01)
 
@@ -180,18 +180,17 @@ def test_embedding_and_the_first_residual_stream(bound: float, published: float)
 def test_embedding_follows_the_learning_rate_but_today() -> None:
     config = RWKVConfig(5, DIM, 1, HEAD_SIZE)
     for scheme in ("rwkv_eagle_paper", "rwkv_eagle_code_2023"):
-        check_uniform(initialise_(RWKV(config), 0, scheme, learning_rate=1e-5).emb.weight, 1e-5)
-    check_uniform(initialise_(RWKV(config), 0, "rwkv_blinkdl", learning_rate=1e-5).emb.weight, 1e-4)
+        check_uniform(initialise_(RWKV(config), scheme, 0, learning_rate=1e-5).emb.weight, 1e-5)
+    check_uniform(initialise_(RWKV(config), "rwkv_blinkdl", 0).emb.weight, 1e-4)
 
 
 @pytest.mark.parametrize(("scheme", "version"), [*CASES, ("rwkv_naive", 5), ("rwkv_naive", 6)])
 def test_every_parameter_is_set(scheme: str, version: int) -> None:
-    rules = SCHEMES[scheme]
-    model = RWKV(RWKVConfig(version, DIM, 2, HEAD_SIZE, tied=rules.tied, norm=rules.norm))
+    model = RWKV(RWKVConfig(version, DIM, 2, HEAD_SIZE, structure=NAIVE if scheme == "rwkv_naive" else Structure()))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.fill_(torch.nan)
-    initialise_(model, 0, scheme)
+    initialise_(model, scheme, 0)
     assert all(parameter.isfinite().all() for parameter in model.parameters())
 
 
@@ -224,10 +223,10 @@ def test_naive_scheme_keeps_what_the_ablation_does_not_mention(version: int) -> 
 
 
 def test_schemes_need_their_kind_of_model() -> None:
-    with pytest.raises(ValueError, match="scheme 'rwkv_naive' is for a model with tied = True, got False"):
-        initialise_(RWKV(RWKVConfig(6, DIM, 1, HEAD_SIZE)), 0, "rwkv_naive")
-    with pytest.raises(ValueError, match="scheme 'rwkv_blinkdl' is for a model with norm = 'layer', got 'rms'"):
-        initialise_(RWKV(RWKVConfig(6, DIM, 1, HEAD_SIZE, norm="rms")), 0)
+    with pytest.raises(ValueError, match="scheme 'rwkv_naive' needs a model with norm = 'rms', tied = True"):
+        plan(RWKV(RWKVConfig(6, DIM, 1, HEAD_SIZE)), "rwkv_naive")
+    with pytest.raises(ValueError, match="scheme 'rwkv_blinkdl' needs a model with norm = 'layer'"):
+        plan(RWKV(RWKVConfig(6, DIM, 1, HEAD_SIZE, structure=Structure(norm="rms"))), "rwkv_blinkdl")
 
 
 def test_draws_depend_on_seed_and_name_alone() -> None:
@@ -242,6 +241,6 @@ def test_draws_depend_on_seed_and_name_alone() -> None:
 def test_unknown_and_foreign_schemes_are_refused() -> None:
     model = RWKV(RWKVConfig(5, DIM, 1, HEAD_SIZE))
     with pytest.raises(ValueError, match="'rwkv_finch_paper' is not for RWKV-5: use one of rwkv_blinkdl, rwkv_eagle"):
-        initialise_(model, 0, "rwkv_finch_paper")
+        plan(model, "rwkv_finch_paper")
     for scheme, version in CASES:
-        check_scheme(scheme, version)
+        check_version(scheme, version)

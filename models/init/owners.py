@@ -1,0 +1,131 @@
+"""What our two models say of themselves to a plan: roles, sizes, and the parameters that schemes leave alone."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from plkernel.models.init.distributions import KEEP, Distribution, constant, uniform
+from plkernel.models.init.roles import RoleTable
+from plkernel.models.init.rwkv_vectors import VERSIONS, channel_vector, check_version, head_norm
+
+STRUCTURE_ROLES = {
+    "blocks.*.join?.post_norm.weight": "norm",
+    "blocks.*.join?.post_norm.bias": "norm_bias",
+    "blocks.*.join?.gate": "gate",
+    "blocks.*.shift": "bias",
+}
+SSM_ROLES = RoleTable.from_dict(
+    {
+        "embedding.weight": "embedding",
+        "blocks.*.ssm.log_rate": "own",
+        "blocks.*.ssm.D": "own",
+        "blocks.*.ssm.B.weight": "value",
+        "blocks.*.ssm.C_proj.weight": "mixer_out",
+        "blocks.*.ssm.C_proj.bias": "bias",
+        "blocks.*.mlp.gate.weight": "ffn_gate",
+        "blocks.*.mlp.up.weight": "ffn_up",
+        "blocks.*.mlp.down.weight": "ffn_out",
+        "*norm?.weight": "norm",
+        "*norm?.bias": "norm_bias",
+        "norm.weight": "norm",
+        "norm.bias": "norm_bias",
+        "head.weight": "head",
+        "embedding.norm.weight": "norm",
+        "embedding.norm.bias": "norm_bias",
+        "embedding.fixnorm.weight": "norm",
+        **STRUCTURE_ROLES,
+    }
+)
+RWKV_ROLES = RoleTable.from_dict(
+    {
+        "emb.weight": "embedding",
+        "blocks.*.time_*": "own",
+        "blocks.*.att.ln_x.*": "own",
+        "blocks.*.att.receptance.weight": "query",
+        "blocks.*.att.key.weight": "key",
+        "blocks.*.att.value.weight": "value",
+        "blocks.*.att.gate.weight": "mixer_gate",
+        "blocks.*.att.output.weight": "mixer_out",
+        "blocks.*.ffn.key.weight": "ffn_gate",
+        "blocks.*.ffn.receptance.weight": "ffn_router",
+        "blocks.*.ffn.value.weight": "ffn_out",
+        "blocks.*.ln?.weight": "norm",
+        "blocks.*.ln?.bias": "norm_bias",
+        "ln_out.weight": "norm",
+        "ln_out.bias": "norm_bias",
+        "head.weight": "head",
+        "emb.fixnorm.weight": "norm",
+        **STRUCTURE_ROLES,
+    }
+)
+
+
+@dataclass(frozen=True)
+class Owner:
+    """What a model class says: its role table; heads and head size; the distribution of a parameter of role `own`, by
+    name and version of the vectors; the values of a vector; the structural options it has."""
+
+    roles: RoleTable | None
+    heads: Callable[[Any], tuple[int, int] | None]
+    own: Callable[[Any, str, str], Distribution]
+    vector: Callable[[Any, str, str], Tensor]
+    structure: Callable[[Any], Mapping[str, Any]]
+
+
+def ssm_own(model: Any, name: str, version: str) -> Distribution:
+    """D = 1; the decays are placed afterwards, by a node set."""
+    return constant(1) if name.endswith(".D") else KEEP
+
+
+def no_vector(model: Any, name: str, version: str) -> Tensor:
+    """For models without such vectors."""
+    raise ValueError(f"{name} of a {type(model).__name__} is no vector that {version!r} knows")
+
+
+def rwkv_own(model: Any, name: str, version: str) -> Distribution:
+    """Low-rank maps U(b); ln_x ((1 + l) / L)**0.7 and 0; the rest exact vectors of that version.
+
+    Raises ValueError for a version of the other model: one of Eagle for Finch.
+    """
+    check_version(version, model.config.version)
+    if name.endswith(("_w1", "_w2")):
+        return uniform(VERSIONS[version].low_rank[int(name[-1]) - 1])
+    if ".ln_x." in name:
+        return constant(head_norm(name, model.config.layers))
+    return Distribution("vector", name=version)
+
+
+def rwkv_vector(model: Any, name: str, version: str) -> Tensor:
+    """The values of one vector, (D,)."""
+    return channel_vector(name, model.config, VERSIONS[version])
+
+
+def ssm_structure(model: Any) -> Mapping[str, Any]:
+    """What a scheme may ask of an SSM."""
+    return cast(Mapping[str, Any], model.config.structure.options())
+
+
+def rwkv_structure(model: Any) -> Mapping[str, Any]:
+    """What a scheme may ask of an RWKV, whose embedding is always normed (ln0)."""
+    options = model.config.structure.options()
+    return {**options, "embedding_norm": options["norm"] != "none"}
+
+
+OWNERS = {
+    "SSM": Owner(SSM_ROLES, lambda model: None, ssm_own, no_vector, ssm_structure),
+    "RWKV": Owner(
+        RWKV_ROLES,
+        lambda model: (model.config.heads, model.config.head_size),
+        rwkv_own,
+        rwkv_vector,
+        rwkv_structure,
+    ),
+}
+FOREIGN = Owner(None, lambda model: None, lambda *_: KEEP, no_vector, lambda model: {})
+
+
+def owner_of(model: nn.Module) -> Owner:
+    """What is known of the class of `model`; nothing of a foreign one."""
+    return OWNERS.get(type(model).__name__, FOREIGN)

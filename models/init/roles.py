@@ -1,0 +1,116 @@
+"""Which part a parameter plays: a table of glob patterns per model, in which every parameter has exactly one role."""
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+Role = Literal[
+    "embedding", "position", "head",
+    "query", "key", "value", "mixer_gate", "mixer_out",
+    "ffn_gate", "ffn_up", "ffn_router", "ffn_out",
+    "norm", "norm_bias", "bias", "gate", "own",
+]  # fmt: skip
+INPUT: tuple[Role, ...] = ("query", "key", "value", "mixer_gate", "ffn_gate", "ffn_up", "ffn_router")
+OUTPUT: tuple[Role, ...] = ("mixer_out", "ffn_out")
+MATRICES: tuple[Role, ...] = (*INPUT, *OUTPUT)
+WHAT = {
+    "embedding": "one row per byte or token",
+    "position": "one row per position",
+    "head": "to logits; absent where it is the embedding",
+    "query": "what reads the memory: attention queries, RWKV's receptance",
+    "key": "attention or RWKV keys",
+    "value": "what is remembered: attention or RWKV values, the input map of an SSM",
+    "mixer_gate": "multiplies what the mixer gives",
+    "mixer_out": "from the mixer to the residual stream: attention output, an SSM's C, RWKV's output",
+    "ffn_gate": "the activated branch of a feed-forward layer (w1), RWKV's ffn.key",
+    "ffn_up": "its linear branch (w3)",
+    "ffn_router": "decides how much comes out: a router, RWKV's ffn.receptance",
+    "ffn_out": "back to the residual stream (w2)",
+    "norm": "gain of a norm",
+    "norm_bias": "bias of a norm",
+    "bias": "bias of a matrix",
+    "gate": "one number that multiplies a residual branch",
+    "own": "what a scheme leaves as the model has it: decays, time steps, token shifts, low-rank maps, convolutions",
+}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What one pattern says: the role; `parts`, the roles of equal slices along the output where several matrices are
+    fused into one; `transposed` where the weight is stored (in, out)."""
+
+    role: Role | None = None
+    parts: tuple[Role, ...] = ()
+    transposed: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.role is None) == (not self.parts):
+            raise ValueError("a rule needs a role or parts, and not both")
+        for name in self.roles:
+            if name not in get_args(Role):
+                raise ValueError(f"role must be one of {', '.join(get_args(Role))}, got {name!r}")
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """The roles of the slices, one where nothing is fused."""
+        return (self.role,) if self.role else self.parts
+
+
+@dataclass(frozen=True)
+class RoleTable:
+    """Patterns (as `fnmatch`; `*` also matches dots) and their rules."""
+
+    rules: Mapping[str, Rule]
+
+    def assign(self, names: Iterable[str]) -> dict[str, Rule]:
+        """The rule of every parameter; ValueError, with the names, where one has none or two."""
+        found, wrong = {}, []
+        for name in names:
+            matching = [pattern for pattern in self.rules if fnmatchcase(name, pattern)]
+            if len(matching) == 1:
+                found[name] = self.rules[matching[0]]
+            else:
+                wrong.append(f"{name} ({' and '.join(map(repr, matching)) if matching else 'no pattern'})")
+        if wrong:
+            more = f" and {len(wrong) - 4} more" if len(wrong) > 4 else ""
+            raise ValueError(f"every parameter needs exactly one role: {', '.join(wrong[:4])}{more}")
+        return found
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "RoleTable":
+        """From plain values, as in a TOML file: pattern = "role" or {parts = ["query", ...], transposed = true}.
+
+        Raises ValueError that names the pattern.
+        """
+        rules = {}
+        for pattern, value in values.items():
+            given: dict[str, Any] = {"role": value} if isinstance(value, str) else value
+            try:
+                parts = tuple(given.get("parts", ()))
+                unknown = set(given) - {"role", "parts", "transposed"}
+                if unknown:
+                    raise ValueError(f"unknown key {sorted(unknown)[0]!r}; valid: role, parts, transposed")
+                rules[pattern] = Rule(given.get("role"), parts, bool(given.get("transposed", False)))
+            except (ValueError, AttributeError, TypeError) as error:
+                raise ValueError(f"roles: {pattern!r}: {error}") from error
+        return cls(rules)
+
+    @classmethod
+    def from_toml(cls, path: Path | str) -> "RoleTable":
+        """From a TOML file whose lines are as in `from_dict`; ValueError, naming the file, where it is not."""
+        try:
+            return cls.from_dict(tomllib.loads(Path(path).read_text(encoding="utf-8")))
+        except FileNotFoundError as error:
+            raise ValueError(f"{path}: no such file") from error
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+
+
+def layer_of(name: str) -> int | None:
+    """The first number in a dotted name, which counts the blocks: 3 in blocks.3.ssm.B.weight."""
+    found = re.search(r"(?:^|\.)(\d+)(?:\.|$)", name)
+    return int(found[1]) if found else None

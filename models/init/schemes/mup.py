@@ -1,0 +1,148 @@
+"""Parametrisations under which the best learning rate does not depend on width, for Adam: muP, spectral, u-muP."""
+
+import math
+
+from plkernel.models.init.distributions import ZERO, Distribution, normal, uniform
+from plkernel.models.init.plan import Number, Parameter, Rules, Sizes
+from plkernel.models.init.planning import scheme
+from plkernel.models.init.roles import Role
+from plkernel.models.init.schemes.fans import fan_in_normal
+
+TENSOR_PROGRAMS = "arXiv 2203.03466"
+
+
+def readout_like(m: float) -> Number:
+    """The rate of a model's own parameters: 1 / m for the first half of a low-rank pair, 1 for vectors and the rest."""
+    return lambda p: 1 / m if p.name.endswith("_w1") else 1.0
+
+
+@scheme(f"paper:Tensor Programs V, {TENSOR_PROGRAMS}, Table 8, as the mup package runs it")
+def mup_table8(
+    s: Sizes,
+    *,
+    base_width: float = 256,
+    std: float = 0.0625,
+    embedding_std: float = 1.0,
+    output_multiplier: float = 1.0,
+    zero_readout: bool = False,
+) -> Rules:
+    """muP with logits over m = d / base_width: hidden N(std / sqrt(m)) at rate 1 / m, head N(std) at rate 1.
+
+    Weight decay of the hidden matrices is multiplied by m, which undoes their rate. Biases are U(sqrt(m / fan_in)),
+    PyTorch's at the base width. The default std is 256**-0.5, fan_in**-0.5 of a square matrix at any width.
+    zero_readout: the head and the queries start at zero, which the paper advises. The first half of a low-rank pair
+    goes from a growing to a fixed width, as a head does, and has no multiplier of its own: it is trained at 1 / m.
+    """
+    m = s.width / base_width
+    return Rules(
+        normal(embedding_std),
+        normal(std / math.sqrt(m)),
+        normal(std / math.sqrt(m)),
+        ZERO if zero_readout else normal(std),
+        roles={"query": ZERO} if zero_readout else {},
+        bias=lambda p: uniform(math.sqrt(m / p.fan_in)),
+        learning_rate={"input": 1 / m, "output": 1 / m, "own": readout_like(m)},
+        weight_decay={"input": m, "output": m},
+        forward={"logits": output_multiplier / m},
+    )
+
+
+@scheme(f"paper:Tensor Programs V, {TENSOR_PROGRAMS}, Table 3")
+def mup_table3(s: Sizes, *, base_width: float = 256, embedding_std: float = 1.0, zero_readout: bool = False) -> Rules:
+    """muP without multipliers: hidden N(fan_in**-0.5), head N(sqrt(base_width) / d), both at rate 1 / m.
+
+    The same training as mup_table8 where m = d / base_width grows: one of the two, never both. zero_readout: as there.
+    """
+    m = s.width / base_width
+    return Rules(
+        normal(embedding_std),
+        fan_in_normal(),
+        fan_in_normal(),
+        ZERO if zero_readout else normal(math.sqrt(base_width) / s.width),
+        roles={"query": ZERO} if zero_readout else {},
+        learning_rate={"input": 1 / m, "output": 1 / m, "head": 1 / m, "own": readout_like(m)},
+    )
+
+
+@scheme("paper:A Spectral Condition for Feature Learning, arXiv 2310.17813")
+def spectral(s: Sizes, *, scaled_embedding_rate: bool = True) -> Rules:
+    """Spectral norm sqrt(fan_out / fan_in): N(fan_in**-0.5 min(1, sqrt(fan_out / fan_in))), rate fan_out / fan_in.
+
+    The embedding, N(1), has one input at a time, so its rate is d; scaled_embedding_rate = False makes it 1, as in
+    nanotron.
+    """
+
+    def spectral_normal(p: Parameter) -> Distribution:
+        return normal(p.fan_in**-0.5 * min(1.0, math.sqrt(p.fan_out / p.fan_in)))
+
+    def ratio(p: Parameter) -> float:
+        return p.fan_out / p.fan_in
+
+    return Rules(
+        normal(1.0),
+        spectral_normal,
+        spectral_normal,
+        spectral_normal,
+        learning_rate={
+            "embedding": s.width if scaled_embedding_rate else 1.0,
+            "input": ratio,
+            "output": ratio,
+            "head": ratio,
+        },
+    )
+
+
+@scheme("paper:u-muP, arXiv 2407.17465, and the unit-scaling package")
+def u_mup(s: Sizes, *, residual_mult: float = 1.0, residual_attn_ratio: float = 1.0) -> Rules:
+    """Every weight N(1): the operations carry the scale; tau of every branch in `forward`, rates by fan and depth.
+
+    Linear layers multiply by fan_in**-0.5, the head by 1 / fan_in, a branch joins as (x + tau f) / sqrt(1 + tau**2).
+    Weight decay is independent of a weight's own rate. residual_mult: share of all branches against the embedding;
+    residual_attn_ratio: of mixers against feed-forward layers.
+    """
+    rate: dict[str, Number] = {
+        "embedding": s.width**-0.5,
+        "position": s.width**-0.5,
+        "input": lambda p: (p.fan_in * s.layers) ** -0.5,
+        "output": lambda p: (p.fan_in * s.layers) ** -0.5,
+        **{role: in_stack(s) for role in VECTORS},
+    }
+    return Rules(
+        normal(1.0),
+        normal(1.0),
+        normal(1.0),
+        normal(1.0),
+        learning_rate=rate,
+        weight_decay={role: inverse(rate[role]) for role in ("embedding", "position", "input", "output")},
+        forward=branch_scales(s, residual_mult, residual_attn_ratio),
+        needs={"unit_scaled": True},
+    )
+
+
+VECTORS: tuple[Role, ...] = ("norm", "norm_bias", "bias", "gate", "own")
+
+
+def in_stack(s: Sizes) -> Number:
+    """L**-0.5 inside the blocks, 1 outside."""
+    return lambda p: 1.0 if p.layer is None else s.layers**-0.5
+
+
+def inverse(rate: Number) -> Number:
+    """What makes (learning rate times weight decay) the same for every parameter."""
+    return (lambda p: 1 / rate(p)) if callable(rate) else 1 / rate
+
+
+def branch_scales(s: Sizes, mult: float, ratio: float) -> dict[str, float]:
+    """tau of each branch, "mixer.0", "ffn.0", ...: alpha / sqrt(B / 2 + sum of alpha**2 of the branches before).
+
+    alpha_ffn = mult sqrt(2 / (1 + ratio**2)), alpha_mixer = ratio alpha_ffn, B branches in all; where blocks have a
+    mixer alone, all alphas are mult and B stands for B / 2.
+    """
+    ffn = mult * math.sqrt(2 / (1 + ratio**2))
+    kinds = [("mixer", ratio * ffn), ("ffn", ffn)] if s.branches > 1 else [("mixer", mult)]
+    scales, total = {}, float(s.layers)
+    for layer in range(s.layers):
+        for kind, alpha in kinds:
+            scales[f"{kind}.{layer}"] = alpha / math.sqrt(total)
+            total += alpha**2
+    return scales

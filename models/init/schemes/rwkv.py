@@ -1,0 +1,130 @@
+"""RWKV: the official code at three dates, the paper as printed, and a naive start; arXiv 2404.05892, Appendix I.
+
+The vectors (token shifts, decays, u, gains of the heads' norm) and low-rank maps of an RWKV are exact functions of
+channel and layer, which differ by version: `Rules.own` names it. On an SSM the matrices alone act: B is the value,
+C_proj starts at zero, gate and up of the feed-forward layer are ffn.key.
+
+In all but rwkv_naive, attention output, ffn.value and ffn.receptance start at zero, and the head is orthogonal with
+gain 0.5 sqrt(V / d), 0.5 where V <= d (the paper: 0.5 always).
+"""
+
+import math
+from collections.abc import Callable
+
+from plkernel.models.init.distributions import ZERO, Distribution, normal, orthogonal, uniform
+from plkernel.models.init.plan import Parameter, Rules, Sizes
+from plkernel.models.init.planning import scheme
+from plkernel.models.init.roles import Role
+from plkernel.models.init.schemes.fans import fan_in_uniform, xavier_uniform
+
+EVERYTHING: tuple[Role, ...] = ("norm", "norm_bias", "bias", "gate", "own")
+NEEDS = {"norm": "layer", "embedding_norm": True}
+
+
+@scheme("code:BlinkDL/RWKV-LM, v5 and v6 since 2024-04-24")
+def rwkv_blinkdl(s: Sizes) -> Rules:
+    """Today's code: embedding U(1e-4), matrices O(1), keys and gates O(0.1), outputs 0; decays at twice the rate."""
+    return Rules(
+        uniform(1e-4),
+        orthogonal(1.0),
+        ZERO,
+        wide_head(s),
+        roles={"key": orthogonal(0.1), "mixer_gate": orthogonal(0.1), "ffn_router": ZERO},
+        learning_rate={"own": lambda p: 2.0 if p.name.endswith("time_decay") else 1.0},
+        needs=NEEDS,
+    )
+
+
+@scheme("code:BlinkDL/RWKV-LM at 34eedfd, 2023-11, which trained Eagle")
+def rwkv_eagle_code_2023(s: Sizes, *, learning_rate: float = 6e-4) -> Rules:
+    """Embedding U(learning_rate), matrices O(1), wider ones O(sqrt(fan_out / fan_in)), outputs 0.
+
+    learning_rate: the peak of the run; the released script builds its first weights with 1e-5.
+    """
+    return Rules(
+        uniform(learning_rate),
+        widening(0.5),
+        ZERO,
+        wide_head(s),
+        roles={"ffn_router": ZERO},
+        needs=NEEDS,
+        own="rwkv_eagle_code_2023",
+    )
+
+
+@scheme("code:BlinkDL/RWKV-LM at 62572c9, 2024-02, which trained Finch")
+def rwkv_finch_code_2024_02(s: Sizes, *, learning_rate: float = 6e-4) -> Rules:
+    """As rwkv_eagle_code_2023, with low-rank maps U(1e-4)."""
+    return Rules(
+        uniform(learning_rate),
+        widening(0.5),
+        ZERO,
+        wide_head(s),
+        roles={"ffn_router": ZERO},
+        needs=NEEDS,
+        own="rwkv_finch_code_2024_02",
+    )
+
+
+@scheme("paper:Eagle and Finch, arXiv 2404.05892, Appendix I, as written for Eagle")
+def rwkv_eagle_paper(s: Sizes, *, learning_rate: float = 6e-4) -> Rules:
+    """Embedding U(learning_rate), wider matrices O(fan_out / fan_in), others U(fan_in**-0.5), head O(0.5), outputs 0.
+
+    No version of the code does this. learning_rate: the peak of the run.
+    """
+    return as_printed("rwkv_eagle_paper", learning_rate)
+
+
+@scheme("paper:Eagle and Finch, arXiv 2404.05892, Appendix I, as written for Finch")
+def rwkv_finch_paper(s: Sizes, *, learning_rate: float = 6e-4) -> Rules:
+    """As rwkv_eagle_paper, with low-rank maps U(1e-4)."""
+    return as_printed("rwkv_finch_paper", learning_rate)
+
+
+@scheme("notes:the naive side of a published ablation of RWKV-6")
+def rwkv_naive(s: Sizes) -> Rules:
+    """Embedding N(1), tied to the head, matrices U(fan_in**-0.5), ffn.value Xavier with gain 0.5, RMSNorm.
+
+    Weight decay acts on every parameter. Vectors and low-rank maps are those of rwkv_blinkdl: the ablation says nothing
+    of them. On a model with a head of its own, that is N(1) as well.
+    """
+    return Rules(
+        normal(1.0),
+        fan_in_uniform(),
+        fan_in_uniform(),
+        normal(1.0),
+        roles={"ffn_out": xavier_uniform(0.5)},
+        weight_decay=dict.fromkeys(EVERYTHING, 1.0),
+        needs={"norm": "rms", "tied": True},
+    )
+
+
+def as_printed(name: str, learning_rate: float) -> Rules:
+    """Appendix I for either model."""
+    return Rules(
+        uniform(learning_rate),
+        widening(1.0, narrow=fan_in_uniform()),
+        ZERO,
+        orthogonal(0.5),
+        roles={"ffn_router": ZERO},
+        needs=NEEDS,
+        own=name,
+    )
+
+
+def wide_head(s: Sizes) -> Distribution:
+    """O(0.5 sqrt(V / d)), O(0.5) where V <= d."""
+    return orthogonal(0.5 * math.sqrt(max(1.0, s.vocabulary / s.width)))
+
+
+def widening(
+    power: float, narrow: Callable[[Parameter], Distribution] | None = None
+) -> Callable[[Parameter], Distribution]:
+    """O((fan_out / fan_in)**power) where fan_out is larger; elsewhere `narrow`, or O(1)."""
+
+    def of(p: Parameter) -> Distribution:
+        if p.fan_out > p.fan_in:
+            return orthogonal((p.fan_out / p.fan_in) ** power)
+        return narrow(p) if narrow else orthogonal(1.0)
+
+    return of

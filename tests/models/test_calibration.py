@@ -1,0 +1,181 @@
+"""One gain per block: the estimate against exact Jacobians, the target, and what must fail."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from plkernel.models.init import plan
+from plkernel.models.init.calibration import blocks_of, calibrate_, captured, partial_jacobian_norm
+from plkernel.models.init.roles import RoleTable
+from plkernel.models.rwkv import RWKV, RWKVConfig
+from plkernel.models.ssm import SSM, SSMConfig
+from plkernel.models.structure import Structure
+
+L = 3
+
+
+def ssm() -> SSM:
+    model = SSM(SSMConfig(32, L, gain="ema"))
+    for recurrence in model.recurrences():
+        nn.init.constant_(recurrence.log_rate, -2.0)
+    plan(model, "auto_init").apply_(model, seed=0)
+    return model
+
+
+def rwkv() -> RWKV:
+    model = RWKV(RWKVConfig(6, 32, L, 16, mix_rank=4, decay_rank=4, dropout=0.1))
+    plan(model, "auto_init").apply_(model, seed=0)
+    return model
+
+
+BUILDS: list[Callable[[], nn.Module]] = [ssm, rwkv]
+
+
+def batch(count: int = 4, time: int = 24) -> Tensor:
+    return torch.randint(0, 256, (count, time), generator=torch.Generator().manual_seed(1))
+
+
+def exact(function: Callable[[Tensor], Tensor], x: Tensor) -> float:
+    """The whole Jacobian, entry by entry."""
+    jacobian = torch.autograd.functional.jacobian(function, x)
+    assert isinstance(jacobian, Tensor)
+    return jacobian.double().square().sum().item() / x.numel()
+
+
+def test_norms_that_are_known() -> None:
+    """1 of the identity and of a rotation, 4 of twice that; of a dense matrix the sum of its squares over N."""
+    x = torch.randn(5, 16, generator=torch.Generator().manual_seed(0))
+    rotation = nn.init.orthogonal_(torch.empty(16, 16), generator=torch.Generator().manual_seed(1))
+    assert partial_jacobian_norm(lambda x: x.clone(), x) == pytest.approx(1)
+    assert partial_jacobian_norm(lambda x: 2 * x, x) == pytest.approx(4)
+    assert partial_jacobian_norm(lambda x: x @ rotation, x, probes=400) == pytest.approx(1, rel=0.03)
+    matrix = torch.randn(16, 16, generator=torch.Generator().manual_seed(2))
+    expected = matrix.square().sum().item() / 16
+    assert partial_jacobian_norm(lambda x: x @ matrix, x, probes=2000) == pytest.approx(expected, rel=0.03)
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_every_branch_has_norm_one_by_its_exact_jacobian(build: Callable[[], nn.Module]) -> None:
+    """What is left is the error of the estimate. RWKV's first block adds to what its ln0 gives."""
+    model, text = build().eval(), batch(1, 8)
+    found = calibrate_(model, text, probes=128)
+    assert found.branches == pytest.approx([1] * L, rel=0.005)
+    assert max(abs(before - 1) for before in found.before) > 0.2
+    for number, block in enumerate(blocks_of(model)):
+        branch, x = captured(model, block, text)
+        h, norm = branch(x)[0].detach(), getattr(block, "ln0", None)
+        block.ln0 = None
+        of_f, of_block = exact(lambda h, f=branch: f(h)[1], h), exact(lambda h, f=branch: h + f(h)[1], h)
+        block.ln0 = norm
+        assert of_f == pytest.approx(1, rel=0.08)
+        assert of_block == pytest.approx(found.blocks[number], rel=0.08)
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_gains_are_what_the_output_projections_were_multiplied_by(build: Callable[[], nn.Module]) -> None:
+    model, start = build(), dict(build().named_parameters())
+    found = calibrate_(model, batch(), target=1 / L)
+    outputs = ("C_proj.weight", "down.weight", "ssm.D", "att.output.weight", "ffn.value.weight")
+    for name, parameter in model.named_parameters():
+        gain = found.gains[int(name.split(".")[1])] if name.endswith(outputs) else 1.0
+        assert torch.allclose(parameter, start[name] * gain, rtol=1e-5), name
+    assert found.branches == pytest.approx([1 / L] * L, rel=0.005)
+    assert len(set(found.gains)) == L
+
+
+def test_again_changes_little_and_the_seed_matters_little() -> None:
+    model = ssm()
+    calibrate_(model, batch())
+    assert calibrate_(model, batch()).gains == (1.0,) * L
+    assert calibrate_(model, batch(), probes=16, seed=1).gains == pytest.approx([1] * L, rel=0.1)
+
+
+def test_the_scale_of_the_outputs_does_not_matter() -> None:
+    small, large = ssm(), ssm()
+    with torch.no_grad():
+        for name, parameter in large.named_parameters():
+            if name.endswith(("C_proj.weight", "down.weight", "ssm.D")):
+                parameter.mul_(10)
+    a, b = calibrate_(small, batch()), calibrate_(large, batch())
+    assert [10 * gain for gain in b.gains] == pytest.approx(a.gains, rel=0.02)
+
+
+def test_gradients_grow_as_the_report_says() -> None:
+    """Through all blocks: the product of their norms, 7 for a target of 1 and below e for 1 / L."""
+    for target, most in ((1.0, math.inf), (1 / L, math.e)):
+        model = rwkv().eval()
+        found = calibrate_(model, batch(), target=target, probes=16)
+
+        def through(x: Tensor, model: RWKV = model) -> Tensor:
+            for block in model.blocks:
+                x, _ = block(x, model.initial_state(len(x)).layers[0])
+            return x
+
+        branch, x = captured(model, model.blocks[0], batch())
+        h = branch(x)[0].detach()
+        model.blocks[0].ln0 = None
+        assert partial_jacobian_norm(through, h, probes=16) == pytest.approx(math.prod(found.blocks), rel=0.2)
+        assert math.prod(found.blocks) < most
+
+
+def test_modes_and_gradients_are_as_before() -> None:
+    model = rwkv()
+    model.blocks[1].eval()
+    modes = [module.training for module in model.modules()]
+    calibrate_(model, batch())
+    assert [module.training for module in model.modules()] == modes
+    assert all(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
+
+
+def test_what_cannot_be_tuned_is_named() -> None:
+    zero = RWKV(RWKVConfig(6, 32, L, 16))
+    plan(zero, "rwkv_blinkdl").apply_(zero, seed=0)
+    with pytest.raises(ValueError, match=r"block 0 has a partial Jacobian norm of 0 .* such as auto_init"):
+        calibrate_(zero, batch())
+    with pytest.raises(ValueError, match="target must be positive, got 0"):
+        calibrate_(ssm(), batch(), target=0)
+    with pytest.raises(ValueError, match="with a list of `blocks`, which Linear has not"):
+        calibrate_(nn.Linear(2, 2), batch())
+    for structure in (Structure(placement="post"), Structure(unit_scaled=True)):
+        with pytest.raises(ValueError, match="scales the sum: use placement 'pre'"):
+            calibrate_(SSM(SSMConfig(8, 1, structure=structure)), batch())
+
+
+class Foreign(nn.Module):
+    """Blocks that give a tensor; half of each goes around its output projection."""
+
+    def __init__(self, around: float) -> None:
+        super().__init__()
+        self.around = around
+        self.tokens = nn.Embedding(256, 16)
+        self.blocks = nn.ModuleList([ForeignBlock(around) for _ in range(2)])
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        x: Tensor = self.tokens(inputs)
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+class ForeignBlock(nn.Module):
+    def __init__(self, around: float) -> None:
+        super().__init__()
+        self.around, self.out = around, nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.out(x.tanh()) + self.around * x
+
+
+def test_a_foreign_model() -> None:
+    """Roles from a table; a part that no gain reaches is refused."""
+    roles = RoleTable.from_dict({"tokens.*": "embedding", "*.out.weight": "mixer_out", "*.out.bias": "bias"})
+    model = Foreign(around=0.0)
+    plan(model, "auto_init", roles).apply_(model, seed=0)
+    assert calibrate_(model, batch(), roles).branches == pytest.approx([1, 1], rel=0.005)
+    with pytest.raises(ValueError, match="roles must be given for a Foreign"):
+        calibrate_(model, batch())
+    with pytest.raises(ValueError, match=r"block 0 .* too little of it passes through its output projections"):
+        calibrate_(Foreign(around=1.5), batch(), roles)

@@ -1,0 +1,196 @@
+"""Plans: what a scheme does, as data: equal on the meta device, independent of order, and held by no tensor."""
+
+import copy
+import json
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from plkernel.models.init import RoleTable, plan
+from plkernel.models.init.plan import Plan
+from plkernel.models.rwkv import RWKV, RWKVConfig
+from plkernel.models.ssm import SSM, SSMConfig
+
+MODELS = {
+    "ssm": lambda: SSM(SSMConfig(32, 2)),
+    "rwkv5": lambda: RWKV(RWKVConfig(5, 32, 2, 16)),
+    "rwkv6": lambda: RWKV(RWKVConfig(6, 32, 2, 16)),
+}
+
+
+class Fused(nn.Module):
+    """A model of someone else's, with one fused matrix stored (in, out), as GPT-2's."""
+
+    def __init__(self, reverse: bool = False) -> None:
+        super().__init__()
+        self.wte = nn.Embedding(50, 12)
+        block = nn.Module()
+        for name in ("proj", "attn") if reverse else ("attn", "proj"):
+            block.register_parameter(name, nn.Parameter(torch.zeros((24, 12) if name == "proj" else (12, 36))))
+        self.h = nn.ModuleList([block])
+
+
+ROLES = RoleTable.from_dict(
+    {
+        "wte.weight": "embedding",
+        "h.*.attn": {"parts": ["query", "key", "value"], "transposed": True},
+        "h.*.proj": {"role": "mixer_out", "transposed": True},
+    }
+)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_plan_of_the_meta_device_is_the_plan(kind: str) -> None:
+    with torch.device("meta"):
+        early = plan(MODELS[kind](), "megatron_mup", base_width=16)
+    real = MODELS[kind]()
+    assert early == plan(real, "megatron_mup", base_width=16)
+    early.apply_(real, 0)
+    assert all(parameter.isfinite().all() for name, parameter in real.named_parameters() if "log_rate" not in name)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_plans_survive_json(kind: str) -> None:
+    chosen = plan(MODELS[kind](), "megatron_mup", base_width=16)
+    again = Plan.from_dict(json.loads(json.dumps(chosen.to_dict())))
+    assert again == chosen
+    assert again.diff(chosen) == []
+    first, second = MODELS[kind](), MODELS[kind]()
+    chosen.apply_(first, 3)
+    again.apply_(second, 3)
+    assert same(first, second)
+
+
+def same(a: nn.Module, b: nn.Module) -> bool:
+    """Equal values under equal names; decays, which no scheme sets, aside."""
+    theirs = dict(b.named_parameters())
+    return all(torch.equal(x, theirs[name]) for name, x in a.named_parameters() if "log_rate" not in name)
+
+
+def test_values_do_not_depend_on_order_or_on_other_parameters() -> None:
+    models = [Fused(), Fused(reverse=True)]
+    assert [name for name, _ in models[0].named_parameters()] != [name for name, _ in models[1].named_parameters()]
+    for model in models:
+        plan(model, "megatron_default", ROLES).apply_(model, 0)
+    assert same(*models)
+    deep, shallow = SSM(SSMConfig(16, 3)), SSM(SSMConfig(16, 1))
+    for model in (deep, shallow):
+        plan(model, "megatron_xavier_uniform").apply_(model, 5)
+    theirs = dict(deep.named_parameters())
+    assert all(torch.equal(x, theirs[name]) for name, x in shallow.named_parameters() if "log_rate" not in name)
+
+
+def test_another_seed_gives_other_values() -> None:
+    a, b = SSM(SSMConfig(16, 1)), SSM(SSMConfig(16, 1))
+    chosen = plan(a, "megatron_default")
+    chosen.apply_(a, 0)
+    chosen.apply_(b, 1)
+    assert not torch.equal(a.embedding.weight, b.embedding.weight)
+    assert not torch.equal(a.blocks[0].mlp.gate.weight, a.blocks[0].mlp.up.weight)
+
+
+def test_fused_matrices_are_planned_by_their_parts() -> None:
+    """Unfused fans, the output dimension last where the matrix is stored (in, out), and every slice filled."""
+    model = Fused()
+    chosen = plan(model, "megatron_default", ROLES, std=0.5)
+    parts = [entry.parameter for entry in chosen.entries if entry.parameter.name == "h.0.attn"]
+    assert [(p.role, p.shape, p.fan_in, p.fan_out) for p in parts] == [
+        (role, (12, 12), 12, 12) for role in ("query", "key", "value")
+    ]
+    assert [entry.parameter.fan_in for entry in chosen.entries if entry.parameter.role == "mixer_out"] == [24]
+    chosen.apply_(model, 0)
+    assert all(model.h[0].attn[:, i * 12 : (i + 1) * 12].std() > 0.3 for i in range(3))
+
+
+@pytest.mark.parametrize("through", ["deepcopy", "save", "compile"])
+def test_nothing_hangs_on_tensors(through: str, tmp_path: Any) -> None:
+    """A plan still acts on a copied, saved and loaded, or compiled model, with the same optimiser groups."""
+    model = SSM(SSMConfig(16, 1))
+    chosen = plan(model, "megatron_mup", base_width=4)
+    other: nn.Module = SSM(SSMConfig(16, 1))
+    if through == "deepcopy":
+        other = copy.deepcopy(model)
+    elif through == "save":
+        torch.save(model.state_dict(), tmp_path / "w.pt")
+        other.load_state_dict(torch.load(tmp_path / "w.pt", weights_only=True))
+    else:
+        torch.compile(other, backend="eager")
+    chosen.apply_(model, 0)
+    chosen.apply_(other, 0)
+    assert same(model, other)
+    kinds = [
+        [(len(g["params"]), g["lr_multiplier"]) for g in chosen.param_groups(m, 1e-3, 0.1)] for m in (model, other)
+    ]
+    assert kinds[0] == kinds[1]
+    torch.optim.AdamW(chosen.param_groups(other, 1e-3, 0.1))
+
+
+def test_param_groups_hold_every_parameter_once_with_its_multipliers() -> None:
+    model = RWKV(RWKVConfig(6, 32, 2, 16))
+    groups = plan(model, "megatron_mup", base_width=16).param_groups(model, 1e-3, 0.1, eps=1e-6)
+    found = {id(p): group for group in groups for p in group["params"]}
+    assert len(found) == sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
+    hidden, free, head = (
+        found[id(p)] for p in (model.blocks[0].att.key.weight, model.blocks[0].att.time_decay, model.head.weight)
+    )
+    assert (hidden["lr"], hidden["weight_decay"], hidden["eps"]) == (5e-4, 0.1, 5e-7)
+    assert (free["lr"], free["weight_decay"]) == (1e-3, 0.0)
+    assert (head["lr"], head["weight_decay"]) == (1e-3, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("roles", "message"),
+    [
+        ({"wte.weight": "embedding"}, r"every parameter needs exactly one role: h.0.attn \(no pattern\)"),
+        ({"*": "embedding", "h.*": "value"}, r"h.0.attn \('\*' and 'h.\*'\)"),
+        ({"wte.weight": "embedding", "h.*": {"parts": ["key"] * 5, "transposed": True}}, "36 outputs, which are not 5"),
+        ({"*": "value"}, "no parameter has the role 'embedding'"),
+    ],
+)
+def test_a_parameter_without_exactly_one_role_is_refused(roles: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        plan(Fused(), "megatron_default", RoleTable.from_dict(roles))
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("valu", "role must be one of embedding"),
+        ({"parts": ["key"], "transpose": True}, "unknown key 'transpose'; valid: role, parts, transposed"),
+        ({}, "a rule needs a role or parts"),
+        (3, "roles: 'x'"),
+    ],
+)
+def test_bad_role_tables_name_the_pattern(value: Any, message: str) -> None:
+    with pytest.raises(ValueError, match="roles: 'x'") as error:
+        RoleTable.from_dict({"x": value})
+    assert message in str(error.value)
+
+
+def test_unknown_names_are_answered_with_the_nearest() -> None:
+    model = SSM(SSMConfig(8, 1))
+    with pytest.raises(ValueError, match="nearest: megatron_default"):
+        plan(model, "megatron_defualt")
+    with pytest.raises(ValueError, match="has no option 'sd'; valid: std"):
+        plan(model, "megatron_default", sd=1)
+    with pytest.raises(ValueError, match="roles must be given for a Fused"):
+        plan(Fused(), "megatron_default")
+    with pytest.raises(ValueError, match=r"blocks.1.* is in the plan, but not in the model"):
+        plan(SSM(SSMConfig(8, 2)), "megatron_default").apply_(model, 0)
+
+
+def test_diff_says_what_changes() -> None:
+    model = SSM(SSMConfig(8, 1))
+    a, b = plan(model, "megatron_default"), plan(model, "megatron_mup", base_width=2)
+    lines = a.diff(b)
+    assert any(line.startswith("blocks.0.ssm.B.weight: N(0.02) -> N(0.01), learning rate x0.25") for line in lines)
+    assert "forward logits: None -> 0.25" in lines
+    assert not [line for line in lines if line.startswith("embedding")]
+
+
+def test_rows_join_equal_layers() -> None:
+    rows = plan(SSM(SSMConfig(8, 3)), "megatron_default").rows()
+    assert ["blocks.*.ssm.B.weight", "0-2", "value", "8x8", "N(0.02)", "1", "1"] in rows
+    assert len(rows) == 16

@@ -8,7 +8,7 @@ from plkernel.arm import Arm
 from plkernel.kernels import scan, wkv
 from plkernel.model_spec import ModelSpec
 from plkernel.models.init.plan import Plan, Rules, Sizes
-from plkernel.models.init.planning import check_options, find, plan
+from plkernel.models.init.planning import find, plan, rules_at
 from plkernel.models.init.rwkv_power_law import power_law_
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.ssm import BYTES, SSM, SSMConfig
@@ -28,10 +28,9 @@ def options_of(arm: Arm, model: ModelSpec, train: TrainSpec | None) -> dict[str,
 
 def rules_of(model: ModelSpec, arm: Arm, train: TrainSpec | None) -> Rules:
     """What the scheme says at these sizes, before there is a model. Raises ValueError for an unknown name or option."""
-    scheme, options = find(arm.scheme_name(model)), options_of(arm, model, train)
-    check_options(scheme, options)
     heads = (1, model.dim) if model.kind == "ssm" else (model.dim // model.head_size, model.head_size)
-    return scheme.rules(Sizes(model.dim, model.layers, BYTES, *heads), **options)
+    sizes = Sizes(model.dim, model.layers, BYTES, *heads)
+    return rules_at(find(arm.scheme_name(model)), sizes, options_of(arm, model, train))
 
 
 def build(model: ModelSpec, arm: Arm = NO_OPTIONS, train: TrainSpec | None = None) -> Model:

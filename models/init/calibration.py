@@ -68,7 +68,7 @@ def calibrate_(
             raise ValueError(f"{name} must be positive, got {value}")
     blocks, owner = blocks_of(model), owner_of(model)
     structure = owner.structure(model)
-    if structure.get("placement", "pre") == "post" or structure.get("unit_scaled"):
+    if structure.placement == "post" or structure.unit_scaled:
         raise ValueError("calibration needs blocks x + f(x), and this model scales the sum: use placement 'pre'")
     outputs = output_weights(model, roles or owner.roles)
     with evaluating(model):

@@ -1,7 +1,7 @@
 """What our two models say of themselves to a plan: roles, sizes, and the parameters that schemes leave alone."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from plkernel.models.init.distributions import KEEP, Distribution, constant, uniform
 from plkernel.models.init.roles import RoleTable
 from plkernel.models.init.rwkv_vectors import VERSIONS, channel_vector, check_version, head_norm
+from plkernel.models.structure import Structure
 
 STRUCTURE_ROLES = {
     "blocks.*.join?.post_norm.weight": "norm",
@@ -65,13 +66,13 @@ RWKV_ROLES = RoleTable.from_dict(
 @dataclass(frozen=True)
 class Owner:
     """What a model class says: its role table; heads and head size; the distribution of a parameter of role `own`, by
-    name and version of the vectors; the values of a vector; the structural options it has."""
+    name and version of the vectors; the values of a vector; the structure it was built with."""
 
     roles: RoleTable | None
     heads: Callable[[Any], tuple[int, int] | None]
     own: Callable[[Any, str, str], Distribution]
     vector: Callable[[Any, str, str], Tensor]
-    structure: Callable[[Any], Mapping[str, Any]]
+    structure: Callable[[Any], Structure]
 
 
 def ssm_own(model: Any, name: str, version: str) -> Distribution:
@@ -102,15 +103,15 @@ def rwkv_vector(model: Any, name: str, version: str) -> Tensor:
     return channel_vector(name, model.config, VERSIONS[version])
 
 
-def ssm_structure(model: Any) -> Mapping[str, Any]:
+def ssm_structure(model: Any) -> Structure:
     """What a scheme may ask of an SSM."""
-    return cast(Mapping[str, Any], model.config.structure.options())
+    return cast(Structure, model.config.structure)
 
 
-def rwkv_structure(model: Any) -> Mapping[str, Any]:
+def rwkv_structure(model: Any) -> Structure:
     """What a scheme may ask of an RWKV, whose embedding is always normed (ln0)."""
-    options = model.config.structure.options()
-    return {**options, "embedding_norm": options["norm"] != "none"}
+    structure = cast(Structure, model.config.structure)
+    return replace(structure, embedding_norm=structure.norm != "none")
 
 
 OWNERS = {
@@ -123,9 +124,10 @@ OWNERS = {
         rwkv_structure,
     ),
 }
-FOREIGN = Owner(None, lambda model: None, lambda *_: KEEP, no_vector, lambda model: {})
+FOREIGN = Owner(None, lambda model: None, lambda *_: KEEP, no_vector, lambda model: Structure())
 
 
 def owner_of(model: nn.Module) -> Owner:
     """What is known of the class of `model`; nothing of a foreign one."""
-    return OWNERS.get(type(model).__name__, FOREIGN)
+    kind = type(model)
+    return OWNERS.get(kind.__name__, FOREIGN) if kind.__module__.startswith("plkernel.") else FOREIGN

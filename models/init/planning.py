@@ -12,6 +12,7 @@ from torch import nn
 from plkernel.models.init.owners import owner_of
 from plkernel.models.init.plan import Entry, Parameter, Plan, Rules, Sizes
 from plkernel.models.init.roles import RoleTable, Rule, layer_of
+from plkernel.models.structure import Structure, structure_for
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -57,27 +58,53 @@ def plan(
     roles: RoleTable | None = None,
     *,
     heads: tuple[int, int] | None = None,
+    structure: Structure | None = None,
     **options: float,
 ) -> Plan:
     """What `scheme` does to every parameter of `model`; no tensor is read or written, so a meta model will do.
 
-    roles: the role table, which our own models bring along. heads: how many, and their size, where a scheme asks.
-    options: the scheme's free constants.
+    roles: the role table; heads: how many, and their size, where a scheme asks; structure: norms, residual form and
+    multipliers of the forward pass. Our own models bring all three along; of another's it is the caller's word that
+    the model computes so. options: the scheme's free constants.
 
     Raises ValueError for an unknown scheme or option (with the nearest valid names), for a parameter with no role or
     two, and for a need of the scheme that the model does not meet.
     """
     chosen, owner = find(scheme), owner_of(model)
-    check_options(chosen, options)
+    parameters, sizes = laid_out(model, roles, heads)
+    rules = rules_at(chosen, sizes, options)
+    check_structure(chosen, rules, structure or owner.structure(model))
+    entries = tuple(entry_of(parameter, rules, model, owner) for parameter in parameters)
+    return Plan(scheme, {**chosen.options, **options}, sizes, entries, dict(rules.forward), dict(rules.needs))
+
+
+def asked(
+    model: nn.Module,
+    scheme: str,
+    roles: RoleTable | None = None,
+    *,
+    heads: tuple[int, int] | None = None,
+    **options: float,
+) -> Structure:
+    """The structure that `scheme` asks for at the sizes of `model`: what `plan` compares with that of the model."""
+    rules = rules_at(find(scheme), laid_out(model, roles, heads)[1], options)
+    return structure_for(rules.needs, rules.forward)
+
+
+def laid_out(model: nn.Module, roles: RoleTable | None, heads: tuple[int, int] | None) -> tuple[list[Parameter], Sizes]:
+    """The parameters with their roles, and the sizes they say."""
+    owner = owner_of(model)
     table = roles or owner.roles
     if table is None:
         raise ValueError(f"roles must be given for a {type(model).__name__}: a table of patterns, as in a TOML file")
     parameters = described(model, table)
-    sizes = sizes_of(parameters, heads or owner.heads(model))
-    rules = chosen.rules(sizes, **options)
-    check_needs(chosen, rules.needs, owner.structure(model))
-    entries = tuple(entry_of(parameter, rules, model, owner) for parameter in parameters)
-    return Plan(scheme, {**chosen.options, **options}, sizes, entries, dict(rules.forward), dict(rules.needs))
+    return parameters, sizes_of(parameters, heads or owner.heads(model))
+
+
+def rules_at(scheme: Scheme, sizes: Sizes, options: Mapping[str, float]) -> Rules:
+    """What a scheme says at these sizes; ValueError for an option that it does not have."""
+    check_options(scheme, options)
+    return scheme.rules(sizes, **options)
 
 
 def initialise_(model: M, scheme: str, seed: int, roles: RoleTable | None = None, **options: Any) -> M:
@@ -105,12 +132,20 @@ def check_options(scheme: Scheme, options: Mapping[str, float]) -> None:
             raise ValueError(f"{name} of scheme {scheme.name!r} must be a finite number of at least 0, got {value!r}")
 
 
-def check_needs(scheme: Scheme, needs: Mapping[str, Any], has: Mapping[str, Any]) -> None:
-    """ValueError that says what the model lacks."""
-    missing = [f"{name} = {value!r}" for name, value in needs.items() if has.get(name) != value]
+def check_structure(scheme: Scheme, rules: Rules, has: Structure) -> None:
+    """ValueError that says what the model lacks, or multiplies by another number than the scheme says."""
+    options = has.options()
+    missing = [f"{name} = {value!r}" for name, value in rules.needs.items() if options.get(name) != value]
+    names = sorted({*rules.forward, *has.multipliers})
+    missing += [
+        f"multiplier {name} = {rules.forward.get(name, 1.0):.6g}"
+        for name in names
+        if not math.isclose(rules.forward.get(name, 1.0), has.multipliers.get(name, 1.0), rel_tol=1e-9)
+    ]
     if missing:
         raise ValueError(
-            f"scheme {scheme.name!r} needs a model with {', '.join(missing)}, which this one does not have"
+            f"scheme {scheme.name!r} needs a model with {', '.join(missing)}: build it so (structure_for), "
+            "or say with structure that it is so"
         )
 
 

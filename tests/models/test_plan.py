@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from plkernel.models.init import RoleTable, plan
+from plkernel.models.init import RoleTable, asked, plan
 from plkernel.models.init.plan import Plan
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.ssm import SSM, SSMConfig
@@ -18,6 +18,12 @@ MODELS = {
     "rwkv5": lambda: RWKV(RWKVConfig(5, 32, 2, 16)),
     "rwkv6": lambda: RWKV(RWKVConfig(6, 32, 2, 16)),
 }
+
+
+def mup(model: nn.Module, base_width: int) -> Plan:
+    """A plan with multipliers of every kind, for a model that is said to multiply its logits as asked."""
+    scheme = "megatron_mup"
+    return plan(model, scheme, structure=asked(model, scheme, base_width=base_width), base_width=base_width)
 
 
 class Fused(nn.Module):
@@ -44,16 +50,16 @@ ROLES = RoleTable.from_dict(
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_plan_of_the_meta_device_is_the_plan(kind: str) -> None:
     with torch.device("meta"):
-        early = plan(MODELS[kind](), "megatron_mup", base_width=16)
+        early = mup(MODELS[kind](), 16)
     real = MODELS[kind]()
-    assert early == plan(real, "megatron_mup", base_width=16)
+    assert early == mup(real, 16)
     early.apply_(real, 0)
     assert all(parameter.isfinite().all() for name, parameter in real.named_parameters() if "log_rate" not in name)
 
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_plans_survive_json(kind: str) -> None:
-    chosen = plan(MODELS[kind](), "megatron_mup", base_width=16)
+    chosen = mup(MODELS[kind](), 16)
     again = Plan.from_dict(json.loads(json.dumps(chosen.to_dict())))
     assert again == chosen
     assert again.diff(chosen) == []
@@ -108,7 +114,7 @@ def test_fused_matrices_are_planned_by_their_parts() -> None:
 def test_nothing_hangs_on_tensors(through: str, tmp_path: Any) -> None:
     """A plan still acts on a copied, saved and loaded, or compiled model, with the same optimiser groups."""
     model = SSM(SSMConfig(16, 1))
-    chosen = plan(model, "megatron_mup", base_width=4)
+    chosen = mup(model, 4)
     other: nn.Module = SSM(SSMConfig(16, 1))
     if through == "deepcopy":
         other = copy.deepcopy(model)
@@ -129,7 +135,7 @@ def test_nothing_hangs_on_tensors(through: str, tmp_path: Any) -> None:
 
 def test_param_groups_hold_every_parameter_once_with_its_multipliers() -> None:
     model = RWKV(RWKVConfig(6, 32, 2, 16))
-    groups = plan(model, "megatron_mup", base_width=16).param_groups(model, 1e-3, 0.1, eps=1e-6)
+    groups = mup(model, 16).param_groups(model, 1e-3, 0.1, eps=1e-6)
     found = {id(p): group for group in groups for p in group["params"]}
     assert len(found) == sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
     hidden, free, head = (
@@ -181,9 +187,21 @@ def test_unknown_names_are_answered_with_the_nearest() -> None:
         plan(SSM(SSMConfig(8, 2)), "megatron_default").apply_(model, 0)
 
 
+def test_multipliers_of_the_forward_pass_are_not_forgotten() -> None:
+    """A model that does not multiply as the scheme asks, or multiplies unasked, is refused by name."""
+    options = {"base_width": 4}
+    with pytest.raises(ValueError, match=r"'megatron_mup' needs a model with multiplier logits = 0.25"):
+        plan(SSM(SSMConfig(16, 1)), "megatron_mup", **options)
+    structure = asked(SSM(SSMConfig(16, 1)), "megatron_mup", **options)
+    built = SSM(SSMConfig(16, 1, structure=structure))
+    assert plan(built, "megatron_mup", **options).forward == {"logits": 0.25}
+    with pytest.raises(ValueError, match="needs a model with multiplier logits = 1"):
+        plan(built, "megatron_default")
+
+
 def test_diff_says_what_changes() -> None:
     model = SSM(SSMConfig(8, 1))
-    a, b = plan(model, "megatron_default"), plan(model, "megatron_mup", base_width=2)
+    a, b = plan(model, "megatron_default"), mup(model, 2)
     lines = a.diff(b)
     assert any(line.startswith("blocks.0.ssm.B.weight: N(0.02) -> N(0.01), learning rate x0.25") for line in lines)
     assert "forward logits: None -> 0.25" in lines

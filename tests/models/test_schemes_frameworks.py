@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from plkernel.models.init import RoleTable, plan
+from plkernel.models.init import RoleTable, asked, plan
 from plkernel.models.init.distributions import Distribution
 from plkernel.models.init.plan import Entry, Plan, slice_of
 from plkernel.models.init.planning import SCHEMES
@@ -338,7 +338,8 @@ def planned(kind: str, scheme: str, options: dict[str, float]) -> tuple[nn.Modul
     """A model and the plan for it."""
     model = model_of(kind, norm_offset=scheme == GEMMA)
     extra: dict[str, Any] = {"roles": WIDE_ROLES, "heads": HEADS["wide"]} if kind == "wide" else {}
-    return model, plan(model, scheme, **extra, **options)
+    structure = asked(model, scheme, **extra, **options)
+    return model, plan(model, scheme, structure=structure, **extra, **options)
 
 
 def part_of(kind: str, entry: Entry) -> str:

@@ -8,13 +8,19 @@ import pytest
 from torch import nn
 
 from plkernel.models.init.plan import Entry, Plan
-from plkernel.models.init.planning import plan
+from plkernel.models.init.planning import asked, plan
+from plkernel.models.init.roles import RoleTable
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.ssm import SSM, SSMConfig
 from plkernel.models.structure import Structure
 
 D, L = 128, 3  # width, layers
 MUP = {"base_width": 64}  # m = 2
+
+
+def fitting(model: nn.Module, scheme: str, roles: RoleTable | None = None, **options: Any) -> Plan:
+    """The plan, as for a model that is built as the scheme asks: draws and multipliers are the same."""
+    return plan(model, scheme, roles, structure=asked(model, scheme, roles, **options), **options)
 
 
 def ours(**needs: Any) -> nn.Module:
@@ -47,7 +53,7 @@ DECAYED = {name: 1.0 for name in (*SSM_MATRICES, "embedding.weight", "head.weigh
 
 def test_rates_and_decay_of_mup() -> None:
     model, rwkv, m = ours(), RWKV(RWKVConfig(6, D, L, 32)), 2
-    eighth, third = plan(model, "mup_table8", **MUP), plan(model, "mup_table3", **MUP)
+    eighth, third = fitting(model, "mup_table8", **MUP), fitting(model, "mup_table3", **MUP)
     hidden = {name: 1 / m for name in SSM_MATRICES}
     expect(multipliers(eighth, "learning_rate"), hidden)
     expect(multipliers(third, "learning_rate"), hidden | {"head.weight": 1 / m})
@@ -55,14 +61,14 @@ def test_rates_and_decay_of_mup() -> None:
     expect(multipliers(third, "weight_decay"), DECAYED, 0)
     assert eighth.forward == {"logits": 1 / m}
     assert third.forward == {}
-    assert plan(model, "mup_table8", output_multiplier=3, **MUP).forward == {"logits": 3 / m}
-    own = multipliers(plan(rwkv, "mup_table8", **MUP), "learning_rate")
+    assert fitting(model, "mup_table8", output_multiplier=3, **MUP).forward == {"logits": 3 / m}
+    own = multipliers(fitting(rwkv, "mup_table8", **MUP), "learning_rate")
     assert all(own[name] == {1 / m} for name in LOW_RANK_IN)
     assert all(own[name] == {1.0} for name in ("att.time_decay", "att.time_maa_w2", "att.time_faaaa", "ln1.weight"))
 
 
 def test_mup_at_the_base_width_is_the_standard_parametrisation() -> None:
-    planned = plan(ours(), "mup_table8", base_width=D)
+    planned = fitting(ours(), "mup_table8", base_width=D)
     expect(multipliers(planned, "learning_rate"), {})
     assert planned.forward == {"logits": 1.0}
 
@@ -70,12 +76,12 @@ def test_mup_at_the_base_width_is_the_standard_parametrisation() -> None:
 def test_rates_of_spectral() -> None:
     """fan_out / fan_in: hidden 170 of the feed-forward layer, V / d of the head, d of the embedding."""
     rates = {"mlp.gate.weight": 170 / D, "mlp.up.weight": 170 / D, "mlp.down.weight": D / 170, "head.weight": 2}
-    expect(multipliers(plan(ours(), "spectral"), "learning_rate"), rates | {"embedding.weight": D})
-    expect(multipliers(plan(ours(), "spectral", scaled_embedding_rate=False), "learning_rate"), rates)
+    expect(multipliers(fitting(ours(), "spectral"), "learning_rate"), rates | {"embedding.weight": D})
+    expect(multipliers(fitting(ours(), "spectral", scaled_embedding_rate=False), "learning_rate"), rates)
 
 
 def test_rates_decay_and_branches_of_u_mup() -> None:
-    planned = plan(ours(unit_scaled=True), "u_mup")
+    planned = fitting(ours(unit_scaled=True), "u_mup")
     rates = {name: (D * L) ** -0.5 for name in SSM_MATRICES} | {"mlp.down.weight": (170 * L) ** -0.5}
     rates |= {"embedding.weight": D**-0.5, "head.weight": 1}
     expect(multipliers(planned, "learning_rate"), rates, L**-0.5)
@@ -87,7 +93,7 @@ def test_rates_decay_and_branches_of_u_mup() -> None:
 
 def test_branches_of_u_mup_contribute_as_asked() -> None:
     """Composing (x + tau f) / sqrt(1 + tau**2): shares of variance in the end, against the embedding's."""
-    forward = plan(ours(unit_scaled=True), "u_mup", residual_mult=0.5, residual_attn_ratio=2).forward
+    forward = fitting(ours(unit_scaled=True), "u_mup", residual_mult=0.5, residual_attn_ratio=2).forward
     shares = {"embedding": 1.0}
     for name, tau in forward.items():
         shares = {key: value / (1 + tau**2) for key, value in shares.items()} | {name: tau**2 / (1 + tau**2)}
@@ -100,14 +106,14 @@ def test_branches_of_u_mup_contribute_as_asked() -> None:
 
 def test_forward_multipliers_of_embeddings() -> None:
     by_width = {"embedding": pytest.approx(math.sqrt(D))}
-    assert plan(ours(placement="sandwich"), "trinity").forward == by_width
-    assert plan(ours(), "spike_scaled_embed").forward == by_width
-    assert plan(ours(), "spike_scaled_embed", fold=True).forward == {}
+    assert fitting(ours(placement="sandwich"), "trinity").forward == by_width
+    assert fitting(ours(), "spike_scaled_embed").forward == by_width
+    assert fitting(ours(), "spike_scaled_embed", fold=True).forward == {}
 
 
 def test_fixup_needs_two_matrices() -> None:
     with pytest.raises(ValueError, match="matrices must be at least 2, got 1"):
-        plan(ours(), "fixup", matrices=1)
+        fitting(ours(), "fixup", matrices=1)
 
 
 @pytest.mark.parametrize(("mult", "ratio"), [(1.0, 1.0), (0.5, 2.0)])
@@ -116,7 +122,7 @@ def test_u_mup_is_that_of_its_package(mult: float, ratio: float) -> None:
     peer = pytest.importorskip("unit_scaling", reason="the package of the paper, unit-scaling, is not installed")
     from unit_scaling.optim import lr_scale_func_adam, scaled_parameters
 
-    planned = plan(ours(unit_scaled=True), "u_mup", residual_mult=mult, residual_attn_ratio=ratio)
+    planned = fitting(ours(unit_scaled=True), "u_mup", residual_mult=mult, residual_attn_ratio=ratio)
     rule = peer.transformer_residual_scaling_rule(residual_mult=mult, residual_attn_ratio=ratio)
     assert list(planned.forward.values()) == pytest.approx([rule(i, 2 * L) for i in range(2 * L)])
     decoder = peer.TransformerDecoder(D, 256, layers=L, heads=4)

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from plkernel.models.init.planning import plan
+from plkernel.models.init.plan import Plan
+from plkernel.models.init.planning import asked, plan
 from plkernel.models.init.roles import RoleTable
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.ssm import SSM, SSMConfig
@@ -177,6 +178,11 @@ IDS = ["-".join((name, *options)) for name, options, _, _ in CASES]
 NEEDY = {name: needs for name, _, needs, _ in CASES if needs}
 
 
+def fitting(model: nn.Module, scheme: str, roles: RoleTable | None = None, **options: Any) -> Plan:
+    """The plan, as for a model that is built as the scheme asks: draws and multipliers are the same."""
+    return plan(model, scheme, roles, structure=asked(model, scheme, roles, **options), **options)
+
+
 def ours(kind: str = "SSM", **needs: Any) -> nn.Module:
     structure = Structure(**needs)
     return (
@@ -209,7 +215,7 @@ def check(found: Tensor, cell: Cell, where: str) -> None:
 def test_what_is_drawn(scheme: str, options: dict[str, Any], needs: dict[str, Any], expected: Row, kind: str) -> None:
     """Every matrix by itself, the biases of all layers together."""
     model = ours(kind, **needs)
-    plan(model, scheme, **options).apply_(model, seed=1)
+    fitting(model, scheme, **options).apply_(model, seed=1)
     drawn: dict[tuple[str, int, int, int], list[Tensor]] = {}
     for name, parameter in model.named_parameters():
         role = next((role for end, role in ROLES.items() if name.endswith(end)), None)
@@ -236,7 +242,7 @@ def test_a_model_without_the_structure_is_refused_by_name(scheme: str) -> None:
         plan(ours(), scheme)
     for name, value in NEEDY[scheme].items():
         assert f"{name} = {value!r}" in str(caught.value)
-    assert plan(ours(**NEEDY[scheme]), scheme).needs == NEEDY[scheme]
+    assert fitting(ours(**NEEDY[scheme]), scheme).needs == NEEDY[scheme]
 
 
 def test_positions_of_gpt2_and_a_head_with_few_tokens() -> None:
@@ -244,9 +250,9 @@ def test_positions_of_gpt2_and_a_head_with_few_tokens() -> None:
     roles = RoleTable.from_dict({"tokens.*": "embedding", "positions.*": "position", "head.*": "head"})
     parts = {"tokens": nn.Embedding(64, D), "positions": nn.Embedding(V, D), "head": nn.Linear(D, 64, bias=False)}
     model = nn.ModuleDict(parts)
-    plan(model, "gpt2", roles).apply_(model, seed=0)
+    fitting(model, "gpt2", roles).apply_(model, seed=0)
     check(parts["positions"].weight, normal(0.01), "positions")
-    plan(model, "spectral", roles).apply_(model, seed=0)
+    fitting(model, "spectral", roles).apply_(model, seed=0)
     check(parts["head"].weight, normal(math.sqrt(64 / D / D)), "head")
 
 
@@ -255,7 +261,7 @@ def test_norms_gates_and_scalar_biases(kind: str) -> None:
     """Trinity's L**-0.5 after branches, ScaleNorm's and FixNorm's sqrt(d), gates that start at 0 or 1."""
     for scheme, needs in NEEDY.items():
         model, counts = ours(kind, **needs), {"gate": 0, "shift": 0, "post_norm": 0, "fixnorm": 0}
-        plan(model, scheme).apply_(model, seed=0)
+        fitting(model, scheme).apply_(model, seed=0)
         for name, parameter in model.named_parameters():
             for part in counts:
                 counts[part] += part in name and ".gate.weight" not in name

@@ -15,8 +15,7 @@ from torch.nn import functional as F
 from plkernel.analysis.nodes import place
 from plkernel.checkpoint import Progress, load_checkpoint, save_checkpoint
 from plkernel.kernels.scan import scan
-from plkernel.models.init.owners import owner_of
-from plkernel.models.init.planning import SCHEMES, described, plan, sizes_of
+from plkernel.models.init.planning import SCHEMES, asked, plan
 from plkernel.models.init.rwkv_vectors import VERSIONS
 from plkernel.models.layers import ROOT_MEAN_SQUARE, Activation
 from plkernel.models.rwkv import RWKV, RWKVConfig
@@ -396,11 +395,8 @@ def test_the_default_is_the_plain_model_to_the_bit() -> None:
 @EACH
 def test_models_are_built_for_every_scheme(kind: str, scheme: str) -> None:
     """Needs and multipliers become a structure, whose model the plan accepts and fills whole."""
-    plain, heads = empty(kind, Structure()), owner_of(empty(kind, Structure())).heads
-    sizes = sizes_of(described(plain, owner_of(plain).roles), heads(plain))
-    rules = SCHEMES[scheme].rules(sizes)
-    model = empty(kind, structure_for(rules.needs, rules.forward))
-    if isinstance(model, RWKV) and model.config.version not in VERSIONS[rules.own].models:
+    model = empty(kind, asked(empty(kind, Structure()), scheme))
+    if isinstance(model, RWKV) and model.config.version not in VERSIONS.get(scheme, VERSIONS["rwkv_blinkdl"]).models:
         with pytest.raises(ValueError, match="is not for RWKV-"):
             plan(model, scheme)
         return
@@ -414,7 +410,7 @@ def test_models_are_built_for_every_scheme(kind: str, scheme: str) -> None:
 
 
 def test_post_norm_gains_are_told_from_the_others() -> None:
-    model = empty("rwkv6", structure_for({"placement": "sandwich"}, {}))
+    model = empty("rwkv6", asked(empty("rwkv6", Structure()), "trinity"))
     plan(model, "trinity").apply_(model, 0)
     for name, parameter in model.named_parameters():
         if "norm.weight" in name or ".ln1.weight" in name:

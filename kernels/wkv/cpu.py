@@ -1,273 +1,217 @@
-"""WKV on a CPU: compiled loops over the rows of the state, threads over batch rows and heads.
+"""WKV on a CPU: compiled matrix products over chunks of time, threads over batch rows and heads.
 
-All arithmetic is float64, whatever the storage: a decay near 1 rounded to float32 is off by 1e-4 after some thousand
-steps. Time is cut into chunks of CHUNK steps. Within one, the inputs lie in small float64 buffers, values in panels of
-LANES columns, and each row of a panel of the state goes through all steps of the chunk without leaving its registers.
+Inside a chunk everything has the type of the inputs as they are stored (half types in float32); `chunks.py` has the
+equations. The state and its gradient are carried from chunk to chunk in float64.
 
 The backward pass keeps nothing of the forward pass but its inputs: it runs the state once more, keeps it at the start
-of each chunk, and takes the chunks from the last to the first, each row forwards (the states it needs fit in the L1
-cache) and back. No decay is ever divided by. Each head of each batch row is one sequential sum, so the result does not
-depend on the number of threads.
+of each chunk, and takes the chunks from the last to the first. There states lie as (V,K), so that both of the products
+with them are products of rows. Each head of each batch row is one sequential sum, so the result does not depend on the
+number of threads.
 
-Letters: B batch, T time, H heads, K key size, V value size, P panels. For shapes see `plkernel.kernels.wkv.operator`.
+Letters: B batch, T time, H heads, K key size, V value size. For shapes see `plkernel.kernels.wkv.operator`.
 """
 
 import math
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from plkernel.kernels.compiled import jit, pool
-from plkernel.kernels.wkv.lanes import LANES, load, multiply, multiply_add, spread, store, total
+from plkernel.kernels.wkv.chunks import (
+    CHUNK,
+    add_lower,
+    add_upper,
+    advance_columns,
+    advance_rows,
+    between,
+    flip,
+    load_decays,
+    load_rows,
+    pairs,
+    pairs_backward,
+    pairs_forward,
+    product,
+    scale,
+    store_rows,
+)
+from plkernel.kernels.wkv.lanes import LANES, flush_subnormals, restore
 
-CHUNK = 32  # steps between two kept states
 SERIAL = 1 << 18  # entries of the state times steps below which handing work to a thread costs more than it saves
-TINY = 1e-290  # a carry that has died out is set to zero: arithmetic below 1e-308 is some fifty times slower
+
+
+class Room(NamedTuple):
+    """What one thread works in, K and V a multiple of LANES; all but the last two in the type of the inputs.
+
+    Spare columns are zero where inputs are loaded, and never loaded.
+    """
+
+    keys: Any  # (11,CHUNK,K)
+    values: Any  # (3,CHUNK,V)
+    keys_flipped: Any  # (K,CHUNK)
+    values_flipped: Any  # (2,V,CHUNK)
+    weights: Any  # (2,CHUNK,CHUNK)
+    state: Any  # (K,V) forward, (V,K) backward
+    sums: Any  # (LANES,V) forward, (LANES,K) backward
+    state_flipped: Any  # (K,V)
+    kept: Any  # (chunks,V,K)
+    pairs: Any  # (CHUNK + 2,CHUNK,LANES)
+    decays: Any  # (3,CHUNK,K)
+    carry: Any  # as the state
 
 
 @jit
-def _forward_panel(s, w, k, r, v, o, count):  # type: ignore[no-untyped-def]
-    """Each row of a panel of the state through a chunk: o_t += r_t s, then s = w_t s + k_t v_t."""
-    for i in range(s.shape[0]):
-        x = load(s, i * LANES)
-        for t in range(count):
-            at = t * LANES
-            store(o, at, multiply_add(spread(r[i, t]), x, load(o, at)))
-            x = multiply_add(spread(w[i, t]), x, multiply(spread(k[i, t]), load(v, at)))
-        store(s, i * LANES, x)
-
-
-@jit
-def _state_panel(s, w, k, v, end):  # type: ignore[no-untyped-def]
-    """The state alone through a whole chunk, from s to `end`."""
-    for i in range(s.shape[0]):
-        x = load(s, i * LANES)
-        for t in range(CHUNK):
-            x = multiply_add(spread(w[i, t]), x, multiply(spread(k[i, t]), load(v, t * LANES)))
-        store(end, i * LANES, x)
-
-
-@jit
-def _rerun_row(i, s, w, k, v, grad_o, kept, grad_r, count):  # type: ignore[no-untyped-def]
-    """Row i of a panel forwards again, keeping it as it is before each step: grad_r_t += s . grad_o_t."""
-    x = load(s, i * LANES)
-    for t in range(count):
-        at = t * LANES
-        store(kept, at, x)
-        grad_r[i, t] += total(multiply(x, load(grad_o, at)))
-        x = multiply_add(spread(w[i, t]), x, multiply(spread(k[i, t]), load(v, at)))
-
-
-@jit
-def _return_row(i, g, w, k, r, v, grad_o, kept, grad_k, grad_v, grad_w, count):  # type: ignore[no-untyped-def]
-    """The gradient g of row i back: those of k_t, v_t and ln w_t, then g = w_t g + r_t grad_o_t."""
-    x = load(g, i * LANES)
-    for t in range(count - 1, -1, -1):
-        at = t * LANES
-        grad_k[i, t] += total(multiply(x, load(v, at)))
-        grad_w[i, t] += w[i, t] * total(multiply(x, load(kept, at)))
-        store(grad_v, at, multiply_add(spread(k[i, t]), x, load(grad_v, at)))
-        x = multiply_add(spread(w[i, t]), x, multiply(spread(r[i, t]), load(grad_o, at)))
-    store(g, i * LANES, x)
-
-
-@jit
-def _backward_panel(s, g, w, k, r, v, grad_o, kept, grad_r, grad_k, grad_v, grad_w, count):  # type: ignore[no-untyped-def]
-    """Each row of a panel forwards through a chunk from the state s, and its gradient g back."""
-    for i in range(s.shape[0]):
-        _rerun_row(i, s, w, k, v, grad_o, kept, grad_r, count)
-        _return_row(i, g, w, k, r, v, grad_o, kept, grad_k, grad_v, grad_w, count)
-
-
-@jit
-def _load_rows(x, b, h, start, count, rows):  # type: ignore[no-untyped-def]
-    """Steps of x (B,T,H,K) into rows (K,CHUNK)."""
-    for t in range(count):
-        line = x[b, start + t, h]
-        for i in range(line.size):
-            rows[i, t] = line[i]
-
-
-@jit
-def _load_decays(x, b, h, start, count, rows):  # type: ignore[no-untyped-def]
-    """w, from ln w in x (B,T,H,K), or in x (1,1,H,K) for a fixed decay, into rows (K,CHUNK)."""
-    if x.shape[1] == 1:
-        line = x[b % x.shape[0], 0, h]
-        for i in range(line.size):
-            rows[i] = math.exp(np.float64(line[i]))
-        return
-    for t in range(count):
-        line = x[b, start + t, h]
-        for i in range(line.size):
-            rows[i, t] = math.exp(np.float64(line[i]))
-
-
-@jit
-def _load_panels(x, b, h, start, count, panels):  # type: ignore[no-untyped-def]
-    """Steps of x (B,T,H,V) into panels (P,CHUNK,LANES), whose spare columns stay zero."""
-    for t in range(count):
-        line = x[b, start + t, h]
-        for j in range(line.size):
-            panels[j // LANES, t, j % LANES] = line[j]
-
-
-@jit
-def _store_rows(rows, b, h, start, count, x):  # type: ignore[no-untyped-def]
-    for t in range(count):
-        line = x[b, start + t, h]
-        for i in range(line.size):
-            line[i] = rows[i, t]
-
-
-@jit
-def _add_rows(rows, b, h, start, count, x):  # type: ignore[no-untyped-def]
-    """Into x (B,T,H,K), zero so far, or summed over time into x (B,1,H,K)."""
-    for t in range(count):
-        line = x[b, (start + t) % x.shape[1], h]
-        for i in range(line.size):
-            line[i] += rows[i, t]
-
-
-@jit
-def _store_panels(panels, b, h, start, count, x):  # type: ignore[no-untyped-def]
-    for t in range(count):
-        line = x[b, start + t, h]
-        for j in range(line.size):
-            line[j] = panels[j // LANES, t, j % LANES]
-
-
-@jit
-def _load_state(x, panels):  # type: ignore[no-untyped-def]
-    """x (K,V) into panels (P,K,LANES); the spare columns are cleared of what a NaN elsewhere may have left there."""
-    panels[:] = 0.0
+def _load_state(x, carry, rounded):  # type: ignore[no-untyped-def]
+    """Into float64 and the type of `rounded`; spare entries are cleared of what a NaN elsewhere may have left there."""
+    carry[:] = 0.0
     for i in range(x.shape[0]):
         for j in range(x.shape[1]):
-            panels[j // LANES, i, j % LANES] = x[i, j]
+            carry[i, j] = x[i, j]
+    rounded[:] = carry
 
 
 @jit
-def _store_state(panels, x):  # type: ignore[no-untyped-def]
+def _store_state(carry, x):  # type: ignore[no-untyped-def]
     for i in range(x.shape[0]):
         for j in range(x.shape[1]):
-            x[i, j] = panels[j // LANES, i, j % LANES]
+            x[i, j] = carry[i, j]
 
 
 @jit
-def _settle(panels):  # type: ignore[no-untyped-def]
-    """Dead entries to zero; once in a chunk is enough to keep them from lasting."""
-    flat = panels.ravel()
-    for i in range(flat.size):
-        flat[i] = 0.0 if abs(flat[i]) < TINY else flat[i]
+def _load_decays(w, b, h, start, count, room, fresh):  # type: ignore[no-untyped-def]
+    """Decays and their products; a fixed decay has the same in all chunks that are not `fresh`."""
+    if fresh or w.shape[1] > 1:
+        logs, wide, through = room.decays[0], room.decays[1], room.decays[2, 0]
+        load_decays(w, b, h, start, count, logs, wide, room.keys[2], room.keys[3], room.keys[4], through)
 
 
 @jit
-def _present_forward(r, k, u, v, o, count):  # type: ignore[no-untyped-def]
-    """What a step sees of itself: o_t = (r_t . u k_t) v_t, which also clears o."""
-    for t in range(count):
-        weight = 0.0
-        for i in range(u.size):
-            weight += r[i, t] * u[i] * k[i, t]
-        for p in range(v.shape[0]):
-            for j in range(LANES):
-                o[p, t, j] = weight * v[p, t, j]
+def _forward_chunk(r, k, v, w, u, b, h, start, count, out, room):  # type: ignore[no-untyped-def]
+    rr, kk, ww, before, after = room.keys[0], room.keys[1], room.keys[2], room.keys[3], room.keys[4]
+    q, kd, vv, oo, weights = room.keys[5], room.keys[6], room.values[0], room.values[1], room.weights[0]
+    load_rows(r, b, h, start, count, rr)
+    load_rows(k, b, h, start, count, kk)
+    load_rows(v, b, h, start, count, vv)
+    _load_decays(w, b, h, start, count, room, start == 0 or count < CHUNK)
+    scale(rr, before, q)
+    scale(kk, after, kd)
+    flip(q, room.keys_flipped)
+    product(room.keys_flipped, 0, room.state, oo)
+    pairs(rr, kk, ww, u[h], room.keys_flipped, weights)
+    add_lower(weights, vv, oo)
+    store_rows(oo, b, h, start, count, out)
+    advance_rows(room.carry, room.decays[2, 0], kd, vv, room.sums, room.state)
 
 
 @jit
-def _present_backward(r, k, u, v, grad_o, grad_r, grad_k, grad_v, grad_u, count):  # type: ignore[no-untyped-def]
-    """Gradients of the same; clears those of r, k and v, and adds to that of u."""
-    for t in range(count):
-        weight, through = 0.0, 0.0
-        for i in range(u.size):
-            weight += r[i, t] * u[i] * k[i, t]
-        for p in range(v.shape[0]):
-            for j in range(LANES):
-                through += grad_o[p, t, j] * v[p, t, j]
-                grad_v[p, t, j] = weight * grad_o[p, t, j]
-        for i in range(u.size):
-            grad_r[i, t] = through * u[i] * k[i, t]
-            grad_k[i, t] = through * u[i] * r[i, t]
-            grad_u[i] += through * r[i, t] * k[i, t]
-
-
-@jit
-def _forward(r, k, v, w, u, state, out, last, rows, panels, states, kept, slot, first, stop):  # type: ignore[no-untyped-def]
+def _forward(r, k, v, w, u, state, out, last, room, first, stop):  # type: ignore[no-untyped-def]
+    word = flush_subnormals()
     time, heads = r.shape[1:3]
-    rr, kk, ww = rows[slot, 0], rows[slot, 1], rows[slot, 2]
-    vv, oo = panels[slot, 0], panels[slot, 1]
-    carry = states[slot, 0]
     for unit in range(first, stop):
         b, h = unit // heads, unit % heads
-        _load_state(state[b, h], carry)
+        _load_state(state[b, h], room.carry, room.state)
         for start in range(0, time, CHUNK):
-            count = min(CHUNK, time - start)
-            _load_rows(r, b, h, start, count, rr)
-            _load_rows(k, b, h, start, count, kk)
-            _load_decays(w, b, h, start, count, ww)
-            _load_panels(v, b, h, start, count, vv)
-            _settle(carry)
-            _present_forward(rr, kk, u[h], vv, oo, count)
-            for p in range(carry.shape[0]):
-                _forward_panel(carry[p], ww, kk, rr, vv[p], oo[p], count)
-            _store_panels(oo, b, h, start, count, out)
-        _store_state(carry, last[b, h])
+            _forward_chunk(r, k, v, w, u, b, h, start, min(CHUNK, time - start), out, room)
+        _store_state(room.carry, last[b, h])
+    restore(word)
 
 
 @jit
-def _keep_states(k, v, w, b, h, kk, ww, vv, starts):  # type: ignore[no-untyped-def]
-    """The state at the start of every chunk, from that of the first."""
-    for c in range(starts.shape[0]):
-        _settle(starts[c])
-        if c + 1 < starts.shape[0]:
-            _load_rows(k, b, h, c * CHUNK, CHUNK, kk)
-            _load_decays(w, b, h, c * CHUNK, CHUNK, ww)
-            _load_panels(v, b, h, c * CHUNK, CHUNK, vv)
-            for p in range(starts.shape[1]):
-                _state_panel(starts[c, p], ww, kk, vv[p], starts[c + 1, p])
+def _keep_states(k, v, w, b, h, room):  # type: ignore[no-untyped-def]
+    """The state (V,K) at the start of every chunk, from that of the first."""
+    kk, after, kd, vv = room.keys[1], room.keys[4], room.keys[6], room.values[0]
+    for c in range(room.kept.shape[0] - 1):
+        load_rows(k, b, h, c * CHUNK, CHUNK, kk)
+        load_rows(v, b, h, c * CHUNK, CHUNK, vv)
+        _load_decays(w, b, h, c * CHUNK, CHUNK, room, c == 0)
+        scale(kk, after, kd)
+        advance_columns(room.carry, room.decays[2, 0], vv, kd, room.sums, room.kept[c + 1])
+
+
+@jit
+def _backward_chunk(r, k, v, w, u, b, h, start, count, fresh, grad_out, grad_u, state, room):  # type: ignore[no-untyped-def]
+    """Gradients of a chunk into the buffers, from that of the state after it; then that of the state before it."""
+    rr, kk, ww, before, after = room.keys[0], room.keys[1], room.keys[2], room.keys[3], room.keys[4]
+    q, kd, gr, gk, gq, gkd, gw = (
+        room.keys[5],
+        room.keys[6],
+        room.keys[7],
+        room.keys[8],
+        room.keys[9],
+        room.keys[10],
+        room.keys[11],
+    )
+    vv, oo, gv, vt, ot = room.values[0], room.values[1], room.values[2], room.values_flipped[0], room.values_flipped[1]
+    weights, grad_weights, grad_state = room.weights[0], room.weights[1], room.state
+    load_rows(r, b, h, start, count, rr)
+    load_rows(k, b, h, start, count, kk)
+    load_rows(v, b, h, start, count, vv)
+    load_rows(grad_out, b, h, start, count, oo)
+    _load_decays(w, b, h, start, count, room, fresh)
+    through = room.decays[2, 0]
+    scale(rr, before, q)
+    scale(kk, after, kd)
+    flip(kd, room.keys_flipped)
+    flip(grad_state, room.state_flipped)
+    product(room.keys_flipped, 0, room.state_flipped, gv)
+    pairs(rr, kk, ww, u, room.keys_flipped, weights)
+    add_upper(weights, oo, gv)
+    flip(vv, vt)
+    flip(oo, ot)
+    product(ot, 0, vt, grad_weights)
+    product(ot, 0, state, gq)
+    product(vt, 0, grad_state, gkd)
+    between(q, kd, gq, gkd, before, after, through, state, grad_state, gr, gk, gw)
+    for j in range(0, rr.shape[1], LANES):
+        pairs_forward(rr, kk, ww, u, grad_weights, gr, room.pairs, j)
+        pairs_backward(rr, kk, ww, u, grad_weights, gk, gw, grad_u, room.pairs, room.pairs[CHUNK + 1], j)
+    advance_columns(room.carry, through, oo, q, room.sums, grad_state)
+
+
+@jit
+def _store_decays(gw, b, h, start, count, grad_w):  # type: ignore[no-untyped-def]
+    """Into grad_w (B,T,H,K), or summed over time into (B,1,H,K)."""
+    if grad_w.shape[1] == 1:
+        line = grad_w[b, 0, h]
+        for t in range(count):
+            for i in range(line.size):
+                line[i] += gw[t, i]
+    else:
+        store_rows(gw, b, h, start, count, grad_w)
 
 
 @jit
 def _backward(  # type: ignore[no-untyped-def]
-    r, k, v, w, u, state, grad_out, grad_last, grad_r, grad_k, grad_v, grad_w, grad_u, grad_state,
-    rows, panels, states, kept, slot, first, stop,
-):  # fmt: skip
+    r, k, v, w, u, state, grad_out, grad_last, grad_r, grad_k, grad_v, grad_w, grad_u, grad_state, room, first, stop
+):
+    word = flush_subnormals()
     time, heads = r.shape[1:3]
-    rr, kk, ww, gr, gk, gw = rows[slot, 0], rows[slot, 1], rows[slot, 2], rows[slot, 3], rows[slot, 4], rows[slot, 5]
-    vv, oo, gv = panels[slot, 0], panels[slot, 1], panels[slot, 2]
-    starts, carry, before = states[slot, 1:], states[slot, 0], kept[slot]
+    chunks = room.kept.shape[0]
     for unit in range(first, stop):
         b, h = unit // heads, unit % heads
-        _load_state(state[b, h], starts[0])
-        _keep_states(k, v, w, b, h, kk, ww, vv, starts)
-        _load_state(grad_last[b, h], carry)
-        for c in range(starts.shape[0] - 1, -1, -1):
+        _load_state(state[b, h].T, room.carry, room.kept[0])
+        _keep_states(k, v, w, b, h, room)
+        _load_state(grad_last[b, h].T, room.carry, room.state)
+        for c in range(math.ceil(time / CHUNK) - 1, -1, -1):
             start = c * CHUNK
             count = min(CHUNK, time - start)
-            _load_rows(r, b, h, start, count, rr)
-            _load_rows(k, b, h, start, count, kk)
-            _load_decays(w, b, h, start, count, ww)
-            _load_panels(v, b, h, start, count, vv)
-            _load_panels(grad_out, b, h, start, count, oo)
-            _settle(carry)
-            gw[:] = 0.0
-            _present_backward(rr, kk, u[h], vv, oo, gr, gk, gv, grad_u[b, h], count)
-            for p in range(carry.shape[0]):
-                _backward_panel(starts[c, p], carry[p], ww, kk, rr, vv[p], oo[p], before, gr, gk, gv[p], gw, count)
-            _store_rows(gr, b, h, start, count, grad_r)
-            _store_rows(gk, b, h, start, count, grad_k)
-            _store_panels(gv, b, h, start, count, grad_v)
-            _add_rows(gw, b, h, start, count, grad_w)
-        _store_state(carry, grad_state[b, h])
+            fresh = c >= chunks - 2  # the last may be short
+            _backward_chunk(r, k, v, w, u[h], b, h, start, count, fresh, grad_out, grad_u[b, h], room.kept[c], room)
+            store_rows(room.keys[7], b, h, start, count, grad_r)
+            store_rows(room.keys[8], b, h, start, count, grad_k)
+            store_rows(room.values[2], b, h, start, count, grad_v)
+            _store_decays(room.keys[11], b, h, start, count, grad_w)
+        _store_state(room.carry.T, grad_state[b, h])
+    restore(word)
 
 
 def forward(r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """Every o_t (B,T,H,V) and the last state (B,H,K,V)."""
     wide = [_widen(x) for x in (r, k, v)]
     out, last = torch.empty_like(wide[2]), torch.empty_like(state)
-    _run(_forward, 1, *wide, _four_dimensional(log_decay), u.double(), state, out, last)
+    _run(_forward, None, *wide, _four_dimensional(log_decay), _padded(u, wide[0].dtype), state, out, last)
     return out.to(v.dtype), last
 
 
@@ -277,17 +221,25 @@ def backward(
     """Gradients of all six inputs, from those of both results."""
     batch, time, heads, size = r.shape
     wide = [_widen(x) for x in (r, k, v)]
-    inputs = (*wide, _four_dimensional(log_decay), u.double(), state, _widen(grad_out), grad_last)
+    bonus = _padded(u, wide[0].dtype)
+    inputs = (*wide, _four_dimensional(log_decay), bonus, state, _widen(grad_out), grad_last)
     grads = [torch.empty_like(x) for x in wide]
     fixed = log_decay.dim() == 2
     grad_w = torch.zeros((batch, 1 if fixed else time, heads, size), dtype=torch.float64 if fixed else wide[0].dtype)
-    grad_u = torch.zeros((batch, heads, size), dtype=torch.float64)
+    grad_u = torch.zeros((batch, *bonus.shape), dtype=torch.float64)
     grad_state = torch.empty_like(state)
-    _run(_backward, 1 + max(1, math.ceil(time / CHUNK)), *inputs, *grads, grad_w, grad_u, grad_state)
+    _run(_backward, max(1, math.ceil(time / CHUNK)), *inputs, *grads, grad_w, grad_u, grad_state)
     if fixed:
         grad_w = grad_w.sum((0, 1))
     grad_r, grad_k, grad_v = (grad.to(r.dtype) for grad in grads)
-    return grad_r, grad_k, grad_v, grad_w.to(log_decay.dtype), grad_u.sum(0).to(u.dtype), grad_state
+    return (
+        grad_r,
+        grad_k,
+        grad_v,
+        grad_w.to(log_decay.dtype),
+        grad_u.sum(0)[:, :size].to(u.dtype).contiguous(),
+        grad_state,
+    )
 
 
 def _four_dimensional(log_decay: Tensor) -> Tensor:
@@ -299,21 +251,46 @@ def _widen(x: Tensor) -> Tensor:
     return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
-def _run(kernel: Any, kept: int, *tensors: Tensor) -> None:
-    """Give each thread an equal run of the heads of all batch rows, and room for `kept` states.
+def _padded(u: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.nn.functional.pad(u.to(dtype), (0, _spare(u.shape[1])))
 
-    The room comes from torch, whose memory is aligned to cache lines.
-    """
+
+def _spare(size: int) -> int:
+    return -size % LANES
+
+
+def _run(kernel: Any, kept: int | None, *tensors: Tensor) -> None:
+    """Give each thread an equal run of the heads of all batch rows, and room: for a backward pass `kept` states."""
     batch, time, heads, size = tensors[0].shape
     values = tensors[2].shape[3]
-    units, count = batch * heads, math.ceil(values / LANES)
-    work = units * time * size * values
+    units, work = batch * heads, batch * heads * time * size * values
     threads = max(1, min(torch.get_num_threads() if work >= SERIAL else 1, units))
-    shapes = [(6, size, CHUNK), (3, count, CHUNK, LANES), (kept, count, size, LANES), (CHUNK, LANES)]
-    room = [torch.zeros((threads, *shape), dtype=torch.float64) for shape in shapes]
-    part = partial(kernel, *(tensor.detach().numpy() for tensor in (*tensors, *room)))
+    shape = (size + _spare(size), values + _spare(values))
+    rooms = [_room(*shape, kept, tensors[0].dtype) for _ in range(threads)]
+    part = partial(kernel, *(tensor.detach().numpy() for tensor in tensors))
     cuts = [units * i // threads for i in range(threads + 1)]
-    jobs = [pool(threads).submit(part, i, *cut) for i, cut in enumerate(pairwise(cuts)) if i]
-    part(0, cuts[0], cuts[1])
+    jobs = [pool(threads).submit(part, rooms[i], *cut) for i, cut in enumerate(pairwise(cuts)) if i]
+    part(rooms[0], cuts[0], cuts[1])
     for job in jobs:
         job.result()
+
+
+def _room(keys: int, values: int, kept: int | None, dtype: torch.dtype) -> Room:
+    """The memory comes from torch, which aligns it to cache lines."""
+    state = (keys, values) if kept is None else (values, keys)
+    shapes = Room(
+        keys=(12, CHUNK, keys),
+        values=(3, CHUNK, values),
+        keys_flipped=(keys, CHUNK),
+        values_flipped=(2, values, CHUNK),
+        weights=(2, CHUNK, CHUNK),
+        state=state,
+        sums=(LANES, state[1]),
+        state_flipped=(keys, values),
+        kept=(kept or 1, values, keys),
+        pairs=(CHUNK + 2, CHUNK, LANES),
+        decays=(3, CHUNK, keys),
+        carry=state,
+    )
+    types = [dtype] * (len(shapes) - 2) + [torch.float64] * 2
+    return Room(*(torch.zeros(x, dtype=kind).numpy() for x, kind in zip(shapes, types, strict=True)))

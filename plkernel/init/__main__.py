@@ -1,0 +1,22 @@
+"""python -m plkernel.init list | show | check: initialisation schemes by name, their plans, and what they do.
+
+list names every scheme with its source and its free constants; show prints what one does to every parameter of a model
+of any size; check trains small models for a few steps at several widths, and sends a signal through deep ones.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import tyro
+
+from plkernel.cli import report_errors
+from plkernel.init.check import check
+from plkernel.init.listing import listing
+from plkernel.init.show import show
+
+COMMANDS: dict[str, Callable[..., Any]] = {"list": listing, "show": show, "check": check}
+
+if __name__ == "__main__":
+    report_errors(
+        lambda: tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="python -m plkernel.init", description=__doc__)
+    )

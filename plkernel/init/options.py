@@ -1,0 +1,52 @@
+"""What the subcommands share: a scheme with its free constants, on one of our models, from the command line."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from plkernel.arm import Arm
+from plkernel.building import Model, build, initialise_, plan_of
+from plkernel.model_spec import ModelSpec
+from plkernel.models.init.plan import Plan
+from plkernel.models.init.planning import check_options, find
+
+ModelKind = Literal["ssm", "rwkv5", "rwkv6"]
+HEAD_SIZE = 32
+WORDS = {"true": True, "false": False}
+
+
+def arm_of(scheme: str, given: Sequence[str]) -> Arm:
+    """The scheme with NAME=VALUE each as an option; ValueError for one that is not, or no option of this scheme."""
+    options: dict[str, float] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise ValueError(f"option must be NAME=VALUE, as std=0.02, got {text!r}")
+        try:
+            options[name] = WORDS[value.lower()] if value.lower() in WORDS else float(value)
+        except ValueError as error:
+            raise ValueError(f"option {name} must be a number, true or false, got {value!r}") from error
+    check_options(find(scheme), options)
+    return Arm(scheme=scheme, scheme_options=options)
+
+
+def spec_of(kind: ModelKind, dim: int, layers: int, head_size: int = HEAD_SIZE) -> ModelSpec:
+    """One of our models; ValueError for sizes that do not fit."""
+    for name, value in (("width", dim), ("number of blocks", layers), ("head_size", head_size)):
+        if value < 2 - (name == "number of blocks"):
+            raise ValueError(f"{name} must be at least {2 - (name == 'number of blocks')}, got {value}")
+    if kind == "ssm":
+        return ModelSpec(kind=kind, dim=dim, layers=layers)
+    if dim % head_size:
+        raise ValueError(f"width {dim} must be a multiple of head_size {head_size} in an RWKV")
+    return ModelSpec(kind=kind, dim=dim, layers=layers, head_size=head_size)
+
+
+def filled(spec: ModelSpec, arm: Arm, seed: int) -> tuple[Model, Plan]:
+    """A model with its parameters set, and the plan they were set by."""
+    model = initialise_(build(spec, arm), spec, arm, seed)
+    return model, plan_of(model, spec, arm)
+
+
+def model_of(spec: ModelSpec, arm: Arm, seed: int) -> Model:
+    """The filled model alone."""
+    return filled(spec, arm, seed)[0]

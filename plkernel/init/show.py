@@ -1,0 +1,150 @@
+"""python -m plkernel.init show: what a scheme does to every parameter of a model."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import tyro
+
+from plkernel.arm import Arm
+from plkernel.building import build, plan_of
+from plkernel.init.options import HEAD_SIZE, ModelKind, arm_of, spec_of
+from plkernel.model_spec import ModelSpec
+from plkernel.models.init.plan import Plan, spans
+from plkernel.models.init.planning import find
+from plkernel.storage import save_json
+from plkernel.tables import text_table
+
+HEADER = ["parameter", "blocks", "role", "shape", "drawn from", "rate x", "decay x"]
+LEGEND = (
+    "N(s) normal of deviation s; T(s, c) cut at c deviations, not rescaled; J(s) cut at 2 and rescaled; U(b) uniform "
+    "within +-b;\nO(g) orthogonal of gain g; C(v) the number v. rate x, decay x: multiples of the base learning rate "
+    "and weight decay"
+)
+NEEDS: dict[tuple[str, Any], str] = {
+    ("norm", "layer"): "LayerNorm",
+    ("norm", "rms"): "RMSNorm",
+    ("norm", "scale"): "ScaleNorm: g x / |x|, one learned g",
+    ("norm", "none"): "no norms at all",
+    ("norm_offset", True): "norms with gain 1 + w",
+    ("placement", "post"): "post-norm: norm(a x + f(x))",
+    ("placement", "sandwich"): "a second norm at the end of every branch",
+    ("embedding_norm", True): "a norm after the embedding",
+    ("gate", True): "one learned number that multiplies every residual branch",
+    ("fixnorm", True): "FixNorm: rows of the embedding of length g, one learned g",
+    ("scalar_bias", True): "one learned number added before every linear layer",
+    ("tied", True): "head and embedding as one matrix",
+    ("unit_scaled", True): "u-muP's operations, which keep unit variance: weights are multiplied by their scale",
+}
+FORWARD = {
+    "embedding": "the embedding's output",
+    "logits": "the logits",
+    "residual": "every residual branch",
+}
+FEW = 8
+
+
+def show(
+    scheme: Annotated[str, tyro.conf.Positional],
+    model: ModelKind = "ssm",
+    dim: int = 256,
+    layers: int = 4,
+    head_size: int = HEAD_SIZE,
+    option: tuple[str, ...] = (),
+    against: str | None = None,
+    json: Path | None = None,
+) -> None:
+    """Print what a scheme does to every parameter of one of our models: nothing is allocated, so any size will do.
+
+    A model of another library is planned from Python, its roles read from a TOML of a few lines (runs/roles has those
+    of GPT-2 and Mamba in transformers):
+
+        from plkernel.models.init import RoleTable, plan
+
+        chosen = plan(model, "megatron_default", RoleTable.from_toml("runs/roles/gpt2.toml"))
+
+        chosen.apply_(model, seed=0)
+
+    Where a scheme asks more than weights of such a model, say with structure=Structure(...) that it has it.
+
+    Args:
+        scheme: Name of the scheme, see plkernel.init list.
+        model: ssm: the diagonal SSM. rwkv5, rwkv6: Eagle and Finch.
+        dim: Width.
+        layers: Number of blocks.
+        head_size: RWKV: channels of a head.
+        option: Free constants of the scheme, NAME=VALUE each: --option std=0.01 base_width=64.
+        against: Another scheme; prints what differs from it, at its own constants where it lacks one of these.
+        json: File for the plan.
+    """
+    spec, arm = spec_of(model, dim, layers, head_size), arm_of(scheme, option)
+    chosen = planned(spec, arm)
+    print(render(chosen, model), flush=True)
+    if against is not None:
+        shared = [text for text in option if text.partition("=")[0] in find(against).options]
+        print(f"\n{difference(chosen, planned(spec, arm_of(against, shared)))}", flush=True)
+    if json is not None:
+        save_json(json, {"model": model, **chosen.to_dict()})
+        print(f"\nwritten: {json}", flush=True)
+
+
+def planned(spec: ModelSpec, arm: Arm) -> Plan:
+    """The plan of a scheme for one of our models, of which nothing is allocated."""
+    with torch.device("meta"):
+        return plan_of(build(spec, arm), spec, arm)
+
+
+def render(chosen: Plan, model: str) -> str:
+    """The plan: a line on the model, the table, and what it asks of the model in words."""
+    count = sum(math.prod(entry.parameter.shape) for entry in chosen.entries)
+    constants = ", ".join(f"{name} = {value:g}" for name, value in chosen.options.items())
+    title = (
+        f"{chosen.scheme} on {model}, width {chosen.sizes.width}, {chosen.sizes.layers} blocks, {count:,} parameters"
+    )
+    asked = [*multipliers(chosen.forward), *requirements(chosen.needs)]
+    parts = [
+        title + (f"; {constants}" if constants else ""),
+        text_table(HEADER, chosen.rows()),
+        LEGEND,
+        "asks of the model:" + "".join(f"\n  {line}" for line in asked or ["nothing"]),
+    ]
+    return "\n\n".join(parts)
+
+
+def multipliers(forward: Mapping[str, float]) -> list[str]:
+    """The numbers that multiply activations, in words; many branches as one line."""
+    whole = [f"{FORWARD[name]} times {value:.6g}" for name, value in forward.items() if name in FORWARD]
+    branches = {name: value for name, value in forward.items() if name not in FORWARD}
+    if len(branches) <= FEW:
+        return whole + [f"branch {name} times {value:.6g}" for name, value in branches.items()]
+    (first, a), *_, (last, b) = branches.items()
+    return [*whole, f"each branch times a number of its own, from {a:.4g} ({first}) to {b:.4g} ({last})"]
+
+
+def requirements(needs: Mapping[str, Any]) -> list[str]:
+    """The structure in words."""
+    words = dict(NEEDS)
+    return [
+        f"a = {value:.6g} in norm(a x + f(x))" if name == "residual" else words.get((name, value), f"{name} = {value}")
+        for name, value in needs.items()
+    ]
+
+
+def difference(chosen: Plan, other: Plan) -> str:
+    """What differs, equal lines of several blocks as one."""
+    lines = joined(chosen.diff(other))
+    title = f"{chosen.scheme} -> {other.scheme}:"
+    return "\n  ".join([title, *lines]) if lines else f"{title} no difference"
+
+
+def joined(lines: Iterable[str]) -> list[str]:
+    """Lines that are equal up to the number of the block, as one that says which blocks."""
+    blocks: dict[str, list[int]] = {}
+    for line in lines:
+        found = re.match(r"(blocks)\.(\d+)\.", line)
+        text = line if found is None else re.sub(r"^blocks\.\d+\.", "blocks.*.", line)
+        blocks.setdefault(text, []).append(int(found[2]) if found else -1)
+    return [f"{text}  (blocks {where})" if (where := spans(numbers)) else text for text, numbers in blocks.items()]

@@ -18,6 +18,7 @@ from plkernel.storage import load_json
 QUANTILE_OPTIONS = ("tempering", "loss", "max_lag")
 AIM_OPTIONS = ("target", "kernel", "lag")
 NODE_VALUES = ("node_rates", "node_multipliers", "node_gain")
+OF_ANY_RWKV = ("scheme", "scheme_options", "learning_rate", "placement")
 DEFAULT_SCHEMES = {"ssm": "transformers_default", "rwkv5": "rwkv_blinkdl", "rwkv6": "rwkv_blinkdl"}
 # What an RWKV has at initialisation: random signs, information quadratic in them, the newest byte seen through u.
 RWKV_AIM: dict[str, Any] = {"target": "correlation", "kernel": "rms", "lag": "bonus"}
@@ -72,6 +73,8 @@ class Arm(Section):
     rwkv_blinkdl, that of today's official code."""
     scheme_options: dict[str, float] | None = None
     """Free constants of the scheme, as in { base_width = 64 }."""
+    learning_rate: PositiveNumber | None = None
+    """Peak learning rate of this arm, where it differs from train.learning_rate."""
     bonus: Bonus | None = None
     """RWKV: scheme leaves u as the scheme has it (the default); law: 2**exponent, which puts distance 1 on the law."""
     shape_on: ShapeOn | Literal["columns", "multiplier"] | None = None
@@ -137,7 +140,7 @@ class Arm(Section):
             return
         self._refuse(("match", "output_std"), "does nothing in an RWKV, whose GroupNorm takes out any scale")
         if not self.places_nodes:
-            names = [name for name in type(self).model_fields if name not in ("scheme", "scheme_options", "placement")]
+            names = [name for name in type(self).model_fields if name not in OF_ANY_RWKV]
             self._refuse(names, "needs a placement in an RWKV, which otherwise keeps the decays of its scheme")
             return
         if self.projection == "published":

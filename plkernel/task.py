@@ -10,6 +10,7 @@ from plkernel import corpora
 from plkernel.building import check_backend, parameter_count
 from plkernel.corpora import Corpus, Splits
 from plkernel.data import check_length
+from plkernel.protocol import TrainSpec
 from plkernel.run import RunFolder
 from plkernel.spec import LARGEST_SEED, Device, Spec
 from plkernel.studies import run_folder
@@ -27,6 +28,12 @@ class Task:
     folder: RunFolder
 
     @property
+    def train(self) -> TrainSpec:
+        """The protocol, with the learning rate of the arm where it has its own."""
+        rate = self.spec.arm(self.arm).learning_rate
+        return self.spec.train if rate is None else self.spec.train.model_copy(update={"learning_rate": rate})
+
+    @property
     def config(self) -> dict[str, Any]:
         """Everything that determines the run's numbers; the run folder refuses another."""
         spec, arm = self.spec, self.spec.arm(self.arm)
@@ -38,7 +45,7 @@ class Task:
             "corpus": corpus,
             "model": {**spec.model.model_dump(), "parameters": parameter_count(spec.model, arm)},
             "arm_options": arm.model_dump(),
-            "train": {**spec.train.model_dump(), "device": choose_device(spec.train.device).type},
+            "train": {**self.train.model_dump(), "device": choose_device(spec.train.device).type},
         }
 
 

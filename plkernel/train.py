@@ -64,7 +64,7 @@ class Training:
     """One run in progress: model, optimiser, fixed windows, writer, and where it stands."""
 
     def __init__(self, task: Task) -> None:
-        self.task, self.train = task, task.spec.train
+        self.task, self.train = task, task.train
         torch.set_num_threads(self.train.threads)
         self.device = choose_device(self.train.device)
         model, arm = task.spec.model, task.spec.arm(task.arm)

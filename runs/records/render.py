@@ -134,6 +134,30 @@ def recurrence() -> str:
     return f"{markdown(header, [line(name) for name in contenders])}\n\n{note} {source(record['environment'])}"
 
 
+def saturation() -> str:
+    """A naive and the official start of RWKV-6, beside the published ablation."""
+    record = load("saturation/table.json")
+    arms, published = record["arms"], record["published"]
+    columns = [(f"{arm}, step {arms[arm][time]['step']}", arms[arm][time]) for arm in arms for time in ("start", "end")]
+    columns += [(f"published {arm}", published[arm]) for arm in arms]
+    figures = {
+        "loss, nats": ("loss", ".2f"),
+        "smallest logit": ("logit_min", ".1f"),
+        "largest logit": ("logit_max", ".1f"),
+        "largest probability": ("peak_probability", ".3f"),
+        "entropy, nats": ("entropy", ".2f"),
+        "saturated positions": ("saturated_share", ".1%"),
+        "amplification per block": ("amplification", ".2f"),
+    }
+    lines = [
+        [name, *(format(found[key], form) if key in found else "-" for _, found in columns)]
+        for name, (key, form) in figures.items()
+    ]
+    guess = f"Guessing scores {record['uniform']:.3f} nats here and {published['uniform']['loss']} there."
+    table = markdown(["RWKV-6", *(name for name, _ in columns)], lines)
+    return f"{table}\n\n{guess} Published amplification: {published['amplification']}. {source(record['environment'])}"
+
+
 def measure() -> str:
     """Exponents of six texts, and what the studies say about trusting such numbers."""
     texts = load("measure/texts.json")
@@ -266,6 +290,8 @@ def counts() -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
+    "recurrence": recurrence,
+    "saturation": saturation,
     "fit": fit,
     "quick": quick,
     "bench": bench,

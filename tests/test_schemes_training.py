@@ -1,0 +1,86 @@
+"""Schemes in specs: arms of an SSM by scheme, options, learning rates of their own, and what does not fit."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from plkernel.building import build, initialise_
+from plkernel.models.ssm import SSM
+from plkernel.spec import Spec, load_spec
+from plkernel.storage import load_json, read_lines
+from plkernel.task import prepare
+from plkernel.train import Training, run_training
+
+
+@pytest.fixture
+def spec_with(tiny_spec: Callable[..., Path]) -> Callable[[str], Spec]:
+    """The tiny spec (an SSM of width 16) with these lines in its second arm."""
+
+    def make(arm: str) -> Spec:
+        path = tiny_spec()
+        path.write_text(path.read_text().replace('projection = "published"', arm))
+        return load_spec(path)
+
+    return make
+
+
+def test_an_arm_of_another_scheme_trains_and_says_so(spec_with: Callable[[str], Spec], tmp_path: Path) -> None:
+    """muP's rates reach the optimiser, its multiplier the model, the arm's own peak the schedule."""
+    spec = spec_with('scheme = "mup_table8"\nscheme_options = { base_width = 4 }\nlearning_rate = 0.01')
+    task = prepare(spec, "power-law", 0, tmp_path / "out")
+    training = Training(task)
+    assert training.model.config.structure.multipliers == {"logits": 0.25}
+    found = {id(p): group for group in training.optimizer.param_groups for p in group["params"]}
+    assert found[id(training.model.blocks[0].ssm.B.weight)]["lr"] == pytest.approx(0.0025)
+    assert found[id(training.model.embedding.weight)]["lr"] == pytest.approx(0.01)
+    run_training(task, progress_bar=False)
+    rows = read_lines(task.folder.path / "metrics.jsonl")
+    assert rows[-1]["val_bpb"] < rows[0]["val_bpb"]
+    config = load_json(task.folder.path / "config.json")
+    assert config["train"]["learning_rate"] == 0.01
+    assert config["arm_options"]["scheme_options"] == {"base_width": 4.0}
+
+
+def test_a_scheme_and_the_power_law_go_together(spec_with: Callable[[str], Spec]) -> None:
+    """The scheme's draws, then the nodes' multipliers on the columns of C_proj."""
+    plain, shaped = (
+        spec_with(f'scheme = "megatron_default"\n{shape}') for shape in ("", 'projection = "gain-corrected"')
+    )
+    weights = []
+    for spec in (plain, shaped):
+        arm = spec.arm("power-law")
+        model = initialise_(build(spec.model, arm), spec.model, arm, 0)
+        assert isinstance(model, SSM)
+        weights.append(model.blocks[1].ssm.C_proj.weight.detach())
+    multipliers = torch.tensor(shaped.arm("power-law").nodes(shaped.model).projection)
+    assert torch.allclose(weights[1], weights[0] * multipliers, rtol=1e-5)
+    assert weights[0].std().item() == pytest.approx(0.02 / (2 * plain.model.layers) ** 0.5, rel=0.2)
+
+
+def test_a_fixed_multiplier_shapes_where_the_projection_starts_at_zero(spec_with: Callable[[str], Spec]) -> None:
+    zero = 'scheme = "rwkv_blinkdl"\nprojection = "gain-corrected"'
+    with pytest.raises(ValueError, match=r"scheme 'rwkv_blinkdl' starts blocks\.0\.ssm\.C_proj\.weight at zero"):
+        spec_with(zero)
+    spec = spec_with(f'{zero}\nshape_on = "multiplier"')
+    arm = spec.arm("power-law")
+    model = initialise_(build(spec.model, arm), spec.model, arm, 0)
+    assert isinstance(model, SSM)
+    assert model.blocks[0].ssm.shape.tolist() == pytest.approx(list(arm.nodes(spec.model).projection), rel=1e-6)
+    assert model.blocks[0].ssm.C_proj.weight.abs().max() == 0
+
+
+@pytest.mark.parametrize(
+    ("arm", "message"),
+    [
+        ('scheme = "megatron_defualt"', "scheme 'megatron_defualt' does not exist; nearest: megatron_default"),
+        ('scheme = "megatron_default"\nscheme_options = { sd = 1 }', "has no option 'sd'; valid: std"),
+        ("learning_rate = 0", "learning_rate"),
+    ],
+)
+def test_what_does_not_exist_is_answered_with_what_does(
+    arm: str, message: str, spec_with: Callable[[str], Spec]
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        spec_with(arm)

@@ -134,6 +134,23 @@ def recurrence() -> str:
     return f"{markdown(header, [line(name) for name in contenders])}\n\n{note} {source(record['environment'])}"
 
 
+def transfer() -> str:
+    """The best learning rate by width, standard parametrisation against muP."""
+    record = load("mup/transfer.json")
+    widths = list(next(iter(record["best"].values())))
+    lines = []
+    for name, best in record["best"].items():
+        found = [best[width] for width in widths]
+        shift = found[-1]["log2_rate"] - found[0]["log2_rate"]
+        cells = (f"2^{entry['log2_rate']:.2f} ({entry['bits_per_byte']:.3f})" for entry in found)
+        lines.append([name, *cells, f"{2**shift:.2f}"])
+    header = ["best learning rate (bits per byte)", *(f"width {width}" for width in widths), "ratio"]
+    budget = f"{record['layers']} blocks, {record['steps']} steps of {record['batch']} x {record['context']} bytes, "
+    seeds = len({row["seed"] for row in record["rows"]})
+    note = f"The SSM on {record['corpus']}, {budget}{seeds} seeds; five rates a factor of 2 apart, parabola at the best."
+    return f"{markdown(header, lines)}\n\n{note} {source(record['environment'])}"
+
+
 def saturation() -> str:
     """A naive and the official start of RWKV-6, beside the published ablation."""
     record = load("saturation/table.json")
@@ -292,6 +309,7 @@ def counts() -> str:
 PARTS: dict[str, Callable[[], str]] = {
     "recurrence": recurrence,
     "saturation": saturation,
+    "transfer": transfer,
     "fit": fit,
     "quick": quick,
     "bench": bench,

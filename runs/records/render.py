@@ -147,7 +147,7 @@ def transfer() -> str:
     header = ["best learning rate (bits per byte)", *(f"width {width}" for width in widths), "ratio"]
     budget = f"{record['layers']} blocks, {record['steps']} steps of {record['batch']} x {record['context']} bytes, "
     seeds = len({row["seed"] for row in record["rows"]})
-    note = f"The SSM on {record['corpus']}, {budget}{seeds} seeds; five rates a factor of 2 apart, parabola at the best."
+    note = f"The SSM on {record['corpus']}, {budget}{seeds} seeds; five rates a factor of 2 apart, a parabola."
     return f"{markdown(header, lines)}\n\n{note} {source(record['environment'])}"
 
 

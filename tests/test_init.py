@@ -190,3 +190,12 @@ def test_help_leads_from_list_to_show_to_check() -> None:
     assert "RoleTable.from_toml" in text
     assert "plkernel.init list" in text
     assert "Tensor Programs V" in run("check", "--help")
+
+
+def test_repeated_options_all_count() -> None:
+    """From the command line, where the last of several flags of one name would otherwise be the only one."""
+    options = ["--option", "zero_readout=1", "--option", "base_width=64"]
+    command = [sys.executable, "-m", "plkernel.init", "show", "mup_table8", *options]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "base_width = 64," in printed
+    assert "zero_readout = 1" in printed

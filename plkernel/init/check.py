@@ -33,7 +33,7 @@ def check(
     steps: int = 4,
     seeds: int = 3,
     learning_rate: float = 2**-10,
-    option: tuple[str, ...] = (),
+    option: tyro.conf.UseAppendAction[tuple[str, ...]] = (),
     corpus: str = "stdlib",
     threads: int = os.cpu_count() or 1,
     out: Path = Path("runs/out/init"),
@@ -63,7 +63,7 @@ def check(
         steps: Steps of Adam, betas 0.9 and 0.999, no weight decay.
         seeds: Seeds of the weights; the batch is always the same.
         learning_rate: Base learning rate.
-        option: Free constants of the scheme, NAME=VALUE each: --option std=0.01 base_width=64.
+        option: Free constants of the scheme: --option std=0.01 --option base_width=64.
         corpus: Where the bytes come from, see plkernel.corpus.
         threads: Threads of torch.
         out: Folder for SCHEME-MODEL.json and the figure.

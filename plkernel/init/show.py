@@ -53,7 +53,7 @@ def show(
     dim: int = 256,
     layers: int = 4,
     head_size: int = HEAD_SIZE,
-    option: tuple[str, ...] = (),
+    option: tyro.conf.UseAppendAction[tuple[str, ...]] = (),
     against: str | None = None,
     json: Path | None = None,
 ) -> None:
@@ -76,7 +76,7 @@ def show(
         dim: Width.
         layers: Number of blocks.
         head_size: RWKV: channels of a head.
-        option: Free constants of the scheme, NAME=VALUE each: --option std=0.01 base_width=64.
+        option: Free constants of the scheme: --option std=0.01 --option base_width=64.
         against: Another scheme; prints what differs from it, at its own constants where it lacks one of these.
         json: File for the plan.
     """

@@ -1,17 +1,14 @@
 """The scan as a torch operator: checks, choice of backend, registration for autograd and torch.compile."""
 
-import importlib
-import importlib.util
-import os
 from typing import Any
 
 import torch
 from torch import Tensor
 
-BACKENDS = ("reference", "cpu", "gpu")
+from plkernel.kernels import backends
+
 HALF_TYPES = (torch.bfloat16, torch.float16)
 WIDE_TYPES = (torch.float32, torch.float64)
-_HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 @torch.library.custom_op("plkernel::scan", mutates_args=())
@@ -97,19 +94,8 @@ def _describe(tensor: Tensor) -> str:
 
 def choose_backend(backend: str | None, device: torch.device) -> str:
     """The backend to run on `device`; one that was not asked for by name is never the slow reference."""
-    usable = [name for name in BACKENDS if _works(name, device)]
-    chosen = backend or ("gpu" if device.type == "cuda" else device.type)
-    if chosen not in usable:
-        raise ValueError(f"scan: backend {chosen!r} does not work on {device.type}; here: {', '.join(usable)}")
-    return chosen
-
-
-def _works(backend: str, device: torch.device) -> bool:
-    if backend == "gpu":
-        interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-        return _HAS_TRITON and (device.type == "cuda" or (interpreted and device.type == "cpu"))
-    return backend == "reference" or device.type == "cpu"
+    return backends.choose("scan", backend, device)
 
 
 def _module(backend: str) -> Any:
-    return importlib.import_module(f"plkernel.kernels.scan.{backend}")
+    return backends.module("scan", backend)

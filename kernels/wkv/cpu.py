@@ -37,7 +37,8 @@ from plkernel.kernels.wkv.chunks import (
     scale,
     store_rows,
 )
-from plkernel.kernels.wkv.lanes import LANES, flush_subnormals, restore
+from plkernel.kernels.wkv.lanes import LANES
+from plkernel.kernels.wkv.subnormals import flush_subnormals, restore
 
 SERIAL = 1 << 18  # entries of the state times steps below which handing work to a thread costs more than it saves
 

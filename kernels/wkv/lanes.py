@@ -6,7 +6,6 @@ of the array it comes from, float32 or float64, and is rounded to that of the ar
 """
 
 import math
-import platform
 from typing import Any
 
 from llvmlite import binding, ir
@@ -18,7 +17,6 @@ _operation: Any = intrinsic  # a call of one, seen by a type checker, is that of
 _INDEX = ir.IntType(32)
 _TYPES = {types.float32: ir.FloatType(), types.float64: ir.DoubleType()}
 _FEATURES = binding.get_host_cpu_features()
-_X86 = platform.machine().lower() in ("x86_64", "amd64")
 _LN2, _LN2_REST = 0.6931471803691238, 1.9082149292705877e-10  # the first so short that n times it is exact
 # bytes of vectors that a tile may keep in registers: half of them all, the others are for what comes and goes
 _TILE_BYTES = 16 * 64 if _FEATURES.get("avx512f") else 8 * 32 if _FEATURES.get("avx2") else 8 * 16
@@ -323,47 +321,3 @@ def _tile(columns: int) -> Any:
 
 tile, tile_rows = _tile(1), _tile_rows(1)
 wide_tile, wide_tile_rows = _tile(2), _tile_rows(2)  # of two vectors side by side
-
-
-@_operation
-def flush_subnormals(typingctx: Any) -> Any:
-    """Have this thread take numbers below the normal range for zero; what `restore` needs to undo it.
-
-    On x86 arithmetic with them is a hundred times slower; elsewhere it is not, and this does nothing.
-    """
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        if not _X86:
-            return ir.Constant(ir.IntType(32), 0)
-        place = _control_word(builder, "stmxcsr")
-        before = builder.load(place)
-        builder.store(builder.or_(before, ir.Constant(before.type, 0x8040)), place)
-        _control_word(builder, "ldmxcsr", place)
-        return before
-
-    return types.uint32(), generate
-
-
-@_operation
-def restore(typingctx: Any, word: Any) -> Any:
-    """Undo `flush_subnormals`."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        if _X86:
-            place = builder.alloca(ir.IntType(32))
-            builder.store(arguments[0], place)
-            _control_word(builder, "ldmxcsr", place)
-        return context.get_dummy_value()
-
-    return types.void(types.uint32), generate
-
-
-def _control_word(builder: Any, instruction: str, place: Any = None) -> Any:
-    place = builder.alloca(ir.IntType(32)) if place is None else place
-    byte = ir.IntType(8).as_pointer()
-    name = f"llvm.x86.sse.{instruction}"
-    function = builder.module.globals.get(name) or ir.Function(
-        builder.module, ir.FunctionType(ir.VoidType(), [byte]), name
-    )
-    builder.call(function, [builder.bitcast(place, byte)])
-    return place

@@ -1,19 +1,15 @@
 """WKV as a torch operator: checks, choice of backend, registration for autograd and torch.compile."""
 
-import importlib
-import importlib.util
-import os
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from plkernel.kernels import backends
 from plkernel.kernels.wkv import reference
 
-BACKENDS = ("reference", "cpu", "gpu")
 HALF_TYPES = (torch.bfloat16, torch.float16)
 WIDE_TYPES = (torch.float32, torch.float64)
-_HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 @torch.library.custom_op("plkernel::wkv", mutates_args=())
@@ -152,19 +148,8 @@ def _dtype(tensor: Tensor) -> str:
 
 def choose_backend(backend: str | None, device: torch.device) -> str:
     """The backend to run on `device`; one that was not asked for by name is never the slow reference."""
-    usable = [name for name in BACKENDS if _works(name, device)]
-    chosen = backend or ("gpu" if device.type == "cuda" else device.type)
-    if chosen not in usable:
-        raise ValueError(f"wkv: backend {chosen!r} does not work on {device.type}; here: {', '.join(usable)}")
-    return chosen
-
-
-def _works(backend: str, device: torch.device) -> bool:
-    if backend == "gpu":
-        interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-        return _HAS_TRITON and (device.type == "cuda" or (interpreted and device.type == "cpu"))
-    return backend == "reference" or device.type == "cpu"
+    return backends.choose("wkv", backend, device)
 
 
 def _module(backend: str) -> Any:
-    return importlib.import_module(f"plkernel.kernels.wkv.{backend}")
+    return backends.module("wkv", backend)

@@ -1,4 +1,23 @@
-"""Which part a parameter plays: a table of glob patterns per model, in which every parameter has exactly one role."""
+"""Which part a parameter plays: a table of glob patterns per model, in which every parameter has exactly one role.
+
+embedding   one row per byte or token
+position    one row per position
+head        to logits; absent where it is the embedding
+query       what reads the memory: attention queries, RWKV's receptance
+key         attention or RWKV keys
+value       what is remembered: attention or RWKV values, the input map of an SSM
+mixer_gate  multiplies what the mixer gives
+mixer_out   from the mixer to the residual stream: attention output, an SSM's C, RWKV's output
+ffn_gate    the activated branch of a feed-forward layer (w1), RWKV's ffn.key
+ffn_up      its linear branch (w3)
+ffn_router  decides how much comes out: a router, RWKV's ffn.receptance
+ffn_out     back to the residual stream (w2)
+norm        gain of a norm
+norm_bias   bias of a norm
+bias        bias of a matrix
+gate        one number that multiplies a residual branch
+own         what a scheme leaves as the model has it: decays, time steps, token shifts, low-rank maps, convolutions
+"""
 
 import re
 import tomllib
@@ -17,25 +36,6 @@ Role = Literal[
 INPUT: tuple[Role, ...] = ("query", "key", "value", "mixer_gate", "ffn_gate", "ffn_up", "ffn_router")
 OUTPUT: tuple[Role, ...] = ("mixer_out", "ffn_out")
 MATRICES: tuple[Role, ...] = (*INPUT, *OUTPUT)
-WHAT = {
-    "embedding": "one row per byte or token",
-    "position": "one row per position",
-    "head": "to logits; absent where it is the embedding",
-    "query": "what reads the memory: attention queries, RWKV's receptance",
-    "key": "attention or RWKV keys",
-    "value": "what is remembered: attention or RWKV values, the input map of an SSM",
-    "mixer_gate": "multiplies what the mixer gives",
-    "mixer_out": "from the mixer to the residual stream: attention output, an SSM's C, RWKV's output",
-    "ffn_gate": "the activated branch of a feed-forward layer (w1), RWKV's ffn.key",
-    "ffn_up": "its linear branch (w3)",
-    "ffn_router": "decides how much comes out: a router, RWKV's ffn.receptance",
-    "ffn_out": "back to the residual stream (w2)",
-    "norm": "gain of a norm",
-    "norm_bias": "bias of a norm",
-    "bias": "bias of a matrix",
-    "gate": "one number that multiplies a residual branch",
-    "own": "what a scheme leaves as the model has it: decays, time steps, token shifts, low-rank maps, convolutions",
-}
 
 
 @dataclass(frozen=True)

@@ -31,9 +31,9 @@ def arm_of(scheme: str, given: Sequence[str]) -> Arm:
 
 def spec_of(kind: ModelKind, dim: int, layers: int, head_size: int = HEAD_SIZE) -> ModelSpec:
     """One of our models; ValueError for sizes that do not fit."""
-    for name, value in (("width", dim), ("number of blocks", layers), ("head_size", head_size)):
-        if value < 2 - (name == "number of blocks"):
-            raise ValueError(f"{name} must be at least {2 - (name == 'number of blocks')}, got {value}")
+    for name, value, least in (("width", dim, 2), ("number of blocks", layers, 1), ("head_size", head_size, 2)):
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}, got {value}")
     if kind == "ssm":
         return ModelSpec(kind=kind, dim=dim, layers=layers)
     if dim % head_size:

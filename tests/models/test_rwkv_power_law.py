@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from plkernel.analysis.moments import node_scores
+from plkernel.analysis.moments import kernel_exponent, node_scores
 from plkernel.analysis.nodes import Aim, Nodes, place
 from plkernel.kernels.wkv import wkv
 from plkernel.models import rwkv as rwkv_module
@@ -173,3 +173,11 @@ def test_what_cannot_act_is_refused(options: dict[str, Any], message: str) -> No
         power_law_(RWKV(RWKVConfig(6, 64, 1, 64)), nodes_for(DEFAULT, 64, False), DEFAULT, bonus="both")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="bonus 'law' needs an aim"):
         power_law_(RWKV(RWKVConfig(6, 64, 1, 64)), nodes_for(DEFAULT, 64, False), bonus="law")
+
+
+def test_rms_slopes_of_the_official_heads() -> None:
+    """The figures of the README: the first block of width 256, head by head, on distances 4..512."""
+    decays = model_with(None, DEFAULT, 6, False).blocks[0].att.time_decay.detach().double().exp().view(4, 64)
+    heads = [Nodes(tuple(head.flip(0).tolist()), (1.0,) * 64, "none") for head in decays]
+    found = [kernel_exponent(nodes, "rms", lag="bonus") for nodes in heads]
+    assert [float(f"{slope:.2g}") for slope in found] == [0.43, 1.6, 4.7, 12]

@@ -18,7 +18,8 @@ from plkernel.storage import load_json
 QUANTILE_OPTIONS = ("tempering", "loss", "max_lag")
 AIM_OPTIONS = ("target", "kernel", "lag")
 NODE_VALUES = ("node_rates", "node_multipliers", "node_gain")
-OF_ANY_RWKV = ("scheme", "scheme_options", "learning_rate", "placement")
+IN_THE_STUDY = ("against", "levels")  # they change no number of a run
+OF_ANY_ARM = ("scheme", "scheme_options", "learning_rate", "placement", "model", "corpus", *IN_THE_STUDY)
 DEFAULT_SCHEMES = {"ssm": "transformers_default", "rwkv5": "rwkv_blinkdl", "rwkv6": "rwkv_blinkdl"}
 # What an RWKV has at initialisation: random signs, information quadratic in them, the newest byte seen through u.
 RWKV_AIM: dict[str, Any] = {"target": "correlation", "kernel": "rms", "lag": "bonus"}
@@ -56,7 +57,7 @@ class Arm(Section):
     """state: lag t is seen as a**t (the default); distance: as a**(t-1), which is what a prediction sees; bonus: as
     a**(t-2), which it sees of the state of an RWKV (the default there)."""
     match: str | None = None
-    """Scale the projection to the output standard deviation of this arm; baseline is the study's baseline."""
+    """Scale the projection to the output standard deviation of this arm; baseline is the arm it is compared with."""
     output_std: PositiveNumber | None = None
     """Output standard deviation to scale to, for unit white input, over sqrt(N); set from match where that is given."""
     node_file: str | None = None
@@ -80,6 +81,15 @@ class Arm(Section):
     shape_on: ShapeOn | Literal["columns", "multiplier"] | None = None
     """Where the shape goes. SSM: columns of the projection (the default), or a fixed multiplier of every state, which
     also acts where a scheme starts the projection at zero. RWKV: receptance; output is refused: it starts at zero."""
+
+    model: dict[str, Any] | None = None
+    """Options of [model] that differ in this arm, as in { gain = "ema" }."""
+    corpus: dict[str, Any] | None = None
+    """Options of [corpus] that differ in this arm, as in { name = "bible:en" }."""
+    against: str | None = None
+    """The arm it is compared with; the study's baseline if left out."""
+    levels: dict[str, str] | None = None
+    """Its level of every factor; filled in from [factors]."""
 
     @property
     def pending(self) -> bool:
@@ -140,7 +150,7 @@ class Arm(Section):
             return
         self._refuse(("match", "output_std"), "does nothing in an RWKV, whose GroupNorm takes out any scale")
         if not self.places_nodes:
-            names = [name for name in type(self).model_fields if name not in OF_ANY_RWKV]
+            names = [name for name in type(self).model_fields if name not in OF_ANY_ARM]
             self._refuse(names, "needs a placement in an RWKV, which otherwise keeps the decays of its scheme")
             return
         if self.projection == "published":

@@ -1,11 +1,12 @@
 """python -m plkernel.experiment SPEC: conditions x seeds, several processes at a time, resumable, with a report."""
 
+import fnmatch
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,13 +15,15 @@ import torch
 import tyro
 from tqdm import tqdm
 
+from plkernel import cli
 from plkernel.environment import COMMAND, command_line
 from plkernel.objective import label
 from plkernel.run import RunFolder
-from plkernel.spec import Spec
+from plkernel.spec import CorpusSpec, Spec
 from plkernel.storage import read_lines, save_json
-from plkernel.studies import METRICS, SPEC, run_folder
-from plkernel.task import Task, check_machine, open_corpus
+from plkernel.studies import METRICS, SPEC, TUNING, run_folder
+from plkernel.task import Opened, check_machine, open_corpus, prepare
+from plkernel.tuning import name_at, search_of, tuned
 
 LOG = "log.txt"
 POLL_SECONDS = 0.2
@@ -89,20 +92,61 @@ class Pool:
         return environment if device is None else {**environment, "CUDA_VISIBLE_DEVICES": device}
 
 
-def run_experiment(spec: Spec, out: Path, workers: int | None = None) -> list[str]:
+Runs = list[tuple[str, int]]
+
+
+def run_experiment(spec: Spec, out: Path, workers: int | None = None, only: Sequence[str] = ()) -> list[str]:
     """Run every arm at every seed that has not finished yet; returns the names of the runs that failed.
 
-    A study may grow by seeds and arms; a run that another configuration made is refused. Raises ValueError on bad
-    input before anything is written, KeyboardInterrupt after Ctrl-C with every run saved.
+    only: patterns of arm names such as 'quantile*'; left out, all arms. Where the spec has tuning.rates, the search for
+    their learning rates comes first, in out/tuning. A study may grow by seeds and arms; a run that another
+    configuration made is refused. Raises ValueError on bad input before anything is written, KeyboardInterrupt after
+    Ctrl-C with every run saved.
     """
-    device = check_machine(spec)
-    corpus = open_corpus(spec)
-    runs = [(arm, seed) for seed in spec.seeds for arm in spec.arms]
+    arms = chosen_arms(spec, only)
+    if spec.tuning.rates:
+        spec = _tuned(spec, arms, out, workers)
+    return _run(spec, [(arm, seed) for seed in spec.seeds for arm in arms], out, workers)
+
+
+def chosen_arms(spec: Spec, only: Sequence[str]) -> list[str]:
+    """The arms whose names match one of the patterns; ValueError for a pattern that matches none."""
+    for pattern in only:
+        if not fnmatch.filter(spec.arms, pattern):
+            raise ValueError(f"only: no arm matches {pattern!r}; {cli.nearest(pattern, spec.arms)}")
+    return [arm for arm in spec.arms if not only or any(fnmatch.fnmatchcase(arm, pattern) for pattern in only)]
+
+
+def _tuned(spec: Spec, arms: Sequence[str], out: Path, workers: int | None) -> Spec:
+    """The spec with the learning rates of `arms` found; ValueError where every rate of an arm diverges."""
+    open_arms = [arm for arm in arms if spec.arm(arm).learning_rate is None]
+    if open_arms:
+        search = search_of(spec)
+        wanted = [name_at(arm, rate) for arm in open_arms for rate in spec.tuning.rates]
+        _run(search, [(name, seed) for seed in search.seeds for name in wanted], out / TUNING, workers, diverging=True)
+    found = tuned(spec, out)
+    for arm in open_arms:
+        if found.arm(arm).learning_rate is None:
+            raise ValueError(f"tuning.rates: no learning rate for arm {arm!r}, see {out / TUNING}; try lower rates")
+    return found
+
+
+def _run(spec: Spec, runs: Runs, out: Path, workers: int | None, diverging: bool = False) -> list[str]:
+    """Run those of `runs` that have not ended; returns those that fail. diverging: to diverge is an end as well."""
+    opened: dict[CorpusSpec, Opened] = {}
     for arm, seed in runs:
-        task = Task(spec, arm, seed, *corpus, RunFolder(run_folder(out, arm, seed)))
+        section = spec.corpus_of(arm)
+        opened.setdefault(section, open_corpus(section, spec.train.context))
+        task = prepare(spec, arm, seed, out, opened[section])
         task.folder.check(task.config)
+    device = check_machine(spec, runs[0][0])
     save_json(out / SPEC, spec.model_dump(mode="json"))
-    waiting = [run for run in runs if not finished(out, *run)]
+
+    def ended(arm: str, seed: int) -> bool:
+        folder = RunFolder(run_folder(out, arm, seed))
+        return folder.finished or (diverging and folder.diverged)
+
+    waiting = [run for run in runs if not ended(*run)]
     devices: list[str | None] = [None]
     if device.type == "cuda":
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -114,10 +158,11 @@ def run_experiment(spec: Spec, out: Path, workers: int | None = None) -> list[st
         flush=True,
     )
     try:
-        return list(_work(pool, waiting))
+        failed = list(_work(pool, waiting))
     except KeyboardInterrupt:
         pool.stop()
         raise KeyboardInterrupt("every run is saved; run the same command again to go on") from None
+    return [f"{arm} seed {seed}" for arm, seed in failed if not ended(arm, seed)]
 
 
 def finished(out: Path, arm: str, seed: int) -> bool:
@@ -131,11 +176,11 @@ def default_workers(spec: Spec, devices: int, kind: str) -> int:
     return devices if kind == "cuda" else max(1, cores // spec.train.threads)
 
 
-def _work(pool: Pool, waiting: list[tuple[str, int]]) -> Iterator[str]:
-    """Keep the pool full until nothing waits; yields the names of runs that did not finish."""
+def _work(pool: Pool, waiting: Runs) -> Iterator[tuple[str, int]]:
+    """Keep the pool full until nothing waits; yields the runs that did not finish."""
     waiting = list(waiting)
     total = len(waiting)
-    steps = pool.spec.train.steps
+    steps = pool.spec.train.total_steps
     with tqdm(total=total, unit="run", desc=pool.spec.name, disable=None, bar_format=BAR) as bar:
         while waiting or pool.active:
             while waiting and len(pool.active) < pool.size:
@@ -148,7 +193,7 @@ def _work(pool: Pool, waiting: list[tuple[str, int]]) -> Iterator[str]:
                 else:
                     log = run_folder(pool.out, worker.arm, worker.seed) / LOG
                     tqdm.write(f"{name} did not finish, see {log}", file=sys.stderr)
-                    yield name
+                    yield worker.arm, worker.seed
             shares = [_share(pool.out, worker, steps) for worker in pool.active]
             bar.n = round(total - len(waiting) - len(pool.active) + sum(shares), 2)
             bar.refresh()
@@ -175,6 +220,7 @@ def command(
     spec: Annotated[Spec, tyro.conf.arg(name="")],
     out: Path | None = None,
     workers: int | None = None,
+    only: tuple[str, ...] = (),
     report: bool = True,
 ) -> None:
     """Run every condition at every seed, skip what has finished, resume what has not, then write the report.
@@ -185,12 +231,13 @@ def command(
     Args:
         out: Folder of the study; runs/out/NAME if left out.
         workers: Runs at a time; on a CPU cores / train.threads if left out, on GPUs one each.
+        only: Run these arms only: names or patterns such as 'quantile*'.
         report: Write the report at the end.
     """
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
     folder = out or Path("runs/out") / spec.name
-    failed = run_experiment(spec, folder, workers)
+    failed = run_experiment(spec, folder, workers, only)
     if report and any(finished(folder, arm, seed) for arm in spec.arms for seed in spec.seeds):
         from plkernel.report import report as print_report
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plkernel.models import NOT_CAUSAL
-from plkernel.models.init.plan import Plan
+from plkernel.models.init.plan import Plan, grouped
 from plkernel.models.ssm import BYTES
 from plkernel.protocol import TrainSpec
 
@@ -22,37 +22,30 @@ DECAYS = (".time_decay", ".log_rate")  # of RWKV and of the SSM
 def build_optimizer(model: nn.Module, train: TrainSpec, plan: Plan | None = None) -> torch.optim.AdamW:
     """AdamW with the multipliers of the plan for learning rate, weight decay and eps of every parameter.
 
-    Without a plan all are 1, and weight decay acts on true matrices only (`.weight`, two or more dimensions above 1):
-    never on decays, gains, biases, norms, token shifts, low-rank maps. `train.decay_multiplier`, where given, is the
-    rate of the decays themselves (DECAYS). An eps of 1e-18 is safe in float32: a gradient of zero moves nothing, and
+    Without a plan all are 1, and weight decay acts on true matrices only (`is_matrix`): never on decays, gains, biases,
+    norms, token shifts, low-rank maps. `train.decay_multiplier`, where given, is the rate of the decays themselves
+    (DECAYS). An eps of 1e-18 is safe in float32: a gradient of zero moves nothing, and
     below 1e-18, where second moments underflow, the step is at most about the rate.
     """
-    planned = plan.multipliers() if plan else {}
-    groups: dict[tuple[float, float, float], list[nn.Parameter]] = {}
-    for name, parameter in model.named_parameters():
-        matrix = name.endswith(".weight") and parameter.squeeze().ndim >= 2
-        rate, weight_decay, eps = planned.get(name, (1.0, float(matrix), 1.0))
-        if train.decay_multiplier is not None and name.endswith(DECAYS):
-            rate = train.decay_multiplier
-        groups.setdefault((rate, weight_decay, eps), []).append(parameter)
-    settings = [
-        {
-            "params": parameters,
-            "weight_decay": train.weight_decay * weight_decay,
-            "eps": train.eps * eps,
-            "multiplier": rate,
-        }
-        for (rate, weight_decay, eps), parameters in groups.items()
-    ]
-    optimizer = torch.optim.AdamW(settings, lr=train.learning_rate, betas=(train.beta1, train.beta2), fused=True)
-    set_learning_rate(optimizer, train.learning_rate)
-    return optimizer
+    parameters = dict(model.named_parameters())
+    multipliers = {name: (1.0, float(is_matrix(name, values)), 1.0) for name, values in parameters.items()}
+    multipliers |= plan.multipliers() if plan else {}
+    if train.decay_multiplier is not None:
+        for name in filter(lambda name: name.endswith(DECAYS), parameters):
+            multipliers[name] = (train.decay_multiplier, *multipliers[name][1:])
+    groups = grouped(parameters, multipliers, train.learning_rate, train.weight_decay, train.eps)
+    return torch.optim.AdamW(groups, lr=train.learning_rate, betas=(train.beta1, train.beta2), fused=True)
+
+
+def is_matrix(name: str, parameter: Tensor) -> bool:
+    """Whether weight decay acts on it where no plan says so: `.weight`, two or more dimensions above 1."""
+    return name.endswith(".weight") and parameter.squeeze().ndim >= 2
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Give every group of `build_optimizer` this rate times its multiplier."""
     for group in optimizer.param_groups:
-        group["lr"] = rate * group["multiplier"]
+        group["lr"] = rate * group["lr_multiplier"]
 
 
 def learning_rate(train: TrainSpec, step: int, fraction: float) -> float:
@@ -83,9 +76,9 @@ def _warm_up(train: TrainSpec, step: int) -> float:
 
 def _progress(train: TrainSpec, fraction: float) -> float:
     """How far the schedule is, from 0 to 1."""
-    if train.warmup_from is not None and train.steps is not None:
-        after = train.steps - train.warmup
-        fraction = (fraction * train.steps - train.warmup) / after if after > 0 else 0.0
+    if train.warmup_from is not None and train.total_steps is not None:
+        after = train.total_steps - train.warmup
+        fraction = (fraction * train.total_steps - train.warmup) / after if after > 0 else 0.0
     return min(1.0, max(0.0, fraction))
 
 

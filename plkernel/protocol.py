@@ -41,6 +41,8 @@ class TrainSpec(Section):
     """Windows per step."""
     steps: Positive | None = None
     """Stop after this many steps (bit-reproducible on a CPU)."""
+    bytes: Positive | None = None
+    """Stop after this many bytes of training text instead (in whole steps)."""
     minutes: Annotated[float, Field(gt=0)] | None = None
     """Stop after this many minutes of training instead."""
     learning_rate: Annotated[float, Field(gt=0)] = 3e-4
@@ -83,6 +85,11 @@ class TrainSpec(Section):
     threads: Positive = 1
     """CPU threads of one run; part of a run's identity, since sums depend on it."""
 
+    @property
+    def total_steps(self) -> int | None:
+        """Steps of the whole run; None where the budget is time."""
+        return self.steps if self.bytes is None else self.bytes // (self.batch * self.context)
+
     @model_validator(mode="wrap")
     @classmethod
     def _with_recipe(cls, values: Any, handler: ModelWrapValidatorHandler["TrainSpec"]) -> "TrainSpec":
@@ -96,8 +103,12 @@ class TrainSpec(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> "TrainSpec":
-        if (self.steps is None) == (self.minutes is None):
-            raise ValueError("give exactly one of steps and minutes")
+        if [self.steps, self.bytes, self.minutes].count(None) != 2:
+            raise ValueError("give exactly one of steps, bytes and minutes")
+        if self.bytes is not None and self.bytes < self.batch * self.context:
+            raise ValueError(
+                f"bytes must be a step or more, batch * context {self.batch * self.context}, got {self.bytes}"
+            )
         if self.eps < SMALLEST_EPS:
             raise ValueError(
                 f"eps must be at least {SMALLEST_EPS}, the least that float32 holds to all its digits, got {self.eps}"

@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 
 from plkernel.spec import Arm, CorpusSpec, ModelSpec, Section, TrainSpec
 from plkernel.storage import load_json, save_json
-from plkernel.studies import CONFIG, ENVIRONMENT, FAILED, FINISHED, METRICS, RESULT, TIMING
+from plkernel.studies import CONFIG, DIVERGED, ENVIRONMENT, FAILED, FINISHED, METRICS, RESULT, TIMING
 
 CHECKPOINT = "checkpoint.safetensors"
 LOCK = ".lock"
@@ -44,7 +44,7 @@ class RunFolder:
         if not path.exists():
             return None
         result = load_json(path)
-        if not isinstance(result, dict) or result.get("status") not in (FINISHED, FAILED):
+        if not isinstance(result, dict) or result.get("status") not in (FINISHED, DIVERGED, FAILED):
             raise ValueError(f"{path} does not say how the run ended: remove it to go on from the last checkpoint")
         return result
 
@@ -53,6 +53,12 @@ class RunFolder:
         """Whether the run has ended well."""
         result = self.result
         return result is not None and result["status"] == FINISHED
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the run has ended in a loss that is no number."""
+        result = self.result
+        return result is not None and result["status"] == DIVERGED
 
     def check(self, config: Mapping[str, Any]) -> None:
         """Raise ValueError when the folder holds the run of another configuration."""

@@ -2,17 +2,18 @@
 
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from plkernel import building, cli
 from plkernel.analysis.moments import output_std
 from plkernel.arm import Arm, with_file_values
-from plkernel.model_spec import ModelSpec, PatchingSpec, Positive, Section
+from plkernel.design import deep_merge, expanded
+from plkernel.model_spec import ModelSpec, PatchingSpec, Positive, PositiveNumber, Section
 from plkernel.protocol import Device, TrainSpec
 from plkernel.storage import load_json
 
@@ -26,6 +27,7 @@ __all__ = [
     "Section",
     "Spec",
     "TrainSpec",
+    "TuningSpec",
     "load_spec",
     "parse_spec",
 ]
@@ -34,7 +36,7 @@ MOST_ERRORS = 8
 LARGEST_SEED = 2**63 - 1
 FOLDER_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 BASELINE = "baseline"  # as the value of an arm's `match`: the study's baseline, whatever its name
-RESERVED = ("report", "spec.json")  # they stand beside the arms in the folder of a study
+RESERVED = ("report", "tuning", "spec.json")  # they stand beside the arms in the folder of a study
 Fraction = Annotated[float, Field(gt=0, lt=0.5)]
 
 
@@ -55,6 +57,23 @@ class CorpusSpec(Section):
     """Share of the corpus that is held out for the test figure."""
 
 
+class TuningSpec(Section):
+    """The search for the learning rate of every arm that gives none: the same budget for each."""
+
+    rates: tuple[PositiveNumber, ...] = ()
+    """Peak learning rates to try; none is no search."""
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0, le=LARGEST_SEED)], ...], Field(min_length=1)] = (100,)
+    """Seeds of the search, none of those that are compared."""
+    steps: Positive | None = None
+    """Steps of a run of the search; those of [train] if left out."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "TuningSpec":
+        if len(self.rates) == 1 or len(set(self.rates)) != len(self.rates):
+            raise ValueError(f"tuning.rates must be two or more, all different, got {list(self.rates)}")
+        return self
+
+
 class Spec(Section):
     """A study: conditions x seeds on one corpus under one protocol."""
 
@@ -63,7 +82,11 @@ class Spec(Section):
     description: str = ""
     """One sentence for the report."""
     baseline: str
-    """The arm that the others are compared with."""
+    """The arm that the others are compared with; with factors, if left out, the first level of each."""
+    within: tuple[str, ...] = ()
+    """Factors within whose levels arms are compared, each with the first levels of the other factors."""
+    factors: dict[str, Any] = Field(default_factory=dict)
+    """Factors and their levels: every combination is an arm (plkernel/design.py)."""
     seeds: tuple[Annotated[int, Field(ge=0, le=LARGEST_SEED)], ...] = (0,)
     """Runs of one seed share base weights and data order across arms."""
     report_steps: tuple[Positive, ...] = ()
@@ -71,6 +94,7 @@ class Spec(Section):
     corpus: CorpusSpec = CorpusSpec()
     model: ModelSpec = ModelSpec()
     train: TrainSpec
+    tuning: TuningSpec = TuningSpec()
     arms: dict[str, Arm]
     """The conditions, by name."""
 
@@ -80,20 +104,26 @@ class Spec(Section):
             raise ValueError(f"baseline {self.baseline!r} is not an arm; {cli.nearest(self.baseline, self.arms)}")
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
             raise ValueError(f"seeds must be different numbers, at least one, got {list(self.seeds)}")
-        if self.train.dropout and self.model.kind == "ssm":
-            raise ValueError(
-                f"train.dropout belongs to model kinds rwkv5 and rwkv6, got {self.train.dropout} with kind 'ssm': "
-                "leave it out"
-            )
+        shared = sorted(set(self.seeds) & set(self.tuning.seeds))
+        if self.tuning.rates and shared:
+            raise ValueError(f"tuning.seeds must be none of the seeds that are compared, got {shared} in both")
         for name, arm in self.arms.items():
             if not re.fullmatch(FOLDER_NAME, name) or name in RESERVED:
                 raise ValueError(
                     f"arm name {name!r} must start with a letter or digit, go on with letters, digits, '-', '_' "
                     f"and '.', and be none of {', '.join(RESERVED)}"
                 )
-            if not arm.pending:
-                with _blaming(name):
-                    building.check(self.model, arm, self.train)
+            if arm.against is not None and (arm.against == name or arm.against not in self.arms):
+                raise ValueError(
+                    f"arms.{name}: against {arm.against!r} is not another arm; {cli.nearest(arm.against, self.arms)}"
+                )
+            with _blaming(name):
+                model, _ = self.model_of(name), self.corpus_of(name)
+                if self.train.dropout and model.kind == "ssm":
+                    raise ValueError(
+                        f"train.dropout belongs to model kinds rwkv5 and rwkv6, got {self.train.dropout} with kind "
+                        "'ssm': leave it out"
+                    )
         return self
 
     def arm(self, name: str) -> Arm:
@@ -101,6 +131,14 @@ class Spec(Section):
         if name not in self.arms:
             raise ValueError(f"arm {name!r} is not in spec {self.name!r}; {cli.nearest(name, self.arms)}")
         return self.arms[name]
+
+    def model_of(self, arm: str) -> ModelSpec:
+        """The model of that arm: [model] with what the arm changes in it."""
+        return _with(self.model, self.arm(arm).model, "model")
+
+    def corpus_of(self, arm: str) -> CorpusSpec:
+        """The corpus of that arm: [corpus] with what the arm changes in it."""
+        return _with(self.corpus, self.arm(arm).corpus, "corpus")
 
     def settled(self) -> "Spec":
         """The spec with every `node_file` read and every `match` turned into the number it stands for.
@@ -110,24 +148,38 @@ class Spec(Section):
         read, arms = {}, {}
         for name, arm in self.arms.items():
             with _blaming(name):
-                read[name] = with_file_values(arm).resolved(self.model)
+                read[name] = with_file_values(arm).resolved(self.model_of(name))
         for name, arm in read.items():
             with _blaming(name):
-                matched = arm.match is not None and self.model.kind == "ssm"
+                matched = arm.match is not None and self.model_of(name).kind == "ssm"
                 arms[name] = self._matched(arm, read) if matched else arm
-                building.check(self.model, arms[name], self.train)
+                building.check(self.model_of(name), arms[name], self.train)
         return self.model_copy(update={"arms": arms})
 
     def _matched(self, arm: Arm, arms: dict[str, Arm]) -> Arm:
         """`arm` with the output standard deviation of the arm it names."""
-        if arm.match == BASELINE != self.baseline and BASELINE in arms:
-            raise ValueError("match 'baseline' may mean the arm of that name or the study's baseline: rename the arm")
-        other = self.baseline if arm.match == BASELINE else str(arm.match)
+        against = arm.against or self.baseline
+        if arm.match == BASELINE != against and BASELINE in arms:
+            raise ValueError("match 'baseline' may mean the arm of that name or the one compared with: rename the arm")
+        other = against if arm.match == BASELINE else str(arm.match)
         if other not in arms:
             raise ValueError(f"match {other!r} is not an arm; {cli.nearest(other, [*arms, BASELINE])}")
         if arms[other].match is not None:
             raise ValueError(f"match {other!r} is itself matched: name an arm that is not")
-        return arm.model_copy(update={"output_std": output_std(arms[other].nodes(self.model))})
+        return arm.model_copy(update={"output_std": output_std(arms[other].nodes(self.model_of(other)))})
+
+
+S = TypeVar("S", bound=Section)
+
+
+def _with(section: S, changes: Mapping[str, Any] | None, name: str) -> S:
+    """`section`, called `name`, with some of its options changed and checked as a whole."""
+    if not changes:
+        return section
+    try:
+        return type(section).model_validate(deep_merge(section.model_dump(), changes))
+    except ValidationError as error:
+        raise ValueError(_explained(error, name)) from None
 
 
 def load_spec(path: Path) -> Spec:
@@ -146,7 +198,7 @@ def load_spec(path: Path) -> Spec:
 def parse_spec(values: dict[str, Any], origin: str) -> Spec:
     """A spec from plain values, its files read and its matches computed; `origin` names it in the error."""
     try:
-        return Spec.model_validate(values).settled()
+        return Spec.model_validate(expanded(values)).settled()
     except ValidationError as error:
         raise ValueError(f"spec {origin}: {_explained(error)}") from None
     except ValueError as error:
@@ -164,14 +216,14 @@ def _blaming(arm: str) -> Iterator[None]:
         raise ValueError(f"arms.{arm}: {error}") from None
 
 
-def _explained(error: ValidationError) -> str:
-    """The first few of pydantic's errors as words."""
-    return "; ".join(map(_explain, error.errors()[:MOST_ERRORS]))
+def _explained(error: ValidationError, *within: str) -> str:
+    """The first few of pydantic's errors as words; `within` is where in the spec it looked."""
+    return "; ".join(_explain(one, within) for one in error.errors()[:MOST_ERRORS])
 
 
-def _explain(error: Any) -> str:
+def _explain(error: Any, within: Sequence[str] = ()) -> str:
     """One pydantic error as words: the key, what it got, what would work."""
-    location = [str(part) for part in error["loc"]]
+    location = [*within, *(str(part) for part in error["loc"])]
     where = ".".join(location)
     if error["type"] == "extra_forbidden":
         section = "".join(f"[{'.'.join(location[:-1])}]") if location[:-1] else "the top level"

@@ -4,7 +4,7 @@ import functools
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import tyro
 from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructFieldSpec, StructTypeInfo
@@ -16,6 +16,8 @@ from plkernel.spec import Arm, Section, Spec, TrainSpec, load_spec, parse_spec
 EXAMPLE = Spec(name="study", baseline="baseline", train=TrainSpec(steps=1000), arms={"baseline": Arm()})
 
 TRAIN_FLAGS = ("--train.", "--spec.train.")
+MOST_ARMS = 8  # with flags of their own, which take time to make; of a larger study those that are named
+NO_FLAGS = (dict[str, Any], dict[str, Any] | None, dict[str, str] | None)
 
 
 def main(command: Callable[..., Any], args: Sequence[str] | None = None) -> None:
@@ -33,7 +35,7 @@ def main(command: Callable[..., Any], args: Sequence[str] | None = None) -> None
             raise ValueError(f"the spec comes first: {prog} [OPTIONS], got {given[0] if given else 'nothing'!r}")
         spec = EXAMPLE if asked else load_spec(Path(given[0]))
         tyro.cli(
-            functools.partial(_checked(command, spec, given), spec=spec),
+            functools.partial(_checked(command, spec, given), spec=_with_few_arms(spec, given)),
             args=given[0 if asked else 1 :],
             prog=prog,
             registry=_registry(),
@@ -47,7 +49,7 @@ def _checked(command: Callable[..., Any], loaded: Spec, args: Sequence[str]) -> 
 
     @functools.wraps(command)
     def checked(spec: Spec, **options: Any) -> None:
-        values = spec.model_dump()
+        values = spec.model_copy(update={"arms": loaded.arms | spec.arms}).model_dump()
         if spec.train.recipe != loaded.train.recipe:
             flags = [arg.partition("=")[0] for arg in args if arg.startswith(TRAIN_FLAGS)]
             given = loaded.train.model_fields_set | {flag.rpartition(".")[2].replace("-", "_") for flag in flags}
@@ -55,6 +57,15 @@ def _checked(command: Callable[..., Any], loaded: Spec, args: Sequence[str]) -> 
         command(parse_spec(values, f"{args[0]} with its flags"), **options)
 
     return checked
+
+
+def _with_few_arms(spec: Spec, args: Sequence[str]) -> Spec:
+    """The spec with the arms that get flags: all of a small study, otherwise its baseline and those in the flags."""
+    if len(spec.arms) <= MOST_ARMS:
+        return spec
+    flags = [arg.partition("=")[0] for arg in args if arg.startswith(("--arms.", "--spec.arms."))]
+    names = [name for name in spec.arms if name == spec.baseline or any(f".arms.{name}." in f".{f[2:]}" for f in flags)]
+    return spec.model_copy(update={"arms": {name: spec.arms[name] for name in names}})
 
 
 def _registry() -> ConstructorRegistry:
@@ -67,12 +78,18 @@ def _registry() -> ConstructorRegistry:
             return None
         hints = get_type_hints(info.type, include_extras=True)
         fields = tuple(
-            StructFieldSpec(name, hints[name], getattr(info.default, name), field.description)
+            StructFieldSpec(name, _flagged(hints[name]), getattr(info.default, name), field.description)
             for name, field in info.type.model_fields.items()
         )
         return StructConstructorSpec(_constructor(info.type), fields)
 
     return registry
+
+
+def _flagged(annotation: Any) -> Any:
+    """The type of a field; one that no flag can express keeps the file's value."""
+    fixed = Annotated[annotation, tyro.conf.Fixed, tyro.conf.SuppressFixed]
+    return fixed if annotation in NO_FLAGS else annotation
 
 
 def _constructor(section: type[Section]) -> Callable[..., Section]:

@@ -1,6 +1,7 @@
 """The folder of a study, read back: the one place that knows its file names.
 
 STUDY/spec.json                     what was to be run
+STUDY/tuning/         the search for learning rates, a study like any other
 STUDY/ARM/seed-K/config.json        what one run resolved to
                  environment.json   commit, versions, hardware, command
                  metrics.jsonl      one row per evaluation, deterministic
@@ -23,9 +24,11 @@ METRICS = "metrics.jsonl"
 TIMING = "timing.jsonl"
 RESULT = "result.json"
 REPORT = "report"
+TUNING = "tuning"
 
 FINISHED = "finished"
 FAILED = "failed"
+DIVERGED = "diverged"
 UNFINISHED = "unfinished"
 NOT_STARTED = "not started"
 
@@ -55,7 +58,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Run:
-    """One arm at one seed; `result` is there when `status` is "finished", `error` when it is "failed"."""
+    """One arm at one seed; `result` is there when `status` is "finished", `error` when it is "failed" or "diverged"."""
 
     arm: str
     seed: int
@@ -92,6 +95,11 @@ class Study:
     report_steps: tuple[int, ...]
     spec: Mapping[str, Any]
     runs: tuple[Run, ...]
+
+    def against(self, arm: str) -> str | None:
+        """The arm that `arm` is compared with; None for a baseline."""
+        given = self.spec["arms"][arm].get("against")
+        return given or (self.baseline if arm != self.baseline else None)
 
     def finished(self, arm: str | None = None) -> list[Run]:
         """The finished runs, of one arm or of all."""
@@ -138,10 +146,10 @@ def read_run(study: Path, arm: str, seed: int) -> Run:
         return Run(arm, seed, UNFINISHED, config, environment)
     row = _dictionary(path)
     status = _get(path, row, "status", str)
-    if status == FAILED:
-        return Run(arm, seed, FAILED, config, environment, error=str(row.get("error") or "no reason recorded"))
+    if status in (FAILED, DIVERGED):
+        return Run(arm, seed, status, config, environment, error=str(row.get("error") or "no reason recorded"))
     if status != FINISHED:
-        raise ValueError(f"{path}: status is {status!r}, expected {FINISHED!r} or {FAILED!r}")
+        raise ValueError(f"{path}: status is {status!r}, expected {FINISHED!r}, {DIVERGED!r} or {FAILED!r}")
     evaluations = tuple(_evaluations(folder / METRICS))
     return Run(arm, seed, FINISHED, config, environment, evaluations, _result(path, row))
 

@@ -7,12 +7,13 @@ from typing import Any
 import torch
 
 from plkernel import corpora
+from plkernel.arm import IN_THE_STUDY
 from plkernel.building import check_backend, parameter_count
 from plkernel.corpora import Corpus, Splits
 from plkernel.data import check_length
 from plkernel.protocol import TrainSpec
 from plkernel.run import RunFolder
-from plkernel.spec import LARGEST_SEED, Device, Spec
+from plkernel.spec import LARGEST_SEED, CorpusSpec, Device, Spec
 from plkernel.studies import run_folder
 
 
@@ -36,36 +37,41 @@ class Task:
     @property
     def config(self) -> dict[str, Any]:
         """Everything that determines the run's numbers; the run folder refuses another."""
-        spec, arm = self.spec, self.spec.arm(self.arm)
-        corpus = {**spec.corpus.model_dump(), "size": self.corpus.size, "sha256": self.corpus.sha256}
+        spec, arm, model = self.spec, self.spec.arm(self.arm), self.spec.model_of(self.arm)
+        corpus = {**spec.corpus_of(self.arm).model_dump(), "size": self.corpus.size, "sha256": self.corpus.sha256}
         return {
             "study": spec.name,
             "arm": self.arm,
             "seed": self.seed,
             "corpus": corpus,
-            "model": {**spec.model.model_dump(), "parameters": parameter_count(spec.model, arm)},
-            "arm_options": arm.model_dump(),
+            "model": {**model.model_dump(), "parameters": parameter_count(model, arm)},
+            "arm_options": arm.model_dump(exclude=set(IN_THE_STUDY)),
             "train": {**self.train.model_dump(), "device": choose_device(spec.train.device).type},
         }
 
 
-def prepare(spec: Spec, arm: str, seed: int, out: Path) -> Task:
-    """Open the corpus and check that it fits; nothing is written yet. Raises ValueError on bad input."""
+Opened = tuple[Corpus, Splits]
+
+
+def prepare(spec: Spec, arm: str, seed: int, out: Path, opened: Opened | None = None) -> Task:
+    """Open the arm's corpus (unless `opened` has it) and check that it fits; nothing is written yet.
+
+    Raises ValueError on bad input.
+    """
     spec.arm(arm)
     if not 0 <= seed <= LARGEST_SEED:
         raise ValueError(f"seed must lie between 0 and {LARGEST_SEED}, got {seed}")
-    check_machine(spec)
-    corpus, splits = open_corpus(spec)
+    check_machine(spec, arm)
+    corpus, splits = opened or open_corpus(spec.corpus_of(arm), spec.train.context)
     return Task(spec, arm, seed, corpus, splits, RunFolder(run_folder(out, arm, seed)))
 
 
-def open_corpus(spec: Spec) -> tuple[Corpus, Splits]:
-    """The corpus of a spec and its three blocks, each checked to hold at least one window."""
-    section = spec.corpus
+def open_corpus(section: CorpusSpec, context: int) -> Opened:
+    """A corpus and its three blocks, each checked to hold at least one window of `context` predicted bytes."""
     corpus = corpora.load(section.name, max_bytes=section.max_bytes, separator=section.separator, column=section.column)
     splits = corpus.splits(section.validation, section.test)
     for name in ("train", "validation", "test"):
-        check_length(getattr(splits, name), spec.train.context, f"the {name} split of corpus {section.name!r}")
+        check_length(getattr(splits, name), context, f"the {name} split of corpus {section.name!r}")
     return corpus, splits
 
 
@@ -76,8 +82,8 @@ def choose_device(name: Device) -> torch.device:
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
-def check_machine(spec: Spec) -> torch.device:
-    """The device of the runs; ValueError when it or the forced backend does not exist here."""
+def check_machine(spec: Spec, arm: str) -> torch.device:
+    """The device of an arm's runs; ValueError when it or the forced backend does not exist here."""
     device = choose_device(spec.train.device)
-    check_backend(spec.model, spec.train.backend, device)
+    check_backend(spec.model_of(arm), spec.train.backend, device)
     return device

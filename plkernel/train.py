@@ -8,23 +8,24 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 import numpy as np
 import torch
 import tyro
-from torch import nn
+from torch import Tensor, nn
 from tqdm import tqdm
 
-from plkernel.building import build, initialise_, plan_of
+from plkernel.building import build, initialise_, plan_of, tune_
 from plkernel.checkpoint import Progress, load_checkpoint, save_checkpoint
 from plkernel.curves import Curves
 from plkernel.data import fixed_windows, training_windows
 from plkernel.diagnostics import diagnose
 from plkernel.environment import environment
 from plkernel.models import NOT_CAUSAL
+from plkernel.models.init.calibration import Calibration
 from plkernel.objective import (
     NATS_PER_BIT,
     autocast,
@@ -38,7 +39,7 @@ from plkernel.objective import (
 )
 from plkernel.spec import Spec
 from plkernel.storage import read_lines
-from plkernel.studies import FAILED, FINISHED, METRICS
+from plkernel.studies import DIVERGED, FAILED, FINISHED, METRICS
 from plkernel.task import Task, choose_device, prepare
 
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
@@ -67,18 +68,26 @@ class Training:
         self.task, self.train = task, task.train
         torch.set_num_threads(self.train.threads)
         self.device = choose_device(self.train.device)
-        model, arm = task.spec.model, task.spec.arm(task.arm)
+        model, arm = task.spec.model_of(task.arm), task.spec.arm(task.arm)
         built = build(model, arm, self.train)
         self.model = initialise_(built, model, arm, task.seed, self.train).to(self.device)
         self.optimizer = build_optimizer(self.model, self.train, plan_of(built, model, arm, self.train))
         self.validation = fixed_windows(task.splits.validation, self.train.context, self.train.eval_windows)
         self.progress = Progress()
+        self.calibration: Calibration | None = None
         if task.folder.checkpoint.exists():
             self.progress = load_checkpoint(task.folder.checkpoint, self.model, self.optimizer)
+        else:
+            self.calibration = tune_(self.model, model, arm, self.windows(0)[:, :-1], self.train)
         task.folder.cut(self.progress.metrics_bytes, self.progress.timing_bytes)
         self.curves = Curves(task.folder.path, self.progress.step, self.model.config.causal)
         self._clock = time.perf_counter()
         self.done = self.fraction >= 1
+
+    def windows(self, step: int) -> Tensor:
+        """The windows (batch, context + 1) of this step, on the run's device."""
+        data, train = self.task.splits.train, self.train
+        return training_windows(data, train.context, train.batch, self.task.seed, step).to(self.device)
 
     @property
     def seconds(self) -> float:
@@ -88,21 +97,19 @@ class Training:
     @property
     def fraction(self) -> float:
         """The spent share of the budget."""
-        if self.train.steps is not None:
-            return self.progress.step / self.train.steps
+        if self.train.total_steps is not None:
+            return self.progress.step / self.train.total_steps
         return self.seconds / (60 * cast(float, self.train.minutes))
 
     def step(self) -> None:
         """One optimiser step on this step's windows."""
         number = self.progress.step
         set_learning_rate(self.optimizer, learning_rate(self.train, number, self.fraction))
-        data = self.task.splits.train
-        windows = training_windows(data, self.train.context, self.train.batch, self.task.seed, number)
         self.model.train()
         if self.train.dropout:
             seed_dropout(self.task.seed, number)
         with autocast(self.device):
-            loss = next_byte_loss(self.model, windows.to(self.device), l2wrap=self.train.l2wrap)
+            loss = next_byte_loss(self.model, self.windows(number), l2wrap=self.train.l2wrap)
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), self.train.clip)
         self.optimizer.step()
@@ -134,6 +141,7 @@ class Training:
             **({} if self.model.config.causal else {"label": NOT_CAUSAL}),
             "half_life_quantiles": [np.quantile(h, QUANTILES).tolist() for h in half_lives],
             **found.to_row(),
+            **({"calibration": asdict(self.calibration)} if self.calibration and done.step == 0 else {}),
         }
         seconds = self.seconds
         timing = {"step": done.step, "seconds": seconds, "bytes_per_second": row["bytes"] / seconds}
@@ -188,8 +196,9 @@ def run_training(task: Task, progress_bar: bool = True, stop_with: int | None = 
         try:
             with stop_requests(stop_with) as stopped:
                 result = _train(Training(task), stopped, progress_bar)
-        except Exception:
-            task.folder.finish({"status": FAILED, "error": traceback.format_exc()})
+        except Exception as error:
+            status = DIVERGED if isinstance(error, FloatingPointError) else FAILED
+            task.folder.finish({"status": status, "error": traceback.format_exc()})
             raise
         task.folder.finish(result)
         return result
@@ -202,7 +211,7 @@ def _train(training: "Training", stopped: Callable[[], bool], progress_bar: bool
     if not rows:
         rows.append(training.evaluate())
     bar = tqdm(
-        total=train.steps,
+        total=train.total_steps,
         initial=training.progress.step,
         desc=f"{task.arm} seed {task.seed}",
         unit="step",

@@ -33,7 +33,7 @@ def test_any_field_can_be_overridden(tiny_spec: Callable[..., Path]) -> None:
     [
         (["--spec.train.steps", "-3"], "train.steps: Input should be greater than or equal to 1, got -3"),
         (["--spec.arms.uniform.beta", "nan"], "arms.uniform.beta: Input should be a finite number, got nan"),
-        (["--spec.train.minutes", "1"], "give exactly one of steps and minutes"),
+        (["--spec.train.minutes", "1"], "give exactly one of steps, bytes and minutes"),
         (["--spec.baseline", "powerlaw"], "did you mean 'power-law'"),
     ],
 )

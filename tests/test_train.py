@@ -172,7 +172,7 @@ def test_a_damaged_checkpoint_is_named(tiny_spec: SpecWriter, tmp_path: Path) ->
         train(path, tmp_path / "out")
 
 
-def test_a_run_that_diverges_is_recorded_as_failed(
+def test_a_run_that_diverges_is_recorded_as_diverged(
     tiny_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step = Training.step
@@ -186,7 +186,7 @@ def test_a_run_that_diverges_is_recorded_as_failed(
     with pytest.raises(FloatingPointError, match=r"diverged: nan at step 6; lower train\.learning_rate"):
         train(tiny_spec(), tmp_path / "out")
     result = load_json(tmp_path / "out/uniform/seed-0/result.json")
-    assert result["status"] == "failed"
+    assert result["status"] == "diverged"
     assert "FloatingPointError" in result["error"]
 
 

@@ -3,8 +3,11 @@
 from plkernel.models.init import plan
 from plkernel.models.init.calibration import calibrate_
 
-plan(model, "auto_init").apply_(model, seed=0)
-print(calibrate_(model, batch).gains)
+chosen = plan(model, "auto_init")
+chosen.apply_(model, seed=0)
+print(calibrate_(model, batch, target=chosen.calibration.target).gains)
+
+A run whose scheme asks for it (`Rules.calibration`) does this by itself, on the windows of its first step.
 
 The partial Jacobian norm of a map y = f(x) over N numbers is (1 / N) sum_ij (dy_i / dx_j)**2: 1 where gradients keep
 their length. Here N counts batch, time and channels, so that it includes what a scan carries from byte to byte. The
@@ -13,7 +16,7 @@ as the D of an SSM): no weights but zero would bring it to 1, and what is tuned 
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +28,7 @@ from plkernel.models.init.owners import owner_of
 from plkernel.models.init.plan import slice_of
 from plkernel.models.init.planning import described
 from plkernel.models.init.roles import OUTPUT, RoleTable
+from plkernel.models.init.rules import Calibrate
 
 ROUNDS = 60
 
@@ -60,16 +64,15 @@ def calibrate_(
     1 / L keeps their growth over L blocks near e. tolerance: relative, of the estimate; probes, seed: what it is made
     with, see `partial_jacobian_norm`.
 
-    Raises ValueError for a model without `blocks`, that norms or scales the sum, or where no gain reaches the target:
-    output projections of zero, or branches that do not pass through them.
+    Raises ValueError for a model without `blocks`, one that norms or scales their sum or what is added, or where no
+    gain reaches the target: output projections of zero, or branches that do not pass through them.
     """
     for name, value in (("target", target), ("tolerance", tolerance), ("probes", probes)):
         if not value > 0:
             raise ValueError(f"{name} must be positive, got {value}")
     blocks, owner = blocks_of(model), owner_of(model)
     structure = owner.structure(model)
-    if structure.placement == "post" or structure.unit_scaled:
-        raise ValueError("calibration needs blocks x + f(x), and this model scales the sum: use placement 'pre'")
+    Calibrate.check(structure)
     outputs = output_weights(model, roles or owner.roles)
     with evaluating(model):
         tuned = []
@@ -138,6 +141,15 @@ def tune_(
         f"{where} has a partial Jacobian norm of {branch:g} without its skip connection after {ROUNDS} rounds, not "
         f"{target:g}: too little of it passes through its output projections"
     )
+
+
+@torch.no_grad()
+def scale_(model: nn.Module, gains: Iterable[float], roles: RoleTable | None = None) -> None:
+    """Multiply the output projections of block i by gain i: what `calibrate_` has done to a model drawn the same."""
+    outputs = output_weights(model, roles or owner_of(model).roles)
+    for number, gain in enumerate(gains):
+        for weight in outputs.get(number, []):
+            weight.mul_(gain)
 
 
 def output_weights(model: nn.Module, roles: RoleTable | None) -> dict[int, list[Tensor]]:

@@ -33,10 +33,10 @@ def coordinate_check(
     learning_rate: float = 2**-10,
     progress: Progress = lambda share: None,
 ) -> Coordinates:
-    """How far activations move in `steps` of Adam on one batch, at every width and seed.
+    """How far activations move in `steps` of the plan's optimiser, mostly Adam, on one batch, at every width and seed.
 
     make: from width and seed to a filled model and its plan. windows: bytes (B,T+1), the same at every step. The
-    optimiser is Adam with the plan's groups, betas 0.9 and 0.999 and no weight decay. Activations: embedding, the
+    optimiser has the plan's groups, of Adam with betas 0.9 and 0.999, and no weight decay. Activations: embedding, the
     branches mixer i and ffn i before they join the residual stream, the stream after block i, and the logits.
     Raises ValueError for fewer than two widths, and for steps, seeds or a learning rate that are not positive.
     """
@@ -51,7 +51,9 @@ def coordinate_check(
     for at, width in enumerate(widths):
         for seed in range(seeds):
             model, plan = make(width, seed)
-            optimizer = torch.optim.Adam(plan.param_groups(model, learning_rate, 0.0, EPS))
+            optimizer = (torch.optim.SGD if plan.optimizer == "sgd" else torch.optim.Adam)(
+                plan.param_groups(model, learning_rate, 0.0, EPS)
+            )
             for name, values in changes(model, optimizer, windows, steps).items():
                 found.setdefault(name, [[] for _ in widths])[at].append(values)
             progress(width**2 / work)

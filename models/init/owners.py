@@ -115,7 +115,7 @@ def rwkv_structure(model: Any) -> Structure:
 
 
 OWNERS = {
-    "SSM": Owner(SSM_ROLES, lambda model: None, ssm_own, no_vector, ssm_structure),
+    "SSM": Owner(SSM_ROLES, lambda model: (1, model.config.dim), ssm_own, no_vector, ssm_structure),
     "RWKV": Owner(
         RWKV_ROLES,
         lambda model: (model.config.heads, model.config.head_size),

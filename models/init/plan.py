@@ -8,111 +8,18 @@ chosen.apply_(model, seed=0)
 optimizer = torch.optim.AdamW(chosen.param_groups(model, learning_rate=3e-4, weight_decay=0.1))
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from itertools import groupby
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from plkernel.models.init.base import generator_for
-from plkernel.models.init.distributions import ONE, ZERO, Distribution
+from plkernel.models.init.distributions import Distribution
 from plkernel.models.init.owners import owner_of
-from plkernel.models.init.roles import INPUT, MATRICES, OUTPUT, Role
-
-DECAYED: tuple[Role, ...] = ("embedding", "position", "head", *MATRICES)
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """width d, layers L (blocks), vocabulary V, heads and head_size, and branches, residual branches per block."""
-
-    width: int
-    layers: int
-    vocabulary: int
-    heads: int
-    head_size: int
-    branches: int = 2
-
-    def ratio(self, base_width: float) -> float:
-        """m = d / base width, of the muP schemes; ValueError unless that is positive."""
-        if not base_width > 0:
-            raise ValueError(f"base_width must be positive, got {base_width}")
-        return self.width / base_width
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """One parameter, or one slice of a fused one: `shape` as stored, `fan_in` and `fan_out` of the slice alone.
-
-    part: number of the slice and how many there are; a bias has the fans of its matrix. `layer` counts from 0.
-    """
-
-    name: str
-    role: Role
-    layer: int | None
-    shape: tuple[int, ...]
-    fan_in: int
-    fan_out: int
-    part: tuple[int, int] = (0, 1)
-    transposed: bool = False
-
-    @property
-    def depth(self) -> int:
-        """l + 1; ValueError outside the blocks."""
-        if self.layer is None:
-            raise ValueError(f"{self.name} needs the number of its layer in its name: this scheme scales by depth")
-        return self.layer + 1
-
-
-Fill = Distribution | Callable[[Parameter], Distribution]
-Number = float | Callable[[Parameter], float]
-
-
-@dataclass(frozen=True)
-class Rules:
-    """What a scheme says: a distribution, or a function from `Parameter` to one, by group of roles.
-
-    `roles` holds exceptions by role, which come first; position follows embedding. learning_rate, eps and weight_decay
-    hold multipliers by role or by group (`input`, `output`), 1 elsewhere; weight decay is 0 on all but matrices
-    unless said. `forward`: numbers that multiply activations (embedding, logits, ...). `needs`: options that the
-    model must have. `own`: the version of the deterministic vectors of an RWKV.
-    """
-
-    embedding: Fill
-    input: Fill
-    output: Fill
-    head: Fill
-    roles: Mapping[Role, Fill] = field(default_factory=dict)
-    norm: Fill = ONE
-    norm_bias: Fill = ZERO
-    bias: Fill = ZERO
-    gate: Fill = ONE
-    learning_rate: Mapping[str, Number] = field(default_factory=dict)
-    eps: Mapping[str, Number] = field(default_factory=dict)
-    weight_decay: Mapping[str, Number] = field(default_factory=dict)
-    forward: Mapping[str, float] = field(default_factory=dict)
-    needs: Mapping[str, Any] = field(default_factory=dict)
-    own: str = "rwkv_blinkdl"
-
-    def fill(self, parameter: Parameter) -> Distribution:
-        """The distribution of one parameter that is not the model's own."""
-        role = parameter.role
-        found = self.roles.get(role) or cast(Fill, getattr(self, "embedding" if role == "position" else group(role)))
-        return found if isinstance(found, Distribution) else found(parameter)
-
-    def multiplier(self, kind: str, parameter: Parameter) -> float:
-        """Of the learning rate, eps or weight_decay."""
-        role, values = parameter.role, cast(Mapping[str, Number], getattr(self, kind))
-        otherwise = 1.0 if kind != "weight_decay" or role in DECAYED else 0.0
-        found = values.get(role, values.get(group(role), otherwise))
-        return float(found(parameter) if callable(found) else found)
-
-
-def group(role: Role) -> str:
-    """`input`, `output`, or the role itself."""
-    return "input" if role in INPUT else "output" if role in OUTPUT else role
+from plkernel.models.init.rules import Calibrate, Optimizer, Parameter, Sizes
 
 
 @dataclass(frozen=True)
@@ -132,7 +39,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class Plan:
-    """The entries of a scheme on a model, in the order of its parameters, and what it asks of the forward pass."""
+    """The entries of a scheme on a model, in the order of its parameters, and what it asks of the forward pass.
+
+    optimizer: what the multipliers of learning rates are for. calibration: what `calibrate_` has to do after `apply_`.
+    """
 
     scheme: str
     options: Mapping[str, float]
@@ -140,6 +50,8 @@ class Plan:
     entries: tuple[Entry, ...]
     forward: Mapping[str, float]
     needs: Mapping[str, Any]
+    optimizer: Optimizer = "adam"
+    calibration: Calibrate | None = None
 
     def names(self) -> Iterator[tuple[str, list[Entry]]]:
         """The parameters, each with its slices."""
@@ -177,23 +89,12 @@ class Plan:
     def param_groups(self, model: nn.Module, learning_rate: float, weight_decay: float, eps: float = 1e-8) -> list[Any]:
         """Groups for an Adam: parameters with equal multipliers together.
 
-        Each holds lr, weight_decay and eps, and lr_multiplier for schedules that write lr anew.
+        Each holds lr, weight_decay and eps, and lr_multiplier for schedules that write lr anew. Where `optimizer` is
+        sgd they are for torch.optim.SGD, which does not look at eps.
         """
         parameters = dict(model.named_parameters())
         check_same(self, parameters)
-        groups: dict[tuple[float, float, float], list[Tensor]] = {}
-        for name, kind in self.multipliers().items():
-            groups.setdefault(kind, []).append(parameters[name])
-        return [
-            {
-                "params": members,
-                "lr": learning_rate * lr,
-                "lr_multiplier": lr,
-                "weight_decay": weight_decay * decay,
-                "eps": eps * small,
-            }
-            for (lr, decay, small), members in groups.items()
-        ]
+        return grouped(parameters, self.multipliers(), learning_rate, weight_decay, eps)
 
     def rows(self) -> list[list[str]]:
         """The table's cells: equal entries of several layers as one row."""
@@ -219,6 +120,9 @@ class Plan:
         for what in ("forward", "needs"):
             a, b = getattr(self, what), getattr(other, what)
             lines += [f"{what} {k}: {a.get(k)} -> {b.get(k)}" for k in sorted({*a, *b}) if a.get(k) != b.get(k)]
+        for what in ("optimizer", "calibration"):
+            a, b = getattr(self, what), getattr(other, what)
+            lines += [f"{what}: {a} -> {b}"] if a != b else []
         return lines
 
     def to_dict(self) -> dict[str, Any]:
@@ -236,8 +140,33 @@ class Plan:
             )
             for e in values["entries"]
         )
-        rest = {name: values[name] for name in ("scheme", "options", "forward", "needs")}
-        return cls(sizes=Sizes(**values["sizes"]), entries=entries, **rest)
+        rest = {name: values[name] for name in ("scheme", "options", "forward", "needs", "optimizer")}
+        heads, calibration = values["sizes"]["heads"], values["calibration"]
+        sizes = Sizes(**{**values["sizes"], "heads": tuple(heads) if heads else None})
+        return cls(sizes=sizes, entries=entries, calibration=Calibrate(**calibration) if calibration else None, **rest)
+
+
+def grouped(
+    parameters: Mapping[str, Tensor],
+    multipliers: Mapping[str, tuple[float, float, float]],
+    learning_rate: float,
+    weight_decay: float,
+    eps: float,
+) -> list[dict[str, Any]]:
+    """Groups for an optimiser, by name the multipliers of learning rate, weight decay and eps; see `param_groups`."""
+    groups: dict[tuple[float, float, float], list[Tensor]] = {}
+    for name, kind in multipliers.items():
+        groups.setdefault(kind, []).append(parameters[name])
+    return [
+        {
+            "params": members,
+            "lr": learning_rate * lr,
+            "lr_multiplier": lr,
+            "weight_decay": weight_decay * decay,
+            "eps": eps * small,
+        }
+        for (lr, decay, small), members in groups.items()
+    ]
 
 
 def key(entry: Entry) -> str:

@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 from torch import nn
 
 from plkernel.models.init.owners import owner_of
-from plkernel.models.init.plan import Entry, Parameter, Plan, Rules, Sizes
+from plkernel.models.init.plan import Entry, Plan
 from plkernel.models.init.roles import RoleTable, Rule, layer_of
+from plkernel.models.init.rules import Parameter, Rules, Sizes
 from plkernel.models.structure import Structure, structure_for
 
 M = TypeVar("M", bound=nn.Module)
@@ -35,6 +36,11 @@ class Scheme:
         """Its free constants and their defaults."""
         parameters = list(inspect.signature(self.rules).parameters.values())[1:]
         return {parameter.name: parameter.default for parameter in parameters}
+
+    @property
+    def calibrates(self) -> bool:
+        """Whether its default options leave something to tune on data."""
+        return self.rules(Sizes(64, 2, 256, (4, 16))).calibration is not None
 
 
 SCHEMES: dict[str, Scheme] = {}
@@ -63,19 +69,30 @@ def plan(
 ) -> Plan:
     """What `scheme` does to every parameter of `model`; no tensor is read or written, so a meta model will do.
 
-    roles: the role table; heads: how many, and their size, where a scheme asks; structure: norms, residual form and
-    multipliers of the forward pass. Our own models bring all three along; of another's it is the caller's word that
-    the model computes so. options: the scheme's free constants.
+    roles: the role table; heads: how many, and their size, (1, width) of a model without heads; structure: norms,
+    residual form and multipliers of the forward pass. Our own models bring all three along; of another's it is the
+    caller's word that the model computes so. options: the scheme's free constants.
 
     Raises ValueError for an unknown scheme or option (with the nearest valid names), for a parameter with no role or
-    two, and for a need of the scheme that the model does not meet.
+    two, for a scheme that asks for heads where nobody said them, and for a need of the scheme, calibration among them,
+    that the model does not meet.
     """
     chosen, owner = find(scheme), owner_of(model)
     parameters, sizes = laid_out(model, roles, heads)
-    rules = rules_at(chosen, sizes, options)
-    check_structure(chosen, rules, structure or owner.structure(model))
-    entries = tuple(entry_of(parameter, rules, model, owner) for parameter in parameters)
-    return Plan(scheme, {**chosen.options, **options}, sizes, entries, dict(rules.forward), dict(rules.needs))
+    rules, has = rules_at(chosen, sizes, options), structure or owner.structure(model)
+    check_structure(chosen, rules, has)
+    if rules.calibration:
+        rules.calibration.check(has)
+    return Plan(
+        scheme,
+        {**chosen.options, **options},
+        sizes,
+        tuple(entry_of(parameter, rules, model, owner) for parameter in parameters),
+        dict(rules.forward),
+        dict(rules.needs),
+        rules.optimizer,
+        rules.calibration,
+    )
 
 
 def asked(
@@ -116,7 +133,7 @@ def initialise_(model: M, scheme: str, seed: int, roles: RoleTable | None = None
 def find(name: str) -> Scheme:
     """The scheme of this name; ValueError with the nearest ones."""
     if name not in SCHEMES:
-        near = get_close_matches(name, SCHEMES, n=3, cutoff=0.4)
+        near = get_close_matches(name, SCHEMES, n=3, cutoff=0.5)
         remedy = f"nearest: {', '.join(near)}" if near else "plkernel.init list names them"
         raise ValueError(f"scheme {name!r} does not exist; {remedy}")
     return SCHEMES[name]
@@ -184,15 +201,16 @@ def fans_of(shape: tuple[int, ...], transposed: bool) -> tuple[int, int]:
 
 
 def sizes_of(parameters: list[Parameter], heads: tuple[int, int] | None) -> Sizes:
-    """From the embedding's shape and the numbers in the names; one head of full width where nothing else is said."""
+    """From the embedding's shape and the numbers in the names; ValueError for heads that are not two whole numbers."""
+    if heads is not None and (len(heads) != 2 or min(heads) < 1):
+        raise ValueError(f"heads must be (number, size), both at least 1, got {heads}")
     embeddings = [p for p in parameters if p.role == "embedding"]
     if not embeddings:
         raise ValueError("no parameter has the role 'embedding', whose shape gives width and vocabulary")
     vocabulary, width = embeddings[0].shape
     layers = len({p.layer for p in parameters if p.layer is not None})
     branches = len({p.name for p in parameters if p.role in ("mixer_out", "ffn_out")}) / max(layers, 1)
-    count, size = heads or (1, width)
-    return Sizes(width, max(layers, 1), vocabulary, count, size, max(1, round(branches)))
+    return Sizes(width, max(layers, 1), vocabulary, heads, max(1, round(branches)))
 
 
 def entry_of(parameter: Parameter, rules: Rules, model: nn.Module, owner: Any) -> Entry:

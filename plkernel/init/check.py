@@ -15,11 +15,13 @@ from plkernel.analysis.coordinates import FLAT, Coordinates, Propagation
 from plkernel.corpora import Corpus
 from plkernel.data import check_length, fixed_windows
 from plkernel.init.options import HEAD_SIZE, ModelKind, arm_of, filled, model_of, spec_of
+from plkernel.init.show import planned
 from plkernel.models.init.checks import coordinate_check, propagation
 from plkernel.storage import atomic_write, save_json
 from plkernel.tables import text_table
 
 CONTEXT, BATCH = 64, 4
+OPTIMIZERS = {"adam": "Adam", "sgd": "SGD"}
 
 
 def check(
@@ -41,8 +43,8 @@ def check(
 ) -> None:
     """Check a scheme by training small models for a few steps, and by sending a signal through deep ones.
 
-    Coordinate check: at every width a model takes a few steps of Adam on one batch, at one base learning rate times
-    the multipliers of the scheme. With x_0 an activation at the start and x_t after t steps, printed is the root mean
+    Coordinate check: at every width a model takes a few steps of Adam (SGD, where the scheme's rates are for that) on
+    one batch, at one base learning rate times the multipliers of the scheme. With x_0 an activation at the start and x_t after t steps, printed is the root mean
     square of the coordinates of x_t - x_0 (Tensor Programs V, appendix D.1, which takes their deviation) and the slope
     of its logarithm over that of the width: 0 where learning rates carry over from width to width, 0.5 to 2 under
     standard parametrisations. mixer i and ffn i are what the branches of block i give, block i the residual stream
@@ -60,7 +62,7 @@ def check(
         depths: Blocks of the models that the signal goes through.
         dim: Width there.
         head_size: RWKV: channels of a head, of which every width must be a multiple.
-        steps: Steps of Adam, betas 0.9 and 0.999, no weight decay.
+        steps: Steps, of Adam with betas 0.9 and 0.999, no weight decay.
         seeds: Seeds of the weights; the batch is always the same.
         learning_rate: Base learning rate.
         option: Free constants of the scheme: --option std=0.01 --option base_width=64.
@@ -78,7 +80,7 @@ def check(
     data, windows = batch(corpus)
     with cli.progress_bar("widths") as progress:
         coordinates = coordinate_check(
-            lambda width, seed: filled(wide[width], arm, seed),
+            lambda width, seed: filled(wide[width], arm, seed, windows[:, :-1]),
             windows,
             widths,
             steps=steps,
@@ -86,15 +88,16 @@ def check(
             learning_rate=learning_rate,
             progress=progress,
         )
-    print(render(coordinates, f"{scheme} on {model}"), end="\n\n", flush=True)
+    optimizer = planned(wide[min(wide)], arm).optimizer
+    print(render(coordinates, f"{scheme} on {model}", optimizer), end="\n\n", flush=True)
     found = []
     with cli.progress_bar("depths") as progress:
         for depth, spec in deep.items():
-            found.append(propagation(partial(model_of, spec, arm), windows, seeds))
+            found.append(propagation(partial(model_of, spec, arm, inputs=windows[:, :-1]), windows, seeds))
             progress(depth / sum(deep))
     print(render_depth(found, dim), end="\n\n", flush=True)
     settings = {"scheme": scheme, "model": model, "options": arm.scheme_options, "layers": layers, "dim": dim}
-    settings |= {"corpus": data.name, "sha256": data.sha256, "context": CONTEXT, "batch": BATCH, "seeds": seeds}
+    settings |= {"optimizer": optimizer, "corpus": data.name, "sha256": data.sha256, "context": CONTEXT, "batch": BATCH, "seeds": seeds}
     path = out / f"{scheme}-{model}"
     save(path, settings, coordinates, found)
     if figure:
@@ -108,7 +111,7 @@ def batch(corpus: str) -> tuple[Corpus, Tensor]:
     return data, fixed_windows(data.bytes, CONTEXT, BATCH)
 
 
-def render(found: Coordinates, title: str) -> str:
+def render(found: Coordinates, title: str, optimizer: str = "adam") -> str:
     """The table of the coordinate check, and the verdict."""
     rows = []
     for name in found.names:
@@ -124,7 +127,8 @@ def render(found: Coordinates, title: str) -> str:
             ]
         )
     header = ["activation", *(f"width {width}" for width in found.widths), "slope", "error", "verdict"]
-    title = f"{title}: rms of x_t - x_0 after {found.steps} steps of Adam at {found.learning_rate:.3g}"
+    steps = f"{found.steps} steps of {OPTIMIZERS[optimizer]} at {found.learning_rate:.3g}"
+    title = f"{title}: rms of x_t - x_0 after {steps}"
     return f"{title}\n\n{text_table(header, rows)}\n\nverdict: {verdict(found)}"
 
 

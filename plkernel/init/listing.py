@@ -60,8 +60,13 @@ def entry(scheme: Scheme, width: int) -> list[str]:
 
 
 def told(scheme: Scheme) -> list[str]:
-    """Constants, where there are any, and source."""
-    return [text for text in (constants(scheme).strip(), scheme.source) if text]
+    """Constants and calibration, where there are any, and source."""
+    return [text for text in (constants(scheme).strip(), calibration(scheme), scheme.source) if text]
+
+
+def calibration(scheme: Scheme) -> str:
+    """That the scheme needs data, where it does."""
+    return "calibrated on a batch, by a run itself" if scheme.calibrates else ""
 
 
 def family_of(scheme: Scheme) -> str:
@@ -82,6 +87,7 @@ def describe(scheme: Scheme) -> str:
         inspect.getdoc(scheme.rules) or "",
         "",
         f"free constants: {constants(scheme).strip() or 'none'}",
+        *filter(None, [calibration(scheme)]),
         f"source: {scheme.source}",
     ]
     return "\n".join(lines)

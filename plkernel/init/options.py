@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from typing import Literal
 
+from torch import Tensor
+
 from plkernel.arm import Arm
-from plkernel.building import Model, build, initialise_, plan_of
+from plkernel.building import Model, build, initialise_, plan_of, tune_
 from plkernel.model_spec import ModelSpec
 from plkernel.models.init.plan import Plan
 from plkernel.models.init.planning import check_options, find
@@ -41,12 +43,14 @@ def spec_of(kind: ModelKind, dim: int, layers: int, head_size: int = HEAD_SIZE) 
     return ModelSpec(kind=kind, dim=dim, layers=layers, head_size=head_size)
 
 
-def filled(spec: ModelSpec, arm: Arm, seed: int) -> tuple[Model, Plan]:
-    """A model with its parameters set, and the plan they were set by."""
+def filled(spec: ModelSpec, arm: Arm, seed: int, inputs: Tensor | None = None) -> tuple[Model, Plan]:
+    """A filled model and its plan; calibrated on `inputs`, bytes (B,T), where they are given and the scheme asks."""
     model = initialise_(build(spec, arm), spec, arm, seed)
+    if inputs is not None:
+        tune_(model, spec, arm, inputs)
     return model, plan_of(model, spec, arm)
 
 
-def model_of(spec: ModelSpec, arm: Arm, seed: int) -> Model:
+def model_of(spec: ModelSpec, arm: Arm, seed: int, inputs: Tensor | None = None) -> Model:
     """The filled model alone."""
-    return filled(spec, arm, seed)[0]
+    return filled(spec, arm, seed, inputs)[0]

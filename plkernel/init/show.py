@@ -110,8 +110,22 @@ def render(chosen: Plan, model: str) -> str:
         text_table(HEADER, chosen.rows()),
         LEGEND,
         "asks of the model:" + "".join(f"\n  {line}" for line in asked or ["nothing"]),
+        *afterwards(chosen),
     ]
     return "\n\n".join(parts)
+
+
+def afterwards(chosen: Plan) -> list[str]:
+    """What a plan leaves to do, and that its rates are not for Adam, in words."""
+    told = []
+    if chosen.calibration:
+        told.append(
+            "then, on a batch: the output projections of every block times one gain, until the partial Jacobian norm "
+            f"of its\nbranch is {chosen.calibration.target:g}; a run does this by itself, from Python calibrate_ does"
+        )
+    if chosen.optimizer != "adam":
+        told.append(f"the rates are for {chosen.optimizer.upper()}; a run here has AdamW and refuses them")
+    return told
 
 
 def multipliers(forward: Mapping[str, float]) -> list[str]:

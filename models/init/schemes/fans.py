@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 
 from plkernel.models.init.distributions import Distribution, normal, uniform
-from plkernel.models.init.plan import Parameter
+from plkernel.models.init.rules import Parameter
 
 
 def fan_in_normal(gain: float = 1.0) -> Callable[[Parameter], Distribution]:

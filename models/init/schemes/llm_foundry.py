@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable
 
 from plkernel.models.init.distributions import Distribution, normal, uniform
-from plkernel.models.init.plan import Parameter, Rules, Sizes
 from plkernel.models.init.planning import scheme
+from plkernel.models.init.rules import Parameter, Rules, Sizes
 from plkernel.models.init.schemes.fans import fan_in_normal, fan_in_uniform, xavier_normal, xavier_uniform
 
 SOURCE = "code:LLM Foundry"

@@ -1,19 +1,41 @@
-"""Parametrisations under which the best learning rate does not depend on width, for Adam: muP, spectral, u-muP."""
+"""Parametrisations under which the best learning rate does not depend on width: muP, spectral, u-muP.
+
+Their rates are for Adam. Those of muP and of the spectral condition for SGD are there as well, `sgd`, for optimisers of
+your own made with `Plan.param_groups`; a run here has AdamW, and refuses them.
+"""
 
 import math
 
 from plkernel.models.init.distributions import ZERO, Distribution, normal, uniform
-from plkernel.models.init.plan import Number, Parameter, Rules, Sizes
 from plkernel.models.init.planning import scheme
 from plkernel.models.init.roles import Role
+from plkernel.models.init.rules import Number, Parameter, Rules, Sizes
 from plkernel.models.init.schemes.fans import fan_in_normal
 
 TENSOR_PROGRAMS = "arXiv 2203.03466"
 
 
-def readout_like(m: float) -> Number:
-    """The rate of a model's own parameters: 1 / m for the first half of a low-rank pair, 1 for vectors and the rest."""
-    return lambda p: 1 / m if p.name.endswith("_w1") else 1.0
+VECTORS: tuple[Role, ...] = ("norm", "norm_bias", "bias")
+TABLES: tuple[Role, ...] = ("embedding", "position", "head")
+
+
+def mup_rates(m: float, sgd: bool) -> dict[str, Number]:
+    """Of embedding, matrices, vectors and the model's own; the head is the caller's: the tables differ there.
+
+    Adam moves every entry by about its rate: 1 / m where a sum over the width follows, 1 elsewhere. SGD: matrices 1,
+    what goes from a fixed width to a growing one m. The first half of a low-rank pair is like a head without a
+    multiplier, 1 / m for both.
+    """
+
+    def own(p: Parameter) -> float:
+        return 1 / m if p.name.endswith("_w1") else vector(p)
+
+    def vector(p: Parameter) -> float:
+        return m if sgd and max(p.shape, default=1) > 1 else 1.0
+
+    if sgd:
+        return {"embedding": m, "position": m, "own": own, **{role: vector for role in VECTORS}}
+    return {"input": 1 / m, "output": 1 / m, "own": own}
 
 
 @scheme(f"paper:Tensor Programs V, {TENSOR_PROGRAMS}, Table 8, as the mup package runs it")
@@ -25,6 +47,7 @@ def mup_table8(
     embedding_std: float = 1.0,
     output_multiplier: float = 1.0,
     zero_readout: bool = False,
+    sgd: bool = False,
 ) -> Rules:
     """muP with logits over m = d / base_width: hidden N(std / sqrt(m)) at rate 1 / m, head N(std) at rate 1.
 
@@ -32,8 +55,10 @@ def mup_table8(
     PyTorch's at the base width. The default std is 256**-0.5, fan_in**-0.5 of a square matrix at any width.
     zero_readout: the head and the queries start at zero, which the paper advises. The first half of a low-rank pair
     goes from a growing to a fixed width, as a head does, and has no multiplier of its own: it is trained at 1 / m.
+    sgd: the rates for SGD: embedding, head and vectors m, hidden matrices 1; not for a run here, which has AdamW.
     """
-    m = s.width / base_width
+    m = s.ratio(base_width)
+    decay: dict[str, Number] = {role: 1 / m for role in TABLES} if sgd else {"input": m, "output": m}
     return Rules(
         normal(embedding_std),
         normal(std / math.sqrt(m)),
@@ -41,42 +66,58 @@ def mup_table8(
         ZERO if zero_readout else normal(std),
         roles={"query": ZERO} if zero_readout else {},
         bias=lambda p: uniform(math.sqrt(m / p.fan_in)),
-        learning_rate={"input": 1 / m, "output": 1 / m, "own": readout_like(m)},
-        weight_decay={"input": m, "output": m},
+        learning_rate={**mup_rates(m, sgd), "head": m if sgd else 1.0},
+        weight_decay=decay,
         forward={"logits": output_multiplier / m},
+        optimizer="sgd" if sgd else "adam",
     )
 
 
 @scheme(f"paper:Tensor Programs V, {TENSOR_PROGRAMS}, Table 3")
-def mup_table3(s: Sizes, *, base_width: float = 256, embedding_std: float = 1.0, zero_readout: bool = False) -> Rules:
+def mup_table3(
+    s: Sizes,
+    *,
+    base_width: float = 256,
+    embedding_std: float = 1.0,
+    zero_readout: bool = False,
+    sgd: bool = False,
+) -> Rules:
     """muP without multipliers: hidden N(fan_in**-0.5), head N(sqrt(base_width) / d), both at rate 1 / m.
 
     The same training as mup_table8 where m = d / base_width grows: one of the two, never both. zero_readout: as there.
+    sgd: embedding and vectors m, hidden matrices 1, head 1 / m.
     """
-    m = s.width / base_width
+    m = s.ratio(base_width)
     return Rules(
         normal(embedding_std),
         fan_in_normal(),
         fan_in_normal(),
         ZERO if zero_readout else normal(math.sqrt(base_width) / s.width),
         roles={"query": ZERO} if zero_readout else {},
-        learning_rate={"input": 1 / m, "output": 1 / m, "head": 1 / m, "own": readout_like(m)},
+        learning_rate={**mup_rates(m, sgd), "head": 1 / m},
+        optimizer="sgd" if sgd else "adam",
     )
 
 
 @scheme("paper:A Spectral Condition for Feature Learning, arXiv 2310.17813")
-def spectral(s: Sizes, *, scaled_embedding_rate: bool = True) -> Rules:
-    """Spectral norm sqrt(fan_out / fan_in): N(fan_in**-0.5 min(1, sqrt(fan_out / fan_in))), rate fan_out / fan_in.
+def spectral(s: Sizes, *, base_width: float = 256, sgd: bool = False) -> Rules:
+    """Spectral norms sqrt(fan_out / fan_in): N(fan_in**-0.5 min(1, sqrt(fan_out / fan_in))), rate base_width / fan_in.
 
-    The embedding, N(1), has one input at a time, so its rate is d; scaled_embedding_rate = False makes it 1, as in
-    nanotron.
+    An update, too, has this norm. Adam moves every entry by about its rate, so the norm is rate sqrt(fan_in fan_out),
+    which gives 1 / fan_in; base_width only makes the rate of a matrix of that width 1. The embedding, N(1), and vectors
+    have a fan_in of 1 and keep the rate. sgd: fan_out / fan_in, the paper's own table: d of the embedding, of biases and
+    gains. What is the model's own, decays among them, keeps the rate in both.
     """
+    s.ratio(base_width)
 
     def spectral_normal(p: Parameter) -> Distribution:
         return normal(p.fan_in**-0.5 * min(1.0, math.sqrt(p.fan_out / p.fan_in)))
 
     def ratio(p: Parameter) -> float:
-        return p.fan_out / p.fan_in
+        return (p.fan_out if sgd else base_width) / p.fan_in
+
+    def column(p: Parameter) -> float:
+        return float(max(p.shape, default=1)) if sgd else 1.0
 
     return Rules(
         normal(1.0),
@@ -84,11 +125,11 @@ def spectral(s: Sizes, *, scaled_embedding_rate: bool = True) -> Rules:
         spectral_normal,
         spectral_normal,
         learning_rate={
-            "embedding": s.width if scaled_embedding_rate else 1.0,
-            "input": ratio,
-            "output": ratio,
-            "head": ratio,
+            **{role: ratio for role in ("input", "output", "head")},
+            **{role: float(s.width) if sgd else 1.0 for role in ("embedding", "position")},
+            **{role: column for role in VECTORS},
         },
+        optimizer="sgd" if sgd else "adam",
     )
 
 
@@ -105,7 +146,7 @@ def u_mup(s: Sizes, *, residual_mult: float = 1.0, residual_attn_ratio: float = 
         "position": s.width**-0.5,
         "input": lambda p: (p.fan_in * s.layers) ** -0.5,
         "output": lambda p: (p.fan_in * s.layers) ** -0.5,
-        **{role: in_stack(s) for role in VECTORS},
+        **{role: in_stack(s) for role in IN_STACK},
     }
     return Rules(
         normal(1.0),
@@ -119,7 +160,7 @@ def u_mup(s: Sizes, *, residual_mult: float = 1.0, residual_attn_ratio: float = 
     )
 
 
-VECTORS: tuple[Role, ...] = ("norm", "norm_bias", "bias", "gate", "own")
+IN_STACK: tuple[Role, ...] = (*VECTORS, "gate", "own")
 
 
 def in_stack(s: Sizes) -> Number:

@@ -3,8 +3,8 @@
 import math
 
 from plkernel.models.init.distributions import Distribution, normal
-from plkernel.models.init.plan import Parameter, Rules, Sizes
 from plkernel.models.init.planning import scheme
+from plkernel.models.init.rules import Parameter, Rules, Sizes
 
 SOURCE = "code:nanotron"
 
@@ -19,8 +19,10 @@ def nanotron_random_init(s: Sizes, *, std: float = 0.025, depth: bool = True) ->
 def nanotron_spectral_mup(s: Sizes, *, fused: bool = False) -> Rules:
     """Matrices, head too, N(fan_in**-0.5 min(1, sqrt(fan_out / fan_in))) at a rate of fan_out / fan_in; embedding N(1).
 
-    fused: count the outputs of a fused matrix together, as nanotron does; otherwise each part is a matrix. nanotron
-    refuses biases here; ours are 0.
+    The rates are those of the paper for SGD, which the code gives its Adam. Learning rates do not carry over from width
+    to width: changes of activations of our SSM grow with exponents of 0.3 to 0.8 (init check); `spectral` has the rule
+    for Adam. fused: count the outputs of a fused matrix together, as nanotron does; otherwise each part is a matrix.
+    nanotron refuses biases here; ours are 0.
     """
 
     def fan_out(p: Parameter) -> int:

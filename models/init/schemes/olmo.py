@@ -3,8 +3,8 @@
 import math
 
 from plkernel.models.init.distributions import Distribution, cut, normal
-from plkernel.models.init.plan import Parameter, Rules, Sizes
 from plkernel.models.init.planning import scheme
+from plkernel.models.init.rules import Parameter, Rules, Sizes
 
 SOURCE = "code:OLMo"
 

@@ -3,8 +3,8 @@
 import math
 
 from plkernel.models.init.distributions import ONE, Distribution, constant, cut, normal, uniform
-from plkernel.models.init.plan import Parameter, Rules, Sizes
 from plkernel.models.init.planning import scheme
+from plkernel.models.init.rules import Calibrate, Parameter, Rules, Sizes
 from plkernel.models.init.schemes.fans import fan_in_normal, fan_in_uniform, xavier_normal, xavier_uniform
 
 
@@ -108,19 +108,40 @@ def small(s: Sizes) -> float:
 
 
 @scheme("paper:DeepNet, arXiv 2203.00555, decoder")
-def deepnorm_decoder(s: Sizes) -> Rules:
+def deepnorm_decoder(s: Sizes, *, cross_attention: bool = False) -> Rules:
     """Xavier, times b = (8 L)**-0.25 on values, feed-forward and outputs, with post-norm LN(a x + f), a = (2 L)**0.25.
 
     Queries, keys, gates of the mixer and routers keep b = 1. The paper leaves embedding and head open: Xavier here.
+    cross_attention: the decoder of an encoder-decoder model, planned by itself: b = (12 L)**-0.25, a = (3 L)**0.25.
     """
-    b = (8 * s.layers) ** -0.25
+    if cross_attention:
+        return deepnorm((3 * s.layers) ** 0.25, (12 * s.layers) ** -0.25)
+    return deepnorm((2 * s.layers) ** 0.25, (8 * s.layers) ** -0.25)
+
+
+@scheme("paper:DeepNet, arXiv 2203.00555, encoder")
+def deepnorm_encoder(s: Sizes, *, decoder_layers: float = 0) -> Rules:
+    """As deepnorm_decoder, for an encoder of L blocks beside a decoder of M = decoder_layers.
+
+    a = 0.81 (L**4 M)**(1 / 16), b = 0.87 (L**4 M)**(-1 / 16). 0: an encoder alone, whose a and b are those of a decoder
+    alone. Plan each half by itself, model.encoder with this and model.decoder with deepnorm_decoder.
+    """
+    if not decoder_layers:
+        return deepnorm_decoder(s)
+    both = (s.layers**4 * decoder_layers) ** (1 / 16)
+    return deepnorm(0.81 * both, 0.87 / both)
+
+
+def deepnorm(a: float, b: float) -> Rules:
+    """Xavier with b where DeepNet has it, and LN(a x + f)."""
+    xavier, scaled = xavier_normal(), xavier_normal(b)
     return Rules(
-        xavier_normal(),
-        xavier_normal(),
-        xavier_normal(b),
-        xavier_normal(),
-        roles={"value": xavier_normal(b), "ffn_gate": xavier_normal(b), "ffn_up": xavier_normal(b)},
-        needs=deepnorm(s),
+        xavier,
+        xavier,
+        scaled,
+        xavier,
+        roles={"value": scaled, "ffn_gate": scaled, "ffn_up": scaled},
+        needs={"placement": "post", "residual": a},
     )
 
 
@@ -138,13 +159,8 @@ def deepnorm_torchscale(s: Sizes) -> Rules:
         scaled,
         normal(s.width**-0.5),
         roles={"value": scaled, "ffn_gate": scaled, "ffn_up": scaled},
-        needs=deepnorm(s),
+        needs=deepnorm_decoder(s).needs,
     )
-
-
-def deepnorm(s: Sizes) -> dict[str, str | float]:
-    """The residual connection of DeepNet's decoder."""
-    return {"placement": "post", "residual": (2 * s.layers) ** 0.25}
 
 
 @scheme("paper:Transformers without Tears, arXiv 1910.05895, and its code")
@@ -181,20 +197,24 @@ def ds_init(s: Sizes, *, alpha: float = 1.0) -> Rules:
 
 
 @scheme("paper:AutoInit, arXiv 2206.13568")
-def auto_init(s: Sizes) -> Rules:
-    """The start of a procedure, N(fan_in**-0.5) with embedding N(1): `calibrate_` then tunes one gain per block.
+def auto_init(s: Sizes, *, target: float = 1.0) -> Rules:
+    """N(fan_in**-0.5) with embedding N(1); then one gain per block is tuned on data.
 
-    See plkernel.models.init.calibration, which needs a batch.
+    A run tunes the gains by itself, on the windows of its first step; from Python see
+    plkernel.models.init.calibration. target: the partial Jacobian norm of every branch; 1 doubles the squared length
+    of gradients at every block, 1 / L keeps their growth over L blocks near e.
     """
-    return Rules(normal(1.0), fan_in_normal(), fan_in_normal(), fan_in_normal())
+    linear = fan_in_normal()
+    return Rules(normal(1.0), linear, linear, linear, calibration=Calibrate(target))
 
 
 @scheme("paper:The Principles of Deep Learning Theory, arXiv 2106.10165; partial Jacobians, arXiv 2111.12143")
-def critical_he(s: Sizes, *, mlp_variance: float = 2.0) -> Rules:
+def critical_he(s: Sizes, *, mlp_variance: float = 2.0, target: float = 0.0) -> Rules:
     """Criticality: linear maps and the head N(fan_in**-0.5), feed-forward matrices N(sqrt(2 / fan_in)), embedding N(1).
 
     mlp_variance: 2 is right for ReLU. Squared ReLU is not scale-free (a pre-activation of std s has the second moment
-    3 / 2 s**4), so an RWKV is tuned on data instead: see auto_init. Before a norm, with x + f(x), any std is critical.
+    3 / 2 s**4), so an RWKV is better tuned on data. Before a norm, with x + f(x), any std is critical. target: where
+    given, the gains are tuned as in auto_init, to this partial Jacobian norm of every branch.
     """
     he = fan_in_normal(math.sqrt(mlp_variance))
     return Rules(
@@ -203,4 +223,5 @@ def critical_he(s: Sizes, *, mlp_variance: float = 2.0) -> Rules:
         fan_in_normal(),
         fan_in_normal(),
         roles={"ffn_gate": he, "ffn_up": he, "ffn_out": he},
+        calibration=Calibrate(target) if target else None,
     )

@@ -12,9 +12,9 @@ import math
 from collections.abc import Callable
 
 from plkernel.models.init.distributions import ZERO, Distribution, normal, orthogonal, uniform
-from plkernel.models.init.plan import Parameter, Rules, Sizes
 from plkernel.models.init.planning import scheme
 from plkernel.models.init.roles import Role
+from plkernel.models.init.rules import Parameter, Rules, Sizes
 from plkernel.models.init.schemes.fans import fan_in_uniform, xavier_uniform
 
 EVERYTHING: tuple[Role, ...] = ("norm", "norm_bias", "bias", "gate", "own")

@@ -7,8 +7,8 @@ normals; only the head is cut where it shows, at 3 deviations. A tied head would
 import math
 
 from plkernel.models.init.distributions import Distribution, cut, normal
-from plkernel.models.init.plan import Parameter, Rules, Sizes
 from plkernel.models.init.planning import scheme
+from plkernel.models.init.rules import Parameter, Rules, Sizes
 
 SOURCE = "code:torchtitan"
 

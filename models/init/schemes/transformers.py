@@ -3,8 +3,8 @@
 import math
 
 from plkernel.models.init.distributions import ZERO, cut, normal
-from plkernel.models.init.plan import Rules, Sizes
 from plkernel.models.init.planning import scheme
+from plkernel.models.init.rules import Rules, Sizes
 from plkernel.models.init.schemes.fans import fan_in_normal, fan_in_uniform
 
 SOURCE = "code:transformers"

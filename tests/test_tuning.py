@@ -1,0 +1,96 @@
+"""A learning rate for every arm: the best of a grid on seeds of its own, at the same budget, before the study."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from plkernel.experiment import chosen_arms, run_experiment
+from plkernel.spec import load_spec, parse_spec
+from plkernel.storage import load_json, read_lines
+from plkernel.studies import read_study
+from plkernel.tuning import choices, name_at, search_of, tuned
+
+SpecWriter = Callable[..., Path]
+HEAD = "[tuning]\nrates = [1e-4, 1e-2, 1e4]\nseeds = [7]\nsteps = 8"
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tuned study that has been run: rates far too low, good and far too high for both arms."""
+    folder = tmp_path_factory.mktemp("tuned")
+    text = folder / "text.txt"
+    text.write_text("the quick brown fox jumps over the lazy dog\n" * 200)
+    (folder / "spec.toml").write_text(
+        f'name = "tuned"\nbaseline = "uniform"\nseeds = [0]\n{HEAD}\n[corpus]\nname = "{text}"\n'
+        "[model]\ndim = 16\nlayers = 2\n"
+        "[train]\nsteps = 12\ncontext = 32\nbatch = 4\neval_every = 4\neval_windows = 4\ntest_windows = 4\n"
+        '[arms.uniform]\n[arms.law]\nprojection = "published"\nmatch = "uniform"\n[arms.fixed]\nlearning_rate = 3e-3\n'
+    )
+    assert run_experiment(load_spec(folder / "spec.toml"), folder / "out") == []
+    return folder
+
+
+@pytest.mark.slow
+def test_the_best_rate_of_each_arm_is_taken(study: Path) -> None:
+    spec, out = load_spec(study / "spec.toml"), study / "out"
+    found = choices(spec, out)
+    assert set(found) == {"uniform", "law"}
+    for name, choice in found.items():
+        assert choice.rate == 1e-2
+        assert not choice.at_edge
+        assert choice.losses[1e4] == float("inf") or choice.losses[1e4] > choice.losses[1e-2]
+        row = read_lines(out / "tuning" / name_at(name, 1e-2) / "seed-7" / "metrics.jsonl")[-1]
+        assert (row["step"], row["val_bpb"]) == (8, choice.losses[1e-2])
+    rates = {run.arm: run.config["train"]["learning_rate"] for run in read_study(out).finished()}
+    assert rates == {"uniform": 1e-2, "law": 1e-2, "fixed": 3e-3}
+    saved = load_spec(out / "spec.json")
+    assert saved == tuned(spec, out)
+    assert load_json(out / "spec.json")["arms"]["law"]["learning_rate"] == 1e-2
+
+
+@pytest.mark.slow
+def test_running_again_searches_no_more_and_diverged_rates_stay_lost(study: Path) -> None:
+    stamps = {path: path.stat().st_mtime_ns for path in (study / "out").rglob("result.json")}
+    assert run_experiment(load_spec(study / "spec.toml"), study / "out") == []
+    assert {path: path.stat().st_mtime_ns for path in (study / "out").rglob("result.json")} == stamps
+
+
+def test_every_arm_has_the_same_budget(tiny_spec: SpecWriter) -> None:
+    spec = load_spec(tiny_spec(head=HEAD))
+    search = search_of(spec)
+    assert search.seeds == (7,)
+    assert search.train.total_steps == 8
+    assert list(search.arms) == [name_at(arm, rate) for arm in spec.arms for rate in spec.tuning.rates]
+    for name, arm in search.arms.items():
+        twin = spec.arms[name.partition("_rate")[0]]
+        assert arm.model_copy(update={"learning_rate": None}) == twin
+    assert parse_spec(search.model_dump(mode="json"), "again") == search
+
+
+def test_without_results_nothing_is_chosen(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+    spec = load_spec(tiny_spec(head=HEAD))
+    assert choices(spec, tmp_path) == {}
+    assert tuned(spec, tmp_path) == spec
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        ("[tuning]\nrates = [1e-3]", "tuning.rates must be two or more"),
+        ("[tuning]\nrates = [1e-3, 1e-3]", "tuning.rates must be two or more, all different"),
+        ("[tuning]\nrates = [1e-3, 1e-2]\nseeds = [1, 5]", r"tuning.seeds must be none .*, got \[1\] in both"),
+        ("[tuning]\nrates = [1e-3, -1.0]", "tuning.rates.1: .*greater than 0"),
+    ],
+)
+def test_mistakes_are_named(tiny_spec: SpecWriter, head: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_spec(tiny_spec(head=head))
+
+
+def test_only_some_arms(tiny_spec: SpecWriter) -> None:
+    spec = load_spec(tiny_spec())
+    assert chosen_arms(spec, []) == ["uniform", "power-law"]
+    assert chosen_arms(spec, ["power*"]) == ["power-law"]
+    with pytest.raises(ValueError, match="only: no arm matches 'powr-law'; did you mean 'power-law'"):
+        chosen_arms(spec, ["powr-law"])

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from plkernel.analysis.bands import Curve, pointwise_band
 from plkernel.analysis.figures import (
     COLUMN_WIDTH,
     INK,
@@ -15,7 +16,6 @@ from plkernel.analysis.figures import (
     plain_ticks,
     style,
 )
-from plkernel.analysis.statistics import Curve, pointwise_band
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,14 +1,12 @@
-"""Means, paired differences and difference curves over seeds, each with its t interval and its n."""
+"""Means and paired differences over seeds: t intervals, p corrected for several arms, and what may be said."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
-
-Curve = Mapping[int, float]
-"""One seed's values by position (a step, or bytes read)."""
 
 
 @dataclass(frozen=True)
@@ -40,17 +38,6 @@ class PairedDifference:
         return bool(self.low <= 0.0 <= self.high)
 
 
-@dataclass(frozen=True)
-class Band:
-    """Mean and pointwise interval of n curves at the positions all of them have: arrays of shape (S,)."""
-
-    n: int
-    at: NDArray[np.int64]
-    mean: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
-
-
 def critical_value(n: int, confidence: float = 0.95) -> float:
     """t such that the interval of n values is mean +- t * sd / sqrt(n): 12.7 at n = 2, 2.78 at n = 5.
 
@@ -70,7 +57,7 @@ def mean_interval(values: Iterable[float], confidence: float = 0.95) -> Estimate
     data = np.asarray(list(values), dtype=np.float64)
     if data.size == 0:
         raise ValueError("values: got none, give at least one")
-    mean, spread, half = (column[0] for column in _student(data[:, None], confidence))
+    mean, spread, half = (column[0] for column in student_interval(data[:, None], confidence))
     return Estimate(data.size, float(mean), float(mean - half), float(mean + half), float(spread))
 
 
@@ -90,27 +77,31 @@ def paired_difference(
     return PairedDifference(**vars(estimate), p_value=_p_value(estimate), per_seed=per_seed)
 
 
-def difference_curves(arm: Mapping[int, Curve], baseline: Mapping[int, Curve]) -> dict[int, dict[int, float]]:
-    """Arm minus baseline by seed, at the positions both have; seeds that only one has are left out."""
-    return {
-        seed: {at: curve[at] - baseline[seed][at] for at in sorted(curve) if at in baseline[seed]}
-        for seed, curve in sorted(arm.items())
-        if seed in baseline
-    }
+def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+    """p adjusted for being one of m tests (Holm 1979): the i-th smallest times m - i + 1, never below a smaller one's.
 
-
-def pointwise_band(curves: Sequence[Curve], confidence: float = 0.95) -> Band:
-    """Mean and t interval of the curves at each position that all of them have.
-
-    Pointwise: each position on its own is covered with `confidence`; a whole curve leaves such a band more
-    often. With one curve the bounds are NaN. Raises ValueError for no curves.
+    Comparing each adjusted p with alpha keeps the chance of any false rejection at or below alpha, whatever the
+    dependence between the tests (arms share their baseline). At most 1. A NaN stays NaN and does not count in m.
+    Order and names are those of `p_values`. Raises ValueError naming a p outside [0, 1].
     """
-    if not curves:
-        raise ValueError("curves: got none, give at least one")
-    at = sorted(set.intersection(*(set(curve) for curve in curves)))
-    values = np.array([[curve[x] for x in at] for curve in curves], dtype=np.float64).reshape(len(curves), len(at))
-    mean, _, half = _student(values, confidence)
-    return Band(len(curves), np.array(at, dtype=np.int64), mean, mean - half, mean + half)
+    for name, p in p_values.items():
+        if p < 0.0 or p > 1.0:
+            raise ValueError(f"p_values: {name} has p = {p}, give a number from 0 to 1, or NaN for a test not made")
+    tested = sorted((p, name) for name, p in p_values.items() if not math.isnan(p))
+    adjusted = dict.fromkeys(p_values, math.nan)
+    largest = 0.0
+    for rank, (p, name) in enumerate(tested):
+        largest = max(largest, min(1.0, (len(tested) - rank) * p))
+        adjusted[name] = largest
+    return adjusted
+
+
+def student_interval(values: NDArray[np.float64], confidence: float) -> tuple[NDArray[np.float64], ...]:
+    """Mean, standard deviation and half width of the t interval of each column of values (n, S); NaN where n = 1."""
+    n = len(values)
+    mean = values.mean(axis=0)
+    spread = values.std(axis=0, ddof=1) if n > 1 else np.full(mean.shape, np.nan)
+    return mean, spread, critical_value(n, confidence) * spread / np.sqrt(n)
 
 
 def verdict(difference: PairedDifference) -> str:
@@ -126,14 +117,6 @@ def verdict(difference: PairedDifference) -> str:
         return f"the interval contains zero: with {n} seeds these runs cannot tell the difference from none"
     direction = "lower" if difference.mean < 0 else "higher"
     return f"the interval excludes zero: {direction} than the baseline over {n} seeds"
-
-
-def _student(values: NDArray[np.float64], confidence: float) -> tuple[NDArray[np.float64], ...]:
-    """Mean, standard deviation and half width of the interval of each column of values (n, S)."""
-    n = len(values)
-    mean = values.mean(axis=0)
-    spread = values.std(axis=0, ddof=1) if n > 1 else np.full(mean.shape, np.nan)
-    return mean, spread, critical_value(n, confidence) * spread / np.sqrt(n)
 
 
 def _p_value(difference: Estimate) -> float:

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from plkernel.analysis.statistics import Estimate, PairedDifference, mean_interval, paired_difference
+from plkernel.analysis.statistics import Estimate, PairedDifference, holm, mean_interval, paired_difference
 from plkernel.studies import Run, Study
+from plkernel.tuning import Choice, choices
 
 CONFIDENCE = 0.95
 COMMON_STEP = "val_bpb_common_step"
@@ -23,10 +24,12 @@ class Measure:
 class Arm:
     """The finished runs of one arm: values by measure and seed, their means, and differences to the baseline.
 
-    `differences` lacks the measures that no common seed has, and is empty for the baseline itself.
+    `against` is the arm that this one is compared with, None for a baseline. `differences` lacks the measures that no
+    common seed has, and is empty for a baseline.
     """
 
     name: str
+    against: str | None
     causal: bool
     seeds: tuple[int, ...]
     parameters: tuple[int, ...]
@@ -38,16 +41,17 @@ class Arm:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A study in numbers: the baseline (finished or not) and every arm that has a finished run.
+    """A study in numbers: every baseline (finished or not) and every arm that has a finished run.
 
     `primary` is the measure by which arms are compared: the final loss, or where runs took unequal numbers of steps
-    the loss at the last step that all of them reached.
+    the loss at the last step that all of them reached. `tuning` holds the learning rates that were searched for.
     """
 
     study: Study
     measures: tuple[Measure, ...]
     primary: Measure
     arms: tuple[Arm, ...]
+    tuning: Mapping[str, Choice]
 
     @property
     def causal(self) -> bool:
@@ -55,26 +59,45 @@ class Comparison:
         return all(arm.causal for arm in self.arms)
 
     @property
-    def baseline(self) -> Arm:
-        return next(arm for arm in self.arms if arm.name == self.study.baseline)
+    def baselines(self) -> tuple[Arm, ...]:
+        """The arms that others are compared with: the study's baseline first."""
+        names = dict.fromkeys([self.study.baseline, *(arm.against for arm in self.arms if arm.against)])
+        return tuple(self[name] for name in names)
+
+    @property
+    def corrected(self) -> dict[str, float]:
+        """p of every arm's difference in the primary measure, adjusted for their number (Holm)."""
+        found = {arm.name: arm.differences.get(self.primary.key) for arm in self.others}
+        return holm({name: difference.p_value for name, difference in found.items() if difference is not None})
 
     @property
     def others(self) -> tuple[Arm, ...]:
-        return tuple(arm for arm in self.arms if arm.name != self.study.baseline)
+        """The arms that are compared with another."""
+        return tuple(arm for arm in self.arms if arm.against is not None)
+
+    def __getitem__(self, name: str) -> Arm:
+        """The arm of that name."""
+        return next(arm for arm in self.arms if arm.name == name)
 
 
 def compare(study: Study) -> Comparison:
-    """Compare the finished runs of a study, paired by seed. Raises ValueError when no run is finished."""
+    """Compare every arm with the one it names or else the study's baseline, paired by seed.
+
+    Raises ValueError when no run is finished.
+    """
     runs = study.finished()
     if not runs:
         states = ", ".join(sorted({run.status for run in study.runs}))
         raise ValueError(f"folder: {study.folder} holds no finished run (only {states}), finish one first")
     measures = tuple(_measures(study, runs))
-    baseline = _arm(study, study.baseline, measures, None)
-    others = [name for name in study.arms if name != study.baseline and study.finished(name)]
-    arms = (baseline, *(_arm(study, name, measures, baseline) for name in others))
+    started = [name for name in study.arms if study.finished(name)]
+    needed = {study.baseline, *filter(None, map(study.against, started))}
+    names = sorted({*needed, *started}, key=lambda name: (name != study.baseline, study.arms.index(name)))
+    values = {name: _all_values(study, name, measures) for name in names}
+    arms = tuple(_arm(study, name, values) for name in values)
     primary = next((measure for measure in measures if measure.key == COMMON_STEP), measures[0])
-    return Comparison(study, measures, primary, arms)
+    rates = (study.spec.get("tuning") or {}).get("rates") or ()
+    return Comparison(study, measures, primary, arms, choices(names, rates, study.folder))
 
 
 def common_step(runs: Iterable[Run]) -> int | None:
@@ -103,18 +126,26 @@ def _at(step: int) -> Callable[[Run], float | None]:
     return lambda run: run.at_step(step)
 
 
-def _arm(study: Study, name: str, measures: tuple[Measure, ...], baseline: Arm | None) -> Arm:
-    runs = study.finished(name)
-    values = {measure.key: _values(measure, runs) for measure in measures}
+Values = dict[str, dict[int, float]]
+"""Values of one arm by measure and seed."""
+
+
+def _all_values(study: Study, name: str, measures: Iterable[Measure]) -> Values:
+    return {measure.key: _values(measure, study.finished(name)) for measure in measures}
+
+
+def _arm(study: Study, name: str, values: Mapping[str, Values]) -> Arm:
+    runs, against = study.finished(name), study.against(name)
     return Arm(
         name=name,
+        against=against,
         causal=all(run.result.causal for run in runs if run.result),
         seeds=tuple(run.seed for run in runs),
         parameters=tuple(sorted({size for run in runs if (size := run.config["model"].get("parameters"))})),
         steps=_steps(runs),
-        values=values,
-        estimates={key: mean_interval(found.values(), CONFIDENCE) for key, found in values.items() if found},
-        differences={} if baseline is None else _differences(values, baseline.values),
+        values=values[name],
+        estimates={key: mean_interval(found.values(), CONFIDENCE) for key, found in values[name].items() if found},
+        differences={} if against is None else _differences(values[name], values[against]),
     )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from plkernel.analysis.figures import byte_unit
+from plkernel.analysis.power import sensitivity
 from plkernel.analysis.statistics import Estimate, PairedDifference, verdict
 from plkernel.comparison import COMMON_STEP, Arm, Comparison
 from plkernel.models import NOT_CAUSAL
@@ -21,11 +22,21 @@ def summary(comparison: Comparison) -> str:
     volume = _range((run.result.bytes / unit for run in runs if run.result), ".1f")
     corpora = sorted({str(run.config["corpus"].get("name")) for run in runs})
     return (
-        f"{comparison.study.name} compares {comparison.study.baseline} (the baseline) with "
-        f"{_list(arm.name for arm in comparison.others)}: {seeds} {'seed' if seeds == '1' else 'seeds'} each{model}, "
+        f"{comparison.study.name} compares {_contrasts(comparison)}: "
+        f"{seeds} {'seed' if seeds == '1' else 'seeds'} each{model}, "
         f"{_range(steps for arm in arms for steps in arm.steps)} steps, "
         f"{volume} {unit_name} read of {', '.join(corpora)}."
     )
+
+
+def _contrasts(comparison: Comparison) -> str:
+    """Which arms are compared with which."""
+    named = {
+        base.name: _list(arm.name for arm in comparison.others if arm.against == base.name)
+        for base in comparison.baselines
+    }
+    marked = " (the baseline)" if len(named) == 1 else ""
+    return ", ".join(f"{base}{marked} with {arms}" for base, arms in named.items())
 
 
 def sentences(comparison: Comparison) -> list[str]:
@@ -35,7 +46,7 @@ def sentences(comparison: Comparison) -> list[str]:
 
 def warnings(comparison: Comparison) -> list[str]:
     """What a reader must know before believing a number: leaks, unequal steps, divergence, mixed provenance."""
-    rules = (_leak, _unequal_steps, _diverged, _unequal_sizes, _mixed, _incomplete, _unequal_seeds)
+    rules = (_leak, _at_edge, _unequal_steps, _diverged, _unequal_sizes, _mixed, _incomplete, _unequal_seeds)
     return [text for rule in rules for text in rule(comparison)]
 
 
@@ -55,18 +66,26 @@ def p_text(p: float) -> str:
 
 def _sentence(comparison: Comparison, arm: Arm) -> str:
     difference = arm.differences.get(comparison.primary.key)
-    baseline = comparison.study.baseline
+    baseline = comparison[arm.against or comparison.study.baseline]
     if difference is None:
-        return f"no finished seed in common with {baseline}, no difference to report"
+        return f"no finished seed in common with {baseline.name}, no difference to report"
     bounds = interval_text(difference, "+.4f")
     parts = [
-        f"{difference.mean:+.4f} bits per byte against {baseline} ({comparison.primary.title})",
+        f"{difference.mean:+.4f} bits per byte against {baseline.name} ({comparison.primary.title})",
         f"95 % interval {bounds}" if bounds else "",
         f"n = {difference.n}" if difference.n > 1 else "",
-        "" if math.isnan(difference.p_value) else f"p {_equals(p_text(difference.p_value))}",
+        *(f"{name} {_equals(p_text(p))}" for name, p in _p_values(comparison, arm) if not math.isnan(p)),
     ]
-    label = "" if arm.causal and comparison.baseline.causal else f" [{NOT_CAUSAL}]"
-    return f"{', '.join(filter(None, parts))}{label}; {verdict(difference)}"
+    label = "" if arm.causal and baseline.causal else f" [{NOT_CAUSAL}]"
+    seen = sensitivity(difference) if difference.contains_zero else ""
+    return f"{', '.join(filter(None, parts))}{label}; {'; '.join(filter(None, (verdict(difference), seen)))}"
+
+
+def _p_values(comparison: Comparison, arm: Arm) -> Iterator[tuple[str, float]]:
+    """p of the paired t test, and where there are several arms the one adjusted for their number."""
+    yield "p", arm.differences[comparison.primary.key].p_value
+    if len(comparison.corrected) > 1:
+        yield "corrected p", comparison.corrected[arm.name]
 
 
 def _equals(text: str) -> str:
@@ -78,6 +97,15 @@ def _leak(comparison: Comparison) -> Iterator[str]:
     if names:
         leak = "a prediction sees part of its own target, so its bits per byte do not say how well it models text"
         yield f"{_list(names)}: {NOT_CAUSAL}; {leak}."
+
+
+def _at_edge(comparison: Comparison) -> Iterator[str]:
+    for name, choice in comparison.tuning.items():
+        if choice.at_edge:
+            yield (
+                f"{name}: its learning rate {choice.rate:g} is at the edge of the rates that were tried, so a better "
+                "one may lie beyond."
+            )
 
 
 def _unequal_steps(comparison: Comparison) -> Iterator[str]:
@@ -116,8 +144,9 @@ def _mixed(comparison: Comparison) -> Iterator[str]:
 
 def _incomplete(comparison: Comparison) -> Iterator[str]:
     study = comparison.study
-    if not study.finished(study.baseline):
-        yield f"No run of the baseline {study.baseline} is finished: there is nothing to compare with."
+    for base in comparison.baselines:
+        if not base.seeds:
+            yield f"No run of the baseline {base.name} is finished: there is nothing to compare with."
     missing = sum(run.status != FINISHED for run in study.runs)
     if missing:
         yield f"{missing} of {len(study.runs)} runs are not finished; every figure covers the others only."

@@ -31,6 +31,7 @@ def render(comparison: Comparison, figures: Mapping[str, Html]) -> str:
         *_results(comparison),
         *_differences(comparison),
         *_figures(comparison, figures),
+        *_tuning(comparison),
         *_missing(study.runs),
         *_provenance(study.finished()),
     ]
@@ -67,40 +68,54 @@ def _differences(comparison: Comparison) -> list[Html]:
     arms = [arm for arm in comparison.others if arm.differences]
     if not arms:
         return []
-    baseline, key, mark = comparison.baseline, comparison.primary.key, _mark(comparison)
+    key, mark = comparison.primary.key, _mark(comparison)
+    named = _compared_with(comparison)
     shown = [arm.differences[key] for arm in arms if key in arm.differences]
     seeds = sorted({seed for difference in shown for seed in difference.per_seed})
     caption = (
-        f"Arm minus {baseline.name}{mark}, {comparison.primary.title}, in bits per byte: below zero is better. Runs "
+        f"Arm minus {named}{mark}, {comparison.primary.title}, in bits per byte: below zero is better. Runs "
         "are paired by seed (same data order, same base weights). Interval and p (paired t test, two-sided) hold "
-        "for one comparison: they are not corrected for the number of arms."
+        "for one comparison; corrected p for all of this table (Holm)."
     )
-    header = ["arm", *(f"seed {seed}" for seed in seeds), "mean", "95 % interval", "p", "zero lies"]
-    rows = [_difference_row(arm, baseline, key, seeds) for arm in arms]
+    header = ["arm", *(f"seed {seed}" for seed in seeds), "mean", "95 % interval", "p", "corrected p", "zero lies"]
+    rows = [_difference_row(comparison, arm, seeds) for arm in arms]
     others = [measure for measure in comparison.measures if measure.key != key]
-    more = [
-        [_arm_name(arm), *(_stacked(arm.differences.get(measure.key), "+.4f", arm, baseline) for measure in others)]
-        for arm in arms
-    ]
+    more = [[_contrast(comparison, arm), *_others(comparison, arm, others)] for arm in arms]
     return [
-        tag("h2", f"Difference to {baseline.name}{mark}"),
+        tag("h2", f"Difference to {named}{mark}"),
         table(header, rows, caption),
         _few_seeds(min((difference.n for difference in shown), default=0)),
         table(["arm", *_titles(others, mark)], more, f"The same difference in the other measures{mark}."),
     ]
 
 
-def _difference_row(arm: Arm, baseline: Arm, key: str, seeds: Sequence[int]) -> list[Any]:
-    difference = arm.differences.get(key)
+def _compared_with(comparison: Comparison) -> str:
+    return comparison.study.baseline if len(comparison.baselines) == 1 else "the arm it is compared with"
+
+
+def _contrast(comparison: Comparison, arm: Arm) -> Html:
+    """The arm, and where arms are compared with different ones which it is compared with."""
+    several = len(comparison.baselines) > 1
+    return Html(f"{_arm_name(arm)}<br>{tag('span', f'minus {arm.against}', 'soft')}") if several else _arm_name(arm)
+
+
+def _others(comparison: Comparison, arm: Arm, measures: Iterable[Measure]) -> list[Number]:
+    baseline = comparison[str(arm.against)]
+    return [_stacked(arm.differences.get(measure.key), "+.4f", arm, baseline) for measure in measures]
+
+
+def _difference_row(comparison: Comparison, arm: Arm, seeds: Sequence[int]) -> list[Any]:
+    baseline = comparison[str(arm.against)]
+    difference = arm.differences.get(comparison.primary.key)
     if difference is None:
-        return [_arm_name(arm), *[Number()] * (len(seeds) + 3), "no common seed"]
+        return [_contrast(comparison, arm), *[Number()] * (len(seeds) + 4), "no common seed"]
     each = difference.per_seed
     return [
-        _arm_name(arm),
+        _contrast(comparison, arm),
         *(_number(each[seed], "+.4f", arm, baseline) if seed in each else Number() for seed in seeds),
         _number(difference.mean, "+.4f", arm, baseline),
         _marked(interval_text(difference, "+.4f"), arm, baseline),
-        _marked(p_text(difference.p_value), arm, baseline),
+        *(_marked(p_text(p), arm, baseline) for p in (difference.p_value, comparison.corrected[arm.name])),
         _zero(difference),
     ]
 
@@ -125,7 +140,7 @@ def _figures(comparison: Comparison, figures: Mapping[str, Html]) -> list[Html]:
     captions = {
         "convergence": "Convergence: validation bits per byte against the training bytes read (below) and steps "
         f"(above). Thin lines are seeds, thick lines their mean.{mark}",
-        "difference": f"Difference to {comparison.study.baseline} during training, paired by seed. Thin lines are "
+        "difference": f"Difference to {_compared_with(comparison)} during training, paired by seed. Thin lines are "
         "seeds, the thick line is their mean, the band its 95 % t interval. The band is pointwise: it holds at each "
         "position on its own, not for the curve as a whole. It is cut where it leaves the frame; one seed has none."
         f"{mark}",
@@ -136,6 +151,29 @@ def _figures(comparison: Comparison, figures: Mapping[str, Html]) -> list[Html]:
         if name in figures
     ]
     return [tag("h2", "Curves"), *parts]
+
+
+def _tuning(comparison: Comparison) -> list[Html]:
+    """The search for learning rates: what every arm reached at every rate, and which it was given."""
+    if not comparison.tuning:
+        return []
+    section = comparison.study.spec["tuning"]
+    rates, seeds = section["rates"], section["seeds"]
+    steps = f"{section['steps']:,} steps" if section.get("steps") else "the steps of the study"
+    caption = (
+        f"Validation bits per byte at the end of a search that had the same budget for every arm: {len(rates)} rates, "
+        f"{len(seeds)} {'seed' if len(seeds) == 1 else 'seeds'} ({', '.join(map(str, seeds))}, none of those "
+        f"compared), {steps}."
+    )
+    rows = [
+        [name, *(_loss(choice.losses[rate]) for rate in rates), Number(f"{choice.rate:g}")]
+        for name, choice in comparison.tuning.items()
+    ]
+    return [tag("h2", "Learning rates"), table(["arm", *(f"{rate:g}" for rate in rates), "taken"], rows, caption)]
+
+
+def _loss(value: float) -> Number:
+    return Number(f"{value:.4f}" if math.isfinite(value) else "diverged")
 
 
 def _missing(runs: Iterable[Run]) -> list[Html]:

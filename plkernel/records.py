@@ -18,12 +18,12 @@ def table(comparison: Comparison) -> dict[str, Any]:
         "study": study.name,
         "baseline": study.baseline,
         "confidence": CONFIDENCE,
-        "interval": "t, per comparison, not corrected for the number of arms",
+        "interval": "t, per comparison, not corrected for the number of arms; p_corrected (Holm) is",
         "unit": "bits per byte",
         "primary": comparison.primary.key,
         "summary": [summary(comparison), *sentences(comparison)],
         "warnings": warnings(comparison),
-        "arms": [_arm_row(arm) for arm in comparison.arms],
+        "arms": [_arm_row(comparison, arm) for arm in comparison.arms],
         "runs": [{"arm": run.arm, "seed": run.seed, "status": run.status} for run in study.runs],
     }
 
@@ -53,9 +53,11 @@ def _or_null(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _arm_row(arm: Arm) -> dict[str, Any]:
+def _arm_row(comparison: Comparison, arm: Arm) -> dict[str, Any]:
     return {
         "arm": arm.name,
+        "against": arm.against,
+        "p_corrected": _or_null(comparison.corrected.get(arm.name, math.nan)),
         "causal": arm.causal,
         "label": None if arm.causal else NOT_CAUSAL,
         "n": len(arm.seeds),

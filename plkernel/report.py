@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import tyro
 
 from plkernel import cli
-from plkernel.analysis.statistics import difference_curves
+from plkernel.analysis.bands import difference_curves
 from plkernel.comparison import CONFIDENCE, Arm, Comparison, compare
 from plkernel.findings import interval_text, p_text, sentences, summary, warnings
 from plkernel.markup import inline_svg
@@ -71,26 +71,29 @@ def write_comparison(comparison: Comparison) -> Path:
 
 def text_report(comparison: Comparison) -> str:
     """The table, the warnings and the sentences, for the terminal."""
-    baseline, key = comparison.study.baseline, comparison.primary.key
-    header = ["arm", "seeds", "steps", "best", "final", "test", f"minus {baseline}", "95 % interval", "p"]
-    arms = text_table(header, [_text_row(arm, key) for arm in comparison.arms])
+    bases = comparison.baselines
+    minus = [f"minus {bases[0].name}"] if len(bases) == 1 else ["minus", "is"]
+    header = ["arm", "seeds", "steps", "best", "final", "test", *minus, "95 % interval", "p", "corrected p"]
+    arms = text_table(header, [_text_row(comparison, arm) for arm in comparison.arms])
     label = "" if comparison.causal else f", {NOT_CAUSAL}"
     note = f"bits per byte{label}; difference: {comparison.primary.title}, paired by seed, below 0 is better"
     lines = [*sentences(comparison), *(f"note: {text}" for text in warnings(comparison))]
     return "\n".join([summary(comparison), "", arms, f"({note})", "", *lines])
 
 
-def _text_row(arm: Arm, key: str) -> list[str]:
+def _text_row(comparison: Comparison, arm: Arm) -> list[str]:
     shown = [arm.estimates.get(name) for name in ("best_val_bpb", "final_val_bpb", "test_bpb")]
-    difference = arm.differences.get(key)
+    difference = arm.differences.get(comparison.primary.key)
     return [
         arm.name if arm.causal else f"{arm.name} [{NOT_CAUSAL}]",
         str(len(arm.seeds)),
         ", ".join(map(str, arm.steps)) or "-",
         *(f"{estimate.mean:.4f}" if estimate else "-" for estimate in shown),
+        *([arm.against or ""] if len(comparison.baselines) > 1 else []),
         f"{difference.mean:+.4f}" if difference else "",
         interval_text(difference, "+.4f") if difference else "",
         p_text(difference.p_value) if difference else "",
+        p_text(comparison.corrected[arm.name]) if difference else "",
     ]
 
 
@@ -103,10 +106,14 @@ def _figures(comparison: Comparison) -> dict[str, "Figure"]:
     per_step, heading = _bytes_per_step(study.finished()), "" if comparison.causal else NOT_CAUSAL
     every = {labels[name]: list(seeds.values()) for name, seeds in curves.items()}
     figures = {"convergence": convergence(every, per_step, heading)}
-    base = curves.pop(study.baseline)
-    paired = {labels[name]: list(difference_curves(seeds, base).values()) for name, seeds in curves.items()}
+    paired = {
+        labels[arm.name]: list(difference_curves(curves[arm.name], curves[str(arm.against)]).values())
+        for arm in comparison.others
+    }
     if any(paired.values()):
-        figures["difference"] = differences(paired, study.baseline, per_step, heading, CONFIDENCE)
+        bases = [base.name for base in comparison.baselines]
+        named = bases[0] if len(bases) == 1 else "the arm it is compared with"
+        figures["difference"] = differences(paired, named, per_step, heading, CONFIDENCE)
     return figures
 
 

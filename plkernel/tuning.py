@@ -6,7 +6,7 @@ is the same for every arm: rates x seeds x steps.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,14 +51,14 @@ def name_at(arm: str, rate: float) -> str:
     return f"{arm}_rate-{rate:g}"
 
 
-def choices(spec: Spec, out: Path) -> dict[str, Choice]:
-    """The choice of every arm whose search has ended; `out` is the folder of the study."""
-    if not (out / TUNING / SPEC).exists():
+def choices(arms: Iterable[str], rates: Sequence[float], out: Path) -> dict[str, Choice]:
+    """The choice of each of `arms` whose search over `rates` has ended; `out` is the folder of the study."""
+    if not rates or not (out / TUNING / SPEC).exists():
         return {}
     study = read_study(out / TUNING)
     found = {}
-    for name in spec.arms:
-        losses = {rate: _loss(study, name_at(name, rate)) for rate in spec.tuning.rates}
+    for name in arms:
+        losses = {rate: _loss(study, name_at(name, rate)) for rate in rates}
         known = {rate: loss for rate, loss in losses.items() if loss is not None}
         if len(known) == len(losses) and min(known.values()) < math.inf:
             found[name] = Choice(min(known, key=lambda rate: known[rate]), known)
@@ -67,7 +67,7 @@ def choices(spec: Spec, out: Path) -> dict[str, Choice]:
 
 def tuned(spec: Spec, out: Path) -> Spec:
     """The spec with the learning rates that have been found."""
-    found = choices(spec, out)
+    found = choices(spec.arms, spec.tuning.rates, out)
     arms = {
         name: arm.model_copy(update={"learning_rate": found[name].rate})
         if name in found and arm.learning_rate is None

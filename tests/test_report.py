@@ -1,5 +1,6 @@
 """The report of a synthetic study: what it says, what it refuses, and what must never reach the page as markup."""
 
+import io
 import json
 import math
 import re
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from plkernel import cli
+from plkernel.analysis import figures
 from plkernel.analysis.curve_figures import difference_limits
 from plkernel.analysis.figures import line_style
 from plkernel.comparison import compare
@@ -80,16 +82,41 @@ class Page(HTMLParser):
         self.text += data
 
 
-def test_every_file_is_written(tmp_path):
-    page = write_report(write_study(tmp_path))
-    names = {path.name for path in page.parent.iterdir()}
-    figures = {f"{name}.{kind}" for name in ("convergence", "difference") for kind in ("pdf", "png")}
-    assert names == {"report.html", "table.json", "rows.jsonl"} | figures
-    assert (page.parent / "difference.pdf").read_bytes().startswith(b"%PDF")
+@pytest.fixture(scope="module")
+def written(tmp_path_factory) -> Path:
+    """The page of a study, with everything beside it."""
+    return write_report(write_study(tmp_path_factory.mktemp("written")))
 
 
-def test_the_page_needs_nothing_from_outside(tmp_path):
-    page = Page(write_report(write_study(tmp_path)))
+@pytest.fixture
+def undrawn(monkeypatch) -> None:
+    """Figures take most of the time of a report; where words and tables are read, none is drawn."""
+    empty = {"pdf": b"", "png": b"", "svg": b"<svg></svg>"}
+    monkeypatch.setattr(figures, "rendered", lambda figure: empty)
+
+
+@pytest.fixture
+def drawn_once(monkeypatch) -> None:
+    """Figures are drawn for the page alone."""
+
+    def rendered(figure):
+        buffer = io.BytesIO()
+        with figures.style():
+            figure.savefig(buffer, format="svg")
+        return {"pdf": b"", "png": b"", "svg": buffer.getvalue()}
+
+    monkeypatch.setattr(figures, "rendered", rendered)
+
+
+def test_every_file_is_written(written):
+    names = {path.name for path in written.parent.iterdir()}
+    drawn = {f"{name}.{kind}" for name in ("convergence", "difference") for kind in ("pdf", "png")}
+    assert names == {"report.html", "table.json", "rows.jsonl"} | drawn
+    assert (written.parent / "difference.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_the_page_needs_nothing_from_outside(written):
+    page = Page(written)
     assert not {"script", "link", "img", "iframe", "object"} & set(page.tags)
     references = [value for name, value in page.attributes if name in ("src", "href", "xlink:href")]
     assert all(value.startswith("#") for value in references)
@@ -100,6 +127,7 @@ def test_the_page_needs_nothing_from_outside(tmp_path):
     assert page.tags.count("svg") == 2
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_table_holds_the_paired_difference_of_every_measure(tmp_path):
     folder = write_report(write_study(tmp_path, seeds=(0, 1, 2))).parent
     table = json.loads((folder / "table.json").read_text())
@@ -115,9 +143,8 @@ def test_the_table_holds_the_paired_difference_of_every_measure(tmp_path):
     assert "difference_to_baseline" not in baseline["measures"]["test_bpb"]
 
 
-def test_rows_hold_configuration_environment_result_and_curve(tmp_path):
-    folder = write_report(write_study(tmp_path)).parent
-    rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+def test_rows_hold_configuration_environment_result_and_curve(written):
+    rows = [json.loads(line) for line in (written.parent / "rows.jsonl").read_text().splitlines()]
     assert [(row["arm"], row["seed"]) for row in rows] == [(arm, seed) for arm in EFFECTS for seed in (0, 1)]
     assert rows[0]["curve"]["step"] == [0, 10, 20, 30, 40]
     assert rows[0]["curve"]["val_bpb"][-1] == rows[0]["result"]["final_val_bpb"]
@@ -125,15 +152,79 @@ def test_rows_hold_configuration_environment_result_and_curve(tmp_path):
     assert rows[0]["config"]["model"]["parameters"] == 312345
 
 
+@pytest.mark.usefixtures("undrawn")
+def test_an_arm_may_be_compared_with_another_than_the_baseline(tmp_path):
+    """Each within its own pair: the twins differ from theirs, not from the study's baseline."""
+    effects = {BASELINE: 0.0, "concentrated": -0.05, "base-two": -0.4, "twin-two": -0.45}
+    study = write_study(tmp_path, seeds=(0, 1, 2, 3), effects=effects)
+    spec = json.loads((study / "spec.json").read_text())
+    spec["arms"]["twin-two"] = {"against": "base-two"}
+    write_json(study / "spec.json", spec)
+    comparison = compare(read_study(study))
+    assert [base.name for base in comparison.baselines] == [BASELINE, "base-two"]
+    for name, effect in {"concentrated": -0.05, "base-two": -0.4, "twin-two": -0.05}.items():
+        assert comparison[name].differences["final_val_bpb"].mean == pytest.approx(effect, abs=0.01)
+    text, page = text_report(comparison), Page(write_report(study))
+    assert re.search(r"twin-two +4 .* base-two +-0\.0", text)
+    for shown in (text.replace("-0.0", "\N{MINUS SIGN}0.0"), page.text):
+        assert re.search(r"twin-two: \N{MINUS SIGN}0\.0\d+ bits per byte against base-two", shown)
+    assert "twin-twominus base-two" in page.text
+    assert "Difference to the arm it is compared with" in page.text
+    rows = {row["arm"]: row for row in json.loads((study / "report" / "table.json").read_text())["arms"]}
+    assert (rows["twin-two"]["against"], rows[BASELINE]["against"]) == ("base-two", None)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_p_is_corrected_for_the_number_of_arms(tmp_path):
+    effects = {BASELINE: 0.0, "concentrated": -0.05, "c": -0.002, "dddd": 0.001}
+    comparison = compare(read_study(write_study(tmp_path, seeds=tuple(range(6)), effects=effects)))
+    raw = {arm.name: arm.differences["final_val_bpb"].p_value for arm in comparison.others}
+    ordered = sorted(raw, key=lambda name: raw[name])
+    expected = [min(1.0, (3 - i) * raw[name]) for i, name in enumerate(ordered)]
+    assert [comparison.corrected[name] for name in ordered] == pytest.approx(np.maximum.accumulate(expected))
+    assert "corrected p" in text_report(comparison)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_search_for_learning_rates_is_shown(tmp_path):
+    study = write_study(tmp_path, seeds=(0, 1))
+    spec = json.loads((study / "spec.json").read_text())
+    tuning = {"rates": [0.001, 0.002, 0.004], "seeds": [100], "steps": None}
+    write_json(study / "spec.json", {**spec, "tuning": tuning})
+    losses = {BASELINE: (2.5, 2.4, None), "concentrated": (2.6, 2.5, 2.3)}
+    names = {
+        f"{arm}_rate-{rate:g}": loss for arm in losses for rate, loss in zip(tuning["rates"], losses[arm], strict=True)
+    }
+    write_json(
+        study / "tuning" / "spec.json",
+        {**spec, "arms": {name: {} for name in names}, "baseline": next(iter(names)), "seeds": [100]},
+    )
+    for name, loss in names.items():
+        run = run_folder(study / "tuning", name, 100)
+        write_run(run, name, 100, 0.0, spec["corpus"])
+        ended = {"final_val_bpb": loss} if loss else {"status": "diverged", "error": "FloatingPointError"}
+        change(run / "result.json", **ended)
+    comparison = compare(read_study(study))
+    assert any("concentrated: its learning rate 0.004 is at the edge" in text for text in warnings(comparison))
+    page = Page(write_report(study))
+    assert "3 rates, 1 seed" in page.text
+    assert f"{BASELINE}2.50002.4000diverged0.002" in page.text
+    assert "concentrated2.60002.50002.30000.004" in page.text
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_two_seeds_say_that_they_cannot_tell(tmp_path):
     study = write_study(tmp_path, effects={BASELINE: 0.0, "concentrated": -0.001})
-    expected = "the interval contains zero: with 2 seeds these runs cannot tell the difference from none."
-    assert sentences(compare(read_study(study)))[0].endswith(expected)
+    expected = "the interval contains zero: with 2 seeds these runs cannot tell the difference from none; with 2 seeds"
+    sentence = sentences(compare(read_study(study)))[0]
+    assert expected in sentence
+    assert re.search(r"a difference of 0\.\d+ or more is found 8 times in 10", sentence)
     page = Page(write_report(study))
     assert expected in page.text
     assert "12.7 standard errors" in page.text
 
 
+@pytest.mark.usefixtures("drawn_once")
 def test_one_seed_makes_no_claim(tmp_path):
     page = Page(write_report(write_study(tmp_path, seeds=(4,))))
     assert "one seed: no interval, no claim" in page.text
@@ -146,6 +237,7 @@ def test_a_large_effect_is_told_from_none(tmp_path):
     assert warnings(comparison) == []
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_unequal_steps_are_flagged_and_compared_at_the_last_common_one(tmp_path):
     study = write_study(tmp_path)
     for seed in (0, 1):
@@ -159,6 +251,7 @@ def test_unequal_steps_are_flagged_and_compared_at_the_last_common_one(tmp_path)
     assert "unequal numbers of steps" in Page(write_report(study)).text
 
 
+@pytest.mark.usefixtures("drawn_once")
 def test_what_is_not_causal_says_so_on_every_number(tmp_path):
     page = Page(write_report(write_study(tmp_path, causal=False)))
     heads = re.findall(r"<(?:h1|title|h2|figcaption)>(.*?)</", page.source)
@@ -173,6 +266,7 @@ def test_what_is_not_causal_says_so_on_every_number(tmp_path):
     assert NOT_CAUSAL in text_report(compare(read_study(tmp_path)))
 
 
+@pytest.mark.usefixtures("drawn_once")
 def test_one_arm_that_is_not_causal_is_marked_and_the_others_are_not(tmp_path):
     study = write_study(tmp_path)
     for seed in (0, 1):
@@ -184,6 +278,7 @@ def test_one_arm_that_is_not_causal_is_marked_and_the_others_are_not(tmp_path):
     assert f"concentrated ({NOT_CAUSAL})" in page.source
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_failed_and_unfinished_runs_are_listed_and_not_counted(tmp_path):
     study = write_study(tmp_path, seeds=(0, 1, 2))
     write_json(
@@ -201,6 +296,7 @@ def test_failed_and_unfinished_runs_are_listed_and_not_counted(tmp_path):
     assert "b" not in page.tags
 
 
+@pytest.mark.usefixtures("drawn_once")
 def test_strings_from_files_are_never_markup(tmp_path):
     evil = "<img src=x onerror=alert(1)>&\"'$x_1$"
     study = write_study(tmp_path, effects={BASELINE: 0.0, evil: -0.05})
@@ -215,6 +311,7 @@ def test_strings_from_files_are_never_markup(tmp_path):
     assert "<img src=x onerror=alert(1)>" in page.text
 
 
+@pytest.mark.usefixtures("drawn_once")
 def test_a_diverged_run_leaves_its_arm_without_a_mean(tmp_path):
     study = write_study(tmp_path)
     path = run_folder(study, "concentrated", 1)
@@ -227,15 +324,14 @@ def test_a_diverged_run_leaves_its_arm_without_a_mean(tmp_path):
     assert json.loads((tmp_path / "report/table.json").read_text())["arms"][1]["measures"]
 
 
-def test_the_same_study_gives_the_same_files(tmp_path):
-    study = write_study(tmp_path)
-    contents = []
-    for _ in range(2):
-        write_report(study)
-        contents.append({path.name: path.read_bytes() for path in (study / "report").iterdir()})
+def test_the_same_study_gives_the_same_files(written):
+    contents = [{path.name: path.read_bytes() for path in written.parent.iterdir()}]
+    write_report(written.parents[1])
+    contents.append({path.name: path.read_bytes() for path in written.parent.iterdir()})
     assert contents[0] == contents[1]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_commits_and_corpora_that_differ_are_flagged(tmp_path):
     study = write_study(tmp_path)
     folder = run_folder(study, BASELINE, 0)
@@ -285,6 +381,7 @@ def test_no_finished_run_is_one_line_and_exit_code_2(tmp_path, capsys):
     assert "holds no finished run (only unfinished)" in error
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_command_prints_table_and_sentence(tmp_path, capsys):
     cli.main(report, [str(write_study(tmp_path))])
     printed = capsys.readouterr().out

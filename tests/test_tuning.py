@@ -34,7 +34,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_the_best_rate_of_each_arm_is_taken(study: Path) -> None:
     spec, out = load_spec(study / "spec.toml"), study / "out"
-    found = choices(spec, out)
+    found = choices(spec.arms, spec.tuning.rates, out)
     assert set(found) == {"uniform", "law"}
     for name, choice in found.items():
         assert choice.rate == 1e-2
@@ -70,7 +70,7 @@ def test_every_arm_has_the_same_budget(tiny_spec: SpecWriter) -> None:
 
 def test_without_results_nothing_is_chosen(tiny_spec: SpecWriter, tmp_path: Path) -> None:
     spec = load_spec(tiny_spec(head=HEAD))
-    assert choices(spec, tmp_path) == {}
+    assert choices(spec.arms, spec.tuning.rates, tmp_path) == {}
     assert tuned(spec, tmp_path) == spec
 
 

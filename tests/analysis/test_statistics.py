@@ -8,10 +8,10 @@ from scipy import stats
 
 from plkernel.analysis.statistics import (
     critical_value,
-    difference_curves,
+    holm,
     mean_interval,
     paired_difference,
-    pointwise_band,
+    student_interval,
     verdict,
 )
 
@@ -40,14 +40,16 @@ def test_paired_difference_is_the_paired_t_test_of_scipy(n):
     assert list(found.per_seed.values()) == pytest.approx(list(arm - baseline), abs=1e-15)
 
 
-def test_intervals_of_five_paired_runs_cover_the_true_difference():
-    rng = np.random.default_rng(0)
-    repetitions, n, truth = 4000, 5, -0.02
-    shared = rng.normal(2.3, 0.3, (repetitions, n))  # what a seed does to both arms must cancel
+@pytest.mark.parametrize("n", [2, 5, 8])
+def test_intervals_of_paired_runs_cover_the_true_difference(n):
+    rng = np.random.default_rng(n)
+    repetitions, truth = 20_000, -0.02
+    shared = rng.normal(2.3, 0.3, (n, repetitions))  # what a seed does to both arms must cancel
     arm, baseline = (shared + rng.normal(shift, 0.02, shared.shape) for shift in (truth, 0.0))
-    found = [paired_difference(dict(enumerate(a)), dict(enumerate(b))) for a, b in zip(arm, baseline, strict=True)]
-    coverage = np.mean([difference.low <= truth <= difference.high for difference in found])
-    assert 0.93 <= coverage <= 0.97
+    mean, _, half = student_interval(arm - baseline, 0.95)
+    assert np.mean(np.abs(mean - truth) <= half) == pytest.approx(0.95, abs=3 * math.sqrt(0.05 * 0.95 / repetitions))
+    one = paired_difference(dict(enumerate(arm[:, 0])), dict(enumerate(baseline[:, 0])))
+    assert (one.mean - one.low, one.mean) == pytest.approx((half[0], mean[0]), rel=1e-12)
 
 
 def test_p_holds_its_level_when_arms_do_not_differ():
@@ -57,32 +59,7 @@ def test_p_holds_its_level_when_arms_do_not_differ():
     assert 0.03 <= np.mean(np.array(found) < 0.05) <= 0.07
 
 
-def test_a_band_covers_at_each_position_but_a_whole_curve_less_often():
-    rng = np.random.default_rng(2)
-    at_position, whole = [], []
-    for _ in range(400):
-        curves = [dict(enumerate(values)) for values in rng.normal(0.0, 1.0, (5, 20))]
-        band = pointwise_band(curves)
-        inside = (band.low <= 0.0) & (band.high >= 0.0)
-        at_position.append(inside.mean())
-        whole.append(inside.all())
-    assert 0.93 <= np.mean(at_position) <= 0.97
-    assert np.mean(whole) < 0.6
-
-
-def test_a_band_is_the_interval_at_each_position_that_all_curves_have():
-    curves = [{0: 1.0, 10: 2.0, 20: 3.0}, {10: 2.5, 20: 2.0, 30: 9.0}, {0: 1.0, 10: 4.0, 20: 2.2}]
-    band = pointwise_band(curves)
-    assert band.at.tolist() == [10, 20]
-    for position, mean, low, high in zip(band.at, band.mean, band.low, band.high, strict=True):
-        expected = mean_interval(curve[position] for curve in curves)
-        assert (mean, low, high) == pytest.approx((expected.mean, expected.low, expected.high), rel=1e-14)
-
-
-def test_differences_pair_seeds_and_positions():
-    arm = {0: {0: 8.0, 5: 3.0}, 1: {0: 8.0, 5: 2.0, 9: 1.0}, 7: {0: 8.0}}
-    baseline = {1: {0: 8.0, 5: 2.5}, 0: {5: 2.0}}
-    assert difference_curves(arm, baseline) == {0: {5: 1.0}, 1: {0: 0.0, 5: -0.5}}
+def test_only_shared_seeds_are_paired():
     shared = paired_difference({0: 1.0, 1: 2.0, 9: 5.0}, {1: 1.0, 0: 1.0, 8: 0.0})
     assert shared.per_seed == {0: 0.0, 1: 1.0}
 
@@ -119,11 +96,48 @@ def test_the_verdict_says_what_the_interval_says(differences, sentence):
         assert difference.contains_zero == ("contains" in sentence) == (difference.p_value > 0.05)
 
 
+P_VALUES = {"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.005, "e": 0.5}
+
+
+def test_holm_multiplies_the_smallest_by_the_most_and_never_falls():
+    assert holm(P_VALUES) == pytest.approx({"a": 0.04, "b": 0.09, "c": 0.09, "d": 0.025, "e": 0.5}, rel=1e-14)
+    assert list(holm(P_VALUES)) == list(P_VALUES)
+    assert holm({"a": 0.6, "b": 0.7}) == {"a": 1.0, "b": 1.0}
+    assert holm({"only": 0.04}) == {"only": 0.04}
+    assert holm({}) == {}
+
+
+def test_a_test_that_was_not_made_does_not_count():
+    found = holm({"diverged": math.nan, **P_VALUES})
+    assert math.isnan(found.pop("diverged"))
+    assert found == holm(P_VALUES)
+
+
+def test_holm_is_that_of_statsmodels_and_stricter_than_the_false_discovery_rate():
+    p = np.random.default_rng(0).beta(0.3, 2.0, 12)
+    found = np.array(list(holm({str(i): value for i, value in enumerate(p)}).values()))
+    assert (stats.false_discovery_control(p) <= found + 1e-15).all()
+    assert (found <= np.minimum(1.0, len(p) * p)).all()
+    multitest = pytest.importorskip("statsmodels.stats.multitest")
+    assert found == pytest.approx(multitest.multipletests(p, method="holm")[1], rel=1e-13)
+
+
+def test_holm_keeps_the_chance_of_any_false_claim_where_single_tests_do_not():
+    """Seven arms that equal the baseline they share, five seeds: some p is below 0.05 in a fifth of the studies."""
+    rng = np.random.default_rng(0)
+    studies, arms, n = 2000, 7, 5
+    runs = rng.normal(size=(studies, arms + 1, n))
+    p = stats.ttest_rel(runs[:, 1:], runs[:, :1], axis=2).pvalue
+    corrected = [min(holm({str(arm): value for arm, value in enumerate(each)}).values()) for each in p]
+    assert np.mean(p.min(axis=1) < 0.05) > 0.18
+    assert np.mean(np.array(corrected) < 0.05) <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / studies)
+
+
 def test_bad_input_is_named():
     with pytest.raises(ValueError, match="values: got none"):
         mean_interval([])
-    with pytest.raises(ValueError, match="curves: got none"):
-        pointwise_band([])
+    with pytest.raises(ValueError, match=r"p_values: b has p = 1\.5"):
+        holm({"a": 0.1, "b": 1.5})
     with pytest.raises(ValueError, match=r"0, 1 and 2 have none in common"):
         paired_difference({0: 1.0, 1: 1.0}, {2: 1.0})
     with pytest.raises(ValueError, match=r"confidence: got 95"):

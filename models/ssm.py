@@ -7,7 +7,7 @@ unless its `Structure` says otherwise.
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import get_args
 
 import torch
@@ -20,7 +20,7 @@ from plkernel.models import NOT_CAUSAL
 from plkernel.models.init.planning import initialise_
 from plkernel.models.init.power_law import apply_nodes_
 from plkernel.models.layers import Activation, Embedding, Head, Join, Linear, last_norm, norm_of
-from plkernel.models.patching import PatchingMode, pool, unpool
+from plkernel.models.patching import Patches, PatchingMode, pool, pool_on, unpool, unpool_on
 from plkernel.models.structure import Structure
 
 BYTES = 256
@@ -66,14 +66,11 @@ class SSMConfig:
 class SSMState:
     """Memory of the recurrent mode: constant in the number of bytes seen.
 
-    layers: one (B,D) state per block, at least float32; patch_sum: (B,D) sum of the embeddings of the unfinished patch;
-    patch_out: (B,D) output of the last completed patch; position: bytes in the unfinished patch.
+    layers: one (B,D) state per block, at least float32; patches: what the unfinished patch needs.
     """
 
     layers: tuple[Tensor, ...]
-    patch_sum: Tensor
-    patch_out: Tensor
-    position: int
+    patches: Patches
 
 
 class DiagonalSSM(nn.Module):
@@ -187,30 +184,36 @@ class SSM(nn.Module):
             x = unpool(x, size, time, self.config.mode) + embedded
         return self.head(self.norm(x))
 
+    def resume(self, inputs: Tensor, state: SSMState) -> tuple[Tensor, SSMState]:
+        """Logits (B,T,256) of bytes (B,T), T at least 1, that continue what `state` has seen, and the next state.
+
+        Windows of one text, each with the state of the one before, give the logits of the whole, wherever a window
+        cuts a patch. Raises ValueError for `published` patching, whose outputs need bytes that are not known yet.
+        """
+        if not self.config.causal:
+            raise ValueError(f"mode 'published' has no recurrent form ({NOT_CAUSAL}): use mode 'causal'")
+        embedded, size, layers = self.embedding(inputs), self.config.patch, state.layers
+        x = pool_on(embedded, size, state.patches)
+        if x.shape[1] > 0:
+            after = []
+            for block, memory in zip(self.blocks, layers, strict=True):
+                x, memory = block(x, memory)
+                after.append(memory)
+            layers = tuple(after)
+        x, patches = unpool_on(x, embedded, size, state.patches)
+        x = x + embedded if size > 1 else x
+        return self.head(self.norm(x)), SSMState(layers, patches)
+
+    def step(self, inputs: Tensor, state: SSMState) -> tuple[Tensor, SSMState]:
+        """One byte (B,) and a state to logits (B,256) and the next state; equal to `forward`, byte by byte."""
+        logits, state = self.resume(inputs[:, None], state)
+        return logits[:, 0], state
+
     def initial_state(self, batch: int) -> SSMState:
         """The recurrent state before the first byte."""
         zeros = self.head.weight.new_zeros(batch, self.config.dim)
         memory = zeros.to(torch.promote_types(zeros.dtype, torch.float32))
-        return SSMState((memory,) * self.config.layers, zeros, zeros, 0)
-
-    def step(self, inputs: Tensor, state: SSMState) -> tuple[Tensor, SSMState]:
-        """One byte (B,) and a state to logits (B,256) and the next state; equal to `forward`, byte by byte.
-
-        Raises ValueError for `published` patching, whose outputs need bytes that are not known yet.
-        """
-        if not self.config.causal:
-            raise ValueError(f"mode 'published' has no recurrent form ({NOT_CAUSAL}): use mode 'causal'")
-        embedded, size = self.embedding(inputs), self.config.patch
-        state = replace(state, patch_sum=state.patch_sum + embedded, position=state.position + 1)
-        if state.position == size:
-            x, layers = state.patch_sum / size, []
-            for block, memory in zip(self.blocks, state.layers, strict=True):
-                x, memory = block(x[:, None], memory)
-                x = x[:, 0]
-                layers.append(memory)
-            state = SSMState(tuple(layers), torch.zeros_like(x), x, 0)
-        x = state.patch_out + embedded if size > 1 else state.patch_out
-        return self.head(self.norm(x)), state
+        return SSMState((memory,) * self.config.layers, Patches(zeros, zeros, 0))
 
     def initialise_(self, seed: int, nodes: Nodes) -> "SSM":
         """The scheme `transformers_default`, N(0.02), then `nodes` in every block, in place.

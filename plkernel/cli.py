@@ -40,6 +40,7 @@ def report_errors(action: Callable[[], Any]) -> None:
         if os.environ.get("PLKERNEL_DEBUG"):
             raise
         if isinstance(error, BrokenPipeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the exit writes what is left, once more
             sys.exit(EXIT_INTERRUPTED)
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(EXIT_BAD_INPUT)

@@ -52,7 +52,7 @@ def expanded(values: Options) -> Options:
     cells = {_name(levels): levels for levels in _combinations(factors, crossed) if levels}
     blocks = {_name(levels): levels for levels in _combinations(factors, within)}
     whole = {_joined(cell, block) for cell in cells for block in blocks}
-    beside = {name: {} for name in named if name not in whole | cells.keys()}
+    beside: dict[str, Levels] = {name: {} for name in named if name not in whole | cells.keys()}
     baseline = values.get("baseline") or next(iter(cells), "")
     arms = {}
     for block, levels in blocks.items():
@@ -83,14 +83,15 @@ def _table(values: Mapping[str, Any], key: str) -> bool:
 
 def _levels(factor: str, given: Any) -> dict[str, Options]:
     """The options of every level of a factor, by label."""
+    levels: dict[str, Options] = {}
     if isinstance(given, Mapping):
-        levels = {label: dict(options) if isinstance(options, Mapping) else None for label, options in given.items()}
-        wrong = next((label for label, options in levels.items() if options is None), None)
-        if wrong is not None:
-            raise ValueError(
-                f"factors.{factor}.{wrong}: expected a table of options such as {{ placement = 'quantile' }}, "
-                f"got {given[wrong]!r}"
-            )
+        for label, options in given.items():
+            if not isinstance(options, Mapping):
+                raise ValueError(
+                    f"factors.{factor}.{label}: expected a table of options such as {{ placement = 'quantile' }}, "
+                    f"got {options!r}"
+                )
+            levels[label] = dict(options)
     elif not isinstance(given, list | tuple):
         raise ValueError(f"factors.{factor}: expected a list of values or a table of levels, got {given!r}")
     else:

@@ -86,11 +86,44 @@ def test_recurrent_mode_agrees_with_parallel_mode(config: SSMConfig) -> None:
             assert torch.allclose(logits, parallel[:, t], rtol=1e-11, atol=1e-11)
 
 
+WINDOWED = [dataclasses.replace(config, patch=patch) for config in CAUSAL[:3] for patch in (1, 2, 4)]
+
+
+@pytest.mark.parametrize("config", WINDOWED, ids=str)
+@pytest.mark.parametrize("sizes", [[1, 11, 5], [4, 4, 9], [3, 1, 1, 1, 1, 1, 9], [17]], ids=str)
+def test_windows_with_carried_state_are_one_text(config: SSMConfig, sizes: list[int]) -> None:
+    """Wherever a window cuts a patch."""
+    model = build(config, std_scale=5.0).double()
+    inputs = torch.randint(0, 256, (3, 17), generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        state, found = model.initial_state(3), []
+        for window in inputs.split(sizes, dim=1):
+            logits, state = model.resume(window, state)
+            found.append(logits)
+        whole = model(inputs)
+        forgotten, _ = model.resume(inputs[:, 8:], model.initial_state(3))
+    assert torch.allclose(torch.cat(found, 1), whole, rtol=1e-11, atol=1e-11)
+    assert (forgotten - whole[:, 8:]).abs().max() > 1e-3, "the state must matter, or the test cannot fail"
+
+
+def test_gradients_flow_through_the_carried_state() -> None:
+    """The loss of a second window has the gradients of the same loss in one window."""
+    model = build(CAUSAL[3], std_scale=5.0).double()
+    inputs = torch.randint(0, 256, (2, 12), generator=torch.Generator().manual_seed(4))
+    model(inputs)[:, 5:].square().sum().backward()
+    whole = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    model.zero_grad()
+    _, state = model.resume(inputs[:, :5], model.initial_state(2))
+    model.resume(inputs[:, 5:], state)[0].square().sum().backward()
+    for name, parameter in model.named_parameters():
+        assert torch.allclose(parameter.grad, whole[name], rtol=1e-10, atol=1e-10), name
+
+
 def test_recurrent_memory_is_constant() -> None:
     model = build(SSMConfig(16, 2, patch=2))
 
     def numbers(state) -> int:
-        return sum(t.numel() for t in (*state.layers, state.patch_sum, state.patch_out))
+        return sum(t.numel() for t in (*state.layers, state.patches.total, state.patches.last))
 
     state = model.initial_state(1)
     start = numbers(state)

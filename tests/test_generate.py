@@ -1,0 +1,384 @@
+"""python -m plkernel.generate: exact at every byte, constant in memory, reproducible, and quiet when it is stopped."""
+
+import gc
+import io
+import itertools
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare
+from torch import Tensor
+
+from plkernel import cli
+from plkernel.analysis.nodes import place
+from plkernel.building import Model
+from plkernel.export import export
+from plkernel.generate import continuation, generate, open_checkpoint, windows, writer
+from plkernel.models.init import initialise_
+from plkernel.models.rwkv import RWKV, RWKVConfig
+from plkernel.models.ssm import SSM, SSMConfig
+from plkernel.sampling import Sampling
+from plkernel.spec import load_spec
+from plkernel.task import prepare
+from plkernel.train import run_training
+
+ROOT = Path(__file__).parent.parent
+SSMS = [SSMConfig(32, 2, gain, patch) for gain, patch in itertools.product(("none", "ema", "lru"), (1, 2, 4))]
+SMALL = [SSMConfig(16, 1, patch=2), RWKVConfig(6, 16, 1, 8)]
+RWKVS = [RWKVConfig(5, 32, 2, 16), RWKVConfig(6, 32, 2, 16), RWKVConfig(6, 32, 2, 16, k_clamp=True)]
+SLACK = 60_000  # bytes, three times what the peak was seen to vary; one (1,256) row of logits per byte would be 1.8 MB
+PROMPT = bytes(np.random.default_rng(5).integers(0, 256, 2500, dtype=np.uint8))
+
+
+def kind(config: SSMConfig | RWKVConfig) -> str:
+    """The name of a case."""
+    if isinstance(config, SSMConfig):
+        return f"ssm-{config.gain}-{config.patch}"
+    return f"rwkv{config.version}{'-k_clamp' if config.k_clamp else ''}"
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def build(config: SSMConfig | RWKVConfig) -> Model:
+    """An initialised model with matrices large enough for bytes far back to matter."""
+    if isinstance(config, RWKVConfig):
+        return initialise_(RWKV(config), "sp_torch_default", 0)
+    model = SSM(config).initialise_(0, place(config.dim, gain_name=config.gain, step=config.patch))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.mul_(5.0)
+    return model
+
+
+def take(model: Model, prompt: bytes, count: int, sampling: Sampling | None = None, seed: int = 0, **how: int) -> bytes:
+    drawn = continuation(model, io.BytesIO(prompt), sampling or Sampling(), seed, **how)
+    return bytes(itertools.islice(drawn, count))
+
+
+class Spy:
+    """A model that notes how many bytes it is given at once and how many numbers it carries."""
+
+    def __init__(self, model: Model) -> None:
+        self.model, self.head, self.initial_state = model, model.head, model.initial_state
+        self.lengths: list[int] = []
+        self.carried: list[int] = []
+        self.logits: list[Tensor] = []
+
+    def resume(self, inputs: Tensor, state: object) -> tuple[Tensor, object]:
+        assert inputs.shape[0] == 1
+        logits, state = self.model.resume(inputs, state)
+        self.lengths.append(inputs.shape[1])
+        self.carried.append(numbers(state))
+        self.logits.append(logits)
+        return logits, state
+
+    def forget(self) -> None:
+        """Keep the last note only."""
+        del self.lengths[:-1], self.carried[:-1], self.logits[:-1]
+
+
+def numbers(state: object) -> int:
+    """How many numbers a state holds."""
+    if isinstance(state, Tensor):
+        return state.numel()
+    parts = state if isinstance(state, tuple) else vars(state).values() if hasattr(state, "__dict__") else ()
+    return sum(map(numbers, parts))
+
+
+@pytest.mark.parametrize("config", [*SSMS, *RWKVS], ids=kind)
+def test_every_byte_is_drawn_from_the_logits_of_the_whole_text(config: SSMConfig | RWKVConfig) -> None:
+    """Window of the prompt by window and then byte by byte, in float32, against one pass over everything."""
+    spy = Spy(build(config))
+    drawn = take(spy, PROMPT[:100], 41, size=33)
+    assert spy.lengths == [33, 33, 33, 1] + [1] * 40
+    with torch.no_grad():
+        whole = spy.model(torch.tensor([list(PROMPT[:100] + drawn[:40])]))
+    assert whole.std() > 0.1, "logits must vary, or the test cannot fail"
+    assert (torch.cat(spy.logits, 1) - whole).abs().max() < 1e-6 * whole.abs().max()
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    """Garbage that only the collector finds would be growth."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", SMALL, ids=kind)
+def test_memory_is_constant(config: SSMConfig | RWKVConfig, no_collection: None) -> None:
+    """What is carried, every living tensor and Python's peak: the same over 2000 bytes as over 200."""
+    spy, seen = Spy(build(config)), []
+    drawn = continuation(spy, io.BytesIO(PROMPT), Sampling(), 0)
+    for count in (2100, 200, 2000):  # the first fill the interpreter's list of 2000 spare tuples
+        tracemalloc.start()
+        for _ in itertools.islice(drawn, count):
+            spy.forget()
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        seen.append((sum(thing.nbytes for thing in gc.get_objects() if type(thing) is Tensor), peak))
+        assert spy.carried[-1] == numbers(spy.model.initial_state(1))
+    _, (tensors, peak), after = seen
+    assert after[0] == tensors
+    assert after[1] < peak + SLACK
+
+
+def test_a_prompt_is_read_window_by_window_however_it_arrives() -> None:
+    spy = Spy(build(SSMS[0]))
+    expected = take(spy, PROMPT, 20)
+    assert spy.lengths[:4] == [1024, 1024, 452, 1]
+    for piece in (1, 7, 1000):
+        assert bytes(itertools.islice(continuation(spy, Drip(PROMPT, piece), Sampling(), 0), 20)) == expected
+    assert list(windows(Drip(b"abcdefg", 2), 3)) == [b"abc", b"def", b"g"]
+    assert list(windows(io.BytesIO(b"abc"), 3)) == [b"abc"]
+    assert take(spy, b"", 20) == take(spy, b"\n", 20)
+
+
+class Drip(io.BytesIO):
+    """A pipe that gives a few bytes at a time."""
+
+    def __init__(self, content: bytes, piece: int) -> None:
+        super().__init__(content)
+        self.piece = piece
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        assert size is not None
+        assert size > 0
+        return super().read(min(size, self.piece))
+
+
+@pytest.mark.parametrize("config", [SSMS[0], SSMS[8], *RWKVS[:2]], ids=kind)
+def test_the_same_seed_gives_the_same_bytes(config: SSMConfig | RWKVConfig) -> None:
+    """Whatever the windows of the prompt; another seed others; more bytes only add to them; greedy needs no seed."""
+    model = build(config)
+    drawn = take(model, PROMPT, 60)
+    assert take(model, PROMPT, 60) == drawn
+    assert take(model, PROMPT, 25) == drawn[:25]
+    for size in (1, 7, 4096):
+        assert take(model, PROMPT[:50], 60, size=size) == take(model, PROMPT[:50], 60)
+    assert take(model, PROMPT, 60, seed=1) != drawn
+    assert take(model, PROMPT, 60, Sampling(0.0)) == take(model, PROMPT, 60, Sampling(0.0), seed=1)
+
+
+def test_greedy_follows_the_largest_logit() -> None:
+    model, text = build(SSMS[2]), list(PROMPT[:9])
+    for byte in take(model, PROMPT[:9], 12, Sampling(0.0)):
+        with torch.no_grad():
+            assert byte == int(model(torch.tensor([text]))[0, -1].argmax())
+        text.append(byte)
+
+
+class Fixed:
+    """A model whose logits never change."""
+
+    head = torch.nn.Linear(1, 1)
+
+    def __init__(self, logits: Tensor) -> None:
+        self.logits = logits
+
+    def initial_state(self, batch: int) -> None:
+        return None
+
+    def resume(self, inputs: Tensor, state: None) -> tuple[Tensor, None]:
+        return self.logits.expand(1, inputs.shape[1], -1), None
+
+
+def test_frequencies_of_bytes_and_of_their_pairs() -> None:
+    """A stream from fixed logits: bytes by softmax(logits / temperature), neighbours independent."""
+    logits = torch.tensor([2.0, 0.0, 1.0, -1.0])
+    drawn = np.frombuffer(take(Fixed(logits), b"x", 8001, Sampling(1.5)), np.uint8).astype(int)
+    p = (logits.double() / 1.5).softmax(0).numpy()
+    assert chisquare(np.bincount(drawn, minlength=4), p * 8001).pvalue > 0.01
+    pairs = np.bincount(4 * drawn[:-1] + drawn[1:], minlength=16)
+    assert chisquare(pairs, np.outer(p, p).ravel() * 8000).pvalue > 0.01
+
+
+def test_only_bytes_of_the_nucleus_come_out() -> None:
+    spy = Spy(build(SSMS[0]))
+    for byte, logits in zip(take(spy, b"a", 300, Sampling(1.0, 0.3)), spy.logits, strict=False):
+        p = logits[0, -1].double().softmax(0)
+        assert p[p > p[byte]].sum() < 0.3 + 1e-6
+
+
+def test_a_diverged_model_says_so() -> None:
+    with pytest.raises(FloatingPointError, match="logits are not finite"):
+        take(Fixed(torch.tensor([0.0, torch.nan])), b"", 1)
+
+
+def test_a_terminal_gets_valid_text() -> None:
+    """A pipe gets the bytes; a terminal whole characters, U+FFFD for the rest, and nothing that commands it."""
+    content = "é €\tü\n".encode() + b"\xff\xc3(" + b"\x1b[2J\x07\r" + "\x9b".encode() + b"ok"
+    pipe, terminal, latin = io.BytesIO(), io.BytesIO(), io.BytesIO()
+    for output, encoding in ((pipe, None), (terminal, "utf-8"), (latin, "latin-1")):
+        write = writer(output, encoding)
+        for byte in content:
+            write(byte)
+    assert pipe.getvalue() == content
+    assert terminal.getvalue().decode() == "é €\tü\n\ufffd\ufffd(\ufffd[2J\ufffd\ufffd\ufffdok"
+    assert latin.getvalue().decode("latin-1") == "é ?\tü\n??(?[2J???ok"
+
+
+def test_every_byte_is_flushed_at_once() -> None:
+    written: list[bytes] = []
+
+    class Output(io.BytesIO):
+        def flush(self) -> None:
+            written.append(self.getvalue())
+
+    write = writer(Output(), None)
+    for byte in b"abc":
+        write(byte)
+    assert written == [b"a", b"ab", b"abc"]
+
+
+@pytest.fixture
+def trained(tiny_spec: Callable[..., Path], tmp_path: Path) -> Callable[..., Path]:
+    """The folder of a run of the tiny spec, of any kind of model."""
+
+    def make(model: str = "") -> Path:
+        path = tiny_spec()
+        path.write_text(path.read_text().replace("[model]\n", f"[model]\n{model}\n").split("[arms.power-law]")[0])
+        run_training(prepare(load_spec(path), "uniform", 0, tmp_path / "out"), progress_bar=False)
+        return tmp_path / "out" / "uniform" / "seed-0"
+
+    return make
+
+
+@pytest.mark.parametrize(
+    "model", ["", "patching = { size = 2 }", 'kind = "rwkv5"\nhead_size = 8', 'kind = "rwkv6"\nhead_size = 8'], ids=str
+)
+def test_a_run_generates(
+    model: str, trained: Callable[..., Path], tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """From its folder, its checkpoint, and (RWKV) what it was exported to: the same bytes, and only they."""
+    folder = trained(model)
+    places = [folder, folder / "checkpoint.safetensors"]
+    if "rwkv" in model:
+        export(folder, tmp_path / "official.pth")
+        places.append(tmp_path / "official.pth")
+    if "rwkv6" in model:
+        export(folder, tmp_path / "fla", format="fla")
+        places.append(tmp_path / "fla")
+    file = tmp_path / "prompt"
+    file.write_bytes("déf".encode())
+    capfdbinary.readouterr()
+    expected = take(open_checkpoint(folder), "déf".encode(), 40, Sampling(0.9, 0.95), 7)
+    for place_ in places:
+        generate(place_, prompt="déf", count=40, temperature=0.9, top_p=0.95, seed=7)
+        assert capfdbinary.readouterr().out == expected
+    options = {"temperature": "0.9", "top-p": ".95", "seed": "7", "bytes": "40", "prompt-file": str(file)}
+    cli.main(generate, [str(folder), *(f"--{name}={value}" for name, value in options.items())])
+    assert capfdbinary.readouterr() == (expected, b"")
+
+
+def test_published_patching_is_refused(trained: Callable[..., Path]) -> None:
+    folder = trained('patching = { size = 2, mode = "published" }')
+    with pytest.raises(ValueError, match=r"no likelihood of the next byte to sample from; give one with mode 'causal'"):
+        generate(folder)
+
+
+def test_mistakes_are_one_line(
+    trained: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = trained()
+    config = json.loads((folder / "config.json").read_text())
+    assert config["model"]["kind"] == "ssm"
+    cases = [
+        ([str(tmp_path)], "no such file; give the folder of a run"),
+        ([str(tmp_path / "missing.pth")], "missing.pth"),
+        ([str(folder), "--bytes", "0"], "bytes must be at least 1, got 0"),
+        ([str(folder), "--threads", "0"], "threads must be at least 1, got 0"),
+        ([str(folder), "--seed", "-1"], "seed must lie between 0 and"),
+        ([str(folder), "--temperature", "-1"], "temperature must be at least 0"),
+        ([str(folder), "--top-p", "0"], "top_p must be above 0 and at most 1"),
+        ([str(folder), "--prompt", "a", "--prompt-file", "b"], "prompt and prompt_file exclude each other"),
+        ([str(folder), "--prompt-file", str(tmp_path / "none")], "none cannot be read (No such file or directory)"),
+        ([str(folder), "--prompt-file", str(tmp_path)], "cannot be read (Is a directory)"),
+    ]
+    if not torch.cuda.is_available():
+        cases.append(([str(folder), "--device", "cuda"], "device 'cuda' is not available here"))
+    capsys.readouterr()
+    for arguments, message in cases:
+        with pytest.raises(SystemExit) as stop:
+            cli.main(generate, arguments)
+        output, error = capsys.readouterr()
+        assert stop.value.code == 2
+        assert message in error
+        assert error.count("\n") == 1
+        assert output == ""
+
+
+def start(folder: Path, *arguments: str, **how: int) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "plkernel.generate", str(folder), *arguments]
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | how
+    return subprocess.Popen(command, cwd=ROOT, **streams)  # type: ignore[call-overload,no-any-return]
+
+
+@pytest.mark.slow
+def test_a_closed_pipe_and_an_interrupt_leave_no_traceback(trained: Callable[..., Path]) -> None:
+    """Side by side: a reader that has enough, and Ctrl-C, after which everything that was drawn is there."""
+    folder = trained()
+    endless = (str(folder), "--bytes", str(10**9), "--prompt-file", "-")
+    reader, interrupted = start(*endless), start(*endless)  # type: ignore[arg-type]
+    for process in (reader, interrupted):
+        assert process.stdin is not None
+        process.stdin.write(b"def f(")
+        process.stdin.close()
+        process.stdin = None
+    expected = take(open_checkpoint(folder), b"def f(", 10)
+    assert reader.stdout is not None
+    assert reader.stdout.read(10) == expected
+    reader.stdout.close()
+    assert reader.stderr is not None
+    assert (reader.stderr.read(), reader.wait(60)) == (b"", 130)
+    reader.stderr.close()
+    assert interrupted.stdout is not None
+    first = interrupted.stdout.read(10)
+    interrupted.send_signal(signal.SIGINT)
+    rest, error = interrupted.communicate(timeout=60)
+    assert (error, interrupted.returncode) == (b"\ninterrupted\n", 130)
+    assert first == expected
+    assert rest == take(open_checkpoint(folder), b"def f(", 10 + len(rest))[10:]
+
+
+@pytest.mark.slow
+def test_on_a_terminal(trained: Callable[..., Path]) -> None:
+    """An untrained model's noise, made valid text that ends in a line of its own."""
+    folder = trained()
+    ours, theirs = pty.openpty()
+    process = start(folder, "--bytes", "600", "--temperature", "5", stdout=theirs)
+    os.close(theirs)
+    shown = b"".join(iter(lambda: read_terminal(ours), b""))
+    assert process.communicate(timeout=60)[1] == b""
+    os.close(ours)
+    text = shown.decode()
+    assert text.endswith("\n")
+    assert "\ufffd" in text
+    assert not re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]", text)
+
+
+def read_terminal(descriptor: int) -> bytes:
+    """What has come, b"" at the end, which Linux reports as an error."""
+    try:
+        return os.read(descriptor, 4096)
+    except OSError:
+        return b""

@@ -43,7 +43,7 @@ def _widths(axes: "Axes", found: Coordinates) -> None:
     axes.set_xticks(found.widths, [str(width) for width in found.widths])
     axes.set_xticks([], minor=True)
     _decades(axes)
-    axes.set_title(f"change in {found.steps} steps of Adam, rms")
+    axes.set_title(f"change in {found.steps} steps, rms")
 
 
 def _depths(axes: "Axes", depths: Sequence[Propagation], name: str) -> None:

@@ -18,12 +18,13 @@ from plkernel.data import check_length, fixed_windows
 from plkernel.diagnostics import Diagnosis, diagnose
 from plkernel.model_folder import open_model
 from plkernel.model_spec import ModelSpec
+from plkernel.models.init.calibration import scale_
 from plkernel.objective import label
 from plkernel.protocol import TrainSpec
 from plkernel.run import CHECKPOINT
 from plkernel.spec import CorpusSpec
-from plkernel.storage import load_json, save_json
-from plkernel.studies import CONFIG
+from plkernel.storage import load_json, read_lines, save_json
+from plkernel.studies import CONFIG, METRICS
 from plkernel.tables import text_table
 
 BATCH = 4
@@ -74,6 +75,8 @@ def inspect(
     now, start = view(trained, data), None
     untrained = at_initialisation(config)
     if untrained is not None:
+        scale_(untrained, calibrated_gains(folder))
+    if untrained is not None:
         start = view(untrained, data)
     step = load_checkpoint(checkpoint, trained).step
     print(f"{model}: step {step:,}; {len(data)} validation windows of {data.shape[1] - 1} bytes of {name}\n")
@@ -93,6 +96,13 @@ def at_initialisation(config: dict[str, Any]) -> Model | None:
     arm = Arm.model_validate(config["arm_options"])
     train = TrainSpec.model_validate(config["train"])
     return initialise_(build(spec, arm, train), spec, arm, config["seed"], train)
+
+
+def calibrated_gains(folder: Path) -> list[float]:
+    """What a run's calibration multiplied the blocks by, from its first row; none where its scheme asks for none."""
+    rows = read_lines(folder / METRICS)
+    gains: list[float] = rows[0].get("calibration", {}).get("gains", []) if rows else []
+    return gains
 
 
 def validation_windows(config: dict[str, Any], corpus: str | None, count: int) -> tuple[str, Tensor]:

@@ -1,6 +1,8 @@
 """python -m plkernel.init: schemes named, shown at any size, checked; and one line for every mistake."""
 
 import json
+import re
+import runpy
 import subprocess
 import sys
 import time
@@ -33,6 +35,22 @@ def test_list_names_every_scheme_with_source_and_constants(capsys: Shown) -> Non
             assert f"{option}={default:g}" in flat
     assert max(map(len, text.splitlines())) <= 120
     assert f"{len(SCHEMES)} schemes" in text
+
+
+def test_the_readme_counts_the_schemes() -> None:
+    text = " ".join((Path(__file__).parent.parent / "README.md").read_text().split())
+    assert re.findall(r"(\d+) schemes by name", text) == [str(len(SCHEMES))]
+
+
+def test_a_scheme_that_needs_data_says_so(capsys: Shown) -> None:
+    listing("auto_init")
+    assert "calibrated on a batch, which a run does by itself" in capsys.readouterr().out
+    listing()
+    assert capsys.readouterr().out.count("calibrated on a batch") == 1
+    show("auto_init", dim=64, option=("target=0.5",))
+    assert "of its\nbranch is 0.5; a run does this by itself" in capsys.readouterr().out
+    show("mup_table8", dim=64, option=("sgd=1",))
+    assert "the rates are for SGD; a run here has AdamW" in capsys.readouterr().out
 
 
 def test_list_finds_by_part_by_pattern_and_by_name(capsys: Shown) -> None:
@@ -155,6 +173,7 @@ def test_verdict_groups_what_is_not_flat() -> None:
     ("action", "message"),
     [
         (lambda: show("megatron_defualt"), "nearest: megatron_default"),
+        (lambda: show("nonsense"), "'nonsense' does not exist; plkernel.init list names them"),
         (lambda: show("gpt2", option=("sd=1",)), "has no option 'sd'; valid: std, position_std"),
         (lambda: show("gpt2", option=("std",)), "option must be NAME=VALUE"),
         (lambda: show("gpt2", option=("std=x",)), "option std must be a number, true or false, got 'x'"),
@@ -192,10 +211,11 @@ def test_help_leads_from_list_to_show_to_check() -> None:
     assert "Tensor Programs V" in run("check", "--help")
 
 
-def test_repeated_options_all_count() -> None:
+def test_repeated_options_all_count(monkeypatch: pytest.MonkeyPatch, capsys: Shown) -> None:
     """From the command line, where the last of several flags of one name would otherwise be the only one."""
     options = ["--option", "zero_readout=1", "--option", "base_width=64"]
-    command = [sys.executable, "-m", "plkernel.init", "show", "mup_table8", *options]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    monkeypatch.setattr(sys, "argv", ["plkernel.init", "show", "mup_table8", *options])
+    runpy.run_module("plkernel.init", run_name="__main__")
+    printed = capsys.readouterr().out
     assert "base_width = 64," in printed
     assert "zero_readout = 1" in printed

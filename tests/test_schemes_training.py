@@ -7,6 +7,9 @@ import pytest
 import torch
 
 from plkernel.building import build, initialise_
+from plkernel.inspect import calibrated_gains, inspect
+from plkernel.model_spec import ModelSpec
+from plkernel.models.init.calibration import calibrate_, scale_
 from plkernel.models.ssm import SSM
 from plkernel.spec import Spec, load_spec
 from plkernel.storage import load_json, read_lines
@@ -71,9 +74,75 @@ def test_a_fixed_multiplier_shapes_where_the_projection_starts_at_zero(spec_with
     assert model.blocks[0].ssm.C_proj.weight.abs().max() == 0
 
 
+@pytest.mark.parametrize("kind", ["ssm", "rwkv6"])
+def test_a_run_calibrates_what_its_scheme_leaves_to_data(
+    kind: str, spec_with: Callable[[str], Spec], tmp_path: Path
+) -> None:
+    """Scheme, then the arm's nodes, then gains on the first step's windows, which bring every branch to the target."""
+    arm = 'scheme = "auto_init"\nscheme_options = { target = 0.5 }\nplacement = "log-spaced"'
+    spec = spec_with(arm if kind == "rwkv6" else f'{arm}\nprojection = "gain-corrected"')
+    spec = (
+        spec.model_copy(update={"model": ModelSpec(kind=kind, dim=16, layers=2, head_size=8)})
+        if kind != "ssm"
+        else spec
+    )
+    task = prepare(spec, "power-law", 0, tmp_path / "out")
+    training = Training(task)
+    found = training.calibration
+    assert found is not None
+    assert found.branches == pytest.approx([0.5, 0.5], rel=0.005)
+    assert calibrate_(training.model, training.windows(0)[:, :-1], target=0.5).gains == (1.0, 1.0)
+    model = initialise_(build(spec.model, spec.arm("power-law")), spec.model, spec.arm("power-law"), 0)
+    scale_(model, found.gains)
+    for name, values in training.model.named_parameters():
+        assert torch.allclose(values, model.get_parameter(name), rtol=1e-5), name
+    assert Training(prepare(spec, "uniform", 0, tmp_path / "out")).calibration is None
+
+
+def test_gains_are_recorded_once_and_a_resumed_run_keeps_them(
+    spec_with: Callable[[str], Spec],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In the first row alone; a run that stopped half-way is not calibrated again, and ends in the same rows."""
+    spec, step = spec_with('scheme = "auto_init"'), Training.step
+
+    def stopping(self: Training) -> None:
+        if self.progress.step == 6:
+            self.save()
+            raise SystemExit
+        step(self)
+
+    run_training(whole := prepare(spec, "power-law", 0, tmp_path / "whole"), progress_bar=False)
+    monkeypatch.setattr(Training, "step", stopping)
+    cut = prepare(spec, "power-law", 0, tmp_path / "cut")
+    with pytest.raises(SystemExit):
+        run_training(cut, progress_bar=False)
+    monkeypatch.setattr(Training, "step", step)
+    assert Training(cut).calibration is None
+    run_training(cut, progress_bar=False)
+    files = [task.folder.path / "metrics.jsonl" for task in (whole, cut)]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    rows = read_lines(files[0])
+    assert ["calibration" in row for row in rows] == [True, *[False] * (len(rows) - 1)]
+    gains = rows[0]["calibration"]["gains"]
+    assert len(gains) == 2
+    assert calibrated_gains(cut.folder.path) == gains
+    inspect(cut.folder.path, windows=4, json=tmp_path / "views.json")
+    capsys.readouterr()
+    start = load_json(tmp_path / "views.json")["initialisation"]
+    assert start["bits_per_byte"] == pytest.approx(rows[0]["val_bpb"], rel=1e-5)
+
+
 @pytest.mark.parametrize(
     ("arm", "message"),
     [
+        ('scheme = "auto_init"\nscheme_options = { target = 0 }', "target must be positive, got 0"),
+        (
+            'scheme = "mup_table8"\nscheme_options = { sgd = 1 }',
+            "scheme 'mup_table8' has learning rates for SGD here, and a run has AdamW: leave scheme option 'sgd' out",
+        ),
         ('scheme = "megatron_defualt"', "scheme 'megatron_defualt' does not exist; nearest: megatron_default"),
         ('scheme = "megatron_default"\nscheme_options = { sd = 1 }', "has no option 'sd'; valid: std"),
         ("learning_rate = 0", "learning_rate"),

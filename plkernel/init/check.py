@@ -44,12 +44,13 @@ def check(
     """Check a scheme by training small models for a few steps, and by sending a signal through deep ones.
 
     Coordinate check: at every width a model takes a few steps of Adam (SGD, where the scheme's rates are for that) on
-    one batch, at one base learning rate times the multipliers of the scheme. With x_0 an activation at the start and x_t after t steps, printed is the root mean
-    square of the coordinates of x_t - x_0 (Tensor Programs V, appendix D.1, which takes their deviation) and the slope
-    of its logarithm over that of the width: 0 where learning rates carry over from width to width, 0.5 to 2 under
-    standard parametrisations. mixer i and ffn i are what the branches of block i give, block i the residual stream
-    after it. Under muP the logits alone may fall: the random part of a random head does, as width**-0.5, until the
-    rest is left. Where that is unwanted, start the head at zero: --option zero_readout=1.
+    one batch, at one base learning rate times the multipliers of the scheme. With x_0 an activation at the start and
+    x_t after t steps, printed is the root mean square of the coordinates of x_t - x_0 (Tensor Programs V, appendix D.1,
+    which takes their deviation) and the slope of its logarithm over that of the width: 0 where learning rates carry
+    over from width to width, 0.5 to 2 under standard parametrisations. mixer i and ffn i are what the branches of block
+    i give, block i the residual stream after it. Under muP the logits alone may fall: the random part of a random head
+    does, as width**-0.5, until the rest is left. Where that is unwanted, start the head at zero: --option
+    zero_readout=1.
 
     Depth, at the start: the root mean square of the residual stream after each block, and of its gradient for
     independent normal gradients after the last, with the growth per block (geometric mean).
@@ -97,7 +98,8 @@ def check(
             progress(depth / sum(deep))
     print(render_depth(found, dim), end="\n\n", flush=True)
     settings = {"scheme": scheme, "model": model, "options": arm.scheme_options, "layers": layers, "dim": dim}
-    settings |= {"optimizer": optimizer, "corpus": data.name, "sha256": data.sha256, "context": CONTEXT, "batch": BATCH, "seeds": seeds}
+    settings |= {"optimizer": optimizer}
+    settings |= {"corpus": data.name, "sha256": data.sha256, "context": CONTEXT, "batch": BATCH, "seeds": seeds}
     path = out / f"{scheme}-{model}"
     save(path, settings, coordinates, found)
     if figure:

@@ -66,7 +66,7 @@ def told(scheme: Scheme) -> list[str]:
 
 def calibration(scheme: Scheme) -> str:
     """That the scheme needs data, where it does."""
-    return "calibrated on a batch, by a run itself" if scheme.calibrates else ""
+    return "calibrated on a batch, which a run does by itself" if scheme.calibrates else ""
 
 
 def family_of(scheme: Scheme) -> str:

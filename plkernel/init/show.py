@@ -59,16 +59,10 @@ def show(
 ) -> None:
     """Print what a scheme does to every parameter of one of our models: nothing is allocated, so any size will do.
 
-    A model of another library is planned from Python, its roles read from a TOML of a few lines (runs/roles has those
-    of GPT-2 and Mamba in transformers):
-
-        from plkernel.models.init import RoleTable, plan
-
-        chosen = plan(model, "megatron_default", RoleTable.from_toml("runs/roles/gpt2.toml"))
-
-        chosen.apply_(model, seed=0)
-
-    Where a scheme asks more than weights of such a model, say with structure=Structure(...) that it has it.
+    A model of another library is planned from Python, with plan and RoleTable of plkernel.models.init: plan(model,
+    "megatron_default", RoleTable.from_toml("runs/roles/gpt2.toml")).apply_(model, seed=0). Roles are a TOML of a few
+    lines; runs/roles has those of GPT-2 and Mamba in transformers. heads=(number, size) says what a scheme that scales
+    by heads asks for, structure=Structure(...) that such a model has what a scheme asks beyond weights.
 
     Args:
         scheme: Name of the scheme, see plkernel.init list.

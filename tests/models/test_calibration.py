@@ -1,5 +1,6 @@
 """One gain per block: the estimate against exact Jacobians, the target, and what must fail."""
 
+import json
 import math
 from collections.abc import Callable
 
@@ -8,8 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from plkernel.models.init import plan
-from plkernel.models.init.calibration import blocks_of, calibrate_, captured, partial_jacobian_norm
+from plkernel.models.init.calibration import blocks_of, calibrate_, captured, partial_jacobian_norm, scale_
+from plkernel.models.init.plan import Plan
 from plkernel.models.init.roles import RoleTable
+from plkernel.models.init.rules import Calibrate
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.ssm import SSM, SSMConfig
 from plkernel.models.structure import Structure
@@ -38,11 +41,13 @@ def batch(count: int = 4, time: int = 24) -> Tensor:
     return torch.randint(0, 256, (count, time), generator=torch.Generator().manual_seed(1))
 
 
-def exact(function: Callable[[Tensor], Tensor], x: Tensor) -> float:
-    """The whole Jacobian, entry by entry."""
+def exact(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[float, float]:
+    """Of f(x) and of x + f(x), from the whole Jacobian of f, entry by entry."""
     jacobian = torch.autograd.functional.jacobian(function, x)
     assert isinstance(jacobian, Tensor)
-    return jacobian.double().square().sum().item() / x.numel()
+    square = jacobian.double().reshape(x.numel(), x.numel())
+    of_f, of_sum = (matrix.square().sum().item() / x.numel() for matrix in (square, square + torch.eye(x.numel())))
+    return of_f, of_sum
 
 
 def test_norms_that_are_known() -> None:
@@ -68,7 +73,7 @@ def test_every_branch_has_norm_one_by_its_exact_jacobian(build: Callable[[], nn.
         branch, x = captured(model, block, text)
         h, norm = branch(x)[0].detach(), getattr(block, "ln0", None)
         block.ln0 = None
-        of_f, of_block = exact(lambda h, f=branch: f(h)[1], h), exact(lambda h, f=branch: h + f(h)[1], h)
+        of_f, of_block = exact(lambda h, f=branch: f(h)[1], h)
         block.ln0 = norm
         assert of_f == pytest.approx(1, rel=0.08)
         assert of_block == pytest.approx(found.blocks[number], rel=0.08)
@@ -139,9 +144,27 @@ def test_what_cannot_be_tuned_is_named() -> None:
         calibrate_(ssm(), batch(), target=0)
     with pytest.raises(ValueError, match="with a list of `blocks`, which Linear has not"):
         calibrate_(nn.Linear(2, 2), batch())
-    for structure in (Structure(placement="post"), Structure(unit_scaled=True)):
-        with pytest.raises(ValueError, match="scales the sum: use placement 'pre'"):
-            calibrate_(SSM(SSMConfig(8, 1, structure=structure)), batch())
+    for structure in (Structure(placement="post"), Structure(placement="sandwich"), Structure(unit_scaled=True)):
+        model = SSM(SSMConfig(8, 1, structure=structure))
+        with pytest.raises(ValueError, match=r"needs blocks x \+ f\(x\), got .* more: use 'pre'"):
+            calibrate_(model, batch())
+        with pytest.raises(ValueError, match=r"needs blocks x \+ f\(x\), got"):
+            plan(model, "auto_init")
+
+
+def test_a_plan_says_that_it_is_to_be_calibrated() -> None:
+    """By a scheme for that, with its target; and what a calibration has done can be done again by its gains."""
+    planned = {name: plan(ssm(), name) for name in ("auto_init", "critical_he", "megatron_default")}
+    assert [p.calibration for p in planned.values()] == [Calibrate(1.0), None, None]
+    assert plan(ssm(), "critical_he", target=0.5).calibration == Calibrate(0.5)
+    assert Plan.from_dict(json.loads(json.dumps(planned["auto_init"].to_dict()))) == planned["auto_init"]
+    assert "calibration: Calibrate(target=1.0) -> None" in planned["auto_init"].diff(planned["critical_he"])
+    with pytest.raises(ValueError, match="target must be positive, got 0"):
+        plan(ssm(), "auto_init", target=0)
+    tuned, again = ssm(), ssm()
+    scale_(again, calibrate_(tuned, batch()).gains)
+    for name, values in tuned.named_parameters():
+        assert torch.allclose(values, again.get_parameter(name), rtol=1e-5), name
 
 
 class Foreign(nn.Module):

@@ -2,17 +2,19 @@
 
 import inspect
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from plkernel.analysis.coordinates import Coordinates
 from plkernel.diagnostics import residual_stream
 from plkernel.init.options import ModelKind, arm_of, filled, model_of, spec_of
 from plkernel.models.init.checks import changes, coordinate_check, propagation, stream
+from plkernel.models.init.plan import Plan
 
 FAST = (64, 128, 256, 512)
 WHOLE = (64, 128, 256, 512, 1024)
@@ -93,6 +95,28 @@ def test_mup_is_flat_in_an_rwkv(kind: ModelKind) -> None:
     assert min(value for name, value in standard.items() if name != "embedding") > 0.35, standard
     official = slopes(checked(kind, "rwkv_blinkdl", (), FAST, seeds=2))
     assert min(official["ffn 0"], official["ffn 1"]) > 0.6, official
+
+
+def test_the_spectral_rates_for_adam_are_flat_and_those_for_sgd_are_not() -> None:
+    """The rule for Adam, with the paper's random head; that for SGD under Adam, as nanotron has it, grows."""
+    assert is_flat(found := checked("ssm", "spectral", (), FAST, seeds=2)), slopes(found)
+    nanotron = slopes(checked("ssm", "nanotron_spectral_mup", (), FAST, seeds=1))
+    assert min(value for name, value in nanotron.items() if name.startswith(("mixer", "ffn", "block"))) > 0.3, nanotron
+
+
+@pytest.mark.parametrize("scheme", ["mup_table8", "mup_table3"])
+def test_mup_for_sgd_is_flat_under_sgd(scheme: str) -> None:
+    """The other column of the tables; under SGD the rates for Adam leave wide models where they are."""
+    found = checked("ssm", scheme, ("sgd=1", *ZERO), FAST, 0.03, seeds=2)
+    assert is_flat(found), slopes(found)
+    arm = arm_of(scheme, ZERO)
+
+    def wrong(width: int, seed: int) -> tuple[nn.Module, Plan]:
+        model, plan = filled(spec_of("ssm", width, 2), arm, seed)
+        return model, replace(plan, optimizer="sgd")
+
+    slowed = slopes(coordinate_check(wrong, windows(), FAST, learning_rate=0.03, seeds=1))
+    assert max(value for name, value in slowed.items() if name.startswith("block")) < -0.5, slowed
 
 
 def test_logits_of_a_random_head_fall_until_training_outweighs() -> None:

@@ -1,5 +1,6 @@
 """Schemes on models of `transformers`, configured tiny, never downloaded; roles from the TOML files in runs/roles."""
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ def mamba(**options: Any) -> nn.Module:
 MODELS = {"gpt2": gpt2, "mamba": mamba}
 
 
-def filled(kind: str, scheme: str, options: dict[str, float] | None = None, **model: Any) -> tuple[nn.Module, Plan]:
+def filled(kind: str, scheme: str, options: dict[str, Any] | None = None, **model: Any) -> tuple[nn.Module, Plan]:
     built = MODELS[kind](**model)
     planned = plan(built, scheme, RoleTable.from_toml(ROLES / f"{kind}.toml"), **(options or {}))
     planned.apply_(built, seed=0)
@@ -63,7 +64,7 @@ def test_gpt2_is_drawn_as_promised() -> None:
 
 def test_the_fused_matrix_is_drawn_by_its_parts() -> None:
     """Queries of their own in T5; Xavier by the fans of (d, d) each, not of (d, 3 d)."""
-    model, _ = filled("gpt2", "transformers_t5", {"tied": False})  # one head of full width, as nothing else is said
+    model, _ = filled("gpt2", "transformers_t5", {"tied": False, "heads": (1, D)})
     query, key, value = model.transformer.h[1].attn.c_attn.weight.split(D, dim=1)
     assert has_std(query, 1 / D)
     assert has_std(key, D**-0.5)
@@ -78,6 +79,19 @@ def test_heads_are_said_where_a_scheme_asks() -> None:
     planned = plan(model, "transformers_t5", RoleTable.from_toml(ROLES / "gpt2.toml"), heads=(4, D // 4), tied=False)
     planned.apply_(model, 0)
     assert has_std(model.transformer.h[0].attn.c_attn.weight[:, :D], (D * D / 4) ** -0.5)
+    assert Plan.from_dict(json.loads(json.dumps(planned.to_dict()))) == planned
+
+
+@pytest.mark.parametrize("scheme", ["transformers_t5", "maxtext"])
+def test_heads_that_nobody_said_are_asked_for(scheme: str) -> None:
+    """No scheme takes one head of full width unasked; those that do not scale by heads need none."""
+    model, roles = gpt2(), RoleTable.from_toml(ROLES / "gpt2.toml")
+    with pytest.raises(ValueError, match=r"heads must be given .* got None: heads=\(8, 12\) .* heads=\(1, 96\)"):
+        plan(model, scheme, roles)
+    for wrong in ((4,), (0, 24)):
+        with pytest.raises(ValueError, match=r"heads must be \(number, size\), both at least 1, got"):
+            plan(model, scheme, roles, heads=wrong)
+    assert plan(model, "megatron_default", roles).sizes.heads is None
 
 
 def test_what_a_foreign_model_does_not_compute_is_refused_until_the_caller_says_it_does() -> None:

@@ -73,11 +73,43 @@ def test_mup_at_the_base_width_is_the_standard_parametrisation() -> None:
     assert planned.forward == {"logits": 1.0}
 
 
+@pytest.mark.parametrize("scheme", ["mup_table3", "mup_table8"])
+@pytest.mark.parametrize("sgd", [False, True])
+def test_rates_of_mup_are_those_of_its_tables(scheme: str, sgd: bool) -> None:
+    """Tables 3 and 8 of Tensor Programs V: the power of the width in the rates, by kind of weight, SGD and Adam."""
+    table = {
+        ("mup_table3", True): {"input": 1, "hidden": 0, "output": -1},
+        ("mup_table3", False): {"input": 0, "hidden": -1, "output": -1},
+        ("mup_table8", True): {"input": 1, "hidden": 0, "output": 1},
+        ("mup_table8", False): {"input": 0, "hidden": -1, "output": 0},
+    }[scheme, sgd]
+    planned = fitting(ours(), scheme, sgd=sgd, base_width=32)
+    assert planned.optimizer == ("sgd" if sgd else "adam")
+    kinds = dict.fromkeys(SSM_MATRICES, "hidden") | {"head.weight": "output"}
+    found = multipliers(planned, "learning_rate")
+    expect(found, {name: (D / 32) ** table[kinds.get(name, "input")] for name in found})
+    if (scheme, sgd) == ("mup_table8", True):  # the product of rate and decay does not depend on the width
+        expect(multipliers(planned, "weight_decay"), DECAYED | {"embedding.weight": 1 / 4, "head.weight": 1 / 4}, 0)
+
+
 def test_rates_of_spectral() -> None:
-    """fan_out / fan_in: hidden 170 of the feed-forward layer, V / d of the head, d of the embedding."""
+    """The norm of an update is sqrt(fan_out / fan_in): 1 / fan_in for Adam, fan_out / fan_in for SGD; vectors have a
+    fan_in of 1. nanotron has the second for Adam, and leaves embedding and vectors out."""
     rates = {"mlp.gate.weight": 170 / D, "mlp.up.weight": 170 / D, "mlp.down.weight": D / 170, "head.weight": 2}
-    expect(multipliers(fitting(ours(), "spectral"), "learning_rate"), rates | {"embedding.weight": D})
-    expect(multipliers(fitting(ours(), "spectral", scaled_embedding_rate=False), "learning_rate"), rates)
+    expect(multipliers(fitting(ours(), "nanotron_spectral_mup"), "learning_rate"), rates)
+    vectors = ("embedding.weight", "norm.weight", "norm.bias", "ssm.C_proj.bias")
+    vectors += tuple(f"norm{i}.{kind}" for i in (1, 2) for kind in ("weight", "bias"))
+    square = dict.fromkeys(("ssm.B.weight", "ssm.C_proj.weight", "ssm.D", "ssm.log_rate"), 1)
+    sgd = fitting(ours(), "spectral", sgd=True)
+    expect(multipliers(sgd, "learning_rate"), rates | square | dict.fromkeys(vectors, D))
+    adam = dict.fromkeys(SSM_MATRICES, 64 / D) | {"mlp.down.weight": 64 / 170, "head.weight": 64 / D}
+    expect(multipliers(fitting(ours(), "spectral", base_width=64), "learning_rate"), adam)
+
+
+@pytest.mark.parametrize("scheme", ["mup_table8", "mup_table3", "spectral"])
+def test_a_base_width_of_zero_is_refused(scheme: str) -> None:
+    with pytest.raises(ValueError, match="base_width must be positive, got 0"):
+        fitting(ours(), scheme, base_width=0)
 
 
 def test_rates_decay_and_branches_of_u_mup() -> None:

@@ -113,6 +113,24 @@ CASES: list[tuple[str, dict[str, Any], Mapping[str, Any], Row]] = [
         row(XAVIER_END, scaled("N", 24**-0.25, lambda i, o: math.sqrt(2 / (i + o))), XAVIER_END),
     ),
     (
+        "deepnorm_decoder",
+        {"cross_attention": True},
+        {"placement": "post", "residual": 9**0.25},
+        row(XAVIER_END, scaled("N", 36**-0.25, lambda i, o: math.sqrt(2 / (i + o))), XAVIER_END),
+    ),
+    (
+        "deepnorm_encoder",
+        {"decoder_layers": 6},
+        {"placement": "post", "residual": 0.81 * 486 ** (1 / 16)},
+        row(XAVIER_END, scaled("N", 0.87 * 486 ** (-1 / 16), lambda i, o: math.sqrt(2 / (i + o))), XAVIER_END),
+    ),
+    (
+        "deepnorm_encoder",
+        {},
+        DEEPNORM,
+        row(XAVIER_END, scaled("N", 24**-0.25, lambda i, o: math.sqrt(2 / (i + o))), XAVIER_END),
+    ),
+    (
         "deepnorm_torchscale",
         {},
         DEEPNORM,
@@ -175,7 +193,7 @@ CASES: list[tuple[str, dict[str, Any], Mapping[str, Any], Row]] = [
     ("skip_init", {}, {"norm": "none", "gate": True}, row(normal(math.sqrt(2 / D)), HE, TORCH_END)),
 ]
 IDS = ["-".join((name, *options)) for name, options, _, _ in CASES]
-NEEDY = {name: needs for name, _, needs, _ in CASES if needs}
+NEEDY = {name: needs for name, options, needs, _ in CASES if needs and not options}
 
 
 def fitting(model: nn.Module, scheme: str, roles: RoleTable | None = None, **options: Any) -> Plan:

@@ -20,7 +20,7 @@ def nanotron_spectral_mup(s: Sizes, *, fused: bool = False) -> Rules:
     """Matrices, head too, N(fan_in**-0.5 min(1, sqrt(fan_out / fan_in))) at a rate of fan_out / fan_in; embedding N(1).
 
     The rates are those of the paper for SGD, which the code gives its Adam. Learning rates do not carry over from width
-    to width: changes of activations of our SSM grow with exponents of 0.3 to 0.8 (init check); `spectral` has the rule
+    to width: changes of activations in the blocks of our SSM grow as width**0.4 to width**0.7; `spectral` has the rule
     for Adam. fused: count the outputs of a fused matrix together, as nanotron does; otherwise each part is a matrix.
     nanotron refuses biases here; ours are 0.
     """

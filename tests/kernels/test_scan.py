@@ -222,8 +222,9 @@ def test_the_number_of_threads_changes_no_bit(shape: tuple[int, int, int], layou
         assert all(torch.equal(alone[name], shared[name]) for name in RESULTS)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("layout", "dtype"), [("fixed", torch.float32), ("varying", torch.float64), ("varying", torch.bfloat16)]
+)
 def test_the_operator_passes_the_checks_of_torch(layout: str, dtype: torch.dtype) -> None:
     given = problem(layout, (2, 6, 5), dtype)
     leaves = [given[name].requires_grad_() for name in ("a", "b", "state")]

@@ -31,11 +31,13 @@ CASES = {
     "less-than-a-group": ((2, 3, 5), 3, "float32"),
     "one-ragged-chunk": ((1, 11, 7), 11, "float32"),
     "whole-chunks": ((1, 16, 7), 8, "float32"),
-    "ragged-chunks": ((2, 22, 9), 6, "float32"),
+    "ragged-chunks": ((2, 15, 9), 6, "float32"),
     "two-blocks-of-channels": ((1, 11, 35), 6, "float32"),
     "bfloat16": ((1, 22, 9), 6, "bfloat16"),
     "float16": ((1, 22, 9), 6, "float16"),
 }
+ONE_DECAY = {"bfloat16": "varying", "float16": "fixed"}
+INTERPRETED = [(case, decay) for case in CASES for decay in ("fixed", "varying") if decay == ONE_DECAY.get(case, decay)]
 EMPTY = {"no-batch": (0, 3, 2), "no-time": (2, 0, 3), "no-channels": (2, 3, 0)}
 DECAYS = (1e-12, 1e-4, 0.3, 0.9, 0.999, 1 - 1e-7, 0.0, 1.0, 0.99999)
 
@@ -50,8 +52,7 @@ def errors() -> dict[str, dict[str, float]]:
     return run_child("interpret", {"TRITON_INTERPRET": "1"})
 
 
-@pytest.mark.parametrize("decay", ["fixed", "varying"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "decay"), INTERPRETED)
 def test_interpreted_scan_equals_float64(errors: dict[str, dict[str, float]], case: str, decay: str) -> None:
     dtype = CASES[case][2]
     bounds = dict.fromkeys(("last", "grad_state"), FLOAT32_ERROR) | dict.fromkeys(("h", "grad_b"), ROUNDING[dtype])
@@ -75,8 +76,8 @@ def test_interpreted_empty_scan_hands_the_state_through(errors: dict[str, Any], 
     assert errors[f"{case}/{decay}"] == {"last is state": True, "grad_state is grad_last": True, "grad_a is 0": True}
 
 
-def test_compiles_for_every_chip_without_spills_or_tf32() -> None:
-    check_compiled(run_child("compile"), expected=4 * len(SHARED_MEMORY))
+def test_every_kernel_compiles_and_for_every_chip_without_spills_or_tf32() -> None:
+    check_compiled(run_child("compile"), expected=4)
 
 
 @pytest.mark.slow
@@ -110,6 +111,7 @@ def test_plan_covers_time_and_fills_the_device() -> None:
 
 def check_compiled(kernels: list[dict[str, Any]], expected: int) -> None:
     assert len(kernels) == expected
+    assert {kernel["chip"] for kernel in kernels} == SHARED_MEMORY.keys()
     over = [kernel for kernel in kernels if kernel["shared"] > SHARED_MEMORY[kernel["chip"]]]
     assert not over
     assert not [kernel for kernel in kernels if kernel["tf32"]]
@@ -132,10 +134,11 @@ def interpret() -> dict[str, Any]:
     torch.use_deterministic_algorithms(True)  # torch.empty is filled with NaN: nothing may be left unwritten
     results: dict[str, Any] = {}
     gpu.ROWS = gpu.BACKWARD_ROWS = 4
+    for name, decay in INTERPRETED:
+        shape, length, dtype = CASES[name]
+        gpu.plan = partial(chunks_of, length)
+        results[f"{name}/{decay}"] = case_errors(gpu, shape, getattr(torch, dtype), decay == "fixed")
     for decay in ("fixed", "varying"):
-        for name, (shape, length, dtype) in CASES.items():
-            gpu.plan = partial(chunks_of, length)
-            results[f"{name}/{decay}"] = case_errors(gpu, shape, getattr(torch, dtype), decay == "fixed")
         for name, shape in EMPTY.items():
             results[f"{name}/{decay}"] = empty_results(gpu, shape, decay == "fixed")
     return results
@@ -205,11 +208,8 @@ def empty_results(gpu: Any, shape: tuple[int, int, int], fixed: bool) -> dict[st
 
 def compile_some() -> list[dict[str, Any]]:
     """The kernels a model with fixed decays launches under bfloat16."""
-    return [
-        compiled(kernel, chip, "bf16", True, reverse=True)
-        for chip in SHARED_MEMORY
-        for kernel in ("_chunk_ends", "_chunk_starts", "_forward", "_backward")
-    ]
+    chips = {"_chunk_ends": 80, "_chunk_starts": 80, "_forward": 90, "_backward": 86}
+    return [compiled(kernel, chip, "bf16", True, reverse=True) for kernel, chip in chips.items()]
 
 
 def compile_all() -> list[dict[str, Any]]:

@@ -13,20 +13,21 @@ from torch import Tensor
 from plkernel.bench.timing import interleave, peak_bytes
 from plkernel.kernels.wkv import cpu, wkv
 
-# Largest error of a result or gradient: max|x - float64| / max|float64| of the worst channel. Storing in float32 alone
-# costs 6e-8; half types round more. The gradients of u and of a fixed decay are sums over time, whose terms cancel.
+# Largest error of a result or gradient: max|x - float64| / max|float64| of the worst channel, here three times the
+# largest of all problems below. Storing in float32 alone costs 6e-8; half types round more. A channel of the gradients
+# of u and of a fixed decay is one number, a sum over time whose terms cancel: the worst, 1.6e-5 off, to 1/150.
 STORED = 1.5e-7
 TOLERANCES = {
     "reference": {},
     "cpu": {
         "out": 1.3e-6,
-        "last": 9e-7,
+        "last": 8.5e-7,
         "grad_r": 1.1e-6,
         "grad_k": 1e-6,
-        "grad_v": 1.1e-6,
-        "grad_log_decay": 9e-6,
-        "grad_u": 2e-5,
-        "grad_state": 9e-7,
+        "grad_v": 9.5e-7,
+        "grad_log_decay": 2.2e-5,
+        "grad_u": 5e-5,
+        "grad_state": 1e-6,
     },
 }
 SMALLEST = torch.finfo(torch.float32).tiny  # a float32 kernel takes smaller numbers for zero
@@ -89,15 +90,17 @@ def truth(given: dict[str, Tensor]) -> dict[str, Tensor]:
     return run("reference", {name: x.double() for name, x in given.items()})
 
 
-def error(value: Tensor, true: Tensor) -> float:
-    """Of the worst channel; where all of a channel must be zero, it has to be, but for numbers lost to underflow."""
+def error(value: Tensor, true: Tensor, lost: float = 0.0) -> float:
+    """Of the worst channel; where all of a channel must be zero, it has to be, but for numbers up to `lost`."""
     difference, size = (x.double().abs().reshape(-1, x.shape[-1]).amax(0) for x in (value.double() - true, true))
-    return float(((difference - 4 * SMALLEST).clamp(min=0) / size.clamp(min=1e-45)).amax())
+    return float(((difference - lost).clamp(min=0) / size.clamp(min=1e-45)).amax())
 
 
-def assert_equal_to_float64(backend: str, given: dict[str, Tensor], bound: float | None = None) -> None:
+def assert_equal_to_float64(
+    backend: str, given: dict[str, Tensor], bound: float | None = None, lost: float = 0.0
+) -> None:
     expected, actual = truth(given), run(backend, given)
-    errors = {name: error(actual[name], expected[name]) for name in RESULTS}
+    errors = {name: error(actual[name], expected[name], lost) for name in RESULTS}
     wide = {"last", "grad_log_decay", "grad_u", "grad_state"}
     rounding = {name: 0.0 if name in wide else ROUNDING[given["r"].dtype] for name in RESULTS}
     bounds = {name: rounding[name] + (bound or TOLERANCES[backend].get(name, STORED)) for name in RESULTS}
@@ -122,7 +125,7 @@ def test_float64_stays_float64(layout: str) -> None:
 def test_no_decay_is_too_weak_or_too_strong(layout: str, log_decay: float) -> None:
     given = problem(layout, (1, 70, 1, 4, 6))
     given["log_decay"] = torch.full_like(given["log_decay"], log_decay)
-    assert_equal_to_float64("cpu", given)
+    assert_equal_to_float64("cpu", given, lost=SMALLEST if log_decay == -80 else 0.0)  # there gradients are subnormal
 
 
 @pytest.mark.slow
@@ -131,18 +134,21 @@ def test_long_sequences_equal_float64(layout: str) -> None:
     assert_equal_to_float64("cpu", problem(layout, (1, 10_000, 1, 11, 4)))
 
 
-@pytest.mark.parametrize("spoiled", ["forward", "backward"])
-@pytest.mark.parametrize("result", range(2))
-def test_one_wrong_number_is_noticed(monkeypatch: pytest.MonkeyPatch, spoiled: str, result: int) -> None:
+@pytest.mark.parametrize("name", ["out", "last", "grad_r", "grad_k"])
+def test_one_wrong_number_is_noticed(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Off by twice what is allowed, in the channel it lies in: some 1e-5."""
+    spoiled, names = ("forward", RESULTS[:2]) if name in RESULTS[:2] else ("backward", RESULTS[2:])
     function = getattr(cpu, spoiled)
 
     def spoil(*inputs: Tensor) -> tuple[Tensor, ...]:
         results = function(*inputs)
-        results[result].view(-1)[7] += 1e-4
+        wrong = results[names.index(name)]
+        channel = wrong[..., 7 % wrong.shape[-1]]
+        wrong.view(-1)[7] += 2 * TOLERANCES["cpu"][name] * channel.abs().max()
         return results
 
     monkeypatch.setattr(cpu, spoiled, spoil)
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match=f"not {{'{name}'"):
         assert_equal_to_float64("cpu", problem("finch", (2, 9, 2, 5, 4)))
 
 
@@ -173,8 +179,9 @@ def test_an_impulse_is_seen_through_u_and_then_through_powers_of_the_decay(backe
     lag = torch.arange(1, 41, dtype=torch.float64)[:, None]
     seen = (k[0, 0, 0] * torch.exp(-rates.double() * (lag - 2))).sum(1)  # lag 1 is the byte itself
     seen[0] = (u * k[0, 0]).sum()
-    torch.testing.assert_close(out[0, :, 0, 0].double(), seen, rtol=2e-6, atol=0)
-    torch.testing.assert_close(last[0, 0, :, 0].double(), k[0, 0, 0] * torch.exp(-rates.double() * 39))
+    torch.testing.assert_close(out[0, :, 0, 0].double(), seen, rtol=7e-7, atol=0)
+    expected = k[0, 0, 0] * torch.exp(-rates.double() * 39)
+    torch.testing.assert_close(last[0, 0, :, 0].double(), expected, rtol=1.2e-7, atol=0)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -192,7 +199,7 @@ def test_the_last_state_continues_the_sequence(backend: str, layout: str, cut: i
     out = torch.cat([first, second], 1)
     grads = torch.autograd.grad((out, last), leaves, (given["grad_out"], given["grad_last"]))
     for name, value in zip(RESULTS, (out, last, *grads), strict=True):
-        assert error(value.detach(), whole[name].double()) <= TOLERANCES["cpu"][name], name
+        assert error(value.detach(), whole[name].double(), lost=SMALLEST) <= TOLERANCES["cpu"][name], name
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -279,8 +286,9 @@ def test_neither_repetition_nor_the_number_of_threads_changes_a_bit(shape: Shape
         assert all(torch.equal(alone[name], shared[name]) for name in RESULTS)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("layout", "dtype"), [("eagle", torch.float32), ("finch", torch.float64), ("finch", torch.bfloat16)]
+)
 def test_the_operator_passes_the_checks_of_torch(layout: str, dtype: torch.dtype) -> None:
     given = problem(layout, (2, 6, 2, 3, 5), dtype)
     given["log_decay"] = given["log_decay"].clamp(min=-2)

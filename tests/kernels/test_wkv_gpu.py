@@ -30,8 +30,8 @@ CASES: dict[str, tuple[Shape, str, str]] = {
     "one-step": ((1, 1, 2, 1, 1), "float32", "mixed"),
     "less-than-a-sub-chunk": ((2, 3, 1, 11, 5), "float32", "mixed"),
     "whole-chunks": ((1, 64, 1, 16, 16), "float32", "mixed"),
-    "ragged-chunks": ((1, 55, 1, 20, 7), "float32", "mixed"),
-    "two-blocks-of-values": ((1, 33, 1, 5, 17), "float32", "mixed"),
+    "ragged-chunks": ((1, 39, 1, 20, 7), "float32", "mixed"),
+    "two-blocks-of-values": ((1, 18, 1, 5, 17), "float32", "mixed"),
     "bfloat16": ((1, 19, 1, 7, 9), "bfloat16", "mixed"),
     "float16": ((1, 19, 1, 7, 9), "float16", "mixed"),
     "any-strength": ((1, 35, 2, 16, 9), "float32", "range"),
@@ -42,6 +42,8 @@ EMPTY = {"no-batch": (0, 3, 2, 3, 4), "no-time": (2, 0, 2, 3, 4), "no-heads": (2
 EMPTY |= {"no-keys": (2, 3, 2, 0, 4), "no-values": (2, 3, 2, 3, 0)}
 EMPTY_CLAIMS = ("last is state", "grad_state is grad_last", "rest is 0")
 LAYOUTS = ("eagle", "finch")
+ONE_LAYOUT = {"bfloat16": "finch", "float16": "eagle", "all -50": "eagle", "all -inf": "finch"}
+INTERPRETED = [(case, layout) for case in CASES for layout in LAYOUTS if layout == ONE_LAYOUT.get(case, layout)]
 LOG_DECAYS = (0.0, -1e-7, -math.exp(-8), -0.05, -1.0, -math.exp(2.5), -20.0, -50.0, -80.0, -1e4, -math.inf)
 INPUTS = ("r", "k", "v", "log_decay", "u", "state")
 RESULTS = ("out", "last", *(f"grad_{name}" for name in INPUTS))
@@ -63,8 +65,7 @@ def interpreted() -> dict[str, Any]:
     return run_child("interpret", {"TRITON_INTERPRET": "1"})
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "layout"), INTERPRETED)
 def test_interpreted_kernels_equal_float64(interpreted: dict[str, Any], case: str, layout: str) -> None:
     assert_within(BOUNDS, interpreted[f"{case}/{layout}"], CASES[case][1])
 
@@ -94,8 +95,8 @@ def test_a_difference_of_cumulative_sums_would_be_noticed() -> None:
     assert abs(wrong / math.exp(-0.1) - 1) > 10 * BOUNDS["out"]
 
 
-def test_compiles_for_every_chip_without_tf32() -> None:
-    check_compiled(run_child("compile"), expected=4 * len(SHARED_MEMORY))
+def test_every_kernel_compiles_and_for_every_chip_without_tf32() -> None:
+    check_compiled(run_child("compile"), expected=4)
 
 
 @pytest.mark.slow
@@ -170,6 +171,7 @@ def assert_within(bounds: dict[str, float], errors: dict[str, float], dtype: str
 
 def check_compiled(kernels: list[dict[str, Any]], expected: int) -> None:
     assert len(kernels) == expected
+    assert {kernel["chip"] for kernel in kernels} == SHARED_MEMORY.keys()
     assert not [kernel for kernel in kernels if kernel["shared"] > SHARED_MEMORY[kernel["chip"]]]
     assert not [kernel for kernel in kernels if kernel["tf32"]]
 
@@ -231,9 +233,10 @@ def interpret() -> dict[str, Any]:
     torch.use_deterministic_algorithms(True)  # torch.empty is filled with NaN: nothing may be left unwritten
     gpu_chunks.CHUNK, gpu_chunks.TILE = 32, 256
     results: dict[str, Any] = {}
+    for name, layout in INTERPRETED:
+        shape, dtype, decays = CASES[name]
+        results[f"{name}/{layout}"] = compare(problem(layout, shape, dtype, decays))
     for layout in LAYOUTS:
-        for name, (shape, dtype, decays) in CASES.items():
-            results[f"{name}/{layout}"] = compare(problem(layout, shape, dtype, decays))
         for name, empty in EMPTY.items():
             results[f"{name}/{layout}"] = empty_results(problem(layout, empty, "float32", "-50"))
     return results | operator_results()
@@ -258,7 +261,8 @@ def operator_results() -> dict[str, Any]:
     strided = {name: torch.stack([x, x], -1)[..., 0].mT.contiguous().mT for name, x in given.items()}
     assert not strided["r"].is_contiguous()
     plain, other = run(given, "gpu"), run(strided, "gpu")
-    leaves = [given[name].requires_grad_() for name in INPUTS]
+    small = problem("finch", (1, 3, 1, 3, 5), "float32", "range")
+    leaves = [small[name].requires_grad_() for name in INPUTS]
     cpu = torch.device("cpu")
     return {
         "strides make no difference": all(torch.equal(plain[name], other[name]) for name in RESULTS),
@@ -268,9 +272,9 @@ def operator_results() -> dict[str, Any]:
 
 
 def compile_some() -> list[dict[str, Any]]:
-    """The kernels a Finch with heads of 64 launches under bfloat16."""
-    names = ("chunk_ends", "chunk_starts", "_forward", "_backward")
-    return [compiled(name, chip, "bf16", False, (64, 64)) for chip in SHARED_MEMORY for name in names]
+    """The kernels a Finch with heads of 64 launches under bfloat16; the largest for the chip with the least memory."""
+    chips = {"chunk_ends": 80, "chunk_starts": 80, "_forward": 90, "_backward": 86}
+    return [compiled(name, chip, "bf16", False, (64, 64)) for name, chip in chips.items()]
 
 
 def compile_all() -> list[dict[str, Any]]:

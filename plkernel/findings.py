@@ -36,7 +36,7 @@ def _contrasts(comparison: Comparison) -> str:
         for base in comparison.baselines
     }
     marked = " (the baseline)" if len(named) == 1 else ""
-    return ", ".join(f"{base}{marked} with {arms}" for base, arms in named.items())
+    return "; ".join(f"{base}{marked} with {arms}" for base, arms in named.items())
 
 
 def sentences(comparison: Comparison) -> list[str]:

@@ -5,8 +5,9 @@
 
 fit/fit.json is written by `python -m plkernel.fit --beta 1.15 --out runs/records/fit`, gallery/* by `python -m
 plkernel.gallery`, minimax/table.json by `python runs/minimax_table.py`; quick/table.json and rows.jsonl
-are the report of `make demo`; bench/*.json are written by `make bench`; measure/* by `python runs/mutual_information.py
-all`. All but the first two name their commit and hardware.
+are the report of `make demo`, schemes/* of `python -m plkernel.experiment runs/schemes.toml`; bench/*.json are written
+by `make bench`; measure/* by `python runs/mutual_information.py all`. All but the first two name their commit and
+hardware.
 """
 
 import json
@@ -78,6 +79,27 @@ def quick() -> str:
     note = f"{len(records)} runs, {seconds / 60:.1f} minutes of training in all. {source(records[0]['environment'])}"
     sentences = "\n".join(f"- {sentence}" for sentence in table["summary"])
     return f"{markdown(header, lines)}\n\n{sentences}\n\n{note}"
+
+
+def schemes() -> str:
+    """Initialisations as they are, and what the power law on top of each of them changes."""
+    table, records = load("schemes/table.json"), rows("schemes/rows.jsonl")
+    arms = {arm["arm"]: arm for arm in table["arms"]}
+    rates = {row["arm"]: row["config"]["train"]["learning_rate"] for row in records}
+    lines = []
+    for name, arm in arms.items():
+        if arm["against"] not in (None, table["baseline"]) or name.endswith("power-law"):
+            continue
+        law = next(other for other in arms.values() if other["arm"] == f"{name}-power-law")
+        plain, changed = (one["measures"]["final_val_bpb"] for one in (arm, law))
+        paired = changed["difference_to_baseline"]
+        change = f"{paired['mean']:+.4f} ({paired['low']:+.4f} to {paired['high']:+.4f})"
+        both = " / ".join(dict.fromkeys(f"{rates[one]:g}" for one in (name, law["arm"])))
+        lines.append([name, both, f"{plain['mean']:.4f}", f"{changed['mean']:.4f}", change])
+    header = ["scheme", "learning rate", "validation bits per byte", "with a power law", "difference, 95 % interval"]
+    steps, seeds = records[0]["result"]["steps"], len({row["seed"] for row in records})
+    note = f"{seeds} seeds, {steps} steps, rates searched on another seed. {source(records[0]['environment'])}"
+    return f"{markdown(header, lines)}\n\n{note}"
 
 
 def bench() -> str:
@@ -310,6 +332,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "recurrence": recurrence,
     "saturation": saturation,
     "transfer": transfer,
+    "schemes": schemes,
     "fit": fit,
     "quick": quick,
     "bench": bench,

@@ -216,11 +216,22 @@ def _line(out: Path, worker: Worker) -> str:
     )
 
 
+def forecast(spec: Spec, only: Sequence[str], workers: int | None) -> str:
+    """Parameters, operations, memory and hours of every run and of the whole, the search included, as a table."""
+    from plkernel.estimate import estimate, text
+
+    arms = chosen_arms(spec, only)
+    chosen = spec.model_copy(update={"arms": {name: spec.arms[name] for name in arms}})
+    searched = spec.tuning.rates and any(arm.learning_rate is None for arm in chosen.arms.values())
+    return text(estimate(chosen, workers, search=search_of(chosen) if searched else None))
+
+
 def command(
     spec: Annotated[Spec, tyro.conf.arg(name="")],
     out: Path | None = None,
     workers: int | None = None,
     only: tuple[str, ...] = (),
+    dry_run: bool = False,
     report: bool = True,
 ) -> None:
     """Run every condition at every seed, skip what has finished, resume what has not, then write the report.
@@ -232,10 +243,14 @@ def command(
         out: Folder of the study; runs/out/NAME if left out.
         workers: Runs at a time; on a CPU cores / train.threads if left out, on GPUs one each.
         only: Run these arms only: names or patterns such as 'quantile*'.
+        dry_run: Write and train nothing: say what each run and the whole would take, from a few real steps.
         report: Write the report at the end.
     """
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
+    if dry_run:
+        print(forecast(spec, only, workers))
+        return
     folder = out or Path("runs/out") / spec.name
     failed = run_experiment(spec, folder, workers, only)
     if report and any(finished(folder, arm, seed) for arm in spec.arms for seed in spec.seeds):

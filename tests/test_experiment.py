@@ -142,3 +142,12 @@ def test_bad_input_writes_nothing(tiny_spec: SpecWriter, tmp_path: Path) -> None
         with pytest.raises((ValueError, OSError)):
             run_experiment(load_spec(tiny_spec(**options)), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_a_dry_run_writes_nothing_and_counts_the_search(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+    spec = tiny_spec(head="[tuning]\nrates = [1e-3, 1e-2]\nseeds = [7]")
+    printed = finish(start(spec, tmp_path / "out", "--dry-run", "--workers", "1"))
+    assert not (tmp_path / "out").exists()
+    assert "tiny: 8 runs, 1 at a time" in printed
+    assert "tuning: uniform_rate-0.001 and 3 more" in printed

@@ -149,6 +149,26 @@ class TimeMixing(nn.Module, ABC):
         normed = self.ln_x(out.flatten(2).flatten(0, 1)).view(x.shape)
         return self.output(normed * self.silu(self.gate(x_g))), state
 
+    def rates(self) -> Tensor:
+        """Decay rates per byte of every head's channels, (H,N) float64; in Finch those that the data move."""
+        return self.time_decay.detach().double().exp().reshape(self.heads, -1)
+
+    def kernel(self, lags: Tensor) -> Tensor:
+        """Root mean square over heads and entries of R' diag(w**(t-1)) K at lags t (T,) of 1 or more, (T,) float64.
+
+        R and K are a head's (N,D) parts of receptance and key: it is what a byte still weighs t bytes later in the
+        output of the recurrence, for white input, before value, group norm and gate. As a sum over channels, squared:
+        v' [(RR') * (KK')] v with v = w**(t-1).
+        """
+        reads, writes = (
+            layer.weight.detach().double().view(self.heads, -1, layer.weight.shape[1])
+            for layer in (self.receptance, self.key)
+        )
+        decayed = torch.exp(-self.rates() * (lags.to(reads) - 1)[:, None, None])
+        pairs = (reads @ reads.mT) * (writes @ writes.mT)
+        squares = torch.einsum("thi,hij,thj->th", decayed, pairs, decayed).mean(dim=1)
+        return squares.clamp(min=0).sqrt() / reads.shape[2]
+
 
 class EagleMixing(TimeMixing):
     """Time mixing of RWKV-5 (equations 3 to 9): `time_mix_s` = 1 - mu_s weighs x_t, one decay per channel."""
@@ -284,8 +304,15 @@ class RWKV(nn.Module):
 
     def half_lives(self) -> list[Tensor]:
         """Half-lives of every block in bytes, ln 2 / exp(time_decay), (D,) float64; in Finch the data move them."""
-        decays = [mixing.time_decay for mixing in self.modules() if isinstance(mixing, TimeMixing)]
-        return [math.log(2) / decay.detach().double().flatten().exp() for decay in decays]
+        return [math.log(2) / mixing.rates().flatten() for mixing in self.mixings()]
+
+    def kernels(self, lags: Tensor) -> list[Tensor]:
+        """What an input still weighs `lags` (T,) bytes later in the state of every block, (T,) float64 each."""
+        return [mixing.kernel(lags) for mixing in self.mixings()]
+
+    def mixings(self) -> list[TimeMixing]:
+        """The time mixing of every block, from the first."""
+        return [module for module in self.modules() if isinstance(module, TimeMixing)]
 
     def initial_state(self, batch: int) -> RWKVState:
         """The state before the first byte: zero."""

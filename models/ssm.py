@@ -100,6 +100,22 @@ class DiagonalSSM(nn.Module):
             return (self.C_proj(states) + self.D * u) / math.sqrt(2), last
         return self.C_proj(states) + self.D * u, last
 
+    def kernel(self, steps: Tensor) -> Tensor:
+        """Root mean square over the entries of C diag(g a**t) B after t steps of the recurrence, (T,) float64.
+
+        It is what an input still weighs t steps later, without D and up to constants of the scheme: with random B and
+        C in proportion to `analysis.moments.rms_kernel` of the nodes. The sum over the D*D entries comes from
+        v' [(C'C) * (BB')] v with v = g a**t.
+        """
+        rate = self.log_rate.detach().double().exp()
+        into, out = self.B.weight.detach().double(), self.C_proj.weight.detach().double()
+        scale = input_gain(rate, self.gain) * (1 if self.shape is None else self.shape.double())
+        if self.unit_scaled:
+            scale = scale / white_std(rate, self.gain)
+        left = scale * torch.exp(-rate * steps.to(rate)[:, None])
+        squares = torch.einsum("ti,ij,tj->t", left, (out.T @ out) * (into @ into.T), left)
+        return (squares.clamp(min=0) / (into.shape[1] * out.shape[0])).sqrt()
+
     def place_(self, nodes: Nodes, *, match: Nodes | None = None) -> None:
         """Set the decays, and the multipliers of the states: in `shape` where there is one, else in C_proj's columns.
 
@@ -232,6 +248,10 @@ class SSM(nn.Module):
         """Half-lives of every block in bytes, ln 2 * P / lambda, (D,) float64 each."""
         scale = math.log(2) * self.config.patch
         return [scale / recurrence.log_rate.detach().double().exp() for recurrence in self.recurrences()]
+
+    def kernels(self, lags: Tensor) -> list[Tensor]:
+        """What an input still weighs `lags` (T,) bytes later in the SSM branch of every block, (T,) float64 each."""
+        return [recurrence.kernel(lags / self.config.patch) for recurrence in self.recurrences()]
 
     def recurrences(self) -> list[DiagonalSSM]:
         """The SSM branch of every block, from the first."""

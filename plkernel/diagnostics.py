@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from plkernel.analysis.saturation import Amplification, Saturation, saturation
+from plkernel.building import Model
 from plkernel.models.rwkv import RWKV
 from plkernel.objective import bits_per_byte
 
@@ -45,6 +46,12 @@ def diagnose(model: nn.Module, windows: Tensor, batch: int, device: torch.device
     with residual_stream(model) as growth:
         bpb = bits_per_byte(model, windows, batch, device, watch)
     return Diagnosis(bpb, reduce(Saturation.merged, found), growth.amplification() if growth.squares else None)
+
+
+def kernels(model: Model, context: int) -> dict[str, list[Any]]:
+    """What an input still weighs in every block after 1, 2, 4 .. `context` bytes: {"lags": (T), "blocks": (L, T)}."""
+    lags = [2**power for power in range(context.bit_length()) if 2**power <= context]
+    return {"lags": lags, "blocks": [block.tolist() for block in model.kernels(torch.tensor(lags))]}
 
 
 class ResidualStream:

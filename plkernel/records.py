@@ -1,14 +1,17 @@
 """A comparison and its runs in the forms that machines read: table.json and rows.jsonl."""
 
+import json
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from plkernel.analysis.statistics import verdict
 from plkernel.comparison import CONFIDENCE, Arm, Comparison
 from plkernel.findings import sentences, summary, warnings
 from plkernel.models import NOT_CAUSAL
-from plkernel.studies import Run, Study
+from plkernel.storage import atomic_write, save_json
+from plkernel.studies import ROWS, SPEC, TUNING, Run, Study, read_study
 
 
 def table(comparison: Comparison) -> dict[str, Any]:
@@ -29,23 +32,50 @@ def table(comparison: Comparison) -> dict[str, Any]:
 
 
 def record(study: Study, run: Run) -> dict[str, Any]:
-    """One finished run as a row to keep: configuration, environment, results and its validation curve."""
-    assert run.result is not None, "only finished runs have results"
-    label = {} if run.result.causal else {"label": NOT_CAUSAL}
-    return {
+    """One ended run as a row to keep: configuration, environment, results, its validation curve and its state."""
+    row = {
         "study": study.name,
         "arm": run.arm,
         "seed": run.seed,
-        **label,
-        "result": {key: _or_null(value) for key, value in vars(run.result).items()},
+        "status": run.status,
+        "error": run.error,
         "config": {key: value for key, value in run.config.items() if key not in ("study", "arm", "seed")},
         "environment": dict(run.environment),
+    }
+    if run.result is None:
+        return row
+    label = {} if run.result.causal else {"label": NOT_CAUSAL}
+    return {
+        **row,
+        **label,
+        "result": {key: _or_null(value) for key, value in vars(run.result).items()},
         "curve": {
             "step": [row.step for row in run.evaluations],
             "bytes": [row.bytes for row in run.evaluations],
             "val_bpb": [_or_null(row.val_bpb) for row in run.evaluations],
         },
+        "first": dict(run.first),
+        "last": dict(run.last),
     }
+
+
+def save_rows(study: Study, path: Path) -> None:
+    """Write the ended runs of a study to `path`, one JSON object per line."""
+    rows = [json.dumps(record(study, run)) for run in study.ended]
+    atomic_write(path, "".join(f"{row}\n" for row in rows))
+
+
+def save_record(study: Study, out: Path) -> None:
+    """Write what a report needs of a study, and of its search for learning rates, to the folder `out`.
+
+    `read_study` reads it like the study. Raises ValueError when `out` is the study itself.
+    """
+    if out.resolve() == study.folder.resolve():
+        raise ValueError(f"record must be another folder than the study's, got {out}")
+    save_json(out / SPEC, study.spec)
+    save_rows(study, out / ROWS)
+    if (study.folder / TUNING / SPEC).exists():
+        save_record(read_study(study.folder / TUNING), out / TUNING)
 
 
 def _or_null(value: Any) -> Any:

@@ -1,6 +1,5 @@
 """python -m plkernel.report: what a study showed, as a table, a page, figures and rows to keep."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,9 +12,9 @@ from plkernel.findings import interval_text, p_text, sentences, summary, warning
 from plkernel.markup import inline_svg
 from plkernel.models import NOT_CAUSAL
 from plkernel.page import render
-from plkernel.records import record, table
+from plkernel.records import save_record, save_rows, table
 from plkernel.storage import atomic_write, save_json
-from plkernel.studies import REPORT, Run, read_study
+from plkernel.studies import REPORT, ROWS, Run, read_study
 from plkernel.tables import text_table
 
 if TYPE_CHECKING:
@@ -28,16 +27,21 @@ FIGURES = {
 }
 
 
-def report(folder: tyro.conf.Positional[Path]) -> None:
+def report(folder: tyro.conf.Positional[Path], record: Path | None = None) -> None:
     """Compare the arms of a study: print the table, write FOLDER/report (page, figures, JSON, rows).
 
     Arms are compared with the baseline seed by seed, each difference with its 95 % t interval, and a plain
     sentence says what may be concluded. Runs that failed or have not finished are listed, never counted.
 
     Args:
-        folder: The folder of a study, as plkernel.experiment writes it (runs/out/NAME).
+        folder: The folder of a study, as plkernel.experiment writes it (runs/out/NAME), or of a record.
+        record: Keep what a report needs of the study in this folder, a small one: spec.json and rows.jsonl, of the
+            search for learning rates too. The same command on it gives the same report.
     """
-    comparison = compare(read_study(folder))
+    study = read_study(folder)
+    comparison = compare(study)
+    if record is not None:
+        save_record(study, record)
     page = write_comparison(comparison)
     print(f"{text_report(comparison)}\n\nreport: {page}")
 
@@ -62,8 +66,7 @@ def write_comparison(comparison: Comparison) -> Path:
         inline[name] = inline_svg(files["svg"], name, FIGURES[name])
         for kind in ("pdf", "png"):
             atomic_write(out / f"{name}.{kind}", files[kind])
-    rows = [json.dumps(record(study, run)) for run in study.finished()]
-    atomic_write(out / "rows.jsonl", "".join(f"{row}\n" for row in rows))
+    save_rows(study, out / ROWS)
     save_json(out / "table.json", table(comparison))
     atomic_write(out / "report.html", render(comparison, inline))
     return out / "report.html"

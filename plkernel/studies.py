@@ -7,11 +7,13 @@ STUDY/ARM/seed-K/config.json        what one run resolved to
                  metrics.jsonl      one row per evaluation, deterministic
                  timing.jsonl       seconds and throughput, not deterministic
                  result.json        written last: a run without it is unfinished
+RECORD/spec.json, rows.jsonl        a study to keep: what a report needs of every ended run, a line each
+RECORD/tuning/        its search for learning rates, likewise
 """
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,11 @@ METRICS = "metrics.jsonl"
 TIMING = "timing.jsonl"
 RESULT = "result.json"
 REPORT = "report"
+ROWS = "rows.jsonl"
 TUNING = "tuning"
+
+STATE = ("half_life_quantiles", "kernel", "saturation", "amplification")
+"""What a row of metrics.jsonl says of the model beside its losses."""
 
 FINISHED = "finished"
 FAILED = "failed"
@@ -58,7 +64,10 @@ class Result:
 
 @dataclass(frozen=True)
 class Run:
-    """One arm at one seed; `result` is there when `status` is "finished", `error` when it is "failed" or "diverged"."""
+    """One arm at one seed; `result` is there when `status` is "finished", `error` when it is "failed" or "diverged".
+
+    first and last: what else the first and the last row of a finished run's metrics.jsonl say (STATE).
+    """
 
     arm: str
     seed: int
@@ -68,6 +77,8 @@ class Run:
     evaluations: tuple[Evaluation, ...] = ()
     result: Result | None = None
     error: str | None = None
+    first: Mapping[str, Any] = field(default_factory=dict)
+    last: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -101,6 +112,11 @@ class Study:
         given = self.spec["arms"][arm].get("against")
         return given or (self.baseline if arm != self.baseline else None)
 
+    @property
+    def ended(self) -> list[Run]:
+        """The runs that have finished, diverged or failed."""
+        return [run for run in self.runs if run.status in (FINISHED, DIVERGED, FAILED)]
+
     def finished(self, arm: str | None = None) -> list[Run]:
         """The finished runs, of one arm or of all."""
         return [run for run in self.runs if run.status == FINISHED and arm in (None, run.arm)]
@@ -130,7 +146,20 @@ def read_study(folder: Path) -> Study:
         seeds=seeds,
         report_steps=_integers(path, spec, "report_steps") if spec.get("report_steps") else (),
         spec=spec,
-        runs=tuple(read_run(folder, arm, seed) for arm in arms for seed in seeds),
+        runs=_runs(folder, arms, seeds),
+    )
+
+
+def _runs(folder: Path, arms: tuple[str, ...], seeds: tuple[int, ...]) -> tuple[Run, ...]:
+    """The runs below a study's folder, or those in the rows of a record."""
+    path = folder / ROWS
+    if not path.exists():
+        return tuple(read_run(folder, arm, seed) for arm in arms for seed in seeds)
+    kept = {(row.get("arm"), row.get("seed")): row for row in read_lines(path)}
+    return tuple(
+        _kept_run(path, kept[arm, seed]) if (arm, seed) in kept else Run(arm, seed, NOT_STARTED, {}, {})
+        for arm in arms
+        for seed in seeds
     )
 
 
@@ -144,14 +173,49 @@ def read_run(study: Path, arm: str, seed: int) -> Run:
     path = folder / RESULT
     if not path.exists():
         return Run(arm, seed, UNFINISHED, config, environment)
-    row = _dictionary(path)
+    result, metrics = _dictionary(path), folder / METRICS
+    rows = _metrics(metrics) if result.get("status") == FINISHED else []
+    first, last = (_state(rows[place]) if rows else {} for place in (0, -1))
+    return _ended(path, arm, seed, config, environment, result, tuple(_evaluations(metrics, rows)), first, last)
+
+
+def _kept_run(path: Path, row: dict[str, Any]) -> Run:
+    """The run that a row of a record tells of, as `records.record` writes it."""
+    arm, seed, curve = row["arm"], row["seed"], row.get("curve") or {}
+    points = [dict(zip(curve, values, strict=True)) for values in zip(*curve.values(), strict=True)]
+    result = row.get("result") or {}
+    first, last = (row.get(name) or {} for name in ("first", "last"))
+    return _ended(
+        path,
+        arm,
+        seed,
+        _get(path, row, "config", dict),
+        _get(path, row, "environment", dict),
+        {**result, "status": row.get("status"), "error": row.get("error")},
+        tuple(_evaluations(path, points)),
+        first,
+        last,
+    )
+
+
+def _ended(
+    path: Path,
+    arm: str,
+    seed: int,
+    config: Mapping[str, Any],
+    environment: Mapping[str, Any],
+    row: dict[str, Any],
+    evaluations: tuple[Evaluation, ...],
+    first: Mapping[str, Any],
+    last: Mapping[str, Any],
+) -> Run:
+    """A run whose end is known; `row` says how it ended."""
     status = _get(path, row, "status", str)
     if status in (FAILED, DIVERGED):
         return Run(arm, seed, status, config, environment, error=str(row.get("error") or "no reason recorded"))
     if status != FINISHED:
         raise ValueError(f"{path}: status is {status!r}, expected {FINISHED!r}, {DIVERGED!r} or {FAILED!r}")
-    evaluations = tuple(_evaluations(folder / METRICS))
-    return Run(arm, seed, FINISHED, config, environment, evaluations, _result(path, row))
+    return Run(arm, seed, FINISHED, config, environment, evaluations, _result(path, row), None, first, last)
 
 
 def _config(path: Path, arm: str, seed: int) -> dict[str, Any]:
@@ -177,15 +241,24 @@ def _result(path: Path, row: dict[str, Any]) -> Result:
     )
 
 
-def _evaluations(path: Path) -> Iterator[Evaluation]:
+def _metrics(path: Path) -> list[dict[str, Any]]:
+    """The rows of a finished run, at least one."""
     if not path.is_file():
         raise ValueError(f"{path}: no such file, although the run is recorded as finished")
     rows = read_lines(path)
     if not rows:
         raise ValueError(f"{path}: holds no evaluation, although the run is recorded as finished")
+    return rows
+
+
+def _evaluations(path: Path, rows: list[dict[str, Any]]) -> Iterator[Evaluation]:
     for row in rows:
         step, size = _get(path, row, "step", int), _get(path, row, "bytes", int)
         yield Evaluation(step, size, _number(path, row, "val_bpb"))
+
+
+def _state(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in STATE if name in row}
 
 
 def _dictionary(path: Path) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from plkernel.building import build, initialise_, plan_of, tune_
 from plkernel.checkpoint import Progress, load_checkpoint, save_checkpoint
 from plkernel.curves import Curves
 from plkernel.data import fixed_windows, training_windows
-from plkernel.diagnostics import diagnose
+from plkernel.diagnostics import diagnose, kernels
 from plkernel.environment import environment
 from plkernel.models import NOT_CAUSAL
 from plkernel.models.init.calibration import Calibration
@@ -140,6 +140,7 @@ class Training:
             "learning_rate": self.optimizer.param_groups[0]["lr"],
             **({} if self.model.config.causal else {"label": NOT_CAUSAL}),
             "half_life_quantiles": [np.quantile(h, QUANTILES).tolist() for h in half_lives],
+            "kernel": kernels(self.model, self.train.context),
             **found.to_row(),
             **({"calibration": asdict(self.calibration)} if self.calibration and done.step == 0 else {}),
         }

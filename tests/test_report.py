@@ -17,6 +17,7 @@ from plkernel.analysis.figures import line_style
 from plkernel.comparison import compare
 from plkernel.findings import sentences, warnings
 from plkernel.models import NOT_CAUSAL
+from plkernel.records import save_record
 from plkernel.report import report, text_report, write_report
 from plkernel.studies import read_study, run_folder
 
@@ -150,6 +151,27 @@ def test_rows_hold_configuration_environment_result_and_curve(written):
     assert rows[0]["curve"]["val_bpb"][-1] == rows[0]["result"]["final_val_bpb"]
     assert rows[0]["environment"]["commit"] == "3f9ab12c"
     assert rows[0]["config"]["model"]["parameters"] == 312345
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_record_gives_the_report_of_its_study(tmp_path):
+    study = write_study(tmp_path / "study")
+    report(study, record=tmp_path / "record")
+    assert {path.name for path in (tmp_path / "record").iterdir()} == {"spec.json", "rows.jsonl"}
+    report(tmp_path / "record")
+    for name in ("report.html", "table.json", "rows.jsonl"):
+        assert (tmp_path / "record/report" / name).read_bytes() == (study / "report" / name).read_bytes()
+    with pytest.raises(ValueError, match="another folder than the study's"):
+        report(study, record=study)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_record_keeps_runs_that_diverged(tmp_path):
+    study = write_study(tmp_path / "study")
+    change(study / BASELINE / "seed-0" / "result.json", status="diverged", error="FloatingPointError: nan")
+    save_record(read_study(study), tmp_path / "record")
+    kept = read_study(tmp_path / "record").runs
+    assert [(run.status, run.error) for run in kept] == [(run.status, run.error) for run in read_study(study).runs]
 
 
 @pytest.mark.usefixtures("undrawn")

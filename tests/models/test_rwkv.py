@@ -407,3 +407,17 @@ def test_official_package_knows_no_k_clamp(official_logits: OfficialLogits, tmp_
     with torch.no_grad():
         ours = model(inputs[None])[0]
     assert (official_logits(save_official(model, tmp_path), inputs)["whole"] - ours).abs().max() > 1e-2
+
+
+def test_kernel_is_the_rms_entry_of_what_a_head_reads_of_a_byte() -> None:
+    [mixing] = RWKV(RWKVConfig(5, 32, 1, 16)).double().mixings()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        mixing.time_decay.copy_(torch.linspace(-5, 0, 32).view(2, 16))
+        for layer in (mixing.receptance, mixing.key):
+            layer.weight.copy_(torch.randn(32, 32, generator=generator, dtype=torch.float64))
+    reads, writes = (layer.weight.view(2, 16, 32) for layer in (mixing.receptance, mixing.key))
+    for lag in (1, 2, 50):
+        entries = torch.einsum("hnd,hn,hne->hde", reads, torch.exp(-mixing.rates() * (lag - 1)), writes)
+        found = entries.square().mean().sqrt()
+        assert mixing.kernel(torch.tensor([lag])).item() == pytest.approx(found.item(), rel=1e-12)

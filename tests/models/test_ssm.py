@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 
+from plkernel.analysis.moments import rms_kernel
 from plkernel.analysis.nodes import gain, place
 from plkernel.models.ssm import SSM, SSMConfig, input_gain
 
@@ -179,6 +180,29 @@ def test_half_lives_are_in_bytes(patch: int) -> None:
     rate = model.blocks[0].ssm.log_rate.detach().double().exp()
     assert torch.exp(-rate[-1] * 2000 / patch).item() == pytest.approx(0.5, rel=1e-5)
     assert torch.exp(-rate[0] * 1 / patch).item() == pytest.approx(0.5, rel=1e-5)
+
+
+@pytest.mark.parametrize(("name", "patch", "multiplier"), [("none", 1, False), ("ema", 2, False), ("lru", 1, True)])
+def test_kernel_is_the_rms_response_of_a_branch_to_an_impulse(name: str, patch: int, multiplier: bool) -> None:
+    """One impulse per input channel, t steps before, without the skip D."""
+    model = build(SSMConfig(8, 1, name, patch=patch, shape_multiplier=multiplier)).double()
+    ssm = model.blocks[0].ssm
+    with torch.no_grad():
+        ssm.D.zero_()
+        if multiplier:
+            ssm.shape.copy_(torch.linspace(0.5, 2, 8))
+    impulses = torch.zeros(8, 33, 8, dtype=torch.float64)
+    impulses[torch.arange(8), 0, torch.arange(8)] = 1
+    found = ssm(impulses)[0][:, [0, 1, 5, 32]].square().mean(dim=(0, 2)).sqrt()
+    [kernel] = model.kernels(patch * torch.tensor([0, 1, 5, 32]))
+    torch.testing.assert_close(kernel, found, rtol=1e-6, atol=0)
+
+
+def test_kernel_at_initialisation_is_the_rms_kernel_of_the_nodes() -> None:
+    """For N(0, 0.02) weights, up to the sampling error of 256 * 256 entries."""
+    nodes = place(256, gain_name="ema", projection="published")
+    [kernel] = SSM(SSMConfig(256, 1, "ema")).initialise_(0, nodes).kernels(torch.tensor([1, 8, 64, 512]))
+    assert kernel.numpy() / 0.02**2 == pytest.approx(rms_kernel(nodes, [1, 8, 64, 512]), rel=0.02)
 
 
 @pytest.mark.parametrize("name", ["none", "ema", "lru", "clamp"])

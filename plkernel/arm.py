@@ -18,7 +18,7 @@ from plkernel.storage import load_json
 QUANTILE_OPTIONS = ("tempering", "loss", "max_lag")
 AIM_OPTIONS = ("target", "kernel", "lag")
 NODE_VALUES = ("node_rates", "node_multipliers", "node_gain")
-IN_THE_STUDY = ("against", "levels")  # they change no number of a run
+IN_THE_STUDY = ("against", "levels", "rates")  # they change no number of a run
 OF_ANY_ARM = ("scheme", "scheme_options", "learning_rate", "placement", "model", "corpus", *IN_THE_STUDY)
 DEFAULT_SCHEMES = {"ssm": "transformers_default", "rwkv5": "rwkv_blinkdl", "rwkv6": "rwkv_blinkdl"}
 # What an RWKV has at initialisation: random signs, information quadratic in them, the newest byte seen through u.
@@ -76,6 +76,8 @@ class Arm(Section):
     """Free constants of the scheme, as in { base_width = 64 }."""
     learning_rate: PositiveNumber | None = None
     """Peak learning rate of this arm, where it differs from train.learning_rate."""
+    rates: Annotated[tuple[PositiveNumber, ...], Field(min_length=2)] | None = None
+    """Learning rates to try for this arm, as many as tuning.rates, where its best lies elsewhere."""
     bonus: Bonus | None = None
     """RWKV: scheme leaves u as the scheme has it (the default); law: 2**exponent, which puts distance 1 on the law."""
     shape_on: ShapeOn | Literal["columns", "multiplier"] | None = None

@@ -96,8 +96,9 @@ def compare(study: Study) -> Comparison:
     values = {name: _all_values(study, name, measures) for name in names}
     arms = tuple(_arm(study, name, values) for name in values)
     primary = next((measure for measure in measures if measure.key == COMMON_STEP), measures[0])
-    rates = (study.spec.get("tuning") or {}).get("rates") or ()
-    return Comparison(study, measures, primary, arms, choices(names, rates, study.folder))
+    common = (study.spec.get("tuning") or {}).get("rates") or ()
+    grids = {name: study.spec["arms"][name].get("rates") or common for name in names}
+    return Comparison(study, measures, primary, arms, choices(grids, study.folder))
 
 
 def common_step(runs: Iterable[Run]) -> int | None:

@@ -122,7 +122,7 @@ def _tuned(spec: Spec, arms: Sequence[str], out: Path, workers: int | None) -> S
     open_arms = [arm for arm in arms if spec.arm(arm).learning_rate is None]
     if open_arms:
         search = search_of(spec)
-        wanted = [name_at(arm, rate) for arm in open_arms for rate in spec.tuning.rates]
+        wanted = [name_at(arm, rate) for arm in open_arms for rate in spec.rates_of(arm)]
         _run(search, [(name, seed) for seed in search.seeds for name in wanted], out / TUNING, workers, diverging=True)
     found = tuned(spec, out)
     for arm in open_arms:

@@ -117,6 +117,11 @@ class Spec(Section):
                 raise ValueError(
                     f"arms.{name}: against {arm.against!r} is not another arm; {cli.nearest(arm.against, self.arms)}"
                 )
+            if arm.rates is not None and len(set(arm.rates)) != len(self.tuning.rates):
+                raise ValueError(
+                    f"arms.{name}: rates must be as many as tuning.rates, {len(self.tuning.rates)} different ones, "
+                    f"so that every arm has the same search, got {list(arm.rates)}"
+                )
             with _blaming(name):
                 model, _ = self.model_of(name), self.corpus_of(name)
                 if self.train.dropout and model.kind == "ssm":
@@ -135,6 +140,10 @@ class Spec(Section):
     def model_of(self, arm: str) -> ModelSpec:
         """The model of that arm: [model] with what the arm changes in it."""
         return _with(self.model, self.arm(arm).model, "model")
+
+    def rates_of(self, arm: str) -> tuple[float, ...]:
+        """The learning rates that are tried for that arm."""
+        return self.arm(arm).rates or self.tuning.rates
 
     def corpus_of(self, arm: str) -> CorpusSpec:
         """The corpus of that arm: [corpus] with what the arm changes in it."""

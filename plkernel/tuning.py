@@ -6,7 +6,7 @@ is the same for every arm: rates x seeds x steps.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,11 +36,11 @@ def search_of(spec: Spec) -> Spec:
         train = train.model_copy(update={"steps": tuning.steps, "bytes": None, "minutes": None})
     arms = {
         name_at(name, rate): arm.model_copy(
-            update={"learning_rate": rate, "match": None, "against": None, "levels": None}
+            update={"learning_rate": rate, "rates": None, "match": None, "against": None, "levels": None}
         )
         for name, arm in spec.arms.items()
         if arm.learning_rate is None
-        for rate in tuning.rates
+        for rate in spec.rates_of(name)
     }
     name, seeds, baseline = f"{spec.name}-{TUNING}", tuning.seeds, next(iter(arms))
     return Spec(name=name, baseline=baseline, seeds=seeds, corpus=spec.corpus, model=spec.model, train=train, arms=arms)
@@ -51,13 +51,13 @@ def name_at(arm: str, rate: float) -> str:
     return f"{arm}_rate-{rate:g}"
 
 
-def choices(arms: Iterable[str], rates: Sequence[float], out: Path) -> dict[str, Choice]:
-    """The choice of each of `arms` whose search over `rates` has ended; `out` is the folder of the study."""
-    if not rates or not (out / TUNING / SPEC).exists():
+def choices(grids: Mapping[str, Sequence[float]], out: Path) -> dict[str, Choice]:
+    """The choice of each arm whose search has ended; `grids` are rates by arm, `out` is the folder of the study."""
+    if not any(grids.values()) or not (out / TUNING / SPEC).exists():
         return {}
     study = read_study(out / TUNING)
     found = {}
-    for name in arms:
+    for name, rates in grids.items():
         losses = {rate: _loss(study, name_at(name, rate)) for rate in rates}
         known = {rate: loss for rate, loss in losses.items() if loss is not None}
         if len(known) == len(losses) and min(known.values()) < math.inf:
@@ -67,7 +67,7 @@ def choices(arms: Iterable[str], rates: Sequence[float], out: Path) -> dict[str,
 
 def tuned(spec: Spec, out: Path) -> Spec:
     """The spec with the learning rates that have been found."""
-    found = choices(spec.arms, spec.tuning.rates, out)
+    found = choices({name: spec.rates_of(name) for name in spec.arms}, out)
     arms = {
         name: arm.model_copy(update={"learning_rate": found[name].rate})
         if name in found and arm.learning_rate is None

@@ -34,7 +34,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_the_best_rate_of_each_arm_is_taken(study: Path) -> None:
     spec, out = load_spec(study / "spec.toml"), study / "out"
-    found = choices(spec.arms, spec.tuning.rates, out)
+    found = choices({name: spec.rates_of(name) for name in spec.arms}, out)
     assert set(found) == {"uniform", "law"}
     for name, choice in found.items():
         assert choice.rate == 1e-2
@@ -68,9 +68,18 @@ def test_every_arm_has_the_same_budget(tiny_spec: SpecWriter) -> None:
     assert parse_spec(search.model_dump(mode="json"), "again") == search
 
 
+def test_an_arm_may_have_rates_of_its_own_but_not_more_of_them(tiny_spec: SpecWriter) -> None:
+    head = HEAD.replace("[tuning]", "[arms.own]\nrates = [2e-3, 2e-2, 2e-1]\n[tuning]")
+    search = search_of(load_spec(tiny_spec(head=head)))
+    assert [arm.learning_rate for name, arm in search.arms.items() if name.startswith("own_")] == [2e-3, 2e-2, 2e-1]
+    for wrong in ("[2e-3, 2e-2]", "[2e-3, 2e-2, 2e-2]"):
+        with pytest.raises(ValueError, match=r"arms.own: rates must be as many as tuning.rates, 3 different ones"):
+            load_spec(tiny_spec(head=head.replace("[2e-3, 2e-2, 2e-1]", wrong)))
+
+
 def test_without_results_nothing_is_chosen(tiny_spec: SpecWriter, tmp_path: Path) -> None:
     spec = load_spec(tiny_spec(head=HEAD))
-    assert choices(spec.arms, spec.tuning.rates, tmp_path) == {}
+    assert choices({name: spec.rates_of(name) for name in spec.arms}, tmp_path) == {}
     assert tuned(spec, tmp_path) == spec
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MEASURED, BEST = COLOURS[2], COLOURS[1]
+MARGIN = 0.05
 
 
 @dataclass(frozen=True)
@@ -54,27 +55,23 @@ def _draw(panel: "Axes", sweep: Sweep) -> None:
     parabola = np.polyval(np.polyfit(levels, values.mean(axis=1), 2), grid)
     panel.plot(grid, parabola, color=INK, linewidth=1.2, label="parabola")
     panel.axhline(0, color=INK, linewidth=0.5, linestyle=":")
-    ends = float(levels[0]), float(levels[-1])
-    _mark(panel, sweep.best.at, sweep.best.low, sweep.best.high, ends, BEST, "best for the model")
+    measured = sweep.measured or ()
+    ends = min([float(levels[0]), *measured[:1]]) - MARGIN, max([float(levels[-1]), *measured[:1]]) + MARGIN
+    _mark(panel, (sweep.best.at, sweep.best.low, sweep.best.high), ends, BEST, "best for the model")
     if sweep.measured is not None:
-        _mark(panel, *sweep.measured, ends, MEASURED, "measured in the text")
-    panel.set_xlim(ends[0] - 0.05, ends[1] + 0.05)
+        _mark(panel, sweep.measured, ends, MEASURED, "measured in the text")
+    panel.set_xlim(*ends)
     panel.set_title(sweep.name)
     panel.set_xlabel("beta of the projection")
 
 
 def _mark(
-    panel: "Axes", at: float, low: float, high: float, ends: tuple[float, float], colour: str, label: str
+    panel: "Axes", exponent: tuple[float, float, float], ends: tuple[float, float], colour: str, label: str
 ) -> None:
-    """An exponent and its interval, as far as they lie in the panel."""
-    first, last = max(low, ends[0] - 0.05), min(high, ends[1] + 0.05)
-    if first < last:
-        panel.axvspan(first, last, color=colour, alpha=0.15, linewidth=0)
-    panel.plot(
-        [at, at] if ends[0] <= at <= ends[1] else [],
-        [0, 1] if ends[0] <= at <= ends[1] else [],
-        color=colour,
-        linewidth=1.2,
-        transform=panel.get_xaxis_transform(),
-        label=label,
-    )
+    """An exponent and its interval, as far as they lie between the ends of the panel."""
+    at, low, high = exponent
+    if max(low, ends[0]) < min(high, ends[1]):
+        panel.axvspan(max(low, ends[0]), min(high, ends[1]), color=colour, alpha=0.15, linewidth=0)
+    inside = [at, at] if ends[0] <= at <= ends[1] else []
+    across = panel.get_xaxis_transform()
+    panel.plot(inside, [0, 1][: len(inside)], color=colour, linewidth=1.2, transform=across, label=label)

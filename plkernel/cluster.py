@@ -90,13 +90,17 @@ def counting(engine: Engine = "local", shards: int | None = None) -> Iterator[Co
     if engine == "local":
         yield count_pairs
         return
-    with _cluster() as ray:
+    with connected() as ray:
         yield _counter(ray, shards)
 
 
 @contextmanager
-def _cluster() -> Iterator[Any]:
-    """The module ray, connected; what was connected here is disconnected at the end, what was started, stopped."""
+def connected(address: str | None = None) -> Iterator[Any]:
+    """The module ray, connected to the cluster at `address`, else at $RAY_ADDRESS, else to the cores of this machine.
+
+    What was connected here is disconnected at the end, what was started, stopped. Raises ValueError where Ray is not
+    installed, OSError when no cluster answers.
+    """
     try:
         import ray
     except ImportError:
@@ -104,8 +108,9 @@ def _cluster() -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    address = os.environ.get("RAY_ADDRESS") or "local"
-    _reach(address)
+    name = "RAY_ADDRESS" if address is None else "ray_address"
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    _reach(address, name)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # what is counted here concerns nobody else
     try:
         try:
@@ -117,14 +122,14 @@ def _cluster() -> Iterator[Any]:
         ray.shutdown()
 
 
-def _reach(address: str) -> None:
+def _reach(address: str, name: str) -> None:
     """OSError when nothing answers at HOST:PORT, for which Ray itself would wait many minutes."""
     host, _, port = address.rpartition("/")[2].rpartition(":")
     if port.isdigit():
         try:
             socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
         except OSError as error:
-            raise OSError(f"RAY_ADDRESS={address}: no cluster answers ({error}); unset it to stay here") from None
+            raise OSError(f"{name}={address}: no cluster answers ({error}); leave it out to stay here") from None
 
 
 def _counter(ray: Any, shards: int | None) -> Counting:
@@ -173,9 +178,14 @@ def _results(ray: Any, tasks: Iterator[tuple[Any, slice]], most: int) -> Iterato
             done = ray.wait(list(under_way))[0][0]
             yield ray.get(done), under_way.pop(done)
     except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, ValueError):
-            raise error.cause from None
-        reason = str(error.cause).strip().splitlines()[-1:]
-        raise OSError(f"engine 'ray': a task failed, {''.join(reason)}; every machine needs plkernel") from None
+        raise failure(error) from None
     except ray.exceptions.RayError as error:
         raise OSError(f"engine 'ray': {error}") from None
+
+
+def failure(error: Any) -> Exception:
+    """The error of a task in one line, bad input as if it had been found here."""
+    if isinstance(error.cause, ValueError):
+        return error.cause
+    reason = str(error.cause).strip().splitlines()[-1:]
+    return OSError(f"engine 'ray': a task failed, {''.join(reason)}; every machine needs plkernel")

@@ -16,8 +16,11 @@ COMMAND = "PLKERNEL_COMMAND"
 """Set for the workers of a study: the command that started it, which their records name instead of their own."""
 
 
-def environment(threads: int) -> dict[str, Any]:
-    """Commit and dirty flag of the source tree, versions, hardware, threads and command line of this process."""
+def environment(threads: int, ranks: int = 1) -> dict[str, Any]:
+    """Commit and dirty flag of the source tree, versions, hardware, threads and command line of this process.
+
+    ranks: the processes that train one model; named where there are several.
+    """
     return {
         **source_state(),
         "versions": {"python": platform.python_version(), **{p: v for p in PACKAGES if (v := installed(p))}},
@@ -28,6 +31,7 @@ def environment(threads: int) -> dict[str, Any]:
             "system": f"{platform.system()} {platform.machine()}",
         },
         "threads": threads,
+        **({"ranks": ranks} if ranks > 1 else {}),
         "command": os.environ.get(COMMAND) or command_line(),
     }
 

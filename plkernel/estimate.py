@@ -9,6 +9,7 @@ from plkernel.budget import makespan, seconds_of, steps_of, windows_of
 from plkernel.calibration import HOLES, Calibration, calibrate
 from plkernel.cost import Cost, cost, shape_key
 from plkernel.forecast import Estimate, Gpu, Row, text
+from plkernel.local_engine import default_workers
 from plkernel.machine import available_memory
 from plkernel.probe import TYPICAL_BASE
 from plkernel.spec import Spec
@@ -30,8 +31,6 @@ def estimate(spec: Spec, workers: int | None = None, *, search: Spec | None = No
 
     Raises OSError when a step cannot be timed.
     """
-    from plkernel.experiment import default_workers  # which offers this estimate
-
     present = torch.cuda.is_available()
     device = "cuda" if spec.train.device == "cuda" or (spec.train.device == "auto" and present) else "cpu"
     absent = device == "cuda" and not present

@@ -1,112 +1,53 @@
 """python -m plkernel.experiment SPEC: conditions x seeds, several processes at a time, resumable, with a report."""
 
 import fnmatch
-import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import tyro
 from tqdm import tqdm
 
 from plkernel import cli
-from plkernel.environment import COMMAND, command_line
+from plkernel.engine import LOG, Engine, EngineName, Job, opened
+from plkernel.local_engine import LocalEngine
 from plkernel.objective import label
 from plkernel.run import RunFolder
 from plkernel.spec import CorpusSpec, Spec
 from plkernel.storage import read_lines, save_json
 from plkernel.studies import METRICS, SPEC, TUNING, run_folder
-from plkernel.task import Opened, check_machine, open_corpus, prepare
+from plkernel.task import Opened, open_corpus, prepare
 from plkernel.tuning import name_at, search_of, tuned
 
-LOG = "log.txt"
 POLL_SECONDS = 0.2
-
-
-@dataclass
-class Worker:
-    """A process that trains one run, on one of the study's devices."""
-
-    arm: str
-    seed: int
-    device: str | None
-    process: subprocess.Popen[bytes]
-
-
-@dataclass
-class Pool:
-    """Runs of one study, at most `size` at a time."""
-
-    spec: Spec
-    out: Path
-    size: int
-    devices: list[str | None]
-    active: list[Worker] = field(default_factory=list)
-
-    def start(self, arm: str, seed: int) -> None:
-        """Start one run in a process of its own; what it prints goes to log.txt in its folder."""
-        folder = run_folder(self.out, arm, seed)
-        folder.mkdir(parents=True, exist_ok=True)
-        arguments = [str(self.out / SPEC), "--arm", arm, "--seed", str(seed), "--out", str(self.out)]
-        arguments += ["--no-progress", "--stop-with", str(os.getpid())]
-        device = self.idlest_device()
-        with (folder / LOG).open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "plkernel.train", *arguments],
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                env=self._environment(device),
-                start_new_session=True,  # Ctrl-C reaches the workers once, through stop()
-            )
-        self.active.append(Worker(arm, seed, device, process))
-
-    def ended(self) -> list[Worker]:
-        """Take the processes that have ended out of the pool."""
-        done = [worker for worker in self.active if worker.process.poll() is not None]
-        self.active = [worker for worker in self.active if worker not in done]
-        return done
-
-    def stop(self) -> None:
-        """Ask every worker to save and end, and wait for them."""
-        for worker in self.active:
-            worker.process.send_signal(signal.SIGINT)
-        for worker in self.active:
-            worker.process.wait()
-
-    def idlest_device(self) -> str | None:
-        """The device with the fewest runs on it; None on a CPU."""
-        busy = [worker.device for worker in self.active]
-        return min(self.devices, key=busy.count)
-
-    def _environment(self, device: str | None) -> dict[str, str]:
-        threads = str(self.spec.train.threads)
-        environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
-        environment[COMMAND] = command_line()
-        return environment if device is None else {**environment, "CUDA_VISIBLE_DEVICES": device}
-
+BAR = "{desc}: {percentage:3.0f}%|{bar}| {n:.2f}/{total_fmt} runs [{elapsed}<{remaining}]"
 
 Runs = list[tuple[str, int]]
 
 
-def run_experiment(spec: Spec, out: Path, workers: int | None = None, only: Sequence[str] = ()) -> list[str]:
+def run_experiment(
+    spec: Spec,
+    out: Path,
+    workers: int | None = None,
+    only: Sequence[str] = (),
+    engine: Engine | None = None,
+) -> list[str]:
     """Run every arm at every seed that has not finished yet; returns the names of the runs that failed.
 
-    only: patterns of arm names such as 'quantile*'; left out, all arms. Where the spec has tuning.rates, the search for
-    their learning rates comes first, in out/tuning. A study may grow by seeds and arms; a run that another
-    configuration made is refused. Raises ValueError on bad input before anything is written, KeyboardInterrupt after
-    Ctrl-C with every run saved.
+    workers: runs at a time, by default as many as the engine has room for
+    only: patterns of arm names such as 'quantile*'; left out, all arms
+    engine: what trains the runs; left out, this machine
+
+    Where the spec has tuning.rates, the search for their learning rates comes first, in out/tuning. A study may grow by
+    seeds and arms; a run that another configuration made is refused. Raises ValueError on bad input before anything is
+    written, KeyboardInterrupt after Ctrl-C with every run saved.
     """
-    arms = chosen_arms(spec, only)
+    arms, engine = chosen_arms(spec, only), engine or LocalEngine()
     if spec.tuning.rates:
-        spec = _tuned(spec, arms, out, workers)
-    return _run(spec, [(arm, seed) for seed in spec.seeds for arm in arms], out, workers)
+        spec = _tuned(spec, arms, out, workers, engine)
+    return _run(spec, [(arm, seed) for seed in spec.seeds for arm in arms], out, workers, engine)
 
 
 def chosen_arms(spec: Spec, only: Sequence[str]) -> list[str]:
@@ -117,13 +58,14 @@ def chosen_arms(spec: Spec, only: Sequence[str]) -> list[str]:
     return [arm for arm in spec.arms if not only or any(fnmatch.fnmatchcase(arm, pattern) for pattern in only)]
 
 
-def _tuned(spec: Spec, arms: Sequence[str], out: Path, workers: int | None) -> Spec:
+def _tuned(spec: Spec, arms: Sequence[str], out: Path, workers: int | None, engine: Engine) -> Spec:
     """The spec with the learning rates of `arms` found; ValueError where every rate of an arm diverges."""
     open_arms = [arm for arm in arms if spec.arm(arm).learning_rate is None]
     if open_arms:
         search = search_of(spec)
         wanted = [name_at(arm, rate) for arm in open_arms for rate in spec.rates_of(arm)]
-        _run(search, [(name, seed) for seed in search.seeds for name in wanted], out / TUNING, workers, diverging=True)
+        runs = [(name, seed) for seed in search.seeds for name in wanted]
+        _run(search, runs, out / TUNING, workers, engine, diverging=True)
     found = tuned(spec, out)
     for arm in open_arms:
         if found.arm(arm).learning_rate is None:
@@ -131,38 +73,46 @@ def _tuned(spec: Spec, arms: Sequence[str], out: Path, workers: int | None) -> S
     return found
 
 
-def _run(spec: Spec, runs: Runs, out: Path, workers: int | None, diverging: bool = False) -> list[str]:
+def _run(spec: Spec, runs: Runs, out: Path, workers: int | None, engine: Engine, diverging: bool = False) -> list[str]:
     """Run those of `runs` that have not ended; returns those that fail. diverging: to diverge is an end as well."""
-    opened: dict[CorpusSpec, Opened] = {}
-    for arm, seed in runs:
-        section = spec.corpus_of(arm)
-        opened.setdefault(section, open_corpus(section, spec.train.context))
-        task = prepare(spec, arm, seed, out, opened[section])
-        task.folder.check(task.config)
-    device = check_machine(spec, runs[0][0])
-    save_json(out / SPEC, spec.model_dump(mode="json"))
+    jobs = list(_jobs(spec, runs, out, engine))
 
-    def ended(arm: str, seed: int) -> bool:
-        folder = RunFolder(run_folder(out, arm, seed))
+    def ended(job: Job) -> bool:
+        folder = RunFolder(job.folder)
         return folder.finished or (diverging and folder.diverged)
 
-    waiting = [run for run in runs if not ended(*run)]
-    devices: list[str | None] = [None]
-    if device.type == "cuda":
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        devices = list(visible.split(",") if visible else map(str, range(torch.cuda.device_count())))
-    pool = Pool(spec, out, workers or default_workers(spec, len(devices), device.type), devices)
+    waiting = [job for job in jobs if not ended(job)]
+    size = workers or engine.room(spec, jobs[0].device)
+    if not size:
+        raise ValueError(
+            f"train.threads {spec.train.threads}: no machine has so many cores; lower it, or give workers where "
+            "machines are still to join"
+        )
+    save_json(out / SPEC, spec.model_dump(mode="json"))
     print(
         f"{spec.name}: {len(runs)} runs, {len(runs) - len(waiting)} finished before, "
-        f"{min(pool.size, len(waiting))} at a time, in {out}",
+        f"{min(size, len(waiting))} at a time, in {out}",
         flush=True,
     )
     try:
-        failed = list(_work(pool, waiting))
+        failed = list(_train(engine, spec, waiting, workers))
     except KeyboardInterrupt:
-        pool.stop()
         raise KeyboardInterrupt("every run is saved; run the same command again to go on") from None
-    return [f"{arm} seed {seed}" for arm, seed in failed if not ended(arm, seed)]
+    finally:
+        engine.stop()
+    return [job.name for job in failed if not ended(job)]
+
+
+def _jobs(spec: Spec, runs: Runs, out: Path, engine: Engine) -> Iterator[Job]:
+    """The runs, each checked against its corpus, the machine and what its folder holds."""
+    corpora: dict[CorpusSpec, Opened] = {}
+    for arm, seed in runs:
+        section, device = spec.corpus_of(arm), engine.device(spec, arm)
+        if section not in corpora:
+            corpora[section] = open_corpus(section, spec.train.context)
+        task = prepare(spec, arm, seed, out, corpora[section], device)
+        task.folder.check(task.config)
+        yield Job(out, arm, seed, device, spec.train.threads, task.config)
 
 
 def finished(out: Path, arm: str, seed: int) -> bool:
@@ -170,48 +120,37 @@ def finished(out: Path, arm: str, seed: int) -> bool:
     return RunFolder(run_folder(out, arm, seed)).finished
 
 
-def default_workers(spec: Spec, devices: int, kind: str) -> int:
-    """One run per GPU; on a CPU as many as the cores allow with the spec's threads each."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return devices if kind == "cuda" else max(1, cores // spec.train.threads)
-
-
-def _work(pool: Pool, waiting: Runs) -> Iterator[tuple[str, int]]:
-    """Keep the pool full until nothing waits; yields the runs that did not finish."""
-    waiting = list(waiting)
-    total = len(waiting)
-    steps = pool.spec.train.total_steps
-    with tqdm(total=total, unit="run", desc=pool.spec.name, disable=None, bar_format=BAR) as bar:
-        while waiting or pool.active:
-            while waiting and len(pool.active) < pool.size:
-                pool.start(*waiting.pop(0))
+def _train(engine: Engine, spec: Spec, waiting: list[Job], workers: int | None) -> Iterator[Job]:
+    """Keep the engine full until nothing waits; yields the runs that did not finish."""
+    waiting, total, active = list(waiting), len(waiting), list[Job]()
+    with tqdm(total=total, unit="run", desc=spec.name, disable=None, bar_format=BAR) as bar:
+        while waiting or active:
+            while waiting and len(active) < (workers or engine.room(spec, waiting[0].device)):
+                active.append(waiting.pop(0))
+                engine.start(active[-1])
             time.sleep(POLL_SECONDS)
-            for worker in pool.ended():
-                name = f"{worker.arm} seed {worker.seed}"
-                if finished(pool.out, worker.arm, worker.seed):
-                    tqdm.write(_line(pool.out, worker), file=sys.stderr)
+            for job in engine.ended():
+                active.remove(job)
+                if finished(job.study, job.arm, job.seed):
+                    tqdm.write(_line(job), file=sys.stderr)
                 else:
-                    log = run_folder(pool.out, worker.arm, worker.seed) / LOG
-                    tqdm.write(f"{name} did not finish, see {log}", file=sys.stderr)
-                    yield worker.arm, worker.seed
-            shares = [_share(pool.out, worker, steps) for worker in pool.active]
-            bar.n = round(total - len(waiting) - len(pool.active) + sum(shares), 2)
+                    tqdm.write(f"{job.name} did not finish, see {job.folder / LOG}", file=sys.stderr)
+                    yield job
+            shares = [_share(job, spec.train.total_steps) for job in active]
+            bar.n = round(total - len(waiting) - len(active) + sum(shares), 2)
             bar.refresh()
 
 
-BAR = "{desc}: {percentage:3.0f}%|{bar}| {n:.2f}/{total_fmt} runs [{elapsed}<{remaining}]"
-
-
-def _share(out: Path, worker: Worker, steps: int | None) -> float:
+def _share(job: Job, steps: int | None) -> float:
     """How far a run is, from 0 to 1, by its last evaluation."""
-    rows = read_lines(run_folder(out, worker.arm, worker.seed) / METRICS)
+    rows = read_lines(job.folder / METRICS)
     return rows[-1]["step"] / steps if rows and steps else 0.0
 
 
-def _line(out: Path, worker: Worker) -> str:
-    result: dict[str, Any] = RunFolder(run_folder(out, worker.arm, worker.seed)).result or {}
+def _line(job: Job) -> str:
+    result: dict[str, Any] = RunFolder(job.folder).result or {}
     return (
-        f"{worker.arm} seed {worker.seed}: validation {result['final_val_bpb']:.4f} bits per byte "
+        f"{job.name}: validation {result['final_val_bpb']:.4f} bits per byte "
         f"after {result['steps']} steps, {result['seconds']:.0f} s{label(result['causal'])}"
     )
 
@@ -233,6 +172,8 @@ def command(
     only: tuple[str, ...] = (),
     dry_run: bool = False,
     report: bool = True,
+    engine: EngineName = "local",
+    ray_address: str | None = None,
 ) -> None:
     """Run every condition at every seed, skip what has finished, resume what has not, then write the report.
 
@@ -241,18 +182,26 @@ def command(
 
     Args:
         out: Folder of the study; runs/out/NAME if left out.
-        workers: Runs at a time; on a CPU cores / train.threads if left out, on GPUs one each.
+        workers: Runs at a time; if left out, on a CPU cores / train.threads, on GPUs one each, of this machine or of
+            the cluster. What does not fit on a cluster waits there for room.
         only: Run these arms only: names or patterns such as 'quantile*'.
         dry_run: Write and train nothing: say what each run and the whole would take, from a few real steps.
         report: Write the report at the end.
+        engine: ray: train the runs on a Ray cluster (extra dist), with the same folders and results; a run whose worker
+            is lost goes on elsewhere. OUT must be on storage that all machines share.
+        ray_address: Of a running cluster, such as HOST:6379 or auto; RAY_ADDRESS if left out, and without that Ray is
+            started on this machine.
     """
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
     if dry_run:
         print(forecast(spec, only, workers))
+        if engine != "local":
+            print("times, memory and runs at a time are those of this machine, not of the cluster")
         return
     folder = out or Path("runs/out") / spec.name
-    failed = run_experiment(spec, folder, workers, only)
+    with opened(engine, ray_address) as trainer:
+        failed = run_experiment(spec, folder, workers, only, trainer)
     if report and any(finished(folder, arm, seed) for arm in spec.arms for seed in spec.seeds):
         from plkernel.report import report as print_report
 

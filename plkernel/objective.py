@@ -125,9 +125,13 @@ def next_byte_loss(model: nn.Module, windows: Tensor, reduction: str = "mean", l
     return loss
 
 
-def seed_dropout(seed: int, step: int) -> None:
-    """Make the dropout masks of a step depend on (seed, step) alone, so that a resumed run draws the same."""
-    torch.manual_seed(int(np.random.SeedSequence([seed, step]).generate_state(1, np.uint64)[0]))
+def seed_dropout(seed: int, step: int, rank: int = 0) -> None:
+    """Make the dropout masks of a step depend on (seed, step) alone, so that a resumed run draws the same.
+
+    The processes of one run draw others by `rank`: a run with dropout differs between numbers of processes.
+    """
+    entropy = [seed, step, rank] if rank else [seed, step]
+    torch.manual_seed(int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0]))
 
 
 def autocast(device: torch.device) -> AbstractContextManager[Any]:

@@ -19,7 +19,10 @@ from plkernel.studies import run_folder
 
 @dataclass(frozen=True)
 class Task:
-    """One run: an arm of a spec at one seed, on an opened corpus, in a folder."""
+    """One run: an arm of a spec at one seed, on an opened corpus, in a folder.
+
+    device: the type of device it is trained on, where another machine has it; None for the one that is here.
+    """
 
     spec: Spec
     arm: str
@@ -27,6 +30,7 @@ class Task:
     corpus: Corpus
     splits: Splits
     folder: RunFolder
+    device: str | None = None
 
     @property
     def train(self) -> TrainSpec:
@@ -46,24 +50,28 @@ class Task:
             "corpus": corpus,
             "model": {**model.model_dump(), "parameters": parameter_count(model, arm)},
             "arm_options": arm.model_dump(exclude=set(IN_THE_STUDY)),
-            "train": {**self.train.model_dump(), "device": choose_device(spec.train.device).type},
+            "train": {**self.train.model_dump(), "device": self.device or choose_device(spec.train.device).type},
         }
 
 
 Opened = tuple[Corpus, Splits]
 
 
-def prepare(spec: Spec, arm: str, seed: int, out: Path, opened: Opened | None = None) -> Task:
+def prepare(
+    spec: Spec, arm: str, seed: int, out: Path, opened: Opened | None = None, device: str | None = None
+) -> Task:
     """Open the arm's corpus (unless `opened` has it) and check that it fits; nothing is written yet.
 
+    device: what the run is trained on, where another machine answers for it; left out, what is here, checked.
     Raises ValueError on bad input.
     """
     spec.arm(arm)
     if not 0 <= seed <= LARGEST_SEED:
         raise ValueError(f"seed must lie between 0 and {LARGEST_SEED}, got {seed}")
-    check_machine(spec, arm)
+    if device is None:
+        check_machine(spec, arm)
     corpus, splits = opened or open_corpus(spec.corpus_of(arm), spec.train.context)
-    return Task(spec, arm, seed, corpus, splits, RunFolder(run_folder(out, arm, seed)))
+    return Task(spec, arm, seed, corpus, splits, RunFolder(run_folder(out, arm, seed)), device)
 
 
 def open_corpus(section: CorpusSpec, context: int) -> Opened:

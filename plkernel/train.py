@@ -1,13 +1,11 @@
 """python -m plkernel.train SPEC: one run of one condition, with TensorBoard, checkpoints and resume."""
 
 import math
-import os
-import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -37,6 +35,7 @@ from plkernel.objective import (
     seed_dropout,
     set_learning_rate,
 )
+from plkernel.ranks import ALONE, Ranks, joined, stop_requests
 from plkernel.spec import Spec
 from plkernel.storage import read_lines
 from plkernel.studies import DIVERGED, FAILED, FINISHED, METRICS
@@ -45,27 +44,16 @@ from plkernel.task import Task, choose_device, prepare
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 
 
-@contextmanager
-def stop_requests(parent: int | None = None) -> Iterator[Callable[[], bool]]:
-    """Tells whether SIGINT or SIGTERM has arrived, or `parent` has ended, so that a run can stop between steps."""
-    received: list[int] = []
-
-    def note(number: int, _: Any) -> None:
-        received.append(number)
-
-    previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: bool(received) or (parent is not None and os.getppid() != parent)
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
 class Training:
-    """One run in progress: model, optimiser, fixed windows, writer, and where it stands."""
+    """One run in progress: model, optimiser, fixed windows, writer, and where it stands.
 
-    def __init__(self, task: Task) -> None:
-        self.task, self.train = task, task.train
+    Of several processes all take the steps, and the first alone the rest: it has the writer and a `progress` to keep.
+    """
+
+    curves: Curves
+
+    def __init__(self, task: Task, ranks: Ranks = ALONE) -> None:
+        self.task, self.train, self.ranks = task, task.train, ranks
         torch.set_num_threads(self.train.threads)
         self.device = choose_device(self.train.device)
         model, arm = task.spec.model_of(task.arm), task.spec.arm(task.arm)
@@ -75,12 +63,14 @@ class Training:
         self.validation = fixed_windows(task.splits.validation, self.train.context, self.train.eval_windows)
         self.progress = Progress()
         self.calibration: Calibration | None = None
-        if task.folder.checkpoint.exists():
+        if ranks.from_first(task.folder.checkpoint.exists):
             self.progress = load_checkpoint(task.folder.checkpoint, self.model, self.optimizer)
         else:
             self.calibration = tune_(self.model, model, arm, self.windows(0)[:, :-1], self.train)
-        task.folder.cut(self.progress.metrics_bytes, self.progress.timing_bytes)
-        self.curves = Curves(task.folder.path, self.progress.step, self.model.config.causal)
+        self.parallel = ranks.parallel(self.model)
+        if ranks.first:
+            task.folder.cut(self.progress.metrics_bytes, self.progress.timing_bytes)
+            self.curves = Curves(task.folder.path, self.progress.step, self.model.config.causal)
         self._clock = time.perf_counter()
         self.done = self.fraction >= 1
 
@@ -96,10 +86,10 @@ class Training:
 
     @property
     def fraction(self) -> float:
-        """The spent share of the budget."""
+        """The spent share of the budget, of several processes by the clock of the first."""
         if self.train.total_steps is not None:
             return self.progress.step / self.train.total_steps
-        return self.seconds / (60 * cast(float, self.train.minutes))
+        return self.ranks.from_first(lambda: self.seconds) / (60 * cast(float, self.train.minutes))
 
     def step(self) -> None:
         """One optimiser step on this step's windows."""
@@ -107,14 +97,15 @@ class Training:
         set_learning_rate(self.optimizer, learning_rate(self.train, number, self.fraction))
         self.model.train()
         if self.train.dropout:
-            seed_dropout(self.task.seed, number)
+            seed_dropout(self.task.seed, number, self.ranks.rank)
+        windows = self.ranks.share(self.windows(number))
         with autocast(self.device):
-            loss = next_byte_loss(self.model, self.windows(number), l2wrap=self.train.l2wrap)
+            loss = next_byte_loss(self.parallel, windows, l2wrap=self.train.l2wrap)
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), self.train.clip)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        value = loss.item()
+        value = self.ranks.mean(loss.item())
         _check_finite(value, number + 1)
         self.progress = replace(
             self.progress,
@@ -184,53 +175,71 @@ class Training:
         return result
 
 
-def run_training(task: Task, progress_bar: bool = True, stop_with: int | None = None) -> dict[str, Any]:
+def run_training(
+    task: Task, progress_bar: bool = True, stop_with: int | None = None, ranks: Ranks = ALONE
+) -> dict[str, Any]:
     """Train, or go on from the last checkpoint; returns the result.
 
+    ranks: the processes that train it together, all of which call this; their number may change when it goes on.
     Raises KeyboardInterrupt after Ctrl-C (or when process `stop_with`, the parent, has ended), with the last step
     saved. Any other failure is recorded in the run folder and raised.
     """
-    with task.folder.lock():
-        task.folder.open(task.config, environment(task.spec.train.threads))
-        if task.folder.finished:
-            return cast(dict[str, Any], task.folder.result)
+    with ExitStack() as held:
+        ended = ranks.from_first(lambda: _opened(task, ranks.count, held))
+        if ended is not None:
+            return ended
         try:
-            with stop_requests(stop_with) as stopped:
-                result = _train(Training(task), stopped, progress_bar)
+            with stop_requests(stop_with or ranks.launcher) as stopped:
+                result = _train(Training(task, ranks), stopped, progress_bar)
         except Exception as error:
             status = DIVERGED if isinstance(error, FloatingPointError) else FAILED
-            task.folder.finish({"status": status, "error": traceback.format_exc()})
+            if ranks.first:
+                task.folder.finish({"status": status, "error": traceback.format_exc()})
             raise
-        task.folder.finish(result)
+        if ranks.first:
+            task.folder.finish(result)
         return result
+
+
+def _opened(task: Task, ranks: int, held: ExitStack) -> dict[str, Any] | None:
+    """Take the run folder for as long as `held` is open; the result where the run has finished."""
+    held.enter_context(task.folder.lock())
+    task.folder.open(task.config, environment(task.spec.train.threads, ranks))
+    return task.folder.result if task.folder.finished else None
 
 
 def _train(training: "Training", stopped: Callable[[], bool], progress_bar: bool) -> dict[str, Any]:
     """Step and evaluate until the budget is spent."""
-    task, train = training.task, training.train
-    rows = read_lines(task.folder.path / METRICS)
+    task, train, ranks = training.task, training.train, training.ranks
+    rows = ranks.from_first(lambda: read_lines(task.folder.path / METRICS))
     if not rows:
-        rows.append(training.evaluate())
+        rows.append(ranks.from_first(training.evaluate))
     bar = tqdm(
         total=train.total_steps,
         initial=training.progress.step,
         desc=f"{task.arm} seed {task.seed}",
         unit="step",
-        disable=None if progress_bar else True,
+        disable=None if progress_bar and ranks.first else True,
     )
     with bar:
         while not training.done:
             training.step()
             bar.update()
             if training.progress.step % train.eval_every == 0 or training.done:
-                rows.append(training.evaluate())
-                tqdm.write(_progress_line(rows[-1]), file=sys.stderr)
-            if stopped():
-                training.save()
+                rows.append(ranks.from_first(lambda: _measured(training)))
+            if ranks.any(stopped()):
+                ranks.from_first(training.save)
                 raise KeyboardInterrupt(f"step {training.progress.step} is saved; run the same command again to go on")
         if rows[-1]["step"] != training.progress.step:  # the budget ran out while the run was interrupted
-            rows.append(training.evaluate())
-    return training.result(rows)
+            rows.append(ranks.from_first(training.evaluate))
+    return ranks.from_first(lambda: training.result(rows))
+
+
+def _measured(training: "Training") -> dict[str, Any]:
+    """Evaluate and say so; the row."""
+    row = training.evaluate()
+    tqdm.write(_progress_line(row), file=sys.stderr)
+    return row
 
 
 def _check_finite(value: float, step: int) -> None:
@@ -253,6 +262,9 @@ def command(
 ) -> None:
     """Train one arm at one seed; the same command again resumes it. Prints the result.
 
+    Over several processes or GPUs: torchrun --nproc-per-node N -m plkernel.train SPEC.toml [OPTIONS], where each takes
+    1 / N of the windows of a step; train.batch stays that of all.
+
     Args:
         arm: Which condition; the spec's baseline if left out.
         seed: Which seed; the spec's first if left out.
@@ -263,14 +275,21 @@ def command(
     arm = arm or spec.baseline
     seed = spec.seeds[0] if seed is None else seed
     folder = out or Path("runs/out") / spec.name
-    task = prepare(spec, arm, seed, folder)
-    result = run_training(task, progress, stop_with)
-    print(
-        f"{arm} seed {seed}: {result['steps']} steps, validation {result['final_val_bpb']:.4f} "
+    with joined(spec.train) as ranks:
+        task = prepare(spec, arm, seed, folder)
+        result = run_training(task, progress, stop_with, ranks)
+        if ranks.first:
+            print(_summary(task, result))
+            print(f"written: {task.folder.path}", file=sys.stderr)
+
+
+def _summary(task: Task, result: dict[str, Any]) -> str:
+    """The result in one line."""
+    return (
+        f"{task.arm} seed {task.seed}: {result['steps']} steps, validation {result['final_val_bpb']:.4f} "
         f"(best {result['best_val_bpb']:.4f} at step {result['best_step']}), test {result['test_bpb']:.4f} "
         f"bits per byte, {result['seconds']:.0f} s{label(result['causal'])}"
     )
-    print(f"written: {task.folder.path}", file=sys.stderr)
 
 
 if __name__ == "__main__":

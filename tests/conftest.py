@@ -2,12 +2,16 @@
 
 import gc
 import inspect
+import json
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
+
+from plkernel.design import expanded
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,6 +42,63 @@ def tiny_spec(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return write
+
+
+@pytest.fixture
+def blocked_study(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a record of a factorial design in blocks, 20 arms in four blocks, without training anything.
+
+    `effect(levels, name)` is the difference of an arm at the end, None for an arm that was not started; noise of
+    standard deviation 0.01 is the arm's own, block and seed add theirs. Patching published leaks.
+    """
+
+    def write(
+        effect: Callable[[Mapping[str, str], str], float | None], seeds: int = 8, noise: float = 0.01, draw: int = 0
+    ) -> Path:
+        published = {"model": {"patching": {"mode": "published", "size": 2}}}
+        factors = {
+            "placement": ["log-spaced", "concentrated"],
+            "projection": ["uniform", "published"],
+            "model.gain": ["none", "ema"],
+            "patching": {"bytes": {}, "published": published},
+        }
+        spec = {"name": "audit", "within": ["model.gain", "patching"], "factors": factors, "seeds": list(range(seeds))}
+        spec["arms"] = {"wrong-sign": {"projection": "published", "beta": 0.85}}
+        spec = expanded(spec)
+        rng = np.random.default_rng(draw)
+        rows = [
+            synthetic_row(name, seed, arm["levels"], found, rng.normal(0.0, noise))
+            for name, arm in spec["arms"].items()
+            if (found := effect(arm["levels"], name)) is not None
+            for seed in range(seeds)
+        ]
+        (tmp_path / "spec.json").write_text(json.dumps(spec))
+        (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return tmp_path
+
+    return write
+
+
+def synthetic_row(arm: str, seed: int, levels: Mapping[str, str], effect: float, noise: float) -> dict[str, Any]:
+    """A finished run of 40 steps whose loss falls to 2.15 plus what is its own."""
+    level = 2.0 + 0.1 * seed + {"none": 0.3, "ema": 0.0}[levels["model.gain"]]
+    values = [level + 6 / (1 + step) + (effect + noise) * step / 40 for step in range(0, 41, 10)]
+    result = {"steps": 40, "bytes": 40 * 2048, "final_val_bpb": values[-1], "best_val_bpb": values[-1]}
+    result |= {"best_step": 40, "test_bpb": values[-1] + 0.1, "seconds": 9.0}
+    environment = {"commit": "3f9a", "dirty": False, "threads": 2, "hardware": {"cpu": "a processor", "gpu": None}}
+    return {
+        "arm": arm,
+        "seed": seed,
+        "status": "finished",
+        "config": {"corpus": {"name": "stdlib", "sha256": "9f"}, "model": {"parameters": 1000}},
+        "environment": environment,
+        "result": result | {"causal": levels["patching"] == "bytes"},
+        "curve": {
+            "step": list(range(0, 41, 10)),
+            "bytes": [step * 2048 for step in range(0, 41, 10)],
+            "val_bpb": values,
+        },
+    }
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from plkernel.experiment import Pool, Worker, run_experiment
+from plkernel.experiment import run_experiment
 from plkernel.spec import load_spec
 from plkernel.storage import load_json, save_json
 from plkernel.task import prepare
@@ -102,17 +102,6 @@ def test_a_failed_run_is_recorded_and_the_rest_goes_on(tiny_spec: SpecWriter, tm
     assert sorted(statuses) == ["failed", "finished", "finished", "finished"]
 
 
-def test_a_free_gpu_is_taken_before_a_busy_one(tiny_spec: SpecWriter, tmp_path: Path) -> None:
-    """The first of two workers has ended: the next run goes to its device, not beside the other."""
-    pool = Pool(load_spec(tiny_spec()), tmp_path, 2, ["0", "1"])
-    assert pool.idlest_device() == "0"
-    with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        pool.active = [Worker("uniform", 0, "1", process)]
-    assert pool.idlest_device() == "0"
-    pool.active = [Worker("uniform", 0, "0", process)]
-    assert pool.idlest_device() == "1"
-
-
 def test_a_study_of_another_spec_is_refused(tiny_spec: SpecWriter, tmp_path: Path) -> None:
     """Found in the first run, before any worker starts and before spec.json changes."""
     out = tmp_path / "out"
@@ -147,7 +136,8 @@ def test_bad_input_writes_nothing(tiny_spec: SpecWriter, tmp_path: Path) -> None
 @pytest.mark.slow
 def test_a_dry_run_writes_nothing_and_counts_the_search(tiny_spec: SpecWriter, tmp_path: Path) -> None:
     spec = tiny_spec(head="[tuning]\nrates = [1e-3, 1e-2]\nseeds = [7]")
-    printed = finish(start(spec, tmp_path / "out", "--dry-run", "--workers", "1"))
+    printed = finish(start(spec, tmp_path / "out", "--dry-run", "--workers", "1", "--engine", "ray"))
     assert not (tmp_path / "out").exists()
     assert "tiny: 8 runs, 1 at a time" in printed
     assert "tuning: uniform_rate-0.001 and 3 more" in printed
+    assert "those of this machine, not of the cluster" in printed

@@ -80,6 +80,8 @@ def rendered(figure: "Figure") -> dict[str, bytes]:
     undated: dict[str, dict[str, Any]] = {"pdf": {"CreationDate": None}, "png": {}, "svg": {"Date": None}}
     files = {}
     with style():
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # the layout just found serves all kinds: finding it is most of the time
         for kind, metadata in undated.items():
             buffer = io.BytesIO()
             figure.savefig(buffer, format=kind, dpi=200, metadata=metadata, transparent=kind == "svg")

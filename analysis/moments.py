@@ -44,7 +44,26 @@ def kernel_exponent(
     if not 1 <= first < last:
         raise ValueError(f"lags must satisfy 1 <= first < last, got first {first} and last {last}")
     lags = np.geomspace(first, last, SLOPE_POINTS)
-    return -float(np.polyfit(np.log(lags), _log_kernel(nodes, kernel, lags, lag), 1)[0])
+    return float(falling_exponent(lags, _log_kernel(nodes, kernel, lags, lag)))
+
+
+def falling_exponent(lags: ArrayLike, log_values: ArrayLike) -> Floats:
+    """-d ln y / d ln t by least squares over `lags` (T,), for every ln y in `log_values` (..., T): 1.15 for t**-1.15.
+
+    Infinite where y is 0 at one of the lags: it then falls faster than any power. Raises ValueError for fewer than two
+    lags.
+
+    >>> lags = np.array([1.0, 2.0, 4.0])
+    >>> round(float(falling_exponent(lags, np.log(lags**-1.5))), 9)
+    1.5
+    """
+    x, y = np.log(np.asarray(lags, dtype=float)), np.asarray(log_values, dtype=float)
+    if x.size < 2:
+        raise ValueError(f"lags must be two or more for a slope, got {x.size}")
+    x = x - x.mean()
+    vanishes = np.isneginf(y)
+    slope = np.where(vanishes, 0.0, y) @ x / (x @ x)
+    return np.where(vanishes.any(axis=-1), np.inf, -slope)
 
 
 def node_scores(nodes: Nodes, aim: Aim, max_lag: int) -> Scores:

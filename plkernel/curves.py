@@ -1,18 +1,25 @@
-"""What TensorBoard shows of a run."""
+"""What TensorBoard shows of a run.
 
-from collections.abc import Sequence
+Its groups of cards stand in alphabetical order, and their names are chosen for it: train and val with the losses
+against steps, versus_bytes and versus_seconds with the same losses, watch (what goes wrong first), weights (what
+training does to them), when_ended.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from plkernel import hparams
+from plkernel.analysis.memory import kernel_exponents, slope_range
 from plkernel.models import NOT_CAUSAL
 
 LEAKING = "bpb_" + NOT_CAUSAL.replace(", ", "_").replace(" ", "_")
 
 
 class Curves:
-    """Bits per byte against step, bytes and seconds; half-lives as histograms; saturation and amplification.
+    """Bits per byte against step, bytes and seconds; saturation, amplification and speed; half-lives and kernels.
 
     At the end the hyperparameters with their result.
     """
@@ -25,30 +32,37 @@ class Curves:
 
     def add(self, row: dict[str, Any], timing: dict[str, Any], half_lives: Sequence[np.ndarray]) -> None:
         """One evaluation: its rows of metrics.jsonl and timing.jsonl, and the half-lives of every block in bytes."""
-        axes = {"": row["step"], "_by_bytes": row["bytes"], "_by_seconds": round(timing["seconds"])}
+        versus = {"bytes": row["bytes"], "seconds": round(timing["seconds"])}
         for split in ("train", "val"):
-            for suffix, position in axes.items():
-                if row[f"{split}_bpb"] is not None:
-                    self.writer.add_scalar(f"{split}/{self.name}{suffix}", row[f"{split}_bpb"], position)
-        self.writer.add_scalar("speed/bytes_per_second", timing["bytes_per_second"], row["step"])
-        self.writer.add_scalar("train/learning_rate", row["learning_rate"], row["step"])
+            if (loss := row[f"{split}_bpb"]) is not None:
+                self.writer.add_scalar(f"{split}/{self.name}", loss, row["step"])
+                for axis, position in versus.items():
+                    self.writer.add_scalar(f"versus_{axis}/{split}_{self.name}", loss, position)
+        for tag, value in (*_watched(row, timing), *_slopes(row["kernel"])):
+            self.writer.add_scalar(tag, value, row["step"])
         for index, values in enumerate(half_lives):
-            self.writer.add_histogram(f"log2_half_life/block_{index}", np.log2(values), row["step"])
-        saturation = row["saturation"]
-        for name in ("entropy", "largest_probability", "saturated_share"):
-            self.writer.add_scalar(f"saturation/{name}", saturation[name], row["step"])
-        spread = saturation["logit_max"] - saturation["logit_min"]
-        self.writer.add_scalar("saturation/logit_range", spread, row["step"])
-        for index, value in enumerate(row.get("amplification", ())):
-            self.writer.add_scalar(f"amplification/block_{index}", value, row["step"])
+            self.writer.add_histogram(f"weights/log2_half_life_block_{index}", np.log2(values), row["step"])
         self.writer.flush()
 
     def close(self, config: dict[str, Any], result: dict[str, Any]) -> None:
         """The hyperparameters of the run beside its result, and the end of the file."""
-        flat = {"arm": config["arm"], "seed": config["seed"], "causal": result["causal"], **config["arm_options"]}
-        flat = {key: value for key, value in flat.items() if isinstance(value, str | int | float)}  # no node lists
-        flat |= {key: config["train"][key] for key in ("learning_rate", "batch", "context", "weight_decay")}
-        flat |= {key: config["model"][key] for key in ("dim", "layers", "gain", "parameters")}
-        metrics = {f"hparam/{key}": result[key] for key in ("final_val_bpb", "best_val_bpb", "test_bpb")}
-        self.writer.add_hparams(flat, metrics, run_name=".", global_step=result["steps"])
+        hparams.write(self.writer, config, result)
         self.writer.close()
+
+
+def _watched(row: Mapping[str, Any], timing: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    saturation = row["saturation"]
+    for name in ("entropy", "largest_probability", "saturated_share"):
+        yield f"watch/{name}", saturation[name]
+    yield "watch/logit_range", saturation["logit_max"] - saturation["logit_min"]
+    yield "watch/learning_rate", row["learning_rate"]
+    yield "watch/bytes_per_second", timing["bytes_per_second"]
+    for index, value in enumerate(row.get("amplification", ())):
+        yield f"watch/amplification_block_{index}", value
+
+
+def _slopes(kernel: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """How steeply the kernel of every block falls, where the context holds enough lags to say it."""
+    if slope_range(kernel["lags"]) is not None:
+        for index, value in enumerate(kernel_exponents(kernel["lags"], kernel["blocks"])):
+            yield f"weights/kernel_exponent_block_{index}", float(value)

@@ -1,12 +1,8 @@
-"""python -m plkernel.inspect: what training did to a model's decays, its logits and the growth of its layers."""
+"""python -m plkernel.inspect: what training did to a model's decays and kernels, its logits and its layers' growth."""
 
-import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 import tyro
 from torch import Tensor
 
@@ -15,35 +11,19 @@ from plkernel.arm import Arm
 from plkernel.building import Model, build, initialise_
 from plkernel.checkpoint import load_checkpoint
 from plkernel.data import check_length, fixed_windows
-from plkernel.diagnostics import Diagnosis, diagnose
 from plkernel.model_folder import open_model
 from plkernel.model_spec import ModelSpec
+from plkernel.model_view import View, render, view
 from plkernel.models.init.calibration import scale_
 from plkernel.objective import label
 from plkernel.protocol import TrainSpec
 from plkernel.run import CHECKPOINT
 from plkernel.spec import CorpusSpec
-from plkernel.storage import load_json, read_lines, save_json
+from plkernel.storage import atomic_write, load_json, read_lines, save_json
 from plkernel.studies import CONFIG, METRICS
-from plkernel.tables import text_table
 
-BATCH = 4
 CONTEXT = 512  # of a model that was not trained here
-QUANTILES = (0.0, 0.5, 1.0)
-ABSENT = "-"
-
-
-@dataclass(frozen=True)
-class View:
-    """A model at one time: the shortest, median and longest half-life of every block in bytes, and one evaluation."""
-
-    half_lives: tuple[tuple[float, ...], ...]
-    found: Diagnosis
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        quantiles = [dict(zip(("shortest", "median", "longest"), block, strict=True)) for block in self.half_lives]
-        return {"half_lives": quantiles, "bits_per_byte": self.found.bits_per_byte, **self.found.to_row()}
+KINDS = ("pdf", "png", "svg")
 
 
 def inspect(
@@ -51,10 +31,13 @@ def inspect(
     corpus: str | None = None,
     windows: int = 16,
     json: Path | None = None,
+    figure: Path | None = None,
 ) -> None:
-    """Print half-lives, saturation and amplification of a model, at its initialisation and now.
+    """Print half-lives, kernels, saturation and amplification of a model, at its initialisation and now.
 
-    Half-lives are in bytes: shortest, median and longest channel of every block. Saturation is that of the predictions
+    Half-lives are in bytes: shortest, median and longest channel of every block. A kernel is what an input still weighs
+    t bytes later in the recurrent branch of a block, the root mean square over its entries; x of t**-x is fitted by
+    least squares on log-log axes. Saturation is that of the predictions
     on validation windows: a saturated position gives one byte a probability above 0.99, and guessing uniformly has the
     entropy ln 256 = 5.545 nats. Amplification (RWKV) is the root mean square of the residual stream after a block over
     that before it. The initialisation is rebuilt from the specification and seed of the run; a model that plkernel.load
@@ -64,8 +47,11 @@ def inspect(
         model: Folder of a run (STUDY/ARM/seed-0) or of plkernel.load, or the checkpoint.safetensors in it.
         corpus: Validation text, as plkernel.corpus names it; if left out that of the run.
         windows: How many windows of the run's context to evaluate.
-        json: Write the figures to this file too.
+        json: Write the figures to this file too, kernels at every power of two up to the context.
+        figure: Draw kernels and half-lives to this file: .pdf, .png or .svg.
     """
+    if figure is not None and figure.suffix[1:] not in KINDS:
+        raise ValueError(f"figure must end in {', '.join(f'.{kind}' for kind in KINDS)}, got {str(figure)!r}")
     if windows < 1:
         raise ValueError(f"windows must be at least 1, got {windows}")
     trained = open_model(model)
@@ -86,6 +72,9 @@ def inspect(
         views = {"initialisation": start.to_dict() if start else None, "now": now.to_dict()}
         save_json(json, {"model": str(model), "step": step, **place, **views})
         print(f"\nwritten: {json}")
+    if figure is not None:
+        _draw(figure, start, now, f"{model}, step {step:,}")
+        print(f"\nwritten: {figure}")
 
 
 def at_initialisation(config: dict[str, Any]) -> Model | None:
@@ -127,50 +116,12 @@ def validation_windows(config: dict[str, Any], corpus: str | None, count: int) -
     return section.name, fixed_windows(data, context, count)
 
 
-def view(model: Model, windows: Tensor) -> View:
-    """Half-lives of `model`, and one evaluation on `windows`."""
-    quantiles = tuple(tuple(np.quantile(values.numpy(), QUANTILES).tolist()) for values in model.half_lives())
-    return View(quantiles, diagnose(model, windows, BATCH, torch.device("cpu")))
+def _draw(path: Path, start: View | None, now: View, title: str) -> None:
+    from plkernel.analysis.figures import rendered
+    from plkernel.analysis.memory_figures import model_figure
 
-
-def render(start: View | None, now: View, note: str = "") -> str:
-    """Both tables as text; `note` follows the bits per byte."""
-    views = [start, now]
-    header = ["block", "half-lives at initialisation", "now", "amplification at initialisation", "now"]
-    rows = [
-        [str(block), *(_half_lives(view, block) for view in views), *(_growth(view, block) for view in views)]
-        for block in range(len(now.half_lives))
-    ]
-    columns = [_figures(view) if view else {} for view in views]
-    figures = [
-        [name + (note if name == "bits per byte" else ""), *(column.get(name, ABSENT) for column in columns)]
-        for name in columns[1]
-    ]
-    return f"{text_table(header, rows)}\n\n{text_table(['', 'at initialisation', 'now'], figures)}"
-
-
-def _half_lives(view: View | None, block: int) -> str:
-    return " / ".join(f"{value:.3g}" for value in view.half_lives[block]) if view else ABSENT
-
-
-def _growth(view: View | None, block: int) -> str:
-    growth = view.found.amplification if view else None
-    return f"{growth.per_block[block]:.3f}" if growth else ABSENT
-
-
-def _figures(view: View) -> dict[str, str]:
-    """The second table's column."""
-    found, growth = view.found.saturation, view.found.amplification
-    return {
-        "bits per byte": f"{view.found.bits_per_byte:.4f}",
-        f"loss in nats (uniform: {math.log(256):.3f})": f"{found.loss:.3f}",
-        "logits": f"{found.logit_min:+.1f} .. {found.logit_max:+.1f}",
-        "largest probability, mean": f"{found.largest_probability:.3f}",
-        "largest probability, maximum": f"{found.peak_probability:.3f}",
-        f"entropy in nats (uniform: {math.log(256):.3f})": f"{found.entropy:.3f}",
-        "saturated positions": f"{found.saturated_share:.1%}",
-        "amplification per block, geometric mean": f"{growth.mean:.3f}" if growth else ABSENT,
-    }
+    drawn = model_figure(start.memory if start else None, now.memory, title)
+    atomic_write(path, rendered(drawn)[path.suffix[1:]])
 
 
 if __name__ == "__main__":

@@ -108,9 +108,13 @@ class Study:
     runs: tuple[Run, ...]
 
     def against(self, arm: str) -> str | None:
-        """The arm that `arm` is compared with; None for a baseline."""
-        given = self.spec["arms"][arm].get("against")
-        return given or (self.baseline if arm != self.baseline else None)
+        """The arm that `arm` is compared with; None for a baseline, of the study or of a block of `within`."""
+        given: str | None = self.spec["arms"][arm].get("against")
+        if given or arm == self.baseline:
+            return given
+        own, first = (self.spec["arms"][name].get("levels") or {} for name in (arm, self.baseline))
+        apart = any(own.get(name) != first.get(name) for name in self.spec.get("within") or ())
+        return None if apart else self.baseline
 
     @property
     def ended(self) -> list[Run]:

@@ -16,6 +16,7 @@ import tyro
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from plkernel.analysis.memory import QUANTILES
 from plkernel.building import build, initialise_, plan_of, tune_
 from plkernel.checkpoint import Progress, load_checkpoint, save_checkpoint
 from plkernel.curves import Curves
@@ -40,8 +41,6 @@ from plkernel.spec import Spec
 from plkernel.storage import read_lines
 from plkernel.studies import DIVERGED, FAILED, FINISHED, METRICS
 from plkernel.task import Task, choose_device, prepare
-
-QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 
 
 class Training:

@@ -15,11 +15,11 @@ from plkernel import cli, corpora
 from plkernel.analysis.figures import rendered
 from plkernel.analysis.optimum import Optimum, quadratic_optimum
 from plkernel.analysis.sweep_figure import Sweep, sweep_figure
-from plkernel.comparison import Arm, Comparison, compare
 from plkernel.environment import environment
 from plkernel.experiment import run_experiment
 from plkernel.measurement import measure_corpus
-from plkernel.records import save_record
+from plkernel.reporting.comparison import Arm, Comparison, compare
+from plkernel.reporting.records import save_record
 from plkernel.spec import load_spec
 from plkernel.storage import atomic_write, save_json
 from plkernel.studies import ROWS, read_study

@@ -2,6 +2,7 @@
 
 import inspect as standard_inspect
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -9,12 +10,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from plkernel import cli
+from plkernel.analysis.memory import kernel_exponents
+from plkernel.analysis.moments import kernel_exponent
+from plkernel.arm import Arm
+from plkernel.building import build, initialise_
 from plkernel.inspect import inspect
 from plkernel.model_folder import open_model, save_model
-from plkernel.models.init import initialise_
+from plkernel.model_spec import ModelSpec
+from plkernel.model_view import view
+from plkernel.models.init import initialise_ as initialise_by_scheme_
 from plkernel.models.rwkv import RWKV, RWKVConfig
+from plkernel.protocol import TrainSpec
 from plkernel.spec import load_spec
 from plkernel.storage import read_lines
 from plkernel.studies import METRICS, read_study
@@ -50,10 +59,16 @@ def test_figures_are_those_of_the_run(
         assert found[time]["bits_per_byte"] == row["val_bpb"]
         assert found[time]["saturation"] == row["saturation"]
         assert found[time].get("amplification") == row.get("amplification")
+        assert {name: found[time]["kernel"][name] for name in ("lags", "blocks")} == row["kernel"]
+        assert found[time]["kernel"]["exponents_over_lags"] == [4, 32]
         for block, quantiles in zip(found[time]["half_lives"], row["half_life_quantiles"], strict=True):
             assert list(block.values()) == [quantiles[0], quantiles[3], quantiles[-1]]
     assert ("amplification" in rows[0]) == (kind != "ssm")
     text = capsys.readouterr().out
+    assert "kernels fall as t**-x over lags 4 to 32 bytes:" in text
+    for block in range(2):
+        slopes = [f"{found[time]['kernel']['exponents'][block]:.3f}" for time in ("initialisation", "now")]
+        assert re.search(rf"^{block} +{slopes[0]} +{slopes[1]}$", text, re.MULTILINE)
     assert f"{rows[-1]['val_bpb']:.4f}" in text
     assert "step 12; 4 validation windows of 32 bytes" in text
 
@@ -65,7 +80,7 @@ def test_a_checkpoint_file_and_another_corpus(trained: Callable[..., Path], caps
 
 
 def test_a_model_brought_in_has_no_initialisation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = initialise_(RWKV(RWKVConfig(6, 16, 2, 8)), "rwkv_blinkdl", 0)
+    model = initialise_by_scheme_(RWKV(RWKVConfig(6, 16, 2, 8)), "rwkv_blinkdl", 0)
     save_model(tmp_path / "model", model, "somewhere")
     with pytest.raises(ValueError, match="corpus must be given for a model that was not trained here"):
         inspect(tmp_path / "model")
@@ -73,6 +88,27 @@ def test_a_model_brought_in_has_no_initialisation(tmp_path: Path, capsys: pytest
     rows = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
     cells = [[cell.strip() for cell in row if cell] for row in rows]
     assert ["0", "-", "1.88 / 13 / 280", "-", "1.000"] in cells
+    assert [row[1] for row in cells if len(row) == 3 and row[0] in ("0", "1")] == ["-", "-"]
+
+
+@pytest.mark.parametrize("gain", ["none", "ema"])
+@pytest.mark.parametrize(("placement", "projection"), [("log-spaced", "published"), ("concentrated", "uniform")])
+def test_the_slope_at_initialisation_is_that_of_the_nodes(placement: str, projection: str, gain: str) -> None:
+    """For 256 channels, whose random signs leave the kernel of a block within 0.013 of its expectation (measured)."""
+    spec, arm = ModelSpec(dim=256, layers=2, gain=gain), Arm(placement=placement, projection=projection)
+    train = TrainSpec(context=256, steps=1, learning_rate=1e-3)
+    model = initialise_(build(spec, arm, train), spec, arm, 0, train)
+    found = view(model, torch.zeros(1, 257, dtype=torch.long))
+    expected = kernel_exponent(arm.nodes(spec), "rms", 4, 128)
+    assert found.exponents == pytest.approx([expected, expected], abs=0.03)
+
+
+@pytest.mark.parametrize(("kind", "ending", "start"), [("ssm", "pdf", b"%PDF"), ("rwkv5", "png", b"\x89PNG")])
+def test_a_figure_of_kernels_and_half_lives(
+    kind: str, ending: str, start: bytes, trained: Callable[..., Path], tmp_path: Path
+) -> None:
+    inspect(trained(kind), windows=1, figure=tmp_path / f"memory.{ending}")
+    assert (tmp_path / f"memory.{ending}").read_bytes().startswith(start)
 
 
 def test_a_run_with_rows_of_before_is_still_read(trained: Callable[..., Path]) -> None:
@@ -88,19 +124,21 @@ def test_a_run_with_rows_of_before_is_still_read(trained: Callable[..., Path]) -
     assert [row.val_bpb for row in run.evaluations] == [row["val_bpb"] for row in rows]
 
 
-def test_tensorboard_shows_saturation_and_amplification(trained: Callable[..., Path]) -> None:
+def test_tensorboard_shows_what_to_watch(trained: Callable[..., Path]) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     folder = trained()
     events, rows = EventAccumulator(str(folder)).Reload(), read_lines(folder / METRICS)
     found = {name: [event.value for event in events.Scalars(name)] for name in events.Tags()["scalars"]}
     for name in ("entropy", "largest_probability", "saturated_share"):
-        assert found[f"saturation/{name}"] == pytest.approx([row["saturation"][name] for row in rows], rel=1e-6)
+        assert found[f"watch/{name}"] == pytest.approx([row["saturation"][name] for row in rows], rel=1e-6)
     spans = [row["saturation"]["logit_max"] - row["saturation"]["logit_min"] for row in rows]
-    assert found["saturation/logit_range"] == pytest.approx(spans, rel=1e-6)
+    assert found["watch/logit_range"] == pytest.approx(spans, rel=1e-6)
     for block in range(2):
         factors = [row["amplification"][block] for row in rows]
-        assert found[f"amplification/block_{block}"] == pytest.approx(factors, rel=1e-6)
+        assert found[f"watch/amplification_block_{block}"] == pytest.approx(factors, rel=1e-6)
+        slopes = [float(kernel_exponents(row["kernel"]["lags"], row["kernel"]["blocks"][block])) for row in rows]
+        assert found[f"weights/kernel_exponent_block_{block}"] == pytest.approx(slopes, rel=1e-6)
 
 
 def test_mistakes_are_one_line(
@@ -115,6 +153,7 @@ def test_mistakes_are_one_line(
         ([str(tmp_path)], "no such file; give the folder of a run"),
         ([str(folder), "--windows", "0"], "windows must be at least 1, got 0"),
         ([str(folder), "--corpus", "missing.txt"], "missing.txt"),
+        ([str(folder), "--figure", "memory.jpeg"], "figure must end in .pdf, .png, .svg, got 'memory.jpeg'"),
         ([str(tmp_path / "changed")], "is not what the run was trained on"),
     ]
     capsys.readouterr()

@@ -50,9 +50,9 @@ def test_tensorboard_holds_the_curves(tiny_spec: SpecWriter, tmp_path: Path) -> 
     rows = read_lines(folder / "metrics.jsonl")
     curve = events.Scalars("val/bpb")
     assert [(e.step, e.value) for e in curve] == [(r["step"], pytest.approx(r["val_bpb"])) for r in rows]
-    assert [e.step for e in events.Scalars("val/bpb_by_bytes")] == [r["bytes"] for r in rows]
-    assert {"train/bpb", "val/bpb_by_seconds"} <= set(events.Tags()["scalars"])
-    assert "log2_half_life/block_1" in events.Tags()["histograms"]
+    assert [e.step for e in events.Scalars("versus_bytes/val_bpb")] == [r["bytes"] for r in rows]
+    assert {"train/bpb", "versus_seconds/val_bpb"} <= set(events.Tags()["scalars"])
+    assert "weights/log2_half_life_block_1" in events.Tags()["histograms"]
 
 
 def test_an_interrupted_run_goes_on_to_the_same_bytes(
@@ -207,10 +207,10 @@ def test_every_output_of_published_patching_is_labelled(
     rows = (folder / "metrics.jsonl").read_text().splitlines()
     assert all("not causal, not a likelihood" in line for line in bpb_lines + rows)
     tags = EventAccumulator(str(folder)).Reload().Tags()["scalars"]
-    assert {tag for tag in tags if tag.startswith(("val/bpb", "train/bpb"))} == {
-        f"{split}/bpb_not_causal_not_a_likelihood{axis}"
-        for split in ("train", "val")
-        for axis in ("", "_by_bytes", "_by_seconds")
+    label = "bpb_not_causal_not_a_likelihood"
+    assert {tag for tag in tags if "bpb" in tag and not tag.startswith("when_ended/")} == {
+        *(f"{split}/{label}" for split in ("train", "val")),
+        *(f"versus_{axis}/{split}_{label}" for split in ("train", "val") for axis in ("bytes", "seconds")),
     }
 
 

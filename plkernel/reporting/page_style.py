@@ -35,6 +35,14 @@ thead th.number { max-width: 8.5rem; }
 .interval { display: block; font-size: .8rem; }
 pre { font: .8rem/1.45 ui-monospace, monospace; background: var(--card); padding: .7rem .9rem; margin: 0;
   white-space: pre-wrap; overflow-wrap: anywhere; }
+.group th { padding-top: .9rem; border-bottom: 1px solid var(--soft); }
+tbody:first-of-type .group th { padding-top: .4rem; }
+.notes { color: var(--soft); font-size: .875rem; max-width: 46rem; }
+.notes p, .sentences p { margin: .2rem 0; }
+.sentences { font-size: .9rem; max-width: 52rem; }
+details { margin: .6rem 0 1rem; }
+summary { cursor: pointer; font-weight: 600; font-size: .9375rem; padding: .15rem 0; }
+details > :nth-child(2) { margin-top: .6rem; }
 .value { overflow-wrap: anywhere; }
 @media print {
   :root { color-scheme: light; --ink: #000; --soft: #444; --line: #bbb; --paper: #fff; --card: #f4f4f4;
@@ -43,6 +51,12 @@ pre { font: .8rem/1.45 ui-monospace, monospace; background: var(--card); padding
   th, td { padding-right: .6rem; }
   td.number { white-space: normal; }
   .wide { overflow: visible; }
+  details:not(.screen)::details-content { content-visibility: visible; block-size: auto; }
+  details.screen { display: none; }
+  summary { list-style: none; break-after: avoid; }
+  table, caption, figcaption, .soft, .notes, .sentences { font-size: 8pt; }
+  .interval { font-size: 7pt; white-space: nowrap; }
+  .group { break-after: avoid; }
   figure svg { filter: none; }
   figure, tr, pre { break-inside: avoid; }
   h2, caption { break-after: avoid; }

@@ -7,9 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from plkernel.analysis.statistics import verdict
-from plkernel.comparison import CONFIDENCE, Arm, Comparison
-from plkernel.findings import sentences, summary, warnings
 from plkernel.models import NOT_CAUSAL
+from plkernel.reporting.blocks import block_levels
+from plkernel.reporting.cautions import warnings
+from plkernel.reporting.comparison import CONFIDENCE, Arm, Comparison
+from plkernel.reporting.costs import Cost, cost_of, hardware, search_cost
+from plkernel.reporting.effects import Effects, effects
+from plkernel.reporting.evidence import Evidence
+from plkernel.reporting.findings import sentences
+from plkernel.reporting.overview import excluding, overview, surviving
 from plkernel.storage import atomic_write, save_json
 from plkernel.studies import ROWS, SPEC, TUNING, Run, Study, read_study
 
@@ -24,9 +30,14 @@ def table(comparison: Comparison) -> dict[str, Any]:
         "interval": "t, per comparison, not corrected for the number of arms; p_corrected (Holm) is",
         "unit": "bits per byte",
         "primary": comparison.primary.key,
-        "summary": [summary(comparison), *sentences(comparison)],
+        "summary": overview(comparison),
+        "sentences": sentences(comparison),
         "warnings": warnings(comparison),
+        "excluding_zero": excluding(comparison),
+        "surviving_correction": surviving(comparison),
         "arms": [_arm_row(comparison, arm) for arm in comparison.arms],
+        "factorial": [_effects_row(found) for found in effects(comparison)],
+        "costs": _costs(study),
         "runs": [{"arm": run.arm, "seed": run.seed, "status": run.status} for run in study.runs],
     }
 
@@ -87,6 +98,8 @@ def _arm_row(comparison: Comparison, arm: Arm) -> dict[str, Any]:
     return {
         "arm": arm.name,
         "against": arm.against,
+        "block": block_levels(comparison.study, arm.name),
+        "levels": comparison.study.spec["arms"][arm.name].get("levels") or {},
         "p_corrected": _or_null(comparison.corrected.get(arm.name, math.nan)),
         "causal": arm.causal,
         "label": None if arm.causal else NOT_CAUSAL,
@@ -95,7 +108,60 @@ def _arm_row(comparison: Comparison, arm: Arm) -> dict[str, Any]:
         "parameters": list(arm.parameters),
         "steps": list(arm.steps),
         "measures": {key: _measure_row(arm, key) for key in arm.estimates},
+        "evidence": _evidence_row(found) if (found := comparison.evidence.get(arm.name)) else None,
+        "cost": _cost_row(cost_of(comparison.study.finished(arm.name))),
     }
+
+
+def _evidence_row(found: Evidence) -> dict[str, Any]:
+    """What speaks for the difference in the primary measure, beside its interval and p."""
+    earlier = found.earlier
+    return {
+        "excludes_zero": found.excludes_zero,
+        "survives_correction": found.survives,
+        "sign_flip": found.flips._asdict() if found.flips else None,
+        "standardised_effect": vars(found.effect),
+        "bootstrap": vars(found.bootstrap) if found.bootstrap else None,
+        "detectable_difference": found.detectable,
+        "earlier": {"per_seed": _by_seed(earlier.per_seed), "mean": earlier.mean and vars(earlier.mean)}
+        if earlier
+        else None,
+    }
+
+
+def _effects_row(found: Effects) -> dict[str, Any]:
+    """One complete part of a factorial design: its levels, and every contrast."""
+    contrasts = [
+        {
+            "effect": found.title(one),
+            "order": one.order,
+            **{**vars(one.difference), "per_seed": _by_seed(one.difference.per_seed)},
+            "p_corrected": found.corrected[one.name],
+        }
+        for one in found.factorial.contrasts
+    ]
+    return {
+        "levels": dict(found.levels),
+        "fixed": dict(found.fixed),
+        "left_out": dict(found.left_out),
+        "causal": found.causal,
+        "cells": found.factorial.cells,
+        "seeds": found.factorial.seeds,
+        "dropped_seeds": found.factorial.dropped_seeds,
+        "contrasts": contrasts,
+    }
+
+
+def _costs(study: Study) -> dict[str, Any]:
+    return {
+        "study": _cost_row(cost_of(study.runs)),
+        "search": _cost_row(search_cost(study)),
+        "hardware": hardware(study.runs),
+    }
+
+
+def _cost_row(cost: Cost | None) -> dict[str, Any] | None:
+    return vars(cost) if cost else None
 
 
 def _measure_row(arm: Arm, key: str) -> dict[str, Any]:
@@ -107,5 +173,5 @@ def _measure_row(arm: Arm, key: str) -> dict[str, Any]:
     return row
 
 
-def _by_seed(values: Mapping[int, float]) -> dict[str, float]:
+def _by_seed(values: Mapping[int, float | None]) -> dict[str, float | None]:
     return {str(seed): value for seed, value in values.items()}

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from plkernel.analysis.statistics import Estimate, PairedDifference, holm, mean_interval, paired_difference
+from plkernel.reporting.evidence import Evidence, weigh
 from plkernel.studies import Run, Study
 from plkernel.tuning import Choice, choices
 
@@ -64,11 +66,23 @@ class Comparison:
         names = dict.fromkeys([self.study.baseline, *(arm.against for arm in self.arms if arm.against)])
         return tuple(self[name] for name in names)
 
-    @property
+    @cached_property
     def corrected(self) -> dict[str, float]:
         """p of every arm's difference in the primary measure, adjusted for their number (Holm)."""
         found = {arm.name: arm.differences.get(self.primary.key) for arm in self.others}
         return holm({name: difference.p_value for name, difference in found.items() if difference is not None})
+
+    @cached_property
+    def evidence(self) -> dict[str, Evidence]:
+        """What speaks for the difference of every arm in the primary measure, for arms that have one."""
+        return {
+            arm.name: weigh(difference, self.corrected[arm.name], self._curves(arm.name), self._curves(arm.against))
+            for arm in self.others
+            if arm.against and (difference := arm.differences.get(self.primary.key)) is not None
+        }
+
+    def _curves(self, name: str) -> dict[int, dict[int, float]]:
+        return {run.seed: run.curve() for run in self.study.finished(name)}
 
     @property
     def others(self) -> tuple[Arm, ...]:

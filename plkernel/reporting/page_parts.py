@@ -1,0 +1,112 @@
+"""What every section of the page is made of: names of arms, marks for what leaks, and numbers with their intervals."""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
+from typing import Any
+
+from plkernel.analysis.statistics import Estimate, PairedDifference
+from plkernel.models import NOT_CAUSAL
+from plkernel.reporting.blocks import Block, blocks, short_name
+from plkernel.reporting.comparison import Arm, Comparison, Measure
+from plkernel.reporting.findings import interval_text
+from plkernel.reporting.markup import Group, Html, Number, details, html, tag
+from plkernel.reporting.overview import is_large
+
+DAGGER = Html(f'<abbr class="label" title="{NOT_CAUSAL}">†</abbr>')
+LABEL = tag("span", NOT_CAUSAL, "label")
+
+
+def mark(comparison: Comparison) -> str:
+    """What every title and header says where an arm is not causal."""
+    if comparison.causal:
+        return ""
+    mixed = any(arm.causal for arm in comparison.arms if arm.seeds)
+    return f" ({'† ' if mixed else ''}{NOT_CAUSAL})"
+
+
+def header_mark(comparison: Comparison) -> str:
+    """What every header of a column of numbers says where none of them is a likelihood; a dagger marks single ones."""
+    return "" if any(arm.causal for arm in comparison.arms if arm.seeds) else mark(comparison)
+
+
+def grouped(
+    comparison: Comparison, row: Callable[[Block, Arm], list[Any]], among: Callable[[Block], Iterable[Arm]]
+) -> list[Group]:
+    """The rows of every block's arms under the title of the block; `among` names the arms of a block to show."""
+    found = ((part, [row(part, arm) for arm in among(part)]) for part in blocks(comparison))
+    return [(group_title(part), rows) for part, rows in found if rows]
+
+
+def group_title(part: Block) -> Html:
+    """The title of a block, and whether none of its numbers is a likelihood."""
+    if not part.title:
+        return Html()
+    return Html(f"{html(part.title)} {LABEL}") if part.leaks else html(part.title)
+
+
+def aside(comparison: Comparison, title: str, content: Html) -> Html:
+    """Content that is folded on the page of many arms, and stands open on that of few."""
+    return details(title, content) if is_large(comparison) else content
+
+
+def arm_name(comparison: Comparison, part: Block, arm: Arm) -> Html:
+    """The arm by its name inside its block; one that is not causal says so where its block does not."""
+    said = arm.causal or (part.title and part.leaks)
+    return Html(html(short_name(comparison.study, arm.name)) + ("" if said else f"<br>{LABEL}"))
+
+
+def contrast(comparison: Comparison, part: Block, arm: Arm) -> Html:
+    """The arm, and which it is compared with where that is not what the table's caption says."""
+    name = arm_name(comparison, part, arm)
+    if arm.against == part.baseline and (part.title or len(comparison.baselines) == 1):
+        return name
+    return Html(f"{name}<br>{tag('span', f'minus {short_name(comparison.study, str(arm.against))}', 'soft')}")
+
+
+def titles(measures: Iterable[Measure], label: str) -> list[str]:
+    """The titles of measures as headers, marked with `label`."""
+    return [f"{measure.title}{label}" for measure in measures]
+
+
+def estimates(arm: Arm, measures: Iterable[Measure]) -> list[Number]:
+    """The mean and interval of an arm in each measure."""
+    return [stacked(arm.estimates.get(measure.key), ".4f", arm) for measure in measures]
+
+
+def stacked(estimate: Estimate | PairedDifference | None, form: str, *arms: Arm) -> Number:
+    """A mean with its interval below; its n too where that differs from the arm's."""
+    if estimate is None:
+        return Number("-")
+    few = f"n = {estimate.n}" if estimate.n != len(arms[0].seeds) else ""
+    below = Html(marked(interval_text(estimate, form), *arms) + (f" {few}" if few else ""))
+    return Number(number(estimate.mean, form, *arms) + tag("span", below, "interval"))
+
+
+def number(value: float, form: str, *arms: Arm) -> Number:
+    """A number, marked where an arm behind it is not causal; "not finite" where it is not."""
+    return marked(f"{value:{form}}" if math.isfinite(value) else "not finite", *arms)
+
+
+def marked(text: str, *arms: Arm) -> Number:
+    """The text of a number, with a dagger where an arm behind it is not causal."""
+    dagger = "" if not text or all(arm.causal for arm in arms) else DAGGER
+    return Number(escape(minus(text)) + dagger)
+
+
+def several(values: Sequence[int]) -> Number:
+    """Whole numbers with their thousands apart."""
+    return Number(", ".join(f"{value:,}" for value in values) or "-")
+
+
+def zero(difference: PairedDifference) -> str:
+    """Where zero lies of the interval."""
+    if math.isnan(difference.low):
+        return "no interval"
+    return "inside" if difference.contains_zero else "outside"
+
+
+def minus(text: str) -> str:
+    """The same text with a true minus sign before numbers."""
+    return re.sub(r"(?<![^\s(])-(?=\d)", "\N{MINUS SIGN}", text)

@@ -1,0 +1,200 @@
+"""What training did to the memory of a study's arms: figures and tables carry the numbers of the rows."""
+
+import json
+import math
+import re
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from plkernel.analysis.memory import QUANTILES
+from plkernel.analysis.nodes import place
+from plkernel.models import NOT_CAUSAL
+from plkernel.reporting.comparison import Comparison, compare
+from plkernel.reporting.markup import Html
+from plkernel.reporting.memories import exponent_of, memory_of
+from plkernel.reporting.memory_figures import memory_drawings
+from plkernel.reporting.memory_section import memory_sections, published_sections
+from plkernel.reporting.published_conditions import reading
+from plkernel.spec import parse_spec
+from plkernel.studies import STATE, read_study, run_folder
+
+LAGS = [2**power for power in range(8)]
+SEEDS, BLOCKS, DIM = (0, 1, 2), 2, 16
+THREE = {
+    "a": {},
+    "b": {"projection": "published"},
+    "c": {"placement": "concentrated", "projection": "published"},
+}
+
+
+def spec_of(arms: dict[str, Any], **values: Any) -> dict[str, Any]:
+    whole = {"name": "memory", "seeds": list(SEEDS), "arms": arms, "model": {"dim": DIM, "layers": BLOCKS}}
+    whole |= {"train": {"context": LAGS[-1], "steps": 10, "learning_rate": 1e-3}, **values}
+    if arms and "factors" not in values:
+        whole["baseline"] = next(iter(arms))
+    return whole
+
+
+def state(exponent: float, seed: int) -> dict[str, Any]:
+    """What a row says of a model whose blocks fall as t**-exponent and somewhat faster, in a unit of its own."""
+    kernels = [[(3 + seed) * lag ** -(exponent + 0.1 * block + 0.01 * seed) for lag in LAGS] for block in range(BLOCKS)]
+    half_lives = [[(1 + block) * (1 + exponent) * 2.0**at for at in range(len(QUANTILES))] for block in range(BLOCKS)]
+    saturation = {"saturated_share": exponent / 10, "logit_min": -exponent, "logit_max": 1.0 + seed, "entropy": 2.5}
+    kernel = {"lags": LAGS, "blocks": kernels}
+    return {"half_life_quantiles": half_lives, "kernel": kernel, "saturation": saturation}
+
+
+def comparison_of(folder: Path, values: dict[str, Any], without: tuple[str, ...] = ()) -> Comparison:
+    """A study whose arms begin at t**-1 and end at t**-2, t**-2.1, ..., with rows that lack what is `without`."""
+    spec = parse_spec(values, "test")
+    write(folder / "spec.json", spec.model_dump(mode="json"))
+    for number, name in enumerate(spec.arms):
+        model = spec.model_of(name).model_dump(mode="json")
+        for seed in SEEDS:
+            rows = [
+                {"step": step, "bytes": 512 * step, "val_bpb": 8.0 - step / 10 + 0.01 * seed, **said}
+                for step, said in ((0, state(1.0, seed)), (10, state(2.0 + number / 10, seed)))
+            ]
+            rows = [{name: value for name, value in row.items() if name not in without} for row in rows]
+            at = run_folder(folder, name, seed)
+            config = {"arm": name, "seed": seed, "corpus": {"name": "c"}, "model": {**model, "parameters": 9}}
+            config |= {"train": spec.train.model_dump(mode="json")}
+            write(at / "config.json", {**config, "arm_options": spec.arms[name].model_dump(mode="json")})
+            (at / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+            result = {"status": "finished", "steps": 10, "bytes": 5120, "best_step": 10, "seconds": 1.0}
+            result |= {f"{kind}_bpb": 7.0 for kind in ("final_val", "best_val", "test")}
+            published = model["patching"]["mode"] == "published" and model["patching"]["size"] > 1
+            write(at / "result.json", {**result, "causal": not published})
+    return compare(read_study(folder))
+
+
+def write(path: Path, value: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value))
+
+
+def lines(parts: list[Html]) -> list[list[str]]:
+    """The cells of every row of every table."""
+    rows = re.findall(r"<tr>(.*?)</tr>", "".join(parts))
+    return [[unescape(re.sub("<.*?>", " ", cell)).strip() for cell in re.split("</t[hd]>", row)[:-1]] for row in rows]
+
+
+def test_lines_and_tables_carry_the_numbers_of_the_rows(tmp_path: Path) -> None:
+    comparison = comparison_of(tmp_path, spec_of(THREE))
+    found = memory_drawings(comparison)
+    assert list(found) == ["kernels", "half-lives", "published-figures"]
+    kernels = [line for line in found["kernels"].figure.axes[1].lines if line.get_linewidth() == 1.5]
+    for line, exponent in zip(kernels, (1.0, 2.1), strict=True):
+        mean = exponent + 0.05 + 0.01  # over blocks and seeds
+        assert np.log(line.get_ydata()) == pytest.approx(-mean * np.log(LAGS))
+    cells = lines(memory_sections(comparison, {name: Html("<svg/>") for name in found}))
+    assert ["b", "1.06 ± 0.010", "2.16 ± 0.010", "+1.10 ± 0.000", "2.11, 2.21"] in cells
+    median = math.sqrt(2) * 3.1 * 2**3
+    assert ["b", "2.83", "4.38", "22.6", f"{median:.3g}", "181", "281"] in cells
+    assert ["b", "10.0%", "21.0%", "3.0", "4.1", "2.50", "2.50"] in cells
+
+
+@pytest.mark.parametrize("without", [STATE, ("kernel", "saturation"), ("half_life_quantiles", "saturation")])
+def test_rows_that_lack_something_leave_it_out(without: tuple[str, ...], tmp_path: Path) -> None:
+    comparison = comparison_of(tmp_path, spec_of({"a": {}, "q": {"placement": "quantile"}}), without)
+    found = memory_drawings(comparison)
+    kinds = {"kernels": "kernel", "half-lives": "half_life_quantiles"}
+    assert set(found) == {name for name, key in kinds.items() if key not in without}
+    sections = memory_sections(comparison, {name: Html("") for name in found})
+    assert bool(sections) == (set(without) != set(STATE))
+    assert ("Predictions" in "".join(sections)) == ("saturation" not in without)
+
+
+def test_runs_that_know_different_lags_have_no_kernel() -> None:
+    known, other = state(1.0, 0), state(1.0, 1)
+    other["kernel"] = {"lags": LAGS[:-1], "blocks": [row[:-1] for row in other["kernel"]["blocks"]]}
+    assert memory_of([known, known]).kernels.shape == (2, BLOCKS, len(LAGS))
+    assert not memory_of([known, other]).has_kernels
+    assert not memory_of([known, {}]).has_half_lives
+    assert not memory_of([]).has_kernels
+
+
+FACTORS = {
+    "placement": ["log-spaced", "concentrated"],
+    "projection": ["uniform", "published", "gain-corrected"],
+    "model.gain": ["ema", "none"],
+    "patching": {"bytes": {}, "published": {"model": {"patching": {"mode": "published", "size": 2}}}},
+}
+BESIDE = {
+    "wrong-sign": {"projection": "published", "beta": 0.85},
+    "quantile": {"placement": "quantile"},
+    "twin": {"placement": "concentrated", "projection": "published", "match": "baseline"},
+}
+WITHIN = ["model.gain", "patching"]
+
+
+def test_many_arms_are_shown_block_by_block(tmp_path: Path) -> None:
+    comparison = comparison_of(tmp_path, spec_of(dict(BESIDE), factors=FACTORS, within=WITHIN))
+    found = memory_drawings(comparison)
+    ends = ["ema-bytes", "ema-published", "none-bytes", "none-published"]
+    assert set(found) == {"published-figures", *(f"{kind}-{end}" for kind in ("kernels", "half-lives") for end in ends)}
+    drawn = found["kernels-none-published"]
+    titles = [axes.get_title("left") for axes in drawn.figure.axes]
+    assert len(titles) == 8
+    assert titles[0] == "log-spaced_uniform"
+    assert "the first 8 of 9 arms" in drawn.caption
+    page = "".join(memory_sections(comparison, {name: Html(f"<i>{name}</i>") for name in found}))
+    assert page.index("<i>kernels-ema-bytes</i>") < page.index("<details>")
+    assert page.count("<details>") == 3 + 1 + 3 + 1 + 1, "figures of three more blocks, and three tables"
+    assert page.count("wrong-sign") == 3 * 4, "arms that no figure shows stand in every table"
+    read = reading(comparison)
+    assert read is not None
+    names = [arm.name for arm in read.arms]
+    conditions = "log-spaced_uniform", "log-spaced_published", "concentrated_published"
+    assert names == [f"{name}_none_published" for name in conditions]
+    published = found["published-figures"]
+    assert "(gain none, patches of 2 bytes, as published)" in published.caption
+    assert published.caption.endswith(f"{NOT_CAUSAL.capitalize()}.")
+    assert NOT_CAUSAL in published.figure.get_suptitle()
+
+
+def test_conditions_are_known_by_what_they_are(tmp_path: Path) -> None:
+    """By any name, and drawn with the kernel of their nodes; twins and the wrong sign take no condition's place."""
+    arms = {"z": {}, "twin": {**THREE["c"], "match": "baseline"}, "wrong": {"projection": "published", "beta": 0.85}}
+    arms |= {"y": THREE["b"], "x": THREE["c"]}
+    comparison = comparison_of(tmp_path, spec_of(arms))
+    found = reading(comparison)
+    assert found is not None
+    assert [arm.name for arm in found.arms] == ["z", "y", "x"]
+    drawing = memory_drawings(comparison)["published-figures"]
+    assert NOT_CAUSAL not in drawing.caption.lower()
+    left, middle, _ = drawing.figure.axes
+    nodes = place(DIM, placement="concentrated", projection="published", gain_name="none").kernel()
+    dotted = [line for line in middle.lines if line.get_linewidth() == 1][-1]
+    lags = dotted.get_xdata()
+    assert dotted.get_ydata() == pytest.approx(nodes.kernel(lags) / nodes.kernel([1]))
+    means = [line.get_ydata() for line in left.lines if line.get_linewidth() == 1.5]
+    assert means == [pytest.approx([7.01])] * 3
+    assert published_sections({"published-figures": Html("<svg/>")})
+    assert not published_sections({})
+
+
+@pytest.mark.parametrize(
+    "arms",
+    [
+        {"a": THREE["a"], "b": THREE["b"]},
+        {**THREE, "c": {**THREE["c"], "match": "baseline"}},
+        {**THREE, "b": {"projection": "published", "beta": 0.85}},
+        {**THREE, "c": {**THREE["c"], "model": {"gain": "ema"}}},
+    ],
+    ids=["missing", "matched", "wrong sign", "other gain"],
+)
+def test_without_the_three_conditions_nothing_is_redrawn(arms: dict[str, Any], tmp_path: Path) -> None:
+    comparison = comparison_of(tmp_path, spec_of(arms))
+    assert reading(comparison) is None
+    assert "published-figures" not in memory_drawings(comparison)
+
+
+def test_the_exponent_is_that_of_the_arm() -> None:
+    assert exponent_of({}) == 1.15
+    assert exponent_of({"beta": 0.8, "target": "information"}) == 0.8
+    assert exponent_of({"beta": 0.8, "target": "correlation"}) == 0.4

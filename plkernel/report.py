@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import tyro
+from tqdm import tqdm
 
 from plkernel import cli
 from plkernel.reporting.comparison import Comparison, compare
@@ -31,8 +32,8 @@ def report(folder: tyro.conf.Positional[Path], record: Path | None = None) -> No
     comparison = compare(study)
     if record is not None:
         save_record(study, record)
-    page = write_comparison(comparison)
-    print(f"{text_report(comparison)}\n\nreport: {page}")
+    print(text_report(comparison), flush=True)
+    print(f"\nreport: {write_comparison(comparison)}")
 
 
 def write_report(folder: Path) -> Path:
@@ -44,18 +45,20 @@ def write_report(folder: Path) -> Path:
 
 
 def write_comparison(comparison: Comparison) -> Path:
-    """Write report.html, table.json, rows.jsonl and the figures as PDF and PNG; return the path of the page."""
+    """Write report.html, table.json and the figures as PDF and PNG, and of a study rows.jsonl; the path of the page."""
     from plkernel.analysis.figures import rendered
 
     study = comparison.study
     out = study.folder / REPORT
     inline = {}
-    for name, drawing in {**drawings(comparison), **memory_drawings(comparison)}.items():
+    drawn = {**drawings(comparison), **memory_drawings(comparison)}
+    for name, drawing in tqdm(drawn.items(), desc="figures", unit="figure", leave=False, disable=None):
         files = rendered(drawing.figure)
         inline[name] = figure(inline_svg(files["svg"], name, drawing.description), drawing.caption)
         for kind in ("pdf", "png"):
             atomic_write(out / f"{name}.{kind}", files[kind])
-    save_rows(study, out / ROWS)
+    if not (study.folder / ROWS).exists():
+        save_rows(study, out / ROWS)
     save_json(out / "table.json", table(comparison))
     atomic_write(out / "report.html", render(comparison, inline))
     return out / "report.html"

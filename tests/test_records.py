@@ -1,4 +1,4 @@
-"""The README says what the committed records say."""
+"""README.md and the audit say what the committed records say."""
 
 import importlib.util
 from pathlib import Path
@@ -19,10 +19,10 @@ def renderer() -> ModuleType:
     return module
 
 
-def test_readme_is_rendered_from_the_records(renderer: ModuleType) -> None:
-    text = (ROOT / "README.md").read_text()
-    assert {match[2] for match in renderer.PART.finditer(text)} == set(renderer.PARTS)
-    assert renderer.render(text) == text
+def test_documents_are_rendered_from_the_records(renderer: ModuleType) -> None:
+    texts = [document.read_text() for document in renderer.DOCUMENTS]
+    assert {match[2] for text in texts for match in renderer.PART.finditer(text)} == set(renderer.PARTS)
+    assert [renderer.render(text) for text in texts] == texts
 
 
 def test_a_changed_number_is_noticed(renderer: ModuleType) -> None:

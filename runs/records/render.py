@@ -1,11 +1,12 @@
-"""Renders the numbers of README.md from the rows committed beside this script.
+"""Renders the numbers of README.md, and of the audit's, from the rows committed beside this script.
 
-    python runs/records/render.py           rewrite the marked parts of README.md
-    python runs/records/render.py --check   exit 1 when README.md says something else
+    python runs/records/render.py           rewrite the marked parts of both
+    python runs/records/render.py --check   exit 1 when one of them says something else
 
 fit/fit.json is written by `python -m plkernel.fit --beta 1.15 --out runs/records/fit`, gallery/* by `python -m
 plkernel.gallery`, minimax/table.json by `python runs/minimax_table.py`; quick/table.json and rows.jsonl
-are the report of `make demo`, schemes/* of `python -m plkernel.experiment runs/schemes.toml`; bench/*.json are written
+are the report of `make demo`, schemes/* of `python -m plkernel.experiment runs/schemes.toml`; exp013-audit/* are the
+record and the report of runs/exp013-audit.toml (its README.md has both commands); bench/*.json are written
 by `make bench`; measure/* by `python runs/mutual_information.py all`. All but the first two name their commit and
 hardware.
 """
@@ -17,8 +18,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from plkernel.analysis.statistics import paired_difference
+
 RECORDS = Path(__file__).resolve().parent
-README = RECORDS.parent.parent / "README.md"
+DOCUMENTS = (RECORDS.parent.parent / "README.md", RECORDS / "exp013-audit" / "README.md")
 PART = re.compile(r"(<!-- record:(\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -100,6 +103,80 @@ def schemes() -> str:
     steps, seeds = records[0]["result"]["steps"], len({row["seed"] for row in records})
     note = f"{seeds} seeds, {steps} steps, rates searched on another seed. {source(records[0]['environment'])}"
     return f"{markdown(header, lines)}\n\n{note}"
+
+
+def audit_blocks() -> dict[str, dict[str, dict[str, Any]]]:
+    """The arms of the audit by block and, within it, by what they are called there."""
+    blocks: dict[str, dict[str, dict[str, Any]]] = {}
+    for arm in load("exp013-audit/report/table.json")["arms"]:
+        ending = "".join(f"_{level}" for level in arm["block"].values())
+        gain, patching = arm["block"]["gain"], PATCHINGS[arm["block"]["patching"]]
+        blocks.setdefault(f"gain {gain}, {patching}", {})[arm["arm"].removesuffix(ending)] = arm
+    return blocks
+
+
+PATCHINGS = {"bytes": "no patches", "causal": "causal patches", "published": "published patches (not causal)"}
+
+
+def audit() -> str:
+    """Every arm of the audit beside the baseline of its block."""
+    records = rows("exp013-audit/rows.jsonl")
+    rates = {row["arm"]: row["config"]["train"]["learning_rate"] for row in records if row["status"] == "finished"}
+    header = [
+        "arm",
+        "learning rate",
+        "bits per byte",
+        "minus the baseline, 95 % interval",
+        "corrected p",
+        "seen at 80 %",
+    ]
+    parts = []
+    for title, arms in audit_blocks().items():
+        lines = []
+        for name, arm in arms.items():
+            final = arm["measures"]["final_val_bpb"]
+            line = [name, f"{rates[arm['arm']]:g}", f"{final['mean']:.4f}"]
+            if "difference_to_baseline" in final:
+                line += [
+                    difference(final),
+                    f"{arm['p_corrected']:.2g}",
+                    f"{arm['evidence']['detectable_difference']:.3f}",
+                ]
+            lines.append(line + [""] * (len(header) - len(line)))
+        parts.append(f"**{title}**\n\n{markdown(header, lines)}")
+    steps, seeds = records[0]["result"]["steps"], len({row["seed"] for row in records})
+    note = f"{seeds} seeds, {steps} steps, {records[0]['config']['model']['parameters']:,} parameters."
+    return "\n\n".join([*parts, f"{note} {source(records[0]['environment'])}"])
+
+
+def audit_short() -> str:
+    """The published comparison in every block, and what equal scale leaves of it."""
+    pairs = {
+        "power law": ("log-spaced_published", "log-spaced_uniform"),
+        "baseline at the power law's scale": ("baseline-at-power-law", "log-spaced_uniform"),
+        "power law, both at its scale": ("log-spaced_published", "baseline-at-power-law"),
+        "power law, both at the baseline's scale": ("power-law-at-baseline", "log-spaced_uniform"),
+        "concentrated": ("concentrated_published", "log-spaced_uniform"),
+        "baseline at the concentrated scale": ("baseline-at-concentrated", "log-spaced_uniform"),
+        "concentrated, both at its scale": ("concentrated_published", "baseline-at-concentrated"),
+        "concentrated, both at the baseline's scale": ("concentrated-at-baseline", "log-spaced_uniform"),
+    }
+    blocks = audit_blocks()
+    lines = [[title, *(pair(arms, *names) for arms in blocks.values())] for title, names in pairs.items()]
+    return markdown(["minus the baseline, bits per byte, 95 % interval", *blocks], lines)
+
+
+def pair(arms: dict[str, dict[str, Any]], name: str, other: str) -> str:
+    """The paired difference of two arms of a block in final validation, and its interval."""
+    values, others = (arms[arm]["measures"]["final_val_bpb"]["per_seed"] for arm in (name, other))
+    found = paired_difference(values, others)
+    return f"{found.mean:+.3f} ({found.low:+.3f} to {found.high:+.3f})"
+
+
+def difference(measure: dict[str, Any]) -> str:
+    """A paired difference and its interval."""
+    paired = measure["difference_to_baseline"]
+    return f"{paired['mean']:+.3f} ({paired['low']:+.3f} to {paired['high']:+.3f})"
 
 
 def bench() -> str:
@@ -333,6 +410,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "saturation": saturation,
     "transfer": transfer,
     "schemes": schemes,
+    "audit": audit,
+    "audit_short": audit_short,
     "fit": fit,
     "quick": quick,
     "bench": bench,
@@ -346,17 +425,19 @@ PARTS: dict[str, Callable[[], str]] = {
 
 
 def render(text: str) -> str:
-    """README.md with its marked parts rendered from the records."""
+    """A document with its marked parts rendered from the records."""
     return PART.sub(lambda match: f"{match[1]}{PARTS[match[2]]()}\n{match[3]}", text)
 
 
 def main() -> None:
-    """Rewrite README.md, or check it."""
-    text = README.read_text()
-    rendered = render(text)
-    if "--check" in sys.argv[1:]:
-        sys.exit(0 if rendered == text else "README.md differs from the records: run python runs/records/render.py")
-    README.write_text(rendered)
+    """Rewrite the documents, or check them."""
+    for document in DOCUMENTS:
+        text = document.read_text()
+        rendered = render(text)
+        if "--check" in sys.argv[1:] and rendered != text:
+            sys.exit(f"{document} differs from the records: run python runs/records/render.py")
+        if rendered != text:
+            document.write_text(rendered)
 
 
 if __name__ == "__main__":

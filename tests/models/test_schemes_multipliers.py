@@ -49,6 +49,7 @@ def expect(found: dict[str, set[float]], expected: Mapping[str, float], otherwis
 SSM_MATRICES = ("ssm.B.weight", "ssm.C_proj.weight", "mlp.gate.weight", "mlp.up.weight", "mlp.down.weight")
 LOW_RANK_IN = ("att.time_maa_w1", "att.time_decay_w1")
 DECAYED = {name: 1.0 for name in (*SSM_MATRICES, "embedding.weight", "head.weight")}
+HEAD_TIMES_2 = {"head.weight": 2.0}
 
 
 def test_rates_and_decay_of_mup() -> None:
@@ -58,7 +59,8 @@ def test_rates_and_decay_of_mup() -> None:
     expect(multipliers(eighth, "learning_rate"), hidden)
     expect(multipliers(third, "learning_rate"), hidden | {"head.weight": 1 / m})
     expect(multipliers(eighth, "weight_decay"), DECAYED | {name: m for name in SSM_MATRICES}, 0)
-    expect(multipliers(third, "weight_decay"), DECAYED, 0)
+    expect(multipliers(third, "weight_decay"), {name: m if name in hidden else 1 for name in DECAYED} | HEAD_TIMES_2, 0)
+    expect(multipliers(third, "eps"), HEAD_TIMES_2)
     assert eighth.forward == {"logits": 1 / m}
     assert third.forward == {}
     assert fitting(model, "mup_table8", output_multiplier=3, **MUP).forward == {"logits": 3 / m}

@@ -85,13 +85,16 @@ SPECTRAL = fans("N", lambda i, o: math.sqrt(min(1, o / i) / i))
 ZERO, ONES, SMALL = Cell("C", 0), normal(1), math.sqrt(2 / (5 * D))
 TORCH_END, TRINITY, XAVIER_END = Cell("U", D**-0.5), Cell("T", 0.5 / math.sqrt(D)), normal(math.sqrt(2 / (V + D)))
 MUP = {"base_width": 64}  # m = 2
+UNIFORM = {"uniform_draws": True}
 DEEPNORM = {"placement": "post", "residual": 6**0.25}
 CASES: list[tuple[str, dict[str, Any], Mapping[str, Any], Row]] = [
     ("sp_torch_default", {}, {}, row(ONES, TORCH, TORCH_END, bias=Cell("U", D**-0.5))),
     ("sp_torch_default", {"normal_draws": True}, {}, row(normal(D**-0.5), LECUN, normal(D**-0.5))),
     ("mup_table8", MUP, {}, row(ONES, normal(0.0625 / 2**0.5), normal(0.0625), bias=Cell("U", 64**-0.5))),
     ("mup_table8", MUP | {"zero_readout": True}, {}, row(ONES, no_queries, ZERO, bias=Cell("U", 64**-0.5))),
+    ("mup_table8", MUP | UNIFORM, {}, row(ONES, TORCH, Cell("U", 64**-0.5), bias=Cell("U", 64**-0.5))),
     ("mup_table3", MUP, {}, row(ONES, LECUN, normal(8 / 128))),
+    ("mup_table3", MUP | UNIFORM, {}, row(ONES, TORCH, Cell("U", 64**-0.5 / 2), bias=Cell("U", 64**-0.5))),
     ("spectral", {}, {}, row(ONES, SPECTRAL, normal(D**-0.5))),
     ("gpt2", {}, {}, row(normal(0.02), normal(0.02), normal(0.02), normal(0.02 / math.sqrt(6)))),
     ("trinity", {}, {"placement": "sandwich"}, row(TRINITY, TRINITY, TRINITY)),

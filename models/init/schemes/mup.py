@@ -5,18 +5,20 @@ your own made with `Plan.param_groups`; a run here has AdamW, and refuses them.
 """
 
 import math
+from collections.abc import Mapping
 
 from plkernel.models.init.distributions import ZERO, Distribution, normal, uniform
 from plkernel.models.init.planning import scheme
 from plkernel.models.init.roles import Role
 from plkernel.models.init.rules import Number, Parameter, Rules, Sizes
-from plkernel.models.init.schemes.fans import fan_in_normal
+from plkernel.models.init.schemes.fans import fan_in_normal, fan_in_uniform
 
 TENSOR_PROGRAMS = "arXiv 2203.03466"
 
 
 VECTORS: tuple[Role, ...] = ("norm", "norm_bias", "bias")
-TABLES: tuple[Role, ...] = ("embedding", "position", "head")
+IN_STACK: tuple[Role, ...] = (*VECTORS, "gate", "own")
+STD = 0.0625
 
 
 def mup_rates(m: float, sgd: bool) -> dict[str, Number]:
@@ -38,16 +40,28 @@ def mup_rates(m: float, sgd: bool) -> dict[str, Number]:
     return {"input": 1 / m, "output": 1 / m, "own": own}
 
 
+def mup_decays(rates: Mapping[str, Number], m: float, head: float, sgd: bool, everything: bool) -> dict[str, Number]:
+    """1 over the rate, so that a step shrinks weights by learning rate times weight decay whatever the width.
+
+    head: that of the head, where the tables differ. everything: also of what is no matrix.
+    """
+    tables: dict[str, Number] = {"embedding": 1 / m, "position": 1 / m} if sgd else {"input": m, "output": m}
+    rest = {role: inverse(rates.get(role, 1.0)) for role in IN_STACK} if everything else {}
+    return {**tables, "head": head, **rest}
+
+
 @scheme(f"paper:Tensor Programs V, {TENSOR_PROGRAMS}, Table 8, as the mup package runs it")
 def mup_table8(
     s: Sizes,
     *,
     base_width: float = 256,
-    std: float = 0.0625,
+    std: float = STD,
     embedding_std: float = 1.0,
     output_multiplier: float = 1.0,
     zero_readout: bool = False,
     sgd: bool = False,
+    uniform_draws: bool = False,
+    decay_everything: bool = False,
 ) -> Rules:
     """muP with logits over m = d / base_width: hidden N(std / sqrt(m)) at rate 1 / m, head N(std) at rate 1.
 
@@ -56,18 +70,24 @@ def mup_table8(
     zero_readout: the head and the queries start at zero, which the paper advises. The first half of a low-rank pair
     goes from a growing to a fixed width, as a head does, and has no multiplier of its own: it is trained at 1 / m.
     sgd: the rates for SGD: embedding, head and vectors m, hidden matrices 1; not for a run here, which has AdamW.
+    uniform_draws: what the package's set_base_shapes makes of PyTorch's own draws: hidden U(fan_in**-0.5), head
+    U(sqrt(m / fan_in)); std is then not used. decay_everything: weight decay on biases, gains and the model's own
+    (decays among them) as well, times 1 over their rate, as the package's MuAdamW and MuSGD have it.
     """
     m = s.ratio(base_width)
-    decay: dict[str, Number] = {role: 1 / m for role in TABLES} if sgd else {"input": m, "output": m}
+    if uniform_draws and std != STD:
+        raise ValueError(f"std {std:g} does not go with uniform_draws, whose bounds follow from the fans: leave it out")
+    hidden, head = normal(std / math.sqrt(m)), normal(std)
+    rates = {**mup_rates(m, sgd), "head": m if sgd else 1.0}
     return Rules(
         normal(embedding_std),
-        normal(std / math.sqrt(m)),
-        normal(std / math.sqrt(m)),
-        ZERO if zero_readout else normal(std),
+        fan_in_uniform() if uniform_draws else hidden,
+        fan_in_uniform() if uniform_draws else hidden,
+        ZERO if zero_readout else fan_in_uniform(math.sqrt(m)) if uniform_draws else head,
         roles={"query": ZERO} if zero_readout else {},
         bias=lambda p: uniform(math.sqrt(m / p.fan_in)),
-        learning_rate={**mup_rates(m, sgd), "head": m if sgd else 1.0},
-        weight_decay=decay,
+        learning_rate=rates,
+        weight_decay=mup_decays(rates, m, 1 / m if sgd else 1.0, sgd, decay_everything),
         forward={"logits": output_multiplier / m},
         optimizer="sgd" if sgd else "adam",
     )
@@ -81,20 +101,31 @@ def mup_table3(
     embedding_std: float = 1.0,
     zero_readout: bool = False,
     sgd: bool = False,
+    uniform_draws: bool = False,
+    decay_everything: bool = False,
 ) -> Rules:
     """muP without multipliers: hidden N(fan_in**-0.5), head N(sqrt(base_width) / d), both at rate 1 / m.
 
-    The same training as mup_table8 where m = d / base_width grows: one of the two, never both. zero_readout: as there.
-    sgd: embedding and vectors m, hidden matrices 1, head 1 / m.
+    From equal functions the same training as mup_table8: its head over m, gradients m times as large, the rate of Adam
+    1 / m of its rate (of SGD 1 / m**2), hence eps and weight decay of the head times m. Gradients must not be clipped:
+    their norm is another. Weight decay of the hidden matrices is multiplied by m, as there. zero_readout,
+    decay_everything: as there. uniform_draws: hidden U(fan_in**-0.5), head and biases as there, so that equal seeds
+    start from equal functions; otherwise biases start at zero. sgd: embedding and vectors m, hidden matrices 1,
+    head 1 / m.
     """
     m = s.ratio(base_width)
+    rates = {**mup_rates(m, sgd), "head": 1 / m}
+    head = fan_in_uniform(math.sqrt(m) / m) if uniform_draws else normal(math.sqrt(base_width) / s.width)
     return Rules(
         normal(embedding_std),
-        fan_in_normal(),
-        fan_in_normal(),
-        ZERO if zero_readout else normal(math.sqrt(base_width) / s.width),
+        fan_in_uniform() if uniform_draws else fan_in_normal(),
+        fan_in_uniform() if uniform_draws else fan_in_normal(),
+        ZERO if zero_readout else head,
         roles={"query": ZERO} if zero_readout else {},
-        learning_rate={**mup_rates(m, sgd), "head": 1 / m},
+        bias=(lambda p: uniform(math.sqrt(m / p.fan_in))) if uniform_draws else ZERO,
+        learning_rate=rates,
+        eps={} if sgd else {"head": m},
+        weight_decay=mup_decays(rates, m, m, sgd, decay_everything),
         optimizer="sgd" if sgd else "adam",
     )
 
@@ -158,9 +189,6 @@ def u_mup(s: Sizes, *, residual_mult: float = 1.0, residual_attn_ratio: float = 
         forward=branch_scales(s, residual_mult, residual_attn_ratio),
         needs={"unit_scaled": True},
     )
-
-
-IN_STACK: tuple[Role, ...] = (*VECTORS, "gate", "own")
 
 
 def in_stack(s: Sizes) -> Number:

@@ -1,7 +1,16 @@
-"""Real bytes by name: every corpus becomes one flat, memory-mapped file with a JSON beside it."""
+"""Real bytes by name: every corpus becomes one flat, memory-mapped file with a JSON beside it.
 
+The JSON also holds the file's size, inode, and times of change (`VERIFIED`) as they were when its bytes last had the
+recorded sha256. While all of them stay, opening it costs a `stat`; otherwise the file is read once, and built again
+where it is damaged. Writing moves st_ctime, which no program sets back, so an edit that restores st_mtime is noticed.
+Not noticed: bytes that change below the file system, and an edit within the same tick of its clock (some 4 ms).
+"""
+
+import hashlib
 import os
 import re
+import sys
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
@@ -15,6 +24,7 @@ from plkernel.storage import load_json, save_json
 
 # Part of every cache key: to be raised when the same source would give other bytes.
 FORMAT = 1
+VERIFIED = "verified"
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,11 +81,17 @@ class Corpus:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The inverse of `to_dict`; ValueError unless `values` has exactly the fields of a corpus."""
-        expected = [field.name for field in fields(cls)]
-        if not isinstance(values, dict) or set(values) != set(expected):
+        """The inverse of `to_dict`, which leaves out what a cache notes beside it (`VERIFIED`).
+
+        ValueError unless `values` has exactly the fields of a corpus, each of its type.
+        """
+        expected = {field.name: field.type for field in fields(cls)}
+        if not isinstance(values, dict) or set(values) - {VERIFIED} != set(expected):
             raise ValueError(f"not the description of a corpus: needs exactly {', '.join(expected)}")
-        return cls(**{**values, "path": Path(values["path"])})
+        for name, kind in expected.items():
+            if type(values[name]) is not (str if kind is Path else kind):
+                raise ValueError(f"not the description of a corpus: {name} is a {type(values[name]).__name__}")
+        return cls(**{**{name: values[name] for name in expected}, "path": Path(values["path"])})
 
 
 def cache_folder() -> Path:
@@ -123,12 +139,36 @@ def _one_byte(separator: str) -> bytes:
 
 
 def _cached(path: Path) -> Corpus | None:
-    """The corpus in the flat file `path`, if file and JSON are there and agree on the size."""
+    """The corpus in the flat file `path`, if file and JSON are there and the bytes are those that were written."""
+    description = path.with_suffix(".json")
     try:
-        corpus = Corpus.from_dict(load_json(path.with_suffix(".json")))
-        return replace(corpus, path=path) if path.stat().st_size == corpus.size else None
-    except (ValueError, TypeError, OSError):
+        values, stamp = load_json(description), _stamp(path)
+        corpus = replace(Corpus.from_dict(values), path=path)
+    except (ValueError, OSError):
         return None
+    if corpus.size != stamp["size"]:
+        return None
+    if values.get(VERIFIED) != stamp:
+        if _sha256(path) != corpus.sha256 or _stamp(path) != stamp:
+            return None
+        with suppress(OSError):  # a cache that may not be written is verified each time
+            _describe(corpus, stamp)
+    return corpus
+
+
+def _stamp(path: Path) -> dict[str, int]:
+    """What changes with the bytes of a file, as the file system tells it."""
+    stat = path.stat()
+    return {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns, "ctime_ns": stat.st_ctime_ns, "inode": stat.st_ino}
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def _describe(corpus: Corpus, stamp: dict[str, int]) -> None:
+    save_json(corpus.path.with_suffix(".json"), {**corpus.to_dict(), VERIFIED: stamp})
 
 
 def _build(name: str, source: Source, path: Path, max_bytes: int | None) -> Corpus:
@@ -139,8 +179,17 @@ def _build(name: str, source: Source, path: Path, max_bytes: int | None) -> Corp
         if held:
             remove_remains(path)
         description = path.with_suffix(".json")
+        damaged = path.exists() and description.exists()
+        if damaged:
+            print(f"corpus {name!r}: {path} is damaged, built again", file=sys.stderr)
         description.unlink(missing_ok=True)
-        flat = write_flat(path, source.blocks(), max_bytes, source.size, name)
+        try:
+            flat = write_flat(path, source.blocks(), max_bytes, source.size, name)
+        except (ValueError, OSError) as error:
+            if not damaged:
+                raise
+            kind = OSError if isinstance(error, OSError) else ValueError
+            raise kind(f"{path} is damaged, and could not be built again: {error}") from error
         corpus = Corpus(name, source.label, path, flat.size, flat.sha256, flat.documents)
-        save_json(description, corpus.to_dict())  # last: only what is whole has one
+        _describe(corpus, _stamp(path))  # last: only what is whole has one
     return corpus

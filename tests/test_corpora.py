@@ -107,6 +107,77 @@ def test_a_cached_file_that_is_not_whole_is_built_again(folder, cache, damage):
     assert len(names(cache)) == 2
 
 
+@pytest.mark.parametrize("keep_mtime", [False, True])
+def test_a_cached_file_that_was_overwritten_is_built_again(folder, cache, capsys, keep_mtime):
+    """Of the same size, and even of the same time of change: that of the inode is moved by every write."""
+    corpus = load(str(folder), cache=cache)
+    whole, stat = corpus.path.read_bytes(), corpus.path.stat()
+    with corpus.path.open("rb+") as handle:
+        handle.write(bytes(len(whole)))
+    if keep_mtime:
+        os.utime(corpus.path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        assert corpus.path.stat().st_mtime_ns == stat.st_mtime_ns
+    assert load(str(folder), cache=cache) == corpus
+    assert corpus.path.read_bytes() == whole
+    assert f"{corpus.path} is damaged, built again" in capsys.readouterr().err
+
+
+def test_a_damaged_file_that_cannot_be_built_again_is_named(folder, cache, monkeypatch):
+    corpus = load(str(folder), cache=cache)
+    corpus.path.write_bytes(bytes(corpus.size))
+
+    def offline(*arguments):
+        raise OSError("no network")
+
+    monkeypatch.setattr(corpora, "write_flat", offline)
+    with pytest.raises(OSError, match=r"\.bin is damaged, and could not be built again: no network"):
+        load(str(folder), cache=cache)
+
+
+@pytest.mark.parametrize("change", ["touched", "copied", "of an earlier version"])
+def test_a_file_that_may_have_changed_is_read_once(folder, cache, monkeypatch, change):
+    corpus = load(str(folder), cache=cache)
+    description = corpus.path.with_suffix(".json")
+    if change == "touched":
+        os.utime(corpus.path, ns=(1, 1))
+    elif change == "copied":
+        whole = corpus.path.read_bytes()
+        corpus.path.unlink()
+        corpus.path.write_bytes(whole)
+    else:
+        save_json(description, corpus.to_dict())
+    read, digest = [], corpora._sha256
+    monkeypatch.setattr(corpora, "_sha256", lambda path: read.append(path) or digest(path))
+    monkeypatch.setattr(corpora, "write_flat", None)
+    assert [load(str(folder), cache=cache) for _ in range(3)] == [corpus] * 3
+    assert read == [corpus.path]
+
+
+def test_a_file_that_has_not_changed_is_not_read(folder, cache, monkeypatch):
+    corpus = load(str(folder), cache=cache)
+    monkeypatch.setattr(corpora, "_sha256", None)
+    assert load(str(folder), cache=cache) == corpus
+
+
+def test_a_cache_that_may_not_be_written_is_read_each_time(folder, cache, monkeypatch):
+    corpus = load(str(folder), cache=cache)
+    os.utime(corpus.path, ns=(1, 1))
+
+    def refuse(*arguments):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(corpora, "save_json", refuse)
+    assert [load(str(folder), cache=cache) for _ in range(2)] == [corpus] * 2
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("size", True), ("size", "9"), ("sha256", None), ("path", 3), ("name", ["a"])]
+)
+def test_a_description_of_other_types_is_none(folder, cache, field, value):
+    with pytest.raises(ValueError, match=f"{field} is a {type(value).__name__}"):
+        Corpus.from_dict({**load(str(folder), cache=cache).to_dict(), field: value})
+
+
 def test_a_cache_that_moved_is_still_one(folder, cache, tmp_path):
     before = load(str(folder), cache=cache)
     cache.rename(tmp_path / "moved")

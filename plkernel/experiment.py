@@ -5,9 +5,8 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import tyro
 from tqdm import tqdm
 
 from plkernel import cli
@@ -166,7 +165,7 @@ def forecast(spec: Spec, only: Sequence[str], workers: int | None) -> str:
 
 
 def command(
-    spec: Annotated[Spec, tyro.conf.arg(name="")],
+    spec: Spec,
     out: Path | None = None,
     workers: int | None = None,
     only: tuple[str, ...] = (),

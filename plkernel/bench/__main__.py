@@ -3,17 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
-import tyro
-
 from plkernel.bench.mi import mi
 from plkernel.bench.scan import scan
 from plkernel.bench.train import train
 from plkernel.bench.wkv import wkv
-from plkernel.cli import report_errors
+from plkernel.cli import main_of
 
 COMMANDS: dict[str, Callable[..., Any]] = {"scan": scan, "wkv": wkv, "train": train, "mi": mi}
 
 if __name__ == "__main__":
-    report_errors(
-        lambda: tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="python -m plkernel.bench", description=__doc__)
-    )
+    main_of(COMMANDS, str(__doc__))

@@ -7,9 +7,7 @@ of any size; check trains small models for a few steps at several widths, and se
 from collections.abc import Callable
 from typing import Any
 
-import tyro
-
-from plkernel.cli import report_errors
+from plkernel.cli import main_of
 from plkernel.init.check import check
 from plkernel.init.listing import listing
 from plkernel.init.show import show
@@ -17,6 +15,4 @@ from plkernel.init.show import show
 COMMANDS: dict[str, Callable[..., Any]] = {"list": listing, "show": show, "check": check}
 
 if __name__ == "__main__":
-    report_errors(
-        lambda: tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="python -m plkernel.init", description=__doc__)
-    )
+    main_of(COMMANDS, str(__doc__))

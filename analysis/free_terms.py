@@ -23,6 +23,8 @@ EVENLY = 0.3
 the ends with half the error of the middle."""
 TOLERANCE = 1e-6
 EVALUATIONS = 200
+SETTLED, PATIENT_EVALUATIONS = 1e-14, 2000
+"""Tolerance and evaluations where the above end too early, in the long valleys of short targets with many terms."""
 WORTHWHILE = 1e-6
 """A further term is refused when it lowers the sum of squares by no more than this, relative."""
 CANDIDATES = 400
@@ -151,12 +153,17 @@ def _fitted(target: Target, terms: int) -> Lags:
     return Lags(lags / target.lags[0], target.log_value(lags), scale)
 
 
-def _least_squares(start: Floats, lags: Lags) -> Floats:
+def settled(parameters: Floats, target: Target) -> Floats:
+    """The least squares of `grow` carried on for as long as they fall."""
+    return _least_squares(parameters, _fitted(target, parameters.size // 2), SETTLED, PATIENT_EVALUATIONS)
+
+
+def _least_squares(start: Floats, lags: Lags, tolerance: float = TOLERANCE, evaluations: int = EVALUATIONS) -> Floats:
     from scipy.optimize import least_squares
 
-    stop = {name: TOLERANCE for name in ("ftol", "xtol", "gtol")}
+    stop = {name: tolerance for name in ("ftol", "xtol", "gtol")}
     return np.asarray(
-        least_squares(lags.errors, start, lags.jacobian, method="lm", max_nfev=EVALUATIONS, **stop).x, np.float64
+        least_squares(lags.errors, start, lags.jacobian, method="lm", max_nfev=evaluations, **stop).x, np.float64
     )
 
 

@@ -4,24 +4,35 @@ Exchanges in the manner of Remez level the errors of a least-squares fit; `certi
 possible error any sum is.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plkernel.analysis.exponentials import ACCURACY_FLOOR, ExponentialSum, check_design, check_terms, most_terms
-from plkernel.analysis.free_terms import Lags, as_sum, grow, judged, refuse_beyond
+from plkernel.analysis.free_terms import Lags, as_sum, grow, judged, refuse_beyond, settled
 from plkernel.analysis.targets import Target
 
 Floats = NDArray[np.float64]
 
-EXCHANGES = 3
+EXCHANGES = 60
+PATIENCE = 5
+"""Exchanges end when so many in a row have not lowered the largest error."""
 NEWTON_STEPS = 8
+SHARES = (1.0, 0.5, 0.25, 0.1, 0.05)
+"""Parts of the way to level errors that one exchange tries, until Newton's method arrives."""
+ARRIVED = 0.01
+"""What Newton's method may be off, as a share of the largest error."""
 LARGEST_LOG = 300.0
 """Newton's method has failed when the logarithm of a rate or weight exceeds this."""
-LEVEL, NEARLY_LEVEL = 1e-4, 0.05
-"""Exchanges end when the alternating extrema differ by no more than LEVEL, relative; when they end with more than
-NEARLY_LEVEL, linear programs take over."""
+LEVEL_RATIO = 0.999
+"""The errors of a sum count as level from this ratio of the smallest to the largest of 2K + 1 alternating extrema on:
+then no sum of K exponentials has an error that is smaller by more than 0.1 %."""
+LEVEL, NEARLY_LEVEL = 1e-6, 0.05
+"""Exchanges end when the alternating extrema of ln(kernel / target) differ by no more than LEVEL, relative; when they
+end with more than NEARLY_LEVEL, linear programs take over."""
+WORTHWHILE = 1e-4
+"""Linear programs end when the next would lower the largest error by no more than this, relative."""
 PROGRAMS, PROGRAM_POINTS = 60, 150
 FIRST_RADIUS, LEAST_RADIUS = 0.1, 1e-8
 
@@ -49,13 +60,25 @@ class Certificate:
         """smallest / largest: 1 for the best sum."""
         return self.smallest / self.largest if self.largest else 1.0
 
+    @property
+    def level(self) -> bool:
+        """Whether the sum is the best, to `LEVEL_RATIO`."""
+        return self.ratio >= LEVEL_RATIO
+
+    def to_dict(self) -> dict[str, float]:
+        """Everything, for JSON."""
+        return {**asdict(self), "ratio": self.ratio, "level": self.level}
+
 
 def minimax(target: Target, terms: int, exchanges: int = EXCHANGES) -> ExponentialSum:
     """The k(t) of `terms` exponentials with the least max |k(t) / target(t) - 1| over the target's lags.
 
-    exchanges  after the least squares; 0 leaves these, within 1.2 of the least error for power laws, and 3 reach it
+    exchanges  at most so many after the least squares, until the errors are level; 0 leaves the least squares, within
+               1.2 of the least error for power laws of moderate length. There 3 are enough, steep and long ones take
+               6, and the steepest (beta 8 up to 1e12) 30
 
-    Kinks and noise set a floor that no number of terms passes, and near it the errors of the best sum need not
+    `certificate` of the result says whether it is level (`Certificate.level`), and how far from the least error it can
+    be. Kinks and noise set a floor that no number of terms passes, and near it the errors of the best sum need not
     alternate: linear programs take over from the exchanges, and `certificate` cannot tell how near they came.
     Deterministic, and nothing is kept between calls. Raises ValueError for targets with errors, whose noise it would
     follow, and for more terms than float64 or the target supports, naming the largest number that works.
@@ -70,7 +93,10 @@ def minimax(target: Target, terms: int, exchanges: int = EXCHANGES) -> Exponenti
     _check(target, terms)
     lags, stages = judged(target), list(grow(target, terms))
     refuse_beyond(len(stages), terms, target)
-    best, level = _exchanged(stages[-1], lags, exchanges)
+    start = stages[-1]
+    if exchanges and _alternating(start, lags) is None:
+        start = settled(start, target)
+    best, level = _exchanged(start, lags, exchanges)
     if exchanges and not level and np.ptp(lags.errors(best)) > 2 * ACCURACY_FLOOR:
         best, _ = _exchanged(_descended(best, lags), lags, exchanges)
     errors = lags.errors(best)
@@ -92,17 +118,26 @@ def _exchanged(parameters: Floats, lags: Lags, exchanges: int) -> tuple[Floats, 
 
     Also whether they are nearly level.
     """
-    best, least, level = parameters, np.inf, False
+    best, least, level, idle = parameters, np.inf, False, 0
     for remaining in range(exchanges, -1, -1):
         errors = lags.errors(parameters)
         at = _reference(errors, parameters.size + 1)
         ratio = 0.0 if at is None else np.abs(errors[at]).min() / np.abs(errors).max()
+        idle += 1
         if np.ptp(errors) < least:
-            best, least, level = parameters, float(np.ptp(errors)), ratio > 1 - NEARLY_LEVEL
-        if not remaining or at is None or ratio > 1 - LEVEL:
+            best, least, level, idle = parameters, float(np.ptp(errors)), ratio > 1 - NEARLY_LEVEL, 0
+        if not remaining or at is None or ratio > 1 - LEVEL or idle == PATIENCE:
             break
-        parameters = _levelled(parameters, lags.at(at))
+        further = _levelled(parameters, lags.at(at))
+        if further is None:
+            break
+        parameters = further
     return best, level
+
+
+def _alternating(parameters: Floats, lags: Lags) -> NDArray[np.intp] | None:
+    """The extrema to level the errors on."""
+    return _reference(lags.errors(parameters), parameters.size + 1)
 
 
 def _descended(parameters: Floats, lags: Lags) -> Floats:
@@ -127,7 +162,7 @@ def _descended(parameters: Floats, lags: Lags) -> Floats:
             b_ub=np.concatenate([-now, now]),
             bounds=[(-radius, radius)] * parameters.size + [(0, None)],
         )
-        if found.x is None or found.x[-1] > 1 - LEVEL or radius < LEAST_RADIUS:
+        if found.x is None or found.x[-1] > 1 - WORTHWHILE or radius < LEAST_RADIUS:
             break
         tried = parameters + found.x[:-1]
         largest = float(np.abs(lags.errors(tried)).max())
@@ -138,22 +173,35 @@ def _descended(parameters: Floats, lags: Lags) -> Floats:
     return parameters
 
 
-def _levelled(parameters: Floats, lags: Lags) -> Floats:
-    """Newton's method for errors = +level, -level, +level ... at 2K + 1 lags, in the parameters and the level.
+def _levelled(parameters: Floats, lags: Lags) -> Floats | None:
+    """Parameters whose errors at 2K + 1 lags are level, +E, -E, +E ..., or as far on the way there as can be reached.
+
+    None where not even the first of `SHARES` is.
+    """
+    reached = (_newton(parameters, lags, share) for share in SHARES)
+    return next((found for found in reached if found is not None), None)
+
+
+def _newton(parameters: Floats, lags: Lags, share: float) -> Floats | None:
+    """Newton's method for errors (1 - share) e + share E s, e being those at the start and s their signs, in the
+    parameters and E. None where it does not arrive.
 
     The steps are not damped: the first overshoots many times over, since it leaves a curved valley, and the next come
     back; steps that never exceed the old errors take hundreds.
     """
-    found, signs = parameters, np.sign(lags.errors(parameters))
+    found, start = parameters, lags.errors(parameters)
+    kept, signs = (1 - share) * start, share * np.sign(start)
     for _ in range(NEWTON_STEPS):
         matrix = np.column_stack([lags.jacobian(found), -signs])
         try:
-            found = found + np.linalg.solve(matrix, -lags.errors(found))[:-1]
+            step = np.linalg.solve(matrix, kept - lags.errors(found))
         except np.linalg.LinAlgError:
-            return parameters
+            return None
+        found = found + step[:-1]
         if not np.abs(found).max() < LARGEST_LOG:
-            return parameters
-    return found
+            return None
+    missed = np.abs(lags.errors(found) - kept - step[-1] * signs).max()
+    return found if missed < ARRIVED * np.abs(start).max() else None
 
 
 def _extrema(errors: Floats) -> NDArray[np.intp]:

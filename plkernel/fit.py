@@ -10,6 +10,7 @@ import numpy as np
 from plkernel import __version__, cli
 from plkernel.analysis.exponential_fits import Method
 from plkernel.analysis.exponentials import Scores, check_design, closed_form_error, terms_for
+from plkernel.analysis.minimax import LEVEL_RATIO
 from plkernel.analysis.node_set import Aim, Lag, Summation, Target
 from plkernel.analysis.nodes import Gain, Placement, check_half_lives, log_spaced
 from plkernel.fitting import (
@@ -169,6 +170,7 @@ def render(result: FitResult, table: list[Weighting], placed: Channels) -> str:
             "largest relative error",
             f"{_percent(optimal.max_relative_error)} at t = {optimal.worst_lag:.0f}",
         ],
+        *_certificate(result),
         *_closed_form(result),
         ["uniform weights: R1 / R* / Elog", _scores(uniform)],
         [f"uniform over true kernel at t = {result.max_lag}", f"{result.uniform_excess:.1f}x"],
@@ -187,6 +189,18 @@ def render(result: FitResult, table: list[Weighting], placed: Channels) -> str:
     rows = [[w.formula, w.belongs_to, f"{w.projection_range:.4g}", *_scores(w.scores).split(" / ")] for w in table]
     weights = text_table(["weight", "belongs to gain", "range", "R1", "R*", "Elog"], rows)
     return "\n".join([text_table([title, "value"], figures), "", heading, weights, "", _channels(placed)])
+
+
+def _certificate(result: FitResult) -> list[list[str]]:
+    """Whether a minimax fit is the best, which it may not be: the exchanges are not bound to succeed."""
+    found = result.certificate
+    if found is None:
+        return []
+    told = f"smallest of {found.needed} alternating errors over the largest {found.ratio:.5f}"
+    if found.level:
+        return [["level, the best sum of so many terms", told]]
+    least = f"the least error of so many terms lies between {_percent(found.smallest)} and {_percent(found.largest)}"
+    return [[f"NOT LEVEL, perhaps not the best (level from {LEVEL_RATIO:g} on)", f"{told}: {least}"]]
 
 
 def _closed_form(result: FitResult) -> list[list[str]]:
@@ -223,6 +237,7 @@ def report(result: FitResult, table: list[Weighting], placed: Channels) -> dict[
         "active_half_lives": result.active.half_lives().tolist(),
         "fastest_share": result.fastest_share,
         "uniform_excess": result.uniform_excess,
+        "certificate": result.certificate and result.certificate.to_dict(),
         "optimal": {**result.optimal.to_dict(), "scores": asdict(result.optimal_scores)},
         "uniform": {"scores": asdict(result.uniform_scores)},
         "weightings": [

@@ -7,6 +7,7 @@ import numpy as np
 
 from plkernel.analysis.exponential_fits import Method, fit_sum
 from plkernel.analysis.exponentials import ExponentialSum, Floats, Scores, integer_lags, power_law, score
+from plkernel.analysis.minimax import Certificate, certificate
 from plkernel.analysis.moments import node_scores, output_std
 from plkernel.analysis.node_set import Aim
 from plkernel.analysis.nodes import Gain, Nodes, Placement, Projection, place
@@ -32,6 +33,8 @@ class FitResult:
     uniform: ExponentialSum
     optimal_scores: Scores
     uniform_scores: Scores
+    certificate: Certificate | None = None
+    """Of method minimax: whether its errors are level, and how far from the least error it can be."""
 
     @property
     def active(self) -> ExponentialSum:
@@ -56,10 +59,12 @@ def fit_exponentials(
     """Fit t**-exponent on t = 1..max_lag by `method` (see `fit_sum`); compare with uniform weights on its decays."""
     lags = integer_lags(max_lag)
     law = power_law(lags, exponent)
-    optimal = fit_sum(power_law_target(exponent, max_lag), method, terms=terms, half_lives=half_lives)
+    target = power_law_target(exponent, max_lag)
+    optimal = fit_sum(target, method, terms=terms, half_lives=half_lives)
     uniform = ExponentialSum(optimal.rates, (1.0,) * len(optimal.rates))
     scores = [score(kernel.log_kernel(lags), law, lags) for kernel in (optimal, uniform)]
-    return FitResult(exponent, max_lag, method, optimal, uniform, *scores)
+    proof = certificate(optimal, target) if method == "minimax" else None
+    return FitResult(exponent, max_lag, method, optimal, uniform, *scores, proof)
 
 
 @dataclass(frozen=True)

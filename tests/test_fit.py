@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from plkernel import fit as fit_module
+from plkernel import fitting
 from plkernel.analysis.exponentials import ExponentialSum
+from plkernel.analysis.minimax import Certificate
 from plkernel.analysis.moments import node_scores
 from plkernel.analysis.node_set import Aim
 from plkernel.analysis.nodes import Nodes
@@ -57,6 +59,19 @@ def test_json_holds_what_was_printed(tmp_path: Path) -> None:
     nodes = [Nodes.from_dict(entry["nodes"]) for entry in values["weightings"]]
     assert [entry["belongs_to"] for entry in values["weightings"]] == ["-", "ema", "none", "ema", "lru", "clamp"]
     assert all(len(node.rates) == 256 for node in nodes)
+
+
+def test_minimax_says_whether_it_is_level(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    fit(beta=2.7, max_lag=2048, terms=6, out=tmp_path, figure=False)
+    assert "level, the best sum of so many terms" in capsys.readouterr().out
+    assert json.loads((tmp_path / "fit.json").read_text())["certificate"]["level"] is True
+    monkeypatch.setattr(fitting, "certificate", lambda *_: Certificate(13, 13, 0.5, 0.25))
+    fit(beta=2.7, max_lag=2048, terms=6, out=tmp_path, figure=False)
+    told = capsys.readouterr().out
+    assert "NOT LEVEL" in told
+    assert "0.50000: the least error of so many terms lies between 25.0% and 50.0%" in told
+    fit(out=tmp_path, figure=False)
+    assert json.loads((tmp_path / "fit.json").read_text())["certificate"] is None
 
 
 def test_figure_is_written_beside_the_json(tmp_path: Path) -> None:

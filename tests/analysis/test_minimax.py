@@ -11,7 +11,7 @@ from scipy.optimize import linprog
 from plkernel.analysis.exponential_fits import quadrature
 from plkernel.analysis.exponentials import ExponentialSum, closed_form_error, most_terms
 from plkernel.analysis.free_terms import judged, least_squares_terms
-from plkernel.analysis.minimax import certificate, minimax
+from plkernel.analysis.minimax import LEVEL_RATIO, certificate, minimax
 from plkernel.analysis.targets import Target, array_target, broken_power_law_target, lag_target, power_law_target
 
 # The least largest relative error for t**-1.15 on [1, T], to two or three digits.
@@ -48,6 +48,37 @@ def test_least_error_is_reached_and_certified(max_lag: int, terms: int, error: f
     found = certificate(kernel, target)
     assert found.alternations == found.needed == 2 * terms + 1
     assert found.ratio > 0.999
+
+
+@pytest.mark.parametrize(
+    ("beta", "max_lag", "terms", "error"),
+    [
+        (2.7, 1e7, 5, 0.8682),
+        (2.7, 1e7, 8, 0.3798),
+        (5.0, 65536, 2, 0.999998),
+        (8.0, 1e12, 20, 0.55210),  # Newton's method arrives from parts of the way only
+        (2.7, 1e12, 20, 0.08792),
+        (0.05, 16, 5, 7.847e-7),  # least squares end early, in a valley
+        (5.0, 3, 6, 5.68e-8),
+    ],
+)
+def test_steep_and_long_laws_and_short_ones_of_many_terms_are_level(
+    beta: float, max_lag: float, terms: int, error: float
+) -> None:
+    target = power_law_target(beta, max_lag)
+    found = certificate(minimax(target, terms), target)
+    assert found.level
+    assert found.largest == pytest.approx(error, rel=1e-3)
+
+
+def test_a_sum_that_is_not_level_says_so() -> None:
+    """One that float64 cannot tell from its least squares, and a kink, where the best errors need not alternate."""
+    cases = [(power_law_target(8.0, 3), 8), (broken_power_law_target(1.5, 0.5, 50, 2048), 6)]
+    for target, terms in cases:
+        found = certificate(minimax(target, terms), target)
+        assert not found.level
+        assert found.to_dict()["level"] is False
+        assert found.ratio < LEVEL_RATIO
 
 
 @pytest.mark.parametrize(("max_lag", "terms", "error"), ENTRIES)

@@ -15,6 +15,7 @@ from plkernel import hparams
 from plkernel.analysis.memory import kernel_exponents, slope_range
 from plkernel.models import NOT_CAUSAL
 
+Row = Mapping[str, Any]
 LEAKING = "bpb_" + NOT_CAUSAL.replace(", ", "_").replace(" ", "_")
 
 
@@ -24,30 +25,44 @@ class Curves:
     At the end the hyperparameters with their result.
     """
 
-    def __init__(self, folder: Path, step: int, causal: bool) -> None:
+    def __init__(self, folder: Path, causal: bool, rows: Sequence[tuple[Row, Row]]) -> None:
+        """rows: those of the two files that the run goes on from; what TensorBoard shows beyond them is taken back."""
         from torch.utils.tensorboard import SummaryWriter
 
-        self.writer = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
+        first = rows[-1][0]["step"] + 1 if rows else 0
+        self.writer = SummaryWriter(str(folder), purge_step=first)
         self.name = "bpb" if causal else LEAKING
+        for row, timing in rows:
+            self._versus(row, timing, first)  # taken back with the rest: bytes and seconds stand where steps do
 
-    def add(self, row: dict[str, Any], timing: dict[str, Any], half_lives: Sequence[np.ndarray]) -> None:
+    def add(self, row: Row, timing: Row, half_lives: Sequence[np.ndarray]) -> None:
         """One evaluation: its rows of metrics.jsonl and timing.jsonl, and the half-lives of every block in bytes."""
-        versus = {"bytes": row["bytes"], "seconds": round(timing["seconds"])}
-        for split in ("train", "val"):
-            if (loss := row[f"{split}_bpb"]) is not None:
-                self.writer.add_scalar(f"{split}/{self.name}", loss, row["step"])
-                for axis, position in versus.items():
-                    self.writer.add_scalar(f"versus_{axis}/{split}_{self.name}", loss, position)
+        for split, loss in _losses(row):
+            self.writer.add_scalar(f"{split}/{self.name}", loss, row["step"])
+        self._versus(row, timing)
         for tag, value in (*_watched(row, timing), *_slopes(row["kernel"])):
             self.writer.add_scalar(tag, value, row["step"])
         for index, values in enumerate(half_lives):
             self.writer.add_histogram(f"weights/log2_half_life_block_{index}", np.log2(values), row["step"])
         self.writer.flush()
 
-    def close(self, config: dict[str, Any], result: dict[str, Any]) -> None:
+    def _versus(self, row: Row, timing: Row, first: int = 0) -> None:
+        """The losses of one evaluation against bytes and seconds, those from the position `first` on."""
+        for axis, position in (("bytes", row["bytes"]), ("seconds", round(timing["seconds"]))):
+            if position >= first:
+                for split, loss in _losses(row):
+                    self.writer.add_scalar(f"versus_{axis}/{split}_{self.name}", loss, position)
+
+    def close(self, config: Row, result: Row) -> None:
         """The hyperparameters of the run beside its result, and the end of the file."""
         hparams.write(self.writer, config, result)
         self.writer.close()
+
+
+def _losses(row: Row) -> Iterator[tuple[str, float]]:
+    for split in ("train", "val"):
+        if (loss := row[f"{split}_bpb"]) is not None:
+            yield split, loss
 
 
 def _watched(row: Mapping[str, Any], timing: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

@@ -1,14 +1,15 @@
 """What trains the runs of a study: this machine or a Ray cluster, behind one interface; each run is a process."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from os import getpid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from plkernel.links import open_own, refuse_links_of_run
 from plkernel.storage import save_json
 from plkernel.studies import CONFIG, SPEC, run_folder
 
@@ -85,14 +86,15 @@ def opened(name: EngineName = "local", address: str | None = None) -> Iterator[E
 
 def start_process(job: Job, environment: Mapping[str, str], directory: Path | None = None) -> subprocess.Popen[bytes]:
     """Train `job` in a process of its own that ends, saved, with this one; it prints to log.txt in the run's folder."""
+    refuse_links_of_run(job.folder)
     job.folder.mkdir(parents=True, exist_ok=True)
     if not (job.folder / CONFIG).exists():
         save_json(job.folder / CONFIG, job.config)
     arguments = [str(job.study / SPEC), "--arm", job.arm, "--seed", str(job.seed), "--out", str(job.study)]
     threads = str(job.threads)
-    with (job.folder / LOG).open("ab") as log:
+    with os.fdopen(open_own(job.folder / LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "plkernel.train", *arguments, "--no-progress", "--stop-with", str(getpid())],
+            [sys.executable, "-m", "plkernel.train", *arguments, "--no-progress", "--stop-with", str(os.getpid())],
             stdout=log,
             stderr=log,
             stdin=subprocess.DEVNULL,

@@ -32,8 +32,9 @@ def open_model(path: Path) -> Model:
     config = folder / CONFIG
     if not config.is_file():
         raise ValueError(f"{config} is missing: a checkpoint needs the configuration of its run beside it")
-    model = describe(config, load_json(config))
-    load_checkpoint(checkpoint, model)
+    content = load_json(config)
+    model = describe(config, content)
+    load_checkpoint(checkpoint, model, config=content)
     return model.eval()
 
 
@@ -57,7 +58,6 @@ def save_model(folder: Path, model: RWKV, source: str) -> None:
     taken = [name for name in (CONFIG, CHECKPOINT) if (folder / name).exists()]
     if taken:
         raise ValueError(f"{folder} holds a {taken[0]} already: choose another folder or remove it")
-    config = asdict(model.config)
-    del config["backend"]
-    save_checkpoint(folder / CHECKPOINT, model, None, Progress())
-    save_json(folder / CONFIG, {"source": source, "rwkv": config})
+    config = {"source": source, "rwkv": {name: v for name, v in asdict(model.config).items() if name != "backend"}}
+    save_checkpoint(folder / CHECKPOINT, model, None, Progress(), config)
+    save_json(folder / CONFIG, config)

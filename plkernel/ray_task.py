@@ -11,6 +11,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from plkernel.engine import Job, start_process
+from plkernel.links import refuse_links_of_run
 from plkernel.studies import RESULT, SPEC
 
 POLL_SECONDS = 0.2
@@ -37,6 +38,7 @@ def work(job: Job, digest: str, environment: dict[str, str], directory: Path, lo
     Raises ValueError where the folder of the study is not on this machine.
     """
     _check(job, digest)
+    refuse_links_of_run(job.folder)
     job.folder.mkdir(parents=True, exist_ok=True)
     with suppress(Timeout), FileLock(lock, timeout=patience):
         pass

@@ -1,19 +1,24 @@
 """The folder of one run: who it is, what it has measured, and how it is taken up again."""
 
 import json
-import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
+from plkernel import row_files
+from plkernel.links import refuse_links_of_run
 from plkernel.spec import Arm, CorpusSpec, ModelSpec, Section, TrainSpec
-from plkernel.storage import load_json, save_json
+from plkernel.storage import load_json, read_lines, save_json
 from plkernel.studies import CONFIG, DIVERGED, ENVIRONMENT, FAILED, FINISHED, METRICS, RESULT, TIMING
+
+if TYPE_CHECKING:
+    from plkernel.checkpoint import Progress
 
 CHECKPOINT = "checkpoint.safetensors"
 LOCK = ".lock"
@@ -23,6 +28,7 @@ SECTIONS: dict[str, type[Section]] = {
     "arm_options": Arm,
     "train": TrainSpec,
 }
+LONGEST_REASON = 300  # characters of an error
 LONGEST_VALUE = 80  # characters of a value that differs
 LOCK_PATIENCE = 20.0  # seconds: a worker whose parent was killed ends within a step
 
@@ -60,6 +66,18 @@ class RunFolder:
         result = self.result
         return result is not None and result["status"] == DIVERGED
 
+    @property
+    def failure(self) -> str:
+        """How a run that is not finished has ended, as in 'diverged at step 6'."""
+        result = self.result
+        if result is None:
+            return "did not finish"
+        if result["status"] == DIVERGED:
+            found = re.search(r"at step \d+", result.get("error") or "")
+            return f"diverged {found.group() if found else ''}".rstrip()
+        reason = (result.get("error") or "no reason recorded").strip().splitlines()[-1]
+        return f"failed ({shorten(reason, LONGEST_REASON)})"
+
     def check(self, config: Mapping[str, Any]) -> None:
         """Raise ValueError when the folder holds the run of another configuration."""
         path = self.path / CONFIG
@@ -73,8 +91,13 @@ class RunFolder:
             )
 
     def open(self, config: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
-        """Create the folder, or check that it belongs to the run described by `config`; ValueError if to another."""
+        """Create the folder, or check that it belongs to the run described by `config`; ValueError if to another.
+
+        How an earlier attempt failed or diverged is forgotten.
+        """
         self.check(config)
+        if not self.finished:
+            (self.path / RESULT).unlink(missing_ok=True)
         if not (self.path / CONFIG).exists():
             save_json(self.path / CONFIG, config)
         save_json(self.path / ENVIRONMENT, environment)
@@ -83,35 +106,61 @@ class RunFolder:
     def lock(self) -> Iterator[None]:
         """Hold the folder for this process; ValueError when another still holds it after a few seconds.
 
-        The system releases the lock with the process, however that ends.
+        Also where the folder, or a file in it, is a symbolic link: what is received is not written through.
         """
+        refuse_links_of_run(self.path)
         self.path.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self.path / LOCK, timeout=LOCK_PATIENCE)
-        try:
-            lock.acquire()
-        except Timeout:
-            raise ValueError(f"run folder {self.path} is in use by another process: wait for it or stop it") from None
-        try:
+        with locked(self.path, f"run folder {self.path}", LOCK_PATIENCE):
             yield
-        finally:
-            lock.release()
 
-    def append(self, metrics: Mapping[str, Any], timing: Mapping[str, Any]) -> tuple[int, int]:
-        """Add one row to both row files, flushed to disk; their lengths in bytes."""
-        return _append(self.path / METRICS, metrics), _append(self.path / TIMING, timing)
+    def append(self, metrics: Mapping[str, Any], timing: Mapping[str, Any], progress: "Progress") -> "Progress":
+        """Add one row to both row files, flushed to disk; `progress` with where they now end."""
+        metrics_bytes, metrics_crc = row_files.append(self.path / METRICS, metrics, progress.metrics_crc or 0)
+        timing_bytes, timing_crc = row_files.append(self.path / TIMING, timing, progress.timing_crc or 0)
+        return replace(
+            progress,
+            metrics_bytes=metrics_bytes,
+            metrics_crc=metrics_crc,
+            timing_bytes=timing_bytes,
+            timing_crc=timing_crc,
+        )
 
-    def cut(self, metrics_bytes: int, timing_bytes: int) -> None:
-        """Drop rows written after the checkpoint that a resumed run starts from."""
-        for name, length in ((METRICS, metrics_bytes), (TIMING, timing_bytes)):
-            path = self.path / name
-            if path.exists() and path.stat().st_size < length:
-                raise ValueError(f"{path} is shorter than its checkpoint says: remove {self.path} to start over")
-            if path.exists():
-                os.truncate(path, length)
+    def cut(self, progress: "Progress", every: int) -> "Progress":
+        """Drop rows written after the checkpoint that a resumed run starts from; `progress` with their CRC-32s.
+
+        Raises ValueError where the row files are not those of a run that was evaluated `every` so many steps.
+        """
+        steps = row_files.expected_steps(every, progress.evaluated)
+        metrics_crc = row_files.check(self.path / METRICS, progress.metrics_bytes, progress.metrics_crc, steps)
+        timing_crc = row_files.check(self.path / TIMING, progress.timing_bytes, progress.timing_crc, steps)
+        row_files.cut(self.path / METRICS, progress.metrics_bytes)
+        row_files.cut(self.path / TIMING, progress.timing_bytes)
+        return replace(progress, metrics_crc=metrics_crc, timing_crc=timing_crc)
+
+    def rows(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """The rows of both files in pairs, one for every evaluation."""
+        return list(zip(read_lines(self.path / METRICS), read_lines(self.path / TIMING), strict=True))
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Record how the run ended."""
         save_json(self.path / RESULT, dict(result))
+
+
+@contextmanager
+def locked(folder: Path, name: str, patience: float = 0.0) -> Iterator[None]:
+    """Hold `folder`, which messages call `name`; ValueError when another process still does after `patience` seconds.
+
+    The system releases the lock with the process, however that ends.
+    """
+    lock = FileLock(folder / LOCK, timeout=patience)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise ValueError(f"{name} is in use by another process: wait for it or stop it") from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def with_defaults(config: Any) -> Any:
@@ -143,11 +192,3 @@ def differences(old: Any, new: Any, key: str = "") -> list[str]:
         if old == new
         else [f"{key} was {shorten(repr(old), LONGEST_VALUE)}, is now {shorten(repr(new), LONGEST_VALUE)}"]
     )
-
-
-def _append(path: Path, row: Mapping[str, Any]) -> int:
-    with path.open("ab") as handle:
-        handle.write(json.dumps(row, allow_nan=False).encode() + b"\n")
-        handle.flush()
-        os.fsync(handle.fileno())
-        return handle.tell()

@@ -52,7 +52,7 @@ class Training:
     curves: Curves
 
     def __init__(self, task: Task, ranks: Ranks = ALONE) -> None:
-        self.task, self.train, self.ranks = task, task.train, ranks
+        self.task, self.train, self.ranks, self.config = task, task.train, ranks, task.config
         torch.set_num_threads(self.train.threads)
         self.device = choose_device(self.train.device)
         model, arm = task.spec.model_of(task.arm), task.spec.arm(task.arm)
@@ -63,15 +63,23 @@ class Training:
         self.progress = Progress()
         self.calibration: Calibration | None = None
         if ranks.from_first(task.folder.checkpoint.exists):
-            self.progress = load_checkpoint(task.folder.checkpoint, self.model, self.optimizer)
+            self.progress = self.restored()
         else:
             self.calibration = tune_(self.model, model, arm, self.windows(0)[:, :-1], self.train)
         self.parallel = ranks.parallel(self.model)
+        self.progress = ranks.from_first(lambda: task.folder.cut(self.progress, self.train.eval_every))
         if ranks.first:
-            task.folder.cut(self.progress.metrics_bytes, self.progress.timing_bytes)
-            self.curves = Curves(task.folder.path, self.progress.step, self.model.config.causal)
+            self.curves = Curves(task.folder.path, self.model.config.causal, task.folder.rows())
         self._clock = time.perf_counter()
         self.done = self.fraction >= 1
+
+    def restored(self) -> Progress:
+        """Where the last checkpoint stands, from which model and optimiser are filled; ValueError if it is no good."""
+        path = self.task.folder.checkpoint
+        try:
+            return load_checkpoint(path, self.model, self.optimizer, self.config)
+        except ValueError as error:
+            raise ValueError(f"{error}: bring the run's own back, or remove it to start over") from error
 
     def windows(self, step: int) -> Tensor:
         """The windows (batch, context + 1) of this step, on the run's device."""
@@ -137,10 +145,7 @@ class Training:
         seconds = self.seconds
         timing = {"step": done.step, "seconds": seconds, "bytes_per_second": row["bytes"] / seconds}
         self.curves.add(row, timing, half_lives)
-        metrics_bytes, timing_bytes = self.task.folder.append(row, timing)
-        self.progress = replace(
-            done, loss_sum=0.0, loss_count=0, metrics_bytes=metrics_bytes, timing_bytes=timing_bytes
-        )
+        self.progress = replace(self.task.folder.append(row, timing, done), loss_sum=0.0, loss_count=0)
         self.save()
         return row
 
@@ -152,7 +157,7 @@ class Training:
         """Checkpoint the present state."""
         self.progress = replace(self.progress, seconds=self.seconds)
         self._clock = time.perf_counter()
-        save_checkpoint(self.task.folder.checkpoint, self.model, self.optimizer, self.progress)
+        save_checkpoint(self.task.folder.checkpoint, self.model, self.optimizer, self.progress, self.config)
 
     def result(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
         """How the run ended: final and best validation, and the one test figure, all in bits per byte."""
@@ -170,7 +175,7 @@ class Training:
             "causal": self.model.config.causal,
             "error": None,
         }
-        self.curves.close(self.task.config, result)
+        self.curves.close(self.config, result)
         return result
 
 

@@ -3,6 +3,8 @@
 import gc
 import inspect
 import json
+import os
+import signal
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -15,6 +17,8 @@ from plkernel.design import expanded
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from plkernel.spec import Spec
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +46,29 @@ def tiny_spec(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return write
+
+
+@pytest.fixture
+def stopped() -> "Callable[[Spec, str, Path, int], Path]":
+    """Trains an arm at seed 0 until it is interrupted, as by Ctrl-C, after a step; gives the folder of the run."""
+    from plkernel.task import prepare
+    from plkernel.train import Training, run_training
+
+    def train(spec: "Spec", arm: str, out: Path, step: int) -> Path:
+        whole = Training.step
+
+        def interrupted(self: Training) -> None:
+            whole(self)
+            if self.progress.step == step:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Training, "step", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                run_training(prepare(spec, arm, 0, out), progress_bar=False)
+        return out / arm / "seed-0"
+
+    return train
 
 
 @pytest.fixture

@@ -147,14 +147,16 @@ def test_mistakes_are_one_line(
     folder = trained()
     shutil.copytree(folder, tmp_path / "changed")
     config = json.loads((folder / "config.json").read_text())
-    config["corpus"]["sha256"] = "0"
-    (tmp_path / "changed" / "config.json").write_text(json.dumps(config))
+    (tmp_path / "changed" / "config.json").write_text(json.dumps({**config, "seed": 1}))
+    text = Path(config["corpus"]["name"])
+    text.write_text(text.read_text() + "one line more\n")
     cases = [
         ([str(tmp_path)], "no such file; give the folder of a run"),
         ([str(folder), "--windows", "0"], "windows must be at least 1, got 0"),
         ([str(folder), "--corpus", "missing.txt"], "missing.txt"),
         ([str(folder), "--figure", "memory.jpeg"], "figure must end in .pdf, .png, .svg, got 'memory.jpeg'"),
-        ([str(tmp_path / "changed")], "is not what the run was trained on"),
+        ([str(folder)], "is not what the run was trained on"),
+        ([str(tmp_path / "changed")], "belongs to another run (seed was 0, is now 1)"),
     ]
     capsys.readouterr()
     for arguments, message in cases:

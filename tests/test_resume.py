@@ -1,0 +1,165 @@
+"""A stopped run whose files have changed is refused, in words; what is received is not written through."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from plkernel.row_files import expected_steps
+from plkernel.run import RunFolder
+from plkernel.spec import Spec, load_spec
+from plkernel.storage import read_lines
+from plkernel.task import prepare
+from plkernel.train import Training, run_training
+
+SpecWriter = Callable[..., Path]
+Stopped = Callable[[Spec, str, Path, int], Path]
+CHECKPOINT, METRICS, TIMING = "checkpoint.safetensors", "metrics.jsonl", "timing.jsonl"
+
+
+@pytest.fixture
+def spec(tiny_spec: SpecWriter) -> Spec:
+    return load_spec(tiny_spec(steps=8, eval_every=2))
+
+
+def go_on(spec: Spec, out: Path) -> dict:
+    return run_training(prepare(spec, "uniform", 0, out), progress_bar=False)
+
+
+def refused(spec: Spec, out: Path, message: str) -> None:
+    """The run is, and its row files stay as they are."""
+    folder = out / "uniform/seed-0"
+    rows = {name: (folder / name).read_bytes() for name in (METRICS, TIMING) if (folder / name).exists()}
+    with pytest.raises(ValueError, match=message):
+        go_on(spec, out)
+    assert {name: (folder / name).read_bytes() for name in rows} == rows
+
+
+def test_the_checkpoint_of_another_arm_is_refused(spec: Spec, stopped: Stopped, tmp_path: Path) -> None:
+    one, other = (stopped(spec, arm, tmp_path / "out", 5) for arm in ("uniform", "power-law"))
+    shutil.copy(other / CHECKPOINT, one / CHECKPOINT)
+    refused(spec, tmp_path / "out", r"belongs to another run \(arm was 'power-law', is now 'uniform'.*bring the run's")
+
+
+LEFT = r"seed-0/{} is not as the run left it at the step 4 of its last evaluation \({}\): bring it back, or remove"
+
+
+def test_row_files_that_have_changed_are_refused(spec: Spec, stopped: Stopped, tmp_path: Path) -> None:
+    folder = stopped(spec, "uniform", tmp_path / "out", 5)
+    for name in (METRICS, TIMING):
+        path = folder / name
+        whole = path.read_bytes()
+        rows = whole.splitlines(keepends=True)
+        changes = {
+            "0 of .* bytes are there": b"",
+            "its line ends have been changed": whole.replace(b"\n", b"\r\n"),
+            r"[\d,]+ of [\d,]+ bytes are there": rows[0] + rows[2],
+            "its rows are of steps 0, 4, 2, expected 0, 2, 4": rows[0] + rows[2] + rows[1],
+            "its rows are of steps unreadable, 2, 4, expected 0, 2, 4": b"x" + whole[1:],
+            "its content has been changed": whole.replace(b"0.", b"1.", 1),
+        }
+        for reason, content in changes.items():
+            path.write_bytes(content)
+            refused(spec, tmp_path / "out", LEFT.format(name, reason))
+            assert path.read_bytes() == content
+        path.unlink()
+        refused(spec, tmp_path / "out", LEFT.format(name, "it is missing"))
+        path.write_bytes(whole + b'{"step": 6, "unfin')
+    assert go_on(spec, tmp_path / "out")["steps"] == 8
+    assert [row["step"] for row in read_lines(folder / METRICS)] == [0, 2, 4, 6, 8]
+
+
+def test_a_run_of_an_earlier_version_goes_on_to_the_same_rows(spec: Spec, stopped: Stopped, tmp_path: Path) -> None:
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    folder = stopped(spec, "uniform", tmp_path / "out", 5)
+    with safe_open(folder / CHECKPOINT, framework="pt") as file:
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        progress = json.loads(file.metadata()["progress"])
+    earlier = {name: value for name, value in progress.items() if not name.endswith("_crc")}
+    save_file(tensors, folder / CHECKPOINT, {"progress": json.dumps(earlier)})
+    rows = (folder / METRICS).read_bytes()
+    (folder / METRICS).write_bytes(b"".join(rows.splitlines(keepends=True)[::-1]))
+    refused(spec, tmp_path / "out", "its rows are of steps 4, 2, 0, expected 0, 2, 4")
+    (folder / METRICS).write_bytes(rows)
+    go_on(spec, tmp_path / "out")
+    go_on(spec, tmp_path / "whole")
+    files = [tmp_path / out / "uniform/seed-0" / METRICS for out in ("out", "whole")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_expected_steps() -> None:
+    assert expected_steps(4, 0) == [0]
+    assert expected_steps(4, 8) == [0, 4, 8]
+    assert expected_steps(4, 10) == [0, 4, 8, 10]
+
+
+@pytest.mark.parametrize("name", [METRICS, TIMING, CHECKPOINT, "environment.json", ".checkpoint.partial.safetensors"])
+def test_nothing_is_written_through_a_link(spec: Spec, stopped: Stopped, tmp_path: Path, name: str) -> None:
+    folder, precious = stopped(spec, "uniform", tmp_path / "out", 5), tmp_path / "precious"
+    precious.write_text("precious\n")
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(precious)
+    refused(spec, tmp_path / "out", rf"seed-0/{name} is a symbolic link to .*precious, and nothing is written through")
+    assert precious.read_text() == "precious\n"
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_no_folder_below_that_of_the_study_may_be_a_link(spec: Spec, tmp_path: Path, depth: int) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    path = (tmp_path / "out/uniform/seed-0", tmp_path / "out/uniform")[depth]
+    path.parent.mkdir(parents=True)
+    path.symlink_to(tmp_path / "elsewhere")
+    refused(spec, tmp_path / "out", r"is a symbolic link to .*elsewhere")
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_the_folder_of_the_study_may_be_a_link(spec: Spec, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "disk")
+    assert go_on(spec, tmp_path / "out")["steps"] == 8
+
+
+def test_a_link_that_comes_later_is_not_followed(spec: Spec, tmp_path: Path) -> None:
+    folder, precious = RunFolder(tmp_path / "run"), tmp_path / "precious"
+    precious.write_text("precious\n")
+    folder.path.mkdir()
+    (folder.path / METRICS).symlink_to(precious)
+    with pytest.raises(OSError, match=METRICS):
+        folder.append({"step": 0}, {"step": 0}, Training(prepare(spec, "uniform", 0, tmp_path / "out")).progress)
+    assert precious.read_text() == "precious\n"
+
+
+@pytest.mark.parametrize("stop", [0, 2, 3, 4])
+def test_tensorboard_shows_every_step_once_after_a_kill(
+    spec: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
+) -> None:
+    """Killed once the curves have an evaluation that no row and no checkpoint has, or between two evaluations."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    def killed(self: object, *arguments: object) -> None:
+        if stop in (getattr(self, "progress", None) and self.progress.step, arguments and arguments[0]["step"]):
+            raise SystemExit
+        return original(self, *arguments)
+
+    place, name = (Training, "step") if stop == 3 else (RunFolder, "append")
+    original = getattr(place, name)
+    with monkeypatch.context() as patch:
+        patch.setattr(place, name, killed)
+        with pytest.raises(SystemExit):
+            go_on(spec, tmp_path / "out")
+    go_on(spec, tmp_path / "out")
+    folder = tmp_path / "out/uniform/seed-0"
+    events, rows = EventAccumulator(str(folder), {"histograms": 0}).Reload(), read_lines(folder / METRICS)
+    positions = {
+        "val/bpb": [row["step"] for row in rows],
+        "train/bpb": [row["step"] for row in rows[1:]],
+        "versus_bytes/val_bpb": [row["bytes"] for row in rows],
+        "versus_bytes/train_bpb": [row["bytes"] for row in rows[1:]],
+    }
+    assert {tag: [event.step for event in events.Scalars(tag)] for tag in positions} == positions
+    histograms = events.Histograms("weights/log2_half_life_block_0")
+    assert [event.step for event in histograms] == [0, 2, 4, 6, 8]

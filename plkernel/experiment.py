@@ -3,7 +3,8 @@
 import fnmatch
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,15 @@ from tqdm import tqdm
 
 from plkernel import cli
 from plkernel.engine import LOG, Engine, EngineName, Job, opened
+from plkernel.links import refuse_links, refuse_links_of_run
 from plkernel.local_engine import LocalEngine
 from plkernel.objective import label
-from plkernel.run import RunFolder
-from plkernel.spec import CorpusSpec, Spec
+from plkernel.run import LOCK, RunFolder, locked
+from plkernel.spec import CorpusSpec, Spec, name_at
 from plkernel.storage import read_lines, save_json
-from plkernel.studies import METRICS, SPEC, TUNING, run_folder
+from plkernel.studies import METRICS, REPORT, SPEC, TUNING, run_folder
 from plkernel.task import Opened, open_corpus, prepare
-from plkernel.tuning import name_at, search_of, tuned
+from plkernel.tuning import search_of, tuned
 
 POLL_SECONDS = 0.2
 BAR = "{desc}: {percentage:3.0f}%|{bar}| {n:.2f}/{total_fmt} runs [{elapsed}<{remaining}]"
@@ -32,21 +34,45 @@ def run_experiment(
     workers: int | None = None,
     only: Sequence[str] = (),
     engine: Engine | None = None,
+    retry: bool = False,
 ) -> list[str]:
-    """Run every arm at every seed that has not finished yet; returns the names of the runs that failed.
+    """Run every arm at every seed that has not ended yet; returns the names of the runs that failed or diverged.
 
     workers: runs at a time, by default as many as the engine has room for
     only: patterns of arm names such as 'quantile*'; left out, all arms
     engine: what trains the runs; left out, this machine
+    retry: go on with runs that diverged, from their last checkpoints; they would come to the same end otherwise
 
     Where the spec has tuning.rates, the search for their learning rates comes first, in out/tuning. A study may grow by
-    seeds and arms; a run that another configuration made is refused. Raises ValueError on bad input before anything is
-    written, KeyboardInterrupt after Ctrl-C with every run saved.
+    seeds and arms; a run that another configuration made is refused, and so is a folder in which another experiment
+    is under way. Raises ValueError on bad input before anything is written, KeyboardInterrupt after Ctrl-C with every
+    run saved.
     """
     arms, engine = chosen_arms(spec, only), engine or LocalEngine()
-    if spec.tuning.rates:
-        spec = _tuned(spec, arms, out, workers, engine)
-    return _run(spec, [(arm, seed) for seed in spec.seeds for arm in arms], out, workers, engine)
+    with held_folders() as hold:
+        if spec.tuning.rates:
+            spec = _tuned(spec, arms, out, workers, engine, hold)
+        runs = [(arm, seed) for seed in spec.seeds for arm in arms]
+        return _run(spec, runs, out, workers, engine, lambda: hold(out), retry)
+
+
+@contextmanager
+def held_folders() -> Iterator[Callable[[Path], None]]:
+    """Gives a function that keeps other experiments out of the folder of a study, from then on.
+
+    It raises ValueError where one is under way in it, and where it has a link in place of what is written.
+    """
+    held: set[Path] = set()
+    with ExitStack() as stack:
+
+        def hold(folder: Path) -> None:
+            if folder not in held:
+                folder.mkdir(parents=True, exist_ok=True)
+                refuse_links(folder / name for name in (SPEC, LOCK, TUNING, REPORT))
+                stack.enter_context(locked(folder, f"out {folder}"))
+                held.add(folder)
+
+        yield hold
 
 
 def chosen_arms(spec: Spec, only: Sequence[str]) -> list[str]:
@@ -57,14 +83,16 @@ def chosen_arms(spec: Spec, only: Sequence[str]) -> list[str]:
     return [arm for arm in spec.arms if not only or any(fnmatch.fnmatchcase(arm, pattern) for pattern in only)]
 
 
-def _tuned(spec: Spec, arms: Sequence[str], out: Path, workers: int | None, engine: Engine) -> Spec:
+def _tuned(
+    spec: Spec, arms: Sequence[str], out: Path, workers: int | None, engine: Engine, hold: Callable[[Path], None]
+) -> Spec:
     """The spec with the learning rates of `arms` found; ValueError where every rate of an arm diverges."""
     open_arms = [arm for arm in arms if spec.arm(arm).learning_rate is None]
     if open_arms:
         search = search_of(spec)
         wanted = [name_at(arm, rate) for arm in open_arms for rate in spec.rates_of(arm)]
         runs = [(name, seed) for seed in search.seeds for name in wanted]
-        _run(search, runs, out / TUNING, workers, engine, diverging=True)
+        _run(search, runs, out / TUNING, workers, engine, lambda: (hold(out), hold(out / TUNING)))
     found = tuned(spec, out)
     for arm in open_arms:
         if found.arm(arm).learning_rate is None:
@@ -72,34 +100,50 @@ def _tuned(spec: Spec, arms: Sequence[str], out: Path, workers: int | None, engi
     return found
 
 
-def _run(spec: Spec, runs: Runs, out: Path, workers: int | None, engine: Engine, diverging: bool = False) -> list[str]:
-    """Run those of `runs` that have not ended; returns those that fail. diverging: to diverge is an end as well."""
+def _run(
+    spec: Spec,
+    runs: Runs,
+    out: Path,
+    workers: int | None,
+    engine: Engine,
+    hold: Callable[[], Any],
+    retry: bool = False,
+) -> list[str]:
+    """Run those of `runs` that have not ended, once `hold` has the folder; returns those that fail or diverge."""
     jobs = list(_jobs(spec, runs, out, engine))
-
-    def ended(job: Job) -> bool:
-        folder = RunFolder(job.folder)
-        return folder.finished or (diverging and folder.diverged)
-
-    waiting = [job for job in jobs if not ended(job)]
     size = workers or engine.room(spec, jobs[0].device)
     if not size:
         raise ValueError(
             f"train.threads {spec.train.threads}: no machine has so many cores; lower it, or give workers where "
             "machines are still to join"
         )
+    hold()
+    waiting = [job for job in jobs if not _ended(job, retry)]
     save_json(out / SPEC, spec.model_dump(mode="json"))
-    print(
-        f"{spec.name}: {len(runs)} runs, {len(runs) - len(waiting)} finished before, "
-        f"{min(size, len(waiting))} at a time, in {out}",
-        flush=True,
-    )
+    print(_plan(spec, jobs, waiting, size, out), flush=True)
     try:
-        failed = list(_train(engine, spec, waiting, workers))
+        _train(engine, spec, waiting, workers)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("every run is saved; run the same command again to go on") from None
     finally:
         engine.stop()
-    return [job.name for job in failed if not ended(job)]
+    return [job.name for job in jobs if not RunFolder(job.folder).finished]
+
+
+def _ended(job: Job, retry: bool) -> bool:
+    """Whether the run needs no more training; ValueError where its folder is that of another run, or has links."""
+    refuse_links_of_run(job.folder)
+    folder = RunFolder(job.folder)
+    folder.check(job.config)
+    return folder.finished or (folder.diverged and not retry)
+
+
+def _plan(spec: Spec, jobs: list[Job], waiting: list[Job], size: int, out: Path) -> str:
+    """What there is to do, in one line."""
+    lost = sum(RunFolder(job.folder).diverged for job in set(jobs) - set(waiting))
+    runs = f"{len(jobs)} runs, {len(jobs) - len(waiting) - lost} finished before"
+    diverged = f", {lost} diverged before" if lost else ""
+    return f"{spec.name}: {runs}{diverged}, {min(size, len(waiting))} at a time, in {out}"
 
 
 def _jobs(spec: Spec, runs: Runs, out: Path, engine: Engine) -> Iterator[Job]:
@@ -119,8 +163,8 @@ def finished(out: Path, arm: str, seed: int) -> bool:
     return RunFolder(run_folder(out, arm, seed)).finished
 
 
-def _train(engine: Engine, spec: Spec, waiting: list[Job], workers: int | None) -> Iterator[Job]:
-    """Keep the engine full until nothing waits; yields the runs that did not finish."""
+def _train(engine: Engine, spec: Spec, waiting: list[Job], workers: int | None) -> None:
+    """Keep the engine full until nothing waits, saying how each run ends."""
     waiting, total, active = list(waiting), len(waiting), list[Job]()
     with tqdm(total=total, unit="run", desc=spec.name, disable=None, bar_format=BAR) as bar:
         while waiting or active:
@@ -130,11 +174,7 @@ def _train(engine: Engine, spec: Spec, waiting: list[Job], workers: int | None) 
             time.sleep(POLL_SECONDS)
             for job in engine.ended():
                 active.remove(job)
-                if finished(job.study, job.arm, job.seed):
-                    tqdm.write(_line(job), file=sys.stderr)
-                else:
-                    tqdm.write(f"{job.name} did not finish, see {job.folder / LOG}", file=sys.stderr)
-                    yield job
+                tqdm.write(_line(job), file=sys.stderr)
             shares = [_share(job, spec.train.total_steps) for job in active]
             bar.n = round(total - len(waiting) - len(active) + sum(shares), 2)
             bar.refresh()
@@ -147,11 +187,23 @@ def _share(job: Job, steps: int | None) -> float:
 
 
 def _line(job: Job) -> str:
-    result: dict[str, Any] = RunFolder(job.folder).result or {}
+    """How a run has ended."""
+    folder = RunFolder(job.folder)
+    if not folder.finished:
+        return f"{job.name} {folder.failure}, see {job.folder / LOG}"
+    result: dict[str, Any] = folder.result or {}
     return (
         f"{job.name}: validation {result['final_val_bpb']:.4f} bits per byte "
         f"after {result['steps']} steps, {result['seconds']:.0f} s{label(result['causal'])}"
     )
+
+
+def _with_divergence(spec: Spec, out: Path, names: Sequence[str]) -> Iterator[str]:
+    """The names of runs, of those that diverged with when, and what can be done."""
+    folders = {f"{arm} seed {seed}": RunFolder(run_folder(out, arm, seed)) for arm in spec.arms for seed in spec.seeds}
+    for name in names:
+        lost = folders[name].diverged
+        yield f"{name} ({folders[name].failure}; lower its learning rate, or try again with --retry)" if lost else name
 
 
 def forecast(spec: Spec, only: Sequence[str], workers: int | None) -> str:
@@ -171,6 +223,7 @@ def command(
     only: tuple[str, ...] = (),
     dry_run: bool = False,
     report: bool = True,
+    retry: bool = False,
     engine: EngineName = "local",
     ray_address: str | None = None,
 ) -> None:
@@ -186,6 +239,7 @@ def command(
         only: Run these arms only: names or patterns such as 'quantile*'.
         dry_run: Write and train nothing: say what each run and the whole would take, from a few real steps.
         report: Write the report at the end.
+        retry: Try runs that diverged again, from their last checkpoints; the same code comes to the same end.
         engine: ray: train the runs on a Ray cluster (extra dist), with the same folders and results; a run whose worker
             is lost goes on elsewhere. OUT must be on storage that all machines share.
         ray_address: Of a running cluster, such as HOST:6379 or auto; RAY_ADDRESS if left out, and without that Ray is
@@ -200,13 +254,13 @@ def command(
         return
     folder = out or Path("runs/out") / spec.name
     with opened(engine, ray_address) as trainer:
-        failed = run_experiment(spec, folder, workers, only, trainer)
+        failed = run_experiment(spec, folder, workers, only, trainer, retry)
     if report and any(finished(folder, arm, seed) for arm in spec.arms for seed in spec.seeds):
         from plkernel.report import report as print_report
 
         print_report(folder)
     if failed:
-        print(f"did not finish: {', '.join(failed)}", file=sys.stderr)
+        print(f"did not finish: {', '.join(_with_divergence(spec, folder, failed))}", file=sys.stderr)
         sys.exit(1)
 
 

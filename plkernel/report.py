@@ -6,6 +6,7 @@ import tyro
 from tqdm import tqdm
 
 from plkernel import cli
+from plkernel.links import refuse_links
 from plkernel.reporting.comparison import Comparison, compare
 from plkernel.reporting.drawings import drawings
 from plkernel.reporting.markup import figure, inline_svg
@@ -50,6 +51,7 @@ def write_comparison(comparison: Comparison) -> Path:
 
     study = comparison.study
     out = study.folder / REPORT
+    refuse_links([out])
     inline = {}
     drawn = {**drawings(comparison), **memory_drawings(comparison)}
     for name, drawing in tqdm(drawn.items(), desc="figures", unit="figure", leave=False, disable=None):

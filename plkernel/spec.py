@@ -35,6 +35,8 @@ __all__ = [
 MOST_ERRORS = 8
 LARGEST_SEED = 2**63 - 1
 FOLDER_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+LONGEST_NAME = 255
+"""Bytes of a file's name, on every common file system."""
 BASELINE = "baseline"  # as the value of an arm's `match`: the study's baseline, whatever its name
 RESERVED = ("report", "tuning", "spec.json")  # they stand beside the arms in the folder of a study
 Fraction = Annotated[float, Field(gt=0, lt=0.5)]
@@ -113,6 +115,11 @@ class Spec(Section):
                     f"arm name {name!r} must start with a letter or digit, go on with letters, digits, '-', '_' "
                     f"and '.', and be none of {', '.join(RESERVED)}"
                 )
+            if len(self.folder_of(name)) > LONGEST_NAME:
+                raise ValueError(
+                    f"arm name {name[:20]}... has {len(name)} letters, too many for the name of a folder: "
+                    f"{LONGEST_NAME - len(self.folder_of(name)) + len(name)} at most"
+                )
             if arm.against is not None and (arm.against == name or arm.against not in self.arms):
                 raise ValueError(
                     f"arms.{name}: against {arm.against!r} is not another arm; {cli.nearest(arm.against, self.arms)}"
@@ -145,6 +152,11 @@ class Spec(Section):
         """The learning rates that are tried for that arm."""
         return self.arm(arm).rates or self.tuning.rates
 
+    def folder_of(self, arm: str) -> str:
+        """The longest name among the folders of the arm: its own, and of the search those of the arm at a rate."""
+        rates = self.rates_of(arm) if self.arm(arm).learning_rate is None else ()
+        return max((arm, *(name_at(arm, rate) for rate in rates)), key=len)
+
     def corpus_of(self, arm: str) -> CorpusSpec:
         """The corpus of that arm: [corpus] with what the arm changes in it."""
         return _with(self.corpus, self.arm(arm).corpus, "corpus")
@@ -176,6 +188,11 @@ class Spec(Section):
         if arms[other].match is not None:
             raise ValueError(f"match {other!r} is itself matched: name an arm that is not")
         return arm.model_copy(update={"output_std": output_std(arms[other].nodes(self.model_of(other)))})
+
+
+def name_at(arm: str, rate: float) -> str:
+    """The name, in the search for learning rates, of an arm at a rate."""
+    return f"{arm}_rate-{rate:g}"
 
 
 S = TypeVar("S", bound=Section)

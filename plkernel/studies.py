@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from plkernel.row_files import expected_steps
 from plkernel.storage import load_json, read_lines
 
 SPEC = "spec.json"
@@ -87,6 +88,25 @@ class Run:
     def at_step(self, step: int) -> float | None:
         """Validation bits per byte at that step, or None where it was not evaluated."""
         return next((row.val_bpb for row in self.evaluations if row.step == step), None)
+
+    @property
+    def fault(self) -> str | None:
+        """What the rows of a finished run lack of what its result says; None if nothing."""
+        if self.result is None:
+            return None
+        steps, result = [row.step for row in self.evaluations], self.result
+        every = self.config.get("train", {}).get("eval_every")
+        wanted = expected_steps(every, result.steps) if isinstance(every, int) and every > 0 else steps
+        if steps != wanted:
+            kept = len(set(steps) & set(wanted))
+            between = f", which are of steps {min(steps)} to {max(steps)}" if steps else ""
+            order = "" if steps == sorted(set(steps)) else ", and out of order"
+            return f"{kept} of its {len(wanted)} evaluations are in its rows{between}{order}"
+        if steps and steps[-1] != result.steps:
+            return f"its rows end at step {steps[-1]}, its result is of step {result.steps}"
+        last = self.evaluations[-1].val_bpb if steps else result.final_val_bpb
+        same = last == result.final_val_bpb or (math.isnan(last) and math.isnan(result.final_val_bpb))
+        return None if same else "the last of its rows is not what its result says"
 
     def curve(self) -> dict[int, float]:
         """Validation bits per byte by bytes of training text read."""

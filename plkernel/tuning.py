@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from plkernel.spec import Spec
+from plkernel.spec import Spec, name_at
 from plkernel.studies import DIVERGED, FINISHED, SPEC, TUNING, Study, read_study
 
 
@@ -44,11 +44,6 @@ def search_of(spec: Spec) -> Spec:
     }
     name, seeds, baseline = f"{spec.name}-{TUNING}", tuning.seeds, next(iter(arms))
     return Spec(name=name, baseline=baseline, seeds=seeds, corpus=spec.corpus, model=spec.model, train=train, arms=arms)
-
-
-def name_at(arm: str, rate: float) -> str:
-    """The search's name for an arm at a rate."""
-    return f"{arm}_rate-{rate:g}"
 
 
 def choices(grids: Mapping[str, Sequence[float]], out: Path) -> dict[str, Choice]:

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from plkernel.experiment import chosen_arms, run_experiment
-from plkernel.spec import load_spec, parse_spec
+from plkernel.spec import load_spec, name_at, parse_spec
 from plkernel.storage import load_json, read_lines
 from plkernel.studies import read_study
-from plkernel.tuning import choices, name_at, search_of, tuned
+from plkernel.tuning import choices, search_of, tuned
 
 SpecWriter = Callable[..., Path]
 HEAD = "[tuning]\nrates = [1e-4, 1e-2, 1e4]\nseeds = [7]\nsteps = 8"

@@ -13,8 +13,8 @@ FEW_NAMES = 4
 
 
 def warnings(comparison: Comparison) -> list[str]:
-    """What a reader must know before believing a number: leaks, unequal steps, divergence, mixed provenance."""
-    rules = (_leak, _at_edge, _unequal_steps, _diverged, _unequal_sizes, _mixed, _incomplete, _unequal_seeds)
+    """What a reader must know before believing a number: leaks, unequal steps, divergence, mixed provenance, damage."""
+    rules = (_leak, _at_edge, _unequal_steps, _diverged, _unequal_sizes, _mixed, _damaged, _incomplete, _unequal_seeds)
     return [text for rule in rules for text in rule(comparison)]
 
 
@@ -85,6 +85,14 @@ def _mixed(comparison: Comparison) -> Iterator[str]:
         yield "Some runs come from code that differs from its commit (dirty)."
     if len({run.config["corpus"].get("sha256") for run in runs}) > 1:
         yield "Runs were trained on different bytes (the sha256 of their corpora differ)."
+
+
+def _damaged(comparison: Comparison) -> Iterator[str]:
+    faults = {f"{run.arm}, seed {run.seed}": run.fault for run in comparison.study.finished() if run.fault}
+    for name, fault in list(faults.items())[:FEW_NAMES]:
+        yield f"{name}: {fault}; bring metrics.jsonl back, or remove the run's folder and train it again."
+    if len(faults) > FEW_NAMES:
+        yield f"The same holds of {len(faults) - FEW_NAMES} more runs: rows are missing or are not what results say."
 
 
 def _incomplete(comparison: Comparison) -> Iterator[str]:

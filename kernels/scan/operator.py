@@ -1,57 +1,20 @@
-"""The scan as a torch operator: checks, choice of backend, registration for autograd and torch.compile."""
-
-from typing import Any
+"""The scan for users: checks and choice of backend."""
 
 import torch
 from torch import Tensor
 
 from plkernel.kernels import backends
+from plkernel.kernels.scan import derivatives
 
 HALF_TYPES = (torch.bfloat16, torch.float16)
 WIDE_TYPES = (torch.float32, torch.float64)
 
 
-@torch.library.custom_op("plkernel::scan", mutates_args=())
-def _scan(a: Tensor, b: Tensor, state: Tensor, backend: str) -> tuple[Tensor, Tensor]:
-    return _module(backend).forward(a.contiguous(), b.contiguous(), state.contiguous())
-
-
-@_scan.register_fake
-def _(a: Tensor, b: Tensor, state: Tensor, backend: str) -> tuple[Tensor, Tensor]:
-    return b.new_empty(b.shape), state.new_empty(state.shape)
-
-
-@torch.library.custom_op("plkernel::scan_backward", mutates_args=())
-def _scan_backward(
-    a: Tensor, state: Tensor, h: Tensor, grad_h: Tensor, grad_last: Tensor, backend: str
-) -> tuple[Tensor, Tensor, Tensor]:
-    inputs = (tensor.contiguous() for tensor in (a, state, h, grad_h, grad_last))
-    return _module(backend).backward(*inputs)
-
-
-@_scan_backward.register_fake
-def _(
-    a: Tensor, state: Tensor, h: Tensor, grad_h: Tensor, grad_last: Tensor, backend: str
-) -> tuple[Tensor, Tensor, Tensor]:
-    return a.new_empty(a.shape), h.new_empty(h.shape), state.new_empty(state.shape)
-
-
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    a, _, state, ctx.backend = inputs
-    ctx.save_for_backward(a, state, output[0])
-
-
-def _autograd(ctx: Any, grad_h: Tensor, grad_last: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-    return *_scan_backward(*ctx.saved_tensors, grad_h, grad_last, ctx.backend), None
-
-
-_scan.register_autograd(_autograd, setup_context=_setup_context)
-
-
 def scan(a: Tensor, b: Tensor, state: Tensor | None = None, *, backend: str | None = None) -> tuple[Tensor, Tensor]:
     """h_t = a_t * h_{t-1} + b_t for t = 1..T with h_0 = state: every h_t, and the last one.
 
-    Gradients flow through a, b and state from both results. The carry is float64 on a CPU, float32 on a GPU.
+    Gradients flow through a, b and state from both results; so do those of any higher order, tangents of forward mode
+    (torch.func.jvp, jacfwd, hessian) and axes of vmap. The carry is float64 on a CPU, float32 on a GPU.
 
     Args:
         a: decay per step, in (0, 1) for a memory that fades: (D,) fixed, or (B,T,D) one for each step. float32 or
@@ -65,13 +28,14 @@ def scan(a: Tensor, b: Tensor, state: Tensor | None = None, *, backend: str | No
 
     Raises:
         ValueError: shapes, dtypes or devices that do not fit, or a backend that does not work here.
+        NotImplementedError: forward mode within forward mode.
     """
     _check(a, b, state)
     state_type = torch.float64 if b.dtype == torch.float64 else torch.float32
     batch, _, channels = b.shape
     if state is None:
         state = b.new_zeros((batch, channels), dtype=state_type)
-    return _scan(a, b, state.to(state_type), choose_backend(backend, b.device))
+    return derivatives.scan(a, b, state.to(state_type), choose_backend(backend, b.device))
 
 
 def _check(a: Tensor, b: Tensor, state: Tensor | None) -> None:
@@ -95,7 +59,3 @@ def _describe(tensor: Tensor) -> str:
 def choose_backend(backend: str | None, device: torch.device) -> str:
     """The backend to run on `device`; one that was not asked for by name is never the slow reference."""
     return backends.choose("scan", backend, device)
-
-
-def _module(backend: str) -> Any:
-    return backends.module("scan", backend)

@@ -1,60 +1,13 @@
-"""WKV as a torch operator: checks, choice of backend, registration for autograd and torch.compile."""
-
-from typing import Any
+"""WKV for users: checks and choice of backend."""
 
 import torch
 from torch import Tensor
 
 from plkernel.kernels import backends
-from plkernel.kernels.wkv import reference
+from plkernel.kernels.wkv import derivatives, reference
 
 HALF_TYPES = (torch.bfloat16, torch.float16)
 WIDE_TYPES = (torch.float32, torch.float64)
-
-
-@torch.library.custom_op("plkernel::wkv", mutates_args=())
-def _wkv(
-    r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, u: Tensor, state: Tensor, backend: str
-) -> tuple[Tensor, Tensor]:
-    _check_sign(log_decay)
-    return _module(backend).forward(*(x.contiguous() for x in (r, k, v, log_decay, u, state)))
-
-
-@_wkv.register_fake
-def _(
-    r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, u: Tensor, state: Tensor, backend: str
-) -> tuple[Tensor, Tensor]:
-    return v.new_empty(v.shape), state.new_empty(state.shape)
-
-
-@torch.library.custom_op("plkernel::wkv_backward", mutates_args=())
-def _wkv_backward(
-    r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, u: Tensor, state: Tensor,
-    grad_out: Tensor, grad_last: Tensor, backend: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    inputs = (r, k, v, log_decay, u, state, grad_out, grad_last)
-    return _module(backend).backward(*(x.contiguous() for x in inputs))
-
-
-@_wkv_backward.register_fake
-def _(
-    r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, u: Tensor, state: Tensor,
-    grad_out: Tensor, grad_last: Tensor, backend: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    r, k, v, log_decay, u, state = (x.new_empty(x.shape) for x in (r, k, v, log_decay, u, state))
-    return r, k, v, log_decay, u, state
-
-
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    *tensors, ctx.backend = inputs
-    ctx.save_for_backward(*tensors)
-
-
-def _autograd(ctx: Any, grad_out: Tensor, grad_last: Tensor) -> tuple[Tensor | None, ...]:
-    return *_wkv_backward(*ctx.saved_tensors, grad_out, grad_last, ctx.backend), None
-
-
-_wkv.register_autograd(_autograd, setup_context=_setup_context)
 
 
 def wkv(
@@ -69,8 +22,9 @@ def wkv(
 ) -> tuple[Tensor, Tensor]:
     """o_t = r_t (S_{t-1} + diag(u) k_t^T v_t), S_t = diag(w_t) S_{t-1} + k_t^T v_t, S_0 = state: every o_t and S_T.
 
-    Gradients flow through every input from both results. The carry is float64, on a GPU from one chunk of 64
-    steps to the next.
+    Gradients flow through every input from both results, also under torch.func (grad, vjp, jacrev, vmap). Second
+    derivatives and forward mode (torch.func.jvp, jacfwd, hessian) has the reference alone. The carry is float64, on a
+    GPU from one chunk of 64 steps to the next.
 
     Args:
         r: receptance (B,T,H,K) in float32, float64, bfloat16 or float16; any T, also 0. Any strides.
@@ -89,6 +43,7 @@ def wkv(
     Raises:
         ValueError: shapes, dtypes or devices that do not fit, a log_decay above 0 (not looked for on a GPU, where
             looking would wait for it), or a backend that does not work here or not with these inputs.
+        NotImplementedError: second derivatives or forward mode of another backend than the reference.
 
     Source: arXiv 2404.05892, section 4, equations 6, 8 and 9.
     """
@@ -99,9 +54,10 @@ def wkv(
         state = r.new_zeros((r.shape[0], *r.shape[2:], v.shape[3]), dtype=state_type)
     inputs = (r, k, v, log_decay, u, state.to(state_type))
     if chosen == "reference":
-        _check_sign(log_decay)
+        if not torch._C._functorch.is_functorch_wrapped_tensor(log_decay):  # by torch.func: vmap cannot look at values
+            derivatives.check_sign(log_decay)
         return reference.wkv(*inputs)
-    return _wkv(*inputs, chosen)
+    return derivatives.wkv(*inputs, chosen)
 
 
 def _check(r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, u: Tensor, state: Tensor | None) -> None:
@@ -132,12 +88,6 @@ def _check(r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, u: Tensor, state:
             raise ValueError(f"wkv: {name} is on {tensor.device} and r on {r.device}; all must be on one device")
 
 
-def _check_sign(log_decay: Tensor) -> None:
-    """Where values can be read without waiting for a device: a memory that grows is a sign forgotten."""
-    if log_decay.device.type == "cpu" and log_decay.numel() and (largest := log_decay.detach().max().item()) > 0:
-        raise ValueError(f"wkv: log_decay reaches {largest:.4g}; it is ln w of a decay w <= 1, so at most 0")
-
-
 def _describe(tensor: Tensor) -> str:
     return f"{_dtype(tensor)} {tuple(tensor.shape)}"
 
@@ -149,7 +99,3 @@ def _dtype(tensor: Tensor) -> str:
 def choose_backend(backend: str | None, device: torch.device) -> str:
     """The backend to run on `device`; one that was not asked for by name is never the slow reference."""
     return backends.choose("wkv", backend, device)
-
-
-def _module(backend: str) -> Any:
-    return backends.module("wkv", backend)

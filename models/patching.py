@@ -33,7 +33,7 @@ def pool(x: Tensor, size: int) -> Tensor:
     """
     batch, time, dim = x.shape
     x = torch.nn.functional.pad(x, (0, 0, 0, -time % size))
-    return x.view(batch, -1, size, dim).mean(dim=2)
+    return x.view(batch, x.shape[1] // size, size, dim).mean(dim=2)
 
 
 def unpool(patches: Tensor, size: int, time: int, mode: PatchingMode) -> Tensor:

@@ -290,7 +290,7 @@ class RWKV(nn.Module):
         return self._decode(embedded, self.initial_state(embedded.shape[0]))[0]
 
     def resume(self, inputs: Tensor, state: RWKVState) -> tuple[Tensor, RWKVState]:
-        """Logits (B,T,256) of bytes (B,T), T at least 1, that continue what `state` has seen, and the next state.
+        """Logits (B,T,256) of bytes (B,T) that continue what `state` has seen, and the next state.
 
         Windows of one text, each with the state of the one before, give the logits of the whole. Gradients flow
         through the state: detach it to train window by window.
@@ -326,6 +326,8 @@ class RWKV(nn.Module):
 
     def _decode(self, x: Tensor, state: RWKVState) -> tuple[Tensor, RWKVState]:
         layers, x = [], self.drop(x)
+        if x.shape[1] == 0:
+            return self.head(self.ln_out(x)), state
         for block, memory in zip(self.blocks, state.layers, strict=True):
             x, memory = block(x, memory)
             layers.append(memory)

@@ -201,7 +201,7 @@ class SSM(nn.Module):
         return self.head(self.norm(x))
 
     def resume(self, inputs: Tensor, state: SSMState) -> tuple[Tensor, SSMState]:
-        """Logits (B,T,256) of bytes (B,T), T at least 1, that continue what `state` has seen, and the next state.
+        """Logits (B,T,256) of bytes (B,T) that continue what `state` has seen, and the next state.
 
         Windows of one text, each with the state of the one before, give the logits of the whole, wherever a window
         cuts a patch. Raises ValueError for `published` patching, whose outputs need bytes that are not known yet.

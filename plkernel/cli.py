@@ -1,6 +1,7 @@
 """One way in and one way out for every command: a generated command line, and errors in one line."""
 
 import difflib
+import errno
 import functools
 import io
 import os
@@ -57,11 +58,11 @@ def main_of(commands: Mapping[str, Callable[..., Any]], description: str, args: 
     def run() -> None:
         if given and given[0] in commands:
             return parsed(commands[given[0]], given[1:], f"{prog} {given[0]}")()
-        if not given or given[0] in HELP:
-            print(
-                f"usage: {prog} {{{','.join(commands)}}} [OPTIONS]\n\n{description.strip()}\n\nNAME --help tells more."
-            )
-            sys.exit(0 if given else EXIT_BAD_INPUT)
+        if not given:
+            raise ValueError(f"a subcommand comes first: {prog} {{{','.join(commands)}}}, got nothing")
+        if given[0] in HELP:
+            print(f"usage: {prog} {{{','.join(commands)}}} [OPTIONS]\n\n{description.strip()}\n\nNAME --help says more")
+            sys.exit()
         raise ValueError(f"no subcommand {given[0]!r}; {nearest(given[0], commands)}")
 
     report_errors(run)
@@ -116,11 +117,23 @@ def report_errors(action: Callable[[], Any]) -> None:
         if isinstance(error, BrokenPipeError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the exit writes what is left, once more
             sys.exit(EXIT_INTERRUPTED)
-        print(f"error: {shortened(str(error))}", file=sys.stderr)
+        print(f"error: {shortened(in_words(error))}", file=sys.stderr)
         sys.exit(EXIT_BAD_INPUT)
     except KeyboardInterrupt as interrupt:
         print(f"\ninterrupted{': ' if str(interrupt) else ''}{interrupt}", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
+
+
+def in_words(error: Exception) -> str:
+    """The message of an error; of the system's, the file and what is wrong with it.
+
+    Where a file has no room its name is known (`storage.atomic_file`), so that what has none is the standard output.
+    """
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    if error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return f"standard output: {error.strerror}" if error.errno == errno.ENOSPC else error.strerror
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from plkernel.flat_file import locked, remove_remains, write_flat
 from plkernel.sources import Request, Source, resolve
-from plkernel.storage import load_json, save_json
+from plkernel.storage import check_folder, load_json, save_json
 
 # Part of every cache key: to be raised when the same source would give other bytes.
 FORMAT = 1
@@ -172,7 +172,7 @@ def _describe(corpus: Corpus, stamp: dict[str, int]) -> None:
 
 
 def _build(name: str, source: Source, path: Path, max_bytes: int | None) -> Corpus:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    check_folder(path.parent, "cache folder (PLKERNEL_CACHE)", keep=True)
     with locked(path) as held:
         if corpus := _cached(path):  # another process has built it while we waited
             return corpus

@@ -7,7 +7,7 @@ import tyro
 
 from plkernel import cli, corpora
 from plkernel.analysis.entropy import unigram_entropy
-from plkernel.storage import save_json
+from plkernel.storage import check_file, save_json
 
 
 def corpus(
@@ -29,6 +29,7 @@ def corpus(
         column: The text column of .parquet, .jsonl, .csv and hf: data; 'text' unless named.
         out: Write the description to this JSON file too.
     """
+    check_file(out, "out")
     found = corpora.load(name, max_bytes=max_bytes, separator=unescape(separator), column=column)
     entropy = unigram_entropy(found.bytes)
     rows = {

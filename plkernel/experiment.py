@@ -17,7 +17,7 @@ from plkernel.local_engine import LocalEngine
 from plkernel.objective import label
 from plkernel.run import LOCK, RunFolder, locked
 from plkernel.spec import CorpusSpec, Spec, name_at
-from plkernel.storage import read_lines, save_json
+from plkernel.storage import check_folder, read_lines, save_json
 from plkernel.studies import METRICS, REPORT, SPEC, TUNING, run_folder
 from plkernel.task import Opened, open_corpus, prepare
 from plkernel.tuning import search_of, tuned
@@ -126,7 +126,7 @@ def _run(
     except KeyboardInterrupt:
         raise KeyboardInterrupt("every run is saved; run the same command again to go on") from None
     finally:
-        engine.stop()
+        _stop(engine)
     return [job.name for job in jobs if not RunFolder(job.folder).finished]
 
 
@@ -144,6 +144,15 @@ def _plan(spec: Spec, jobs: list[Job], waiting: list[Job], size: int, out: Path)
     runs = f"{len(jobs)} runs, {len(jobs) - len(waiting) - lost} finished before"
     diverged = f", {lost} diverged before" if lost else ""
     return f"{spec.name}: {runs}{diverged}, {min(size, len(waiting))} at a time, in {out}"
+
+
+def _stop(engine: Engine) -> None:
+    """Stop the runs; who does not wait for that is told that they save themselves nonetheless."""
+    try:
+        engine.stop()
+    except KeyboardInterrupt:
+        message = "every run saves its last step and ends by itself; run the same command again to go on"
+        raise KeyboardInterrupt(message) from None
 
 
 def _jobs(spec: Spec, runs: Runs, out: Path, engine: Engine) -> Iterator[Job]:
@@ -253,6 +262,7 @@ def command(
             print("times, memory and runs at a time are those of this machine, not of the cluster")
         return
     folder = out or Path("runs/out") / spec.name
+    check_folder(folder, "out")
     with opened(engine, ray_address) as trainer:
         failed = run_experiment(spec, folder, workers, only, trainer, retry)
     if report and any(finished(folder, arm, seed) for arm in spec.arms for seed in spec.seeds):

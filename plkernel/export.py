@@ -11,6 +11,7 @@ from plkernel.fla_format import to_fla, write_fla
 from plkernel.model_folder import open_model
 from plkernel.models.rwkv import RWKV
 from plkernel.official_format import State, to_official, write_official
+from plkernel.storage import check_file, check_folder
 
 Format = Literal["official", "fla"]
 NumberType = Literal["float32", "bfloat16", "float16"]
@@ -41,16 +42,18 @@ def export(
         dtype: Type of the numbers. bfloat16 is what official checkpoints are distributed in; logits then differ in
             the third digit.
     """
+    path = out
+    if format == "official" and out.suffix != ".pth":
+        path = out.with_name(f"{out.name}.pth")
+    (check_file if format == "official" else check_folder)(path, "out")
     opened = open_model(model)
     if not isinstance(opened, RWKV):
         raise ValueError(
             f"{model} is a model of kind 'ssm', which no other software reads: rwkv5 and rwkv6 are exported"
         )
     if format == "official":
-        path = out if out.suffix == ".pth" else out.with_name(f"{out.name}.pth")
         write_official(path, cast(to_official(opened), dtype))
     else:
-        path = out
         config, tensors = to_fla(opened)
         write_fla(path, {**config, "dtype": dtype}, cast(tensors, dtype))
     print(summary(opened, dtype))

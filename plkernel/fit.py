@@ -23,7 +23,7 @@ from plkernel.fitting import (
     spread_of,
     weightings,
 )
-from plkernel.storage import atomic_write, save_json
+from plkernel.storage import atomic_write, check_folder, save_json
 from plkernel.tables import text_table
 
 PUBLISHED_BETA = 1.15
@@ -86,6 +86,7 @@ def fit(
         out: Folder for fit.json and the figure fit.pdf, fit.png, fit.svg.
         figure: Draw the figure.
     """
+    check_folder(out, "out")
     measured = _measured(beta, corpus)
     if measured:
         beta = float(measured["law"]["beta"])

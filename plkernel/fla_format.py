@@ -203,7 +203,10 @@ def official_names(tensors: Mapping[str, Tensor]) -> State:
 
 def write_fla(folder: Path, config: Mapping[str, Any], tensors: State) -> None:
     """Write both files, each atomically; transformers needs to be told that the tensors are of torch."""
-    atomic_save(folder / WEIGHTS, lambda path: save_file(tensors, path, metadata={"format": "pt"}))
+    try:
+        atomic_save(folder / WEIGHTS, lambda path: save_file(tensors, path, metadata={"format": "pt"}))
+    except SafetensorError as error:
+        raise OSError(f"{folder / WEIGHTS} cannot be written: {error}") from error
     save_json(folder / CONFIG, config)
 
 

@@ -15,7 +15,7 @@ from plkernel.analysis.gallery import (
     profile,
     slope_lags,
 )
-from plkernel.storage import atomic_write, save_json
+from plkernel.storage import atomic_write, check_folder, save_json
 from plkernel.tables import text_table
 
 MAX_LAG = 65536
@@ -49,6 +49,7 @@ def gallery(
     check_target(beta, max_lag)
     if max_lag > MAX_LAG:
         raise ValueError(f"max_lag must be at most {MAX_LAG}, got {max_lag}: every lag is scored")
+    check_folder(out, "out")
     found = [profile(item, beta, max_lag) for item in select(initialisations(beta, max_lag), only)]
     print(render(found, beta, max_lag), flush=True)
     if only:

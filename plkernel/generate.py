@@ -95,6 +95,7 @@ def open_checkpoint(path: Path) -> Model:
 
     Raises ValueError when there is none, it is damaged, or it has no likelihood of the next byte.
     """
+    cli.existing(path, "model")
     foreign = path.suffix == ".pth" or (path / "model.safetensors").is_file()
     model = read(path).eval() if foreign else open_model(path)
     if not model.config.causal:

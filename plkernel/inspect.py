@@ -19,7 +19,7 @@ from plkernel.objective import label
 from plkernel.protocol import TrainSpec
 from plkernel.run import CHECKPOINT
 from plkernel.spec import CorpusSpec
-from plkernel.storage import atomic_write, load_json, read_lines, save_json
+from plkernel.storage import atomic_write, check_file, load_json, read_lines, save_json
 from plkernel.studies import CONFIG, METRICS
 
 CONTEXT = 512  # of a model that was not trained here
@@ -54,6 +54,8 @@ def inspect(
         raise ValueError(f"figure must end in {', '.join(f'.{kind}' for kind in KINDS)}, got {str(figure)!r}")
     if windows < 1:
         raise ValueError(f"windows must be at least 1, got {windows}")
+    check_file(json, "json")
+    check_file(figure, "figure")
     trained = open_model(model)
     folder, checkpoint = (model, model / CHECKPOINT) if model.is_dir() else (model.parent, model)
     config = load_json(folder / CONFIG)
@@ -62,7 +64,6 @@ def inspect(
     untrained = at_initialisation(config)
     if untrained is not None:
         scale_(untrained, calibrated_gains(folder))
-    if untrained is not None:
         start = view(untrained, data)
     step = load_checkpoint(checkpoint, trained).step
     print(f"{model}: step {step:,}; {len(data)} validation windows of {data.shape[1] - 1} bytes of {name}\n")

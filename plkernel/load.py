@@ -7,9 +7,10 @@ import tyro
 from plkernel import cli
 from plkernel.export import summary
 from plkernel.fla_format import from_fla
-from plkernel.model_folder import save_model
+from plkernel.model_folder import check_free, save_model
 from plkernel.models.rwkv import RWKV
 from plkernel.official_format import from_official, read_official
+from plkernel.storage import check_folder
 
 
 def load(source: tyro.conf.Positional[Path], out: tyro.conf.Positional[Path]) -> None:
@@ -27,6 +28,9 @@ def load(source: tyro.conf.Positional[Path], out: tyro.conf.Positional[Path]) ->
         source: A .pth file, or a folder with config.json and model.safetensors.
         out: Folder to write; it must not hold a model yet.
     """
+    cli.existing(source, "source")
+    check_free(out)
+    check_folder(out, "out")
     model = read(source)
     save_model(out, model, str(source))
     print(summary(model, "float32"))

@@ -18,7 +18,7 @@ from plkernel.cluster import Engine, counting
 from plkernel.corpus import unescape
 from plkernel.measurement import MAX_LAG, STATED, Measurement, Protocol, Range, Unit, measure_corpus
 from plkernel.sources.synthetic import potts_corpus
-from plkernel.storage import atomic_write, save_json
+from plkernel.storage import atomic_write, check_folder, save_json
 from plkernel.tables import text_table
 
 SHOWN_LAGS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
@@ -68,6 +68,7 @@ def measure(
         figure: Draw the figures.
     """
     _check(names, lags, max_lag, threads)
+    check_folder(out, "out")
     found = []
     with counting(engine) as count:
         for name in dict.fromkeys(names):

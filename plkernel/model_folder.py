@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from plkernel import cli
 from plkernel.arm import Arm
 from plkernel.building import Model, build
 from plkernel.checkpoint import Progress, load_checkpoint, save_checkpoint
@@ -25,6 +26,7 @@ def open_model(path: Path) -> Model:
 
     Raises ValueError when there is no model or it is damaged.
     """
+    cli.existing(path, "model")
     folder = path if path.is_dir() else path.parent
     checkpoint = folder / CHECKPOINT if path.is_dir() else path
     if not checkpoint.is_file():
@@ -53,11 +55,16 @@ def describe(path: Path, config: Any) -> Model:
         raise ValueError(f"{path} does not describe a model ({error})") from error
 
 
-def save_model(folder: Path, model: RWKV, source: str) -> None:
-    """Write `model` as a folder that `open_model` reads; ValueError when the folder holds a model already."""
+def check_free(folder: Path) -> None:
+    """ValueError when the folder holds a model already."""
     taken = [name for name in (CONFIG, CHECKPOINT) if (folder / name).exists()]
     if taken:
         raise ValueError(f"{folder} holds a {taken[0]} already: choose another folder or remove it")
+
+
+def save_model(folder: Path, model: RWKV, source: str) -> None:
+    """Write `model` as a folder that `open_model` reads; ValueError when the folder holds a model already."""
+    check_free(folder)
     config = {"source": source, "rwkv": {name: v for name, v in asdict(model.config).items() if name != "backend"}}
     save_checkpoint(folder / CHECKPOINT, model, None, Progress(), config)
     save_json(folder / CONFIG, config)

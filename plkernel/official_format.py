@@ -8,6 +8,7 @@ a `time_faaaa` that comes after a `time_maa`. Order and dimensions written here 
 
 import math
 import re
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -105,8 +106,11 @@ def infer_config(state: Mapping[str, Tensor]) -> RWKVConfig:
 
 def write_official(path: Path, state: State) -> None:
     """Write `state` as the package reads it, atomically."""
-    with atomic_file(path) as handle:
-        torch.save(state, handle)
+    try:
+        with atomic_file(path) as handle:
+            torch.save(state, handle)
+    except RuntimeError as error:  # of torch's own writer, on a full disk
+        raise OSError(f"{path} cannot be written: {str(error).partition(chr(10))[0]}") from error
 
 
 def read_official(path: Path) -> State:
@@ -114,7 +118,8 @@ def read_official(path: Path) -> State:
     if not path.is_file():
         raise ValueError(f"{path}: no such file")
     try:
-        content: Any = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings(action="ignore"):  # of another pickle protocol: what follows says it better
+            content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged or hostile pickle fails in whatever way it likes
         reason = type(error).__name__  # torch's own text would advise to switch the safety off
         raise ValueError(
@@ -135,6 +140,8 @@ def _place(name: str) -> tuple[float, int]:
 
 
 def _tensor(name: str, value: Any) -> Tensor:
+    if isinstance(value, Tensor) and value.is_meta:
+        raise ValueError(f"{name}: is a tensor on the device 'meta', which has a shape but no numbers")
     if not isinstance(value, Tensor) or value.layout is not torch.strided or not value.is_floating_point():
         kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
         raise ValueError(

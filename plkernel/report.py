@@ -14,7 +14,7 @@ from plkernel.reporting.memory_figures import memory_drawings
 from plkernel.reporting.page import render
 from plkernel.reporting.records import save_record, save_rows, table
 from plkernel.reporting.terminal import text_report
-from plkernel.storage import atomic_write, save_json
+from plkernel.storage import atomic_write, check_folder, save_json
 from plkernel.studies import REPORT, ROWS, read_study
 
 
@@ -29,7 +29,10 @@ def report(folder: tyro.conf.Positional[Path], record: Path | None = None) -> No
         record: Keep what a report needs of the study in this folder, a small one: spec.json and rows.jsonl, of the
             search for learning rates too. The same command on it gives the same report.
     """
+    cli.existing(folder, "folder")
     study = read_study(folder)
+    check_folder(folder / REPORT, f"folder {folder}:")
+    check_folder(record, "record")
     comparison = compare(study)
     if record is not None:
         save_record(study, record)

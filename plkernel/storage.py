@@ -1,29 +1,125 @@
 """Files that are whole or absent: atomic writes, and JSON that reads back equal."""
 
+import errno
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 from typing import Any, BinaryIO
+
+try:
+    import fcntl
+except ImportError:  # no such locks on this system: what a killed writer left stays
+    fcntl = None  # type: ignore[assignment]
+
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a temporary file beside `path`; on success fsync it and rename it to `path`, else remove it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    """Open a temporary file beside `path`; on success fsync it and rename it to `path`, else remove it.
+
+    What writers of `path` left that were killed is removed first. OSError names `path`, not the temporary file.
+    """
+    with _naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(path)
+        descriptor, temporary, lock = _temporary(path)
     try:
-        with os.fdopen(descriptor, "wb") as handle:
-            yield handle
-            handle.flush()
-            os.fsync(handle.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+        with _naming(path, temporary):
+            with os.fdopen(descriptor, "wb") as handle:
+                yield handle
+                handle.flush()
+                os.fsync(handle.fileno())
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def check_folder(path: Path | None, option: str, keep: bool = False) -> None:
+    """OSError that names `option` unless files can be written in the folder `path`, or none is named.
+
+    keep: leave the folder there, which otherwise is as it was.
+    """
+    if path is not None:
+        _check(path, path, "plkernel", option, keep)
+
+
+def check_file(path: Path | None, option: str) -> None:
+    """OSError that names `option` unless the file `path` can be written, or none is named; nothing is left there."""
+    if path is not None and path.is_dir():
+        raise OSError(f"{option} {path}: is a folder; name a file")
+    if path is not None:
+        _check(path, path.parent, path.name, option)
+
+
+def _check(path: Path, folder: Path, name: str, option: str, keep: bool = False) -> None:
+    made = [] if keep else [place for place in (folder, *folder.parents) if not place.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{name}."):
+            pass
+    except OSError as error:
+        taken = isinstance(error, FileExistsError | NotADirectoryError)
+        reason = "a file is in the way" if taken else error.strerror
+        raise OSError(f"{option} {path}: cannot be written ({reason}); choose another place") from error
+    finally:
+        for place in made:
+            with suppress(OSError):
+                place.rmdir()
+
+
+@contextmanager
+def _naming(path: Path, temporary: str | None = None) -> Iterator[None]:
+    """Errors of the system that name a temporary file, or none for lack of room, name `path` instead."""
+    try:
+        yield
+    except OSError as error:
+        nameless = error.filename is None and error.errno in NO_ROOM
+        if not nameless and (temporary is None or error.filename != temporary):
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _temporary(path: Path) -> tuple[int, str, int | None]:
+    """A new file beside `path`: its descriptor and name, and one that holds its lock, by which it is known in use."""
+    while True:
+        try:
+            descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        if fcntl is None:
+            return descriptor, name, None
+        with suppress(OSError):  # a file system without locks, where nothing is swept either
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.fstat(descriptor).st_nlink:  # else it was swept before it was locked
+            return descriptor, name, os.dup(descriptor)
+        os.close(descriptor)
+
+
+def _sweep(path: Path) -> None:
+    """Remove the temporary files of `path` that no process holds: those of killed writers, with mkstemp's mode."""
+    if fcntl is None:
+        return
+    for remains in path.parent.glob(f".{escape(path.name)}.{'[a-z0-9_]' * 8}"):
+        with suppress(OSError):
+            if remains.lstat().st_mode != stat.S_IFREG | 0o600:
+                continue
+            descriptor = os.open(remains, os.O_RDWR | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                remains.unlink()
+            finally:
+                os.close(descriptor)
 
 
 def atomic_write(path: Path, data: bytes | str) -> None:
@@ -40,11 +136,12 @@ def atomic_save(path: Path, save: Callable[[Path], Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.stem}.partial{path.suffix}")
     try:
-        save(temporary)
-        with temporary.open("rb+") as handle:
-            os.fsync(handle.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+        with _naming(path, str(temporary)):
+            save(temporary)
+            with temporary.open("rb+") as handle:
+                os.fsync(handle.fileno())
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -38,7 +38,7 @@ from plkernel.objective import (
 )
 from plkernel.ranks import ALONE, Ranks, joined, stop_requests
 from plkernel.spec import Spec
-from plkernel.storage import read_lines
+from plkernel.storage import check_folder, read_lines
 from plkernel.studies import DIVERGED, FAILED, FINISHED, METRICS
 from plkernel.task import Task, choose_device, prepare
 
@@ -280,6 +280,7 @@ def command(
     seed = spec.seeds[0] if seed is None else seed
     folder = out or Path("runs/out") / spec.name
     with joined(spec.train) as ranks:
+        ranks.from_first(lambda: check_folder(folder, "out"))
         task = prepare(spec, arm, seed, folder)
         result = run_training(task, progress, stop_with, ranks)
         if ranks.first:

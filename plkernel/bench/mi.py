@@ -17,7 +17,7 @@ from plkernel.bench.mi_memory import Usage, measure_memory
 from plkernel.bench.mi_peers import BINCOUNT, INFOMEASURE, PYINFORM, Contender, Work
 from plkernel.bench.timing import Spread, Times, interleave, progress
 from plkernel.environment import environment, installed
-from plkernel.storage import save_json
+from plkernel.storage import check_folder, save_json
 from plkernel.tables import text_table
 
 OURS: dict[Work, str] = {"tables": "plkernel, threads: 1", "information": "plkernel, tables and information"}
@@ -84,6 +84,7 @@ def mi(
         raise ValueError(f"threads must be 1 or more and rounds 2 or more, got {threads} and {rounds}")
     if min(sizes, default=1) < 1:
         raise ValueError(f"sizes must be 1 MB or more, got {sizes}")
+    check_folder(out, "out")
     found = corpora.load(corpus)
     data = np.asarray(found.bytes)
     check_data(data, int(check_lags(lags)[-1]), 1)

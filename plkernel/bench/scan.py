@@ -14,7 +14,7 @@ from plkernel.bench.scan_peers import Contender
 from plkernel.bench.timing import Spread, interleave, peak_bytes, progress
 from plkernel.environment import environment, installed
 from plkernel.kernels.scan import reference
-from plkernel.storage import save_json
+from plkernel.storage import check_folder, save_json
 from plkernel.tables import text_table
 
 Shape = tuple[int, int, int]
@@ -78,6 +78,7 @@ def scan(
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     _check(threads, shapes, rounds, device)
+    check_folder(out, "out")
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

@@ -19,7 +19,7 @@ from plkernel.kernels.scan import scan as scan_operator
 from plkernel.models import ssm
 from plkernel.objective import autocast, build_optimizer, next_byte_loss
 from plkernel.spec import Arm, Device, ModelSpec, Spec, load_spec
-from plkernel.storage import save_json
+from plkernel.storage import check_folder, save_json
 from plkernel.tables import text_table
 from plkernel.task import choose_device
 
@@ -63,6 +63,7 @@ def train(
     """
     if threads < 1 or rounds < 2:
         raise ValueError(f"threads must be at least 1 and rounds at least 2, got {threads} and {rounds}")
+    check_folder(out, "out")
     torch.set_num_threads(threads)
     loaded, place = load_spec(spec), choose_device(device)
     if loaded.model.kind != "ssm":

@@ -17,7 +17,7 @@ from plkernel.bench.timing import Spread, interleave, peak_bytes, progress
 from plkernel.bench.wkv_peers import LOOP, OURS, Contender
 from plkernel.bench.wkv_problem import STRONG_SHAPE, Problem, Shape, Step, problem, strong_problem
 from plkernel.environment import environment, installed
-from plkernel.storage import save_json
+from plkernel.storage import check_folder, save_json
 from plkernel.tables import text_table
 
 SHAPES: tuple[Shape, ...] = ((2, 1024, 4, 64), (2, 256, 4, 64))
@@ -85,6 +85,7 @@ def wkv(
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     _check(shapes, threads, rounds, device)
+    check_folder(out, "out")
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

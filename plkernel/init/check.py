@@ -17,7 +17,7 @@ from plkernel.data import check_length, fixed_windows
 from plkernel.init.options import HEAD_SIZE, ModelKind, arm_of, filled, model_of, spec_of
 from plkernel.init.show import planned
 from plkernel.models.init.checks import coordinate_check, propagation
-from plkernel.storage import atomic_write, save_json
+from plkernel.storage import atomic_write, check_folder, save_json
 from plkernel.tables import text_table
 
 CONTEXT, BATCH = 64, 4
@@ -77,6 +77,7 @@ def check(
     arm = arm_of(scheme, option)
     wide = {width: spec_of(model, width, layers, head_size) for width in widths}
     deep = {depth: spec_of(model, dim, depth, head_size) for depth in sorted(set(depths))}
+    check_folder(out, "out")
     torch.set_num_threads(threads)
     data, windows = batch(corpus)
     with cli.progress_bar("widths") as progress:

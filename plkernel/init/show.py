@@ -15,7 +15,7 @@ from plkernel.init.options import HEAD_SIZE, ModelKind, arm_of, spec_of
 from plkernel.model_spec import ModelSpec
 from plkernel.models.init.plan import Plan, spans
 from plkernel.models.init.planning import find
-from plkernel.storage import save_json
+from plkernel.storage import check_file, save_json
 from plkernel.tables import text_table
 
 HEADER = ["parameter", "blocks", "role", "shape", "drawn from", "rate x", "decay x"]
@@ -75,6 +75,7 @@ def show(
         json: File for the plan.
     """
     spec, arm = spec_of(model, dim, layers, head_size), arm_of(scheme, option)
+    check_file(json, "json")
     chosen = planned(spec, arm)
     print(render(chosen, model), flush=True)
     if against is not None:

@@ -186,7 +186,7 @@ def test_the_second_interrupt_keeps_the_hint(
     monkeypatch.setattr(experiment, "_train", interrupted)
     spec = experiment.Spec.model_validate_json(spec_of(tiny_spec()))
     with pytest.raises(KeyboardInterrupt, match=r"saves its last step .* run the same command again to go on"):
-        experiment._run(spec, [], tmp_path / "out", 1, Engine())  # type: ignore[arg-type]
+        experiment._run(spec, [], tmp_path / "out", 1, Engine(), lambda: None)  # type: ignore[arg-type]
 
 
 def spec_of(path: Path) -> str:

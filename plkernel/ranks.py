@@ -5,6 +5,7 @@ rounding. The first process alone evaluates, writes and prints, and says for all
 that was started without torchrun is `ALONE`, and nothing here does anything for it.
 """
 
+import atexit
 import os
 import signal
 import sys
@@ -27,6 +28,9 @@ Value = TypeVar("Value")
 
 PATIENCE = timedelta(days=1)
 """How long a process waits for the first one to evaluate and write; for one that has ended torchrun ends the rest."""
+
+_agreeing: list[dist.ProcessGroup] = []
+"""The connection over which this process agrees with the others; models hold on to that of the gradients."""
 
 
 @dataclass(frozen=True)
@@ -75,14 +79,14 @@ class Ranks:
                 outcome[0] = action()
             except USER_ERRORS as raised:
                 error, outcome[1] = raised, str(raised)
-        dist.broadcast_object_list(outcome, device=torch.device("cpu"))
+        dist.broadcast_object_list(outcome, group=_agreeing[0], device=torch.device("cpu"))
         if outcome[1] is not None:
             raise error or ValueError(outcome[1])
         return outcome[0]  # type: ignore[no-any-return]
 
     def _sum(self, value: float) -> float:
         total = torch.tensor(value, dtype=torch.float64)
-        dist.all_reduce(total)
+        dist.all_reduce(total, group=_agreeing[0])
         return total.item()
 
 
@@ -146,3 +150,15 @@ def _connect(device: torch.device, local_rank: int) -> None:
             )
         torch.cuda.set_device(local_rank)
     dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
+    _agreeing.append(dist.new_group(backend="gloo", timeout=PATIENCE))
+    atexit.register(_leave)
+
+
+def _leave() -> None:
+    """End gloo's threads while Python is there: one that lets go of a tensor later aborts the process (pytorch 190489).
+
+    After an error too; it waits for no other process, as this one is never here with an agreement under way.
+    """
+    group = _agreeing.pop()
+    if dist.is_initialized():
+        dist.destroy_process_group(group)

@@ -68,6 +68,28 @@ with joined(TrainSpec(steps=1, batch=4, device="cpu")) as ranks:
     else:
         raise AssertionError
 """
+# Gloo's thread lets go of the tensor of the last agreement only when Python has begun to end, and gets its time then.
+LEAVE = """
+import os, sys, time
+from torch import nn
+from plkernel.protocol import TrainSpec
+from plkernel.ranks import joined
+def schedule(policy, processors, os=os, map=map, int=int):
+    for thread in map(int, os.listdir("/proc/self/task")):
+        os.sched_setaffinity(thread, processors)
+        if thread != os.getpid():
+            os.sched_setscheduler(thread, policy, os.sched_param(0))
+class Last:
+    def __del__(self, schedule=schedule, sleep=time.sleep, usual=(os.SCHED_OTHER, os.sched_getaffinity(0))):
+        schedule(*usual)
+        sleep(0.5)
+last = Last()
+with joined(TrainSpec(steps=1, batch=4, device="cpu")) as ranks:
+    parallel = ranks.parallel(nn.Linear(3, 1))
+    schedule(os.SCHED_IDLE, {{min(os.sched_getaffinity(0))}})
+    ranks.any(False)
+    {ending}
+"""
 KILL, ASK = "os.kill(os.getpid(), signal.SIGKILL)", "os.kill(os.getpid(), signal.SIGTERM)"
 
 
@@ -175,6 +197,15 @@ def test_two_processes_agree(tmp_path: Path) -> None:
     script.write_text(AGREE)
     ends = two([str(script)])
     assert ends == [(0, "", "")] * 2
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="threads are scheduled on Linux only")
+@pytest.mark.parametrize(("ending", "code"), [("pass", 0), pytest.param("sys.exit(3)", 3, marks=pytest.mark.slow)])
+def test_no_thread_of_the_connection_outlives_python(tmp_path: Path, ending: str, code: int) -> None:
+    """A thread that lets go of a tensor while Python ends would abort the process: signal 6."""
+    script = tmp_path / "leave.py"
+    script.write_text(LEAVE.format(ending=ending))
+    assert two([str(script)]) == [(code, "", "")] * 2
 
 
 @pytest.mark.slow

@@ -1,5 +1,9 @@
 PYTHON ?= python3
 VENV ?= .venv
+# TORCH=cpu takes PyTorch from its own index of builds without CUDA, as its install selector says; INDEX names any other.
+TORCH ?=
+INDEX ?= $(if $(TORCH),https://download.pytorch.org/whl/$(TORCH))
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 BIN := $(VENV)/bin
 RUN := $(BIN)/python -m
 # The software that exported checkpoints are tested with; its own dependencies would replace ours and are not used.
@@ -10,15 +14,18 @@ PEERS := rwkv==0.8.32 flash-linear-attention==0.6.0 fla-core==0.6.0 einops==0.8.
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@echo "  with TORCH=cpu    PyTorch's build without CUDA, a smaller download (INDEX=URL: from any index)"
+	@echo "  with VENV=PATH    that environment instead of .venv; what it has of constraints.txt is kept"
 
 $(VENV)/installed: pyproject.toml constraints.txt
-	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(if $(INDEX),$(PIP) -c constraints.txt --index-url $(INDEX) torch)
+	$(PIP) -c constraints.txt -e .
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps $(PEERS)
+	$(PIP) -c constraints.txt -e ".[dev]"
+	$(PIP) --no-deps $(PEERS)
 	touch $@
 
 demo: $(VENV)/installed  ## set up, fit a power law, train three initialisations twice, write the report
@@ -47,6 +54,6 @@ bench: $(VENV)/installed-dev  ## kernels, training and pair counts against their
 gpu:  ## on a GPU: equality tests, benchmarks and a slice of the full-size study; installs nothing
 	$(PYTHON) runs/gpu.py
 
-clean:  ## remove the environment and everything generated, but not runs/out
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+clean:  ## remove .venv and everything generated, but not runs/out
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -108,6 +108,7 @@ def load(
     separator: str = "\n",
     column: str | None = None,
     cache: Path | None = None,
+    follow_links: bool = False,
 ) -> Corpus:
     """The corpus called `name`, from the cache, or built into it.
 
@@ -117,6 +118,7 @@ def load(
     separator  the byte between two documents, as one character from U+0000 to U+00FF
     column     the text column of tables and data sets, 'text' unless named
     cache      folder of the flat files, `cache_folder()` unless named
+    follow_links  read symbolic links that lead out of a folder, and linked folders
 
     Raises ValueError or OSError, in one line, when there is no such corpus, it is empty or cannot be read;
     nothing of it is kept then.
@@ -124,7 +126,7 @@ def load(
     if max_bytes is not None and max_bytes < 1:
         raise ValueError(f"max_bytes = {max_bytes}: must be at least 1")
     folder = (cache_folder() if cache is None else Path(cache)).resolve()
-    request = Request(_one_byte(separator), column, folder)
+    request = Request(_one_byte(separator), column, folder, follow_links)
     source = resolve(name, request)
     digest = source.digest(format=FORMAT, max_bytes=max_bytes, separator=request.separator.hex())
     stem = re.sub(r"[^A-Za-z0-9.]+", "_", source.label)[-60:].strip("_.")

@@ -1,7 +1,7 @@
 """python -m plkernel.corpus: fetch a corpus, keep it in the cache, and describe it."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -15,6 +15,7 @@ def corpus(
     max_bytes: int | None = None,
     separator: str = r"\n",
     column: str | None = None,
+    follow_links: bool = False,
     out: Path | None = None,
 ) -> None:
     """Fetch a corpus, keep it in the cache as one flat file of bytes, and describe it.
@@ -27,10 +28,12 @@ def corpus(
         max_bytes: Stop after so many bytes.
         separator: The byte between two documents; escapes such as \\n, \\0 and \\xff are understood.
         column: The text column of .parquet, .jsonl, .csv and hf: data; 'text' unless named.
+        follow_links: Read symbolic links that lead out of a folder too, and linked folders.
         out: Write the description to this JSON file too.
     """
     check_file(out, "out")
-    found = corpora.load(name, max_bytes=max_bytes, separator=unescape(separator), column=column)
+    options: dict[str, Any] = {"separator": unescape(separator), "column": column, "follow_links": follow_links}
+    found = corpora.load(name, max_bytes=max_bytes, **options)
     entropy = unigram_entropy(found.bytes)
     rows = {
         "corpus": found.name,

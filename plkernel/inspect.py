@@ -106,7 +106,7 @@ def validation_windows(config: dict[str, Any], corpus: str | None, count: int) -
         raise ValueError("corpus must be given for a model that was not trained here, as in --corpus stdlib")
     options = {key: value for key, value in known.items() if key in CorpusSpec.model_fields}
     section = CorpusSpec.model_validate(options) if corpus is None else CorpusSpec(name=corpus)
-    text = corpora.load(section.name, max_bytes=section.max_bytes, separator=section.separator, column=section.column)
+    text = corpora.load(section.name, **section.reading)
     if corpus is None and text.sha256 != known["sha256"]:
         raise ValueError(
             f"corpus {section.name!r} is not what the run was trained on (other sha256): name one with --corpus"

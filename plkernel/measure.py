@@ -37,6 +37,7 @@ def measure(
     max_bytes: int | None = None,
     separator: str = r"\n",
     column: str | None = None,
+    follow_links: bool = False,
     threads: int = os.cpu_count() or 1,
     engine: Engine = "local",
     out: Path = Path("runs/out/measure"),
@@ -62,6 +63,7 @@ def measure(
         max_bytes: Stop after so many bytes of each corpus.
         separator: The byte between two documents; escapes such as \\n, \\0 and \\xff are understood.
         column: The text column of .parquet, .jsonl, .csv and hf: data; 'text' unless named.
+        follow_links: Read symbolic links that lead out of a folder too, and linked folders.
         threads: Lags counted at the same time; no result depends on it.
         engine: ray: count on a Ray cluster (extra dist), with the same result.
         out: Folder for measure.json and the figures.
@@ -69,10 +71,11 @@ def measure(
     """
     _check(names, lags, max_lag, threads)
     check_folder(out, "out")
+    options: dict[str, Any] = {"separator": unescape(separator), "column": column, "follow_links": follow_links}
+    loaded = {name: corpora.load(name, max_bytes=max_bytes, **options) for name in names}  # all before any is measured
     found = []
     with counting(engine) as count:
-        for name in dict.fromkeys(names):
-            corpus = corpora.load(name, max_bytes=max_bytes, separator=unescape(separator), column=column)
+        for name, corpus in loaded.items():
             data = corpus.bytes if unit == "byte" else word_symbols(corpus.bytes, vocabulary).codes
             with cli.progress_bar(name) as progress:
                 result = measure_corpus(

@@ -57,6 +57,13 @@ class CorpusSpec(Section):
     """Share of the corpus that is held out for validation."""
     test: Fraction = 0.05
     """Share of the corpus that is held out for the test figure."""
+    follow_links: bool = False
+    """Read symbolic links that lead out of a folder too, and linked folders."""
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """What `corpora.load` takes beside the name."""
+        return self.model_dump(include={"max_bytes", "separator", "column", "follow_links"})
 
 
 class TuningSpec(Section):

@@ -76,7 +76,7 @@ def prepare(
 
 def open_corpus(section: CorpusSpec, context: int) -> Opened:
     """A corpus and its three blocks, each checked to hold at least one window of `context` predicted bytes."""
-    corpus = corpora.load(section.name, max_bytes=section.max_bytes, separator=section.separator, column=section.column)
+    corpus = corpora.load(section.name, **section.reading)
     splits = corpus.splits(section.validation, section.test)
     for name in ("train", "validation", "test"):
         check_length(getattr(splits, name), context, f"the {name} split of corpus {section.name!r}")

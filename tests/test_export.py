@@ -364,6 +364,23 @@ def test_a_pickle_that_would_execute_is_refused(place: str, tmp_path: Path) -> N
         assert mark.exists(), "the bomb must work, or the test cannot fail"
 
 
+@pytest.mark.parametrize("protocol", [4, 5])
+def test_a_pickle_of_another_protocol_is_refused_without_a_warning(protocol: int, tmp_path: Path) -> None:
+    """Warnings are errors here, and would be the reason given."""
+    path = tmp_path / "model.pth"
+    path.write_bytes(pickle.dumps({"a": 1}, protocol=protocol))
+    with pytest.raises(ValueError, match=r"nothing else is read \(UnpicklingError\)"):
+        load(path, tmp_path / "out")
+
+
+def test_a_tensor_without_numbers_is_refused(tmp_path: Path) -> None:
+    state = to_official(trained(SMALL))
+    path = save_torch(tmp_path / "meta.pth", {**state, "head.weight": state["head.weight"].to("meta")})
+    with pytest.raises(ValueError, match=r"head.weight: is a tensor on the device 'meta'"):
+        load(path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_damaged_files_give_one_clear_error(tmp_path: Path) -> None:
     """Cut anywhere, a byte changed, empty, absent, or text: never another kind of exception."""
     path = tmp_path / "model.pth"

@@ -158,6 +158,8 @@ def test_mistakes_are_one_line(
         ([str(folder)], "is not what the run was trained on"),
         ([str(tmp_path / "changed")], "belongs to another run (seed was 0, is now 1)"),
     ]
+    (tmp_path / "changed" / "notes.txt").write_text("not a checkpoint")
+    cases.append(([str(tmp_path / "changed" / "notes.txt")], "name the folder of a run, or a checkpoint in one"))
     capsys.readouterr()
     for arguments, message in cases:
         with pytest.raises(SystemExit) as stop:
@@ -166,6 +168,7 @@ def test_mistakes_are_one_line(
         assert stop.value.code == 2
         assert message in error
         assert error.count("\n") == 1
+        assert "remove it" not in error
 
 
 def test_the_standard_library_keeps_its_inspect() -> None:

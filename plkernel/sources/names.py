@@ -23,11 +23,13 @@ NOT_LIBRARY = frozenset({"test", "tests", "idle_test", "site-packages", "dist-pa
 
 @dataclass(frozen=True)
 class Request:
-    """What may be asked of any source: the byte between documents, the text column, a folder to leave out."""
+    """What may be asked of any source: the byte between documents, the text column, a folder to leave out, and whether
+    symbolic links that lead out of a folder are followed."""
 
     separator: bytes = b"\n"
     column: str | None = None
     cache: Path | None = None
+    follow_links: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,19 +86,28 @@ def stdlib_source(rest: str, request: Request) -> Source:
 
 
 def path_source(path: Path, request: Request) -> Source:
-    """A file, or all files of a folder but hidden ones, in order of their paths."""
-    root = path.resolve()
+    """A file, or all files of a folder but hidden ones, in order of their paths.
+
+    Symbolic links are read where they lead to a file inside the folder; with `follow_links` all are, to folders too.
+    """
+    root, outside = path.resolve(), list[Path]()
     if not (root.is_dir() or root.is_file()):
         raise ValueError(f"corpus {str(path)!r}: neither a regular file nor a folder")
     found = [root]
     if root.is_dir():
         cache = request.cache and request.cache.resolve()
-        found = [item for item in _walk(root) if cache is None or not item.is_relative_to(cache)]
+        found = [item for item in _walk(root, links=request.follow_links) if not (cache and item.is_relative_to(cache))]
+        if not request.follow_links:
+            outside = [item for item in found if item.is_symlink() and not item.resolve().is_relative_to(root)]
+            found = [item for item in found if item not in set(outside)]
+    left_out = f"the symbolic links out of it ({len(outside)})"
     if not found:
-        raise ValueError(f"corpus {str(path)!r}: the folder holds no files that are not hidden")
+        hint = f"but {left_out}: --follow-links reads them" if outside else "that are not hidden"
+        raise ValueError(f"corpus {str(path)!r}: the folder holds no files {hint}")
     if not any(map(table_format, found)):
         _refuse_column(str(path), request)
-    return _file_source(str(root), root, found, request)
+    label = f"{root}, without {left_out}" if outside else str(root)
+    return _file_source(label, root, found, request)
 
 
 def hub_source(rest: str, request: Request) -> Source:
@@ -157,13 +168,25 @@ def _read(found: list[Path], separator: bytes, column: str) -> Blocks:
             yield from file_blocks(path, separator)
 
 
-def _walk(root: Path, skip: frozenset[str] = frozenset({"__pycache__"})) -> list[Path]:
-    """The files below `root`, in order of relative paths, without hidden ones and the folders in `skip`."""
-    found = []
-    for folder, folders, names in os.walk(root, onerror=_raise):
-        folders[:] = [name for name in folders if name not in skip and not name.startswith(".")]
+def _walk(root: Path, skip: frozenset[str] = frozenset({"__pycache__"}), links: bool = False) -> list[Path]:
+    """The files below `root`, in order of relative paths, without hidden ones and the folders in `skip`.
+
+    links: enter linked folders too, each folder once, so that a loop ends.
+    """
+    found, seen = [], {root.resolve()}
+    for folder, folders, names in os.walk(root, onerror=_raise, followlinks=links):
+        folders[:] = [name for name in sorted(folders) if name not in skip and not name.startswith(".")]
+        if links:
+            folders[:] = [name for name in folders if _first(Path(folder, name).resolve(), seen)]
         found += [Path(folder, name) for name in names if not name.startswith(".")]
     return sorted((path for path in found if path.is_file()), key=lambda path: path.relative_to(root).as_posix())
+
+
+def _first(folder: Path, seen: set[Path]) -> bool:
+    """Whether `folder` is not among those `seen`, where it is from now on."""
+    new = folder not in seen
+    seen.add(folder)
+    return new
 
 
 def _raise(error: OSError) -> None:

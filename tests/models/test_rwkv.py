@@ -421,3 +421,21 @@ def test_kernel_is_the_rms_entry_of_what_a_head_reads_of_a_byte() -> None:
         entries = torch.einsum("hnd,hn,hne->hde", reads, torch.exp(-mixing.rates() * (lag - 1)), writes)
         found = entries.square().mean().sqrt()
         assert mixing.kernel(torch.tensor([lag])).item() == pytest.approx(found.item(), rel=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (2, 0), (0, 0)])
+@pytest.mark.parametrize("version", [5, 6])
+def test_no_texts_and_no_bytes_have_logits_of_their_shape(shape: tuple[int, int], version: int) -> None:
+    model = build(RWKVConfig(version, 16, 2, 8))
+    inputs = torch.zeros(shape, dtype=torch.long)
+    logits = model(inputs)
+    assert logits.shape == (*shape, 256)
+    logits.sum().backward()
+    state = model.initial_state(shape[0])
+    assert model.resume(inputs, state)[0].shape == (*shape, 256)
+
+
+def test_no_bytes_leave_the_state_as_it_is() -> None:
+    model = build(RWKVConfig(6, 16, 2, 8))
+    _, state = model.resume(torch.tensor([[1, 2, 3]]), model.initial_state(1))
+    assert model.resume(torch.zeros(1, 0, dtype=torch.long), state)[1] == state

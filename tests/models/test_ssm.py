@@ -239,3 +239,16 @@ def test_bad_configuration_names_the_field(field: str) -> None:
     bad = "other" if field in ("gain", "mode") else 0
     with pytest.raises(ValueError, match=f"{field} must be"):
         dataclasses.replace(SSMConfig(), **{field: bad})
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (2, 0), (0, 0)])
+@pytest.mark.parametrize("mode", ["causal", "published"])
+@pytest.mark.parametrize("patch", [1, 3])
+def test_no_texts_and_no_bytes_have_logits_of_their_shape(shape: tuple[int, int], mode: str, patch: int) -> None:
+    model = build(SSMConfig(16, 2, patch=patch, mode=mode))
+    inputs = torch.zeros(shape, dtype=torch.long)
+    logits = model(inputs)
+    assert logits.shape == (*shape, 256)
+    logits.sum().backward()
+    if model.config.causal:
+        assert model.resume(inputs, model.initial_state(shape[0]))[0].shape == (*shape, 256)

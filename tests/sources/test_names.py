@@ -40,6 +40,41 @@ def test_a_folder_is_read_in_order_of_paths_without_hidden_files_and_the_cache(t
     assert source.size == len(b"a|b.txt|b/2|c/1")
 
 
+@pytest.fixture
+def linked(tmp_path):
+    """A folder with links to a file inside, to a file and a folder outside, and to itself."""
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    (root / "sub").mkdir(parents=True)
+    outside.mkdir()
+    (root / "a").write_text("inside")
+    (outside / "x").write_text("secret")
+    (root / "b").symlink_to("a")
+    (root / "c").symlink_to(outside / "x")
+    (root / "sub" / "d").symlink_to(outside)
+    (root / "sub" / "loop").symlink_to(root)
+    (root / "broken").symlink_to("nothing")
+    return root
+
+
+def test_links_that_lead_out_of_a_folder_are_not_followed(linked):
+    source = resolve(str(linked), Request(b"|"))
+    assert text(source) == b"|inside|inside"
+    assert source.label == f"{linked}, without the symbolic links out of it (1)"
+
+
+def test_links_are_followed_on_request_and_loops_end(linked):
+    source = resolve(str(linked), Request(b"|", follow_links=True))
+    assert text(source) == b"|inside|inside|secret|secret"
+    assert source.label == str(linked)
+
+
+def test_a_folder_of_links_alone_says_how_to_read_them(linked):
+    for name in ("a", "b"):
+        (linked / name).unlink()
+    with pytest.raises(ValueError, match=r"holds no files but the symbolic links out of it \(1\): --follow-links"):
+        resolve(str(linked), Request())
+
+
 def test_the_key_changes_with_everything_that_determines_the_bytes(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("text\nx\n")

@@ -42,6 +42,7 @@ __all__ = [
     "as_lags",
     "check_beta",
     "check_half_lives",
+    "check_options",
     "concentrated",
     "gain",
     "local_spacing",
@@ -56,6 +57,18 @@ __all__ = [
 Placement = Literal["log-spaced", "concentrated", "quantile", "terms"]
 Projection = Literal["uniform", "published", "gain-corrected"]
 
+SHORTEST, LONGEST = 1.0, 2000.0
+LARGEST_LOG = 700.0
+"""The largest logarithm of a number that float64 holds, and its reciprocal, rounded down."""
+PLACEMENTS_OF: dict[str, tuple[Placement, ...]] = {
+    "shortest": ("log-spaced",),
+    "longest": ("log-spaced",),
+    "tempering": ("quantile", "terms"),
+    "loss": ("quantile",),
+    "max_lag": ("quantile",),
+    "terms": ("terms",),
+}
+"""The placements that an option has an effect on."""
 ANCHORS = (1.0, 10.0, 80.0, 2000.0)
 SHARES = (0.40, 0.25, 0.20, 0.15)
 
@@ -65,7 +78,7 @@ def rates_from_half_lives(half_lives: ArrayLike) -> Floats:
     return np.log(2) / np.asarray(half_lives, dtype=float)
 
 
-def log_spaced(channels: int, shortest: float = 1.0, longest: float = 2000.0) -> Floats:
+def log_spaced(channels: int, shortest: float = SHORTEST, longest: float = LONGEST) -> Floats:
     """Half-lives spaced evenly in ln(half-life) from `shortest` to `longest`, both included; shape (channels,).
 
     >>> log_spaced(4, 1.0, 1000.0).round(6).tolist()
@@ -111,7 +124,8 @@ def projection_weights(
     uniform: 1. published: lambda**(beta-1), right under the EMA gain only. gain-corrected:
     lambda**beta * dln(lambda) / g(lambda), right for the gain it names on any node set. Given an `aim`, gain-corrected
     follows it: lambda**exponent * a**n * dln(lambda)**(1/k) / g(lambda), n as in `Aim.log_amplitude`, k = 1 for a
-    coherent kernel and 2 for an rms one, where squares add up and the number of nodes counts half.
+    coherent kernel and 2 for an rms one, where squares add up and the number of nodes counts half. Raises ValueError
+    where these are no numbers.
     """
     rates = np.asarray(rates, dtype=float)
     aim = aim or Aim(beta)
@@ -122,8 +136,16 @@ def projection_weights(
         "gain-corrected": lambda: _corrected(rates, aim, gain_name),
     }
     check_name("projection", name, forms)
-    weights = forms[name]()
-    return np.asarray(weights / weights.mean())
+    with np.errstate(all="ignore"):
+        weights = forms[name]()
+        weights = np.asarray(weights / weights.mean())
+    if not np.isfinite(weights).all():
+        most = LARGEST_LOG / np.abs(np.log(rates)).max()
+        raise ValueError(
+            f"beta {beta:g} takes the projection's weights, powers of rates from {rates.min():.3g} to "
+            f"{rates.max():.3g}, out of float64: use a beta up to {most:.3g}"
+        )
+    return weights
 
 
 def _corrected(rates: Floats, aim: Aim, gain_name: Gain) -> Floats:
@@ -139,30 +161,36 @@ def place(
     projection: Projection = "uniform",
     gain_name: Gain = "none",
     beta: float = 1.15,
-    shortest: float = 1.0,
-    longest: float = 2000.0,
+    shortest: float | None = None,
+    longest: float | None = None,
     step: float = 1.0,
     target: Target = "information",
     kernel: Summation = "coherent",
     lag: Lag = "state",
-    tempering: float = 1.0,
-    loss: float = LOSS,
-    max_lag: float = MAX_LAG,
+    tempering: float | None = None,
+    loss: float | None = None,
+    max_lag: float | None = None,
     terms: ExponentialSum | None = None,
 ) -> Nodes:
     """Nodes of `channels` channels by name; half-lives and lags are in bytes and a step of the layer is `step` bytes.
 
-    log-spaced: evenly in ln(half-life) from `shortest` to `longest`. concentrated: the published groups. quantile: at
-    the quantiles of the power law's own measure up to `max_lag` (`quantile_nodes`, with `tempering` and `loss`).
-    terms: the exponentials of `terms`, rates per byte, each on several channels (`term_nodes`, with `tempering`).
+    log-spaced: evenly in ln(half-life) from `shortest`, 1, to `longest`, 2000. concentrated: the published groups.
+    quantile: at the quantiles of the power law's own measure up to `max_lag`, 2048 (`quantile_nodes`, with `tempering`,
+    1, and `loss`, 0.05). terms: the exponentials of `terms`, rates per byte, each on several channels (`term_nodes`,
+    with `tempering`, 1).
     `projection` belongs to the first two, the others shape it themselves. `target`, `kernel` and `lag` say which
     power law is meant (`Aim`); projections `uniform` and `published` follow none, and there they are refused.
 
-    lambda = ln 2 * step / half-life. Raises ValueError for an unknown name or an impossible range.
+    lambda = ln 2 * step / half-life. Raises ValueError for an unknown name, an impossible range, and an option that
+    belongs to another placement.
     """
     aim = Aim(beta, target, kernel, lag)
     check_name("placement", placement, get_args(Placement))
     check_name("projection", projection, get_args(Projection))
+    check_options(
+        placement, shortest=shortest, longest=longest, tempering=tempering, loss=loss, max_lag=max_lag, terms=terms
+    )
+    tempering = 1.0 if tempering is None else tempering
     if placement in ("quantile", "terms"):
         if projection != "uniform":
             raise ValueError(
@@ -170,7 +198,8 @@ def place(
                 "itself: leave it out and set tempering"
             )
         if placement == "quantile":
-            return quantile_nodes(channels, aim, gain_name, tempering=tempering, loss=loss, max_lag=max_lag / step)
+            loss, reach = LOSS if loss is None else loss, MAX_LAG if max_lag is None else max_lag
+            return quantile_nodes(channels, aim, gain_name, tempering=tempering, loss=loss, max_lag=reach / step)
         if terms is None:
             raise ValueError("placement 'terms' needs terms: the exponential sum whose terms the channels share")
         per_step = ExponentialSum(tuple(rate * step for rate in terms.rates), terms.weights)
@@ -180,10 +209,22 @@ def place(
             f"projection {projection!r} follows no target, kernel or lag: use projection 'gain-corrected' or "
             "placement 'quantile'"
         )
-    half_lives = log_spaced(channels, shortest, longest) if placement == "log-spaced" else concentrated(channels)
+    ends = SHORTEST if shortest is None else shortest, LONGEST if longest is None else longest
+    half_lives = log_spaced(channels, *ends) if placement == "log-spaced" else concentrated(channels)
     rates = rates_from_half_lives(half_lives) * step
     weights = projection_weights(rates, beta, projection, gain_name, aim)
     return Nodes(tuple(rates.tolist()), tuple(weights.tolist()), gain_name)
+
+
+def check_options(placement: str, **options: object) -> None:
+    """Raise ValueError for an option (not None) that does nothing under this placement."""
+    for name, value in options.items():
+        if value is not None and placement not in PLACEMENTS_OF[name]:
+            shown = f"{value:g}" if isinstance(value, int | float) else "an exponential sum"
+            raise ValueError(
+                f"{name} {shown} belongs to placement {' or '.join(map(repr, PLACEMENTS_OF[name]))}, got placement "
+                f"{placement!r}: leave it out"
+            )
 
 
 def check_half_lives(shortest: float, longest: float) -> None:

@@ -44,6 +44,8 @@ def quantile_nodes(
     if not (np.isfinite(max_lag) and max_lag > 1):
         raise ValueError(f"max_lag must be more than one step, got {max_lag}")
     slowest, fastest = aim.rate_range(max_lag, loss)
+    if not (slowest > 0 and np.isfinite(fastest)):
+        raise ValueError(f"beta {aim.beta:g} places rates from {slowest:g} to {fastest:g}: use one of about 0.1 to 100")
     shares = (np.arange(channels, 0, -1) - 0.5) / channels  # fastest first
 
     def log_density(log_rates: Floats) -> Floats:

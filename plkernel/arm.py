@@ -8,13 +8,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from plkernel.analysis.float32_decays import check_half_lives, check_multipliers, check_quantiles, check_rates
 from plkernel.analysis.moments import scaled_to
-from plkernel.analysis.nodes import Aim, Gain, Lag, Nodes, Placement, Projection, Summation, Target, place
-from plkernel.analysis.quantile import MAX_LAG
+from plkernel.analysis.nodes import ANCHORS, Aim, Gain, Lag, Nodes, Placement, Projection, Summation, Target, place
+from plkernel.analysis.quantile import LOSS, MAX_LAG
 from plkernel.model_spec import ModelSpec, PositiveNumber, Section
 from plkernel.models.init.rwkv_power_law import Bonus, ShapeOn, check_nodes
 from plkernel.storage import load_json
 
+ENDS = ("shortest", "longest")
 QUANTILE_OPTIONS = ("tempering", "loss", "max_lag")
 AIM_OPTIONS = ("target", "kernel", "lag")
 NODE_VALUES = ("node_rates", "node_multipliers", "node_gain")
@@ -148,7 +150,11 @@ class Arm(Section):
             self._refuse(("bonus",), "belongs to model kinds rwkv5 and rwkv6: leave it out")
             if self.shape_on not in (None, "columns", "multiplier"):
                 raise ValueError(f"shape_on must be columns or multiplier in an SSM, got {self.shape_on!r}")
-            self.nodes(model)
+            if not self.shapes:
+                self._refuse(
+                    ("beta",), "belongs to a power law: set a projection or placement 'quantile', or leave it out"
+                )
+            self._check_multipliers(self.nodes(model))
             return
         self._refuse(("match", "output_std"), "does nothing in an RWKV, whose GroupNorm takes out any scale")
         if not self.places_nodes:
@@ -164,8 +170,10 @@ class Arm(Section):
         if arm.law is None:
             unused = ("beta", "max_lag", *AIM_OPTIONS, "bonus", "shape_on")
             self._refuse(unused, "belongs to a power law: set projection 'gain-corrected', or leave it out")
+        nodes = arm.nodes(model)
+        self._check_multipliers(nodes)
         check_nodes(
-            arm.nodes(model),
+            nodes,
             arm.law,
             arm.max_lag or MAX_LAG,
             head_size=model.head_size,
@@ -177,7 +185,7 @@ class Arm(Section):
         """ValueError for the first of these options that is given."""
         for name in names:
             if getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"{name} {reason}")
+                raise ValueError(f"{name} {getattr(self, name)} {reason}")
 
     def nodes(self, model: ModelSpec) -> Nodes:
         """The node set of this arm for `model`, with rates per patch; ValueError where the two do not fit."""
@@ -204,17 +212,36 @@ class Arm(Section):
         unused = [name for name in QUANTILE_OPTIONS if name in given]
         if unused and arm.placement != "quantile":
             raise ValueError(f"{unused[0]} belongs to placement 'quantile', got placement {arm.placement!r}")
+        ends = {"shortest": arm.shortest, "longest": arm.longest} if arm.placement == "log-spaced" else {}
+        if not ends:
+            arm._refuse(ENDS, f"belongs to placement 'log-spaced', got placement {arm.placement!r}: leave it out")
+        arm._check_half_lives(model)
         return place(
             model.node_count,
             placement=arm.placement,
             projection=arm.projection,
             gain_name=model.input_gain,
             beta=arm.beta,
-            shortest=arm.shortest,
-            longest=arm.longest,
             step=model.patching.size,
+            **ends,
             **given,
         )
+
+    def _check_half_lives(self, model: ModelSpec) -> None:
+        """ValueError, with what would work, where a float32 decay cannot hold the half-lives that the arm places."""
+        step = model.patching.size
+        if self.placement == "quantile":
+            law, loss = self.law or Aim(self.beta), LOSS if self.loss is None else self.loss
+            check_quantiles(law, self.max_lag or MAX_LAG, loss, step)
+        elif self.placement == "concentrated":
+            check_half_lives({"placement 'concentrated', half-life": ANCHORS[0] / 2}, step)
+        else:
+            check_half_lives({name: getattr(self, name) for name in ENDS}, step)
+
+    def _check_multipliers(self, nodes: Nodes) -> None:
+        """ValueError for a shape whose squares float32 does not hold."""
+        largest, given = max(nodes.projection), self.output_std
+        check_multipliers("output_std" if given else "node_multipliers", given or largest, largest)
 
     def _given_nodes(self, model: ModelSpec, options: dict[str, Any]) -> Nodes:
         """The nodes that are in the spec as numbers, per byte, for a step of the model."""
@@ -222,6 +249,8 @@ class Arm(Section):
         missing = [name for name, value in self.node_values.items() if value is None]
         if missing:
             raise ValueError(f"{missing[0]} is missing: {', '.join(NODE_VALUES)} go together")
+        ignored = (*ENDS, "beta") if model.kind == "ssm" else ENDS
+        self._refuse(ignored, "does not go with node_file, whose nodes are placed already: leave it out")
         allowed = () if model.kind == "ssm" else AIM_OPTIONS  # what the law is that an RWKV is checked against
         unused = [name for name in options if name not in allowed]
         if unused or self.placement not in (None, "log-spaced") or self.projection != "uniform":
@@ -236,8 +265,9 @@ class Arm(Section):
                 f"the nodes{where} are {counts[0]} rates and {counts[1]} multipliers, but {size}: "
                 "the numbers must be equal"
             )
-        nodes = Nodes(tuple(self.node_rates or ()), tuple(self.node_multipliers or ()), self.node_gain or "none")
-        return nodes.per_step(model.patching.size)
+        step, rates = model.patching.size, self.node_rates or ()
+        check_rates(f"node_rates{where}", rates, step)
+        return Nodes(tuple(rates), tuple(self.node_multipliers or ()), self.node_gain or "none").per_step(step)
 
 
 def fingerprint(values: dict[str, Any]) -> str:

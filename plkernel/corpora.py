@@ -123,6 +123,32 @@ def load(
     Raises ValueError or OSError, in one line, when there is no such corpus, it is empty or cannot be read;
     nothing of it is kept then.
     """
+    source, path = _located(name, max_bytes, separator, column, cache)
+    return replace(_cached(path) or _build(name, source, path, max_bytes), name=name)
+
+
+def size_ahead(
+    name: str,
+    *,
+    max_bytes: int | None = None,
+    separator: str = "\n",
+    column: str | None = None,
+    cache: Path | None = None,
+) -> int | None:
+    """Bytes of the corpus that `load` would give, where that is known without reading it; else None.
+
+    Nothing is written or fetched. Raises ValueError, as `load` does, when there is no such corpus.
+    """
+    source, path = _located(name, max_bytes, separator, column, cache)
+    if corpus := _cached(path):
+        return corpus.size
+    return source.size if None in (source.size, max_bytes) else min(source.size or 0, max_bytes or 0)
+
+
+def _located(
+    name: str, max_bytes: int | None, separator: str, column: str | None, cache: Path | None
+) -> tuple[Source, Path]:
+    """The source of a corpus, and its flat file in the cache."""
     if max_bytes is not None and max_bytes < 1:
         raise ValueError(f"max_bytes = {max_bytes}: must be at least 1")
     folder = (cache_folder() if cache is None else Path(cache)).resolve()
@@ -130,8 +156,7 @@ def load(
     source = resolve(name, request)
     digest = source.digest(format=FORMAT, max_bytes=max_bytes, separator=request.separator.hex())
     stem = re.sub(r"[^A-Za-z0-9.]+", "_", source.label)[-60:].strip("_.")
-    path = folder / f"{stem}-{digest}.bin"
-    return replace(_cached(path) or _build(name, source, path, max_bytes), name=name)
+    return source, folder / f"{stem}-{digest}.bin"
 
 
 def _one_byte(separator: str) -> bytes:

@@ -26,9 +26,14 @@ def fixed_windows(data: Bytes, context: int, count: int) -> Tensor:
 
 def check_length(data: Bytes, context: int, name: str) -> None:
     """Raise ValueError unless `data` holds at least one window of context + 1 bytes."""
-    if data.size < context + 1:
+    check_size(data.size, context, name)
+
+
+def check_size(size: int, context: int, name: str) -> None:
+    """Raise ValueError unless `size` bytes hold at least one window of context + 1."""
+    if size < context + 1:
         raise ValueError(
-            f"{name} has {data.size} bytes, fewer than one window of context + 1 = {context + 1}: "
+            f"{name} has {size} bytes, fewer than one window of context + 1 = {context + 1}: "
             "use a larger corpus, a larger share for it, or a smaller train.context"
         )
 

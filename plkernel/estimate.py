@@ -24,7 +24,7 @@ def estimate(spec: Spec, workers: int | None = None, *, search: Spec | None = No
     """What `spec` takes with `workers` runs at a time, by default as many as plkernel.experiment would start.
 
     Each distinct model takes some ten seconds, in which its steps are timed (plkernel.calibration), in a temporary
-    folder; nothing else is written. No corpus is opened: it is taken to have all the windows that are asked for.
+    folder; nothing else is written. No corpus is opened here: it is taken to have all the windows that are asked for.
 
     search: a study that is run before it, such as that of the learning rates
     gpu: what to assume where the spec asks for a GPU that is not here

@@ -19,7 +19,7 @@ from plkernel.run import LOCK, RunFolder, locked
 from plkernel.spec import CorpusSpec, Spec, name_at
 from plkernel.storage import check_folder, read_lines, save_json
 from plkernel.studies import METRICS, REPORT, SPEC, TUNING, run_folder
-from plkernel.task import Opened, open_corpus, prepare
+from plkernel.task import Opened, check_ahead, open_corpus, prepare
 from plkernel.tuning import search_of, tuned
 
 POLL_SECONDS = 0.2
@@ -216,13 +216,19 @@ def _with_divergence(spec: Spec, out: Path, names: Sequence[str]) -> Iterator[st
 
 
 def forecast(spec: Spec, only: Sequence[str], workers: int | None) -> str:
-    """Parameters, operations, memory and hours of every run and of the whole, the search included, as a table."""
+    """Parameters, operations, memory and hours of every run and of the whole, the search included, as a table.
+
+    ValueError where a corpus does not exist or is too short; one that is still to be fetched or unpacked is named.
+    """
     from plkernel.estimate import estimate, text
 
     arms = chosen_arms(spec, only)
+    sections = dict.fromkeys(spec.corpus_of(arm) for arm in arms)
+    unread = [section.name for section in sections if not check_ahead(section, spec.train.context)]
     chosen = spec.model_copy(update={"arms": {name: spec.arms[name] for name in arms}})
     searched = spec.tuning.rates and any(arm.learning_rate is None for arm in chosen.arms.values())
-    return text(estimate(chosen, workers, search=search_of(chosen) if searched else None))
+    told = text(estimate(chosen, workers, search=search_of(chosen) if searched else None))
+    return "\n".join([told, *(f"corpus {name!r} is not read yet: nothing is known of its size" for name in unread)])
 
 
 def command(
@@ -256,6 +262,8 @@ def command(
     """
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
+    if ray_address is not None and engine != "ray":
+        raise ValueError(f"ray_address {ray_address!r} belongs to engine 'ray', got engine {engine!r}: leave it out")
     if dry_run:
         print(forecast(spec, only, workers))
         if engine != "local":

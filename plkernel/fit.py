@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from plkernel import __version__, cli
-from plkernel.analysis.exponential_fits import Method
-from plkernel.analysis.exponentials import Scores, check_design, closed_form_error, terms_for
+from plkernel.analysis.exponential_fits import PUBLISHED_HALF_LIVES, Method
+from plkernel.analysis.exponentials import Floats, Scores, check_design, closed_form_error, terms_for
 from plkernel.analysis.minimax import LEVEL_RATIO
 from plkernel.analysis.node_set import Aim, Lag, Summation, Target
-from plkernel.analysis.nodes import Gain, Placement, check_half_lives, log_spaced
+from plkernel.analysis.nodes import Gain, Placement, check_half_lives, check_options, log_spaced
 from plkernel.fitting import (
     CHANNEL_HALF_LIVES,
     Channels,
@@ -44,14 +44,14 @@ def fit(
     method: Method | None = None,
     terms: int | None = None,
     tolerance: float | None = None,
-    grid: int = 256,
-    min_half_life: float = 1.0,
-    max_half_life: float = 2048.0,
+    grid: int | None = None,
+    min_half_life: float | None = None,
+    max_half_life: float | None = None,
     gain: Gain = "none",
     nodes: Placement = "log-spaced",
     channels: int = 256,
-    tempering: float = 0.5,
-    loss: float = 0.05,
+    tempering: float | None = None,
+    loss: float | None = None,
     out: Path = Path("runs/out/fit"),
     figure: bool = True,
 ) -> None:
@@ -74,26 +74,28 @@ def fit(
             minimax with --terms or --tolerance, nnls otherwise.
         terms: K, how many exponentials.
         tolerance: Largest relative error instead of K, which then comes from the closed form.
-        grid: nnls and nnls-relative: how many half-lives, log-spaced, the fit may use.
-        min_half_life: Shortest half-life of the grid.
-        max_half_life: Longest half-life of the grid.
+        grid: nnls and nnls-relative: how many half-lives, log-spaced, the fit may use; 256 if left out.
+        min_half_life: nnls and nnls-relative: shortest half-life of the grid; 1 if left out.
+        max_half_life: nnls and nnls-relative: longest half-life of the grid; 2048 if left out.
         gain: What the recurrence multiplies its input by: none 1, ema 1-a, lru sqrt(1-a^2), clamp min(1, lambda).
         nodes: Channels: log-spaced or concentrated (published), gain-corrected; quantile: at the quantiles of the
             law's own measure; terms: shared out among the exponentials of the fit.
         channels: How many, the width of the model.
-        tempering: quantile and terms: 1 puts the law into the density of channels, 0 into the projection.
-        loss: quantile: share of the kernel lost beyond either end.
+        tempering: quantile and terms: 1 puts the law into the density of channels, 0 into the projection; 0.5 if
+            left out.
+        loss: quantile: share of the kernel lost beyond either end; 0.05 if left out.
         out: Folder for fit.json and the figure fit.pdf, fit.png, fit.svg.
         figure: Draw the figure.
     """
+    check_options(nodes, tempering=tempering, loss=loss)
     check_folder(out, "out")
     measured = _measured(beta, corpus)
     if measured:
         beta = float(measured["law"]["beta"])
     aim = Aim(PUBLISHED_BETA if beta is None else beta, target, kernel, lag)
     method, terms = _choose(method, terms, tolerance, aim, max_lag)
-    _check(aim, max_lag, channels, grid, min_half_life, max_half_life)
-    half_lives = log_spaced(grid, min_half_life, max_half_life) if method in BY_GRID else None
+    half_lives = _grid(method, grid, min_half_life, max_half_life)
+    _check(aim, max_lag, channels, 0 if half_lives is None else half_lives.size)
     result = fit_exponentials(aim.power * aim.exponent, max_lag, method, terms, half_lives)
     table = weightings(aim.beta, max_lag, channels, gain)
     placed = place_channels(
@@ -130,6 +132,25 @@ def _choose(
     if terms is None:
         raise ValueError(f"method {method!r} needs --terms or --tolerance")
     return method, terms
+
+
+def _grid(method: Method, count: int | None, shortest: float | None, longest: float | None) -> Floats | None:
+    """The half-lives that the fit may use; None where the method places its own."""
+    given = {"grid": count, "min_half_life": shortest, "max_half_life": longest}
+    if method not in BY_GRID:
+        for name, value in given.items():
+            if value is not None:
+                raise ValueError(
+                    f"{name} {value:g} belongs to methods {' and '.join(BY_GRID)}, got method {method!r}, which places "
+                    "its own half-lives: leave it out"
+                )
+        return None
+    default_shortest, default_longest, default_count = PUBLISHED_HALF_LIVES
+    ends = default_shortest if shortest is None else shortest, default_longest if longest is None else longest
+    check_half_lives(*ends)
+    if (count := default_count if count is None else count) < 2:
+        raise ValueError(f"grid must be at least 2, got {count}")
+    return log_spaced(count, *ends)
 
 
 def _measured(beta: float | None, corpus: str | None) -> dict[str, Any] | None:
@@ -268,12 +289,9 @@ def _percent(value: float) -> str:
     return f"{value:.1%}" if value >= 1e-3 else f"{value:.2e}"
 
 
-def _check(aim: Aim, max_lag: int, channels: int, grid: int, min_half_life: float, max_half_life: float) -> None:
-    check_half_lives(min_half_life, max_half_life)
+def _check(aim: Aim, max_lag: int, channels: int, grid: int) -> None:
     if channels < 2:
         raise ValueError(f"channels must be at least 2, got {channels}")
-    if grid < 2:
-        raise ValueError(f"grid must be at least 2, got {grid}")
     if max_lag < 3:
         raise ValueError(f"max_lag must be at least 3, got {max_lag}")
     check_design(max_lag, max(grid, channels))  # before any node is placed

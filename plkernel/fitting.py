@@ -10,7 +10,7 @@ from plkernel.analysis.exponentials import ExponentialSum, Floats, Scores, integ
 from plkernel.analysis.minimax import Certificate, certificate
 from plkernel.analysis.moments import node_scores, output_std
 from plkernel.analysis.node_set import Aim
-from plkernel.analysis.nodes import Gain, Nodes, Placement, Projection, place
+from plkernel.analysis.nodes import Gain, Nodes, Placement, Projection, check_options, place
 from plkernel.analysis.targets import power_law_target
 
 CORRECTED: dict[Gain, str] = {
@@ -20,6 +20,7 @@ CORRECTED: dict[Gain, str] = {
     "clamp": "lambda**beta/min(1,lambda)",
 }
 CHANNEL_HALF_LIVES = (1.0, 2000.0)
+TEMPERING = 0.5
 
 
 @dataclass(frozen=True)
@@ -120,27 +121,32 @@ def place_channels(
     gain: Gain,
     max_lag: int,
     *,
-    tempering: float,
-    loss: float,
+    tempering: float | None = None,
+    loss: float | None = None,
     terms: ExponentialSum | None = None,
 ) -> Channels:
-    """`channels` nodes that carry `aim` up to `max_lag` bytes under `gain`; the published placements gain-corrected."""
-    shortest, longest = CHANNEL_HALF_LIVES
+    """`channels` nodes that carry `aim` up to `max_lag` bytes under `gain`; the published placements gain-corrected.
+
+    tempering: of quantile and terms, 0.5 if left out; loss: of quantile, 0.05 if left out. ValueError elsewhere.
+    """
+    check_options(placement, tempering=tempering, loss=loss)
+    options: dict[str, Any] = {
+        "log-spaced": dict(zip(("shortest", "longest"), CHANNEL_HALF_LIVES, strict=True)),
+        "quantile": {"tempering": tempering, "loss": loss, "max_lag": float(max_lag)},
+        "terms": {"tempering": tempering, "terms": terms},
+    }.get(placement, {})
+    if options.get("tempering", 0.0) is None:
+        options["tempering"] = TEMPERING
     nodes = place(
         channels,
         placement=placement,
         projection="gain-corrected" if placement in ("log-spaced", "concentrated") else "uniform",
         gain_name=gain,
         beta=aim.beta,
-        shortest=shortest,
-        longest=longest,
         target=aim.target,
         kernel=aim.kernel,
         lag=aim.lag,
-        tempering=tempering,
-        loss=loss,
-        max_lag=float(max_lag),
-        terms=terms if placement == "terms" else None,
+        **options,
     )
     return Channels(placement, aim, nodes, node_scores(nodes, aim, max_lag))
 

@@ -13,7 +13,7 @@ from plkernel import __version__, cli, corpora
 from plkernel.analysis.information import Estimator
 from plkernel.analysis.mutual_information import BLOCKS
 from plkernel.analysis.power_law_fit import DRIFT_MULTIPLE, PowerLaw, local_slopes
-from plkernel.analysis.words import word_symbols
+from plkernel.analysis.words import VOCABULARY, word_symbols
 from plkernel.cluster import Engine, counting
 from plkernel.corpus import unescape
 from plkernel.measurement import MAX_LAG, STATED, Measurement, Protocol, Range, Unit, measure_corpus
@@ -33,7 +33,7 @@ def measure(
     max_lag: int = MAX_LAG,
     protocol: Protocol = "default",
     blocks: int = BLOCKS,
-    vocabulary: int = 256,
+    vocabulary: int | None = None,
     max_bytes: int | None = None,
     separator: str = r"\n",
     column: str | None = None,
@@ -59,7 +59,7 @@ def measure(
         max_lag: Longest lag measured.
         protocol: published: add the published choices, plug-in on lags 1..500 without correction.
         blocks: Blocks of the jackknife.
-        vocabulary: Symbols with --unit word, at most 256; rarer words share the last.
+        vocabulary: Symbols with --unit word, at most 256, and 256 if left out; rarer words share the last.
         max_bytes: Stop after so many bytes of each corpus.
         separator: The byte between two documents; escapes such as \\n, \\0 and \\xff are understood.
         column: The text column of .parquet, .jsonl, .csv and hf: data; 'text' unless named.
@@ -70,13 +70,14 @@ def measure(
         figure: Draw the figures.
     """
     _check(names, lags, max_lag, threads)
+    _check_vocabulary(vocabulary, unit)
     check_folder(out, "out")
     options: dict[str, Any] = {"separator": unescape(separator), "column": column, "follow_links": follow_links}
     loaded = {name: corpora.load(name, max_bytes=max_bytes, **options) for name in names}  # all before any is measured
     found = []
     with counting(engine) as count:
         for name, corpus in loaded.items():
-            data = corpus.bytes if unit == "byte" else word_symbols(corpus.bytes, vocabulary).codes
+            data = corpus.bytes if unit == "byte" else word_symbols(corpus.bytes, vocabulary or VOCABULARY).codes
             with cli.progress_bar(name) as progress:
                 result = measure_corpus(
                     corpus,
@@ -224,6 +225,15 @@ def _check(names: Sequence[str], lags: Range, max_lag: int, threads: int) -> Non
         raise ValueError(f"lags {lags[0]} {lags[1]}: must ascend from 1 or more and stay within --max-lag {max_lag}")
     if threads < 1:
         raise ValueError(f"threads must be at least 1, got {threads}")
+
+
+def _check_vocabulary(vocabulary: int | None, unit: Unit) -> None:
+    if vocabulary is None:
+        return
+    if unit != "word":
+        raise ValueError(f"vocabulary {vocabulary} belongs to unit 'word', got unit {unit!r}: leave it out")
+    if not 2 <= vocabulary <= VOCABULARY:
+        raise ValueError(f"vocabulary must be from 2 to {VOCABULARY}, so that a code is one byte, got {vocabulary}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """The model that all arms of a study share, as a spec describes it."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from plkernel.analysis.nodes import Gain
 from plkernel.models.init.rwkv_power_law import gain_of
@@ -16,6 +17,23 @@ class Section(BaseModel):
     """A part of a spec: immutable, and closed to keys it does not know."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """pydantic takes true as 1."""
+        kinds = _kinds(cls.model_fields[str(info.field_name)].annotation)
+        values = value if isinstance(value, list | tuple) else [value]
+        if kinds & {int, float} and not kinds & {bool, dict, Any} and any(isinstance(each, bool) for each in values):
+            raise PydanticCustomError("number", "must be a number, not true or false")
+        return value
+
+
+def _kinds(annotation: Any) -> set[Any]:
+    """The types in an annotation: {tuple, int} for tuple[int, ...]."""
+    origin = get_origin(annotation)
+    inner = get_args(annotation)[:1] if origin is Annotated else get_args(annotation)
+    return {origin or annotation}.union(*map(_kinds, () if origin is Literal else inner))
 
 
 class PatchingSpec(Section):

@@ -10,7 +10,7 @@ from plkernel import corpora
 from plkernel.arm import IN_THE_STUDY
 from plkernel.building import check_backend, parameter_count
 from plkernel.corpora import Corpus, Splits
-from plkernel.data import check_length
+from plkernel.data import check_length, check_size
 from plkernel.protocol import TrainSpec
 from plkernel.run import RunFolder
 from plkernel.spec import LARGEST_SEED, CorpusSpec, Device, Spec
@@ -79,8 +79,25 @@ def open_corpus(section: CorpusSpec, context: int) -> Opened:
     corpus = corpora.load(section.name, **section.reading)
     splits = corpus.splits(section.validation, section.test)
     for name in ("train", "validation", "test"):
-        check_length(getattr(splits, name), context, f"the {name} split of corpus {section.name!r}")
+        check_length(getattr(splits, name), context, _split(name, section))
     return corpus, splits
+
+
+def check_ahead(section: CorpusSpec, context: int) -> bool:
+    """Refuse as `open_corpus` does, but read and fetch nothing; False where the size is not known before that."""
+    size = corpora.size_ahead(
+        section.name, max_bytes=section.max_bytes, separator=section.separator, column=section.column
+    )
+    if size is None:
+        return False
+    held_out = {name: int(size * getattr(section, name)) for name in ("validation", "test")}
+    for name, length in {"train": size - sum(held_out.values()), **held_out}.items():
+        check_size(length, context, _split(name, section))
+    return True
+
+
+def _split(name: str, section: CorpusSpec) -> str:
+    return f"the {name} split of corpus {section.name!r}"
 
 
 def choose_device(name: Device) -> torch.device:

@@ -271,13 +271,16 @@ def command(
 
     Args:
         arm: Which condition; the spec's baseline if left out.
-        seed: Which seed; the spec's first if left out.
+        seed: Which seed of the spec; its first if left out.
         out: Folder of the study; runs/out/NAME if left out.
         progress: Show a progress bar (on a terminal).
         stop_with: Stop, saved, when this parent process has ended; plkernel.experiment sets it.
     """
     arm = arm or spec.baseline
     seed = spec.seeds[0] if seed is None else seed
+    if seed not in spec.seeds:
+        known = ", ".join(map(str, spec.seeds))
+        raise ValueError(f"seed {seed} is not one of the spec's seeds, {known}: choose one of these, or add it there")
     folder = out or Path("runs/out") / spec.name
     with joined(spec.train) as ranks:
         ranks.from_first(lambda: check_folder(folder, "out"))

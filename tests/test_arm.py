@@ -1,6 +1,7 @@
 """Arms: quantile nodes, arms matched in output, and node sets read from a file into the spec."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -220,3 +221,48 @@ def test_unread_references_are_not_ignored() -> None:
     for arm in (Arm(match="baseline"), Arm(node_file="fit.json")):
         with pytest.raises(ValueError, match="read the spec with parse_spec or load_spec"):
             arm.nodes(ModelSpec())
+
+
+PATCHES = "patching = { size = 100 }"
+HELD = "use 0.00794 to 1.16e+07 bytes"
+
+
+@pytest.mark.parametrize(
+    ("arm", "model", "message"),
+    [
+        ("longest = 1e12", "", f"longest 1e+12 is no half-life that a float32 decay holds: {HELD}"),
+        ("shortest = 1e-9", "", f"shortest 1e-09 is no half-life that a float32 decay holds: {HELD}"),
+        ("shortest = 0.5", PATCHES, "shortest 0.5 is no half-life that a float32 decay holds (patches of 100 bytes)"),
+        ('placement = "quantile"\nbeta = 1e-3', "", "beta 0.001 with loss 0.05 and max_lag 2048 places half-lives"),
+        ('placement = "quantile"\nbeta = 1e38', "", "use a beta from 0.346 to 72.7"),
+        ('placement = "quantile"\nmax_lag = 1e9', "", "use a shorter max_lag or a larger loss"),
+        ('placement = "concentrated"', PATCHES, "placement 'concentrated', half-life 0.5 is no half-life"),
+        ('projection = "published"\nbeta = 1e38', "", "beta 1e+38 takes the projection's weights"),
+        ("output_std = 1e38", "", "output_std 1e+38 makes the largest multiplier of the projection"),
+        ('placement = "quantile"\nlongest = 5', "", "longest 5.0 belongs to placement 'log-spaced', got placement 'qu"),
+        ("beta = 2", "", "beta 2.0 belongs to a power law: set a projection or placement 'quantile'"),
+        ("beta = true", "", "arms.power-law.beta: must be a number, not true or false, got True"),
+    ],
+)
+def test_impossible_nodes_and_options_without_effect_are_refused(
+    write: Write, arm: str, model: str, message: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        load_spec(write(arm, model))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "more", "message"),
+    [
+        ({"rates": [1e-12] * 16}, "", "1e-12 per byte is no rate that a float32 decay holds: use 5.96e-08 to 87.3"),
+        ({"projection": [1e30] * 16}, "", "node_multipliers 1e+30 makes the largest multiplier"),
+        ({}, "\nlongest = 50", "longest 50.0 does not go with node_file"),
+        ({}, "\nbeta = 2", "beta 2.0 does not go with node_file"),
+    ],
+)
+def test_impossible_node_files_are_refused(
+    write: Write, tmp_path: Path, nodes: dict[str, list[float]], more: str, message: str
+) -> None:
+    save_json(tmp_path / "nodes.json", {"nodes": {**place(16).to_dict(), **nodes}})
+    with pytest.raises(ValueError, match=re.escape(message)):
+        load_spec(write(f'node_file = "{tmp_path / "nodes.json"}"{more}'))

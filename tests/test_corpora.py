@@ -323,3 +323,12 @@ def test_the_standard_library_is_fast_and_needs_neither_torch_nor_datasets(cache
     assert done.stdout == "[]\n"
     assert done.stderr == ""
     assert time.perf_counter() - start < 20
+
+
+def test_the_size_is_known_ahead_where_nothing_must_be_read(folder, cache):
+    assert corpora.size_ahead(str(folder), cache=cache) == corpora.load(str(folder), cache=cache).size
+    assert corpora.size_ahead(str(folder), cache=cache / "other", max_bytes=7) == 7
+    assert corpora.size_ahead("hf:some/text", cache=cache) is None
+    with pytest.raises(ValueError, match="no such file or folder"):
+        corpora.size_ahead("missing.txt", cache=cache)
+    assert not (cache / "other").exists()

@@ -7,10 +7,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from plkernel.experiment import run_experiment
+from plkernel import estimate
+from plkernel.experiment import command, forecast, run_experiment
 from plkernel.spec import load_spec
 from plkernel.storage import load_json, save_json
 from plkernel.task import prepare
@@ -131,6 +133,30 @@ def test_bad_input_writes_nothing(tiny_spec: SpecWriter, tmp_path: Path) -> None
         with pytest.raises((ValueError, OSError)):
             run_experiment(load_spec(tiny_spec(**options)), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"corpus": "missing.txt"}, "missing.txt"),
+        ({"context": 100_000}, "the validation split of corpus .* bytes, fewer than one window"),
+    ],
+)
+def test_a_dry_run_refuses_what_a_run_refuses(tiny_spec: SpecWriter, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        forecast(load_spec(tiny_spec(**options)), (), 1)
+
+
+def test_a_dry_run_names_what_it_cannot_check(tiny_spec: SpecWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimate, "text", lambda found: "the table")
+    monkeypatch.setattr(estimate, "estimate", lambda *_, **options: None)
+    spec = load_spec(tiny_spec(corpus="hf:some/text"))
+    assert forecast(spec, (), 1) == "the table\ncorpus 'hf:some/text' is not read yet: nothing is known of its size"
+
+
+def test_an_address_without_ray_is_refused(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="ray_address 'auto' belongs to engine 'ray', got engine 'local'"):
+        command(load_spec(tiny_spec()), out=tmp_path / "out", ray_address="auto")
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """python -m plkernel.fit: the published figures on the screen and in JSON, fast, and clear about mistakes."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -203,3 +204,21 @@ def test_channels_under_the_wrong_gain_lose_the_power_law(tmp_path: Path) -> Non
     assert node_scores(right, aim, 512).e_log == pytest.approx(written["nodes_aim"]["scores"]["e_log"])
     assert node_scores(right, aim, 512).e_log < 0.03
     assert node_scores(replace(right, gain="none"), aim, 512).e_log > 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tempering": 3}, "tempering 3 belongs to placement 'quantile' or 'terms', got placement 'log-spaced'"),
+        ({"tempering": 0.5, "nodes": "concentrated"}, "tempering 0.5 belongs to placement 'quantile' or 'terms'"),
+        ({"loss": 0.1, "nodes": "terms"}, "loss 0.1 belongs to placement 'quantile', got placement 'terms'"),
+        ({"grid": 100, "terms": 6}, "grid 100 belongs to methods nnls and nnls-relative, got method 'minimax'"),
+        ({"min_half_life": 2.0, "tolerance": 1e-2}, "min_half_life 2 belongs to methods nnls and nnls-relative"),
+        ({"max_half_life": 50.0, "method": "quadrature", "terms": 6}, "max_half_life 50 belongs to methods nnls"),
+        ({"nodes": "quantile", "beta": 1e-4}, "beta 0.0001 places rates from 0 to "),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        fit(**options, out=tmp_path, figure=False)
+    assert not list(tmp_path.iterdir())

@@ -133,7 +133,15 @@ SMALL: dict[str, Any] = {"widths": (16, 32, 64), "layers": 1, "depths": (1, 3), 
 def test_check_prints_and_writes_what_it_found(kind: ModelKind, tmp_path: Path, capsys: Shown) -> None:
     text = tmp_path / "text.txt"
     text.write_text("the same few words over and over again. " * 40)
-    check("megatron_mup", kind, **SMALL, head_size=4, corpus=str(text), option=("base_width=16",), out=tmp_path)
+    check(
+        "megatron_mup",
+        kind,
+        **SMALL,
+        head_size=None if kind == "ssm" else 4,
+        corpus=str(text),
+        option=("base_width=16",),
+        out=tmp_path,
+    )
     out = capsys.readouterr().out
     for part in ("width 16", "width 64", "mixer 0", "logits", "verdict:", "growth per block", "2 steps of Adam"):
         assert part in out
@@ -219,3 +227,8 @@ def test_repeated_options_all_count(monkeypatch: pytest.MonkeyPatch, capsys: Sho
     printed = capsys.readouterr().out
     assert "base_width = 64," in printed
     assert "zero_readout = 1" in printed
+
+
+def test_a_head_size_of_a_model_without_heads_is_refused() -> None:
+    with pytest.raises(ValueError, match="head_size 16 belongs to models rwkv5 and rwkv6, got model 'ssm'"):
+        show("gpt2", head_size=16)

@@ -12,7 +12,7 @@ from plkernel import corpora
 from plkernel.analysis.mutual_information import DecayCurve, log_lags
 from plkernel.analysis.power_law_fit import PowerLaw, fit_power_law
 from plkernel.measure import measure, render
-from plkernel.measurement import measure_corpus
+from plkernel.measurement import Unit, measure_corpus
 
 KNOWN = "synthetic:beta=1,bytes=600k"
 Shown = pytest.CaptureFixture[str]
@@ -135,3 +135,17 @@ def test_bad_corpora_end_in_one_line(content: bytes, message: str, tmp_path: Pat
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("unit", "vocabulary", "message"),
+    [
+        ("byte", 100, "vocabulary 100 belongs to unit 'word', got unit 'byte'"),
+        ("word", 1000, "vocabulary must be from 2 to 256, so that a code is one byte, got 1000"),
+    ],
+)
+def test_a_vocabulary_without_effect_is_refused_before_any_corpus_is_read(
+    tmp_path: Path, unit: Unit, vocabulary: int, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        measure(("nowhere.txt",), unit=unit, vocabulary=vocabulary, out=tmp_path)

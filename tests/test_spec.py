@@ -35,6 +35,8 @@ def test_specs_round_trip_through_json(tiny_spec: Callable[..., Path], tmp_path:
         ("seeds", "seed", "unknown key 'seed' in the top level; did you mean 'seeds'"),
         ("projection", "proj", r"unknown key 'proj' in \[arms.power-law\]; did you mean 'projection'"),
         ("steps = 12", "steps = 0", "train.steps: .*greater than or equal to 1, got 0"),
+        ("steps = 12", "steps = true", "train.steps: must be a number, not true or false, got True"),
+        ("steps = 12", "steps = 12\nclip = true", "train.clip: must be a number, not true or false"),
         ("steps = 12", "", "exactly one of steps, bytes and minutes"),
         ("steps = 12", "steps = 12\nminutes = 1.0", "exactly one of steps, bytes and minutes"),
         ('baseline = "uniform"', 'baseline = "unifrom"', "baseline 'unifrom' is not an arm; did you mean 'uniform'"),

@@ -16,7 +16,7 @@ from plkernel.objective import bits_per_byte, build_optimizer, learning_rate
 from plkernel.spec import TrainSpec, load_spec
 from plkernel.storage import load_json, read_lines
 from plkernel.task import prepare
-from plkernel.train import Training, run_training
+from plkernel.train import Training, command, run_training
 
 SpecWriter = Callable[..., Path]
 
@@ -195,8 +195,6 @@ def test_every_output_of_published_patching_is_labelled(
 ) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    from plkernel.train import command
-
     path = tiny_spec()
     path.write_text(path.read_text() + '[model.patching]\nsize = 2\nmode = "published"\n')
     command(load_spec(path), out=tmp_path / "out")
@@ -226,6 +224,12 @@ def test_seeds_out_of_range_are_refused(tiny_spec: SpecWriter, tmp_path: Path) -
     for seed in (-1, 2**63):
         with pytest.raises(ValueError, match=f"seed must lie between 0 and .*, got {seed}"):
             train(tiny_spec(), tmp_path / "out", seed=seed)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_seed_that_the_spec_does_not_list_is_refused(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="seed 99 is not one of the spec's seeds, 0, 1: choose one of these"):
+        command(load_spec(tiny_spec()), seed=99, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

@@ -9,6 +9,7 @@ A byte at prediction distance d >= 2 is seen through a**(d-2), and at d = 1 thro
 min(1, lambda) (gain `clamp`).
 """
 
+import math
 from dataclasses import replace
 from typing import Literal, get_args
 
@@ -17,6 +18,7 @@ import torch
 from plkernel.analysis.moments import node_scores
 from plkernel.analysis.nodes import Aim, Gain, Nodes
 from plkernel.analysis.quantile import MAX_LAG
+from plkernel.analysis.targets import SMALLEST_VALUE
 from plkernel.models.init.power_law import decays_, projection_
 from plkernel.models.rwkv import RWKV, TimeMixing
 
@@ -56,6 +58,12 @@ def check_nodes(
         )
     if aim is None:
         return
+    if aim.exponent * math.log(max_lag) > -math.log(SMALLEST_VALUE):
+        most = aim.beta * -math.log(SMALLEST_VALUE) / (aim.exponent * math.log(max_lag))
+        raise ValueError(
+            f"beta {aim.beta:g} makes d**-{aim.exponent:g} smaller than {SMALLEST_VALUE:g} at max_lag {max_lag:g}: use "
+            f"a beta up to {most:.3g}"
+        )
     e_log = node_scores(nodes, aim, int(max_lag)).e_log
     if not e_log <= LARGEST_E_LOG:
         remedies = [f"a head_size above {head_size}", *([] if k_clamp else ["k_clamp = true"]), "a smaller tempering"]

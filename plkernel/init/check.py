@@ -14,7 +14,7 @@ from plkernel import __version__, cli, corpora
 from plkernel.analysis.coordinates import FLAT, Coordinates, Propagation
 from plkernel.corpora import Corpus
 from plkernel.data import check_length, fixed_windows
-from plkernel.init.options import HEAD_SIZE, ModelKind, arm_of, filled, model_of, spec_of
+from plkernel.init.options import ModelKind, arm_of, filled, model_of, spec_of
 from plkernel.init.show import planned
 from plkernel.models.init.checks import coordinate_check, propagation
 from plkernel.storage import atomic_write, check_folder, save_json
@@ -31,7 +31,7 @@ def check(
     layers: int = 2,
     depths: tuple[int, ...] = (4, 16, 64),
     dim: int = 128,
-    head_size: int = HEAD_SIZE,
+    head_size: int | None = None,
     steps: int = 4,
     seeds: int = 3,
     learning_rate: float = 2**-10,
@@ -62,7 +62,7 @@ def check(
         layers: Blocks there.
         depths: Blocks of the models that the signal goes through.
         dim: Width there.
-        head_size: RWKV: channels of a head, of which every width must be a multiple.
+        head_size: RWKV: channels of a head, 32 if left out, of which every width must be a multiple.
         steps: Steps, of Adam with betas 0.9 and 0.999, no weight decay.
         seeds: Seeds of the weights; the batch is always the same.
         learning_rate: Base learning rate.

@@ -31,8 +31,11 @@ def arm_of(scheme: str, given: Sequence[str]) -> Arm:
     return Arm(scheme=scheme, scheme_options=options)
 
 
-def spec_of(kind: ModelKind, dim: int, layers: int, head_size: int = HEAD_SIZE) -> ModelSpec:
-    """One of our models; ValueError for sizes that do not fit."""
+def spec_of(kind: ModelKind, dim: int, layers: int, head_size: int | None = None) -> ModelSpec:
+    """One of our models, an RWKV of HEAD_SIZE unless given; ValueError for sizes that do not fit."""
+    if kind == "ssm" and head_size is not None:
+        raise ValueError(f"head_size {head_size} belongs to models rwkv5 and rwkv6, got model 'ssm': leave it out")
+    head_size = HEAD_SIZE if head_size is None else head_size
     for name, value, least in (("width", dim, 2), ("number of blocks", layers, 1), ("head_size", head_size, 2)):
         if value < least:
             raise ValueError(f"{name} must be at least {least}, got {value}")

@@ -11,7 +11,7 @@ import tyro
 
 from plkernel.arm import Arm
 from plkernel.building import build, plan_of
-from plkernel.init.options import HEAD_SIZE, ModelKind, arm_of, spec_of
+from plkernel.init.options import ModelKind, arm_of, spec_of
 from plkernel.model_spec import ModelSpec
 from plkernel.models.init.plan import Plan, spans
 from plkernel.models.init.planning import find
@@ -52,7 +52,7 @@ def show(
     model: ModelKind = "ssm",
     dim: int = 256,
     layers: int = 4,
-    head_size: int = HEAD_SIZE,
+    head_size: int | None = None,
     option: tyro.conf.UseAppendAction[tuple[str, ...]] = (),
     against: str | None = None,
     json: Path | None = None,
@@ -69,7 +69,7 @@ def show(
         model: ssm: the diagonal SSM. rwkv5, rwkv6: Eagle and Finch.
         dim: Width.
         layers: Number of blocks.
-        head_size: RWKV: channels of a head.
+        head_size: RWKV: channels of a head, 32 if left out.
         option: Free constants of the scheme: --option std=0.01 --option base_width=64.
         against: Another scheme; prints what differs from it, at its own constants where it lacks one of these.
         json: File for the plan.

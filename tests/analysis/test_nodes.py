@@ -1,11 +1,12 @@
 """Which projection weight belongs to which input gain, and the published node sets."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
 
-from plkernel.analysis.exponentials import integer_lags, power_law, score
+from plkernel.analysis.exponentials import ExponentialSum, integer_lags, power_law, score
 from plkernel.analysis.nodes import Nodes, concentrated, gain, local_spacing, log_spaced, place, projection_weights
 
 LAGS = integer_lags(512)
@@ -129,3 +130,35 @@ def test_too_few_channels() -> None:
         place(1)
     with pytest.raises(ValueError, match="channels must be large enough"):
         concentrated(2)
+
+
+@pytest.mark.parametrize(
+    ("placement", "options", "message"),
+    [
+        (
+            "log-spaced",
+            {"tempering": 1.0},
+            "tempering 1 belongs to placement 'quantile' or 'terms', got placement 'log-s",
+        ),
+        ("concentrated", {"loss": 0.05}, "loss 0.05 belongs to placement 'quantile', got placement 'concentrated'"),
+        ("log-spaced", {"max_lag": 2048}, "max_lag 2048 belongs to placement 'quantile'"),
+        ("quantile", {"longest": 2000.0}, "longest 2000 belongs to placement 'log-spaced', got placement 'quantile'"),
+        ("concentrated", {"shortest": 1.0}, "shortest 1 belongs to placement 'log-spaced'"),
+        (
+            "quantile",
+            {"terms": ExponentialSum((1.0,), (1.0,))},
+            "terms an exponential sum belongs to placement 'terms'",
+        ),
+    ],
+)
+def test_an_option_of_another_placement_is_refused(placement: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        place(16, placement=placement, **options)
+
+
+@pytest.mark.parametrize("projection", ["published", "gain-corrected"])
+def test_weights_that_are_no_numbers_are_refused(projection: Any) -> None:
+    """0.69**beta: the largest of all weights is 0 from beta 2000 on."""
+    assert np.isfinite(place(16, projection=projection, beta=87.0).projection).all()
+    with pytest.raises(ValueError, match=r"beta 1e\+38 takes the projection's weights, .* use a beta up to 87.9"):
+        place(16, projection=projection, beta=1e38)

@@ -123,7 +123,7 @@ def load(
     Raises ValueError or OSError, in one line, when there is no such corpus, it is empty or cannot be read;
     nothing of it is kept then.
     """
-    source, path = _located(name, max_bytes, separator, column, cache)
+    source, path = _located(name, max_bytes, separator, column, cache, follow_links)
     return replace(_cached(path) or _build(name, source, path, max_bytes), name=name)
 
 
@@ -134,19 +134,20 @@ def size_ahead(
     separator: str = "\n",
     column: str | None = None,
     cache: Path | None = None,
+    follow_links: bool = False,
 ) -> int | None:
     """Bytes of the corpus that `load` would give, where that is known without reading it; else None.
 
     Nothing is written or fetched. Raises ValueError, as `load` does, when there is no such corpus.
     """
-    source, path = _located(name, max_bytes, separator, column, cache)
+    source, path = _located(name, max_bytes, separator, column, cache, follow_links)
     if corpus := _cached(path):
         return corpus.size
     return source.size if None in (source.size, max_bytes) else min(source.size or 0, max_bytes or 0)
 
 
 def _located(
-    name: str, max_bytes: int | None, separator: str, column: str | None, cache: Path | None
+    name: str, max_bytes: int | None, separator: str, column: str | None, cache: Path | None, follow_links: bool
 ) -> tuple[Source, Path]:
     """The source of a corpus, and its flat file in the cache."""
     if max_bytes is not None and max_bytes < 1:

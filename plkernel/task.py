@@ -85,9 +85,7 @@ def open_corpus(section: CorpusSpec, context: int) -> Opened:
 
 def check_ahead(section: CorpusSpec, context: int) -> bool:
     """Refuse as `open_corpus` does, but read and fetch nothing; False where the size is not known before that."""
-    size = corpora.size_ahead(
-        section.name, max_bytes=section.max_bytes, separator=section.separator, column=section.column
-    )
+    size = corpora.size_ahead(section.name, **section.reading)
     if size is None:
         return False
     held_out = {name: int(size * getattr(section, name)) for name in ("validation", "test")}

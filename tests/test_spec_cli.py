@@ -20,10 +20,9 @@ def parse(*args: str) -> tuple[Spec, Path | None]:
 
 
 def test_any_field_can_be_overridden(tiny_spec: Callable[..., Path]) -> None:
-    spec, out = parse(str(tiny_spec()), "--spec.train.steps", "7", "--spec.arms.uniform.beta", "0.9", "--out", "here")
+    spec, out = parse(str(tiny_spec()), "--spec.train.steps", "7", "--spec.arms.power-law.beta", "0.9", "--out", "here")
     assert spec.train.steps == 7
-    assert spec.arms["uniform"].beta == 0.9
-    assert spec.arms["power-law"].beta == 1.15
+    assert spec.arms["power-law"].beta == 0.9
     assert spec.train.batch == 4
     assert out == Path("here")
 

@@ -8,11 +8,12 @@ from tqdm import tqdm
 from plkernel import cli
 from plkernel.links import refuse_links
 from plkernel.reporting.comparison import Comparison, compare
+from plkernel.reporting.document import Figure
 from plkernel.reporting.drawings import drawings
-from plkernel.reporting.markup import figure, inline_svg
 from plkernel.reporting.memory_figures import memory_drawings
-from plkernel.reporting.page import render
+from plkernel.reporting.page import page_of, render
 from plkernel.reporting.records import save_record, save_rows, table
+from plkernel.reporting.svg import inline_svg
 from plkernel.reporting.terminal import text_report
 from plkernel.storage import atomic_write, check_folder, save_json
 from plkernel.studies import REPORT, ROWS, read_study
@@ -59,13 +60,13 @@ def write_comparison(comparison: Comparison) -> Path:
     drawn = {**drawings(comparison), **memory_drawings(comparison)}
     for name, drawing in tqdm(drawn.items(), desc="figures", unit="figure", leave=False, disable=None):
         files = rendered(drawing.figure)
-        inline[name] = figure(inline_svg(files["svg"], name, drawing.description), drawing.caption)
+        inline[name] = Figure(inline_svg(files["svg"], name, drawing.description), drawing.caption)
         for kind in ("pdf", "png"):
             atomic_write(out / f"{name}.{kind}", files[kind])
     if not (study.folder / ROWS).exists():
         save_rows(study, out / ROWS)
     save_json(out / "table.json", table(comparison))
-    atomic_write(out / "report.html", render(comparison, inline))
+    atomic_write(out / "report.html", render(page_of(comparison, inline)))
     return out / "report.html"
 
 

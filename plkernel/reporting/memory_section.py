@@ -8,16 +8,15 @@ import numpy as np
 from plkernel.analysis.memory import Memory
 from plkernel.reporting.blocks import Block, blocks
 from plkernel.reporting.comparison import Comparison
-from plkernel.reporting.markup import Group, Html, Number, details, grouped_table, tag
+from plkernel.reporting.document import Cell, Figure, Group, Line, Part, Section, Table, folded, number, section
 from plkernel.reporting.memories import Change, changes
 from plkernel.reporting.memory_figures import HALF_LIVES, KERNELS, PUBLISHED_FIGURES, figure_name
-from plkernel.reporting.overview import is_large
-from plkernel.reporting.page_parts import arm_name, group_title
+from plkernel.reporting.page_parts import arm_name, aside, group_title
 
 Blocks = Sequence[tuple[Block, Sequence[Change]]]
 
 
-def memory_sections(comparison: Comparison, figures: Mapping[str, Html]) -> list[Html]:
+def memory_sections(comparison: Comparison, figures: Mapping[str, Figure]) -> list[Section]:
     """Kernels, half-lives and outputs before and after training; nothing of what the rows do not hold.
 
     `figures` are those of `memory_drawings` as elements with captions, by name; one that is missing is left out.
@@ -30,23 +29,28 @@ def memory_sections(comparison: Comparison, figures: Mapping[str, Html]) -> list
         *_half_lives(comparison, found),
         *_outputs(comparison, found),
     ]
-    return [tag("h2", "Memory before and after training"), *parts] if parts else []
+    return section("Memory before and after training", *parts)
 
 
-def published_sections(figures: Mapping[str, Html]) -> list[Html]:
+def published_sections(figures: Mapping[str, Figure]) -> list[Section]:
     """The published figures from this study's rows, where its three conditions are among the arms."""
-    shown = figures.get(PUBLISHED_FIGURES)
-    return [tag("h2", "The published figures, redrawn"), shown] if shown else []
+    return section("The published figures, redrawn", figures.get(PUBLISHED_FIGURES))
 
 
-def _figures(found: Blocks, figures: Mapping[str, Html], kind: str) -> list[Html]:
+def _figures(found: Blocks, figures: Mapping[str, Figure], kind: str) -> list[Part]:
     """The figure of the first block in view, those of further blocks to be opened."""
     shown = [(group_title(block), figures[name]) for block, _ in found if (name := figure_name(kind, block)) in figures]
     title = kind.capitalize()
-    return [one if at == 0 else details(Html(f"{title}: {where}"), one) for at, (where, one) in enumerate(shown)]
+    return [one if at == 0 else folded(_headed(title, where), one) for at, (where, one) in enumerate(shown)]
 
 
-def _exponents(comparison: Comparison, found: Blocks) -> list[Html]:
+def _headed(title: str, where: Cell) -> Cell:
+    """The title before what it is of."""
+    first, *others = where.lines
+    return Cell((Line(f"{title}: {first.text}"), *others))
+
+
+def _exponents(comparison: Comparison, found: Blocks) -> list[Part]:
     ranges = {arm.slope_range for _, arms in found for arm in arms if arm.slope_range}
     if not ranges:
         return []
@@ -58,39 +62,39 @@ def _exponents(comparison: Comparison, found: Blocks) -> list[Html]:
     )
     header = ["arm", "at initialisation", "after training", "change", "by block"]
     groups = _grouped(comparison, found, _exponent_row, lambda arm: arm.slope_range is not None)
-    return [_folded(comparison, "Slopes of kernels in numbers", grouped_table(header, groups, caption))]
+    return [aside(comparison, "Slopes of kernels in numbers", Table.of(header, groups, caption))]
 
 
 def _exponent_row(arm: Change) -> list[Any]:
     before, after = arm.before.exponents(), arm.after.exponents()
     columns = [values.mean(axis=1) for values in (before, after, after - before)]
     each = ", ".join(f"{value:.2f}" for value in after.mean(axis=0))
-    return [*map(_over_seeds, columns, ("{:.2f}", "{:.2f}", "{:+.2f}")), Number(_minus(each))]
+    return [*map(_over_seeds, columns, ("{:.2f}", "{:.2f}", "{:+.2f}")), number(_minus(each))]
 
 
-def _over_seeds(values: np.ndarray, form: str) -> Number:
+def _over_seeds(values: np.ndarray, form: str) -> Cell:
     """The mean over seeds, under it their standard deviation where there are two or more."""
-    spread = tag("span", f"\N{PLUS-MINUS SIGN} {values.std(ddof=1):.3f}", "interval") if len(values) > 1 else ""
-    return Number(_minus(form.format(values.mean())) + spread)
+    spread = [f"\N{PLUS-MINUS SIGN} {values.std(ddof=1):.3f}"] if len(values) > 1 else []
+    return number(_minus(form.format(values.mean())), *spread)
 
 
-def _half_lives(comparison: Comparison, found: Blocks) -> list[Html]:
+def _half_lives(comparison: Comparison, found: Blocks) -> list[Part]:
     header = ["arm", *(f"{name}, {time}" for name in ("shortest", "median", "longest") for time in ("before", "after"))]
     known = _grouped(comparison, found, _half_life_row, lambda arm: arm.has_half_lives)
     caption = "Half-lives in bytes at initialisation and after training: geometric means over blocks and seeds."
-    return [details("Half-lives in numbers", grouped_table(header, known, caption))] if known else []
+    return [folded("Half-lives in numbers", Table.of(header, known, caption))] if known else []
 
 
 def _half_life_row(arm: Change) -> list[Any]:
     before, after = (_central(memory) for memory in (arm.before, arm.after))
-    return [Number(_half_life(values[index])) for index in (0, 3, 6) for values in (before, after)]
+    return [number(_half_life(values[index])) for index in (0, 3, 6) for values in (before, after)]
 
 
 def _central(memory: Memory) -> np.ndarray:
     return np.asarray(np.exp(np.log(memory.half_lives).mean(axis=(0, 1))))
 
 
-def _outputs(comparison: Comparison, found: Blocks) -> list[Html]:
+def _outputs(comparison: Comparison, found: Blocks) -> list[Part]:
     """Saturation of the predictions, and how much the residual stream grows."""
     grows = any(output.get("amplification") for _, arms in found for arm in arms for output in arm.after_outputs)
     names = ["saturated positions", "range of logits", "entropy in nats", *(["growth per block"] if grows else [])]
@@ -103,7 +107,7 @@ def _outputs(comparison: Comparison, found: Blocks) -> list[Html]:
     growth = " Growth: root mean square of the residual stream after a block over that before it, geometric mean."
     if not known:
         return []
-    return [_folded(comparison, "Predictions in numbers", grouped_table(header, known, caption + growth * grows))]
+    return [aside(comparison, "Predictions in numbers", Table.of(header, known, caption + growth * grows))]
 
 
 def _output_row(arm: Change, grows: bool) -> list[Any]:
@@ -114,13 +118,13 @@ def _output_row(arm: Change, grows: bool) -> list[Any]:
         ("{:.1f}", lambda output: output["saturation"]["logit_max"] - output["saturation"]["logit_min"]),
         ("{:.2f}", lambda output: output["saturation"]["entropy"]),
     ):
-        row += [Number(form.format(np.mean([value(output) for output in outputs]))) for outputs in both]
+        row += [number(form.format(np.mean([value(output) for output in outputs]))) for outputs in both]
     return [*row, *map(_growth, both)] if grows else row
 
 
-def _growth(outputs: Iterable[Mapping[str, Any]]) -> Number:
+def _growth(outputs: Iterable[Mapping[str, Any]]) -> Cell:
     factors = [output["amplification"] for output in outputs if output.get("amplification")]
-    return Number(f"{np.exp(np.mean(np.log(factors))):.3f}" if factors else "-")
+    return number(f"{np.exp(np.mean(np.log(factors))):.3f}" if factors else "-")
 
 
 def _grouped(
@@ -132,11 +136,6 @@ def _grouped(
         for block, arms in found
     ]
     return [(title, rows) for title, rows in groups if rows]
-
-
-def _folded(comparison: Comparison, title: str, content: Html) -> Html:
-    """Of many arms a table that is to be opened."""
-    return details(title, content) if is_large(comparison) else content
 
 
 def _half_life(value: float) -> str:

@@ -1,14 +1,16 @@
 """A comparison as one self-contained HTML page: no scripts, no requests, light and dark, fit to print."""
 
 from collections.abc import Mapping
-from html import escape
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from plkernel.models import NOT_CAUSAL
 from plkernel.reporting.blocks import blocks
 from plkernel.reporting.cautions import warnings
 from plkernel.reporting.comparison import Comparison
+from plkernel.reporting.document import Figure, Folded, Page, Part, Section, folded, prose, section
 from plkernel.reporting.drawings import curve_names
 from plkernel.reporting.findings import sentences
-from plkernel.reporting.markup import Html, details, paragraphs, tag
 from plkernel.reporting.memory_section import memory_sections, published_sections
 from plkernel.reporting.overview import is_large, overview
 from plkernel.reporting.page_design import design
@@ -17,19 +19,27 @@ from plkernel.reporting.page_effects import factor_effects
 from plkernel.reporting.page_parts import group_title, mark, minus
 from plkernel.reporting.page_results import results
 from plkernel.reporting.page_runs import costs, learning_rates, missing, provenance
-from plkernel.reporting.page_style import STYLE
 
 
-def render(comparison: Comparison, figures: Mapping[str, Html]) -> str:
-    """The page; `figures` are elements with captions under the names of `drawings`; a missing one is left out."""
+def render(page: Page) -> str:
+    """The page as HTML; every text in it is escaped."""
+    loader = PackageLoader("plkernel.reporting", "")
+    templates = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return templates.get_template("page.html").render(page=page, not_causal=NOT_CAUSAL)
+
+
+def page_of(comparison: Comparison, figures: Mapping[str, Figure]) -> Page:
+    """What stands on the page; `figures` go by the names of `drawings`, and one that is missing is left out."""
     study = comparison.study
-    title = f"{study.name}{mark(comparison)}"
-    body = [
-        tag("h1", title),
-        tag("p", study.description, "soft") if study.description else "",
-        paragraphs("summary", map(minus, overview(comparison))),
-        paragraphs("warnings", warnings(comparison)),
+    head = (
+        prose("soft", [study.description] if study.description else []),
+        prose("summary", map(minus, overview(comparison))),
+        prose("warnings", warnings(comparison)),
         _every_sentence(comparison),
+    )
+    sections = (
         *design(comparison),
         *results(comparison),
         *differences(comparison, figures),
@@ -41,25 +51,20 @@ def render(comparison: Comparison, figures: Mapping[str, Html]) -> str:
         *costs(comparison),
         *missing(study.runs),
         *provenance(study.finished()),
-    ]
-    head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-    head += f"<title>{escape(title)}</title>\n<style>{STYLE}</style>"
-    content = "\n".join(body)
-    return f'<!doctype html>\n<html lang="en">\n<head>{head}</head>\n<body>\n{content}\n</body>\n</html>\n'
+    )
+    return Page(f"{study.name}{mark(comparison)}", tuple(part for part in head if part), sections)
 
 
-def _every_sentence(comparison: Comparison) -> Html:
+def _every_sentence(comparison: Comparison) -> Folded | None:
     """A sentence per arm, where the summary has none."""
-    if not is_large(comparison):
-        return Html()
-    texts = [minus(text) for text in sentences(comparison)]
-    return details(f"All {len(texts)} comparisons in words", paragraphs("sentences", texts))
+    shown = prose("sentences", [minus(text) for text in sentences(comparison)]) if is_large(comparison) else None
+    return folded(f"All {len(shown.texts)} comparisons in words", shown) if shown else None
 
 
-def _curves(comparison: Comparison, figures: Mapping[str, Html]) -> list[Html]:
+def _curves(comparison: Comparison, figures: Mapping[str, Figure]) -> list[Section]:
     """Convergence and differences during training, block by block."""
-    parts: list[Html] = []
+    parts: list[Part] = []
     for part in blocks(comparison):
         shown = [figures[name] for name in curve_names(part) if name in figures]
-        parts += [details(group_title(part), *shown)] if part.title and shown else shown
-    return [tag("h2", "Curves"), *parts] if parts else []
+        parts += [folded(group_title(part), *shown)] if part.title and shown else shown
+    return section("Curves", *parts)

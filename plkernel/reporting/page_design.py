@@ -5,8 +5,8 @@ from typing import Any
 
 from plkernel.reporting.blocks import block_levels, short_factor, short_name
 from plkernel.reporting.comparison import Comparison
+from plkernel.reporting.document import Section, Table, folded, lines, section, table
 from plkernel.reporting.findings import listed, span
-from plkernel.reporting.markup import Html, details, html, table, tag
 from plkernel.studies import FINISHED, Study
 
 MOST_NAMES = 12
@@ -14,17 +14,13 @@ NOT_OPTIONS = ("levels", "against", "node_rates", "node_multipliers", "node_gain
 """What a saved arm holds beside its options: its place in the study, and numbers that follow from other options."""
 
 
-def design(comparison: Comparison) -> list[Html]:
+def design(comparison: Comparison) -> list[Section]:
     """The design in a few lines."""
     study = comparison.study
     parts = (_factors, _arms, _blocks, _seeds, _model, _budget, _rates, _corpus, _judged)
     rows = [[name, value] for part in parts for name, value in part(comparison)]
     options = _options(study)
-    return [
-        tag("h2", "Design"),
-        table(["", ""], rows),
-        *([details("What every arm changes", options)] if options else []),
-    ]
+    return section("Design", table(["", ""], rows), folded("What every arm changes", options) if options else None)
 
 
 Row = tuple[str, Any]
@@ -32,9 +28,8 @@ Row = tuple[str, Any]
 
 def _factors(comparison: Comparison) -> Iterator[Row]:
     factors = factor_levels(comparison.study)
-    lines = (f"{name}: {', '.join(levels)}" for name, levels in factors.items())
     if factors:
-        yield "factors", Html("<br>".join(html(line) for line in lines))
+        yield "factors", lines(f"{name}: {', '.join(levels)}" for name, levels in factors.items())
 
 
 def _arms(comparison: Comparison) -> Iterator[Row]:
@@ -146,7 +141,7 @@ def factor_levels(study: Study) -> dict[str, tuple[str, ...]]:
     return {short_factor(name, found): tuple(levels) for name, levels in found.items()}
 
 
-def _options(study: Study) -> Html:
+def _options(study: Study) -> Table | None:
     """What each arm of the first block has otherwise than the arm it is compared with; blocks change the same."""
     first = block_levels(study, study.baseline)
     rows = [
@@ -155,7 +150,7 @@ def _options(study: Study) -> Html:
         if block_levels(study, arm) == first and (against := study.against(arm))
         if (changes := _changes(study, arm, against))
     ]
-    return table(["arm", "compared with", "changes"], rows) if rows else Html()
+    return table(["arm", "compared with", "changes"], rows) if rows else None
 
 
 def _changes(study: Study, arm: str, against: str) -> str:

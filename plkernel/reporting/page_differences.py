@@ -7,17 +7,17 @@ from typing import Any
 from plkernel.analysis.statistics import critical_value
 from plkernel.reporting.blocks import Block, compared_with
 from plkernel.reporting.comparison import Arm, Comparison
+from plkernel.reporting.document import Cell, Figure, Part, Prose, Section, Table, folded, number, prose, section
 from plkernel.reporting.evidence import BOOTSTRAP_FROM, Evidence
 from plkernel.reporting.findings import p_text
-from plkernel.reporting.markup import Html, Number, details, grouped_table, paragraphs, tag
 from plkernel.reporting.page_parts import (
     aside,
     contrast,
+    finite,
     grouped,
     header_mark,
     mark,
     marked,
-    number,
     stacked,
     titles,
     zero,
@@ -29,24 +29,24 @@ FEW_COLUMNS = 3
 NO_SEED = "no common seed"
 
 
-def differences(comparison: Comparison, figures: Mapping[str, Html]) -> list[Html]:
+def differences(comparison: Comparison, figures: Mapping[str, Figure]) -> list[Section]:
     """Every arm minus the one it is compared with, with all that speaks for it."""
     if not any(arm.differences for arm in comparison.others):
         return []
     found, label = comparison.evidence, mark(comparison)
     seeds = sorted({seed for evidence in found.values() for seed in evidence.difference.per_seed})
     forest = [figure for name, figure in figures.items() if name.startswith("forest")]
-    return [
-        tag("h2", f"Difference to {compared_with(comparison)}{label}"),
+    return section(
+        f"Difference to {compared_with(comparison)}{label}",
         *forest,
-        _table(comparison, seeds if len(seeds) <= FEW_COLUMNS else []),
+        *_table(comparison, seeds if len(seeds) <= FEW_COLUMNS else []),
         _few_seeds(min((evidence.difference.n for evidence in found.values()), default=0)),
         *_every_seed(comparison, seeds if len(seeds) > FEW_COLUMNS else []),
         *_others(comparison),
-    ]
+    )
 
 
-def _table(comparison: Comparison, seeds: Sequence[int]) -> Html:
+def _table(comparison: Comparison, seeds: Sequence[int]) -> list[Part | None]:
     found, label = comparison.evidence, mark(comparison)
     long = any(evidence.bootstrap for evidence in found.values())
     header = ["arm", *(f"seed {seed}" for seed in seeds), "mean", "p", "corrected p", "sign-flip p", "d_z"]
@@ -55,11 +55,11 @@ def _table(comparison: Comparison, seeds: Sequence[int]) -> Html:
     def row(part: Block, arm: Arm) -> list[Any]:
         evidence, name = found.get(arm.name), contrast(comparison, part, arm)
         if evidence is None:
-            return [name, *[Number()] * (len(header) - 2), NO_SEED]
+            return [name, *[number()] * (len(header) - 2), NO_SEED]
         both, each = (arm, comparison[str(arm.against)]), evidence.difference.per_seed
         return [
             name,
-            *(number(each[seed], "+.4f", *both) if seed in each else Number() for seed in seeds),
+            *(marked(finite(each[seed], "+.4f"), *both) if seed in each else number() for seed in seeds),
             stacked(evidence.difference, "+.4f", *both),
             *(marked(text, *both) for text in _tests(evidence)),
             _standardised(evidence, *both),
@@ -69,8 +69,7 @@ def _table(comparison: Comparison, seeds: Sequence[int]) -> Html:
         ]
 
     groups = grouped(comparison, row, lambda part: part.others)
-    notes = paragraphs("notes", _notes(comparison, long))
-    return Html(grouped_table(header, groups, _caption(comparison, label)) + notes)
+    return [Table.of(header, groups, _caption(comparison, label)), prose("notes", _notes(comparison, long))]
 
 
 def _caption(comparison: Comparison, label: str) -> str:
@@ -117,17 +116,16 @@ def _tests(evidence: Evidence) -> list[str]:
     return [p_text(p) for p in (evidence.difference.p_value, evidence.corrected, flips)]
 
 
-def _standardised(evidence: Evidence, *arms: Arm) -> Number:
+def _standardised(evidence: Evidence, *arms: Arm) -> Cell:
     effect = evidence.effect
     if math.isnan(effect.d_z):
-        return Number("-")
-    below = tag("span", marked(f"{effect.low:+.1f} to {effect.high:+.1f}", *arms), "interval")
-    return Number(marked(f"{effect.d_z:+.2f}", *arms) + below)
+        return number("-")
+    return marked(f"{effect.d_z:+.2f}", *arms, below=[f"{effect.low:+.1f} to {effect.high:+.1f}"])
 
 
-def _bootstrap(evidence: Evidence, *arms: Arm) -> Number:
+def _bootstrap(evidence: Evidence, *arms: Arm) -> Cell:
     if evidence.bootstrap is None:
-        return Number("-")
+        return number("-")
     low, high = evidence.bootstrap.bca
     return marked(f"{low:+.4f} to {high:+.4f}", *arms)
 
@@ -146,7 +144,7 @@ def reached(evidence: Evidence) -> str:
     return f"{abs(share):.0f} % {'earlier' if share >= 0 else 'later'}"
 
 
-def _every_seed(comparison: Comparison, seeds: Sequence[int]) -> list[Html]:
+def _every_seed(comparison: Comparison, seeds: Sequence[int]) -> list[Part]:
     """The difference of every seed, where there are too many for the main table."""
     if not seeds:
         return []
@@ -154,16 +152,16 @@ def _every_seed(comparison: Comparison, seeds: Sequence[int]) -> list[Html]:
     def row(part: Block, arm: Arm) -> list[Any]:
         evidence = comparison.evidence.get(arm.name)
         each, both = evidence.difference.per_seed if evidence else {}, (arm, comparison[str(arm.against)])
-        cells = [number(each[seed], "+.4f", *both) if seed in each else Number("-") for seed in seeds]
+        cells = [marked(finite(each[seed], "+.4f"), *both) if seed in each else number("-") for seed in seeds]
         return [contrast(comparison, part, arm), *cells]
 
     groups = grouped(comparison, row, lambda part: part.others)
     caption = f"The differences behind the means{mark(comparison)}, {comparison.primary.title}."
-    shown = grouped_table(["arm", *(f"seed {seed}" for seed in seeds)], groups, caption)
-    return [details("Every seed's difference", shown)]
+    shown = Table.of(["arm", *(f"seed {seed}" for seed in seeds)], groups, caption)
+    return [folded("Every seed's difference", shown)]
 
 
-def _others(comparison: Comparison) -> list[Html]:
+def _others(comparison: Comparison) -> list[Part]:
     label = mark(comparison)
     others = [measure for measure in comparison.measures if measure.key != comparison.primary.key]
 
@@ -173,16 +171,16 @@ def _others(comparison: Comparison) -> list[Html]:
         return [contrast(comparison, part, arm), *cells]
 
     groups = grouped(comparison, row, lambda part: part.others)
-    shown = grouped_table(
+    shown = Table.of(
         ["arm", *titles(others, header_mark(comparison))], groups, f"The same difference in other measures{label}."
     )
     return [aside(comparison, "The same difference in other measures", shown)]
 
 
-def _few_seeds(n: int) -> Html:
+def _few_seeds(n: int) -> Prose | None:
     """What so few seeds can show at all; nothing where there are enough, or only one."""
     if not 2 <= n < ENOUGH_SEEDS:
-        return Html()
+        return None
     reach, enough = critical_value(n), critical_value(ENOUGH_SEEDS)
     text = f"With {n} seeds a 95 % interval reaches {reach:.1f} standard errors to either side of the mean"
-    return tag("p", f"{text}, with {ENOUGH_SEEDS} seeds {enough:.1f}: only large effects can show here.", "soft")
+    return prose("soft", [f"{text}, with {ENOUGH_SEEDS} seeds {enough:.1f}: only large effects can show here."])

@@ -1,51 +1,54 @@
 """The page's section on the factors: main effects and interactions, where a part of the design is complete."""
 
 from collections.abc import Mapping
-from html import escape
 from typing import Any
 
 from plkernel.analysis.factorial import Contrast
 from plkernel.models import NOT_CAUSAL
 from plkernel.reporting.comparison import Comparison
+from plkernel.reporting.document import Cell, Group, Part, Section, Table, lines, number, prose, section
 from plkernel.reporting.effects import Effects, effects
 from plkernel.reporting.findings import interval_text, listed, p_text
-from plkernel.reporting.markup import Group, Html, Number, grouped_table, tag
 from plkernel.reporting.overview import effects_sentence
-from plkernel.reporting.page_parts import DAGGER, minus, zero
+from plkernel.reporting.page_parts import minus, zero
 
 KINDS = {1: "main effects", 2: "interactions of two factors"}
 
 
-def factor_effects(comparison: Comparison) -> list[Html]:
+def factor_effects(comparison: Comparison) -> list[Section]:
     """The effects of the factors; nothing where no part of a factorial design is complete."""
     found = effects(comparison)
     if not found:
         return []
     label = "" if all(one.causal for one in found) else f" († {NOT_CAUSAL})"
     shown = (part for one in found for part in _part(comparison, one))
-    return [tag("h2", f"Effects of the factors{label}"), *shown]
+    return section(f"Effects of the factors{label}", *shown)
 
 
-def _part(comparison: Comparison, found: Effects) -> list[Html]:
+def _part(comparison: Comparison, found: Effects) -> list[Part | None]:
     groups: list[Group] = []
     for order, kind in KINDS.items():
         rows = [_row(found, one) for one in found.factorial.contrasts if one.order == order]
         groups += [(kind, rows)] if rows else []
     header = ["effect", "mean", "95 % interval", "p", "corrected p", "zero lies"]
-    sentence = tag("p", minus(effects_sentence(found)))
-    return [sentence, grouped_table(header, groups, _caption(comparison, found))]
+    sentence = prose("", [minus(effects_sentence(found))])
+    return [sentence, Table.of(header, groups, _caption(comparison, found))]
 
 
 def _row(found: Effects, contrast: Contrast) -> list[Any]:
     difference = contrast.difference
-    name = Html("<br>x ".join(escape(part) for part in found.title(contrast).split(" x ")))
+    first, *others = found.title(contrast).split(" x ")
     texts = [f"{difference.mean:+.4f}", interval_text(difference, "+.4f"), p_text(difference.p_value)]
     texts.append(p_text(found.corrected[contrast.name]))
-    return [name, *(_number(text, found) for text in texts), zero(difference)]
+    return [
+        lines([first, *(f"x {other}" for other in others)]),
+        *(_number(text, found) for text in texts),
+        zero(difference),
+    ]
 
 
-def _number(text: str, found: Effects) -> Number:
-    return Number(escape(minus(text)) + ("" if found.causal or not text else DAGGER))
+def _number(text: str, found: Effects) -> Cell:
+    return number(minus(text), dagger=not found.causal)
 
 
 def _caption(comparison: Comparison, found: Effects) -> str:

@@ -3,19 +3,17 @@
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from html import escape
 from typing import Any
 
 from plkernel.analysis.statistics import Estimate, PairedDifference
 from plkernel.models import NOT_CAUSAL
 from plkernel.reporting.blocks import Block, blocks, short_name
 from plkernel.reporting.comparison import Arm, Comparison, Measure
+from plkernel.reporting.document import Cell, Group, Line, Part, folded, number
 from plkernel.reporting.findings import interval_text
-from plkernel.reporting.markup import Group, Html, Number, details, html, tag
 from plkernel.reporting.overview import is_large
 
-DAGGER = Html(f'<abbr class="label" title="{NOT_CAUSAL}">†</abbr>')
-LABEL = tag("span", NOT_CAUSAL, "label")
+LABEL = Line(NOT_CAUSAL, "label")
 
 
 def mark(comparison: Comparison) -> str:
@@ -39,30 +37,28 @@ def grouped(
     return [(group_title(part), rows) for part, rows in found if rows]
 
 
-def group_title(part: Block) -> Html:
+def group_title(part: Block) -> Cell:
     """The title of a block, and whether none of its numbers is a likelihood."""
-    if not part.title:
-        return Html()
-    return Html(f"{html(part.title)} {LABEL}") if part.leaks else html(part.title)
+    return Cell((Line(part.title), *([LABEL] if part.title and part.leaks else [])))
 
 
-def aside(comparison: Comparison, title: str, content: Html) -> Html:
+def aside(comparison: Comparison, title: str, content: Part) -> Part:
     """Content that is folded on the page of many arms, and stands open on that of few."""
-    return details(title, content) if is_large(comparison) else content
+    return folded(title, content) if is_large(comparison) else content
 
 
-def arm_name(comparison: Comparison, part: Block, arm: Arm) -> Html:
+def arm_name(comparison: Comparison, part: Block, arm: Arm) -> Cell:
     """The arm by its name inside its block; one that is not causal says so where its block does not."""
     said = arm.causal or (part.title and part.leaks)
-    return Html(html(short_name(comparison.study, arm.name)) + ("" if said else f"<br>{LABEL}"))
+    return Cell((Line(short_name(comparison.study, arm.name)), *([] if said else [LABEL])))
 
 
-def contrast(comparison: Comparison, part: Block, arm: Arm) -> Html:
+def contrast(comparison: Comparison, part: Block, arm: Arm) -> Cell:
     """The arm, and which it is compared with where that is not what the table's caption says."""
     name = arm_name(comparison, part, arm)
     if arm.against == part.baseline and (part.title or len(comparison.baselines) == 1):
         return name
-    return Html(f"{name}<br>{tag('span', f'minus {short_name(comparison.study, str(arm.against))}', 'soft')}")
+    return Cell((*name.lines, Line(f"minus {short_name(comparison.study, str(arm.against))}", "soft")))
 
 
 def titles(measures: Iterable[Measure], label: str) -> list[str]:
@@ -70,34 +66,33 @@ def titles(measures: Iterable[Measure], label: str) -> list[str]:
     return [f"{measure.title}{label}" for measure in measures]
 
 
-def estimates(arm: Arm, measures: Iterable[Measure]) -> list[Number]:
+def estimates(arm: Arm, measures: Iterable[Measure]) -> list[Cell]:
     """The mean and interval of an arm in each measure."""
     return [stacked(arm.estimates.get(measure.key), ".4f", arm) for measure in measures]
 
 
-def stacked(estimate: Estimate | PairedDifference | None, form: str, *arms: Arm) -> Number:
+def stacked(estimate: Estimate | PairedDifference | None, form: str, *arms: Arm) -> Cell:
     """A mean with its interval below; its n too where that differs from the arm's."""
     if estimate is None:
-        return Number("-")
-    few = f"n = {estimate.n}" if estimate.n != len(arms[0].seeds) else ""
-    below = Html(marked(interval_text(estimate, form), *arms) + (f" {few}" if few else ""))
-    return Number(number(estimate.mean, form, *arms) + tag("span", below, "interval"))
+        return number("-")
+    few = [f"n = {estimate.n}"] if estimate.n != len(arms[0].seeds) else []
+    interval = interval_text(estimate, form)
+    return marked(finite(estimate.mean, form), *arms, below=[*([interval] if interval else []), *few])
 
 
-def number(value: float, form: str, *arms: Arm) -> Number:
-    """A number, marked where an arm behind it is not causal; "not finite" where it is not."""
-    return marked(f"{value:{form}}" if math.isfinite(value) else "not finite", *arms)
+def finite(value: float, form: str) -> str:
+    """A number as text; "not finite" where it is not."""
+    return f"{value:{form}}" if math.isfinite(value) else "not finite"
 
 
-def marked(text: str, *arms: Arm) -> Number:
-    """The text of a number, with a dagger where an arm behind it is not causal."""
-    dagger = "" if not text or all(arm.causal for arm in arms) else DAGGER
-    return Number(escape(minus(text)) + dagger)
+def marked(text: str, *arms: Arm, below: Iterable[str] = ()) -> Cell:
+    """The text of a number and what stands below it, with daggers where an arm behind it is not causal."""
+    return number(minus(text), *map(minus, below), dagger=not all(arm.causal for arm in arms))
 
 
-def several(values: Sequence[int]) -> Number:
+def several(values: Sequence[int]) -> Cell:
     """Whole numbers with their thousands apart."""
-    return Number(", ".join(f"{value:,}" for value in values) or "-")
+    return number(", ".join(f"{value:,}" for value in values) or "-")
 
 
 def zero(difference: PairedDifference) -> str:

@@ -4,14 +4,14 @@ from typing import Any
 
 from plkernel.reporting.blocks import Block
 from plkernel.reporting.comparison import Arm, Comparison
-from plkernel.reporting.markup import Html, details, grouped_table, tag
+from plkernel.reporting.document import Part, Section, Table, folded, section
 from plkernel.reporting.page_parts import arm_name, aside, estimates, grouped, header_mark, mark, several, titles
 
 MOST_ARMS = 40
 """The table of more arms is folded: the differences below say what is to be said."""
 
 
-def results(comparison: Comparison) -> list[Html]:
+def results(comparison: Comparison) -> list[Section]:
     """What every arm reached, mean and interval of each measure."""
     label = mark(comparison)
     named = [measure for measure in comparison.measures if measure.key.startswith("val_bpb_")]
@@ -23,14 +23,14 @@ def results(comparison: Comparison) -> list[Html]:
         facts = [len(arm.seeds), several(arm.parameters), several(arm.steps)]
         return [arm_name(comparison, part, arm), *facts, *estimates(arm, whole)]
 
-    shown = grouped_table(header, grouped(comparison, row, _arms), caption)
+    shown = Table.of(header, grouped(comparison, row, _arms), caption)
     many = len(comparison.arms) > MOST_ARMS
-    parts = [tag("h2", f"Results{label}"), details(f"All {len(comparison.arms)} arms", shown) if many else shown]
+    parts: list[Part] = [folded(f"All {len(comparison.arms)} arms", shown) if many else shown]
     if named:
         rows = grouped(comparison, lambda part, arm: [arm_name(comparison, part, arm), *estimates(arm, named)], _arms)
-        along = grouped_table(["arm", *titles(named, header_mark(comparison))], rows, f"The same along the way{label}.")
+        along = Table.of(["arm", *titles(named, header_mark(comparison))], rows, f"The same along the way{label}.")
         parts.append(aside(comparison, "Results along the way", along))
-    return parts
+    return section(f"Results{label}", *parts)
 
 
 def _arms(part: Block) -> tuple[Arm, ...]:

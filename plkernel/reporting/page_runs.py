@@ -8,8 +8,8 @@ from typing import Any
 from plkernel.reporting.blocks import Block
 from plkernel.reporting.comparison import Arm, Comparison
 from plkernel.reporting.costs import Cost, cost_of, hardware, search_cost
+from plkernel.reporting.document import Cell, Part, Section, Table, folded, lines, number, prose, section, table
 from plkernel.reporting.findings import listed, span
-from plkernel.reporting.markup import Html, Number, details, grouped_table, table, tag
 from plkernel.reporting.overview import is_large
 from plkernel.reporting.page_parts import arm_name, grouped, mark, marked, several
 from plkernel.studies import DIVERGED, FAILED, FINISHED, Result, Run, Study
@@ -19,34 +19,34 @@ FEW_RUNS = 12
 """So many missing runs, or rows of cost, stand on the page; more are folded away."""
 
 
-def learning_rates(comparison: Comparison) -> list[Html]:
+def learning_rates(comparison: Comparison) -> list[Section]:
     """The search for learning rates: what every arm reached at every rate, and which it was given."""
     if not comparison.tuning:
         return []
-    section = comparison.study.spec["tuning"]
-    seeds, tried = section["seeds"], comparison.tuning.values()
+    search = comparison.study.spec["tuning"]
+    seeds, tried = search["seeds"], comparison.tuning.values()
     rates = sorted({rate for choice in tried for rate in choice.losses})
-    number = span(len(choice.losses) for choice in tried)
-    steps = f"{section['steps']:,} steps" if section.get("steps") else "the steps of the study"
+    count = span(len(choice.losses) for choice in tried)
+    steps = f"{search['steps']:,} steps" if search.get("steps") else "the steps of the study"
     caption = (
         f"Validation bits per byte{mark(comparison)} at the end of a search that had the same budget for every arm: "
-        f"{number} rates, {len(seeds)} {'seed' if len(seeds) == 1 else 'seeds'} ({', '.join(map(str, seeds))}, "
+        f"{count} rates, {len(seeds)} {'seed' if len(seeds) == 1 else 'seeds'} ({', '.join(map(str, seeds))}, "
         f"none of those compared), {steps}."
     )
 
     def row(part: Block, arm: Arm) -> list[Any]:
         choice = comparison.tuning[arm.name]
-        taken = Number(f"{choice.rate:g}{', at the edge' if choice.at_edge else ''}")
+        taken = number(f"{choice.rate:g}{', at the edge' if choice.at_edge else ''}")
         found = choice.losses
-        losses = (marked(_loss(found[rate]), arm) if rate in found else Number("-") for rate in rates)
+        losses = (marked(_loss(found[rate]), arm) if rate in found else number("-") for rate in rates)
         return [arm_name(comparison, part, arm), *losses, taken]
 
     groups = grouped(comparison, row, lambda part: [arm for arm in part.arms if arm.name in comparison.tuning])
-    shown = grouped_table(["arm", *(f"{rate:g}" for rate in rates), "taken"], groups, caption)
-    heading = tag("h2", f"Learning rates{mark(comparison)}")
+    shown = Table.of(["arm", *(f"{rate:g}" for rate in rates), "taken"], groups, caption)
+    heading = f"Learning rates{mark(comparison)}"
     if not is_large(comparison):
-        return [heading, shown]
-    return [heading, tag("p", _taken(comparison)), details("What every arm reached at every rate", shown)]
+        return section(heading, shown)
+    return section(heading, prose("", [_taken(comparison)]), folded("What every arm reached at every rate", shown))
 
 
 def _taken(comparison: Comparison) -> str:
@@ -54,17 +54,17 @@ def _taken(comparison: Comparison) -> str:
     found = comparison.tuning.values()
     counts = sorted(Counter(choice.rate for choice in found).items())
     edge = sum(choice.at_edge for choice in found)
-    taken = listed(f"{rate:g} by {number} {'arm' if number == 1 else 'arms'}" for rate, number in counts)
+    taken = listed(f"{rate:g} by {times} {'arm' if times == 1 else 'arms'}" for rate, times in counts)
     return f"Taken: {taken}; {edge or 'none'} at the edge of the rates tried."
 
 
-def costs(comparison: Comparison) -> list[Html]:
+def costs(comparison: Comparison) -> list[Section]:
     """Time and hardware of the finished runs, by arm or of many arms by block."""
     study, search = comparison.study, search_cost(comparison.study)
     total = cost_of(study.runs)
     header = ["arm", "parameters", "runs", "seconds per run", "kB per second", "hours", "core hours"]
     every = ("study", several(sorted({size for arm in comparison.arms for size in arm.parameters})), total)
-    ends = [_cost_row(*row) for row in (every, ("search for learning rates", Number("-"), search)) if row[2]]
+    ends = [_cost_row(*row) for row in (every, ("search for learning rates", number("-"), search)) if row[2]]
     caption = (
         "Wall time of the finished runs, their evaluations included; runs that failed or diverged tell none. "
         f"Core hours are hours times threads. {_machines(study)}"
@@ -75,51 +75,50 @@ def costs(comparison: Comparison) -> list[Html]:
         return _cost_row(arm_name(comparison, part, arm), several(arm.parameters), cost)
 
     arms = grouped(comparison, row, lambda part: [arm for arm in part.arms if arm.seeds])
-    heading = tag("h2", "Costs")
     if not is_large(comparison):
-        return [heading, grouped_table(header, [*arms, ("together", ends)], caption)]
-    by_arm = grouped_table(header, arms, "By arm.")
-    return [heading, table(["", *header[1:]], ends, caption), details("Costs by arm", by_arm)]
+        return section("Costs", Table.of(header, [*arms, ("together", ends)], caption))
+    by_arm = Table.of(header, arms, "By arm.")
+    return section("Costs", table(["", *header[1:]], ends, caption), folded("Costs by arm", by_arm))
 
 
-def _cost_row(name: Any, parameters: Number, cost: Cost | None) -> list[Any]:
+def _cost_row(name: Any, parameters: Cell, cost: Cost | None) -> list[Any]:
     if cost is None:
-        return [name, parameters, *[Number("-")] * 5]
-    speed = Number("-") if cost.bytes_per_second is None else Number(f"{cost.bytes_per_second / 1e3:,.1f}")
-    cores = Number("-") if cost.core_hours is None else Number(f"{cost.core_hours:,.2f}")
-    times = [Number(f"{cost.seconds:,.1f}"), speed, Number(f"{cost.hours:,.2f}"), cores]
-    return [name, parameters, Number(f"{cost.runs:,}"), *times]
+        return [name, parameters, *[number("-")] * 5]
+    speed = number("-") if cost.bytes_per_second is None else number(f"{cost.bytes_per_second / 1e3:,.1f}")
+    cores = number("-") if cost.core_hours is None else number(f"{cost.core_hours:,.2f}")
+    times = [number(f"{cost.seconds:,.1f}"), speed, number(f"{cost.hours:,.2f}"), cores]
+    return [name, parameters, number(f"{cost.runs:,}"), *times]
 
 
 def _machines(study: Study) -> str:
     found = hardware(study.runs)
     runs = sum(found.values())
-    each = (name if len(found) == 1 else f"{name} ({number} of {runs} runs)" for name, number in found.items())
+    each = (name if len(found) == 1 else f"{name} ({count} of {runs} runs)" for name, count in found.items())
     return f"Made on {listed(each)}." if found else ""
 
 
-def missing(runs: Iterable[Run]) -> list[Html]:
+def missing(runs: Iterable[Run]) -> list[Section]:
     """The runs that are not finished: those that failed or diverged one by one, of many others their number."""
     absent = [run for run in runs if run.status != FINISHED]
     if not absent:
         return []
     ended = [run for run in absent if run.status in (FAILED, DIVERGED)]
     waiting = [run for run in absent if run not in ended]
-    parts = [tag("h2", "Runs that are missing here"), tag("p", f"{_states(absent)}.")]
+    parts: list[Part | None] = [prose("", [f"{_states(absent)}."])]
     shown = absent if len(waiting) <= FEW_RUNS else ended
     if shown:
-        rows = [[run.name, run.status, tag("pre", run.error) if run.error else ""] for run in shown]
+        rows = [[run.name, run.status, lines([run.error], "error") if run.error else ""] for run in shown]
         parts.append(table(["run", "state", "error"], rows))
     if len(waiting) > FEW_RUNS:
         rows = [[arm, state, listed(seeds)] for (arm, state), seeds in _by_arm(waiting).items()]
-        parts.append(details("The runs without an end", table(["arm", "state", "seeds"], rows), printed=False))
-    return parts
+        parts.append(folded("The runs without an end", table(["arm", "state", "seeds"], rows), printed=False))
+    return section("Runs that are missing here", *parts)
 
 
 def _states(runs: Iterable[Run]) -> str:
     """How many runs are in which state."""
     counts = Counter(run.status for run in runs)
-    return listed(f"{number:,} {state}" for state, number in counts.most_common())
+    return listed(f"{count:,} {state}" for state, count in counts.most_common())
 
 
 def _by_arm(runs: Iterable[Run]) -> dict[tuple[str, str], list[int]]:
@@ -129,18 +128,18 @@ def _by_arm(runs: Iterable[Run]) -> dict[tuple[str, str], list[int]]:
     return found
 
 
-def provenance(runs: Sequence[Run]) -> list[Html]:
+def provenance(runs: Sequence[Run]) -> list[Section]:
     """What made the numbers: corpus and environment, and what every run took."""
     facts = [facts_of(run) for run in runs]
     names = dict.fromkeys(name for found in facts for name in found)
     header = ["run", "steps", "bytes", "seconds", "kB per second"]
     rows = [[run.name, *_took(run.result)] for run in runs if run.result]
     every = table(header, rows)
-    return [
-        tag("h2", "Where these numbers come from"),
-        table(["", ""], [[name, _values(name, facts)] for name in names]) if names else Html(),
-        details(f"All {len(rows)} finished runs", every, printed=False) if len(rows) > FEW_RUNS else every,
-    ]
+    return section(
+        "Where these numbers come from",
+        table(["", ""], [[name, _values(name, facts)] for name in names]) if names else None,
+        folded(f"All {len(rows)} finished runs", every, printed=False) if len(rows) > FEW_RUNS else every,
+    )
 
 
 def facts_of(run: Run) -> dict[str, str]:
@@ -149,21 +148,20 @@ def facts_of(run: Run) -> dict[str, str]:
     return {name: _fact(value) for name, value in {**corpus, **run.environment}.items()}
 
 
-def _took(result: Result) -> list[Number]:
+def _took(result: Result) -> list[Cell]:
     speed = result.bytes / 1e3 / result.seconds if result.seconds > 0 else math.nan
-    return [Number(f"{value:,.0f}") for value in (result.steps, result.bytes, result.seconds, speed)]
+    return [number(f"{value:,.0f}") for value in (result.steps, result.bytes, result.seconds, speed)]
 
 
-def _values(name: str, facts: Sequence[Mapping[str, str]]) -> Html:
+def _values(name: str, facts: Sequence[Mapping[str, str]]) -> Cell:
     """The value all runs share, or each value with the number of runs that have it; of many the first."""
     found = Counter(one.get(name, "-") for one in facts)
     values = list(found)
     if len(values) == 1:
-        return tag("span", values[0], "value")
+        return lines(values, "value")
     if len(values) > FEW_VALUES:
-        return tag("span", f"{values[0]} (the first of {len(values)}; rows.jsonl has them all)", "value")
-    counted = (f"{value} ({number} of {len(facts)} runs)" for value, number in found.items())
-    return Html("<br>".join(tag("span", text, "value") for text in counted))
+        return lines([f"{values[0]} (the first of {len(values)}; rows.jsonl has them all)"], "value")
+    return lines((f"{value} ({count} of {len(facts)} runs)" for value, count in found.items()), "value")
 
 
 def _fact(value: Any) -> str:

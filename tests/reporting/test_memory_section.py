@@ -2,19 +2,19 @@
 
 import json
 import math
-import re
-from html import unescape
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from markupsafe import Markup
 
 from plkernel.analysis.memory import QUANTILES
 from plkernel.analysis.nodes import place
 from plkernel.models import NOT_CAUSAL
 from plkernel.reporting.comparison import Comparison, compare
-from plkernel.reporting.markup import Html
+from plkernel.reporting.document import Figure, Folded, Section, Table
 from plkernel.reporting.memories import exponent_of, memory_of
 from plkernel.reporting.memory_figures import memory_drawings
 from plkernel.reporting.memory_section import memory_sections, published_sections
@@ -77,10 +77,20 @@ def write(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value))
 
 
-def lines(parts: list[Html]) -> list[list[str]]:
+def tables(sections: Sequence[Section]) -> list[Table]:
+    """Every table, the folded ones too."""
+    parts = [part for section in sections for part in section.parts]
+    inside = [one for part in parts for one in (part.content if isinstance(part, Folded) else [part])]
+    return [part for part in inside if isinstance(part, Table)]
+
+
+def lines(sections: Sequence[Section]) -> list[list[str]]:
     """The cells of every row of every table."""
-    rows = re.findall(r"<tr>(.*?)</tr>", "".join(parts))
-    return [[unescape(re.sub("<.*?>", " ", cell)).strip() for cell in re.split("</t[hd]>", row)[:-1]] for row in rows]
+    return [[cell.text for cell in row] for table in tables(sections) for _, rows in table.groups for row in rows]
+
+
+def figures(names: Iterable[str]) -> dict[str, Figure]:
+    return {name: Figure(Markup("<svg/>"), name) for name in names}
 
 
 def test_lines_and_tables_carry_the_numbers_of_the_rows(tmp_path: Path) -> None:
@@ -91,7 +101,7 @@ def test_lines_and_tables_carry_the_numbers_of_the_rows(tmp_path: Path) -> None:
     for line, exponent in zip(kernels, (1.0, 2.1), strict=True):
         mean = exponent + 0.05 + 0.01  # over blocks and seeds
         assert np.log(line.get_ydata()) == pytest.approx(-mean * np.log(LAGS))
-    cells = lines(memory_sections(comparison, {name: Html("<svg/>") for name in found}))
+    cells = lines(memory_sections(comparison, figures(found)))
     assert ["b", "1.06 ± 0.010", "2.16 ± 0.010", "+1.10 ± 0.000", "2.11, 2.21"] in cells
     median = math.sqrt(2) * 3.1 * 2**3
     assert ["b", "2.83", "4.38", "22.6", f"{median:.3g}", "181", "281"] in cells
@@ -104,9 +114,10 @@ def test_rows_that_lack_something_leave_it_out(without: tuple[str, ...], tmp_pat
     found = memory_drawings(comparison)
     kinds = {"kernels": "kernel", "half-lives": "half_life_quantiles"}
     assert set(found) == {name for name, key in kinds.items() if key not in without}
-    sections = memory_sections(comparison, {name: Html("") for name in found})
+    sections = memory_sections(comparison, figures(found))
     assert bool(sections) == (set(without) != set(STATE))
-    assert ("Predictions" in "".join(sections)) == ("saturation" not in without)
+    said = any(table.caption.startswith("Predictions") for table in tables(sections))
+    assert said == ("saturation" not in without)
 
 
 def test_runs_that_know_different_lags_have_no_kernel() -> None:
@@ -142,10 +153,14 @@ def test_many_arms_are_shown_block_by_block(tmp_path: Path) -> None:
     assert len(titles) == 8
     assert titles[0] == "log-spaced_uniform"
     assert "the first 8 of 9 arms" in drawn.caption
-    page = "".join(memory_sections(comparison, {name: Html(f"<i>{name}</i>") for name in found}))
-    assert page.index("<i>kernels-ema-bytes</i>") < page.index("<details>")
-    assert page.count("<details>") == 3 + 1 + 3 + 1 + 1, "figures of three more blocks, and three tables"
-    assert page.count("wrong-sign") == 3 * 4, "arms that no figure shows stand in every table"
+    sections = memory_sections(comparison, figures(found))
+    first, *others = sections[0].parts
+    assert isinstance(first, Figure)
+    assert first.caption == "kernels-ema-bytes"
+    opened = [part for part in others if isinstance(part, Folded)]
+    assert len(opened) == 3 + 1 + 3 + 1 + 1, "figures of three more blocks, and three tables"
+    shown = [row for row in lines(sections) if row[0].startswith("wrong-sign")]
+    assert len(shown) == 3 * 4, "arms that no figure shows stand in every table"
     read = reading(comparison)
     assert read is not None
     names = [arm.name for arm in read.arms]
@@ -174,7 +189,7 @@ def test_conditions_are_known_by_what_they_are(tmp_path: Path) -> None:
     assert dotted.get_ydata() == pytest.approx(nodes.kernel(lags) / nodes.kernel([1]))
     means = [line.get_ydata() for line in left.lines if line.get_linewidth() == 1.5]
     assert means == [pytest.approx([7.01])] * 3
-    assert published_sections({"published-figures": Html("<svg/>")})
+    assert published_sections(figures(["published-figures"]))
     assert not published_sections({})
 
 

@@ -3,16 +3,16 @@
 import json
 import re
 from dataclasses import replace
-from html import unescape
 
 import pytest
+from markupsafe import Markup
 
 from plkernel.reporting.cautions import warnings
 from plkernel.reporting.comparison import compare
+from plkernel.reporting.document import Figure, Folded, Prose, Table
 from plkernel.reporting.drawings import drawings
 from plkernel.reporting.evidence import ALPHA
-from plkernel.reporting.markup import Html
-from plkernel.reporting.page import render
+from plkernel.reporting.page import page_of, render
 from plkernel.reporting.page_differences import reached
 from plkernel.reporting.records import table
 from plkernel.studies import read_study
@@ -33,32 +33,54 @@ def comparison(study):
     return compare(study)
 
 
-def text_of(page: str, head: str | None = None) -> str:
-    """The words of a page, or of the section under one of its headings."""
-    body = page.partition("</head>")[2]
-    sections = dict(re.findall(r"<h2>(.*?)</h2>(.*?)(?=<h2>|</body>)", body, re.DOTALL))
-    body = body if head is None else next(found for title, found in sections.items() if title.startswith(head))
-    return " ".join(unescape(re.sub(r"<[^>]*>", " ", body)).split())
+def page(comparison, figures=None):
+    """The page as data, `figures` by name with a caption each."""
+    return page_of(comparison, {name: Figure(Markup("<svg/>"), text) for name, text in (figures or {}).items()})
 
 
-def rows_of(page: str, head: str) -> list[list[str]]:
-    """The cells of the rows of the first table under a heading."""
-    section = re.search(rf"<h2>{head}.*?(<table>.*?</table>)", page, re.DOTALL)[1]
-    rows = re.findall(r"<tr.*?>(.*?)</tr>", section, re.DOTALL)
-    return [
-        [text_of(f"</head>{cell}") for cell in re.findall(r"<t[hd].*?>(.*?)</t[hd]>", row, re.DOTALL)] for row in rows
-    ]
+def words(part) -> str:
+    """The words of a part of a page."""
+    if isinstance(part, Prose):
+        return " ".join(part.texts)
+    if isinstance(part, Figure):
+        return part.caption
+    if isinstance(part, Folded):
+        return " ".join([part.summary.text, *map(words, part.content)])
+    return " ".join([part.caption, *part.header, *(cell for row in cells_of(part) for cell in row)]).strip()
+
+
+def cells_of(table: Table) -> list[list[str]]:
+    """The header and every row of a table; the title of a group is a row of one cell."""
+    rows = [list(table.header)] if any(table.header) else []
+    for title, group in table.groups:
+        rows += [[title.text]] if title.text else []
+        rows += [[cell.text for cell in row] for row in group]
+    return rows
+
+
+def section(found, head: str):
+    return next(section for section in found.sections if section.title.startswith(head))
+
+
+def text_of(found, head: str) -> str:
+    """The words of the section under one of the headings of a page."""
+    return " ".join(" ".join(map(words, section(found, head).parts)).split())
+
+
+def rows_of(found, head: str) -> list[list[str]]:
+    """The cells of the first table under a heading."""
+    return cells_of(next(part for part in section(found, head).parts if isinstance(part, Table)))
 
 
 def test_sections_stand_in_the_order_of_an_argument(comparison):
-    heads = re.findall(r"<h2>(.*?)</h2>", render(comparison, {"convergence-none-bytes": Html("<svg/>")}))
+    heads = [section.title for section in page(comparison, {"convergence-none-bytes": "curves"}).sections]
     named = [re.match(r"[A-Za-z]+", head)[0] for head in heads]
     wanted = ["Design", "Results", "Difference", "Effects", "Curves", "Costs", "Where"]
     assert [head for head in named if head in wanted] == wanted
 
 
 def test_the_design_is_said_in_a_few_lines(comparison):
-    text = text_of(render(comparison, {}), "Design")
+    text = text_of(page(comparison), "Design")
     for words in (
         "placement: log-spaced, concentrated projection: uniform, published gain: none, ema patching: bytes, published",
         "every combination of the levels, 16 arms",
@@ -73,7 +95,7 @@ def test_the_design_is_said_in_a_few_lines(comparison):
 
 
 def test_arms_are_grouped_by_block_under_their_short_names(comparison):
-    rows = rows_of(render(comparison, {}), "Results")
+    rows = rows_of(page(comparison), "Results")
     heads = [row[0] for row in rows if len(row) == 1]
     assert heads == [
         f"gain {gain}, patching {patching}"
@@ -90,7 +112,7 @@ def test_arms_are_grouped_by_block_under_their_short_names(comparison):
 
 
 def test_the_table_of_differences_holds_the_numbers_of_the_evidence(comparison):
-    rows = rows_of(render(comparison, {}), "Difference")
+    rows = rows_of(page(comparison), "Difference")
     assert rows[0][1:] == ["mean", "p", "corrected p", "sign-flip p", "d_z", "baseline's end reached", "zero lies"]
     cells = dict(zip(rows[0], next(row for row in rows if row[0] == "log-spaced_published"), strict=True))
     found = comparison.evidence["log-spaced_published_none_bytes"]
@@ -106,7 +128,7 @@ def test_the_table_of_differences_holds_the_numbers_of_the_evidence(comparison):
 
 
 def test_the_caption_says_how_small_p_could_have_been(comparison):
-    text = text_of(render(comparison, {}), "Difference")
+    text = text_of(page(comparison), "Difference")
     assert "corrected p for all 16 of this table (Holm)" in text
     assert "exact, not corrected); the smallest it could have reached is 0.0078 with 8 seeds" in text
     assert "It describes, it tests nothing" in text
@@ -114,17 +136,17 @@ def test_the_caption_says_how_small_p_could_have_been(comparison):
 
 
 def test_a_bootstrap_interval_comes_with_its_coverage(blocked_study):
-    text = text_of(render(compare(read_study(blocked_study(published_helps, seeds=10))), {}), "Difference")
+    text = text_of(page(compare(read_study(blocked_study(published_helps, seeds=10)))), "Difference")
     assert "covers 90 % at 10 seeds and 93 % at 20, where the t interval covers 95 %" in text
 
 
 def test_the_effects_of_factors_name_their_levels(comparison):
-    page = render(comparison, {})
-    text = text_of(page, "Effects")
+    found = page(comparison)
+    text = text_of(found, "Effects")
     assert "Over the 8 combinations of placement, projection and gain, 2 of 6 main effects and interactions" in text
     assert "Levels left out, of leaking arms or not finished everywhere: patching published" in text
     assert "Over the 16 combinations of placement, projection, gain and patching (not causal" in text
-    rows = {row[0]: row[1:] for row in rows_of(page, "Effects")}
+    rows = {row[0]: row[1:] for row in rows_of(found, "Effects")}
     assert float(rows["projection: published - uniform"][0].replace("\N{MINUS SIGN}", "-")) == pytest.approx(
         -0.1, abs=0.01
     )
@@ -133,8 +155,10 @@ def test_the_effects_of_factors_name_their_levels(comparison):
 
 def test_a_study_without_differences_claims_none(blocked_study):
     study = read_study(blocked_study(lambda levels, name: 0.0, draw=1))
-    page, numbers = render(compare(study), {}), table(compare(study))
-    assert "none can be told from none at the 5 % level" in text_of(page)
+    found, numbers = page(compare(study)), table(compare(study))
+    assert "none can be told from none at the 5 % level" in words(
+        next(part for part in found.head if part.css == "summary")
+    )
     assert numbers["surviving_correction"] == []
     assert not any(arm["evidence"]["survives_correction"] for arm in numbers["arms"] if arm["evidence"])
 
@@ -145,13 +169,14 @@ def test_runs_that_were_not_started_are_counted_not_listed(blocked_study):
     rows[3] |= {"status": "diverged", "error": "FloatingPointError: nan"}
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     study = read_study(folder)
-    page = render(compare(study), {})
-    text = text_of(page, "Runs that are missing")
+    found = page(compare(study))
+    text = text_of(found, "Runs that are missing")
     assert "120 not started and 1 diverged." in text
     assert "log-spaced_uniform_none_bytes/seed-3 diverged FloatingPointError: nan" in text
     assert "log-spaced_uniform_ema_bytes not started 0, 1, 2, 3, 4, 5, 6 and 7" in text
     assert len(re.findall("not started", text)) == 1 + 15
-    assert '<details class="screen"><summary>The runs without an end</summary>' in page
+    lists = [part for part in section(found, "Runs that are missing").parts if isinstance(part, Folded)]
+    assert [(part.summary.text, part.printed) for part in lists] == [("The runs without an end", False)]
 
 
 def test_learning_rates_of_many_arms_are_summed_up(comparison):
@@ -162,8 +187,8 @@ def test_learning_rates_of_many_arms_are_summed_up(comparison):
     }
     study = replace(comparison.study, spec={**comparison.study.spec, "tuning": {"seeds": [100]}})
     tuned = replace(comparison, study=study, tuning=found)
-    page = render(tuned, {})
-    text = text_of(page, "Learning rates")
+    found = page(tuned)
+    text = text_of(found, "Learning rates")
     assert text.startswith("Taken: 0.002 by 10 arms and 0.032 by 10 arms; 10 at the edge of the rates tried.")
     assert "3 rates, 1 seed (100, none of those compared), the steps of the study" in text
     assert "log-spaced_uniform 2.2000 2.1000 2.3000 - - - 0.002" in text
@@ -173,25 +198,25 @@ def test_learning_rates_of_many_arms_are_summed_up(comparison):
 
 
 def test_costs_are_totals_and_by_arm(comparison):
-    rows = rows_of(render(comparison, {}), "Costs")
+    rows = rows_of(page(comparison), "Costs")
     assert rows[1] == ["study", "1,000", "160", "9.0", "9.1", "0.40", "0.80"]
-    assert "Made on a processor, 2 threads." in text_of(render(comparison, {}), "Costs")
+    assert "Made on a processor, 2 threads." in text_of(page(comparison), "Costs")
 
 
 def test_print_opens_what_is_folded_but_not_the_lists_of_runs(comparison):
-    page = render(comparison, {})
-    assert page.count("<details>") >= 5
-    assert page.count('<details class="screen">') == 1
-    printed = page.partition("@media print")[2]
+    source = render(page(comparison))
+    assert source.count("<details>") >= 5
+    assert source.count('<details class="screen">') == 1
+    printed = source.partition("@media print")[2]
     assert "details:not(.screen)::details-content { content-visibility: visible; block-size: auto; }" in printed
     assert "details.screen { display: none; }" in printed
 
 
 def test_figures_stand_in_their_sections(comparison):
     names = ["forest", "forest-part2", "convergence-none-bytes", "difference-none-bytes", "difference-ema-published"]
-    page = render(comparison, {name: Html(f"<figure>FIGURE {name}.</figure>") for name in names})
-    assert "FIGURE forest. FIGURE forest-part2." in text_of(page, "Difference")
-    curves = text_of(page, "Curves")
+    found = page(comparison, {name: f"FIGURE {name}." for name in names})
+    assert "FIGURE forest. FIGURE forest-part2." in text_of(found, "Difference")
+    curves = text_of(found, "Curves")
     assert curves == (
         "gain none, patching bytes FIGURE convergence-none-bytes. FIGURE difference-none-bytes. "
         "gain ema, patching published not causal, not a likelihood FIGURE difference-ema-published."

@@ -36,8 +36,8 @@ def existing(path: Path, name: str) -> Path:
     folder = next(parent for parent in path.parents if parent.is_dir())
     wanted = path.relative_to(folder).parts[0]
     close = difflib.get_close_matches(wanted, [item.name for item in folder.iterdir()], n=1, cutoff=0.5)
-    hint = f"did you mean {folder / close[0]}?" if close else f"{folder} has no {wanted}"
-    raise ValueError(f"{name} {path}: no such file or folder; {hint}")
+    hint = f"; did you mean {folder / close[0]}?" if close else ""
+    raise ValueError(f"{name} {path}: no such file or folder{hint}")
 
 
 def main(command: Callable[..., Any], args: Sequence[str] | None = None, prog: str | None = None) -> None:

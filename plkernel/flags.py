@@ -43,11 +43,13 @@ def problem(args: Sequence[str], flags: Sequence[Flag]) -> str | None:
     """What is wrong with `args`, in words; None where nothing is found."""
     known = {flag.name: flag for flag in flags if not flag.positional}
     places = [flag for flag in flags if flag.positional]
-    rest, loose = list(args), list[str]()
+    rest, loose, late = list(args), list[str](), list[str]()
     while rest:
         token = rest.pop(0)
         if not is_flag(token):
-            loose.append(token)
+            values = [token, *taken(rest, None)]
+            late += values if loose else []
+            loose += values
             continue
         name, equals, value = token.partition("=")
         flag = known.get(dashed(name)) or _negated(name, known)
@@ -60,7 +62,7 @@ def problem(args: Sequence[str], flags: Sequence[Flag]) -> str | None:
             value_of(flag.kind, given)
         except ValueError as error:
             return f"--{flag.name}: {error}"
-    return _misplaced(loose, places)
+    return _misplaced(loose, late, places)
 
 
 def unknown(name: str, known: Iterable[str]) -> str:
@@ -165,13 +167,13 @@ def _negated(name: str, known: Mapping[str, Flag]) -> Flag | None:
     return flag if flag is not None and plain(flag.kind) is bool else None
 
 
-def _misplaced(loose: Sequence[str], places: Sequence[Flag]) -> str | None:
+def _misplaced(loose: Sequence[str], late: Sequence[str], places: Sequence[Flag]) -> str | None:
+    """What is wrong with the arguments `loose` that belong to no option, `late` those behind one that has its values."""
     needed = [flag.name.upper() for flag in places if flag.required]
     if len(loose) < len(needed):
         return f"{', '.join(needed[len(loose) :])} missing; see --help"
-    if len(loose) > len(places) and not any(arity(flag.kind) is None for flag in places):
-        return f"{loose[len(places)]!r} belongs to no option; see --help"
-    return None
+    spare = late if any(arity(flag.kind) is None for flag in places) else loose[len(places) :]
+    return f"{spare[0]!r} belongs to no option; see --help" if spare else None
 
 
 def _without_none(kind: Any) -> tuple[Any, bool]:

@@ -37,7 +37,10 @@ def _run(command: Callable[..., Any], given: list[str], prog: str) -> None:
         _help(own, prog, given)
     if not given or given[0].startswith("-"):
         raise ValueError(f"the spec comes first: {prog} [OPTIONS], got {repr(given[0]) if given else 'nothing'}")
-    spec = load_spec(cli.existing(Path(given[0]), "spec"))
+    path = cli.existing(Path(given[0]), "spec")
+    if path.is_dir():
+        raise ValueError(f"spec {path}: is a folder; name a TOML file, or the spec.json of a study")
+    spec = load_spec(path)
     places = {flags.dashed(".".join(place)): (place, kind) for _, place, kind, _ in fields(Spec, list(spec.arms))}
     known = [*flags.flags_of(own), *(flags.Flag(name, kind) for name, (_, kind) in places.items())]
     options = [_bare(arg) for arg in given[1:]]

@@ -40,6 +40,7 @@ def refused(run: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> str:
         (fit, ["--method", "mimax"], "got 'mimax'; did you mean 'minimax'?"),
         (measure, ["stdlib", "--lags", "1"], "--lags: expected 2 whole numbers, got 1"),
         (measure, ["stdlib", "--unit", "wrd"], "--unit: expected one of byte, word, got 'wrd'; did you mean 'word'?"),
+        (measure, ["stdlib", "--figure", "False"], "'False' belongs to no option; see --help"),
         (gallery, ["--only", "s4", "--max-lag", "many"], "--max-lag: expected a whole number, got 'many'"),
         (generate, ["run", "--byts", "3"], "unknown option --byts; did you mean --bytes?"),
         (generate, [], "MODEL missing; see --help"),

@@ -128,3 +128,11 @@ def test_help_of_a_file_shows_its_values(tiny_spec: Callable[..., Path], capsys:
     assert "--train.steps INT (now 12)" in text
     assert "--arms.NAME.beta FLOAT" in text
     assert "--model.patching.mode {causal,published} (now 'causal')" in text
+
+
+def test_a_folder_is_no_spec(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(str(tmp_path))
+    assert capsys.readouterr().err == (
+        f"error: spec {tmp_path}: is a folder; name a TOML file, or the spec.json of a study\n"
+    )

@@ -76,11 +76,12 @@ def show(
     """
     spec, arm = spec_of(model, dim, layers, head_size), arm_of(scheme, option)
     check_file(json, "json")
+    shared = [text for text in option if against and text.partition("=")[0] in find(against).options]
+    other = arm_of(against, shared) if against else None
     chosen = planned(spec, arm)
     print(render(chosen, model), flush=True)
-    if against is not None:
-        shared = [text for text in option if text.partition("=")[0] in find(against).options]
-        print(f"\n{difference(chosen, planned(spec, arm_of(against, shared)))}", flush=True)
+    if other is not None:
+        print(f"\n{difference(chosen, planned(spec, other))}", flush=True)
     if json is not None:
         save_json(json, {"model": model, **chosen.to_dict()})
         print(f"\nwritten: {json}", flush=True)

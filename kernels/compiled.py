@@ -1,4 +1,4 @@
-"""What the CPU kernels share: compilation that keeps its results, and threads that outlive a call.
+"""Compilation of the CPU kernels, which keeps its results.
 
 numba keeps machine code for as long as the file of its function is what it was; the files of what was compiled into it
 may have changed since. Here it lies in a folder named after all sources of an operator, so that code of other sources
@@ -10,7 +10,6 @@ import inspect
 import os
 import shutil
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -22,9 +21,6 @@ from filelock import FileLock
 VERSIONS = 3  # of the sources of an operator, whose machine code stays on disk
 
 _config: Any = numba.config
-_pools: dict[int, ThreadPoolExecutor] = {}
-if hasattr(os, "register_at_fork"):  # systems that fork
-    os.register_at_fork(after_in_child=_pools.clear)
 
 
 def jit(function: Callable[..., Any]) -> Any:
@@ -79,10 +75,3 @@ def _save_in_turn(dispatcher: Any, folder: Path) -> None:
                 save(*overload)
 
     kept.save_overload = in_turn
-
-
-def pool(threads: int) -> ThreadPoolExecutor:
-    """One pool per number of threads; a forked process starts its own."""
-    if threads not in _pools:
-        _pools[threads] = ThreadPoolExecutor(threads - 1, thread_name_prefix="kernel")
-    return _pools[threads]

@@ -9,18 +9,20 @@ import ctypes
 import math
 import mmap
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from plkernel.kernels.compiled import jit, pool
+from plkernel.kernels.compiled import jit
+from plkernel.kernels.threads import take, together
 
 LINE = 16  # float32 channels in a cache line: two threads never write the same one
+SHARES = 4  # units per thread, where channels allow: a late thread holds up the others by one unit at most
+NARROW = 64  # channels below which a unit is not cut for that
 WIDTH = 512  # most channels in a block: the carry, the decay and the sum of a block stay in the L1 cache
-SERIAL = 1 << 15  # elements below which handing work to a thread costs more than it saves
+SERIAL = 1 << 20  # elements below which handing work to a thread costs more than it saves
 LARGE = 1 << 25  # bytes from which a result asks for large pages: touching small ones first costs as much as the scan
 TINY = 1e-290  # a carry that has died out is set to zero: arithmetic below 1e-308 is some fifty times slower
 
@@ -73,30 +75,35 @@ def _unit(index, channels, width):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _forward_fixed(a, b, state, h, last, width, first, stop):  # type: ignore[no-untyped-def]
-    for unit in range(first, stop):
+def _forward_fixed(a, b, state, h, last, width, counter, units):  # type: ignore[no-untyped-def]
+    unit = take(counter)
+    while unit < units:
         i, low, high = _unit(unit, b.shape[2], width)
         decay = a[low:high].astype(np.float64)
         carry = state[i, low:high].astype(np.float64)
         for t in range(b.shape[1]):
             _advance(decay, carry, b[i, t, low:high], h[i, t, low:high])
         last[i, low:high] = carry
+        unit = take(counter)
 
 
 @jit
-def _forward_varying(a, b, state, h, last, width, first, stop):  # type: ignore[no-untyped-def]
-    for unit in range(first, stop):
+def _forward_varying(a, b, state, h, last, width, counter, units):  # type: ignore[no-untyped-def]
+    unit = take(counter)
+    while unit < units:
         i, low, high = _unit(unit, b.shape[2], width)
         carry = state[i, low:high].astype(np.float64)
         for t in range(b.shape[1]):
             _advance(a[i, t, low:high], carry, b[i, t, low:high], h[i, t, low:high])
         last[i, low:high] = carry
+        unit = take(counter)
 
 
 @jit
-def _backward_fixed(a, state, h, grad_h, grad_last, sums, grad_b, grad_state, width, first, stop):  # type: ignore[no-untyped-def]
+def _backward_fixed(a, state, h, grad_h, grad_last, sums, grad_b, grad_state, width, counter, units):  # type: ignore[no-untyped-def]
     end = h.shape[1] - 1
-    for unit in range(first, stop):
+    unit = take(counter)
+    while unit < units:
         i, low, high = _unit(unit, h.shape[2], width)
         decay, one = a[low:high].astype(np.float64), np.ones(high - low)
         carry = grad_last[i, low:high].astype(np.float64)
@@ -107,12 +114,14 @@ def _backward_fixed(a, state, h, grad_h, grad_last, sums, grad_b, grad_state, wi
             _advance_back_sum(decay if t < end else one, carry, step, before, output, total)
         sums[i, low:high] = total
         grad_state[i, low:high] = decay * carry if end >= 0 else carry
+        unit = take(counter)
 
 
 @jit
-def _backward_varying(a, state, h, grad_h, grad_last, grad_a, grad_b, grad_state, width, first, stop):  # type: ignore[no-untyped-def]
+def _backward_varying(a, state, h, grad_h, grad_last, grad_a, grad_b, grad_state, width, counter, units):  # type: ignore[no-untyped-def]
     end = h.shape[1] - 1
-    for unit in range(first, stop):
+    unit = take(counter)
+    while unit < units:
         i, low, high = _unit(unit, h.shape[2], width)
         one = np.ones(high - low, a.dtype)
         carry = grad_last[i, low:high].astype(np.float64)
@@ -122,6 +131,7 @@ def _backward_varying(a, state, h, grad_h, grad_last, grad_a, grad_b, grad_state
             step, output = grad_h[i, t, low:high], grad_b[i, t, low:high]
             _advance_back_each(decay, carry, step, before, output, grad_a[i, t, low:high])
         grad_state[i, low:high] = a[i, 0, low:high] * carry if end >= 0 else carry
+        unit = take(counter)
 
 
 def forward(a: Tensor, b: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -159,28 +169,19 @@ def _widen(x: Tensor) -> Tensor:
 
 
 def _run(kernel: Any, shape: torch.Size, *tensors: Tensor) -> None:
-    """Cut rows and channels into equal units and give each thread a run of them."""
+    """Cut rows and channels into equal units and share them out."""
     rows, _, channels = shape
     if rows == 0 or channels == 0:
         return
     arrays: list[Any] = [tensor.detach().numpy() for tensor in tensors]
     threads = torch.get_num_threads() if shape.numel() >= SERIAL else 1
     width = _block_width(rows, channels, threads)
-    units = rows * math.ceil(channels / width)
-    threads = min(threads, units)
-    part = partial(kernel, *arrays, width)
-    if threads == 1:
-        part(0, units)
-        return
-    cuts = [units * i // threads for i in range(threads + 1)]
-    workers = pool(threads)
-    jobs = [workers.submit(part, first, stop) for first, stop in pairwise(cuts[1:])]
-    part(cuts[0], cuts[1])
-    for job in jobs:
-        job.result()
+    units, counter = rows * math.ceil(channels / width), np.zeros(1, np.int64)
+    together(partial(kernel, *arrays, width, counter, units), min(threads, units))
 
 
 def _block_width(rows: int, channels: int, threads: int) -> int:
-    """Channels per unit: whole cache lines, at most WIDTH, few enough that the units divide among the threads."""
-    pieces = max(threads // math.gcd(rows, threads), math.ceil(channels / WIDTH))
+    """Channels per unit: whole cache lines, at most WIDTH, few enough that there are units for all threads."""
+    shares = min(math.ceil(SHARES * threads / rows), channels // NARROW) if threads > 1 else 1
+    pieces = max(threads // math.gcd(rows, threads), shares, math.ceil(channels / WIDTH))
     return max(LINE, math.ceil(channels / pieces / LINE) * LINE)

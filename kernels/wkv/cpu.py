@@ -13,13 +13,14 @@ Letters: B batch, T time, H heads, K key size, V value size. For shapes see `plk
 
 import math
 from functools import partial
-from itertools import pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from plkernel.kernels.compiled import jit, pool
+from plkernel.kernels.compiled import jit
+from plkernel.kernels.threads import take, together
 from plkernel.kernels.wkv.chunks import (
     CHUNK,
     add_lower,
@@ -40,7 +41,7 @@ from plkernel.kernels.wkv.chunks import (
 from plkernel.kernels.wkv.lanes import LANES
 from plkernel.kernels.wkv.subnormals import flush_subnormals, restore
 
-SERIAL = 1 << 18  # entries of the state times steps below which handing work to a thread costs more than it saves
+SERIAL = 1 << 20  # entries of the state times steps below which handing work to a thread costs more than it saves
 
 
 class Room(NamedTuple):
@@ -107,15 +108,17 @@ def _forward_chunk(r, k, v, w, u, b, h, start, count, out, room):  # type: ignor
 
 
 @jit
-def _forward(r, k, v, w, u, state, out, last, room, first, stop):  # type: ignore[no-untyped-def]
+def _forward(r, k, v, w, u, state, out, last, room, counter, units):  # type: ignore[no-untyped-def]
     word = flush_subnormals()
     time, heads = r.shape[1:3]
-    for unit in range(first, stop):
+    unit = take(counter)
+    while unit < units:
         b, h = unit // heads, unit % heads
         _load_state(state[b, h], room.carry, room.state)
         for start in range(0, time, CHUNK):
             _forward_chunk(r, k, v, w, u, b, h, start, min(CHUNK, time - start), out, room)
         _store_state(room.carry, last[b, h])
+        unit = take(counter)
     restore(word)
 
 
@@ -185,12 +188,13 @@ def _store_decays(gw, b, h, start, count, grad_w):  # type: ignore[no-untyped-de
 
 @jit
 def _backward(  # type: ignore[no-untyped-def]
-    r, k, v, w, u, state, grad_out, grad_last, grad_r, grad_k, grad_v, grad_w, grad_u, grad_state, room, first, stop
+    r, k, v, w, u, state, grad_out, grad_last, grad_r, grad_k, grad_v, grad_w, grad_u, grad_state, room, counter, units
 ):
     word = flush_subnormals()
     time, heads = r.shape[1:3]
     chunks = room.kept.shape[0]
-    for unit in range(first, stop):
+    unit = take(counter)
+    while unit < units:
         b, h = unit // heads, unit % heads
         _load_state(state[b, h].T, room.carry, room.kept[0])
         _keep_states(k, v, w, b, h, room)
@@ -205,6 +209,7 @@ def _backward(  # type: ignore[no-untyped-def]
             store_rows(room.values[2], b, h, start, count, grad_v)
             _store_decays(room.keys[11], b, h, start, count, grad_w)
         _store_state(room.carry.T, grad_state[b, h])
+        unit = take(counter)
     restore(word)
 
 
@@ -226,7 +231,7 @@ def backward(
     inputs = (*wide, _four_dimensional(log_decay), bonus, state, _widen(grad_out), grad_last)
     grads = [torch.empty_like(x) for x in wide]
     fixed = log_decay.dim() == 2
-    grad_w = torch.zeros((batch, 1 if fixed else time, heads, size), dtype=torch.float64 if fixed else wide[0].dtype)
+    grad_w = torch.zeros((batch, 1, heads, size), dtype=torch.float64) if fixed else torch.empty_like(wide[0])
     grad_u = torch.zeros((batch, *bonus.shape), dtype=torch.float64)
     grad_state = torch.empty_like(state)
     _run(_backward, max(1, math.ceil(time / CHUNK)), *inputs, *grads, grad_w, grad_u, grad_state)
@@ -261,23 +266,19 @@ def _spare(size: int) -> int:
 
 
 def _run(kernel: Any, kept: int | None, *tensors: Tensor) -> None:
-    """Give each thread an equal run of the heads of all batch rows, and room: for a backward pass `kept` states."""
+    """Share out the heads of all batch rows; each thread has its own room, in a backward pass for `kept` states."""
     batch, time, heads, size = tensors[0].shape
     values = tensors[2].shape[3]
     units, work = batch * heads, batch * heads * time * size * values
     threads = max(1, min(torch.get_num_threads() if work >= SERIAL else 1, units))
-    shape = (size + _spare(size), values + _spare(values))
-    rooms = [_room(*shape, kept, tensors[0].dtype) for _ in range(threads)]
     part = partial(kernel, *(tensor.detach().numpy() for tensor in tensors))
-    cuts = [units * i // threads for i in range(threads + 1)]
-    jobs = [pool(threads).submit(part, rooms[i], *cut) for i, cut in enumerate(pairwise(cuts)) if i]
-    part(rooms[0], cuts[0], cuts[1])
-    for job in jobs:
-        job.result()
+    room = partial(_room, size + _spare(size), values + _spare(values), kept, tensors[0].dtype)
+    counter = np.zeros(1, np.int64)
+    together(lambda: part(room(), counter, units), threads)
 
 
 def _room(keys: int, values: int, kept: int | None, dtype: torch.dtype) -> Room:
-    """The memory comes from torch, which aligns it to cache lines."""
+    """The memory comes from torch, which aligns it to cache lines; its zeros would start threads of their own."""
     state = (keys, values) if kept is None else (values, keys)
     shapes = Room(
         keys=(12, CHUNK, keys),
@@ -294,4 +295,7 @@ def _room(keys: int, values: int, kept: int | None, dtype: torch.dtype) -> Room:
         carry=state,
     )
     types = [dtype] * (len(shapes) - 2) + [torch.float64] * 2
-    return Room(*(torch.zeros(x, dtype=kind).numpy() for x, kind in zip(shapes, types, strict=True)))
+    room = Room(*(torch.empty(x, dtype=kind).numpy() for x, kind in zip(shapes, types, strict=True)))
+    for array in room:
+        array.fill(0)
+    return room

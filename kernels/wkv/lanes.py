@@ -8,6 +8,7 @@ of the array it comes from, float32 or float64, and is rounded to that of the ar
 import math
 from typing import Any
 
+import numba
 from llvmlite import binding, ir
 from numba import types
 from numba.extending import intrinsic, models, register_model
@@ -16,10 +17,11 @@ LANES = 16
 _operation: Any = intrinsic  # a call of one, seen by a type checker, is that of the function it decorates
 _INDEX = ir.IntType(32)
 _TYPES = {types.float32: ir.FloatType(), types.float64: ir.DoubleType()}
-_FEATURES = binding.get_host_cpu_features()
+_config: Any = numba.config
+_FEATURES = (_config.CPU_FEATURES or binding.get_host_cpu_features().flatten()).split(",")  # of what is compiled for
 _LN2, _LN2_REST = 0.6931471803691238, 1.9082149292705877e-10  # the first so short that n times it is exact
 # bytes of vectors that a tile may keep in registers: half of them all, the others are for what comes and goes
-_TILE_BYTES = 16 * 64 if _FEATURES.get("avx512f") else 8 * 32 if _FEATURES.get("avx2") else 8 * 16
+_TILE_BYTES = 16 * 64 if "+avx512f" in _FEATURES else 8 * 32 if "+avx2" in _FEATURES else 8 * 16
 
 
 class _Lanes(types.Type):

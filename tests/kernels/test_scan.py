@@ -212,7 +212,10 @@ def test_a_nan_or_an_infinity_stays_in_its_channel_and_after_its_step(layout: st
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("shape", [(1, 700, 70), (3, 300, 50), (2, 40, 1100)])
 @pytest.mark.usefixtures("threads")
-def test_the_number_of_threads_changes_no_bit(shape: tuple[int, int, int], layout: str) -> None:
+def test_the_number_of_threads_changes_no_bit(
+    shape: tuple[int, int, int], layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu, "SERIAL", 0)
     given = problem(layout, shape)
     torch.set_num_threads(1)
     alone = run("cpu", **given)

@@ -6,6 +6,8 @@ INDEX ?= $(if $(TORCH),https://download.pytorch.org/whl/$(TORCH))
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 BIN := $(VENV)/bin
 RUN := $(BIN)/python -m
+# A process of tests per core, each with one thread: more would fight over the cores.
+PYTEST = OMP_NUM_THREADS=1 $(RUN) pytest -n auto --maxprocesses 8 --dist worksteal
 # The software that exported checkpoints are tested with; its own dependencies would replace ours and are not used.
 PEERS := rwkv==0.8.32 flash-linear-attention==0.6.0 fla-core==0.6.0 einops==0.8.2
 
@@ -33,10 +35,10 @@ demo: $(VENV)/installed  ## set up, fit a power law, train three initialisations
 	$(RUN) plkernel.experiment runs/quick.toml
 
 test: $(VENV)/installed-dev  ## set up and run the tests (minutes)
-	$(RUN) pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-all: $(VENV)/installed-dev  ## every test, the slow ones too
-	$(RUN) pytest
+	$(PYTEST)
 
 lint: $(VENV)/installed-dev  ## style of the code
 	$(BIN)/ruff check .

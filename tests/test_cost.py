@@ -125,7 +125,7 @@ def test_twice_the_layers_cost_twice_what_a_layer_costs(name: str) -> None:
     assert four.parameters - two.parameters == 2 * (two.parameters - one.parameters)
 
 
-@pytest.mark.parametrize("kind", ["ssm", "rwkv5", "rwkv6"])
+@pytest.mark.parametrize("kind", ["ssm", pytest.param("rwkv5", marks=pytest.mark.slow), "rwkv6"])
 def test_twice_the_width_costs_four_times_the_products_of_a_layer(kind: str) -> None:
     def layer(dim: int) -> int:
         head = {} if kind == "ssm" else {"head_size": 32}

@@ -108,7 +108,14 @@ def save_torch(path: Path, content: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize("config", [*FINCHES, *EAGLES], ids=str)
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(config, marks=() if config in (*FINCHES[3:5], EAGLES[1], EAGLES[3]) else pytest.mark.slow)
+        for config in (*FINCHES, *EAGLES)
+    ],
+    ids=str,
+)
 def test_official_package_computes_the_logits_of_an_export(
     config: RWKVConfig, official_logits: OfficialLogits, tmp_path: Path
 ) -> None:

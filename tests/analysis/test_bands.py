@@ -61,7 +61,7 @@ def test_differences_pair_seeds_and_positions():
     assert difference_curves(arm, baseline) == {0: {5: 1.0}, 1: {0: 0.0, 5: -0.5}}
 
 
-@pytest.mark.parametrize("n", [5, 8])
+@pytest.mark.parametrize("n", [5, pytest.param(8, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("noise", [random_walks, autoregressive, smooth])
 def test_a_simultaneous_band_covers_whole_curves(noise, n):
     """Where the pointwise band, on the same curves, holds 0.35 to 0.81 of them."""

@@ -66,8 +66,12 @@ def test_growth_per_block_is_a_geometric_mean() -> None:
 
 @pytest.mark.parametrize("deep", [1e9, 1.01])
 def test_figure_is_laid_out_without_a_warning(deep: float) -> None:
-    """Warnings are errors here: a layout that does not fit would raise; the same numbers give the same bytes."""
+    """Warnings are errors here: a layout that does not fit would raise."""
     depths = [Propagation((1.0, deep), (deep, 1.0)), Propagation((0.0, 0.0, 1.0), (0.0, 1.0, 1.0))]
-    draw = lambda: rendered(coordinates_figure(made(a=0, b=1, logits=-0.5), depths, "title"))  # noqa: E731
-    files = draw()
-    assert deep > 2 or files == draw()
+    assert all(rendered(coordinates_figure(made(a=0, b=1, logits=-0.5), depths, "title")).values())
+
+
+@pytest.mark.slow
+def test_the_same_numbers_give_the_same_bytes() -> None:
+    draw = lambda: rendered(coordinates_figure(made(a=0, b=1), [Propagation((1.0, 1.01), (1.01, 1.0))], "title"))  # noqa: E731
+    assert draw() == draw()

@@ -175,6 +175,7 @@ def test_pure_noise_is_drawn_and_renders(noise, offset):
     assert np.isnan(known_slopes(curve, 0.95)[0]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
 def test_same_figure_gives_the_same_bytes(steep, count):
     law = fit_power_law(steep, (1, 60))

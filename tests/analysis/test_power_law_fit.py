@@ -112,7 +112,7 @@ def test_bad_requests_are_refused(options, message):
         fit_power_law(curve(LAGS**-1.0), **options)
 
 
-@pytest.mark.parametrize("beta", [0.4, 1.0, 1.9])
+@pytest.mark.parametrize("beta", [0.4, *(pytest.param(beta, marks=pytest.mark.slow) for beta in (1.0, 1.9))])
 def test_the_exponent_of_a_known_corpus_is_found(beta):
     """10 MB of 16 symbols, on the lags whose exact information exceeds eight floors."""
     check_known(beta, seed=0)

@@ -97,6 +97,7 @@ def test_mup_is_flat_in_an_rwkv(kind: ModelKind) -> None:
     assert min(official["ffn 0"], official["ffn 1"]) > 0.6, official
 
 
+@pytest.mark.slow
 def test_the_spectral_rates_for_adam_are_flat_and_those_for_sgd_are_not() -> None:
     """The rule for Adam, with the paper's random head; that for SGD under Adam, as nanotron has it, grows."""
     assert is_flat(found := checked("ssm", "spectral", (), FAST, seeds=2)), slopes(found)
@@ -104,7 +105,7 @@ def test_the_spectral_rates_for_adam_are_flat_and_those_for_sgd_are_not() -> Non
     assert min(value for name, value in nanotron.items() if name.startswith(("mixer", "ffn", "block"))) > 0.3, nanotron
 
 
-@pytest.mark.parametrize("scheme", ["mup_table8", "mup_table3"])
+@pytest.mark.parametrize("scheme", ["mup_table8", pytest.param("mup_table3", marks=pytest.mark.slow)])
 def test_mup_for_sgd_is_flat_under_sgd(scheme: str) -> None:
     """The other column of the tables; under SGD the rates for Adam leave wide models where they are."""
     found = checked("ssm", scheme, ("sgd=1", *ZERO), FAST, 0.03, seeds=2)

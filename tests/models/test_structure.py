@@ -392,8 +392,14 @@ def test_the_default_is_the_plain_model_to_the_bit() -> None:
     assert torch.equal(model(inputs), F.linear(x, p["head.weight"]))
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-@EACH
+@pytest.mark.parametrize(
+    ("kind", "scheme"),
+    [
+        pytest.param(kind, scheme, marks=() if number % len(KINDS) == place else pytest.mark.slow)
+        for number, scheme in enumerate(SCHEMES)
+        for place, kind in enumerate(KINDS)
+    ],
+)
 def test_models_are_built_for_every_scheme(kind: str, scheme: str) -> None:
     """Needs and multipliers become a structure, whose model the plan accepts and fills whole."""
     model = empty(kind, asked(empty(kind, Structure()), scheme))

@@ -16,11 +16,13 @@ is compared with the combination of the first levels within its gain: log-spaced
 """
 
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from plkernel import cli
+from plkernel.plain import shown
 
 Options = dict[str, Any]
 Levels = Mapping[str, str]
@@ -31,6 +33,9 @@ Factors = Mapping[str, Mapping[str, Options]]
 JOIN = "_"
 REFERENCES = ("match", "against")
 NOT_IN_NAMES = r"[^A-Za-z0-9.-]+"
+MOST_ARMS = 4096
+"""Of a study; each takes some milliseconds to check, and as many runs as there are seeds."""
+COUNTED = 10**15
 
 
 def expanded(values: Options) -> Options:
@@ -40,20 +45,22 @@ def expanded(values: Options) -> Options:
     are expanded already come back as they are. Raises ValueError for a factor without levels, an unknown name in
     `within`, or two factors that set one option.
     """
-    given, named = values.get("factors"), values.get("arms") or {}
-    if not given or any(arm.get("levels") is not None for arm in named.values()):
+    given, named = _tables(values, "factors"), _tables(values, "arms")
+    if not given or any(_table(named, name) and named[name].get("levels") is not None for name in named):
         return values
+    for name in named:
+        _tables(named, name, "arms.")
     factors = {name: _levels(name, levels) for name, levels in given.items()}
-    within = list(values.get("within") or ())
-    for name in within:
-        if name not in factors:
-            raise ValueError(f"within: {name!r} is not a factor; {cli.nearest(name, factors)}")
+    within = _within(values, factors)
+    _check_number(factors, within, len(named))
     crossed = [name for name in factors if name not in within]
     cells = {_name(levels): levels for levels in _combinations(factors, crossed) if levels}
     blocks = {_name(levels): levels for levels in _combinations(factors, within)}
     whole = {_joined(cell, block) for cell in cells for block in blocks}
     beside: dict[str, Levels] = {name: {} for name in named if name not in whole | cells.keys()}
     baseline = values.get("baseline") or next(iter(cells), "")
+    if not isinstance(baseline, str):
+        raise ValueError(f"baseline: expected the name of an arm, got {shown(baseline)}")
     arms = {}
     for block, levels in blocks.items():
         names = {short: _joined(short, block) for short in (*cells, *beside)}
@@ -63,12 +70,45 @@ def expanded(values: Options) -> Options:
             for override in dict.fromkeys((short, name)):
                 options = deep_merge(options, named.get(override, {}))
             against = names.get(baseline)
-            found = {key: names.get(options[key], options[key]) for key in REFERENCES if options.get(key)}
+            referred = {key: options[key] for key in REFERENCES if isinstance(options.get(key), str)}
+            found = {key: names.get(other, other) for key, other in referred.items()}
             if against and against != name:
                 found.setdefault("against", against)
             arms[name] = {**options, **found, "levels": own}
     first = baseline if baseline in arms else _joined(baseline, next(iter(blocks)))
     return {**values, "arms": arms, **({"baseline": first} if baseline else {})}
+
+
+def _tables(values: Mapping[str, Any], key: str, head: str = "") -> Mapping[str, Any]:
+    """The table under `key`, empty where there is none; ValueError where it is another value."""
+    found = values.get(key)
+    if found is not None and not isinstance(found, Mapping):
+        raise ValueError(f"{head}{key}: expected a table, got {shown(found)}")
+    return found or {}
+
+
+def _within(values: Options, factors: Factors) -> list[str]:
+    """The factors within whose levels arms are compared."""
+    within = values.get("within") or ()
+    if not isinstance(within, list | tuple) or not all(isinstance(name, str) for name in within):
+        raise ValueError(f"within: expected a list of names of factors, got {shown(within)}")
+    for name in within:
+        if name not in factors:
+            raise ValueError(f"within: {name!r} is not a factor; {cli.nearest(name, factors)}")
+    return list(within)
+
+
+def _check_number(factors: Factors, within: Sequence[str], beside: int) -> None:
+    """ValueError where the combinations, counted and not made, are more than a study may have."""
+    blocks = math.prod(len(factors[name]) for name in within)
+    cells = math.prod(len(levels) for levels in factors.values())
+    number = cells + blocks * beside
+    if number > MOST_ARMS:
+        raise ValueError(
+            f"factors: {len(factors)} factors and {beside} arms beside them make "
+            f"{f'{number:,}' if number < COUNTED else 'more than 10**15'} arms, and a study has {MOST_ARMS:,} at most: "
+            "leave out factors or levels"
+        )
 
 
 def deep_merge(base: Options, over: Mapping[str, Any]) -> Options:
@@ -89,15 +129,15 @@ def _levels(factor: str, given: Any) -> dict[str, Options]:
             if not isinstance(options, Mapping):
                 raise ValueError(
                     f"factors.{factor}.{label}: expected a table of options such as {{ placement = 'quantile' }}, "
-                    f"got {options!r}"
+                    f"got {shown(options)}"
                 )
             levels[label] = dict(options)
     elif not isinstance(given, list | tuple):
-        raise ValueError(f"factors.{factor}: expected a list of values or a table of levels, got {given!r}")
+        raise ValueError(f"factors.{factor}: expected a list of values or a table of levels, got {shown(given)}")
     else:
         levels = {_label(value): _nested(factor, value) for value in given}
     if len(levels) < 2 or len(levels) != len(given):
-        raise ValueError(f"factors.{factor}: needs two levels or more, all different, got {list(given)}")
+        raise ValueError(f"factors.{factor}: needs two levels or more, all different, got {shown(list(given))}")
     return levels
 
 

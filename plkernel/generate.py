@@ -20,6 +20,7 @@ from plkernel.building import Model
 from plkernel.load import read
 from plkernel.model_folder import open_model
 from plkernel.models import NOT_CAUSAL
+from plkernel.protocol import check_threads
 from plkernel.sampling import Sampling
 from plkernel.spec import LARGEST_SEED, Device
 from plkernel.task import choose_device
@@ -86,8 +87,7 @@ def check_numbers(count: int, seed: int, threads: int) -> None:
         raise ValueError(f"bytes must be at least 1, got {count}")
     if not 0 <= seed <= LARGEST_SEED:
         raise ValueError(f"seed must lie between 0 and {LARGEST_SEED}, got {seed}")
-    if threads < 1:
-        raise ValueError(f"threads must be at least 1, got {threads}")
+    check_threads(threads)
 
 
 def open_checkpoint(path: Path) -> Model:

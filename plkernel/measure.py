@@ -21,6 +21,7 @@ from plkernel.sources.synthetic import potts_corpus
 from plkernel.storage import atomic_write, check_folder, save_json
 from plkernel.tables import text_table
 
+THREADS_PER_CORE = 8  # more only take memory
 SHOWN_LAGS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 BITS = 1 / np.log(2)
 
@@ -223,8 +224,9 @@ def _check(names: Sequence[str], lags: Range, max_lag: int, threads: int) -> Non
         raise ValueError("names: give at least one corpus, e.g. stdlib")
     if not 1 <= lags[0] < lags[1] <= max_lag:
         raise ValueError(f"lags {lags[0]} {lags[1]}: must ascend from 1 or more and stay within --max-lag {max_lag}")
-    if threads < 1:
-        raise ValueError(f"threads must be at least 1, got {threads}")
+    most = THREADS_PER_CORE * (os.cpu_count() or 1)
+    if not 1 <= threads <= most:
+        raise ValueError(f"threads must lie between 1 and {most}, {THREADS_PER_CORE} for each core here, got {threads}")
 
 
 def _check_vocabulary(vocabulary: int | None, unit: Unit) -> None:

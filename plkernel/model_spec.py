@@ -10,6 +10,11 @@ from plkernel.models.init.rwkv_power_law import gain_of
 from plkernel.models.patching import PatchingMode
 
 Positive = Annotated[int, Field(ge=1)]
+# Beyond what any machine trains (a width of 65,536 in 1,024 blocks is 3e13 parameters), and small enough for a spec to
+# be checked in seconds.
+WIDEST = 2**16
+DEEPEST = 2**10
+LONGEST_PATCH = 2**16
 PositiveNumber = Annotated[float, Field(gt=0)]
 
 
@@ -39,7 +44,7 @@ def _kinds(annotation: Any) -> set[Any]:
 class PatchingSpec(Section):
     """How bytes are grouped into the steps of the recurrence."""
 
-    size: Positive = 1
+    size: Annotated[int, Field(ge=1, le=LONGEST_PATCH)] = 1
     """Bytes per patch; 1 is no patching."""
     mode: PatchingMode = "causal"
     """causal: a byte sees completed patches only. published: it sees its own target (kept for audit)."""
@@ -50,14 +55,14 @@ class ModelSpec(Section):
 
     kind: Literal["ssm", "rwkv5", "rwkv6"] = "ssm"
     """ssm: the diagonal SSM. rwkv5, rwkv6: Eagle and Finch."""
-    dim: Annotated[int, Field(ge=2)] = 96
+    dim: Annotated[int, Field(ge=2, le=WIDEST)] = 96
     """Width, also the state size."""
-    layers: Positive = 4
+    layers: Annotated[int, Field(ge=1, le=DEEPEST)] = 4
     """Number of blocks."""
     gain: Gain = "none"
     """Input gain of the recurrence: none 1, ema 1 - a, lru sqrt(1 - a**2)."""
     patching: PatchingSpec = PatchingSpec()
-    head_size: Positive = 32
+    head_size: Annotated[int, Field(ge=1, le=WIDEST)] = 32
     """RWKV: channels of a head; dim must be a multiple."""
     k_clamp: bool = False
     """RWKV: scale the key by min(1, lambda), an EMA-like input gain."""

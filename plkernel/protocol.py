@@ -8,6 +8,11 @@ from plkernel.model_spec import Positive, Section
 
 Device = Literal["auto", "cpu", "cuda"]
 SMALLEST_EPS = 1.2e-38
+LONGEST_CONTEXT = 2**24
+LARGEST_STEP = 2**28
+"""Bytes of training text in one step, batch * context."""
+MOST_THREADS = 2**10
+MOST_WINDOWS = 2**24
 
 # Defaults by name, for every option that a spec does not give. blinkdl: the demo training scripts of the official RWKV
 # code (github.com/BlinkDL/RWKV-LM, RWKV-v5, those with the small eps), with what its optimiser and loss always do. Its
@@ -30,14 +35,20 @@ RECIPES: dict[str, dict[str, Any]] = {
 }
 
 
+def check_threads(threads: int) -> None:
+    """ValueError for a number of threads that no machine has."""
+    if not 1 <= threads <= MOST_THREADS:
+        raise ValueError(f"threads must lie between 1 and {MOST_THREADS}, got {threads}")
+
+
 class TrainSpec(Section):
     """The training protocol, the same for every arm."""
 
     recipe: Literal["blinkdl"] | None = None
     """Defaults for what is not given. blinkdl: the official RWKV training scripts."""
-    context: Annotated[int, Field(ge=2)] = 512
+    context: Annotated[int, Field(ge=2, le=LONGEST_CONTEXT)] = 512
     """Bytes predicted per window."""
-    batch: Positive = 8
+    batch: Annotated[int, Field(ge=1, le=LARGEST_STEP)] = 8
     """Windows per step."""
     steps: Positive | None = None
     """Stop after this many steps (bit-reproducible on a CPU)."""
@@ -74,15 +85,15 @@ class TrainSpec(Section):
     """RWKV: dropout on the embedding and after every residual sum."""
     eval_every: Positive = 500
     """Steps between evaluations; each one saves a checkpoint."""
-    eval_windows: Positive = 32
+    eval_windows: Annotated[int, Field(ge=1, le=MOST_WINDOWS)] = 32
     """Validation windows, evenly spaced and fixed."""
-    test_windows: Positive = 128
+    test_windows: Annotated[int, Field(ge=1, le=MOST_WINDOWS)] = 128
     """Test windows, evaluated once, at the end."""
     device: Device = "auto"
     """auto takes a GPU when there is one."""
     backend: str | None = None
     """Forces an implementation of the scan: cpu, gpu or reference; left out, the one for the device."""
-    threads: Positive = 1
+    threads: Annotated[int, Field(ge=1, le=MOST_THREADS)] = 1
     """CPU threads of one run; part of a run's identity, since sums depend on it."""
 
     @property
@@ -105,6 +116,11 @@ class TrainSpec(Section):
     def _consistent(self) -> "TrainSpec":
         if [self.steps, self.bytes, self.minutes].count(None) != 2:
             raise ValueError("give exactly one of steps, bytes and minutes")
+        if self.batch * self.context > LARGEST_STEP:
+            raise ValueError(
+                f"batch * context must be at most {LARGEST_STEP} bytes in a step, got {self.batch} * {self.context}: "
+                "lower one of them"
+            )
         if self.bytes is not None and self.bytes < self.batch * self.context:
             raise ValueError(
                 f"bytes must be a step or more, batch * context {self.batch * self.context}, got {self.bytes}"

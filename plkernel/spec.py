@@ -1,7 +1,6 @@
 """Experiment specs: frozen, typed, read from TOML; an unknown key is refused with the nearest valid name."""
 
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,10 +11,11 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from plkernel import building, cli
 from plkernel.analysis.moments import output_std
 from plkernel.arm import Arm, with_file_values
-from plkernel.design import deep_merge, expanded
+from plkernel.design import MOST_ARMS, deep_merge, expanded
 from plkernel.model_spec import ModelSpec, PatchingSpec, Positive, PositiveNumber, Section
+from plkernel.plain import parse_toml, read_bytes, shown
 from plkernel.protocol import Device, TrainSpec
-from plkernel.storage import load_json
+from plkernel.storage import load_object
 
 __all__ = [
     "LARGEST_SEED",
@@ -109,6 +109,8 @@ class Spec(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Spec":
+        if len(self.arms) > MOST_ARMS:
+            raise ValueError(f"arms: a study has {MOST_ARMS:,} at most, got {len(self.arms):,}")
         if self.baseline not in self.arms:
             raise ValueError(f"baseline {self.baseline!r} is not an arm; {cli.nearest(self.baseline, self.arms)}")
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
@@ -218,20 +220,14 @@ def _with(section: S, changes: Mapping[str, Any] | None, name: str) -> S:
 def load_spec(path: Path) -> Spec:
     """Read a TOML spec (or the spec.json of a study); ValueError in one line names the file, the key and the remedy."""
     if path.suffix == ".json":
-        return parse_spec(load_json(path), str(path))
-    try:
-        values = tomllib.loads(path.read_text())
-    except FileNotFoundError as error:
-        raise ValueError(f"spec {path}: no such file") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"spec {path}: not valid TOML ({error})") from error
-    return parse_spec(values, str(path))
+        return parse_spec(load_object(path), str(path))
+    return parse_spec(parse_toml(read_bytes(path), f"spec {path}"), str(path))
 
 
-def parse_spec(values: dict[str, Any], origin: str) -> Spec:
+def parse_spec(values: Mapping[str, Any], origin: str) -> Spec:
     """A spec from plain values, its files read and its matches computed; `origin` names it in the error."""
     try:
-        return Spec.model_validate(expanded(values)).settled()
+        return Spec.model_validate(expanded(dict(values))).settled()
     except ValidationError as error:
         raise ValueError(f"spec {origin}: {_explained(error)}") from None
     except ValueError as error:
@@ -260,11 +256,11 @@ def _explain(error: Any, within: Sequence[str] = ()) -> str:
     where = ".".join(location)
     if error["type"] == "extra_forbidden":
         section = "".join(f"[{'.'.join(location[:-1])}]") if location[:-1] else "the top level"
-        return f"unknown key {location[-1]!r} in {section}; {cli.nearest(location[-1], _keys(location[:-1]))}"
+        return f"unknown key {shown(location[-1])} in {section}; {cli.nearest(location[-1], _keys(location[:-1]))}"
     if error["type"] == "missing":
         return f"{where} is missing"
     message = error["msg"].removeprefix("Value error, ")
-    return f"{where}: {message}, got {error['input']!r}" if where and error["type"] != "value_error" else message
+    return f"{where}: {message}, got {shown(error['input'])}" if where and error["type"] != "value_error" else message
 
 
 def _keys(location: Iterable[str]) -> list[str]:

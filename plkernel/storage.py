@@ -11,6 +11,8 @@ from glob import escape
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from plkernel.plain import parse_json, parse_object, read_bytes
+
 try:
     import fcntl
 except ImportError:  # no such locks on this system: what a killed writer left stays
@@ -152,27 +154,25 @@ def save_json(path: Path, value: Any) -> None:
 
 
 def load_json(path: Path) -> Any:
-    """Read JSON; a missing or damaged file raises ValueError naming it."""
-    try:
-        return json.loads(path.read_text())
-    except FileNotFoundError as error:
-        raise ValueError(f"{path}: no such file") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not readable as JSON ({error})") from error
+    """Read JSON; a missing or damaged file, or one beyond the limits of `plain`, raises ValueError naming it."""
+    return parse_json(read_bytes(path), str(path))
+
+
+def load_object(path: Path) -> dict[str, Any]:
+    """Read JSON that must be an object; ValueError naming the file."""
+    return parse_object(read_bytes(path), str(path))
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The rows of a JSON-lines file; an unfinished last line (a killed writer) is left out.
 
-    Raises ValueError naming the file when another line is damaged.
+    Raises ValueError naming the file and the line when another line is damaged or no object.
     """
     if not path.exists():
         return []
-    whole = path.read_bytes()
-    try:
-        return [json.loads(line) for line in whole[: whole.rfind(b"\n") + 1].splitlines()]
-    except ValueError as error:
-        raise ValueError(f"{path}: not readable as JSON lines ({error})") from error
+    whole = read_bytes(path)
+    lines = whole[: whole.rfind(b"\n") + 1].splitlines()
+    return [parse_object(line, f"{path}: line {number}") for number, line in enumerate(lines, start=1)]
 
 
 def _finite(value: Any) -> Any:

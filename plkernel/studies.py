@@ -17,8 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from plkernel.plain import shown
+from plkernel.record_schema import ConfigFile, EnvironmentFile, RowFile, StatePart, StudyFile, validated
 from plkernel.row_files import expected_steps
-from plkernel.storage import load_json, read_lines
+from plkernel.storage import load_json, load_object, read_lines
 
 SPEC = "spec.json"
 CONFIG = "config.json"
@@ -156,7 +158,7 @@ def read_study(folder: Path) -> Study:
     path = folder / SPEC
     if not path.is_file():
         raise ValueError(f"folder: {folder} holds no {SPEC}, give the folder of a study (runs/out/NAME)")
-    spec = load_json(path)
+    spec = validated(path, StudyFile, load_json(path))
     baseline, arms = _get(path, spec, "baseline", str), tuple(_get(path, spec, "arms", dict))
     if baseline not in arms:
         raise ValueError(f"{path}: baseline {baseline!r} is none of the arms {', '.join(map(repr, arms))}")
@@ -179,7 +181,8 @@ def _runs(folder: Path, arms: tuple[str, ...], seeds: tuple[int, ...]) -> tuple[
     path = folder / ROWS
     if not path.exists():
         return tuple(read_run(folder, arm, seed) for arm in arms for seed in seeds)
-    kept = {(row.get("arm"), row.get("seed")): row for row in read_lines(path)}
+    rows = (validated(path, RowFile, row) for row in read_lines(path))
+    kept = {(row["arm"], row["seed"]): row for row in rows}
     return tuple(
         _kept_run(path, kept[arm, seed]) if (arm, seed) in kept else Run(arm, seed, NOT_STARTED, {}, {})
         for arm in arms
@@ -193,13 +196,14 @@ def read_run(study: Path, arm: str, seed: int) -> Run:
     if not (folder / CONFIG).exists():
         return Run(arm, seed, NOT_STARTED, {}, {})
     config = _config(folder / CONFIG, arm, seed)
-    environment = _dictionary(folder / ENVIRONMENT) if (folder / ENVIRONMENT).exists() else {}
+    place = folder / ENVIRONMENT
+    environment = validated(place, EnvironmentFile, load_json(place)) if place.exists() else {}
     path = folder / RESULT
     if not path.exists():
         return Run(arm, seed, UNFINISHED, config, environment)
-    result, metrics = _dictionary(path), folder / METRICS
+    result, metrics = load_object(path), folder / METRICS
     rows = _metrics(metrics) if result.get("status") == FINISHED else []
-    first, last = (_state(rows[place]) if rows else {} for place in (0, -1))
+    first, last = (validated(metrics, StatePart, _state(rows[at])) if rows else {} for at in (0, -1))
     return _ended(path, arm, seed, config, environment, result, tuple(_evaluations(metrics, rows)), first, last)
 
 
@@ -238,18 +242,16 @@ def _ended(
     if status in (FAILED, DIVERGED):
         return Run(arm, seed, status, config, environment, error=str(row.get("error") or "no reason recorded"))
     if status != FINISHED:
-        raise ValueError(f"{path}: status is {status!r}, expected {FINISHED!r}, {DIVERGED!r} or {FAILED!r}")
+        raise ValueError(f"{path}: status is {shown(status)}, expected {FINISHED!r}, {DIVERGED!r} or {FAILED!r}")
     return Run(arm, seed, FINISHED, config, environment, evaluations, _result(path, row), None, first, last)
 
 
 def _config(path: Path, arm: str, seed: int) -> dict[str, Any]:
-    config = _dictionary(path)
+    config = load_object(path)
     found = config.get("arm"), config.get("seed")
     if found != (arm, seed):
-        raise ValueError(f"{path}: belongs to arm {found[0]!r} and seed {found[1]!r}, not to this folder")
-    for part in ("corpus", "model"):
-        _get(path, config, part, dict)
-    return config
+        raise ValueError(f"{path}: belongs to arm {shown(found[0])} and seed {shown(found[1])}, not to this folder")
+    return validated(path, ConfigFile, config)
 
 
 def _result(path: Path, row: dict[str, Any]) -> Result:
@@ -285,17 +287,10 @@ def _state(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in STATE if name in row}
 
 
-def _dictionary(path: Path) -> dict[str, Any]:
-    value = load_json(path)
-    if not isinstance(value, dict):
-        raise ValueError(f"{path}: holds a {type(value).__name__}, expected an object")
-    return value
-
-
 def _get(path: Path, row: Any, key: str, kind: type) -> Any:
     value = row.get(key) if isinstance(row, dict) else None
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise ValueError(f"{path}: {key} is {value!r}, expected a value of type {kind.__name__}")
+        raise ValueError(f"{path}: {key} is {shown(value)}, expected a value of type {kind.__name__}")
     return value
 
 
@@ -305,12 +300,12 @@ def _number(path: Path, row: Any, key: str) -> float:
         return math.nan
     value = row.get(key) if isinstance(row, dict) else None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{path}: {key} is {value!r}, expected a number")
+        raise ValueError(f"{path}: {key} is {shown(value)}, expected a number")
     return float(value)
 
 
 def _integers(path: Path, row: Any, key: str) -> tuple[int, ...]:
     values = _get(path, row, key, list)
     if not values or any(isinstance(value, bool) or not isinstance(value, int) for value in values):
-        raise ValueError(f"{path}: {key} is {values!r}, expected a list of whole numbers")
+        raise ValueError(f"{path}: {key} is {shown(values)}, expected a list of whole numbers")
     return tuple(values)

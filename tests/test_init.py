@@ -191,7 +191,7 @@ def test_verdict_groups_what_is_not_flat() -> None:
         (lambda: show("gpt2", layers=0), "number of blocks must be at least 1, got 0"),
         (lambda: show("gpt2", "rwkv5", dim=48), "width 48 must be a multiple of head_size 32"),
         (lambda: show("rwkv_eagle_paper", "rwkv6"), "not for RWKV-6"),
-        (lambda: check("gpt2", depths=()), "threads and depths must be at least 1"),
+        (lambda: check("gpt2", depths=()), "depths must be at least 1"),
         (lambda: check("gpt2", widths=(64,)), "widths must be at least two, got 64"),
         (lambda: check("gpt2", "rwkv6", widths=(48, 64)), "width 48 must be a multiple"),
     ],

@@ -113,7 +113,8 @@ def test_a_corpus_of_two_halves_shows_its_drift(tmp_path: Path) -> None:
         ({"names": ()}, "names: give at least one corpus"),
         ({"lags": (5, 5)}, "lags 5 5: must ascend"),
         ({"lags": (1, 5000)}, "within --max-lag 1000"),
-        ({"threads": 0}, "threads must be at least 1, got 0"),
+        ({"threads": 0}, "threads must lie between 1 and .*, got 0"),
+        ({"threads": 100_000}, "threads must lie between 1 and .*, 8 for each core here, got 100000"),
         ({"names": ("syntetic:beta=1",)}, "did you mean"),
     ],
 )

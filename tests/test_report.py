@@ -368,18 +368,30 @@ def test_commits_and_corpora_that_differ_are_flagged(tmp_path):
     assert "3f9ab12c (3 of 4 runs)" in Page(write_report(study)).text
 
 
+SPEC = '{"name": "n", "seeds": [0], "baseline": "x", "arms": {"y": {}}}'
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("spec.json", None, "holds no spec.json"),
         ("spec.json", "{", "spec.json: not readable as JSON"),
-        ("spec.json", "[]", "spec.json: baseline is None"),
-        ("spec.json", '{"baseline": "x", "arms": {"y": {}}}', "baseline 'x' is none of the arms 'y'"),
+        ("spec.json", "[]", "spec.json: holds [], expected an object"),
+        ("spec.json", "null", "spec.json: holds None, expected an object"),
+        ("spec.json", '{"baseline": "x"}', "spec.json: name is missing; seeds is missing; arms is missing"),
+        ("spec.json", SPEC.replace("{}", "3"), "spec.json: arms.y is 3: "),
+        ("spec.json", SPEC.replace("{}", '{"levels": {"gain": 1}}'), "spec.json: arms.y.levels.gain is 1: "),
+        ("spec.json", SPEC.replace("{}", '{"against": "z"}'), "spec.json: arms.y.against is 'z', none of the arms"),
+        ("spec.json", "[" * 100_000, "spec.json: nested deeper than 64"),
+        ("spec.json", SPEC, "baseline 'x' is none of the arms 'y'"),
         ("log-spaced/seed-0/config.json", '{"arm": "other", "seed": 0}', "belongs to arm 'other'"),
-        ("log-spaced/seed-0/config.json", '{"arm": "log-spaced", "seed": 0}', "corpus is None"),
+        ("log-spaced/seed-0/config.json", '{"arm": "log-spaced", "seed": 0}', "corpus is missing; model is missing"),
+        ("log-spaced/seed-0/config.json", "null", "config.json: holds null, expected an object"),
+        ("log-spaced/seed-0/environment.json", '{"hardware": 3}', "environment.json: hardware is 3: "),
+        ("log-spaced/seed-0/metrics.jsonl", "null\n", "metrics.jsonl: line 1: holds null, expected an object"),
         ("log-spaced/seed-0/metrics.jsonl", None, "metrics.jsonl: no such file"),
         ("log-spaced/seed-0/metrics.jsonl", "", "metrics.jsonl: holds no evaluation"),
-        ("log-spaced/seed-0/metrics.jsonl", "{\n{}\n", "metrics.jsonl: not readable as JSON lines"),
+        ("log-spaced/seed-0/metrics.jsonl", "{\n{}\n", "metrics.jsonl: line 1: not readable as JSON"),
         ("log-spaced/seed-0/metrics.jsonl", '{"step": 1, "bytes": 2}\n', "val_bpb is None, expected a number"),
         ("log-spaced/seed-0/result.json", "{", "result.json: not readable as JSON"),
         ("log-spaced/seed-0/result.json", '{"status": "odd"}', "status is 'odd'"),

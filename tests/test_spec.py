@@ -1,5 +1,6 @@
 """Specs: what is read is what was written, and every mistake is one line that names the remedy."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from plkernel.spec import Spec, load_spec, parse_spec
 from plkernel.storage import load_json, save_json
 
 SPECS = sorted((Path(__file__).parent.parent / "runs").glob("*.toml"))
+
+FACTORS = "factors = { placement = ['log-spaced', 'concentrated'] }"
 
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.name)
@@ -48,6 +51,26 @@ def test_specs_round_trip_through_json(tiny_spec: Callable[..., Path], tmp_path:
         ("[arms.power-law]", "[arms.-x]", "arm name '-x' must start with a letter or digit"),
         ("[arms.power-law]", "[arms.report]", "arm name 'report' must"),
         ("seeds = [0, 1]", "seeds = [99999999999999999999]", "seeds.0: .*9223372036854775807"),
+        ("seeds = [0, 1]", f"seeds = [{10**30}]", "seeds.0: .*9223372036854775807"),
+        ("seeds = [0, 1]", f"seeds = [0, 1]\nfactors = {'[' * 100}{']' * 100}", "nested deeper than 64"),
+        ("seeds = [0, 1]", f"seeds = [0, 1]\nfactors = {'[' * 5000}{']' * 5000}", "nested deeper than 64"),
+        ("seeds = [0, 1]", f"seeds = [0, 1]\n{'a.' * 5000}a = 1", "nested deeper than 64"),
+        ("seeds = [0, 1]", "seeds = [0, 1]\nfactors = ['gain']", r"factors: expected a table, got \['gain'\]"),
+        ("seeds = [0, 1]", "seeds = [0, 1]\nfactors = 3", "factors: expected a table, got 3"),
+        (
+            "seeds = [0, 1]",
+            f"seeds = [0, 1]\nwithin = [5]\n{FACTORS}",
+            r"within: expected a list of names .* got \[5\]",
+        ),
+        ("seeds = [0, 1]", f"seeds = [0, 1]\nwithin = 5\n{FACTORS}", "within: expected a list of names .* got 5"),
+        ('baseline = "uniform"', f"baseline = [1]\n{FACTORS}", r"baseline: expected the name of an arm, got \[1\]"),
+        ("dim = 16", "dim = 1000000000", "model.dim: .*less than or equal to 65536, got 1000000000"),
+        ("layers = 2", "layers = 100000", "model.layers: .*less than or equal to 1024, got 100000"),
+        ("batch = 4", "batch = 2147483648", "train.batch: .*less than or equal to 268435456, got 2147483648"),
+        ("batch = 4", "batch = 268435456", r"batch \* context must be at most 268435456 bytes in a step"),
+        ("context = 32", "context = 2147483648", "train.context: .*less than or equal to 16777216"),
+        ("steps = 12", "steps = 12\nthreads = 100000", "train.threads: .*less than or equal to 1024, got 100000"),
+        ("dim = 16", f"dim = '{'x' * 20000}'", "model.dim: .*got 'x{1,40}[.]{3}x{1,40}'"),
         ("[train]", "[trian]", "unknown key 'trian' in the top level; did you mean 'train'"),
     ],
 )
@@ -60,6 +83,34 @@ def test_mistakes_are_named(tiny_spec: Callable[..., Path], old: str, new: str, 
         load_spec(path)
     assert str(path) in str(error.value)
     assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("content", ["null", "[]", "3", '"text"', "true"])
+def test_a_saved_spec_that_is_no_object(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "spec.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=r"spec.json: holds .*, expected an object"):
+        load_spec(path)
+
+
+@pytest.mark.parametrize(
+    ("factors", "message"),
+    [
+        ({f"f{i}": list(range(10)) for i in range(10)}, "10 factors and 1 arms beside them make 10,000,000,00. arms"),
+        ({f"f{i}": list(range(10)) for i in range(300)}, r"300 factors .* make more than 10\*\*15 arms"),
+        ({f"f{i}": [0, 1] for i in range(13)}, "make 8,193 arms, and a study has 4,096 at most"),
+    ],
+)
+def test_more_combinations_than_a_study_may_have_are_counted_and_not_made(factors: dict, message: str) -> None:
+    values = {"name": "large", "train": {"steps": 1}, "factors": factors, "arms": {"beside": {}}}
+    with pytest.raises(ValueError, match=message):
+        parse_spec(values, "here")
+
+
+def test_a_spec_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "spec.toml")
+    with pytest.raises(ValueError, match=r"spec.toml: is a pipe or device, expected a regular file"):
+        load_spec(tmp_path / "spec.toml")
 
 
 def test_a_missing_spec() -> None:

@@ -17,6 +17,7 @@ from plkernel.data import check_length, fixed_windows
 from plkernel.init.options import ModelKind, arm_of, filled, model_of, spec_of
 from plkernel.init.show import planned
 from plkernel.models.init.checks import coordinate_check, propagation
+from plkernel.protocol import check_threads
 from plkernel.storage import atomic_write, check_folder, save_json
 from plkernel.tables import text_table
 
@@ -72,8 +73,9 @@ def check(
         out: Folder for SCHEME-MODEL.json and the figure.
         figure: Draw the figure.
     """
-    if threads < 1 or not depths or min(depths) < 1:
-        raise ValueError(f"threads and depths must be at least 1, got {threads} and {depths}")
+    check_threads(threads)
+    if not depths or min(depths) < 1:
+        raise ValueError(f"depths must be at least 1, got {depths}")
     arm = arm_of(scheme, option)
     wide = {width: spec_of(model, width, layers, head_size) for width in widths}
     deep = {depth: spec_of(model, dim, depth, head_size) for depth in sorted(set(depths))}

@@ -36,6 +36,7 @@ Role = Literal[
 INPUT: tuple[Role, ...] = ("query", "key", "value", "mixer_gate", "ffn_gate", "ffn_up", "ffn_router")
 OUTPUT: tuple[Role, ...] = ("mixer_out", "ffn_out")
 MATRICES: tuple[Role, ...] = (*INPUT, *OUTPUT)
+LONGEST = 80  # characters of a value in an error message
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Rule:
             raise ValueError("a rule needs a role or parts, and not both")
         for name in self.roles:
             if name not in get_args(Role):
-                raise ValueError(f"role must be one of {', '.join(get_args(Role))}, got {name!r}")
+                raise ValueError(f"role must be one of {', '.join(get_args(Role))}, got {repr(name)[:LONGEST]}")
 
     @property
     def roles(self) -> tuple[Role, ...]:
@@ -88,26 +89,43 @@ class RoleTable:
         """
         rules = {}
         for pattern, value in values.items():
-            given: dict[str, Any] = {"role": value} if isinstance(value, str) else value
             try:
-                parts = tuple(given.get("parts", ()))
-                unknown = set(given) - {"role", "parts", "transposed"}
-                if unknown:
-                    raise ValueError(f"unknown key {sorted(unknown)[0]!r}; valid: role, parts, transposed")
-                rules[pattern] = Rule(given.get("role"), parts, bool(given.get("transposed", False)))
-            except (ValueError, AttributeError, TypeError) as error:
-                raise ValueError(f"roles: {pattern!r}: {error}") from error
+                rules[pattern] = _rule({"role": value} if isinstance(value, str) else value)
+            except ValueError as error:
+                raise ValueError(f"roles: {repr(pattern)[:LONGEST]}: {error}") from error
         return cls(rules)
 
     @classmethod
     def from_toml(cls, path: Path | str) -> "RoleTable":
         """From a TOML file whose lines are as in `from_dict`; ValueError, naming the file, where it is not."""
+        if not Path(path).is_file():  # a pipe may never answer
+            raise ValueError(f"{path}: no such file")
         try:
             return cls.from_dict(tomllib.loads(Path(path).read_text(encoding="utf-8")))
-        except FileNotFoundError as error:
-            raise ValueError(f"{path}: no such file") from error
+        except RecursionError:
+            raise ValueError(f"{path}: nested too deep for a table of roles") from None
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
+
+
+VALUES: dict[str, tuple[Any, str]] = {
+    "role": (str, "a role"),
+    "parts": (list | tuple, "a list of roles"),
+    "transposed": (bool, "true or false"),
+}
+
+
+def _rule(given: Any) -> Rule:
+    """A rule from plain values; ValueError for another key or type: "no" is not false."""
+    if not isinstance(given, Mapping):
+        raise ValueError(f"expected a role, or a table of {', '.join(VALUES)}, got {str(given)[:LONGEST]}")
+    for key, value in given.items():
+        if key not in VALUES:
+            raise ValueError(f"unknown key {repr(key)[:LONGEST]}; valid: {', '.join(VALUES)}")
+        kind, words = VALUES[key]
+        if not isinstance(value, kind):
+            raise ValueError(f"{key} must be {words}, got {repr(value)[:LONGEST]}")
+    return Rule(given.get("role"), tuple(given.get("parts", ())), given.get("transposed", False))
 
 
 def layer_of(name: str) -> int | None:

@@ -156,8 +156,14 @@ def test_a_head_of_its_own_and_the_bare_model_have_roles_too(kind: str) -> None:
     plan(body, "megatron_default", RoleTable.from_toml(ROLES / f"{kind}.toml"))
 
 
+UNREAD = [
+    ("a = { role = 'key', transposed = 'no' }", "roles: 'a': transposed must be true or false, got 'no'"),
+    ("a = " + "[" * 5000 + "]" * 5000, "nested too deep for a table of roles"),
+]
+
+
 def test_bad_role_files_are_named(tmp_path: Path) -> None:
-    for text, message in (("a = ", "Invalid value"), ("a = 'valu'", "roles: 'a': role must be one of")):
+    for text, message in (("a = ", "Invalid value"), ("a = 'valu'", "roles: 'a': role must be one of"), *UNREAD):
         path = tmp_path / "roles.toml"
         path.write_text(text)
         with pytest.raises(ValueError, match=rf"roles.toml: {message}"):

@@ -167,6 +167,12 @@ def test_a_parameter_without_exactly_one_role_is_refused(roles: dict[str, Any], 
         ({"parts": ["key"], "transpose": True}, "unknown key 'transpose'; valid: role, parts, transposed"),
         ({}, "a rule needs a role or parts"),
         (3, "roles: 'x'"),
+        (None, "expected a role, or a table of role, parts, transposed, got None"),
+        ({"role": "key", "transposed": "no"}, "transposed must be true or false, got 'no'"),
+        ({"role": "key", "transposed": 0}, "transposed must be true or false, got 0"),
+        ({"role": 3}, "role must be a role, got 3"),
+        ({"parts": "key"}, "parts must be a list of roles, got 'key'"),
+        ({"parts": [["key"]]}, "role must be one of embedding"),
     ],
 )
 def test_bad_role_tables_name_the_pattern(value: Any, message: str) -> None:

@@ -95,10 +95,18 @@ class Corpus:
 
 
 def cache_folder() -> Path:
-    """$PLKERNEL_CACHE, else plkernel under $XDG_CACHE_HOME, else ~/.cache/plkernel."""
-    if folder := os.environ.get("PLKERNEL_CACHE"):
-        return Path(folder).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "plkernel"
+    """$PLKERNEL_CACHE, else plkernel under $XDG_CACHE_HOME, else ~/.cache/plkernel.
+
+    Raises ValueError where that names a home that there is not.
+    """
+    folder = os.environ.get("PLKERNEL_CACHE")
+    try:
+        if folder:
+            return Path(folder).expanduser()
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "plkernel"
+    except RuntimeError as error:  # an unknown user, or one without an entry and $HOME
+        got = f"PLKERNEL_CACHE={folder}: " if folder else "no folder for corpora: "
+        raise ValueError(f"{got}{error}; set PLKERNEL_CACHE to a folder") from error
 
 
 def load(

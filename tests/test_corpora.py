@@ -196,6 +196,37 @@ def test_the_folder_follows_the_environment(monkeypatch, tmp_path):
     assert cache_folder() == tmp_path / "own"
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("PLKERNEL_CACHE", "~nouser/x", "PLKERNEL_CACHE=~nouser/x: .*; set PLKERNEL_CACHE to a folder"),
+        ("PLKERNEL_CACHE", "", "no folder for corpora: .*; set PLKERNEL_CACHE to a folder"),
+    ],
+)
+def test_a_home_that_is_not_there_is_one_line(monkeypatch, variable, value, message):
+    """As for a user without an entry and without HOME, in a container."""
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000)
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ValueError, match=message):
+        cache_folder()
+
+
+def test_names_that_no_file_can_have_are_one_line(tmp_path, cache):
+    (tmp_path / "circle").symlink_to("circle")
+    for name, message in {
+        "~nouser/x": "write the path without '~'",
+        "a\0b": "null byte",
+        "x/" * 5000: "too long",
+    }.items():
+        with pytest.raises(ValueError, match=message) as caught:
+            load(name, cache=cache)
+        assert len(str(caught.value)) < 300
+    with pytest.raises(ValueError, match="no such file or folder"):
+        load(str(tmp_path / "circle"), cache=cache)
+
+
 @pytest.mark.parametrize(("validation", "test"), [(0.05, 0.05), (0.0, 0.0), (0.3, 0.0), (0.0, 0.999), (0.33, 0.33)])
 def test_splits_are_contiguous_blocks_of_the_whole(folder, cache, validation, test):
     corpus = load(str(folder), cache=cache)

@@ -12,7 +12,8 @@ import numpy as np
 
 from plkernel.cli import nearest
 from plkernel.sources.errors import one_line
-from plkernel.sources.files import Block, Blocks, compressed
+from plkernel.sources.files import Block, Blocks, chunks, compressed
+from plkernel.sources.json_rows import check_rows
 
 FORMATS = {".parquet": "parquet", ".jsonl": "json", ".ndjson": "json", ".csv": "csv"}
 DEFAULT_COLUMN = "text"
@@ -48,6 +49,8 @@ def table_blocks(path: Path, separator: bytes, column: str) -> Blocks:
     with path.open("rb"):  # a file that cannot be read is better reported by the system
         pass
     kind = table_format(path)
+    if kind == "json":
+        check_rows(chunks(path), f"corpus file {path}")
     arguments = {"path": kind, "data_files": glob.escape(str(path.resolve()))}
     probing = {"nrows": 1} if kind == "csv" else {}
     reading = _csv_as_text(column) if kind == "csv" else {}

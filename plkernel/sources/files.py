@@ -35,7 +35,7 @@ def file_blocks(path: Path, separator: bytes) -> Blocks:
     if ARCHIVES & {path.suffix.lower(), Path(path.stem).suffix.lower()}:
         raise ValueError(f"corpus file {path}: an archive of several files; unpack it and name the folder instead")
     yield Block(np.frombuffer(separator, np.uint8), np.zeros(1, np.int64))
-    for chunk in _chunks(path):
+    for chunk in chunks(path):
         yield Block(np.frombuffer(chunk, np.uint8), np.zeros(0, np.int64))
 
 
@@ -44,7 +44,8 @@ def compressed(path: Path) -> bool:
     return path.suffix.lower() in OPENERS
 
 
-def _chunks(path: Path) -> Iterator[bytes]:
+def chunks(path: Path) -> Iterator[bytes]:
+    """The content of a file, unpacked, in blocks of at most 8 MiB; ValueError for damaged compressed data."""
     # Opened plainly even when compressed: a file that cannot be read must not be reported as damaged.
     with path.open("rb") as plain:
         if not compressed(path):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from plkernel.cli import nearest
+from plkernel.plain import shown
 from plkernel.sources import bible, synthetic
 from plkernel.sources.columns import DEFAULT_COLUMN, table_blocks, table_format
 from plkernel.sources.files import Blocks, compressed, file_blocks
@@ -63,13 +64,26 @@ def resolve(name: str, request: Request) -> Source:
         return KINDS[kind](rest, request)
     if not name:
         raise ValueError("corpus '': name a corpus, a file or a folder ('.' for this one)")
-    path = Path(name).expanduser()
+    path = _path(name)
     if path.exists():
         return path_source(path, request)
     if os.sep in name or path.suffix:
         raise ValueError(f"corpus {name!r}: no such file or folder")
     hint = nearest(name, [*KINDS, *PRESETS])
     raise ValueError(f"corpus {name!r}: neither a file or folder nor the name of a corpus; {hint}")
+
+
+def _path(name: str) -> Path:
+    """The path that a name may be; ValueError where it cannot be one."""
+    try:
+        path = Path(name).expanduser()
+        path.exists()
+    except RuntimeError as error:  # '~' without a home directory
+        raise ValueError(f"corpus {name!r}: {error}; write the path without '~'") from error
+    except (OSError, ValueError) as error:  # too long, a circle of links, a zero byte
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ValueError(f"corpus {shown(name)}: no such file or folder ({reason})") from error
+    return path
 
 
 def stdlib_source(rest: str, request: Request) -> Source:

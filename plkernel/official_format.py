@@ -18,6 +18,7 @@ from torch import Tensor
 
 from plkernel.models.rwkv import BYTES, RWKV, RWKVConfig
 from plkernel.models.structure import Structure
+from plkernel.plain import check_regular
 from plkernel.storage import atomic_file
 
 State = dict[str, Tensor]
@@ -115,8 +116,7 @@ def write_official(path: Path, state: State) -> None:
 
 def read_official(path: Path) -> State:
     """The dictionary of tensors in a .pth file; ValueError when it is anything else. Nothing in it is executed."""
-    if not path.is_file():
-        raise ValueError(f"{path}: no such file")
+    check_regular(path)
     try:
         with warnings.catch_warnings(action="ignore"):  # of another pickle protocol: what follows says it better
             content: Any = torch.load(path, map_location="cpu", weights_only=True)
@@ -147,6 +147,8 @@ def _tensor(name: str, value: Any) -> Tensor:
         raise ValueError(
             f"{name}: is {kind}, expected a tensor of floating-point numbers (converted files are not read)"
         )
+    if value.is_meta:
+        raise ValueError(f"{name}: is on the device 'meta', a tensor without numbers: save the model after loading it")
     return value.detach().float()
 
 

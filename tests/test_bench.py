@@ -11,7 +11,13 @@ from plkernel.bench import train as bench
 from plkernel.spec import load_spec
 
 
+@pytest.fixture
+def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "measure_threads", lambda *arguments: [])
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_process")
 def test_rows_of_every_contender(tiny_spec: Callable[..., Path], tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="transformers is a peer of the benchmark")
     bench.train(tiny_spec(), rounds=3, out=tmp_path)

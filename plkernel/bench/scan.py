@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from plkernel.bench import scan_peers
+from plkernel.bench import threads as two_threads
 from plkernel.bench.checking import checked
 from plkernel.bench.scan_peers import Contender
+from plkernel.bench.threads import Threads
 from plkernel.bench.timing import Spread, interleave, peak_bytes, progress
 from plkernel.environment import environment, installed
 from plkernel.kernels.scan import reference
@@ -47,12 +49,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Results:
-    """What the benchmark measured; `memory` in tensors (B,T,D), `lengths` as nanoseconds per step and channel."""
+    """What the benchmark measured; `memory` in tensors (B,T,D), `lengths` as nanoseconds per step and channel.
+
+    `threads` are two against one, on a CPU."""
 
     environment: dict[str, Any]
     rows: list[Row] = field(default_factory=list)
     memory: dict[str, float] = field(default_factory=dict)
     lengths: dict[int, Spread] = field(default_factory=dict)
+    threads: list[Threads] = field(default_factory=list)
 
 
 def scan(
@@ -102,6 +107,8 @@ def measure(shapes: tuple[Shape, ...], rounds: int, device: str, compiled: bool,
         results.rows.extend(compare(shape, contenders, rounds, device))
     results.memory.update(measure_memory(contenders, device))
     results.lengths.update(measure_lengths(rounds, device))
+    if device == "cpu":
+        results.threads.extend(two_threads.measure("scan", rounds))
     return results
 
 
@@ -185,6 +192,8 @@ def render(results: Results) -> str:
     first = results.lengths[LENGTHS[0]].median
     lengths = [[f"{n}", f"{s.median:.3f}", f"{s.median / first:.2f}"] for n, s in results.lengths.items()]
     tables.append(text_table(["length T", "ns per step and channel", f"against T = {LENGTHS[0]}"], lengths))
+    if results.threads:
+        tables.append(text_table(two_threads.HEADER, two_threads.render(results.threads)))
     return "\n\n".join(tables)
 
 

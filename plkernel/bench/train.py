@@ -12,6 +12,8 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
+from plkernel.bench import threads as two_threads
+from plkernel.bench.threads import Threads
 from plkernel.bench.timing import Spread, interleave, progress
 from plkernel.building import build, initialise_
 from plkernel.environment import environment, installed
@@ -28,6 +30,7 @@ GPT2, GPT2_PLAIN = "gpt2 (its default dropout 0.1)", "gpt2 (dropout 0, as ours)"
 TARGETS = {FLOOR: "at least 0.75", GPT2: "at least 4"}
 LARGEST_ERROR = 1e-5
 HEADS = 4
+RECURRENT = Path("runs/finch.toml")
 
 
 @dataclass(frozen=True)
@@ -70,11 +73,15 @@ def train(
         raise ValueError(f"spec {spec}: model kind {loaded.model.kind!r} is not timed here, only 'ssm'")
     error = check(loaded, place)
     rows = measure(loaded, rounds, place)
+    pairs = measure_threads(spec, rounds) if place.type == "cpu" else []
     print(render(rows, error, loaded))
+    if pairs:
+        print(f"\n{text_table(two_threads.HEADER, two_threads.render(pairs))}")
     if out is not None:
         settings = {"model": loaded.model.model_dump(), "context": loaded.train.context, "batch": loaded.train.batch}
         place_of = {**environment(threads), "device": place.type, "transformers": installed("transformers")}
         results = {"environment": place_of, **settings, "error": error, "rows": [asdict(row) for row in rows]}
+        results["threads"] = [asdict(row) for row in pairs]
         save_json(out / "train.json", results)
         print(f"\nwritten: {out / 'train.json'}")
 
@@ -112,6 +119,12 @@ def measure(spec: Spec, rounds: int, device: torch.device) -> list[Row]:
         Row(name, _size(model), s := times.spread(name), math.prod(shape) / s.median, times.ratio(name, OURS))
         for name, model in contenders.items()
     ]
+
+
+def measure_threads(spec: Path, rounds: int) -> list[Threads]:
+    """Two threads against one: a step of this spec and, where it lies, of the RWKV spec."""
+    specs = [spec, *(path for path in [RECURRENT] if path.exists())]
+    return [row for path in specs for row in two_threads.measure("train", rounds, path)]
 
 
 def render(rows: list[Row], error: float, spec: Spec) -> str:

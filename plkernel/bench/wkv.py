@@ -1,18 +1,17 @@
 """python -m plkernel.bench wkv: the recurrence of RWKV-6 against its peers, forward plus backward, with its memory."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from plkernel.bench import wkv_peers
+from plkernel.bench import threads, wkv_peers
 from plkernel.bench.checking import checked
 from plkernel.bench.memory import anonymous_bytes, watch
+from plkernel.bench.threads import Threads
 from plkernel.bench.timing import Spread, interleave, peak_bytes, progress
 from plkernel.bench.wkv_peers import LOOP, OURS, Contender
 from plkernel.bench.wkv_problem import STRONG_SHAPE, Problem, Shape, Step, problem, strong_problem
@@ -49,13 +48,13 @@ class Row:
 class Results:
     """What the benchmark measured.
 
-    `speedup` is the time of one thread over that of so many, `memory` the peak of forward plus backward in bytes beyond
+    `threads` are two against one, `memory` the peak of forward plus backward in bytes beyond
     what was there with the inputs, `lengths` nanoseconds of ours per step and head.
     """
 
     environment: dict[str, Any]
     rows: list[Row] = field(default_factory=list)
-    speedup: dict[int, Spread] = field(default_factory=dict)
+    threads: list[Threads] = field(default_factory=list)
     memory_shape: Shape = SHAPES[0]
     memory: dict[str, int] = field(default_factory=dict)
     lengths: dict[int, Spread] = field(default_factory=dict)
@@ -63,7 +62,6 @@ class Results:
 
 def wkv(
     shapes: tuple[Shape, ...] = SHAPES,
-    threads: tuple[int, ...] = (1, 2),
     rounds: int = 15,
     device: str | None = None,
     out: Path | None = None,
@@ -74,22 +72,22 @@ def wkv(
     written and with as few operations as possible, and chunks of matrix products with both passes written by hand, in
     three sizes and two forms: factored around the middle of the chunk, which overflows under strong decays, and with no
     exponent above 0. The error under strong decays is shown beside that on the problem that is timed; who is wrong on
-    the latter or not installed is reported and not timed. All use one thread; memory is that of a fresh process.
+    the latter or not installed is reported and not timed. All use one thread; ours is also timed
+    with two against one, at the first shape. Memory is that of a fresh process.
 
     Args:
         shapes: batch, time, heads and head size, one four after another; times are multiples of 64.
-        threads: thread counts of ours that are compared at the first shape.
         rounds: how often each contender is timed; a slow one less often.
         device: cpu or cuda; left out, cuda where there is one.
         out: a folder for wkv.json.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    _check(shapes, threads, rounds, device)
+    _check(shapes, rounds, device)
     check_folder(out, "out")
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        results = measure(shapes, threads, rounds, device)
+        results = measure(shapes, rounds, device)
     finally:
         torch.set_num_threads(before)
     print(render(results))
@@ -98,7 +96,7 @@ def wkv(
         print(f"\nwritten: {out / 'wkv.json'}")
 
 
-def measure(shapes: tuple[Shape, ...], threads: tuple[int, ...], rounds: int, device: str) -> Results:
+def measure(shapes: tuple[Shape, ...], rounds: int, device: str) -> Results:
     """Everything the benchmark measures; progress goes to standard error."""
     contenders = wkv_peers.CONTENDERS | (wkv_peers.GPU if device == "cuda" else {})
     peers = {name: version for name in wkv_peers.PACKAGES if (version := installed(name))}
@@ -107,7 +105,7 @@ def measure(shapes: tuple[Shape, ...], threads: tuple[int, ...], rounds: int, de
     for shape in shapes:
         results.rows.extend(compare(shape, contenders, strong, rounds, device))
     if device == "cpu":
-        results.speedup.update(measure_threads(shapes[0], threads, rounds))
+        results.threads.extend(threads.measure("wkv", rounds))
     results.memory.update(measure_memory(shapes[0], contenders, device))
     results.lengths.update(measure_lengths(rounds, device))
     return results
@@ -147,20 +145,6 @@ def _outcomes(
     return {name: checked(make, limits[name], truth, given) for name, make in contenders.items()}
 
 
-def measure_threads(shape: Shape, threads: tuple[int, ...], rounds: int) -> dict[int, Spread]:
-    """How many times as fast ours is with so many threads, round by round."""
-    progress("threads")
-    step = wkv_peers.ours(problem(shape))
-    times = interleave({str(n): partial(_with_threads, n, step) for n in {1, *threads}}, rounds)
-    torch.set_num_threads(1)
-    return {n: times.ratio("1", str(n)) for n in sorted({*threads} - {1})}
-
-
-def _with_threads(threads: int, step: Callable[[], tuple[Tensor, ...]]) -> None:
-    torch.set_num_threads(threads)
-    step()
-
-
 def measure_memory(shape: Shape, contenders: Mapping[str, Contender], device: str) -> dict[str, int]:
     """Peak of forward plus backward in bytes, each in a fresh process; on a GPU that of its allocator, in this one."""
     if device == "cuda":
@@ -189,9 +173,8 @@ def render(results: Results) -> str:
     """The tables for the terminal."""
     header = ["shape", "contender", "error", "strong decays", "ms", "times ours", "quartiles", "wanted", "note"]
     tables = [text_table(header, [_cells(row) for row in results.rows])]
-    if results.speedup:
-        lines = [[f"{n}", f"{s.median:.2f}", f"{s.low:.2f} to {s.high:.2f}"] for n, s in results.speedup.items()]
-        tables.append(text_table(["threads of ours", "times as fast as one", "quartiles"], lines))
+    if results.threads:
+        tables.append(text_table(threads.HEADER, threads.render(results.threads)))
     if results.memory:
         unit = f"forward plus backward at {_name(results.memory_shape)}"
         tables.append(text_table([unit, "MB at most", "of the loop's", "wanted"], _memory_cells(results.memory)))
@@ -226,9 +209,7 @@ def _name(shape: Shape) -> str:
     return "x".join(map(str, shape))
 
 
-def _check(shapes: tuple[Shape, ...], threads: tuple[int, ...], rounds: int, device: str) -> None:
-    if min(threads, default=1) < 1:
-        raise ValueError(f"threads is {threads}; each must be 1 or more")
+def _check(shapes: tuple[Shape, ...], rounds: int, device: str) -> None:
     if rounds < 2:
         raise ValueError(f"rounds is {rounds}; it must be 2 or more")
     if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):

@@ -1,0 +1,147 @@
+"""What a second thread brings, each time in a fresh process: on this processor, beside other work, and with AVX2 alone.
+
+python -m plkernel.bench.threads NAME NEIGHBOURS ROUNDS [SPEC]: one and two threads in turns, as JSON.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from llvmlite import binding
+
+from plkernel.bench.timing import Spread, interleave, progress
+from plkernel.environment import cpu_name
+
+LEAST, LEAST_WKV = 0.95, 1.4
+REPEAT = 3  # calls timed together: the first of them finds the threads asleep
+WIDER = ("avx512", "avx10", "amx")
+AVX2 = {
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "OPENBLAS_CORETYPE": "Haswell",
+    "NUMBA_CPU_NAME": "haswell",
+}
+"""What has the libraries compute as if the processor had nothing wider; the compiled kernels also need the features."""
+BUSY = "while True: pass"
+
+
+@dataclass(frozen=True)
+class Threads:
+    """Seconds of a call with one thread and with two, and how many times as fast two are, round by round.
+
+    processor: its name, with what it was told to be; neighbours: processes beside it that keep a core each busy.
+    """
+
+    work: str
+    processor: str
+    neighbours: int
+    one: Spread
+    two: Spread
+    speedup: Spread
+
+
+def measure(name: str, rounds: int, spec: Path | None = None) -> list[Threads]:
+    """One against two threads of "scan", "wkv" or "train" (of a spec): alone, beside one process, and with AVX2."""
+    own = cpu_name()
+    found = [_row(name, own, neighbours, rounds, spec, {}) for neighbours in (0, 1)]
+    narrow = as_avx2()
+    return found + ([_row(name, f"{own}, as one with AVX2", 0, rounds, spec, narrow)] if narrow else [])
+
+
+def as_avx2() -> dict[str, str]:
+    """Variables with which a processor computes as one with AVX2 does; none where it has nothing wider."""
+    features = binding.get_host_cpu_features()
+    if not features.get("avx512f"):
+        return {}
+    kept = [f"{'+' if has and not name.startswith(WIDER) else '-'}{name}" for name, has in features.items()]
+    return {**AVX2, "NUMBA_CPU_FEATURES": ",".join(kept)}
+
+
+def render(rows: Sequence[Threads]) -> list[list[str]]:
+    """Cells below `HEADER`."""
+    return [
+        [
+            row.work,
+            row.processor,
+            str(row.neighbours),
+            f"{row.one.median * 1e3:.1f}",
+            f"{row.speedup.median:.2f}",
+            f"{row.speedup.low:.2f} to {row.speedup.high:.2f}",
+            _wanted(row),
+        ]
+        for row in rows
+    ]
+
+
+HEADER = ["two threads of ours", "processor", "beside", "ms of one", "times as fast", "quartiles", "wanted"]
+
+
+def _wanted(row: Threads) -> str:
+    least = LEAST_WKV if row.work == "wkv" and not row.neighbours else LEAST
+    return f"at least {least:g}" if not (row.work not in ("wkv", "scan") and row.neighbours) else ""
+
+
+def _row(
+    name: str, processor: str, neighbours: int, rounds: int, spec: Path | None, variables: Mapping[str, str]
+) -> Threads:
+    progress(f"threads: {spec or name}, {processor}{', beside another process' if neighbours else ''}")
+    command = [sys.executable, "-m", "plkernel.bench.threads", name, str(neighbours), str(rounds)]
+    command += [str(spec)] if spec else []
+    done = subprocess.run(command, env={**os.environ, **variables}, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise OSError(f"plkernel.bench.threads {name}: failed in a process of its own")
+    spreads = {key: Spread(**value) for key, value in json.loads(done.stdout).items()}
+    return Threads(f"train {spec}" if spec else name, processor, neighbours, **spreads)
+
+
+def compare(step: Callable[[], Any], rounds: int) -> dict[str, Spread]:
+    """One and two threads of a step, taken in turns."""
+    times = interleave({str(n): partial(_with_threads, n, step) for n in (1, 2)}, rounds, repeat=REPEAT)
+    return {"one": times.spread("1"), "two": times.spread("2"), "speedup": times.ratio("1", "2")}
+
+
+def _with_threads(threads: int, step: Callable[[], Any]) -> None:
+    torch.set_num_threads(threads)
+    step()
+
+
+def _step(name: str, spec: str | None) -> Callable[[], Any]:
+    if name == "scan":
+        from plkernel.bench import scan, scan_peers
+
+        return scan_peers.ours(*scan.problem(scan.SHAPES["cpu"][0], "cpu"))
+    if name == "wkv":
+        from plkernel.bench import wkv, wkv_peers
+        from plkernel.bench.wkv_problem import problem
+
+        return wkv_peers.ours(problem(wkv.SHAPES[0]))
+    from plkernel.bench import train
+    from plkernel.spec import load_spec
+
+    assert spec is not None
+    loaded, place = load_spec(Path(spec)), torch.device("cpu")
+    return train._step(train._model(loaded.model, place), loaded, place)
+
+
+def _main(name: str, neighbours: str, rounds: str, spec: str | None = None) -> None:
+    step = _step(name, spec)
+    step()
+    busy = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(int(neighbours))]
+    try:
+        print(json.dumps({key: asdict(value) for key, value in compare(step, int(rounds)).items()}))
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

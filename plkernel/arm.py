@@ -212,8 +212,8 @@ class Arm(Section):
         unused = [name for name in QUANTILE_OPTIONS if name in given]
         if unused and arm.placement != "quantile":
             raise ValueError(f"{unused[0]} belongs to placement 'quantile', got placement {arm.placement!r}")
-        ends = {"shortest": arm.shortest, "longest": arm.longest} if arm.placement == "log-spaced" else {}
-        if not ends:
+        given |= {name: getattr(arm, name) for name in ENDS if arm.placement == "log-spaced"}
+        if arm.placement != "log-spaced":
             arm._refuse(ENDS, f"belongs to placement 'log-spaced', got placement {arm.placement!r}: leave it out")
         arm._check_half_lives(model)
         return place(
@@ -223,7 +223,6 @@ class Arm(Section):
             gain_name=model.input_gain,
             beta=arm.beta,
             step=model.patching.size,
-            **ends,
             **given,
         )
 

@@ -63,9 +63,9 @@ def fit_exponentials(
     target = power_law_target(exponent, max_lag)
     optimal = fit_sum(target, method, terms=terms, half_lives=half_lives)
     uniform = ExponentialSum(optimal.rates, (1.0,) * len(optimal.rates))
-    scores = [score(kernel.log_kernel(lags), law, lags) for kernel in (optimal, uniform)]
+    optimal_scores, uniform_scores = (score(kernel.log_kernel(lags), law, lags) for kernel in (optimal, uniform))
     proof = certificate(optimal, target) if method == "minimax" else None
-    return FitResult(exponent, max_lag, method, optimal, uniform, *scores, proof)
+    return FitResult(exponent, max_lag, method, optimal, uniform, optimal_scores, uniform_scores, proof)
 
 
 @dataclass(frozen=True)
@@ -130,11 +130,12 @@ def place_channels(
     tempering: of quantile and terms, 0.5 if left out; loss: of quantile, 0.05 if left out. ValueError elsewhere.
     """
     check_options(placement, tempering=tempering, loss=loss)
-    options: dict[str, Any] = {
+    by_placement: dict[str, dict[str, Any]] = {
         "log-spaced": dict(zip(("shortest", "longest"), CHANNEL_HALF_LIVES, strict=True)),
         "quantile": {"tempering": tempering, "loss": loss, "max_lag": float(max_lag)},
         "terms": {"tempering": tempering, "terms": terms},
-    }.get(placement, {})
+    }
+    options = by_placement.get(placement, {})
     if options.get("tempering", 0.0) is None:
         options["tempering"] = TEMPERING
     nodes = place(

@@ -46,7 +46,7 @@ def mup_decays(rates: Mapping[str, Number], m: float, head: float, sgd: bool, ev
     head: that of the head, where the tables differ. everything: also of what is no matrix.
     """
     tables: dict[str, Number] = {"embedding": 1 / m, "position": 1 / m} if sgd else {"input": m, "output": m}
-    rest = {role: inverse(rates.get(role, 1.0)) for role in IN_STACK} if everything else {}
+    rest: dict[str, Number] = {role: inverse(rates.get(role, 1.0)) for role in IN_STACK} if everything else {}
     return {**tables, "head": head, **rest}
 
 

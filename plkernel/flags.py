@@ -168,7 +168,7 @@ def _negated(name: str, known: Mapping[str, Flag]) -> Flag | None:
 
 
 def _misplaced(loose: Sequence[str], late: Sequence[str], places: Sequence[Flag]) -> str | None:
-    """What is wrong with arguments that belong to no option; the `late` ones stand behind one that has its values."""
+    """What is wrong with the arguments `loose` that belong to no option; `late` are those behind an option."""
     needed = [flag.name.upper() for flag in places if flag.required]
     if len(loose) < len(needed):
         return f"{', '.join(needed[len(loose) :])} missing; see --help"

@@ -57,20 +57,21 @@ def run_experiment(
 
 
 @contextmanager
-def held_folders() -> Iterator[Callable[[Path], None]]:
-    """Gives a function that keeps other experiments out of the folder of a study, from then on.
+def held_folders() -> Iterator[Callable[..., None]]:
+    """Gives a function that keeps other experiments out of folders of studies, from then on.
 
-    It raises ValueError where one is under way in it, and where it has a link in place of what is written.
+    It raises ValueError where one is under way in a folder, and where a link is in place of what is written there.
     """
     held: set[Path] = set()
     with ExitStack() as stack:
 
-        def hold(folder: Path) -> None:
-            if folder not in held:
-                folder.mkdir(parents=True, exist_ok=True)
-                refuse_links(folder / name for name in (SPEC, LOCK, TUNING, REPORT))
-                stack.enter_context(locked(folder, f"out {folder}"))
-                held.add(folder)
+        def hold(*folders: Path) -> None:
+            for folder in folders:
+                if folder not in held:
+                    folder.mkdir(parents=True, exist_ok=True)
+                    refuse_links(folder / name for name in (SPEC, LOCK, TUNING, REPORT))
+                    stack.enter_context(locked(folder, f"out {folder}"))
+                    held.add(folder)
 
         yield hold
 
@@ -84,7 +85,7 @@ def chosen_arms(spec: Spec, only: Sequence[str]) -> list[str]:
 
 
 def _tuned(
-    spec: Spec, arms: Sequence[str], out: Path, workers: int | None, engine: Engine, hold: Callable[[Path], None]
+    spec: Spec, arms: Sequence[str], out: Path, workers: int | None, engine: Engine, hold: Callable[..., None]
 ) -> Spec:
     """The spec with the learning rates of `arms` found; ValueError where every rate of an arm diverges."""
     open_arms = [arm for arm in arms if spec.arm(arm).learning_rate is None]
@@ -92,7 +93,7 @@ def _tuned(
         search = search_of(spec)
         wanted = [name_at(arm, rate) for arm in open_arms for rate in spec.rates_of(arm)]
         runs = [(name, seed) for seed in search.seeds for name in wanted]
-        _run(search, runs, out / TUNING, workers, engine, lambda: (hold(out), hold(out / TUNING)))
+        _run(search, runs, out / TUNING, workers, engine, lambda: hold(out, out / TUNING))
     found = tuned(spec, out)
     for arm in open_arms:
         if found.arm(arm).learning_rate is None:
@@ -106,7 +107,7 @@ def _run(
     out: Path,
     workers: int | None,
     engine: Engine,
-    hold: Callable[[], Any],
+    hold: Callable[[], None],
     retry: bool = False,
 ) -> list[str]:
     """Run those of `runs` that have not ended, once `hold` has the folder; returns those that fail or diverge."""

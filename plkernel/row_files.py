@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from plkernel.links import open_own
+from plkernel.storage import naming
 
 
 def expected_steps(every: int, last: int) -> list[int]:
@@ -18,7 +19,7 @@ def expected_steps(every: int, last: int) -> list[int]:
 def append(path: Path, row: Mapping[str, Any], crc: int) -> tuple[int, int]:
     """Add a row, flushed to disk; the length of the file in bytes, and its CRC-32, which was `crc` before."""
     line = json.dumps(row, allow_nan=False).encode() + b"\n"
-    with os.fdopen(open_own(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as handle:
+    with naming(path), os.fdopen(open_own(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as handle:
         handle.write(line)
         handle.flush()
         os.fsync(handle.fileno())

@@ -27,12 +27,12 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
 
     What writers of `path` left that were killed is removed first. OSError names `path`, not the temporary file.
     """
-    with _naming(path):
+    with naming(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         _sweep(path)
         descriptor, temporary, lock = _temporary(path)
     try:
-        with _naming(path, temporary):
+        with naming(path, temporary):
             with os.fdopen(descriptor, "wb") as handle:
                 yield handle
                 handle.flush()
@@ -81,7 +81,7 @@ def _check(path: Path, folder: Path, name: str, option: str, keep: bool = False)
 
 
 @contextmanager
-def _naming(path: Path, temporary: str | None = None) -> Iterator[None]:
+def naming(path: Path, temporary: str | None = None) -> Iterator[None]:
     """Errors of the system that name a temporary file, or none for lack of room, name `path` instead."""
     try:
         yield
@@ -138,7 +138,7 @@ def atomic_save(path: Path, save: Callable[[Path], Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.stem}.partial{path.suffix}")
     try:
-        with _naming(path, str(temporary)):
+        with naming(path, str(temporary)):
             save(temporary)
             with temporary.open("rb+") as handle:
                 os.fsync(handle.fileno())

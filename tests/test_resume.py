@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plkernel.row_files import expected_steps
+from plkernel.row_files import append, expected_steps
 from plkernel.run import RunFolder
 from plkernel.spec import Spec, load_spec
 from plkernel.storage import read_lines
@@ -89,6 +89,12 @@ def test_a_run_of_an_earlier_version_goes_on_to_the_same_rows(spec: Spec, stoppe
     go_on(spec, tmp_path / "whole")
     files = [tmp_path / out / "uniform/seed-0" / METRICS for out in ("out", "whole")]
     assert files[0].read_bytes() == files[1].read_bytes()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_row_without_room_names_its_file() -> None:
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
+        append(Path("/dev/full"), {"step": 0}, 0)
 
 
 def test_expected_steps() -> None:

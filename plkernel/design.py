@@ -48,8 +48,7 @@ def expanded(values: Options) -> Options:
     given, named = _tables(values, "factors"), _tables(values, "arms")
     if not given or any(_table(named, name) and named[name].get("levels") is not None for name in named):
         return values
-    for name in named:
-        _tables(named, name, "arms.")
+    named = {name: _tables(named, name, "arms.") for name in named}
     factors = {name: _levels(name, levels) for name, levels in given.items()}
     within = _within(values, factors)
     _check_number(factors, within, len(named))

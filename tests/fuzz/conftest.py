@@ -7,6 +7,7 @@ files behind. Cases are drawn by hypothesis from a fixed seed: the same on every
 """
 
 import copy
+import importlib
 import os
 import pickle
 import resource
@@ -35,6 +36,14 @@ LONGEST_SHOWN = 300
 FAULTS = ("traceback", "hang", "crash", "echo", "leftover")
 
 Action = Callable[[Any, Path], Any]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def imported() -> None:
+    """torch imports its compiler where a model is first built on `meta`: here, not in the process of each case."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        importlib.import_module("torch._dynamo")
 
 
 @pytest.fixture

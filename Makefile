@@ -12,12 +12,12 @@ PYTEST = OMP_NUM_THREADS=1 $(RUN) pytest -n auto --maxprocesses 8 --dist workste
 PEERS := rwkv==0.8.32 flash-linear-attention==0.6.0 fla-core==0.6.0 einops==0.8.2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint types bench gpu clean
+.PHONY: help demo test test-all test-portable lint types bench gpu clean
 
 help:  ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
-	@echo "  with TORCH=cpu    PyTorch's build without CUDA, a smaller download (INDEX=URL: from any index)"
-	@echo "  with VENV=PATH    that environment instead of .venv; what it has of constraints.txt is kept"
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@echo "  with TORCH=cpu      PyTorch's build without CUDA, a smaller download (INDEX=URL: from any index)"
+	@echo "  with VENV=PATH      that environment instead of .venv; what it has of constraints.txt is kept"
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -39,6 +39,15 @@ test: $(VENV)/installed-dev  ## set up and run the tests (minutes)
 
 test-all: $(VENV)/installed-dev  ## every test, the slow ones too
 	$(PYTEST)
+
+# An older processor than this one: without NUMBA_CPU_FEATURES numba would add those of this one to the name.
+AVX2 := OPENBLAS_CORETYPE=Haswell ATEN_CPU_CAPABILITY=avx2 NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES= \
+	MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2
+SSE := OPENBLAS_CORETYPE=Nehalem ATEN_CPU_CAPABILITY=default NUMBA_CPU_NAME=nehalem NUMBA_CPU_FEATURES= \
+	MKL_ENABLE_INSTRUCTIONS=SSE4_2 ONEDNN_MAX_CPU_ISA=SSE41
+
+test-portable: $(VENV)/installed-dev  ## numbers of the kernels on x86 without AVX-512 (CPU=SSE: without AVX and FMA)
+	$($(or $(CPU),AVX2)) $(PYTEST) tests/kernels -m "not slow" -k "equal or derivatives"
 
 lint: $(VENV)/installed-dev  ## style of the code
 	$(BIN)/ruff check .

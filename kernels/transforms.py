@@ -51,7 +51,7 @@ def save(ctx: Any, *tensors: Tensor) -> None:
         ctx.save_for_forward(*tensors)
 
 
-def differentiable(operator: Callable[..., Any], function: type[torch.autograd.Function]) -> Callable[..., Any]:
+def differentiable(operator: Any, function: type[torch.autograd.Function]) -> Callable[..., Any]:
     """The operator, or while a transform is active the Function with the same results that every transform knows.
 
     torch drops the outer tangents inside a Function's own rule, so forward mode within forward mode is refused.

@@ -7,7 +7,7 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 BIN := $(VENV)/bin
 RUN := $(BIN)/python -m
 # A process of tests per core, each with one thread: more would fight over the cores.
-PYTEST = OMP_NUM_THREADS=1 $(RUN) pytest -n auto --maxprocesses 8 --dist worksteal
+PYTEST = OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(RUN) pytest -n auto --maxprocesses 8 --dist worksteal
 # The software that exported checkpoints are tested with; its own dependencies would replace ours and are not used.
 PEERS := rwkv==0.8.32 flash-linear-attention==0.6.0 fla-core==0.6.0 einops==0.8.2
 

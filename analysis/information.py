@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, psi, xlogy
 
-Estimator = Literal["shuffle", "plugin", "miller-madow", "grassberger"]
-ESTIMATORS: tuple[Estimator, ...] = ("shuffle", "plugin", "miller-madow", "grassberger")
+Estimator = Literal["jackknife", "shuffle", "plugin", "miller-madow", "grassberger"]
+ESTIMATORS: tuple[Estimator, ...] = ("jackknife", "shuffle", "plugin", "miller-madow", "grassberger")
 
 EXPANDED_ABOVE = 100.0
 """Mean count from which a cell's expectation is expanded about the mean: the next term is under 2e-5 of the result."""
@@ -28,7 +28,8 @@ def mutual_information(tables: Table, estimator: Estimator = "plugin") -> Floats
     miller-madow  plugin + (m - 1)/2n with m the cells that occur (Miller 1955)
     grassberger   H = ln n - (1/n) sum_i n_i G(n_i), G(k) = psi(k) + (-1)^k/2 [psi((k+1)/2) - psi(k/2)]
                   (Grassberger, arXiv physics/0307138, eq. 30)
-    shuffle       plugin; what it subtracts is `expected_information` of the corpus
+    shuffle       plugin; what the curve subtracts is `expected_information` of the corpus
+    jackknife     as shuffle; the curve then takes off what becomes of it without each block (`decay_curves`)
     """
     entropy, exact = ENTROPIES[estimator], np.result_type(tables, np.int64)
     rows, columns = tables.sum(axis=-1, dtype=exact), tables.sum(axis=-2, dtype=exact)
@@ -59,6 +60,7 @@ def _grassberger(counts: Table, total: Table) -> Floats:
 
 
 ENTROPIES: dict[str, Callable[[Table, Table], Floats]] = {
+    "jackknife": _plugin,
     "shuffle": _plugin,
     "plugin": _plugin,
     "miller-madow": _miller_madow,

@@ -21,6 +21,7 @@ from plkernel.analysis.information import (
     mutual_information,
     pools,
 )
+from plkernel.analysis.jackknife import jackknife_error, without_bias
 from plkernel.analysis.pair_counts import Bytes, PairCounts, block_edges, check_data, check_lags, count_pairs, histogram
 from plkernel.analysis.statistics import critical_value
 
@@ -31,6 +32,8 @@ BLOCKS = 40
 FEWEST_BLOCKS = 4
 MAX_LAG = 1000
 LAGS = 64
+CORRECTED: tuple[Estimator, ...] = ("jackknife", "shuffle")
+"""The estimators that take the floor off."""
 TABLE_BYTES = 1 << 26
 """What the tables of one pass may take; lags beyond that wait for another pass."""
 COUNTING = 0.5
@@ -51,7 +54,7 @@ class DecayCurve:
     floor       (L,) what the plug-in estimate would show without any memory: its mean over all shuffles of the corpus
     drift       what remains when each block of the jackknife is shuffled on its own: blocks of different composition,
                 such as texts by several authors, show it at every lag
-    replicates  (L, G) the values with block g of the corpus left out
+    replicates  (L, G) the values with block g of the corpus left out; of 'jackknife' corrected by `without_bias`
     """
 
     quantity: Quantity
@@ -66,7 +69,7 @@ class DecayCurve:
     replicates: tuple[tuple[float, ...], ...]
 
     def standard_errors(self) -> Floats:
-        """(L,) by the delete-a-block jackknife, sqrt((G-1)/G sum_g (v_g - mean)^2) (Kunsch 1989, section 2)."""
+        """(L,) by the delete-a-block jackknife (`jackknife_error`)."""
         return jackknife_error(np.asarray(self.replicates))
 
     def interval(self, confidence: float = 0.95) -> tuple[Floats, Floats]:
@@ -101,12 +104,6 @@ class DecayCurve:
         return cls(**{**values, **arrays, "replicates": tuple(map(tuple, values["replicates"]))})
 
 
-def jackknife_error(replicates: NDArray[Any]) -> Floats:
-    """Standard errors (...) of what has the delete-one replicates (..., G)."""
-    blocks = replicates.shape[-1]
-    return np.sqrt((blocks - 1) * replicates.var(axis=-1))
-
-
 def log_lags(max_lag: int = MAX_LAG, count: int = LAGS) -> NDArray[np.int64]:
     """At most `count` different integers from 1 to max_lag, as evenly spaced in the logarithm as integers can be."""
     if max_lag < 2 or count < 2:
@@ -118,7 +115,7 @@ def decay_curves(
     data: Bytes,
     lags: ArrayLike | None = None,
     *,
-    estimator: Estimator = "shuffle",
+    estimator: Estimator = "jackknife",
     unit: str = "byte",
     blocks: int = BLOCKS,
     threads: int = 1,
@@ -128,8 +125,15 @@ def decay_curves(
     """Information and correlation of the symbols of `data` (n,) uint8 at each of `lags`, from one count.
 
     lags       ascending, 1 or more; `log_lags(1000)` unless given
-    estimator  'shuffle': plug-in minus the floor; 'plugin', 'miller-madow', 'grassberger': as they are
-    blocks     of the jackknife. They must be longer than what is remembered for its errors to be honest
+    estimator  what is done about the plug-in's bias, which is that of a corpus without memory, the floor, times about
+               1 + 2 sum_k q(k)^2 where symbols k apart correlate by q(k):
+               'shuffle': the floor taken off: exact for independent symbols, too little for any others; far lags of
+               slowly decaying memory come out too high by more than their error, whatever the size of the corpus
+               'jackknife': what remains beyond the floor taken off too, as the jackknife finds it (`without_bias`).
+               Not from the plug-in at once: with many rare symbols its bias does not fall as 1/n, that of the rest does
+               'plugin', 'miller-madow', 'grassberger': the entropies as they are (`mutual_information`)
+    blocks     of the jackknife. They must be longer than what is remembered, for its errors to be honest and for the
+               correction to be whole: memory that a block is short beside stays in the values
     threads    lags counted at the same time; the curves do not depend on it
     count      counts pairs in place of `count_pairs`, with the same signature and result
     progress   called with the share of the work done since the last call; the shares add up to 1
@@ -178,8 +182,11 @@ def decay_curves(
 
     estimates = [item for group in _passes(lags, blocks, symbols.size) for item in one_pass(group)]
     information, correlations = (np.array(values) for values in zip(*estimates, strict=True))
-    floor = floors * (data.size / (data.size - lags))[:, None]
-    values = information - (floor if estimator == "shuffle" else 0.0)
+    sizes = np.diff(np.minimum(edges, (data.size - lags)[:, None]))
+    floor = floors * _left(parts.sum(axis=1)) / _left(sizes)
+    values = information - (floor if estimator in CORRECTED else 0.0)
+    if estimator == "jackknife":
+        values = without_bias(values, sizes)
     noise = np.array([correlation_floor(pool, data.size - int(lag)) for lag in lags])
     common: dict[str, Any] = {
         "unit": unit,
@@ -203,6 +210,12 @@ def decay_curves(
             drift=correlation_drift(drift, pool),
         ),
     )
+
+
+def _left(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """What all blocks (..., G) hold, and what remains without each: (..., 1 + G)."""
+    total = sizes.sum(axis=-1, keepdims=True)
+    return np.concatenate([total, total - sizes], axis=-1)
 
 
 def _columns(values: Floats, floor: Floats) -> dict[str, Any]:

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtr
 
-from plkernel.analysis.mutual_information import DecayCurve, jackknife_error
+from plkernel.analysis.jackknife import jackknife_error
+from plkernel.analysis.mutual_information import DecayCurve
 from plkernel.analysis.statistics import critical_value
 
 Floats = NDArray[np.float64]

@@ -27,7 +27,7 @@ BITS = 1 / np.log(2)
 
 def measure(
     names: Annotated[tuple[str, ...], tyro.conf.Positional],
-    estimator: Estimator = "shuffle",
+    estimator: Estimator = "jackknife",
     unit: Unit = "byte",
     lags: tuple[int, int] = STATED,
     max_lag: int = MAX_LAG,
@@ -50,8 +50,9 @@ def measure(
 
     Args:
         names: Corpora: stdlib, bible:en, synthetic:beta=1.0, hf:NAME, a file or folder (see plkernel.corpus).
-        estimator: shuffle: plug-in less what the shuffled corpus would show; plugin, miller-madow and grassberger
-            depend on the size of the corpus.
+        estimator: jackknife: plug-in less what the shuffled corpus would show and less what the jackknife finds beyond
+            that, as blocks must be longer than the memory; shuffle: less the first alone, too little for data with
+            memory; plugin, miller-madow and grassberger depend on the size of the corpus.
         unit: byte; or word: the most frequent words as symbols, lags in words.
         lags: First and last lag of the stated range.
         max_lag: Longest lag measured.

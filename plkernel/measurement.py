@@ -67,7 +67,7 @@ def measure_corpus(
     data: Bytes,
     *,
     unit: Unit = "byte",
-    estimator: Estimator = "shuffle",
+    estimator: Estimator = "jackknife",
     stated: Range = STATED,
     max_lag: int = MAX_LAG,
     blocks: int = 40,

@@ -5,6 +5,8 @@ import pytest
 
 from plkernel.analysis import mutual_information
 from plkernel.analysis.information import ESTIMATORS, expected_information
+from plkernel.analysis.jackknife import without_bias
+from plkernel.analysis.known_sequences import LagMixture, decaying_copies
 from plkernel.analysis.mutual_information import DecayCurve, decay_curves, log_lags
 from plkernel.analysis.pair_counts import count_pairs
 from plkernel.analysis.potts import PottsCorpus
@@ -40,7 +42,7 @@ def test_intervals_cover_the_exact_curve_as_often_as_they_say():
 
 def test_the_shuffle_correction_takes_away_what_a_shuffled_corpus_shows(known):
     data = np.random.default_rng(0).permutation(known[1])
-    information, correlation = decay_curves(data, LAGS)
+    information, correlation = decay_curves(data, LAGS, estimator="shuffle")
     plugin, _ = decay_curves(data, LAGS, estimator="plugin")
     np.testing.assert_allclose(np.subtract(plugin.values, information.values), plugin.floor, rtol=1e-9)
     assert abs(np.mean(information.values)) < 3 * np.std(information.values) / np.sqrt(LAGS.size)
@@ -58,15 +60,49 @@ def test_correlation_is_q_of_the_potts_corpus():
     np.testing.assert_allclose(np.array(correlation.values)[clear], corpus.correlation(LAGS)[clear], rtol=0.1)
 
 
+def test_far_lags_of_dependent_symbols_are_right_and_without_the_jackknife_too_high():
+    """Mixtures of lags, 200 kB each: the mean of 8 seeds at lags 200..400, against its own standard error."""
+    lags, found = np.array([200, 280, 400]), {"jackknife": [], "shuffle": []}
+    for seed in range(8):
+        mixture = LagMixture(decaying_copies(1.3, 400, 0.1), 32, 200_000, seed)
+        for estimator, values in found.items():
+            values.append(np.mean(decay_curves(mixture.sequence(), lags, estimator=estimator)[0].values))
+    exact = np.mean(mixture.mutual_information(lags))
+    z = {name: (np.mean(v) - exact) / (np.std(v, ddof=1) / np.sqrt(len(v))) for name, v in found.items()}
+    assert abs(z["jackknife"]) < 4, z
+    assert z["shuffle"] > 8, z
+
+
+def test_independent_symbols_many_of_them_rare_have_no_information():
+    """64 symbols of shares ~ 1/i^1.3, 50 kB; a jackknife of the plug-in alone leaves 0.1 floors."""
+    shares, lags, values = np.arange(1, 65) ** -1.3, np.array([50, 100, 150, 200]), []
+    for seed in range(4):
+        data = np.random.default_rng(seed).choice(64, 50_000, p=shares / shares.sum()).astype(np.uint8)
+        curve, _ = decay_curves(data, lags, blocks=10)
+        values.append(np.mean(curve.values) / curve.floor[0])
+    error = np.std(values, ddof=1) / np.sqrt(4)
+    assert abs(np.mean(values)) < 4 * error < 0.1
+
+
+def test_the_last_block_is_longer_at_short_lags_and_counts_for_more(known):
+    """2,000 symbols in blocks of 40 at lag 400, where the last has 439 pairs at lag 1."""
+    data = known[1][:2000]
+    curves = [decay_curves(data, np.array([1, 400]), estimator=name)[0] for name in ("jackknife", "shuffle")]
+    corrected, shuffled = (np.array([curve.values[0], *curve.replicates[0]]) for curve in curves)
+    np.testing.assert_allclose(corrected, without_bias(shuffled, np.append(np.full(39, 40), 439)), rtol=1e-12)
+    assert abs(corrected[0] - without_bias(shuffled, np.full(40, 1))[0]) > 1e-4 * abs(corrected[0])
+
+
 def test_replicates_are_the_estimates_without_a_block(known):
-    _, data, (information, _) = known
+    _, data, _ = known
+    information, _ = decay_curves(data, LAGS, estimator="shuffle")
     cut = mutual_information.block_edges(data.size, int(LAGS[-1]), 40)
     for block in (0, 17):
         counts = count_pairs(data, LAGS, edges=cut)
         left = np.delete(counts.tables, block, axis=1).sum(axis=1, dtype=np.int64)
         plugin = mutual_information.mutual_information(left)
         remaining = np.bincount(data) - np.bincount(data[cut[block] : cut[block + 1]], minlength=16)
-        floor = expected_information(remaining) * data.size / (data.size - LAGS)
+        floor = expected_information(remaining) * remaining.sum() / left.sum(axis=(-2, -1))
         np.testing.assert_allclose(np.array(information.replicates)[:, block], plugin - floor, rtol=1e-9, atol=1e-15)
 
 
@@ -83,6 +119,11 @@ def test_a_curve_reads_back_equal_from_json(known):
         assert DecayCurve.from_dict(json.loads(json.dumps(curve.to_dict()))) == curve
     with pytest.raises(ValueError, match="not a decay curve"):
         DecayCurve.from_dict({"lags": [1]})
+
+
+def test_a_curve_saved_by_an_earlier_version_is_read(known):
+    saved = {**known[2][0].to_dict(), "estimator": "shuffle"}
+    assert DecayCurve.from_dict(json.loads(json.dumps(saved))).estimator == "shuffle"
 
 
 def test_progress_adds_up_to_one(known):
@@ -114,7 +155,7 @@ def test_log_lags_are_different_integers_up_to_the_longest():
         (np.arange(200, dtype=np.uint8), {"lags": [1, 300]}, "200 symbols, which is too short for lag 300"),
         (np.arange(200, dtype=np.uint8), {"lags": [1, 180]}, "give at least 220"),
         (np.arange(200, dtype=np.uint8), {"lags": [3, 2]}, "got 3 before 2"),
-        (np.arange(200, dtype=np.uint8), {"estimator": "best"}, "must be one of shuffle, plugin"),
+        (np.arange(200, dtype=np.uint8), {"estimator": "best"}, "must be one of jackknife, shuffle, plugin"),
         (np.arange(200, dtype=np.uint8), {"blocks": 3}, "at least 4 for a jackknife of either half, got 3"),
         (np.zeros(0, np.uint8), {"lags": [1]}, "too short"),
     ],

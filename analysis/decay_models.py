@@ -1,24 +1,16 @@
 """Is it a power law? Four shapes of decay compared on one curve, and the sentence that follows."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
-
+from plkernel.analysis.decay_shapes import SHAPES, Floats, Shape, chances, corrected_akaike, noise
 from plkernel.analysis.mutual_information import DecayCurve
 from plkernel.analysis.power_law_fit import Points, PowerLaw, clear_until, fit_power_law, points
 
-Floats = NDArray[np.float64]
 Kind = Literal["power law", "broken power law", "stretched exponential", "exponential", "too short", "none"]
 
-CANDIDATES = 64
 SHORTEST_SPAN = 10.0
 """A range that covers less than this factor of lags decides nothing."""
-DECISIVE = 2.0
-"""A model with a criterion so much above the best is still as good (Burnham & Anderson 2002, section 2.6)."""
 SIGNIFICANT = 0.01
 
 
@@ -28,9 +20,12 @@ class ModelFit:
 
     parameters   by name; lags in symbols, exponents as positive numbers
     chi_squared  sum of squared residuals over standard errors; near the degrees of freedom for a shape that fits
+                 independent lags, and rarely so for lags that share their noise: see chi_squared_p
     freedom      degrees of freedom: lags less parameters
     aicc         chi^2 + 2 k + 2 k (k + 1) / (m - k - 1), k parameters and m lags
     excess       aicc less that of the best of the models compared
+    chi_squared_p, excess_p  the chance of a chi squared, and of a lead of the best other model, as large, were this
+                 model true and the noise of the lags correlated as the replicates are (`decay_shapes.chances`)
     """
 
     name: str
@@ -39,6 +34,8 @@ class ModelFit:
     freedom: int
     aicc: float
     excess: float
+    chi_squared_p: float
+    excess_p: float
 
 
 @dataclass(frozen=True)
@@ -65,24 +62,31 @@ def compare_models(curve: DecayCurve, lags: tuple[int, int] | None = None) -> tu
         stretched exponential  ln I = a - (d / tau)^gamma, 0.05 <= gamma <= 1
         broken power law       ln I = a - beta_1 ln d up to the break, slope -beta_2 beyond it, continuous
 
-    The residuals are weighted by jackknife errors lag by lag. Errors of neighbouring lags are positively correlated,
-    which this leaves out: differences of the criterion are smaller than independent errors would make them. Raises
-    ValueError for fewer than six usable lags.
+    The residuals are weighted by jackknife errors lag by lag. Errors of neighbouring lags are positively correlated, so
+    chi squared falls short of its degrees of freedom while its differences exceed theirs; both are therefore held
+    against draws of noise with the replicates' own covariance, in `chi_squared_p` and `excess_p`. The draws are the
+    same at every call. Raises ValueError for fewer than six usable lags.
     """
     chosen = points(curve, lags)
     if chosen.lags.size < 6:
         raise ValueError(f"lags: {chosen.lags.size} usable values, four models need at least 6")
-    fits = [shape(chosen) for shape in (_power_law, _exponential, _stretched, _broken)]
+    drawn = noise(chosen)
+    fits = [_fit(name, shape, chosen, drawn) for name, shape in SHAPES.items()]
     best = min(fit.aicc for fit in fits)
-    ranked = sorted(fits, key=lambda fit: fit.aicc)
-    return tuple(ModelFit(**{**vars(fit), "excess": fit.aicc - best}) for fit in ranked)
+    return tuple(replace(fit, excess=fit.aicc - best) for fit in sorted(fits, key=lambda fit: fit.aicc))
+
+
+def _fit(name: str, shape: Shape, data: Points, drawn: Floats) -> ModelFit:
+    parameters, fitted, chi = shape.fit(data)
+    aicc = float(corrected_akaike(chi, shape.count, data.lags.size))
+    return ModelFit(name, parameters, chi, data.lags.size - shape.count, aicc, 0.0, *chances(data, name, fitted, drawn))
 
 
 def judge(curve: DecayCurve) -> Verdict:
     """Whether the part of `curve` that stands clear of floor and drift is a power law, and what it is if not.
 
-    It is called one only when it spans a decade of lags, no other shape is better by the criterion, and ln I against
-    ln d is not bent (p of the jackknife at 0.01).
+    It is called one when it spans a decade of lags, unless another shape is better by more than noise explains, or ln I
+    against ln d is bent; each at p = 0.01, with the correlation between lags in both.
     """
     last = clear_until(curve)
     usable = [lag for lag in curve.lags if lag <= last]
@@ -100,17 +104,15 @@ def judge(curve: DecayCurve) -> Verdict:
 
 
 def _decide(models: tuple[ModelFit, ...], law: PowerLaw) -> tuple[Kind, str]:
-    best = models[0]
-    excess = next(fit.excess for fit in models if fit.name == "power law")
-    bent = law.curvature_p < SIGNIFICANT
-    if excess <= DECISIVE and not bent:
+    best, straight = models[0], next(fit for fit in models if fit.name == "power law")
+    if straight.excess_p >= SIGNIFICANT and not law.curvature_p < SIGNIFICANT:
         interval = f"{law.beta:.2f} ({law.low:.2f} to {law.high:.2f})"
         return "power law", f"a single power law describes the curve, beta {interval}"
     if best.name != "power law":
         name: Any = best.name
-        how = "poorly too" if best.chi_squared > 3 * best.freedom else "within the errors"
-        reason = f"not a single power law: {name} ({describe(best)}) is better by {excess:.0f} in AICc and fits {how}"
-        return name, reason
+        how = "poorly too" if best.chi_squared_p < SIGNIFICANT else "within the errors"
+        lead = f"better by {straight.excess:.0f} in AICc (p {straight.excess_p:.1g})"
+        return name, f"not a single power law: {name} ({describe(best)}) is {lead} and fits {how}"
     how = "slows down" if law.curvature > 0 else "speeds up"
     reason = f"not a single power law: the decay {how} with the lag (curvature p {law.curvature_p:.1g})"
     return "broken power law", reason
@@ -119,64 +121,8 @@ def _decide(models: tuple[ModelFit, ...], law: PowerLaw) -> tuple[Kind, str]:
 def describe(fit: ModelFit) -> str:
     """The parameters of a fit in words.
 
-    >>> describe(ModelFit("exponential", {"amplitude": 1.0, "tau": 12.3}, 1.0, 5, 5.0, 0.0))
+    >>> describe(ModelFit("exponential", {"amplitude": 1.0, "tau": 12.3}, 1.0, 5, 5.0, 0.0, 0.5, 0.5))
     'tau 12.3'
     """
     shown = {name.replace("_", " "): value for name, value in fit.parameters.items() if name != "amplitude"}
     return ", ".join(f"{name} {value:.3g}" for name, value in shown.items())
-
-
-def _power_law(data: Points) -> ModelFit:
-    (a, beta), chi = _linear(data, -data.x)
-    return _fit("power law", data, {"amplitude": np.exp(a), "beta": beta}, chi)
-
-
-def _exponential(data: Points) -> ModelFit:
-    (a, rate), chi = _linear(data, -data.lags.astype(float))
-    return _fit("exponential", data, {"amplitude": np.exp(a), "tau": _inverse(rate)}, chi)
-
-
-def _stretched(data: Points) -> ModelFit:
-    def at(log_gamma: float) -> tuple[Floats, float]:
-        return _linear(data, -(data.lags ** np.exp(log_gamma)))
-
-    gamma = np.exp(_profile(lambda value: at(value)[1], np.log(0.05), 0.0))
-    (a, scale), chi = at(np.log(gamma))
-    tau = scale ** (-1 / gamma) if scale > 0 else float("inf")
-    return _fit("stretched exponential", data, {"amplitude": np.exp(a), "tau": tau, "gamma": gamma}, chi)
-
-
-def _broken(data: Points) -> ModelFit:
-    def at(place: float) -> tuple[Floats, float]:
-        return _linear(data, -np.minimum(data.x, place), -np.maximum(0.0, data.x - place))
-
-    place = _profile(lambda value: at(value)[1], data.x[1], data.x[-2])
-    (a, first, second), chi = at(place)
-    named = {"amplitude": np.exp(a), "beta_1": first, "beta_2": second, "break": np.exp(place)}
-    return _fit("broken power law", data, named, chi)
-
-
-def _linear(data: Points, *columns: Floats) -> tuple[Floats, float]:
-    """Weighted least squares of ln I on 1 and the columns: coefficients and chi squared."""
-    design = np.stack([np.ones_like(data.x), *columns], axis=1) / data.errors[:, None]
-    target = data.logs / data.errors
-    coefficients: Floats = np.linalg.lstsq(design, target)[0].astype(np.float64)
-    return coefficients, float(np.sum((target - design @ coefficients) ** 2))
-
-
-def _profile(cost: Callable[[float], float], low: float, high: float) -> float:
-    """The least cost over low..high: the best of a grid, then polished between its neighbours."""
-    grid = np.linspace(low, high, CANDIDATES)
-    best = int(np.argmin([cost(value) for value in grid]))
-    bounds = (grid[max(best - 1, 0)], grid[min(best + 1, CANDIDATES - 1)])
-    return float(minimize_scalar(cost, bounds=bounds, method="bounded").x)
-
-
-def _fit(name: str, data: Points, parameters: dict[str, float], chi: float) -> ModelFit:
-    k, m = len(parameters), data.lags.size
-    aicc = chi + 2 * k + 2 * k * (k + 1) / (m - k - 1)
-    return ModelFit(name, {key: float(value) for key, value in parameters.items()}, chi, m - k, aicc, 0.0)
-
-
-def _inverse(value: float) -> float:
-    return float(1 / value) if value else float("inf")

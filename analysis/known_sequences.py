@@ -1,6 +1,6 @@
 """More sequences whose mutual information is known at every lag: mixtures of lags, trees, Markov chains.
 
-With `PottsCorpus` they are what `runs/coverage.py` tries the intervals on. The first two have its pair law,
+With `PottsCorpus` they are what `runs/interval_coverage.py` tries the intervals on. The first two have its pair law,
 (1 - q(d)) p_i p_j + q(d) p_i [i = j], with uniform p, and so its formula for the information.
 """
 

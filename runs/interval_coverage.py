@@ -79,18 +79,19 @@ PROCESSES: dict[str, Callable[[int], Any]] = {
     "mixture of lags 1.3": mixture(decaying_copies(1.3, 2000, 0.1), 32, 2_000_000),
     "mixture of lags 1.6": mixture(decaying_copies(1.6, 1000, 0.1), 32, 1_000_000),
     "copies from 1 and 300": mixture(FAR_COPIES, 16, 1_000_000),
-    "tree of 2, 0.84": lambda seed: TreeLeaves(2, 0.84, 16, 2**20, seed),
+    "tree of 2, 0.75": lambda seed: TreeLeaves(2, 0.75, 16, 2**20, seed),
     "tree of 3, 0.70": lambda seed: TreeLeaves(3, 0.70, 16, 3**13, seed),
     "Markov chain": lambda seed: MarkovChain(8, 0.3, 500_000, seed),
-    "independent": lambda seed: Zipf(40, 50_000, seed),
+    "independent": lambda seed: Zipf(64, 50_000, seed),
 }
 LIMITS: dict[str, Callable[[int], Any]] = {
     "Potts 0.5, 100 kB": potts(0.5, 100_000),
     "mixture of lags 1.3, 200 kB": mixture(decaying_copies(1.3, 2000, 0.1), 32, 200_000),
+    "tree of 2, 0.84": lambda seed: TreeLeaves(2, 0.84, 16, 2**20, seed),
     "tree of 2, 0.95": lambda seed: TreeLeaves(2, 0.95, 16, 2**20, seed),
 }
 """Memory that a block is short beside: up to 8192 bytes, and copies of copies over thousands, against blocks of 2.5 and
-5 kB; and a tree whose every level leaves its mark on what is below it."""
+5 kB; and trees with q(d) ~ d^-0.5 and d^-0.15, so that sum_k q(k)^2 grows with the lags up to the whole length."""
 LAWS: dict[str, tuple[int, Callable[[int], Any]]] = {
     "power law 0.8": (1, lambda seed: LagMixture(power_law_copies(0.8, 0.05, 1000, 16), 16, 1_000_000, seed)),
     "power law 1.2": (1, lambda seed: LagMixture(power_law_copies(1.2, 0.3, 1000, 16), 16, 1_000_000, seed)),

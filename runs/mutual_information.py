@@ -1,12 +1,12 @@
 """How far measured exponents can be trusted: the studies behind the README's section on measuring.
 
     python runs/mutual_information.py accuracy    exponents of sequences of known information, 10 MB
-    python runs/mutual_information.py coverage    how often the intervals cover the known information, 1 MB
     python runs/mutual_information.py stability   what the size of the sample does to each estimator
     python runs/mutual_information.py texts       six texts, the default and the published protocol side by side
-    python runs/mutual_information.py all         all four, about ten minutes on two cores
+    python runs/mutual_information.py all         all three
 
-Each writes its rows to runs/records/measure. `stability` and `texts` need the extra `text`.
+Each writes its rows to runs/records/measure. `stability` and `texts` need the extra `text`. How often intervals
+cover is measured by runs/interval_coverage.py.
 """
 
 import os
@@ -36,8 +36,6 @@ LAGS = log_lags(500)
 
 ACCURACY_BETAS = (0.5, 0.7, 0.9, 1.15, 1.4, 1.7, 2.0)
 CLEAR = 8.0
-COVERAGE_BETAS = (0.5, 1.0, 1.5)
-COVERAGE_SEEDS = 400
 TEXTS = ("bible:en", "bible:en:k", "bible:en:3", "bible:en:4", "bible:pt", "stdlib")
 STABILITY_TEXTS = (*TEXTS[:5], "bible:ru", "bible:hi", "stdlib")
 SIZES = (300_000, 1_000_000, 5_000_000)
@@ -58,33 +56,6 @@ def accuracy() -> dict[str, Any]:
             found = {"estimate": law.beta, "standard_error": law.standard_error, "dropped": len(law.dropped)}
             rows.append({"nominal": beta, "seed": seed, "last_lag": law.last_lag, "exact": truth, **found})
     return {"size": 10_000_000, "symbols": 16, "multiple_of_floor": CLEAR, "rows": rows}
-
-
-def coverage() -> dict[str, Any]:
-    """The share of seeds whose 95 % interval covers the exact information, lag by lag."""
-    rows = []
-    for beta in COVERAGE_BETAS:
-        hits, floors, exponents = [], [], []
-        exact = PottsCorpus(beta=beta).mutual_information(LAGS)
-        for seed in progress(range(COVERAGE_SEEDS), f"coverage, beta {beta}"):
-            curve, _ = decay_curves(sequence(PottsCorpus(beta=beta, size=1_000_000, seed=seed)), LAGS, threads=THREADS)
-            low, high = curve.interval()
-            hits.append((low <= exact) & (exact <= high))
-            floors.append(curve.floor)
-            above = exact > np.array(curve.floor)
-            law = fit_power_law(curve, (1, int(LAGS[above][-1])))
-            exponents.append(law.low <= log_log_slope(LAGS[above], exact[above]) <= law.high)
-        ratio = exact / np.mean(floors, axis=0)
-        rows.append(
-            {
-                "nominal": beta,
-                "lags": LAGS.tolist(),
-                "covered": np.mean(hits, axis=0).tolist(),
-                "exact_over_floor": ratio.tolist(),
-                "exponent_covered": float(np.mean(exponents)),
-            }
-        )
-    return {"size": 1_000_000, "symbols": 16, "seeds": COVERAGE_SEEDS, "rows": rows}
 
 
 def stability() -> dict[str, Any]:
@@ -159,7 +130,6 @@ def draw(name: str, figure: Any) -> None:
 
 STUDIES: dict[str, Callable[[], dict[str, Any]]] = {
     "accuracy": accuracy,
-    "coverage": coverage,
     "stability": stability,
     "texts": texts,
 }

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize_scalar
 
 from plkernel.analysis.power_law_fit import Points
@@ -106,9 +106,9 @@ SHAPES = {
 }
 
 
-def corrected_akaike(chi_squared: Floats, count: int, lags: int) -> Floats:
+def corrected_akaike(chi_squared: ArrayLike, count: int, lags: int) -> Floats:
     """chi^2 + 2 k + 2 k (k + 1) / (m - k - 1) of k parameters and m lags (Hurvich & Tsai 1989)."""
-    return np.asarray(chi_squared + 2 * count + 2 * count * (count + 1) / (lags - count - 1))
+    return np.asarray(np.asarray(chi_squared) + 2 * count + 2 * count * (count + 1) / (lags - count - 1))
 
 
 def noise(data: Points, draws: int = DRAWS, seed: int = 0) -> Floats:

@@ -149,7 +149,8 @@ def _measured(beta: float | None, corpus: str | None) -> dict[str, Any] | None:
         f"{corpus}: beta {law.beta:.3f} (95 % {law.low:.3f} to {law.high:.3f}) on lags {law.first_lag}..{law.last_lag}"
     )
     print(f"{corpus}: {found.verdict.sentence}\n", flush=True)
-    return {"corpus": loaded.to_dict(), "law": law.to_dict(), "verdict": found.verdict.sentence}
+    shown = {"corpus": loaded.to_dict(), "law": law.to_dict(), "verdict": found.verdict.sentence}
+    return {**shown, "estimator": found.estimator}
 
 
 def render(result: FitResult, table: list[Weighting], placed: Channels) -> str:

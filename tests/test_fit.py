@@ -129,6 +129,7 @@ def test_a_measured_exponent_is_fitted(tmp_path: Path, capsys: pytest.CaptureFix
     fit(corpus="synthetic:beta=1,bytes=1MB", out=tmp_path, figure=False)
     found = json.loads((tmp_path / "fit.json").read_text())
     law = found["measured"]["law"]
+    assert found["measured"]["estimator"] == "jackknife"
     assert found["beta"] == law["beta"]
     assert law["low"] < 1.0 < law["high"]
     assert (

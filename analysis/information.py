@@ -161,7 +161,10 @@ def correlation(tables: Table, pool: NDArray[np.int64]) -> Floats:
     and the other way round, and the two results averaged: zero on average where there is no memory.
 
     Returns (1 + G,): the estimate, and what it becomes with each block left out, the vectors staying as they are, so
-    that errors from these are somewhat small where several singular values lie close together.
+    that errors from these are somewhat small where several singular values lie close together, and no jackknife can
+    take off the bias that noisy vectors leave: on mixtures of lags up to 18 % too small just above the floor. Where
+    memory is longer than a block the halves share their noise and it comes out too large, on the leaves of trees up
+    to 1.6 times where the information is right (runs/records/measure/coverage.json).
     """
     pooled = _pooled(tables, pool)
     halves = [pooled[0::2].sum(axis=0), pooled[1::2].sum(axis=0)]

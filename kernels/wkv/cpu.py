@@ -231,7 +231,10 @@ def backward(
     inputs = (*wide, _four_dimensional(log_decay), bonus, state, _widen(grad_out), grad_last)
     grads = [torch.empty_like(x) for x in wide]
     fixed = log_decay.dim() == 2
-    grad_w = torch.zeros((batch, 1, heads, size), dtype=torch.float64) if fixed else torch.empty_like(wide[0])
+    if fixed or time == 1:  # what `_store_decays` adds to
+        grad_w = torch.zeros((batch, 1, heads, size), dtype=torch.float64 if fixed else wide[0].dtype)
+    else:
+        grad_w = torch.empty_like(wide[0])
     grad_u = torch.zeros((batch, *bonus.shape), dtype=torch.float64)
     grad_state = torch.empty_like(state)
     _run(_backward, max(1, math.ceil(time / CHUNK)), *inputs, *grads, grad_w, grad_u, grad_state)

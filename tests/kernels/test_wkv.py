@@ -201,6 +201,19 @@ def test_the_last_state_continues_the_sequence(backend: str, layout: str, cut: i
     assert max(errors.values()) <= 1, errors
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("time", [1, 2, 17])
+def test_what_was_in_memory_before_is_in_no_result(layout: str, time: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one step too, where a decay of each step and a fixed one have gradients of one shape."""
+    given = problem(layout, (2, time, 2, 11, 9))
+    leaves = [given[name].clone().requires_grad_() for name in INPUTS]
+    monkeypatch.setattr(torch, "empty", lambda shape, dtype: torch.full(shape, torch.nan, dtype=dtype))
+    monkeypatch.setattr(torch, "empty_like", lambda x: torch.full_like(x, torch.nan))
+    out, last = wkv(*leaves, backend="cpu")
+    grads = torch.autograd.grad((out, last), leaves, (given["grad_out"], given["grad_last"]))
+    assert not any(x.isnan().any() for x in (out, last, *grads))
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_state_is_zero_when_left_out(backend: str) -> None:
     given = problem("finch", (2, 6, 2, 4, 3))

@@ -150,7 +150,7 @@ class Arm(Section):
             self._refuse(("bonus",), "belongs to model kinds rwkv5 and rwkv6: leave it out")
             if self.shape_on not in (None, "columns", "multiplier"):
                 raise ValueError(f"shape_on must be columns or multiplier in an SSM, got {self.shape_on!r}")
-            if not self.shapes:
+            if not self.shapes and not self.levels:  # a design may cross the exponent with arms that have none
                 self._refuse(
                     ("beta",), "belongs to a power law: set a projection or placement 'quantile', or leave it out"
                 )

@@ -90,7 +90,8 @@ def load_checkpoint(
             raise ValueError("its digest is not that of its content")
         _check_tensors(tensors, model, optimizer is not None and progress.step > 0)
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise ValueError(f"checkpoint {path} is damaged or of another model ({error})") from error
+        hint = "" if optimizer else ": name the folder of a run, or a checkpoint in one"
+        raise ValueError(f"checkpoint {path} is damaged or of another model ({error}){hint}") from error
     if config is not None and CONFIGURATION in metadata:
         _check_config(path, json.loads(metadata[CONFIGURATION]), config)
     _fill(tensors, model, optimizer if progress.step > 0 else None, progress.step)

@@ -141,14 +141,12 @@ def _place(name: str) -> tuple[float, int]:
 
 def _tensor(name: str, value: Any) -> Tensor:
     if isinstance(value, Tensor) and value.is_meta:
-        raise ValueError(f"{name}: is a tensor on the device 'meta', which has a shape but no numbers")
+        raise ValueError(f"{name}: is a tensor on the device 'meta', without numbers: save the model after loading it")
     if not isinstance(value, Tensor) or value.layout is not torch.strided or not value.is_floating_point():
         kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
         raise ValueError(
             f"{name}: is {kind}, expected a tensor of floating-point numbers (converted files are not read)"
         )
-    if value.is_meta:
-        raise ValueError(f"{name}: is on the device 'meta', a tensor without numbers: save the model after loading it")
     return value.detach().float()
 
 

@@ -541,13 +541,6 @@ def test_a_model_made_by_fla_loads(fla_class: Any, tmp_path: Path) -> None:
     assert torch.allclose(fla_logits(theirs, TEXT[:200]), logits_of(model, TEXT[:200]), **MEASURED)
 
 
-def test_tensors_without_numbers_are_refused(tmp_path: Path) -> None:
-    state = to_official(RWKV(RWKVConfig(6, dim=32, layers=1, head_size=16)))
-    write_official(tmp_path / "meta.pth", {name: tensor.to("meta") for name, tensor in state.items()})
-    with pytest.raises(ValueError, match=r"meta.pth: .*: is on the device 'meta', a tensor without numbers"):
-        read(tmp_path / "meta.pth")
-
-
 def test_a_checkpoint_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "model.pth")
     with pytest.raises(ValueError, match=r"model.pth: is a pipe or device, expected a regular file"):

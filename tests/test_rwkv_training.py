@@ -69,13 +69,13 @@ def test_weight_decay_is_on_true_matrices_only(rwkv_spec: Callable[..., Spec]) -
 @pytest.mark.parametrize(
     ("kind", "arm", "model", "message"),
     [
-        ("rwkv6", 'projection = "gain-corrected"', "head_size = 8", "projection needs a placement in an RWKV"),
+        ("rwkv6", 'projection = "gain-corrected"', "head_size = 8", "gain-corrected needs a placement in an RWKV"),
         ("rwkv6", 'placement = "log-spaced"\nprojection = "published"', "head_size = 8", "EMA gain only"),
-        ("rwkv6", 'placement = "log-spaced"\nbeta = 1.0', "head_size = 8", "beta belongs to a power law"),
-        ("rwkv6", 'placement = "log-spaced"\nmatch = "uniform"', "head_size = 8", "match does nothing in an RWKV"),
+        ("rwkv6", 'placement = "log-spaced"\nbeta = 1.0', "head_size = 8", "beta 1.0 belongs to a power law"),
+        ("rwkv6", 'placement = "log-spaced"\nmatch = "uniform"', "head_size = 8", "match uniform does nothing"),
         ("rwkv6", 'placement = "quantile"\nshape_on = "output"', "head_size = 8", "output matrix starts at zero"),
         ("rwkv6", 'placement = "quantile"\ntempering = 1', "head_size = 8", r"use a head_size above 8, k_clamp = true"),
-        ("ssm", 'bonus = "law"', "", "bonus belongs to model kinds rwkv5 and rwkv6"),
+        ("ssm", 'bonus = "law"', "", "bonus law belongs to model kinds rwkv5 and rwkv6"),
         ("rwkv6", 'scheme = "rwkv_eagle_paper"', "head_size = 8", "rwkv_eagle_paper"),
         ("rwkv6", 'scheme = "rwkv_blinkd"', "head_size = 8", "rwkv_blinkd"),
         ("rwkv6", "", "head_size = 7", "dim 16 must be a multiple of head_size 7"),

@@ -1,15 +1,18 @@
 """A learning rate for every arm: the best of a grid on seeds of its own, at the same budget, before the study."""
 
+import json
+import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from plkernel.experiment import chosen_arms, run_experiment
 from plkernel.spec import load_spec, name_at, parse_spec
 from plkernel.storage import load_json, read_lines
-from plkernel.studies import read_study
-from plkernel.tuning import choices, search_of, tuned
+from plkernel.studies import ROWS, SPEC, TUNING, read_study
+from plkernel.tuning import Choice, choices, search_of, tuned
 
 SpecWriter = Callable[..., Path]
 HEAD = "[tuning]\nrates = [1e-4, 1e-2, 1e4]\nseeds = [7]\nsteps = 8"
@@ -81,6 +84,33 @@ def test_without_results_nothing_is_chosen(tiny_spec: SpecWriter, tmp_path: Path
     spec = load_spec(tiny_spec(head=HEAD))
     assert choices({name: spec.rates_of(name) for name in spec.arms}, tmp_path) == {}
     assert tuned(spec, tmp_path) == spec
+
+
+def ended(name: str, seed: int, loss: float | None) -> dict[str, Any]:
+    """The row of a run in a record: its final loss, None where it diverged."""
+    row = {"arm": name, "seed": seed, "config": {"corpus": {}, "model": {}}, "environment": {}}
+    losses = dict.fromkeys(("final_val_bpb", "best_val_bpb", "test_bpb"), loss)
+    result = {"steps": 8, "bytes": 1024, "best_step": 8, "seconds": 1.0, "causal": True, **losses}
+    return {**row, "status": "diverged"} if loss is None else {**row, "status": "finished", "result": result}
+
+
+def test_the_lowest_mean_wins_once_every_run_has_ended(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+    spec = load_spec(tiny_spec(head=HEAD.replace("[7]", "[7, 8]")))
+    grid = spec.rates_of("uniform")
+    losses = dict(zip(grid, ((4.0, 4.0), (3.0, 5.5), (1.0, None)), strict=True))
+    rows = [
+        ended(name_at("uniform", rate), seed, loss)
+        for rate, pair in losses.items()
+        for seed, loss in zip((7, 8), pair, strict=True)
+    ]
+    folder = tmp_path / TUNING
+    folder.mkdir()
+    (folder / SPEC).write_text(search_of(spec).model_dump_json())
+    best = Choice(1e-4, {1e-4: 4.0, 1e-2: 4.25, 1e4: math.inf})
+    for kept, expected in ((rows[:-1], {}), (rows, {"uniform": best})):
+        (folder / ROWS).write_text("".join(json.dumps(row) + "\n" for row in kept))
+        assert choices({"uniform": grid}, tmp_path) == expected
+    assert choices({"uniform": (1e-4, 1e-3)}, tmp_path) == {}  # nothing was trained at 1e-3
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 
 from plkernel import corpora
 from plkernel.corpora import Corpus, cache_folder, load
+from plkernel.spec import CorpusSpec
 from plkernel.storage import load_json, save_json
 
 
@@ -235,6 +236,13 @@ def test_splits_are_contiguous_blocks_of_the_whole(folder, cache, validation, te
     np.testing.assert_array_equal(np.concatenate(parts), corpus.bytes)
     assert [part.size for part in parts[1:]] == [int(corpus.size * validation), int(corpus.size * test)]
     assert not any(part.flags.writeable or part.dtype != np.uint8 for part in parts)
+
+
+def test_the_fractions_left_out_are_those_of_a_spec(folder, cache):
+    corpus, section = load(str(folder), cache=cache), CorpusSpec()
+    left_out, given = corpus.splits(), corpus.splits(section.validation, section.test)
+    for part in ("train", "validation", "test"):
+        np.testing.assert_array_equal(getattr(left_out, part), getattr(given, part))
 
 
 @pytest.mark.parametrize(

@@ -189,4 +189,6 @@ def test_runs_that_cost_the_same_have_one_key() -> None:
     assert shape_key(spec, arm, TRAIN) != shape_key(ema, arm, TRAIN)
     assert shape_key(spec, arm, TRAIN, rough=True) == shape_key(ema, arm, TRAIN, rough=True)
     assert shape_key(spec, arm, TRAIN, rough=True) != shape_key(model_of("patched"), arm, TRAIN, rough=True)
-    assert shape_key(spec, arm, TRAIN) != shape_key(spec, Arm(scheme="u_mup"), TRAIN)
+    scaled, other = Arm(scheme="u_mup"), Arm(scheme="u_mup", scheme_options={"residual_mult": 0.5})
+    assert shape_key(spec, arm, TRAIN) != shape_key(spec, scaled, TRAIN)
+    assert shape_key(spec, scaled, TRAIN) == shape_key(spec, other, TRAIN)

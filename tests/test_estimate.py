@@ -111,6 +111,8 @@ def test_a_run_is_its_steps_its_evaluations_and_its_test(timed: list[tuple[Spec,
     assert row.seconds == pytest.approx(2 + row.flops / 1e8 + 10 * 0.5 + 4 * 0.25)
     assert found.hours == pytest.approx(3 * row.seconds / 3600)  # six runs, two at a time
     assert found.flops == 6 * row.flops
+    assert f" {row.flops:.2e} " in text(found)
+    assert "?" not in text(found)
     assert [processes for _, processes in timed] == [2]
 
 

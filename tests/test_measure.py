@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from plkernel import corpora
-from plkernel.analysis.mutual_information import DecayCurve, log_lags
+from plkernel.analysis.mutual_information import BLOCKS, DecayCurve, log_lags
 from plkernel.analysis.power_law_fit import PowerLaw, fit_power_law
 from plkernel.measure import measure, render
 from plkernel.measurement import Unit, measure_corpus
@@ -103,6 +103,7 @@ def test_a_corpus_of_two_halves_shows_its_drift(tmp_path: Path) -> None:
     curve = found.information
     assert curve.values[-1] == pytest.approx(curve.drift, rel=0.02)
     assert curve.drift > 20 * curve.floor[0]
+    assert len(curve.replicates[0]) == BLOCKS
     assert found.verdict.kind == "none"
     assert "drift: beyond lag 0 half of I or more" in render(found)
 

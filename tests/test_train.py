@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from plkernel.checkpoint import load_checkpoint
-from plkernel.data import fixed_windows, training_windows
+from plkernel.data import check_length, fixed_windows, training_windows
 from plkernel.objective import bits_per_byte, build_optimizer, learning_rate
 from plkernel.spec import TrainSpec, load_spec
 from plkernel.storage import load_json, read_lines
@@ -109,6 +109,15 @@ def test_training_windows_reach_both_ends_and_stay_inside() -> None:
     data = np.arange(20, dtype=np.uint8)
     starts = {int(w[0]) for step in range(200) for w in training_windows(data, 16, 4, 0, step)}
     assert starts == {0, 1, 2, 3}
+
+
+def test_one_window_is_enough() -> None:
+    data = np.arange(17, dtype=np.uint8)
+    check_length(data, 16, "text")
+    for windows in (training_windows(data, 16, 1, 0, 0), fixed_windows(data, 16, 1)):
+        assert windows.tolist() == [data.tolist()]
+    with pytest.raises(ValueError, match=r"text has 16 bytes, fewer than one window of context \+ 1 = 17"):
+        check_length(data[:16], 16, "text")
 
 
 def test_fixed_windows_are_disjoint() -> None:

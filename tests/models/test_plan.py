@@ -144,6 +144,8 @@ def test_param_groups_hold_every_parameter_once_with_its_multipliers() -> None:
     assert (hidden["lr"], hidden["weight_decay"], hidden["eps"]) == (5e-4, 0.1, 5e-7)
     assert (free["lr"], free["weight_decay"]) == (1e-3, 0.0)
     assert (head["lr"], head["weight_decay"]) == (1e-3, 0.1)
+    usual = mup(model, 16).param_groups(model, 1e-3, 0.1)
+    assert max(group["eps"] for group in usual) == torch.optim.AdamW([hidden["params"][0]]).defaults["eps"]
 
 
 @pytest.mark.parametrize(

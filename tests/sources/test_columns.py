@@ -1,6 +1,7 @@
 import csv
 import gzip
 import json
+import logging
 
 import numpy as np
 import pyarrow as pa
@@ -143,4 +144,5 @@ def test_datasets_gets_its_log_level_and_bars_back(tmp_path):
     pq.write_table(pa.table({"text": ["a"]}), tmp_path / "a.parquet")
     for _ in table_blocks(tmp_path / "a.parquet", b"\n", "text"):
         assert datasets.are_progress_bars_disabled()
+        assert not datasets.logging.get_logger().isEnabledFor(logging.CRITICAL)
     assert (datasets.logging.get_verbosity(), datasets.are_progress_bars_disabled()) == before

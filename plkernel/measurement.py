@@ -8,7 +8,7 @@ import numpy as np
 
 from plkernel.analysis.decay_models import Verdict, judge
 from plkernel.analysis.information import Estimator
-from plkernel.analysis.mutual_information import Counting, DecayCurve, decay_curves, log_lags
+from plkernel.analysis.mutual_information import BLOCKS, Counting, DecayCurve, decay_curves, log_lags
 from plkernel.analysis.pair_counts import Bytes, count_pairs
 from plkernel.analysis.power_law_fit import PowerLaw, fit_power_law, local_slopes, log_log_slope
 from plkernel.corpora import Corpus
@@ -70,7 +70,7 @@ def measure_corpus(
     estimator: Estimator = "jackknife",
     stated: Range = STATED,
     max_lag: int = MAX_LAG,
-    blocks: int = 40,
+    blocks: int = BLOCKS,
     protocol: Protocol = "default",
     exact: Callable[[Any], Any] | None = None,
     threads: int = 1,

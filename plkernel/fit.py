@@ -94,8 +94,8 @@ def fit(
         beta = float(measured["law"]["beta"])
     aim = Aim(PUBLISHED_BETA if beta is None else beta, target, kernel, lag)
     method, terms = _choose(method, terms, tolerance, aim, max_lag)
-    half_lives = _grid(method, grid, min_half_life, max_half_life)
-    _check(aim, max_lag, channels, 0 if half_lives is None else half_lives.size)
+    half_lives = _grid(method, grid, min_half_life, max_half_life, max_lag)
+    _check(aim, max_lag, channels)
     result = fit_exponentials(aim.power * aim.exponent, max_lag, method, terms, half_lives)
     table = weightings(aim.beta, max_lag, channels, gain)
     placed = place_channels(
@@ -134,7 +134,9 @@ def _choose(
     return method, terms
 
 
-def _grid(method: Method, count: int | None, shortest: float | None, longest: float | None) -> Floats | None:
+def _grid(
+    method: Method, count: int | None, shortest: float | None, longest: float | None, max_lag: int
+) -> Floats | None:
     """The half-lives that the fit may use; None where the method places its own."""
     given = {"grid": count, "min_half_life": shortest, "max_half_life": longest}
     if method not in BY_GRID:
@@ -150,6 +152,7 @@ def _grid(method: Method, count: int | None, shortest: float | None, longest: fl
     check_half_lives(*ends)
     if (count := default_count if count is None else count) < 2:
         raise ValueError(f"grid must be at least 2, got {count}")
+    check_design(max_lag, count)  # before any node is placed
     return log_spaced(count, *ends)
 
 
@@ -290,12 +293,12 @@ def _percent(value: float) -> str:
     return f"{value:.1%}" if value >= 1e-3 else f"{value:.2e}"
 
 
-def _check(aim: Aim, max_lag: int, channels: int, grid: int) -> None:
+def _check(aim: Aim, max_lag: int, channels: int) -> None:
     if channels < 2:
         raise ValueError(f"channels must be at least 2, got {channels}")
     if max_lag < 3:
         raise ValueError(f"max_lag must be at least 3, got {max_lag}")
-    check_design(max_lag, max(grid, channels))  # before any node is placed
+    check_design(max_lag, channels)
     fall = aim.power * aim.exponent * np.log(max_lag)
     if fall < FLATTEST_TARGET:
         raise ValueError(

@@ -85,7 +85,7 @@ def test_what_is_no_regular_file_is_never_opened(tmp_path: Path) -> None:
         ".": "is a folder",
         "none": "no such file",
         "pipe/x": "no such file",
-        "a\0b": "embedded null byte",
+        "a\0b": "embedded null",
     }.items():
         with pytest.raises(ValueError, match=message):
             check_regular(tmp_path / name)

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,7 @@ def test_a_run_leaves_a_complete_folder(tiny_spec: SpecWriter, tmp_path: Path) -
     assert result["final_val_bpb"] == rows[-1]["val_bpb"] < rows[0]["val_bpb"]
     assert result["best_val_bpb"] == min(row["val_bpb"] for row in rows)
     assert rows[0]["val_bpb"] == pytest.approx(8.0, abs=0.2), "256 equally likely bytes are 8 bits"
-    assert load_json(folder / "environment.json")["versions"]["torch"] == torch.__version__
+    assert load_json(folder / "environment.json")["versions"]["torch"] == version("torch")
     assert list(folder.glob("events.out.tfevents.*"))
     # The widths, the corpus and the seed are the identity of a run; seconds are not.
     assert load_json(folder / "config.json")["corpus"]["sha256"]

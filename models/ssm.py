@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plkernel.analysis.nodes import Gain, Nodes
+from plkernel.analysis.nodes.placement import Gain, Nodes
 from plkernel.kernels.scan import scan
 from plkernel.models import NOT_CAUSAL
 from plkernel.models.init.planning import initialise_
@@ -127,7 +127,7 @@ class DiagonalSSM(nn.Module):
 
 
 def input_gain(rate: Tensor, name: Gain) -> Tensor:
-    """g(lambda) for rates (D,), as `plkernel.analysis.node_set.gain`; through expm1, so that slow nodes keep digits."""
+    """g(lambda) for rates (D,), as `analysis.nodes.node_set.gain`; through expm1, so that slow nodes keep digits."""
     if name == "ema":
         return -torch.expm1(-rate)
     if name == "lru":

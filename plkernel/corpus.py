@@ -5,9 +5,10 @@ from typing import Annotated, Any
 
 import tyro
 
-from plkernel import cli, corpora
-from plkernel.analysis.entropy import unigram_entropy
-from plkernel.storage import check_file, save_json
+from plkernel.analysis.mutual_information.entropy import unigram_entropy
+from plkernel.data import corpora
+from plkernel.tools import cli
+from plkernel.tools.storage import check_file, save_json
 
 
 def corpus(

@@ -10,17 +10,17 @@ from typing import Any
 
 from tqdm import tqdm
 
-from plkernel import cli
-from plkernel.engine import LOG, Engine, EngineName, Job, opened
-from plkernel.links import refuse_links, refuse_links_of_run
-from plkernel.local_engine import LocalEngine
-from plkernel.objective import label
-from plkernel.run import LOCK, RunFolder, locked
-from plkernel.spec import CorpusSpec, Spec, name_at
-from plkernel.storage import check_folder, read_lines, save_json
-from plkernel.studies import METRICS, REPORT, SPEC, TUNING, run_folder
-from plkernel.task import Opened, check_ahead, open_corpus, prepare
-from plkernel.tuning import search_of, tuned
+from plkernel.records.study import METRICS, REPORT, SPEC, TUNING, run_folder
+from plkernel.run.folder import LOCK, RunFolder, locked
+from plkernel.run.objective import label
+from plkernel.run.task import Opened, check_ahead, open_corpus, prepare
+from plkernel.spec.study import CorpusSpec, Spec, name_at
+from plkernel.study.engine import LOG, Engine, EngineName, Job, opened
+from plkernel.study.local_engine import LocalEngine
+from plkernel.study.tuning import search_of, tuned
+from plkernel.tools import cli
+from plkernel.tools.links import refuse_links, refuse_links_of_run
+from plkernel.tools.storage import check_folder, read_lines, save_json
 
 POLL_SECONDS = 0.2
 BAR = "{desc}: {percentage:3.0f}%|{bar}| {n:.2f}/{total_fmt} runs [{elapsed}<{remaining}]"
@@ -221,7 +221,7 @@ def forecast(spec: Spec, only: Sequence[str], workers: int | None) -> str:
 
     ValueError where a corpus does not exist or is too short; one that is still to be fetched or unpacked is named.
     """
-    from plkernel.estimate import estimate, text
+    from plkernel.dry_run.estimate import estimate, text
 
     arms = chosen_arms(spec, only)
     sections = dict.fromkeys(spec.corpus_of(arm) for arm in arms)
@@ -275,7 +275,7 @@ def command(
     with opened(engine, ray_address) as trainer:
         failed = run_experiment(spec, folder, workers, only, trainer, retry)
     if report and any(finished(folder, arm, seed) for arm in spec.arms for seed in spec.seeds):
-        from plkernel.report import report as print_report
+        from plkernel.report.__main__ import report as print_report
 
         print_report(folder)
     if failed:
@@ -284,6 +284,6 @@ def command(
 
 
 if __name__ == "__main__":
-    from plkernel import spec_cli
+    from plkernel.spec import command_line
 
-    spec_cli.main(command)
+    command_line.main(command)

@@ -6,12 +6,12 @@ from typing import Literal
 import torch
 import tyro
 
-from plkernel import cli
-from plkernel.fla_format import to_fla, write_fla
-from plkernel.model_folder import open_model
+from plkernel.interop.fla import to_fla, write_fla
+from plkernel.interop.official import State, to_official, write_official
 from plkernel.models.rwkv import RWKV
-from plkernel.official_format import State, to_official, write_official
-from plkernel.storage import check_file, check_folder
+from plkernel.run.model_folder import open_model
+from plkernel.tools import cli
+from plkernel.tools.storage import check_file, check_folder
 
 Format = Literal["official", "fla"]
 NumberType = Literal["float32", "bfloat16", "float16"]

@@ -7,13 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from plkernel import __version__, cli
-from plkernel.analysis.exponential_fits import PUBLISHED_HALF_LIVES, Method
-from plkernel.analysis.exponentials import Floats, Scores, check_design, closed_form_error, terms_for
-from plkernel.analysis.minimax import LEVEL_RATIO
-from plkernel.analysis.node_set import Aim, Lag, Summation, Target
-from plkernel.analysis.nodes import Gain, Placement, check_half_lives, check_options, log_spaced
-from plkernel.fitting import (
+from plkernel import __version__
+from plkernel.analysis.exponentials.fits import PUBLISHED_HALF_LIVES, Method
+from plkernel.analysis.exponentials.minimax import LEVEL_RATIO
+from plkernel.analysis.exponentials.sums import Floats, Scores, check_design, closed_form_error, terms_for
+from plkernel.analysis.nodes.fit import (
     CHANNEL_HALF_LIVES,
     Channels,
     FitResult,
@@ -23,8 +21,11 @@ from plkernel.fitting import (
     spread_of,
     weightings,
 )
-from plkernel.storage import atomic_write, check_folder, save_json
-from plkernel.tables import text_table
+from plkernel.analysis.nodes.node_set import Aim, Lag, Summation, Target
+from plkernel.analysis.nodes.placement import Gain, Placement, check_half_lives, check_options, log_spaced
+from plkernel.tools import cli
+from plkernel.tools.storage import atomic_write, check_folder, save_json
+from plkernel.tools.tables import text_table
 
 PUBLISHED_BETA = 1.15
 BY_GRID: tuple[Method, ...] = ("nnls", "nnls-relative")
@@ -105,8 +106,8 @@ def fit(
     save_json(out / "fit.json", {**report(result, table, placed), "measured": measured})
     print(f"\nwritten: {out / 'fit.json'}", flush=True)
     if figure:
-        from plkernel.analysis.figures import rendered
-        from plkernel.analysis.fit_figure import fit_figure
+        from plkernel.analysis.figures.fit import fit_figure
+        from plkernel.analysis.figures.style import rendered
 
         shown = {weighting.formula: weighting.nodes for weighting in table}
         drawing = fit_figure(result.optimal, shown, result.exponent, max_lag, gain)
@@ -162,8 +163,8 @@ def _measured(beta: float | None, corpus: str | None) -> dict[str, Any] | None:
         return None
     if beta is not None:
         raise ValueError(f"beta {beta:g} and corpus {corpus!r}: give one of the two")
-    from plkernel import corpora
-    from plkernel.measurement import measure_corpus
+    from plkernel.analysis.mutual_information.measurement import measure_corpus
+    from plkernel.data import corpora
 
     loaded = corpora.load(corpus)
     with cli.progress_bar(corpus) as progress:

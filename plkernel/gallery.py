@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from plkernel import __version__, cli
-from plkernel.analysis.conditions import initialisations
-from plkernel.analysis.gallery import (
+from plkernel import __version__
+from plkernel.analysis.initialisations.conditions import initialisations
+from plkernel.analysis.initialisations.gallery import (
     LEFT,
     Initialisation,
     Profile,
@@ -15,8 +15,9 @@ from plkernel.analysis.gallery import (
     profile,
     slope_lags,
 )
-from plkernel.storage import atomic_write, check_folder, save_json
-from plkernel.tables import text_table
+from plkernel.tools import cli
+from plkernel.tools.storage import atomic_write, check_folder, save_json
+from plkernel.tools.tables import text_table
 
 MAX_LAG = 65536
 
@@ -58,8 +59,8 @@ def gallery(
     save_json(out / "channels.json", channels(found))
     print(f"\nwritten: {out / 'gallery.json'}, channels.json", flush=True)
     if figure:
-        from plkernel.analysis.figures import rendered
-        from plkernel.analysis.gallery_figure import gallery_figure
+        from plkernel.analysis.figures.gallery import gallery_figure
+        from plkernel.analysis.figures.style import rendered
 
         for kind, content in rendered(gallery_figure(found, beta, max_lag)).items():
             atomic_write(out / f"gallery.{kind}", content)

@@ -15,15 +15,15 @@ import torch
 import tyro
 from numpy.typing import NDArray
 
-from plkernel import cli
-from plkernel.building import Model
 from plkernel.load import read
-from plkernel.model_folder import open_model
 from plkernel.models import NOT_CAUSAL
-from plkernel.protocol import check_threads
-from plkernel.sampling import Sampling
-from plkernel.spec import LARGEST_SEED, Device
-from plkernel.task import choose_device
+from plkernel.models.sampling import Sampling
+from plkernel.run.build import Model
+from plkernel.run.model_folder import open_model
+from plkernel.run.task import choose_device
+from plkernel.spec.study import LARGEST_SEED, Device
+from plkernel.spec.train import check_threads
+from plkernel.tools import cli
 
 WINDOW = 1024  # bytes of the prompt read at once
 START = b"\n"

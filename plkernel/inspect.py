@@ -6,21 +6,22 @@ from typing import Any
 import tyro
 from torch import Tensor
 
-from plkernel import cli, corpora
-from plkernel.arm import Arm
-from plkernel.building import Model, build, initialise_
-from plkernel.checkpoint import load_checkpoint
-from plkernel.data import check_length, fixed_windows
-from plkernel.model_folder import open_model
-from plkernel.model_spec import ModelSpec
-from plkernel.model_view import View, render, view
-from plkernel.models.init.calibration import scale_
-from plkernel.objective import label
-from plkernel.protocol import TrainSpec
-from plkernel.run import CHECKPOINT
-from plkernel.spec import CorpusSpec
-from plkernel.storage import atomic_write, check_file, load_json, read_lines, save_json
-from plkernel.studies import CONFIG, METRICS
+from plkernel.data import corpora
+from plkernel.data.windows import check_length, fixed_windows
+from plkernel.models.init.block_gains import scale_
+from plkernel.records.study import CONFIG, METRICS
+from plkernel.run.build import Model, build, initialise_
+from plkernel.run.checkpoint import load_checkpoint
+from plkernel.run.folder import CHECKPOINT
+from plkernel.run.model_folder import open_model
+from plkernel.run.objective import label
+from plkernel.run.view import View, render, view
+from plkernel.spec.arm import Arm
+from plkernel.spec.model import ModelSpec
+from plkernel.spec.study import CorpusSpec
+from plkernel.spec.train import TrainSpec
+from plkernel.tools import cli
+from plkernel.tools.storage import atomic_write, check_file, load_json, read_lines, save_json
 
 CONTEXT = 512  # of a model that was not trained here
 KINDS = ("pdf", "png", "svg")
@@ -118,8 +119,8 @@ def validation_windows(config: dict[str, Any], corpus: str | None, count: int) -
 
 
 def _draw(path: Path, start: View | None, now: View, title: str) -> None:
-    from plkernel.analysis.figures import rendered
-    from plkernel.analysis.memory_figures import model_figure
+    from plkernel.analysis.figures.memory import model_figure
+    from plkernel.analysis.figures.style import rendered
 
     drawn = model_figure(start.memory if start else None, now.memory, title)
     atomic_write(path, rendered(drawn)[path.suffix[1:]])

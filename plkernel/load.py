@@ -4,13 +4,13 @@ from pathlib import Path
 
 import tyro
 
-from plkernel import cli
 from plkernel.export import summary
-from plkernel.fla_format import from_fla
-from plkernel.model_folder import check_free, save_model
+from plkernel.interop.fla import from_fla
+from plkernel.interop.official import from_official, read_official
 from plkernel.models.rwkv import RWKV
-from plkernel.official_format import from_official, read_official
-from plkernel.storage import check_folder
+from plkernel.run.model_folder import check_free, save_model
+from plkernel.tools import cli
+from plkernel.tools.storage import check_folder
 
 
 def load(source: tyro.conf.Positional[Path], out: tyro.conf.Positional[Path]) -> None:

@@ -9,17 +9,27 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
-from plkernel import __version__, cli, corpora
-from plkernel.analysis.information import Estimator
-from plkernel.analysis.mutual_information import BLOCKS
-from plkernel.analysis.power_law_fit import DRIFT_MULTIPLE, PowerLaw, local_slopes
-from plkernel.analysis.words import VOCABULARY, word_symbols
-from plkernel.cluster import Engine, counting
+from plkernel import __version__
+from plkernel.analysis.mutual_information.curve import BLOCKS
+from plkernel.analysis.mutual_information.information import Estimator
+from plkernel.analysis.mutual_information.measurement import (
+    MAX_LAG,
+    STATED,
+    Measurement,
+    Protocol,
+    Range,
+    Unit,
+    measure_corpus,
+)
+from plkernel.analysis.mutual_information.power_law_fit import DRIFT_MULTIPLE, PowerLaw, local_slopes
+from plkernel.analysis.mutual_information.words import VOCABULARY, word_symbols
 from plkernel.corpus import unescape
-from plkernel.measurement import MAX_LAG, STATED, Measurement, Protocol, Range, Unit, measure_corpus
-from plkernel.sources.synthetic import potts_corpus
-from plkernel.storage import atomic_write, check_folder, save_json
-from plkernel.tables import text_table
+from plkernel.data import corpora
+from plkernel.data.ray_counts import Engine, counting
+from plkernel.data.synthetic import potts_corpus
+from plkernel.tools import cli
+from plkernel.tools.storage import atomic_write, check_folder, save_json
+from plkernel.tools.tables import text_table
 
 THREADS_PER_CORE = 8  # more only take memory
 SHOWN_LAGS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
@@ -197,8 +207,8 @@ def _exact(name: str, unit: Unit) -> Callable[[Any], Any] | None:
 
 
 def _draw(found: Sequence[Measurement], out: Path) -> None:
-    from plkernel.analysis.decay_figure import comparison_figure, decay_figure
-    from plkernel.analysis.figures import rendered
+    from plkernel.analysis.figures.decay import comparison_figure, decay_figure
+    from plkernel.analysis.figures.style import rendered
 
     drawings = {}
     for item in found:

@@ -16,16 +16,16 @@ import tyro
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from plkernel.analysis.memory import QUANTILES
-from plkernel.building import build, initialise_, plan_of, tune_
-from plkernel.checkpoint import Progress, load_checkpoint, save_checkpoint
-from plkernel.curves import Curves
-from plkernel.data import fixed_windows, training_windows
-from plkernel.diagnostics import diagnose, kernels
-from plkernel.environment import environment
+from plkernel.analysis.trained.memory import QUANTILES
+from plkernel.data.windows import fixed_windows, training_windows
 from plkernel.models import NOT_CAUSAL
-from plkernel.models.init.calibration import Calibration
-from plkernel.objective import (
+from plkernel.models.init.block_gains import Calibration
+from plkernel.records.study import DIVERGED, FAILED, FINISHED, METRICS
+from plkernel.run.build import build, initialise_, plan_of, tune_
+from plkernel.run.checkpoint import Progress, load_checkpoint, save_checkpoint
+from plkernel.run.curves import Curves
+from plkernel.run.evaluate import diagnose, kernels
+from plkernel.run.objective import (
     NATS_PER_BIT,
     autocast,
     bits_per_byte,
@@ -36,11 +36,11 @@ from plkernel.objective import (
     seed_dropout,
     set_learning_rate,
 )
-from plkernel.ranks import ALONE, Ranks, joined, stop_requests
-from plkernel.spec import Spec
-from plkernel.storage import check_folder, read_lines
-from plkernel.studies import DIVERGED, FAILED, FINISHED, METRICS
-from plkernel.task import Task, choose_device, prepare
+from plkernel.run.processes import ALONE, Ranks, joined, stop_requests
+from plkernel.run.task import Task, choose_device, prepare
+from plkernel.spec.study import Spec
+from plkernel.tools.environment import environment
+from plkernel.tools.storage import check_folder, read_lines
 
 
 class Training:
@@ -301,6 +301,6 @@ def _summary(task: Task, result: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    from plkernel import spec_cli
+    from plkernel.spec import command_line
 
-    spec_cli.main(command)
+    command_line.main(command)

@@ -11,19 +11,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from plkernel import cli, corpora
-from plkernel.analysis.figures import rendered
-from plkernel.analysis.optimum import Optimum, quadratic_optimum
-from plkernel.analysis.sweep_figure import Sweep, sweep_figure
-from plkernel.environment import environment
+from plkernel.analysis.figures.style import rendered
+from plkernel.analysis.figures.sweep import Sweep, sweep_figure
+from plkernel.analysis.mutual_information.measurement import measure_corpus
+from plkernel.analysis.statistics.optimum import Optimum, quadratic_optimum
+from plkernel.data import corpora
 from plkernel.experiment import run_experiment
-from plkernel.measurement import measure_corpus
-from plkernel.reporting.comparison import Arm, Comparison, compare
-from plkernel.reporting.records import save_record
-from plkernel.spec import load_spec
-from plkernel.storage import atomic_write, save_json
-from plkernel.studies import ROWS, read_study
-from plkernel.tables import text_table
+from plkernel.records.study import ROWS, read_study
+from plkernel.report.comparison import Arm, Comparison, compare
+from plkernel.report.table import save_record
+from plkernel.spec.study import load_spec
+from plkernel.tools import cli
+from plkernel.tools.environment import environment
+from plkernel.tools.storage import atomic_write, save_json
+from plkernel.tools.tables import text_table
 
 HERE = Path(__file__).resolve().parent
 SPEC = HERE / "beta-sweep.toml"

@@ -77,7 +77,7 @@ def main() -> None:
         print("nothing to do: no GPU found (torch.cuda.is_available() is False)")
         return
     sys.path.insert(0, str(ROOT))
-    from plkernel.environment import environment
+    from plkernel.tools.environment import environment
 
     out = options.out.resolve()
     out.mkdir(parents=True, exist_ok=True)

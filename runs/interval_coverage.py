@@ -15,18 +15,24 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from plkernel import cli
-from plkernel.analysis.decay_models import judge
-from plkernel.analysis.jackknife import without_bias
-from plkernel.analysis.known_sequences import LagMixture, MarkovChain, TreeLeaves, decaying_copies, power_law_copies
-from plkernel.analysis.mutual_information import BLOCKS, DecayCurve, decay_curves, log_lags
-from plkernel.analysis.pair_counts import block_edges
-from plkernel.analysis.potts import PottsCorpus
-from plkernel.analysis.power_law_fit import fit_power_law, log_log_slope
-from plkernel.analysis.statistics import critical_value
-from plkernel.environment import environment
-from plkernel.storage import load_json, save_json
-from plkernel.tables import text_table
+from plkernel.analysis.mutual_information.curve import BLOCKS, DecayCurve, decay_curves, log_lags
+from plkernel.analysis.mutual_information.decay_models import judge
+from plkernel.analysis.mutual_information.jackknife import without_bias
+from plkernel.analysis.mutual_information.known_sequences import (
+    LagMixture,
+    MarkovChain,
+    TreeLeaves,
+    decaying_copies,
+    power_law_copies,
+)
+from plkernel.analysis.mutual_information.pair_counts import block_edges
+from plkernel.analysis.mutual_information.potts import PottsCorpus
+from plkernel.analysis.mutual_information.power_law_fit import fit_power_law, log_log_slope
+from plkernel.analysis.statistics.differences import critical_value
+from plkernel.tools import cli
+from plkernel.tools.environment import environment
+from plkernel.tools.storage import load_json, save_json
+from plkernel.tools.tables import text_table
 
 HERE = Path(__file__).resolve().parent
 ROWS = HERE / "out" / "coverage"

@@ -3,8 +3,8 @@
     python runs/minimax_table.py [FOLDER]    a few minutes on one core; FOLDER is runs/records/minimax unless given
 
 For each exponent, last lag and number of terms: the certified largest relative error, its ratio to the closed form of
-`plkernel.analysis.exponentials.closed_form_error`, how level the errors are, and the milliseconds of one call. Writes
-FOLDER/table.json.
+`plkernel.analysis.exponentials.sums.closed_form_error`, how level the errors are, and the milliseconds of one call.
+Writes FOLDER/table.json.
 """
 
 import sys
@@ -14,12 +14,12 @@ from typing import Any
 
 from tqdm import tqdm
 
-from plkernel.analysis.exponentials import closed_form_error, most_terms
-from plkernel.analysis.minimax import certificate, minimax
-from plkernel.analysis.targets import power_law_target
-from plkernel.cli import report_errors
-from plkernel.environment import environment
-from plkernel.storage import save_json
+from plkernel.analysis.exponentials.minimax import certificate, minimax
+from plkernel.analysis.exponentials.sums import closed_form_error, most_terms
+from plkernel.analysis.exponentials.targets import power_law_target
+from plkernel.tools.cli import report_errors
+from plkernel.tools.environment import environment
+from plkernel.tools.storage import save_json
 
 OUT = Path(__file__).resolve().parent / "records" / "minimax"
 BETAS = (0.5, 0.7, 0.87, 1.0, 1.15, 1.24, 1.5, 1.75, 2.0)

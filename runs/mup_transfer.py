@@ -22,13 +22,14 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from plkernel import cli, corpora
-from plkernel.data import Bytes, fixed_windows, training_windows
-from plkernel.environment import environment
+from plkernel.data import corpora
+from plkernel.data.windows import Bytes, fixed_windows, training_windows
 from plkernel.init.options import arm_of, filled, spec_of
-from plkernel.objective import bits_per_byte, next_byte_loss
-from plkernel.storage import save_json
-from plkernel.tables import text_table
+from plkernel.run.objective import bits_per_byte, next_byte_loss
+from plkernel.tools import cli
+from plkernel.tools.environment import environment
+from plkernel.tools.storage import save_json
+from plkernel.tools.tables import text_table
 
 OUT = Path(__file__).resolve().parent / "records" / "mup" / "transfer.json"
 LAYERS, CONTEXT, BATCH, WARMUP, WINDOWS = 2, 64, 8, 0.1, 128

@@ -18,17 +18,17 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from plkernel import corpora
-from plkernel.analysis.decay_figure import comparison_figure, decay_figure
-from plkernel.analysis.figures import rendered
-from plkernel.analysis.information import ESTIMATORS
-from plkernel.analysis.mutual_information import FEWEST_BLOCKS, decay_curves, log_lags
-from plkernel.analysis.potts import PottsCorpus
-from plkernel.analysis.power_law_fit import fit_power_law, log_log_slope
-from plkernel.cli import nearest, report_errors
-from plkernel.environment import environment
-from plkernel.measurement import measure_corpus
-from plkernel.storage import atomic_write, save_json
+from plkernel.analysis.figures.decay import comparison_figure, decay_figure
+from plkernel.analysis.figures.style import rendered
+from plkernel.analysis.mutual_information.curve import FEWEST_BLOCKS, decay_curves, log_lags
+from plkernel.analysis.mutual_information.information import ESTIMATORS
+from plkernel.analysis.mutual_information.measurement import measure_corpus
+from plkernel.analysis.mutual_information.potts import PottsCorpus
+from plkernel.analysis.mutual_information.power_law_fit import fit_power_law, log_log_slope
+from plkernel.data import corpora
+from plkernel.tools.cli import nearest, report_errors
+from plkernel.tools.environment import environment
+from plkernel.tools.storage import atomic_write, save_json
 
 OUT = Path(__file__).resolve().parent / "records" / "measure"
 THREADS = os.cpu_count() or 1

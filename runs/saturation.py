@@ -12,13 +12,13 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from plkernel import cli
-from plkernel.analysis.saturation import Saturation, geometric_mean
+from plkernel.analysis.trained.saturation import Saturation, geometric_mean
 from plkernel.experiment import run_experiment
-from plkernel.spec import Spec, load_spec
-from plkernel.storage import load_json, read_lines, save_json
-from plkernel.studies import ENVIRONMENT, METRICS, run_folder
-from plkernel.tables import text_table
+from plkernel.records.study import ENVIRONMENT, METRICS, run_folder
+from plkernel.spec.study import Spec, load_spec
+from plkernel.tools import cli
+from plkernel.tools.storage import load_json, read_lines, save_json
+from plkernel.tools.tables import text_table
 
 HERE = Path(__file__).resolve().parent
 SPEC = HERE / "saturation.toml"

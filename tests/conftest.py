@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from plkernel.design import expanded
+from plkernel.spec.factors import expanded
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from plkernel.spec import Spec
+    from plkernel.spec.study import Spec
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,7 @@ def tiny_spec(tmp_path: Path) -> Callable[..., Path]:
 @pytest.fixture
 def stopped() -> "Callable[[Spec, str, Path, int], Path]":
     """Trains an arm at seed 0 until it is interrupted, as by Ctrl-C, after a step; gives the folder of the run."""
-    from plkernel.task import prepare
+    from plkernel.run.task import prepare
     from plkernel.train import Training, run_training
 
     def train(spec: "Spec", arm: str, out: Path, step: int) -> Path:

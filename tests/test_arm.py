@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plkernel import spec_cli
-from plkernel.analysis.moments import output_std
-from plkernel.analysis.nodes import Nodes, place
-from plkernel.run import differences
-from plkernel.spec import Arm, ModelSpec, Spec, load_spec
-from plkernel.storage import load_json, save_json
+from plkernel.analysis.nodes.moments import output_std
+from plkernel.analysis.nodes.placement import Nodes, place
+from plkernel.run.folder import differences
+from plkernel.spec import command_line
+from plkernel.spec.study import Arm, ModelSpec, Spec, load_spec
+from plkernel.tools.storage import load_json, save_json
 
 Write = Callable[..., Path]
 
@@ -97,7 +97,7 @@ def test_flags_that_change_the_matched_arm_count(write: Write) -> None:
         taken.append(spec)
 
     path = write('projection = "published"\nmatch = "baseline"')
-    spec_cli.main(command, [str(path), "--spec.arms.uniform.longest", "50", "--spec.arms.power-law.beta", "0.9"])
+    command_line.main(command, [str(path), "--spec.arms.uniform.longest", "50", "--spec.arms.power-law.beta", "0.9"])
     assert output_std(nodes_of(taken[0])) == pytest.approx(output_std(nodes_of(taken[0], "uniform")), rel=1e-12)
     assert output_std(nodes_of(taken[0])) != pytest.approx(output_std(nodes_of(load_spec(path))), rel=0.1)
 
@@ -133,8 +133,8 @@ def test_a_flag_names_another_file(write: Write, node_file: Path, tmp_path: Path
         taken.append(spec)
 
     path = write(f"node_file = '{node_file}'", 'gain = "ema"')
-    spec_cli.main(command, [str(path)])
-    spec_cli.main(command, [str(path), "--spec.arms.power-law.node-file", str(tmp_path / "other.json")])
+    command_line.main(command, [str(path)])
+    command_line.main(command, [str(path), "--spec.arms.power-law.node-file", str(tmp_path / "other.json")])
     assert taken[0] == load_spec(path)
     assert nodes_of(taken[1]) == other
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plkernel.analysis import pair_counts
-from plkernel.analysis.information import mutual_information
-from plkernel.analysis.pair_counts import PairCounts, count_pairs
+from plkernel.analysis.mutual_information import pair_counts
+from plkernel.analysis.mutual_information.information import mutual_information
+from plkernel.analysis.mutual_information.pair_counts import PairCounts, count_pairs
 from plkernel.bench import mi as bench
 from plkernel.bench import mi_memory, mi_peers
 from plkernel.bench.mi_peers import BINCOUNT, PEERS, Contender, dense

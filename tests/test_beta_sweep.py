@@ -8,10 +8,10 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from plkernel import corpora
-from plkernel.spec import load_spec
-from plkernel.storage import load_json, save_json
-from plkernel.studies import read_study
+from plkernel.data import corpora
+from plkernel.records.study import read_study
+from plkernel.spec.study import load_spec
+from plkernel.tools.storage import load_json, save_json
 
 RUNS = Path(__file__).parent.parent / "runs"
 BEST = {"stdlib": 1.0, "english": 1.3, "portuguese": 2.5}

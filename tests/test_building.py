@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from plkernel.building import build, parameter_count
 from plkernel.models.rwkv import RWKV
 from plkernel.models.structure import Structure
-from plkernel.spec import Spec, load_spec
-from plkernel.task import prepare
+from plkernel.run.build import build, parameter_count
+from plkernel.run.task import prepare
+from plkernel.spec.study import Spec, load_spec
 from plkernel.train import Training
 
 COMMITTED = Path(__file__).parent.parent / "runs" / "saturation.toml"

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from plkernel import cluster
-from plkernel.analysis.mutual_information import decay_curves
-from plkernel.analysis.pair_counts import PairCounts, block_edges, count_pairs
-from plkernel.cluster import counting, split
+from plkernel.analysis.mutual_information.curve import decay_curves
+from plkernel.analysis.mutual_information.pair_counts import PairCounts, block_edges, count_pairs
+from plkernel.data import ray_counts as cluster
+from plkernel.data.ray_counts import counting, split
 
 # (symbols of data, lags, blocks); with 40 blocks of 9983 symbols lag 700 is longer than a block.
 CASES = [(9983, [1, 2, 13, 700], 40), (10_000, [1], 1), (1000, [3, 999], 1), (257, [1, 250], 7)]

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plkernel import corpora
-from plkernel.corpora import Corpus, cache_folder, load
-from plkernel.spec import CorpusSpec
-from plkernel.storage import load_json, save_json
+from plkernel.data import corpora
+from plkernel.data.corpora import Corpus, cache_folder, load
+from plkernel.spec.study import CorpusSpec
+from plkernel.tools.storage import load_json, save_json
 
 
 @pytest.fixture
@@ -309,7 +309,7 @@ def test_processes_that_build_at_once_all_end_well(tmp_path, cache):
     data = np.random.default_rng(0).bytes(30_000_000)
     (tmp_path / "big").write_bytes(data)
     program = (
-        "import sys; from plkernel.corpora import load; print('ready', flush=True); sys.stdin.readline();"
+        "import sys; from plkernel.data.corpora import load; print('ready', flush=True); sys.stdin.readline();"
         "print(load(sys.argv[1], cache=sys.argv[2]).sha256)"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "big"), str(cache)]
@@ -326,7 +326,8 @@ def test_processes_that_build_at_once_all_end_well(tmp_path, cache):
 
 def test_a_killed_build_leaves_nothing_that_looks_whole_and_the_next_cleans_up(tmp_path, cache):
     program = (
-        "import sys, time, plkernel.flat_file as flat; from plkernel.corpora import load; joined = flat._joined\n"
+        "import sys, time, plkernel.data.flat_file as flat; from plkernel.data.corpora import load\n"
+        "joined = flat._joined\n"
         "def slow(*arguments):\n"
         "    for item in joined(*arguments):\n"
         "        yield item; print(flush=True); time.sleep(0.2)\n"
@@ -354,7 +355,7 @@ def test_the_cache_may_be_read_only_once_it_is_filled(folder, cache, monkeypatch
 
 def test_the_standard_library_is_fast_and_needs_neither_torch_nor_datasets(cache):
     program = (
-        "import sys; from plkernel.corpora import load; load('stdlib', cache=sys.argv[1]);"
+        "import sys; from plkernel.data.corpora import load; load('stdlib', cache=sys.argv[1]);"
         "print([name for name in ('torch', 'datasets', 'pyarrow', 'pandas') if name in sys.modules])"
     )
     start = time.perf_counter()

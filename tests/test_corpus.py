@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from plkernel import cli
 from plkernel.corpus import corpus, unescape
+from plkernel.tools import cli
 
 
 @pytest.fixture(autouse=True)

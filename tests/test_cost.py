@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from plkernel.arm import Arm
 from plkernel.bench.timing import peak_bytes
-from plkernel.building import build, initialise_, parameter_count
-from plkernel.cost import Cost, cost, flops, shape_key
-from plkernel.model_spec import ModelSpec
-from plkernel.objective import next_byte_loss
-from plkernel.protocol import TrainSpec
+from plkernel.dry_run.cost import Cost, cost, flops, shape_key
+from plkernel.run.build import build, initialise_, parameter_count
+from plkernel.run.objective import next_byte_loss
+from plkernel.spec.arm import Arm
+from plkernel.spec.model import ModelSpec
+from plkernel.spec.train import TrainSpec
 
 TRAIN = TrainSpec(context=64, batch=2, steps=1)
 MODELS = {

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from plkernel.spec import Spec, load_spec
-from plkernel.storage import load_json, read_lines
-from plkernel.task import prepare
+from plkernel.run.task import prepare
+from plkernel.spec.study import Spec, load_spec
+from plkernel.tools.storage import load_json, read_lines
 from plkernel.train import run_training
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="kills copies of this process")]

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from plkernel.analysis.moments import output_std
-from plkernel.design import expanded
-from plkernel.spec import Spec, load_spec, parse_spec
-from plkernel.task import prepare
+from plkernel.analysis.nodes.moments import output_std
+from plkernel.run.task import prepare
+from plkernel.spec.factors import expanded
+from plkernel.spec.study import Spec, load_spec, parse_spec
 
 FACTORS: dict[str, Any] = {
     "placement": ["log-spaced", "concentrated"],

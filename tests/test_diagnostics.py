@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 
-from plkernel.diagnostics import diagnose
 from plkernel.models.init import initialise_
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.structure import Structure
-from plkernel.objective import bits_per_byte
+from plkernel.run.evaluate import diagnose
+from plkernel.run.objective import bits_per_byte
 
 CPU = torch.device("cpu")
 NAIVE = Structure(norm="rms", tied=True)

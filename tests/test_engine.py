@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from plkernel import local_engine, ray_engine, ray_task
-from plkernel.engine import Job, opened, start_process
 from plkernel.experiment import run_experiment
-from plkernel.local_engine import LocalEngine, Worker
-from plkernel.ray_engine import RETRIES, RayEngine
-from plkernel.ray_task import End, work
-from plkernel.run import RunFolder
-from plkernel.spec import Spec, load_spec
-from plkernel.storage import load_json
-from plkernel.task import prepare
+from plkernel.run.folder import RunFolder
+from plkernel.run.task import prepare
+from plkernel.spec.study import Spec, load_spec
+from plkernel.study import local_engine, ray_engine, ray_task
+from plkernel.study.engine import Job, opened, start_process
+from plkernel.study.local_engine import LocalEngine, Worker
+from plkernel.study.ray_engine import RETRIES, RayEngine
+from plkernel.study.ray_task import End, work
+from plkernel.tools.storage import load_json
 from plkernel.train import run_training
 
 SpecWriter = Callable[..., Path]
@@ -307,5 +307,5 @@ def test_a_process_that_resolves_to_another_configuration_refuses(
 
 def test_the_worker_that_waits_for_a_run_loads_no_torch() -> None:
     """It would take a few hundred megabytes beside every run."""
-    code = "import sys, plkernel.ray_task; assert 'torch' not in sys.modules"
+    code = "import sys, plkernel.study.ray_task; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

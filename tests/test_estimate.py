@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from plkernel import calibration
-from plkernel import estimate as dry
 from plkernel.bench.memory import anonymous_bytes
-from plkernel.cost import cost
-from plkernel.estimate import Gpu, estimate, text
-from plkernel.probe import Timing
-from plkernel.spec import Spec, load_spec, parse_spec
+from plkernel.dry_run import estimate as dry
+from plkernel.dry_run import timing as calibration
+from plkernel.dry_run.cost import cost
+from plkernel.dry_run.estimate import Gpu, estimate, text
+from plkernel.dry_run.probe import Timing
+from plkernel.spec.study import Spec, load_spec, parse_spec
 
 RUNS = Path(__file__).parent.parent / "runs"
 TIME, MEMORY = 2.0, 1.3  # what is promised

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from plkernel import estimate
+from plkernel.dry_run import estimate
 from plkernel.experiment import command, forecast, run_experiment
-from plkernel.spec import load_spec
-from plkernel.storage import load_json, save_json
-from plkernel.task import prepare
+from plkernel.run.task import prepare
+from plkernel.spec.study import load_spec
+from plkernel.tools.storage import load_json, save_json
 from plkernel.train import run_training
 
 SpecWriter = Callable[..., Path]

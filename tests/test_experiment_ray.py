@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from plkernel.experiment import run_experiment
-from plkernel.spec import load_spec
-from plkernel.storage import load_json
+from plkernel.spec.study import load_spec
+from plkernel.tools.storage import load_json
 
 pytestmark = pytest.mark.slow
 

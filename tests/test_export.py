@@ -19,20 +19,20 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional as F
 
-from plkernel import cli
 from plkernel.export import cast, export
-from plkernel.fla_format import CONFIG, WEIGHTS, from_fla, to_fla, write_fla
+from plkernel.interop.fla import CONFIG, WEIGHTS, from_fla, to_fla, write_fla
+from plkernel.interop.official import from_official, to_official, write_official
 from plkernel.load import load, read
-from plkernel.model_folder import open_model, save_model
 from plkernel.models.init import initialise_
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.ssm import SSM
 from plkernel.models.structure import Structure
-from plkernel.official_format import from_official, to_official, write_official
-from plkernel.run import CHECKPOINT
-from plkernel.spec import load_spec
-from plkernel.storage import save_json
-from plkernel.task import prepare
+from plkernel.run.folder import CHECKPOINT
+from plkernel.run.model_folder import open_model, save_model
+from plkernel.run.task import prepare
+from plkernel.spec.study import load_spec
+from plkernel.tools import cli
+from plkernel.tools.storage import save_json
 from plkernel.train import run_training
 
 TEXT = torch.tensor(list(inspect.getsource(inspect).encode()))

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from plkernel import fit as fit_module
-from plkernel import fitting
-from plkernel.analysis.exponentials import ExponentialSum
-from plkernel.analysis.minimax import Certificate
-from plkernel.analysis.moments import node_scores
-from plkernel.analysis.node_set import Aim
-from plkernel.analysis.nodes import Nodes
+from plkernel.analysis.exponentials.minimax import Certificate
+from plkernel.analysis.exponentials.sums import ExponentialSum
+from plkernel.analysis.nodes import fit as fitting
+from plkernel.analysis.nodes.moments import node_scores
+from plkernel.analysis.nodes.node_set import Aim
+from plkernel.analysis.nodes.placement import Nodes
 from plkernel.fit import fit
-from plkernel.spec import parse_spec
+from plkernel.spec.study import parse_spec
 
 Capture = pytest.CaptureFixture[str]
 

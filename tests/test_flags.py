@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 import pytest
 import tyro
 
-from plkernel import cli, flags
 from plkernel.bench.scan import scan
 from plkernel.export import export
 from plkernel.fit import fit
@@ -15,6 +14,7 @@ from plkernel.gallery import gallery
 from plkernel.generate import generate
 from plkernel.init.show import show
 from plkernel.measure import measure
+from plkernel.tools import cli, flags
 
 
 def refused(run: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> str:

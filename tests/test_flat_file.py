@@ -8,9 +8,9 @@ import textwrap
 import numpy as np
 import pytest
 
-from plkernel import flat_file
-from plkernel.flat_file import locked, remove_remains, write_flat
-from plkernel.sources import Block
+from plkernel.data import flat_file
+from plkernel.data.files import Block
+from plkernel.data.flat_file import locked, remove_remains, write_flat
 
 NAME = f"corpus-{'0' * 16}.bin"
 OTHER = f"corpus-{'1' * 16}.bin"
@@ -88,8 +88,8 @@ def test_a_limit_on_file_size_acts_like_a_full_disk(tmp_path):
         import resource
         from pathlib import Path
         import numpy as np
-        from plkernel.flat_file import write_flat
-        from plkernel.sources import Block
+        from plkernel.data.flat_file import write_flat
+        from plkernel.data.files import Block
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
         blocks = (Block(np.zeros(5000, np.uint8), np.zeros(1, np.int64)) for _ in range(1))
         write_flat(Path({str(tmp_path / NAME)!r}), blocks, None, None, "name")
@@ -103,7 +103,7 @@ def test_one_process_holds_the_lock_and_its_death_frees_it(tmp_path):
     program = f"""
         import time
         from pathlib import Path
-        from plkernel.flat_file import locked
+        from plkernel.data.flat_file import locked
         with locked(Path({str(tmp_path / NAME)!r})) as held:
             print(held, flush=True)
             time.sleep(60)

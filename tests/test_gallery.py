@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from plkernel import cli
-from plkernel.analysis.conditions import initialisations
-from plkernel.analysis.gallery import Profile, profile
+from plkernel.analysis.initialisations.conditions import initialisations
+from plkernel.analysis.initialisations.gallery import Profile, profile
 from plkernel.gallery import gallery, select
+from plkernel.tools import cli
 
 ENTRIES = initialisations(1.15, 2048)
 

@@ -20,17 +20,17 @@ import torch
 from scipy.stats import chisquare
 from torch import Tensor
 
-from plkernel import cli
-from plkernel.analysis.nodes import place
-from plkernel.building import Model
+from plkernel.analysis.nodes.placement import place
 from plkernel.export import export
 from plkernel.generate import continuation, generate, open_checkpoint, windows, writer
 from plkernel.models.init import initialise_
 from plkernel.models.rwkv import RWKV, RWKVConfig
+from plkernel.models.sampling import Sampling
 from plkernel.models.ssm import SSM, SSMConfig
-from plkernel.sampling import Sampling
-from plkernel.spec import load_spec
-from plkernel.task import prepare
+from plkernel.run.build import Model
+from plkernel.run.task import prepare
+from plkernel.spec.study import load_spec
+from plkernel.tools import cli
 from plkernel.train import run_training
 
 ROOT = Path(__file__).parent.parent

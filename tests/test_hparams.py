@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from plkernel.hparams import FIRST, METRICS, columns
 from plkernel.models import NOT_CAUSAL
-from plkernel.spec import load_spec
-from plkernel.storage import load_json
-from plkernel.task import prepare
+from plkernel.run.hparams import FIRST, METRICS, columns
+from plkernel.run.task import prepare
+from plkernel.spec.study import load_spec
+from plkernel.tools.storage import load_json
 from plkernel.train import run_training
 
 ARMS = """

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from plkernel import cli
 from plkernel.init.check import check, render, verdict
 from plkernel.init.listing import listing
 from plkernel.init.options import ModelKind, arm_of, spec_of
 from plkernel.init.show import planned, show
 from plkernel.models.init import SCHEMES
 from plkernel.models.init.plan import Plan
+from plkernel.tools import cli
 
 Shown = pytest.CaptureFixture[str]
 
@@ -165,7 +165,7 @@ def test_check_tells_the_same_twice(tmp_path: Path) -> None:
 
 
 def test_verdict_groups_what_is_not_flat() -> None:
-    from plkernel.analysis.coordinates import Coordinates
+    from plkernel.analysis.trained.coordinates import Coordinates
 
     def line(exponent: float) -> list[list[list[float]]]:
         return [[[width**exponent]] for width in (2, 4)]

@@ -12,22 +12,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from plkernel import cli
-from plkernel.analysis.memory import kernel_exponents
-from plkernel.analysis.moments import kernel_exponent
-from plkernel.arm import Arm
-from plkernel.building import build, initialise_
+from plkernel.analysis.nodes.moments import kernel_exponent
+from plkernel.analysis.trained.memory import kernel_exponents
 from plkernel.inspect import inspect
-from plkernel.model_folder import open_model, save_model
-from plkernel.model_spec import ModelSpec
-from plkernel.model_view import view
 from plkernel.models.init import initialise_ as initialise_by_scheme_
 from plkernel.models.rwkv import RWKV, RWKVConfig
-from plkernel.protocol import TrainSpec
-from plkernel.spec import load_spec
-from plkernel.storage import read_lines
-from plkernel.studies import METRICS, read_study
-from plkernel.task import prepare
+from plkernel.records.study import METRICS, read_study
+from plkernel.run.build import build, initialise_
+from plkernel.run.model_folder import open_model, save_model
+from plkernel.run.task import prepare
+from plkernel.run.view import view
+from plkernel.spec.arm import Arm
+from plkernel.spec.model import ModelSpec
+from plkernel.spec.study import load_spec
+from plkernel.spec.train import TrainSpec
+from plkernel.tools import cli
+from plkernel.tools.storage import read_lines
 from plkernel.train import run_training
 
 

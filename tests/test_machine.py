@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plkernel import machine
 from plkernel.bench.memory import anonymous_bytes
+from plkernel.tools import machine
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
 SIZE = 1 << 28

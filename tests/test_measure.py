@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plkernel import corpora
-from plkernel.analysis.mutual_information import BLOCKS, DecayCurve, log_lags
-from plkernel.analysis.power_law_fit import PowerLaw, fit_power_law
+from plkernel.analysis.mutual_information.curve import BLOCKS, DecayCurve, log_lags
+from plkernel.analysis.mutual_information.measurement import Unit, measure_corpus
+from plkernel.analysis.mutual_information.power_law_fit import PowerLaw, fit_power_law
+from plkernel.data import corpora
 from plkernel.measure import measure, render
-from plkernel.measurement import Unit, measure_corpus
 
 KNOWN = "synthetic:beta=1,bytes=600k"
 Shown = pytest.CaptureFixture[str]

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from plkernel.models.init import initialise_
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.ssm import SSM, SSMConfig
-from plkernel.objective import build_optimizer, learning_rate, next_byte_loss, set_learning_rate
-from plkernel.spec import TrainSpec
+from plkernel.run.objective import build_optimizer, learning_rate, next_byte_loss, set_learning_rate
+from plkernel.spec.study import TrainSpec
 
 
 @pytest.fixture(params=[5, 6], ids=["eagle", "finch"])

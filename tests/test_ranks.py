@@ -13,14 +13,14 @@ import pytest
 import torch
 from torch import nn
 
-from plkernel.checkpoint import load_checkpoint
-from plkernel.data import training_windows
-from plkernel.objective import seed_dropout
-from plkernel.protocol import TrainSpec
-from plkernel.ranks import ALONE, Ranks, joined
-from plkernel.spec import load_spec
-from plkernel.storage import load_json, read_lines
-from plkernel.task import prepare
+from plkernel.data.windows import training_windows
+from plkernel.run.checkpoint import load_checkpoint
+from plkernel.run.objective import seed_dropout
+from plkernel.run.processes import ALONE, Ranks, joined
+from plkernel.run.task import prepare
+from plkernel.spec.study import load_spec
+from plkernel.spec.train import TrainSpec
+from plkernel.tools.storage import load_json, read_lines
 from plkernel.train import Training, run_training
 
 SpecWriter = Callable[..., Path]
@@ -31,7 +31,9 @@ PATIENCE = 240.0
 # A program whose processes do `body` before a step that `when` selects.
 PATCHED = """
 import os, signal
-from plkernel import ranks, spec_cli, train
+from plkernel import train
+from plkernel.run import processes as ranks
+from plkernel.spec import command_line
 step = train.Training.step
 def patched(self):
     rank, number = self.ranks.rank, self.progress.step
@@ -39,13 +41,13 @@ def patched(self):
         {body}
     step(self)
 train.Training.step = patched
-spec_cli.main(train.command)
+command_line.main(train.command)
 """
 AGREE = """
 import torch
 from torch import nn
-from plkernel.protocol import TrainSpec
-from plkernel.ranks import joined
+from plkernel.spec.train import TrainSpec
+from plkernel.run.processes import joined
 def linear(seed):
     torch.manual_seed(seed)
     return nn.Linear(3, 1)
@@ -72,8 +74,8 @@ with joined(TrainSpec(steps=1, batch=4, device="cpu")) as ranks:
 LEAVE = """
 import os, sys, time
 from torch import nn
-from plkernel.protocol import TrainSpec
-from plkernel.ranks import joined
+from plkernel.spec.train import TrainSpec
+from plkernel.run.processes import joined
 def schedule(policy, processors, os=os, map=map, int=int):
     for thread in map(int, os.listdir("/proc/self/task")):
         os.sched_setaffinity(thread, processors)

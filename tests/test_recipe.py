@@ -9,11 +9,11 @@ import pytest
 import torch
 import tyro
 
-from plkernel import spec_cli
-from plkernel.objective import bits_per_byte, seed_dropout
-from plkernel.spec import LARGEST_SEED, Spec, TrainSpec, load_spec, parse_spec
-from plkernel.storage import load_json, save_json
-from plkernel.task import prepare
+from plkernel.run.objective import bits_per_byte, seed_dropout
+from plkernel.run.task import prepare
+from plkernel.spec import command_line
+from plkernel.spec.study import LARGEST_SEED, Spec, TrainSpec, load_spec, parse_spec
+from plkernel.tools.storage import load_json, save_json
 from plkernel.train import Training, run_training
 
 BLINKDL = {
@@ -69,7 +69,7 @@ def with_flags(path: Path, *flags: str) -> TrainSpec:
     def command(spec: Annotated[Spec, tyro.conf.arg(name="")]) -> None:
         taken.append(spec)
 
-    spec_cli.main(command, [str(path), *flags])
+    command_line.main(command, [str(path), *flags])
     return taken[0].train
 
 

@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plkernel import cli
-from plkernel.analysis import figures
-from plkernel.analysis.figures import line_style
+from plkernel.analysis.figures import style as figures
+from plkernel.analysis.figures.style import line_style
 from plkernel.models import NOT_CAUSAL
-from plkernel.report import report, text_report, write_report
-from plkernel.reporting.cautions import warnings
-from plkernel.reporting.comparison import compare
-from plkernel.reporting.findings import sentences
-from plkernel.reporting.records import save_record
-from plkernel.studies import read_study, run_folder
+from plkernel.records.study import read_study, run_folder
+from plkernel.report.__main__ import report, text_report, write_report
+from plkernel.report.cautions import warnings
+from plkernel.report.comparison import compare
+from plkernel.report.sentences import sentences
+from plkernel.report.table import save_record
+from plkernel.tools import cli
 
 BYTES_PER_STEP = 8192
 BASELINE = "log-spaced"

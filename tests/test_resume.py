@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from plkernel.row_files import append, expected_steps
-from plkernel.run import RunFolder
-from plkernel.spec import Spec, load_spec
-from plkernel.storage import read_lines
-from plkernel.task import prepare
+from plkernel.records.rows import append, expected_steps
+from plkernel.run.folder import RunFolder
+from plkernel.run.task import prepare
+from plkernel.spec.study import Spec, load_spec
+from plkernel.tools.storage import read_lines
 from plkernel.train import Training, run_training
 
 SpecWriter = Callable[..., Path]

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from plkernel.analysis.nodes import Aim, place
-from plkernel.building import build, initialise_
-from plkernel.objective import build_optimizer
-from plkernel.spec import Spec, load_spec, parse_spec
-from plkernel.storage import load_json, read_lines, save_json
-from plkernel.task import prepare
+from plkernel.analysis.nodes.placement import Aim, place
+from plkernel.run.build import build, initialise_
+from plkernel.run.objective import build_optimizer
+from plkernel.run.task import prepare
+from plkernel.spec.study import Spec, load_spec, parse_spec
+from plkernel.tools.storage import load_json, read_lines, save_json
 from plkernel.train import Training, run_training
 
 

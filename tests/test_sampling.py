@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from plkernel.sampling import Sampling, nucleus
+from plkernel.models.sampling import Sampling, nucleus
 
 LOGITS = np.array([1.0, -2.0, 0.5, 0.5, 3.0, -0.7, 2.2, -40.0])
 DRAWS = 10_000

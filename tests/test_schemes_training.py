@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from plkernel.building import build, initialise_
 from plkernel.inspect import calibrated_gains, inspect
-from plkernel.model_spec import ModelSpec
-from plkernel.models.init.calibration import calibrate_, scale_
+from plkernel.models.init.block_gains import calibrate_, scale_
 from plkernel.models.ssm import SSM
-from plkernel.spec import Spec, load_spec
-from plkernel.storage import load_json, read_lines
-from plkernel.task import prepare
+from plkernel.run.build import build, initialise_
+from plkernel.run.task import prepare
+from plkernel.spec.model import ModelSpec
+from plkernel.spec.study import Spec, load_spec
+from plkernel.tools.storage import load_json, read_lines
 from plkernel.train import Training, run_training
 
 

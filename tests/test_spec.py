@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from plkernel.spec import Spec, load_spec, parse_spec
-from plkernel.storage import load_json, save_json
+from plkernel.spec.study import Spec, load_spec, parse_spec
+from plkernel.tools.storage import load_json, save_json
 
 SPECS = sorted((Path(__file__).parent.parent / "runs").glob("*.toml"))
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from plkernel import experiment, spec_cli, train
-from plkernel.spec import Spec
+from plkernel import experiment, train
+from plkernel.spec import command_line
+from plkernel.spec.study import Spec
 
 
 def parse(*args: str) -> tuple[Spec, Path | None]:
@@ -15,7 +16,7 @@ def parse(*args: str) -> tuple[Spec, Path | None]:
     def command(spec: Spec, out: Path | None = None) -> None:
         taken.append((spec, out))
 
-    spec_cli.main(command, args)
+    command_line.main(command, args)
     return taken[0]
 
 
@@ -112,7 +113,7 @@ def test_help_is_one_screen(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     with pytest.raises(SystemExit) as stop:
-        spec_cli.main(command, ["--help"])
+        command_line.main(command, ["--help"])
     text = capsys.readouterr().out
     lines = sum(-(-max(1, len(line)) // 100) for line in text.splitlines())
     assert (stop.value.code, lines <= 40) == (0, True), f"{lines} lines"

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from plkernel import cli, experiment, spec_cli, storage, train
+from plkernel import experiment, train
 from plkernel.bench import mi, scan, wkv
 from plkernel.bench import train as bench_train
-from plkernel.corpora import load
 from plkernel.corpus import corpus
+from plkernel.data.corpora import load
 from plkernel.export import export
 from plkernel.fit import fit
 from plkernel.gallery import gallery
@@ -24,7 +24,9 @@ from plkernel.init.show import show
 from plkernel.inspect import inspect
 from plkernel.load import load as load_model
 from plkernel.measure import measure
-from plkernel.report import report
+from plkernel.report.__main__ import report
+from plkernel.spec import command_line
+from plkernel.tools import cli, storage
 
 NOWHERE = "missing.txt"  # what is looked at after the output folder
 COMMANDS: list[tuple[Callable[..., None], list[str], str]] = [
@@ -74,7 +76,7 @@ def test_outputs_of_training_are_checked_before_the_corpus(
 ) -> None:
     place = tmp_path / "text.txt" / "out"
     arguments = [str(tiny_spec(corpus=NOWHERE)), "--out", str(place)]
-    error = refused(lambda: spec_cli.main(command, arguments), capsys)
+    error = refused(lambda: command_line.main(command, arguments), capsys)
     assert f"out {place}: cannot be written" in error
 
 
@@ -148,7 +150,7 @@ def test_a_full_standard_output_is_one_line() -> None:
 WRITER = """
 import sys, time
 from pathlib import Path
-from plkernel.storage import atomic_file
+from plkernel.tools.storage import atomic_file
 with atomic_file(Path(sys.argv[1])) as out:
     out.write(b"half")
     out.flush()
@@ -190,6 +192,6 @@ def test_the_second_interrupt_keeps_the_hint(
 
 
 def spec_of(path: Path) -> str:
-    from plkernel.spec import load_spec
+    from plkernel.spec.study import load_spec
 
     return load_spec(path).model_dump_json()

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from plkernel import experiment, train
-from plkernel.engine import Job
 from plkernel.experiment import run_experiment
-from plkernel.report import write_comparison
-from plkernel.reporting.comparison import compare
-from plkernel.run import locked
-from plkernel.spec import Spec, load_spec
-from plkernel.storage import load_json, read_lines
-from plkernel.studies import TUNING, read_study
-from plkernel.task import prepare
+from plkernel.records.study import TUNING, read_study
+from plkernel.report.__main__ import write_comparison
+from plkernel.report.comparison import compare
+from plkernel.run.folder import locked
+from plkernel.run.task import prepare
+from plkernel.spec.study import Spec, load_spec
+from plkernel.study.engine import Job
+from plkernel.tools.storage import load_json, read_lines
 from plkernel.train import Training, run_training
 
 SpecWriter = Callable[..., Path]
@@ -102,7 +102,7 @@ def test_the_lock_holds_from_the_search_to_the_end(tiny_spec: SpecWriter, tmp_pa
 @pytest.mark.slow
 def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from plkernel.run import locked\n"
+        "import sys, time; from pathlib import Path; from plkernel.run.folder import locked\n"
         "with locked(Path(sys.argv[1]), 'out'):\n    print(flush=True)\n    time.sleep(600)"
     )
     holder = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE)
@@ -191,7 +191,7 @@ def finished(spec: Spec, out: Path) -> Path:
 def test_the_report_says_which_rows_are_missing(
     tiny_spec: SpecWriter, tmp_path: Path, change: Callable, fault: str
 ) -> None:
-    from plkernel.reporting.cautions import warnings
+    from plkernel.report.cautions import warnings
 
     path = finished(load_spec(tiny_spec()), tmp_path / "out")
     before = warnings(compare(read_study(tmp_path / "out")))

@@ -13,9 +13,9 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from plkernel.spec import Spec, load_spec
-from plkernel.storage import load_json
-from plkernel.task import prepare
+from plkernel.run.task import prepare
+from plkernel.spec.study import Spec, load_spec
+from plkernel.tools.storage import load_json
 from plkernel.train import run_training
 
 pytestmark = pytest.mark.slow

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import nn
 
-from plkernel.checkpoint import load_checkpoint
-from plkernel.data import check_length, fixed_windows, training_windows
-from plkernel.objective import bits_per_byte, build_optimizer, learning_rate
-from plkernel.spec import TrainSpec, load_spec
-from plkernel.storage import load_json, read_lines
-from plkernel.task import prepare
+from plkernel.data.windows import check_length, fixed_windows, training_windows
+from plkernel.run.checkpoint import load_checkpoint
+from plkernel.run.objective import bits_per_byte, build_optimizer, learning_rate
+from plkernel.run.task import prepare
+from plkernel.spec.study import TrainSpec, load_spec
+from plkernel.tools.storage import load_json, read_lines
 from plkernel.train import Training, command, run_training
 
 SpecWriter = Callable[..., Path]
@@ -223,7 +223,7 @@ def test_every_output_of_published_patching_is_labelled(
 
 
 def test_a_folder_in_use_is_refused(tiny_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plkernel.run.LOCK_PATIENCE", 0.1)
+    monkeypatch.setattr("plkernel.run.folder.LOCK_PATIENCE", 0.1)
     task = prepare(load_spec(tiny_spec()), "uniform", 0, tmp_path / "out")
     with task.folder.lock(), pytest.raises(ValueError, match="is in use by another process"):
         run_training(task, progress_bar=False)
@@ -249,7 +249,7 @@ def test_a_full_disk_is_an_oserror(tiny_spec: SpecWriter, tmp_path: Path, monkey
     def full(*_: object, **__: object) -> None:
         raise SafetensorError("I/O error: No space left on device")
 
-    monkeypatch.setattr("plkernel.checkpoint.save_file", full)
+    monkeypatch.setattr("plkernel.run.checkpoint.save_file", full)
     with pytest.raises(OSError, match=r"checkpoint .* cannot be written: .*No space left"):
         train(tiny_spec(), tmp_path / "out")
 

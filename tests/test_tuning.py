@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from plkernel.experiment import chosen_arms, run_experiment
-from plkernel.spec import load_spec, name_at, parse_spec
-from plkernel.storage import load_json, read_lines
-from plkernel.studies import ROWS, SPEC, TUNING, read_study
-from plkernel.tuning import Choice, choices, search_of, tuned
+from plkernel.records.study import ROWS, SPEC, TUNING, read_study
+from plkernel.spec.study import load_spec, name_at, parse_spec
+from plkernel.study.tuning import Choice, choices, search_of, tuned
+from plkernel.tools.storage import load_json, read_lines
 
 SpecWriter = Callable[..., Path]
 HEAD = "[tuning]\nrates = [1e-4, 1e-2, 1e4]\nseeds = [7]\nsteps = 8"

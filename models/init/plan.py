@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from plkernel.models.init.base import generator_for
 from plkernel.models.init.distributions import Distribution
-from plkernel.models.init.owners import owner_of
+from plkernel.models.init.ours import owner_of
 from plkernel.models.init.rules import Calibrate, Optimizer, Parameter, Sizes
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from plkernel.models.init.owners import owner_of
+from plkernel.models.init.ours import owner_of
 from plkernel.models.init.plan import Entry, Plan
 from plkernel.models.init.roles import RoleTable, Rule, layer_of
 from plkernel.models.init.rules import Parameter, Rules, Sizes

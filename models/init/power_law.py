@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from plkernel.analysis.moments import output_std
-from plkernel.analysis.nodes import Nodes
+from plkernel.analysis.nodes.moments import output_std
+from plkernel.analysis.nodes.placement import Nodes
 
 Parametrisation = Literal["log_rate", "exp_exp", "sigmoid", "a_log"]
 

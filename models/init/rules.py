@@ -71,7 +71,7 @@ class Parameter:
 class Calibrate:
     """After the draws one gain per block is tuned on a batch until the partial Jacobian norm of its branch is `target`.
 
-    `calibrate_` of plkernel.models.init.calibration does it; a run does it by itself.
+    `calibrate_` of plkernel.models.init.block_gains does it; a run does it by itself.
     """
 
     target: float = 1.0

@@ -5,8 +5,8 @@ the shape: its columns belong to channels of the value, which do not decay apart
 divides every head by its own size, so only the shape inside a head acts: each holds the whole law, in N nodes.
 
 A byte at prediction distance d >= 2 is seen through a**(d-2), and at d = 1 through the bonus u alone (lag `bonus` of
-`plkernel.analysis.node_set.Aim`). The key is not scaled by the decay (gain `none`) unless the K-clamp multiplies it by
-min(1, lambda) (gain `clamp`).
+`plkernel.analysis.nodes.node_set.Aim`). The key is not scaled by the decay (gain `none`) unless the K-clamp multiplies
+it by min(1, lambda) (gain `clamp`).
 """
 
 import math
@@ -15,10 +15,10 @@ from typing import Literal, get_args
 
 import torch
 
-from plkernel.analysis.moments import node_scores
-from plkernel.analysis.nodes import Aim, Gain, Nodes
-from plkernel.analysis.quantile import MAX_LAG
-from plkernel.analysis.targets import SMALLEST_VALUE
+from plkernel.analysis.exponentials.targets import SMALLEST_VALUE
+from plkernel.analysis.nodes.moments import node_scores
+from plkernel.analysis.nodes.placement import Aim, Gain, Nodes
+from plkernel.analysis.nodes.quantile import MAX_LAG
 from plkernel.models.init.power_law import decays_, projection_
 from plkernel.models.rwkv import RWKV, TimeMixing
 

@@ -7,7 +7,7 @@ from plkernel.bench.mi import mi
 from plkernel.bench.scan import scan
 from plkernel.bench.train import train
 from plkernel.bench.wkv import wkv
-from plkernel.cli import main_of
+from plkernel.tools.cli import main_of
 
 COMMANDS: dict[str, Callable[..., Any]] = {"scan": scan, "wkv": wkv, "train": train, "mi": mi}
 

@@ -12,9 +12,9 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from plkernel.analysis import pair_counts
-from plkernel.analysis.information import mutual_information
-from plkernel.analysis.pair_counts import SYMBOLS, Bytes, PairCounts, count_pairs
+from plkernel.analysis.mutual_information import pair_counts
+from plkernel.analysis.mutual_information.information import mutual_information
+from plkernel.analysis.mutual_information.pair_counts import SYMBOLS, Bytes, PairCounts, count_pairs
 
 Lags = Sequence[int]
 Work = Literal["tables", "information"]

@@ -14,10 +14,10 @@ from plkernel.bench.checking import checked
 from plkernel.bench.scan_peers import Contender
 from plkernel.bench.threads import Threads
 from plkernel.bench.timing import Spread, interleave, peak_bytes, progress
-from plkernel.environment import environment, installed
 from plkernel.kernels.scan import reference
-from plkernel.storage import check_folder, save_json
-from plkernel.tables import text_table
+from plkernel.tools.environment import environment, installed
+from plkernel.tools.storage import check_folder, save_json
+from plkernel.tools.tables import text_table
 
 Shape = tuple[int, int, int]
 OURS, COPY = "plkernel", "copy"

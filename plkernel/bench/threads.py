@@ -17,7 +17,7 @@ import torch
 from llvmlite import binding
 
 from plkernel.bench.timing import Spread, interleave, progress
-from plkernel.environment import cpu_name
+from plkernel.tools.environment import cpu_name
 
 LEAST, LEAST_WKV = 0.95, 1.4
 REPEAT = 3  # calls timed together: the first of them finds the threads asleep
@@ -124,7 +124,7 @@ def _step(name: str, spec: str | None) -> Callable[[], Any]:
 
         return wkv_peers.ours(problem(wkv.SHAPES[0]))
     from plkernel.bench import train
-    from plkernel.spec import load_spec
+    from plkernel.spec.study import load_spec
 
     assert spec is not None
     loaded, place = load_spec(Path(spec)), torch.device("cpu")

@@ -15,15 +15,15 @@ from torch import Tensor, nn
 from plkernel.bench import threads as two_threads
 from plkernel.bench.threads import Threads
 from plkernel.bench.timing import Spread, interleave, progress
-from plkernel.building import build, initialise_
-from plkernel.environment import environment, installed
 from plkernel.kernels.scan import scan as scan_operator
 from plkernel.models import ssm
-from plkernel.objective import autocast, build_optimizer, next_byte_loss
-from plkernel.spec import Arm, Device, ModelSpec, Spec, load_spec
-from plkernel.storage import check_folder, save_json
-from plkernel.tables import text_table
-from plkernel.task import choose_device
+from plkernel.run.build import build, initialise_
+from plkernel.run.objective import autocast, build_optimizer, next_byte_loss
+from plkernel.run.task import choose_device
+from plkernel.spec.study import Arm, Device, ModelSpec, Spec, load_spec
+from plkernel.tools.environment import environment, installed
+from plkernel.tools.storage import check_folder, save_json
+from plkernel.tools.tables import text_table
 
 OURS, FLOOR = "plkernel", "scan replaced by the identity"
 GPT2, GPT2_PLAIN = "gpt2 (its default dropout 0.1)", "gpt2 (dropout 0, as ours)"

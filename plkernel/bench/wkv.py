@@ -15,9 +15,9 @@ from plkernel.bench.threads import Threads
 from plkernel.bench.timing import Spread, interleave, peak_bytes, progress
 from plkernel.bench.wkv_peers import LOOP, OURS, Contender
 from plkernel.bench.wkv_problem import STRONG_SHAPE, Problem, Shape, Step, problem, strong_problem
-from plkernel.environment import environment, installed
-from plkernel.storage import check_folder, save_json
-from plkernel.tables import text_table
+from plkernel.tools.environment import environment, installed
+from plkernel.tools.storage import check_folder, save_json
+from plkernel.tools.tables import text_table
 
 SHAPES: tuple[Shape, ...] = ((2, 1024, 4, 64), (2, 256, 4, 64))
 LARGEST_SIZE = max(wkv_peers.SIZES)

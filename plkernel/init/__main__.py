@@ -7,10 +7,10 @@ of any size; check trains small models for a few steps at several widths, and se
 from collections.abc import Callable
 from typing import Any
 
-from plkernel.cli import main_of
 from plkernel.init.check import check
 from plkernel.init.listing import listing
 from plkernel.init.show import show
+from plkernel.tools.cli import main_of
 
 COMMANDS: dict[str, Callable[..., Any]] = {"list": listing, "show": show, "check": check}
 

@@ -10,16 +10,18 @@ import torch
 import tyro
 from torch import Tensor
 
-from plkernel import __version__, cli, corpora
-from plkernel.analysis.coordinates import FLAT, Coordinates, Propagation
-from plkernel.corpora import Corpus
-from plkernel.data import check_length, fixed_windows
+from plkernel import __version__
+from plkernel.analysis.trained.coordinates import FLAT, Coordinates, Propagation
+from plkernel.data import corpora
+from plkernel.data.corpora import Corpus
+from plkernel.data.windows import check_length, fixed_windows
 from plkernel.init.options import ModelKind, arm_of, filled, model_of, spec_of
 from plkernel.init.show import planned
-from plkernel.models.init.checks import coordinate_check, propagation
-from plkernel.protocol import check_threads
-from plkernel.storage import atomic_write, check_folder, save_json
-from plkernel.tables import text_table
+from plkernel.models.init.coordinate_check import coordinate_check, propagation
+from plkernel.spec.train import check_threads
+from plkernel.tools import cli
+from plkernel.tools.storage import atomic_write, check_folder, save_json
+from plkernel.tools.tables import text_table
 
 CONTEXT, BATCH = 64, 4
 OPTIMIZERS = {"adam": "Adam", "sgd": "SGD"}
@@ -180,8 +182,8 @@ def save(path: Path, settings: Mapping[str, Any], coordinates: Coordinates, foun
 
 def draw(path: Path, title: str, coordinates: Coordinates, found: Sequence[Propagation]) -> None:
     """Write the figure."""
-    from plkernel.analysis.coordinates_figure import coordinates_figure
-    from plkernel.analysis.figures import rendered
+    from plkernel.analysis.figures.coordinates import coordinates_figure
+    from plkernel.analysis.figures.style import rendered
 
     for kind, content in rendered(coordinates_figure(coordinates, found, title)).items():
         atomic_write(path.with_name(f"{path.name}.{kind}"), content)

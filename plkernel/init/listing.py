@@ -10,9 +10,9 @@ from typing import Annotated
 
 import tyro
 
-from plkernel.cli import nearest
 from plkernel.models.init import SCHEMES
 from plkernel.models.init.planning import Scheme
+from plkernel.tools.cli import nearest
 
 INDENT = 4
 WIDTH = 120

@@ -5,11 +5,11 @@ from typing import Literal
 
 from torch import Tensor
 
-from plkernel.arm import Arm
-from plkernel.building import Model, build, initialise_, plan_of, tune_
-from plkernel.model_spec import ModelSpec
 from plkernel.models.init.plan import Plan
 from plkernel.models.init.planning import check_options, find
+from plkernel.run.build import Model, build, initialise_, plan_of, tune_
+from plkernel.spec.arm import Arm
+from plkernel.spec.model import ModelSpec
 
 ModelKind = Literal["ssm", "rwkv5", "rwkv6"]
 HEAD_SIZE = 32

@@ -9,14 +9,14 @@ from typing import Annotated, Any
 import torch
 import tyro
 
-from plkernel.arm import Arm
-from plkernel.building import build, plan_of
 from plkernel.init.options import ModelKind, arm_of, spec_of
-from plkernel.model_spec import ModelSpec
 from plkernel.models.init.plan import Plan, spans
 from plkernel.models.init.planning import find
-from plkernel.storage import check_file, save_json
-from plkernel.tables import text_table
+from plkernel.run.build import build, plan_of
+from plkernel.spec.arm import Arm
+from plkernel.spec.model import ModelSpec
+from plkernel.tools.storage import check_file, save_json
+from plkernel.tools.tables import text_table
 
 HEADER = ["parameter", "blocks", "role", "shape", "drawn from", "rate x", "decay x"]
 LEGEND = (

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from plkernel.analysis.statistics import paired_difference
+from plkernel.analysis.statistics.differences import paired_difference
 
 RECORDS = Path(__file__).resolve().parent
 DOCUMENTS = (RECORDS.parent.parent / "README.md", RECORDS / "exp013-audit" / "README.md")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from plkernel.analysis.bands import difference_curves, pointwise_band, simultaneous_band
-from plkernel.analysis.statistics import critical_value, mean_interval
+from plkernel.analysis.statistics.bands import difference_curves, pointwise_band, simultaneous_band
+from plkernel.analysis.statistics.differences import critical_value, mean_interval
 
 POSITIONS = 20
 

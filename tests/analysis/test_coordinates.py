@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 
-from plkernel.analysis.coordinates import Coordinates, Propagation, together
-from plkernel.analysis.coordinates_figure import coordinates_figure
-from plkernel.analysis.figures import rendered
+from plkernel.analysis.figures.coordinates import coordinates_figure
+from plkernel.analysis.figures.style import rendered
+from plkernel.analysis.trained.coordinates import Coordinates, Propagation, together
 
 WIDTHS = (64, 128, 256, 512)
 

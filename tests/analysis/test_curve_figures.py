@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from plkernel.analysis.bands import pointwise_band, simultaneous_band
-from plkernel.analysis.curve_figures import convergence, difference_limits, differences
+from plkernel.analysis.figures.curves import convergence, difference_limits, differences
+from plkernel.analysis.statistics.bands import pointwise_band, simultaneous_band
 
 
 def curves(seeds, positions=5):

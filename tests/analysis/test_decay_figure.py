@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from plkernel.analysis.decay_figure import EXACT, FIT, FLOOR, comparison_figure, decay_figure
-from plkernel.analysis.decay_panels import WIDEST_SLOPE, exact_slopes, known_slopes
-from plkernel.analysis.figures import INK, line_style, rendered, style
-from plkernel.analysis.mutual_information import DecayCurve, log_lags
-from plkernel.analysis.power_law_fit import fit_power_law, local_slopes
+from plkernel.analysis.figures.decay import EXACT, FIT, FLOOR, comparison_figure, decay_figure
+from plkernel.analysis.figures.decay_panels import WIDEST_SLOPE, exact_slopes, known_slopes
+from plkernel.analysis.figures.style import INK, line_style, rendered, style
+from plkernel.analysis.mutual_information.curve import DecayCurve, log_lags
+from plkernel.analysis.mutual_information.power_law_fit import fit_power_law, local_slopes
 
 LAGS = log_lags(1000, 40)
 BITS = 1 / math.log(2)

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from plkernel.analysis.decay_models import compare_models, judge
-from plkernel.analysis.mutual_information import DecayCurve, decay_curves, log_lags
-from plkernel.analysis.potts import PottsCorpus
+from plkernel.analysis.mutual_information.curve import DecayCurve, decay_curves, log_lags
+from plkernel.analysis.mutual_information.decay_models import compare_models, judge
+from plkernel.analysis.mutual_information.potts import PottsCorpus
 
 LAGS = log_lags(300, 40)
 

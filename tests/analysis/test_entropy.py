@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from plkernel.analysis import entropy
-from plkernel.analysis.entropy import unigram_entropy
+from plkernel.analysis.mutual_information import entropy
+from plkernel.analysis.mutual_information.entropy import unigram_entropy
 
 
 @pytest.mark.parametrize("symbols", [1, 2, 3, 255, 256])

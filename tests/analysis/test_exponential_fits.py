@@ -7,13 +7,19 @@ import numpy as np
 import pytest
 from scipy.optimize import nnls as scipy_nnls
 
-from plkernel.analysis.exponential_fits import BY_HALF_LIVES, BY_TERMS, METHODS, fit_sum, nnls, nnls_relative
-from plkernel.analysis.exponentials import ExponentialSum, integer_lags, score
-from plkernel.analysis.mutual_information import decay_curves, log_lags
-from plkernel.analysis.potts import PottsCorpus
-from plkernel.analysis.power_law_fit import log_log_slope
-from plkernel.analysis.targets import Target, array_target, broken_power_law_target, curve_target, lag_target
-from plkernel.analysis.targets import power_law_target as power_law
+from plkernel.analysis.exponentials.fits import BY_HALF_LIVES, BY_TERMS, METHODS, fit_sum, nnls, nnls_relative
+from plkernel.analysis.exponentials.sums import ExponentialSum, integer_lags, score
+from plkernel.analysis.exponentials.targets import (
+    Target,
+    array_target,
+    broken_power_law_target,
+    curve_target,
+    lag_target,
+)
+from plkernel.analysis.exponentials.targets import power_law_target as power_law
+from plkernel.analysis.mutual_information.curve import decay_curves, log_lags
+from plkernel.analysis.mutual_information.potts import PottsCorpus
+from plkernel.analysis.mutual_information.power_law_fit import log_log_slope
 
 LAW = power_law(1.15, 512)
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from plkernel.analysis.exponential_fits import nnls
-from plkernel.analysis.exponentials import (
+from plkernel.analysis.exponentials.fits import nnls
+from plkernel.analysis.exponentials.sums import (
     ExponentialSum,
     closed_form_error,
     integer_lags,
@@ -13,8 +13,8 @@ from plkernel.analysis.exponentials import (
     score,
     terms_for,
 )
-from plkernel.analysis.nodes import log_spaced, rates_from_half_lives
-from plkernel.analysis.targets import array_target, power_law_target
+from plkernel.analysis.exponentials.targets import array_target, power_law_target
+from plkernel.analysis.nodes.placement import log_spaced, rates_from_half_lives
 
 BETA, MAX_LAG = 1.15, 512
 LAGS = integer_lags(MAX_LAG)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from plkernel.analysis.factorial import factorial_effects
+from plkernel.analysis.statistics.factorial import factorial_effects
 
 FACTORS = {
     "placement": ["log", "quantile"],

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from plkernel.analysis.float32_decays import FASTEST, HALF_LIVES, SLOWEST, held, quantile_betas, rounded_up
-from plkernel.analysis.node_set import Aim, Nodes
+from plkernel.analysis.nodes.float32_decays import FASTEST, HALF_LIVES, SLOWEST, held, quantile_betas, rounded_up
+from plkernel.analysis.nodes.node_set import Aim, Nodes
 from plkernel.models.init.power_law import decays_
 
 

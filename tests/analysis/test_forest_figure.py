@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from plkernel.analysis.forest_figure import ForestRow, forest, forest_limits
-from plkernel.analysis.statistics import paired_difference
+from plkernel.analysis.figures.forest import ForestRow, forest, forest_limits
+from plkernel.analysis.statistics.differences import paired_difference
 
 
 def row(label, *values, holds=False):

@@ -6,13 +6,19 @@ import numpy as np
 import pytest
 from scipy.special import beta as beta_function
 
-from plkernel.analysis.conditions import CONDITIONS, initialisations
-from plkernel.analysis.exponentials import ExponentialSum, power_law
-from plkernel.analysis.figures import rendered
-from plkernel.analysis.gallery import Initialisation, Origin, Profile, families, initialisation, profile
-from plkernel.analysis.gallery_figure import drawn_lags, gallery_figure
-from plkernel.analysis.nodes import gain
-from plkernel.analysis.published import head_norm, hippo_normal_poles, quantiles, step_sizes, zero_order_hold
+from plkernel.analysis.exponentials.sums import ExponentialSum, power_law
+from plkernel.analysis.figures.gallery import drawn_lags, gallery_figure
+from plkernel.analysis.figures.style import rendered
+from plkernel.analysis.initialisations.conditions import CONDITIONS, initialisations
+from plkernel.analysis.initialisations.gallery import Initialisation, Origin, Profile, families, initialisation, profile
+from plkernel.analysis.initialisations.published import (
+    head_norm,
+    hippo_normal_poles,
+    quantiles,
+    step_sizes,
+    zero_order_hold,
+)
+from plkernel.analysis.nodes.placement import gain
 
 LAGS = np.array([1.0, 2, 7, 50, 333, 2048])
 ENTRIES = {item.name: item for item in initialisations(1.15, 2048)}

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.special import psi
 
-from plkernel.analysis import information
-from plkernel.analysis.information import (
+from plkernel.analysis.mutual_information import information
+from plkernel.analysis.mutual_information.information import (
     ESTIMATORS,
     correlation,
     correlation_floor,

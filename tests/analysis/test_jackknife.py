@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from plkernel.analysis.jackknife import jackknife_error, without_bias
+from plkernel.analysis.mutual_information.jackknife import jackknife_error, without_bias
 
 
 def leave_one_out(sums: np.ndarray, sizes: np.ndarray, estimate) -> np.ndarray:

@@ -1,8 +1,14 @@
 import numpy as np
 import pytest
 
-from plkernel.analysis.known_sequences import LagMixture, MarkovChain, TreeLeaves, decaying_copies, power_law_copies
-from plkernel.analysis.potts import potts_information
+from plkernel.analysis.mutual_information.known_sequences import (
+    LagMixture,
+    MarkovChain,
+    TreeLeaves,
+    decaying_copies,
+    power_law_copies,
+)
+from plkernel.analysis.mutual_information.potts import potts_information
 
 LAGS = np.array([1, 2, 3, 7, 20, 64, 65])
 SEEDS = 24

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from plkernel.analysis.memory import QUANTILES, Memory, kernel_exponents, slope_range
-from plkernel.analysis.moments import falling_exponent, kernel_exponent, rms_kernel
-from plkernel.analysis.nodes import place
+from plkernel.analysis.nodes.moments import falling_exponent, kernel_exponent, rms_kernel
+from plkernel.analysis.nodes.placement import place
+from plkernel.analysis.trained.memory import QUANTILES, Memory, kernel_exponents, slope_range
 
 LAGS = 2.0 ** np.arange(10)
 CONDITIONS = (("log-spaced", "uniform"), ("log-spaced", "published"), ("concentrated", "published"))

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from plkernel.analysis.figures import COLOURS, INK, rendered
-from plkernel.analysis.memory import QUANTILES, Memory
-from plkernel.analysis.memory_figures import START, Panel, half_life_figure, kernel_figure, model_figure
-from plkernel.analysis.published_figure import Condition, published_figure
+from plkernel.analysis.figures.memory import START, Panel, half_life_figure, kernel_figure, model_figure
+from plkernel.analysis.figures.published import Condition, published_figure
+from plkernel.analysis.figures.style import COLOURS, INK, rendered
+from plkernel.analysis.trained.memory import QUANTILES, Memory
 
 LAGS = 2.0 ** np.arange(7)
 SEEDS, BLOCKS = 2, 3

@@ -8,11 +8,17 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from plkernel.analysis.exponential_fits import quadrature
-from plkernel.analysis.exponentials import ExponentialSum, closed_form_error, most_terms
-from plkernel.analysis.free_terms import judged, least_squares_terms
-from plkernel.analysis.minimax import LEVEL_RATIO, certificate, minimax
-from plkernel.analysis.targets import Target, array_target, broken_power_law_target, lag_target, power_law_target
+from plkernel.analysis.exponentials.fits import quadrature
+from plkernel.analysis.exponentials.free_terms import judged, least_squares_terms
+from plkernel.analysis.exponentials.minimax import LEVEL_RATIO, certificate, minimax
+from plkernel.analysis.exponentials.sums import ExponentialSum, closed_form_error, most_terms
+from plkernel.analysis.exponentials.targets import (
+    Target,
+    array_target,
+    broken_power_law_target,
+    lag_target,
+    power_law_target,
+)
 
 # The least largest relative error for t**-1.15 on [1, T], to two or three digits.
 LEAST_ERROR = {
@@ -124,8 +130,8 @@ def test_derivatives_are_those_of_the_errors() -> None:
 
 
 CODE = """
-from plkernel.analysis.minimax import minimax
-from plkernel.analysis.targets import broken_power_law_target, power_law_target
+from plkernel.analysis.exponentials.minimax import minimax
+from plkernel.analysis.exponentials.targets import broken_power_law_target, power_law_target
 for target, terms in ((power_law_target(1.15, 2048), 10), (broken_power_law_target(0.5, 1.5, 50, 2048), 4)):
     kernel = minimax(target, terms)
     print(*(x.hex() for x in kernel.rates + kernel.weights))

@@ -3,13 +3,13 @@ import json
 import numpy as np
 import pytest
 
-from plkernel.analysis import mutual_information
-from plkernel.analysis.information import ESTIMATORS, expected_information
-from plkernel.analysis.jackknife import without_bias
-from plkernel.analysis.known_sequences import LagMixture, decaying_copies
-from plkernel.analysis.mutual_information import DecayCurve, decay_curves, log_lags
-from plkernel.analysis.pair_counts import count_pairs
-from plkernel.analysis.potts import PottsCorpus
+from plkernel.analysis.mutual_information import curve as mutual_information
+from plkernel.analysis.mutual_information.curve import DecayCurve, decay_curves, log_lags
+from plkernel.analysis.mutual_information.information import ESTIMATORS, expected_information
+from plkernel.analysis.mutual_information.jackknife import without_bias
+from plkernel.analysis.mutual_information.known_sequences import LagMixture, decaying_copies
+from plkernel.analysis.mutual_information.pair_counts import count_pairs
+from plkernel.analysis.mutual_information.potts import PottsCorpus
 
 LAGS = log_lags(500, 24)
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from plkernel.analysis.optimum import quadratic_optimum
+from plkernel.analysis.statistics.optimum import quadratic_optimum
 
 LEVELS = (0.6, 0.8, 1.0, 1.2, 1.4, 1.6)
 

@@ -3,8 +3,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from plkernel.analysis import pair_counts
-from plkernel.analysis.pair_counts import block_edges, count_pairs, count_with_numpy, counter, histogram
+from plkernel.analysis.mutual_information import pair_counts
+from plkernel.analysis.mutual_information.pair_counts import (
+    block_edges,
+    count_pairs,
+    count_with_numpy,
+    counter,
+    histogram,
+)
 
 LAGS = [1, 2, 7, 300]
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from plkernel.analysis.power import (
+from plkernel.analysis.statistics.differences import paired_difference
+from plkernel.analysis.statistics.power import (
     detectable_difference,
     hedges_correction,
     power_of,
@@ -15,7 +16,6 @@ from plkernel.analysis.power import (
     sensitivity,
     standardised_effect,
 )
-from plkernel.analysis.statistics import paired_difference
 
 TOLERANCE = 2e-5
 """The noncentral t of scipy 1.13 is right to 7e-6, that of scipy 1.17 to 7e-14."""

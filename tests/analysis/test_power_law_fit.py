@@ -3,9 +3,9 @@ import json
 import numpy as np
 import pytest
 
-from plkernel.analysis.mutual_information import DecayCurve, decay_curves, log_lags
-from plkernel.analysis.potts import PottsCorpus
-from plkernel.analysis.power_law_fit import PowerLaw, fit_power_law, local_slopes, log_log_slope
+from plkernel.analysis.mutual_information.curve import DecayCurve, decay_curves, log_lags
+from plkernel.analysis.mutual_information.potts import PottsCorpus
+from plkernel.analysis.mutual_information.power_law_fit import PowerLaw, fit_power_law, local_slopes, log_log_slope
 
 LAGS = log_lags(500)
 

@@ -7,10 +7,10 @@ import pytest
 from scipy.integrate import quad
 from scipy.special import gamma, gammainc
 
-from plkernel.analysis.exponentials import ExponentialSum, integer_lags, power_law, score
-from plkernel.analysis.moments import kernel_exponent
-from plkernel.analysis.nodes import Aim, Nodes, concentrated, gain, place, rates_from_half_lives
-from plkernel.analysis.quantile import allot, quantile_nodes, term_nodes
+from plkernel.analysis.exponentials.sums import ExponentialSum, integer_lags, power_law, score
+from plkernel.analysis.nodes.moments import kernel_exponent
+from plkernel.analysis.nodes.placement import Aim, Nodes, concentrated, gain, place, rates_from_half_lives
+from plkernel.analysis.nodes.quantile import allot, quantile_nodes, term_nodes
 
 BETA = 1.15
 GAINS = ("none", "lru", "ema")

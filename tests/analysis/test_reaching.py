@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from plkernel.analysis.reaching import speedup, steps_to_reach
+from plkernel.analysis.statistics.reaching import speedup, steps_to_reach
 
 
 def test_a_straight_line_is_read_between_its_points():

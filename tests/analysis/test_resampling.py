@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from plkernel.analysis.resampling import bootstrap_interval, sign_flip_test
+from plkernel.analysis.statistics.resampling import bootstrap_interval, sign_flip_test
 
 
 @pytest.mark.parametrize("n", [4, 12])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp, softmax
 
-from plkernel.analysis.saturation import Amplification, Saturation, geometric_mean, saturation
+from plkernel.analysis.trained.saturation import Amplification, Saturation, geometric_mean, saturation
 
 RANDOM = np.random.default_rng(0)
 

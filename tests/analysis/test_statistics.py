@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from plkernel.analysis.statistics import (
+from plkernel.analysis.statistics.differences import (
     critical_value,
     holm,
     mean_interval,

@@ -6,8 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from plkernel.analysis.mutual_information import DecayCurve
-from plkernel.analysis.targets import (
+from plkernel.analysis.exponentials.targets import (
     Target,
     array_target,
     broken_power_law_target,
@@ -15,6 +14,7 @@ from plkernel.analysis.targets import (
     lag_target,
     power_law_target,
 )
+from plkernel.analysis.mutual_information.curve import DecayCurve
 
 LAGS = (1, 2, 4, 8, 16, 32)
 

@@ -6,8 +6,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from plkernel.analysis import words
-from plkernel.analysis.words import word_symbols
+from plkernel.analysis.mutual_information import words
+from plkernel.analysis.mutual_information.words import word_symbols
 
 TEXT = """Don't stop: the É in 'CAFÉ' isn't é, the café's well-known; l\u2019été, max_lag 10 and 10.5
 日本語、the end of THE\0End"""

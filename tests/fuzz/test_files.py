@@ -19,14 +19,14 @@ import pyarrow.parquet as pq
 import torch
 from hypothesis import strategies as st
 
-from plkernel import corpora
-from plkernel.arm import Arm, with_file_values
-from plkernel.fla_format import to_fla, write_fla
+from plkernel.data import corpora
+from plkernel.interop.fla import to_fla, write_fla
+from plkernel.interop.official import to_official
 from plkernel.load import read
 from plkernel.models.init.roles import RoleTable
 from plkernel.models.rwkv import RWKV, RWKVConfig
-from plkernel.official_format import to_official
-from plkernel.spec import load_spec
+from plkernel.spec.arm import Arm, with_file_values
+from plkernel.spec.study import load_spec
 
 pytestmark = pytest.mark.slow
 TEXTS = ["first", "second line\n", "", "drei é"] * 20

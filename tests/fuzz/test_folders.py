@@ -13,23 +13,23 @@ import torch
 from hypothesis import strategies as st
 
 from plkernel import inspect
-from plkernel.building import build, initialise_
-from plkernel.checkpoint import Progress, save_checkpoint
-from plkernel.data import fixed_windows
-from plkernel.diagnostics import diagnose, kernels
+from plkernel.data.windows import fixed_windows
 from plkernel.experiment import finished
-from plkernel.model_folder import open_model
-from plkernel.reporting.comparison import compare
-from plkernel.reporting.memory_figures import memory_drawings
-from plkernel.reporting.page import render
-from plkernel.reporting.records import save_record, table
-from plkernel.reporting.terminal import text_report
-from plkernel.run import CHECKPOINT, RunFolder
-from plkernel.spec import Spec, parse_spec
-from plkernel.storage import read_lines, save_json
-from plkernel.studies import METRICS, read_study, run_folder
-from plkernel.task import Task, prepare
-from plkernel.tuning import search_of
+from plkernel.records.study import METRICS, read_study, run_folder
+from plkernel.report.comparison import compare
+from plkernel.report.memory_drawings import memory_drawings
+from plkernel.report.page.build import render
+from plkernel.report.table import save_record, table
+from plkernel.report.terminal import text_report
+from plkernel.run.build import build, initialise_
+from plkernel.run.checkpoint import Progress, save_checkpoint
+from plkernel.run.evaluate import diagnose, kernels
+from plkernel.run.folder import CHECKPOINT, RunFolder
+from plkernel.run.model_folder import open_model
+from plkernel.run.task import Task, prepare
+from plkernel.spec.study import Spec, parse_spec
+from plkernel.study.tuning import search_of
+from plkernel.tools.storage import read_lines, save_json
 
 pytestmark = pytest.mark.slow
 VALUES: dict[str, Any] = {

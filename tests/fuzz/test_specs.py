@@ -12,9 +12,9 @@ import torch
 from hypothesis import strategies as st
 
 from plkernel.experiment import chosen_arms
-from plkernel.spec import load_spec
-from plkernel.task import open_corpus, prepare
-from plkernel.tuning import search_of
+from plkernel.run.task import open_corpus, prepare
+from plkernel.spec.study import load_spec
+from plkernel.study.tuning import search_of
 
 pytestmark = pytest.mark.slow
 TRAIN = {"context": 32, "batch": 4, "steps": 12, "eval_every": 4, "eval_windows": 4, "test_windows": 4}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from plkernel.models.init import plan
-from plkernel.models.init.calibration import blocks_of, calibrate_, captured, partial_jacobian_norm, scale_
+from plkernel.models.init.block_gains import blocks_of, calibrate_, captured, partial_jacobian_norm, scale_
 from plkernel.models.init.plan import Plan
 from plkernel.models.init.roles import RoleTable
 from plkernel.models.init.rules import Calibrate

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from plkernel.analysis.moments import kernel_exponent, node_scores
-from plkernel.analysis.nodes import Aim, Nodes, place
+from plkernel.analysis.nodes.moments import kernel_exponent, node_scores
+from plkernel.analysis.nodes.placement import Aim, Nodes, place
 from plkernel.kernels.wkv import wkv
 from plkernel.models import rwkv as rwkv_module
 from plkernel.models.init import initialise_

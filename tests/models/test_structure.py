@@ -12,8 +12,7 @@ from scipy.integrate import quad
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plkernel.analysis.nodes import place
-from plkernel.checkpoint import Progress, load_checkpoint, save_checkpoint
+from plkernel.analysis.nodes.placement import place
 from plkernel.kernels.scan import scan
 from plkernel.models.init.planning import SCHEMES, asked, plan
 from plkernel.models.init.rwkv_vectors import VERSIONS
@@ -21,6 +20,7 @@ from plkernel.models.layers import ROOT_MEAN_SQUARE, Activation
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.ssm import SSM, SSMConfig, white_std
 from plkernel.models.structure import Structure, structure_for
+from plkernel.run.checkpoint import Progress, load_checkpoint, save_checkpoint
 
 Model = SSM | RWKV
 DIM, LAYERS, HEAD_SIZE = 16, 2, 8

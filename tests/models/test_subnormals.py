@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from plkernel.arm import Arm
-from plkernel.building import build, initialise_
-from plkernel.model_spec import ModelSpec
-from plkernel.objective import build_optimizer, next_byte_loss
-from plkernel.protocol import TrainSpec
+from plkernel.run.build import build, initialise_
+from plkernel.run.objective import build_optimizer, next_byte_loss
+from plkernel.spec.arm import Arm
+from plkernel.spec.model import ModelSpec
+from plkernel.spec.train import TrainSpec
 
 STEPS = 6
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from plkernel.reporting.blocks import block_levels, blocks, full_name, short_factor, short_name
-from plkernel.reporting.comparison import compare
-from plkernel.studies import read_study
+from plkernel.records.study import read_study
+from plkernel.report.blocks import block_levels, blocks, full_name, short_factor, short_name
+from plkernel.report.comparison import compare
 
 
 @pytest.fixture

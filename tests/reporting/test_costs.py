@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from plkernel.reporting.costs import cost_of, hardware, search_cost
-from plkernel.studies import DIVERGED, Run, read_study
+from plkernel.records.study import DIVERGED, Run, read_study
+from plkernel.report.costs import cost_of, hardware, search_cost
 
 
 @pytest.fixture

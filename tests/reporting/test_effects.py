@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
-from plkernel.reporting.comparison import compare
-from plkernel.reporting.effects import complete_part, effects
-from plkernel.studies import read_study
+from plkernel.records.study import read_study
+from plkernel.report.comparison import compare
+from plkernel.report.effects import complete_part, effects
 
 LEVELS = {"a": ("1", "2"), "b": ("x", "y", "z"), "c": ("p", "q", "r")}
 

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from plkernel.analysis.power import power_of
-from plkernel.analysis.statistics import paired_difference
-from plkernel.reporting.evidence import detectable, weigh
+from plkernel.analysis.statistics.differences import paired_difference
+from plkernel.analysis.statistics.power import power_of
+from plkernel.report.evidence import detectable, weigh
 
 
 def evidence(values, corrected=0.01, curves=None):

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from plkernel.reporting.cautions import warnings
-from plkernel.reporting.comparison import compare
-from plkernel.reporting.evidence import ALPHA
-from plkernel.reporting.overview import excluding, is_large, overview, surviving
-from plkernel.reporting.terminal import text_report
-from plkernel.studies import read_study
+from plkernel.records.study import read_study
+from plkernel.report.cautions import warnings
+from plkernel.report.comparison import compare
+from plkernel.report.evidence import ALPHA
+from plkernel.report.overview import excluding, is_large, overview, surviving
+from plkernel.report.terminal import text_report
 
 
 def published_helps(levels, name):
@@ -132,8 +132,8 @@ def test_the_terminal_groups_arms_by_block(known):
 
 
 def test_the_terminal_shows_few_of_very_many_arms(known, monkeypatch):
-    monkeypatch.setattr("plkernel.reporting.terminal.MOST_ROWS", 10)
-    monkeypatch.setattr("plkernel.reporting.terminal.SHOWN", 6)
+    monkeypatch.setattr("plkernel.report.terminal.MOST_ROWS", 10)
+    monkeypatch.setattr("plkernel.report.terminal.SHOWN", 6)
     text = text_report(known)
     assert "(6 of 16 arms, those with the smallest p; the page has all)" in text
     assert len(re.findall(r"^  (?:log|conc|wrong)", text, re.MULTILINE)) == 6

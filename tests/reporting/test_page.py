@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 from markupsafe import Markup
 
-from plkernel.reporting.cautions import warnings
-from plkernel.reporting.comparison import compare
-from plkernel.reporting.document import Figure, Folded, Prose, Table
-from plkernel.reporting.drawings import drawings
-from plkernel.reporting.evidence import ALPHA
-from plkernel.reporting.page import page_of, render
-from plkernel.reporting.page_differences import reached
-from plkernel.reporting.records import table
-from plkernel.studies import read_study
-from plkernel.tuning import Choice
+from plkernel.records.study import read_study
+from plkernel.report.cautions import warnings
+from plkernel.report.comparison import compare
+from plkernel.report.evidence import ALPHA
+from plkernel.report.figures import drawings
+from plkernel.report.page.build import page_of, render
+from plkernel.report.page.differences import reached
+from plkernel.report.page.document import Figure, Folded, Prose, Table
+from plkernel.report.table import table
+from plkernel.study.tuning import Choice
 
 
 def published_helps(levels, name):
@@ -224,8 +224,8 @@ def test_figures_stand_in_their_sections(comparison):
 
 
 def test_many_arms_are_drawn_in_blocks_and_all_at_a_glance(comparison, monkeypatch):
-    monkeypatch.setattr("plkernel.reporting.drawings.PANELS", 3)
-    monkeypatch.setattr("plkernel.reporting.drawings.ROWS", 12)
+    monkeypatch.setattr("plkernel.report.figures.PANELS", 3)
+    monkeypatch.setattr("plkernel.report.figures.ROWS", 12)
     found = drawings(comparison)
     ends = [f"-{gain}-{patching}" for gain in ("none", "ema") for patching in ("bytes", "published")]
     figures = [

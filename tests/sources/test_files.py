@@ -6,7 +6,7 @@ import os
 import pyarrow as pa
 import pytest
 
-from plkernel.sources.files import CHUNK, file_blocks
+from plkernel.data.files import CHUNK, file_blocks
 
 DATA = bytes(range(256)) * 4000 + b"line\r\nline\n\n\0end without a line feed"
 

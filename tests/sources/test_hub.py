@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plkernel.sources import hub
-from plkernel.sources.hub import hub_blocks, reachable
+from plkernel.data import hub
+from plkernel.data.hub import hub_blocks, reachable
 
 
 @pytest.fixture(autouse=True)

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from plkernel import corpora
-from plkernel.sources.json_rows import MOST_NESTED, check_rows
+from plkernel.data import corpora
+from plkernel.data.json_rows import MOST_NESTED, check_rows
 
 DEEP = b"[" * 20_000 + b"]" * 20_000
 

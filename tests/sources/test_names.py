@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from plkernel.sources import PRESETS, Request, resolve
+from plkernel.data.names import PRESETS, Request, resolve
 
 
 def text(source):

@@ -3,10 +3,10 @@ import hashlib
 import numpy as np
 import pytest
 
-from plkernel.analysis.potts import PottsCorpus
-from plkernel.corpora import load
-from plkernel.sources import Request, resolve
-from plkernel.sources.synthetic import FORMAT, potts_corpus, spelling
+from plkernel.analysis.mutual_information.potts import PottsCorpus
+from plkernel.data.corpora import load
+from plkernel.data.names import Request, resolve
+from plkernel.data.synthetic import FORMAT, potts_corpus, spelling
 
 
 def test_the_name_is_the_corpus():

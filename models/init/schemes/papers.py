@@ -201,7 +201,7 @@ def auto_init(s: Sizes, *, target: float = 1.0) -> Rules:
     """N(fan_in**-0.5) with embedding N(1); then one gain per block is tuned on data.
 
     A run tunes the gains by itself, on the windows of its first step; from Python see
-    plkernel.models.init.calibration. target: the partial Jacobian norm of every branch; 1 doubles the squared length
+    plkernel.models.init.block_gains. target: the partial Jacobian norm of every branch; 1 doubles the squared length
     of gradients at every block, 1 / L keeps their growth over L blocks near e.
     """
     linear = fan_in_normal()

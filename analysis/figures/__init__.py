@@ -1,0 +1,1 @@
+"""Every figure, drawn in one style from plain values."""

@@ -1,0 +1,94 @@
+"""Differences of many arms at a glance: a row per arm with its seeds, its mean and its interval."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from plkernel.analysis.figures.style import COLOURS, INK, PAGE_WIDTH, style
+from plkernel.analysis.statistics.differences import PairedDifference
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+ROW = 0.19
+"""Inches of a row."""
+BESIDE = 3.0
+"""An interval is cut where it reaches further than so many times the largest difference of a seed."""
+
+
+@dataclass(frozen=True)
+class ForestRow:
+    """One arm: its difference, None where there is none, and whether it holds after correction."""
+
+    label: str
+    difference: PairedDifference | None
+    holds: bool
+
+
+Groups = Mapping[str, Sequence[ForestRow]]
+"""The rows under each heading; an empty heading is not written."""
+
+
+def forest(groups: Groups, limits: tuple[float, float] | None = None, heading: str = "") -> "Figure":
+    """A row per arm: strokes are seeds, the circle their mean (filled: holds after correction), the line its interval.
+
+    limits: the frame, where several figures are to share one (`forest_limits`).
+    """
+    from matplotlib.figure import Figure
+
+    count = sum(len(rows) + bool(title) for title, rows in groups.items())
+    with style():
+        figure = Figure(figsize=(PAGE_WIDTH, ROW * count + 0.75))
+        axes = figure.subplots()
+        axes.axvline(0.0, color=INK, linewidth=0.6)
+        labels: list[str] = []
+        for title, rows in groups.items():
+            if title:
+                beside = axes.get_yaxis_transform()
+                axes.text(0.0, len(labels), title, transform=beside, va="center", fontweight="bold", fontsize=7.5)
+                labels.append("")
+            for row in rows:
+                _row(axes, len(labels), row)
+                labels.append(row.label)
+        axes.set_yticks(range(count), labels)
+        _look(axes, count, limits or forest_limits(groups))
+        axes.set_xlabel("difference in bits per byte, below 0 is better")
+        figure.suptitle(heading, fontsize=9, fontweight="bold")
+    return figure
+
+
+def forest_limits(groups: Groups) -> tuple[float, float]:
+    """The frame: all seeds and all intervals, but none further than three times the largest difference of a seed."""
+    found = [row.difference for rows in groups.values() for row in rows if row.difference is not None]
+    seeds = _largest(value for one in found for value in one.per_seed.values())
+    edges = _largest(edge for one in found for edge in (one.low, one.high))
+    reach = 1.06 * min(max(seeds, edges), BESIDE * seeds) or 1e-3
+    return -reach, reach
+
+
+def _row(axes: "Axes", place: int, row: ForestRow) -> None:
+    difference = row.difference
+    if difference is None or not math.isfinite(difference.mean):
+        text = "no common seed" if difference is None else "not finite"
+        axes.text(0.0, place, f" {text}", va="center", fontsize=6.5, color=INK)
+        return
+    colour = COLOURS[0] if difference.mean < 0 else COLOURS[1]
+    values = list(difference.per_seed.values())
+    axes.plot(values, [place] * len(values), "|", color=colour, markersize=4, alpha=0.55, markeredgewidth=0.7)
+    if math.isfinite(difference.low):
+        axes.plot([difference.low, difference.high], [place, place], color=colour, linewidth=1.2, solid_capstyle="butt")
+    face = colour if row.holds else "none"
+    axes.plot([difference.mean], [place], "o", color=colour, markersize=4.2, markerfacecolor=face, markeredgewidth=1.0)
+
+
+def _look(axes: "Axes", count: int, limits: tuple[float, float]) -> None:
+    axes.set(xlim=limits, ylim=(count - 0.4, -0.6))
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.grid(axis="x", linewidth=0.3, alpha=0.5)
+
+
+def _largest(values: object) -> float:
+    return max((abs(value) for value in values if math.isfinite(value)), default=0.0)  # type: ignore[attr-defined]

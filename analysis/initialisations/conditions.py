@@ -1,0 +1,82 @@
+"""The conditions of the published study under every input gain, and the power-law initialisation of this package."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from plkernel.analysis.initialisations.gallery import Initialisation, Origin, initialisation
+from plkernel.analysis.initialisations.published import mamba, rings, s4
+from plkernel.analysis.initialisations.published_heads import heads, hgrn, rwkv
+from plkernel.analysis.nodes.placement import Gain, Nodes, Placement, Projection, Summation, gain, place
+
+CHANNELS = 256
+STUDIED_BETA = 1.15
+GAINS: dict[Gain, str] = {"none": "1", "lru": "sqrt(1 - a^2)", "ema": "1 - a"}
+TITLES: dict[Gain, str] = {"none": "no gain", "lru": "LRU gain", "ema": "EMA gain"}
+CONDITIONS: dict[str, tuple[Placement, Projection]] = {
+    "1": ("log-spaced", "uniform"),
+    "2": ("log-spaced", "published"),
+    "3": ("concentrated", "published"),
+    "missing": ("concentrated", "uniform"),
+}
+"""The three published conditions and the cell their design leaves out, as node set and shape of the projection."""
+
+
+def initialisations(beta: float, max_lag: int) -> list[Initialisation]:
+    """Every initialisation, family by family; only ours depend on the target t**-beta, t = 1..max_lag."""
+    families = (s4(), mamba(), rings(), heads(), rwkv(), hgrn(), *map(conditions, GAINS), ours(beta, max_lag))
+    return [item for family in families for item in family]
+
+
+def conditions(gain_name: Gain) -> Iterator[Initialisation]:
+    """The published conditions under one gain, which the study does not state."""
+    shapes = {"uniform": "C uniform", "published": "C ~ lambda^0.15"}
+    for name, (placement, projection) in CONDITIONS.items():
+        nodes = place(CHANNELS, placement=placement, projection=projection, gain_name=gain_name, beta=STUDIED_BETA)
+        origin = Origin(
+            formula=f"half-lives {placement}; {shapes[projection]}",
+            gain=GAINS[gain_name],
+            assumed=f"{CHANNELS} channels, this gain"
+            + ("; the cell its design leaves out" if name == "missing" else ""),
+            paper="EXP-013",
+            code="plkernel: analysis/nodes/placement.py",
+        )
+        yield _from_nodes(f"exp013-{name}-{gain_name}", f"EXP-013, {TITLES[gain_name]}", origin, nodes)
+
+
+def ours(beta: float, max_lag: int) -> Iterator[Initialisation]:
+    """Quantile nodes up to `max_lag`, with half of the law in the decays and half in the projection (tempering 1/2).
+
+    Under each gain for the coherent kernel; with all of it in the decays; and for the rms kernel.
+    """
+    kinds: tuple[tuple[str, Gain, float, Summation], ...] = (
+        ("none", "none", 0.5, "coherent"),
+        ("lru", "lru", 0.5, "coherent"),
+        ("ema", "ema", 0.5, "coherent"),
+        ("uniform-ema", "ema", 1.0, "coherent"),
+        ("rms-ema", "ema", 0.5, "rms"),
+    )
+    for name, gain_name, tempering, kernel in kinds:
+        nodes = place(
+            CHANNELS,
+            placement="quantile",
+            gain_name=gain_name,
+            beta=beta,
+            tempering=tempering,
+            kernel=kernel,
+            max_lag=max_lag,
+        )
+        origin = Origin(
+            formula=f"half-lives at quantiles of the {kernel} law; C " + ("uniform" if tempering == 1 else "the rest"),
+            gain=GAINS[gain_name],
+            assumed=f"{CHANNELS} channels, tempering {tempering:g}, for t**-{beta:g} on 1..{max_lag}",
+            paper="this package",
+            code="plkernel: analysis/nodes/quantile.py",
+        )
+        yield _from_nodes(f"ours-{name}", "power law", origin, nodes)
+
+
+def _from_nodes(name: str, family: str, origin: Origin, nodes: Nodes) -> Initialisation:
+    """The nodes' projection joins their gain: it is part of what a channel contributes."""
+    weights = np.multiply(nodes.projection, gain(nodes.rates, nodes.gain))
+    return initialisation(name, family, origin, nodes.rates, weights)

@@ -1,0 +1,91 @@
+"""What published layers with heads and gates start with: RetNet, mLSTM, GLA, RWKV-5 and 6, and HGRN.
+
+Most pass a norm of each head, which gives every head variance 1 and so acts as a gain. Such layers have an entry for
+the recurrence alone and one, called `-normed`, for what leaves the norm.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from plkernel.analysis.exponentials.sums import Floats
+from plkernel.analysis.initialisations.gallery import Initialisation, Origin, initialisation
+from plkernel.analysis.initialisations.published import head_norm
+from plkernel.analysis.nodes.placement import gain
+
+RETNET_HEADS, MLSTM_HEADS = 8, 4
+RWKV_DEPTH, RWKV_WIDTH, RWKV_HEAD = 24, 1024, 64
+HGRN_DEPTH = 24
+ALONE = "1"
+
+
+def heads() -> Iterator[Initialisation]:
+    """RetNet, the mLSTM of xLSTM, and GLA."""
+    retention = Origin(
+        formula="a = 1 - 2^(-5-h), h = 0..7",
+        gain=ALONE,
+        assumed="8 heads",
+        paper="arXiv 2307.08621",
+        code="microsoft/torchscale: torchscale/architecture/retnet.py",
+    )
+    memory = Origin(
+        formula="a = sigmoid(b), b evenly spaced on 3..6 over the heads",
+        gain=ALONE,
+        assumed="4 heads; input gates at their bias, 0",
+        paper="arXiv 2405.04517",
+        code="NX-AI/xlstm: xlstm/blocks/mlstm/cell.py",
+    )
+    linear = Origin(
+        formula="a = sigmoid(0)^(1/16)",
+        gain=ALONE,
+        assumed="gates at their bias, 0",
+        paper="arXiv 2312.06635",
+        code="fla-org/flash-linear-attention: fla/layers/gla.py",
+    )
+    yield from _with_norm("retnet", "RetNet", retention, -np.log1p(-(2.0 ** (-5 - np.arange(RETNET_HEADS)))))
+    yield from _with_norm("mlstm", "mLSTM and GLA", memory, np.log1p(np.exp(-np.linspace(3, 6, MLSTM_HEADS))))
+    yield initialisation("gla", "mLSTM and GLA", linear, np.log(2) / 16)
+
+
+def _with_norm(name: str, family: str, origin: Origin, rates: Floats, size: int = 1) -> Iterator[Initialisation]:
+    """A recurrence without gain, and what leaves the norm of heads of `size` channels."""
+    formula = "sqrt(1 - a^2)" if size == 1 else "1 / sqrt(mean of 1 / (1 - a^2))"
+    normed = replace(origin, gain=f"norm of each head: {formula}")
+    yield initialisation(name, family, origin, rates)
+    yield initialisation(f"{name}-normed", family, normed, rates, head_norm(rates, size))
+
+
+def rwkv() -> Iterator[Initialisation]:
+    """RWKV-5 and 6, which start with the same decays: first, middle and last layer."""
+    family = "RWKV-5 and 6"
+    origin = Origin(
+        formula="a = exp(-exp(-6 + 5 (i / (D - 1))^(0.7 + 1.3 l / (L - 1)))), i = 0..D-1",
+        gain=ALONE,
+        assumed=f"L = {RWKV_DEPTH} layers, D = {RWKV_WIDTH} channels, heads of {RWKV_HEAD}",
+        paper="arXiv 2404.05892",
+        code="BlinkDL/RWKV-LM: RWKV-v5/src/model.py",
+    )
+    for place, index in (("first", 0), ("middle", RWKV_DEPTH // 2), ("last", RWKV_DEPTH - 1)):
+        power, layer = 0.7 + 1.3 * index / (RWKV_DEPTH - 1), f"{index + 1} of {RWKV_DEPTH}"
+        rates = np.exp(-6 + 5 * np.linspace(0, 1, RWKV_WIDTH) ** power)
+        pair = _with_norm(f"rwkv-{place}", family, replace(origin, layer=layer), rates, RWKV_HEAD)
+        yield from pair if place == "middle" else [next(pair)]
+
+
+def hgrn() -> Iterator[Initialisation]:
+    """HGRN, where all channels of a layer start with one decay: first, middle and last layer, and all together."""
+    family = "HGRN"
+    origin = Origin(
+        formula="|a| = b + (1 - b) f, lower bound b = l / L",
+        gain="1 - |a|",
+        assumed=f"L = {HGRN_DEPTH} layers, parameters of the bounds equal, gate f = 1/2; magnitudes only",
+        paper="arXiv 2311.04823",
+        code="fla-org/flash-linear-attention: fla/models/hgrn/modeling_hgrn.py",
+    )
+    rates = -np.log((1 + np.arange(HGRN_DEPTH) / HGRN_DEPTH) / 2)
+    for place, index in (("first", 0), ("middle", HGRN_DEPTH // 2), ("last", HGRN_DEPTH - 1)):
+        layer = replace(origin, layer=f"{index + 1} of {HGRN_DEPTH}")
+        yield initialisation(f"hgrn-{place}", family, layer, rates[index], gain(rates[index], "ema"))
+    together = replace(origin, layer="all layers together")
+    yield initialisation("hgrn-all", family, together, rates, gain(rates, "ema"))

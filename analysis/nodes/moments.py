@@ -1,0 +1,98 @@
+"""What N channels do when C and B are random with mean zero, as at initialisation: second moments instead of sums.
+
+With node density lambda**r dln(lambda), gain lambda**gamma and C ~ lambda**s, the coherent kernel (all signs equal)
+falls with the exponent gamma + s + r and the rms kernel with gamma + s + r/2: squares add up, so that the number of
+nodes counts half.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from plkernel.analysis.exponentials.sums import ExponentialSum, Floats, Scores, integer_lags, power_law, score
+from plkernel.analysis.nodes.node_set import Aim, Lag, Nodes, Summation, as_lags, check_name, gain
+
+# Slopes are fitted on this many log-spaced real lags.
+SLOPE_POINTS = 200
+
+
+def log_rms_kernel(nodes: Nodes, lags: ArrayLike, lag: Lag = "state") -> Floats:
+    """ln of `rms_kernel`, without underflow; shape of `lags`, (T,)."""
+    weights = (np.asarray(nodes.projection) * gain(nodes.rates, nodes.gain)) ** 2
+    squared = ExponentialSum(tuple(2 * rate for rate in nodes.rates), tuple(weights.tolist()))
+    return squared.log_kernel(as_lags(lags, lag)) / 2
+
+
+def rms_kernel(nodes: Nodes, lags: ArrayLike, lag: Lag = "state") -> Floats:
+    """sqrt(E k(t)**2) = sqrt(sum_i projection_i**2 g_i**2 a_i**(2 t)), for C_i = projection_i z_i and z_i, B_i N(0, 1).
+
+    Any independent z, B of mean 0 and variance 1 give the same. Shape of `lags`, (T,), in steps; under lag `distance`
+    a_i**(2 (t - 1)), under `bonus` a_i**(2 (t - 2)).
+    """
+    return np.asarray(np.exp(log_rms_kernel(nodes, lags, lag)))
+
+
+def kernel_exponent(
+    nodes: Nodes, kernel: Summation = "coherent", first: float = 4.0, last: float = 512.0, lag: Lag = "state"
+) -> float:
+    """-d ln k / d ln t, by least squares over 200 log-spaced lags from `first` to `last`: 1.15 for t**-1.15.
+
+    `coherent` takes the plain sum over channels, `rms` the root mean square over random signs.
+    """
+    check_name("kernel", kernel, ("coherent", "rms"))
+    if not 1 <= first < last:
+        raise ValueError(f"lags must satisfy 1 <= first < last, got first {first} and last {last}")
+    lags = np.geomspace(first, last, SLOPE_POINTS)
+    return float(falling_exponent(lags, _log_kernel(nodes, kernel, lags, lag)))
+
+
+def falling_exponent(lags: ArrayLike, log_values: ArrayLike) -> Floats:
+    """-d ln y / d ln t by least squares over `lags` (T,), for every ln y in `log_values` (..., T): 1.15 for t**-1.15.
+
+    Infinite where y is 0 at one of the lags: it then falls faster than any power. Raises ValueError for fewer than two
+    lags.
+
+    >>> lags = np.array([1.0, 2.0, 4.0])
+    >>> round(float(falling_exponent(lags, np.log(lags**-1.5))), 9)
+    1.5
+    """
+    x, y = np.log(np.asarray(lags, dtype=float)), np.asarray(log_values, dtype=float)
+    if x.size < 2:
+        raise ValueError(f"lags must be two or more for a slope, got {x.size}")
+    x = x - x.mean()
+    vanishes = np.isneginf(y)
+    slope = np.where(vanishes, 0.0, y) @ x / (x @ x)
+    return np.where(vanishes.any(axis=-1), np.inf, -slope)
+
+
+def node_scores(nodes: Nodes, aim: Aim, max_lag: int) -> Scores:
+    """The kernel that `aim` speaks of, in its lag convention, against t**-exponent on t = 1..max_lag.
+
+    Under lag `bonus` from t = 2: the decays do not reach t = 1, which is seen through u.
+    """
+    lags = integer_lags(max_lag)[1 if aim.lag == "bonus" else 0 :]
+    return score(_log_kernel(nodes, aim.kernel, lags, aim.lag), power_law(lags, aim.exponent), lags)
+
+
+def _log_kernel(nodes: Nodes, kernel: Summation, lags: Floats, lag: Lag) -> Floats:
+    return log_rms_kernel(nodes, lags, lag) if kernel == "rms" else nodes.kernel().log_kernel(as_lags(lags, lag))
+
+
+def output_std(nodes: Nodes) -> float:
+    """sqrt(1/N sum_i projection_i**2 g_i**2 / (1 - a_i**2)): the rms output of white input of variance 1, over sqrt(N).
+
+    It is the sum of the squared rms kernel over t >= 0, taken with B and C of variance 1 and divided by N. Slow
+    nodes keep their digits: 1 - a**2 goes through expm1.
+    """
+    rates = np.asarray(nodes.rates)
+    powers = (np.asarray(nodes.projection) * gain(rates, nodes.gain)) ** 2 / -np.expm1(-2 * rates)
+    return float(np.sqrt(powers.mean()))
+
+
+def scaled_to(nodes: Nodes, std: float) -> Nodes:
+    """The same nodes with all multipliers times one number, so that `output_std` is `std` (positive)."""
+    if not (np.isfinite(std) and std > 0):
+        raise ValueError(f"output std must be a positive number, got {std}")
+    factor = std / output_std(nodes)
+    return replace(nodes, projection=tuple(factor * value for value in nodes.projection))

@@ -1,0 +1,213 @@
+"""One gain per block, tuned on a batch until every block passes gradients on as strongly as its skip connection does.
+
+from plkernel.models.init import plan
+from plkernel.models.init.block_gains import calibrate_
+
+chosen = plan(model, "auto_init")
+chosen.apply_(model, seed=0)
+print(calibrate_(model, batch, target=chosen.calibration.target).gains)
+
+A run whose scheme asks for it (`Rules.calibration`) does this by itself, on the windows of its first step.
+
+The partial Jacobian norm of a map y = f(x) over N numbers is (1 / N) sum_ij (dy_i / dx_j)**2: 1 where gradients keep
+their length. Here N counts batch, time and channels, so that it includes what a scan carries from byte to byte. The
+block x + f(x) has about 1 + that of f, since the skip connection alone has 1 (more where f holds a positive diagonal,
+as the D of an SSM): no weights but zero would bring it to 1, and what is tuned is f. Source: arXiv 2206.13568.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from plkernel.models.init.ours import owner_of
+from plkernel.models.init.plan import slice_of
+from plkernel.models.init.planning import described
+from plkernel.models.init.roles import OUTPUT, RoleTable
+from plkernel.models.init.rules import Calibrate
+
+ROUNDS = 60
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What was done, one number per block from the first.
+
+    gains: what its output projections were multiplied by. before, branches: partial Jacobian norm of f, as the block
+    was found and as it is now. blocks: that of x + f(x) now; their product is about that of all blocks together.
+    """
+
+    gains: tuple[float, ...]
+    before: tuple[float, ...]
+    branches: tuple[float, ...]
+    blocks: tuple[float, ...]
+
+
+def calibrate_(
+    model: nn.Module,
+    batch: Tensor,
+    roles: RoleTable | None = None,
+    *,
+    target: float = 1.0,
+    tolerance: float = 0.005,
+    probes: int = 4,
+    seed: int = 0,
+) -> Calibration:
+    """Multiply the output projections of every block in place until the partial Jacobian norm of f is `target`.
+
+    From the first block to the last, each on what the ones before it give for `batch`, the model's input. `roles`: the
+    role table, which our own models bring along. target: 1 doubles the squared length of gradients at every block;
+    1 / L keeps their growth over L blocks near e. tolerance: relative, of the estimate; probes, seed: what it is made
+    with, see `partial_jacobian_norm`.
+
+    Raises ValueError for a model without `blocks`, one that norms or scales their sum or what is added, or where no
+    gain reaches the target: output projections of zero, or branches that do not pass through them.
+    """
+    for name, value in (("target", target), ("tolerance", tolerance), ("probes", probes)):
+        if not value > 0:
+            raise ValueError(f"{name} must be positive, got {value}")
+    blocks, owner = blocks_of(model), owner_of(model)
+    structure = owner.structure(model)
+    Calibrate.check(structure)
+    outputs = output_weights(model, roles or owner.roles)
+    with evaluating(model):
+        tuned = []
+        for number, block in enumerate(blocks):
+            measure = measurement(*captured(model, block, batch), probes, seed)
+            tuned.append(tune_(measure, outputs.get(number, []), target, tolerance, f"block {number}"))
+    return Calibration(*(tuple(values) for values in zip(*tuned, strict=True)))
+
+
+def partial_jacobian_norm(function: Callable[[Tensor], Tensor], x: Tensor, probes: int = 4, seed: int = 0) -> float:
+    """(1 / N) sum_ij (dy_i / dx_j)**2 of y = function(x), both of N numbers, by `probes` random signs through backward.
+
+    Unbiased; the relative error is about sqrt(2 / (probes r)), where r is how many directions of the N carry the norm.
+    """
+    return measurement(lambda x: (x, function(x)), x, probes, seed)()[0]
+
+
+Branch = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+def measurement(branch: Branch, x: Tensor, probes: int, seed: int) -> Callable[[], tuple[float, float]]:
+    """A function that gives the partial Jacobian norms of f and of h + f(h), with the same probes at every call.
+
+    branch: from x to (h, f(h)).
+    """
+
+    def measure() -> tuple[float, float]:
+        generator = torch.Generator().manual_seed(seed)
+        h, y = branch(x.detach().requires_grad_())
+        sums = [0.0, 0.0]
+        for _ in range(probes):
+            signs = (torch.randint(0, 2, y.shape, generator=generator) * 2 - 1).to(y)
+            (back,) = torch.autograd.grad(y, h, signs, retain_graph=True)
+            for i, vector in enumerate((back, back + signs)):
+                sums[i] += vector.double().square().mean().item() / probes
+        return sums[0], sums[1]
+
+    return measure
+
+
+def tune_(
+    measure: Callable[[], tuple[float, float]], weights: list[Tensor], target: float, tolerance: float, where: str
+) -> tuple[float, float, float, float]:
+    """Gain, norm of f before, norms of f and of the block afterwards.
+
+    Both branches of a block carry the gain, so the norm grows as its second to fourth power: the third root of the
+    ratio converges for either.
+    """
+    gain, (before, block) = 1.0, measure()
+    branch = before
+    for _ in range(ROUNDS):
+        if not 0 < branch < math.inf:
+            raise ValueError(
+                f"{where} has a partial Jacobian norm of {branch:g} without its skip connection, which no gain brings "
+                f"to {target:g}: apply a scheme whose output projections are not zero first, such as auto_init"
+            )
+        if abs(branch / target - 1) < tolerance:
+            return gain, before, branch, block
+        factor = (target / branch) ** (1 / 3)
+        with torch.no_grad():
+            for weight in weights:
+                weight.mul_(factor)
+        gain *= factor
+        branch, block = measure()
+    raise ValueError(
+        f"{where} has a partial Jacobian norm of {branch:g} without its skip connection after {ROUNDS} rounds, not "
+        f"{target:g}: too little of it passes through its output projections"
+    )
+
+
+@torch.no_grad()
+def scale_(model: nn.Module, gains: Iterable[float], roles: RoleTable | None = None) -> None:
+    """Multiply the output projections of block i by gain i: what `calibrate_` has done to a model drawn the same."""
+    outputs = output_weights(model, roles or owner_of(model).roles)
+    for number, gain in enumerate(gains):
+        for weight in outputs.get(number, []):
+            weight.mul_(gain)
+
+
+def output_weights(model: nn.Module, roles: RoleTable | None) -> dict[int, list[Tensor]]:
+    """The output projections of every layer, with the diagonal D of an SSM, which is one as well."""
+    if roles is None:
+        raise ValueError(f"roles must be given for a {type(model).__name__}: a table of patterns, as in a TOML file")
+    named = dict(model.named_parameters())
+    found: dict[int, list[Tensor]] = {}
+    for parameter in described(model, roles):
+        if parameter.layer is not None and (parameter.role in OUTPUT or parameter.name.endswith(".ssm.D")):
+            weight = slice_of(named[parameter.name], parameter)
+            found.setdefault(parameter.layer, []).append(weight)
+    return found
+
+
+def blocks_of(model: nn.Module) -> list[nn.Module]:
+    """The blocks, from the first."""
+    blocks = getattr(model, "blocks", None)
+    if not isinstance(blocks, nn.ModuleList) or not len(blocks):
+        raise ValueError(f"calibration needs a model with a list of `blocks`, which {type(model).__name__} has not")
+    return list(blocks)
+
+
+def captured(model: nn.Module, block: nn.Module, batch: Tensor) -> tuple[Branch, Tensor]:
+    """The block as a function from its input to (h, what it adds to h), and the input it gets for this batch.
+
+    h is the input, or what the norm of the embedding makes of it where the block holds that norm, as RWKV's first does.
+    """
+    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+    hook = block.register_forward_pre_hook(lambda _, args, kwargs: calls.append((args, kwargs)), with_kwargs=True)
+    try:
+        with torch.no_grad():
+            model(batch)
+    finally:
+        hook.remove()
+    (x, *others), named = calls[0]
+    norm = getattr(block, "ln0", None)
+
+    def branch(given: Tensor) -> tuple[Tensor, Tensor]:
+        seen = [given]
+        hook = norm.register_forward_hook(lambda _, args, out: seen.append(out)) if norm is not None else None
+        try:
+            out = block(given, *others, **named)
+        finally:
+            if hook is not None:
+                hook.remove()
+        return seen[-1], (out if isinstance(out, Tensor) else out[0]) - seen[-1]
+
+    return branch, x
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Without dropout; afterwards every module is in the mode it was in."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode

@@ -1,0 +1,231 @@
+"""Real bytes by name: every corpus becomes one flat, memory-mapped file with a JSON beside it.
+
+The JSON also holds the file's size, inode, and times of change (`VERIFIED`) as they were when its bytes last had the
+recorded sha256. While all of them stay, opening it costs a `stat`; otherwise the file is read once, and built again
+where it is damaged. Writing moves st_ctime, which no program sets back, so an edit that restores st_mtime is noticed.
+Not noticed: bytes that change below the file system, and an edit within the same tick of its clock (some 4 ms).
+"""
+
+import hashlib
+import os
+import re
+import sys
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plkernel.data.flat_file import locked, remove_remains, write_flat
+from plkernel.data.names import Request, Source, resolve
+from plkernel.tools.storage import check_folder, load_json, save_json
+
+# Part of every cache key: to be raised when the same source would give other bytes.
+FORMAT = 1
+VERIFIED = "verified"
+
+
+@dataclass(frozen=True, eq=False)
+class Splits:
+    """Contiguous blocks of one corpus, each (n,) uint8; no window crosses from one into the next."""
+
+    train: NDArray[np.uint8]
+    validation: NDArray[np.uint8]
+    test: NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A corpus as one flat file of bytes.
+
+    name       as asked for: 'stdlib', a path, 'hf:NAME', ...
+    source     where the bytes come from
+    path       the flat file, one byte per symbol
+    size       bytes
+    sha256     of the file
+    documents  how many begin in it; one separator byte stands between two of them
+    """
+
+    name: str
+    source: str
+    path: Path
+    size: int
+    sha256: str
+    documents: int
+
+    @property
+    def bytes(self) -> np.memmap[Any, np.dtype[np.uint8]]:
+        """The bytes, (size,) uint8, read-only and mapped from the file; OSError when the file is gone."""
+        return np.memmap(self.path, np.uint8, mode="r", shape=(self.size,))
+
+    def splits(self, validation: float = 0.05, test: float = 0.05) -> Splits:
+        """Train | validation | test, in this order; the fractions are of all bytes, rounded down.
+
+        Raises ValueError when a fraction is outside [0, 1) or nothing is left to train on.
+        """
+        for label, value in (("validation", validation), ("test", test)):
+            if not 0.0 <= value < 1.0:
+                raise ValueError(f"{label} = {value}: must be a fraction of the corpus, at least 0 and below 1")
+        if validation + test >= 1.0:
+            raise ValueError(f"validation + test = {validation + test:g}: leaves nothing to train on; keep it below 1")
+        data = self.bytes
+        end = self.size - int(self.size * test)
+        start = end - int(self.size * validation)
+        return Splits(data[:start], data[start:end], data[end:])
+
+    def to_dict(self) -> dict[str, Any]:
+        """A dictionary that JSON keeps exactly; `from_dict` gives back an equal object."""
+        return {**asdict(self), "path": str(self.path)}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """The inverse of `to_dict`, which leaves out what a cache notes beside it (`VERIFIED`).
+
+        ValueError unless `values` has exactly the fields of a corpus, each of its type.
+        """
+        expected = {field.name: field.type for field in fields(cls)}
+        if not isinstance(values, dict) or set(values) - {VERIFIED} != set(expected):
+            raise ValueError(f"not the description of a corpus: needs exactly {', '.join(expected)}")
+        for name, kind in expected.items():
+            if type(values[name]) is not (str if kind is Path else kind):
+                raise ValueError(f"not the description of a corpus: {name} is a {type(values[name]).__name__}")
+        return cls(**{**{name: values[name] for name in expected}, "path": Path(values["path"])})
+
+
+def cache_folder() -> Path:
+    """$PLKERNEL_CACHE, else plkernel under $XDG_CACHE_HOME, else ~/.cache/plkernel.
+
+    Raises ValueError where that names a home that there is not.
+    """
+    folder = os.environ.get("PLKERNEL_CACHE")
+    try:
+        if folder:
+            return Path(folder).expanduser()
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "plkernel"
+    except RuntimeError as error:  # an unknown user, or one without an entry and $HOME
+        got = f"PLKERNEL_CACHE={folder}: " if folder else "no folder for corpora: "
+        raise ValueError(f"{got}{error}; set PLKERNEL_CACHE to a folder") from error
+
+
+def load(
+    name: str,
+    *,
+    max_bytes: int | None = None,
+    separator: str = "\n",
+    column: str | None = None,
+    cache: Path | None = None,
+    follow_links: bool = False,
+) -> Corpus:
+    """The corpus called `name`, from the cache, or built into it.
+
+    name       'stdlib', a preset ('wiki-pt', 'fineweb'), 'hf:NAME[:CONFIG[:SPLIT]]', 'bible:LANGUAGE',
+               'synthetic:beta=1.0', or a file or folder
+    max_bytes  stop after so many bytes, wherever that falls
+    separator  the byte between two documents, as one character from U+0000 to U+00FF
+    column     the text column of tables and data sets, 'text' unless named
+    cache      folder of the flat files, `cache_folder()` unless named
+    follow_links  read symbolic links that lead out of a folder, and linked folders
+
+    Raises ValueError or OSError, in one line, when there is no such corpus, it is empty or cannot be read;
+    nothing of it is kept then.
+    """
+    source, path = _located(name, max_bytes, separator, column, cache, follow_links)
+    return replace(_cached(path) or _build(name, source, path, max_bytes), name=name)
+
+
+def size_ahead(
+    name: str,
+    *,
+    max_bytes: int | None = None,
+    separator: str = "\n",
+    column: str | None = None,
+    cache: Path | None = None,
+    follow_links: bool = False,
+) -> int | None:
+    """Bytes of the corpus that `load` would give, where that is known without reading it; else None.
+
+    Nothing is written or fetched. Raises ValueError, as `load` does, when there is no such corpus.
+    """
+    source, path = _located(name, max_bytes, separator, column, cache, follow_links)
+    if corpus := _cached(path):
+        return corpus.size
+    return source.size if None in (source.size, max_bytes) else min(source.size or 0, max_bytes or 0)
+
+
+def _located(
+    name: str, max_bytes: int | None, separator: str, column: str | None, cache: Path | None, follow_links: bool
+) -> tuple[Source, Path]:
+    """The source of a corpus, and its flat file in the cache."""
+    if max_bytes is not None and max_bytes < 1:
+        raise ValueError(f"max_bytes = {max_bytes}: must be at least 1")
+    folder = (cache_folder() if cache is None else Path(cache)).resolve()
+    request = Request(_one_byte(separator), column, folder, follow_links)
+    source = resolve(name, request)
+    digest = source.digest(format=FORMAT, max_bytes=max_bytes, separator=request.separator.hex())
+    stem = re.sub(r"[^A-Za-z0-9.]+", "_", source.label)[-60:].strip("_.")
+    return source, folder / f"{stem}-{digest}.bin"
+
+
+def _one_byte(separator: str) -> bytes:
+    if len(separator) != 1 or ord(separator) > 0xFF:
+        raise ValueError(f"separator {separator!r}: must be one byte, a single character from U+0000 to U+00FF")
+    return separator.encode("latin-1")
+
+
+def _cached(path: Path) -> Corpus | None:
+    """The corpus in the flat file `path`, if file and JSON are there and the bytes are those that were written."""
+    description = path.with_suffix(".json")
+    try:
+        values, stamp = load_json(description), _stamp(path)
+        corpus = replace(Corpus.from_dict(values), path=path)
+    except (ValueError, OSError):
+        return None
+    if corpus.size != stamp["size"]:
+        return None
+    if values.get(VERIFIED) != stamp:
+        if _sha256(path) != corpus.sha256 or _stamp(path) != stamp:
+            return None
+        with suppress(OSError):  # a cache that may not be written is verified each time
+            _describe(corpus, stamp)
+    return corpus
+
+
+def _stamp(path: Path) -> dict[str, int]:
+    """What changes with the bytes of a file, as the file system tells it."""
+    stat = path.stat()
+    return {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns, "ctime_ns": stat.st_ctime_ns, "inode": stat.st_ino}
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def _describe(corpus: Corpus, stamp: dict[str, int]) -> None:
+    save_json(corpus.path.with_suffix(".json"), {**corpus.to_dict(), VERIFIED: stamp})
+
+
+def _build(name: str, source: Source, path: Path, max_bytes: int | None) -> Corpus:
+    check_folder(path.parent, "cache folder (PLKERNEL_CACHE)", keep=True)
+    with locked(path) as held:
+        if corpus := _cached(path):  # another process has built it while we waited
+            return corpus
+        if held:
+            remove_remains(path)
+        description = path.with_suffix(".json")
+        damaged = path.exists() and description.exists()
+        if damaged:
+            print(f"corpus {name!r}: {path} is damaged, built again", file=sys.stderr)
+        description.unlink(missing_ok=True)
+        try:
+            flat = write_flat(path, source.blocks(), max_bytes, source.size, name)
+        except (ValueError, OSError) as error:
+            if not damaged:
+                raise
+            kind = OSError if isinstance(error, OSError) else ValueError
+            raise kind(f"{path} is damaged, and could not be built again: {error}") from error
+        corpus = Corpus(name, source.label, path, flat.size, flat.sha256, flat.documents)
+        _describe(corpus, _stamp(path))  # last: only what is whole has one
+    return corpus

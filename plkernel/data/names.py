@@ -1,0 +1,212 @@
+"""Names of corpora: each becomes a Source, which knows all that determines its bytes before it reads any."""
+
+import hashlib
+import json
+import os
+import platform
+import sysconfig
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from plkernel.data import bible, synthetic
+from plkernel.data.columns import DEFAULT_COLUMN, table_blocks, table_format
+from plkernel.data.files import Blocks, compressed, file_blocks
+from plkernel.data.hub import hub_blocks
+from plkernel.tools.cli import nearest
+from plkernel.tools.plain import shown
+
+PRESETS = {"wiki-pt": "hf:wikimedia/wikipedia:20231101.pt", "fineweb": "hf:HuggingFaceFW/fineweb:sample-10BT"}
+NOT_LIBRARY = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"})
+
+
+@dataclass(frozen=True)
+class Request:
+    """What may be asked of any source: the byte between documents, the text column, a folder to leave out, and whether
+    symbolic links that lead out of a folder are followed."""
+
+    separator: bytes = b"\n"
+    column: str | None = None
+    cache: Path | None = None
+    follow_links: bool = False
+
+
+@dataclass(frozen=True)
+class Source:
+    """A corpus before it is read.
+
+    label   where its bytes come from, in words
+    key     all that determines them, as JSON values
+    blocks  starts reading; a separator stands before each document
+    size    bytes that will be read, where that is known
+    """
+
+    label: str
+    key: dict[str, Any]
+    blocks: Callable[[], Blocks]
+    size: int | None = None
+
+    def digest(self, **options: Any) -> str:
+        """Sixteen hex digits that change when the key or one of the options does."""
+        text = json.dumps({**self.key, **options}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def resolve(name: str, request: Request) -> Source:
+    """The source called `name`: a preset, 'KIND' or 'KIND:REST' for a kind in KINDS, or a file or folder.
+
+    Raises ValueError, with the nearest valid name, when it is none of them.
+    """
+    kind, _, rest = PRESETS.get(name, name).partition(":")
+    if kind in KINDS:
+        return KINDS[kind](rest, request)
+    if not name:
+        raise ValueError("corpus '': name a corpus, a file or a folder ('.' for this one)")
+    path = _path(name)
+    if path.exists():
+        return path_source(path, request)
+    if os.sep in name or path.suffix:
+        raise ValueError(f"corpus {name!r}: no such file or folder")
+    hint = nearest(name, [*KINDS, *PRESETS])
+    raise ValueError(f"corpus {name!r}: neither a file or folder nor the name of a corpus; {hint}")
+
+
+def _path(name: str) -> Path:
+    """The path that a name may be; ValueError where it cannot be one."""
+    try:
+        path = Path(name).expanduser()
+        path.exists()
+    except RuntimeError as error:  # '~' without a home directory
+        raise ValueError(f"corpus {name!r}: {error}; write the path without '~'") from error
+    except (OSError, ValueError) as error:  # too long, a circle of links, a zero byte
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ValueError(f"corpus {shown(name)}: no such file or folder ({reason})") from error
+    return path
+
+
+def stdlib_source(rest: str, request: Request) -> Source:
+    """'stdlib': the .py sources of the running Python's standard library without tests, in order of paths."""
+    if rest:
+        raise ValueError(f"corpus 'stdlib:{rest}': nothing may follow 'stdlib'")
+    _refuse_column("stdlib", request)
+    root = Path(sysconfig.get_path("stdlib"))
+    found = [path for path in _walk(root, NOT_LIBRARY) if path.suffix == ".py"]
+    if not found:
+        raise ValueError(f"corpus 'stdlib': {root} holds no .py files; name a folder of text instead")
+    label = f"standard library of {platform.python_implementation()} {platform.python_version()}"
+    return _file_source(label, root, found, request)
+
+
+def path_source(path: Path, request: Request) -> Source:
+    """A file, or all files of a folder but hidden ones, in order of their paths.
+
+    Symbolic links are read where they lead to a file inside the folder; with `follow_links` all are, to folders too.
+    """
+    root, outside = path.resolve(), list[Path]()
+    if not (root.is_dir() or root.is_file()):
+        raise ValueError(f"corpus {str(path)!r}: neither a regular file nor a folder")
+    found = [root]
+    if root.is_dir():
+        cache = request.cache and request.cache.resolve()
+        found = [item for item in _walk(root, links=request.follow_links) if not (cache and item.is_relative_to(cache))]
+        if not request.follow_links:
+            outside = [item for item in found if item.is_symlink() and not item.resolve().is_relative_to(root)]
+            found = [item for item in found if item not in set(outside)]
+    left_out = f"the symbolic links out of it ({len(outside)})"
+    if not found:
+        hint = f"but {left_out}: --follow-links reads them" if outside else "that are not hidden"
+        raise ValueError(f"corpus {str(path)!r}: the folder holds no files {hint}")
+    if not any(map(table_format, found)):
+        _refuse_column(str(path), request)
+    label = f"{root}, without {left_out}" if outside else str(root)
+    return _file_source(label, root, found, request)
+
+
+def hub_source(rest: str, request: Request) -> Source:
+    """'hf:NAME[:CONFIG[:SPLIT]]': a data set of the Hugging Face hub, its split 'train' unless named."""
+    name, *more = rest.split(":")
+    if not name or len(more) > 2:
+        raise ValueError(f"corpus 'hf:{rest}': write hf:NAME[:CONFIG[:SPLIT]], e.g. {PRESETS['wiki-pt']}")
+    if Path(name).is_dir():  # `datasets` would read it, and its cache would not see it change
+        raise ValueError(f"corpus 'hf:{rest}': {name} is a folder here; name it without 'hf:'")
+    config, split = (part or None for part in [*more, "", ""][:2])
+    column = request.column or DEFAULT_COLUMN
+    key = {"hub": name, "config": config, "split": split, "column": column}
+    return Source(f"hf:{rest}", key, lambda: hub_blocks(name, config, split, request.separator, column))
+
+
+def bible_source(rest: str, request: Request) -> Source:
+    """'bible:LANGUAGE[:IDENTIFIER]': the verses of one translation, the first of its language unless named."""
+    translation = bible.translation(rest)
+    _refuse_column(f"bible:{rest}", request)
+    path, version = bible.database(), bible.version()
+    key = {"bible": translation.identifier, "version": version, "size": path.stat().st_size}
+    label = f"{translation}, {bible.PACKAGE} {version or 'of unknown version'}"
+    return Source(label, key, lambda: bible.bible_blocks(path, translation.identifier, request.separator))
+
+
+def synthetic_source(rest: str, request: Request) -> Source:
+    """'synthetic:beta=...': a sequence made from a seed, whose mutual information is known exactly."""
+    corpus = synthetic.potts_corpus(rest)
+    _refuse_column("synthetic", request)
+    key = {"synthetic": asdict(corpus), "generator": synthetic.FORMAT}
+    blocks = partial(synthetic.synthetic_blocks, corpus, request.separator)
+    return Source(synthetic.spelling(corpus), key, blocks, corpus.size)
+
+
+KINDS: dict[str, Callable[[str, Request], Source]] = {
+    "stdlib": stdlib_source,
+    "bible": bible_source,
+    "hf": hub_source,
+    "synthetic": synthetic_source,
+}
+
+
+def _file_source(label: str, root: Path, found: list[Path], request: Request) -> Source:
+    stats = [(path, path.stat()) for path in found]
+    listing = [(path.relative_to(root).as_posix(), stat.st_size, stat.st_mtime_ns) for path, stat in stats]
+    column = request.column or DEFAULT_COLUMN
+    key = {"label": label, "root": str(root), "listing": listing, "column": column}
+    plain = not any(table_format(path) or compressed(path) for path in found)
+    size = sum(stat.st_size for _, stat in stats) + len(found) - 1
+    return Source(label, key, lambda: _read(found, request.separator, column), size if plain else None)
+
+
+def _read(found: list[Path], separator: bytes, column: str) -> Blocks:
+    for path in found:
+        if table_format(path):
+            yield from table_blocks(path, separator, column)
+        else:
+            yield from file_blocks(path, separator)
+
+
+def _walk(root: Path, skip: frozenset[str] = frozenset({"__pycache__"}), links: bool = False) -> list[Path]:
+    """The files below `root`, in order of relative paths, without hidden ones and the folders in `skip`.
+
+    links: enter linked folders too, each folder once, so that a loop ends.
+    """
+    found, seen = [], {root.resolve()}
+    for folder, folders, names in os.walk(root, onerror=_raise, followlinks=links):
+        folders[:] = [name for name in sorted(folders) if name not in skip and not name.startswith(".")]
+        if links:
+            folders[:] = [name for name in folders if _first(Path(folder, name).resolve(), seen)]
+        found += [Path(folder, name) for name in names if not name.startswith(".")]
+    return sorted((path for path in found if path.is_file()), key=lambda path: path.relative_to(root).as_posix())
+
+
+def _first(folder: Path, seen: set[Path]) -> bool:
+    """Whether `folder` is not among those `seen`, where it is from now on."""
+    new = folder not in seen
+    seen.add(folder)
+    return new
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _refuse_column(name: str, request: Request) -> None:
+    if request.column is not None:
+        raise ValueError(f"column {request.column!r}: {name} has no columns; hf:, .parquet, .jsonl and .csv have")

@@ -1,0 +1,153 @@
+"""What a run costs by count, without running it: parameters, operations and memory for tensors.
+
+An operation is one multiplication or one addition, so a product with a matrix of n entries is 2 n. Counted are the
+products with matrices and the recurrence, at its own equations (not what a kernel computes twice to save memory), but
+no norms, activations and updates. Backward, a product is two of the same size. Per step of the recurrence, with D
+channels, or H heads of size N:
+
+    scan  s = a s + b          forward 2 D,      backward 4 D       (g = grad + a g; grad_a += g s)
+    wkv   o = r S + (r u k) v  forward 5 H N**2, backward 11 H N**2 (r S 2; S = w S + k v 3; r, k, v, w 2 each, S 3)
+          S = w S + k v
+"""
+
+import weakref
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from plkernel.models.rwkv import RWKVConfig
+from plkernel.models.ssm import BYTES, SSMConfig
+from plkernel.run.build import Model, build
+from plkernel.run.objective import next_byte_loss
+from plkernel.spec.arm import Arm
+from plkernel.spec.model import ModelSpec
+from plkernel.spec.train import TrainSpec
+
+FLOAT = 4  # bytes of a float32
+MOMENTS = 2  # numbers that AdamW keeps per parameter
+LARGE = 32 << 20  # bytes; where the threshold of glibc's malloc for memory of its own (M_MMAP_THRESHOLD) stops to grow
+
+
+@dataclass(frozen=True)
+class Flops:
+    """Floating-point operations of one window: forward, and forward plus backward."""
+
+    forward: int
+    training: int
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one run costs by count.
+
+    parameters    numbers that the model learns
+    flops         operations of one window of context bytes
+    tensor_bytes  the most memory that its tensors take at once: parameters, AdamW's moments, and in the pass of one
+                  step activations and gradients. An evaluation, which keeps nothing for a backward pass, takes less
+    large_bytes   what of that is in tensors of 32 MiB and more, which the C library of Linux gives back to the system
+                  when they are freed; smaller ones leave holes in its heap, so that a process holds more than they take
+    """
+
+    parameters: int
+    flops: Flops
+    tensor_bytes: int
+    large_bytes: int
+
+    def resident(self, holes: float) -> float:
+        """Memory for tensors when small ones take `holes` times their size."""
+        return self.large_bytes + holes * (self.tensor_bytes - self.large_bytes)
+
+
+def cost(model: ModelSpec, arm: Arm, train: TrainSpec, half: bool = False) -> Cost:
+    """The cost of a run, nothing of which is allocated; `half`: in bfloat16 autocast, as on a GPU."""
+    with FakeTensorMode():  # on the CPU, whatever the run is for: sizes are the same
+        built = build(model, arm, train.model_copy(update={"backend": None}))
+        parameters = sum(parameter.numel() for parameter in built.parameters())
+        live = _passed(built, train, half)
+    moments = MOMENTS * FLOAT * parameters
+    return Cost(parameters, flops(built.config, train.context), live.peak + moments, live.large_at_peak)
+
+
+def flops(config: SSMConfig | RWKVConfig, context: int) -> Flops:
+    """Operations of one window of `context` bytes; with patches of P bytes the blocks take ceil(context / P) steps."""
+    dim, layers = config.dim, config.layers
+    if isinstance(config, SSMConfig):
+        steps = -(-context // config.patch)
+        matrices = 2 * dim**2 + 3 * dim * int(4 * dim / 3)
+        forward, backward = 2 * dim, 4 * dim
+    else:
+        steps = context
+        matrices = 6 * dim**2 + 2 * dim * config.hidden
+        if config.version == 6:
+            matrices += 2 * dim * (5 * config.mix_rank + config.decay_rank)
+        forward, backward = (count * config.heads * config.head_size**2 for count in (5, 11))
+    products = 2 * (steps * layers * matrices + context * dim * BYTES)
+    recurrence = steps * layers
+    return Flops(products + recurrence * forward, 3 * products + recurrence * (forward + backward))
+
+
+def _passed(model: Model, train: TrainSpec, half: bool) -> "LiveBytes":
+    """The memory of tensors in a forward plus backward pass, parameters included."""
+    live = LiveBytes()
+    for tensor in (*model.parameters(), *model.buffers()):
+        live.add(tensor)
+    with live, torch.autocast("cpu", torch.bfloat16) if half else nullcontext():
+        windows = torch.empty((train.batch, train.context + 1), dtype=torch.int64)
+        loss = next_byte_loss(model, windows, l2wrap=train.l2wrap)
+        loss.backward()
+    return live
+
+
+class LiveBytes(TorchDispatchMode):
+    """While it is on, the bytes of storage that the results of operations hold.
+
+    peak: the most there were at once; large_at_peak: those of LARGE tensors then.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = self.peak = self.large = self.large_at_peak = 0
+        self._sizes: dict[int, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor):
+                self.add(tensor)
+        return result
+
+    def add(self, tensor: Tensor) -> None:
+        """Count the storage of `tensor`, once, for as long as it lives."""
+        storage = tensor.untyped_storage()
+        key = id(storage)
+        if key in self._sizes:
+            return
+        self._sizes[key] = size = storage.nbytes()
+        self._change(size, 1)
+        if self.held > self.peak:
+            self.peak, self.large_at_peak = self.held, self.large
+        weakref.finalize(storage, lambda: self._change(self._sizes.pop(key), -1))
+
+    def _change(self, size: int, sign: int) -> None:
+        self.held += sign * size
+        self.large += sign * size if size >= LARGE else 0
+
+
+def shape_key(model: ModelSpec, arm: Arm, train: TrainSpec, *, rough: bool = False) -> str:
+    """Equal for runs whose steps cost the same: the model as it is built, without the values of its multipliers.
+
+    rough: also equal where costs hardly differ, for all input gains and for both modes of patching.
+    """
+    with torch.device("meta"):
+        config = build(model, arm, train.model_copy(update={"backend": None})).config
+    multipliers = dict.fromkeys(config.structure.multipliers, 0.5)
+    config = replace(config, structure=replace(config.structure, multipliers=multipliers))
+    if rough and isinstance(config, SSMConfig):
+        config = replace(config, gain="none", mode="causal")
+    return repr((config, train.batch, train.context, train.threads, train.l2wrap > 0))

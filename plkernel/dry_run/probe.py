@@ -1,0 +1,127 @@
+"""One process that times a run here: steps, an evaluation and a checkpoint, on random bytes, in a folder that goes.
+
+Started by plkernel.dry_run.timing. It is told a spec of one arm and when it was started, prints a line once everything
+is compiled and built, starts on reading a line, and prints its `Timing`.
+"""
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+from plkernel.bench.memory import anonymous_bytes, ready
+from plkernel.data.corpora import Corpus, Splits
+from plkernel.run.evaluate import diagnose
+from plkernel.run.folder import RunFolder
+from plkernel.run.task import Task
+from plkernel.spec.study import Spec, parse_spec
+from plkernel.tools.machine import peak_anonymous
+from plkernel.train import Training
+
+STEPS = 3
+SECONDS = 8.0
+"""No further step begins after this many seconds of steps, of which there are two at least."""
+SHORTEST = 64
+"""Bytes of a window below which time is no longer spent on what the operations are."""
+TYPICAL_BASE = 450e6
+"""Anonymous memory of a worker without its tensors, where the system does not tell."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What was measured, at the size that was measured; medians over the processes.
+
+    start       seconds from the start of a process to its first evaluation, the reading of a command line left out
+    step        seconds of an optimiser step, `update` of which clip gradients and move parameters
+    evaluation  seconds of one window of an evaluation
+    checkpoint  seconds of the rest of an evaluation: rows, curves, checkpoint
+    base_bytes  anonymous memory of a process that has everything loaded, and hardly a tensor
+    peak_bytes  the most anonymous memory it had; 0 where the system does not tell
+    gpu_bytes   the most memory that torch reserved on a GPU; 0 on a CPU
+    """
+
+    start: float
+    step: float
+    update: float
+    evaluation: float
+    checkpoint: float
+    base_bytes: float
+    peak_bytes: float
+    gpu_bytes: float
+
+
+def _work(request: dict[str, Any]) -> Timing:
+    """Measure in this process: everything once on a small window, then the sizes of the spec."""
+    spec = parse_spec(request["spec"], "of the calibration")
+    arm = spec.baseline
+    with tempfile.TemporaryDirectory() as folder:
+        tiny = spec.train.model_copy(update={"batch": 1, "context": SHORTEST, "eval_windows": 1})
+        layer = spec.model.model_copy(update={"layers": 1})
+        warm = _training(spec.model_copy(update={"train": tiny, "model": layer}), arm, Path(folder) / "warm")
+        warm.evaluate()
+        warm.step()
+        base = anonymous_bytes("self") or TYPICAL_BASE
+        training = _training(spec, arm, Path(folder) / "real")
+        start = time.time() - request["started"]
+        training.evaluate()  # first, as in a run: it has the heap grow as it does there
+        ready()
+        return _timed(training, start, base)
+
+
+def _training(spec: Spec, arm: str, folder: Path) -> Training:
+    """A run on random bytes in `folder`."""
+    context = spec.train.context
+    windows = min(spec.train.eval_windows, spec.train.batch)
+    data = np.random.default_rng(0).integers(0, 256, 4 * windows * (context + 1), np.uint8)
+    corpus = Corpus("random", "random", folder, data.size, "", 1)
+    spec = spec.model_copy(update={"train": spec.train.model_copy(update={"eval_windows": windows})})
+    folder.mkdir()
+    return Training(Task(spec, arm, 0, corpus, Splits(data, data, data), RunFolder(folder)))
+
+
+def _timed(training: Training, start: float, base: float) -> Timing:
+    """Steps until there are enough or SECONDS are over, then an update and an evaluation."""
+    begin = time.perf_counter()
+    steps: list[float] = []
+    while len(steps) < 1 + STEPS and (len(steps) < 2 or time.perf_counter() - begin < SECONDS):
+        steps.append(_seconds(training.step))
+    update = _seconds(lambda: _update(training))
+    validation = training.validation
+    whole = _seconds(training.evaluate)
+    passing = _seconds(lambda: diagnose(training.model, validation, training.train.batch, training.device))
+    gpu = _reserved() if training.device.type == "cuda" else 0.0
+    evaluation, checkpoint = passing / len(validation), max(0.0, whole - passing)
+    return Timing(start, median(steps[1:]), update, evaluation, checkpoint, base, peak_anonymous(), gpu)
+
+
+def _seconds(call: Callable[[], Any]) -> float:
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
+def _update(training: Training) -> None:
+    """What a step does once its gradients are there."""
+    parameters = list(training.model.parameters())
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    torch.nn.utils.clip_grad_norm_(parameters, training.train.clip)
+    training.optimizer.step()
+    training.optimizer.zero_grad(set_to_none=True)
+    float(parameters[0].detach().sum())  # waits for a GPU
+
+
+def _reserved() -> float:
+    return float(torch.cuda.max_memory_reserved())
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(_work(json.loads(sys.stdin.readline())))))

@@ -1,0 +1,88 @@
+"""The row files of a run, metrics.jsonl and timing.jsonl: rows are added, and cut back to a checkpoint."""
+
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from plkernel.tools.links import open_own
+from plkernel.tools.storage import naming
+
+
+def expected_steps(every: int, last: int) -> list[int]:
+    """The steps of a run's rows up to that of step `last`: at the start, every `every` steps, and at the end."""
+    return sorted({*range(0, last + 1, every), last})
+
+
+def append(path: Path, row: Mapping[str, Any], crc: int) -> tuple[int, int]:
+    """Add a row, flushed to disk; the length of the file in bytes, and its CRC-32, which was `crc` before."""
+    line = json.dumps(row, allow_nan=False).encode() + b"\n"
+    with naming(path), os.fdopen(open_own(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as handle:
+        handle.write(line)
+        handle.flush()
+        os.fsync(handle.fileno())
+        return handle.tell(), zlib.crc32(line, crc)
+
+
+def check(path: Path, length: int, crc: int | None, steps: list[int]) -> int:
+    """The CRC-32 of the first `length` bytes, which must be the rows of `steps`; ValueError naming the file if not.
+
+    crc: what it must be; None where that is not known.
+    """
+    kept = _first(path, length) if path.exists() else None
+    reason = _fault(kept, length, crc, steps)
+    if reason is not None:
+        raise ValueError(
+            f"{path} is not as the run left it at the step {steps[-1]} of its last evaluation ({reason}): "
+            f"bring it back, or remove {path.parent} to start over"
+        )
+    return zlib.crc32(kept or b"")
+
+
+def cut(path: Path, length: int) -> None:
+    """Drop what follows the first `length` bytes."""
+    if path.exists():
+        with os.fdopen(open_own(path, os.O_RDWR), "rb+") as handle:
+            handle.truncate(length)
+
+
+def _first(path: Path, length: int) -> bytes:
+    with path.open("rb") as handle:
+        return handle.read(length)
+
+
+def _fault(kept: bytes | None, length: int, crc: int | None, steps: list[int]) -> str | None:
+    """What is wrong with the rows that a checkpoint counts on, None for a missing file; None if nothing is."""
+    if not length:
+        return None
+    if kept is None:
+        return "it is missing"
+    if len(kept) < length:
+        return f"{len(kept):,} of {length:,} bytes are there"
+    if b"\r" in kept:
+        return "its line ends have been changed"
+    found = _steps(kept)
+    if not kept.endswith(b"\n") or found != steps:
+        return f"its rows are of steps {_few(found)}, expected {_few(steps)}"
+    return "its content has been changed" if crc not in (None, zlib.crc32(kept)) else None
+
+
+def _steps(rows: bytes) -> list[Any]:
+    """The steps of the rows, None for a line that is none."""
+    return [_step(line) for line in rows.split(b"\n") if line]
+
+
+def _step(line: bytes) -> Any:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row.get("step") if isinstance(row, dict) else None
+
+
+def _few(steps: list[Any]) -> str:
+    """The list, shortened in the middle."""
+    shown = steps if len(steps) <= 6 else [*steps[:3], "...", *steps[-2:]]
+    return ", ".join("unreadable" if step is None else str(step) for step in shown) or "none"

@@ -1,0 +1,189 @@
+"""What a report relies on in the files of a study, as types: what is not named here may be anything, or missing.
+
+Files of earlier versions hold less and those of later ones more, so nothing is required that a reader can do without.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from plkernel.tools.plain import shown
+
+MOST_ERRORS = 3
+
+Number = float | None
+"""NaN and infinity are null in JSON."""
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=0)]
+
+
+class Part(BaseModel):
+    """A part of a file: types are not converted, and unknown keys are kept."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+class ArmPart(Part):
+    against: str | None = None
+    levels: dict[str, str] | None = None
+    rates: list[Positive] | None = None
+    learning_rate: Positive | None = None
+    beta: Positive | None = None
+    target: str | None = None
+    placement: str | None = None
+    projection: str | None = None
+
+
+class SplitPart(Part):
+    validation: float = 0.0
+    test: float = 0.0
+
+
+class TrainPart(Part):
+    learning_rate: Positive | None = None
+
+
+class TuningPart(Part):
+    rates: list[Positive] | None = None
+    seeds: list[int] | None = None
+    steps: int | None = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> "TuningPart":
+        if self.rates and not self.seeds:
+            raise ValueError("rates need seeds")
+        return self
+
+
+class StudyFile(Part):
+    """spec.json."""
+
+    name: str
+    description: str | None = None
+    baseline: str
+    within: list[str] | None = None
+    seeds: Annotated[list[int], Field(min_length=1)]
+    report_steps: list[int] | None = None
+    arms: dict[str, ArmPart]
+    model: dict[str, Any] | None = None
+    train: TrainPart | None = None
+    corpus: SplitPart | None = None
+    tuning: TuningPart | None = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> "StudyFile":
+        for name, arm in self.arms.items():
+            if arm.against and arm.against not in self.arms:
+                raise ValueError(f"arms.{name}.against is {shown(arm.against)}, none of the arms")
+        return self
+
+
+class CorpusPart(Part):
+    size: int | None = None
+    sha256: str | None = None
+
+
+class PatchingPart(Part):
+    size: Annotated[int, Field(ge=1)] = 1
+    mode: str | None = None
+
+
+class ModelPart(Part):
+    kind: str | None = None
+    gain: str | None = None
+    parameters: int | None = None
+    patching: PatchingPart | None = None
+
+
+class ProtocolPart(Part):
+    context: int | None = None
+
+
+class ConfigFile(Part):
+    """config.json of a run; what a record keeps of it has no arm and seed."""
+
+    corpus: CorpusPart
+    model: ModelPart
+    train: ProtocolPart | None = None
+
+
+class HardwarePart(Part):
+    cpu: str | None = None
+    gpu: str | None = None
+
+
+class EnvironmentFile(Part):
+    """environment.json."""
+
+    commit: str | None = None
+    threads: Count | None = None
+    hardware: HardwarePart | None = None
+
+
+class KernelPart(Part):
+    lags: list[Positive]
+    blocks: list[list[Number]]
+
+
+class SaturationPart(Part):
+    saturated_share: Number
+    logit_min: Number
+    logit_max: Number
+    entropy: Number
+
+
+class StatePart(Part):
+    """What the first and the last row of metrics.jsonl say beside the losses."""
+
+    half_life_quantiles: list[list[Number]] | None = None
+    kernel: KernelPart | None = None
+    saturation: SaturationPart | None = None
+    amplification: list[Number] | None = None
+
+
+class CurvePart(Part):
+    step: list[int]
+    bytes: list[int]
+    val_bpb: list[Number]
+
+    @model_validator(mode="after")
+    def _whole(self) -> "CurvePart":
+        if not len(self.step) == len(self.bytes) == len(self.val_bpb):
+            raise ValueError("step, bytes and val_bpb must be of one length")
+        return self
+
+
+class RowFile(Part):
+    """A row of rows.jsonl: a run that has ended."""
+
+    arm: str
+    seed: int
+    status: str
+    config: ConfigFile
+    environment: EnvironmentFile
+    result: dict[str, Any] | None = None
+    curve: CurvePart | None = None
+    first: StatePart | None = None
+    last: StatePart | None = None
+
+
+def validated(path: Path, part: type[Part], value: Any) -> dict[str, Any]:
+    """`value` as it is; ValueError in one line, naming the file and the keys, where it is not such a part."""
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{path}: holds {shown(value)}, expected an object")
+    try:
+        part.model_validate(value)
+    except ValidationError as error:
+        found = "; ".join(map(_words, error.errors()[:MOST_ERRORS]))
+        raise ValueError(f"{path}: {found}") from None
+    return dict(value)
+
+
+def _words(error: Any) -> str:
+    where = ".".join(str(part)[:80] for part in error["loc"])
+    if error["type"] == "missing":
+        return f"{where} is missing"
+    message = error["msg"].removeprefix("Value error, ")
+    return f"{where} is {shown(error['input'])}: {message[:1].lower()}{message[1:]}" if where else message

@@ -1,0 +1,311 @@
+"""The folder of a study, read back: the one place that knows its file names.
+
+STUDY/spec.json                     what was to be run
+STUDY/tuning/         the search for learning rates, a study like any other
+STUDY/ARM/seed-K/config.json        what one run resolved to
+                 environment.json   commit, versions, hardware, command
+                 metrics.jsonl      one row per evaluation, deterministic
+                 timing.jsonl       seconds and throughput, not deterministic
+                 result.json        written last: a run without it is unfinished
+RECORD/spec.json, rows.jsonl        a study to keep: what a report needs of every ended run, a line each
+RECORD/tuning/        its search for learning rates, likewise
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from plkernel.records.rows import expected_steps
+from plkernel.records.schema import ConfigFile, EnvironmentFile, RowFile, StatePart, StudyFile, validated
+from plkernel.tools.plain import shown
+from plkernel.tools.storage import load_json, load_object, read_lines
+
+SPEC = "spec.json"
+CONFIG = "config.json"
+ENVIRONMENT = "environment.json"
+METRICS = "metrics.jsonl"
+TIMING = "timing.jsonl"
+RESULT = "result.json"
+REPORT = "report"
+ROWS = "rows.jsonl"
+TUNING = "tuning"
+
+STATE = ("half_life_quantiles", "kernel", "saturation", "amplification")
+"""What a row of metrics.jsonl says of the model beside its losses."""
+
+FINISHED = "finished"
+FAILED = "failed"
+DIVERGED = "diverged"
+UNFINISHED = "unfinished"
+NOT_STARTED = "not started"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One row of metrics.jsonl: validation bits per byte after `step` steps and `bytes` bytes read."""
+
+    step: int
+    bytes: int
+    val_bpb: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """result.json: losses in bits per byte (NaN where a run diverged), wall time in seconds."""
+
+    steps: int
+    bytes: int
+    final_val_bpb: float
+    best_val_bpb: float
+    best_step: int | None
+    test_bpb: float
+    seconds: float
+    causal: bool
+
+
+@dataclass(frozen=True)
+class Run:
+    """One arm at one seed; `result` is there when `status` is "finished", `error` when it is "failed" or "diverged".
+
+    first and last: what else the first and the last row of a finished run's metrics.jsonl say (STATE).
+    """
+
+    arm: str
+    seed: int
+    status: str
+    config: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    evaluations: tuple[Evaluation, ...] = ()
+    result: Result | None = None
+    error: str | None = None
+    first: Mapping[str, Any] = field(default_factory=dict)
+    last: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return f"{self.arm}/seed-{self.seed}"
+
+    def at_step(self, step: int) -> float | None:
+        """Validation bits per byte at that step, or None where it was not evaluated."""
+        return next((row.val_bpb for row in self.evaluations if row.step == step), None)
+
+    @property
+    def fault(self) -> str | None:
+        """What the rows of a finished run lack of what its result says; None if nothing."""
+        if self.result is None:
+            return None
+        steps, result = [row.step for row in self.evaluations], self.result
+        every = self.config.get("train", {}).get("eval_every")
+        wanted = expected_steps(every, result.steps) if isinstance(every, int) and every > 0 else steps
+        if steps != wanted:
+            kept = len(set(steps) & set(wanted))
+            between = f", which are of steps {min(steps)} to {max(steps)}" if steps else ""
+            order = "" if steps == sorted(set(steps)) else ", and out of order"
+            return f"{kept} of its {len(wanted)} evaluations are in its rows{between}{order}"
+        if steps and steps[-1] != result.steps:
+            return f"its rows end at step {steps[-1]}, its result is of step {result.steps}"
+        last = self.evaluations[-1].val_bpb if steps else result.final_val_bpb
+        same = last == result.final_val_bpb or (math.isnan(last) and math.isnan(result.final_val_bpb))
+        return None if same else "the last of its rows is not what its result says"
+
+    def curve(self) -> dict[int, float]:
+        """Validation bits per byte by bytes of training text read."""
+        return {row.bytes: row.val_bpb for row in self.evaluations}
+
+
+@dataclass(frozen=True)
+class Study:
+    """A spec and its runs, in the order of the spec: every arm at every seed, started or not."""
+
+    folder: Path
+    name: str
+    description: str
+    baseline: str
+    arms: tuple[str, ...]
+    seeds: tuple[int, ...]
+    report_steps: tuple[int, ...]
+    spec: Mapping[str, Any]
+    runs: tuple[Run, ...]
+
+    def against(self, arm: str) -> str | None:
+        """The arm that `arm` is compared with; None for a baseline, of the study or of a block of `within`."""
+        given: str | None = self.spec["arms"][arm].get("against")
+        if given or arm == self.baseline:
+            return given
+        own, first = (self.spec["arms"][name].get("levels") or {} for name in (arm, self.baseline))
+        apart = any(own.get(name) != first.get(name) for name in self.spec.get("within") or ())
+        return None if apart else self.baseline
+
+    @property
+    def ended(self) -> list[Run]:
+        """The runs that have finished, diverged or failed."""
+        return [run for run in self.runs if run.status in (FINISHED, DIVERGED, FAILED)]
+
+    def finished(self, arm: str | None = None) -> list[Run]:
+        """The finished runs, of one arm or of all."""
+        return [run for run in self.runs if run.status == FINISHED and arm in (None, run.arm)]
+
+
+def run_folder(study: Path, arm: str, seed: int) -> Path:
+    """Where the run of `arm` at `seed` keeps its files."""
+    return study / arm / f"seed-{seed}"
+
+
+def read_study(folder: Path) -> Study:
+    """Read spec.json and every run below it. Raises ValueError naming the file that is missing or damaged."""
+    path = folder / SPEC
+    if not path.is_file():
+        raise ValueError(f"folder: {folder} holds no {SPEC}, give the folder of a study (runs/out/NAME)")
+    spec = validated(path, StudyFile, load_json(path))
+    baseline, arms = _get(path, spec, "baseline", str), tuple(_get(path, spec, "arms", dict))
+    if baseline not in arms:
+        raise ValueError(f"{path}: baseline {baseline!r} is none of the arms {', '.join(map(repr, arms))}")
+    seeds = _integers(path, spec, "seeds")
+    return Study(
+        folder=folder,
+        name=_get(path, spec, "name", str),
+        description=spec.get("description") or "",
+        baseline=baseline,
+        arms=arms,
+        seeds=seeds,
+        report_steps=_integers(path, spec, "report_steps") if spec.get("report_steps") else (),
+        spec=spec,
+        runs=_runs(folder, arms, seeds),
+    )
+
+
+def _runs(folder: Path, arms: tuple[str, ...], seeds: tuple[int, ...]) -> tuple[Run, ...]:
+    """The runs below a study's folder, or those in the rows of a record."""
+    path = folder / ROWS
+    if not path.exists():
+        return tuple(read_run(folder, arm, seed) for arm in arms for seed in seeds)
+    rows = (validated(path, RowFile, row) for row in read_lines(path))
+    kept = {(row["arm"], row["seed"]): row for row in rows}
+    return tuple(
+        _kept_run(path, kept[arm, seed]) if (arm, seed) in kept else Run(arm, seed, NOT_STARTED, {}, {})
+        for arm in arms
+        for seed in seeds
+    )
+
+
+def read_run(study: Path, arm: str, seed: int) -> Run:
+    """Read one run, whatever state it is in. Raises ValueError naming the file that is missing or damaged."""
+    folder = run_folder(study, arm, seed)
+    if not (folder / CONFIG).exists():
+        return Run(arm, seed, NOT_STARTED, {}, {})
+    config = _config(folder / CONFIG, arm, seed)
+    place = folder / ENVIRONMENT
+    environment = validated(place, EnvironmentFile, load_json(place)) if place.exists() else {}
+    path = folder / RESULT
+    if not path.exists():
+        return Run(arm, seed, UNFINISHED, config, environment)
+    result, metrics = load_object(path), folder / METRICS
+    rows = _metrics(metrics) if result.get("status") == FINISHED else []
+    first, last = (validated(metrics, StatePart, _state(rows[at])) if rows else {} for at in (0, -1))
+    return _ended(path, arm, seed, config, environment, result, tuple(_evaluations(metrics, rows)), first, last)
+
+
+def _kept_run(path: Path, row: dict[str, Any]) -> Run:
+    """The run that a row of a record tells of, as `records.record` writes it."""
+    arm, seed, curve = row["arm"], row["seed"], row.get("curve") or {}
+    points = [dict(zip(curve, values, strict=True)) for values in zip(*curve.values(), strict=True)]
+    result = row.get("result") or {}
+    first, last = (row.get(name) or {} for name in ("first", "last"))
+    return _ended(
+        path,
+        arm,
+        seed,
+        _get(path, row, "config", dict),
+        _get(path, row, "environment", dict),
+        {**result, "status": row.get("status"), "error": row.get("error")},
+        tuple(_evaluations(path, points)),
+        first,
+        last,
+    )
+
+
+def _ended(
+    path: Path,
+    arm: str,
+    seed: int,
+    config: Mapping[str, Any],
+    environment: Mapping[str, Any],
+    row: dict[str, Any],
+    evaluations: tuple[Evaluation, ...],
+    first: Mapping[str, Any],
+    last: Mapping[str, Any],
+) -> Run:
+    """A run whose end is known; `row` says how it ended."""
+    status = _get(path, row, "status", str)
+    if status in (FAILED, DIVERGED):
+        return Run(arm, seed, status, config, environment, error=str(row.get("error") or "no reason recorded"))
+    if status != FINISHED:
+        raise ValueError(f"{path}: status is {shown(status)}, expected {FINISHED!r}, {DIVERGED!r} or {FAILED!r}")
+    return Run(arm, seed, FINISHED, config, environment, evaluations, _result(path, row), None, first, last)
+
+
+def _config(path: Path, arm: str, seed: int) -> dict[str, Any]:
+    config = load_object(path)
+    found = config.get("arm"), config.get("seed")
+    if found != (arm, seed):
+        raise ValueError(f"{path}: belongs to arm {shown(found[0])} and seed {shown(found[1])}, not to this folder")
+    return validated(path, ConfigFile, config)
+
+
+def _result(path: Path, row: dict[str, Any]) -> Result:
+    return Result(
+        steps=_get(path, row, "steps", int),
+        bytes=_get(path, row, "bytes", int),
+        final_val_bpb=_number(path, row, "final_val_bpb"),
+        best_val_bpb=_number(path, row, "best_val_bpb"),
+        best_step=None if row.get("best_step") is None else _get(path, row, "best_step", int),
+        test_bpb=_number(path, row, "test_bpb"),
+        seconds=_number(path, row, "seconds"),
+        causal=_get(path, row, "causal", bool),
+    )
+
+
+def _metrics(path: Path) -> list[dict[str, Any]]:
+    """The rows of a finished run, at least one."""
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file, although the run is recorded as finished")
+    rows = read_lines(path)
+    if not rows:
+        raise ValueError(f"{path}: holds no evaluation, although the run is recorded as finished")
+    return rows
+
+
+def _evaluations(path: Path, rows: list[dict[str, Any]]) -> Iterator[Evaluation]:
+    for row in rows:
+        step, size = _get(path, row, "step", int), _get(path, row, "bytes", int)
+        yield Evaluation(step, size, _number(path, row, "val_bpb"))
+
+
+def _state(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in STATE if name in row}
+
+
+def _get(path: Path, row: Any, key: str, kind: type) -> Any:
+    value = row.get(key) if isinstance(row, dict) else None
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise ValueError(f"{path}: {key} is {shown(value)}, expected a value of type {kind.__name__}")
+    return value
+
+
+def _number(path: Path, row: Any, key: str) -> float:
+    """A number, or NaN for null: JSON has no other way to write a loss that diverged."""
+    if isinstance(row, dict) and key in row and row[key] is None:
+        return math.nan
+    value = row.get(key) if isinstance(row, dict) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{path}: {key} is {shown(value)}, expected a number")
+    return float(value)
+
+
+def _integers(path: Path, row: Any, key: str) -> tuple[int, ...]:
+    values = _get(path, row, key, list)
+    if not values or any(isinstance(value, bool) or not isinstance(value, int) for value in values):
+        raise ValueError(f"{path}: {key} is {shown(values)}, expected a list of whole numbers")
+    return tuple(values)

@@ -1,0 +1,74 @@
+"""python -m plkernel.report: what a study showed, as a table, a page, figures and rows to keep."""
+
+from pathlib import Path
+
+import tyro
+from tqdm import tqdm
+
+from plkernel.records.study import REPORT, ROWS, read_study
+from plkernel.report.comparison import Comparison, compare
+from plkernel.report.figures import drawings
+from plkernel.report.memory_drawings import memory_drawings
+from plkernel.report.page.build import page_of, render
+from plkernel.report.page.document import Figure
+from plkernel.report.page.svg import inline_svg
+from plkernel.report.table import save_record, save_rows, table
+from plkernel.report.terminal import text_report
+from plkernel.tools import cli
+from plkernel.tools.links import refuse_links
+from plkernel.tools.storage import atomic_write, check_folder, save_json
+
+
+def report(folder: tyro.conf.Positional[Path], record: Path | None = None) -> None:
+    """Compare the arms of a study: print the table, write FOLDER/report (page, figures, JSON, rows).
+
+    Arms are compared with the baseline seed by seed, each difference with its 95 % t interval, and a plain
+    sentence says what may be concluded. Runs that failed or have not finished are listed, never counted.
+
+    Args:
+        folder: The folder of a study, as plkernel.experiment writes it (runs/out/NAME), or of a record.
+        record: Keep what a report needs of the study in this folder, a small one: spec.json and rows.jsonl, of the
+            search for learning rates too. The same command on it gives the same report.
+    """
+    cli.existing(folder, "folder")
+    study = read_study(folder)
+    check_folder(folder / REPORT, f"folder {folder}:")
+    check_folder(record, "record")
+    comparison = compare(study)
+    if record is not None:
+        save_record(study, record)
+    print(text_report(comparison), flush=True)
+    print(f"\nreport: {write_comparison(comparison)}")
+
+
+def write_report(folder: Path) -> Path:
+    """Read the study in `folder`, write everything to folder/report and return the path of the page.
+
+    Raises ValueError naming the file that is missing or damaged, or when no run is finished.
+    """
+    return write_comparison(compare(read_study(folder)))
+
+
+def write_comparison(comparison: Comparison) -> Path:
+    """Write report.html, table.json and the figures as PDF and PNG, and of a study rows.jsonl; the path of the page."""
+    from plkernel.analysis.figures.style import rendered
+
+    study = comparison.study
+    out = study.folder / REPORT
+    refuse_links([out])
+    inline = {}
+    drawn = {**drawings(comparison), **memory_drawings(comparison)}
+    for name, drawing in tqdm(drawn.items(), desc="figures", unit="figure", leave=False, disable=None):
+        files = rendered(drawing.figure)
+        inline[name] = Figure(inline_svg(files["svg"], name, drawing.description), drawing.caption)
+        for kind in ("pdf", "png"):
+            atomic_write(out / f"{name}.{kind}", files[kind])
+    if not (study.folder / ROWS).exists():
+        save_rows(study, out / ROWS)
+    save_json(out / "table.json", table(comparison))
+    atomic_write(out / "report.html", render(page_of(comparison, inline)))
+    return out / "report.html"
+
+
+if __name__ == "__main__":
+    cli.main(report)

@@ -1,0 +1,110 @@
+"""What a reader must know before believing a number of a study."""
+
+import math
+from collections.abc import Collection, Iterator
+
+from plkernel.models import NOT_CAUSAL
+from plkernel.records.study import FINISHED
+from plkernel.report.blocks import block_levels, short_factor
+from plkernel.report.comparison import COMMON_STEP, Comparison
+from plkernel.report.sentences import listed
+
+FEW_NAMES = 4
+
+
+def warnings(comparison: Comparison) -> list[str]:
+    """What a reader must know before believing a number: leaks, unequal steps, divergence, mixed provenance, damage."""
+    rules = (_leak, _at_edge, _unequal_steps, _diverged, _unequal_sizes, _mixed, _damaged, _incomplete, _unequal_seeds)
+    return [text for rule in rules for text in rule(comparison)]
+
+
+def _leak(comparison: Comparison) -> Iterator[str]:
+    names = [arm.name for arm in comparison.arms if not arm.causal]
+    if names:
+        leak = "a prediction sees part of its own target, so its bits per byte do not say how well it models text"
+        yield f"{_arms(comparison, names)}: {NOT_CAUSAL}; {leak}."
+
+
+def _at_edge(comparison: Comparison) -> Iterator[str]:
+    taken = {name: choice.rate for name, choice in comparison.tuning.items() if choice.at_edge}
+    beyond = "at the edge of the rates that were tried, so a better one may lie beyond."
+    if len(taken) > FEW_NAMES:
+        rates = listed(f"{rate:g}" for rate in sorted(set(taken.values())))
+        yield f"{_arms(comparison, taken)}: the learning rate taken, {rates}, is {beyond}"
+        return
+    for name, rate in taken.items():
+        yield f"{name}: its learning rate {rate:g} is {beyond}"
+
+
+def _arms(comparison: Comparison, names: Collection[str]) -> str:
+    """Few arms by their names; of many what only they share, or else their number."""
+    if len(names) <= FEW_NAMES:
+        return listed(names)
+    study = comparison.study
+    everywhere = {arm.name: block_levels(study, arm.name) for arm in comparison.arms}
+    for factor in study.spec.get("within") or ():
+        levels = {of.get(factor) for name, of in everywhere.items() if name in names}
+        level = levels.pop()
+        if not levels and len(names) == sum(of.get(factor) == level for of in everywhere.values()):
+            return f"All {len(names)} arms with {short_factor(factor, everywhere[next(iter(names))])} {level}"
+    return f"{len(names)} of {len(everywhere)} arms"
+
+
+def _unequal_steps(comparison: Comparison) -> Iterator[str]:
+    arms = comparison.arms
+    if len({steps for arm in arms for steps in arm.steps}) < 2:
+        return
+    taken: dict[str, list[str]] = {}
+    for arm in arms:
+        taken.setdefault(listed(f"{steps:,}" for steps in arm.steps), []).append(arm.name)
+    each = "; ".join(f"{_arms(comparison, names)} {steps}" for steps, names in taken.items())
+    where = "at the last step that all reached" if comparison.primary.key == COMMON_STEP else "as they ended"
+    yield (
+        f"Runs took unequal numbers of steps ({each}): final values favour whoever trained longer. "
+        f"Arms are compared {where}."
+    )
+
+
+def _diverged(comparison: Comparison) -> Iterator[str]:
+    for arm in comparison.arms:
+        lost = [seed for seed, value in arm.values["final_val_bpb"].items() if not math.isfinite(value)]
+        if lost:
+            yield f"{arm.name}, seed {listed(lost)}: the loss is not finite, so the arm has no mean."
+
+
+def _unequal_sizes(comparison: Comparison) -> Iterator[str]:
+    if len({sizes for arm in comparison.arms for sizes in arm.parameters}) > 1:
+        yield "Arms differ in their number of parameters."
+
+
+def _mixed(comparison: Comparison) -> Iterator[str]:
+    runs = comparison.study.finished()
+    if len({run.environment.get("commit") for run in runs}) > 1:
+        yield "Runs come from different commits of the code."
+    if any(run.environment.get("dirty") for run in runs):
+        yield "Some runs come from code that differs from its commit (dirty)."
+    if len({run.config["corpus"].get("sha256") for run in runs}) > 1:
+        yield "Runs were trained on different bytes (the sha256 of their corpora differ)."
+
+
+def _damaged(comparison: Comparison) -> Iterator[str]:
+    faults = {f"{run.arm}, seed {run.seed}": run.fault for run in comparison.study.finished() if run.fault}
+    for name, fault in list(faults.items())[:FEW_NAMES]:
+        yield f"{name}: {fault}; bring metrics.jsonl back, or remove the run's folder and train it again."
+    if len(faults) > FEW_NAMES:
+        yield f"The same holds of {len(faults) - FEW_NAMES} more runs: rows are missing or are not what results say."
+
+
+def _incomplete(comparison: Comparison) -> Iterator[str]:
+    study = comparison.study
+    for base in comparison.baselines:
+        if not base.seeds:
+            yield f"No run of the baseline {base.name} is finished: there is nothing to compare with."
+    missing = sum(run.status != FINISHED for run in study.runs)
+    if missing:
+        yield f"{missing} of {len(study.runs)} runs are not finished; every figure covers the others only."
+
+
+def _unequal_seeds(comparison: Comparison) -> Iterator[str]:
+    if len({arm.seeds for arm in comparison.arms if arm.seeds}) > 1:
+        yield "Arms finished different seeds: their means are not comparable, their paired differences are."

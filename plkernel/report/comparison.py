@@ -1,0 +1,183 @@
+"""What a study shows, in numbers: every measure of every arm, and its paired difference to the baseline."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from plkernel.analysis.statistics.differences import Estimate, PairedDifference, holm, mean_interval, paired_difference
+from plkernel.records.study import Run, Study
+from plkernel.report.evidence import Evidence, weigh
+from plkernel.study.tuning import Choice, choices
+
+CONFIDENCE = 0.95
+COMMON_STEP = "val_bpb_common_step"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One number per run, in bits per byte: its key in files and its title in tables."""
+
+    key: str
+    title: str
+    of: Callable[[Run], float | None]
+
+
+@dataclass(frozen=True)
+class Arm:
+    """The finished runs of one arm: values by measure and seed, their means, and differences to the baseline.
+
+    `against` is the arm that this one is compared with, None for a baseline. `differences` lacks the measures that no
+    common seed has, and is empty for a baseline.
+    """
+
+    name: str
+    against: str | None
+    causal: bool
+    seeds: tuple[int, ...]
+    parameters: tuple[int, ...]
+    steps: tuple[int, ...]
+    values: Mapping[str, Mapping[int, float]]
+    estimates: Mapping[str, Estimate]
+    differences: Mapping[str, PairedDifference]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A study in numbers: every baseline (finished or not) and every arm that has a finished run.
+
+    `primary` is the measure by which arms are compared: the final loss, or where runs took unequal numbers of steps
+    the loss at the last step that all of them reached. `tuning` holds the learning rates that were searched for.
+    """
+
+    study: Study
+    measures: tuple[Measure, ...]
+    primary: Measure
+    arms: tuple[Arm, ...]
+    tuning: Mapping[str, Choice]
+
+    @property
+    def causal(self) -> bool:
+        """Whether every number is a likelihood."""
+        return all(arm.causal for arm in self.arms)
+
+    @property
+    def baselines(self) -> tuple[Arm, ...]:
+        """The arms that others are compared with: the study's baseline first."""
+        names = dict.fromkeys([self.study.baseline, *(arm.against for arm in self.arms if arm.against)])
+        return tuple(self[name] for name in names)
+
+    @cached_property
+    def corrected(self) -> dict[str, float]:
+        """p of every arm's difference in the primary measure, adjusted for their number (Holm)."""
+        found = {arm.name: arm.differences.get(self.primary.key) for arm in self.others}
+        return holm({name: difference.p_value for name, difference in found.items() if difference is not None})
+
+    @cached_property
+    def evidence(self) -> dict[str, Evidence]:
+        """What speaks for the difference of every arm in the primary measure, for arms that have one."""
+        return {
+            arm.name: weigh(difference, self.corrected[arm.name], self._curves(arm.name), self._curves(arm.against))
+            for arm in self.others
+            if arm.against and (difference := arm.differences.get(self.primary.key)) is not None
+        }
+
+    def _curves(self, name: str) -> dict[int, dict[int, float]]:
+        return {run.seed: run.curve() for run in self.study.finished(name)}
+
+    @property
+    def others(self) -> tuple[Arm, ...]:
+        """The arms that are compared with another."""
+        return tuple(arm for arm in self.arms if arm.against is not None)
+
+    def __getitem__(self, name: str) -> Arm:
+        """The arm of that name."""
+        return next(arm for arm in self.arms if arm.name == name)
+
+
+def compare(study: Study) -> Comparison:
+    """Compare every arm with the one it names or else the study's baseline, paired by seed.
+
+    Raises ValueError when no run is finished.
+    """
+    runs = study.finished()
+    if not runs:
+        states = ", ".join(sorted({run.status for run in study.runs}))
+        raise ValueError(f"folder: {study.folder} holds no finished run (only {states}), finish one first")
+    measures = tuple(_measures(study, runs))
+    started = [name for name in study.arms if study.finished(name)]
+    needed = {study.baseline, *filter(None, map(study.against, started))}
+    names = sorted({*needed, *started}, key=lambda name: (name != study.baseline, study.arms.index(name)))
+    values = {name: _all_values(study, name, measures) for name in names}
+    arms = tuple(_arm(study, name, values) for name in values)
+    primary = next((measure for measure in measures if measure.key == COMMON_STEP), measures[0])
+    common = (study.spec.get("tuning") or {}).get("rates") or ()
+    grids = {name: study.spec["arms"][name].get("rates") or common for name in names}
+    return Comparison(study, measures, primary, arms, choices(grids, study.folder))
+
+
+def common_step(runs: Iterable[Run]) -> int | None:
+    """The last step at which every run was evaluated, if there is one after step 0."""
+    steps = [{row.step for row in run.evaluations} for run in runs]
+    return max((step for step in set.intersection(*steps) if step > 0), default=None) if steps else None
+
+
+def _measures(study: Study, runs: list[Run]) -> Iterable[Measure]:
+    yield Measure("final_val_bpb", "final validation", _result("final_val_bpb"))
+    yield Measure("best_val_bpb", "best validation", _result("best_val_bpb"))
+    yield Measure("test_bpb", "test", _result("test_bpb"))
+    last = common_step(runs)
+    if last is not None and len(_steps(runs)) > 1:
+        yield Measure(COMMON_STEP, f"validation at step {last:,}, the last in common", _at(last))
+    for step in study.report_steps:
+        if any(run.at_step(step) is not None for run in runs):
+            yield Measure(f"val_bpb_step_{step}", f"validation at step {step:,}", _at(step))
+
+
+def _result(key: str) -> Callable[[Run], float | None]:
+    return lambda run: getattr(run.result, key)
+
+
+def _at(step: int) -> Callable[[Run], float | None]:
+    return lambda run: run.at_step(step)
+
+
+Values = dict[str, dict[int, float]]
+"""Values of one arm by measure and seed."""
+
+
+def _all_values(study: Study, name: str, measures: Iterable[Measure]) -> Values:
+    return {measure.key: _values(measure, study.finished(name)) for measure in measures}
+
+
+def _arm(study: Study, name: str, values: Mapping[str, Values]) -> Arm:
+    runs, against = study.finished(name), study.against(name)
+    return Arm(
+        name=name,
+        against=against,
+        causal=all(run.result.causal for run in runs if run.result),
+        seeds=tuple(run.seed for run in runs),
+        parameters=tuple(sorted({size for run in runs if (size := run.config["model"].get("parameters"))})),
+        steps=_steps(runs),
+        values=values[name],
+        estimates={key: mean_interval(found.values(), CONFIDENCE) for key, found in values[name].items() if found},
+        differences={} if against is None else _differences(values[name], values[against]),
+    )
+
+
+def _values(measure: Measure, runs: list[Run]) -> dict[int, float]:
+    found = {run.seed: measure.of(run) for run in runs}
+    return {seed: value for seed, value in found.items() if value is not None}
+
+
+def _differences(
+    values: Mapping[str, Mapping[int, float]], baseline: Mapping[str, Mapping[int, float]]
+) -> dict[str, PairedDifference]:
+    return {
+        key: paired_difference(found, baseline[key], CONFIDENCE)
+        for key, found in values.items()
+        if set(found) & set(baseline[key])
+    }
+
+
+def _steps(runs: Iterable[Run]) -> tuple[int, ...]:
+    return tuple(sorted({run.result.steps for run in runs if run.result}))

@@ -1,0 +1,95 @@
+"""What training did to the memory of every arm of a study, from the first and the last rows of its runs."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from plkernel.analysis.trained.memory import QUANTILES, Memory, slope_range
+from plkernel.records.study import Run, Study
+from plkernel.report.blocks import Block, short_name
+from plkernel.report.comparison import Arm, Comparison
+
+BETA = 1.15  # of an arm that says nothing
+
+
+@dataclass(frozen=True)
+class Change:
+    """An arm before and after training, its runs stacked: `name` in its block, exponent of the law it is held against.
+
+    before_outputs, after_outputs: "saturation" and "amplification" of every run.
+    """
+
+    arm: Arm
+    name: str
+    exponent: float
+    before: Memory
+    after: Memory
+    before_outputs: tuple[Mapping[str, Any], ...]
+    after_outputs: tuple[Mapping[str, Any], ...]
+
+    @property
+    def has_kernels(self) -> bool:
+        return self.before.has_kernels and self.after.has_kernels
+
+    @property
+    def has_half_lives(self) -> bool:
+        return self.before.has_half_lives and self.after.has_half_lives
+
+    @property
+    def has_outputs(self) -> bool:
+        return bool(self.after_outputs)
+
+    @property
+    def slope_range(self) -> tuple[float, float] | None:
+        """The lags over which kernels are compared by their slope; None where that cannot be."""
+        both = {slope_range(memory.lags) for memory in (self.before, self.after)}
+        return both.pop() if len(both) == 1 else None
+
+
+def changes(comparison: Comparison, block: Block) -> list[Change]:
+    """Every arm of a block that has a finished run, under its name in the block, the baseline first."""
+    return [_change(comparison.study, arm) for arm in block.arms if arm.seeds]
+
+
+def exponent_of(options: Mapping[str, Any]) -> float:
+    """The exponent that an arm's kernel is held against: beta, and half of it where it aims at correlation."""
+    beta = float(options.get("beta") or BETA)
+    return beta / 2 if options.get("target") == "correlation" else beta
+
+
+def memory_of(states: Sequence[Mapping[str, Any]]) -> Memory:
+    """One time of several runs of one arm; what some run does not say is taken as unknown of all."""
+    half_lives = _stacked(states, "half_life_quantiles", len(QUANTILES))
+    kernels = [state.get("kernel") or {} for state in states]
+    lags = [kernel.get("lags") for kernel in kernels]
+    same = bool(lags) and lags[0] and all(found == lags[0] for found in lags)
+    known = np.asarray(lags[0] if same else [], dtype=float)
+    return Memory(half_lives, known, _stacked(kernels if same else [], "blocks", len(known)))
+
+
+def _change(study: Study, arm: Arm) -> Change:
+    runs = study.finished(arm.name)
+    return Change(
+        arm=arm,
+        name=short_name(study, arm.name),
+        exponent=exponent_of(study.spec["arms"][arm.name]),
+        before=memory_of([run.first for run in runs]),
+        after=memory_of([run.last for run in runs]),
+        before_outputs=tuple(run.first for run in _with_outputs(runs)),
+        after_outputs=tuple(run.last for run in _with_outputs(runs)),
+    )
+
+
+def _with_outputs(runs: Iterable[Run]) -> list[Run]:
+    return [run for run in runs if run.first.get("saturation") and run.last.get("saturation")]
+
+
+def _stacked(states: Sequence[Mapping[str, Any]], key: str, length: int) -> np.ndarray:
+    """The rows of every state as (S, L, length); empty unless all of them have such rows, and as many."""
+    found = [state.get(key) for state in states]
+    shapes = {np.shape(rows) if rows else None for rows in found}  # type: ignore[arg-type]
+    if len(shapes) != 1 or None in shapes or (shape := next(iter(shapes))) is None or shape[1:] != (length,):
+        return np.empty((0, 0, length))
+    return np.asarray(found, dtype=float)

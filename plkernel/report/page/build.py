@@ -1,0 +1,70 @@
+"""A comparison as one self-contained HTML page: no scripts, no requests, light and dark, fit to print."""
+
+from collections.abc import Mapping
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from plkernel.models import NOT_CAUSAL
+from plkernel.report.blocks import blocks
+from plkernel.report.cautions import warnings
+from plkernel.report.comparison import Comparison
+from plkernel.report.figures import curve_names
+from plkernel.report.overview import is_large, overview
+from plkernel.report.page.design import design
+from plkernel.report.page.differences import differences
+from plkernel.report.page.document import Figure, Folded, Page, Part, Section, folded, prose, section
+from plkernel.report.page.effects import factor_effects
+from plkernel.report.page.memory import memory_sections, published_sections
+from plkernel.report.page.parts import group_title, mark, minus
+from plkernel.report.page.results import results
+from plkernel.report.page.runs import costs, learning_rates, missing, provenance
+from plkernel.report.sentences import sentences
+
+
+def render(page: Page) -> str:
+    """The page as HTML; every text in it is escaped."""
+    loader = PackageLoader("plkernel.report.page", "")
+    templates = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return templates.get_template("page.html").render(page=page, not_causal=NOT_CAUSAL)
+
+
+def page_of(comparison: Comparison, figures: Mapping[str, Figure]) -> Page:
+    """What stands on the page; `figures` go by the names of `drawings`, and one that is missing is left out."""
+    study = comparison.study
+    head = (
+        prose("soft", [study.description] if study.description else []),
+        prose("summary", map(minus, overview(comparison))),
+        prose("warnings", warnings(comparison)),
+        _every_sentence(comparison),
+    )
+    sections = (
+        *design(comparison),
+        *results(comparison),
+        *differences(comparison, figures),
+        *factor_effects(comparison),
+        *_curves(comparison, figures),
+        *memory_sections(comparison, figures),
+        *published_sections(figures),
+        *learning_rates(comparison),
+        *costs(comparison),
+        *missing(study.runs),
+        *provenance(study.finished()),
+    )
+    return Page(f"{study.name}{mark(comparison)}", tuple(part for part in head if part), sections)
+
+
+def _every_sentence(comparison: Comparison) -> Folded | None:
+    """A sentence per arm, where the summary has none."""
+    shown = prose("sentences", [minus(text) for text in sentences(comparison)]) if is_large(comparison) else None
+    return folded(f"All {len(shown.texts)} comparisons in words", shown) if shown else None
+
+
+def _curves(comparison: Comparison, figures: Mapping[str, Figure]) -> list[Section]:
+    """Convergence and differences during training, block by block."""
+    parts: list[Part] = []
+    for part in blocks(comparison):
+        shown = [figures[name] for name in curve_names(part) if name in figures]
+        parts += [folded(group_title(part), *shown)] if part.title and shown else shown
+    return section("Curves", *parts)

@@ -1,0 +1,146 @@
+"""The part of the report page that says what training did to the memory of the arms, and to their outputs."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from plkernel.analysis.trained.memory import Memory
+from plkernel.report.blocks import Block, blocks
+from plkernel.report.comparison import Comparison
+from plkernel.report.memory import Change, changes
+from plkernel.report.memory_drawings import HALF_LIVES, KERNELS, PUBLISHED_FIGURES, figure_name
+from plkernel.report.page.document import Cell, Figure, Group, Line, Part, Section, Table, folded, number, section
+from plkernel.report.page.parts import arm_name, aside, group_title
+
+Blocks = Sequence[tuple[Block, Sequence[Change]]]
+
+
+def memory_sections(comparison: Comparison, figures: Mapping[str, Figure]) -> list[Section]:
+    """Kernels, half-lives and outputs before and after training; nothing of what the rows do not hold.
+
+    `figures` are those of `memory_drawings` as elements with captions, by name; one that is missing is left out.
+    """
+    found = [(block, changes(comparison, block)) for block in blocks(comparison)]
+    parts = [
+        *_figures(found, figures, KERNELS),
+        *_exponents(comparison, found),
+        *_figures(found, figures, HALF_LIVES),
+        *_half_lives(comparison, found),
+        *_outputs(comparison, found),
+    ]
+    return section("Memory before and after training", *parts)
+
+
+def published_sections(figures: Mapping[str, Figure]) -> list[Section]:
+    """The published figures from this study's rows, where its three conditions are among the arms."""
+    return section("The published figures, redrawn", figures.get(PUBLISHED_FIGURES))
+
+
+def _figures(found: Blocks, figures: Mapping[str, Figure], kind: str) -> list[Part]:
+    """The figure of the first block in view, those of further blocks to be opened."""
+    shown = [(group_title(block), figures[name]) for block, _ in found if (name := figure_name(kind, block)) in figures]
+    title = kind.capitalize()
+    return [one if at == 0 else folded(_headed(title, where), one) for at, (where, one) in enumerate(shown)]
+
+
+def _headed(title: str, where: Cell) -> Cell:
+    """The title before what it is of."""
+    first, *others = where.lines
+    return Cell((Line(f"{title}: {first.text}"), *others))
+
+
+def _exponents(comparison: Comparison, found: Blocks) -> list[Part]:
+    ranges = {arm.slope_range for _, arms in found for arm in arms if arm.slope_range}
+    if not ranges:
+        return []
+    first, last = min(low for low, _ in ranges), max(high for _, high in ranges)
+    caption = (
+        f"How steeply kernels fall: x of t**-x by least squares over the lags {first:g} to {last:g} bytes on log-log "
+        "axes, mean over blocks and seeds, under it the standard deviation over seeds (of the means over blocks). "
+        "Beside it every block after training, from the first, mean over seeds."
+    )
+    header = ["arm", "at initialisation", "after training", "change", "by block"]
+    groups = _grouped(comparison, found, _exponent_row, lambda arm: arm.slope_range is not None)
+    return [aside(comparison, "Slopes of kernels in numbers", Table.of(header, groups, caption))]
+
+
+def _exponent_row(arm: Change) -> list[Any]:
+    before, after = arm.before.exponents(), arm.after.exponents()
+    columns = [values.mean(axis=1) for values in (before, after, after - before)]
+    each = ", ".join(f"{value:.2f}" for value in after.mean(axis=0))
+    return [*map(_over_seeds, columns, ("{:.2f}", "{:.2f}", "{:+.2f}")), number(_minus(each))]
+
+
+def _over_seeds(values: np.ndarray, form: str) -> Cell:
+    """The mean over seeds, under it their standard deviation where there are two or more."""
+    spread = [f"\N{PLUS-MINUS SIGN} {values.std(ddof=1):.3f}"] if len(values) > 1 else []
+    return number(_minus(form.format(values.mean())), *spread)
+
+
+def _half_lives(comparison: Comparison, found: Blocks) -> list[Part]:
+    header = ["arm", *(f"{name}, {time}" for name in ("shortest", "median", "longest") for time in ("before", "after"))]
+    known = _grouped(comparison, found, _half_life_row, lambda arm: arm.has_half_lives)
+    caption = "Half-lives in bytes at initialisation and after training: geometric means over blocks and seeds."
+    return [folded("Half-lives in numbers", Table.of(header, known, caption))] if known else []
+
+
+def _half_life_row(arm: Change) -> list[Any]:
+    before, after = (_central(memory) for memory in (arm.before, arm.after))
+    return [number(_half_life(values[index])) for index in (0, 3, 6) for values in (before, after)]
+
+
+def _central(memory: Memory) -> np.ndarray:
+    return np.asarray(np.exp(np.log(memory.half_lives).mean(axis=(0, 1))))
+
+
+def _outputs(comparison: Comparison, found: Blocks) -> list[Part]:
+    """Saturation of the predictions, and how much the residual stream grows."""
+    grows = any(output.get("amplification") for _, arms in found for arm in arms for output in arm.after_outputs)
+    names = ["saturated positions", "range of logits", "entropy in nats", *(["growth per block"] if grows else [])]
+    header = ["arm", *(f"{name}, {time}" for name in names for time in ("before", "after"))]
+    known = _grouped(comparison, found, lambda arm: _output_row(arm, grows), lambda arm: arm.has_outputs)
+    caption = (
+        "Predictions on the validation windows at initialisation and after training, means over seeds. At a saturated "
+        "position one byte has a probability above 0.99; guessing uniformly has the entropy ln 256 = 5.545 nats."
+    )
+    growth = " Growth: root mean square of the residual stream after a block over that before it, geometric mean."
+    if not known:
+        return []
+    return [aside(comparison, "Predictions in numbers", Table.of(header, known, caption + growth * grows))]
+
+
+def _output_row(arm: Change, grows: bool) -> list[Any]:
+    both = (arm.before_outputs, arm.after_outputs)
+    row: list[Any] = []
+    for form, value in (
+        ("{:.1%}", lambda output: output["saturation"]["saturated_share"]),
+        ("{:.1f}", lambda output: output["saturation"]["logit_max"] - output["saturation"]["logit_min"]),
+        ("{:.2f}", lambda output: output["saturation"]["entropy"]),
+    ):
+        row += [number(form.format(np.mean([value(output) for output in outputs]))) for outputs in both]
+    return [*row, *map(_growth, both)] if grows else row
+
+
+def _growth(outputs: Iterable[Mapping[str, Any]]) -> Cell:
+    factors = [output["amplification"] for output in outputs if output.get("amplification")]
+    return number(f"{np.exp(np.mean(np.log(factors))):.3f}" if factors else "-")
+
+
+def _grouped(
+    comparison: Comparison, found: Blocks, row: Callable[[Change], list[Any]], known: Callable[[Change], bool]
+) -> list[Group]:
+    """The name and the row of every arm that has what the row takes, block by block."""
+    groups = [
+        (group_title(block), [[arm_name(comparison, block, arm.arm), *row(arm)] for arm in arms if known(arm)])
+        for block, arms in found
+    ]
+    return [(title, rows) for title, rows in groups if rows]
+
+
+def _half_life(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _minus(text: str) -> str:
+    return text.replace("-", "\N{MINUS SIGN}")

@@ -1,0 +1,119 @@
+"""The three conditions of the published study, found among the arms of a study by what they are."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import ArrayLike
+
+from plkernel.analysis.exponentials.sums import Floats
+from plkernel.analysis.figures.published import Condition, published_figure
+from plkernel.models import NOT_CAUSAL
+from plkernel.records.study import Run, Study
+from plkernel.report.blocks import Block, blocks, short_name
+from plkernel.report.comparison import Arm, Comparison
+from plkernel.report.memory import exponent_of, memory_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PUBLISHED = "published"
+CONDITIONS = (("log-spaced", "uniform"), ("log-spaced", PUBLISHED), ("concentrated", PUBLISHED))
+OTHERWISE = ("match", "output_std", "tempering", "node_file", "node_rates")
+"""An arm with one of these is no condition of the study, whatever its placement and projection."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The block of a study in which the three conditions are compared, and their arms in the study's order."""
+
+    block: Block
+    arms: tuple[Arm, ...]
+
+
+def reading(comparison: Comparison) -> Reading | None:
+    """The block with gain none and patching `published` if that has all three conditions, else the first that has.
+
+    None where no block has them.
+    """
+    found = []
+    for block in blocks(comparison):
+        arms = [_condition(comparison.study, block, *condition) for condition in CONDITIONS]
+        known = tuple(arm for arm in arms if arm is not None)
+        if len(known) == len(CONDITIONS) and _alike(comparison.study, known):
+            found.append(Reading(block, known))
+    return max(found, key=lambda one: _nearness(_model(comparison.study, one.arms[0])), default=None)
+
+
+def draw_published(comparison: Comparison, found: Reading) -> "Figure":
+    """The figure of the three conditions."""
+    study = comparison.study
+    conditions = [_drawn(study, arm) for arm in found.arms]
+    context = max(run.config["train"]["context"] for run in study.finished(found.arms[0].name))
+    exponent = exponent_of(study.spec["arms"][found.arms[1].name])
+    leaks = "" if all(arm.causal for arm in found.arms) else NOT_CAUSAL
+    return published_figure(conditions, exponent, context, leaks)
+
+
+def described(comparison: Comparison, found: Reading) -> str:
+    """The gain and patching of a reading in words: "gain none, patches of 2 bytes as published"."""
+    model = _model(comparison.study, found.arms[0])
+    patching = model.get("patching") or {}
+    size, mode = patching.get("size", 1), patching.get("mode")
+    read = f"patches of {size} bytes, {'as published' if mode == PUBLISHED else 'causal'}" if size > 1 else "no patches"
+    return f"gain {model.get('gain')}, {read}"
+
+
+def _condition(study: Study, block: Block, placement: str, projection: str) -> Arm | None:
+    """The first arm with a finished run that is this condition and nothing else."""
+    for arm in block.arms:
+        options = study.spec["arms"][arm.name]
+        shape = options.get("placement") or "log-spaced", options.get("projection") or "uniform"
+        if arm.seeds and shape == (placement, projection) and not any(options.get(name) for name in OTHERWISE):
+            # Below 1 the published weights grow with the half-life: a control, not the condition.
+            right = projection == "uniform" or exponent_of(options) > 1
+            if right and _model(study, arm).get("kind", "ssm") == "ssm":
+                return arm
+    return None
+
+
+def _alike(study: Study, arms: Sequence[Arm]) -> bool:
+    """Whether the arms share their gain and patching."""
+    models = [_model(study, arm) for arm in arms]
+    return all(model.get(name) == models[0].get(name) for model in models for name in ("gain", "patching"))
+
+
+def _model(study: Study, arm: Arm) -> Mapping[str, Any]:
+    model: Mapping[str, Any] = study.finished(arm.name)[0].config["model"]
+    return model
+
+
+def _nearness(model: Mapping[str, Any]) -> tuple[bool, bool]:
+    """How much of the published reading a model has; of equals `max` takes the first."""
+    patching = model.get("patching") or {}
+    published = patching.get("mode") == PUBLISHED and patching.get("size", 1) > 1
+    return published and model.get("gain") == "none", published
+
+
+def _drawn(study: Study, arm: Arm) -> Condition:
+    runs = study.finished(arm.name)
+    return Condition(
+        name=short_name(study, arm.name),
+        curves=[{row.step: row.val_bpb for row in run.evaluations} for run in runs],
+        before=memory_of([run.first for run in runs]),
+        after=memory_of([run.last for run in runs]),
+        coherent=_coherent(runs),
+    )
+
+
+def _coherent(runs: Sequence[Run]) -> Callable[[ArrayLike], Floats]:
+    """ln of the coherent kernel of the nodes that a run started with, at lags in bytes."""
+    import numpy as np
+
+    from plkernel.spec.arm import Arm as Options
+    from plkernel.spec.model import ModelSpec
+
+    config = runs[0].config
+    model = ModelSpec.model_validate({key: value for key, value in config["model"].items() if key != "parameters"})
+    kernel = Options.model_validate(config["arm_options"]).nodes(model).kernel()
+    return lambda lags: kernel.log_kernel(np.asarray(lags, dtype=float) / model.patching.size)

@@ -1,0 +1,96 @@
+"""A comparison for the terminal: what may be said, and a table that stays short for many arms."""
+
+from plkernel.models import NOT_CAUSAL
+from plkernel.report.blocks import Block, blocks, short_name
+from plkernel.report.cautions import warnings
+from plkernel.report.comparison import Arm, Comparison
+from plkernel.report.overview import is_large, overview
+from plkernel.report.sentences import interval_text, p_text, sentences, summary
+from plkernel.tools.tables import text_table
+
+MOST_ROWS = 40
+"""Of more compared arms the table holds those with the smallest p only."""
+SHOWN = 20
+
+
+def text_report(comparison: Comparison) -> str:
+    """The summary, a table, the sentences where arms are few, and the warnings."""
+    warned = [f"note: {text}" for text in warnings(comparison)]
+    if is_large(comparison):
+        return "\n".join([*overview(comparison), "", *_blocks(comparison), "", *warned])
+    arms = text_table(_header(comparison), [_row(comparison, arm) for arm in comparison.arms])
+    return "\n".join([summary(comparison), "", arms, _note(comparison), "", *sentences(comparison), *warned])
+
+
+def _header(comparison: Comparison) -> list[str]:
+    bases = comparison.baselines
+    minus = [f"minus {bases[0].name}"] if len(bases) == 1 else ["minus", "is"]
+    return ["arm", "seeds", "steps", "best", "final", "test", *minus, "95 % interval", "p", "corrected p"]
+
+
+def _row(comparison: Comparison, arm: Arm) -> list[str]:
+    shown = [arm.estimates.get(name) for name in ("best_val_bpb", "final_val_bpb", "test_bpb")]
+    return [
+        arm.name if arm.causal else f"{arm.name} [{NOT_CAUSAL}]",
+        str(len(arm.seeds)),
+        ", ".join(map(str, arm.steps)) or "-",
+        *(f"{estimate.mean:.4f}" if estimate else "-" for estimate in shown),
+        *([arm.against or ""] if len(comparison.baselines) > 1 else []),
+        *_difference(comparison, arm),
+    ]
+
+
+def _difference(comparison: Comparison, arm: Arm) -> list[str]:
+    difference = arm.differences.get(comparison.primary.key)
+    if difference is None:
+        return [""] * 4
+    tests = (difference.p_value, comparison.corrected[arm.name])
+    return [f"{difference.mean:+.4f}", interval_text(difference, "+.4f"), *map(p_text, tests)]
+
+
+def _note(comparison: Comparison) -> str:
+    label = f", {NOT_CAUSAL}" if not any(arm.causal for arm in comparison.arms if arm.seeds) else ""
+    return f"(bits per byte{label}; difference: {comparison.primary.title}, paired by seed, below 0 is better)"
+
+
+def _blocks(comparison: Comparison) -> list[str]:
+    """The differences of many arms, block by block, under short names."""
+    shown = _shown(comparison)
+    groups = {_heading(comparison, part): _block(comparison, part, shown) for part in blocks(comparison)}
+    header = ["arm", "seeds", "final", "difference", "95 % interval", "p", "corrected p"]
+    lines = text_table(header, [row for rows in groups.values() for row in rows]).splitlines()
+    table, lines = lines[:2], lines[2:]
+    for heading, rows in groups.items():
+        table += [heading, *lines[: len(rows)]] if rows else []
+        lines = lines[len(rows) :]
+    every = len(comparison.others)
+    few = [f"({len(shown)} of {every} arms, those with the smallest p; the page has all)"] if len(shown) < every else []
+    return [*table, _note(comparison), *few]
+
+
+def _shown(comparison: Comparison) -> set[str]:
+    names = [arm.name for arm in comparison.others]
+    if len(names) <= MOST_ROWS:
+        return set(names)
+    found = comparison.evidence
+    return set(sorted(found, key=lambda name: found[name].difference.p_value)[:SHOWN])
+
+
+def _block(comparison: Comparison, part: Block, shown: set[str]) -> list[list[str]]:
+    """The rows of a block's arms that are shown."""
+    rows = []
+    for arm in part.others:
+        if arm.name not in shown:
+            continue
+        name = short_name(comparison.study, arm.name)
+        against = "" if arm.against == part.baseline else f" minus {short_name(comparison.study, str(arm.against))}"
+        final = arm.estimates.get("final_val_bpb")
+        facts = [str(len(arm.seeds)), f"{final.mean:.4f}" if final else "-", *_difference(comparison, arm)]
+        label = "" if arm.causal or part.leaks else f" [{NOT_CAUSAL}]"
+        rows.append([f"  {name}{against}{label}" if part.title else f"{name}{against}{label}", *facts])
+    return rows
+
+
+def _heading(comparison: Comparison, part: Block) -> str:
+    base, label = short_name(comparison.study, part.baseline), f" [{NOT_CAUSAL}]" if part.leaks else ""
+    return f"{part.title}, minus {base}{label}" if part.title else f"minus {base}{label}"

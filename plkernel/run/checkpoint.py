@@ -1,0 +1,183 @@
+"""Checkpoints: one safetensors file per run, replaced atomically, that holds weights, optimiser and progress.
+
+The metadata of the file are three texts: `progress`, `config` (the configuration of the run, which says whose it is)
+and `digest`, a CRC-32 over both and over the names, types, shapes and bytes of all tensors. It guards against damage
+and mix-ups, not against forgery, and it is quick on every processor: 0.07 s for 10 million parameters with their
+moments, where SHA-256 takes 0.10 s with the processor's own instructions for it, and BLAKE2b 0.24 s. Checkpoints of
+earlier versions have `progress` alone.
+"""
+
+import json
+import math
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from plkernel.run.folder import differences, with_defaults
+from plkernel.tools.storage import atomic_save
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+PROGRESS, CONFIGURATION, DIGEST = "progress", "config", "digest"
+LARGEST = 2**63
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands after `step` steps.
+
+    loss_sum and loss_count: nats and steps since the last evaluation; seconds: training time so far; metrics_bytes
+    and timing_bytes: lengths of the two row files, which a resumed run cuts back to, with the CRC-32 of what they hold
+    (None in checkpoints of earlier versions).
+    """
+
+    step: int = 0
+    loss_sum: float = 0.0
+    loss_count: int = 0
+    seconds: float = 0.0
+    metrics_bytes: int = 0
+    timing_bytes: int = 0
+    metrics_crc: int | None = 0
+    timing_crc: int | None = 0
+
+    @property
+    def evaluated(self) -> int:
+        """The step of the last evaluation, and so of the last row."""
+        return self.step - self.loss_count
+
+
+def save_checkpoint(
+    path: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    progress: Progress,
+    config: Mapping[str, Any] | None = None,
+) -> None:
+    """Write weights, AdamW moments, progress and the run's config; the old file stays until the new one is whole."""
+    tensors: dict[str, Tensor] = {}
+    for name, parameter in model.named_parameters():
+        tensors[f"model.{name}"] = parameter.detach()
+        state = optimizer.state.get(parameter, {}) if optimizer is not None else {}
+        tensors.update({f"{moment}.{name}": state[moment] for moment in MOMENTS if moment in state})
+    tensors.update({f"model.{name}": buffer for name, buffer in model.named_buffers()})
+    tensors = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+    metadata = {PROGRESS: json.dumps(asdict(progress)), CONFIGURATION: json.dumps(config)}
+    metadata[DIGEST] = digest_of(tensors, metadata)
+    try:
+        atomic_save(path, lambda temporary: save_file(tensors, temporary, metadata=metadata))
+    except SafetensorError as error:
+        raise OSError(f"checkpoint {path} cannot be written: {error}") from error
+
+
+def load_checkpoint(
+    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None = None, config: Any = None
+) -> Progress:
+    """Fill `model` (and the AdamW moments of `optimizer`) from `path`.
+
+    Raises ValueError when the file is damaged, does not fit the model, or is that of a run with another `config`;
+    nothing has been filled then.
+    """
+    try:
+        tensors, metadata = _read(path)
+        progress = _progress(metadata)
+        if DIGEST in metadata and metadata[DIGEST] != digest_of(tensors, metadata):
+            raise ValueError("its digest is not that of its content")
+        _check_tensors(tensors, model, optimizer is not None and progress.step > 0)
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        hint = "" if optimizer else ": name the folder of a run, or a checkpoint in one"
+        raise ValueError(f"checkpoint {path} is damaged or of another model ({error}){hint}") from error
+    if config is not None and CONFIGURATION in metadata:
+        _check_config(path, json.loads(metadata[CONFIGURATION]), config)
+    _fill(tensors, model, optimizer if progress.step > 0 else None, progress.step)
+    return progress
+
+
+def digest_of(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+    """CRC-32, in eight hexadecimal digits, of progress and config and of every tensor on the CPU, in order of names."""
+    found = zlib.crc32(f"{metadata[PROGRESS]}\n{metadata[CONFIGURATION]}\n".encode())
+    for name, tensor in sorted(tensors.items()):
+        found = zlib.crc32(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode(), found)
+        found = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, found)
+    return f"{found:08x}"
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of the file, each on first use from the disk, and its metadata."""
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata() or {}
+        if set(metadata) not in ({PROGRESS}, {PROGRESS, CONFIGURATION, DIGEST}):
+            raise ValueError(f"its metadata are {', '.join(sorted(metadata)) or 'missing'}: not written by plkernel")
+        return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
+
+
+def _progress(metadata: Mapping[str, str]) -> Progress:
+    """What the metadata say; ValueError for anything that no run has written."""
+    try:
+        values = json.loads(metadata[PROGRESS])
+        progress = Progress(**{"metrics_crc": None, "timing_crc": None, **values})
+    except RecursionError:
+        raise ValueError("progress is nested too deeply") from None
+    for field in fields(progress):
+        value = getattr(progress, field.name)
+        whole = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST
+        number = field.type is float and isinstance(value, float) and math.isfinite(value)
+        missing = value is None and field.name.endswith("_crc")
+        if not (whole or number or missing):
+            raise ValueError(f"progress.{field.name} is {value!r}")
+    if progress.evaluated < 0:
+        raise ValueError(f"progress.loss_count is {progress.loss_count} after {progress.step} steps")
+    return progress
+
+
+def _check_tensors(tensors: Mapping[str, Tensor], model: nn.Module, moments: bool) -> None:
+    """ValueError unless names, types and shapes are those of the model and, where `moments`, of its optimiser."""
+    parameters = dict(model.named_parameters())
+    wanted = {f"model.{name}": tensor for name, tensor in (*parameters.items(), *model.named_buffers())}
+    optional = {f"{moment}.{name}": tensor for moment in MOMENTS for name, tensor in parameters.items()}
+    missing = sorted((wanted | optional if moments else wanted).keys() - tensors.keys())
+    unknown = sorted(tensors.keys() - (wanted | optional).keys())
+    if missing or unknown:
+        raise ValueError(f"{'no' if missing else 'unknown'} tensor {(missing or unknown)[0]}")
+    for name, tensor in tensors.items():
+        model_has = (wanted | optional)[name]
+        if (tensor.dtype, tensor.shape) != (model_has.dtype, model_has.shape):
+            raise ValueError(f"{name} is {_kind(tensor)}, the model's {_kind(model_has)}")
+
+
+def _check_config(path: Path, of_the_checkpoint: Any, config: Any) -> None:
+    different = differences(with_defaults(of_the_checkpoint), with_defaults(json.loads(json.dumps(config))))
+    if different:
+        raise ValueError(f"checkpoint {path} belongs to another run ({'; '.join(different[:4])})")
+
+
+def _fill(tensors: Mapping[str, Tensor], model: nn.Module, optimizer: torch.optim.Optimizer | None, step: int) -> None:
+    """Copy the tensors into the model, and into the optimiser where one is given."""
+    with torch.no_grad():
+        for name, tensor in _named(model):
+            tensor.copy_(tensors[f"model.{name}"])
+    if optimizer is None:
+        return
+    for name, parameter in model.named_parameters():
+        moments = {moment: tensors[f"{moment}.{name}"].to(parameter, copy=True) for moment in MOMENTS}
+        count = torch.tensor(float(step), device=_step_device(optimizer, parameter))
+        optimizer.state[parameter] = {"step": count, **moments}
+
+
+def _named(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from model.named_parameters()
+    yield from model.named_buffers()
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
+
+
+def _step_device(optimizer: torch.optim.Optimizer, parameter: Tensor) -> torch.device:
+    """The fused AdamW counts its steps on the parameter's device, the others on the CPU."""
+    return parameter.device if optimizer.defaults.get("fused") else torch.device("cpu")

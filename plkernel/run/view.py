@@ -1,0 +1,114 @@
+"""A model at one time, in figures: its half-lives, its kernels, and one evaluation; two times of it as text."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from plkernel.analysis.trained.memory import QUANTILES, Memory, slope_range
+from plkernel.report.memory import memory_of
+from plkernel.run.build import Model
+from plkernel.run.evaluate import Diagnosis, diagnose, kernels
+from plkernel.tools.tables import text_table
+
+BATCH = 4
+NAMED = {"shortest": 0, "median": 3, "longest": 6}
+"""Places among the quantiles of half-lives."""
+ABSENT = "-"
+
+
+@dataclass(frozen=True)
+class View:
+    """A model at one time: what its blocks remember, in bytes, and one evaluation."""
+
+    memory: Memory
+    found: Diagnosis
+
+    @property
+    def half_lives(self) -> list[dict[str, float]]:
+        """The shortest, median and longest of every block, by name."""
+        return [{name: block[place] for name, place in NAMED.items()} for block in self.memory.half_lives[0].tolist()]
+
+    @property
+    def exponents(self) -> list[float]:
+        """x of the law t**-x that the kernel of every block follows; empty where too few lags are known."""
+        return self.memory.exponents()[0].tolist() if slope_range(self.memory.lags) else []
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        known = {"lags": self.memory.lags.tolist(), "blocks": self.memory.kernels[0].tolist()}
+        return {
+            "half_lives": self.half_lives,
+            "kernel": {**known, "exponents": self.exponents, "exponents_over_lags": slope_range(self.memory.lags)},
+            "bits_per_byte": self.found.bits_per_byte,
+            **self.found.to_row(),
+        }
+
+
+def view(model: Model, windows: Tensor) -> View:
+    """What `model` remembers up to the length of `windows` (n, context + 1), and one evaluation on them."""
+    quantiles = [np.quantile(values.numpy(), QUANTILES).tolist() for values in model.half_lives()]
+    state = {"half_life_quantiles": quantiles, "kernel": kernels(model, windows.shape[1] - 1)}
+    return View(memory_of([state]), diagnose(model, windows, BATCH, torch.device("cpu")))
+
+
+def render(start: View | None, now: View, note: str = "") -> str:
+    """All tables as text; `note` follows the bits per byte."""
+    views = [start, now]
+    header = ["block", "half-lives at initialisation", "now", "amplification at initialisation", "now"]
+    rows = [
+        [str(block), *(_half_lives(view, block) for view in views), *(_growth(view, block) for view in views)]
+        for block in range(now.memory.blocks)
+    ]
+    columns = [_figures(view) if view else {} for view in views]
+    figures = [
+        [name + (note if name == "bits per byte" else ""), *(column.get(name, ABSENT) for column in columns)]
+        for name in columns[1]
+    ]
+    tables = [text_table(header, rows), *_kernels(start, now), text_table(["", "at initialisation", "now"], figures)]
+    return "\n\n".join(tables)
+
+
+def _kernels(start: View | None, now: View) -> list[str]:
+    """How steeply the kernel of every block falls, where the context holds enough lags to say it."""
+    found = slope_range(now.memory.lags)
+    if found is None:
+        return []
+    before = start.exponents if start else [math.nan] * now.memory.blocks
+    pairs = zip(before, now.exponents, strict=True)
+    rows = [[str(block), *map(_exponent, pair)] for block, pair in enumerate(pairs)]
+    title = f"kernels fall as t**-x over lags {found[0]:g} to {found[1]:g} bytes:"
+    return [f"{title}\n{text_table(['block', 'x at initialisation', 'now'], rows)}"]
+
+
+def _exponent(value: float) -> str:
+    return ABSENT if math.isnan(value) else f"{value:.3f}"
+
+
+def _half_lives(view: View | None, block: int) -> str:
+    if view is None:
+        return ABSENT
+    return " / ".join(f"{value:.0f}" if value >= 1000 else f"{value:.3g}" for value in view.half_lives[block].values())
+
+
+def _growth(view: View | None, block: int) -> str:
+    growth = view.found.amplification if view else None
+    return f"{growth.per_block[block]:.3f}" if growth else ABSENT
+
+
+def _figures(view: View) -> dict[str, str]:
+    """A column of the last table."""
+    found, growth = view.found.saturation, view.found.amplification
+    return {
+        "bits per byte": f"{view.found.bits_per_byte:.4f}",
+        f"loss in nats (uniform: {math.log(256):.3f})": f"{found.loss:.3f}",
+        "logits": f"{found.logit_min:+.1f} .. {found.logit_max:+.1f}",
+        "largest probability, mean": f"{found.largest_probability:.3f}",
+        "largest probability, maximum": f"{found.peak_probability:.3f}",
+        f"entropy in nats (uniform: {math.log(256):.3f})": f"{found.entropy:.3f}",
+        "saturated positions": f"{found.saturated_share:.1%}",
+        "amplification per block, geometric mean": f"{growth.mean:.3f}" if growth else ABSENT,
+    }

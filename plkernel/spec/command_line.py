@@ -1,0 +1,152 @@
+"""Commands that take a spec: the file first, then options, which may replace any field of the spec."""
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+from plkernel.spec.study import Arm, CorpusSpec, ModelSpec, Section, Spec, load_spec, parse_spec
+from plkernel.tools import cli, flags
+
+HELP_ALL = "--help-all"
+EXAMPLE = "runs/quick.toml"
+WIDTH = 100
+TABLES: dict[str, type[Section]] = {"model": ModelSpec, "corpus": CorpusSpec}  # options of an arm that are tables
+NOT_BY_OPTION = ("factors", "levels")
+
+Place = tuple[str, ...]
+"""Where a field stands in the spec: ("train", "steps")."""
+
+
+def main(command: Callable[..., Any], args: Sequence[str] | None = None) -> None:
+    """Run `command(spec, ...)` as `SPEC.toml [OPTIONS]`; exit 2 with one line on bad input.
+
+    The file is read first; an option such as --train.steps 200 replaces the value of that field, and the spec is
+    checked again as a whole.
+    """
+    given = list(sys.argv[1:] if args is None else args)
+    cli.report_errors(lambda: _run(command, given, f"python -m {cli.module_name()} SPEC.toml"))
+
+
+def _run(command: Callable[..., Any], given: list[str], prog: str) -> None:
+    own = _without_spec(command)
+    if any(arg in (*cli.HELP, HELP_ALL) for arg in given):
+        _help(own, prog, given)
+    if not given or given[0].startswith("-"):
+        raise ValueError(f"the spec comes first: {prog} [OPTIONS], got {repr(given[0]) if given else 'nothing'}")
+    path = cli.existing(Path(given[0]), "spec")
+    if path.is_dir():
+        raise ValueError(f"spec {path}: is a folder; name a TOML file, or the spec.json of a study")
+    spec = load_spec(path)
+    places = {flags.dashed(".".join(place)): (place, kind) for _, place, kind, _ in fields(Spec, list(spec.arms))}
+    known = [*flags.flags_of(own), *(flags.Flag(name, kind) for name, (_, kind) in places.items())]
+    options = [_bare(arg) for arg in given[1:]]
+    if wrong := flags.problem(options, known):
+        raise ValueError(wrong)
+    rest, changes = _divided(options, places)
+    ready = cli.parsed(own, rest, prog)()
+    command(_changed(spec, changes, given[0]) if changes else spec, **ready)
+
+
+def fields(
+    section: type[Section], arms: Sequence[str], head: Place = ()
+) -> Iterator[tuple[type[Section], Place, Any, str]]:
+    """Every field that an option can replace: its section, where it stands, its type, and what it means."""
+    for name, field in section.model_fields.items():
+        place, kind = (*head, name), field.annotation
+        inner = TABLES.get(name) if section is Arm else kind
+        if isinstance(inner, type) and issubclass(inner, Section):
+            yield from fields(inner, arms, place)
+        elif place == ("arms",):
+            for arm in arms:
+                yield from fields(Arm, arms, (*place, arm))
+        elif name not in NOT_BY_OPTION:
+            yield section, place, kind, " ".join((field.description or "").split())
+
+
+def _without_spec(command: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
+    """What takes the options of `command` itself, all but its spec, and gives them back."""
+
+    @functools.wraps(command)
+    def own(**options: Any) -> dict[str, Any]:
+        return options
+
+    signature = inspect.signature(command)
+    others = [parameter for name, parameter in signature.parameters.items() if name != "spec"]
+    own.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
+    own.__annotations__ = {name: kind for name, kind in command.__annotations__.items() if name != "spec"}
+    del own.__wrapped__  # type: ignore[attr-defined]
+    return own
+
+
+def _help(own: Callable[..., Any], prog: str, given: Sequence[str]) -> None:
+    """Print the command's own options, and on request all fields of the spec: of the file, where one is given."""
+    about = (inspect.getdoc(own) or "").partition("\n\nArgs:")[0]
+    more = f"Any field of the spec can be replaced, as in --train.steps 200: {HELP_ALL} lists them."
+    example = f"Example: {prog.replace('SPEC.toml', EXAMPLE)} --train.steps 200"
+    try:
+        cli.parsed(own, ["--help"], prog, "\n\n".join([about, more, example]))
+    finally:
+        if HELP_ALL in given:
+            path = next((Path(arg) for arg in given if not arg.startswith("-")), None)
+            print("\n".join(listing(None if path is None else load_spec(path))))
+
+
+def listing(spec: Spec | None = None) -> Iterator[str]:
+    """The lines that --help-all adds: every field as an option, section by section; with a spec also its values."""
+    found = list(fields(Spec, ["NAME"]))
+    for head in dict.fromkeys(place[:-1] for _, place, _, _ in found):
+        members = [field for field in found if field[1][:-1] == head]
+        yield f"\n{(inspect.getdoc(members[0][0]) or '').partition(chr(10))[0]}"
+        for _, place, kind, meaning in members:
+            yield f"  --{flags.dashed('.'.join(place))} {flags.metavar(kind)}{_value(spec, place)}"
+            yield fill(meaning, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
+
+
+def _value(spec: Spec | None, place: Place) -> str:
+    """What the field is in the spec; nothing for those of arms, which have one each."""
+    if spec is None or place[0] == "arms":
+        return ""
+    return f" (now {functools.reduce(getattr, place, spec)!r})"
+
+
+def _bare(arg: str) -> str:
+    """An argument without the name of the parameter that the spec is: --spec.train.steps is --train.steps."""
+    return f"--{arg.removeprefix('--spec.')}" if arg.startswith("--spec.") else arg
+
+
+def _divided(args: Sequence[str], places: Mapping[str, tuple[Place, Any]]) -> tuple[list[str], dict[Place, Any]]:
+    """The arguments that are the command's own, and the values of those that replace fields of the spec."""
+    rest, own, changes = list(args), list[str](), dict[Place, Any]()
+    while rest:
+        token = rest.pop(0)
+        name, equals, value = token.partition("=")
+        head, _, last = flags.dashed(name).rpartition(".")
+        positive = ".".join(filter(None, [head, last.removeprefix("no-")]))
+        if not flags.is_flag(token) or positive not in places:
+            own.append(token)
+            continue
+        place, kind = places[positive]
+        if flags.plain(kind) is bool and not equals:
+            changes[place] = positive == flags.dashed(name)
+        else:
+            changes[place] = flags.value_of(kind, [value] if equals else flags.taken(rest, flags.arity(kind)))
+    return own, changes
+
+
+def _changed(spec: Spec, changes: Mapping[Place, Any], origin: str) -> Spec:
+    """The spec with some fields replaced; a new recipe fills what neither the file nor an option gives."""
+    values = spec.model_dump()
+    recipe = changes.get(("train", "recipe"), spec.train.recipe)
+    if recipe != spec.train.recipe:
+        values["train"] = {name: values["train"][name] for name in spec.train.model_fields_set}
+    for (*heads, last), value in changes.items():
+        table = values
+        for head in heads:
+            table[head] = table.get(head) or {}
+            table = table[head]
+        table[last] = value
+    return parse_spec(values, f"{origin} with its options")

@@ -1,0 +1,88 @@
+"""The model that all arms of a study share, as a spec describes it."""
+
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from plkernel.analysis.nodes.placement import Gain
+from plkernel.models.init.rwkv_power_law import gain_of
+from plkernel.models.patching import PatchingMode
+
+Positive = Annotated[int, Field(ge=1)]
+# Beyond what any machine trains (a width of 65,536 in 1,024 blocks is 3e13 parameters), and small enough for a spec to
+# be checked in seconds.
+WIDEST = 2**16
+DEEPEST = 2**10
+LONGEST_PATCH = 2**16
+PositiveNumber = Annotated[float, Field(gt=0)]
+
+
+class Section(BaseModel):
+    """A part of a spec: immutable, and closed to keys it does not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """pydantic takes true as 1."""
+        kinds = _kinds(cls.model_fields[str(info.field_name)].annotation)
+        values = value if isinstance(value, list | tuple) else [value]
+        if kinds & {int, float} and not kinds & {bool, dict, Any} and any(isinstance(each, bool) for each in values):
+            raise PydanticCustomError("number", "must be a number, not true or false")
+        return value
+
+
+def _kinds(annotation: Any) -> set[Any]:
+    """The types in an annotation: {tuple, int} for tuple[int, ...]."""
+    origin = get_origin(annotation)
+    inner = get_args(annotation)[:1] if origin is Annotated else get_args(annotation)
+    return {origin or annotation}.union(*map(_kinds, () if origin is Literal else inner))
+
+
+class PatchingSpec(Section):
+    """How bytes are grouped into the steps of the recurrence."""
+
+    size: Annotated[int, Field(ge=1, le=LONGEST_PATCH)] = 1
+    """Bytes per patch; 1 is no patching."""
+    mode: PatchingMode = "causal"
+    """causal: a byte sees completed patches only. published: it sees its own target (kept for audit)."""
+
+
+class ModelSpec(Section):
+    """The model that all arms share."""
+
+    kind: Literal["ssm", "rwkv5", "rwkv6"] = "ssm"
+    """ssm: the diagonal SSM. rwkv5, rwkv6: Eagle and Finch."""
+    dim: Annotated[int, Field(ge=2, le=WIDEST)] = 96
+    """Width, also the state size."""
+    layers: Annotated[int, Field(ge=1, le=DEEPEST)] = 4
+    """Number of blocks."""
+    gain: Gain = "none"
+    """Input gain of the recurrence: none 1, ema 1 - a, lru sqrt(1 - a**2)."""
+    patching: PatchingSpec = PatchingSpec()
+    head_size: Annotated[int, Field(ge=1, le=WIDEST)] = 32
+    """RWKV: channels of a head; dim must be a multiple."""
+    k_clamp: bool = False
+    """RWKV: scale the key by min(1, lambda), an EMA-like input gain."""
+
+    @property
+    def node_count(self) -> int:
+        """How many decays an arm places: one per channel of the state, in an RWKV per channel of a head."""
+        return self.dim if self.kind == "ssm" else self.head_size
+
+    @property
+    def input_gain(self) -> Gain:
+        """What the recurrence multiplies its input by; in an RWKV it follows from the K-clamp."""
+        return self.gain if self.kind == "ssm" else gain_of(self.k_clamp)
+
+    @model_validator(mode="after")
+    def _of_one_kind(self) -> "ModelSpec":
+        foreign = ("head_size", "k_clamp") if self.kind == "ssm" else ("gain", "patching")
+        for name in foreign:
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} does not belong to model kind {self.kind!r}: leave it out")
+        if self.kind != "ssm" and self.dim % self.head_size:
+            raise ValueError(f"dim {self.dim} must be a multiple of head_size {self.head_size}")
+        return self

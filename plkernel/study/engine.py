@@ -1,0 +1,104 @@
+"""What trains the runs of a study: this machine or a Ray cluster, behind one interface; each run is a process."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from plkernel.records.study import CONFIG, SPEC, run_folder
+from plkernel.tools.links import open_own, refuse_links_of_run
+from plkernel.tools.storage import save_json
+
+if TYPE_CHECKING:
+    from plkernel.spec.study import Spec
+
+EngineName = Literal["local", "ray"]
+LOG = "log.txt"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run to be trained: an arm at a seed of the study in folder `study`, on a device of type `device`.
+
+    config: what it resolves to (`Task.config`); a process that makes something else of it refuses to train.
+    """
+
+    study: Path
+    arm: str
+    seed: int
+    device: str
+    threads: int
+    config: Mapping[str, Any] = field(compare=False, repr=False)
+
+    @property
+    def name(self) -> str:
+        return f"{self.arm} seed {self.seed}"
+
+    @property
+    def folder(self) -> Path:
+        return run_folder(self.study, self.arm, self.seed)
+
+
+class Engine(Protocol):
+    """Trains runs, several at a time. How a run ended is said by its folder and by nothing else."""
+
+    def device(self, spec: "Spec", arm: str) -> str:
+        """The type of device that the arm's runs are trained on, 'cpu' or 'cuda'; ValueError where there is none."""
+
+    def room(self, spec: "Spec", device: str) -> int:
+        """How many runs of the spec can be trained at a time now."""
+
+    def start(self, job: Job) -> None:
+        """Begin a run, or go on with it."""
+
+    def ended(self) -> list[Job]:
+        """The runs that have ended, well or not, since this was last asked."""
+
+    def stop(self) -> None:
+        """Ask every run to save and end, and wait for them."""
+
+
+@contextmanager
+def opened(name: EngineName = "local", address: str | None = None) -> Iterator[Engine]:
+    """The engine of that name. address: of a running Ray cluster, see `plkernel.data.ray_counts.connected`.
+
+    Raises ValueError for another name, an address without Ray and Ray not installed, OSError when no cluster answers.
+    """
+    if name not in ("local", "ray"):
+        raise ValueError(f"engine {name!r}: must be 'local' or 'ray'")
+    if name == "local":
+        if address is not None:
+            raise ValueError(f"ray_address belongs to engine 'ray', got {address!r} with engine 'local': leave it out")
+        from plkernel.study.local_engine import LocalEngine
+
+        yield LocalEngine()
+    else:
+        from plkernel.data.ray_counts import connected
+        from plkernel.study.ray_engine import RayEngine
+
+        with connected(address) as ray:
+            yield RayEngine(ray)
+
+
+def start_process(job: Job, environment: Mapping[str, str], directory: Path | None = None) -> subprocess.Popen[bytes]:
+    """Train `job` in a process of its own that ends, saved, with this one; it prints to log.txt in the run's folder."""
+    refuse_links_of_run(job.folder)
+    job.folder.mkdir(parents=True, exist_ok=True)
+    if not (job.folder / CONFIG).exists():
+        save_json(job.folder / CONFIG, job.config)
+    arguments = [str(job.study / SPEC), "--arm", job.arm, "--seed", str(job.seed), "--out", str(job.study)]
+    threads = str(job.threads)
+    with os.fdopen(open_own(job.folder / LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "plkernel.train", *arguments, "--no-progress", "--stop-with", str(os.getpid())],
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            env={**environment, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
+            cwd=directory,
+            start_new_session=True,  # Ctrl-C reaches the runs once, through stop()
+        )

@@ -1,0 +1,69 @@
+"""Runs of a study on this machine, several processes at a time."""
+
+import os
+import signal
+import subprocess
+from dataclasses import dataclass, field
+
+import torch
+
+from plkernel.run.task import check_machine
+from plkernel.spec.study import Spec
+from plkernel.study.engine import Job, start_process
+from plkernel.tools.environment import COMMAND, command_line
+
+
+@dataclass
+class Worker:
+    """A process that trains one run; `gpu` is what its CUDA_VISIBLE_DEVICES names, None on a CPU."""
+
+    job: Job
+    gpu: str | None
+    process: subprocess.Popen[bytes]
+
+
+@dataclass
+class LocalEngine:
+    """An `Engine` of processes of this machine; a run on a GPU sees the one with the fewest runs on it."""
+
+    active: list[Worker] = field(default_factory=list)
+
+    def device(self, spec: Spec, arm: str) -> str:
+        return check_machine(spec, arm).type
+
+    def room(self, spec: Spec, device: str) -> int:
+        return default_workers(spec, len(visible_gpus()) if device == "cuda" else 1, device)
+
+    def start(self, job: Job) -> None:
+        environment, gpu = {**os.environ, COMMAND: command_line()}, None
+        if job.device == "cuda":
+            environment["CUDA_VISIBLE_DEVICES"] = gpu = self.idlest(visible_gpus())
+        self.active.append(Worker(job, gpu, start_process(job, environment)))
+
+    def ended(self) -> list[Job]:
+        done = [worker for worker in self.active if worker.process.poll() is not None]
+        self.active = [worker for worker in self.active if worker not in done]
+        return [worker.job for worker in done]
+
+    def stop(self) -> None:
+        for worker in self.active:
+            worker.process.send_signal(signal.SIGINT)
+        for worker in self.active:
+            worker.process.wait()
+
+    def idlest(self, gpus: list[str]) -> str:
+        """The one of `gpus` with the fewest runs on it."""
+        busy = [worker.gpu for worker in self.active]
+        return min(gpus, key=busy.count)
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return visible.split(",") if visible else list(map(str, range(torch.cuda.device_count())))
+
+
+def default_workers(spec: Spec, devices: int, kind: str) -> int:
+    """One run per GPU; on a CPU as many as the cores allow with the spec's threads each."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return devices if kind == "cuda" else max(1, cores // spec.train.threads)

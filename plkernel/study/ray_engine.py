@@ -1,0 +1,120 @@
+"""Runs of a study on a Ray cluster: a task starts the same process as on one machine, and waits for it.
+
+What a run has reached stands in its folder and nowhere else, so that any machine goes on where another stopped. The
+folder of the study must therefore be on storage that all machines share, with locks that hold between them; that it is
+shared, every task checks. Every machine needs plkernel, and the corpora: each keeps its own flat copy, and one whose
+bytes differ refuses the run.
+
+Lost machines. When the worker or the machine that had a run dies, or the run's process is killed, the run is given to
+another, three times at most. A process whose worker is gone saves and ends by itself; its folder stays locked until
+then, or until the file system gives up a dead machine's lock, and the next attempt waits for that. A run that fails by
+itself is not tried again.
+"""
+
+import os
+import sys
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from plkernel.data.ray_counts import RETRIES, failure
+from plkernel.run.folder import LOCK
+from plkernel.run.task import check_machine
+from plkernel.spec.study import Spec
+from plkernel.study.engine import Job
+from plkernel.study.ray_task import SEEN_SECONDS, End, digest_of, late, result_of, work
+from plkernel.tools.environment import COMMAND, command_line
+
+LOCK_SECONDS = 600.0
+"""How long the folder of a lost run is waited for."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """The `number`-th time, from 0, that a run is given to the cluster."""
+
+    job: Job
+    number: int
+
+
+@dataclass
+class RayEngine:
+    """An `Engine` of tasks on the cluster that the module `ray` is connected to.
+
+    A task takes the cores that train.threads says, and a GPU where the cluster has any and the spec does not say 'cpu'.
+    """
+
+    ray: Any
+    under_way: dict[Any, Attempt] = field(default_factory=dict)
+    unseen: dict[Job, tuple[End, float]] = field(default_factory=dict)
+    """Runs that have ended elsewhere and do not look so from here yet, and until when that is waited for."""
+
+    def device(self, spec: Spec, arm: str) -> str:
+        wanted, gpus = spec.train.device, self.ray.cluster_resources().get("GPU", 0)
+        if wanted == "cuda" and not gpus:
+            raise ValueError("train.device 'cuda': no machine of the cluster has a GPU: use 'cpu' or 'auto'")
+        device = "cuda" if gpus and wanted != "cpu" else "cpu"
+        if device == "cpu" or torch.cuda.is_available():
+            train = spec.train.model_copy(update={"device": device})
+            check_machine(spec.model_copy(update={"train": train}), arm)
+        return device
+
+    def room(self, spec: Spec, device: str) -> int:
+        machines = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+        cores = [int(machine.get("CPU", 0) // spec.train.threads) for machine in machines]
+        gpus = [int(machine.get("GPU", 0)) for machine in machines]
+        return sum(map(min, cores, gpus)) if device == "cuda" else sum(cores)
+
+    def start(self, job: Job) -> None:
+        self._submit(Attempt(job, 0))
+
+    def ended(self) -> list[Job]:
+        references = list(self.under_way)
+        done = self.ray.wait(references, num_returns=len(references), timeout=0)[0] if references else []
+        lost = [attempt.job for attempt in map(self._take, done) if attempt]
+        seen = [job for job, (end, deadline) in self.unseen.items() if result_of(job) == end.result or late(deadline)]
+        for job in seen:
+            del self.unseen[job]
+        return lost + seen
+
+    def stop(self) -> None:
+        for reference in self.under_way:
+            self.ray.cancel(reference)
+        if self.under_way:
+            self.ray.wait(list(self.under_way), num_returns=len(self.under_way))
+
+    def _submit(self, attempt: Attempt) -> None:
+        job = attempt.job
+        options = {"num_cpus": job.threads, "num_gpus": int(job.device == "cuda"), "max_retries": 0}
+        environment = {name: value for name, value in os.environ.items() if name.startswith("PLKERNEL_")}
+        patience = LOCK_SECONDS if attempt.number else 0.0
+        there = replace(job, study=job.study.absolute())
+        own = {**environment, COMMAND: command_line()}
+        task = self.ray.remote(**options)(work)
+        reference = task.remote(there, digest_of(job), own, Path.cwd(), there.folder / LOCK, patience)
+        self.under_way[reference] = attempt
+
+    def _take(self, reference: Any) -> Attempt | None:
+        """Look at how a task has ended; gives the attempt back when it was the last that a lost run had."""
+        attempt = self.under_way.pop(reference)
+        try:
+            end = self.ray.get(reference)
+            if end.status >= 0:
+                self.unseen[attempt.job] = end, time.monotonic() + SEEN_SECONDS
+                return None
+            reason = f"its process was ended by signal {-end.status}"
+        except self.ray.exceptions.RayTaskError as error:
+            raise failure(error) from None
+        except self.ray.exceptions.RayError as error:
+            reason = f"the worker that had it was lost ({type(error).__name__})"
+        again = attempt.number < RETRIES
+        remedy = f"tried again, {attempt.number + 1} of {RETRIES}" if again else "not tried again"
+        tqdm.write(f"{attempt.job.name}: {reason}; {remedy}", file=sys.stderr)
+        if not again:
+            return attempt
+        self._submit(Attempt(attempt.job, attempt.number + 1))
+        return None

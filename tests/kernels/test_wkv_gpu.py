@@ -1,7 +1,7 @@
 """WKV in Triton: its arithmetic in Triton's interpreter, its compilation for three chips, and the real thing on a GPU.
 
-Whether kernels are interpreted is decided when triton is imported, so what needs no GPU runs in processes of its own:
-this file started as a script, which prints JSON.
+Whether kernels are interpreted is decided when triton is imported, so what is interpreted runs in a process of its
+own: this file started as a script, which prints JSON.
 """
 
 import importlib.util
@@ -27,25 +27,34 @@ pytestmark = pytest.mark.skipif(
 )
 
 Shape = tuple[int, int, int, int, int]  # batch, time, heads, key size, value size
-# name: shape, dtype of r, decays. A chunk has two sub-chunks of 16 steps here, a program 16 columns of values.
-CASES: dict[str, tuple[Shape, str, str]] = {
-    "one-step": ((1, 1, 2, 1, 1), "float32", "mixed"),
-    "less-than-a-sub-chunk": ((2, 3, 1, 11, 5), "float32", "mixed"),
-    "whole-chunks": ((1, 64, 1, 16, 16), "float32", "mixed"),
-    "ragged-chunks": ((1, 39, 1, 20, 7), "float32", "mixed"),
-    "two-blocks-of-values": ((1, 18, 1, 5, 17), "float32", "mixed"),
-    "bfloat16": ((1, 19, 1, 7, 9), "bfloat16", "mixed"),
-    "float16": ((1, 19, 1, 7, 9), "float16", "mixed"),
-    "any-strength": ((1, 35, 2, 16, 9), "float32", "range"),
-    "all -50": ((1, 19, 1, 4, 5), "float32", "-50"),
-    "all -inf": ((1, 19, 1, 4, 5), "float32", "-inf"),
+# name: shape, dtype of r, decays, steps of a sub-chunk; a chunk has two, a program 16 columns of values.
+CASES: dict[str, tuple[Shape, str, str, int]] = {
+    "less-than-a-sub-chunk": ((2, 3, 2, 11, 5), "float32", "mixed", 4),
+    "two-chunks": ((1, 11, 1, 18, 7), "float32", "mixed", 4),
+    "three-chunks": ((1, 17, 1, 5, 7), "float32", "mixed", 4),
+    "two-blocks-of-values": ((1, 6, 1, 5, 17), "float32", "mixed", 4),
+    "bfloat16": ((1, 6, 1, 7, 9), "bfloat16", "mixed", 4),
+    "float16": ((1, 6, 1, 7, 9), "float16", "mixed", 4),
+    "all -inf": ((1, 6, 1, 4, 5), "float32", "-inf", 4),
+}
+SLOW_CASES: dict[str, tuple[Shape, str, str, int]] = {
+    "one-step": ((1, 1, 2, 1, 1), "float32", "mixed", 16),
+    "three-steps": ((2, 3, 1, 11, 5), "float32", "mixed", 16),
+    "whole-chunks": ((1, 64, 1, 16, 16), "float32", "mixed", 16),
+    "the-last-shorter": ((1, 39, 1, 20, 7), "float32", "mixed", 16),
+    "blocks-of-values": ((1, 18, 1, 5, 17), "float32", "mixed", 16),
+    "any-strength": ((1, 35, 2, 16, 9), "float32", "range", 16),
+    "all -50": ((1, 19, 1, 4, 5), "float32", "-50", 16),
 }
 EMPTY = {"no-batch": (0, 3, 2, 3, 4), "no-time": (2, 0, 2, 3, 4), "no-heads": (2, 3, 0, 3, 4)}
 EMPTY |= {"no-keys": (2, 3, 2, 0, 4), "no-values": (2, 3, 2, 3, 0)}
 EMPTY_CLAIMS = ("last is state", "grad_state is grad_last", "rest is 0")
 LAYOUTS = ("eagle", "finch")
-ONE_LAYOUT = {"bfloat16": "finch", "float16": "eagle", "all -50": "eagle", "all -inf": "finch"}
+ONE_LAYOUT = {"less-than-a-sub-chunk": "eagle", "two-chunks": "finch", "three-chunks": "eagle"}
+ONE_LAYOUT |= {"two-blocks-of-values": "finch", "bfloat16": "finch", "float16": "eagle"}
+ONE_LAYOUT |= {"all -inf": "finch", "all -50": "eagle"}
 INTERPRETED = [(case, layout) for case in CASES for layout in LAYOUTS if layout == ONE_LAYOUT.get(case, layout)]
+SLOW = [(case, layout) for case in SLOW_CASES for layout in LAYOUTS if layout == ONE_LAYOUT.get(case, layout)]
 LOG_DECAYS = (0.0, -1e-7, -math.exp(-8), -0.05, -1.0, -math.exp(2.5), -20.0, -50.0, -80.0, -1e4, -math.inf)
 INPUTS = ("r", "k", "v", "log_decay", "u", "state")
 RESULTS = ("out", "last", *(f"grad_{name}" for name in INPUTS))
@@ -57,11 +66,23 @@ ROUNDING = {"float32": 0.0, "bfloat16": 2.0**-8, "float16": 2.0**-11}  # when th
 STORED_AS_GIVEN = ("out", "grad_r", "grad_k", "grad_v")
 SHARED_MEMORY = {80: 163 * 1024, 86: 99 * 1024, 90: 227 * 1024}  # bytes a block may have, CUDA programming guide
 ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+COMPILED = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="kernels are interpreted")
+
+
+@pytest.fixture
+def own_binaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiles anew, and leaves nothing behind."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
 
 
 @pytest.fixture(scope="module")
 def interpreted() -> dict[str, Any]:
-    return run_child("interpret", {"TRITON_INTERPRET": "1"})
+    return run_child("interpret")
+
+
+@pytest.fixture(scope="module")
+def interpreted_at_length() -> dict[str, Any]:
+    return run_child("interpret-more")
 
 
 @pytest.mark.parametrize(("case", "layout"), INTERPRETED)
@@ -70,9 +91,20 @@ def test_interpreted_kernels_equal_float64(interpreted: dict[str, Any], case: st
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("case", "layout"), SLOW)
+def test_more_interpreted_kernels_equal_float64(interpreted_at_length: dict[str, Any], case: str, layout: str) -> None:
+    assert_rounded(interpreted_at_length[f"{case}/{layout}"])
+
+
+@pytest.mark.slow
+def test_the_interpreted_operator_passes_every_check_of_torch(interpreted_at_length: dict[str, Any]) -> None:
+    assert set(interpreted_at_length["opcheck"].values()) == {"SUCCESS"}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_long_sequence_does_not_collect_rounding_errors(layout: str) -> None:
-    assert_rounded(run_child(f"interpret-long-{layout}", {"TRITON_INTERPRET": "1"}))
+    assert_rounded(run_child(f"interpret-long-{layout}"))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -95,13 +127,17 @@ def test_a_difference_of_cumulative_sums_would_be_noticed() -> None:
     assert abs(wrong / math.exp(-0.1) - 1) > 10 * bound
 
 
+@COMPILED
+@pytest.mark.usefixtures("own_binaries")
 def test_every_kernel_compiles_and_for_every_chip_without_tf32() -> None:
-    check_compiled(run_child("compile"), expected=4)
+    check_compiled(compile_some(), expected=4)
 
 
+@COMPILED
 @pytest.mark.slow
+@pytest.mark.usefixtures("own_binaries")
 def test_every_variant_compiles_for_every_chip() -> None:
-    check_compiled(run_child("compile-all"), expected=1 + 5 * 4 * len(SHARED_MEMORY))
+    check_compiled(compile_all(), expected=1 + 5 * 4 * len(SHARED_MEMORY))
 
 
 @ON_GPU
@@ -121,7 +157,7 @@ def test_a_gpu_equals_float64(shape: Shape, layout: str, dtype: str) -> None:
     assert_within(PROMISED, compare({name: x.cuda() for name, x in given.items()}), dtype)
 
 
-@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="the interpreter takes tensors on a CPU")
+@COMPILED
 def test_refuses_what_it_cannot_run() -> None:
     from plkernel.kernels.wkv import gpu
 
@@ -180,10 +216,9 @@ def check_compiled(kernels: list[dict[str, Any]], expected: int) -> None:
     assert not [kernel for kernel in kernels if kernel["tf32"]]
 
 
-def run_child(part: str, variables: dict[str, str] | None = None) -> Any:
-    """What this file prints when run as a script, in an environment without the interpreter unless asked for."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment |= {"PYTHONPATH": str(Path(plkernel.__file__).parents[1])} | (variables or {})
+def run_child(part: str) -> Any:
+    """What this file prints when run as a script, where kernels are interpreted."""
+    environment = os.environ | {"PYTHONPATH": str(Path(plkernel.__file__).parents[1]), "TRITON_INTERPRET": "1"}
     child = subprocess.run([sys.executable, __file__, part], env=environment, capture_output=True, text=True)
     assert child.returncode == 0, child.stderr[-4000:]
     return json.loads(child.stdout)
@@ -247,20 +282,39 @@ def error(found: Tensor, exact: Tensor) -> float:
 
 
 def interpret() -> dict[str, Any]:
+    results: dict[str, Any] = interpret_cases(INTERPRETED)
+    for layout in LAYOUTS:
+        for name, empty in EMPTY.items():
+            results[f"{name}/{layout}"] = empty_results(problem(layout, empty, "float32", "-50"))
+    given = problem("finch", (1, 3, 2, 3, 5), "float32", "range")
+    strided = {name: torch.stack([x, x], -1)[..., 0].mT.contiguous().mT for name, x in given.items()}
+    assert not strided["r"].is_contiguous()
+    plain, other = run(given, "gpu"), run(strided, "gpu")
+    cpu = torch.device("cpu")
+    return results | {
+        "strides make no difference": all(torch.equal(plain[name], other[name]) for name in RESULTS),
+        "opcheck": opcheck("test_schema", "test_autograd_registration", "test_faketensor"),
+        "chosen": [choose_backend(None, cpu), choose_backend("gpu", cpu)],
+    }
+
+
+def interpret_more() -> dict[str, Any]:
+    return interpret_cases(SLOW) | {"opcheck": opcheck("test_aot_dispatch_dynamic")}
+
+
+def interpret_cases(cases: list[tuple[str, str]]) -> dict[str, dict[str, float]]:
     from plkernel.kernels.wkv import gpu_chunks
 
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)  # torch.empty is filled with NaN: nothing may be left unwritten
-    gpu_chunks.CHUNK, gpu_chunks.TILE = 32, 256
+    gpu_chunks.TILE = 256
     rounding.UNIT[torch.bfloat16] *= 2  # the interpreter cuts bfloat16 off where a GPU rounds it
-    results: dict[str, Any] = {}
-    for name, layout in INTERPRETED:
-        shape, dtype, decays = CASES[name]
+    results = {}
+    for name, layout in cases:
+        shape, dtype, decays, gpu_chunks.ROWS = (CASES | SLOW_CASES)[name]
+        gpu_chunks.CHUNK = 2 * gpu_chunks.ROWS
         results[f"{name}/{layout}"] = excesses(problem(layout, shape, dtype, decays))
-    for layout in LAYOUTS:
-        for name, empty in EMPTY.items():
-            results[f"{name}/{layout}"] = empty_results(problem(layout, empty, "float32", "-50"))
-    return results | operator_results()
+    return results
 
 
 def interpret_long(layout: str) -> dict[str, float]:
@@ -277,25 +331,16 @@ def empty_results(given: dict[str, Tensor]) -> dict[str, bool]:
     return dict(zip(EMPTY_CLAIMS, (*states, not any(x.any() for x in rest)), strict=True))
 
 
-def operator_results() -> dict[str, Any]:
-    given = problem("finch", (1, 3, 2, 3, 5), "float32", "range")
-    strided = {name: torch.stack([x, x], -1)[..., 0].mT.contiguous().mT for name, x in given.items()}
-    assert not strided["r"].is_contiguous()
-    plain, other = run(given, "gpu"), run(strided, "gpu")
+def opcheck(*checks: str) -> Any:
     small = problem("finch", (1, 3, 1, 3, 5), "float32", "range")
     leaves = [small[name].requires_grad_() for name in INPUTS]
-    cpu = torch.device("cpu")
-    return {
-        "strides make no difference": all(torch.equal(plain[name], other[name]) for name in RESULTS),
-        "opcheck": torch.library.opcheck(torch.ops.plkernel.wkv.default, (*leaves, "gpu")),
-        "chosen": [choose_backend(None, cpu), choose_backend("gpu", cpu)],
-    }
+    return torch.library.opcheck(torch.ops.plkernel.wkv.default, (*leaves, "gpu"), test_utils=checks)
 
 
 def compile_some() -> list[dict[str, Any]]:
-    """The kernels a Finch with heads of 64 launches under bfloat16; the largest for the chip with the least memory."""
+    """The kernels a Finch with heads of 16 launches under bfloat16; the largest for the chip with the least memory."""
     chips = {"chunk_ends": 80, "chunk_starts": 80, "_forward": 90, "_backward": 86}
-    return [compiled(name, chip, "bf16", False, (64, 64)) for name, chip in chips.items()]
+    return [compiled(name, chip, "bf16", False, (16, 16)) for name, chip in chips.items()]
 
 
 def compile_all() -> list[dict[str, Any]]:
@@ -354,9 +399,8 @@ if __name__ == "__main__":
         os.environ["TRITON_CACHE_DIR"] = folder
         parts = {
             "interpret": interpret,
+            "interpret-more": interpret_more,
             "interpret-long-eagle": lambda: interpret_long("eagle"),
             "interpret-long-finch": lambda: interpret_long("finch"),
-            "compile": compile_some,
-            "compile-all": compile_all,
         }
         print(json.dumps(parts[sys.argv[1]]()))

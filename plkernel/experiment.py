@@ -87,7 +87,7 @@ def chosen_arms(spec: Spec, only: Sequence[str]) -> list[str]:
 def _tuned(
     spec: Spec, arms: Sequence[str], out: Path, workers: int | None, engine: Engine, hold: Callable[..., None]
 ) -> Spec:
-    """The spec with the learning rates of `arms` found; ValueError where every rate of an arm diverges."""
+    """The spec with the learning rates of `arms` found; ValueError where that of one is not, with the reason."""
     open_arms = [arm for arm in arms if spec.arm(arm).learning_rate is None]
     if open_arms:
         search = search_of(spec)
@@ -97,8 +97,21 @@ def _tuned(
     found = tuned(spec, out)
     for arm in open_arms:
         if found.arm(arm).learning_rate is None:
-            raise ValueError(f"tuning.rates: no learning rate for arm {arm!r}, see {out / TUNING}; try lower rates")
+            reason = _no_rate(spec, arm, out / TUNING)
+            raise ValueError(f"tuning.rates: no learning rate for arm {arm!r}: {reason}")
     return found
+
+
+def _no_rate(spec: Spec, arm: str, out: Path) -> str:
+    """Why the search in `out` has found none for that arm, and what can be done."""
+    runs = [(name_at(arm, rate), seed) for rate in spec.rates_of(arm) for seed in spec.tuning.seeds]
+    folders = {f"{name} seed {seed}": RunFolder(run_folder(out, name, seed)) for name, seed in runs}
+    broken = [name for name, folder in folders.items() if not folder.finished and not folder.diverged]
+    if not broken:
+        return f"a run diverged at every rate, see {out}; try lower rates"
+    first = folders[broken[0]]
+    others = f" and {len(broken) - 1} more" if broken[1:] else ""
+    return f"{broken[0]} {first.failure}, see {first.path / LOG}{others}; mend the cause and run the same command again"
 
 
 def _run(

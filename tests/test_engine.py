@@ -93,6 +93,43 @@ class EndsNothing(Idle):
         return [self.active.pop(0)]
 
 
+DIVERGED = {"status": "diverged", "error": "the loss is nan at step 3"}
+BROKEN = {"status": "failed", "error": "Traceback ...\nRuntimeError: not enough memory"}
+
+
+@pytest.mark.parametrize(
+    ("results", "message"),
+    [
+        ([DIVERGED, DIVERGED], "'uniform': a run diverged at every rate, see .*tuning; try lower rates$"),
+        (
+            [DIVERGED, BROKEN],
+            r"'uniform': uniform_rate-0.01 seed 7 failed \(RuntimeError: not enough memory\), see .*log.txt; mend the",
+        ),
+        (
+            [BROKEN, None],
+            r"uniform_rate-0.001 seed 7 failed \(.*\), see .*log.txt and 1 more; mend the cause",
+        ),
+        ([None, RESULT], "uniform_rate-0.001 seed 7 did not finish, see .*log.txt; mend the cause"),
+    ],
+)
+def test_a_search_without_a_rate_says_what_ended_it(
+    tiny_spec: SpecWriter, tmp_path: Path, results: list[dict[str, Any] | None], message: str
+) -> None:
+    """Lower rates are no remedy where memory or a file is missing."""
+    left = list(results)
+
+    class Ends(Idle):
+        def ended(self) -> list[Job]:
+            job, result = self.active.pop(0), left.pop(0)
+            if result:
+                RunFolder(job.folder).finish(result)
+            return [job]
+
+    spec = load_spec(tiny_spec(head="[tuning]\nrates = [1e-3, 1e-2]\nseeds = [7]"))
+    with pytest.raises(ValueError, match=message):
+        run_experiment(spec, tmp_path / "out", only=["uniform"], engine=Ends())
+
+
 def test_an_interrupt_stops_the_engine_before_it_is_told(tiny_spec: SpecWriter, tmp_path: Path) -> None:
     engine = Idle(interrupt=True)
     with pytest.raises(KeyboardInterrupt, match="every run is saved; run the same command again to go on"):

@@ -94,12 +94,26 @@ def test_a_recipe_as_a_flag_fills_what_file_and_flags_leave_open(tiny_spec: Call
         ({"schedule": "exponential", "final_fraction": 0.0}, "final_fraction must be above 0 with schedule 'expon"),
         ({"dropout": 0.1}, "train.dropout belongs to model kinds rwkv5 and rwkv6, got 0.1 with kind 'ssm'"),
         ({"dropout": 1.0}, "train.dropout: Input should be less than 1, got 1.0"),
+        ({"warmup_from": 0.1}, "train.warmup_from 0.1 needs steps of warm-up, got warmup 0: set warmup, or leave it"),
+        ({"warmup_from": 0.1, "recipe": "blinkdl", "warmup": 0}, "train.warmup_from 0.1 needs steps of warm-up"),
+        (
+            {"schedule": "constant", "final_fraction": 0.5},
+            "train.final_fraction 0.5 needs an end to reach, got schedule 'constant': name another, or leave it out",
+        ),
         ({"eps": 1e-40}, "eps must be at least 1.2e-38, the least that float32 holds to all its digits, got 1e-40"),
     ],
 )
 def test_bad_options_are_named(tiny_spec: Callable[..., Path], options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         load_spec(tiny_spec(**options))
+
+
+@pytest.mark.parametrize("options", [{"warmup": 0}, {"schedule": "constant"}])
+def test_a_recipe_may_be_left_without_what_it_says_more_about(
+    tiny_spec: Callable[..., Path], options: dict[str, Any]
+) -> None:
+    spec = load_spec(tiny_spec(recipe="blinkdl", **options))
+    assert parse_spec(spec.model_dump(mode="json"), "again") == spec
 
 
 def metrics(spec: Spec, out: Path) -> bytes:

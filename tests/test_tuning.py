@@ -80,6 +80,18 @@ def test_an_arm_may_have_rates_of_its_own_but_not_more_of_them(tiny_spec: SpecWr
             load_spec(tiny_spec(head=head.replace("[2e-3, 2e-2, 2e-1]", wrong)))
 
 
+def test_the_spec_of_a_tuned_study_has_the_rates_and_the_one_that_was_found(
+    tiny_spec: SpecWriter, tmp_path: Path
+) -> None:
+    head = HEAD.replace("[tuning]", "[arms.own]\nrates = [2e-3, 2e-2, 2e-1]\n[tuning]")
+    spec = load_spec(tiny_spec(head=head))
+    found = spec.model_copy(
+        update={"arms": {name: arm.model_copy(update={"learning_rate": 2e-2}) for name, arm in spec.arms.items()}}
+    )
+    (tmp_path / SPEC).write_text(found.model_dump_json())
+    assert load_spec(tmp_path / SPEC) == found
+
+
 def test_without_results_nothing_is_chosen(tiny_spec: SpecWriter, tmp_path: Path) -> None:
     spec = load_spec(tiny_spec(head=HEAD))
     assert choices({name: spec.rates_of(name) for name in spec.arms}, tmp_path) == {}
@@ -120,6 +132,12 @@ def test_the_lowest_mean_wins_once_every_run_has_ended(tiny_spec: SpecWriter, tm
         ("[tuning]\nrates = [1e-3, 1e-3]", "tuning.rates must be two or more, all different"),
         ("[tuning]\nrates = [1e-3, 1e-2]\nseeds = [1, 5]", r"tuning.seeds must be none .*, got \[1\] in both"),
         ("[tuning]\nrates = [1e-3, -1.0]", "tuning.rates.1: .*greater than 0"),
+        ("[tuning]\nseeds = [7]", r"tuning.seeds \(7,\) needs a search: give tuning.rates, or leave it out"),
+        ("[tuning]\nsteps = 8", "tuning.steps 8 needs a search: give tuning.rates, or leave it out"),
+        (
+            HEAD.replace("[tuning]", "[arms.own]\nlearning_rate = 2e-3\nrates = [2e-3, 2e-2, 2e-1]\n[tuning]"),
+            r"arms.own: rates \[0.002, 0.02, 0.2\] are not tried beside a learning_rate, got 0.002: leave out one",
+        ),
     ],
 )
 def test_mistakes_are_named(tiny_spec: SpecWriter, head: str, message: str) -> None:

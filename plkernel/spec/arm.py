@@ -90,7 +90,8 @@ class Arm(Section):
     learning_rate: PositiveNumber | None = None
     """Peak learning rate of this arm, where it differs from train.learning_rate."""
     rates: Annotated[tuple[PositiveNumber, ...], Field(min_length=2)] | None = None
-    """Learning rates to try for this arm, as many as tuning.rates, where its best lies elsewhere."""
+    """Learning rates to try for this arm, as many as tuning.rates, where its best lies elsewhere; not beside a
+    learning_rate."""
     bonus: Bonus | None = None
     """RWKV: scheme leaves u as the scheme has it (the default); law: 2**exponent, which puts distance 1 on the law."""
     shape_on: ShapeOn | Literal["columns", "multiplier"] | None = None

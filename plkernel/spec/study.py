@@ -81,6 +81,9 @@ class TuningSpec(Section):
     def _consistent(self) -> "TuningSpec":
         if len(self.rates) == 1 or len(set(self.rates)) != len(self.rates):
             raise ValueError(f"tuning.rates must be two or more, all different, got {list(self.rates)}")
+        for name in () if self.rates else ("seeds", "steps"):
+            if (value := getattr(self, name)) != type(self).model_fields[name].default:
+                raise ValueError(f"tuning.{name} {shown(value)} needs a search: give tuning.rates, or leave it out")
         return self
 
 
@@ -222,7 +225,14 @@ def load_spec(path: Path) -> Spec:
     """Read a TOML spec (or the spec.json of a study); ValueError in one line names the file, the key and the remedy."""
     if path.suffix == ".json":
         return parse_spec(load_object(path), str(path))
-    return parse_spec(parse_toml(read_bytes(path), f"spec {path}"), str(path))
+    spec = parse_spec(parse_toml(read_bytes(path), f"spec {path}"), str(path))
+    for name, arm in spec.arms.items():  # in the spec.json of a study the learning rate is the one that was found
+        if arm.rates is not None and arm.learning_rate is not None:
+            raise ValueError(
+                f"spec {path}: arms.{name}: rates {list(arm.rates)} are not tried beside a learning_rate, "
+                f"got {arm.learning_rate:g}: leave out one of them"
+            )
+    return spec
 
 
 def parse_spec(values: Mapping[str, Any], origin: str) -> Spec:

@@ -72,11 +72,12 @@ class TrainSpec(Section):
     warmup: Annotated[int, Field(ge=0)] = 0
     """Steps of linear warm-up."""
     warmup_from: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Warm up from this share of the peak, before the schedule; left out: from 1 / (warmup + 1), within it."""
+    """Warm up from this share of the peak, before the schedule; left out: from 1 / (warmup + 1), within it. Needs a
+    warmup."""
     schedule: Literal["cosine", "exponential", "linear", "constant"] = "cosine"
     """Learning rate from the peak to its final fraction."""
     final_fraction: Annotated[float, Field(ge=0, le=1)] = 0.1
-    """Where the schedule ends, as a share of the peak."""
+    """Where the schedule ends, as a share of the peak; a constant one has no end."""
     clip: Annotated[float, Field(gt=0)] = 1.0
     """Largest gradient norm."""
     l2wrap: Annotated[float, Field(ge=0)] = 0.0
@@ -131,4 +132,17 @@ class TrainSpec(Section):
             )
         if self.schedule == "exponential" and self.final_fraction == 0:
             raise ValueError("final_fraction must be above 0 with schedule 'exponential', got 0.0: 'linear' reaches 0")
+        if not self.warmup:
+            self._refuse("warmup_from", "needs steps of warm-up, got warmup 0: set warmup, or leave it out")
+        if self.schedule == "constant":
+            self._refuse(
+                "final_fraction", "needs an end to reach, got schedule 'constant': name another, or leave it out"
+            )
         return self
+
+    def _refuse(self, name: str, reason: str) -> None:
+        """ValueError where the option, which would do nothing, is neither its default nor that of the recipe."""
+        default = type(self).model_fields[name].default
+        value = getattr(self, name)
+        if value not in (default, RECIPES.get(self.recipe or "", {}).get(name, default)):
+            raise ValueError(f"train.{name} {value:g} {reason}")

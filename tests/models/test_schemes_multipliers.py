@@ -105,7 +105,9 @@ def test_rates_of_spectral() -> None:
     sgd = fitting(ours(), "spectral", sgd=True)
     expect(multipliers(sgd, "learning_rate"), rates | square | dict.fromkeys(vectors, D))
     adam = dict.fromkeys(SSM_MATRICES, 64 / D) | {"mlp.down.weight": 64 / 170, "head.weight": 64 / D}
-    expect(multipliers(fitting(ours(), "spectral", base_width=64), "learning_rate"), adam)
+    planned = fitting(ours(), "spectral", base_width=64)
+    expect(multipliers(planned, "learning_rate"), adam)
+    expect(multipliers(planned, "weight_decay"), DECAYED, 0)
 
 
 @pytest.mark.parametrize("scheme", ["mup_table8", "mup_table3", "spectral"])

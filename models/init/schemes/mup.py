@@ -137,7 +137,9 @@ def spectral(s: Sizes, *, base_width: float = 256, sgd: bool = False) -> Rules:
     An update, too, has this norm. Adam moves every entry by about its rate, so the norm is rate sqrt(fan_in fan_out),
     which gives 1 / fan_in; base_width only makes the rate of a matrix of that width 1. The embedding, N(1), and vectors
     have a fan_in of 1 and keep the rate. sgd: fan_out / fan_in, the paper's own table: d of the embedding, of biases
-    and gains. What is the model's own, decays among them, keeps the rate in both.
+    and gains. What is the model's own, decays among them, keeps the rate in both. Weight decay is as given, as in
+    nanotron's code of this parametrisation: AdamW multiplies it by a weight's rate, so that the wider a matrix is, the
+    less a step shrinks it. In mup_table8 that does not depend on the width.
     """
     s.ratio(base_width)
 

@@ -5,12 +5,11 @@ goes back to bytes, where the byte's own embedding is added. The two modes diffe
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-PatchingMode = Literal["causal", "published"]
+from plkernel.models.words import PatchingMode
 
 
 @dataclass(frozen=True)

@@ -1,228 +1,21 @@
 """python -m plkernel.experiment SPEC: conditions x seeds, several processes at a time, resumable, with a report."""
 
-import fnmatch
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-from tqdm import tqdm
-
-from plkernel.records.study import METRICS, REPORT, SPEC, TUNING, run_folder
-from plkernel.run.folder import LOCK, RunFolder, locked
-from plkernel.run.objective import label
-from plkernel.run.task import Opened, check_ahead, open_corpus, prepare
-from plkernel.spec.study import CorpusSpec, Spec, name_at
-from plkernel.study.engine import LOG, Engine, EngineName, Job, opened
-from plkernel.study.local_engine import LocalEngine
-from plkernel.study.tuning import search_of, tuned
-from plkernel.tools import cli
-from plkernel.tools.links import refuse_links, refuse_links_of_run
-from plkernel.tools.storage import check_folder, read_lines, save_json
-
-POLL_SECONDS = 0.2
-BAR = "{desc}: {percentage:3.0f}%|{bar}| {n:.2f}/{total_fmt} runs [{elapsed}<{remaining}]"
-
-Runs = list[tuple[str, int]]
-
-
-def run_experiment(
-    spec: Spec,
-    out: Path,
-    workers: int | None = None,
-    only: Sequence[str] = (),
-    engine: Engine | None = None,
-    retry: bool = False,
-) -> list[str]:
-    """Run every arm at every seed that has not ended yet; returns the names of the runs that failed or diverged.
-
-    workers: runs at a time, by default as many as the engine has room for
-    only: patterns of arm names such as 'quantile*'; left out, all arms
-    engine: what trains the runs; left out, this machine
-    retry: go on with runs that diverged, from their last checkpoints; they would come to the same end otherwise
-
-    Where the spec has tuning.rates, the search for their learning rates comes first, in out/tuning. A study may grow by
-    seeds and arms; a run that another configuration made is refused, and so is a folder in which another experiment
-    is under way. Raises ValueError on bad input before anything is written, KeyboardInterrupt after Ctrl-C with every
-    run saved.
-    """
-    arms, engine = chosen_arms(spec, only), engine or LocalEngine()
-    with held_folders() as hold:
-        if spec.tuning.rates:
-            spec = _tuned(spec, arms, out, workers, engine, hold)
-        runs = [(arm, seed) for seed in spec.seeds for arm in arms]
-        return _run(spec, runs, out, workers, engine, lambda: hold(out), retry)
-
-
-@contextmanager
-def held_folders() -> Iterator[Callable[..., None]]:
-    """Gives a function that keeps other experiments out of folders of studies, from then on.
-
-    It raises ValueError where one is under way in a folder, and where a link is in place of what is written there.
-    """
-    held: set[Path] = set()
-    with ExitStack() as stack:
-
-        def hold(*folders: Path) -> None:
-            for folder in folders:
-                if folder not in held:
-                    folder.mkdir(parents=True, exist_ok=True)
-                    refuse_links(folder / name for name in (SPEC, LOCK, TUNING, REPORT))
-                    stack.enter_context(locked(folder, f"out {folder}"))
-                    held.add(folder)
-
-        yield hold
-
-
-def chosen_arms(spec: Spec, only: Sequence[str]) -> list[str]:
-    """The arms whose names match one of the patterns; ValueError for a pattern that matches none."""
-    for pattern in only:
-        if not fnmatch.filter(spec.arms, pattern):
-            raise ValueError(f"only: no arm matches {pattern!r}; {cli.nearest(pattern, spec.arms)}")
-    return [arm for arm in spec.arms if not only or any(fnmatch.fnmatchcase(arm, pattern) for pattern in only)]
-
-
-def _tuned(
-    spec: Spec, arms: Sequence[str], out: Path, workers: int | None, engine: Engine, hold: Callable[..., None]
-) -> Spec:
-    """The spec with the learning rates of `arms` found; ValueError where that of one is not, with the reason."""
-    open_arms = [arm for arm in arms if spec.arm(arm).learning_rate is None]
-    if open_arms:
-        search = search_of(spec)
-        wanted = [name_at(arm, rate) for arm in open_arms for rate in spec.rates_of(arm)]
-        runs = [(name, seed) for seed in search.seeds for name in wanted]
-        _run(search, runs, out / TUNING, workers, engine, lambda: hold(out, out / TUNING))
-    found = tuned(spec, out)
-    for arm in open_arms:
-        if found.arm(arm).learning_rate is None:
-            reason = _no_rate(spec, arm, out / TUNING)
-            raise ValueError(f"tuning.rates: no learning rate for arm {arm!r}: {reason}")
-    return found
-
-
-def _no_rate(spec: Spec, arm: str, out: Path) -> str:
-    """Why the search in `out` has found none for that arm, and what can be done."""
-    runs = [(name_at(arm, rate), seed) for rate in spec.rates_of(arm) for seed in spec.tuning.seeds]
-    folders = {f"{name} seed {seed}": RunFolder(run_folder(out, name, seed)) for name, seed in runs}
-    broken = [name for name, folder in folders.items() if not folder.finished and not folder.diverged]
-    if not broken:
-        return f"a run diverged at every rate, see {out}; try lower rates"
-    first = folders[broken[0]]
-    others = f" and {len(broken) - 1} more" if broken[1:] else ""
-    return f"{broken[0]} {first.failure}, see {first.path / LOG}{others}; mend the cause and run the same command again"
-
-
-def _run(
-    spec: Spec,
-    runs: Runs,
-    out: Path,
-    workers: int | None,
-    engine: Engine,
-    hold: Callable[[], None],
-    retry: bool = False,
-) -> list[str]:
-    """Run those of `runs` that have not ended, once `hold` has the folder; returns those that fail or diverge."""
-    jobs = list(_jobs(spec, runs, out, engine))
-    size = workers or engine.room(spec, jobs[0].device)
-    if not size:
-        raise ValueError(
-            f"train.threads {spec.train.threads}: no machine has so many cores; lower it, or give workers where "
-            "machines are still to join"
-        )
-    hold()
-    waiting = [job for job in jobs if not _ended(job, retry)]
-    save_json(out / SPEC, spec.model_dump(mode="json"))
-    print(_plan(spec, jobs, waiting, size, out), flush=True)
-    try:
-        _train(engine, spec, waiting, workers)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("every run is saved; run the same command again to go on") from None
-    finally:
-        _stop(engine)
-    return [job.name for job in jobs if not RunFolder(job.folder).finished]
-
-
-def _ended(job: Job, retry: bool) -> bool:
-    """Whether the run needs no more training; ValueError where its folder is that of another run, or has links."""
-    refuse_links_of_run(job.folder)
-    folder = RunFolder(job.folder)
-    folder.check(job.config)
-    return folder.finished or (folder.diverged and not retry)
-
-
-def _plan(spec: Spec, jobs: list[Job], waiting: list[Job], size: int, out: Path) -> str:
-    """What there is to do, in one line."""
-    lost = sum(RunFolder(job.folder).diverged for job in set(jobs) - set(waiting))
-    runs = f"{len(jobs)} runs, {len(jobs) - len(waiting) - lost} finished before"
-    diverged = f", {lost} diverged before" if lost else ""
-    return f"{spec.name}: {runs}{diverged}, {min(size, len(waiting))} at a time, in {out}"
-
-
-def _stop(engine: Engine) -> None:
-    """Stop the runs; who does not wait for that is told that they save themselves nonetheless."""
-    try:
-        engine.stop()
-    except KeyboardInterrupt:
-        message = "every run saves its last step and ends by itself; run the same command again to go on"
-        raise KeyboardInterrupt(message) from None
-
-
-def _jobs(spec: Spec, runs: Runs, out: Path, engine: Engine) -> Iterator[Job]:
-    """The runs, each checked against its corpus, the machine and what its folder holds."""
-    corpora: dict[CorpusSpec, Opened] = {}
-    for arm, seed in runs:
-        section, device = spec.corpus_of(arm), engine.device(spec, arm)
-        if section not in corpora:
-            corpora[section] = open_corpus(section, spec.train.context)
-        task = prepare(spec, arm, seed, out, corpora[section], device)
-        task.folder.check(task.config)
-        yield Job(out, arm, seed, device, spec.train.threads, task.config)
-
-
-def finished(out: Path, arm: str, seed: int) -> bool:
-    """Whether that run has its result."""
-    return RunFolder(run_folder(out, arm, seed)).finished
-
-
-def _train(engine: Engine, spec: Spec, waiting: list[Job], workers: int | None) -> None:
-    """Keep the engine full until nothing waits, saying how each run ends."""
-    waiting, total, active = list(waiting), len(waiting), list[Job]()
-    with tqdm(total=total, unit="run", desc=spec.name, disable=None, bar_format=BAR) as bar:
-        while waiting or active:
-            while waiting and len(active) < (workers or engine.room(spec, waiting[0].device)):
-                active.append(waiting.pop(0))
-                engine.start(active[-1])
-            time.sleep(POLL_SECONDS)
-            for job in engine.ended():
-                active.remove(job)
-                tqdm.write(_line(job), file=sys.stderr)
-            shares = [_share(job, spec.train.total_steps) for job in active]
-            bar.n = round(total - len(waiting) - len(active) + sum(shares), 2)
-            bar.refresh()
-
-
-def _share(job: Job, steps: int | None) -> float:
-    """How far a run is, from 0 to 1, by its last evaluation."""
-    rows = read_lines(job.folder / METRICS)
-    return rows[-1]["step"] / steps if rows and steps else 0.0
-
-
-def _line(job: Job) -> str:
-    """How a run has ended."""
-    folder = RunFolder(job.folder)
-    if not folder.finished:
-        return f"{job.name} {folder.failure}, see {job.folder / LOG}"
-    result: dict[str, Any] = folder.result or {}
-    return (
-        f"{job.name}: validation {result['final_val_bpb']:.4f} bits per byte "
-        f"after {result['steps']} steps, {result['seconds']:.0f} s{label(result['causal'])}"
-    )
+from plkernel.records.study import run_folder
+from plkernel.spec import command_line
+from plkernel.spec.study import Spec
+from plkernel.study.engine import EngineName
+from plkernel.tools.storage import check_folder
+from plkernel.train import check
 
 
 def _with_divergence(spec: Spec, out: Path, names: Sequence[str]) -> Iterator[str]:
     """The names of runs, of those that diverged with when, and what can be done."""
+    from plkernel.run.folder import RunFolder
+
     folders = {f"{arm} seed {seed}": RunFolder(run_folder(out, arm, seed)) for arm in spec.arms for seed in spec.seeds}
     for name in names:
         lost = folders[name].diverged
@@ -235,11 +28,14 @@ def forecast(spec: Spec, only: Sequence[str], workers: int | None) -> str:
     ValueError where a corpus does not exist or is too short; one that is still to be fetched or unpacked is named.
     """
     from plkernel.dry_run.estimate import estimate, text
+    from plkernel.run.task import check_ahead
+    from plkernel.study.schedule import chosen_arms
+    from plkernel.study.tuning import search_of
 
     arms = chosen_arms(spec, only)
-    sections = dict.fromkeys(spec.corpus_of(arm) for arm in arms)
+    sections = dict.fromkeys(spec.condition(arm).corpus for arm in arms)
     unread = [section.name for section in sections if not check_ahead(section, spec.train.context)]
-    chosen = spec.model_copy(update={"arms": {name: spec.arms[name] for name in arms}})
+    chosen = spec.with_conditions({name: spec.condition(name) for name in arms})
     searched = spec.tuning.rates and any(arm.learning_rate is None for arm in chosen.arms.values())
     told = text(estimate(chosen, workers, search=search_of(chosen) if searched else None))
     return "\n".join([told, *(f"corpus {name!r} is not read yet: nothing is known of its size" for name in unread)])
@@ -283,6 +79,9 @@ def command(
         if engine != "local":
             print("times, memory and runs at a time are those of this machine, not of the cluster")
         return
+    from plkernel.study.engine import opened
+    from plkernel.study.schedule import finished, run_experiment
+
     folder = out or Path("runs/out") / spec.name
     check_folder(folder, "out")
     with opened(engine, ray_address) as trainer:
@@ -297,6 +96,4 @@ def command(
 
 
 if __name__ == "__main__":
-    from plkernel.spec import command_line
-
-    command_line.main(command)
+    command_line.main(command, check=check)

@@ -3,13 +3,8 @@
 from pathlib import Path
 from typing import Literal
 
-import torch
 import tyro
 
-from plkernel.interop.fla import to_fla, write_fla
-from plkernel.interop.official import State, to_official, write_official
-from plkernel.models.rwkv import RWKV
-from plkernel.run.model_folder import open_model
 from plkernel.tools import cli
 from plkernel.tools.storage import check_file, check_folder
 
@@ -42,6 +37,12 @@ def export(
         dtype: Type of the numbers. bfloat16 is what official checkpoints are distributed in; logits then differ in
             the third digit.
     """
+    from plkernel.interop.fla import to_fla, write_fla
+    from plkernel.interop.formats import cast, summary
+    from plkernel.interop.official import to_official, write_official
+    from plkernel.models.rwkv import RWKV
+    from plkernel.run.model_folder import open_model
+
     path = out
     if format == "official" and out.suffix != ".pth":
         path = out.with_name(f"{out.name}.pth")
@@ -58,27 +59,6 @@ def export(
         write_fla(path, {**config, "dtype": dtype}, cast(tensors, dtype))
     print(summary(opened, dtype))
     print(f"written: {path}")
-
-
-def cast(tensors: State, dtype: NumberType) -> State:
-    """`tensors` as numbers of type `dtype`; ValueError naming one that is too large for it."""
-    found = {name: tensor.to(getattr(torch, dtype)) for name, tensor in tensors.items()}
-    for name, tensor in found.items():
-        if not tensor.isfinite().all() and tensors[name].isfinite().all():
-            raise ValueError(f"dtype {dtype}: {name} has a number too large for it; use bfloat16 or float32")
-    return found
-
-
-def summary(model: RWKV, dtype: str) -> str:
-    """One line that says what the model is."""
-    config = model.config
-    count = sum(parameter.numel() for parameter in model.parameters())
-    ranks = f", ranks {config.mix_rank} and {config.decay_rank}" if config.version == 6 else ""
-    return (
-        f"{'Eagle' if config.version == 5 else 'Finch'} (rwkv{config.version}): {config.layers} layers of width "
-        f"{config.dim}, {config.heads} heads of {config.head_size}, feed-forward {config.hidden}{ranks}, "
-        f"{count:,} parameters in {dtype}"
-    )
 
 
 if __name__ == "__main__":

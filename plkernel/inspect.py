@@ -1,29 +1,17 @@
 """python -m plkernel.inspect: what training did to a model's decays and kernels, its logits and its layers' growth."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tyro
-from torch import Tensor
 
-from plkernel.data import corpora
-from plkernel.data.windows import check_length, fixed_windows
-from plkernel.models.init.block_gains import scale_
-from plkernel.records.study import CONFIG, METRICS
-from plkernel.run.build import Model, build, initialise_
-from plkernel.run.checkpoint import load_checkpoint
-from plkernel.run.folder import CHECKPOINT
-from plkernel.run.model_folder import open_model
-from plkernel.run.objective import label
-from plkernel.run.view import View, render, view
-from plkernel.spec.arm import Arm
-from plkernel.spec.model import ModelSpec
-from plkernel.spec.study import CorpusSpec
-from plkernel.spec.train import TrainSpec
+from plkernel.records.study import CONFIG
 from plkernel.tools import cli
-from plkernel.tools.storage import atomic_write, check_file, load_json, read_lines, save_json
+from plkernel.tools.storage import atomic_write, check_file, load_json, save_json
 
-CONTEXT = 512  # of a model that was not trained here
+if TYPE_CHECKING:
+    from plkernel.run.view import View
+
 KINDS = ("pdf", "png", "svg")
 
 
@@ -57,6 +45,13 @@ def inspect(
         raise ValueError(f"windows must be at least 1, got {windows}")
     check_file(json, "json")
     check_file(figure, "figure")
+    from plkernel.models.init.block_gains import scale_
+    from plkernel.run.checkpoint import load_checkpoint
+    from plkernel.run.folder import CHECKPOINT
+    from plkernel.run.model_folder import open_model
+    from plkernel.run.objective import label
+    from plkernel.run.view import at_initialisation, calibrated_gains, render, validation_windows, view
+
     trained = open_model(model)
     folder, checkpoint = (model, model / CHECKPOINT) if model.is_dir() else (model.parent, model)
     config = load_json(folder / CONFIG)
@@ -79,46 +74,7 @@ def inspect(
         print(f"\nwritten: {figure}")
 
 
-def at_initialisation(config: dict[str, Any]) -> Model | None:
-    """The model of a run as it was before its first step, from its config.json; None if it was not trained here."""
-    if "seed" not in config:
-        return None
-    spec = ModelSpec.model_validate({key: value for key, value in config["model"].items() if key != "parameters"})
-    arm = Arm.model_validate(config["arm_options"])
-    train = TrainSpec.model_validate(config["train"])
-    return initialise_(build(spec, arm, train), spec, arm, config["seed"], train)
-
-
-def calibrated_gains(folder: Path) -> list[float]:
-    """What a run's calibration multiplied the blocks by, from its first row; none where its scheme asks for none."""
-    rows = read_lines(folder / METRICS)
-    gains: list[float] = rows[0].get("calibration", {}).get("gains", []) if rows else []
-    return gains
-
-
-def validation_windows(config: dict[str, Any], corpus: str | None, count: int) -> tuple[str, Tensor]:
-    """The name of the corpus and up to `count` windows (n, context + 1) of its validation split.
-
-    Raises ValueError when the run's corpus is another here than it was there, or none is named for a model that was
-    not trained here.
-    """
-    known = config.get("corpus", {})
-    if corpus is None and not known:
-        raise ValueError("corpus must be given for a model that was not trained here, as in --corpus stdlib")
-    options = {key: value for key, value in known.items() if key in CorpusSpec.model_fields}
-    section = CorpusSpec.model_validate(options) if corpus is None else CorpusSpec(name=corpus)
-    text = corpora.load(section.name, **section.reading)
-    if corpus is None and text.sha256 != known["sha256"]:
-        raise ValueError(
-            f"corpus {section.name!r} is not what the run was trained on (other sha256): name one with --corpus"
-        )
-    data = text.splits(section.validation, section.test).validation
-    context = config.get("train", {}).get("context", CONTEXT)
-    check_length(data, context, f"the validation split of corpus {section.name!r}")
-    return section.name, fixed_windows(data, context, count)
-
-
-def _draw(path: Path, start: View | None, now: View, title: str) -> None:
+def _draw(path: Path, start: "View | None", now: "View", title: str) -> None:
     from plkernel.analysis.figures.memory import model_figure
     from plkernel.analysis.figures.style import rendered
 

@@ -4,11 +4,6 @@ from pathlib import Path
 
 import tyro
 
-from plkernel.export import summary
-from plkernel.interop.fla import from_fla
-from plkernel.interop.official import from_official, read_official
-from plkernel.models.rwkv import RWKV
-from plkernel.run.model_folder import check_free, save_model
 from plkernel.tools import cli
 from plkernel.tools.storage import check_folder
 
@@ -28,6 +23,9 @@ def load(source: tyro.conf.Positional[Path], out: tyro.conf.Positional[Path]) ->
         source: A .pth file, or a folder with config.json and model.safetensors.
         out: Folder to write; it must not hold a model yet.
     """
+    from plkernel.interop.formats import read, summary
+    from plkernel.run.model_folder import check_free, save_model
+
     cli.existing(source, "source")
     check_free(out)
     check_folder(out, "out")
@@ -35,17 +33,6 @@ def load(source: tyro.conf.Positional[Path], out: tyro.conf.Positional[Path]) ->
     save_model(out, model, str(source))
     print(summary(model, "float32"))
     print(f"written: {out}")
-
-
-def read(source: Path) -> RWKV:
-    """The model in an official .pth file or in a folder of flash-linear-attention; ValueError naming `source`."""
-    if source.is_dir():
-        return from_fla(source)
-    state = read_official(source)
-    try:
-        return from_official(state)
-    except ValueError as error:
-        raise ValueError(f"{source}: {error}") from error
 
 
 if __name__ == "__main__":

@@ -16,11 +16,11 @@ from plkernel.analysis.figures.sweep import Sweep, sweep_figure
 from plkernel.analysis.mutual_information.measurement import measure_corpus
 from plkernel.analysis.statistics.optimum import Optimum, quadratic_optimum
 from plkernel.data import corpora
-from plkernel.experiment import run_experiment
 from plkernel.records.study import ROWS, read_study
 from plkernel.report.comparison import Arm, Comparison, compare
 from plkernel.report.table import save_record
-from plkernel.spec.study import load_spec
+from plkernel.spec.reading import load_spec
+from plkernel.study.schedule import run_experiment
 from plkernel.tools import cli
 from plkernel.tools.environment import environment
 from plkernel.tools.storage import atomic_write, save_json

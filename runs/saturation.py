@@ -13,9 +13,10 @@ from textwrap import fill
 from typing import Any
 
 from plkernel.analysis.trained.saturation import Saturation, geometric_mean
-from plkernel.experiment import run_experiment
 from plkernel.records.study import ENVIRONMENT, METRICS, run_folder
-from plkernel.spec.study import Spec, load_spec
+from plkernel.spec.reading import load_spec
+from plkernel.spec.study import Spec
+from plkernel.study.schedule import run_experiment
 from plkernel.tools import cli
 from plkernel.tools.storage import load_json, read_lines, save_json
 from plkernel.tools.tables import text_table

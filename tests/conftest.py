@@ -52,7 +52,7 @@ def tiny_spec(tmp_path: Path) -> Callable[..., Path]:
 def stopped() -> "Callable[[Spec, str, Path, int], Path]":
     """Trains an arm at seed 0 until it is interrupted, as by Ctrl-C, after a step; gives the folder of the run."""
     from plkernel.run.task import prepare
-    from plkernel.train import Training, run_training
+    from plkernel.run.training import Training, run_training
 
     def train(spec: "Spec", arm: str, out: Path, step: int) -> Path:
         whole = Training.step

@@ -12,7 +12,11 @@ from plkernel.analysis.nodes.moments import output_std
 from plkernel.analysis.nodes.placement import Nodes, place
 from plkernel.run.folder import differences
 from plkernel.spec import command_line
-from plkernel.spec.study import Arm, ModelSpec, Spec, load_spec
+from plkernel.spec.arm import Arm
+from plkernel.spec.condition import resolve
+from plkernel.spec.model import ModelSpec
+from plkernel.spec.reading import load_spec
+from plkernel.spec.study import Spec
 from plkernel.tools.storage import load_json, save_json
 
 Write = Callable[..., Path]
@@ -40,7 +44,7 @@ def node_file(tmp_path: Path) -> Path:
 
 
 def nodes_of(spec: Spec, arm: str = "power-law") -> Nodes:
-    return spec.arm(arm).nodes(spec.model)
+    return resolve(spec.model, spec.arm(arm)).nodes
 
 
 def test_quantile_arms_place_what_they_say(write: Write) -> None:
@@ -144,7 +148,7 @@ def test_nodes_per_byte_keep_their_kernel_in_patches(gain: str) -> None:
     """A step of three bytes: the same coherent kernel at three times the lag, under the gain of the new rates."""
     nodes = place(16, gain_name=gain, projection="gain-corrected")
     arm = Arm(node_rates=nodes.rates, node_multipliers=nodes.projection, node_gain=gain)
-    patched = arm.nodes(ModelSpec.model_validate({"dim": 16, "gain": gain, "patching": {"size": 3}}))
+    patched = resolve(ModelSpec.model_validate({"dim": 16, "gain": gain, "patching": {"size": 3}}), arm).nodes
     steps = np.arange(1, 100)
     ratio = patched.kernel().kernel(steps) / nodes.kernel().kernel(3 * steps)
     assert ratio == pytest.approx(ratio[0], rel=1e-12)
@@ -219,8 +223,8 @@ def test_an_ambiguous_baseline_is_refused(write: Write) -> None:
 def test_unread_references_are_not_ignored() -> None:
     """An arm made without reading a spec does not silently train unmatched."""
     for arm in (Arm(match="baseline"), Arm(node_file="fit.json")):
-        with pytest.raises(ValueError, match="read the spec with parse_spec or load_spec"):
-            arm.nodes(ModelSpec())
+        with pytest.raises(ValueError, match="read the spec with load_spec"):
+            _ = resolve(ModelSpec(), arm).nodes
 
 
 PATCHES = "patching = { size = 100 }"

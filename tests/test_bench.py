@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from plkernel.bench import train as bench
-from plkernel.spec.study import load_spec
+from plkernel.spec.reading import load_spec
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from plkernel.data import corpora
 from plkernel.records.study import read_study
-from plkernel.spec.study import load_spec
+from plkernel.spec.reading import load_spec
 from plkernel.tools.storage import load_json, save_json
 
 RUNS = Path(__file__).parent.parent / "runs"

@@ -9,8 +9,10 @@ from plkernel.models.rwkv import RWKV
 from plkernel.models.structure import Structure
 from plkernel.run.build import build, parameter_count
 from plkernel.run.task import prepare
-from plkernel.spec.study import Spec, load_spec
-from plkernel.train import Training
+from plkernel.run.training import Training
+from plkernel.spec.condition import resolve
+from plkernel.spec.reading import load_spec
+from plkernel.spec.study import Spec
 
 COMMITTED = Path(__file__).parent.parent / "runs" / "saturation.toml"
 
@@ -28,14 +30,14 @@ def tiny_ablation(tiny_spec: Callable[..., Path]) -> Spec:
 def test_the_published_ablation_by_one_word() -> None:
     """The committed spec: 8 layers of width 144 as published; the naive arm is tied, with RMSNorm."""
     spec = load_spec(COMMITTED)
-    official, naive = (build(spec.model, spec.arm(name), spec.train) for name in ("official", "naive"))
+    official, naive = (build(resolve(spec.model, spec.arm(name), spec.train)) for name in ("official", "naive"))
     assert isinstance(official, RWKV)
     assert isinstance(naive, RWKV)
     assert (official.config.layers, official.config.dim) == (8, 144)
     assert official.config.structure == Structure()
     assert naive.config.structure == Structure(norm="rms", tied=True)
     biases = (2 + 2 * 8) * 144
-    counts = [parameter_count(spec.model, spec.arm(name)) for name in ("official", "naive")]
+    counts = [parameter_count(resolve(spec.model, spec.arm(name))) for name in ("official", "naive")]
     assert counts == [sum(p.numel() for p in model.parameters()) for model in (official, naive)]
     assert counts[0] - counts[1] == 256 * 144 + biases
 
@@ -54,6 +56,6 @@ def test_weight_decay_on_everything_in_the_naive_arm_alone(tiny_ablation: Spec, 
 
 def test_dropout_of_the_protocol_reaches_the_model(tiny_ablation: Spec) -> None:
     train = tiny_ablation.train.model_copy(update={"dropout": 0.125})
-    model = build(tiny_ablation.model, tiny_ablation.arm("power-law"), train)
+    model = build(resolve(tiny_ablation.model, tiny_ablation.arm("power-law"), train))
     assert isinstance(model, RWKV)
     assert model.config.dropout == 0.125

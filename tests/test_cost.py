@@ -12,6 +12,7 @@ from plkernel.dry_run.cost import Cost, cost, flops, shape_key
 from plkernel.run.build import build, initialise_, parameter_count
 from plkernel.run.objective import next_byte_loss
 from plkernel.spec.arm import Arm
+from plkernel.spec.condition import resolve
 from plkernel.spec.model import ModelSpec
 from plkernel.spec.train import TrainSpec
 
@@ -40,7 +41,7 @@ def recurrence(model: ModelSpec, context: int) -> tuple[int, int]:
 @pytest.mark.parametrize("name", MODELS)
 def test_products_are_those_that_torch_counts(name: str) -> None:
     spec = model_of(name)
-    model = initialise_(build(spec), spec, Arm(), 0)
+    model = initialise_(build(resolve(spec)), resolve(spec, Arm()), 0)
     windows = torch.randint(0, 256, (1, TRAIN.context + 1))
     with FlopCounterMode(display=False) as forward, torch.no_grad():
         model(windows[:, :-1])
@@ -139,7 +140,7 @@ def test_twice_the_width_costs_four_times_the_products_of_a_layer(kind: str) -> 
 
 
 def costs(name: str, **changes: Any) -> Cost:
-    return cost(model_of(name, **changes), Arm(), TRAIN)
+    return cost(resolve(model_of(name, **changes), Arm(), TRAIN))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -147,15 +148,15 @@ def test_memory_is_what_the_allocator_gave(name: str) -> None:
     """A real step's allocations, beside the parameters; kernels work in a little memory of their own."""
     spec = model_of(name, dim=64, **({} if name in ("ssm", "patched") else {"head_size": 32}))
     train = TRAIN.model_copy(update={"context": 512, "batch": 4})
-    model = initialise_(build(spec), spec, Arm(), 0)
+    model = initialise_(build(resolve(spec)), resolve(spec, Arm()), 0)
     windows = torch.randint(0, 256, (train.batch, train.context + 1))
 
     def step() -> None:
         model.zero_grad()
         next_byte_loss(model, windows).backward()
 
-    counted = cost(spec, Arm(), train)
-    assert counted.parameters == sum(p.numel() for p in model.parameters()) == parameter_count(spec)
+    counted = cost(resolve(spec, Arm(), train))
+    assert counted.parameters == sum(p.numel() for p in model.parameters()) == parameter_count(resolve(spec))
     state = 4 * 4 * counted.parameters  # parameters, their gradients, two moments
     gradients = 4 * counted.parameters  # there before the step, in the second call
     measured = peak_bytes(step) + state - gradients + windows.nbytes
@@ -164,7 +165,7 @@ def test_memory_is_what_the_allocator_gave(name: str) -> None:
 
 def test_large_tensors_are_told_from_small_ones() -> None:
     spec = model_of("ssm", dim=256)
-    small, large = (cost(spec, Arm(), TRAIN.model_copy(update={"context": c})) for c in (64, 1 << 15))
+    small, large = (cost(resolve(spec, Arm(), TRAIN.model_copy(update={"context": c}))) for c in (64, 1 << 15))
     assert small.large_bytes == 0
     assert 0.95 * large.tensor_bytes < large.large_bytes < large.tensor_bytes
     assert small.resident(1.5) == 1.5 * small.tensor_bytes
@@ -172,23 +173,31 @@ def test_large_tensors_are_told_from_small_ones() -> None:
 
 def test_half_precision_takes_less_memory() -> None:
     spec = model_of("rwkv6", dim=128, head_size=32)
-    assert 0.5 < cost(spec, Arm(), TRAIN, half=True).tensor_bytes / cost(spec, Arm(), TRAIN).tensor_bytes < 0.95
+    assert (
+        0.5
+        < cost(resolve(spec, Arm(), TRAIN), half=True).tensor_bytes / cost(resolve(spec, Arm(), TRAIN)).tensor_bytes
+        < 0.95
+    )
 
 
 def test_a_model_of_any_size_is_counted_without_memory() -> None:
     spec = model_of("ssm", dim=1024, layers=16)
-    found = cost(spec, Arm(), TRAIN.model_copy(update={"context": 2048, "batch": 16, "backend": "gpu"}))
-    assert found.parameters == parameter_count(spec)
+    found = cost(resolve(spec, Arm(), TRAIN.model_copy(update={"context": 2048, "batch": 16, "backend": "gpu"})))
+    assert found.parameters == parameter_count(resolve(spec))
     assert found.tensor_bytes > 20e9
 
 
 def test_runs_that_cost_the_same_have_one_key() -> None:
     spec, arm = model_of("ssm"), Arm()
     ema = model_of("ssm", gain="ema")
-    assert shape_key(spec, arm, TRAIN) == shape_key(spec, Arm(projection="published", learning_rate=1.0), TRAIN)
-    assert shape_key(spec, arm, TRAIN) != shape_key(ema, arm, TRAIN)
-    assert shape_key(spec, arm, TRAIN, rough=True) == shape_key(ema, arm, TRAIN, rough=True)
-    assert shape_key(spec, arm, TRAIN, rough=True) != shape_key(model_of("patched"), arm, TRAIN, rough=True)
+    assert shape_key(resolve(spec, arm, TRAIN)) == shape_key(
+        resolve(spec, Arm(projection="published", learning_rate=1.0), TRAIN)
+    )
+    assert shape_key(resolve(spec, arm, TRAIN)) != shape_key(resolve(ema, arm, TRAIN))
+    assert shape_key(resolve(spec, arm, TRAIN), rough=True) == shape_key(resolve(ema, arm, TRAIN), rough=True)
+    assert shape_key(resolve(spec, arm, TRAIN), rough=True) != shape_key(
+        resolve(model_of("patched"), arm, TRAIN), rough=True
+    )
     scaled, other = Arm(scheme="u_mup"), Arm(scheme="u_mup", scheme_options={"residual_mult": 0.5})
-    assert shape_key(spec, arm, TRAIN) != shape_key(spec, scaled, TRAIN)
-    assert shape_key(spec, scaled, TRAIN) == shape_key(spec, other, TRAIN)
+    assert shape_key(resolve(spec, arm, TRAIN)) != shape_key(resolve(spec, scaled, TRAIN))
+    assert shape_key(resolve(spec, scaled, TRAIN)) == shape_key(resolve(spec, other, TRAIN))

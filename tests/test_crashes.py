@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from plkernel.run.task import prepare
-from plkernel.spec.study import Spec, load_spec
+from plkernel.run.training import run_training
+from plkernel.spec.reading import load_spec
+from plkernel.spec.study import Spec
 from plkernel.tools.storage import load_json, read_lines
-from plkernel.train import run_training
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="kills copies of this process")]
 

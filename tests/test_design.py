@@ -8,8 +8,10 @@ import pytest
 
 from plkernel.analysis.nodes.moments import output_std
 from plkernel.run.task import prepare
+from plkernel.spec.condition import resolve
 from plkernel.spec.factors import expanded
-from plkernel.spec.study import Spec, load_spec, parse_spec
+from plkernel.spec.reading import load_spec, parse_spec
+from plkernel.spec.study import Spec
 
 FACTORS: dict[str, Any] = {
     "placement": ["log-spaced", "concentrated"],
@@ -43,7 +45,7 @@ def test_a_full_factorial_has_every_combination_once() -> None:
         assert name == "_".join(arm.levels.values())
         assert (arm.placement, arm.projection) == (arm.levels["placement"], arm.levels["projection"])
         assert spec.model_of(name).gain == arm.levels["model.gain"]
-        assert arm.nodes(spec.model_of(name)).gain == arm.levels["model.gain"]
+        assert resolve(spec.model_of(name), arm).nodes.gain == arm.levels["model.gain"]
 
 
 def test_arms_are_compared_within_their_block() -> None:
@@ -61,9 +63,9 @@ def test_matches_stay_within_the_block() -> None:
     arms = {"twin": {"match": "concentrated_uniform"}, "other": {"projection": "published", "match": "baseline"}}
     spec = parsed(arms=arms)
     for gain in ("none", "ema"):
-        wanted = spec.arms[f"concentrated_uniform_{gain}"].nodes(spec.model_of(f"concentrated_uniform_{gain}"))
+        wanted = resolve(spec.model_of(f"concentrated_uniform_{gain}"), spec.arms[f"concentrated_uniform_{gain}"]).nodes
         assert spec.arms[f"twin_{gain}"].output_std == pytest.approx(output_std(wanted))
-        base = spec.arms[f"log-spaced_uniform_{gain}"].nodes(spec.model_of(f"log-spaced_uniform_{gain}"))
+        base = resolve(spec.model_of(f"log-spaced_uniform_{gain}"), spec.arms[f"log-spaced_uniform_{gain}"]).nodes
         assert spec.arms[f"other_{gain}"].output_std == pytest.approx(output_std(base))
 
 

@@ -10,17 +10,19 @@ from typing import Any
 
 import pytest
 
-from plkernel.experiment import run_experiment
 from plkernel.run.folder import RunFolder
 from plkernel.run.task import prepare
-from plkernel.spec.study import Spec, load_spec
+from plkernel.run.training import run_training
+from plkernel.spec.condition import Condition
+from plkernel.spec.reading import load_spec
+from plkernel.spec.study import Spec
 from plkernel.study import local_engine, ray_engine, ray_task
 from plkernel.study.engine import Job, opened, start_process
 from plkernel.study.local_engine import LocalEngine, Worker
 from plkernel.study.ray_engine import RETRIES, RayEngine
 from plkernel.study.ray_task import End, work
+from plkernel.study.schedule import run_experiment
 from plkernel.tools.storage import load_json
-from plkernel.train import run_training
 
 SpecWriter = Callable[..., Path]
 
@@ -40,7 +42,7 @@ class Idle:
     stopped: bool = False
     interrupt: bool = False
 
-    def device(self, spec: Spec, arm: str) -> str:
+    def device(self, condition: Condition) -> str:
         return "cpu"
 
     def room(self, spec: Spec, device: str) -> int:
@@ -317,13 +319,15 @@ def test_a_folder_that_is_not_shared_is_named(content: str | None, job: Job, mon
 def test_room_and_devices_are_those_of_the_cluster(tiny_spec: SpecWriter) -> None:
     spec = load_spec(tiny_spec(threads=2))
     boxes = RayEngine(Ray(machines=({"CPU": 8.0, "GPU": 2.0}, {"CPU": 3.0}, {"CPU": 1.0})))
-    assert (boxes.device(spec, "uniform"), boxes.room(spec, "cuda"), boxes.room(spec, "cpu")) == ("cuda", 2, 5)
-    assert boxes.device(load_spec(tiny_spec(device="cpu")), "uniform") == "cpu"
-    assert RayEngine(Ray()).device(spec, "uniform") == "cpu"
+    assert (boxes.device(spec.condition("uniform")), boxes.room(spec, "cuda"), boxes.room(spec, "cpu")) == (
+        "cuda",
+        2,
+        5,
+    )
+    assert boxes.device(load_spec(tiny_spec(device="cpu")).condition("uniform")) == "cpu"
+    assert RayEngine(Ray()).device(spec.condition("uniform")) == "cpu"
     with pytest.raises(ValueError, match=r"train.device 'cuda': no machine of the cluster has a GPU"):
-        RayEngine(Ray()).device(
-            spec.model_copy(update={"train": spec.train.model_copy(update={"device": "cuda"})}), "x"
-        )
+        RayEngine(Ray()).device(load_spec(tiny_spec(device="cuda")).condition("uniform"))
 
 
 def test_a_process_that_resolves_to_another_configuration_refuses(

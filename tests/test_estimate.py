@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from plkernel.dry_run import timing as calibration
 from plkernel.dry_run.cost import cost
 from plkernel.dry_run.estimate import Gpu, estimate, text
 from plkernel.dry_run.probe import Timing
-from plkernel.spec.study import Spec, load_spec, parse_spec
+from plkernel.spec.condition import Condition, resolve
+from plkernel.spec.reading import load_spec, parse_spec
+from plkernel.spec.study import Spec
 
 RUNS = Path(__file__).parent.parent / "runs"
 TIME, MEMORY = 2.0, 1.3  # what is promised
@@ -79,14 +82,14 @@ def test_time_is_right_within_two_and_memory_within_a_third(corpus: Path, tmp_pa
 
 
 @pytest.fixture
-def timed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Spec, int]]:
+def timed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Condition, int]]:
     """Nothing is run: every step takes a second per 1e8 operations; gives what would have been."""
-    asked: list[tuple[Spec, int]] = []
+    asked: list[tuple[Condition, int]] = []
 
-    def measure(spec: Spec, processes: int) -> Timing:
-        asked.append((spec, processes))
-        operations = calibration.operations(spec.model, spec.arms[spec.baseline], spec.train)
-        step = spec.train.batch * operations.training / 1e8
+    def measure(condition: Condition, processes: int) -> Timing:
+        asked.append((condition, processes))
+        operations = calibration.operations(condition)
+        step = condition.protocol.batch * operations.training / 1e8
         return Timing(2.0, 0.5 + step, 0.5, operations.forward / 1e8, 0.25, 3e8, 0.0, 0.0)
 
     monkeypatch.setattr(calibration, "measure", measure)
@@ -101,10 +104,10 @@ def study(**changes: Any) -> Spec:
     return parse_spec({**values, "train": train | changes}, "s")
 
 
-def test_a_run_is_its_steps_its_evaluations_and_its_test(timed: list[tuple[Spec, int]]) -> None:
+def test_a_run_is_its_steps_its_evaluations_and_its_test(timed: list[tuple[Condition, int]]) -> None:
     spec = study()
     found = estimate(spec, workers=2)
-    (row,), counted = found.rows, cost(spec.model, spec.arms["a"], spec.train)
+    (row,), counted = found.rows, cost(resolve(spec.model, spec.arms["a"], spec.train))
     windows = 4 * 3 + 5  # evaluations at steps 0, 4, 8 and 10, and the test
     assert (row.arms, row.runs, row.steps, row.bytes) == (("a", "b"), 6, 10, 10 * 4 * 32)
     assert row.flops == 40 * counted.flops.training + windows * counted.flops.forward
@@ -116,7 +119,7 @@ def test_a_run_is_its_steps_its_evaluations_and_its_test(timed: list[tuple[Spec,
     assert [processes for _, processes in timed] == [2]
 
 
-def test_models_are_counted_each_and_timed_where_costs_differ(timed: list[tuple[Spec, int]]) -> None:
+def test_models_are_counted_each_and_timed_where_costs_differ(timed: list[tuple[Condition, int]]) -> None:
     arms = {"a": {}, "ema": {"model": {"gain": "ema"}}, "deep": {"model": {"layers": 4}}}
     found = estimate(study(arms=arms), workers=1)
     assert [row.arms for row in found.rows] == [("a",), ("ema",), ("deep",)]
@@ -124,14 +127,14 @@ def test_models_are_counted_each_and_timed_where_costs_differ(timed: list[tuple[
     assert [spec.model.layers for spec, _ in timed] == [2, 4]
 
 
-def test_minutes_hold_the_evaluations_too(timed: list[tuple[Spec, int]]) -> None:
+def test_minutes_hold_the_evaluations_too(timed: list[tuple[Condition, int]]) -> None:
     row = estimate(study(steps=None, minutes=2.0), workers=1).rows[0]
     assert row.steps is not None
     assert row.seconds == pytest.approx(120, abs=5)
     assert row.steps < 120 / 0.5
 
 
-def test_the_search_comes_first_and_is_not_timed_again(timed: list[tuple[Spec, int]]) -> None:
+def test_the_search_comes_first_and_is_not_timed_again(timed: list[tuple[Condition, int]]) -> None:
     spec = study()
     found = estimate(spec, workers=2, search=study(steps=4))
     assert [row.phase for row in found.rows] == ["tuning", "study"]
@@ -140,7 +143,7 @@ def test_the_search_comes_first_and_is_not_timed_again(timed: list[tuple[Spec, i
     assert "tuning: a and 1 more" in text(found)
 
 
-def test_a_large_run_is_timed_in_part_and_scaled_by_operations(timed: list[tuple[Spec, int]]) -> None:
+def test_a_large_run_is_timed_in_part_and_scaled_by_operations(timed: list[tuple[Condition, int]]) -> None:
     spec = study(model={"dim": 256, "layers": 3}, batch=64, context=2048)
     found = estimate(spec, workers=1)
     (part, _), row = timed[0], found.rows[0]
@@ -151,13 +154,15 @@ def test_a_large_run_is_timed_in_part_and_scaled_by_operations(timed: list[tuple
     assert "a part of it (batch" in text(found)
 
 
-def test_what_does_not_fit_is_said_in_words(timed: list[tuple[Spec, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_fit_is_said_in_words(
+    timed: list[tuple[Condition, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(dry, "available_memory", lambda device: 8e9)
     spec = study(model={"dim": 1024, "layers": 16}, batch=16, context=2048)
     found = estimate(spec, workers=2)
     assert found.fitting == 0
     assert "does not fit in the 8.0 GB of this machine" in text(found)
-    part = cost(timed[0][0].model, timed[0][0].arms["a"], timed[0][0].train)
+    part = cost(timed[0][0])
     assert 2 * part.resident(1.5) < 4e9
     monkeypatch.setattr(dry, "available_memory", lambda device: 8e8)
     assert "use --workers 1" in text(estimate(study(), workers=2))
@@ -187,6 +192,7 @@ def test_a_gpu_that_is_not_here_is_assumed(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_process_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = calibration.of_one_arm(study(), "a").model_copy(update={"baseline": "nobody"})
+    condition = study().condition("a")
+    broken = replace(condition, arm=condition.arm.model_copy(update={"scheme": "nobody"}))
     with pytest.raises(OSError, match="nobody"):
         calibration.measure(broken, 1)

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from plkernel.dry_run import estimate
-from plkernel.experiment import command, forecast, run_experiment
+from plkernel.experiment import command, forecast
 from plkernel.run.task import prepare
-from plkernel.spec.study import load_spec
+from plkernel.run.training import run_training
+from plkernel.spec.reading import load_spec
+from plkernel.study.schedule import run_experiment
 from plkernel.tools.storage import load_json, save_json
-from plkernel.train import run_training
 
 SpecWriter = Callable[..., Path]
 

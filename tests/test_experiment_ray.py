@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from plkernel.experiment import run_experiment
-from plkernel.spec.study import load_spec
+from plkernel.spec.reading import load_spec
+from plkernel.study.schedule import run_experiment
 from plkernel.tools.storage import load_json
 
 pytestmark = pytest.mark.slow
@@ -105,9 +105,9 @@ def workers_of(out: Path) -> dict[Path, int]:
             arguments = path.read_bytes().decode().split("\0")
         except OSError:
             continue
-        if "plkernel.train" in arguments and str(out) in arguments:
-            value = {name: arguments[arguments.index(name) + 1] for name in ("--arm", "--seed", "--stop-with")}
-            parents[out / value["--arm"] / f"seed-{value['--seed']}"] = int(value["--stop-with"])
+        if "plkernel.run" in arguments and any(each.startswith(str(out)) for each in arguments):
+            config, parent = (arguments[arguments.index(name) + 1] for name in ("plkernel.run", "--stop-with"))
+            parents[Path(config).parent] = int(parent)
     return parents
 
 

@@ -19,10 +19,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional as F
 
-from plkernel.export import cast, export
+from plkernel.export import export
 from plkernel.interop.fla import CONFIG, WEIGHTS, from_fla, to_fla, write_fla
+from plkernel.interop.formats import cast, read
 from plkernel.interop.official import from_official, to_official, write_official
-from plkernel.load import load, read
+from plkernel.load import load
 from plkernel.models.init import initialise_
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.ssm import SSM
@@ -30,10 +31,10 @@ from plkernel.models.structure import Structure
 from plkernel.run.folder import CHECKPOINT
 from plkernel.run.model_folder import open_model, save_model
 from plkernel.run.task import prepare
-from plkernel.spec.study import load_spec
+from plkernel.run.training import run_training
+from plkernel.spec.reading import load_spec
 from plkernel.tools import cli
 from plkernel.tools.storage import save_json
-from plkernel.train import run_training
 
 TEXT = torch.tensor(list(inspect.getsource(inspect).encode()))
 SMALL = RWKVConfig(6, 24, 2, 8, mix_rank=3, decay_rank=5)

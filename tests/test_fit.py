@@ -19,7 +19,8 @@ from plkernel.analysis.nodes.moments import node_scores
 from plkernel.analysis.nodes.node_set import Aim
 from plkernel.analysis.nodes.placement import Nodes
 from plkernel.fit import fit
-from plkernel.spec.study import parse_spec
+from plkernel.spec.condition import resolve
+from plkernel.spec.reading import parse_spec
 
 Capture = pytest.CaptureFixture[str]
 
@@ -189,7 +190,7 @@ def test_what_is_written_is_what_training_loads(placement: Any, gain: Any, tmp_p
         "arms": {"fitted": {"node_file": str(tmp_path / "fit.json")}},
     }
     loaded = parse_spec(spec, "a test")
-    nodes = loaded.arm("fitted").nodes(loaded.model)
+    nodes = resolve(loaded.model, loaded.arm("fitted")).nodes
     assert nodes == Nodes.from_dict(written["nodes"])
     assert nodes.gain == gain
     assert written["nodes_aim"]["target"] == "correlation"

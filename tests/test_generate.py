@@ -22,16 +22,17 @@ from torch import Tensor
 
 from plkernel.analysis.nodes.placement import place
 from plkernel.export import export
-from plkernel.generate import continuation, generate, open_checkpoint, windows, writer
+from plkernel.generate import generate
 from plkernel.models.init import initialise_
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.sampling import Sampling
 from plkernel.models.ssm import SSM, SSMConfig
 from plkernel.run.build import Model
+from plkernel.run.generation import continuation, open_checkpoint, windows, writer
 from plkernel.run.task import prepare
-from plkernel.spec.study import load_spec
+from plkernel.run.training import run_training
+from plkernel.spec.reading import load_spec
 from plkernel.tools import cli
-from plkernel.train import run_training
 
 ROOT = Path(__file__).parent.parent
 SSMS = [SSMConfig(32, 2, gain, patch) for gain, patch in itertools.product(("none", "ema", "lru"), (1, 2, 4))]

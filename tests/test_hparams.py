@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from plkernel.models import NOT_CAUSAL
+from plkernel.models.words import NOT_CAUSAL
 from plkernel.run.hparams import FIRST, METRICS, columns
 from plkernel.run.task import prepare
-from plkernel.spec.study import load_spec
+from plkernel.run.training import run_training
+from plkernel.spec.reading import load_spec
 from plkernel.tools.storage import load_json
-from plkernel.train import run_training
 
 ARMS = """
 [arms.quantile]

@@ -21,14 +21,15 @@ from plkernel.records.study import METRICS, read_study
 from plkernel.run.build import build, initialise_
 from plkernel.run.model_folder import open_model, save_model
 from plkernel.run.task import prepare
+from plkernel.run.training import run_training
 from plkernel.run.view import view
 from plkernel.spec.arm import Arm
+from plkernel.spec.condition import resolve
 from plkernel.spec.model import ModelSpec
-from plkernel.spec.study import load_spec
+from plkernel.spec.reading import load_spec
 from plkernel.spec.train import TrainSpec
 from plkernel.tools import cli
 from plkernel.tools.storage import read_lines
-from plkernel.train import run_training
 
 
 @pytest.fixture
@@ -97,9 +98,9 @@ def test_the_slope_at_initialisation_is_that_of_the_nodes(placement: str, projec
     """For 256 channels, whose random signs leave the kernel of a block within 0.013 of its expectation (measured)."""
     spec, arm = ModelSpec(dim=256, layers=2, gain=gain), Arm(placement=placement, projection=projection)
     train = TrainSpec(context=256, steps=1, learning_rate=1e-3)
-    model = initialise_(build(spec, arm, train), spec, arm, 0, train)
+    model = initialise_(build(resolve(spec, arm, train)), resolve(spec, arm, train), 0)
     found = view(model, torch.zeros(1, 257, dtype=torch.long))
-    expected = kernel_exponent(arm.nodes(spec), "rms", 4, 128)
+    expected = kernel_exponent(resolve(spec, arm).nodes, "rms", 4, 128)
     assert found.exponents == pytest.approx([expected, expected], abs=0.03)
 
 

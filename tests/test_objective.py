@@ -12,7 +12,7 @@ from plkernel.models.init import initialise_
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.ssm import SSM, SSMConfig
 from plkernel.run.objective import build_optimizer, learning_rate, next_byte_loss, set_learning_rate
-from plkernel.spec.study import TrainSpec
+from plkernel.spec.train import TrainSpec
 
 
 @pytest.fixture(params=[5, 6], ids=["eagle", "finch"])
@@ -43,9 +43,8 @@ def test_the_recipe_has_the_official_rate_at_every_step() -> None:
 )
 def test_schedules_without_a_warm_up(schedule: str, middle: float, end: float) -> None:
     """exponential passes the geometric mean of 1e-2 and 1e-4, the symmetric ones the arithmetic mean."""
-    train = TrainSpec.model_validate(
-        {"steps": 100, "learning_rate": 1e-2, "schedule": schedule, "final_fraction": 0.01}
-    )
+    end_of = {} if schedule == "constant" else {"final_fraction": 0.01}
+    train = TrainSpec.model_validate({"steps": 100, "learning_rate": 1e-2, "schedule": schedule, **end_of})
     rates = [learning_rate(train, step, step / 100) for step in (0, 50, 100)]
     assert rates == pytest.approx([1e-2, middle, end], rel=1e-12)
 

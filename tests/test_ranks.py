@@ -18,10 +18,10 @@ from plkernel.run.checkpoint import load_checkpoint
 from plkernel.run.objective import seed_dropout
 from plkernel.run.processes import ALONE, Ranks, joined
 from plkernel.run.task import prepare
-from plkernel.spec.study import load_spec
+from plkernel.run.training import Training, run_training
+from plkernel.spec.reading import load_spec
 from plkernel.spec.train import TrainSpec
 from plkernel.tools.storage import load_json, read_lines
-from plkernel.train import Training, run_training
 
 SpecWriter = Callable[..., Path]
 RUN = "uniform/seed-0"
@@ -33,14 +33,15 @@ PATCHED = """
 import os, signal
 from plkernel import train
 from plkernel.run import processes as ranks
+from plkernel.run.training import Training
 from plkernel.spec import command_line
-step = train.Training.step
+step = Training.step
 def patched(self):
     rank, number = self.ranks.rank, self.progress.step
     if {when}:
         {body}
     step(self)
-train.Training.step = patched
+Training.step = patched
 command_line.main(train.command)
 """
 AGREE = """

@@ -11,10 +11,12 @@ import tyro
 
 from plkernel.run.objective import bits_per_byte, seed_dropout
 from plkernel.run.task import prepare
+from plkernel.run.training import Training, run_training
 from plkernel.spec import command_line
-from plkernel.spec.study import LARGEST_SEED, Spec, TrainSpec, load_spec, parse_spec
+from plkernel.spec.reading import load_spec, parse_spec
+from plkernel.spec.study import LARGEST_SEED, Spec
+from plkernel.spec.train import TrainSpec
 from plkernel.tools.storage import load_json, save_json
-from plkernel.train import Training, run_training
 
 BLINKDL = {
     "beta1": 0.9,

@@ -10,9 +10,10 @@ import pytest
 from plkernel.records.rows import append, expected_steps
 from plkernel.run.folder import RunFolder
 from plkernel.run.task import prepare
-from plkernel.spec.study import Spec, load_spec
+from plkernel.run.training import Training, run_training
+from plkernel.spec.reading import load_spec
+from plkernel.spec.study import Spec
 from plkernel.tools.storage import read_lines
-from plkernel.train import Training, run_training
 
 SpecWriter = Callable[..., Path]
 Stopped = Callable[[Spec, str, Path, int], Path]

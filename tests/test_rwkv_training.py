@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 
 from plkernel.analysis.nodes.placement import Aim, place
-from plkernel.run.build import build, initialise_
+from plkernel.run.build import build, check, initialise_
 from plkernel.run.objective import build_optimizer
 from plkernel.run.task import prepare
-from plkernel.spec.study import Spec, load_spec, parse_spec
+from plkernel.run.training import Training, run_training
+from plkernel.spec.condition import resolve
+from plkernel.spec.reading import load_spec, parse_spec
+from plkernel.spec.study import Spec
 from plkernel.tools.storage import load_json, read_lines, save_json
-from plkernel.train import Training, run_training
 
 
 @pytest.fixture
@@ -22,7 +24,7 @@ def rwkv_spec(tiny_spec: Callable[..., Path]) -> Callable[..., Spec]:
         path = tiny_spec()
         text = path.read_text().replace("[model]", f'[model]\nkind = "{kind}"\n{model}')
         path.write_text(text.replace('projection = "published"', arm))
-        return load_spec(path)
+        return load_spec(path, check)
 
     return make
 
@@ -37,7 +39,7 @@ def test_a_run_learns_and_resumes_to_the_same_rows(
     assert rows[-1]["val_bpb"] < 7.0 < 8.0 < rows[0]["val_bpb"]
     assert result["causal"]
     assert load_json(tmp_path / "whole" / "uniform" / "seed-0" / "config.json")["model"]["parameters"] == sum(
-        parameter.numel() for parameter in build(spec.model).parameters()
+        parameter.numel() for parameter in build(resolve(spec.model)).parameters()
     )
     step = Training.step
 
@@ -58,7 +60,7 @@ def test_a_run_learns_and_resumes_to_the_same_rows(
 def test_weight_decay_is_on_true_matrices_only(rwkv_spec: Callable[..., Spec]) -> None:
     """Neither token-shift vectors (1,1,D) nor u (H,N) nor low-rank maps: the official rule."""
     spec = rwkv_spec()
-    model = build(spec.model)
+    model = build(resolve(spec.model))
     decayed = {id(p) for p in build_optimizer(model, spec.train).param_groups[0]["params"]}
     names = {name for name, p in model.named_parameters() if id(p) in decayed}
     assert "blocks.0.att.key.weight" in names
@@ -99,9 +101,9 @@ def test_a_power_law_arm_says_what_it_aims_at(rwkv_spec: Callable[..., Spec]) ->
     assert (arm.target, arm.kernel, arm.lag, arm.max_lag, arm.tempering) == ("correlation", "rms", "bonus", 2048, 0.25)
     assert spec.arm("uniform").placement is None
     assert not spec.arm("uniform").places_nodes
-    model = initialise_(build(spec.model), spec.model, arm, 0)
+    model = initialise_(build(resolve(spec.model)), resolve(spec.model, arm), 0)
     rates = model.state_dict()["blocks.0.att.time_decay"].flatten().exp().double()
-    assert rates.tolist() == pytest.approx(list(arm.nodes(spec.model).rates), rel=1e-6)
+    assert rates.tolist() == pytest.approx(list(resolve(spec.model, arm).nodes.rates), rel=1e-6)
     asked = rwkv_spec(
         arm='placement = "quantile"\ntempering = 0\ntarget = "information"\nkernel = "coherent"', model="head_size = 16"
     )
@@ -115,7 +117,7 @@ def test_nodes_of_a_file_are_held_to_the_law_and_to_the_gain(rwkv_spec: Callable
     save_json(tmp_path / "fit.json", {"nodes": nodes.to_dict()})
     file = f"node_file = '{tmp_path / 'fit.json'}'"
     spec = rwkv_spec(arm=file, model="head_size = 16")
-    assert spec.arm("power-law").nodes(spec.model) == nodes
+    assert resolve(spec.model, spec.arm("power-law")).nodes == nodes
     with pytest.raises(ValueError, match="shape is that of gain 'none', but the key has another"):
         rwkv_spec(arm=file, model="head_size = 16\nk_clamp = true")
     with pytest.raises(ValueError, match="16 rates and 16 multipliers, but"):

@@ -6,15 +6,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from plkernel.inspect import calibrated_gains, inspect
+from plkernel.inspect import inspect
 from plkernel.models.init.block_gains import calibrate_, scale_
 from plkernel.models.ssm import SSM
-from plkernel.run.build import build, initialise_
+from plkernel.run.build import build, check, initialise_
 from plkernel.run.task import prepare
+from plkernel.run.training import Training, run_training
+from plkernel.run.view import calibrated_gains
+from plkernel.spec.condition import resolve
 from plkernel.spec.model import ModelSpec
-from plkernel.spec.study import Spec, load_spec
+from plkernel.spec.reading import load_spec
+from plkernel.spec.study import Spec
 from plkernel.tools.storage import load_json, read_lines
-from plkernel.train import Training, run_training
 
 
 @pytest.fixture
@@ -24,7 +27,7 @@ def spec_with(tiny_spec: Callable[..., Path]) -> Callable[[str], Spec]:
     def make(arm: str) -> Spec:
         path = tiny_spec()
         path.write_text(path.read_text().replace('projection = "published"', arm))
-        return load_spec(path)
+        return load_spec(path, check)
 
     return make
 
@@ -54,10 +57,10 @@ def test_a_scheme_and_the_power_law_go_together(spec_with: Callable[[str], Spec]
     weights = []
     for spec in (plain, shaped):
         arm = spec.arm("power-law")
-        model = initialise_(build(spec.model, arm), spec.model, arm, 0)
+        model = initialise_(build(resolve(spec.model, arm)), resolve(spec.model, arm), 0)
         assert isinstance(model, SSM)
         weights.append(model.blocks[1].ssm.C_proj.weight.detach())
-    multipliers = torch.tensor(shaped.arm("power-law").nodes(shaped.model).projection)
+    multipliers = torch.tensor(resolve(shaped.model, shaped.arm("power-law")).nodes.projection)
     assert torch.allclose(weights[1], weights[0] * multipliers, rtol=1e-5)
     assert weights[0].std().item() == pytest.approx(0.02 / (2 * plain.model.layers) ** 0.5, rel=0.2)
 
@@ -68,9 +71,11 @@ def test_a_fixed_multiplier_shapes_where_the_projection_starts_at_zero(spec_with
         spec_with(zero)
     spec = spec_with(f'{zero}\nshape_on = "multiplier"')
     arm = spec.arm("power-law")
-    model = initialise_(build(spec.model, arm), spec.model, arm, 0)
+    model = initialise_(build(resolve(spec.model, arm)), resolve(spec.model, arm), 0)
     assert isinstance(model, SSM)
-    assert model.blocks[0].ssm.shape.tolist() == pytest.approx(list(arm.nodes(spec.model).projection), rel=1e-6)
+    assert model.blocks[0].ssm.shape.tolist() == pytest.approx(
+        list(resolve(spec.model, arm).nodes.projection), rel=1e-6
+    )
     assert model.blocks[0].ssm.C_proj.weight.abs().max() == 0
 
 
@@ -92,7 +97,9 @@ def test_a_run_calibrates_what_its_scheme_leaves_to_data(
     assert found is not None
     assert found.branches == pytest.approx([0.5, 0.5], rel=0.005)
     assert calibrate_(training.model, training.windows(0)[:, :-1], target=0.5).gains == (1.0, 1.0)
-    model = initialise_(build(spec.model, spec.arm("power-law")), spec.model, spec.arm("power-law"), 0)
+    model = initialise_(
+        build(resolve(spec.model, spec.arm("power-law"))), resolve(spec.model, spec.arm("power-law")), 0
+    )
     scale_(model, found.gains)
     for name, values in training.model.named_parameters():
         assert torch.allclose(values, model.get_parameter(name), rtol=1e-5), name

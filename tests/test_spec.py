@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from plkernel.spec.study import Spec, load_spec, parse_spec
+from plkernel.spec.condition import resolve
+from plkernel.spec.reading import load_spec, parse_spec
+from plkernel.spec.study import Spec
 from plkernel.tools.storage import load_json, save_json
 
 SPECS = sorted((Path(__file__).parent.parent / "runs").glob("*.toml"))
@@ -20,7 +22,7 @@ def test_every_shipped_spec_is_valid(path: Path) -> None:
     assert spec.name == path.stem
     for arm in spec.arms.values():
         if arm.places_nodes:
-            assert len(arm.nodes(spec.model).rates) == spec.model.node_count
+            assert len(resolve(spec.model, arm).nodes.rates) == spec.model.node_count
 
 
 def test_specs_round_trip_through_json(tiny_spec: Callable[..., Path], tmp_path: Path) -> None:

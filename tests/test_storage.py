@@ -26,6 +26,8 @@ from plkernel.load import load as load_model
 from plkernel.measure import measure
 from plkernel.report.__main__ import report
 from plkernel.spec import command_line
+from plkernel.spec.study import Spec
+from plkernel.study import schedule
 from plkernel.tools import cli, storage
 
 NOWHERE = "missing.txt"  # what is looked at after the output folder
@@ -141,7 +143,7 @@ def test_a_full_disk_is_said_with_the_file(save: Any, tmp_path: Path, monkeypatc
 def test_a_full_standard_output_is_one_line() -> None:
     if not Path("/dev/full").exists():
         pytest.skip("there is no /dev/full here")
-    program = "from plkernel import cli\ndef work():\n    print('x', flush=True)\ncli.main(work, [], prog='work')"
+    program = "from plkernel.tools import cli\ndef work():\n    print('x', flush=True)\ncli.main(work, [], prog='work')"
     with open("/dev/full", "w") as full:
         done = subprocess.run([sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (2, "error: standard output: No space left on device\n")
@@ -184,14 +186,14 @@ def test_the_second_interrupt_keeps_the_hint(
     def interrupted(*_: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(experiment, "_jobs", lambda *_: [])
-    monkeypatch.setattr(experiment, "_train", interrupted)
-    spec = experiment.Spec.model_validate_json(spec_of(tiny_spec()))
+    monkeypatch.setattr(schedule, "_jobs", lambda *_: [])
+    monkeypatch.setattr(schedule, "_train", interrupted)
+    spec = Spec.model_validate_json(spec_of(tiny_spec()))
     with pytest.raises(KeyboardInterrupt, match=r"saves its last step .* run the same command again to go on"):
-        experiment._run(spec, [], tmp_path / "out", 1, Engine(), lambda: None)  # type: ignore[arg-type]
+        schedule._run(spec, [], tmp_path / "out", 1, Engine(), lambda: None)  # type: ignore[arg-type]
 
 
 def spec_of(path: Path) -> str:
-    from plkernel.spec.study import load_spec
+    from plkernel.spec.reading import load_spec
 
     return load_spec(path).model_dump_json()

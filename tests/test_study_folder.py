@@ -10,17 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from plkernel import experiment, train
-from plkernel.experiment import run_experiment
+from plkernel import experiment
 from plkernel.records.study import TUNING, read_study
 from plkernel.report.__main__ import write_comparison
 from plkernel.report.comparison import compare
+from plkernel.run import training
 from plkernel.run.folder import locked
 from plkernel.run.task import prepare
-from plkernel.spec.study import Spec, load_spec
+from plkernel.run.training import Training, run_training
+from plkernel.spec.condition import Condition
+from plkernel.spec.reading import load_spec
+from plkernel.spec.study import Spec
+from plkernel.study import engine, schedule
 from plkernel.study.engine import Job
+from plkernel.study.schedule import run_experiment
 from plkernel.tools.storage import load_json, read_lines
-from plkernel.train import Training, run_training
 
 SpecWriter = Callable[..., Path]
 SEARCH = "[tuning]\nrates = [1e-3, 1e-2]\nseeds = [7]"
@@ -35,7 +39,7 @@ class Here:
     started: list[str] = field(default_factory=list)
     active: list[Job] = field(default_factory=list)
 
-    def device(self, spec: Spec, arm: str) -> str:
+    def device(self, condition: Condition) -> str:
         return "cpu"
 
     def room(self, spec: Spec, device: str) -> int:
@@ -67,7 +71,7 @@ class Here:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(experiment, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(schedule, "POLL_SECONDS", 0.0)
 
 
 def test_a_folder_in_which_an_experiment_runs_is_refused(tiny_spec: SpecWriter, tmp_path: Path) -> None:
@@ -152,7 +156,7 @@ def test_the_command_says_what_diverged(
     from contextlib import nullcontext
 
     spec = load_spec(tiny_spec())
-    monkeypatch.setattr(experiment, "opened", lambda *_: nullcontext(Here(spec, ("power-law seed 1",))))
+    monkeypatch.setattr(engine, "opened", lambda *_: nullcontext(Here(spec, ("power-law seed 1",))))
     with pytest.raises(SystemExit) as stop:
         experiment.command(spec, tmp_path / "out", report=False)
     assert stop.value.code == 1
@@ -166,7 +170,7 @@ def test_what_an_earlier_attempt_came_to_is_forgotten(tiny_spec: SpecWriter, tmp
     folder = prepare(spec, "uniform", 0, out).folder
     folder.finish({"status": "failed", "error": "ValueError: then"})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train, "_train", lambda *_: sys.exit(1))
+        patch.setattr(training, "_train", lambda *_: sys.exit(1))
         with pytest.raises(SystemExit):
             run_training(prepare(spec, "uniform", 0, out), progress_bar=False)
     assert folder.failure == "did not finish"

@@ -14,9 +14,10 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from plkernel.run.task import prepare
-from plkernel.spec.study import Spec, load_spec
+from plkernel.run.training import run_training
+from plkernel.spec.reading import load_spec
+from plkernel.spec.study import Spec
 from plkernel.tools.storage import load_json
-from plkernel.train import run_training
 
 pytestmark = pytest.mark.slow
 

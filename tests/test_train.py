@@ -15,9 +15,11 @@ from plkernel.data.windows import check_length, fixed_windows, training_windows
 from plkernel.run.checkpoint import load_checkpoint
 from plkernel.run.objective import bits_per_byte, build_optimizer, learning_rate
 from plkernel.run.task import prepare
-from plkernel.spec.study import TrainSpec, load_spec
+from plkernel.run.training import Training, run_training
+from plkernel.spec.reading import load_spec
+from plkernel.spec.train import TrainSpec
 from plkernel.tools.storage import load_json, read_lines
-from plkernel.train import Training, command, run_training
+from plkernel.train import command
 
 SpecWriter = Callable[..., Path]
 
@@ -264,7 +266,7 @@ def test_minute_budgets_end(tiny_spec: SpecWriter, tmp_path: Path) -> None:
 def test_weight_decay_acts_on_matrices_only(tiny_spec: SpecWriter, tmp_path: Path) -> None:
     task = prepare(load_spec(tiny_spec(weight_decay=0.5)), "uniform", 0, tmp_path / "out")
     model = Training(task).model
-    groups = build_optimizer(model, task.spec.train).param_groups
+    groups = build_optimizer(model, task.train).param_groups
     decayed = {id(p) for group in groups if group["weight_decay"] for p in group["params"]}
     for name, parameter in model.named_parameters():
         assert (id(parameter) in decayed) == (parameter.ndim == 2), name

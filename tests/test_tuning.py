@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from plkernel.experiment import chosen_arms, run_experiment
 from plkernel.records.study import ROWS, SPEC, TUNING, read_study
-from plkernel.spec.study import load_spec, name_at, parse_spec
+from plkernel.spec.reading import load_spec, parse_spec
+from plkernel.spec.study import name_at
+from plkernel.study.schedule import chosen_arms, run_experiment
 from plkernel.study.tuning import Choice, choices, search_of, tuned
 from plkernel.tools.storage import load_json, read_lines
 

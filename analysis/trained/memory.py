@@ -1,6 +1,8 @@
 """What the blocks of trained models remember, over runs: quantiles of their half-lives, and their kernels."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -89,3 +91,22 @@ def _log_normed(kernels: Floats) -> Floats:
 def _log(values: Floats) -> Floats:
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(values))
+
+
+def memory_of(states: Sequence[Mapping[str, Any]]) -> Memory:
+    """One time of several runs of one arm; what some run does not say is taken as unknown of all."""
+    half_lives = _stacked(states, "half_life_quantiles", len(QUANTILES))
+    kernels = [state.get("kernel") or {} for state in states]
+    lags = [kernel.get("lags") for kernel in kernels]
+    same = bool(lags) and lags[0] and all(found == lags[0] for found in lags)
+    known = np.asarray(lags[0] if same else [], dtype=float)
+    return Memory(half_lives, known, _stacked(kernels if same else [], "blocks", len(known)))
+
+
+def _stacked(states: Sequence[Mapping[str, Any]], key: str, length: int) -> np.ndarray:
+    """The rows of every state as (S, L, length); empty unless all of them have such rows, and as many."""
+    found = [state.get(key) for state in states]
+    shapes = {np.shape(rows) if rows else None for rows in found}  # type: ignore[arg-type]
+    if len(shapes) != 1 or None in shapes or (shape := next(iter(shapes))) is None or shape[1:] != (length,):
+        return np.empty((0, 0, length))
+    return np.asarray(found, dtype=float)

@@ -124,7 +124,7 @@ def _step(name: str, spec: str | None) -> Callable[[], Any]:
 
         return wkv_peers.ours(problem(wkv.SHAPES[0]))
     from plkernel.bench import train
-    from plkernel.spec.study import load_spec
+    from plkernel.spec.reading import load_spec
 
     assert spec is not None
     loaded, place = load_spec(Path(spec)), torch.device("cpu")

@@ -20,7 +20,11 @@ from plkernel.models import ssm
 from plkernel.run.build import build, initialise_
 from plkernel.run.objective import autocast, build_optimizer, next_byte_loss
 from plkernel.run.task import choose_device
-from plkernel.spec.study import Arm, Device, ModelSpec, Spec, load_spec
+from plkernel.spec.condition import resolve
+from plkernel.spec.model import ModelSpec
+from plkernel.spec.reading import load_spec
+from plkernel.spec.study import Spec
+from plkernel.spec.train import Device
 from plkernel.tools.environment import environment, installed
 from plkernel.tools.storage import check_folder, save_json
 from plkernel.tools.tables import text_table
@@ -152,7 +156,8 @@ def _scan(replacement: Callable[..., Any]) -> Iterator[None]:
 
 
 def _model(spec: ModelSpec, device: torch.device) -> nn.Module:
-    return initialise_(build(spec), spec, Arm(), seed=0).to(device)
+    condition = resolve(spec)
+    return initialise_(build(condition), condition, seed=0).to(device)
 
 
 def _windows(context: int, batch: int, device: torch.device) -> Tensor:

@@ -25,8 +25,7 @@ from plkernel.models.rwkv import RWKVConfig
 from plkernel.models.ssm import BYTES, SSMConfig
 from plkernel.run.build import Model, build
 from plkernel.run.objective import next_byte_loss
-from plkernel.spec.arm import Arm
-from plkernel.spec.model import ModelSpec
+from plkernel.spec.condition import Condition
 from plkernel.spec.train import TrainSpec
 
 FLOAT = 4  # bytes of a float32
@@ -64,14 +63,20 @@ class Cost:
         return self.large_bytes + holes * (self.tensor_bytes - self.large_bytes)
 
 
-def cost(model: ModelSpec, arm: Arm, train: TrainSpec, half: bool = False) -> Cost:
+def cost(condition: Condition, half: bool = False) -> Cost:
     """The cost of a run, nothing of which is allocated; `half`: in bfloat16 autocast, as on a GPU."""
+    condition, train = without_backend(condition), condition.protocol
     with FakeTensorMode():  # on the CPU, whatever the run is for: sizes are the same
-        built = build(model, arm, train.model_copy(update={"backend": None}))
+        built = build(condition)
         parameters = sum(parameter.numel() for parameter in built.parameters())
         live = _passed(built, train, half)
     moments = MOMENTS * FLOAT * parameters
     return Cost(parameters, flops(built.config, train.context), live.peak + moments, live.large_at_peak)
+
+
+def without_backend(condition: Condition) -> Condition:
+    """The condition with the kernels of the device that it is built on: a forced one may not exist there."""
+    return replace(condition, train=condition.protocol.model_copy(update={"backend": None}))
 
 
 def flops(config: SSMConfig | RWKVConfig, context: int) -> Flops:
@@ -139,13 +144,14 @@ class LiveBytes(TorchDispatchMode):
         self.large += sign * size if size >= LARGE else 0
 
 
-def shape_key(model: ModelSpec, arm: Arm, train: TrainSpec, *, rough: bool = False) -> str:
+def shape_key(condition: Condition, *, rough: bool = False) -> str:
     """Equal for runs whose steps cost the same: the model as it is built, without the values of its multipliers.
 
     rough: also equal where costs hardly differ, for all input gains and for both modes of patching.
     """
+    train = condition.protocol
     with torch.device("meta"):
-        config = build(model, arm, train.model_copy(update={"backend": None})).config
+        config = build(without_backend(condition)).config
     multipliers = dict.fromkeys(config.structure.multipliers, 0.5)
     config = replace(config, structure=replace(config.structure, multipliers=multipliers))
     if rough and isinstance(config, SSMConfig):

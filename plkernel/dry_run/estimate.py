@@ -55,13 +55,13 @@ class Meter:
         """A row for every group of arms that cost the same."""
         groups: dict[str, list[str]] = {}
         for arm in spec.arms:
-            groups.setdefault(shape_key(spec.model_of(arm), spec.arm(arm), spec.train), []).append(arm)
+            groups.setdefault(shape_key(spec.condition(arm)), []).append(arm)
         for arms in groups.values():
             yield self._row(phase, spec, tuple(arms))
 
     def _row(self, phase: str, spec: Spec, arms: tuple[str, ...]) -> Row:
         train, arm = spec.train, arms[0]
-        counted = cost(spec.model_of(arm), spec.arm(arm), train, half=self.device == "cuda")
+        counted = cost(spec.condition(arm), half=self.device == "cuda")
         found = self._calibration(spec, arm, counted)
         timing = found.timing if found else None
         steps = steps_of(train, timing)
@@ -85,12 +85,12 @@ class Meter:
     def _calibration(self, spec: Spec, arm: str, counted: Cost) -> Calibration | None:
         if self.gpu is not None:
             return Calibration(self.gpu.timing(counted, spec.train.batch), 1.0, "assumed")
-        key = shape_key(spec.model_of(arm), spec.arm(arm), spec.train, rough=True)
+        key = shape_key(spec.condition(arm), rough=True)
         if key not in self.timed:
             runs = len(spec.arms) * len(spec.seeds)
             processes = 1 if self.device == "cuda" else min(self.workers, runs)
             room = self.available or WITHOUT_TELLING
-            self.timed[key] = calibrate(spec, arm, counted, processes, room, self.device)
+            self.timed[key] = calibrate(spec.condition(arm), counted, processes, room, self.device)
         return self.timed[key]
 
     def _memory(self, counted: Cost, found: Calibration | None) -> float:

@@ -1,6 +1,6 @@
 """One process that times a run here: steps, an evaluation and a checkpoint, on random bytes, in a folder that goes.
 
-Started by plkernel.dry_run.timing. It is told a spec of one arm and when it was started, prints a line once everything
+Started by plkernel.dry_run.timing. It is told a condition and when it was started, prints a line once everything
 is compiled and built, starts on reading a line, and prints its `Timing`.
 """
 
@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,9 +22,9 @@ from plkernel.data.corpora import Corpus, Splits
 from plkernel.run.evaluate import diagnose
 from plkernel.run.folder import RunFolder
 from plkernel.run.task import Task
-from plkernel.spec.study import Spec, parse_spec
+from plkernel.run.training import Training
+from plkernel.spec.condition import Condition, from_config
 from plkernel.tools.machine import peak_anonymous
-from plkernel.train import Training
 
 STEPS = 3
 SECONDS = 8.0
@@ -59,32 +59,31 @@ class Timing:
 
 
 def _work(request: dict[str, Any]) -> Timing:
-    """Measure in this process: everything once on a small window, then the sizes of the spec."""
-    spec = parse_spec(request["spec"], "of the calibration")
-    arm = spec.baseline
+    """Measure in this process: everything once on a small window, then the sizes of the condition."""
+    condition = from_config(request["condition"])
     with tempfile.TemporaryDirectory() as folder:
-        tiny = spec.train.model_copy(update={"batch": 1, "context": SHORTEST, "eval_windows": 1})
-        layer = spec.model.model_copy(update={"layers": 1})
-        warm = _training(spec.model_copy(update={"train": tiny, "model": layer}), arm, Path(folder) / "warm")
+        tiny = condition.protocol.model_copy(update={"batch": 1, "context": SHORTEST, "eval_windows": 1})
+        layer = condition.model.model_copy(update={"layers": 1})
+        warm = _training(replace(condition, train=tiny, model=layer), Path(folder) / "warm")
         warm.evaluate()
         warm.step()
         base = anonymous_bytes("self") or TYPICAL_BASE
-        training = _training(spec, arm, Path(folder) / "real")
+        training = _training(condition, Path(folder) / "real")
         start = time.time() - request["started"]
         training.evaluate()  # first, as in a run: it has the heap grow as it does there
         ready()
         return _timed(training, start, base)
 
 
-def _training(spec: Spec, arm: str, folder: Path) -> Training:
+def _training(condition: Condition, folder: Path) -> Training:
     """A run on random bytes in `folder`."""
-    context = spec.train.context
-    windows = min(spec.train.eval_windows, spec.train.batch)
+    train = condition.protocol
+    windows, context = min(train.eval_windows, train.batch), train.context
     data = np.random.default_rng(0).integers(0, 256, 4 * windows * (context + 1), np.uint8)
     corpus = Corpus("random", "random", folder, data.size, "", 1)
-    spec = spec.model_copy(update={"train": spec.train.model_copy(update={"eval_windows": windows})})
+    condition = replace(condition, train=train.model_copy(update={"eval_windows": windows}))
     folder.mkdir()
-    return Training(Task(spec, arm, 0, corpus, Splits(data, data, data), RunFolder(folder)))
+    return Training(Task(condition, 0, corpus, Splits(data, data, data), RunFolder(folder)))
 
 
 def _timed(training: Training, start: float, base: float) -> Timing:

@@ -18,13 +18,10 @@ from typing import Any
 
 import torch
 
-from plkernel.dry_run.cost import FLOAT, MOMENTS, Cost, Flops, flops
+from plkernel.dry_run.cost import FLOAT, MOMENTS, Cost, Flops, flops, without_backend
 from plkernel.dry_run.probe import SHORTEST, TYPICAL_BASE, Timing
 from plkernel.run.build import build, parameter_count
-from plkernel.spec.arm import Arm
-from plkernel.spec.model import ModelSpec
-from plkernel.spec.study import Spec
-from plkernel.spec.train import TrainSpec
+from plkernel.spec.condition import Condition
 
 LARGEST_STEP = {"cpu": 5e10, "cuda": 1e14}
 """Operations of a step that is timed as it is, per thread: some seconds of a slow core, or one of a GPU."""
@@ -32,9 +29,6 @@ MOST_MEMORY = 0.5
 """Share of the memory at hand that the processes may take."""
 HOLES = 1.5
 """Memory over size of small tensors where it was not measured: 1.4 to 1.6 for models of 0.3 to 2.5 M parameters."""
-DEFAULTS: dict[str, Any] = {
-    name: field.get_default(call_default_factory=True) for name, field in Spec.model_fields.items()
-}
 
 
 @dataclass(frozen=True)
@@ -49,32 +43,24 @@ class Calibration:
     size: str
 
 
-def calibrate(spec: Spec, arm: str, cost: Cost, processes: int, available: float, device: str) -> Calibration | None:
-    """The timing of an arm's run with `processes` at once; None where not even one layer of it fits.
+def calibrate(whole: Condition, cost: Cost, processes: int, available: float, device: str) -> Calibration | None:
+    """The timing of a condition's run with `processes` at once; None where not even one layer of it fits.
 
     available: memory at hand for all processes, in bytes. Raises OSError where a process fails.
     """
-    whole = of_one_arm(spec, arm)
     room = MOST_MEMORY * available / processes - TYPICAL_BASE
-    limit = LARGEST_STEP[device] * (whole.train.threads if device == "cpu" else 1)
+    limit = LARGEST_STEP[device] * (whole.protocol.threads if device == "cpu" else 1)
     for part in smaller(whole):
         if _step(part) <= limit and _memory(part, whole, cost) <= room:
             return _scaled(measure(part, processes), part, whole, cost)
     return None
 
 
-def of_one_arm(spec: Spec, arm: str) -> Spec:
-    """A spec of that arm alone, its model as the spec's model."""
-    only = spec.arm(arm).model_copy(update={"model": None, "against": None, "levels": None})
-    values = {"name": "calibration", "train": spec.train, "model": spec.model_of(arm), "arms": {arm: only}}
-    return Spec.model_construct(**{**DEFAULTS, **values, "baseline": arm})
-
-
-def smaller(spec: Spec) -> Iterator[Spec]:
-    """The spec, then cheaper ones of the same width: half the batch, then the context, then the layers."""
-    model, train = spec.model, spec.train
+def smaller(condition: Condition) -> Iterator[Condition]:
+    """The condition, then cheaper ones of the same width: half the batch, then the context, then the layers."""
+    model, train = condition.model, condition.protocol
     while True:
-        yield spec.model_copy(update={"model": model, "train": train})
+        yield replace(condition, model=model, train=train)
         if train.batch > 1:
             train = train.model_copy(update={"batch": train.batch // 2})
         elif train.context > SHORTEST:
@@ -85,13 +71,13 @@ def smaller(spec: Spec) -> Iterator[Spec]:
             return
 
 
-def measure(spec: Spec, processes: int) -> Timing:
-    """Medians over `processes` of the timing of a spec of one arm; OSError where one fails."""
-    threads = str(spec.train.threads)
+def measure(condition: Condition, processes: int) -> Timing:
+    """Medians over `processes` of the timing of a condition; OSError where one fails."""
+    threads = str(condition.protocol.threads)
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
     command = [sys.executable, "-m", "plkernel.dry_run.probe"]
-    request = json.dumps({"spec": spec.model_dump(mode="json"), "started": time.time()})
+    request = json.dumps({"condition": condition.config, "started": time.time()})
     started = [subprocess.Popen(command, env=environment, text=True, **pipes) for _ in range(processes)]
     try:
         for process in started:
@@ -124,48 +110,40 @@ def _answer(process: "subprocess.Popen[str]") -> Timing:
     return Timing(**json.loads(printed.splitlines()[-1]))
 
 
-def operations(model: ModelSpec, arm: Arm, train: TrainSpec) -> Flops:
-    """Operations of one window of the arm's model."""
+def operations(condition: Condition) -> Flops:
+    """Operations of one window."""
     with torch.device("meta"):
-        return flops(build(model, arm, train.model_copy(update={"backend": None})).config, train.context)
+        return flops(build(without_backend(condition)).config, condition.protocol.context)
 
 
-def _window(spec: Spec) -> Flops:
-    return operations(spec.model, spec.arms[spec.baseline], spec.train)
+def _step(condition: Condition) -> int:
+    return condition.protocol.batch * operations(condition).training
 
 
-def _step(spec: Spec) -> int:
-    return spec.train.batch * _window(spec).training
-
-
-def _parameters(spec: Spec) -> int:
-    return parameter_count(spec.model, spec.arms[spec.baseline])
-
-
-def _memory(part: Spec, whole: Spec, cost: Cost) -> float:
+def _memory(part: Condition, whole: Condition, cost: Cost) -> float:
     """About the memory of a part: what the parameters take, and of the rest its share of bytes and layers."""
     per_parameter = FLOAT * (2 + MOMENTS)
-    volumes = [s.train.batch * s.train.context * s.model.layers for s in (part, whole)]
+    volumes = [c.protocol.batch * c.protocol.context * c.model.layers for c in (part, whole)]
     rest = HOLES * (cost.tensor_bytes - per_parameter * cost.parameters) * volumes[0] / volumes[1]
-    return per_parameter * _parameters(part) + rest
+    return per_parameter * parameter_count(part) + rest
 
 
-def _scaled(timing: Timing, part: Spec, whole: Spec, cost: Cost) -> Calibration:
+def _scaled(timing: Timing, part: Condition, whole: Condition, cost: Cost) -> Calibration:
     """What was measured of a part, for the whole: by operations, and by parameters for the update and checkpoint."""
     if part == whole:
         small = cost.tensor_bytes - cost.large_bytes
         measured = (timing.peak_bytes - timing.base_bytes - cost.large_bytes) / small if timing.peak_bytes else HOLES
         return Calibration(timing, max(1.0, measured), "the run itself")
-    share = _parameters(whole) / _parameters(part)
-    update, windows = timing.update * share, _window(whole)
+    share = parameter_count(whole) / parameter_count(part)
+    update, windows = timing.update * share, operations(whole)
     larger = replace(
         timing,
         step=update + max(0.0, timing.step - timing.update) * _step(whole) / _step(part),
         update=update,
-        evaluation=timing.evaluation * windows.forward / _window(part).forward,
+        evaluation=timing.evaluation * windows.forward / operations(part).forward,
         checkpoint=timing.checkpoint * share,
         peak_bytes=0.0,
         gpu_bytes=0.0,
     )
-    train, layers = part.train, part.model.layers
+    train, layers = part.protocol, part.model.layers
     return Calibration(larger, HOLES, f"a part of it (batch {train.batch}, context {train.context}, layers {layers})")

@@ -9,6 +9,7 @@ from plkernel.models.init.plan import Plan
 from plkernel.models.init.planning import check_options, find
 from plkernel.run.build import Model, build, initialise_, plan_of, tune_
 from plkernel.spec.arm import Arm
+from plkernel.spec.condition import resolve
 from plkernel.spec.model import ModelSpec
 
 ModelKind = Literal["ssm", "rwkv5", "rwkv6"]
@@ -48,10 +49,11 @@ def spec_of(kind: ModelKind, dim: int, layers: int, head_size: int | None = None
 
 def filled(spec: ModelSpec, arm: Arm, seed: int, inputs: Tensor | None = None) -> tuple[Model, Plan]:
     """A filled model and its plan; calibrated on `inputs`, bytes (B,T), where they are given and the scheme asks."""
-    model = initialise_(build(spec, arm), spec, arm, seed)
+    condition = resolve(spec, arm)
+    model = initialise_(build(condition), condition, seed)
     if inputs is not None:
-        tune_(model, spec, arm, inputs)
-    return model, plan_of(model, spec, arm)
+        tune_(model, condition, inputs)
+    return model, plan_of(model, condition)
 
 
 def model_of(spec: ModelSpec, arm: Arm, seed: int, inputs: Tensor | None = None) -> Model:

@@ -14,6 +14,7 @@ from plkernel.models.init.plan import Plan, spans
 from plkernel.models.init.planning import find
 from plkernel.run.build import build, plan_of
 from plkernel.spec.arm import Arm
+from plkernel.spec.condition import resolve
 from plkernel.spec.model import ModelSpec
 from plkernel.tools.storage import check_file, save_json
 from plkernel.tools.tables import text_table
@@ -89,8 +90,9 @@ def show(
 
 def planned(spec: ModelSpec, arm: Arm) -> Plan:
     """The plan of a scheme for one of our models, of which nothing is allocated."""
+    condition = resolve(spec, arm)
     with torch.device("meta"):
-        return plan_of(build(spec, arm), spec, arm)
+        return plan_of(build(condition), condition)
 
 
 def render(chosen: Plan, model: str) -> str:

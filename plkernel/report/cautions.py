@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Iterator
 
-from plkernel.models import NOT_CAUSAL
+from plkernel.models.words import NOT_CAUSAL
 from plkernel.records.study import FINISHED
 from plkernel.report.blocks import block_levels, short_factor
 from plkernel.report.comparison import COMMON_STEP, Comparison

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from plkernel.analysis.statistics.bands import difference_curves
-from plkernel.models import NOT_CAUSAL
+from plkernel.models.words import NOT_CAUSAL
 from plkernel.records.study import Run
 from plkernel.report.blocks import Block, blocks, compared_with, short_name
 from plkernel.report.comparison import CONFIDENCE, Arm, Comparison

@@ -1,12 +1,10 @@
 """What training did to the memory of every arm of a study, from the first and the last rows of its runs."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from plkernel.analysis.trained.memory import QUANTILES, Memory, slope_range
+from plkernel.analysis.trained.memory import Memory, memory_of, slope_range
 from plkernel.records.study import Run, Study
 from plkernel.report.blocks import Block, short_name
 from plkernel.report.comparison import Arm, Comparison
@@ -59,16 +57,6 @@ def exponent_of(options: Mapping[str, Any]) -> float:
     return beta / 2 if options.get("target") == "correlation" else beta
 
 
-def memory_of(states: Sequence[Mapping[str, Any]]) -> Memory:
-    """One time of several runs of one arm; what some run does not say is taken as unknown of all."""
-    half_lives = _stacked(states, "half_life_quantiles", len(QUANTILES))
-    kernels = [state.get("kernel") or {} for state in states]
-    lags = [kernel.get("lags") for kernel in kernels]
-    same = bool(lags) and lags[0] and all(found == lags[0] for found in lags)
-    known = np.asarray(lags[0] if same else [], dtype=float)
-    return Memory(half_lives, known, _stacked(kernels if same else [], "blocks", len(known)))
-
-
 def _change(study: Study, arm: Arm) -> Change:
     runs = study.finished(arm.name)
     return Change(
@@ -84,12 +72,3 @@ def _change(study: Study, arm: Arm) -> Change:
 
 def _with_outputs(runs: Iterable[Run]) -> list[Run]:
     return [run for run in runs if run.first.get("saturation") and run.last.get("saturation")]
-
-
-def _stacked(states: Sequence[Mapping[str, Any]], key: str, length: int) -> np.ndarray:
-    """The rows of every state as (S, L, length); empty unless all of them have such rows, and as many."""
-    found = [state.get(key) for state in states]
-    shapes = {np.shape(rows) if rows else None for rows in found}  # type: ignore[arg-type]
-    if len(shapes) != 1 or None in shapes or (shape := next(iter(shapes))) is None or shape[1:] != (length,):
-        return np.empty((0, 0, length))
-    return np.asarray(found, dtype=float)

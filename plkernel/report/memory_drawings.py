@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from plkernel.analysis.figures.memory import Panel, half_life_figure, kernel_figure
-from plkernel.models import NOT_CAUSAL
+from plkernel.models.words import NOT_CAUSAL
 from plkernel.report.blocks import Block, blocks
 from plkernel.report.comparison import Comparison
 from plkernel.report.figures import Drawing

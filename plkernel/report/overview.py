@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from statistics import median
 
-from plkernel.models import NOT_CAUSAL
+from plkernel.models.words import NOT_CAUSAL
 from plkernel.report.blocks import blocks, full_name, short_factor, short_name
 from plkernel.report.comparison import Arm, Comparison
 from plkernel.report.effects import Effects, effects

@@ -8,11 +8,12 @@ from numpy.typing import ArrayLike
 
 from plkernel.analysis.exponentials.sums import Floats
 from plkernel.analysis.figures.published import Condition, published_figure
-from plkernel.models import NOT_CAUSAL
+from plkernel.analysis.trained.memory import memory_of
+from plkernel.models.words import NOT_CAUSAL
 from plkernel.records.study import Run, Study
 from plkernel.report.blocks import Block, blocks, short_name
 from plkernel.report.comparison import Arm, Comparison
-from plkernel.report.memory import exponent_of, memory_of
+from plkernel.report.memory import exponent_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -110,10 +111,8 @@ def _coherent(runs: Sequence[Run]) -> Callable[[ArrayLike], Floats]:
     """ln of the coherent kernel of the nodes that a run started with, at lags in bytes."""
     import numpy as np
 
-    from plkernel.spec.arm import Arm as Options
-    from plkernel.spec.model import ModelSpec
+    from plkernel.spec.condition import from_config
 
-    config = runs[0].config
-    model = ModelSpec.model_validate({key: value for key, value in config["model"].items() if key != "parameters"})
-    kernel = Options.model_validate(config["arm_options"]).nodes(model).kernel()
-    return lambda lags: kernel.log_kernel(np.asarray(lags, dtype=float) / model.patching.size)
+    condition = from_config(runs[0].config)
+    kernel, step = condition.nodes.kernel(), condition.model.patching.size
+    return lambda lags: kernel.log_kernel(np.asarray(lags, dtype=float) / step)

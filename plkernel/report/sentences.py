@@ -7,7 +7,7 @@ from typing import Any
 from plkernel.analysis.figures.style import byte_unit
 from plkernel.analysis.statistics.differences import Estimate, PairedDifference, verdict
 from plkernel.analysis.statistics.power import sensitivity
-from plkernel.models import NOT_CAUSAL
+from plkernel.models.words import NOT_CAUSAL
 from plkernel.report.comparison import Arm, Comparison
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from plkernel.analysis.statistics.differences import verdict
-from plkernel.models import NOT_CAUSAL
+from plkernel.models.words import NOT_CAUSAL
 from plkernel.records.study import ROWS, SPEC, TUNING, Run, Study, read_study
 from plkernel.report.blocks import block_levels
 from plkernel.report.cautions import warnings

@@ -1,6 +1,6 @@
 """A comparison for the terminal: what may be said, and a table that stays short for many arms."""
 
-from plkernel.models import NOT_CAUSAL
+from plkernel.models.words import NOT_CAUSAL
 from plkernel.report.blocks import Block, blocks, short_name
 from plkernel.report.cautions import warnings
 from plkernel.report.comparison import Arm, Comparison

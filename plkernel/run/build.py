@@ -16,41 +16,45 @@ from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.ssm import BYTES, SSM, SSMConfig
 from plkernel.models.structure import structure_for
 from plkernel.spec.arm import Arm
+from plkernel.spec.condition import Condition
 from plkernel.spec.model import ModelSpec
-from plkernel.spec.train import TrainSpec
 
 Model = SSM | RWKV
-NO_OPTIONS = Arm()
 
 
-def options_of(arm: Arm, model: ModelSpec, train: TrainSpec | None) -> dict[str, Any]:
-    """The free constants of the arm's scheme; some bound the embedding by the run's learning rate."""
-    known = find(arm.scheme_name(model)).options
+def options_of(condition: Condition) -> dict[str, Any]:
+    """The free constants of the scheme; some bound the embedding by the run's learning rate."""
+    known, train = find(condition.scheme).options, condition.train
     run = {"learning_rate": train.learning_rate} if train and "learning_rate" in known else {}
-    return {**run, **(arm.scheme_options or {})}
+    return {**run, **(condition.arm.scheme_options or {})}
 
 
-def rules_of(model: ModelSpec, arm: Arm, train: TrainSpec | None) -> Rules:
+def rules_of(condition: Condition) -> Rules:
     """What the scheme says at these sizes, before there is a model. Raises ValueError for an unknown name or option."""
+    model = condition.model
     heads = (1, model.dim) if model.kind == "ssm" else (model.dim // model.head_size, model.head_size)
     sizes = Sizes(model.dim, model.layers, BYTES, heads)
-    return rules_at(find(arm.scheme_name(model)), sizes, options_of(arm, model, train))
+    return rules_at(find(condition.scheme), sizes, options_of(condition))
 
 
-def build(model: ModelSpec, arm: Arm = NO_OPTIONS, train: TrainSpec | None = None) -> Model:
-    """The model of a spec as the arm's scheme and the protocol need it, its parameters not yet set."""
-    rules, backend = rules_of(model, arm, train), train.backend if train else None
+def build(condition: Condition) -> Model:
+    """The model as the condition's scheme and protocol need it, its parameters not yet set."""
+    model, train, rules = condition.model, condition.train, rules_of(condition)
     always = () if model.kind == "ssm" else ("embedding_norm",)  # an RWKV has it, as ln0
     needs = {name: value for name, value in rules.needs.items() if name not in always}
-    structure = structure_for(needs, rules.forward)
-    shared: dict[str, Any] = {"dim": model.dim, "layers": model.layers, "backend": backend, "structure": structure}
+    shared: dict[str, Any] = {
+        "dim": model.dim,
+        "layers": model.layers,
+        "backend": train.backend if train else None,
+        "structure": structure_for(needs, rules.forward),
+    }
     if model.kind == "ssm":
         return SSM(
             SSMConfig(
                 gain=model.gain,
                 patch=model.patching.size,
                 mode=model.patching.mode,
-                shape_multiplier=arm.shape_on == "multiplier",
+                shape_multiplier=condition.arm.shape_on == "multiplier",
                 **shared,
             )
         )
@@ -65,52 +69,48 @@ def build(model: ModelSpec, arm: Arm = NO_OPTIONS, train: TrainSpec | None = Non
     )
 
 
-def plan_of(built: Model, model: ModelSpec, arm: Arm, train: TrainSpec | None = None) -> Plan:
-    """What the arm's scheme does to every parameter."""
-    return plan(built, arm.scheme_name(model), **options_of(arm, model, train))
+def plan_of(built: Model, condition: Condition) -> Plan:
+    """What the scheme does to every parameter."""
+    return plan(built, condition.scheme, **options_of(condition))
 
 
-def initialise_(built: Model, model: ModelSpec, arm: Arm, seed: int, train: TrainSpec | None = None) -> Model:
+def initialise_(built: Model, condition: Condition, seed: int) -> Model:
     """Fill the parameters in place: by the scheme first, then the arm's decays and the shape that goes with them.
 
     What a scheme leaves to tune on data comes after that, `tune_`. Raises ValueError for a shape on a projection that
     the scheme sets to zero.
     """
-    arm = arm.resolved(model)
-    plan_of(built, model, arm, train).apply_(built, seed)
+    arm = condition.arm
+    plan_of(built, condition).apply_(built, seed)
     if isinstance(built, SSM):
-        nodes = arm.nodes(model)
         for recurrence in built.recurrences():
-            recurrence.place_(nodes)
+            recurrence.place_(condition.nodes)
     elif arm.places_nodes:
-        power_law_(built, arm.nodes(model), arm.law, arm.max_lag, bonus=arm.bonus or "scheme")
+        power_law_(built, condition.nodes, arm.law, arm.max_lag, bonus=arm.bonus or "scheme")
     return built
 
 
-def tune_(
-    built: Model, model: ModelSpec, arm: Arm, inputs: Tensor, train: TrainSpec | None = None
-) -> Calibration | None:
+def tune_(built: Model, condition: Condition, inputs: Tensor) -> Calibration | None:
     """Calibrate a filled model on bytes (B,T) where its scheme asks for that; None where it does not."""
-    wanted = rules_of(model, arm, train).calibration
+    wanted = rules_of(condition).calibration
     return calibrate_(built, inputs, target=wanted.target) if wanted else None
 
 
-def check(model: ModelSpec, arm: Arm, train: TrainSpec) -> None:
-    """ValueError where the arm, its scheme and the model do not fit; nothing is allocated."""
-    arm.check(model)
-    options = tuple((arm.scheme_options or {}).items())
-    zero = _zero_projection(model, arm.scheme_name(model), options, arm.shape_on == "multiplier", train)
-    acts = model.kind == "ssm" and any(value != 1 for value in arm.nodes(model).projection)
-    if zero and acts and arm.shape_on != "multiplier":
+def check(condition: Condition) -> None:
+    """ValueError where the scheme does not fit the arm and the model; nothing is allocated."""
+    options, multiplier = options_of(condition), condition.arm.shape_on == "multiplier"
+    zero = _zero_projection(condition.model, condition.scheme, tuple(options.items()), multiplier)
+    acts = condition.model.kind == "ssm" and any(value != 1 for value in condition.nodes.projection)
+    if zero and acts and not multiplier:
         raise ValueError(
-            f"scheme {arm.scheme_name(model)!r} starts {zero} at zero, where a shape has nothing to act on: set "
+            f"scheme {condition.scheme!r} starts {zero} at zero, where a shape has nothing to act on: set "
             "shape_on = 'multiplier', a fixed number per state, or leave the projection uniform"
         )
 
 
 @functools.cache
 def _zero_projection(
-    model: ModelSpec, scheme: str, options: tuple[tuple[str, float], ...], multiplier: bool, train: TrainSpec
+    model: ModelSpec, scheme: str, options: tuple[tuple[str, float], ...], multiplier: bool
 ) -> str | None:
     """The first projection that the scheme starts at zero; ValueError where scheme, model and AdamW do not fit.
 
@@ -118,7 +118,7 @@ def _zero_projection(
     """
     arm = Arm(scheme=scheme, scheme_options=dict(options), shape_on="multiplier" if multiplier else None)
     with torch.device("meta"):
-        planned = plan_of(build(model, arm, train), model, arm, train)
+        planned = plan_of(build(Condition(model, arm)), Condition(model, arm))
     if planned.optimizer != "adam":
         raise ValueError(
             f"scheme {planned.scheme!r} has learning rates for {planned.optimizer.upper()} here, and a run has AdamW: "
@@ -128,10 +128,10 @@ def _zero_projection(
     return next(zero, None)
 
 
-def parameter_count(model: ModelSpec, arm: Arm = NO_OPTIONS) -> int:
+def parameter_count(condition: Condition) -> int:
     """How many numbers the model learns, counted without allocating them."""
     with torch.device("meta"):
-        return sum(parameter.numel() for parameter in build(model, arm).parameters())
+        return sum(parameter.numel() for parameter in build(condition).parameters())
 
 
 def check_backend(model: ModelSpec, backend: str | None, device: torch.device) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from plkernel.analysis.trained.memory import kernel_exponents, slope_range
-from plkernel.models import NOT_CAUSAL
+from plkernel.models.words import NOT_CAUSAL
 from plkernel.run import hparams
 
 Row = Mapping[str, Any]

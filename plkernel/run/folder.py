@@ -13,7 +13,10 @@ from filelock import FileLock, Timeout
 
 from plkernel.records import rows
 from plkernel.records.study import CONFIG, DIVERGED, ENVIRONMENT, FAILED, FINISHED, METRICS, RESULT, TIMING
-from plkernel.spec.study import Arm, CorpusSpec, ModelSpec, Section, TrainSpec
+from plkernel.spec.arm import Arm
+from plkernel.spec.corpus import CorpusSpec
+from plkernel.spec.model import ModelSpec, Section
+from plkernel.spec.train import TrainSpec
 from plkernel.tools.links import refuse_links_of_run
 from plkernel.tools.storage import load_json, read_lines, save_json
 

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from plkernel.models import NOT_CAUSAL
-from plkernel.spec.arm import DEFAULT_SCHEMES, IN_THE_STUDY, Arm
+from plkernel.models.words import NOT_CAUSAL
+from plkernel.spec.arm import IN_THE_STUDY, Arm
+from plkernel.spec.condition import DEFAULT_SCHEMES
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

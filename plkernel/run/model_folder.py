@@ -15,8 +15,7 @@ from plkernel.records.study import CONFIG
 from plkernel.run.build import Model, build
 from plkernel.run.checkpoint import Progress, load_checkpoint, save_checkpoint
 from plkernel.run.folder import CHECKPOINT
-from plkernel.spec.arm import Arm
-from plkernel.spec.model import ModelSpec
+from plkernel.spec.condition import from_config
 from plkernel.tools import cli
 from plkernel.tools.storage import load_json, save_json
 
@@ -49,8 +48,7 @@ def describe(path: Path, config: Any) -> Model:
         if "rwkv" in config:
             structure = Structure(**config["rwkv"].get("structure", {}))
             return RWKV(RWKVConfig(**{**config["rwkv"], "structure": structure}))
-        options = {name: value for name, value in config["model"].items() if name != "parameters"}
-        return build(ModelSpec.model_validate(options), Arm.model_validate(config["arm_options"]))
+        return build(from_config({**config, "train": None}))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{path} does not describe a model ({error})") from error
 

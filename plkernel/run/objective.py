@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plkernel.models import NOT_CAUSAL
 from plkernel.models.init.plan import Plan, grouped
 from plkernel.models.ssm import BYTES
+from plkernel.models.words import NOT_CAUSAL
 from plkernel.spec.train import TrainSpec
 
 NATS_PER_BIT = math.log(2)

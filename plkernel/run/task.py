@@ -12,20 +12,20 @@ from plkernel.data.windows import check_length, check_size
 from plkernel.records.study import run_folder
 from plkernel.run.build import check_backend, parameter_count
 from plkernel.run.folder import RunFolder
-from plkernel.spec.arm import IN_THE_STUDY
-from plkernel.spec.study import LARGEST_SEED, CorpusSpec, Device, Spec
-from plkernel.spec.train import TrainSpec
+from plkernel.spec.condition import Condition
+from plkernel.spec.corpus import CorpusSpec
+from plkernel.spec.study import LARGEST_SEED, Spec
+from plkernel.spec.train import Device, TrainSpec
 
 
 @dataclass(frozen=True)
 class Task:
-    """One run: an arm of a spec at one seed, on an opened corpus, in a folder.
+    """One run: a condition at one seed, on an opened corpus, in a folder.
 
     device: the type of device it is trained on, where another machine has it; None for the one that is here.
     """
 
-    spec: Spec
-    arm: str
+    condition: Condition
     seed: int
     corpus: Corpus
     splits: Splits
@@ -34,23 +34,25 @@ class Task:
 
     @property
     def train(self) -> TrainSpec:
-        """The protocol, with the learning rate of the arm where it has its own."""
-        rate = self.spec.arm(self.arm).learning_rate
-        return self.spec.train if rate is None else self.spec.train.model_copy(update={"learning_rate": rate})
+        """The protocol."""
+        return self.condition.protocol
+
+    @property
+    def name(self) -> str:
+        return f"{self.condition.name} seed {self.seed}"
 
     @property
     def config(self) -> dict[str, Any]:
         """Everything that determines the run's numbers; the run folder refuses another."""
-        spec, arm, model = self.spec, self.spec.arm(self.arm), self.spec.model_of(self.arm)
-        corpus = {**spec.corpus_of(self.arm).model_dump(), "size": self.corpus.size, "sha256": self.corpus.sha256}
+        config = self.condition.config
         return {
-            "study": spec.name,
-            "arm": self.arm,
+            "study": config["study"],
+            "arm": config["arm"],
             "seed": self.seed,
-            "corpus": corpus,
-            "model": {**model.model_dump(), "parameters": parameter_count(model, arm)},
-            "arm_options": arm.model_dump(exclude=set(IN_THE_STUDY)),
-            "train": {**self.train.model_dump(), "device": self.device or choose_device(spec.train.device).type},
+            "corpus": {**config["corpus"], "size": self.corpus.size, "sha256": self.corpus.sha256},
+            "model": {**config["model"], "parameters": parameter_count(self.condition)},
+            "arm_options": config["arm_options"],
+            "train": {**config["train"], "device": self.device or choose_device(self.train.device).type},
         }
 
 
@@ -60,18 +62,24 @@ Opened = tuple[Corpus, Splits]
 def prepare(
     spec: Spec, arm: str, seed: int, out: Path, opened: Opened | None = None, device: str | None = None
 ) -> Task:
-    """Open the arm's corpus (unless `opened` has it) and check that it fits; nothing is written yet.
+    """The run of an arm of a spec at a seed, in the folder `out` of the study; see `open_run`."""
+    return open_run(spec.condition(arm), seed, run_folder(out, arm, seed), opened, device)
 
-    device: what the run is trained on, where another machine answers for it; left out, what is here, checked.
-    Raises ValueError on bad input.
+
+def open_run(
+    condition: Condition, seed: int, folder: Path, opened: Opened | None = None, device: str | None = None
+) -> Task:
+    """Open the condition's corpus (unless `opened` has it) and check that it fits; nothing is written yet.
+
+    folder: of the run. device: what it is trained on, where another machine answers for it; left out, what is here,
+    checked. Raises ValueError on bad input.
     """
-    spec.arm(arm)
     if not 0 <= seed <= LARGEST_SEED:
         raise ValueError(f"seed must lie between 0 and {LARGEST_SEED}, got {seed}")
     if device is None:
-        check_machine(spec, arm)
-    corpus, splits = opened or open_corpus(spec.corpus_of(arm), spec.train.context)
-    return Task(spec, arm, seed, corpus, splits, RunFolder(run_folder(out, arm, seed)), device)
+        check_machine(condition)
+    corpus, splits = opened or open_corpus(condition.corpus, condition.protocol.context)
+    return Task(condition, seed, corpus, splits, RunFolder(folder), device)
 
 
 def open_corpus(section: CorpusSpec, context: int) -> Opened:
@@ -105,8 +113,9 @@ def choose_device(name: Device) -> torch.device:
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
-def check_machine(spec: Spec, arm: str) -> torch.device:
-    """The device of an arm's runs; ValueError when it or the forced backend does not exist here."""
-    device = choose_device(spec.train.device)
-    check_backend(spec.model_of(arm), spec.train.backend, device)
+def check_machine(condition: Condition) -> torch.device:
+    """The device of a condition's runs; ValueError when it or the forced backend does not exist here."""
+    train = condition.protocol
+    device = choose_device(train.device)
+    check_backend(condition.model, train.backend, device)
     return device

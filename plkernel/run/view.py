@@ -2,19 +2,26 @@
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from plkernel.analysis.trained.memory import QUANTILES, Memory, slope_range
-from plkernel.report.memory import memory_of
-from plkernel.run.build import Model
+from plkernel.analysis.trained.memory import QUANTILES, Memory, memory_of, slope_range
+from plkernel.data import corpora
+from plkernel.data.windows import check_length, fixed_windows
+from plkernel.records.study import METRICS
+from plkernel.run.build import Model, build, initialise_
 from plkernel.run.evaluate import Diagnosis, diagnose, kernels
+from plkernel.spec.condition import from_config
+from plkernel.spec.corpus import CorpusSpec
+from plkernel.tools.storage import read_lines
 from plkernel.tools.tables import text_table
 
 BATCH = 4
+UNTRAINED_CONTEXT = 512  # of a model that was not trained here
 NAMED = {"shortest": 0, "median": 3, "longest": 6}
 """Places among the quantiles of half-lives."""
 ABSENT = "-"
@@ -53,6 +60,43 @@ def view(model: Model, windows: Tensor) -> View:
     quantiles = [np.quantile(values.numpy(), QUANTILES).tolist() for values in model.half_lives()]
     state = {"half_life_quantiles": quantiles, "kernel": kernels(model, windows.shape[1] - 1)}
     return View(memory_of([state]), diagnose(model, windows, BATCH, torch.device("cpu")))
+
+
+def at_initialisation(config: dict[str, Any]) -> Model | None:
+    """The model of a run as it was before its first step, from its config.json; None if it was not trained here."""
+    if "seed" not in config:
+        return None
+    condition = from_config(config)
+    return initialise_(build(condition), condition, config["seed"])
+
+
+def calibrated_gains(folder: Path) -> list[float]:
+    """What a run's calibration multiplied the blocks by, from its first row; none where its scheme asks for none."""
+    rows = read_lines(folder / METRICS)
+    gains: list[float] = rows[0].get("calibration", {}).get("gains", []) if rows else []
+    return gains
+
+
+def validation_windows(config: dict[str, Any], corpus: str | None, count: int) -> tuple[str, Tensor]:
+    """The name of the corpus and up to `count` windows (n, context + 1) of its validation split.
+
+    Raises ValueError when the run's corpus is another here than it was there, or none is named for a model that was
+    not trained here.
+    """
+    known = config.get("corpus", {})
+    if corpus is None and not known:
+        raise ValueError("corpus must be given for a model that was not trained here, as in --corpus stdlib")
+    options = {key: value for key, value in known.items() if key in CorpusSpec.model_fields}
+    section = CorpusSpec.model_validate(options) if corpus is None else CorpusSpec(name=corpus)
+    text = corpora.load(section.name, **section.reading)
+    if corpus is None and text.sha256 != known["sha256"]:
+        raise ValueError(
+            f"corpus {section.name!r} is not what the run was trained on (other sha256): name one with --corpus"
+        )
+    data = text.splits(section.validation, section.test).validation
+    context = config.get("train", {}).get("context", UNTRAINED_CONTEXT)
+    check_length(data, context, f"the validation split of corpus {section.name!r}")
+    return section.name, fixed_windows(data, context, count)
 
 
 def render(start: View | None, now: View, note: str = "") -> str:

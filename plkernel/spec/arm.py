@@ -2,29 +2,22 @@
 
 import hashlib
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from plkernel.analysis.nodes.float32_decays import check_half_lives, check_multipliers, check_quantiles, check_rates
-from plkernel.analysis.nodes.moments import scaled_to
+from plkernel.analysis.nodes.heads import Bonus, ShapeOn
 from plkernel.analysis.nodes.placement import (
-    ANCHORS,
     Aim,
     Gain,
     Lag,
-    Nodes,
     Placement,
     Projection,
     Summation,
     Target,
-    place,
 )
-from plkernel.analysis.nodes.quantile import LOSS, MAX_LAG
-from plkernel.models.init.rwkv_power_law import Bonus, ShapeOn, check_nodes
-from plkernel.spec.model import ModelSpec, PositiveNumber, Section
+from plkernel.spec.model import PositiveNumber, Section
 from plkernel.tools.storage import load_json
 
 ENDS = ("shortest", "longest")
@@ -33,10 +26,6 @@ AIM_OPTIONS = ("target", "kernel", "lag")
 NODE_VALUES = ("node_rates", "node_multipliers", "node_gain")
 IN_THE_STUDY = ("against", "levels", "rates")  # they change no number of a run
 OF_ANY_ARM = ("scheme", "scheme_options", "learning_rate", "placement", "model", "corpus", *IN_THE_STUDY)
-DEFAULT_SCHEMES = {"ssm": "transformers_default", "rwkv5": "rwkv_blinkdl", "rwkv6": "rwkv_blinkdl"}
-# What an RWKV has at initialisation: random signs, information quadratic in them, the newest byte seen through u.
-RWKV_AIM: dict[str, Any] = {"target": "correlation", "kernel": "rms", "lag": "bonus"}
-RWKV_TEMPERING = 0.5
 
 
 class Arm(Section):
@@ -109,7 +98,7 @@ class Arm(Section):
 
     @property
     def pending(self) -> bool:
-        """Whether the arm still refers to a file or to another arm; `parse_spec` and `load_spec` settle both."""
+        """Whether the arm still refers to a file or to another arm; `load_spec` settles both."""
         return (self.node_file is not None and not self.has_file_values) or (
             self.match is not None and self.output_std is None
         )
@@ -136,149 +125,10 @@ class Arm(Section):
 
     @property
     def law(self) -> Aim | None:
-        """The power law that the arm means (`resolved` fills in what it leaves out); None if it means none."""
+        """The power law that the arm means (`resolve` fills in what it leaves out); None if it means none."""
         if not self.shapes:
             return None
         return Aim(self.beta, self.target or "information", self.kernel or "coherent", self.lag or "state")
-
-    def scheme_name(self, model: ModelSpec) -> str:
-        """The scheme, where left out that of the model's kind."""
-        return self.scheme or DEFAULT_SCHEMES[model.kind]
-
-    def resolved(self, model: ModelSpec) -> "Arm":
-        """The arm with what it leaves out filled in where that depends on the kind of model."""
-        values: dict[str, Any] = {}
-        if model.kind == "ssm":
-            values = {"placement": "log-spaced"}
-        elif self.places_nodes and self.shapes:
-            values = {**RWKV_AIM, "max_lag": MAX_LAG, "bonus": "scheme", "shape_on": "receptance"}
-            if self.placement == "quantile":
-                values["tempering"] = RWKV_TEMPERING
-        return self.model_copy(update={name: v for name, v in values.items() if getattr(self, name) is None})
-
-    def check(self, model: ModelSpec) -> None:
-        """ValueError when the arm does not fit the model."""
-        if model.kind == "ssm":
-            self._refuse(("bonus",), "belongs to model kinds rwkv5 and rwkv6: leave it out")
-            if self.shape_on not in (None, "columns", "multiplier"):
-                raise ValueError(f"shape_on must be columns or multiplier in an SSM, got {self.shape_on!r}")
-            if not self.shapes and not self.levels:  # a design may cross the exponent with arms that have none
-                self._refuse(
-                    ("beta",), "belongs to a power law: set a projection or placement 'quantile', or leave it out"
-                )
-            self._check_multipliers(self.nodes(model))
-            return
-        self._refuse(("match", "output_std"), "does nothing in an RWKV, whose GroupNorm takes out any scale")
-        if not self.places_nodes:
-            names = [name for name in type(self).model_fields if name not in OF_ANY_ARM]
-            self._refuse(names, "needs a placement in an RWKV, which otherwise keeps the decays of its scheme")
-            return
-        if self.projection == "published":
-            raise ValueError(
-                "projection 'published' is right under the EMA gain only, which an RWKV does not have: use "
-                "'gain-corrected', which follows the key's own gain"
-            )
-        arm = self.resolved(model)
-        if arm.law is None:
-            unused = ("beta", "max_lag", *AIM_OPTIONS, "bonus", "shape_on")
-            self._refuse(unused, "belongs to a power law: set projection 'gain-corrected', or leave it out")
-        nodes = arm.nodes(model)
-        self._check_multipliers(nodes)
-        check_nodes(
-            nodes,
-            arm.law,
-            arm.max_lag or MAX_LAG,
-            head_size=model.head_size,
-            k_clamp=model.k_clamp,
-            shape_on=str(arm.shape_on or "receptance"),
-        )
-
-    def _refuse(self, names: Iterable[str], reason: str) -> None:
-        """ValueError for the first of these options that is given."""
-        for name in names:
-            if getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"{name} {getattr(self, name)} {reason}")
-
-    def nodes(self, model: ModelSpec) -> Nodes:
-        """The node set of this arm for `model`, with rates per patch; ValueError where the two do not fit."""
-        if self.pending:
-            raise ValueError(
-                "match and node_file refer to more than this arm: read the spec with parse_spec or load_spec"
-            )
-        nodes = self.placed(model)
-        return nodes if self.output_std is None else scaled_to(nodes, self.output_std)
-
-    def placed(self, model: ModelSpec) -> Nodes:
-        """The node set before any matching of its output: of an SSM's channels, or of those of an RWKV's head."""
-        arm = self.resolved(model)
-        given = {name: getattr(arm, name) for name in (*QUANTILE_OPTIONS, *AIM_OPTIONS)}
-        given = {name: value for name, value in given.items() if value is not None}
-        if model.kind != "ssm" and arm.placement != "quantile":
-            given.pop("max_lag", None)  # how far the law is checked: it places nothing
-        if any(value is not None for value in arm.node_values.values()):
-            return arm._given_nodes(model, given)
-        if arm.placement is None or arm.placement == "terms":
-            raise ValueError(
-                "placement 'terms' needs a fit: write one with plkernel.fit --out and name it in node_file"
-            )
-        unused = [name for name in QUANTILE_OPTIONS if name in given]
-        if unused and arm.placement != "quantile":
-            raise ValueError(f"{unused[0]} belongs to placement 'quantile', got placement {arm.placement!r}")
-        given |= {name: getattr(arm, name) for name in ENDS if arm.placement == "log-spaced"}
-        if arm.placement != "log-spaced":
-            arm._refuse(ENDS, f"belongs to placement 'log-spaced', got placement {arm.placement!r}: leave it out")
-        arm._check_half_lives(model)
-        return place(
-            model.node_count,
-            placement=arm.placement,
-            projection=arm.projection,
-            gain_name=model.input_gain,
-            beta=arm.beta,
-            step=model.patching.size,
-            **given,
-        )
-
-    def _check_half_lives(self, model: ModelSpec) -> None:
-        """ValueError, with what would work, where a float32 decay cannot hold the half-lives that the arm places."""
-        step = model.patching.size
-        if self.placement == "quantile":
-            law, loss = self.law or Aim(self.beta), LOSS if self.loss is None else self.loss
-            check_quantiles(law, self.max_lag or MAX_LAG, loss, step)
-        elif self.placement == "concentrated":
-            check_half_lives({"placement 'concentrated', half-life": ANCHORS[0] / 2}, step)
-        else:
-            check_half_lives({name: getattr(self, name) for name in ENDS}, step)
-
-    def _check_multipliers(self, nodes: Nodes) -> None:
-        """ValueError for a shape whose squares float32 does not hold."""
-        largest, given = max(nodes.projection), self.output_std
-        check_multipliers("output_std" if given else "node_multipliers", given or largest, largest)
-
-    def _given_nodes(self, model: ModelSpec, options: dict[str, Any]) -> Nodes:
-        """The nodes that are in the spec as numbers, per byte, for a step of the model."""
-        where = f" of {self.node_file.rpartition('#')[0]}" if self.node_file else ""
-        missing = [name for name, value in self.node_values.items() if value is None]
-        if missing:
-            raise ValueError(f"{missing[0]} is missing: {', '.join(NODE_VALUES)} go together")
-        ignored = (*ENDS, "beta") if model.kind == "ssm" else ENDS
-        self._refuse(ignored, "does not go with node_file, whose nodes are placed already: leave it out")
-        allowed = () if model.kind == "ssm" else AIM_OPTIONS  # what the law is that an RWKV is checked against
-        unused = [name for name in options if name not in allowed]
-        if unused or self.placement not in (None, "log-spaced") or self.projection != "uniform":
-            name = next(iter(unused), "projection" if self.projection != "uniform" else "placement")
-            raise ValueError(f"{name} does not go with node_file, whose nodes are placed already: leave it out")
-        if self.node_gain != model.input_gain and model.kind == "ssm":
-            raise ValueError(f"the nodes{where} assume gain {self.node_gain!r}, but model.gain is {model.gain!r}")
-        counts = [len(values or ()) for values in (self.node_rates, self.node_multipliers)]
-        if counts != [model.node_count, model.node_count]:
-            size = f"model.{'dim' if model.kind == 'ssm' else 'head_size'} is {model.node_count}"
-            raise ValueError(
-                f"the nodes{where} are {counts[0]} rates and {counts[1]} multipliers, but {size}: "
-                "the numbers must be equal"
-            )
-        step, rates = model.patching.size, self.node_rates or ()
-        check_rates(f"node_rates{where}", rates, step)
-        return Nodes(tuple(rates), tuple(self.node_multipliers or ()), self.node_gain or "none").per_step(step)
 
 
 def fingerprint(values: dict[str, Any]) -> str:

@@ -8,7 +8,11 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from plkernel.spec.study import Arm, CorpusSpec, ModelSpec, Section, Spec, load_spec, parse_spec
+from plkernel.spec.arm import Arm
+from plkernel.spec.corpus import CorpusSpec
+from plkernel.spec.model import ModelSpec, Section
+from plkernel.spec.reading import Check, Place, load_spec, load_values, spec_of
+from plkernel.spec.study import Spec
 from plkernel.tools import cli, flags
 
 HELP_ALL = "--help-all"
@@ -17,21 +21,18 @@ WIDTH = 100
 TABLES: dict[str, type[Section]] = {"model": ModelSpec, "corpus": CorpusSpec}  # options of an arm that are tables
 NOT_BY_OPTION = ("factors", "levels")
 
-Place = tuple[str, ...]
-"""Where a field stands in the spec: ("train", "steps")."""
 
-
-def main(command: Callable[..., Any], args: Sequence[str] | None = None) -> None:
+def main(command: Callable[..., Any], args: Sequence[str] | None = None, check: Check | None = None) -> None:
     """Run `command(spec, ...)` as `SPEC.toml [OPTIONS]`; exit 2 with one line on bad input.
 
-    The file is read first; an option such as --train.steps 200 replaces the value of that field, and the spec is
-    checked again as a whole.
+    An option such as --train.steps 200 replaces the value of that field in the file; the spec is then checked as a
+    whole, every condition also by `check`.
     """
     given = list(sys.argv[1:] if args is None else args)
-    cli.report_errors(lambda: _run(command, given, f"python -m {cli.module_name()} SPEC.toml"))
+    cli.report_errors(lambda: _run(command, given, f"python -m {cli.module_name()} SPEC.toml", check))
 
 
-def _run(command: Callable[..., Any], given: list[str], prog: str) -> None:
+def _run(command: Callable[..., Any], given: list[str], prog: str, check: Check | None) -> None:
     own = _without_spec(command)
     if any(arg in (*cli.HELP, HELP_ALL) for arg in given):
         _help(own, prog, given)
@@ -40,15 +41,16 @@ def _run(command: Callable[..., Any], given: list[str], prog: str) -> None:
     path = cli.existing(Path(given[0]), "spec")
     if path.is_dir():
         raise ValueError(f"spec {path}: is a folder; name a TOML file, or the spec.json of a study")
-    spec = load_spec(path)
-    places = {flags.dashed(".".join(place)): (place, kind) for _, place, kind, _ in fields(Spec, list(spec.arms))}
+    values = load_values(path)
+    arms = [name for name in values.get("arms") or () if isinstance(name, str)]
+    places = {flags.dashed(".".join(place)): (place, kind) for _, place, kind, _ in fields(Spec, arms)}
     known = [*flags.flags_of(own), *(flags.Flag(name, kind) for name, (_, kind) in places.items())]
     options = [_bare(arg) for arg in given[1:]]
     if wrong := flags.problem(options, known):
         raise ValueError(wrong)
     rest, changes = _divided(options, places)
     ready = cli.parsed(own, rest, prog)()
-    command(_changed(spec, changes, given[0]) if changes else spec, **ready)
+    command(spec_of(values, path, changes, check), **ready)
 
 
 def fields(
@@ -135,18 +137,3 @@ def _divided(args: Sequence[str], places: Mapping[str, tuple[Place, Any]]) -> tu
         else:
             changes[place] = flags.value_of(kind, [value] if equals else flags.taken(rest, flags.arity(kind)))
     return own, changes
-
-
-def _changed(spec: Spec, changes: Mapping[Place, Any], origin: str) -> Spec:
-    """The spec with some fields replaced; a new recipe fills what neither the file nor an option gives."""
-    values = spec.model_dump()
-    recipe = changes.get(("train", "recipe"), spec.train.recipe)
-    if recipe != spec.train.recipe:
-        values["train"] = {name: values["train"][name] for name in spec.train.model_fields_set}
-    for (*heads, last), value in changes.items():
-        table = values
-        for head in heads:
-            table[head] = table.get(head) or {}
-            table = table[head]
-        table[last] = value
-    return parse_spec(values, f"{origin} with its options")

@@ -5,9 +5,9 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from plkernel.analysis.nodes.heads import gain_of
 from plkernel.analysis.nodes.placement import Gain
-from plkernel.models.init.rwkv_power_law import gain_of
-from plkernel.models.patching import PatchingMode
+from plkernel.models.words import PatchingMode
 
 Positive = Annotated[int, Field(ge=1)]
 # Beyond what any machine trains (a width of 65,536 in 1,024 blocks is 3e13 parameters), and small enough for a spec to

@@ -1,70 +1,27 @@
-"""Experiment specs: frozen, typed, read from TOML; an unknown key is refused with the nearest valid name."""
+"""Experiment specs: frozen, typed, closed to keys they do not know."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from plkernel.analysis.nodes.moments import output_std
-from plkernel.run import build
-from plkernel.spec.arm import Arm, with_file_values
-from plkernel.spec.factors import MOST_ARMS, deep_merge, expanded
-from plkernel.spec.model import ModelSpec, PatchingSpec, Positive, PositiveNumber, Section
-from plkernel.spec.train import Device, TrainSpec
+from plkernel.spec.arm import Arm
+from plkernel.spec.condition import Condition, resolve
+from plkernel.spec.corpus import CorpusSpec
+from plkernel.spec.errors import blaming, explained
+from plkernel.spec.factors import MOST_ARMS, deep_merge
+from plkernel.spec.model import ModelSpec, Positive, PositiveNumber, Section
+from plkernel.spec.train import TrainSpec
 from plkernel.tools import cli
-from plkernel.tools.plain import parse_toml, read_bytes, shown
-from plkernel.tools.storage import load_object
+from plkernel.tools.plain import shown
 
-__all__ = [
-    "LARGEST_SEED",
-    "Arm",
-    "CorpusSpec",
-    "Device",
-    "ModelSpec",
-    "PatchingSpec",
-    "Section",
-    "Spec",
-    "TrainSpec",
-    "TuningSpec",
-    "load_spec",
-    "parse_spec",
-]
-
-MOST_ERRORS = 8
 LARGEST_SEED = 2**63 - 1
 FOLDER_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 LONGEST_NAME = 255
 """Bytes of a file's name, on every common file system."""
-BASELINE = "baseline"  # as the value of an arm's `match`: the study's baseline, whatever its name
 RESERVED = ("report", "tuning", "spec.json")  # they stand beside the arms in the folder of a study
-Fraction = Annotated[float, Field(gt=0, lt=0.5)]
-
-
-class CorpusSpec(Section):
-    """Which bytes, and how they are divided into train, validation and test blocks."""
-
-    name: str = "stdlib"
-    """stdlib, a path, hf:NAME[:CONFIG[:SPLIT]], wiki-pt or fineweb."""
-    max_bytes: Positive | None = None
-    """Take no more than this many bytes."""
-    separator: str = "\n"
-    """The byte between documents."""
-    column: str | None = None
-    """The text column of a table."""
-    validation: Fraction = 0.05
-    """Share of the corpus that is held out for validation."""
-    test: Fraction = 0.05
-    """Share of the corpus that is held out for the test figure."""
-    follow_links: bool = False
-    """Read symbolic links that lead out of a folder too, and linked folders."""
-
-    @property
-    def reading(self) -> dict[str, Any]:
-        """What `corpora.load` takes beside the name."""
-        return self.model_dump(include={"max_bytes", "separator", "column", "follow_links"})
 
 
 class TuningSpec(Section):
@@ -142,7 +99,7 @@ class Spec(Section):
                     f"arms.{name}: rates must be as many as tuning.rates, {len(self.tuning.rates)} different ones, "
                     f"so that every arm has the same search, got {list(arm.rates)}"
                 )
-            with _blaming(name):
+            with blaming(name, Spec):
                 model, _ = self.model_of(name), self.corpus_of(name)
                 if self.train.dropout and model.kind == "ssm":
                     raise ValueError(
@@ -174,33 +131,29 @@ class Spec(Section):
         """The corpus of that arm: [corpus] with what the arm changes in it."""
         return _with(self.corpus, self.arm(arm).corpus, "corpus")
 
-    def settled(self) -> "Spec":
-        """The spec with every `node_file` read and every `match` turned into the number it stands for.
+    def condition(self, name: str) -> Condition:
+        """What the arm called `name` stands for, resolved when first asked for, as a rule when the spec is read."""
+        if name not in self._resolved:
+            arm, model, corpus = self.arm(name), self.model_of(name), self.corpus_of(name)
+            self._resolved[name] = resolve(model, arm, self.train, corpus, self.name, name)
+        return self._resolved[name]
 
-        Both are done again whenever a spec is parsed, so flags that change the matched arm count.
-        """
-        read, arms = {}, {}
-        for name, arm in self.arms.items():
-            with _blaming(name):
-                read[name] = with_file_values(arm).resolved(self.model_of(name))
-        for name, arm in read.items():
-            with _blaming(name):
-                matched = arm.match is not None and self.model_of(name).kind == "ssm"
-                arms[name] = self._matched(arm, read) if matched else arm
-                build.check(self.model_of(name), arms[name], self.train)
-        return self.model_copy(update={"arms": arms})
+    @cached_property
+    def _resolved(self) -> dict[str, Condition]:
+        """Conditions by arm: no field, so that specs are equal whatever has been asked of them."""
+        return {}
 
-    def _matched(self, arm: Arm, arms: dict[str, Arm]) -> Arm:
-        """`arm` with the output standard deviation of the arm it names."""
-        against = arm.against or self.baseline
-        if arm.match == BASELINE != against and BASELINE in arms:
-            raise ValueError("match 'baseline' may mean the arm of that name or the one compared with: rename the arm")
-        other = against if arm.match == BASELINE else str(arm.match)
-        if other not in arms:
-            raise ValueError(f"match {other!r} is not an arm; {cli.nearest(other, [*arms, BASELINE])}")
-        if arms[other].match is not None:
-            raise ValueError(f"match {other!r} is itself matched: name an arm that is not")
-        return arm.model_copy(update={"output_std": output_std(arms[other].nodes(self.model_of(other)))})
+    def with_conditions(self, conditions: Mapping[str, Condition]) -> "Spec":
+        """The spec of these conditions, with their arms and no others."""
+        copied = self.model_copy(update={"arms": {name: condition.arm for name, condition in conditions.items()}})
+        copied._resolved.update(conditions)
+        return copied
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> "Spec":
+        """A copy with other values, whose conditions are resolved anew."""
+        copied = super().model_copy(update=update, deep=deep)
+        copied.__dict__.pop("_resolved", None)
+        return copied
 
 
 def name_at(arm: str, rate: float) -> str:
@@ -218,71 +171,4 @@ def _with(section: S, changes: Mapping[str, Any] | None, name: str) -> S:
     try:
         return type(section).model_validate(deep_merge(section.model_dump(), changes))
     except ValidationError as error:
-        raise ValueError(_explained(error, name)) from None
-
-
-def load_spec(path: Path) -> Spec:
-    """Read a TOML spec (or the spec.json of a study); ValueError in one line names the file, the key and the remedy."""
-    if path.suffix == ".json":
-        return parse_spec(load_object(path), str(path))
-    spec = parse_spec(parse_toml(read_bytes(path), f"spec {path}"), str(path))
-    for name, arm in spec.arms.items():  # in the spec.json of a study the learning rate is the one that was found
-        if arm.rates is not None and arm.learning_rate is not None:
-            raise ValueError(
-                f"spec {path}: arms.{name}: rates {list(arm.rates)} are not tried beside a learning_rate, "
-                f"got {arm.learning_rate:g}: leave out one of them"
-            )
-    return spec
-
-
-def parse_spec(values: Mapping[str, Any], origin: str) -> Spec:
-    """A spec from plain values, its files read and its matches computed; `origin` names it in the error."""
-    try:
-        return Spec.model_validate(expanded(dict(values))).settled()
-    except ValidationError as error:
-        raise ValueError(f"spec {origin}: {_explained(error)}") from None
-    except ValueError as error:
-        raise ValueError(f"spec {origin}: {error}") from None
-
-
-@contextmanager
-def _blaming(arm: str) -> Iterator[None]:
-    """Head every ValueError by the name of the arm."""
-    try:
-        yield
-    except ValidationError as error:
-        raise ValueError(f"arms.{arm}: {_explained(error)}") from None
-    except ValueError as error:
-        raise ValueError(f"arms.{arm}: {error}") from None
-
-
-def _explained(error: ValidationError, *within: str) -> str:
-    """The first few of pydantic's errors as words; `within` is where in the spec it looked."""
-    return "; ".join(_explain(one, within) for one in error.errors()[:MOST_ERRORS])
-
-
-def _explain(error: Any, within: Sequence[str] = ()) -> str:
-    """One pydantic error as words: the key, what it got, what would work."""
-    location = [*within, *(str(part) for part in error["loc"])]
-    where = ".".join(location)
-    if error["type"] == "extra_forbidden":
-        section = "".join(f"[{'.'.join(location[:-1])}]") if location[:-1] else "the top level"
-        return f"unknown key {shown(location[-1])} in {section}; {cli.nearest(location[-1], _keys(location[:-1]))}"
-    if error["type"] == "missing":
-        return f"{where} is missing"
-    message = error["msg"].removeprefix("Value error, ")
-    return f"{where}: {message}, got {shown(error['input'])}" if where and error["type"] != "value_error" else message
-
-
-def _keys(location: Iterable[str]) -> list[str]:
-    """The valid keys of the section at `location`."""
-    section: type[BaseModel] = Spec
-    parts = list(location)
-    while parts:
-        part = parts.pop(0)
-        annotation: Any = section.model_fields[part].annotation
-        if get_args(annotation):  # dict[str, Arm]: the next part is a name
-            annotation = get_args(annotation)[-1]
-            parts = parts[1:]
-        section = annotation
-    return list(section.model_fields)
+        raise ValueError(explained(error, Spec, name)) from None

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from plkernel.records.study import CONFIG, SPEC, run_folder
+from plkernel.records.study import CONFIG, run_folder
 from plkernel.tools.links import open_own, refuse_links_of_run
 from plkernel.tools.storage import save_json
 
 if TYPE_CHECKING:
+    from plkernel.spec.condition import Condition
     from plkernel.spec.study import Spec
 
 EngineName = Literal["local", "ray"]
@@ -46,8 +47,8 @@ class Job:
 class Engine(Protocol):
     """Trains runs, several at a time. How a run ended is said by its folder and by nothing else."""
 
-    def device(self, spec: "Spec", arm: str) -> str:
-        """The type of device that the arm's runs are trained on, 'cpu' or 'cuda'; ValueError where there is none."""
+    def device(self, condition: "Condition") -> str:
+        """The type of device that its runs are trained on, 'cpu' or 'cuda'; ValueError where there is none."""
 
     def room(self, spec: "Spec", device: str) -> int:
         """How many runs of the spec can be trained at a time now."""
@@ -90,11 +91,10 @@ def start_process(job: Job, environment: Mapping[str, str], directory: Path | No
     job.folder.mkdir(parents=True, exist_ok=True)
     if not (job.folder / CONFIG).exists():
         save_json(job.folder / CONFIG, job.config)
-    arguments = [str(job.study / SPEC), "--arm", job.arm, "--seed", str(job.seed), "--out", str(job.study)]
     threads = str(job.threads)
     with os.fdopen(open_own(job.folder / LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "plkernel.train", *arguments, "--no-progress", "--stop-with", str(os.getpid())],
+            [sys.executable, "-m", "plkernel.run", str(job.folder / CONFIG), "--stop-with", str(os.getpid())],
             stdout=log,
             stderr=log,
             stdin=subprocess.DEVNULL,

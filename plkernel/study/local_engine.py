@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from plkernel.run.task import check_machine
+from plkernel.spec.condition import Condition
 from plkernel.spec.study import Spec
 from plkernel.study.engine import Job, start_process
 from plkernel.tools.environment import COMMAND, command_line
@@ -28,8 +29,8 @@ class LocalEngine:
 
     active: list[Worker] = field(default_factory=list)
 
-    def device(self, spec: Spec, arm: str) -> str:
-        return check_machine(spec, arm).type
+    def device(self, condition: Condition) -> str:
+        return check_machine(condition).type
 
     def room(self, spec: Spec, device: str) -> int:
         return default_workers(spec, len(visible_gpus()) if device == "cuda" else 1, device)

@@ -24,6 +24,7 @@ from tqdm import tqdm
 from plkernel.data.ray_counts import RETRIES, failure
 from plkernel.run.folder import LOCK
 from plkernel.run.task import check_machine
+from plkernel.spec.condition import Condition
 from plkernel.spec.study import Spec
 from plkernel.study.engine import Job
 from plkernel.study.ray_task import SEEN_SECONDS, End, digest_of, late, result_of, work
@@ -53,14 +54,14 @@ class RayEngine:
     unseen: dict[Job, tuple[End, float]] = field(default_factory=dict)
     """Runs that have ended elsewhere and do not look so from here yet, and until when that is waited for."""
 
-    def device(self, spec: Spec, arm: str) -> str:
-        wanted, gpus = spec.train.device, self.ray.cluster_resources().get("GPU", 0)
+    def device(self, condition: Condition) -> str:
+        train = condition.protocol
+        wanted, gpus = train.device, self.ray.cluster_resources().get("GPU", 0)
         if wanted == "cuda" and not gpus:
             raise ValueError("train.device 'cuda': no machine of the cluster has a GPU: use 'cpu' or 'auto'")
         device = "cuda" if gpus and wanted != "cpu" else "cpu"
         if device == "cpu" or torch.cuda.is_available():
-            train = spec.train.model_copy(update={"device": device})
-            check_machine(spec.model_copy(update={"train": train}), arm)
+            check_machine(replace(condition, train=train.model_copy(update={"device": device})))
         return device
 
     def room(self, spec: Spec, device: str) -> int:

@@ -3,6 +3,7 @@
 import difflib
 import errno
 import functools
+import importlib
 import io
 import os
 import sys
@@ -51,13 +52,18 @@ def main(command: Callable[..., Any], args: Sequence[str] | None = None, prog: s
     report_errors(lambda: parsed(command, args, prog)())
 
 
-def main_of(commands: Mapping[str, Callable[..., Any]], description: str, args: Sequence[str] | None = None) -> None:
-    """Run the one of `commands` that the first argument names, as `main` does."""
+def main_of(commands: Mapping[str, str], description: str, args: Sequence[str] | None = None) -> None:
+    """Run the one of `commands` that the first argument names, as `main` does.
+
+    commands: the module of each by name, in which it is a function of the module's last name; only one is loaded.
+    """
     given, prog = list(sys.argv[1:] if args is None else args), f"python -m {module_name()}"
 
     def run() -> None:
         if given and given[0] in commands:
-            return parsed(commands[given[0]], given[1:], f"{prog} {given[0]}")()
+            module = importlib.import_module(commands[given[0]])
+            command = getattr(module, module.__name__.rpartition(".")[2])
+            return parsed(command, given[1:], f"{prog} {given[0]}")()
         if not given:
             raise ValueError(f"a subcommand comes first: {prog} {{{','.join(commands)}}}, got nothing")
         if given[0] in HELP:

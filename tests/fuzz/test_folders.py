@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from plkernel import inspect
 from plkernel.data.windows import fixed_windows
-from plkernel.experiment import finished
 from plkernel.records.study import METRICS, read_study, run_folder
 from plkernel.report.comparison import compare
 from plkernel.report.memory_drawings import memory_drawings
@@ -27,7 +26,9 @@ from plkernel.run.evaluate import diagnose, kernels
 from plkernel.run.folder import CHECKPOINT, RunFolder
 from plkernel.run.model_folder import open_model
 from plkernel.run.task import Task, prepare
-from plkernel.spec.study import Spec, parse_spec
+from plkernel.spec.reading import parse_spec
+from plkernel.spec.study import Spec
+from plkernel.study.schedule import finished
 from plkernel.study.tuning import search_of
 from plkernel.tools.storage import read_lines, save_json
 
@@ -70,8 +71,7 @@ def write_study(spec: Spec, out: Path) -> None:
 
 
 def write_run(task: Task, number: int) -> None:
-    model, arm = task.spec.model_of(task.arm), task.spec.arm(task.arm)
-    built = initialise_(build(model, arm, task.train), model, arm, task.seed, task.train)
+    built = initialise_(build(task.condition), task.condition, task.seed)
     windows = fixed_windows(task.splits.validation, 32, 4)
     state = {"kernel": kernels(built, 32), "half_life_quantiles": [[1, 2, 3, 4, 5, 6, 7]] * 2}
     state |= diagnose(built, windows, 4, torch.device("cpu")).to_row()

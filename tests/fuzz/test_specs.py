@@ -11,9 +11,9 @@ pytest.importorskip("hypothesis", reason="the fuzzers draw their cases with hypo
 import torch
 from hypothesis import strategies as st
 
-from plkernel.experiment import chosen_arms
 from plkernel.run.task import open_corpus, prepare
-from plkernel.spec.study import load_spec
+from plkernel.spec.reading import load_spec
+from plkernel.study.schedule import chosen_arms
 from plkernel.study.tuning import search_of
 
 pytestmark = pytest.mark.slow

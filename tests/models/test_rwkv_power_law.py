@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from plkernel.analysis.nodes.heads import check_nodes, gain_of
 from plkernel.analysis.nodes.moments import kernel_exponent, node_scores
 from plkernel.analysis.nodes.placement import Aim, Nodes, place
 from plkernel.kernels.wkv import wkv
 from plkernel.models import rwkv as rwkv_module
 from plkernel.models.init import initialise_
-from plkernel.models.init.rwkv_power_law import check_nodes, gain_of, power_law_
+from plkernel.models.init.rwkv_power_law import power_law_
 from plkernel.models.rwkv import RWKV, RWKVConfig, TimeMixing
 
 DISTANCES = 512

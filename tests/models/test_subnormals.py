@@ -8,6 +8,7 @@ import torch
 from plkernel.run.build import build, initialise_
 from plkernel.run.objective import build_optimizer, next_byte_loss
 from plkernel.spec.arm import Arm
+from plkernel.spec.condition import resolve
 from plkernel.spec.model import ModelSpec
 from plkernel.spec.train import TrainSpec
 
@@ -27,7 +28,7 @@ def one_thread() -> Iterator[None]:
 def trained(scale: float) -> list[torch.Tensor]:
     """Gradients of the last step, of a loss times `scale`."""
     spec, train = ModelSpec(kind="rwkv6", dim=32, layers=2, head_size=16), TrainSpec(recipe="blinkdl", steps=STEPS)
-    model = initialise_(build(spec), spec, Arm(), seed=0)
+    model = initialise_(build(resolve(spec)), resolve(spec, Arm()), seed=0)
     optimizer = build_optimizer(model, train)
     generator = torch.Generator().manual_seed(0)
     for _ in range(STEPS):

@@ -11,16 +11,16 @@ import pytest
 from markupsafe import Markup
 
 from plkernel.analysis.nodes.placement import place
-from plkernel.analysis.trained.memory import QUANTILES
-from plkernel.models import NOT_CAUSAL
+from plkernel.analysis.trained.memory import QUANTILES, memory_of
+from plkernel.models.words import NOT_CAUSAL
 from plkernel.records.study import STATE, read_study, run_folder
 from plkernel.report.comparison import Comparison, compare
-from plkernel.report.memory import exponent_of, memory_of
+from plkernel.report.memory import exponent_of
 from plkernel.report.memory_drawings import memory_drawings
 from plkernel.report.page.document import Figure, Folded, Section, Table
 from plkernel.report.page.memory import memory_sections, published_sections
 from plkernel.report.published import reading
-from plkernel.spec.study import parse_spec
+from plkernel.spec.reading import parse_spec
 
 LAGS = [2**power for power in range(8)]
 SEEDS, BLOCKS, DIM = (0, 1, 2), 2, 16

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from plkernel.models import NOT_CAUSAL
+from plkernel.models.words import NOT_CAUSAL
 from plkernel.report.blocks import blocks
 from plkernel.report.cautions import warnings
 from plkernel.report.comparison import Comparison

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from plkernel.analysis.statistics.factorial import Contrast
-from plkernel.models import NOT_CAUSAL
+from plkernel.models.words import NOT_CAUSAL
 from plkernel.report.comparison import Comparison
 from plkernel.report.effects import Effects, effects
 from plkernel.report.overview import effects_sentence

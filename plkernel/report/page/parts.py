@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from plkernel.analysis.statistics.differences import Estimate, PairedDifference
-from plkernel.models import NOT_CAUSAL
+from plkernel.models.words import NOT_CAUSAL
 from plkernel.report.blocks import Block, blocks, short_name
 from plkernel.report.comparison import Arm, Comparison, Measure
 from plkernel.report.overview import is_large

@@ -1,0 +1,41 @@
+"""What export and load share: a foreign checkpoint of either layout, number types, and a model in one line."""
+
+from pathlib import Path
+
+import torch
+
+from plkernel.interop.fla import from_fla
+from plkernel.interop.official import State, from_official, read_official
+from plkernel.models.rwkv import RWKV
+
+
+def cast(tensors: State, dtype: str) -> State:
+    """`tensors` as numbers of type `dtype`; ValueError naming one that is too large for it."""
+    found = {name: tensor.to(getattr(torch, dtype)) for name, tensor in tensors.items()}
+    for name, tensor in found.items():
+        if not tensor.isfinite().all() and tensors[name].isfinite().all():
+            raise ValueError(f"dtype {dtype}: {name} has a number too large for it; use bfloat16 or float32")
+    return found
+
+
+def summary(model: RWKV, dtype: str) -> str:
+    """One line that says what the model is."""
+    config = model.config
+    count = sum(parameter.numel() for parameter in model.parameters())
+    ranks = f", ranks {config.mix_rank} and {config.decay_rank}" if config.version == 6 else ""
+    return (
+        f"{'Eagle' if config.version == 5 else 'Finch'} (rwkv{config.version}): {config.layers} layers of width "
+        f"{config.dim}, {config.heads} heads of {config.head_size}, feed-forward {config.hidden}{ranks}, "
+        f"{count:,} parameters in {dtype}"
+    )
+
+
+def read(source: Path) -> RWKV:
+    """The model in an official .pth file or in a folder of flash-linear-attention; ValueError naming `source`."""
+    if source.is_dir():
+        return from_fla(source)
+    state = read_official(source)
+    try:
+        return from_official(state)
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from error

@@ -1,0 +1,262 @@
+"""One run in progress: steps, evaluations, curves, checkpoints, and how it is taken up again."""
+
+import math
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from plkernel.analysis.trained.memory import QUANTILES
+from plkernel.data.windows import fixed_windows, training_windows
+from plkernel.models.init.block_gains import Calibration
+from plkernel.models.words import NOT_CAUSAL
+from plkernel.records.study import DIVERGED, FAILED, FINISHED, METRICS
+from plkernel.run.build import build, initialise_, plan_of, tune_
+from plkernel.run.checkpoint import Progress, load_checkpoint, save_checkpoint
+from plkernel.run.curves import Curves
+from plkernel.run.evaluate import diagnose, kernels
+from plkernel.run.objective import (
+    NATS_PER_BIT,
+    autocast,
+    bits_per_byte,
+    build_optimizer,
+    label,
+    learning_rate,
+    next_byte_loss,
+    seed_dropout,
+    set_learning_rate,
+)
+from plkernel.run.processes import ALONE, Ranks, stop_requests
+from plkernel.run.task import Task, choose_device
+from plkernel.tools.environment import environment
+from plkernel.tools.storage import read_lines
+
+
+class Training:
+    """One run in progress: model, optimiser, fixed windows, writer, and where it stands.
+
+    Of several processes all take the steps, and the first alone the rest: it has the writer and a `progress` to keep.
+    """
+
+    curves: Curves
+
+    def __init__(self, task: Task, ranks: Ranks = ALONE) -> None:
+        self.task, self.train, self.ranks, self.config = task, task.train, ranks, task.config
+        torch.set_num_threads(self.train.threads)
+        self.device = choose_device(self.train.device)
+        condition = task.condition
+        built = build(condition)
+        self.model = initialise_(built, condition, task.seed).to(self.device)
+        self.optimizer = build_optimizer(self.model, self.train, plan_of(built, condition))
+        self.validation = fixed_windows(task.splits.validation, self.train.context, self.train.eval_windows)
+        self.progress = Progress()
+        self.calibration: Calibration | None = None
+        if ranks.from_first(task.folder.checkpoint.exists):
+            self.progress = self.restored()
+        else:
+            self.calibration = tune_(self.model, condition, self.windows(0)[:, :-1])
+        self.parallel = ranks.parallel(self.model)
+        self.progress = ranks.from_first(lambda: task.folder.cut(self.progress, self.train.eval_every))
+        if ranks.first:
+            self.curves = Curves(task.folder.path, self.model.config.causal, task.folder.rows())
+        self._clock = time.perf_counter()
+        self.done = self.fraction >= 1
+
+    def restored(self) -> Progress:
+        """Where the last checkpoint stands, from which model and optimiser are filled; ValueError if it is no good."""
+        path = self.task.folder.checkpoint
+        try:
+            return load_checkpoint(path, self.model, self.optimizer, self.config)
+        except ValueError as error:
+            raise ValueError(f"{error}: bring the run's own back, or remove it to start over") from error
+
+    def windows(self, step: int) -> Tensor:
+        """The windows (batch, context + 1) of this step, on the run's device."""
+        data, train = self.task.splits.train, self.train
+        return training_windows(data, train.context, train.batch, self.task.seed, step).to(self.device)
+
+    @property
+    def seconds(self) -> float:
+        """Training and evaluation time so far, over all sittings."""
+        return self.progress.seconds + time.perf_counter() - self._clock
+
+    @property
+    def fraction(self) -> float:
+        """The spent share of the budget, of several processes by the clock of the first."""
+        if self.train.total_steps is not None:
+            return self.progress.step / self.train.total_steps
+        return self.ranks.from_first(lambda: self.seconds) / (60 * cast(float, self.train.minutes))
+
+    def step(self) -> None:
+        """One optimiser step on this step's windows."""
+        number = self.progress.step
+        set_learning_rate(self.optimizer, learning_rate(self.train, number, self.fraction))
+        self.model.train()
+        if self.train.dropout:
+            seed_dropout(self.task.seed, number, self.ranks.rank)
+        windows = self.ranks.share(self.windows(number))
+        with autocast(self.device):
+            loss = next_byte_loss(self.parallel, windows, l2wrap=self.train.l2wrap)
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), self.train.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        value = self.ranks.mean(loss.item())
+        _check_finite(value, number + 1)
+        self.progress = replace(
+            self.progress,
+            step=number + 1,
+            loss_sum=self.progress.loss_sum + value,
+            loss_count=self.progress.loss_count + 1,
+        )
+        self.done = self.fraction >= 1
+
+    def evaluate(self) -> dict[str, Any]:
+        """Measure, write one row to each file and to TensorBoard, and save a checkpoint; returns the row."""
+        done = self.progress
+        train_bpb = done.loss_sum / done.loss_count / NATS_PER_BIT if done.loss_count else None
+        found = diagnose(self.model, self.validation, self.train.batch, self.device)
+        half_lives = self.half_lives()
+        usable = found.finite and all(((values > 0) & np.isfinite(values)).all() for values in half_lives)
+        _check_finite(found.bits_per_byte if usable else math.nan, done.step)
+        row = {
+            "step": done.step,
+            "bytes": done.step * self.train.batch * self.train.context,
+            "train_bpb": train_bpb,
+            "val_bpb": found.bits_per_byte,
+            "learning_rate": self.optimizer.param_groups[0]["lr"],
+            **({} if self.model.config.causal else {"label": NOT_CAUSAL}),
+            "half_life_quantiles": [np.quantile(h, QUANTILES).tolist() for h in half_lives],
+            "kernel": kernels(self.model, self.train.context),
+            **found.to_row(),
+            **({"calibration": asdict(self.calibration)} if self.calibration and done.step == 0 else {}),
+        }
+        seconds = self.seconds
+        timing = {"step": done.step, "seconds": seconds, "bytes_per_second": row["bytes"] / seconds}
+        self.curves.add(row, timing, half_lives)
+        self.progress = replace(self.task.folder.append(row, timing, done), loss_sum=0.0, loss_count=0)
+        self.save()
+        return row
+
+    def half_lives(self) -> list[np.ndarray]:
+        """Half-lives of every block in bytes; infinite where a diverged run has rates of zero."""
+        return [values.cpu().numpy() for values in self.model.half_lives()]
+
+    def save(self) -> None:
+        """Checkpoint the present state."""
+        self.progress = replace(self.progress, seconds=self.seconds)
+        self._clock = time.perf_counter()
+        save_checkpoint(self.task.folder.checkpoint, self.model, self.optimizer, self.progress, self.config)
+
+    def result(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        """How the run ended: final and best validation, and the one test figure, all in bits per byte."""
+        windows = fixed_windows(self.task.splits.test, self.train.context, self.train.test_windows)
+        best = min(rows, key=lambda row: row["val_bpb"])
+        result = {
+            "status": FINISHED,
+            "steps": self.progress.step,
+            "bytes": rows[-1]["bytes"],
+            "final_val_bpb": rows[-1]["val_bpb"],
+            "best_val_bpb": best["val_bpb"],
+            "best_step": best["step"],
+            "test_bpb": bits_per_byte(self.model, windows, self.train.batch, self.device),
+            "seconds": self.seconds,
+            "causal": self.model.config.causal,
+            "error": None,
+        }
+        self.curves.close(self.config, result)
+        return result
+
+
+def run_training(
+    task: Task, progress_bar: bool = True, stop_with: int | None = None, ranks: Ranks = ALONE
+) -> dict[str, Any]:
+    """Train, or go on from the last checkpoint; returns the result.
+
+    ranks: the processes that train it together, all of which call this; their number may change when it goes on.
+    Raises KeyboardInterrupt after Ctrl-C (or when process `stop_with`, the parent, has ended), with the last step
+    saved. Any other failure is recorded in the run folder and raised.
+    """
+    with ExitStack() as held:
+        ended = ranks.from_first(lambda: _opened(task, ranks.count, held))
+        if ended is not None:
+            return ended
+        try:
+            with stop_requests(stop_with or ranks.launcher) as stopped:
+                result = _train(Training(task, ranks), stopped, progress_bar)
+        except Exception as error:
+            status = DIVERGED if isinstance(error, FloatingPointError) else FAILED
+            if ranks.first:
+                task.folder.finish({"status": status, "error": traceback.format_exc()})
+            raise
+        if ranks.first:
+            task.folder.finish(result)
+        return result
+
+
+def _opened(task: Task, ranks: int, held: ExitStack) -> dict[str, Any] | None:
+    """Take the run folder for as long as `held` is open; the result where the run has finished."""
+    held.enter_context(task.folder.lock())
+    task.folder.open(task.config, environment(task.train.threads, ranks))
+    return task.folder.result if task.folder.finished else None
+
+
+def _train(training: "Training", stopped: Callable[[], bool], progress_bar: bool) -> dict[str, Any]:
+    """Step and evaluate until the budget is spent."""
+    task, train, ranks = training.task, training.train, training.ranks
+    rows = ranks.from_first(lambda: read_lines(task.folder.path / METRICS))
+    if not rows:
+        rows.append(ranks.from_first(training.evaluate))
+    bar = tqdm(
+        total=train.total_steps,
+        initial=training.progress.step,
+        desc=task.name,
+        unit="step",
+        disable=None if progress_bar and ranks.first else True,
+    )
+    with bar:
+        while not training.done:
+            training.step()
+            bar.update()
+            if training.progress.step % train.eval_every == 0 or training.done:
+                rows.append(ranks.from_first(lambda: _measured(training)))
+            if ranks.any(stopped()):
+                ranks.from_first(training.save)
+                raise KeyboardInterrupt(f"step {training.progress.step} is saved; run the same command again to go on")
+        if rows[-1]["step"] != training.progress.step:  # the budget ran out while the run was interrupted
+            rows.append(ranks.from_first(training.evaluate))
+    return ranks.from_first(lambda: training.result(rows))
+
+
+def _measured(training: "Training") -> dict[str, Any]:
+    """Evaluate and say so; the row."""
+    row = training.evaluate()
+    tqdm.write(_progress_line(row), file=sys.stderr)
+    return row
+
+
+def _check_finite(value: float, step: int) -> None:
+    if not math.isfinite(value):
+        raise FloatingPointError(f"the run diverged: {value} at step {step}; lower train.learning_rate")
+
+
+def _progress_line(row: dict[str, Any]) -> str:
+    bpb = f"train {row['train_bpb']:.4f}, validation {row['val_bpb']:.4f} bits per byte"
+    return f"step {row['step']}: {bpb}{label(row.get('label') is None)}"
+
+
+def summary(task: Task, result: dict[str, Any]) -> str:
+    """The result in one line."""
+    return (
+        f"{task.name}: {result['steps']} steps, validation {result['final_val_bpb']:.4f} "
+        f"(best {result['best_val_bpb']:.4f} at step {result['best_step']}), test {result['test_bpb']:.4f} "
+        f"bits per byte, {result['seconds']:.0f} s{label(result['causal'])}"
+    )

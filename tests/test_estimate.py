@@ -158,7 +158,7 @@ def test_what_does_not_fit_is_said_in_words(
     timed: list[tuple[Condition, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dry, "available_memory", lambda device: 8e9)
-    spec = study(model={"dim": 1024, "layers": 16}, batch=16, context=2048)
+    spec = study(model={"dim": 1024, "layers": 4}, batch=64, context=2048)
     found = estimate(spec, workers=2)
     assert found.fitting == 0
     assert "does not fit in the 8.0 GB of this machine" in text(found)

@@ -113,7 +113,7 @@ def save_torch(path: Path, content: Any) -> Path:
 @pytest.mark.parametrize(
     "config",
     [
-        pytest.param(config, marks=() if config in (*FINCHES[3:5], EAGLES[1], EAGLES[3]) else pytest.mark.slow)
+        pytest.param(config, marks=() if config in (FINCHES[4], EAGLES[1], EAGLES[3]) else pytest.mark.slow)
         for config in (*FINCHES, *EAGLES)
     ],
     ids=str,
@@ -409,7 +409,9 @@ def test_damaged_files_give_one_clear_error(tmp_path: Path) -> None:
         read(tmp_path / "absent.pth")
 
 
-@pytest.mark.parametrize("config", FINCHES, ids=str)
+@pytest.mark.parametrize(
+    "config", [pytest.param(c, marks=() if c == FINCHES[4] else pytest.mark.slow) for c in FINCHES], ids=str
+)
 def test_fla_folders_come_back_bit_for_bit(config: RWKVConfig, tmp_path: Path) -> None:
     model = trained(config)
     write_fla(tmp_path, *to_fla(model))

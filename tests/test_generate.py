@@ -167,7 +167,7 @@ class Drip(io.BytesIO):
         return super().read(min(size, self.piece))
 
 
-@pytest.mark.parametrize("config", [SSMS[0], SSMS[8], *RWKVS[:2]], ids=kind)
+@pytest.mark.parametrize("config", [SSMS[8], pytest.param(RWKVS[0], marks=pytest.mark.slow), RWKVS[1]], ids=kind)
 def test_the_same_seed_gives_the_same_bytes(config: SSMConfig | RWKVConfig) -> None:
     """Whatever the windows of the prompt; another seed others; more bytes only add to them; greedy needs no seed."""
     model = build(config)
@@ -266,7 +266,14 @@ def trained(tiny_spec: Callable[..., Path], tmp_path: Path) -> Callable[..., Pat
 
 
 @pytest.mark.parametrize(
-    "model", ["", "patching = { size = 2 }", 'kind = "rwkv5"\nhead_size = 8', 'kind = "rwkv6"\nhead_size = 8'], ids=str
+    "model",
+    [
+        pytest.param("", marks=pytest.mark.slow),
+        "patching = { size = 2 }",
+        pytest.param('kind = "rwkv5"\nhead_size = 8', marks=pytest.mark.slow),
+        'kind = "rwkv6"\nhead_size = 8',
+    ],
+    ids=str,
 )
 def test_a_run_generates(
     model: str, trained: Callable[..., Path], tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]

@@ -65,7 +65,7 @@ def test_list_finds_by_part_by_pattern_and_by_name(capsys: Shown) -> None:
         listing("trinty")
 
 
-@pytest.mark.parametrize("kind", ["ssm", "rwkv5", "rwkv6"])
+@pytest.mark.parametrize("kind", ["ssm", pytest.param("rwkv5", marks=pytest.mark.slow), "rwkv6"])
 def test_every_scheme_shows_on_every_model_it_is_for(kind: ModelKind, capsys: Shown) -> None:
     refused = []
     for name in SCHEMES:
@@ -129,7 +129,7 @@ def test_the_plan_is_saved(tmp_path: Path, capsys: Shown) -> None:
 SMALL: dict[str, Any] = {"widths": (16, 32, 64), "layers": 1, "depths": (1, 3), "dim": 16, "steps": 2, "threads": 1}
 
 
-@pytest.mark.parametrize("kind", ["ssm", "rwkv6"])
+@pytest.mark.parametrize("kind", [pytest.param("ssm", marks=pytest.mark.slow), "rwkv6"])
 def test_check_prints_and_writes_what_it_found(kind: ModelKind, tmp_path: Path, capsys: Shown) -> None:
     text = tmp_path / "text.txt"
     text.write_text("the same few words over and over again. " * 40)

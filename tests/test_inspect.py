@@ -47,7 +47,14 @@ def trained(tiny_spec: Callable[..., Path], tmp_path: Path) -> Callable[..., Pat
     return make
 
 
-@pytest.mark.parametrize(("kind", "arm"), [("rwkv6", ""), ("rwkv5", 'scheme = "rwkv_naive"'), ("ssm", "")])
+@pytest.mark.parametrize(
+    ("kind", "arm"),
+    [
+        ("rwkv6", ""),
+        pytest.param("rwkv5", 'scheme = "rwkv_naive"', marks=pytest.mark.slow),
+        ("ssm", ""),
+    ],
+)
 def test_figures_are_those_of_the_run(
     kind: str, arm: str, trained: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -76,7 +83,7 @@ def test_figures_are_those_of_the_run(
 
 def test_a_checkpoint_file_and_another_corpus(trained: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     folder = trained()
-    inspect(folder / "checkpoint.safetensors", corpus=str(Path(standard_inspect.__file__)), windows=1000)
+    inspect(folder / "checkpoint.safetensors", corpus=str(Path(standard_inspect.__file__)), windows=20)
     assert f"bytes of {standard_inspect.__file__}" in capsys.readouterr().out
 
 
@@ -104,7 +111,10 @@ def test_the_slope_at_initialisation_is_that_of_the_nodes(placement: str, projec
     assert found.exponents == pytest.approx([expected, expected], abs=0.03)
 
 
-@pytest.mark.parametrize(("kind", "ending", "start"), [("ssm", "pdf", b"%PDF"), ("rwkv5", "png", b"\x89PNG")])
+@pytest.mark.parametrize(
+    ("kind", "ending", "start"),
+    [("ssm", "pdf", b"%PDF"), pytest.param("rwkv5", "png", b"\x89PNG", marks=pytest.mark.slow)],
+)
 def test_a_figure_of_kernels_and_half_lives(
     kind: str, ending: str, start: bytes, trained: Callable[..., Path], tmp_path: Path
 ) -> None:

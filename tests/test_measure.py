@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
+from plkernel.analysis.figures import decay
 from plkernel.analysis.mutual_information.curve import BLOCKS, DecayCurve, log_lags
 from plkernel.analysis.mutual_information.measurement import Unit, measure_corpus
 from plkernel.analysis.mutual_information.power_law_fit import PowerLaw, fit_power_law
@@ -42,12 +44,18 @@ def test_a_known_corpus_is_measured_printed_and_written(tmp_path: Path, capsys: 
         assert (tmp_path / f"synthetic-beta-1-bytes-600k.{kind}").stat().st_size > 1000
 
 
-def test_several_corpora_share_a_table_and_a_figure(tmp_path: Path, capsys: Shown) -> None:
-    measure((KNOWN, "synthetic:beta=1.5,bytes=300k", KNOWN), out=tmp_path)
-    assert [item["corpus"]["name"] for item in measured(tmp_path)] == [KNOWN, "synthetic:beta=1.5,bytes=300k"]
+def test_several_corpora_share_a_table_and_a_figure(
+    tmp_path: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["synthetic:beta=1,bytes=50k", "synthetic:beta=1.5,bytes=50k"]
+    monkeypatch.setattr(decay, "decay_figure", lambda *curve, **words: Figure())  # drawn in the test before
+    measure((*names, names[0]), max_lag=100, lags=(1, 50), out=tmp_path)
+    assert [item["corpus"]["name"] for item in measured(tmp_path)] == names
     table = capsys.readouterr().out.split("corpus  ")[-1]
     assert table.count("synthetic:") >= 2
-    assert (tmp_path / "comparison.pdf").exists()
+    assert (tmp_path / "comparison.pdf").stat().st_size > 2 * (
+        tmp_path / "synthetic-beta-1-bytes-50k.pdf"
+    ).stat().st_size
 
 
 def test_the_published_protocol_stands_beside_the_default(tmp_path: Path, capsys: Shown) -> None:
@@ -83,8 +91,8 @@ def test_words_are_symbols_with_a_lag_of_their_own(tmp_path: Path, capsys: Shown
 
 def test_independent_bytes_are_told_as_such(tmp_path: Path, capsys: Shown) -> None:
     path = tmp_path / "noise.bin"
-    path.write_bytes(np.random.default_rng(0).integers(0, 32, 300_000, np.uint8).tobytes())
-    measure((str(path),), out=tmp_path)
+    path.write_bytes(np.random.default_rng(0).integers(0, 32, 100_000, np.uint8).tobytes())
+    measure((str(path),), out=tmp_path, figure=False)
     text = capsys.readouterr().out
     assert "verdict: no memory that stands out from a shuffled corpus" in text
     assert "lags where I is zero or negative" in text
@@ -128,13 +136,20 @@ def test_bad_requests_are_refused(arguments: dict, message: str, tmp_path: Path)
     ("content", "message"),
     [(b"x" * 5000, "one symbol only, 120"), (b"short text", "10 symbols, which is too short for lag 1,000")],
 )
-def test_bad_corpora_end_in_one_line(content: bytes, message: str, tmp_path: Path) -> None:
+def test_bad_corpora_are_refused(content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        measure((str(tmp_path / "text.txt"),), out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_bad_corpora_end_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_bytes(b"x" * 5000)
     command = [sys.executable, "-m", "plkernel.measure", str(tmp_path / "text.txt"), "--out", str(tmp_path / "out")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")
-    assert message in done.stderr
+    assert "one symbol only, 120" in done.stderr
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
 

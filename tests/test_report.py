@@ -247,7 +247,7 @@ def test_two_seeds_say_that_they_cannot_tell(tmp_path):
     assert "12.7 standard errors" in page.text
 
 
-@pytest.mark.usefixtures("drawn_once")
+@pytest.mark.usefixtures("undrawn")
 def test_one_seed_makes_no_claim(tmp_path):
     page = Page(write_report(write_study(tmp_path, seeds=(4,))))
     assert "one seed: no interval, no claim" in page.text

@@ -64,7 +64,7 @@ def test_growth_per_block_is_a_geometric_mean() -> None:
     assert all(math.isnan(value) for value in Propagation((0.0, 1.0), (1.0, 0.0)).growth)
 
 
-@pytest.mark.parametrize("deep", [1e9, 1.01])
+@pytest.mark.parametrize("deep", [1e9, pytest.param(1.01, marks=pytest.mark.slow)])
 def test_figure_is_laid_out_without_a_warning(deep: float) -> None:
     """Warnings are errors here: a layout that does not fit would raise."""
     depths = [Propagation((1.0, deep), (deep, 1.0)), Propagation((0.0, 0.0, 1.0), (0.0, 1.0, 1.0))]

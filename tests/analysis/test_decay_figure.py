@@ -165,7 +165,7 @@ def test_correlation_is_drawn_as_it_is():
     assert below.get_xlabel() == "lag d (words)"
 
 
-@pytest.mark.parametrize("offset", [0.0, -1e-3])
+@pytest.mark.parametrize("offset", [pytest.param(0.0, marks=pytest.mark.slow), -1e-3])
 def test_pure_noise_is_drawn_and_renders(noise, offset):
     """Warnings are errors here: neither a curve with two positive values nor one with none may cause any."""
     curve = curve_of(np.array(noise.values) + offset, noise=3e-5)
@@ -230,7 +230,9 @@ def test_curves_that_share_no_axis_are_refused(steep):
         comparison_figure({"a": steep, "b": curve_of(LAGS**-1.0, unit="word")}, {})
 
 
-@pytest.mark.parametrize("name", ["synthetic:beta=1.0,symbols=16,bytes=2000000,seed=7", "bible:en"])
+@pytest.mark.parametrize(
+    "name", ["synthetic:beta=1.0,symbols=16,bytes=2000000,seed=7", pytest.param("bible:en", marks=pytest.mark.slow)]
+)
 def test_legends_stay_inside_the_figure(steep, noise, name):
     law = fit_power_law(steep, (1, 60))
     curves = {name: steep, "noise": noise}

@@ -56,7 +56,7 @@ def test_every_shape_is_recognised_with_its_parameters(name):
         assert best.parameters[key] == pytest.approx(value, rel=0.1)
 
 
-@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("shared", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_power_law_is_called_one_in_nearly_all_samples(shared):
     """Two tests at 1 % decide. A criterion 2 above the best misses every fourth with shared noise."""
     verdicts = [judge(noisy(SHAPES["power law"][0], seed=seed, shared=shared)) for seed in range(25)]
@@ -75,9 +75,10 @@ def test_the_true_shape_is_not_rejected_by_its_chi_squared(shared):
         assert fits["exponential" if name != "exponential" else "power law"].chi_squared_p < 0.01
 
 
+@pytest.mark.parametrize("seeds", [range(2), pytest.param(range(2, 10), marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize("name", list(SHAPES)[1:])
-def test_the_other_shapes_are_not_called_power_laws(name):
-    for seed in range(10):
+def test_the_other_shapes_are_not_called_power_laws(name, seeds):
+    for seed in seeds:
         verdict = judge(noisy(SHAPES[name][0], seed=seed))
         assert verdict.kind == name
         assert "not a single power law" in verdict.sentence
@@ -85,7 +86,7 @@ def test_the_other_shapes_are_not_called_power_laws(name):
 
 
 def test_a_known_corpus_is_called_a_power_law_away_from_its_shortest_lifetime():
-    corpus = PottsCorpus(beta=0.8, size=2_000_000, base=1.5, channels=40)
+    corpus = PottsCorpus(beta=0.8, size=1_000_000, base=1.5, channels=40)
     curve, _ = decay_curves(np.concatenate(list(corpus.blocks())), np.unique(np.geomspace(8, 400, 24).astype(int)))
     verdict = judge(curve)
     assert verdict.is_power_law, verdict.sentence
@@ -93,15 +94,15 @@ def test_a_known_corpus_is_called_a_power_law_away_from_its_shortest_lifetime():
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_independent_symbols_have_no_memory(seed):
-    data = np.random.default_rng(seed).choice(64, 1_000_000, p=np.arange(1, 65) / 2080).astype(np.uint8)
+    data = np.random.default_rng(seed).choice(64, 300_000, p=np.arange(1, 65) / 2080).astype(np.uint8)
     verdict = judge(decay_curves(data, log_lags(200))[0])
     assert verdict.kind == "none"
     assert "no memory" in verdict.sentence
 
 
-@pytest.mark.parametrize(("symbols", "stay"), [(16, 0.0), (4, 0.9), (2, 0.98)])
+@pytest.mark.parametrize(("symbols", "stay"), [(16, 0.0), (4, 0.9), pytest.param(2, 0.98, marks=pytest.mark.slow)])
 def test_a_markov_chain_is_not_a_power_law(symbols, stay):
-    verdict = judge(decay_curves(markov(300_000, symbols, stay, seed=1), log_lags(500))[0])
+    verdict = judge(decay_curves(markov(100_000, symbols, stay, seed=1), log_lags(500))[0])
     assert not verdict.is_power_law
     assert verdict.kind != "none"
 

@@ -320,6 +320,7 @@ def test_figure_draws_the_kernels(found: list[Profile]) -> None:
         assert [label.split(",")[0].split(" ")[0] for label in labels] == [m.initialisation.name for m in members]
 
 
+@pytest.mark.slow
 def test_figure_is_the_same_every_time(found: list[Profile]) -> None:
     one = [item for item in found if item.initialisation.family in ("Mamba", "LRU")]
     assert rendered(gallery_figure(one, 1.15, 512)) == rendered(gallery_figure(one, 1.15, 512))

@@ -72,10 +72,9 @@ def finish(process: "subprocess.Popen[str]") -> dict[str, Any]:
     return dict(zip(("results", "hits", "misses", "path"), json.loads(out), strict=True))
 
 
-def test_a_change_in_another_file_of_the_operator_is_compiled_and_nothing_is_compiled_twice(toy: Path) -> None:
-    first, again = finish(start(toy)), finish(start(toy))
+def test_a_change_in_another_file_of_the_operator_is_compiled(toy: Path) -> None:
+    first = finish(start(toy))
     assert (first["results"], first["hits"], first["misses"]) == ([7], 0, 1)
-    assert (again["results"], again["hits"], again["misses"]) == ([7], 1, 0)
     (toy / "helper.py").write_text(HELPER.format(factor=5))
     changed = finish(start(toy))
     assert (changed["results"], changed["misses"]) == ([11], 1)
@@ -98,7 +97,7 @@ def test_where_the_sources_cannot_be_written_to_it_is_kept_in_the_home_folder(to
     assert (first["misses"], again["hits"], again["misses"]) == (1, 1, 0)
 
 
-def test_processes_that_write_at_once_keep_their_signatures_apart(toy: Path) -> None:
+def test_processes_that_write_at_once_keep_their_signatures_apart_and_nothing_is_compiled_twice(toy: Path) -> None:
     both = [start(toy, kind, seconds=1) for kind in ("int", "float")]
     assert [finish(process)["results"] for process in both] == [[7], [7.0]]
     after = finish(start(toy, "int,float"))

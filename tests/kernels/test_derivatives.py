@@ -26,10 +26,10 @@ TRANSFORMS: dict[str, Callable[..., Any]] = {
 ROUNDING = 1e-13  # some hundred float64 operations on numbers of size 1 to 10
 
 
-def scan_problem(layout: str) -> list[Tensor]:
-    random = torch.Generator().manual_seed(1)
-    a = torch.rand((3,) if layout == "fixed" else (2, STEPS, 3), generator=random)
-    b, state = torch.randn(2, STEPS, 3, generator=random), torch.randn(2, 3, generator=random)
+def scan_problem(layout: str, steps: int = STEPS, channels: int = 3) -> list[Tensor]:
+    random, shape = torch.Generator().manual_seed(1), (2, steps, channels)
+    a = torch.rand(shape[2:] if layout == "fixed" else shape, generator=random)
+    b, state = torch.randn(shape, generator=random), torch.randn(2, channels, generator=random)
     return [x.double() for x in (a, b, state)]
 
 
@@ -64,7 +64,7 @@ def assert_equal(actual: Any, expected: Any) -> None:
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_scan_has_forward_mode_and_second_derivatives(layout: str, backend: str) -> None:
-    leaves = [x.requires_grad_() for x in scan_problem(layout)]
+    leaves = [x.requires_grad_() for x in scan_problem(layout, steps=3, channels=2)]
     fast = partial(scan, backend=backend)
     assert torch.autograd.gradcheck(fast, leaves, check_forward_ad=True, check_batched_forward_grad=True)
     assert torch.autograd.gradgradcheck(fast, leaves, check_fwd_over_rev=True)

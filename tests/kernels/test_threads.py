@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numba
 import numpy as np
@@ -13,9 +14,12 @@ import pytest
 import torch
 from torch import Tensor
 
+import plkernel
 from plkernel.kernels import threads
 from plkernel.kernels.scan import cpu as scan_cpu
 from plkernel.kernels.wkv import cpu as wkv_cpu
+
+WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 
 
 @pytest.fixture
@@ -97,8 +101,8 @@ def test_every_unit_is_taken_once() -> None:
     ("arguments", "given", "spins"),
     [
         (["-m", "plkernel.kernels.backends"], {}, False),
-        (["-m", "plkernel.kernels.backends"], {"OMP_WAIT_POLICY": "ACTIVE"}, True),
-        (["-m", "plkernel.kernels.backends"], {"GOMP_SPINCOUNT": "77"}, True),
+        pytest.param(["-m", "plkernel.kernels.backends"], {"OMP_WAIT_POLICY": "ACTIVE"}, True, marks=pytest.mark.slow),
+        pytest.param(["-m", "plkernel.kernels.backends"], {"GOMP_SPINCOUNT": "77"}, True, marks=pytest.mark.slow),
         (["-c", "import plkernel.kernels.backends"], {}, True),
     ],
 )
@@ -106,11 +110,23 @@ def test_between_operators_of_a_command_the_threads_of_torch_sleep(
     arguments: list[str], given: dict[str, str], spins: bool
 ) -> None:
     """Unless the user has said otherwise; a program that imports the package keeps what it has."""
-    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
-    inherited = {name: value for name, value in os.environ.items() if name not in names}
+    inherited = {name: value for name, value in os.environ.items() if name not in WAITING}
     environment = inherited | given | {"OMP_DISPLAY_ENV": "VERBOSE"}
     told = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=120)
     counts = [line for line in told.stderr.splitlines() if "GOMP_SPINCOUNT" in line]
     if not counts:
         pytest.skip("torch has another OpenMP runtime than libgomp here")
     assert ("'0'" not in counts[0]) == spins
+
+
+@pytest.mark.parametrize("said", ["", *WAITING])
+def test_a_command_asks_for_sleep_unless_the_user_has_said_how_to_wait(
+    said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["-m"])
+    for name in WAITING:
+        monkeypatch.setenv(name, "ACTIVE")
+        if name != said:
+            monkeypatch.delenv(name)
+    exec(Path(plkernel.__file__).read_text(), {})
+    assert os.environ.get("OMP_WAIT_POLICY") == {"": "PASSIVE", "OMP_WAIT_POLICY": "ACTIVE"}.get(said)

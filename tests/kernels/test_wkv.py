@@ -1,8 +1,6 @@
 """Every backend of WKV against float64, and the operator against autograd, torch.compile and its own promises."""
 
 import math
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -380,15 +378,6 @@ def test_a_carry_that_dies_out_costs_no_time() -> None:
         "alive": lambda: cpu.backward(*inputs, out, last),
     }
     assert interleave(steps, rounds=21).ratio("dying", "alive").median < 1.5
-
-
-def test_numba_is_loaded_at_the_first_use() -> None:
-    code = (
-        f"import sys; sys.path.insert(0, {sys.path[0]!r}); import plkernel.kernels.wkv\n"
-        "assert 'plkernel.kernels.wkv.cpu' not in sys.modules and 'numba' not in sys.modules"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

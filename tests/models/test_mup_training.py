@@ -45,8 +45,17 @@ def losses(model: nn.Module, found: Plan) -> Tensor:
     return torch.stack(seen)
 
 
-@pytest.mark.parametrize("sgd", [False, True])
-@pytest.mark.parametrize("options", [{}, {"decay_everything": True}, {"zero_readout": True}])
+@pytest.mark.parametrize(
+    ("sgd", "options"),
+    [
+        (False, {"decay_everything": True}),
+        (True, {"zero_readout": True}),
+        pytest.param(False, {}, marks=pytest.mark.slow),
+        pytest.param(True, {}, marks=pytest.mark.slow),
+        pytest.param(True, {"decay_everything": True}, marks=pytest.mark.slow),
+        pytest.param(False, {"zero_readout": True}, marks=pytest.mark.slow),
+    ],
+)
 def test_tables_3_and_8_are_one_training(sgd: bool, options: dict[str, Any]) -> None:
     """From equal functions: the weights of one, its head over m."""
     (eighth, plan_8), (third, plan_3) = (planned(name, sgd=sgd, **options) for name in ("mup_table8", "mup_table3"))

@@ -1,4 +1,8 @@
-"""plkernel: the memory of a state-space model, held against the memory in its data."""
+"""plkernel: the memory of a state-space model, held against the memory in its data.
+
+The way of the data: data -> analysis -> spec -> models -> run -> records -> report. The modules of this folder are the
+commands; what they call stands in the packages beside them, whose docstrings say where on the way they are.
+"""
 
 import os
 import sys

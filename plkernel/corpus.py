@@ -8,7 +8,8 @@ import tyro
 from plkernel.analysis.mutual_information.entropy import unigram_entropy
 from plkernel.data import corpora
 from plkernel.tools import cli
-from plkernel.tools.storage import check_file, save_json
+from plkernel.tools.files import check_file, save_json
+from plkernel.tools.plain import unescape
 
 
 def corpus(
@@ -49,16 +50,6 @@ def corpus(
     if out is not None:
         save_json(out, {**found.to_dict(), "unigram_entropy_bits_per_byte": entropy})
         print(f"\nwritten: {out}")
-
-
-def unescape(text: str) -> str:
-    r"""A separator as typed in a shell: '\n' a line feed, '\xff' byte 255; one character is itself."""
-    if len(text) < 2:
-        return text
-    try:
-        return text.encode("latin-1").decode("unicode_escape")
-    except UnicodeError:
-        return text
 
 
 if __name__ == "__main__":

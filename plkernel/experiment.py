@@ -3,13 +3,13 @@
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
-from plkernel.records.study import run_folder
+from plkernel.records.layout import run_folder
+from plkernel.run import check
 from plkernel.spec import command_line
 from plkernel.spec.study import Spec
-from plkernel.study.engine import EngineName
-from plkernel.tools.storage import check_folder
-from plkernel.train import check
+from plkernel.tools.files import check_folder
 
 
 def _with_divergence(spec: Spec, out: Path, names: Sequence[str]) -> Iterator[str]:
@@ -49,7 +49,7 @@ def command(
     dry_run: bool = False,
     report: bool = True,
     retry: bool = False,
-    engine: EngineName = "local",
+    engine: Literal["local", "ray"] = "local",
     ray_address: str | None = None,
 ) -> None:
     """Run every condition at every seed, skip what has finished, resume what has not, then write the report.
@@ -79,8 +79,7 @@ def command(
         if engine != "local":
             print("times, memory and runs at a time are those of this machine, not of the cluster")
         return
-    from plkernel.study.engine import opened
-    from plkernel.study.schedule import finished, run_experiment
+    from plkernel.study.schedule import finished, opened, run_experiment
 
     folder = out or Path("runs/out") / spec.name
     check_folder(folder, "out")

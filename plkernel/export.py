@@ -6,7 +6,7 @@ from typing import Literal
 import tyro
 
 from plkernel.tools import cli
-from plkernel.tools.storage import check_file, check_folder
+from plkernel.tools.files import check_file, check_folder
 
 Format = Literal["official", "fla"]
 NumberType = Literal["float32", "bfloat16", "float16"]
@@ -41,7 +41,7 @@ def export(
     from plkernel.interop.formats import cast, summary
     from plkernel.interop.official import to_official, write_official
     from plkernel.models.rwkv import RWKV
-    from plkernel.run.model_folder import open_model
+    from plkernel.run.checkpoint import open_model
 
     path = out
     if format == "official" and out.suffix != ".pth":

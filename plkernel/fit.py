@@ -24,8 +24,8 @@ from plkernel.analysis.nodes.fit import (
 from plkernel.analysis.nodes.node_set import Aim, Lag, Summation, Target
 from plkernel.analysis.nodes.placement import Gain, Placement, check_half_lives, check_options, log_spaced
 from plkernel.tools import cli
-from plkernel.tools.storage import atomic_write, check_folder, save_json
-from plkernel.tools.tables import text_table
+from plkernel.tools.cli import text_table
+from plkernel.tools.files import atomic_write, check_folder, save_json
 
 PUBLISHED_BETA = 1.15
 BY_GRID: tuple[Method, ...] = ("nnls", "nnls-relative")

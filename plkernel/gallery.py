@@ -16,8 +16,8 @@ from plkernel.analysis.initialisations.gallery import (
     slope_lags,
 )
 from plkernel.tools import cli
-from plkernel.tools.storage import atomic_write, check_folder, save_json
-from plkernel.tools.tables import text_table
+from plkernel.tools.cli import text_table
+from plkernel.tools.files import atomic_write, check_folder, save_json
 
 MAX_LAG = 65536
 

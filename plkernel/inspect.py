@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import tyro
 
-from plkernel.records.study import CONFIG
+from plkernel.records.layout import CONFIG
 from plkernel.tools import cli
-from plkernel.tools.storage import atomic_write, check_file, load_json, save_json
+from plkernel.tools.files import atomic_write, check_file, load_json, save_json
 
 if TYPE_CHECKING:
     from plkernel.run.view import View
@@ -46,9 +46,8 @@ def inspect(
     check_file(json, "json")
     check_file(figure, "figure")
     from plkernel.models.init.block_gains import scale_
-    from plkernel.run.checkpoint import load_checkpoint
-    from plkernel.run.folder import CHECKPOINT
-    from plkernel.run.model_folder import open_model
+    from plkernel.records.layout import CHECKPOINT
+    from plkernel.run.checkpoint import load_checkpoint, open_model
     from plkernel.run.objective import label
     from plkernel.run.view import at_initialisation, calibrated_gains, render, validation_windows, view
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import tyro
 
 from plkernel.tools import cli
-from plkernel.tools.storage import check_folder
+from plkernel.tools.files import check_folder
 
 
 def load(source: tyro.conf.Positional[Path], out: tyro.conf.Positional[Path]) -> None:
@@ -24,7 +24,7 @@ def load(source: tyro.conf.Positional[Path], out: tyro.conf.Positional[Path]) ->
         out: Folder to write; it must not hold a model yet.
     """
     from plkernel.interop.formats import read, summary
-    from plkernel.run.model_folder import check_free, save_model
+    from plkernel.run.checkpoint import check_free, save_model
 
     cli.existing(source, "source")
     check_free(out)

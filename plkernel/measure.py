@@ -23,13 +23,13 @@ from plkernel.analysis.mutual_information.measurement import (
 )
 from plkernel.analysis.mutual_information.power_law_fit import DRIFT_MULTIPLE, PowerLaw, local_slopes
 from plkernel.analysis.mutual_information.words import VOCABULARY, word_symbols
-from plkernel.corpus import unescape
 from plkernel.data import corpora
 from plkernel.data.ray_counts import Engine, counting
 from plkernel.data.synthetic import potts_corpus
 from plkernel.tools import cli
-from plkernel.tools.storage import atomic_write, check_folder, save_json
-from plkernel.tools.tables import text_table
+from plkernel.tools.cli import text_table
+from plkernel.tools.files import atomic_write, check_folder, save_json
+from plkernel.tools.plain import unescape
 
 THREADS_PER_CORE = 8  # more only take memory
 SHOWN_LAGS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)

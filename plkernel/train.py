@@ -6,10 +6,10 @@ from typing import Annotated
 
 import tyro
 
+from plkernel.run import check
 from plkernel.spec import command_line
-from plkernel.spec.condition import Condition
 from plkernel.spec.study import Spec
-from plkernel.tools.storage import check_folder
+from plkernel.tools.files import check_folder
 
 
 def command(
@@ -47,13 +47,6 @@ def command(
         if ranks.first:
             print(summary(task, result))
             print(f"written: {task.folder.path}", file=sys.stderr)
-
-
-def check(condition: Condition) -> None:
-    """What a spec's conditions must also be for their models to be built; what it needs is loaded when it is asked."""
-    from plkernel.run.build import check as check_scheme
-
-    check_scheme(condition)
 
 
 if __name__ == "__main__":

@@ -16,15 +16,16 @@ from plkernel.analysis.figures.sweep import Sweep, sweep_figure
 from plkernel.analysis.mutual_information.measurement import measure_corpus
 from plkernel.analysis.statistics.optimum import Optimum, quadratic_optimum
 from plkernel.data import corpora
-from plkernel.records.study import ROWS, read_study
+from plkernel.records.layout import ROWS
+from plkernel.records.study import read_study
 from plkernel.report.comparison import Arm, Comparison, compare
 from plkernel.report.table import save_record
 from plkernel.spec.reading import load_spec
 from plkernel.study.schedule import run_experiment
 from plkernel.tools import cli
+from plkernel.tools.cli import text_table
 from plkernel.tools.environment import environment
-from plkernel.tools.storage import atomic_write, save_json
-from plkernel.tools.tables import text_table
+from plkernel.tools.files import atomic_write, save_json
 
 HERE = Path(__file__).resolve().parent
 SPEC = HERE / "beta-sweep.toml"

@@ -30,9 +30,9 @@ from plkernel.analysis.mutual_information.potts import PottsCorpus
 from plkernel.analysis.mutual_information.power_law_fit import fit_power_law, log_log_slope
 from plkernel.analysis.statistics.differences import critical_value
 from plkernel.tools import cli
+from plkernel.tools.cli import text_table
 from plkernel.tools.environment import environment
-from plkernel.tools.storage import load_json, save_json
-from plkernel.tools.tables import text_table
+from plkernel.tools.files import load_json, save_json
 
 HERE = Path(__file__).resolve().parent
 ROWS = HERE / "out" / "coverage"

@@ -27,9 +27,9 @@ from plkernel.data.windows import Bytes, fixed_windows, training_windows
 from plkernel.init.options import arm_of, filled, spec_of
 from plkernel.run.objective import bits_per_byte, next_byte_loss
 from plkernel.tools import cli
+from plkernel.tools.cli import text_table
 from plkernel.tools.environment import environment
-from plkernel.tools.storage import save_json
-from plkernel.tools.tables import text_table
+from plkernel.tools.files import save_json
 
 OUT = Path(__file__).resolve().parent / "records" / "mup" / "transfer.json"
 LAYERS, CONTEXT, BATCH, WARMUP, WINDOWS = 2, 64, 8, 0.1, 128

@@ -28,7 +28,7 @@ from plkernel.analysis.mutual_information.power_law_fit import fit_power_law, lo
 from plkernel.data import corpora
 from plkernel.tools.cli import nearest, report_errors
 from plkernel.tools.environment import environment
-from plkernel.tools.storage import atomic_write, save_json
+from plkernel.tools.files import atomic_write, save_json
 
 OUT = Path(__file__).resolve().parent / "records" / "measure"
 THREADS = os.cpu_count() or 1

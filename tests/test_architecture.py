@@ -1,42 +1,127 @@
-"""The house: which floor may import which, and what the ground floor never loads."""
+"""The house: which room stands on which, what is loaded for what, and that the map in CONTRIBUTING.md is of it.
+
+Run as a script, it writes that map anew.
+"""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
-# What each floor may import of ours.
-FLOORS = {
-    "analysis": ("plkernel.analysis",),
-    "kernels": ("plkernel.kernels",),
-    "models": ("plkernel.models", "plkernel.analysis", "plkernel.kernels"),
-    "plkernel": ("plkernel",),
-}
+LINKED = ("analysis", "kernels", "models")  # folders at the top, of which the package has links
 HEAVY = ("torch", "triton", "numba", "matplotlib", "tensorboard", "datasets", "pydantic", "tyro")
+MOST_MODULES, MOST_LINES, MOST_COMMANDS = 12, 300, 14
+LONGER = ("models/rwkv.py", "plkernel/fit.py")  # a whole model, and a whole command
+# Rooms and what they never import, at any time.
+NEVER = {
+    "analysis": ("plkernel.models", "plkernel.kernels", "plkernel.spec", "plkernel.data", "plkernel.tools"),
+    "kernels": ("plkernel.models", "plkernel.analysis", "plkernel.spec", "plkernel.tools"),
+    "models": ("plkernel.spec", "plkernel.run", "plkernel.data", "plkernel.tools", "plkernel.records"),
+    "plkernel/tools": ("plkernel.data", "plkernel.spec", "plkernel.run", "plkernel.records", "plkernel.models"),
+    "plkernel/spec": ("plkernel.models.init", "plkernel.models.ssm", "plkernel.models.rwkv", "plkernel.run"),
+    "plkernel/records": ("plkernel.spec", "plkernel.run", "plkernel.report", "plkernel.models"),
+    "plkernel/run": ("plkernel.report", "plkernel.study", "plkernel.dry_run"),
+    "plkernel/report": ("plkernel.run", "plkernel.study", "plkernel.dry_run", "plkernel.data"),
+}
+CHAINED = {("plkernel.experiment", "plkernel.report.__main__")}
+"""One command that ends by calling another."""
+SHARED = '"""What the operators share: backends, compilation, threads, derivatives."""'
+BEGIN, END = "<!-- the map: python tests/test_architecture.py writes it -->", "<!-- the end of the map -->"
+
+
+def modules() -> dict[str, Path]:
+    """Every module of ours by name, once: not again through the links."""
+    found = {}
+    for top in ("plkernel", *LINKED):
+        for path in (ROOT / top).glob("**/*.py"):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            if top != "plkernel" or parts[1] not in LINKED:
+                name = ".".join(parts if top == "plkernel" else ("plkernel", *parts))
+                found[name.removesuffix(".__init__")] = path
+    return found
 
 
 def imports(path: Path) -> Iterator[str]:
-    """Every module that a file imports, wherever the statement stands."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    """Every module that a file imports, wherever the statement stands, but for types alone."""
+    tree = ast.parse(path.read_text())
+    for_types = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if node in for_types:
+            continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path} imports relatively"
-            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-@pytest.mark.parametrize("floor", FLOORS)
-def test_imports_run_one_way(floor: str) -> None:
-    files = [path for path in (ROOT / floor).glob("**/*.py") if not path.is_symlink()]
-    assert files
-    for path in files:
-        ours = [name for name in imports(path) if name.split(".")[0] == "plkernel"]
-        wrong = [n for n in ours if not any(n == allowed or n.startswith(allowed + ".") for allowed in FLOORS[floor])]
-        assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}"
+MODULES = modules()
+
+
+def ours(path: Path) -> set[str]:
+    """The modules of ours that a file imports."""
+    names = (name if name in MODULES else name.rpartition(".")[0] for name in imports(path))
+    return {name for name in names if name in MODULES}
+
+
+ARROWS = {name: ours(path) - {name} for name, path in MODULES.items()}
+
+
+def room(name: str) -> str:
+    """The folder that a module stands in; a command is a room of its own."""
+    path = MODULES[name].relative_to(ROOT)
+    command = path.parent == Path("plkernel") or path.stem == "__main__"
+    return str(path.with_suffix("") if command else path.parent)
+
+
+@pytest.mark.parametrize("place", NEVER)
+def test_arrows_that_never_are(place: str) -> None:
+    inside = {name: path for name, path in MODULES.items() if path.is_relative_to(ROOT / place)}
+    assert inside
+    for name in inside:
+        wrong = {other for other in ARROWS[name] if any(f"{other}.".startswith(f"{no}.") for no in NEVER[place])}
+        assert not wrong, f"{name} imports {wrong}"
+
+
+def test_there_is_no_circle() -> None:
+    try:
+        tuple(TopologicalSorter(ARROWS).static_order())
+    except CycleError as error:
+        pytest.fail(f"modules in a circle: {' -> '.join(error.args[1])}")
+
+
+def test_nobody_imports_a_command_or_a_benchmark() -> None:
+    commands = {name for name, path in MODULES.items() if path.parent == ROOT / "plkernel" and path.stem != "__init__"}
+    commands |= {name for name in MODULES if name.endswith(".__main__")}
+    for name, arrows in ARROWS.items():
+        wrong = {other for other in arrows & commands if (name, other) not in CHAINED}
+        assert not wrong, f"{name} imports the command {wrong}"
+        assert "bench" in name or not any(".bench." in other for other in arrows), f"{name} imports a benchmark"
+
+
+def test_rooms_and_files_are_of_a_size_to_be_looked_over() -> None:
+    rooms: dict[Path, list[str]] = {}
+    for name, path in MODULES.items():
+        if path.stem != "__init__":
+            rooms.setdefault(path.parent, []).append(name)
+        place = str(path.relative_to(ROOT))
+        if not place.startswith("kernels/") and place not in LONGER:
+            assert len(path.read_text().splitlines()) <= MOST_LINES, place
+    for folder, names in rooms.items():
+        most = MOST_COMMANDS if folder == ROOT / "plkernel" else MOST_MODULES
+        if folder != ROOT / "models/init/schemes":  # one module for each family of schemes
+            assert len(names) <= most, f"{folder}: {sorted(names)}"
 
 
 def test_analysis_never_names_torch() -> None:
@@ -45,19 +130,61 @@ def test_analysis_never_names_torch() -> None:
 
 
 def test_triton_is_imported_only_by_gpu_modules() -> None:
-    for path in ROOT.glob("*/**/*.py"):
-        if not path.name.startswith("gpu") and "tests" not in path.parts and ".venv" not in path.parts:
+    for path in MODULES.values():
+        if not path.name.startswith("gpu"):
             assert "triton" not in {name.split(".")[0] for name in imports(path)}, path
 
 
 def test_links_are_relative() -> None:
-    for name in ("analysis", "kernels", "models"):
+    for name in LINKED:
         link = ROOT / "plkernel" / name
         assert str(link.readlink()) == f"../{name}"
     assert not (ROOT / "kernels" / "__init__.py").exists(), "a distribution called kernels exists"
 
 
-def test_import_of_the_package_loads_nothing_heavy() -> None:
-    code = f"import sys, plkernel; print([m for m in {HEAVY} if m in sys.modules])"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+@pytest.mark.parametrize(
+    ("code", "unloaded"),
+    [
+        ("import plkernel", HEAVY),
+        ("import plkernel.spec.reading", ("torch", "matplotlib")),
+        ("import plkernel.report.__main__", ("torch",)),
+        (
+            "import plkernel.train, plkernel.experiment, plkernel.inspect, plkernel.generate",
+            ("torch", "scipy.optimize"),
+        ),
+        ("import plkernel.export, plkernel.load, plkernel.init.__main__, plkernel.bench.__main__", ("torch", "scipy")),
+    ],
+)
+def test_what_is_not_needed_is_not_loaded(code: str, unloaded: tuple[str, ...]) -> None:
+    program = f"import sys; {code}; print([m for m in {unloaded} if m in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def map_of_the_house() -> str:
+    """Every room, the lowest floor first: what it is, in its own words, and the rooms that it stands on."""
+    below: dict[str, set[str]] = {}
+    for name, arrows in ARROWS.items():
+        if (here := room(name)) not in below:
+            below[here] = set()
+        below[here] |= {found for other in arrows if not (found := room(other)).startswith(here)}  # nor inner folders
+    rows = ["| room | what it is | stands on |", "|---|---|---|"]
+    for here in TopologicalSorter({name: sorted(below[name]) for name in sorted(below)}).static_order():
+        path = ROOT / here
+        file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        said = re.match(r'"""(.*?)(?:"""|\n)', file.read_text() if file.exists() else SHARED)
+        what, under = (said[1] if said else "").replace("|", "/"), ", ".join(f"`{one}`" for one in sorted(below[here]))
+        rows.append(f"| `{here}` | {what} | {under} |")
+    return "\n".join(rows)
+
+
+def test_the_map_is_of_this_house() -> None:
+    told = (ROOT / "CONTRIBUTING.md").read_text()
+    found = told.partition(BEGIN)[2].partition(END)[0].strip()
+    assert found == map_of_the_house(), "python tests/test_architecture.py writes the map anew"
+
+
+if __name__ == "__main__":
+    guide = ROOT / "CONTRIBUTING.md"
+    before, rest = guide.read_text().split(BEGIN)
+    guide.write_text(f"{before}{BEGIN}\n{map_of_the_house()}\n{END}{rest.partition(END)[2]}")

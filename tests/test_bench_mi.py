@@ -14,8 +14,8 @@ from plkernel.analysis.mutual_information.information import mutual_information
 from plkernel.analysis.mutual_information.pair_counts import PairCounts, count_pairs
 from plkernel.bench import mi as bench
 from plkernel.bench import mi_memory, mi_peers
+from plkernel.bench.contest import Times
 from plkernel.bench.mi_peers import BINCOUNT, PEERS, Contender, dense
-from plkernel.bench.timing import Times
 
 LAGS = [1, 3, 20]
 needs_proc = pytest.mark.skipif(mi_memory.anonymous_bytes("self") is None, reason="needs RssAnon in /proc/self/status")

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from plkernel.bench import threads
-from plkernel.bench.timing import spread
+from plkernel.bench import threads, threads_process
+from plkernel.bench.contest import spread
 
 
 @pytest.fixture(autouse=True)
@@ -18,8 +18,8 @@ def count() -> Iterator[None]:
 
 def test_both_counts_are_timed_in_turns() -> None:
     seen: list[int] = []
-    found = threads.compare(lambda: seen.append(torch.get_num_threads()), rounds=4)
-    assert seen.count(1) == seen.count(2) == 1 + 4 * threads.REPEAT
+    found = threads_process.compare(lambda: seen.append(torch.get_num_threads()), rounds=4)
+    assert seen.count(1) == seen.count(2) == 1 + 4 * threads_process.REPEAT
     assert found.keys() == {"one", "two", "speedup"}
     assert found["speedup"].runs == 4
 
@@ -43,7 +43,7 @@ def test_what_is_wanted_stands_beside_what_was_found() -> None:
 
 
 def test_a_process_that_fails_is_named(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(OSError, match=r"plkernel\.bench\.threads train: failed in a process of its own"):
+    with pytest.raises(OSError, match=r"plkernel\.bench\.threads_process train: failed in a process of its own"):
         threads.measure("train", 2)
     assert "AssertionError" in capfd.readouterr().err
 

@@ -10,10 +10,21 @@ from torch import Tensor
 
 from plkernel.bench import wkv as bench
 from plkernel.bench import wkv_peers
-from plkernel.bench.checking import relative_error
-from plkernel.bench.memory import anonymous_bytes
-from plkernel.bench.wkv_peers import CHUNKED, CONTENDERS, LEAN_LOOP, LOOP, OURS, SAFE, SIZES, Contender
-from plkernel.bench.wkv_problem import Problem, problem, strong_problem
+from plkernel.bench.contest import relative_error
+from plkernel.bench.wkv_peers import (
+    CHUNKED,
+    CONTENDERS,
+    LEAN_LOOP,
+    LOOP,
+    OURS,
+    SAFE,
+    SIZES,
+    Contender,
+    Problem,
+    problem,
+    strong_problem,
+)
+from plkernel.tools.process_memory import anonymous_bytes
 
 SHAPE = (2, 64, 2, 8)
 TOLERANCE = 3e-6
@@ -115,8 +126,8 @@ def test_the_loop_keeps_a_state_for_every_step_and_ours_does_not(monkeypatch: py
 
 
 def test_a_contender_that_fails_in_a_process_of_its_own_is_named(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(OSError, match="wkv_memory nobody 1 64 1 4: failed in a process of its own"):
-        bench.watch("plkernel.bench.wkv_memory", "nobody", "1", "64", "1", "4")
+    with pytest.raises(OSError, match="wkv_peers nobody 1 64 1 4: failed in a process of its own"):
+        bench.watch("plkernel.bench.wkv_peers", "nobody", "1", "64", "1", "4")
     assert "KeyError" in capfd.readouterr().err
 
 

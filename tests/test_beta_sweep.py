@@ -11,7 +11,7 @@ import pytest
 from plkernel.data import corpora
 from plkernel.records.study import read_study
 from plkernel.spec.reading import load_spec
-from plkernel.tools.storage import load_json, save_json
+from plkernel.tools.files import load_json, save_json
 
 RUNS = Path(__file__).parent.parent / "runs"
 BEST = {"stdlib": 1.0, "english": 1.3, "portuguese": 2.5}

@@ -14,7 +14,7 @@ import pytest
 from plkernel.data import corpora
 from plkernel.data.corpora import Corpus, cache_folder, load
 from plkernel.spec.corpus import CorpusSpec
-from plkernel.tools.storage import load_json, save_json
+from plkernel.tools.files import load_json, save_json
 
 
 @pytest.fixture

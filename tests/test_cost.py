@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from plkernel.bench.timing import peak_bytes
+from plkernel.bench.contest import peak_bytes
 from plkernel.dry_run.cost import Cost, cost, flops, shape_key
 from plkernel.run.build import build, initialise_, parameter_count
 from plkernel.run.objective import next_byte_loss

@@ -18,7 +18,7 @@ from plkernel.run.task import prepare
 from plkernel.run.training import run_training
 from plkernel.spec.reading import load_spec
 from plkernel.spec.study import Spec
-from plkernel.tools.storage import load_json, read_lines
+from plkernel.tools.files import load_json, read_lines
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="kills copies of this process")]
 

@@ -17,12 +17,12 @@ from plkernel.spec.condition import Condition
 from plkernel.spec.reading import load_spec
 from plkernel.spec.study import Spec
 from plkernel.study import local_engine, ray_engine, ray_task
-from plkernel.study.engine import Job, opened, start_process
+from plkernel.study.engine import Job, start_process
 from plkernel.study.local_engine import LocalEngine, Worker
 from plkernel.study.ray_engine import RETRIES, RayEngine
 from plkernel.study.ray_task import End, work
-from plkernel.study.schedule import run_experiment
-from plkernel.tools.storage import load_json
+from plkernel.study.schedule import opened, run_experiment
+from plkernel.tools.files import load_json
 
 SpecWriter = Callable[..., Path]
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from plkernel.bench.memory import anonymous_bytes
 from plkernel.dry_run import estimate as dry
 from plkernel.dry_run import timing as calibration
 from plkernel.dry_run.cost import cost
@@ -23,6 +22,7 @@ from plkernel.dry_run.probe import Timing
 from plkernel.spec.condition import Condition, resolve
 from plkernel.spec.reading import load_spec, parse_spec
 from plkernel.spec.study import Spec
+from plkernel.tools.process_memory import anonymous_bytes
 
 RUNS = Path(__file__).parent.parent / "runs"
 TIME, MEMORY = 2.0, 1.3  # what is promised

@@ -17,7 +17,7 @@ from plkernel.run.task import prepare
 from plkernel.run.training import run_training
 from plkernel.spec.reading import load_spec
 from plkernel.study.schedule import run_experiment
-from plkernel.tools.storage import load_json, save_json
+from plkernel.tools.files import load_json, save_json
 
 SpecWriter = Callable[..., Path]
 

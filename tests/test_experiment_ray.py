@@ -16,7 +16,7 @@ import pytest
 
 from plkernel.spec.reading import load_spec
 from plkernel.study.schedule import run_experiment
-from plkernel.tools.storage import load_json
+from plkernel.tools.files import load_json
 
 pytestmark = pytest.mark.slow
 

@@ -28,13 +28,13 @@ from plkernel.models.init import initialise_
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.ssm import SSM
 from plkernel.models.structure import Structure
-from plkernel.run.folder import CHECKPOINT
-from plkernel.run.model_folder import open_model, save_model
+from plkernel.records.layout import CHECKPOINT
+from plkernel.run.checkpoint import open_model, save_model
 from plkernel.run.task import prepare
 from plkernel.run.training import run_training
 from plkernel.spec.reading import load_spec
 from plkernel.tools import cli
-from plkernel.tools.storage import save_json
+from plkernel.tools.files import save_json
 
 TEXT = torch.tensor(list(inspect.getsource(inspect).encode()))
 SMALL = RWKVConfig(6, 24, 2, 8, mix_rank=3, decay_rank=5)

@@ -129,7 +129,7 @@ def test_the_command_runs_from_any_folder_and_loads_neither_torch_nor_matplotlib
     assert "t**-0.9" in result.stdout
     assert (tmp_path / "runs/out/fit/fit.json").exists()
     loaded = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
-    assert "plkernel.fitting" in loaded
+    assert "plkernel.analysis.nodes.fit" in loaded
     assert not loaded & {"torch", "triton", "matplotlib", "tensorboard", "pydantic"}
     assert run("--beta", "nan", cwd=tmp_path).returncode == 2
     assert "Traceback" not in result.stderr

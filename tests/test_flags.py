@@ -61,7 +61,8 @@ def test_mistakes_are_one_line(
     [(["shwo"], "no subcommand 'shwo'; did you mean 'show'?"), (["show", "--betta"], "unknown option --betta")],
 )
 def test_subcommands(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert message in refused(lambda: cli.main_of({"show": show, "fit": fit}, "two", arguments), capsys)
+    commands = {"show": "plkernel.init.show", "fit": "plkernel.fit"}
+    assert message in refused(lambda: cli.main_of(commands, "two", arguments), capsys)
 
 
 def test_what_runs_is_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:

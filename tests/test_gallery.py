@@ -106,5 +106,5 @@ def test_the_command_runs_from_any_folder_and_loads_nothing_heavy(tmp_path: Path
     assert "mamba-2" in result.stdout
     assert (tmp_path / "runs/out/gallery/gallery.json").exists()
     loaded = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
-    assert "plkernel.analysis.gallery" in loaded
+    assert "plkernel.analysis.initialisations.gallery" in loaded
     assert not loaded & {"torch", "matplotlib", "pydantic"}

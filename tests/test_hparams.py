@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from plkernel.models.words import NOT_CAUSAL
-from plkernel.run.hparams import FIRST, METRICS, columns
 from plkernel.run.task import prepare
+from plkernel.run.tensorboard import FIRST, METRICS, columns
 from plkernel.run.training import run_training
 from plkernel.spec.reading import load_spec
-from plkernel.tools.storage import load_json
+from plkernel.tools.files import load_json
 
 ARMS = """
 [arms.quantile]

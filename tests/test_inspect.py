@@ -17,9 +17,10 @@ from plkernel.analysis.trained.memory import kernel_exponents
 from plkernel.inspect import inspect
 from plkernel.models.init import initialise_ as initialise_by_scheme_
 from plkernel.models.rwkv import RWKV, RWKVConfig
-from plkernel.records.study import METRICS, read_study
+from plkernel.records.layout import METRICS
+from plkernel.records.study import read_study
 from plkernel.run.build import build, initialise_
-from plkernel.run.model_folder import open_model, save_model
+from plkernel.run.checkpoint import open_model, save_model
 from plkernel.run.task import prepare
 from plkernel.run.training import run_training
 from plkernel.run.view import view
@@ -29,7 +30,7 @@ from plkernel.spec.model import ModelSpec
 from plkernel.spec.reading import load_spec
 from plkernel.spec.train import TrainSpec
 from plkernel.tools import cli
-from plkernel.tools.storage import read_lines
+from plkernel.tools.files import read_lines
 
 
 @pytest.fixture

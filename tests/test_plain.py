@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from plkernel.tools.files import load_json, load_object, read_lines
 from plkernel.tools.plain import LARGEST_INTEGER, MOST_NESTED, check_regular, checked, parse_json, parse_toml, shown
-from plkernel.tools.storage import load_json, load_object, read_lines
 
 
 def nested(depth: int) -> list[Any]:

@@ -22,7 +22,7 @@ from plkernel.run.task import prepare
 from plkernel.run.training import Training, run_training
 from plkernel.spec.reading import load_spec
 from plkernel.spec.train import TrainSpec
-from plkernel.tools.storage import load_json, read_lines
+from plkernel.tools.files import load_json, read_lines
 
 SpecWriter = Callable[..., Path]
 RUN = "uniform/seed-0"

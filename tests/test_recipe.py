@@ -16,7 +16,7 @@ from plkernel.spec import command_line
 from plkernel.spec.reading import load_spec, parse_spec
 from plkernel.spec.study import LARGEST_SEED, Spec
 from plkernel.spec.train import TrainSpec
-from plkernel.tools.storage import load_json, save_json
+from plkernel.tools.files import load_json, save_json
 
 BLINKDL = {
     "beta1": 0.9,

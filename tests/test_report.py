@@ -13,7 +13,8 @@ import pytest
 from plkernel.analysis.figures import style as figures
 from plkernel.analysis.figures.style import line_style
 from plkernel.models.words import NOT_CAUSAL
-from plkernel.records.study import read_study, run_folder
+from plkernel.records.layout import run_folder
+from plkernel.records.study import read_study
 from plkernel.report.__main__ import report, text_report, write_report
 from plkernel.report.cautions import warnings
 from plkernel.report.comparison import compare

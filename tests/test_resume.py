@@ -13,7 +13,7 @@ from plkernel.run.task import prepare
 from plkernel.run.training import Training, run_training
 from plkernel.spec.reading import load_spec
 from plkernel.spec.study import Spec
-from plkernel.tools.storage import read_lines
+from plkernel.tools.files import read_lines
 
 SpecWriter = Callable[..., Path]
 Stopped = Callable[[Spec, str, Path, int], Path]

@@ -13,7 +13,7 @@ from plkernel.run.training import Training, run_training
 from plkernel.spec.condition import resolve
 from plkernel.spec.reading import load_spec, parse_spec
 from plkernel.spec.study import Spec
-from plkernel.tools.storage import load_json, read_lines, save_json
+from plkernel.tools.files import load_json, read_lines, save_json
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from plkernel.spec.condition import resolve
 from plkernel.spec.model import ModelSpec
 from plkernel.spec.reading import load_spec
 from plkernel.spec.study import Spec
-from plkernel.tools.storage import load_json, read_lines
+from plkernel.tools.files import load_json, read_lines
 
 
 @pytest.fixture

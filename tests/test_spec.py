@@ -9,7 +9,7 @@ import pytest
 from plkernel.spec.condition import resolve
 from plkernel.spec.reading import load_spec, parse_spec
 from plkernel.spec.study import Spec
-from plkernel.tools.storage import load_json, save_json
+from plkernel.tools.files import load_json, save_json
 
 SPECS = sorted((Path(__file__).parent.parent / "runs").glob("*.toml"))
 

@@ -28,7 +28,7 @@ from plkernel.report.__main__ import report
 from plkernel.spec import command_line
 from plkernel.spec.study import Spec
 from plkernel.study import schedule
-from plkernel.tools import cli, storage
+from plkernel.tools import cli, files
 
 NOWHERE = "missing.txt"  # what is looked at after the output folder
 COMMANDS: list[tuple[Callable[..., None], list[str], str]] = [
@@ -109,22 +109,22 @@ def test_the_cache_is_named_by_its_variable(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_checked_folder_is_left_as_it_was(tmp_path: Path) -> None:
-    storage.check_folder(tmp_path / "a" / "b", "out")
-    storage.check_file(tmp_path / "a" / "b" / "c.json", "out")
+    files.check_folder(tmp_path / "a" / "b", "out")
+    files.check_file(tmp_path / "a" / "b" / "c.json", "out")
     assert not list(tmp_path.iterdir())
-    storage.check_folder(tmp_path / "a" / "b", "out", keep=True)
+    files.check_folder(tmp_path / "a" / "b", "out", keep=True)
     assert [path.name for path in tmp_path.rglob("*")] == ["a", "b"]
     with pytest.raises(OSError, match=r"out .*/a: is a folder; name a file"):
-        storage.check_file(tmp_path / "a", "out")
+        files.check_file(tmp_path / "a", "out")
     with pytest.raises(OSError, match=r"out .* cannot be written \(File name too long\)"):
-        storage.check_file(tmp_path / ("x" * 250), "out")
+        files.check_file(tmp_path / ("x" * 250), "out")
 
 
 @pytest.mark.parametrize(
     "save",
     [
-        lambda path: storage.atomic_write(path, "x"),
-        lambda path: storage.atomic_save(path, lambda temporary: temporary.write_bytes(b"x")),
+        lambda path: files.atomic_write(path, "x"),
+        lambda path: files.atomic_save(path, lambda temporary: temporary.write_bytes(b"x")),
     ],
 )
 def test_a_full_disk_is_said_with_the_file(save: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +152,7 @@ def test_a_full_standard_output_is_one_line() -> None:
 WRITER = """
 import sys, time
 from pathlib import Path
-from plkernel.tools.storage import atomic_file
+from plkernel.tools.files import atomic_file
 with atomic_file(Path(sys.argv[1])) as out:
     out.write(b"half")
     out.flush()
@@ -167,11 +167,11 @@ def test_what_a_killed_writer_left_is_swept_and_a_living_one_is_not(tmp_path: Pa
     writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE)
     assert writer.stdout is not None
     assert writer.stdout.readline() == b"ready\n"
-    storage.atomic_write(path, "whole")
+    files.atomic_write(path, "whole")
     assert len(list(tmp_path.iterdir())) == 3, "the temporary file of a living writer"
     writer.send_signal(signal.SIGKILL)
     writer.communicate()
-    storage.atomic_write(path, "whole again")
+    files.atomic_write(path, "whole again")
     assert sorted(tmp_path.iterdir()) == [kept, path]
     assert path.read_text() == "whole again"
 

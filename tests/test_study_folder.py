@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from plkernel import experiment
-from plkernel.records.study import TUNING, read_study
+from plkernel.records.layout import TUNING
+from plkernel.records.study import read_study
 from plkernel.report.__main__ import write_comparison
 from plkernel.report.comparison import compare
 from plkernel.run import training
@@ -21,10 +22,10 @@ from plkernel.run.training import Training, run_training
 from plkernel.spec.condition import Condition
 from plkernel.spec.reading import load_spec
 from plkernel.spec.study import Spec
-from plkernel.study import engine, schedule
+from plkernel.study import schedule
 from plkernel.study.engine import Job
 from plkernel.study.schedule import run_experiment
-from plkernel.tools.storage import load_json, read_lines
+from plkernel.tools.files import load_json, read_lines
 
 SpecWriter = Callable[..., Path]
 SEARCH = "[tuning]\nrates = [1e-3, 1e-2]\nseeds = [7]"
@@ -156,7 +157,7 @@ def test_the_command_says_what_diverged(
     from contextlib import nullcontext
 
     spec = load_spec(tiny_spec())
-    monkeypatch.setattr(engine, "opened", lambda *_: nullcontext(Here(spec, ("power-law seed 1",))))
+    monkeypatch.setattr(schedule, "opened", lambda *_: nullcontext(Here(spec, ("power-law seed 1",))))
     with pytest.raises(SystemExit) as stop:
         experiment.command(spec, tmp_path / "out", report=False)
     assert stop.value.code == 1

@@ -17,7 +17,7 @@ from plkernel.run.task import prepare
 from plkernel.run.training import run_training
 from plkernel.spec.reading import load_spec
 from plkernel.spec.study import Spec
-from plkernel.tools.storage import load_json
+from plkernel.tools.files import load_json
 
 pytestmark = pytest.mark.slow
 

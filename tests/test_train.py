@@ -18,7 +18,7 @@ from plkernel.run.task import prepare
 from plkernel.run.training import Training, run_training
 from plkernel.spec.reading import load_spec
 from plkernel.spec.train import TrainSpec
-from plkernel.tools.storage import load_json, read_lines
+from plkernel.tools.files import load_json, read_lines
 from plkernel.train import command
 
 SpecWriter = Callable[..., Path]

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from plkernel.analysis.mutual_information.information import mutual_information
 from plkernel.analysis.mutual_information.pair_counts import Bytes, check_data, check_lags
 from plkernel.bench import mi_peers
+from plkernel.bench.contest import Spread, Times, interleave, progress
 from plkernel.bench.mi_memory import LAGS as MEMORY_LAGS
 from plkernel.bench.mi_memory import Usage, measure_memory
 from plkernel.bench.mi_peers import BINCOUNT, INFOMEASURE, PYINFORM, Contender, Work
-from plkernel.bench.timing import Spread, Times, interleave, progress
 from plkernel.data import corpora
+from plkernel.tools.cli import text_table
 from plkernel.tools.environment import environment, installed
-from plkernel.tools.storage import check_folder, save_json
-from plkernel.tools.tables import text_table
+from plkernel.tools.files import check_folder, save_json
 
 OURS: dict[Work, str] = {"tables": "plkernel, threads: 1", "information": "plkernel, tables and information"}
 NUMPY = "plkernel, nothing compiled"

@@ -10,14 +10,13 @@ from torch import Tensor
 
 from plkernel.bench import scan_peers
 from plkernel.bench import threads as two_threads
-from plkernel.bench.checking import checked
+from plkernel.bench.contest import Spread, checked, interleave, peak_bytes, progress
 from plkernel.bench.scan_peers import Contender
 from plkernel.bench.threads import Threads
-from plkernel.bench.timing import Spread, interleave, peak_bytes, progress
 from plkernel.kernels.scan import reference
+from plkernel.tools.cli import text_table
 from plkernel.tools.environment import environment, installed
-from plkernel.tools.storage import check_folder, save_json
-from plkernel.tools.tables import text_table
+from plkernel.tools.files import check_folder, save_json
 
 Shape = tuple[int, int, int]
 OURS, COPY = "plkernel", "copy"

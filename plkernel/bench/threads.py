@@ -1,26 +1,19 @@
-"""What a second thread brings, each time in a fresh process: on this processor, beside other work, and with AVX2 alone.
-
-python -m plkernel.bench.threads NAME NEIGHBOURS ROUNDS [SPEC]: one and two threads in turns, as JSON.
-"""
+"""What a second thread brings, each time in a fresh process: alone, beside other work, and with AVX2 alone."""
 
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import torch
 from llvmlite import binding
 
-from plkernel.bench.timing import Spread, interleave, progress
+from plkernel.bench.contest import Spread, progress
 from plkernel.tools.environment import cpu_name
 
 LEAST, LEAST_WKV = 0.95, 1.4
-REPEAT = 3  # calls timed together: the first of them finds the threads asleep
 WIDER = ("avx512", "avx10", "amx")
 AVX2 = {
     "ATEN_CPU_CAPABILITY": "avx2",
@@ -30,7 +23,7 @@ AVX2 = {
     "NUMBA_CPU_NAME": "haswell",
 }
 """What has the libraries compute as if the processor had nothing wider; the compiled kernels also need the features."""
-BUSY = "while True: pass"
+PROCESS = "plkernel.bench.threads_process"
 
 
 @dataclass(frozen=True)
@@ -93,55 +86,10 @@ def _row(
     name: str, processor: str, neighbours: int, rounds: int, spec: Path | None, variables: Mapping[str, str]
 ) -> Threads:
     progress(f"threads: {spec or name}, {processor}{', beside another process' if neighbours else ''}")
-    command = [sys.executable, "-m", "plkernel.bench.threads", name, str(neighbours), str(rounds)]
+    command = [sys.executable, "-m", PROCESS, name, str(neighbours), str(rounds)]
     command += [str(spec)] if spec else []
     done = subprocess.run(command, env={**os.environ, **variables}, stdout=subprocess.PIPE, text=True)
     if done.returncode:
-        raise OSError(f"plkernel.bench.threads {name}: failed in a process of its own")
+        raise OSError(f"{PROCESS} {name}: failed in a process of its own")
     spreads = {key: Spread(**value) for key, value in json.loads(done.stdout).items()}
     return Threads(f"train {spec}" if spec else name, processor, neighbours, **spreads)
-
-
-def compare(step: Callable[[], Any], rounds: int) -> dict[str, Spread]:
-    """One and two threads of a step, taken in turns."""
-    times = interleave({str(n): partial(_with_threads, n, step) for n in (1, 2)}, rounds, repeat=REPEAT)
-    return {"one": times.spread("1"), "two": times.spread("2"), "speedup": times.ratio("1", "2")}
-
-
-def _with_threads(threads: int, step: Callable[[], Any]) -> None:
-    torch.set_num_threads(threads)
-    step()
-
-
-def _step(name: str, spec: str | None) -> Callable[[], Any]:
-    if name == "scan":
-        from plkernel.bench import scan, scan_peers
-
-        return scan_peers.ours(*scan.problem(scan.SHAPES["cpu"][0], "cpu"))
-    if name == "wkv":
-        from plkernel.bench import wkv, wkv_peers
-        from plkernel.bench.wkv_problem import problem
-
-        return wkv_peers.ours(problem(wkv.SHAPES[0]))
-    from plkernel.bench import train
-    from plkernel.spec.reading import load_spec
-
-    assert spec is not None
-    loaded, place = load_spec(Path(spec)), torch.device("cpu")
-    return train._step(train._model(loaded.model, place), loaded, place)
-
-
-def _main(name: str, neighbours: str, rounds: str, spec: str | None = None) -> None:
-    step = _step(name, spec)
-    step()
-    busy = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(int(neighbours))]
-    try:
-        print(json.dumps({key: asdict(value) for key, value in compare(step, int(rounds)).items()}))
-    finally:
-        for process in busy:
-            process.kill()
-            process.wait()
-
-
-if __name__ == "__main__":
-    _main(*sys.argv[1:])

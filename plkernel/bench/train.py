@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from plkernel.bench import threads as two_threads
+from plkernel.bench.contest import Spread, interleave, progress
 from plkernel.bench.threads import Threads
-from plkernel.bench.timing import Spread, interleave, progress
 from plkernel.kernels.scan import scan as scan_operator
 from plkernel.models import ssm
 from plkernel.run.build import build, initialise_
@@ -25,9 +25,9 @@ from plkernel.spec.model import ModelSpec
 from plkernel.spec.reading import load_spec
 from plkernel.spec.study import Spec
 from plkernel.spec.train import Device
+from plkernel.tools.cli import text_table
 from plkernel.tools.environment import environment, installed
-from plkernel.tools.storage import check_folder, save_json
-from plkernel.tools.tables import text_table
+from plkernel.tools.files import check_folder, save_json
 
 OURS, FLOOR = "plkernel", "scan replaced by the identity"
 GPT2, GPT2_PLAIN = "gpt2 (its default dropout 0.1)", "gpt2 (dropout 0, as ours)"

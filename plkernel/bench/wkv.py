@@ -9,15 +9,13 @@ from typing import Any
 import torch
 
 from plkernel.bench import threads, wkv_peers
-from plkernel.bench.checking import checked
-from plkernel.bench.memory import anonymous_bytes, watch
+from plkernel.bench.contest import Spread, checked, interleave, peak_bytes, progress
 from plkernel.bench.threads import Threads
-from plkernel.bench.timing import Spread, interleave, peak_bytes, progress
-from plkernel.bench.wkv_peers import LOOP, OURS, Contender
-from plkernel.bench.wkv_problem import STRONG_SHAPE, Problem, Shape, Step, problem, strong_problem
+from plkernel.bench.wkv_peers import LOOP, OURS, STRONG_SHAPE, Contender, Problem, Shape, Step, problem, strong_problem
+from plkernel.tools.cli import text_table
 from plkernel.tools.environment import environment, installed
-from plkernel.tools.storage import check_folder, save_json
-from plkernel.tools.tables import text_table
+from plkernel.tools.files import check_folder, save_json
+from plkernel.tools.process_memory import anonymous_bytes, watch
 
 SHAPES: tuple[Shape, ...] = ((2, 1024, 4, 64), (2, 256, 4, 64))
 LARGEST_SIZE = max(wkv_peers.SIZES)
@@ -156,7 +154,7 @@ def measure_memory(shape: Shape, contenders: Mapping[str, Contender], device: st
     peaks = {}
     for name in MEMORY_CONTENDERS:
         progress(f"memory: {name}")
-        peaks[name] = watch("plkernel.bench.wkv_memory", name, *map(str, shape))[0]
+        peaks[name] = watch("plkernel.bench.wkv_peers", name, *map(str, shape))[0]
     return peaks
 
 

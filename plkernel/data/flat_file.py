@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from plkernel.data.files import Blocks
-from plkernel.tools.storage import atomic_file
+from plkernel.tools.files import atomic_file
 
 try:
     import fcntl

@@ -1,18 +1,19 @@
 """What a study will take before it is started: parameters, operations, memory and hours."""
 
-from collections.abc import Iterator
+import heapq
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 import torch
 
-from plkernel.dry_run.budget import makespan, seconds_of, steps_of, windows_of
 from plkernel.dry_run.cost import Cost, cost, shape_key
-from plkernel.dry_run.probe import TYPICAL_BASE
+from plkernel.dry_run.probe import TYPICAL_BASE, Timing
 from plkernel.dry_run.table import Estimate, Gpu, Row, text
 from plkernel.dry_run.timing import HOLES, Calibration, calibrate
 from plkernel.spec.study import Spec
+from plkernel.spec.train import TrainSpec
 from plkernel.study.local_engine import default_workers
-from plkernel.tools.machine import available_memory
+from plkernel.tools.process_memory import available_memory
 
 __all__ = ["Estimate", "Gpu", "Row", "estimate", "text"]
 
@@ -105,3 +106,49 @@ def _span(spec: Spec, rows: list[Row], workers: int) -> float | None:
     seconds = {arm: row.seconds for row in rows for arm in row.arms}
     order = [seconds[arm] for _ in spec.seeds for arm in spec.arms]
     return None if None in order else makespan([each for each in order if each is not None], workers)
+
+
+def steps_of(train: TrainSpec, timing: Timing | None) -> int | None:
+    """Steps of a run; those that fit between its evaluations where the budget is minutes, None if nothing was timed.
+
+    The minutes count from the first evaluation, and hold all but the last.
+    """
+    if train.total_steps is not None or timing is None:
+        return train.total_steps
+    assert train.minutes is not None
+    evaluation = evaluation_seconds(train, timing)
+    each = timing.step + evaluation / train.eval_every
+    return max(1, round((60 * train.minutes - evaluation) / each))
+
+
+def evaluations(train: TrainSpec, steps: int) -> int:
+    """How many: one before the first step, one every eval_every steps, one after the last."""
+    return 1 + -(-steps // train.eval_every)
+
+
+def windows_of(train: TrainSpec, steps: int) -> int:
+    """Windows that a run evaluates in all."""
+    return evaluations(train, steps) * train.eval_windows + train.test_windows
+
+
+def evaluation_seconds(train: TrainSpec, timing: Timing) -> float:
+    """Of one evaluation with its checkpoint."""
+    return train.eval_windows * timing.evaluation + timing.checkpoint
+
+
+def seconds_of(train: TrainSpec, timing: Timing, steps: int) -> float:
+    """Of a whole run, from the start of its process."""
+    evaluating = evaluations(train, steps) * evaluation_seconds(train, timing)
+    return timing.start + steps * timing.step + evaluating + train.test_windows * timing.evaluation
+
+
+def makespan(seconds: Sequence[float], workers: int) -> float:
+    """When the last of the runs ends, each of which starts, in order, as soon as a worker is free.
+
+    >>> makespan([3.0, 1.0, 1.0, 2.0], 2)
+    4.0
+    """
+    free = [0.0] * workers
+    for each in seconds:
+        heapq.heapreplace(free, free[0] + each)
+    return max(free)

@@ -17,14 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from plkernel.bench.memory import anonymous_bytes, ready
 from plkernel.data.corpora import Corpus, Splits
 from plkernel.run.evaluate import diagnose
 from plkernel.run.folder import RunFolder
 from plkernel.run.task import Task
 from plkernel.run.training import Training
 from plkernel.spec.condition import Condition, from_config
-from plkernel.tools.machine import peak_anonymous
+from plkernel.tools.process_memory import anonymous_bytes, peak_anonymous, ready
 
 STEPS = 3
 SECONDS = 8.0

@@ -6,7 +6,7 @@ from typing import Any
 
 from plkernel.dry_run.cost import Cost
 from plkernel.dry_run.probe import Timing
-from plkernel.tools.tables import text_table
+from plkernel.tools.cli import text_table
 
 GB = 1e9
 

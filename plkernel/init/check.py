@@ -20,8 +20,8 @@ from plkernel.init.show import planned
 from plkernel.models.init.coordinate_check import coordinate_check, propagation
 from plkernel.spec.train import check_threads
 from plkernel.tools import cli
-from plkernel.tools.storage import atomic_write, check_folder, save_json
-from plkernel.tools.tables import text_table
+from plkernel.tools.cli import text_table
+from plkernel.tools.files import atomic_write, check_folder, save_json
 
 CONTEXT, BATCH = 64, 4
 OPTIMIZERS = {"adam": "Adam", "sgd": "SGD"}

@@ -16,8 +16,8 @@ from plkernel.run.build import build, plan_of
 from plkernel.spec.arm import Arm
 from plkernel.spec.condition import resolve
 from plkernel.spec.model import ModelSpec
-from plkernel.tools.storage import check_file, save_json
-from plkernel.tools.tables import text_table
+from plkernel.tools.cli import text_table
+from plkernel.tools.files import check_file, save_json
 
 HEADER = ["parameter", "blocks", "role", "shape", "drawn from", "rate x", "decay x"]
 LEGEND = (

@@ -19,7 +19,7 @@ from torch import Tensor
 from plkernel.interop.official import State, from_official, to_official
 from plkernel.models.layers import NORM_EPS
 from plkernel.models.rwkv import BYTES, GROUP_NORM_EPS, RWKV, RWKVConfig
-from plkernel.tools.storage import atomic_save, load_json, save_json
+from plkernel.tools.files import atomic_save, load_json, save_json
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from plkernel.models.rwkv import BYTES, RWKV, RWKVConfig
 from plkernel.models.structure import Structure
+from plkernel.tools.files import atomic_file
 from plkernel.tools.plain import check_regular
-from plkernel.tools.storage import atomic_file
 
 State = dict[str, Tensor]
 

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from plkernel.tools.links import open_own
-from plkernel.tools.storage import naming
+from plkernel.tools.files import naming, open_own
 
 
 def expected_steps(every: int, last: int) -> list[int]:

@@ -1,15 +1,4 @@
-"""The folder of a study, read back: the one place that knows its file names.
-
-STUDY/spec.json                     what was to be run
-STUDY/tuning/         the search for learning rates, a study like any other
-STUDY/ARM/seed-K/config.json        what one run resolved to
-                 environment.json   commit, versions, hardware, command
-                 metrics.jsonl      one row per evaluation, deterministic
-                 timing.jsonl       seconds and throughput, not deterministic
-                 result.json        written last: a run without it is unfinished
-RECORD/spec.json, rows.jsonl        a study to keep: what a report needs of every ended run, a line each
-RECORD/tuning/        its search for learning rates, likewise
-"""
+"""A study and its runs, read back: of a folder, finished or not, or of a record."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -17,29 +6,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from plkernel.records.layout import (
+    CONFIG,
+    DIVERGED,
+    ENVIRONMENT,
+    FAILED,
+    FINISHED,
+    METRICS,
+    NOT_STARTED,
+    RESULT,
+    ROWS,
+    SPEC,
+    UNFINISHED,
+    run_folder,
+)
 from plkernel.records.rows import expected_steps
 from plkernel.records.schema import ConfigFile, EnvironmentFile, RowFile, StatePart, StudyFile, validated
+from plkernel.tools.files import load_json, load_object, read_lines
 from plkernel.tools.plain import shown
-from plkernel.tools.storage import load_json, load_object, read_lines
-
-SPEC = "spec.json"
-CONFIG = "config.json"
-ENVIRONMENT = "environment.json"
-METRICS = "metrics.jsonl"
-TIMING = "timing.jsonl"
-RESULT = "result.json"
-REPORT = "report"
-ROWS = "rows.jsonl"
-TUNING = "tuning"
 
 STATE = ("half_life_quantiles", "kernel", "saturation", "amplification")
 """What a row of metrics.jsonl says of the model beside its losses."""
-
-FINISHED = "finished"
-FAILED = "failed"
-DIVERGED = "diverged"
-UNFINISHED = "unfinished"
-NOT_STARTED = "not started"
 
 
 @dataclass(frozen=True)
@@ -146,11 +133,6 @@ class Study:
     def finished(self, arm: str | None = None) -> list[Run]:
         """The finished runs, of one arm or of all."""
         return [run for run in self.runs if run.status == FINISHED and arm in (None, run.arm)]
-
-
-def run_folder(study: Path, arm: str, seed: int) -> Path:
-    """Where the run of `arm` at `seed` keeps its files."""
-    return study / arm / f"seed-{seed}"
 
 
 def read_study(folder: Path) -> Study:

@@ -5,18 +5,17 @@ from pathlib import Path
 import tyro
 from tqdm import tqdm
 
-from plkernel.records.study import REPORT, ROWS, read_study
+from plkernel.records.layout import REPORT, ROWS
+from plkernel.records.study import read_study
 from plkernel.report.comparison import Comparison, compare
-from plkernel.report.figures import drawings
-from plkernel.report.memory_drawings import memory_drawings
+from plkernel.report.figures import drawings, memory_drawings
 from plkernel.report.page.build import page_of, render
 from plkernel.report.page.document import Figure
 from plkernel.report.page.svg import inline_svg
 from plkernel.report.table import save_record, save_rows, table
 from plkernel.report.terminal import text_report
 from plkernel.tools import cli
-from plkernel.tools.links import refuse_links
-from plkernel.tools.storage import atomic_write, check_folder, save_json
+from plkernel.tools.files import atomic_write, check_folder, refuse_links, save_json
 
 
 def report(folder: tyro.conf.Positional[Path], record: Path | None = None) -> None:

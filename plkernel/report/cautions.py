@@ -4,9 +4,8 @@ import math
 from collections.abc import Collection, Iterator
 
 from plkernel.models.words import NOT_CAUSAL
-from plkernel.records.study import FINISHED
-from plkernel.report.blocks import block_levels, short_factor
-from plkernel.report.comparison import COMMON_STEP, Comparison
+from plkernel.records.layout import FINISHED
+from plkernel.report.comparison import COMMON_STEP, Comparison, block_levels, short_factor
 from plkernel.report.sentences import listed
 
 FEW_NAMES = 4

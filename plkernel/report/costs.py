@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from plkernel.records.study import SPEC, TUNING, Run, Study, read_study
+from plkernel.records.layout import SPEC, TUNING
+from plkernel.records.study import Run, Study, read_study
 
 HOUR = 3600.0
 

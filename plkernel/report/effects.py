@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from plkernel.analysis.statistics.differences import holm
 from plkernel.analysis.statistics.factorial import Cell, Contrast, Factorial, factorial_effects
-from plkernel.report.blocks import short_factor
-from plkernel.report.comparison import CONFIDENCE, Comparison
+from plkernel.report.comparison import CONFIDENCE, Comparison, short_factor
 from plkernel.report.evidence import ALPHA
 
 FEWEST_SEEDS = 2

@@ -6,8 +6,7 @@ from typing import Any
 
 from plkernel.analysis.trained.memory import Memory, memory_of, slope_range
 from plkernel.records.study import Run, Study
-from plkernel.report.blocks import Block, short_name
-from plkernel.report.comparison import Arm, Comparison
+from plkernel.report.comparison import Arm, Block, Comparison, short_name
 
 BETA = 1.15  # of an arm that says nothing
 

@@ -11,8 +11,7 @@ from plkernel.analysis.figures.published import Condition, published_figure
 from plkernel.analysis.trained.memory import memory_of
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.records.study import Run, Study
-from plkernel.report.blocks import Block, blocks, short_name
-from plkernel.report.comparison import Arm, Comparison
+from plkernel.report.comparison import Arm, Block, Comparison, blocks, short_name
 from plkernel.report.memory import exponent_of
 
 if TYPE_CHECKING:

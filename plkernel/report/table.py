@@ -8,16 +8,15 @@ from typing import Any
 
 from plkernel.analysis.statistics.differences import verdict
 from plkernel.models.words import NOT_CAUSAL
-from plkernel.records.study import ROWS, SPEC, TUNING, Run, Study, read_study
-from plkernel.report.blocks import block_levels
+from plkernel.records.layout import ROWS, SPEC, TUNING
+from plkernel.records.study import Run, Study, read_study
 from plkernel.report.cautions import warnings
-from plkernel.report.comparison import CONFIDENCE, Arm, Comparison
+from plkernel.report.comparison import CONFIDENCE, Arm, Comparison, block_levels
 from plkernel.report.costs import Cost, cost_of, hardware, search_cost
 from plkernel.report.effects import Effects, effects
 from plkernel.report.evidence import Evidence
-from plkernel.report.overview import excluding, overview, surviving
-from plkernel.report.sentences import sentences
-from plkernel.tools.storage import atomic_write, save_json
+from plkernel.report.sentences import excluding, overview, sentences, surviving
+from plkernel.tools.files import atomic_write, save_json
 
 
 def table(comparison: Comparison) -> dict[str, Any]:

@@ -1,12 +1,10 @@
 """A comparison for the terminal: what may be said, and a table that stays short for many arms."""
 
 from plkernel.models.words import NOT_CAUSAL
-from plkernel.report.blocks import Block, blocks, short_name
 from plkernel.report.cautions import warnings
-from plkernel.report.comparison import Arm, Comparison
-from plkernel.report.overview import is_large, overview
-from plkernel.report.sentences import interval_text, p_text, sentences, summary
-from plkernel.tools.tables import text_table
+from plkernel.report.comparison import Arm, Block, Comparison, blocks, short_name
+from plkernel.report.sentences import interval_text, is_large, overview, p_text, sentences, summary
+from plkernel.tools.cli import text_table
 
 MOST_ROWS = 40
 """Of more compared arms the table holds those with the smallest p only."""

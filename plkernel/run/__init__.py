@@ -2,3 +2,12 @@
 
 After `spec` and `models`; what it writes is read through `records`, never by the report itself.
 """
+
+from plkernel.spec.condition import Condition
+
+
+def check(condition: Condition) -> None:
+    """ValueError where no model of the condition can be built; torch is loaded when it is called."""
+    from plkernel.run.build import check as check_scheme
+
+    check_scheme(condition)

@@ -9,7 +9,7 @@ from plkernel.run.task import open_run
 from plkernel.run.training import run_training, summary
 from plkernel.spec.condition import from_config
 from plkernel.tools import cli
-from plkernel.tools.storage import load_object
+from plkernel.tools.files import load_object
 
 
 def run(config: tyro.conf.Positional[Path], stop_with: int | None = None) -> None:

@@ -12,19 +12,27 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from plkernel.records import rows
-from plkernel.records.study import CONFIG, DIVERGED, ENVIRONMENT, FAILED, FINISHED, METRICS, RESULT, TIMING
+from plkernel.records.layout import (
+    CHECKPOINT,
+    CONFIG,
+    DIVERGED,
+    ENVIRONMENT,
+    FAILED,
+    FINISHED,
+    LOCK,
+    METRICS,
+    RESULT,
+    TIMING,
+)
 from plkernel.spec.arm import Arm
 from plkernel.spec.corpus import CorpusSpec
 from plkernel.spec.model import ModelSpec, Section
 from plkernel.spec.train import TrainSpec
-from plkernel.tools.links import refuse_links_of_run
-from plkernel.tools.storage import load_json, read_lines, save_json
+from plkernel.tools.files import load_json, read_lines, refuse_links_of_run, save_json
 
 if TYPE_CHECKING:
     from plkernel.run.checkpoint import Progress
 
-CHECKPOINT = "checkpoint.safetensors"
-LOCK = ".lock"
 SECTIONS: dict[str, type[Section]] = {
     "corpus": CorpusSpec,
     "model": ModelSpec,

@@ -17,7 +17,7 @@ from plkernel.interop.formats import read
 from plkernel.models.sampling import Sampling
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.run.build import Model
-from plkernel.run.model_folder import open_model
+from plkernel.run.checkpoint import open_model
 from plkernel.tools import cli
 
 WINDOW = 1024  # bytes of the prompt read at once

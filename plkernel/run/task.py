@@ -9,7 +9,7 @@ import torch
 from plkernel.data import corpora
 from plkernel.data.corpora import Corpus, Splits
 from plkernel.data.windows import check_length, check_size
-from plkernel.records.study import run_folder
+from plkernel.records.layout import run_folder
 from plkernel.run.build import check_backend, parameter_count
 from plkernel.run.folder import RunFolder
 from plkernel.spec.condition import Condition

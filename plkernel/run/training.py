@@ -18,10 +18,9 @@ from plkernel.analysis.trained.memory import QUANTILES
 from plkernel.data.windows import fixed_windows, training_windows
 from plkernel.models.init.block_gains import Calibration
 from plkernel.models.words import NOT_CAUSAL
-from plkernel.records.study import DIVERGED, FAILED, FINISHED, METRICS
+from plkernel.records.layout import DIVERGED, FAILED, FINISHED, METRICS
 from plkernel.run.build import build, initialise_, plan_of, tune_
 from plkernel.run.checkpoint import Progress, load_checkpoint, save_checkpoint
-from plkernel.run.curves import Curves
 from plkernel.run.evaluate import diagnose, kernels
 from plkernel.run.objective import (
     NATS_PER_BIT,
@@ -36,8 +35,9 @@ from plkernel.run.objective import (
 )
 from plkernel.run.processes import ALONE, Ranks, stop_requests
 from plkernel.run.task import Task, choose_device
+from plkernel.run.tensorboard import Curves
 from plkernel.tools.environment import environment
-from plkernel.tools.storage import read_lines
+from plkernel.tools.files import read_lines
 
 
 class Training:

@@ -12,13 +12,13 @@ from torch import Tensor
 from plkernel.analysis.trained.memory import QUANTILES, Memory, memory_of, slope_range
 from plkernel.data import corpora
 from plkernel.data.windows import check_length, fixed_windows
-from plkernel.records.study import METRICS
+from plkernel.records.layout import METRICS
 from plkernel.run.build import Model, build, initialise_
 from plkernel.run.evaluate import Diagnosis, diagnose, kernels
 from plkernel.spec.condition import from_config
 from plkernel.spec.corpus import CorpusSpec
-from plkernel.tools.storage import read_lines
-from plkernel.tools.tables import text_table
+from plkernel.tools.cli import text_table
+from plkernel.tools.files import read_lines
 
 BATCH = 4
 UNTRAINED_CONTEXT = 512  # of a model that was not trained here

@@ -18,7 +18,7 @@ from plkernel.analysis.nodes.placement import (
     Target,
 )
 from plkernel.spec.model import PositiveNumber, Section
-from plkernel.tools.storage import load_json
+from plkernel.tools.files import load_json
 
 ENDS = ("shortest", "longest")
 QUANTILE_OPTIONS = ("tempering", "loss", "max_lag")

@@ -15,8 +15,8 @@ from plkernel.spec.errors import blaming, explained
 from plkernel.spec.factors import expanded
 from plkernel.spec.study import Spec
 from plkernel.tools import cli
+from plkernel.tools.files import load_object
 from plkernel.tools.plain import parse_toml, read_bytes
-from plkernel.tools.storage import load_object
 
 BASELINE = "baseline"  # as the value of an arm's `match`: the study's baseline, whatever its name
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
+from plkernel.records.layout import name_at
 from plkernel.spec.arm import Arm
 from plkernel.spec.condition import Condition, resolve
 from plkernel.spec.corpus import CorpusSpec
@@ -154,11 +155,6 @@ class Spec(Section):
         copied = super().model_copy(update=update, deep=deep)
         copied.__dict__.pop("_resolved", None)
         return copied
-
-
-def name_at(arm: str, rate: float) -> str:
-    """The name, in the search for learning rates, of an arm at a rate."""
-    return f"{arm}_rate-{rate:g}"
 
 
 S = TypeVar("S", bound=Section)

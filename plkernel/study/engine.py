@@ -3,22 +3,17 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from plkernel.records.study import CONFIG, run_folder
-from plkernel.tools.links import open_own, refuse_links_of_run
-from plkernel.tools.storage import save_json
+from plkernel.records.layout import CONFIG, LOG, run_folder
+from plkernel.tools.files import open_own, refuse_links_of_run, save_json
 
 if TYPE_CHECKING:
     from plkernel.spec.condition import Condition
     from plkernel.spec.study import Spec
-
-EngineName = Literal["local", "ray"]
-LOG = "log.txt"
 
 
 @dataclass(frozen=True)
@@ -61,28 +56,6 @@ class Engine(Protocol):
 
     def stop(self) -> None:
         """Ask every run to save and end, and wait for them."""
-
-
-@contextmanager
-def opened(name: EngineName = "local", address: str | None = None) -> Iterator[Engine]:
-    """The engine of that name. address: of a running Ray cluster, see `plkernel.data.ray_counts.connected`.
-
-    Raises ValueError for another name, an address without Ray and Ray not installed, OSError when no cluster answers.
-    """
-    if name not in ("local", "ray"):
-        raise ValueError(f"engine {name!r}: must be 'local' or 'ray'")
-    if name == "local":
-        if address is not None:
-            raise ValueError(f"ray_address belongs to engine 'ray', got {address!r} with engine 'local': leave it out")
-        from plkernel.study.local_engine import LocalEngine
-
-        yield LocalEngine()
-    else:
-        from plkernel.data.ray_counts import connected
-        from plkernel.study.ray_engine import RayEngine
-
-        with connected(address) as ray:
-            yield RayEngine(ray)
 
 
 def start_process(job: Job, environment: Mapping[str, str], directory: Path | None = None) -> subprocess.Popen[bytes]:

@@ -22,7 +22,7 @@ import torch
 from tqdm import tqdm
 
 from plkernel.data.ray_counts import RETRIES, failure
-from plkernel.run.folder import LOCK
+from plkernel.records.layout import LOCK
 from plkernel.run.task import check_machine
 from plkernel.spec.condition import Condition
 from plkernel.spec.study import Spec

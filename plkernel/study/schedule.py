@@ -6,27 +6,27 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tqdm import tqdm
 
-from plkernel.records.study import METRICS, REPORT, SPEC, TUNING, run_folder
+from plkernel.records.layout import LOCK, LOG, METRICS, REPORT, SPEC, TUNING, name_at, run_folder
 from plkernel.run.build import check
-from plkernel.run.folder import LOCK, RunFolder, locked
+from plkernel.run.folder import RunFolder, locked
 from plkernel.run.objective import label
 from plkernel.run.task import Opened, open_corpus, prepare
 from plkernel.spec.corpus import CorpusSpec
-from plkernel.spec.study import Spec, name_at
-from plkernel.study.engine import LOG, Engine, Job
+from plkernel.spec.study import Spec
+from plkernel.study.engine import Engine, Job
 from plkernel.study.local_engine import LocalEngine
 from plkernel.study.tuning import search_of, tuned
 from plkernel.tools import cli
-from plkernel.tools.links import refuse_links, refuse_links_of_run
-from plkernel.tools.storage import read_lines, save_json
+from plkernel.tools.files import read_lines, refuse_links, refuse_links_of_run, save_json
 
 POLL_SECONDS = 0.2
 BAR = "{desc}: {percentage:3.0f}%|{bar}| {n:.2f}/{total_fmt} runs [{elapsed}<{remaining}]"
 
+EngineName = Literal["local", "ray"]
 Runs = list[tuple[str, int]]
 
 
@@ -223,3 +223,23 @@ def _line(job: Job) -> str:
         f"{job.name}: validation {result['final_val_bpb']:.4f} bits per byte "
         f"after {result['steps']} steps, {result['seconds']:.0f} s{label(result['causal'])}"
     )
+
+
+@contextmanager
+def opened(name: EngineName = "local", address: str | None = None) -> Iterator[Engine]:
+    """The engine of that name. address: of a running Ray cluster, see `plkernel.data.ray_counts.connected`.
+
+    Raises ValueError for another name, an address without Ray and Ray not installed, OSError when no cluster answers.
+    """
+    if name not in ("local", "ray"):
+        raise ValueError(f"engine {name!r}: must be 'local' or 'ray'")
+    if name == "local":
+        if address is not None:
+            raise ValueError(f"ray_address belongs to engine 'ray', got {address!r} with engine 'local': leave it out")
+        yield LocalEngine()
+    else:
+        from plkernel.data.ray_counts import connected
+        from plkernel.study.ray_engine import RayEngine
+
+        with connected(address) as ray:
+            yield RayEngine(ray)

@@ -110,3 +110,13 @@ _SHORT = _Short()
 _SHORT.maxstring = _SHORT.maxother = LONGEST_SHOWN
 _SHORT.maxlong = 40
 _SHORT.maxlevel = 4
+
+
+def unescape(text: str) -> str:
+    r"""A separator as typed in a shell: '\n' a line feed, '\xff' byte 255; one character is itself."""
+    if len(text) < 2:
+        return text
+    try:
+        return text.encode("latin-1").decode("unicode_escape")
+    except UnicodeError:
+        return text

@@ -14,23 +14,23 @@ from hypothesis import strategies as st
 
 from plkernel import inspect
 from plkernel.data.windows import fixed_windows
-from plkernel.records.study import METRICS, read_study, run_folder
+from plkernel.records.layout import CHECKPOINT, METRICS, run_folder
+from plkernel.records.study import read_study
 from plkernel.report.comparison import compare
-from plkernel.report.memory_drawings import memory_drawings
+from plkernel.report.figures import memory_drawings
 from plkernel.report.page.build import render
 from plkernel.report.table import save_record, table
 from plkernel.report.terminal import text_report
 from plkernel.run.build import build, initialise_
-from plkernel.run.checkpoint import Progress, save_checkpoint
+from plkernel.run.checkpoint import Progress, open_model, save_checkpoint
 from plkernel.run.evaluate import diagnose, kernels
-from plkernel.run.folder import CHECKPOINT, RunFolder
-from plkernel.run.model_folder import open_model
+from plkernel.run.folder import RunFolder
 from plkernel.run.task import Task, prepare
 from plkernel.spec.reading import parse_spec
 from plkernel.spec.study import Spec
 from plkernel.study.schedule import finished
 from plkernel.study.tuning import search_of
-from plkernel.tools.storage import read_lines, save_json
+from plkernel.tools.files import read_lines, save_json
 
 pytestmark = pytest.mark.slow
 VALUES: dict[str, Any] = {

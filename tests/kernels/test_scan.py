@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from plkernel.bench import rounding
-from plkernel.bench.timing import interleave, peak_bytes
+from plkernel.bench import contest
+from plkernel.bench.contest import interleave, peak_bytes
 from plkernel.kernels.scan import cpu, reference, scan
 
 # What is promised on a GPU, whose carry is float32 within a group of steps: max|x - float64| / max|float64| of any
@@ -76,9 +76,9 @@ def error(value: Tensor, true: Tensor) -> float:
 
 def excesses(actual: dict[str, Tensor], given: dict[str, Tensor]) -> dict[str, float]:
     """The largest error of every result on a CPU as a part of what rounding allows; h rounded is within grad_a."""
-    expected, sizes = truth(**given), truth(**rounding.magnitudes(given))
-    roundings = rounding.scan_roundings(given["b"].shape[1])
-    return {name: rounding.excess(x, expected[name], sizes[name], roundings) for name, x in actual.items()}
+    expected, sizes = truth(**given), truth(**contest.magnitudes(given))
+    roundings = contest.scan_roundings(given["b"].shape[1])
+    return {name: contest.excess(x, expected[name], sizes[name], roundings) for name, x in actual.items()}
 
 
 def assert_equal_to_float64(backend: str, given: dict[str, Tensor], bound: float = GPU_TOLERANCE) -> None:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 import plkernel
-from plkernel.bench import rounding
+from plkernel.bench import contest
 from plkernel.kernels.scan import reference
 
 pytestmark = pytest.mark.skipif(
@@ -165,7 +165,7 @@ def interpret_cases(cases: list[tuple[str, str]]) -> dict[str, dict[str, float]]
     torch.use_deterministic_algorithms(True)  # torch.empty is filled with NaN: nothing may be left unwritten
     results = {}
     gpu.ROWS = gpu.BACKWARD_ROWS = 4
-    rounding.UNIT[torch.bfloat16] *= 2  # the interpreter cuts bfloat16 off where a GPU rounds it
+    contest.UNIT[torch.bfloat16] *= 2  # the interpreter cuts bfloat16 off where a GPU rounds it
     for name, decay in cases:
         shape, length, dtype = CASES[name]
         gpu.plan = partial(chunks_of, length)
@@ -210,11 +210,11 @@ def compare(gpu: Any, a: Tensor, b: Tensor, state: Tensor, grad_h: Tensor, grad_
     gradients = gpu.backward(a, state, h, grad_h, grad_last)
     given = {"a": a, "b": b, "state": state, "h": h, "grad_h": grad_h, "grad_last": grad_last}
     exact = exactly(**{name: x.double() for name, x in given.items()})
-    sizes = exactly(**rounding.magnitudes(given))
-    roundings = rounding.scan_roundings(b.shape[1], gpu.ROWS)
+    sizes = exactly(**contest.magnitudes(given))
+    roundings = contest.scan_roundings(b.shape[1], gpu.ROWS)
     names = ("h", "last", "grad_a", "grad_b", "grad_state")
     for name, found, true, size in zip(names, (h, last, *gradients), exact, sizes, strict=True):
-        yield name, rounding.excess(found, true, size, roundings)
+        yield name, contest.excess(found, true, size, roundings)
 
 
 def exactly(a: Tensor, b: Tensor, state: Tensor, h: Tensor, grad_h: Tensor, grad_last: Tensor) -> tuple[Tensor, ...]:

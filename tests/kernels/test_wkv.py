@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from plkernel.bench import rounding
-from plkernel.bench.timing import interleave, peak_bytes
+from plkernel.bench import contest
+from plkernel.bench.contest import interleave, peak_bytes
 from plkernel.kernels.wkv import cpu, wkv
 
 BACKENDS = ["reference", "cpu"]
@@ -71,13 +71,13 @@ def truth(given: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def excesses(actual: dict[str, Tensor], given: dict[str, Tensor]) -> dict[str, float]:
     """The largest error of every result as a part of what rounding allows."""
-    expected, sizes = truth(given), truth(rounding.magnitudes(given))
-    roundings = rounding.wkv_roundings(cpu.CHUNK, given["k"].shape[-1], given["v"].shape[-1])
+    expected, sizes = truth(given), truth(contest.magnitudes(given))
+    roundings = contest.wkv_roundings(cpu.CHUNK, given["k"].shape[-1], given["v"].shape[-1])
     double = given["r"].dtype == torch.float64
     if double:  # in the same arithmetic from chunk to chunk
         roundings += 2 * given["r"].shape[1]
     arithmetic = torch.float64 if double else torch.float32
-    return {name: rounding.excess(x, expected[name], sizes[name], roundings, arithmetic) for name, x in actual.items()}
+    return {name: contest.excess(x, expected[name], sizes[name], roundings, arithmetic) for name, x in actual.items()}
 
 
 def assert_equal_to_float64(backend: str, given: dict[str, Tensor]) -> None:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 import plkernel
-from plkernel.bench import rounding
+from plkernel.bench import contest
 from plkernel.kernels.wkv import choose_backend, wkv
 
 pytestmark = pytest.mark.skipif(
@@ -123,7 +123,7 @@ def test_a_difference_of_cumulative_sums_would_be_noticed() -> None:
     """A weak decay behind a strong one, as sums from the start of a sub-chunk give it."""
     sums = torch.tensor([-1e4] + [-0.01] * 10).cumsum(0)
     wrong = (sums[-1] - sums[0]).exp().item()
-    bound = rounding.wkv_roundings(64, 64, 64) * rounding.UNIT[torch.float32]
+    bound = contest.wkv_roundings(64, 64, 64) * contest.UNIT[torch.float32]
     assert abs(wrong / math.exp(-0.1) - 1) > 10 * bound
 
 
@@ -268,11 +268,11 @@ def excesses(given: dict[str, Tensor]) -> dict[str, float]:
     from plkernel.kernels.wkv import gpu_chunks
 
     exact = run({name: x.double() for name, x in given.items()}, "reference")
-    size = rounding.magnitudes(given)
+    size = contest.magnitudes(given)
     sizes = run(size, "reference"), run(size | {"log_decay": size["log_decay"] / 2}, "reference")
-    n = rounding.wkv_roundings(gpu_chunks.CHUNK, given["k"].shape[-1], given["v"].shape[-1])
+    n = contest.wkv_roundings(gpu_chunks.CHUNK, given["k"].shape[-1], given["v"].shape[-1])
     total = {name: sizes[0][name] + gpu_chunks.ROWS / n * sizes[1][name] for name in RESULTS}
-    return {name: rounding.excess(x, exact[name], total[name], n) for name, x in run(given, "gpu").items()}
+    return {name: contest.excess(x, exact[name], total[name], n) for name, x in run(given, "gpu").items()}
 
 
 def error(found: Tensor, exact: Tensor) -> float:
@@ -308,7 +308,7 @@ def interpret_cases(cases: list[tuple[str, str]]) -> dict[str, dict[str, float]]
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)  # torch.empty is filled with NaN: nothing may be left unwritten
     gpu_chunks.TILE = 256
-    rounding.UNIT[torch.bfloat16] *= 2  # the interpreter cuts bfloat16 off where a GPU rounds it
+    contest.UNIT[torch.bfloat16] *= 2  # the interpreter cuts bfloat16 off where a GPU rounds it
     results = {}
     for name, layout in cases:
         shape, dtype, decays, gpu_chunks.ROWS = (CASES | SLOW_CASES)[name]

@@ -3,8 +3,7 @@
 import pytest
 
 from plkernel.records.study import read_study
-from plkernel.report.blocks import block_levels, blocks, full_name, short_factor, short_name
-from plkernel.report.comparison import compare
+from plkernel.report.comparison import block_levels, blocks, compare, full_name, short_factor, short_name
 
 
 @pytest.fixture

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from plkernel.records.study import DIVERGED, Run, read_study
+from plkernel.records.layout import DIVERGED
+from plkernel.records.study import Run, read_study
 from plkernel.report.costs import cost_of, hardware, search_cost
 
 

@@ -13,10 +13,11 @@ from markupsafe import Markup
 from plkernel.analysis.nodes.placement import place
 from plkernel.analysis.trained.memory import QUANTILES, memory_of
 from plkernel.models.words import NOT_CAUSAL
-from plkernel.records.study import STATE, read_study, run_folder
+from plkernel.records.layout import run_folder
+from plkernel.records.study import STATE, read_study
 from plkernel.report.comparison import Comparison, compare
+from plkernel.report.figures import memory_drawings
 from plkernel.report.memory import exponent_of
-from plkernel.report.memory_drawings import memory_drawings
 from plkernel.report.page.document import Figure, Folded, Section, Table
 from plkernel.report.page.memory import memory_sections, published_sections
 from plkernel.report.published import reading

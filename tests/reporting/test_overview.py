@@ -9,7 +9,7 @@ from plkernel.records.study import read_study
 from plkernel.report.cautions import warnings
 from plkernel.report.comparison import compare
 from plkernel.report.evidence import ALPHA
-from plkernel.report.overview import excluding, is_large, overview, surviving
+from plkernel.report.sentences import excluding, is_large, overview, surviving
 from plkernel.report.terminal import text_report
 
 

@@ -8,6 +8,7 @@ import pytest
 from markupsafe import Markup
 
 from plkernel.records.study import read_study
+from plkernel.records.tuning import Choice
 from plkernel.report.cautions import warnings
 from plkernel.report.comparison import compare
 from plkernel.report.evidence import ALPHA
@@ -16,7 +17,6 @@ from plkernel.report.page.build import page_of, render
 from plkernel.report.page.differences import reached
 from plkernel.report.page.document import Figure, Folded, Prose, Table
 from plkernel.report.table import table
-from plkernel.study.tuning import Choice
 
 
 def published_helps(levels, name):

@@ -5,11 +5,9 @@ from collections.abc import Mapping
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from plkernel.models.words import NOT_CAUSAL
-from plkernel.report.blocks import blocks
 from plkernel.report.cautions import warnings
-from plkernel.report.comparison import Comparison
+from plkernel.report.comparison import Comparison, blocks
 from plkernel.report.figures import curve_names
-from plkernel.report.overview import is_large, overview
 from plkernel.report.page.design import design
 from plkernel.report.page.differences import differences
 from plkernel.report.page.document import Figure, Folded, Page, Part, Section, folded, prose, section
@@ -18,7 +16,7 @@ from plkernel.report.page.memory import memory_sections, published_sections
 from plkernel.report.page.parts import group_title, mark, minus
 from plkernel.report.page.results import results
 from plkernel.report.page.runs import costs, learning_rates, missing, provenance
-from plkernel.report.sentences import sentences
+from plkernel.report.sentences import is_large, overview, sentences
 
 
 def render(page: Page) -> str:

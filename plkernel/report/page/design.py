@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from plkernel.records.study import FINISHED, Study
-from plkernel.report.blocks import block_levels, short_factor, short_name
-from plkernel.report.comparison import Comparison
+from plkernel.records.layout import FINISHED
+from plkernel.records.study import Study
+from plkernel.report.comparison import Comparison, block_levels, short_factor, short_name
 from plkernel.report.page.document import Section, Table, folded, lines, section, table
 from plkernel.report.sentences import listed, span
 

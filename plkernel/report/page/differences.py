@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plkernel.analysis.statistics.differences import critical_value
-from plkernel.report.blocks import Block, compared_with
-from plkernel.report.comparison import Arm, Comparison
+from plkernel.report.comparison import Arm, Block, Comparison, compared_with
 from plkernel.report.evidence import BOOTSTRAP_FROM, Evidence
 from plkernel.report.page.document import Cell, Figure, Part, Prose, Section, Table, folded, number, prose, section
 from plkernel.report.page.parts import (

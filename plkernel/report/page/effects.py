@@ -7,10 +7,9 @@ from plkernel.analysis.statistics.factorial import Contrast
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.report.comparison import Comparison
 from plkernel.report.effects import Effects, effects
-from plkernel.report.overview import effects_sentence
 from plkernel.report.page.document import Cell, Group, Part, Section, Table, lines, number, prose, section
 from plkernel.report.page.parts import minus, zero
-from plkernel.report.sentences import interval_text, listed, p_text
+from plkernel.report.sentences import effects_sentence, interval_text, listed, p_text
 
 KINDS = {1: "main effects", 2: "interactions of two factors"}
 

@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 
 from plkernel.analysis.trained.memory import Memory
-from plkernel.report.blocks import Block, blocks
-from plkernel.report.comparison import Comparison
+from plkernel.report.comparison import Block, Comparison, blocks
+from plkernel.report.figures import HALF_LIVES, KERNELS, PUBLISHED_FIGURES, figure_name
 from plkernel.report.memory import Change, changes
-from plkernel.report.memory_drawings import HALF_LIVES, KERNELS, PUBLISHED_FIGURES, figure_name
 from plkernel.report.page.document import Cell, Figure, Group, Line, Part, Section, Table, folded, number, section
 from plkernel.report.page.parts import arm_name, aside, group_title
 

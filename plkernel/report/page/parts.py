@@ -7,11 +7,9 @@ from typing import Any
 
 from plkernel.analysis.statistics.differences import Estimate, PairedDifference
 from plkernel.models.words import NOT_CAUSAL
-from plkernel.report.blocks import Block, blocks, short_name
-from plkernel.report.comparison import Arm, Comparison, Measure
-from plkernel.report.overview import is_large
+from plkernel.report.comparison import Arm, Block, Comparison, Measure, blocks, short_name
 from plkernel.report.page.document import Cell, Group, Line, Part, folded, number
-from plkernel.report.sentences import interval_text
+from plkernel.report.sentences import interval_text, is_large
 
 LABEL = Line(NOT_CAUSAL, "label")
 

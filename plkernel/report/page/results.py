@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from plkernel.report.blocks import Block
-from plkernel.report.comparison import Arm, Comparison
+from plkernel.report.comparison import Arm, Block, Comparison
 from plkernel.report.page.document import Part, Section, Table, folded, section
 from plkernel.report.page.parts import arm_name, aside, estimates, grouped, header_mark, mark, several, titles
 

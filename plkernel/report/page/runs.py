@@ -5,14 +5,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from plkernel.records.study import DIVERGED, FAILED, FINISHED, Result, Run, Study
-from plkernel.report.blocks import Block
-from plkernel.report.comparison import Arm, Comparison
+from plkernel.records.layout import DIVERGED, FAILED, FINISHED
+from plkernel.records.study import Result, Run, Study
+from plkernel.report.comparison import Arm, Block, Comparison
 from plkernel.report.costs import Cost, cost_of, hardware, search_cost
-from plkernel.report.overview import is_large
 from plkernel.report.page.document import Cell, Part, Section, Table, folded, lines, number, prose, section, table
 from plkernel.report.page.parts import arm_name, grouped, mark, marked, several
-from plkernel.report.sentences import listed, span
+from plkernel.report.sentences import is_large, listed, span
 
 FEW_VALUES = 3
 FEW_RUNS = 12

@@ -1,13 +1,14 @@
-"""Times of several callables taken in turns, so that whatever else the machine does falls on all of them alike."""
+"""Contenders side by side: first checked against the truth, then timed in turns."""
 
 import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import quantiles
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
 Call = Callable[[], Any]
 LEAST_RUNS = 3  # also of a slow one: a median needs them
@@ -114,3 +115,71 @@ def _peak_bytes_cpu(call: Call) -> int:
 def progress(text: str) -> None:
     """One line on standard error: the table on standard output stays clean."""
     print(text, file=sys.stderr, flush=True)
+
+
+Step = TypeVar("Step", bound=Callable[[], tuple[Tensor, ...]])
+
+
+def checked(
+    make: Callable[..., Step], limit: float, truth: tuple[Tensor, ...], *inputs: Any
+) -> tuple[float | None, str, Step | None]:
+    """The largest error of the step that `make(*inputs)` returns, why it is not timed, and the step if it is."""
+    try:
+        step = make(*inputs)
+        error = max(relative_error(*pair) for pair in zip(step(), truth, strict=True))
+    except ImportError as reason:
+        return None, f"not installed ({reason})", None
+    except Exception as reason:  # a peer may fail in any way: that is a result, and the others go on
+        return None, f"failed: {type(reason).__name__}: {str(reason).splitlines()[0] if str(reason) else ''}", None
+    if error <= limit:
+        return error, "", step
+    return error, f"wrong: the error is above {limit:g}", None
+
+
+def relative_error(value: Tensor, truth: Tensor) -> float:
+    """max|value - truth| / max|truth|, of the worst channel (the last axis); other axes of `value` may be cut up."""
+    value, truth = value.detach().double().cpu().reshape(truth.shape), truth.double().cpu()
+    difference, size = (x.abs().reshape(-1, x.shape[-1]).amax(0) for x in (value - truth, truth))
+    return float((difference / size).nan_to_num(nan=torch.inf).amax())
+
+
+UNIT = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
+LOST = 2.0**-110  # numbers below 2**-126 may be taken for zero, and then be multiplied and summed
+LOST_HALF = 2.0**-25  # half the distance of float16 below 2**-14
+
+
+def magnitudes(given: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The problem with absolute values, in float64; decays, and their logarithms, stay."""
+    return {name: x.double() if name in ("a", "log_decay") else x.double().abs() for name, x in given.items()}
+
+
+def excess(
+    found: Tensor, exact: Tensor, size: Tensor, roundings: float, arithmetic: torch.dtype = torch.float32
+) -> float:
+    """The largest error of a result as a part of what rounding allows: at most 1, NaN where nothing was written.
+
+    Args:
+        found: the result, in the dtype it is stored in, which is one rounding more.
+        exact: the same in float64.
+        size: A, the result for absolute values.
+        roundings: n, of a term in the dtype of the arithmetic.
+        arithmetic: its dtype.
+    """
+    stored = UNIT[found.dtype] * exact.abs() + (LOST_HALF if found.dtype == torch.float16 else LOST)
+    allowed = roundings * UNIT[arithmetic] * size * (1 + UNIT[found.dtype]) + stored
+    errors = (found.double() - exact).abs() / allowed
+    return float(errors.max()) if errors.numel() else 0.0
+
+
+def scan_roundings(time: int, float32_steps: int = 0) -> float:
+    """n of the scan: two roundings a step in float64, and in float32 for so many steps; a product, a sum, a store."""
+    return 2 * float32_steps + 4 + 2 * time * UNIT[torch.float64] / UNIT[torch.float32]
+
+
+def wkv_roundings(chunk: int, keys: int, values: int) -> int:
+    """n of WKV in chunks, in the arithmetic of a chunk; the carry between chunks is wider.
+
+    A term passes the decays of a chunk at most twice, a sum over its steps twice (the gradient of ln w, over steps
+    before and after), a sum over keys, one over values, and at most 16 products and stores.
+    """
+    return 4 * chunk + keys + values + 16

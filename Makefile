@@ -35,7 +35,7 @@ demo: $(VENV)/installed  ## set up, fit a power law, train three initialisations
 	$(RUN) plkernel.experiment runs/quick.toml
 
 test: $(VENV)/installed-dev  ## set up and run the tests (minutes)
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow" --ignore tests/fuzz
 
 test-all: $(VENV)/installed-dev  ## every test, the slow ones too
 	$(PYTEST)

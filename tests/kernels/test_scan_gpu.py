@@ -33,12 +33,18 @@ CASES = {
     "one-ragged-chunk": ((1, 11, 7), 11, "float32"),
     "whole-chunks": ((1, 16, 7), 8, "float32"),
     "ragged-chunks": ((1, 15, 9), 6, "float32"),
+    "more-chunks-than-a-group": ((1, 13, 3), 2, "float32"),
     "two-blocks-of-channels": ((1, 11, 35), 6, "float32"),
     "bfloat16": ((1, 10, 9), 6, "bfloat16"),
     "float16": ((1, 10, 9), 6, "float16"),
     "several-chunks": ((2, 22, 9), 6, "float32"),
 }
-FAST = {"less-than-a-group": "fixed", "ragged-chunks": "fixed varying", "two-blocks-of-channels": "varying"}
+FAST = {
+    "less-than-a-group": "fixed",
+    "ragged-chunks": "varying",
+    "more-chunks-than-a-group": "fixed",
+    "two-blocks-of-channels": "varying",
+}
 FAST |= {"bfloat16": "varying", "float16": "fixed"}
 ALL = [(case, decay) for case in CASES for decay in ("fixed", "varying")]
 INTERPRETED = [(case, decay) for case, decay in ALL if decay in FAST.get(case, "")]

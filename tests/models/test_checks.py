@@ -17,6 +17,7 @@ from plkernel.models.init.plan import Plan
 from plkernel.run.evaluate import residual_stream
 
 FAST = (64, 128, 256, 512)
+QUICK = (32, 64, 128, 256)
 WHOLE = (64, 128, 256, 512, 1024)
 ZERO = ("zero_readout=1",)
 RATE = 2**-10
@@ -81,8 +82,8 @@ def test_the_standard_parametrisations_fail(scheme: str) -> None:
 
 def test_mup_is_flat_and_the_standard_parametrisation_is_not() -> None:
     """The same on fewer widths: two schemes that differ in nothing but scales and rates."""
-    assert is_flat(mup := checked("ssm", "mup_table8", ZERO, FAST, seeds=4)), slopes(mup)
-    standard = slopes(checked("ssm", "sp_torch_default", (), FAST, seeds=1))
+    assert is_flat(mup := checked("ssm", "mup_table8", ZERO, QUICK, seeds=4)), slopes(mup)
+    standard = slopes(checked("ssm", "sp_torch_default", (), QUICK, seeds=1))
     assert min(value for name, value in standard.items() if name != "embedding") > 0.3, standard
 
 
@@ -122,8 +123,8 @@ def test_mup_for_sgd_is_flat_under_sgd(scheme: str) -> None:
 
 def test_logits_of_a_random_head_fall_until_training_outweighs() -> None:
     """muP with a random head: x_0 as width**-0.5, and the change between that and flat; never growing."""
-    found = checked("ssm", "mup_table8", (), FAST, seeds=2)
-    start = np.polyfit(np.log(FAST), np.log(found.start("logits")), 1)[0]
+    found = checked("ssm", "mup_table8", (), QUICK, seeds=2)
+    start = np.polyfit(np.log(QUICK), np.log(found.start("logits")), 1)[0]
     assert start == pytest.approx(-0.5, abs=0.05)
     assert -0.5 < found.slope("logits").value < 0.1
     assert all(abs(value) <= 0.1 for name, value in slopes(found).items() if name.startswith("block"))

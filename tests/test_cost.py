@@ -120,7 +120,7 @@ def test_wkv_number_by_number(size: int) -> None:
     assert -5 * size < tally.count - PER_HEAD["backward"] * size**2 <= 0
 
 
-@pytest.mark.parametrize("name", ["ssm", SLOW_PATCHED, SLOW_EAGLE, "rwkv6"])
+@pytest.mark.parametrize("name", ["ssm", SLOW_PATCHED, SLOW_EAGLE, pytest.param("rwkv6", marks=pytest.mark.slow)])
 def test_twice_the_layers_cost_twice_what_a_layer_costs(name: str) -> None:
     one, two, four = (costs(name, layers=layers) for layers in (1, 2, 4))
     assert four.flops.training - two.flops.training == 2 * (two.flops.training - one.flops.training)

@@ -184,8 +184,13 @@ def test_mistakes_are_one_line(
 
 
 def test_the_standard_library_keeps_its_inspect() -> None:
-    """Absolute imports: the module shadows nothing, not even for the command itself, whose libraries need the other."""
+    """Absolute imports: the module shadows nothing."""
     assert standard_inspect.signature(inspect).parameters["windows"].default == 16
+
+
+@pytest.mark.slow
+def test_the_command_keeps_it_too() -> None:
+    """Its libraries need the other."""
     done = subprocess.run([sys.executable, "-m", "plkernel.inspect", "--help"], capture_output=True, text=True)
     assert done.returncode == 0
     assert "--windows" in done.stdout

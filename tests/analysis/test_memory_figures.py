@@ -104,5 +104,6 @@ def test_the_published_figure_holds_curves_kernels_and_half_lives() -> None:
         assert tuple(shares) == QUANTILES
 
 
+@pytest.mark.slow
 def test_the_same_rows_give_the_same_files(panels: list[Panel]) -> None:
     assert rendered(kernel_figure(panels))["svg"] == rendered(kernel_figure(panels))["svg"]

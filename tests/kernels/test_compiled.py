@@ -29,19 +29,24 @@ import numba
 def tripled(x):
     return {factor} * x
 """
-CALL = """
-import json, sys, time
+CALLS = """
+import json, os, sys, time
 from numba.core.caching import IndexDataCacheFile
-from plkernel.kernels.toy.cpu import kernel
-kind, seconds = sys.argv[1:]
-write = IndexDataCacheFile._save_index
-def late(self, overloads):  # another process writes between reading and writing
-    time.sleep(float(seconds))
-    write(self, overloads)
-IndexDataCacheFile._save_index = late
-results = [kernel(__builtins__.__dict__[name](2)) for name in kind.split(",")]
-stats = kernel.stats
-print(json.dumps([results, sum(stats.cache_hits.values()), sum(stats.cache_misses.values()), stats.cache_path]))
+def call(kind, seconds):
+    from plkernel.kernels.toy.cpu import kernel
+    write = IndexDataCacheFile._save_index
+    def late(self, overloads):  # another process writes between reading and writing
+        time.sleep(seconds)
+        write(self, overloads)
+    IndexDataCacheFile._save_index = late
+    results = [kernel(__builtins__.__dict__[name](2)) for name in kind.split(",")]
+    stats = kernel.stats
+    hits, misses = sum(stats.cache_hits.values()), sum(stats.cache_misses.values())
+    print(json.dumps([kind, results, hits, misses, stats.cache_path]), flush=True)
+    os._exit(0)
+for kinds in json.loads(sys.argv[1]):
+    children = [os.fork() or call(kind, len(kinds) - 1) for kind in kinds]
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * len(children)
 """
 
 
@@ -57,26 +62,24 @@ def toy(tmp_path: Path) -> Path:
     return kernels / "toy"
 
 
-def start(toy: Path, kind: str = "int", seconds: float = 0) -> "subprocess.Popen[str]":
-    """A process that calls the kernel with 2 of these kinds."""
+def calls(toy: Path, *kinds: list[str]) -> list[dict[str, Any]]:
+    """What processes find that call the kernel with 2 of these kinds: of one list at once, the lists in turn."""
     root = toy.parents[2]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA")}
     environment |= {"PYTHONPATH": str(root), "XDG_CACHE_HOME": str(root / "home"), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-c", CALL, kind, str(seconds)]
-    return subprocess.Popen(command, env=environment, cwd=root, text=True, stdout=subprocess.PIPE)
+    command = [sys.executable, "-c", CALLS, json.dumps(kinds)]
+    done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    names = ("kind", "results", "hits", "misses", "path")
+    return [dict(zip(names, json.loads(line), strict=True)) for line in done.stdout.splitlines()]
 
 
-def finish(process: "subprocess.Popen[str]") -> dict[str, Any]:
-    out, _ = process.communicate(timeout=120)
-    assert process.returncode == 0
-    return dict(zip(("results", "hits", "misses", "path"), json.loads(out), strict=True))
-
-
-def test_a_change_in_another_file_of_the_operator_is_compiled(toy: Path) -> None:
-    first = finish(start(toy))
+def test_a_change_in_another_file_of_the_operator_is_compiled_and_nothing_is_compiled_twice(toy: Path) -> None:
+    first, again = calls(toy, ["int"], ["int"])
     assert (first["results"], first["hits"], first["misses"]) == ([7], 0, 1)
+    assert (again["results"], again["hits"], again["misses"]) == ([7], 1, 0)
     (toy / "helper.py").write_text(HELPER.format(factor=5))
-    changed = finish(start(toy))
+    [changed] = calls(toy, ["int"])
     assert (changed["results"], changed["misses"]) == ([11], 1)
 
 
@@ -92,15 +95,14 @@ def test_what_is_compiled_into_a_kernel_lies_in_its_folder_or_in_that_of_all_ker
 
 def test_where_the_sources_cannot_be_written_to_it_is_kept_in_the_home_folder(toy: Path) -> None:
     (toy / "__pycache__").touch()
-    first, again = finish(start(toy)), finish(start(toy))
+    first, again = calls(toy, ["int"], ["int"])
     assert Path(first["path"]).is_relative_to(toy.parents[2] / "home")
     assert (first["misses"], again["hits"], again["misses"]) == (1, 1, 0)
 
 
-def test_processes_that_write_at_once_keep_their_signatures_apart_and_nothing_is_compiled_twice(toy: Path) -> None:
-    both = [start(toy, kind, seconds=1) for kind in ("int", "float")]
-    assert [finish(process)["results"] for process in both] == [[7], [7.0]]
-    after = finish(start(toy, "int,float"))
+def test_processes_that_write_at_once_keep_their_signatures_apart(toy: Path) -> None:
+    *both, after = calls(toy, ["int", "float"], ["int,float"])
+    assert {found["kind"]: found["results"] for found in both} == {"int": [7], "float": [7.0]}
     assert (after["results"], after["hits"], after["misses"]) == ([7, 7.0], 2, 0)
 
 

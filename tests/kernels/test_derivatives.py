@@ -61,7 +61,7 @@ def assert_equal(actual: Any, expected: Any) -> None:
     torch.testing.assert_close(actual, expected, rtol=ROUNDING, atol=10 * ROUNDING)
 
 
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("backend", [pytest.param("reference", marks=pytest.mark.slow), "cpu"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_scan_has_forward_mode_and_second_derivatives(layout: str, backend: str) -> None:
     leaves = [x.requires_grad_() for x in scan_problem(layout, steps=3, channels=2)]

@@ -262,7 +262,12 @@ def test_the_number_of_threads_changes_no_bit(
 
 
 @pytest.mark.parametrize(
-    ("layout", "dtype"), [("fixed", torch.float32), ("varying", torch.float64), ("varying", torch.bfloat16)]
+    ("layout", "dtype"),
+    [
+        ("fixed", torch.float32),
+        pytest.param("varying", torch.float64, marks=pytest.mark.slow),
+        ("varying", torch.bfloat16),
+    ],
 )
 def test_the_operator_passes_the_checks_of_torch(layout: str, dtype: torch.dtype) -> None:
     given = problem(layout, (2, 6, 5), dtype)
@@ -372,13 +377,22 @@ def test_a_carry_that_dies_out_costs_no_time() -> None:
     assert interleave(steps, rounds=21).ratio("dying", "alive").median < 3
 
 
-def test_numba_is_loaded_at_the_first_use_and_triton_not_at_all() -> None:
-    code = (
-        f"import sys; sys.path.insert(0, {sys.path[0]!r}); import plkernel.kernels.scan, plkernel.kernels.wkv\n"
-        "assert not {'plkernel.kernels.scan.cpu', 'plkernel.kernels.wkv.cpu', 'numba'} & sys.modules.keys()\n"
-        "import torch; plkernel.kernels.scan.scan(torch.rand(2), torch.rand(1, 3, 2))\n"
-        "assert 'numba' in sys.modules and 'plkernel.kernels.scan.gpu' not in sys.modules"
-    )
+UNUSED = """
+import sys
+sys.path.insert(0, {folder!r})
+import plkernel.kernels.scan, plkernel.kernels.wkv
+assert not {{"plkernel.kernels.scan.cpu", "plkernel.kernels.wkv.cpu", "numba"}} & sys.modules.keys()
+"""
+USED = """
+import torch
+plkernel.kernels.scan.scan(torch.rand(2), torch.rand(1, 3, 2))
+assert "numba" in sys.modules and "plkernel.kernels.scan.gpu" not in sys.modules
+"""
+
+
+@pytest.mark.parametrize("then", ["", pytest.param(USED, marks=pytest.mark.slow)])
+def test_numba_is_loaded_at_the_first_use_and_triton_not_at_all(then: str) -> None:
+    code = UNUSED.format(folder=sys.path[0]) + then
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
 

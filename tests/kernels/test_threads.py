@@ -103,7 +103,7 @@ def test_every_unit_is_taken_once() -> None:
         (["-m", "plkernel.kernels.backends"], {}, False),
         pytest.param(["-m", "plkernel.kernels.backends"], {"OMP_WAIT_POLICY": "ACTIVE"}, True, marks=pytest.mark.slow),
         pytest.param(["-m", "plkernel.kernels.backends"], {"GOMP_SPINCOUNT": "77"}, True, marks=pytest.mark.slow),
-        (["-c", "import plkernel.kernels.backends"], {}, True),
+        pytest.param(["-c", "import plkernel.kernels.backends"], {}, True, marks=pytest.mark.slow),
     ],
 )
 def test_between_operators_of_a_command_the_threads_of_torch_sleep(
@@ -130,3 +130,10 @@ def test_a_command_asks_for_sleep_unless_the_user_has_said_how_to_wait(
             monkeypatch.delenv(name)
     exec(Path(plkernel.__file__).read_text(), {})
     assert os.environ.get("OMP_WAIT_POLICY") == {"": "PASSIVE", "OMP_WAIT_POLICY": "ACTIVE"}.get(said)
+
+
+def test_a_program_that_imports_the_package_keeps_how_its_threads_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in WAITING:
+        monkeypatch.delenv(name, raising=False)
+    exec(Path(plkernel.__file__).read_text(), {})
+    assert "OMP_WAIT_POLICY" not in os.environ

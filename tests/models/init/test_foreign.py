@@ -15,7 +15,7 @@ from plkernel.models.structure import Structure
 
 transformers = pytest.importorskip("transformers", reason="transformers holds the foreign models")
 
-ROLES = Path(__file__).parents[2] / "runs" / "roles"
+ROLES = Path(__file__).parents[3] / "runs" / "roles"
 D, L = 96, 2
 
 

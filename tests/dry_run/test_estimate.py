@@ -24,7 +24,7 @@ from plkernel.spec.reading import load_spec, parse_spec
 from plkernel.spec.study import Spec
 from plkernel.tools.process_memory import anonymous_bytes
 
-RUNS = Path(__file__).parent.parent / "runs"
+RUNS = Path(__file__).parents[2] / "runs"
 TIME, MEMORY = 2.0, 1.3  # what is promised
 PATCHED = {"kind": "ssm", "dim": 256, "layers": 6, "patching": {"size": 2}}
 

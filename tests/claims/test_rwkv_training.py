@@ -128,5 +128,5 @@ def test_nodes_of_a_file_are_held_to_the_law_and_to_the_gain(rwkv_spec: Callable
 
 
 def test_the_committed_spec_is_valid() -> None:
-    spec = load_spec(Path(__file__).parent.parent / "runs" / "finch.toml")
+    spec = load_spec(Path(__file__).parents[2] / "runs" / "finch.toml")
     assert parse_spec(spec.model_dump(), "again") == spec

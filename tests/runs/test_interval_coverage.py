@@ -10,7 +10,7 @@ import pytest
 
 from plkernel.analysis.mutual_information.curve import decay_curves
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from plkernel.spec.reading import load_spec, parse_spec
 from plkernel.spec.study import Spec
 from plkernel.tools.files import load_json, save_json
 
-SPECS = sorted((Path(__file__).parent.parent / "runs").glob("*.toml"))
+SPECS = sorted((Path(__file__).parents[2] / "runs").glob("*.toml"))
 
 FACTORS = "factors = { placement = ['log-spaced', 'concentrated'] }"
 

@@ -14,7 +14,7 @@ from plkernel.spec.condition import resolve
 from plkernel.spec.reading import load_spec
 from plkernel.spec.study import Spec
 
-COMMITTED = Path(__file__).parent.parent / "runs" / "saturation.toml"
+COMMITTED = Path(__file__).parents[2] / "runs" / "saturation.toml"
 
 
 @pytest.fixture

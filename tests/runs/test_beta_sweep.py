@@ -13,7 +13,7 @@ from plkernel.records.study import read_study
 from plkernel.spec.reading import load_spec
 from plkernel.tools.files import load_json, save_json
 
-RUNS = Path(__file__).parent.parent / "runs"
+RUNS = Path(__file__).parents[2] / "runs"
 BEST = {"stdlib": 1.0, "english": 1.3, "portuguese": 2.5}
 
 

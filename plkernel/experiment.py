@@ -27,7 +27,8 @@ def forecast(spec: Spec, only: Sequence[str], workers: int | None) -> str:
 
     ValueError where a corpus does not exist or is too short; one that is still to be fetched or unpacked is named.
     """
-    from plkernel.dry_run.estimate import estimate, text
+    from plkernel.dry_run.estimate import estimate
+    from plkernel.dry_run.table import text
     from plkernel.run.task import check_ahead
     from plkernel.study.schedule import chosen_arms
     from plkernel.study.tuning import search_of

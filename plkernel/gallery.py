@@ -19,7 +19,7 @@ from plkernel.tools import cli
 from plkernel.tools.cli import text_table
 from plkernel.tools.files import atomic_write, check_folder, save_json
 
-MAX_LAG = 65536
+LARGEST_LAG = 65536
 
 
 CHANNELS = ("rates", "gains", "shares")
@@ -48,8 +48,8 @@ def gallery(
         figure: Draw the figure.
     """
     check_target(beta, max_lag)
-    if max_lag > MAX_LAG:
-        raise ValueError(f"max_lag must be at most {MAX_LAG}, got {max_lag}: every lag is scored")
+    if max_lag > LARGEST_LAG:
+        raise ValueError(f"max_lag must be at most {LARGEST_LAG}, got {max_lag}: every lag is scored")
     check_folder(out, "out")
     found = [profile(item, beta, max_lag) for item in select(initialisations(beta, max_lag), only)]
     print(render(found, beta, max_lag), flush=True)

@@ -10,10 +10,9 @@ import numpy as np
 import tyro
 
 from plkernel import __version__
-from plkernel.analysis.mutual_information.curve import BLOCKS
+from plkernel.analysis.mutual_information.curve import BLOCKS, MAX_LAG
 from plkernel.analysis.mutual_information.information import Estimator
 from plkernel.analysis.mutual_information.measurement import (
-    MAX_LAG,
     STATED,
     Measurement,
     Protocol,

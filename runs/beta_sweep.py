@@ -18,7 +18,7 @@ from plkernel.analysis.statistics.optimum import Optimum, quadratic_optimum
 from plkernel.data import corpora
 from plkernel.records.layout import ROWS
 from plkernel.records.study import read_study
-from plkernel.report.comparison import Arm, Comparison, compare
+from plkernel.report.comparison import ArmResult, Comparison, compare
 from plkernel.report.table import save_record
 from plkernel.spec.reading import load_spec
 from plkernel.study.schedule import run_experiment
@@ -62,7 +62,7 @@ def texts(comparison: Comparison) -> list[str]:
     return list(dict.fromkeys(levels(comparison, arm)["corpus"] for arm in comparison.arms))
 
 
-def levels(comparison: Comparison, arm: Arm) -> dict[str, str]:
+def levels(comparison: Comparison, arm: ArmResult) -> dict[str, str]:
     """The arm's level of every factor."""
     found: dict[str, str] = comparison.study.spec["arms"][arm.name]["levels"]
     return found

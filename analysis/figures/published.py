@@ -22,7 +22,7 @@ POINTS = 200
 
 
 @dataclass(frozen=True)
-class Condition:
+class DrawnCondition:
     """One condition: bits per byte by step of every run, what it remembered at both ends, and its node set's kernel.
 
     coherent: ln of the plain sum over its nodes at lags in bytes, as if all signs were equal.
@@ -35,7 +35,7 @@ class Condition:
     coherent: Callable[[ArrayLike], Floats]
 
 
-def published_figure(conditions: Sequence[Condition], beta: float, max_lag: float, heading: str = "") -> "Figure":
+def published_figure(conditions: Sequence[DrawnCondition], beta: float, max_lag: float, heading: str = "") -> "Figure":
     """Validation bits per byte against steps; kernels at initialisation beside t**-beta; half-lives of all channels.
 
     The first condition is the baseline. Kernels reach to `max_lag` bytes.
@@ -64,7 +64,7 @@ def published_figure(conditions: Sequence[Condition], beta: float, max_lag: floa
     return figure
 
 
-def _convergence(axes: "Axes", condition: Condition, colour: str) -> None:
+def _convergence(axes: "Axes", condition: DrawnCondition, colour: str) -> None:
     """Seeds thin, their mean thick; step 0, where nothing is learned yet, would flatten the rest."""
     for curve in condition.curves:
         steps = sorted(step for step in curve if step > 0)
@@ -73,7 +73,7 @@ def _convergence(axes: "Axes", condition: Condition, colour: str) -> None:
     axes.plot(band.at[band.at > 0], band.mean[band.at > 0], color=colour, lw=1.5)
 
 
-def _kernel(axes: "Axes", condition: Condition, max_lag: float, colour: str) -> None:
+def _kernel(axes: "Axes", condition: DrawnCondition, max_lag: float, colour: str) -> None:
     lags = np.geomspace(1, max_lag, POINTS)
     log_kernel = condition.coherent(lags)
     axes.plot(lags, np.exp(log_kernel - log_kernel[0]), color=colour, lw=1, ls=DOTTED)
@@ -82,7 +82,7 @@ def _kernel(axes: "Axes", condition: Condition, max_lag: float, colour: str) -> 
         axes.plot(condition.before.lags, measured, color=colour, lw=1.3)
 
 
-def _half_lives(axes: "Axes", condition: Condition, colour: str) -> None:
+def _half_lives(axes: "Axes", condition: DrawnCondition, colour: str) -> None:
     """Quantiles, geometric means over blocks and runs: dotted at the start, solid at the end."""
     for memory, dashes in ((condition.before, DOTTED), (condition.after, "-")):
         if memory.has_half_lives:
@@ -98,7 +98,7 @@ def _notes(axes: "Axes", place: Any, dashes: Mapping[Any, str]) -> None:
     axes.legend(handles=handles, loc=place, fontsize=6.5, handlelength=2)
 
 
-def _legend(figure: "Figure", conditions: Sequence[Condition]) -> None:
+def _legend(figure: "Figure", conditions: Sequence[DrawnCondition]) -> None:
     from matplotlib.lines import Line2D
 
     colours = [line_style(index)["color"] for index in range(len(conditions))]

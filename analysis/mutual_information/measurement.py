@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from plkernel.analysis.mutual_information.curve import BLOCKS, Counting, DecayCurve, decay_curves, log_lags
+from plkernel.analysis.mutual_information.curve import BLOCKS, MAX_LAG, Counting, DecayCurve, decay_curves, log_lags
 from plkernel.analysis.mutual_information.decay_models import Verdict, judge
 from plkernel.analysis.mutual_information.information import Estimator
 from plkernel.analysis.mutual_information.pair_counts import Bytes, count_pairs
@@ -17,7 +17,6 @@ Unit = Literal["byte", "word"]
 Protocol = Literal["default", "published"]
 Range = tuple[int, int]
 
-MAX_LAG = 1000
 STATED: Range = (1, 500)
 """The range of the published figures, and of the exponent that `fit --corpus` takes."""
 OTHER_RANGES: tuple[Range, ...] = ((1, 100), (100, 1000))
@@ -38,7 +37,7 @@ class Described(typing.Protocol):
 
 
 @dataclass(frozen=True)
-class Row:
+class FittedExponent:
     """One exponent: what was fitted, on which grid of lags, and the law; `exact` where the corpus tells it."""
 
     label: str
@@ -55,7 +54,7 @@ class Measurement:
     information: DecayCurve
     correlation: DecayCurve
     law: PowerLaw | None
-    rows: tuple[Row, ...]
+    rows: tuple[FittedExponent, ...]
     verdict: Verdict
     exact: tuple[float, ...] | None
 
@@ -123,7 +122,7 @@ def _rows(
     verdict: Verdict,
     stated: Range,
     exact: Callable[[Any], Any] | None,
-) -> list[Row]:
+) -> list[FittedExponent]:
     """The exponents that the curve allows: on the stated range, on others, above the floor, and of the correlation."""
     longest = information.lags[-1]
     wanted: dict[str, tuple[DecayCurve, Range]] = {}
@@ -145,16 +144,16 @@ def _rows(
         if exact and curve is information:
             used = [lag for lag in curve.lags if limits[0] <= lag <= limits[1] and lag not in law.dropped]
             true = log_log_slope(used, exact(np.array(used)))
-        rows.append(Row(label, law, true))
+        rows.append(FittedExponent(label, law, true))
     return rows
 
 
-def _published(plugin: DecayCurve) -> list[Row]:
+def _published(plugin: DecayCurve) -> list[FittedExponent]:
     """The published choices on every lag, and on log-spaced ones of the same curve: the grid alone changes beta."""
     last = plugin.lags[-1]
     grids = {"every lag": plugin, "log-spaced": plugin.at(log_lags(last).tolist())}
     return [
-        Row(
+        FittedExponent(
             f"published, {_label((1, last))}, {name}", fit_power_law(curve, (1, last), weights=np.ones(len(curve.lags)))
         )
         for name, curve in grids.items()

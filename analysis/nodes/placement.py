@@ -26,7 +26,7 @@ from plkernel.analysis.nodes.node_set import (
     check_name,
     gain,
 )
-from plkernel.analysis.nodes.quantile import LOSS, MAX_LAG, quantile_nodes, term_nodes
+from plkernel.analysis.nodes.quantile import HORIZON, LOSS, quantile_nodes, term_nodes
 
 __all__ = [
     "ANCHORS",
@@ -198,7 +198,7 @@ def place(
                 "itself: leave it out and set tempering"
             )
         if placement == "quantile":
-            loss, reach = LOSS if loss is None else loss, MAX_LAG if max_lag is None else max_lag
+            loss, reach = LOSS if loss is None else loss, HORIZON if max_lag is None else max_lag
             return quantile_nodes(channels, aim, gain_name, tempering=tempering, loss=loss, max_lag=reach / step)
         if terms is None:
             raise ValueError("placement 'terms' needs terms: the exponential sum whose terms the channels share")

@@ -10,7 +10,7 @@ from plkernel.analysis.nodes.node_set import AHEAD, Aim, Gain, Nodes, gain
 
 CELLS = 2048
 LOSS = 0.05
-MAX_LAG = 2048.0
+HORIZON = 2048.0
 # Gauss-Legendre points per cell: the densities are smooth, and a cell is some 1e-2 wide in ln(lambda).
 ORDER = 6
 NEWTON_STEPS = 4
@@ -23,7 +23,7 @@ def quantile_nodes(
     *,
     tempering: float = 1.0,
     loss: float = LOSS,
-    max_lag: float = MAX_LAG,
+    max_lag: float = HORIZON,
 ) -> Nodes:
     """Node i at the quantile (i - 1/2)/N of the density m**(k s) over ln(lambda), with C proportional to m**(1 - s).
 

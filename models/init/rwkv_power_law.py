@@ -16,7 +16,7 @@ import torch
 
 from plkernel.analysis.nodes.heads import Bonus, ShapeOn, check_nodes
 from plkernel.analysis.nodes.placement import Aim, Nodes
-from plkernel.analysis.nodes.quantile import MAX_LAG
+from plkernel.analysis.nodes.quantile import HORIZON
 from plkernel.models.init.power_law import decays_, projection_
 from plkernel.models.rwkv import RWKV, TimeMixing
 
@@ -46,7 +46,7 @@ def power_law_(
     if bonus == "law" and aim is None:
         raise ValueError("bonus 'law' needs an aim, whose exponent it takes: give one, or use 'scheme'")
     config = model.config
-    check_nodes(nodes, aim, max_lag or MAX_LAG, head_size=config.head_size, k_clamp=config.k_clamp, shape_on=shape_on)
+    check_nodes(nodes, aim, max_lag or HORIZON, head_size=config.head_size, k_clamp=config.k_clamp, shape_on=shape_on)
     every = replace(nodes, rates=nodes.rates * config.heads, projection=nodes.projection * config.heads)
     for mixing in model.modules():
         if isinstance(mixing, TimeMixing):

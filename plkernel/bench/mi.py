@@ -30,7 +30,7 @@ MEGABYTE = 1e6
 
 
 @dataclass(frozen=True)
-class Row:
+class CountTiming:
     """One contender. `rate` in MB of corpus per second and lag; `ratio` is its time over ours for the same work.
 
     `error` is the largest difference of a count, or the largest relative one of an information.
@@ -47,13 +47,13 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Results:
+class CountResults:
     """What the benchmark measured; `speedup` is the time of one thread over that of so many, round by round."""
 
     environment: dict[str, Any]
     corpus: dict[str, Any]
     lags: list[int]
-    rows: list[Row]
+    rows: list[CountTiming]
     speedup: dict[int, Spread] = field(default_factory=dict)
     memory: list[Usage] = field(default_factory=list)
 
@@ -92,7 +92,7 @@ def mi(
     peers = {name: version for name in mi_peers.PACKAGES if (version := installed(name))}
     place = {**environment(max(threads)), "peers": peers}
     described = {"name": found.name, "source": found.source, "size": found.size, "sha256": found.sha256}
-    results = Results(place, described, list(lags), rows, speedup, measure_memory(found.path, sizes))
+    results = CountResults(place, described, list(lags), rows, speedup, measure_memory(found.path, sizes))
     print(render(results))
     if out is not None:
         save_json(out / "mi.json", asdict(results))
@@ -114,7 +114,9 @@ def contenders(threads: list[int]) -> dict[str, Contender]:
     }
 
 
-def compare(data: Bytes, lags: list[int], threads: list[int], rounds: int) -> tuple[list[Row], dict[int, Spread]]:
+def compare(
+    data: Bytes, lags: list[int], threads: list[int], rounds: int
+) -> tuple[list[CountTiming], dict[int, Spread]]:
     """A row for each contender, and how many times as fast ours is with more threads."""
     everyone = contenders(threads)
     progress(f"checking {len(everyone)} contenders against np.bincount at lags {', '.join(map(str, lags))}")
@@ -151,17 +153,17 @@ def relative_error(values: NDArray[np.float64], truth: NDArray[np.float64]) -> f
 
 def _row(
     name: str, work: Work, parts: dict[str, Bytes], checked: tuple[float | None, str], lags: int, times: Times
-) -> Row:
+) -> CountTiming:
     (error, note), size = checked, parts[name].size
     if note:
-        return Row(name, work, size, error, note=note)
+        return CountTiming(name, work, size, error, note=note)
     seconds, base = times.spread(name), OURS[work]
     rate = size * lags / seconds.median / MEGABYTE
     ratio = times.ratio(name, base).scaled(parts[base].size / size) if base in times.seconds else None
-    return Row(name, work, size, error, seconds, rate, ratio)
+    return CountTiming(name, work, size, error, seconds, rate, ratio)
 
 
-def render(results: Results) -> str:
+def render(results: CountResults) -> str:
     """The tables for the terminal."""
     title = f"{results.corpus['name']}, lags {', '.join(map(str, results.lags))}; times ours: time for the same work"
     header = ["contender", "work", "MB", "error", "ms", "MB/s and lag", "times ours", "quartiles", "wanted", "note"]
@@ -176,7 +178,7 @@ def render(results: Results) -> str:
     return "\n\n".join(tables)
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: CountTiming) -> list[str]:
     cells = [row.contender, row.work, f"{row.bytes / MEGABYTE:.1f}"]
     cells.append("" if row.error is None else f"{row.error:.1e}")
     cells.append(f"{row.seconds.median * 1e3:.1f}" if row.seconds else "")

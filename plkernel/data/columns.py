@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from plkernel.data.files import Block, Blocks, chunks, compressed
+from plkernel.data.files import Blocks, Chunk, chunks, compressed
 from plkernel.data.hub_errors import one_line
 from plkernel.data.json_rows import check_rows
 from plkernel.tools.cli import nearest
@@ -72,7 +72,7 @@ def column_blocks(query: Query, separator: bytes) -> Blocks:
                 yield text_block(chunk, separator)
 
 
-def text_block(array: Any, separator: bytes) -> Block:
+def text_block(array: Any, separator: bytes) -> Chunk:
     """An Arrow array of text as one block, a separator before each value, nulls left out.
 
     Takes any of Arrow's types of text and bytes, sliced or not; raises ValueError for other types. One pass
@@ -90,10 +90,10 @@ def text_block(array: Any, separator: bytes) -> Block:
     empty, before = (pa.scalar(value, pa.large_binary()) for value in (b"", separator))
     joined = pc.binary_join_element_wise(empty, values, before)
     if not len(joined):
-        return Block(np.zeros(0, np.uint8), np.zeros(0, np.int64))
+        return Chunk(np.zeros(0, np.uint8), np.zeros(0, np.int64))
     _, ends, data = joined.buffers()
     offsets = np.frombuffer(ends, np.int64)[joined.offset : joined.offset + len(joined) + 1]
-    return Block(np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]], offsets[:-1] - offsets[0])
+    return Chunk(np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]], offsets[:-1] - offsets[0])
 
 
 def _is_text(kind: Any) -> bool:

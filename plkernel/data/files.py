@@ -17,14 +17,14 @@ CHUNK = 1 << 23
 ARCHIVES = {".zip", ".tar", ".tgz", ".tbz2", ".txz", ".7z", ".rar"}
 
 
-class Block(NamedTuple):
+class Chunk(NamedTuple):
     """Bytes (n,), and the ascending positions (k,) where documents start: a separator stands at each."""
 
     data: NDArray[np.uint8]
     starts: NDArray[np.int64]
 
 
-Blocks = Generator[Block, None, None]
+Blocks = Generator[Chunk, None, None]
 
 
 def file_blocks(path: Path, separator: bytes) -> Blocks:
@@ -34,9 +34,9 @@ def file_blocks(path: Path, separator: bytes) -> Blocks:
     """
     if ARCHIVES & {path.suffix.lower(), Path(path.stem).suffix.lower()}:
         raise ValueError(f"corpus file {path}: an archive of several files; unpack it and name the folder instead")
-    yield Block(np.frombuffer(separator, np.uint8), np.zeros(1, np.int64))
+    yield Chunk(np.frombuffer(separator, np.uint8), np.zeros(1, np.int64))
     for chunk in chunks(path):
-        yield Block(np.frombuffer(chunk, np.uint8), np.zeros(0, np.int64))
+        yield Chunk(np.frombuffer(chunk, np.uint8), np.zeros(0, np.int64))
 
 
 def compressed(path: Path) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from plkernel.analysis.mutual_information.potts import PottsCorpus
-from plkernel.data.files import Block, Blocks
+from plkernel.data.files import Blocks, Chunk
 from plkernel.tools.cli import nearest
 
 # Part of the cache key: to be raised when `PottsCorpus.blocks` gives other bytes for the same parameters.
@@ -39,9 +39,9 @@ def spelling(corpus: PottsCorpus) -> str:
 
 def synthetic_blocks(corpus: PottsCorpus, separator: bytes) -> Blocks:
     """The sequence as one document."""
-    yield Block(np.frombuffer(separator, np.uint8), np.zeros(1, np.int64))
+    yield Chunk(np.frombuffer(separator, np.uint8), np.zeros(1, np.int64))
     for data in corpus.blocks():
-        yield Block(data, np.zeros(0, np.int64))
+        yield Chunk(data, np.zeros(0, np.int64))
 
 
 def name_of(rest: str) -> str:

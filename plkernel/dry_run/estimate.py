@@ -8,20 +8,18 @@ import torch
 
 from plkernel.dry_run.cost import Cost, cost, shape_key
 from plkernel.dry_run.probe import TYPICAL_BASE, Timing
-from plkernel.dry_run.table import Estimate, Gpu, Row, text
-from plkernel.dry_run.timing import HOLES, Calibration, calibrate
+from plkernel.dry_run.table import Forecast, Gpu, RunForecast
+from plkernel.dry_run.timing import HOLES, TimedRun, calibrate
 from plkernel.spec.study import Spec
 from plkernel.spec.train import TrainSpec
 from plkernel.study.local_engine import default_workers
 from plkernel.tools.process_memory import available_memory
 
-__all__ = ["Estimate", "Gpu", "Row", "estimate", "text"]
-
 WITHOUT_TELLING = 2e9
 """Bytes of memory that are counted on where the system does not tell."""
 
 
-def estimate(spec: Spec, workers: int | None = None, *, search: Spec | None = None, gpu: Gpu | None = None) -> Estimate:
+def estimate(spec: Spec, workers: int | None = None, *, search: Spec | None = None, gpu: Gpu | None = None) -> Forecast:
     """What `spec` takes with `workers` runs at a time, by default as many as plkernel.experiment would start.
 
     Each distinct model takes some ten seconds, in which its steps are timed (plkernel.dry_run.timing), in a temporary
@@ -42,7 +40,7 @@ def estimate(spec: Spec, workers: int | None = None, *, search: Spec | None = No
     spans = [_span(study, rows[phase], workers) for phase, study in phases]
     hours = None if None in spans else sum(span for span in spans if span is not None) / 3600
     everything = tuple(chain.from_iterable(rows.values()))
-    return Estimate(spec.name, device, workers, everything, hours, meter.available, meter.gpu)
+    return Forecast(spec.name, device, workers, everything, hours, meter.available, meter.gpu)
 
 
 class Meter:
@@ -50,9 +48,9 @@ class Meter:
 
     def __init__(self, device: str, workers: int, available: float | None, gpu: Gpu | None) -> None:
         self.device, self.workers, self.available, self.gpu = device, workers, available, gpu
-        self.timed: dict[str, Calibration | None] = {}
+        self.timed: dict[str, TimedRun | None] = {}
 
-    def rows(self, phase: str, spec: Spec) -> Iterator[Row]:
+    def rows(self, phase: str, spec: Spec) -> Iterator[RunForecast]:
         """A row for every group of arms that cost the same."""
         groups: dict[str, list[str]] = {}
         for arm in spec.arms:
@@ -60,7 +58,7 @@ class Meter:
         for arms in groups.values():
             yield self._row(phase, spec, tuple(arms))
 
-    def _row(self, phase: str, spec: Spec, arms: tuple[str, ...]) -> Row:
+    def _row(self, phase: str, spec: Spec, arms: tuple[str, ...]) -> RunForecast:
         train, arm = spec.train, arms[0]
         counted = cost(spec.condition(arm), half=self.device == "cuda")
         found = self._calibration(spec, arm, counted)
@@ -69,7 +67,7 @@ class Meter:
         total = None
         if steps is not None:
             total = steps * train.batch * counted.flops.training + windows_of(train, steps) * counted.flops.forward
-        return Row(
+        return RunForecast(
             phase=phase,
             arms=arms,
             runs=len(arms) * len(spec.seeds),
@@ -83,9 +81,9 @@ class Meter:
             timed=found.size if found else "nothing",
         )
 
-    def _calibration(self, spec: Spec, arm: str, counted: Cost) -> Calibration | None:
+    def _calibration(self, spec: Spec, arm: str, counted: Cost) -> TimedRun | None:
         if self.gpu is not None:
-            return Calibration(self.gpu.timing(counted, spec.train.batch), 1.0, "assumed")
+            return TimedRun(self.gpu.timing(counted, spec.train.batch), 1.0, "assumed")
         key = shape_key(spec.condition(arm), rough=True)
         if key not in self.timed:
             runs = len(spec.arms) * len(spec.seeds)
@@ -94,14 +92,14 @@ class Meter:
             self.timed[key] = calibrate(spec.condition(arm), counted, processes, room, self.device)
         return self.timed[key]
 
-    def _memory(self, counted: Cost, found: Calibration | None) -> float:
+    def _memory(self, counted: Cost, found: TimedRun | None) -> float:
         if self.device == "cuda":
             return (found.timing.gpu_bytes if found else 0.0) or float(counted.tensor_bytes)
         base, holes = (found.timing.base_bytes, found.holes) if found else (TYPICAL_BASE, HOLES)
         return base + counted.resident(holes)
 
 
-def _span(spec: Spec, rows: list[Row], workers: int) -> float | None:
+def _span(spec: Spec, rows: list[RunForecast], workers: int) -> float | None:
     """Seconds of all runs of a study."""
     seconds = {arm: row.seconds for row in rows for arm in row.arms}
     order = [seconds[arm] for _ in spec.seeds for arm in spec.arms]

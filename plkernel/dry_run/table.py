@@ -33,7 +33,7 @@ class Gpu:
 
 
 @dataclass(frozen=True)
-class Row:
+class RunForecast:
     """What one run takes of those arms of a study whose runs all take the same.
 
     phase           "tuning", the search for learning rates, or "study"
@@ -61,7 +61,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Forecast:
     """What the runs of a study take, `workers` at a time; `hours` of them all, None where nothing was timed.
 
     available: bytes at hand, on a CPU for all runs together, on a GPU for each; None where that is not known.
@@ -71,7 +71,7 @@ class Estimate:
     name: str
     device: str
     workers: int
-    rows: tuple[Row, ...]
+    rows: tuple[RunForecast, ...]
     hours: float | None
     available: float | None
     gpu: Gpu | None
@@ -97,7 +97,7 @@ class Estimate:
         return {**asdict(self), "runs": self.runs, "flops": self.flops, "fitting": self.fitting}
 
 
-def text(found: Estimate) -> str:
+def text(found: Forecast) -> str:
     """The table for the terminal, and below it the totals, whether it fits, and what was measured."""
     header = ["arms", "runs", "parameters", "FLOPs/byte", "steps", "MB read", "FLOPs", "memory GB", "time"]
     lines = [f"{found.name}: {found.runs} runs, {found.workers} at a time, on {found.device}; of one run:"]
@@ -108,7 +108,7 @@ def text(found: Estimate) -> str:
     return "\n".join([*lines, *_remarks(found)])
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: RunForecast) -> list[str]:
     arms = row.arms[0] if len(row.arms) == 1 else f"{row.arms[0]} and {len(row.arms) - 1} more"
     return [
         arms if row.phase == "study" else f"{row.phase}: {arms}",
@@ -129,7 +129,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def _remarks(found: Estimate) -> Iterator[str]:
+def _remarks(found: Forecast) -> Iterator[str]:
     """What a reader must know of the numbers above."""
     largest, wanted = max(row.memory for row in found.rows), min(found.workers, found.runs)
     if found.available is not None and found.fitting is not None:

@@ -32,7 +32,7 @@ HOLES = 1.5
 
 
 @dataclass(frozen=True)
-class Calibration:
+class TimedRun:
     """The timing of one run, and what was timed for it.
 
     holes: memory over size of small tensors; size: what was timed, in words.
@@ -43,7 +43,7 @@ class Calibration:
     size: str
 
 
-def calibrate(whole: Condition, cost: Cost, processes: int, available: float, device: str) -> Calibration | None:
+def calibrate(whole: Condition, cost: Cost, processes: int, available: float, device: str) -> TimedRun | None:
     """The timing of a condition's run with `processes` at once; None where not even one layer of it fits.
 
     available: memory at hand for all processes, in bytes. Raises OSError where a process fails.
@@ -128,12 +128,12 @@ def _memory(part: Condition, whole: Condition, cost: Cost) -> float:
     return per_parameter * parameter_count(part) + rest
 
 
-def _scaled(timing: Timing, part: Condition, whole: Condition, cost: Cost) -> Calibration:
+def _scaled(timing: Timing, part: Condition, whole: Condition, cost: Cost) -> TimedRun:
     """What was measured of a part, for the whole: by operations, and by parameters for the update and checkpoint."""
     if part == whole:
         small = cost.tensor_bytes - cost.large_bytes
         measured = (timing.peak_bytes - timing.base_bytes - cost.large_bytes) / small if timing.peak_bytes else HOLES
-        return Calibration(timing, max(1.0, measured), "the run itself")
+        return TimedRun(timing, max(1.0, measured), "the run itself")
     share = parameter_count(whole) / parameter_count(part)
     update, windows = timing.update * share, operations(whole)
     larger = replace(
@@ -146,4 +146,4 @@ def _scaled(timing: Timing, part: Condition, whole: Condition, cost: Cost) -> Ca
         gpu_bytes=0.0,
     )
     train, layers = part.protocol, part.model.layers
-    return Calibration(larger, HOLES, f"a part of it (batch {train.batch}, context {train.context}, layers {layers})")
+    return TimedRun(larger, HOLES, f"a part of it (batch {train.batch}, context {train.context}, layers {layers})")

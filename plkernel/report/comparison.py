@@ -24,7 +24,7 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class Arm:
+class ArmResult:
     """The finished runs of one arm: values by measure and seed, their means, and differences to the baseline.
 
     `against` is the arm that this one is compared with, None for a baseline. `differences` lacks the measures that no
@@ -53,7 +53,7 @@ class Comparison:
     study: Study
     measures: tuple[Measure, ...]
     primary: Measure
-    arms: tuple[Arm, ...]
+    arms: tuple[ArmResult, ...]
     tuning: Mapping[str, Choice]
 
     @property
@@ -62,7 +62,7 @@ class Comparison:
         return all(arm.causal for arm in self.arms)
 
     @property
-    def baselines(self) -> tuple[Arm, ...]:
+    def baselines(self) -> tuple[ArmResult, ...]:
         """The arms that others are compared with: the study's baseline first."""
         names = dict.fromkeys([self.study.baseline, *(arm.against for arm in self.arms if arm.against)])
         return tuple(self[name] for name in names)
@@ -86,11 +86,11 @@ class Comparison:
         return {run.seed: run.curve() for run in self.study.finished(name)}
 
     @property
-    def others(self) -> tuple[Arm, ...]:
+    def others(self) -> tuple[ArmResult, ...]:
         """The arms that are compared with another."""
         return tuple(arm for arm in self.arms if arm.against is not None)
 
-    def __getitem__(self, name: str) -> Arm:
+    def __getitem__(self, name: str) -> ArmResult:
         """The arm of that name."""
         return next(arm for arm in self.arms if arm.name == name)
 
@@ -150,9 +150,9 @@ def _all_values(study: Study, name: str, measures: Iterable[Measure]) -> Values:
     return {measure.key: _values(measure, study.finished(name)) for measure in measures}
 
 
-def _arm(study: Study, name: str, values: Mapping[str, Values]) -> Arm:
+def _arm(study: Study, name: str, values: Mapping[str, Values]) -> ArmResult:
     runs, against = study.finished(name), study.against(name)
-    return Arm(
+    return ArmResult(
         name=name,
         against=against,
         causal=all(run.result.causal for run in runs if run.result),
@@ -198,7 +198,7 @@ class Block:
 
     levels: Mapping[str, str]
     baseline: str
-    arms: tuple[Arm, ...]
+    arms: tuple[ArmResult, ...]
 
     @property
     def title(self) -> str:
@@ -221,14 +221,14 @@ class Block:
         return not any(arm.causal for arm in self.arms if arm.seeds)
 
     @property
-    def others(self) -> tuple[Arm, ...]:
+    def others(self) -> tuple[ArmResult, ...]:
         """The arms that are compared with another."""
         return tuple(arm for arm in self.arms if arm.against is not None)
 
 
 def blocks(comparison: Comparison) -> list[Block]:
     """The blocks that have a finished run, in the order of the study; one without levels where it has no blocks."""
-    found: dict[tuple[str, ...], list[Arm]] = {}
+    found: dict[tuple[str, ...], list[ArmResult]] = {}
     for arm in comparison.arms:
         found.setdefault(tuple(block_levels(comparison.study, arm.name).values()), []).append(arm)
     return [_block(comparison.study, arms) for arms in found.values()]
@@ -274,7 +274,7 @@ def _title(levels: Mapping[str, str]) -> str:
     return ", ".join(f"{short_factor(name, levels)} {level}" for name, level in levels.items())
 
 
-def _block(study: Study, arms: Sequence[Arm]) -> Block:
+def _block(study: Study, arms: Sequence[ArmResult]) -> Block:
     against = [arm.against for arm in arms if arm.against is not None]
     baseline = max(against, key=against.count) if against else arms[0].name
     ordered = sorted(arms, key=lambda arm: arm.name != baseline)

@@ -11,7 +11,7 @@ HOUR = 3600.0
 
 
 @dataclass(frozen=True)
-class Cost:
+class ArmCost:
     """Of a number of finished runs.
 
     seconds           mean wall time of a run, its evaluations included
@@ -27,7 +27,7 @@ class Cost:
     core_hours: float | None
 
 
-def cost_of(runs: Iterable[Run]) -> Cost | None:
+def cost_of(runs: Iterable[Run]) -> ArmCost | None:
     """The cost of the finished ones of `runs`; None where there is none. Runs that failed or diverged tell no time."""
     ended = [(run, run.result) for run in runs if run.result is not None]
     if not ended:
@@ -35,7 +35,7 @@ def cost_of(runs: Iterable[Run]) -> Cost | None:
     seconds = sum(result.seconds for _, result in ended)
     cores = [_core_seconds(run, result.seconds) for run, result in ended]
     known = [one for one in cores if one is not None]
-    return Cost(
+    return ArmCost(
         runs=len(ended),
         seconds=fmean(result.seconds for _, result in ended),
         bytes_per_second=sum(result.bytes for _, result in ended) / seconds if seconds > 0 else None,
@@ -44,7 +44,7 @@ def cost_of(runs: Iterable[Run]) -> Cost | None:
     )
 
 
-def search_cost(study: Study) -> Cost | None:
+def search_cost(study: Study) -> ArmCost | None:
     """The cost of a study's search for learning rates; None where there was none."""
     folder = study.folder / TUNING
     return cost_of(read_study(folder).runs) if (folder / SPEC).exists() else None

@@ -7,7 +7,7 @@ from plkernel.analysis.figures.memory import Panel, half_life_figure, kernel_fig
 from plkernel.analysis.statistics.bands import difference_curves
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.records.study import Run
-from plkernel.report.comparison import CONFIDENCE, Arm, Block, Comparison, blocks, compared_with, short_name
+from plkernel.report.comparison import CONFIDENCE, ArmResult, Block, Comparison, blocks, compared_with, short_name
 from plkernel.report.memory import Change, changes
 from plkernel.report.published import Reading, described, draw_published, reading
 
@@ -43,7 +43,7 @@ def curve_names(part: Block) -> list[str]:
     return [f"convergence{part.slug}", *_panels(part)]
 
 
-def _panels(part: Block) -> dict[str, list[Arm]]:
+def _panels(part: Block) -> dict[str, list[ArmResult]]:
     """The arms in each figure of differences of a block, by the figure's name."""
     arms = [arm for arm in part.others if arm.differences]
     parts = [arms[start : start + PANELS] for start in range(0, len(arms), PANELS)]
@@ -89,7 +89,7 @@ def _forests(comparison: Comparison) -> Iterator[tuple[str, Drawing]]:
         yield name, Drawing(drawn, description, _forest_caption(comparison))
 
 
-def _forest_row(comparison: Comparison, part: Block, arm: Arm):  # type: ignore[no-untyped-def]
+def _forest_row(comparison: Comparison, part: Block, arm: ArmResult):  # type: ignore[no-untyped-def]
     from plkernel.analysis.figures.forest import ForestRow
 
     evidence, label = comparison.evidence.get(arm.name), _label(comparison, part, arm)
@@ -142,7 +142,7 @@ def _difference_caption(part: Block, seeds: int) -> str:
     return f"{text}Bands are cut where they leave the frame; one seed has none.{_mark(part.arms)}"
 
 
-def _mark(arms: Iterable[Arm]) -> str:
+def _mark(arms: Iterable[ArmResult]) -> str:
     """What a caption says where an arm leaks; where others do not, the figure itself says which."""
     causal = [arm.causal for arm in arms if arm.seeds]
     if all(causal):
@@ -159,7 +159,7 @@ def _where(part: Block) -> str:
     return f" ({part.title})" if part.title else ""
 
 
-def _label(comparison: Comparison, part: Block, arm: Arm) -> str:
+def _label(comparison: Comparison, part: Block, arm: ArmResult) -> str:
     """The name of an arm in its block; where only some arms are not causal (no heading can say it), those say so."""
     name = short_name(comparison.study, arm.name)
     return name if arm.causal or part.leaks else f"{name} ({NOT_CAUSAL})"

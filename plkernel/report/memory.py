@@ -6,7 +6,7 @@ from typing import Any
 
 from plkernel.analysis.trained.memory import Memory, memory_of, slope_range
 from plkernel.records.study import Run, Study
-from plkernel.report.comparison import Arm, Block, Comparison, short_name
+from plkernel.report.comparison import ArmResult, Block, Comparison, short_name
 
 BETA = 1.15  # of an arm that says nothing
 
@@ -18,7 +18,7 @@ class Change:
     before_outputs, after_outputs: "saturation" and "amplification" of every run.
     """
 
-    arm: Arm
+    arm: ArmResult
     name: str
     exponent: float
     before: Memory
@@ -56,7 +56,7 @@ def exponent_of(options: Mapping[str, Any]) -> float:
     return beta / 2 if options.get("target") == "correlation" else beta
 
 
-def _change(study: Study, arm: Arm) -> Change:
+def _change(study: Study, arm: ArmResult) -> Change:
     runs = study.finished(arm.name)
     return Change(
         arm=arm,

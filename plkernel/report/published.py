@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import ArrayLike
 
 from plkernel.analysis.exponentials.sums import Floats
-from plkernel.analysis.figures.published import Condition, published_figure
+from plkernel.analysis.figures.published import DrawnCondition, published_figure
 from plkernel.analysis.trained.memory import memory_of
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.records.study import Run, Study
-from plkernel.report.comparison import Arm, Block, Comparison, blocks, short_name
+from plkernel.report.comparison import ArmResult, Block, Comparison, blocks, short_name
 from plkernel.report.memory import exponent_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Reading:
     """The block of a study in which the three conditions are compared, and their arms in the study's order."""
 
     block: Block
-    arms: tuple[Arm, ...]
+    arms: tuple[ArmResult, ...]
 
 
 def reading(comparison: Comparison) -> Reading | None:
@@ -64,7 +64,7 @@ def described(comparison: Comparison, found: Reading) -> str:
     return f"gain {model.get('gain')}, {read}"
 
 
-def _condition(study: Study, block: Block, placement: str, projection: str) -> Arm | None:
+def _condition(study: Study, block: Block, placement: str, projection: str) -> ArmResult | None:
     """The first arm with a finished run that is this condition and nothing else."""
     for arm in block.arms:
         options = study.spec["arms"][arm.name]
@@ -77,13 +77,13 @@ def _condition(study: Study, block: Block, placement: str, projection: str) -> A
     return None
 
 
-def _alike(study: Study, arms: Sequence[Arm]) -> bool:
+def _alike(study: Study, arms: Sequence[ArmResult]) -> bool:
     """Whether the arms share their gain and patching."""
     models = [_model(study, arm) for arm in arms]
     return all(model.get(name) == models[0].get(name) for model in models for name in ("gain", "patching"))
 
 
-def _model(study: Study, arm: Arm) -> Mapping[str, Any]:
+def _model(study: Study, arm: ArmResult) -> Mapping[str, Any]:
     model: Mapping[str, Any] = study.finished(arm.name)[0].config["model"]
     return model
 
@@ -95,9 +95,9 @@ def _nearness(model: Mapping[str, Any]) -> tuple[bool, bool]:
     return published and model.get("gain") == "none", published
 
 
-def _drawn(study: Study, arm: Arm) -> Condition:
+def _drawn(study: Study, arm: ArmResult) -> DrawnCondition:
     runs = study.finished(arm.name)
-    return Condition(
+    return DrawnCondition(
         name=short_name(study, arm.name),
         curves=[{row.step: row.val_bpb for row in run.evaluations} for run in runs],
         before=memory_of([run.first for run in runs]),

@@ -9,7 +9,7 @@ from plkernel.analysis.figures.style import byte_unit
 from plkernel.analysis.statistics.differences import Estimate, PairedDifference, verdict
 from plkernel.analysis.statistics.power import sensitivity
 from plkernel.models.words import NOT_CAUSAL
-from plkernel.report.comparison import Arm, Comparison, blocks, full_name, short_factor, short_name
+from plkernel.report.comparison import ArmResult, Comparison, blocks, full_name, short_factor, short_name
 from plkernel.report.effects import Effects, effects
 from plkernel.report.evidence import ALPHA, Evidence, detectable
 
@@ -64,7 +64,7 @@ def p_text(p: float) -> str:
     return "-" if math.isnan(p) else "< 0.0001" if p < 1e-4 else f"{p:.2g}"
 
 
-def _sentence(comparison: Comparison, arm: Arm) -> str:
+def _sentence(comparison: Comparison, arm: ArmResult) -> str:
     difference = arm.differences.get(comparison.primary.key)
     baseline = comparison[arm.against or comparison.study.baseline]
     if difference is None:
@@ -81,7 +81,7 @@ def _sentence(comparison: Comparison, arm: Arm) -> str:
     return f"{', '.join(filter(None, parts))}{label}; {'; '.join(filter(None, (verdict(difference), seen)))}"
 
 
-def _p_values(comparison: Comparison, arm: Arm) -> Iterator[tuple[str, float]]:
+def _p_values(comparison: Comparison, arm: ArmResult) -> Iterator[tuple[str, float]]:
     """p of the paired t test, and where there are several arms the one adjusted for their number."""
     yield "p", arm.differences[comparison.primary.key].p_value
     if len(comparison.corrected) > 1:
@@ -226,7 +226,7 @@ def effects_sentence(found: Effects) -> str:
 
 
 def _leaks(comparison: Comparison, name: str) -> bool:
-    arm: Arm = comparison[name]
+    arm: ArmResult = comparison[name]
     return not (arm.causal and comparison[str(arm.against)].causal)
 
 

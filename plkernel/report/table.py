@@ -11,8 +11,8 @@ from plkernel.models.words import NOT_CAUSAL
 from plkernel.records.layout import ROWS, SPEC, TUNING
 from plkernel.records.study import Run, Study, read_study
 from plkernel.report.cautions import warnings
-from plkernel.report.comparison import CONFIDENCE, Arm, Comparison, block_levels
-from plkernel.report.costs import Cost, cost_of, hardware, search_cost
+from plkernel.report.comparison import CONFIDENCE, ArmResult, Comparison, block_levels
+from plkernel.report.costs import ArmCost, cost_of, hardware, search_cost
 from plkernel.report.effects import Effects, effects
 from plkernel.report.evidence import Evidence
 from plkernel.report.sentences import excluding, overview, sentences, surviving
@@ -93,7 +93,7 @@ def _or_null(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _arm_row(comparison: Comparison, arm: Arm) -> dict[str, Any]:
+def _arm_row(comparison: Comparison, arm: ArmResult) -> dict[str, Any]:
     return {
         "arm": arm.name,
         "against": arm.against,
@@ -159,11 +159,11 @@ def _costs(study: Study) -> dict[str, Any]:
     }
 
 
-def _cost_row(cost: Cost | None) -> dict[str, Any] | None:
+def _cost_row(cost: ArmCost | None) -> dict[str, Any] | None:
     return vars(cost) if cost else None
 
 
-def _measure_row(arm: Arm, key: str) -> dict[str, Any]:
+def _measure_row(arm: ArmResult, key: str) -> dict[str, Any]:
     row = {"per_seed": _by_seed(arm.values[key]), **vars(arm.estimates[key])}
     if key in arm.differences:
         difference = arm.differences[key]

@@ -2,7 +2,7 @@
 
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.report.cautions import warnings
-from plkernel.report.comparison import Arm, Block, Comparison, blocks, short_name
+from plkernel.report.comparison import ArmResult, Block, Comparison, blocks, short_name
 from plkernel.report.sentences import interval_text, is_large, overview, p_text, sentences, summary
 from plkernel.tools.cli import text_table
 
@@ -26,7 +26,7 @@ def _header(comparison: Comparison) -> list[str]:
     return ["arm", "seeds", "steps", "best", "final", "test", *minus, "95 % interval", "p", "corrected p"]
 
 
-def _row(comparison: Comparison, arm: Arm) -> list[str]:
+def _row(comparison: Comparison, arm: ArmResult) -> list[str]:
     shown = [arm.estimates.get(name) for name in ("best_val_bpb", "final_val_bpb", "test_bpb")]
     return [
         arm.name if arm.causal else f"{arm.name} [{NOT_CAUSAL}]",
@@ -38,7 +38,7 @@ def _row(comparison: Comparison, arm: Arm) -> list[str]:
     ]
 
 
-def _difference(comparison: Comparison, arm: Arm) -> list[str]:
+def _difference(comparison: Comparison, arm: ArmResult) -> list[str]:
     difference = arm.differences.get(comparison.primary.key)
     if difference is None:
         return [""] * 4

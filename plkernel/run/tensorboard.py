@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 Value = str | float
-METRICS = {
+ENDINGS = {
     "final_val_bpb": "final validation, bits per byte",
     "best_val_bpb": "best validation, bits per byte",
     "test_bpb": "test, bits per byte",
@@ -119,7 +119,7 @@ def write_hparams(writer: "SummaryWriter", config: Mapping[str, Any], result: Ma
     """Add the run's columns and its results to the events of the run itself, at its last step."""
     from torch.utils.tensorboard.summary import hparams
 
-    metrics = {f"{GROUP}/{name}": result[name] for name in METRICS}
+    metrics = {f"{GROUP}/{name}": result[name] for name in ENDINGS}
     experiment, start, end = hparams(columns(config), metrics)
     _describe(experiment)
     for summary in (experiment, start, end):
@@ -137,7 +137,7 @@ def _describe(experiment: Any) -> None:
     for column in content.experiment.hparam_infos:
         column.differs = column.name in FIRST
     for metric in content.experiment.metric_infos:
-        metric.display_name = METRICS[metric.name.tag.removeprefix(f"{GROUP}/")]
+        metric.display_name = ENDINGS[metric.name.tag.removeprefix(f"{GROUP}/")]
     data.content = content.SerializeToString()
 
 

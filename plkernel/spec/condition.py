@@ -9,7 +9,7 @@ from plkernel.analysis.nodes.float32_decays import check_half_lives, check_multi
 from plkernel.analysis.nodes.heads import check_nodes
 from plkernel.analysis.nodes.moments import scaled_to
 from plkernel.analysis.nodes.placement import ANCHORS, Aim, Nodes, place
-from plkernel.analysis.nodes.quantile import LOSS, MAX_LAG
+from plkernel.analysis.nodes.quantile import HORIZON, LOSS
 from plkernel.spec.arm import AIM_OPTIONS, ENDS, IN_THE_STUDY, NODE_VALUES, OF_ANY_ARM, QUANTILE_OPTIONS, Arm
 from plkernel.spec.corpus import CorpusSpec
 from plkernel.spec.model import ModelSpec
@@ -101,7 +101,7 @@ class Condition:
         check_nodes(
             self.nodes,
             arm.law,
-            arm.max_lag or MAX_LAG,
+            arm.max_lag or HORIZON,
             head_size=model.head_size,
             k_clamp=model.k_clamp,
             shape_on=str(arm.shape_on or "receptance"),
@@ -148,7 +148,7 @@ class Condition:
         arm, step = self.arm, self.model.patching.size
         if arm.placement == "quantile":
             law, loss = arm.law or Aim(arm.beta), LOSS if arm.loss is None else arm.loss
-            check_quantiles(law, arm.max_lag or MAX_LAG, loss, step)
+            check_quantiles(law, arm.max_lag or HORIZON, loss, step)
         elif arm.placement == "concentrated":
             check_half_lives({"placement 'concentrated', half-life": ANCHORS[0] / 2}, step)
         else:
@@ -200,7 +200,7 @@ def resolve(
     if model.kind == "ssm":
         values = {"placement": "log-spaced"}
     elif arm.places_nodes and arm.shapes:
-        values = {**RWKV_AIM, "max_lag": MAX_LAG, "bonus": "scheme", "shape_on": "receptance"}
+        values = {**RWKV_AIM, "max_lag": HORIZON, "bonus": "scheme", "shape_on": "receptance"}
         if arm.placement == "quantile":
             values["tempering"] = RWKV_TEMPERING
     arm = arm.model_copy(update={name: v for name, v in values.items() if getattr(arm, name) is None})

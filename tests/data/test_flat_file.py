@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from plkernel.data import flat_file
-from plkernel.data.files import Block
+from plkernel.data.files import Chunk
 from plkernel.data.flat_file import locked, remove_remains, write_flat
 
 NAME = f"corpus-{'0' * 16}.bin"
@@ -17,7 +17,7 @@ OTHER = f"corpus-{'1' * 16}.bin"
 
 
 def block(data, starts=()):
-    return Block(np.frombuffer(data, np.uint8), np.array(starts, np.int64))
+    return Chunk(np.frombuffer(data, np.uint8), np.array(starts, np.int64))
 
 
 def write(path, blocks, max_bytes=None):
@@ -89,9 +89,9 @@ def test_a_limit_on_file_size_acts_like_a_full_disk(tmp_path):
         from pathlib import Path
         import numpy as np
         from plkernel.data.flat_file import write_flat
-        from plkernel.data.files import Block
+        from plkernel.data.files import Chunk
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-        blocks = (Block(np.zeros(5000, np.uint8), np.zeros(1, np.int64)) for _ in range(1))
+        blocks = (Chunk(np.zeros(5000, np.uint8), np.zeros(1, np.int64)) for _ in range(1))
         write_flat(Path({str(tmp_path / NAME)!r}), blocks, None, None, "name")
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True)

@@ -17,8 +17,9 @@ import pytest
 from plkernel.dry_run import estimate as dry
 from plkernel.dry_run import timing as calibration
 from plkernel.dry_run.cost import cost
-from plkernel.dry_run.estimate import Gpu, estimate, text
+from plkernel.dry_run.estimate import estimate
 from plkernel.dry_run.probe import Timing
+from plkernel.dry_run.table import Gpu, text
 from plkernel.spec.condition import Condition, resolve
 from plkernel.spec.reading import load_spec, parse_spec
 from plkernel.spec.study import Spec

@@ -18,7 +18,7 @@ from plkernel.records.study import STATE, read_study
 from plkernel.report.comparison import Comparison, compare
 from plkernel.report.figures import memory_drawings
 from plkernel.report.memory import exponent_of
-from plkernel.report.page.document import Figure, Folded, Section, Table
+from plkernel.report.page.document import Figure, Folded, PageSection, Table
 from plkernel.report.page.memory import memory_sections, published_sections
 from plkernel.report.published import reading
 from plkernel.spec.reading import parse_spec
@@ -78,14 +78,14 @@ def write(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value))
 
 
-def tables(sections: Sequence[Section]) -> list[Table]:
+def tables(sections: Sequence[PageSection]) -> list[Table]:
     """Every table, the folded ones too."""
     parts = [part for section in sections for part in section.parts]
     inside = [one for part in parts for one in (part.content if isinstance(part, Folded) else [part])]
     return [part for part in inside if isinstance(part, Table)]
 
 
-def lines(sections: Sequence[Section]) -> list[list[str]]:
+def lines(sections: Sequence[PageSection]) -> list[list[str]]:
     """The cells of every row of every table."""
     return [[cell.text for cell in row] for table in tables(sections) for _, rows in table.groups for row in rows]
 

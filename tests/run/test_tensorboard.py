@@ -8,7 +8,7 @@ import pytest
 
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.run.task import prepare
-from plkernel.run.tensorboard import FIRST, METRICS, columns
+from plkernel.run.tensorboard import ENDINGS, FIRST, columns
 from plkernel.run.training import run_training
 from plkernel.spec.reading import load_spec
 from plkernel.tools.files import load_json
@@ -68,7 +68,7 @@ def test_every_run_of_a_study_is_a_row_with_all_columns(trained: Callable[..., l
         assert all(isinstance(values[name], kinds[kind]) for name, kind in types.items())
         assert values == columns(load_json(folder / "config.json"))
         assert sorted(shown) == sorted(FIRST)
-        assert metrics == {f"when_ended/{name}": title for name, title in METRICS.items()}
+        assert metrics == {f"when_ended/{name}": title for name, title in ENDINGS.items()}
     names = ("arm", "seed", "scheme", "gain", "patching", "learning_rate")
     named = [{name: row[0][name] for name in names} for row in rows]
     plain = {"scheme": "transformers_default", "gain": "none", "patching": "none", "learning_rate": 0.01}
@@ -86,7 +86,7 @@ def test_results_stand_beside_them(trained: Callable[..., list[Path]]) -> None:
 
     [folder] = trained(("uniform", 0))
     events, result = EventAccumulator(str(folder)).Reload(), load_json(folder / "result.json")
-    for name in METRICS:
+    for name in ENDINGS:
         [event] = events.Scalars(f"when_ended/{name}")
         assert (event.step, event.value) == (4, pytest.approx(result[name], rel=1e-6))
     assert len(list(folder.glob("events.out.tfevents.*"))) == 1

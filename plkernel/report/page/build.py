@@ -10,7 +10,7 @@ from plkernel.report.comparison import Comparison, blocks
 from plkernel.report.figures import curve_names
 from plkernel.report.page.design import design
 from plkernel.report.page.differences import differences
-from plkernel.report.page.document import Figure, Folded, Page, Part, Section, folded, prose, section
+from plkernel.report.page.document import Figure, Folded, Page, PageSection, Part, folded, prose, section
 from plkernel.report.page.effects import factor_effects
 from plkernel.report.page.memory import memory_sections, published_sections
 from plkernel.report.page.parts import group_title, mark, minus
@@ -59,7 +59,7 @@ def _every_sentence(comparison: Comparison) -> Folded | None:
     return folded(f"All {len(shown.texts)} comparisons in words", shown) if shown else None
 
 
-def _curves(comparison: Comparison, figures: Mapping[str, Figure]) -> list[Section]:
+def _curves(comparison: Comparison, figures: Mapping[str, Figure]) -> list[PageSection]:
     """Convergence and differences during training, block by block."""
     parts: list[Part] = []
     for part in blocks(comparison):

@@ -6,7 +6,7 @@ from typing import Any
 from plkernel.records.layout import FINISHED
 from plkernel.records.study import Study
 from plkernel.report.comparison import Comparison, block_levels, short_factor, short_name
-from plkernel.report.page.document import Section, Table, folded, lines, section, table
+from plkernel.report.page.document import PageSection, Table, folded, lines, section, table
 from plkernel.report.sentences import listed, span
 
 MOST_NAMES = 12
@@ -14,7 +14,7 @@ NOT_OPTIONS = ("levels", "against", "node_rates", "node_multipliers", "node_gain
 """What a saved arm holds beside its options: its place in the study, and numbers that follow from other options."""
 
 
-def design(comparison: Comparison) -> list[Section]:
+def design(comparison: Comparison) -> list[PageSection]:
     """The design in a few lines."""
     study = comparison.study
     parts = (_factors, _arms, _blocks, _seeds, _model, _budget, _rates, _corpus, _judged)

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plkernel.analysis.statistics.differences import critical_value
-from plkernel.report.comparison import Arm, Block, Comparison, compared_with
+from plkernel.report.comparison import ArmResult, Block, Comparison, compared_with
 from plkernel.report.evidence import BOOTSTRAP_FROM, Evidence
-from plkernel.report.page.document import Cell, Figure, Part, Prose, Section, Table, folded, number, prose, section
+from plkernel.report.page.document import Cell, Figure, PageSection, Part, Prose, Table, folded, number, prose, section
 from plkernel.report.page.parts import (
     aside,
     contrast,
@@ -28,7 +28,7 @@ FEW_COLUMNS = 3
 NO_SEED = "no common seed"
 
 
-def differences(comparison: Comparison, figures: Mapping[str, Figure]) -> list[Section]:
+def differences(comparison: Comparison, figures: Mapping[str, Figure]) -> list[PageSection]:
     """Every arm minus the one it is compared with, with all that speaks for it."""
     if not any(arm.differences for arm in comparison.others):
         return []
@@ -51,7 +51,7 @@ def _table(comparison: Comparison, seeds: Sequence[int]) -> list[Part | None]:
     header = ["arm", *(f"seed {seed}" for seed in seeds), "mean", "p", "corrected p", "sign-flip p", "d_z"]
     header += ["baseline's end reached", *(["bootstrap"] if long else []), "zero lies"]
 
-    def row(part: Block, arm: Arm) -> list[Any]:
+    def row(part: Block, arm: ArmResult) -> list[Any]:
         evidence, name = found.get(arm.name), contrast(comparison, part, arm)
         if evidence is None:
             return [name, *[number()] * (len(header) - 2), NO_SEED]
@@ -115,14 +115,14 @@ def _tests(evidence: Evidence) -> list[str]:
     return [p_text(p) for p in (evidence.difference.p_value, evidence.corrected, flips)]
 
 
-def _standardised(evidence: Evidence, *arms: Arm) -> Cell:
+def _standardised(evidence: Evidence, *arms: ArmResult) -> Cell:
     effect = evidence.effect
     if math.isnan(effect.d_z):
         return number("-")
     return marked(f"{effect.d_z:+.2f}", *arms, below=[f"{effect.low:+.1f} to {effect.high:+.1f}"])
 
 
-def _bootstrap(evidence: Evidence, *arms: Arm) -> Cell:
+def _bootstrap(evidence: Evidence, *arms: ArmResult) -> Cell:
     if evidence.bootstrap is None:
         return number("-")
     low, high = evidence.bootstrap.bca
@@ -148,7 +148,7 @@ def _every_seed(comparison: Comparison, seeds: Sequence[int]) -> list[Part]:
     if not seeds:
         return []
 
-    def row(part: Block, arm: Arm) -> list[Any]:
+    def row(part: Block, arm: ArmResult) -> list[Any]:
         evidence = comparison.evidence.get(arm.name)
         each, both = evidence.difference.per_seed if evidence else {}, (arm, comparison[str(arm.against)])
         cells = [marked(finite(each[seed], "+.4f"), *both) if seed in each else number("-") for seed in seeds]
@@ -164,7 +164,7 @@ def _others(comparison: Comparison) -> list[Part]:
     label = mark(comparison)
     others = [measure for measure in comparison.measures if measure.key != comparison.primary.key]
 
-    def row(part: Block, arm: Arm) -> list[Any]:
+    def row(part: Block, arm: ArmResult) -> list[Any]:
         both = (arm, comparison[str(arm.against)])
         cells = (stacked(arm.differences.get(measure.key), "+.4f", *both) for measure in others)
         return [contrast(comparison, part, arm), *cells]

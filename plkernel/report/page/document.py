@@ -102,7 +102,7 @@ Part = Table | Prose | Figure | Folded
 
 
 @dataclass(frozen=True)
-class Section:
+class PageSection:
     """A heading and what stands under it."""
 
     title: str
@@ -115,13 +115,13 @@ class Page:
 
     title: str
     head: tuple[Part, ...]
-    sections: tuple[Section, ...]
+    sections: tuple[PageSection, ...]
 
 
-def section(title: str, *parts: Part | None) -> list[Section]:
+def section(title: str, *parts: Part | None) -> list[PageSection]:
     """The section of the parts that there are; nothing where there is none."""
     found = tuple(part for part in parts if part is not None)
-    return [Section(title, found)] if found else []
+    return [PageSection(title, found)] if found else []
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "") -> Table:

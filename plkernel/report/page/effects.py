@@ -7,14 +7,14 @@ from plkernel.analysis.statistics.factorial import Contrast
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.report.comparison import Comparison
 from plkernel.report.effects import Effects, effects
-from plkernel.report.page.document import Cell, Group, Part, Section, Table, lines, number, prose, section
+from plkernel.report.page.document import Cell, Group, PageSection, Part, Table, lines, number, prose, section
 from plkernel.report.page.parts import minus, zero
 from plkernel.report.sentences import effects_sentence, interval_text, listed, p_text
 
 KINDS = {1: "main effects", 2: "interactions of two factors"}
 
 
-def factor_effects(comparison: Comparison) -> list[Section]:
+def factor_effects(comparison: Comparison) -> list[PageSection]:
     """The effects of the factors; nothing where no part of a factorial design is complete."""
     found = effects(comparison)
     if not found:

@@ -9,13 +9,13 @@ from plkernel.analysis.trained.memory import Memory
 from plkernel.report.comparison import Block, Comparison, blocks
 from plkernel.report.figures import HALF_LIVES, KERNELS, PUBLISHED_FIGURES, figure_name
 from plkernel.report.memory import Change, changes
-from plkernel.report.page.document import Cell, Figure, Group, Line, Part, Section, Table, folded, number, section
+from plkernel.report.page.document import Cell, Figure, Group, Line, PageSection, Part, Table, folded, number, section
 from plkernel.report.page.parts import arm_name, aside, group_title
 
 Blocks = Sequence[tuple[Block, Sequence[Change]]]
 
 
-def memory_sections(comparison: Comparison, figures: Mapping[str, Figure]) -> list[Section]:
+def memory_sections(comparison: Comparison, figures: Mapping[str, Figure]) -> list[PageSection]:
     """Kernels, half-lives and outputs before and after training; nothing of what the rows do not hold.
 
     `figures` are those of `memory_drawings` as elements with captions, by name; one that is missing is left out.
@@ -31,7 +31,7 @@ def memory_sections(comparison: Comparison, figures: Mapping[str, Figure]) -> li
     return section("Memory before and after training", *parts)
 
 
-def published_sections(figures: Mapping[str, Figure]) -> list[Section]:
+def published_sections(figures: Mapping[str, Figure]) -> list[PageSection]:
     """The published figures from this study's rows, where its three conditions are among the arms."""
     return section("The published figures, redrawn", figures.get(PUBLISHED_FIGURES))
 

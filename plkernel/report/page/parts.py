@@ -7,7 +7,7 @@ from typing import Any
 
 from plkernel.analysis.statistics.differences import Estimate, PairedDifference
 from plkernel.models.words import NOT_CAUSAL
-from plkernel.report.comparison import Arm, Block, Comparison, Measure, blocks, short_name
+from plkernel.report.comparison import ArmResult, Block, Comparison, Measure, blocks, short_name
 from plkernel.report.page.document import Cell, Group, Line, Part, folded, number
 from plkernel.report.sentences import interval_text, is_large
 
@@ -28,7 +28,7 @@ def header_mark(comparison: Comparison) -> str:
 
 
 def grouped(
-    comparison: Comparison, row: Callable[[Block, Arm], list[Any]], among: Callable[[Block], Iterable[Arm]]
+    comparison: Comparison, row: Callable[[Block, ArmResult], list[Any]], among: Callable[[Block], Iterable[ArmResult]]
 ) -> list[Group]:
     """The rows of every block's arms under the title of the block; `among` names the arms of a block to show."""
     found = ((part, [row(part, arm) for arm in among(part)]) for part in blocks(comparison))
@@ -45,13 +45,13 @@ def aside(comparison: Comparison, title: str, content: Part) -> Part:
     return folded(title, content) if is_large(comparison) else content
 
 
-def arm_name(comparison: Comparison, part: Block, arm: Arm) -> Cell:
+def arm_name(comparison: Comparison, part: Block, arm: ArmResult) -> Cell:
     """The arm by its name inside its block; one that is not causal says so where its block does not."""
     said = arm.causal or (part.title and part.leaks)
     return Cell((Line(short_name(comparison.study, arm.name)), *([] if said else [LABEL])))
 
 
-def contrast(comparison: Comparison, part: Block, arm: Arm) -> Cell:
+def contrast(comparison: Comparison, part: Block, arm: ArmResult) -> Cell:
     """The arm, and which it is compared with where that is not what the table's caption says."""
     name = arm_name(comparison, part, arm)
     if arm.against == part.baseline and (part.title or len(comparison.baselines) == 1):
@@ -64,12 +64,12 @@ def titles(measures: Iterable[Measure], label: str) -> list[str]:
     return [f"{measure.title}{label}" for measure in measures]
 
 
-def estimates(arm: Arm, measures: Iterable[Measure]) -> list[Cell]:
+def estimates(arm: ArmResult, measures: Iterable[Measure]) -> list[Cell]:
     """The mean and interval of an arm in each measure."""
     return [stacked(arm.estimates.get(measure.key), ".4f", arm) for measure in measures]
 
 
-def stacked(estimate: Estimate | PairedDifference | None, form: str, *arms: Arm) -> Cell:
+def stacked(estimate: Estimate | PairedDifference | None, form: str, *arms: ArmResult) -> Cell:
     """A mean with its interval below; its n too where that differs from the arm's."""
     if estimate is None:
         return number("-")
@@ -83,7 +83,7 @@ def finite(value: float, form: str) -> str:
     return f"{value:{form}}" if math.isfinite(value) else "not finite"
 
 
-def marked(text: str, *arms: Arm, below: Iterable[str] = ()) -> Cell:
+def marked(text: str, *arms: ArmResult, below: Iterable[str] = ()) -> Cell:
     """The text of a number and what stands below it, with daggers where an arm behind it is not causal."""
     return number(minus(text), *map(minus, below), dagger=not all(arm.causal for arm in arms))
 

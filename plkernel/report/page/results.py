@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from plkernel.report.comparison import Arm, Block, Comparison
-from plkernel.report.page.document import Part, Section, Table, folded, section
+from plkernel.report.comparison import ArmResult, Block, Comparison
+from plkernel.report.page.document import PageSection, Part, Table, folded, section
 from plkernel.report.page.parts import arm_name, aside, estimates, grouped, header_mark, mark, several, titles
 
 MOST_ARMS = 40
 """The table of more arms is folded: the differences below say what is to be said."""
 
 
-def results(comparison: Comparison) -> list[Section]:
+def results(comparison: Comparison) -> list[PageSection]:
     """What every arm reached, mean and interval of each measure."""
     label = mark(comparison)
     named = [measure for measure in comparison.measures if measure.key.startswith("val_bpb_")]
@@ -18,7 +18,7 @@ def results(comparison: Comparison) -> list[Section]:
     caption = f"Bits per byte{label}: mean over seeds, under it the 95 % t interval of the mean (none for one seed)."
     header = ["arm", "seeds", "parameters", "steps", *titles(whole, header_mark(comparison))]
 
-    def row(part: Block, arm: Arm) -> list[Any]:
+    def row(part: Block, arm: ArmResult) -> list[Any]:
         facts = [len(arm.seeds), several(arm.parameters), several(arm.steps)]
         return [arm_name(comparison, part, arm), *facts, *estimates(arm, whole)]
 
@@ -32,5 +32,5 @@ def results(comparison: Comparison) -> list[Section]:
     return section(f"Results{label}", *parts)
 
 
-def _arms(part: Block) -> tuple[Arm, ...]:
+def _arms(part: Block) -> tuple[ArmResult, ...]:
     return part.arms

@@ -7,9 +7,9 @@ from typing import Any
 
 from plkernel.records.layout import DIVERGED, FAILED, FINISHED
 from plkernel.records.study import Result, Run, Study
-from plkernel.report.comparison import Arm, Block, Comparison
-from plkernel.report.costs import Cost, cost_of, hardware, search_cost
-from plkernel.report.page.document import Cell, Part, Section, Table, folded, lines, number, prose, section, table
+from plkernel.report.comparison import ArmResult, Block, Comparison
+from plkernel.report.costs import ArmCost, cost_of, hardware, search_cost
+from plkernel.report.page.document import Cell, PageSection, Part, Table, folded, lines, number, prose, section, table
 from plkernel.report.page.parts import arm_name, grouped, mark, marked, several
 from plkernel.report.sentences import is_large, listed, span
 
@@ -18,7 +18,7 @@ FEW_RUNS = 12
 """So many missing runs, or rows of cost, stand on the page; more are folded away."""
 
 
-def learning_rates(comparison: Comparison) -> list[Section]:
+def learning_rates(comparison: Comparison) -> list[PageSection]:
     """The search for learning rates: what every arm reached at every rate, and which it was given."""
     if not comparison.tuning:
         return []
@@ -33,7 +33,7 @@ def learning_rates(comparison: Comparison) -> list[Section]:
         f"none of those compared), {steps}."
     )
 
-    def row(part: Block, arm: Arm) -> list[Any]:
+    def row(part: Block, arm: ArmResult) -> list[Any]:
         choice = comparison.tuning[arm.name]
         taken = number(f"{choice.rate:g}{', at the edge' if choice.at_edge else ''}")
         found = choice.losses
@@ -57,7 +57,7 @@ def _taken(comparison: Comparison) -> str:
     return f"Taken: {taken}; {edge or 'none'} at the edge of the rates tried."
 
 
-def costs(comparison: Comparison) -> list[Section]:
+def costs(comparison: Comparison) -> list[PageSection]:
     """Time and hardware of the finished runs, by arm or of many arms by block."""
     study, search = comparison.study, search_cost(comparison.study)
     total = cost_of(study.runs)
@@ -69,7 +69,7 @@ def costs(comparison: Comparison) -> list[Section]:
         f"Core hours are hours times threads. {_machines(study)}"
     )
 
-    def row(part: Block, arm: Arm) -> list[Any]:
+    def row(part: Block, arm: ArmResult) -> list[Any]:
         cost = cost_of(study.finished(arm.name))
         return _cost_row(arm_name(comparison, part, arm), several(arm.parameters), cost)
 
@@ -80,7 +80,7 @@ def costs(comparison: Comparison) -> list[Section]:
     return section("Costs", table(["", *header[1:]], ends, caption), folded("Costs by arm", by_arm))
 
 
-def _cost_row(name: Any, parameters: Cell, cost: Cost | None) -> list[Any]:
+def _cost_row(name: Any, parameters: Cell, cost: ArmCost | None) -> list[Any]:
     if cost is None:
         return [name, parameters, *[number("-")] * 5]
     speed = number("-") if cost.bytes_per_second is None else number(f"{cost.bytes_per_second / 1e3:,.1f}")
@@ -96,7 +96,7 @@ def _machines(study: Study) -> str:
     return f"Made on {listed(each)}." if found else ""
 
 
-def missing(runs: Iterable[Run]) -> list[Section]:
+def missing(runs: Iterable[Run]) -> list[PageSection]:
     """The runs that are not finished: those that failed or diverged one by one, of many others their number."""
     absent = [run for run in runs if run.status != FINISHED]
     if not absent:
@@ -127,7 +127,7 @@ def _by_arm(runs: Iterable[Run]) -> dict[tuple[str, str], list[int]]:
     return found
 
 
-def provenance(runs: Sequence[Run]) -> list[Section]:
+def provenance(runs: Sequence[Run]) -> list[PageSection]:
     """What made the numbers: corpus and environment, and what every run took."""
     facts = [facts_of(run) for run in runs]
     names = dict.fromkeys(name for found in facts for name in found)

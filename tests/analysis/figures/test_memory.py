@@ -5,7 +5,7 @@ import pytest
 from matplotlib.colors import to_hex
 
 from plkernel.analysis.figures.memory import START, Panel, half_life_figure, kernel_figure, model_figure
-from plkernel.analysis.figures.published import Condition, published_figure
+from plkernel.analysis.figures.published import DrawnCondition, published_figure
 from plkernel.analysis.figures.style import COLOURS, INK, rendered
 from plkernel.analysis.trained.memory import QUANTILES, Memory
 
@@ -92,7 +92,7 @@ def test_a_model_shows_every_block(trained_here: bool) -> None:
 def test_the_published_figure_holds_curves_kernels_and_half_lives() -> None:
     curves = [{0: 8.0, 10: 3.0, 20: 2.0}, {0: 8.0, 10: 3.5, 20: 2.25}]
     before, after = memory(1.0, 0.5), memory(1.0, 1.0)
-    conditions = [Condition(f"c{i}", curves, before, after, lambda t: 5 - 2 * np.log(t)) for i in range(3)]
+    conditions = [DrawnCondition(f"c{i}", curves, before, after, lambda t: 5 - 2 * np.log(t)) for i in range(3)]
     left, middle, right = published_figure(conditions, 1.15, 64, "not causal").axes
     thick = [line.get_xydata() for line in left.lines if line.get_linewidth() == 1.5]
     assert thick[1].tolist() == [[10, 3.25], [20, 2.125]]

@@ -1,5 +1,7 @@
 """Two threads against one: both counts are timed, the neighbour goes again, and AVX2 means nothing wider."""
 
+import shutil
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -42,6 +44,13 @@ def test_what_is_wanted_stands_beside_what_was_found() -> None:
     assert all(len(line) == len(threads.HEADER) for line in cells)
 
 
+def test_a_process_that_cannot_run_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+    with pytest.raises(OSError, match=r"plkernel\.bench\.threads train: failed in a process of its own"):
+        threads.measure("train", 2)
+
+
+@pytest.mark.slow
 def test_a_process_that_fails_is_named(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(OSError, match=r"plkernel\.bench\.threads_process train: failed in a process of its own"):
         threads.measure("train", 2)

@@ -351,6 +351,7 @@ def test_a_diverged_run_leaves_its_arm_without_a_mean(tmp_path):
     assert json.loads((tmp_path / "report/table.json").read_text())["arms"][1]["measures"]
 
 
+@pytest.mark.slow
 def test_the_same_study_gives_the_same_files(written):
     contents = [{path.name: path.read_bytes() for path in written.parent.iterdir()}]
     write_report(written.parents[1])

@@ -62,7 +62,7 @@ def test_differences_pair_seeds_and_positions():
 
 
 @pytest.mark.parametrize("n", [5, pytest.param(8, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("noise", [random_walks, autoregressive, smooth])
+@pytest.mark.parametrize("noise", [random_walks, autoregressive, pytest.param(smooth, marks=pytest.mark.slow)])
 def test_a_simultaneous_band_covers_whole_curves(noise, n):
     """Where the pointwise band, on the same curves, holds 0.35 to 0.81 of them."""
     rng = np.random.default_rng(n)

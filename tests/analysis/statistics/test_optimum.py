@@ -28,7 +28,7 @@ def test_exact_parabolas_give_their_own_optimum() -> None:
     assert found.inside
 
 
-@pytest.mark.parametrize("seeds", [3, 5, 8])
+@pytest.mark.parametrize("seeds", [pytest.param(3, marks=pytest.mark.slow), 5, pytest.param(8, marks=pytest.mark.slow)])
 def test_interval_covers_the_optimum(seeds: int) -> None:
     """In 93 to 97 % of 2000 repetitions, whether or not the interval is bounded."""
     rng = np.random.default_rng(seeds)

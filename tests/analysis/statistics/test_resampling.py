@@ -91,7 +91,7 @@ def test_sampled_patterns_agree_with_all_of_them():
     assert sampled.p_value == pytest.approx(exact, abs=4 * math.sqrt(exact * (1 - exact) / 99_999))
 
 
-@pytest.mark.parametrize("n", [6, 8, 10])
+@pytest.mark.parametrize("n", [6, pytest.param(8, marks=pytest.mark.slow), pytest.param(10, marks=pytest.mark.slow)])
 def test_the_sign_flip_test_holds_its_level_and_uses_what_n_allows(n):
     """Rejections at 0.05 are as frequent as the largest p below it allows: 2 / 64 at n = 6, 12 / 256 at n = 8."""
     repetitions = 4000

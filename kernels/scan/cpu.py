@@ -19,9 +19,8 @@ from plkernel.kernels.compiled import jit
 from plkernel.kernels.threads import take, together
 
 LINE = 16  # float32 channels in a cache line: two threads never write the same one
-SHARES = 4  # units per thread, where channels allow: a late thread holds up the others by one unit at most
-NARROW = 64  # channels below which a unit is not cut for that
 WIDTH = 512  # most channels in a block: the carry, the decay and the sum of a block stay in the L1 cache
+NARROW = 256  # fewest in a row that is cut so that every thread has a piece: with fewer, one thread alone is faster
 SERIAL = 1 << 20  # elements below which handing work to a thread costs more than it saves
 LARGE = 1 << 25  # bytes from which a result asks for large pages: touching small ones first costs as much as the scan
 TINY = 1e-290  # a carry that has died out is set to zero: arithmetic below 1e-308 is some fifty times slower
@@ -181,7 +180,9 @@ def _run(kernel: Any, shape: torch.Size, *tensors: Tensor) -> None:
 
 
 def _block_width(rows: int, channels: int, threads: int) -> int:
-    """Channels per unit: whole cache lines, at most WIDTH, few enough that there are units for all threads."""
-    shares = min(math.ceil(SHARES * threads / rows), channels // NARROW) if threads > 1 else 1
-    pieces = max(threads // math.gcd(rows, threads), shares, math.ceil(channels / WIDTH))
+    """Channels per unit: whole cache lines, at most WIDTH, and fewer where rows are too few for all threads.
+
+    Steps of half a row take as long as those of a whole one, each being apart from the next in memory.
+    """
+    pieces = max(math.ceil(channels / WIDTH), min(math.ceil(threads / rows), channels // NARROW))
     return max(LINE, math.ceil(channels / pieces / LINE) * LINE)

@@ -21,8 +21,8 @@ from plkernel.analysis.nodes.fit import (
     spread_of,
     weightings,
 )
-from plkernel.analysis.nodes.node_set import Aim, Lag, Summation, Target
-from plkernel.analysis.nodes.placement import Gain, Placement, check_half_lives, check_options, log_spaced
+from plkernel.analysis.nodes.node_set import Aim, Gain, Lag, Summation, Target
+from plkernel.analysis.nodes.placement import Placement, check_half_lives, check_options, log_spaced
 from plkernel.tools import cli
 from plkernel.tools.cli import text_table
 from plkernel.tools.files import atomic_write, check_folder, save_json

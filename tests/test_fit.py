@@ -16,8 +16,7 @@ from plkernel.analysis.exponentials.minimax import Certificate
 from plkernel.analysis.exponentials.sums import ExponentialSum
 from plkernel.analysis.nodes import fit as fitting
 from plkernel.analysis.nodes.moments import node_scores
-from plkernel.analysis.nodes.node_set import Aim
-from plkernel.analysis.nodes.placement import Nodes
+from plkernel.analysis.nodes.node_set import Aim, Nodes
 from plkernel.fit import fit
 from plkernel.spec.condition import resolve
 from plkernel.spec.reading import parse_spec

@@ -7,7 +7,7 @@ import numpy as np
 
 from plkernel.analysis.exponentials.sums import ExponentialSum, integer_lags, power_law
 from plkernel.analysis.figures.style import COLOURS, INK, PAGE_WIDTH, line_style, style
-from plkernel.analysis.nodes.placement import Nodes
+from plkernel.analysis.nodes.node_set import Nodes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

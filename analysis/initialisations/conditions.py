@@ -7,7 +7,8 @@ import numpy as np
 from plkernel.analysis.initialisations.gallery import Initialisation, Origin, initialisation
 from plkernel.analysis.initialisations.published import mamba, rings, s4
 from plkernel.analysis.initialisations.published_heads import heads, hgrn, rwkv
-from plkernel.analysis.nodes.placement import Gain, Nodes, Placement, Projection, Summation, gain, place
+from plkernel.analysis.nodes.node_set import Gain, Nodes, Summation, gain
+from plkernel.analysis.nodes.placement import Placement, Projection, place
 
 CHANNELS = 256
 STUDIED_BETA = 1.15

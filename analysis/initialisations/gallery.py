@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from plkernel.analysis.exponentials.sums import Floats, Scores, integer_lags, power_law, score
-from plkernel.analysis.nodes.placement import check_beta
+from plkernel.analysis.nodes.node_set import check_beta
 
 LEFT = 0.01
 """What is left of a kernel at the end of its effective memory, as a share of its value at lag 1."""

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from plkernel.analysis.exponentials.sums import Floats
 from plkernel.analysis.initialisations.gallery import Initialisation, Origin, initialisation
-from plkernel.analysis.nodes.placement import gain
+from plkernel.analysis.nodes.node_set import gain
 
 Complexes = NDArray[np.complexfloating[Any, Any]]
 

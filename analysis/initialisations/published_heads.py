@@ -12,7 +12,7 @@ import numpy as np
 from plkernel.analysis.exponentials.sums import Floats
 from plkernel.analysis.initialisations.gallery import Initialisation, Origin, initialisation
 from plkernel.analysis.initialisations.published import head_norm
-from plkernel.analysis.nodes.placement import gain
+from plkernel.analysis.nodes.node_set import gain
 
 RETNET_HEADS, MLSTM_HEADS = 8, 4
 RWKV_DEPTH, RWKV_WIDTH, RWKV_HEAD = 24, 1024, 64

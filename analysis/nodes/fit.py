@@ -10,8 +10,8 @@ from plkernel.analysis.exponentials.minimax import Certificate, certificate
 from plkernel.analysis.exponentials.sums import ExponentialSum, Floats, Scores, integer_lags, power_law, score
 from plkernel.analysis.exponentials.targets import power_law_target
 from plkernel.analysis.nodes.moments import node_scores, output_std
-from plkernel.analysis.nodes.node_set import Aim
-from plkernel.analysis.nodes.placement import Gain, Nodes, Placement, Projection, check_options, place
+from plkernel.analysis.nodes.node_set import Aim, Gain, Nodes
+from plkernel.analysis.nodes.placement import Placement, Projection, check_options, place
 
 CORRECTED: dict[Gain, str] = {
     "none": "lambda**beta",

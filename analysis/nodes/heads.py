@@ -5,7 +5,7 @@ from typing import Literal, get_args
 
 from plkernel.analysis.exponentials.targets import SMALLEST_VALUE
 from plkernel.analysis.nodes.moments import node_scores
-from plkernel.analysis.nodes.placement import Aim, Gain, Nodes
+from plkernel.analysis.nodes.node_set import Aim, Gain, Nodes
 
 Bonus = Literal["scheme", "law"]
 ShapeOn = Literal["receptance", "output"]

@@ -21,38 +21,10 @@ from plkernel.analysis.nodes.node_set import (
     Nodes,
     Summation,
     Target,
-    as_lags,
-    check_beta,
     check_name,
     gain,
 )
 from plkernel.analysis.nodes.quantile import HORIZON, LOSS, quantile_nodes, term_nodes
-
-__all__ = [
-    "ANCHORS",
-    "SHARES",
-    "Aim",
-    "Gain",
-    "Lag",
-    "Nodes",
-    "Placement",
-    "Projection",
-    "Summation",
-    "Target",
-    "as_lags",
-    "check_beta",
-    "check_half_lives",
-    "check_options",
-    "concentrated",
-    "gain",
-    "local_spacing",
-    "log_spaced",
-    "place",
-    "projection_weights",
-    "quantile_nodes",
-    "rates_from_half_lives",
-    "term_nodes",
-]
 
 Placement = Literal["log-spaced", "concentrated", "quantile", "terms"]
 Projection = Literal["uniform", "published", "gain-corrected"]

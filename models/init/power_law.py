@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from plkernel.analysis.nodes.moments import output_std
-from plkernel.analysis.nodes.placement import Nodes
+from plkernel.analysis.nodes.node_set import Nodes
 
 Parametrisation = Literal["log_rate", "exp_exp", "sigmoid", "a_log"]
 

@@ -15,7 +15,7 @@ from typing import get_args
 import torch
 
 from plkernel.analysis.nodes.heads import Bonus, ShapeOn, check_nodes
-from plkernel.analysis.nodes.placement import Aim, Nodes
+from plkernel.analysis.nodes.node_set import Aim, Nodes
 from plkernel.analysis.nodes.quantile import HORIZON
 from plkernel.models.init.power_law import decays_, projection_
 from plkernel.models.rwkv import RWKV, TimeMixing

@@ -40,14 +40,6 @@ def report(folder: tyro.conf.Positional[Path], record: Path | None = None) -> No
     print(f"\nreport: {write_comparison(comparison)}")
 
 
-def write_report(folder: Path) -> Path:
-    """Read the study in `folder`, write everything to folder/report and return the path of the page.
-
-    Raises ValueError naming the file that is missing or damaged, or when no run is finished.
-    """
-    return write_comparison(compare(read_study(folder)))
-
-
 def write_comparison(comparison: Comparison) -> Path:
     """Write report.html, table.json and the figures as PDF and PNG, and of a study rows.jsonl; the path of the page."""
     from plkernel.analysis.figures.style import rendered

@@ -8,15 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from plkernel.analysis.nodes.heads import Bonus, ShapeOn
-from plkernel.analysis.nodes.placement import (
-    Aim,
-    Gain,
-    Lag,
-    Placement,
-    Projection,
-    Summation,
-    Target,
-)
+from plkernel.analysis.nodes.node_set import Aim, Gain, Lag, Summation, Target
+from plkernel.analysis.nodes.placement import Placement, Projection
 from plkernel.spec.model import PositiveNumber, Section
 from plkernel.tools.files import load_json
 

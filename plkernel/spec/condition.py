@@ -8,7 +8,8 @@ from typing import Any
 from plkernel.analysis.nodes.float32_decays import check_half_lives, check_multipliers, check_quantiles, check_rates
 from plkernel.analysis.nodes.heads import check_nodes
 from plkernel.analysis.nodes.moments import scaled_to
-from plkernel.analysis.nodes.placement import ANCHORS, Aim, Nodes, place
+from plkernel.analysis.nodes.node_set import Aim, Nodes
+from plkernel.analysis.nodes.placement import ANCHORS, place
 from plkernel.analysis.nodes.quantile import HORIZON, LOSS
 from plkernel.spec.arm import AIM_OPTIONS, ENDS, IN_THE_STUDY, NODE_VALUES, OF_ANY_ARM, QUANTILE_OPTIONS, Arm
 from plkernel.spec.corpus import CorpusSpec

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from pydantic_core import PydanticCustomError
 
 from plkernel.analysis.nodes.heads import gain_of
-from plkernel.analysis.nodes.placement import Gain
+from plkernel.analysis.nodes.node_set import Gain
 from plkernel.models.words import PatchingMode
 
 Positive = Annotated[int, Field(ge=1)]

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from plkernel.analysis.nodes.placement import Aim, place
+from plkernel.analysis.nodes.node_set import Aim
+from plkernel.analysis.nodes.placement import place
 from plkernel.run.build import build, check, initialise_
 from plkernel.run.objective import build_optimizer
 from plkernel.run.task import prepare

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from plkernel.analysis.nodes.moments import rms_kernel
-from plkernel.analysis.nodes.placement import gain, place
+from plkernel.analysis.nodes.node_set import gain
+from plkernel.analysis.nodes.placement import place
 from plkernel.models.ssm import SSM, SSMConfig, input_gain
 
 CAUSAL = [SSMConfig(16, 2), SSMConfig(16, 2, "ema"), SSMConfig(16, 2, "lru", patch=2), SSMConfig(16, 1, patch=3)]

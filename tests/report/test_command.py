@@ -15,7 +15,7 @@ from plkernel.analysis.figures.style import line_style
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.records.layout import run_folder
 from plkernel.records.study import read_study
-from plkernel.report.__main__ import report, text_report, write_report
+from plkernel.report.__main__ import report, text_report, write_comparison
 from plkernel.report.cautions import warnings
 from plkernel.report.comparison import compare
 from plkernel.report.sentences import sentences
@@ -25,6 +25,11 @@ from plkernel.tools import cli
 BYTES_PER_STEP = 8192
 BASELINE = "log-spaced"
 EFFECTS = {BASELINE: 0.0, "concentrated": -0.05}
+
+
+def write_report(folder: Path) -> Path:
+    """The page of the study in `folder`."""
+    return write_comparison(compare(read_study(folder)))
 
 
 def write_study(folder: Path, seeds=(0, 1), effects=EFFECTS, **changes) -> Path:

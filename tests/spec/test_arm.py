@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from plkernel.analysis.nodes.moments import output_std
-from plkernel.analysis.nodes.placement import Nodes, place
+from plkernel.analysis.nodes.node_set import Nodes
+from plkernel.analysis.nodes.placement import place
 from plkernel.run.folder import differences
 from plkernel.spec import command_line
 from plkernel.spec.arm import Arm

@@ -18,7 +18,7 @@ from plkernel.analysis.initialisations.published import (
     step_sizes,
     zero_order_hold,
 )
-from plkernel.analysis.nodes.placement import gain
+from plkernel.analysis.nodes.node_set import gain
 
 LAGS = np.array([1.0, 2, 7, 50, 333, 2048])
 ENTRIES = {item.name: item for item in initialisations(1.15, 2048)}

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from plkernel.analysis.nodes.moments import kernel_exponent, output_std, rms_kernel, scaled_to
-from plkernel.analysis.nodes.placement import Nodes, gain, local_spacing, place
+from plkernel.analysis.nodes.node_set import Nodes, gain
+from plkernel.analysis.nodes.placement import local_spacing, place
 
 GAINS = ("none", "ema", "lru", "clamp")
 CONDITIONS = (("log-spaced", "uniform"), ("log-spaced", "published"), ("concentrated", "published"))

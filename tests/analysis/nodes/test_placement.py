@@ -7,15 +7,8 @@ import numpy as np
 import pytest
 
 from plkernel.analysis.exponentials.sums import ExponentialSum, integer_lags, power_law, score
-from plkernel.analysis.nodes.placement import (
-    Nodes,
-    concentrated,
-    gain,
-    local_spacing,
-    log_spaced,
-    place,
-    projection_weights,
-)
+from plkernel.analysis.nodes.node_set import Nodes, gain
+from plkernel.analysis.nodes.placement import concentrated, local_spacing, log_spaced, place, projection_weights
 
 LAGS = integer_lags(512)
 TARGET = power_law(LAGS, 1.15)

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from plkernel.analysis.nodes.moments import kernel_exponent, output_std
-from plkernel.analysis.nodes.placement import Nodes, place
+from plkernel.analysis.nodes.node_set import Nodes
+from plkernel.analysis.nodes.placement import place
 from plkernel.models.init import apply_nodes_, decays_, projection_
 from plkernel.models.ssm import SSM, SSMConfig
 

@@ -9,7 +9,8 @@ import torch
 
 from plkernel.analysis.nodes.heads import check_nodes, gain_of
 from plkernel.analysis.nodes.moments import kernel_exponent, node_scores
-from plkernel.analysis.nodes.placement import Aim, Nodes, place
+from plkernel.analysis.nodes.node_set import Aim, Nodes
+from plkernel.analysis.nodes.placement import place
 from plkernel.kernels.wkv import wkv
 from plkernel.models import rwkv as rwkv_module
 from plkernel.models.init import initialise_

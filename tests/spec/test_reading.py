@@ -3,22 +3,31 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from plkernel.spec.condition import resolve
+from plkernel.dry_run import estimate
+from plkernel.dry_run.cost import Cost, Flops
+from plkernel.experiment import forecast
+from plkernel.run import check
+from plkernel.spec import reading, study
+from plkernel.spec.arm import Arm
+from plkernel.spec.condition import Condition, resolve
+from plkernel.spec.model import ModelSpec
 from plkernel.spec.reading import load_spec, parse_spec
 from plkernel.spec.study import Spec
 from plkernel.tools.files import load_json, save_json
 
-SPECS = sorted((Path(__file__).parents[2] / "runs").glob("*.toml"))
+RUNS = Path(__file__).parents[2] / "runs"
+SPECS = sorted(RUNS.glob("*.toml"))
 
 FACTORS = "factors = { placement = ['log-spaced', 'concentrated'] }"
 
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.name)
 def test_every_shipped_spec_is_valid(path: Path) -> None:
-    spec = load_spec(path)
+    spec = load_spec(path, check)
     assert spec.name == path.stem
     for arm in spec.arms.values():
         if arm.places_nodes:
@@ -124,3 +133,22 @@ def test_specs_are_immutable(tiny_spec: Callable[..., Path]) -> None:
     spec: Spec = load_spec(tiny_spec())
     with pytest.raises(ValueError, match="frozen"):
         spec.name = "other"
+
+
+def test_every_arm_of_the_audit_is_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By reading the spec; a dry run asks for the same conditions again and again."""
+    resolved: list[str] = []
+
+    def counted(model: ModelSpec, arm: Arm, *rest: Any) -> Condition:
+        resolved.append(rest[-1])
+        return resolve(model, arm, *rest)
+
+    monkeypatch.setattr(reading, "resolve", counted)
+    monkeypatch.setattr(study, "resolve", counted)
+    monkeypatch.setattr(estimate, "calibrate", lambda *_: None)
+    monkeypatch.setattr(estimate, "cost", lambda *_, **__: Cost(1, Flops(1, 1), 1, 1))
+    spec = load_spec(RUNS / "exp013-audit.toml")
+    assert len(spec.arms) == 117
+    forecast(spec, (), 2)  # with the search for learning rates, whose arms are others
+    assert len(resolved) == len(set(resolved))
+    assert set(spec.arms) <= set(resolved)

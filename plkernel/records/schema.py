@@ -155,6 +155,27 @@ class CurvePart(Part):
         return self
 
 
+class EvaluationPart(Part):
+    """A row of metrics.jsonl, but for what it says of the model."""
+
+    step: int
+    bytes: int
+    val_bpb: Number
+
+
+class ResultFile(Part):
+    """result.json of a finished run."""
+
+    steps: int
+    bytes: int
+    final_val_bpb: Number
+    best_val_bpb: Number
+    best_step: int | None = None
+    test_bpb: Number
+    seconds: Number
+    causal: bool
+
+
 class RowFile(Part):
     """A row of rows.jsonl: a run that has ended."""
 

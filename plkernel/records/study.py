@@ -21,7 +21,16 @@ from plkernel.records.layout import (
     run_folder,
 )
 from plkernel.records.rows import expected_steps
-from plkernel.records.schema import ConfigFile, EnvironmentFile, RowFile, StatePart, StudyFile, validated
+from plkernel.records.schema import (
+    ConfigFile,
+    EnvironmentFile,
+    EvaluationPart,
+    ResultFile,
+    RowFile,
+    StatePart,
+    StudyFile,
+    validated,
+)
 from plkernel.tools.files import load_json, load_object, read_lines
 from plkernel.tools.plain import shown
 
@@ -141,18 +150,18 @@ def read_study(folder: Path) -> Study:
     if not path.is_file():
         raise ValueError(f"folder: {folder} holds no {SPEC}, give the folder of a study (runs/out/NAME)")
     spec = validated(path, StudyFile, load_json(path))
-    baseline, arms = _get(path, spec, "baseline", str), tuple(_get(path, spec, "arms", dict))
+    baseline, arms = spec["baseline"], tuple(spec["arms"])
     if baseline not in arms:
         raise ValueError(f"{path}: baseline {baseline!r} is none of the arms {', '.join(map(repr, arms))}")
-    seeds = _integers(path, spec, "seeds")
+    seeds = tuple(spec["seeds"])
     return Study(
         folder=folder,
-        name=_get(path, spec, "name", str),
+        name=spec["name"],
         description=spec.get("description") or "",
         baseline=baseline,
         arms=arms,
         seeds=seeds,
-        report_steps=_integers(path, spec, "report_steps") if spec.get("report_steps") else (),
+        report_steps=tuple(spec.get("report_steps") or ()),
         spec=spec,
         runs=_runs(folder, arms, seeds),
     )
@@ -199,8 +208,8 @@ def _kept_run(path: Path, row: dict[str, Any]) -> Run:
         path,
         arm,
         seed,
-        _get(path, row, "config", dict),
-        _get(path, row, "environment", dict),
+        row["config"],
+        row["environment"],
         {**result, "status": row.get("status"), "error": row.get("error")},
         tuple(_evaluations(path, points)),
         first,
@@ -220,7 +229,7 @@ def _ended(
     last: Mapping[str, Any],
 ) -> Run:
     """A run whose end is known; `row` says how it ended."""
-    status = _get(path, row, "status", str)
+    status = row.get("status")
     if status in (FAILED, DIVERGED):
         return Run(arm, seed, status, config, environment, error=str(row.get("error") or "no reason recorded"))
     if status != FINISHED:
@@ -237,16 +246,9 @@ def _config(path: Path, arm: str, seed: int) -> dict[str, Any]:
 
 
 def _result(path: Path, row: dict[str, Any]) -> Result:
-    return Result(
-        steps=_get(path, row, "steps", int),
-        bytes=_get(path, row, "bytes", int),
-        final_val_bpb=_number(path, row, "final_val_bpb"),
-        best_val_bpb=_number(path, row, "best_val_bpb"),
-        best_step=None if row.get("best_step") is None else _get(path, row, "best_step", int),
-        test_bpb=_number(path, row, "test_bpb"),
-        seconds=_number(path, row, "seconds"),
-        causal=_get(path, row, "causal", bool),
-    )
+    found: dict[str, Any] = {"best_step": None} | validated(path, ResultFile, row)
+    losses = {name: _loss(found[name]) for name in ("final_val_bpb", "best_val_bpb", "test_bpb", "seconds")}
+    return Result(**{**{name: found[name] for name in ResultFile.model_fields}, **losses})
 
 
 def _metrics(path: Path) -> list[dict[str, Any]]:
@@ -261,33 +263,14 @@ def _metrics(path: Path) -> list[dict[str, Any]]:
 
 def _evaluations(path: Path, rows: list[dict[str, Any]]) -> Iterator[Evaluation]:
     for row in rows:
-        step, size = _get(path, row, "step", int), _get(path, row, "bytes", int)
-        yield Evaluation(step, size, _number(path, row, "val_bpb"))
+        validated(path, EvaluationPart, row)
+        yield Evaluation(row["step"], row["bytes"], _loss(row["val_bpb"]))
+
+
+def _loss(value: float | None) -> float:
+    """JSON has no other way than null to write a loss that diverged."""
+    return math.nan if value is None else float(value)
 
 
 def _state(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in STATE if name in row}
-
-
-def _get(path: Path, row: Any, key: str, kind: type) -> Any:
-    value = row.get(key) if isinstance(row, dict) else None
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise ValueError(f"{path}: {key} is {shown(value)}, expected a value of type {kind.__name__}")
-    return value
-
-
-def _number(path: Path, row: Any, key: str) -> float:
-    """A number, or NaN for null: JSON has no other way to write a loss that diverged."""
-    if isinstance(row, dict) and key in row and row[key] is None:
-        return math.nan
-    value = row.get(key) if isinstance(row, dict) else None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{path}: {key} is {shown(value)}, expected a number")
-    return float(value)
-
-
-def _integers(path: Path, row: Any, key: str) -> tuple[int, ...]:
-    values = _get(path, row, key, list)
-    if not values or any(isinstance(value, bool) or not isinstance(value, int) for value in values):
-        raise ValueError(f"{path}: {key} is {shown(values)}, expected a list of whole numbers")
-    return tuple(values)

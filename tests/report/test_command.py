@@ -399,10 +399,10 @@ SPEC = '{"name": "n", "seeds": [0], "baseline": "x", "arms": {"y": {}}}'
         ("log-spaced/seed-0/metrics.jsonl", None, "metrics.jsonl: no such file"),
         ("log-spaced/seed-0/metrics.jsonl", "", "metrics.jsonl: holds no evaluation"),
         ("log-spaced/seed-0/metrics.jsonl", "{\n{}\n", "metrics.jsonl: line 1: not readable as JSON"),
-        ("log-spaced/seed-0/metrics.jsonl", '{"step": 1, "bytes": 2}\n', "val_bpb is None, expected a number"),
+        ("log-spaced/seed-0/metrics.jsonl", '{"step": 1, "bytes": 2}\n', "val_bpb is missing"),
         ("log-spaced/seed-0/result.json", "{", "result.json: not readable as JSON"),
         ("log-spaced/seed-0/result.json", '{"status": "odd"}', "status is 'odd'"),
-        ("log-spaced/seed-0/result.json", '{"status": "finished"}', "result.json: steps is None"),
+        ("log-spaced/seed-0/result.json", '{"status": "finished"}', "result.json: steps is missing"),
     ],
 )
 def test_a_missing_or_damaged_file_is_named_and_nothing_written(tmp_path, name, content, message):

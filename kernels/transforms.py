@@ -1,4 +1,4 @@
-"""What operators need beside their gradients: to know of torch.func and forward mode, and one axis more for vmap."""
+"""Beside the gradients of operators: torch.func and forward mode noticed, and one axis more for vmap."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What initialisation schemes need of a model beyond its weights; both models take a `Structure`, its default is none.
+"""The structure that initialisation schemes need of a model beyond its weights; by default there is none.
 
 With f a branch, x the residual stream, t the multiplier and g the gate of the branch, a block computes
     pre          x + g t f(norm(x))

@@ -1,4 +1,4 @@
-"""What a sum of exponentials is held against: power laws on every real lag, measured curves and arrays on theirs."""
+"""Targets for sums of exponentials: power laws on every real lag, measured curves and arrays on theirs."""
 
 from dataclasses import asdict, dataclass
 from itertools import pairwise

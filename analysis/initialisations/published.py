@@ -1,4 +1,4 @@
-"""What published recurrent layers start with: decay rates and input gains of state-space and gated linear layers.
+"""Published recurrent layers at their start: decay rates and input gains of state-space and gated linear layers.
 
 Gates and steps that depend on the input stand at their bias, where they are on average at the start; of complex decays
 the magnitudes count, so these kernels are envelopes. Short convolutions and terms for the newest input are left out.

@@ -1,4 +1,4 @@
-"""What published layers with heads and gates start with: RetNet, mLSTM, GLA, RWKV-5 and 6, and HGRN.
+"""Published layers with heads and gates at their start: RetNet, mLSTM, GLA, RWKV-5 and 6, and HGRN.
 
 Most pass a norm of each head, which gives every head variance 1 and so acts as a gain. Such layers have an entry for
 the recurrence alone and one, called `-normed`, for what leaves the norm.

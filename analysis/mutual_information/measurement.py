@@ -1,4 +1,4 @@
-"""What one measurement of a corpus finds: its decay curve, exponents on stated ranges, and a verdict."""
+"""One measurement of a corpus: its decay curve, exponents on stated ranges, and a verdict."""
 
 import typing
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What one fit finds: a sum of exponentials for a power law, and the channels that carry it under an input gain."""
+"""One fit: a sum of exponentials for a power law, and the channels that carry it under an input gain."""
 
 from dataclasses import dataclass
 from typing import Any

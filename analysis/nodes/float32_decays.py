@@ -1,4 +1,4 @@
-"""What a decay a = exp(-rate) can be in float32, in which models compute it."""
+"""The decays a = exp(-rate) that float32 holds, in which models compute them."""
 
 import math
 from collections.abc import Mapping, Sequence

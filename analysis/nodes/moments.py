@@ -1,4 +1,4 @@
-"""What N channels do when C and B are random with mean zero, as at initialisation: second moments instead of sums.
+"""N channels whose C and B are random with mean zero, as at initialisation: second moments instead of sums.
 
 With node density lambda**r dln(lambda), gain lambda**gamma and C ~ lambda**s, the coherent kernel (all signs equal)
 falls with the exponent gamma + s + r and the rms kernel with gamma + s + r/2: squares add up, so that the number of

@@ -1,4 +1,4 @@
-"""What the blocks of trained models remember, over runs: quantiles of their half-lives, and their kernels."""
+"""The memory of the blocks of trained models, over runs: quantiles of their half-lives, and their kernels."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

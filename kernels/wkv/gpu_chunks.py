@@ -1,4 +1,4 @@
-"""What the Triton kernels of WKV share: loads, decays of a sub-chunk, and phases 1 and 2, the state of every chunk.
+"""Shared by the Triton kernels of WKV: loads, decays of a sub-chunk, and phases 1 and 2, the state of every chunk.
 
 See `plkernel.kernels.wkv.gpu`, whose phase 3 these serve. Phase 1 computes what every chunk but the last adds to the
 state, and the product of the chunk's decays; phase 2 carries the state over the chunks in float64. The gradient of the

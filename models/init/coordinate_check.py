@@ -1,4 +1,4 @@
-"""What activations do in the first steps of training, and the residual stream at the start, of either of our models."""
+"""Activations in the first steps of training, and the residual stream at the start, of either of our models."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What a parameter is filled with: seven distributions, as values that print, compare and save."""
+"""Seven distributions that parameters are filled from, as values that print, compare and save."""
 
 import math
 from dataclasses import dataclass

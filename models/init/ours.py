@@ -1,4 +1,4 @@
-"""What our two models say of themselves to a plan: roles, sizes, and the parameters that schemes leave alone."""
+"""Our two models, described to a plan: roles, sizes, and the parameters that schemes leave alone."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

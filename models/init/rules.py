@@ -1,4 +1,4 @@
-"""What a scheme is made of: the sizes it sees, one parameter, and the rules it gives back."""
+"""The parts of a scheme: the sizes it sees, one parameter, and the rules it gives back."""
 
 import math
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""What counting pairs takes from a mapped file: a process of its own counts while its parent watches its memory.
+"""Memory for counting pairs in a mapped file: a process of its own counts while its parent watches its memory.
 
 That process imports nothing but the analysis, so its baseline is what any program of a user's starts from.
 """

@@ -1,4 +1,4 @@
-"""What a second thread brings, each time in a fresh process: alone, beside other work, and with AVX2 alone."""
+"""The gain of a second thread, each time in a fresh process: alone, beside other work, and with AVX2 alone."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What `datasets` raises, as one line that says what to do."""
+"""Errors that `datasets` raises, as one line that says what to do."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What a run costs by count, without running it: parameters, operations and memory for tensors.
+"""The cost of a run by count, without running it: parameters, operations and memory for tensors.
 
 An operation is one multiplication or one addition, so a product with a matrix of n entries is 2 n. Counted are the
 products with matrices and the recurrence, at its own equations (not what a kernel computes twice to save memory), but

@@ -1,4 +1,4 @@
-"""What a study will take before it is started: parameters, operations, memory and hours."""
+"""The whole estimate of a study: every distinct model counted and timed once, and the hours of all runs together."""
 
 import heapq
 from collections.abc import Iterator, Sequence

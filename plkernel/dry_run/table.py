@@ -1,4 +1,4 @@
-"""What a study will take, as numbers and as the table that plkernel.experiment --dry-run prints."""
+"""The forecast of a study, as numbers and as the table that plkernel.experiment --dry-run prints."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass

@@ -1,4 +1,4 @@
-"""What the subcommands share: a scheme with its free constants, on one of our models, from the command line."""
+"""Shared by the subcommands: a scheme with its free constants, on one of our models, from the command line."""
 
 from collections.abc import Sequence
 from typing import Literal

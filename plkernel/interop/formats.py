@@ -1,4 +1,4 @@
-"""What export and load share: a foreign checkpoint of either layout, number types, and a model in one line."""
+"""Shared by export and load: a foreign checkpoint of either layout, number types, and a model in one line."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a report relies on in the files of a study, as types: what is not named here may be anything, or missing.
+"""The files of a study as types: all that a report relies on; what is not named here may be anything, or missing.
 
 Files of earlier versions hold less and those of later ones more, so nothing is required that a reader can do without.
 """

@@ -1,4 +1,4 @@
-"""What a search for learning rates has found, read from its runs."""
+"""The learning rates that a search has found, read from its runs."""
 
 import math
 from collections.abc import Mapping, Sequence

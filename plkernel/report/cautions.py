@@ -1,4 +1,4 @@
-"""What a reader must know before believing a number of a study."""
+"""Cautions that a reader must know before believing a number of a study."""
 
 import math
 from collections.abc import Collection, Iterator

@@ -1,4 +1,4 @@
-"""What a study shows, in numbers: every measure of every arm, and its paired difference to the baseline."""
+"""A study in numbers: every measure of every arm, and its paired difference to the baseline."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence

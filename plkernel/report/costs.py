@@ -1,4 +1,4 @@
-"""What runs cost: their wall time, what they read in it, and hours of cores."""
+"""Costs of runs: their wall time, the bytes they read in it, and hours of cores."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What speaks for one difference: the tests, its size beside its spread, and what could have been seen."""
+"""The evidence for one difference: tests, its size beside its spread, and the smallest that could have been seen."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What training did to the memory of every arm of a study, from the first and the last rows of its runs."""
+"""The memory of every arm of a study before and after training, from the first and the last rows of its runs."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a comparison allows one to say, in plain sentences."""
+"""Plain sentences for all that a comparison allows one to say."""
 
 import math
 from collections.abc import Iterable, Iterator

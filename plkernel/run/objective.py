@@ -1,4 +1,4 @@
-"""What training minimises and how: bits per byte, AdamW, the learning rate."""
+"""The objective of training and how it is minimised: bits per byte, AdamW, the learning rate."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What TensorBoard shows of a run: its curves, and its row in the table of hyperparameters."""
+"""A run in TensorBoard: its curves, and its row in the table of hyperparameters."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is to be run, as data: a study is read and checked here, without torch, and resolved into conditions.
+"""Studies as data: a spec is read and checked here, without torch, and resolved into conditions.
 
 Between the measured law and the models; `study` runs what a spec says, `dry_run` says what it would take.
 """

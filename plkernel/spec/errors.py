@@ -1,4 +1,4 @@
-"""What is wrong with a spec, in words: where it is, what it got, what would work."""
+"""Mistakes in a spec, in words: where it is, what it got, what would work."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager

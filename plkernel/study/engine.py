@@ -1,4 +1,4 @@
-"""What trains the runs of a study: this machine or a Ray cluster, behind one interface; each run is a process."""
+"""Engines train the runs of a study: this machine or a Ray cluster, behind one interface; each run is a process."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What a task of a Ray cluster does for a study: train one run on the machine that it is on. Loads no torch itself."""
+"""The task of a Ray cluster: train one run of a study on the machine that it is on. Loads no torch itself."""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""What a run ran on: commit, versions and hardware, for its record."""
+"""The environment of a run: commit, versions and hardware, for its record."""
 
 import os
 import platform

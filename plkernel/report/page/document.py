@@ -1,4 +1,4 @@
-"""What a page is made of, as data: sections of paragraphs, tables, figures and folded parts. `page.html` renders it.
+"""A page as data: sections of paragraphs, tables, figures and folded parts. `page.html` renders it.
 
 Everything here is text as it was read or computed; escaping is the template's. Only a figure's SVG is markup.
 """

@@ -1,4 +1,4 @@
-"""What every section of the page is made of: names of arms, marks for what leaks, and numbers with their intervals."""
+"""Parts of every section of the page: names of arms, marks for what leaks, and numbers with their intervals."""
 
 import math
 import re

@@ -48,17 +48,8 @@ def modules() -> dict[str, Path]:
 
 
 def imports(path: Path) -> Iterator[str]:
-    """Every module that a file imports, wherever the statement stands, but for types alone."""
-    tree = ast.parse(path.read_text())
-    for_types = {
-        inner
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        if node in for_types:
-            continue
+    """Every module that a file imports, wherever the statement stands."""
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -11,7 +11,7 @@ import json
 import math
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.structure import Structure
 from plkernel.records.layout import CHECKPOINT, CONFIG
 from plkernel.run.build import Model, build
-from plkernel.run.folder import differences, with_defaults
+from plkernel.run.folder import Progress, differences, with_defaults
 from plkernel.spec.condition import from_config
 from plkernel.tools import cli
 from plkernel.tools.files import atomic_save, load_json, save_json
@@ -32,30 +32,6 @@ from plkernel.tools.files import atomic_save, load_json, save_json
 MOMENTS = ("exp_avg", "exp_avg_sq")
 PROGRESS, CONFIGURATION, DIGEST = "progress", "config", "digest"
 LARGEST = 2**63
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a run stands after `step` steps.
-
-    loss_sum and loss_count: nats and steps since the last evaluation; seconds: training time so far; metrics_bytes
-    and timing_bytes: lengths of the two row files, which a resumed run cuts back to, with the CRC-32 of what they hold
-    (None in checkpoints of earlier versions).
-    """
-
-    step: int = 0
-    loss_sum: float = 0.0
-    loss_count: int = 0
-    seconds: float = 0.0
-    metrics_bytes: int = 0
-    timing_bytes: int = 0
-    metrics_crc: int | None = 0
-    timing_crc: int | None = 0
-
-    @property
-    def evaluated(self) -> int:
-        """The step of the last evaluation, and so of the last row."""
-        return self.step - self.loss_count
 
 
 def save_checkpoint(

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -30,9 +30,6 @@ from plkernel.spec.model import ModelSpec, Section
 from plkernel.spec.train import TrainSpec
 from plkernel.tools.files import load_json, read_lines, refuse_links_of_run, save_json
 
-if TYPE_CHECKING:
-    from plkernel.run.checkpoint import Progress
-
 SECTIONS: dict[str, type[Section]] = {
     "corpus": CorpusSpec,
     "model": ModelSpec,
@@ -42,6 +39,30 @@ SECTIONS: dict[str, type[Section]] = {
 LONGEST_REASON = 300  # characters of an error
 LONGEST_VALUE = 80  # characters of a value that differs
 LOCK_PATIENCE = 20.0  # seconds: a worker whose parent was killed ends within a step
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands after `step` steps.
+
+    loss_sum and loss_count: nats and steps since the last evaluation; seconds: training time so far; metrics_bytes
+    and timing_bytes: lengths of the two row files, which a resumed run cuts back to, with the CRC-32 of what they hold
+    (None in checkpoints of earlier versions).
+    """
+
+    step: int = 0
+    loss_sum: float = 0.0
+    loss_count: int = 0
+    seconds: float = 0.0
+    metrics_bytes: int = 0
+    timing_bytes: int = 0
+    metrics_crc: int | None = 0
+    timing_crc: int | None = 0
+
+    @property
+    def evaluated(self) -> int:
+        """The step of the last evaluation, and so of the last row."""
+        return self.step - self.loss_count
 
 
 @dataclass(frozen=True)
@@ -124,7 +145,7 @@ class RunFolder:
         with locked(self.path, f"run folder {self.path}", LOCK_PATIENCE):
             yield
 
-    def append(self, metrics: Mapping[str, Any], timing: Mapping[str, Any], progress: "Progress") -> "Progress":
+    def append(self, metrics: Mapping[str, Any], timing: Mapping[str, Any], progress: Progress) -> Progress:
         """Add one row to both row files, flushed to disk; `progress` with where they now end."""
         metrics_bytes, metrics_crc = rows.append(self.path / METRICS, metrics, progress.metrics_crc or 0)
         timing_bytes, timing_crc = rows.append(self.path / TIMING, timing, progress.timing_crc or 0)
@@ -136,7 +157,7 @@ class RunFolder:
             timing_crc=timing_crc,
         )
 
-    def cut(self, progress: "Progress", every: int) -> "Progress":
+    def cut(self, progress: Progress, every: int) -> Progress:
         """Drop rows written after the checkpoint that a resumed run starts from; `progress` with their CRC-32s.
 
         Raises ValueError where the row files are not those of a run that was evaluated `every` so many steps.

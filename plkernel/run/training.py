@@ -20,8 +20,9 @@ from plkernel.models.init.block_gains import Calibration
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.records.layout import DIVERGED, FAILED, FINISHED, METRICS
 from plkernel.run.build import build, initialise_, plan_of, tune_
-from plkernel.run.checkpoint import Progress, load_checkpoint, save_checkpoint
+from plkernel.run.checkpoint import load_checkpoint, save_checkpoint
 from plkernel.run.evaluate import diagnose, kernels
+from plkernel.run.folder import Progress
 from plkernel.run.objective import (
     NATS_PER_BIT,
     autocast,

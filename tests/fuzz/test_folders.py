@@ -22,9 +22,9 @@ from plkernel.report.page.build import render
 from plkernel.report.table import save_record, table
 from plkernel.report.terminal import text_report
 from plkernel.run.build import build, initialise_
-from plkernel.run.checkpoint import Progress, open_model, save_checkpoint
+from plkernel.run.checkpoint import open_model, save_checkpoint
 from plkernel.run.evaluate import diagnose, kernels
-from plkernel.run.folder import RunFolder
+from plkernel.run.folder import Progress, RunFolder
 from plkernel.run.task import Task, prepare
 from plkernel.spec.reading import parse_spec
 from plkernel.spec.study import Spec

@@ -20,7 +20,8 @@ from plkernel.models.layers import ROOT_MEAN_SQUARE, Activation
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.ssm import SSM, SSMConfig, white_std
 from plkernel.models.structure import Structure, structure_for
-from plkernel.run.checkpoint import Progress, load_checkpoint, save_checkpoint
+from plkernel.run.checkpoint import load_checkpoint, save_checkpoint
+from plkernel.run.folder import Progress
 
 Model = SSM | RWKV
 DIM, LAYERS, HEAD_SIZE = 16, 2, 8

@@ -11,7 +11,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from plkernel.run.checkpoint import Progress, load_checkpoint, save_checkpoint
+from plkernel.run.checkpoint import load_checkpoint, save_checkpoint
+from plkernel.run.folder import Progress
 
 CONFIG = {"arm": "a", "seed": 0, "train": {"steps": 12, "learning_rate": 0.01}}
 PROGRESS = Progress(6, 3.5, 2, 0.25, 100, 50, 7, 8)

@@ -46,7 +46,7 @@ def test_what_is_wanted_stands_beside_what_was_found() -> None:
 
 def test_a_process_that_cannot_run_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", shutil.which("false"))
-    with pytest.raises(OSError, match=r"plkernel\.bench\.threads train: failed in a process of its own"):
+    with pytest.raises(OSError, match=r"plkernel\.bench\.threads_process train: failed in a process of its own"):
         threads.measure("train", 2)
 
 

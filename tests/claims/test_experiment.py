@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from plkernel.dry_run import estimate
+from plkernel.dry_run import estimate, table
 from plkernel.experiment import command, forecast
 from plkernel.run.task import prepare
 from plkernel.run.training import run_training
@@ -149,7 +149,7 @@ def test_a_dry_run_refuses_what_a_run_refuses(tiny_spec: SpecWriter, options: di
 
 
 def test_a_dry_run_names_what_it_cannot_check(tiny_spec: SpecWriter, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimate, "text", lambda found: "the table")
+    monkeypatch.setattr(table, "text", lambda found: "the table")
     monkeypatch.setattr(estimate, "estimate", lambda *_, **options: None)
     spec = load_spec(tiny_spec(corpus="hf:some/text"))
     assert forecast(spec, (), 1) == "the table\ncorpus 'hf:some/text' is not read yet: nothing is known of its size"

@@ -45,7 +45,7 @@ def _step(name: str, spec: str | None) -> Callable[[], Any]:
 
 def _main(name: str, neighbours: str, rounds: str, spec: str | None = None) -> None:
     step = _step(name, spec)
-    step()
+    _with_threads(1, step)  # compiles, in which a second thread would bring nothing
     busy = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(int(neighbours))]
     try:
         print(json.dumps({key: asdict(value) for key, value in compare(step, int(rounds)).items()}))

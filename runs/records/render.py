@@ -7,7 +7,8 @@ fit/fit.json is written by `python -m plkernel.fit --beta 1.15 --out runs/record
 plkernel.gallery`, minimax/table.json by `python runs/minimax_table.py`; quick/table.json and rows.jsonl
 are the report of `make demo`, schemes/* of `python -m plkernel.experiment runs/schemes.toml`; exp013-audit/* are the
 record and the report of runs/exp013-audit.toml (its README.md has both commands); bench/*.json are written
-by `make bench`; measure/coverage.json by `python runs/interval_coverage.py` and the rest of measure/* by `python
+by `make bench`, but for bench/threads-before.json, which keeps what an earlier commit made of threads on another
+processor; measure/coverage.json by `python runs/interval_coverage.py` and the rest of measure/* by `python
 runs/mutual_information.py all`. All but the first two name their commit and hardware.
 """
 
@@ -212,20 +213,27 @@ def bench() -> str:
 
 
 def threads() -> str:
-    """What a second thread brings."""
-    records = [load(f"bench/{name}.json") for name in ("wkv", "scan", "train")]
-    found = [row for record in records for row in record.get("threads", [])]  # older records have none
+    """What a second thread brings: now, and in the records of another processor and an earlier commit."""
+    now = [row for name in ("wkv", "scan", "train") for row in load(f"bench/{name}.json").get("threads", [])]
+    before = load("bench/threads-before.json")
+    commit = before["environment"]["commit"][:10]
+    note = f"Before threads that bring nothing were left out, commit {commit}:"
+    return f"{speedups(now)}\n\n{note}\n\n{speedups(before['threads'])}"
+
+
+def speedups(found: Sequence[dict[str, Any]]) -> str:
+    """Two threads against one: a line for each work, a column for each setting."""
     works = list(dict.fromkeys(row["work"] for row in found))
     settings = list(dict.fromkeys((row["processor"], row["neighbours"]) for row in found))
-    speedups = {(row["work"], row["processor"], row["neighbours"]): row["speedup"] for row in found}
+    cells = {(row["work"], row["processor"], row["neighbours"]): row["speedup"] for row in found}
 
     def cell(work: str, setting: tuple[str, int]) -> str:
-        value = speedups[work, *setting]
+        value = cells[work, *setting]
         return f"{value['median']:.2f} ({value['low']:.2f} to {value['high']:.2f})"
 
     columns = [f"{name}{', beside a busy process' if beside else ''}" for name, beside in settings]
     lines = [[work, *(cell(work, setting) for setting in settings)] for work in works]
-    return markdown(["two threads, times as fast as one (quartiles)", *columns], lines) if found else ""
+    return markdown(["two threads, times as fast as one (quartiles)", *columns], lines)
 
 
 def recurrence() -> str:

@@ -3,12 +3,12 @@
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal
 
 from plkernel.records.layout import run_folder
 from plkernel.run import check
 from plkernel.spec import command_line
 from plkernel.spec.study import Spec
+from plkernel.study.engine import EngineName
 from plkernel.tools.files import check_folder
 
 
@@ -50,7 +50,7 @@ def command(
     dry_run: bool = False,
     report: bool = True,
     retry: bool = False,
-    engine: Literal["local", "ray"] = "local",
+    engine: EngineName = "local",
     ray_address: str | None = None,
 ) -> None:
     """Run every condition at every seed, skip what has finished, resume what has not, then write the report.

@@ -199,7 +199,7 @@ def read_run(study: Path, arm: str, seed: int) -> Run:
 
 
 def _kept_run(path: Path, row: dict[str, Any]) -> Run:
-    """The run that a row of a record tells of, as `records.record` writes it."""
+    """The run that a row of a record tells of, as `report.table.record` writes it."""
     arm, seed, curve = row["arm"], row["seed"], row.get("curve") or {}
     points = [dict(zip(curve, values, strict=True)) for values in zip(*curve.values(), strict=True)]
     result = row.get("result") or {}

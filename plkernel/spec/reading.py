@@ -16,7 +16,7 @@ from plkernel.spec.factors import expanded
 from plkernel.spec.study import Spec
 from plkernel.tools import cli
 from plkernel.tools.files import load_object
-from plkernel.tools.plain import parse_toml, read_bytes
+from plkernel.tools.plain import parse_toml, read_bytes, shown
 
 BASELINE = "baseline"  # as the value of an arm's `match`: the study's baseline, whatever its name
 
@@ -33,11 +33,26 @@ def load_spec(path: Path, check: Check | None = None) -> Spec:
 
 def load_values(path: Path) -> dict[str, Any]:
     """The plain values of a spec, its factors written out as arms; ValueError names the file."""
-    values = load_object(path) if path.suffix == ".json" else parse_toml(read_bytes(path), f"spec {path}")
+    saved = path.suffix == ".json"  # by a study, with the rates that a search has found
+    values = load_object(path) if saved else parse_toml(read_bytes(path), f"spec {path}")
     try:
-        return expanded(dict(values))
+        values = expanded(dict(values))
+        if not saved:
+            _check_rates(values)
+        return values
     except ValueError as error:
         raise ValueError(f"spec {path}: {error}") from None
+
+
+def _check_rates(values: Mapping[str, Any]) -> None:
+    """ValueError for an arm with a learning rate of its own and rates to search, which would not be tried."""
+    arms = values.get("arms")
+    for name, arm in arms.items() if isinstance(arms, Mapping) else ():
+        if isinstance(arm, Mapping) and {"rates", "learning_rate"} <= arm.keys():
+            raise ValueError(
+                f"arms.{name}: rates {shown(arm['rates'])} are not tried beside a learning_rate, got "
+                f"{shown(arm['learning_rate'])}: leave out one of them"
+            )
 
 
 def spec_of(
@@ -45,14 +60,7 @@ def spec_of(
 ) -> Spec:
     """The spec of `values`, which came from `path`, with some of its fields changed."""
     origin = f"{path} with its options" if changes else str(path)
-    spec = parse_spec(_changed(values, changes or {}), origin, check)
-    for name, arm in spec.arms.items() if path.suffix != ".json" else ():  # where a search adds the rate it has found
-        if arm.rates is not None and arm.learning_rate is not None:
-            raise ValueError(
-                f"spec {origin}: arms.{name}: rates {list(arm.rates)} are not tried beside a learning_rate, "
-                f"got {arm.learning_rate:g}: leave out one of them"
-            )
-    return spec
+    return parse_spec(_changed(values, changes or {}), origin, check)
 
 
 def _changed(values: Mapping[str, Any], changes: Mapping[Place, Any]) -> dict[str, Any]:

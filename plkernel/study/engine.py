@@ -6,14 +6,14 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Literal, Protocol
 
 from plkernel.records.layout import CONFIG, LOG, run_folder
+from plkernel.spec.condition import Condition
+from plkernel.spec.study import Spec
 from plkernel.tools.files import open_own, refuse_links_of_run, save_json
 
-if TYPE_CHECKING:
-    from plkernel.spec.condition import Condition
-    from plkernel.spec.study import Spec
+EngineName = Literal["local", "ray"]
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ class Job:
 class Engine(Protocol):
     """Trains runs, several at a time. How a run ended is said by its folder and by nothing else."""
 
-    def device(self, condition: "Condition") -> str:
+    def device(self, condition: Condition) -> str:
         """The type of device that its runs are trained on, 'cpu' or 'cuda'; ValueError where there is none."""
 
-    def room(self, spec: "Spec", device: str) -> int:
+    def room(self, spec: Spec, device: str) -> int:
         """How many runs of the spec can be trained at a time now."""
 
     def start(self, job: Job) -> None:

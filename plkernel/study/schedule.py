@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from tqdm import tqdm
 
@@ -17,7 +17,7 @@ from plkernel.run.objective import label
 from plkernel.run.task import Opened, open_corpus, prepare
 from plkernel.spec.corpus import CorpusSpec
 from plkernel.spec.study import Spec
-from plkernel.study.engine import Engine, Job
+from plkernel.study.engine import Engine, EngineName, Job
 from plkernel.study.local_engine import LocalEngine
 from plkernel.study.tuning import search_of, tuned
 from plkernel.tools import cli
@@ -26,7 +26,6 @@ from plkernel.tools.files import read_lines, refuse_links, refuse_links_of_run, 
 POLL_SECONDS = 0.2
 BAR = "{desc}: {percentage:3.0f}%|{bar}| {n:.2f}/{total_fmt} runs [{elapsed}<{remaining}]"
 
-EngineName = Literal["local", "ray"]
 Runs = list[tuple[str, int]]
 
 
@@ -181,8 +180,9 @@ def _jobs(spec: Spec, runs: Runs, out: Path, engine: Engine) -> Iterator[Job]:
         if section not in corpora:
             corpora[section] = open_corpus(section, spec.train.context)
         task = prepare(spec, arm, seed, out, corpora[section], device)
-        task.folder.check(task.config)
-        yield Job(out, arm, seed, device, spec.train.threads, task.config)
+        config = task.config
+        task.folder.check(config)
+        yield Job(out, arm, seed, device, spec.train.threads, config)
 
 
 def finished(out: Path, arm: str, seed: int) -> bool:

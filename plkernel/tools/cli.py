@@ -133,7 +133,7 @@ def report_errors(action: Callable[[], Any]) -> None:
 def in_words(error: Exception) -> str:
     """The message of an error; of the system's, the file and what is wrong with it.
 
-    Where a file has no room its name is known (`storage.atomic_file`), so that what has none is the standard output.
+    Where a file has no room its name is known (`files.atomic_file`), so that what has none is the standard output.
     """
     if not isinstance(error, OSError) or error.strerror is None:
         return str(error)

@@ -19,6 +19,7 @@ def inspect(
     model: tyro.conf.Positional[Path],
     corpus: str | None = None,
     windows: int = 16,
+    truncation: int = 256,
     json: Path | None = None,
     figure: Path | None = None,
 ) -> None:
@@ -26,16 +27,18 @@ def inspect(
 
     Half-lives are in bytes: shortest, median and longest channel of every block. A kernel is what an input still weighs
     t bytes later in the recurrent branch of a block, the root mean square over its entries; x of t**-x is fitted by
-    least squares on log-log axes. Saturation is that of the predictions
-    on validation windows: a saturated position gives one byte a probability above 0.99, and guessing uniformly has the
-    entropy ln 256 = 5.545 nats. Amplification (RWKV) is the root mean square of the residual stream after a block over
-    that before it. The initialisation is rebuilt from the specification and seed of the run; a model that plkernel.load
-    brought in has none.
+    least squares on log-log axes. Saturation is that of the predictions on validation windows: a saturated position
+    gives one byte a probability above 0.99, and guessing uniformly has the entropy ln 256 = 5.545 nats. Amplification
+    (RWKV) is the root mean square of the residual stream after a block over that before it. Truncation says what far
+    context is worth: bits per byte at the same bytes when only the last 1, 2, 4 .. before them are given. The
+    initialisation is rebuilt from the specification and seed of the run; a model that plkernel.load brought in has
+    none.
 
     Args:
         model: Folder of a run (STUDY/ARM/seed-0) or of plkernel.load, or the checkpoint.safetensors in it.
         corpus: Validation text, as plkernel.corpus names it; if left out that of the run.
         windows: How many windows of the run's context to evaluate.
+        truncation: At how many bytes to predict with less and less context; 0 leaves it out.
         json: Write the figures to this file too, kernels at every power of two up to the context.
         figure: Draw kernels and half-lives to this file: .pdf, .png or .svg.
     """
@@ -43,18 +46,25 @@ def inspect(
         raise ValueError(f"figure must end in {', '.join(f'.{kind}' for kind in KINDS)}, got {str(figure)!r}")
     if windows < 1:
         raise ValueError(f"windows must be at least 1, got {windows}")
+    if truncation < 0:
+        raise ValueError(f"truncation must be at least 0, got {truncation}")
     check_file(json, "json")
     check_file(figure, "figure")
+    import torch
+
+    from plkernel.data.windows import fixed_windows, spread_windows
     from plkernel.models.init.block_gains import scale_
     from plkernel.records.layout import CHECKPOINT
     from plkernel.run.checkpoint import load_checkpoint, open_model
+    from plkernel.run.evaluate import truncation as curve_of
     from plkernel.run.objective import label
-    from plkernel.run.view import at_initialisation, calibrated_gains, render, validation_windows, view
+    from plkernel.run.view import BATCH, at_initialisation, calibrated_gains, render, truncated, validation_text, view
 
     trained = open_model(model)
     folder, checkpoint = (model, model / CHECKPOINT) if model.is_dir() else (model.parent, model)
     config = load_json(folder / CONFIG)
-    name, data = validation_windows(config, corpus, windows)
+    name, text, context = validation_text(config, corpus)
+    data = fixed_windows(text, context, windows)
     now, start = view(trained, data), None
     untrained = at_initialisation(config)
     if untrained is not None:
@@ -63,10 +73,15 @@ def inspect(
     step = load_checkpoint(checkpoint, trained).step
     print(f"{model}: step {step:,}; {len(data)} validation windows of {data.shape[1] - 1} bytes of {name}\n")
     print(render(start, now, label(trained.config.causal)))
+    curve = None
+    if truncation and trained.config.causal:
+        curve = curve_of(trained, spread_windows(text, context, truncation), BATCH, torch.device("cpu"))
+        print(f"\n{truncated(curve)}")
     if json is not None:
         place = {"corpus": name, "windows": len(data), "context": data.shape[1] - 1, "causal": trained.config.causal}
         views = {"initialisation": start.to_dict() if start else None, "now": now.to_dict()}
-        save_json(json, {"model": str(model), "step": step, **place, **views})
+        known = {"truncation": curve.to_dict()} if curve else {}
+        save_json(json, {"model": str(model), "step": step, **place, **views, **known})
         print(f"\nwritten: {json}")
     if figure is not None:
         _draw(figure, start, now, f"{model}, step {step:,}")

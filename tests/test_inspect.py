@@ -93,7 +93,7 @@ def test_a_model_brought_in_has_no_initialisation(tmp_path: Path, capsys: pytest
     save_model(tmp_path / "model", model, "somewhere")
     with pytest.raises(ValueError, match="corpus must be given for a model that was not trained here"):
         inspect(tmp_path / "model")
-    inspect(tmp_path / "model", corpus=str(Path(standard_inspect.__file__)), windows=2)
+    inspect(tmp_path / "model", corpus=str(Path(standard_inspect.__file__)), windows=2, truncation=0)
     rows = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
     cells = [[cell.strip() for cell in row if cell] for row in rows]
     assert ["0", "-", "1.88 / 13 / 280", "-", "1.000"] in cells

@@ -24,6 +24,15 @@ def fixed_windows(data: Bytes, context: int, count: int) -> Tensor:
     return _windows(data, np.linspace(0, data.size - context - 1, count).astype(np.int64), context)
 
 
+def spread_windows(data: Bytes, context: int, count: int) -> Tensor:
+    """Up to `count` windows as `fixed_windows` gives them, but overlapping where disjoint ones would be fewer.
+
+    No two end on the same byte.
+    """
+    count = min(count, data.size - context)
+    return _windows(data, np.linspace(0, data.size - context - 1, count).astype(np.int64), context)
+
+
 def check_length(data: Bytes, context: int, name: str) -> None:
     """Raise ValueError unless `data` holds at least one window of context + 1 bytes."""
     check_size(data.size, context, name)

@@ -122,7 +122,9 @@ def _check_tensors(tensors: Mapping[str, Tensor], model: nn.Module, moments: boo
     parameters = dict(model.named_parameters())
     wanted = {f"model.{name}": tensor for name, tensor in (*parameters.items(), *model.named_buffers())}
     optional = {f"{moment}.{name}": tensor for moment in MOMENTS for name, tensor in parameters.items()}
-    missing = sorted((wanted | optional if moments else wanted).keys() - tensors.keys())
+    trained = [name for name, tensor in parameters.items() if moments and tensor.requires_grad]
+    needed = {f"{moment}.{name}" for moment in MOMENTS for name in trained}
+    missing = sorted((wanted.keys() | needed) - tensors.keys())
     unknown = sorted(tensors.keys() - (wanted | optional).keys())
     if missing or unknown:
         raise ValueError(f"{'no' if missing else 'unknown'} tensor {(missing or unknown)[0]}")
@@ -146,6 +148,8 @@ def _fill(tensors: Mapping[str, Tensor], model: nn.Module, optimizer: torch.opti
     if optimizer is None:
         return
     for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:  # frozen: it has no moments
+            continue
         moments = {moment: tensors[f"{moment}.{name}"].to(parameter, copy=True) for moment in MOMENTS}
         count = torch.tensor(float(step), device=_step_device(optimizer, parameter))
         optimizer.state[parameter] = {"step": count, **moments}

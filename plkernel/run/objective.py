@@ -24,8 +24,9 @@ def build_optimizer(model: nn.Module, train: TrainSpec, plan: Plan | None = None
 
     Without a plan all are 1, and weight decay acts on true matrices only (`is_matrix`): never on decays, gains, biases,
     norms, token shifts, low-rank maps. `train.decay_multiplier`, where given, is the rate of the decays themselves
-    (DECAYS). An eps of 1e-18 is safe in float32: a gradient of zero moves nothing, and
-    below 1e-18, where second moments underflow, the step is at most about the rate.
+    (DECAYS); 0 takes them out of training, and so out of the norm of the gradient. An eps of 1e-18 is safe in float32:
+    a gradient of zero moves nothing, and below 1e-18, where second moments underflow, the step is at most about the
+    rate.
     """
     parameters = dict(model.named_parameters())
     multipliers = {name: (1.0, float(is_matrix(name, values)), 1.0) for name, values in parameters.items()}
@@ -33,6 +34,7 @@ def build_optimizer(model: nn.Module, train: TrainSpec, plan: Plan | None = None
     if train.decay_multiplier is not None:
         for name in filter(lambda name: name.endswith(DECAYS), parameters):
             multipliers[name] = (train.decay_multiplier, *multipliers[name][1:])
+            parameters[name].requires_grad_(train.decay_multiplier > 0)
     groups = grouped(parameters, multipliers, train.learning_rate, train.weight_decay, train.eps)
     return torch.optim.AdamW(groups, lr=train.learning_rate, betas=(train.beta1, train.beta2), fused=True)
 
@@ -109,6 +111,11 @@ def bits_per_byte(
 def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
     """-ln p(target) in nats, of logits (B,T,256) and bytes (B,T)."""
     return F.cross_entropy(logits.reshape(-1, BYTES), targets.reshape(-1), reduction=reduction)
+
+
+def losses_per_byte(logits: Tensor, targets: Tensor) -> Tensor:
+    """-log2 p(target) of logits (B,T,256) and bytes (B,T), in bits; shape (B,T)."""
+    return F.cross_entropy(logits.transpose(1, 2), targets, reduction="none") / NATS_PER_BIT
 
 
 def next_byte_loss(model: nn.Module, windows: Tensor, reduction: str = "mean", l2wrap: float = 0.0) -> Tensor:

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from plkernel.analysis.trained.memory import QUANTILES
-from plkernel.data.windows import fixed_windows, training_windows
+from plkernel.data.windows import fixed_windows, spread_windows, training_windows
 from plkernel.models.init.block_gains import Calibration
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.records.layout import DIVERGED, FAILED, FINISHED, METRICS
 from plkernel.run.build import build, initialise_, plan_of, tune_
 from plkernel.run.checkpoint import load_checkpoint, save_checkpoint
-from plkernel.run.evaluate import diagnose, kernels
+from plkernel.run.evaluate import diagnose, kernels, truncation
 from plkernel.run.folder import Progress
 from plkernel.run.objective import (
     NATS_PER_BIT,
@@ -169,12 +169,21 @@ class Training:
             "best_val_bpb": best["val_bpb"],
             "best_step": best["step"],
             "test_bpb": bits_per_byte(self.model, windows, self.train.batch, self.device),
+            **self.truncation(),
             "seconds": self.seconds,
             "causal": self.model.config.causal,
             "error": None,
         }
         self.curves.close(self.config, result)
         return result
+
+    def truncation(self) -> dict[str, Any]:
+        """What the last bytes of the context are worth on the test text, where the spec asks for that."""
+        count = self.train.truncation_windows
+        if not (count and self.model.config.causal):
+            return {}
+        windows = spread_windows(self.task.splits.test, self.train.context, count)
+        return {"truncation": truncation(self.model, windows, self.train.batch, self.device).to_dict()}
 
 
 def run_training(

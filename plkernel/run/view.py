@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from plkernel.analysis.trained.context import Truncation
 from plkernel.analysis.trained.memory import QUANTILES, Memory, memory_of, slope_range
 from plkernel.data import corpora
-from plkernel.data.windows import check_length, fixed_windows
+from plkernel.data.windows import Bytes, check_length
 from plkernel.records.layout import METRICS
 from plkernel.run.build import Model, build, initialise_
 from plkernel.run.evaluate import Diagnosis, diagnose, kernels
@@ -77,8 +78,8 @@ def calibrated_gains(folder: Path) -> list[float]:
     return gains
 
 
-def validation_windows(config: dict[str, Any], corpus: str | None, count: int) -> tuple[str, Tensor]:
-    """The name of the corpus and up to `count` windows (n, context + 1) of its validation split.
+def validation_text(config: dict[str, Any], corpus: str | None) -> tuple[str, Bytes, int]:
+    """The name of the corpus, its validation split, and the context of the run, which the split is long enough for.
 
     Raises ValueError when the run's corpus is another here than it was there, or none is named for a model that was
     not trained here.
@@ -96,7 +97,20 @@ def validation_windows(config: dict[str, Any], corpus: str | None, count: int) -
     data = text.splits(section.validation, section.test).validation
     context = config.get("train", {}).get("context", UNTRAINED_CONTEXT)
     check_length(data, context, f"the validation split of corpus {section.name!r}")
-    return section.name, fixed_windows(data, context, count)
+    return section.name, data, context
+
+
+def truncated(found: Truncation) -> str:
+    """What the last bytes are worth, as a table."""
+    rows = [
+        [f"{given:,}", f"{bpb:.4f}", f"{cost:+.4f} +- {1.96 * error:.4f}" if error else ABSENT]
+        for given, bpb, cost, error in zip(found.given, found.bpb, found.cost, found.standard_error, strict=True)
+    ]
+    title = (
+        f"bits per byte at {found.windows:,} bytes when only the last so many before them are given, and what that "
+        "costs (95 %):"
+    )
+    return f"{title}\n{text_table(['given', 'bits per byte', 'cost'], rows)}"
 
 
 def render(start: View | None, now: View, note: str = "") -> str:

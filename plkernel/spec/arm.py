@@ -17,7 +17,7 @@ ENDS = ("shortest", "longest")
 QUANTILE_OPTIONS = ("tempering", "loss", "max_lag")
 AIM_OPTIONS = ("target", "kernel", "lag")
 NODE_VALUES = ("node_rates", "node_multipliers", "node_gain")
-IN_THE_STUDY = ("against", "levels", "rates")  # they change no number of a run
+IN_THE_STUDY = ("against", "levels", "rates", "train")  # in a run they are nowhere, or in another section
 OF_ANY_ARM = ("scheme", "scheme_options", "learning_rate", "placement", "model", "corpus", *IN_THE_STUDY)
 
 
@@ -84,6 +84,9 @@ class Arm(Section):
     """Options of [model] that differ in this arm, as in { gain = "ema" }."""
     corpus: dict[str, Any] | None = None
     """Options of [corpus] that differ in this arm, as in { name = "bible:en" }."""
+    train: dict[str, Any] | None = None
+    """Options of [train] that differ in this arm, as in { decay_multiplier = 0 }; not those that say what it reads,
+    how much of it, and when it is evaluated, in which all arms must agree."""
     against: str | None = None
     """The arm it is compared with; the study's baseline if left out."""
     levels: dict[str, str] | None = None

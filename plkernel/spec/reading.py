@@ -95,7 +95,7 @@ def settle(spec: Spec, check: Check | None = None) -> Spec:
     for name, arm in spec.arms.items():
         with blaming(name, Spec):
             model, corpus = spec.model_of(name), spec.corpus_of(name)
-            read[name] = resolve(model, with_file_values(arm), spec.train, corpus, spec.name, name)
+            read[name] = resolve(model, with_file_values(arm), spec.train_of(name), corpus, spec.name, name)
     for name, condition in read.items():
         with blaming(name, Spec):
             if condition.arm.match is not None and condition.model.kind == "ssm":

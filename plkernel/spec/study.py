@@ -14,7 +14,7 @@ from plkernel.spec.corpus import CorpusSpec
 from plkernel.spec.errors import blaming, explained
 from plkernel.spec.factors import MOST_ARMS, deep_merge
 from plkernel.spec.model import ModelSpec, Positive, PositiveNumber, Section
-from plkernel.spec.train import TrainSpec
+from plkernel.spec.train import OF_AN_ARM, TrainSpec
 from plkernel.tools import cli
 from plkernel.tools.plain import shown
 
@@ -101,10 +101,10 @@ class Spec(Section):
                     f"so that every arm has the same search, got {list(arm.rates)}"
                 )
             with blaming(name, Spec):
-                model, _ = self.model_of(name), self.corpus_of(name)
-                if self.train.dropout and model.kind == "ssm":
+                model, train, _ = self.model_of(name), self.train_of(name), self.corpus_of(name)
+                if train.dropout and model.kind == "ssm":
                     raise ValueError(
-                        f"train.dropout belongs to model kinds rwkv5 and rwkv6, got {self.train.dropout} with kind "
+                        f"train.dropout belongs to model kinds rwkv5 and rwkv6, got {train.dropout} with kind "
                         "'ssm': leave it out"
                     )
         return self
@@ -118,6 +118,17 @@ class Spec(Section):
     def model_of(self, arm: str) -> ModelSpec:
         """The model of that arm: [model] with what the arm changes in it."""
         return _with(self.model, self.arm(arm).model, "model")
+
+    def train_of(self, arm: str) -> TrainSpec:
+        """The protocol of that arm: [train] with what the arm changes in it."""
+        changes = self.arm(arm).train or {}
+        for name in changes:
+            if name in TrainSpec.model_fields and name not in OF_AN_ARM:
+                raise ValueError(
+                    f"train.{name} is the same in all arms, got {shown(changes[name])}: an arm may have its own "
+                    f"{', '.join(OF_AN_ARM)}"
+                )
+        return _with(self.train, changes, "train")
 
     def rates_of(self, arm: str) -> tuple[float, ...]:
         """The learning rates that are tried for that arm."""
@@ -136,7 +147,7 @@ class Spec(Section):
         """What the arm called `name` stands for, resolved when first asked for, as a rule when the spec is read."""
         if name not in self._resolved:
             arm, model, corpus = self.arm(name), self.model_of(name), self.corpus_of(name)
-            self._resolved[name] = resolve(model, arm, self.train, corpus, self.name, name)
+            self._resolved[name] = resolve(model, arm, self.train_of(name), corpus, self.name, name)
         return self._resolved[name]
 
     @cached_property

@@ -14,6 +14,12 @@ LARGEST_STEP = 2**28
 MOST_THREADS = 2**10
 MOST_WINDOWS = 2**24
 
+OF_AN_ARM = (
+    *("weight_decay", "beta1", "beta2", "eps", "decay_multiplier", "warmup", "warmup_from", "schedule"),
+    *("final_fraction", "clip", "l2wrap", "dropout"),
+)
+"""What may differ between the arms of a study; its learning rate every arm says itself."""
+
 # Defaults by name, for every option that a spec does not give. blinkdl: the demo training scripts of the official RWKV
 # code (github.com/BlinkDL/RWKV-LM, RWKV-v5, those with the small eps), with what its optimiser and loss always do. Its
 # README names other values for other data: weight decay 0.1 with a final fraction of 0.01, warm-up 20, beta2 0.95
@@ -66,9 +72,9 @@ class TrainSpec(Section):
     """Second-moment decay of AdamW."""
     eps: float = 1e-8
     """What AdamW adds to the root of the second moment."""
-    decay_multiplier: Annotated[float, Field(gt=0)] | None = None
-    """Learning rate of time_decay (SSM: log_rate) as a multiple; not of Finch's low-rank time_decay_w1 and _w2. Left
-    out: as the arm's scheme has it, 2 in rwkv_blinkdl and 1 in most others."""
+    decay_multiplier: Annotated[float, Field(ge=0)] | None = None
+    """Learning rate of time_decay (SSM: log_rate) as a multiple; not of Finch's low-rank time_decay_w1 and _w2. 0
+    freezes them. Left out: as the arm's scheme has it, 2 in rwkv_blinkdl and 1 in most others."""
     warmup: Annotated[int, Field(ge=0)] = 0
     """Steps of linear warm-up."""
     warmup_from: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -90,6 +96,8 @@ class TrainSpec(Section):
     """Validation windows, evenly spaced and fixed."""
     test_windows: Annotated[int, Field(ge=1, le=MOST_WINDOWS)] = 128
     """Test windows, evaluated once, at the end."""
+    truncation_windows: Annotated[int, Field(ge=0, le=MOST_WINDOWS)] = 0
+    """Places of the test text at which, at the end, bits per byte are taken with 1, 2, 4 .. context bytes given."""
     device: Device = "auto"
     """auto takes a GPU when there is one."""
     backend: str | None = None

@@ -170,3 +170,31 @@ def test_tensorboard_shows_every_step_once_after_a_kill(
     assert {tag: [event.step for event in events.Scalars(tag)] for tag in positions} == positions
     histograms = events.Histograms("weights/log2_half_life_block_0")
     assert [event.step for event in histograms] == [0, 2, 4, 6, 8]
+
+
+def test_frozen_decays_stay_and_their_run_goes_on(tiny_spec: SpecWriter, stopped: Stopped, tmp_path: Path) -> None:
+    """Interrupted, taken up and trained to the end, nothing of them has moved; those that are trained have."""
+    path = tiny_spec(steps=8, eval_every=2, truncation_windows=6)
+    path.write_text(path.read_text() + "[arms.frozen]\ntrain = { decay_multiplier = 0 }\n")
+    spec, out = load_spec(path), tmp_path / "out"
+    folder = stopped(spec, "frozen", out, 5)
+    result = run_training(prepare(spec, "frozen", 0, out), progress_bar=False)
+    whole = run_training(prepare(spec, "frozen", 0, tmp_path / "whole"), progress_bar=False)
+    assert {**result, "seconds": 0} == {**whole, "seconds": 0}
+    rows = read_lines(folder / METRICS)
+    assert {str(row["half_life_quantiles"]) for row in rows} == {str(rows[0]["half_life_quantiles"])}
+    assert rows[-1]["val_bpb"] < rows[0]["val_bpb"]
+    go_on(spec, out)
+    moved = read_lines(out / "uniform/seed-0" / METRICS)
+    assert moved[0] == rows[0]
+    assert moved[-1]["half_life_quantiles"] != moved[0]["half_life_quantiles"]
+
+
+def test_a_run_ends_with_what_its_context_is_worth(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+    spec = load_spec(tiny_spec(steps=2, eval_every=2, truncation_windows=6))
+    result = go_on(spec, tmp_path / "out")
+    found = result["truncation"]
+    assert found["given"] == [1, 2, 4, 8, 16, 32]
+    assert found["windows"] == 6
+    assert found["cost"] == pytest.approx([bpb - found["bpb"][-1] for bpb in found["bpb"]])
+    assert "truncation" not in go_on(load_spec(tiny_spec(steps=2, eval_every=2)), tmp_path / "other")

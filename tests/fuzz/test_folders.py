@@ -88,7 +88,7 @@ def write_run(task: Task, number: int) -> None:
         for t in FAST_STEPS
     ]
     for row in rows:
-        task.folder.append(row, {"step": row["step"], "seconds": 0.1})
+        task.folder.append(row, {"step": row["step"], "seconds": 0.1}, Progress())
     save_checkpoint(task.folder.checkpoint, built, None, Progress())
     final = rows[-1]["val_bpb"]
     result = {"status": "finished", "steps": 12, "bytes": 12 * 128, "final_val_bpb": final, "best_val_bpb": final}
@@ -175,7 +175,7 @@ def take_up(folder: Path) -> None:
     config = json.loads((run.path / "config.json").read_text())
     run.check(config)
     inspect.at_initialisation(config)
-    inspect.validation_windows(config, None, 2)
+    inspect.validation_text(config, None)
     model.eval()
     rows = read_lines(run.path / METRICS)
     assert not rows or rows[-1]

@@ -2,13 +2,15 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from plkernel.models.init import initialise_
 from plkernel.models.rwkv import RWKV, RWKVConfig
+from plkernel.models.ssm import SSM, SSMConfig
 from plkernel.models.structure import Structure
-from plkernel.run.evaluate import diagnose
+from plkernel.run.evaluate import diagnose, truncation
 from plkernel.run.objective import bits_per_byte
 
 CPU = torch.device("cpu")
@@ -63,3 +65,52 @@ def test_naive_start_copies_the_last_byte() -> None:
     assert found.saturation.loss > 15 * math.log(256)
     assert found.amplification is not None
     assert 1.005 < found.amplification.mean < 1.015
+
+
+def test_losses_by_window_and_position_are_those_of_the_mean() -> None:
+    model = initialise_(RWKV(RWKVConfig(6, 16, 2, 8)), "rwkv_blinkdl", 0)
+    windows = torch.randint(0, 256, (5, 21), generator=torch.Generator().manual_seed(0))
+    found = diagnose(model, windows, 2, CPU)
+    assert found.losses.shape == (5, 20)
+    row = found.to_row()
+    assert np.mean(row["window_bpb"]) == pytest.approx(found.bits_per_byte, rel=1e-6)
+    counts = np.diff([0, *row["positions"]["given"]])
+    assert row["positions"]["bpb"] @ counts / 20 == pytest.approx(found.bits_per_byte, rel=1e-6)
+
+
+@pytest.mark.parametrize("patch", [1, 2])
+def test_truncation_shows_the_last_bytes_alone(patch: int) -> None:
+    """Every length against one window at a time, and the whole context against the last loss of a whole pass."""
+    model = SSM(SSMConfig(dim=16, layers=2, patch=patch, mode="causal"))
+    initialise_(model, "transformers_default", 0)
+    windows = torch.randint(0, 256, (6, 13), generator=torch.Generator().manual_seed(0))
+    found = truncation(model, windows, 4, CPU)
+    assert found.given == ((1, 2, 4, 8, 12) if patch == 1 else (2, 4, 8, 12))
+    for length, bpb in zip(found.given, found.bpb, strict=True):
+        alone = []
+        for window in windows:
+            with torch.no_grad():
+                logits = model(window[None, 12 - length : 12])[0, -1]
+            alone.append(-torch.log_softmax(logits, 0)[window[12]].item() / math.log(2))
+        assert bpb == pytest.approx(np.mean(alone), rel=1e-5)
+    assert found.bpb[-1] == pytest.approx(diagnose(model, windows, 4, CPU).losses[:, -1].mean(), rel=1e-5)
+    assert found.cost[-1] == 0
+
+
+def test_truncation_asks_the_best_predictor_the_same() -> None:
+    model = initialise_(SSM(SSMConfig(dim=16, layers=1)), "transformers_default", 0)
+    windows = torch.randint(0, 256, (6, 9), generator=torch.Generator().manual_seed(0))
+    asked = []
+
+    def floor(given: np.ndarray, length: int) -> np.ndarray:
+        asked.append((given.shape, length))
+        return np.full((len(given), given.shape[1] - 1), float(length))
+
+    assert truncation(model, windows, 4, CPU, floor).floor == (1, 2, 4, 8)
+    assert asked == [((6, length + 1), length) for length in (1, 2, 4, 8)]
+
+
+def test_what_sees_ahead_has_no_truncation_curve() -> None:
+    model = initialise_(SSM(SSMConfig(dim=16, layers=1, patch=2, mode="published")), "transformers_default", 0)
+    with pytest.raises(ValueError, match="needs a causal model"):
+        truncation(model, torch.zeros(2, 9, dtype=torch.long), 2, CPU)

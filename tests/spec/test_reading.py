@@ -152,3 +152,30 @@ def test_every_arm_of_the_audit_is_resolved_once(monkeypatch: pytest.MonkeyPatch
     forecast(spec, (), 2)  # with the search for learning rates, whose arms are others
     assert len(resolved) == len(set(resolved))
     assert set(spec.arms) <= set(resolved)
+
+
+def test_an_arm_may_train_its_own_way(tiny_spec: Callable[..., Path]) -> None:
+    path = tiny_spec()
+    path.write_text(path.read_text() + "[arms.frozen]\ntrain = { decay_multiplier = 0, clip = 0.5 }\n")
+    spec = load_spec(path)
+    own, others = spec.condition("frozen").protocol, spec.condition("uniform").protocol
+    assert (own.decay_multiplier, own.clip) == (0, 0.5)
+    assert own.model_copy(update={"decay_multiplier": None, "clip": 1.0}) == others == spec.train
+    assert spec.condition("frozen").config["train"]["decay_multiplier"] == 0
+    assert "train" not in spec.condition("frozen").config["arm_options"]
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("steps = 20", r"train.steps is the same in all arms, got 20: an arm may have its own weight_decay, .*dropout"),
+        ("decay_multiplyer = 0", "decay_multiplyer.*did you mean 'decay_multiplier'"),
+        ("decay_multiplier = -1", "greater than or equal to 0"),
+        ("warmup_from = 0.1", "warmup_from 0.1 needs steps of warm-up"),
+    ],
+)
+def test_what_an_arm_may_not_change_is_named(tiny_spec: Callable[..., Path], option: str, message: str) -> None:
+    path = tiny_spec()
+    path.write_text(path.read_text() + f"[arms.frozen]\ntrain = {{ {option} }}\n")
+    with pytest.raises(ValueError, match=r"frozen.*" + message):
+        load_spec(path)

@@ -1,6 +1,7 @@
 """Where the files of a study are, and the words for how far a run has come: the one place that knows them.
 
 STUDY/spec.json                     what was to be run
+STUDY/references.json               what n-grams reach on the windows of its runs
 STUDY/tuning/         the search for learning rates, a study like any other
 STUDY/report/         what `plkernel.report` made of it
 STUDY/ARM/seed-K/config.json        what one run resolved to
@@ -10,6 +11,7 @@ STUDY/ARM/seed-K/config.json        what one run resolved to
                  checkpoint.safetensors, log.txt
                  result.json        written last: a run without it is unfinished
 RECORD/spec.json, rows.jsonl        a study to keep: what a report needs of every ended run, a line each
+RECORD/references.json              what n-grams reach, where the study has it
 RECORD/tuning/        its search for learning rates, likewise
 """
 
@@ -22,6 +24,7 @@ METRICS = "metrics.jsonl"
 TIMING = "timing.jsonl"
 RESULT = "result.json"
 REPORT = "report"
+REFERENCES = "references.json"
 ROWS = "rows.jsonl"
 TUNING = "tuning"
 

@@ -190,6 +190,33 @@ class RowFile(Part):
     last: StatePart | None = None
 
 
+class ReferencePart(Part):
+    """What n-grams reach, by order."""
+
+    corpus: dict[str, Any]
+    train: dict[str, Any]
+    training_windows: str
+    training_bytes: Count
+    orders: Annotated[list[Count], Field(min_length=1)]
+    val_bpb: list[float]
+    test_bpb: list[float]
+    val_error: list[Number]
+    test_error: list[Number]
+
+    @model_validator(mode="after")
+    def _whole(self) -> "ReferencePart":
+        lists = (self.val_bpb, self.test_bpb, self.val_error, self.test_error)
+        if any(len(one) != len(self.orders) for one in lists):
+            raise ValueError("val_bpb, test_bpb, val_error and test_error must be as long as orders")
+        return self
+
+
+class ReferencesFile(Part):
+    """references.json."""
+
+    references: list[ReferencePart]
+
+
 def validated(path: Path, part: type[Part], value: Any) -> dict[str, Any]:
     """`value` as it is; ValueError in one line, naming the file and the keys, where it is not such a part."""
     if not isinstance(value, Mapping):

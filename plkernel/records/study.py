@@ -20,6 +20,7 @@ from plkernel.records.layout import (
     UNFINISHED,
     run_folder,
 )
+from plkernel.records.references import Reference, read_references
 from plkernel.records.rows import expected_steps
 from plkernel.records.schema import (
     ConfigFile,
@@ -124,6 +125,7 @@ class Study:
     report_steps: tuple[int, ...]
     spec: Mapping[str, Any]
     runs: tuple[Run, ...]
+    references: tuple[Reference, ...] = ()
 
     def against(self, arm: str) -> str | None:
         """The arm that `arm` is compared with; None for a baseline, of the study or of a block of `within`."""
@@ -142,6 +144,12 @@ class Study:
     def finished(self, arm: str | None = None) -> list[Run]:
         """The finished runs, of one arm or of all."""
         return [run for run in self.runs if run.status == FINISHED and arm in (None, run.arm)]
+
+    def reference(self, arm: str) -> Reference | None:
+        """What n-grams reach where the finished runs of `arm` are judged; None where that was not counted."""
+        runs = self.finished(arm)
+        suiting = (one for one in self.references if runs and all(one.suits(run.config) for run in runs))
+        return next(suiting, None)
 
 
 def read_study(folder: Path) -> Study:
@@ -164,6 +172,7 @@ def read_study(folder: Path) -> Study:
         report_steps=tuple(spec.get("report_steps") or ()),
         spec=spec,
         runs=_runs(folder, arms, seeds),
+        references=read_references(folder),
     )
 
 

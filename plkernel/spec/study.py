@@ -22,7 +22,7 @@ LARGEST_SEED = 2**63 - 1
 FOLDER_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 LONGEST_NAME = 255
 """Bytes of a file's name, on every common file system."""
-RESERVED = ("report", "tuning", "spec.json")  # they stand beside the arms in the folder of a study
+RESERVED = ("report", "tuning", "spec.json", "references.json")  # they stand beside the arms in the folder of a study
 
 
 class TuningSpec(Section):

@@ -10,7 +10,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from plkernel.records.layout import LOCK, LOG, METRICS, REPORT, SPEC, TUNING, name_at, run_folder
+from plkernel.records.layout import LOCK, LOG, METRICS, REFERENCES, REPORT, SPEC, TUNING, name_at, run_folder
 from plkernel.run.build import check
 from plkernel.run.folder import RunFolder, locked
 from plkernel.run.objective import label
@@ -19,6 +19,7 @@ from plkernel.spec.corpus import CorpusSpec
 from plkernel.spec.study import Spec
 from plkernel.study.engine import Engine, EngineName, Job
 from plkernel.study.local_engine import LocalEngine
+from plkernel.study.references import save_references
 from plkernel.study.tuning import search_of, tuned
 from plkernel.tools import cli
 from plkernel.tools.files import read_lines, refuse_links, refuse_links_of_run, save_json
@@ -54,7 +55,7 @@ def run_experiment(
         if spec.tuning.rates:
             spec = _tuned(spec, arms, out, workers, engine, hold)
         runs = [(arm, seed) for seed in spec.seeds for arm in arms]
-        return _run(spec, runs, out, workers, engine, lambda: hold(out), retry)
+        return _run(spec, runs, out, workers, engine, lambda: hold(out), retry, references=True)
 
 
 @contextmanager
@@ -70,7 +71,7 @@ def held_folders() -> Iterator[Callable[..., None]]:
             for folder in folders:
                 if folder not in held:
                     folder.mkdir(parents=True, exist_ok=True)
-                    refuse_links(folder / name for name in (SPEC, LOCK, TUNING, REPORT))
+                    refuse_links(folder / name for name in (SPEC, LOCK, TUNING, REPORT, REFERENCES))
                     stack.enter_context(locked(folder, f"out {folder}"))
                     held.add(folder)
 
@@ -123,8 +124,12 @@ def _run(
     engine: Engine,
     hold: Callable[[], None],
     retry: bool = False,
+    references: bool = False,
 ) -> list[str]:
-    """Run those of `runs` that have not ended, once `hold` has the folder; returns those that fail or diverge."""
+    """Run those of `runs` that have not ended, once `hold` has the folder; returns those that fail or diverge.
+
+    references: before that, count what n-grams reach.
+    """
     jobs = list(_jobs(spec, runs, out, engine))
     size = workers or engine.room(spec, jobs[0].device)
     if not size:
@@ -137,6 +142,8 @@ def _run(
     save_json(out / SPEC, spec.model_dump(mode="json"))
     print(_plan(spec, jobs, waiting, size, out), flush=True)
     try:
+        if references:
+            save_references(spec, [arm for arm, _ in runs], out)
         _train(engine, spec, waiting, workers)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("every run is saved; run the same command again to go on") from None

@@ -122,7 +122,9 @@ def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize("name", ["spec.json", ".lock", "tuning", "report", "uniform", "power-law/seed-1/log.txt"])
+@pytest.mark.parametrize(
+    "name", ["spec.json", ".lock", "tuning", "report", "references.json", "uniform", "power-law/seed-1/log.txt"]
+)
 def test_a_study_with_links_in_it_is_refused(tiny_spec: SpecWriter, tmp_path: Path, name: str) -> None:
     spec, link = load_spec(tiny_spec()), tmp_path / "out" / name
     link.parent.mkdir(parents=True)

@@ -7,6 +7,7 @@ import numpy as np
 
 from plkernel.analysis.figures.style import (
     COLUMN_WIDTH,
+    GREY,
     INK,
     PAGE_WIDTH,
     byte_unit,
@@ -25,6 +26,8 @@ FEWEST_FOR_WHOLE = 5
 """From so many seeds on a band for the whole curve is drawn: with fewer it leaves every frame."""
 SEEDS_SHOWN = 12
 """The lines of more seeds, of all arms together, grow paler: they would hide the means."""
+NAME_HEIGHT = 0.055
+"""Of a line across, as a share of the panel."""
 NARROW = 34
 """Characters of a panel's title that fit at full size."""
 
@@ -32,11 +35,17 @@ Arms = Mapping[str, Sequence[Curve]]
 """The curves of every arm's seeds, keyed by bytes read."""
 
 
-def convergence(arms: Arms, bytes_per_step: float | None = None, heading: str = "") -> "Figure":
+def convergence(
+    arms: Arms,
+    bytes_per_step: float | None = None,
+    heading: str = "",
+    references: Mapping[str, float] | None = None,
+) -> "Figure":
     """Validation bits per byte against bytes read (below) and steps (above): a thin line per seed, a thick mean.
 
     The first of `arms` is the baseline. Left the whole run on a log scale of bytes, right its second half.
     `heading` stands above both; without `bytes_per_step` (arms that differ in it) there is no axis of steps.
+    `references` are losses by name, dotted lines across: all on the left, on the right those between the curves.
     """
     from matplotlib.figure import Figure
 
@@ -51,6 +60,9 @@ def convergence(arms: Arms, bytes_per_step: float | None = None, heading: str = 
             _seeds_and_mean(late, curves, unit, line_style(index), last / 2, strength)
         whole.set(xscale="log", title="whole run", ylabel="validation bits per byte")
         late.set(title="second half", xlim=(last / 2 / unit, last / unit))
+        low, high = late.get_ylim()
+        _across(whole, references or {})
+        _across(late, {name: loss for name, loss in (references or {}).items() if low < loss < high})
         for axes in (whole, late):
             axes.set_xlabel(f"training bytes read ({unit_name})")
             _step_axis(axes, bytes_per_step, unit)
@@ -145,6 +157,24 @@ def _seeds_and_mean(
         mean = pointwise_band(curves)
         shown = mean.at >= start
         axes.plot(mean.at[shown] / unit, mean.mean[shown], linewidth=1.5, **look)
+
+
+def _across(axes: "Axes", references: Mapping[str, float]) -> None:
+    """Lines across a panel; the names of lines that are close to one another stand above the highest of them."""
+    for loss in references.values():
+        axes.axhline(loss, color=GREY, linestyle=(0, (1, 2)), linewidth=0.8, zorder=0.9)
+    low, high = axes.get_ylim()
+    height = NAME_HEIGHT * (high - low)
+    close: list[list[tuple[float, str]]] = []
+    for loss, name in sorted((loss, name) for name, loss in references.items()):
+        if close and loss - close[-1][-1][0] < height:
+            close[-1].append((loss, name))
+        else:
+            close.append([(loss, name)])
+    for lines in close:
+        names, fits = "; ".join(name for _, name in lines), lines[-1][0] + height < high
+        at, side = (lines[-1][0], "bottom") if fits else (lines[0][0], "top")
+        axes.text(0.01, at, names, transform=axes.get_yaxis_transform(), va=side, fontsize=5.5, color=GREY)
 
 
 def _difference(

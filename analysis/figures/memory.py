@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from plkernel.analysis.exponentials.sums import Floats, power_law
-from plkernel.analysis.figures.style import COLUMN_WIDTH, INK, PAGE_WIDTH, line_style, style
+from plkernel.analysis.figures.style import COLUMN_WIDTH, GREY, INK, PAGE_WIDTH, line_style, style
 from plkernel.analysis.trained.memory import Memory
 
 if TYPE_CHECKING:
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-START = "#8e9299"
-"""The grey of what stood before training; it can be told from ink, and seen on light and dark."""
+START = GREY
+"""Of what stood before training."""
 COLUMNS = 4
 LONG_NAME = 24
 START_DASHES = (0, (3, 1.2))

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 INK = "#1a1a1b"
 """Text, axes and the baseline; no other colour is written so, hence a page can turn it into its own ink."""
+GREY = "#8e9299"
+"""Of what is shown for comparison; it can be told from ink, and seen on light and dark."""
 
 # Okabe & Ito (2008): told apart under the common colour deficiencies. Their black is our INK, their yellow is
 # left out as too pale for a line.

@@ -12,8 +12,19 @@ FEW_NAMES = 4
 
 
 def warnings(comparison: Comparison) -> list[str]:
-    """What a reader must know before believing a number: leaks, unequal steps, divergence, mixed provenance, damage."""
-    rules = (_leak, _at_edge, _unequal_steps, _diverged, _unequal_sizes, _mixed, _damaged, _incomplete, _unequal_seeds)
+    """What a reader must know before believing a number: leaks, mere counts that are better, unequal steps, divergence, mixed provenance, damage."""
+    rules = (
+        _leak,
+        _beaten,
+        _at_edge,
+        _unequal_steps,
+        _diverged,
+        _unequal_sizes,
+        _mixed,
+        _damaged,
+        _incomplete,
+        _unequal_seeds,
+    )
     return [text for rule in rules for text in rule(comparison)]
 
 
@@ -22,6 +33,30 @@ def _leak(comparison: Comparison) -> Iterator[str]:
     if names:
         leak = "a prediction sees part of its own target, so its bits per byte do not say how well it models text"
         yield f"{_arms(comparison, names)}: {NOT_CAUSAL}; {leak}."
+
+
+def _beaten(comparison: Comparison) -> Iterator[str]:
+    """Likelihoods that are worse than counts of a few bytes: each arm beside the shortest n-gram that beats it."""
+    found: dict[tuple[int, float], dict[str, float]] = {}
+    for arm in comparison.arms:
+        reference, final = comparison.reference(arm), arm.estimates.get("final_val_bpb")
+        if reference and final:
+            better = [pair for pair in zip(reference.orders, reference.val_bpb, strict=True) if pair[1] < final.mean]
+            for pair in better[:1]:
+                found.setdefault(pair, {})[arm.name] = final.mean
+    for (order, loss), finals in sorted(found.items()):
+        few = len(finals) <= FEW_NAMES
+        arms = listed(f"{name} ({mean:.4f})" for name, mean in finals.items()) if few else _arms(comparison, finals)
+        one = len(finals) == 1
+        counts = {1: "single bytes", 2: "byte pairs"}.get(order, f"{order} bytes in a row")
+        says, longer = "it says" if one else "they say", "longer " if order > 1 else ""
+        memory = (
+            f"which remember {order - 1} {'byte' if order == 2 else 'bytes'}" if order > 1 else "without any memory"
+        )
+        yield (
+            f"{arms} {'is' if one else 'are'} worse on the validation windows than counts of {counts} ({loss:.4f}), "
+            f"{memory}: {says} nothing about {longer}memory."
+        )
 
 
 def _at_edge(comparison: Comparison) -> Iterator[str]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from plkernel.analysis.statistics.differences import Estimate, PairedDifference, holm, mean_interval, paired_difference
+from plkernel.records.references import Reference
 from plkernel.records.study import Run, Study
 from plkernel.records.tuning import Choice, choices
 from plkernel.report.evidence import Evidence, weigh
@@ -66,6 +67,16 @@ class Comparison:
         """The arms that others are compared with: the study's baseline first."""
         names = dict.fromkeys([self.study.baseline, *(arm.against for arm in self.arms if arm.against)])
         return tuple(self[name] for name in names)
+
+    def reference(self, arm: ArmResult) -> Reference | None:
+        """What n-grams reach where the arm is judged; None where that was not counted, or the arm is not causal."""
+        return self.study.reference(arm.name) if arm.causal else None
+
+    @property
+    def references(self) -> list[Reference]:
+        """What n-grams reach wherever an arm is judged, in the order of the study's file."""
+        found = [self.reference(arm) for arm in self.arms]
+        return [one for one in self.study.references if any(one is other for other in found)]
 
     @cached_property
     def corrected(self) -> dict[str, float]:
@@ -256,6 +267,12 @@ def compared_with(comparison: Comparison) -> str:
         return "the arm it is compared with"
     within = " of its block" if len(comparison.baselines) > 1 else ""
     return f"{names.pop()}{within}"
+
+
+def gram_name(comparison: Comparison, reference: Reference, order: int) -> str:
+    """An order of n-grams by the bytes it counts, and its corpus where there are several: "n-gram, 3 bytes"."""
+    corpus = f" ({reference.corpus.get('name')})" if len(comparison.references) > 1 else ""
+    return f"n-gram, {order} {'byte' if order == 1 else 'bytes'}{corpus}"
 
 
 def full_name(study: Study, arm: str) -> str:

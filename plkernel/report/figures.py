@@ -7,7 +7,16 @@ from plkernel.analysis.figures.memory import Panel, half_life_figure, kernel_fig
 from plkernel.analysis.statistics.bands import difference_curves
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.records.study import Run
-from plkernel.report.comparison import CONFIDENCE, ArmResult, Block, Comparison, blocks, compared_with, short_name
+from plkernel.report.comparison import (
+    CONFIDENCE,
+    ArmResult,
+    Block,
+    Comparison,
+    blocks,
+    compared_with,
+    gram_name,
+    short_name,
+)
 from plkernel.report.memory import Change, changes
 from plkernel.report.published import Reading, described, draw_published, reading
 
@@ -58,8 +67,9 @@ def _curves(comparison: Comparison, part: Block) -> Iterator[tuple[str, Drawing]
     per_step = _bytes_per_step([run for arm in part.arms for run in study.finished(arm.name)])
     shown = {_label(comparison, part, arm): list(curves[arm.name].values()) for arm in part.arms}
     text = "Validation bits per byte against training bytes read, a line per arm and seed"
-    drawn = convergence(shown, per_step, heading)
-    yield f"convergence{part.slug}", Drawing(drawn, f"{text}{_where(part)}", _convergence_caption(part))
+    grams = _grams(comparison, part)
+    drawn = convergence(shown, per_step, heading, grams)
+    yield f"convergence{part.slug}", Drawing(drawn, f"{text}{_where(part)}", _convergence_caption(part, bool(grams)))
     text = "Difference of each arm to the one it is compared with, against training bytes read, with its intervals"
     for name, arms in _panels(part).items():
         paired = {
@@ -118,10 +128,21 @@ def _forest_caption(comparison: Comparison) -> str:
     )
 
 
-def _convergence_caption(part: Block) -> str:
+def _grams(comparison: Comparison, part: Block) -> dict[str, float]:
+    """The validation loss of n-grams by name, where all arms of the block that are likelihoods share it."""
+    found = [comparison.reference(arm) for arm in part.arms if arm.causal and arm.seeds]
+    first = found[0] if found else None
+    if first is None or any(one is not first for one in found):
+        return {}
+    named = (gram_name(comparison, first, order) for order in first.orders)
+    return dict(zip(named, first.val_bpb, strict=True))
+
+
+def _convergence_caption(part: Block, grams: bool) -> str:
+    counts = " Dotted: n-grams, counts of n bytes of the same training text; right, those between the curves." * grams
     return (
         "Convergence: validation bits per byte against the training bytes read (below) and steps (above). Thin lines "
-        f"are seeds, thick lines their mean.{_mark(part.arms)}"
+        f"are seeds, thick lines their mean.{counts}{_mark(part.arms)}"
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from plkernel.analysis.statistics.differences import verdict
 from plkernel.models.words import NOT_CAUSAL
-from plkernel.records.layout import ROWS, SPEC, TUNING
+from plkernel.records.layout import REFERENCES, ROWS, SPEC, TUNING
 from plkernel.records.study import Run, Study, read_study
 from plkernel.report.cautions import warnings
 from plkernel.report.comparison import CONFIDENCE, ArmResult, Comparison, block_levels
@@ -16,7 +16,7 @@ from plkernel.report.costs import ArmCost, cost_of, hardware, search_cost
 from plkernel.report.effects import Effects, effects
 from plkernel.report.evidence import Evidence
 from plkernel.report.sentences import excluding, overview, sentences, surviving
-from plkernel.tools.files import atomic_write, save_json
+from plkernel.tools.files import atomic_write, load_json, save_json
 
 
 def table(comparison: Comparison) -> dict[str, Any]:
@@ -36,6 +36,7 @@ def table(comparison: Comparison) -> dict[str, Any]:
         "surviving_correction": surviving(comparison),
         "arms": [_arm_row(comparison, arm) for arm in comparison.arms],
         "factorial": [_effects_row(found) for found in effects(comparison)],
+        "references": [vars(one) for one in study.references],
         "costs": _costs(study),
         "runs": [{"arm": run.arm, "seed": run.seed, "status": run.status} for run in study.runs],
     }
@@ -84,6 +85,8 @@ def save_record(study: Study, out: Path) -> None:
         raise ValueError(f"record must be another folder than the study's, got {out}")
     save_json(out / SPEC, study.spec)
     save_rows(study, out / ROWS)
+    if study.references:
+        save_json(out / REFERENCES, load_json(study.folder / REFERENCES))
     if (study.folder / TUNING / SPEC).exists():
         save_record(read_study(study.folder / TUNING), out / TUNING)
 

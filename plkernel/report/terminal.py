@@ -1,8 +1,10 @@
 """A comparison for the terminal: what may be said, and a table that stays short for many arms."""
 
+from collections.abc import Iterator
+
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.report.cautions import warnings
-from plkernel.report.comparison import ArmResult, Block, Comparison, blocks, short_name
+from plkernel.report.comparison import ArmResult, Block, Comparison, blocks, gram_name, short_name
 from plkernel.report.sentences import interval_text, is_large, overview, p_text, sentences, summary
 from plkernel.tools.cli import text_table
 
@@ -16,7 +18,9 @@ def text_report(comparison: Comparison) -> str:
     warned = [f"note: {text}" for text in warnings(comparison)]
     if is_large(comparison):
         return "\n".join([*overview(comparison), "", *_blocks(comparison), "", *warned])
-    arms = text_table(_header(comparison), [_row(comparison, arm) for arm in comparison.arms])
+    header, rows = _header(comparison), [_row(comparison, arm) for arm in comparison.arms]
+    shown = [[name, "", "", "", val, test] for name, val, test in _counts(comparison)]
+    arms = text_table(header, rows + [row + [""] * (len(header) - len(row)) for row in shown])
     return "\n".join([summary(comparison), "", arms, _note(comparison), "", *sentences(comparison), *warned])
 
 
@@ -38,6 +42,13 @@ def _row(comparison: Comparison, arm: ArmResult) -> list[str]:
     ]
 
 
+def _counts(comparison: Comparison) -> Iterator[list[str]]:
+    """What n-grams reach: their names, final validation and test."""
+    for found in comparison.references:
+        for order, *losses in zip(found.orders, found.val_bpb, found.test_bpb, strict=True):
+            yield [gram_name(comparison, found, order), *(f"{loss:.4f}" for loss in losses)]
+
+
 def _difference(comparison: Comparison, arm: ArmResult) -> list[str]:
     difference = arm.differences.get(comparison.primary.key)
     if difference is None:
@@ -48,13 +59,16 @@ def _difference(comparison: Comparison, arm: ArmResult) -> list[str]:
 
 def _note(comparison: Comparison) -> str:
     label = f", {NOT_CAUSAL}" if not any(arm.causal for arm in comparison.arms if arm.seeds) else ""
-    return f"(bits per byte{label}; difference: {comparison.primary.title}, paired by seed, below 0 is better)"
+    grams = "; n-grams: counts of the training bytes, for reference" if comparison.references else ""
+    return f"(bits per byte{label}; difference: {comparison.primary.title}, paired by seed, below 0 is better{grams})"
 
 
 def _blocks(comparison: Comparison) -> list[str]:
     """The differences of many arms, block by block, under short names."""
     shown = _shown(comparison)
     groups = {_heading(comparison, part): _block(comparison, part, shown) for part in blocks(comparison)}
+    grams = [[f"  {name}", "", val, *[""] * 4] for name, val, _ in _counts(comparison)]
+    groups |= {"for reference": grams}
     header = ["arm", "seeds", "final", "difference", "95 % interval", "p", "corrected p"]
     lines = text_table(header, [row for rows in groups.values() for row in rows]).splitlines()
     table, lines = lines[:2], lines[2:]

@@ -391,6 +391,8 @@ SPEC = '{"name": "n", "seeds": [0], "baseline": "x", "arms": {"y": {}}}'
         ("spec.json", SPEC.replace("{}", '{"against": "z"}'), "spec.json: arms.y.against is 'z', none of the arms"),
         ("spec.json", "[" * 100_000, "spec.json: nested deeper than 64"),
         ("spec.json", SPEC, "baseline 'x' is none of the arms 'y'"),
+        ("references.json", "{", "references.json: not readable as JSON"),
+        ("references.json", '{"references": [{"corpus": 3}]}', "references.json: references.0.corpus is 3: "),
         ("log-spaced/seed-0/config.json", '{"arm": "other", "seed": 0}', "belongs to arm 'other'"),
         ("log-spaced/seed-0/config.json", '{"arm": "log-spaced", "seed": 0}', "corpus is missing; model is missing"),
         ("log-spaced/seed-0/config.json", "null", "config.json: holds null, expected an object"),

@@ -60,6 +60,17 @@ def test_the_frame_of_a_difference_keeps_seeds_visible_beside_wide_bands():
     assert difference_limits({"arm": []}, {}) == (-1e-3, 1e-3)
 
 
+def test_lines_across_are_all_on_the_left_and_on_the_right_those_between_the_curves():
+    references = {"one": 1.0, "two": 0.99, "three": 0.0, "four": float(np.mean(list(curves(1)[0].values())[2:]))}
+    figure = convergence({"base": curves(1)}, 100.0, "", references)
+    whole, late = figure.axes[:2]
+    assert len(whole.lines) == 2 + 4
+    assert [line.get_ydata()[0] for line in late.lines[2:]] == [references["four"]]
+    assert {text.get_text() for text in late.texts} == {"four"}
+    assert "two; one" in {text.get_text() for text in whole.texts}, "names of close lines share a place"
+    assert not convergence({"base": curves(1)}).axes[0].texts
+
+
 def test_convergence_has_a_line_per_seed_and_arm_and_their_mean():
     figure = convergence({"base": curves(3), "arm": curves(2)}, 100.0, "heading")
     assert [len(axes.lines) for axes in figure.axes[:2]] == [3 + 1 + 2 + 1] * 2

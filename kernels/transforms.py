@@ -1,6 +1,6 @@
-"""Beside the gradients of operators: torch.func and forward mode noticed, and one axis more for vmap."""
+"""Operators of torch.library and their derivatives: torch.func and forward mode noticed, one axis more for vmap."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -8,31 +8,52 @@ from torch import Tensor
 from torch._functorch import eager_transforms
 from torch.autograd import forward_ad
 
+from plkernel.kernels import backends
+
+Check = Callable[..., None]
+
 
 def active() -> bool:
     """Whether torch.func or forward mode is at work: operators of torch.library know of neither, a Function does."""
     return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
 
 
-def register_vmap(operator: Any, inputs: Sequence[int], outputs: Sequence[int]) -> None:
-    """Have vmap fold its axis into one along which the operator is many operators side by side, channels or heads.
+def operator(
+    package: str, method: str, axes: Mapping[str, int], like: Sequence[str], check: Check | None = None
+) -> Any:
+    """The operator of torch.library that runs `method` of the backend it is given last, on contiguous tensors.
 
     Args:
-        operator: from torch.library.custom_op; its last argument is the backend.
-        inputs: where that axis lies in each tensor it takes, counted from the end.
-        outputs: and in each that it returns.
+        package: of the backends.
+        method: forward, or backward, of an operator with that ending.
+        axes: the tensors it takes, and in each the axis along which it is many operators side by side, channels or
+            heads, counted from the end: vmap folds its own into it.
+        like: those of them that its results are like.
+        check: called with the tensors first.
     """
+    names = list(axes)
+
+    def run(*arguments: Any) -> Any:
+        *tensors, backend = arguments
+        if check:
+            check(*tensors)
+        return getattr(backends.module(package, backend), method)(*(x.contiguous() for x in tensors))
 
     def vmapped(
         info: Any, in_dims: tuple[int | None, ...], *arguments: Any
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         *tensors, backend = arguments
         size = info.batch_size
-        folded = [_fold(x, where, size, axis) for x, where, axis in zip(tensors, in_dims, inputs, strict=False)]
-        results = operator(*folded, backend)
-        return tuple(_unfold(x, size, axis) for x, axis in zip(results, outputs, strict=True)), (0,) * len(outputs)
+        folded = [_fold(x, where, size, axis) for x, where, axis in zip(tensors, in_dims, axes.values(), strict=False)]
+        results = defined(*folded, backend)
+        return tuple(_unfold(x, size, axes[one]) for x, one in zip(results, like, strict=True)), (0,) * len(like)
 
-    torch.library.register_vmap(operator, vmapped)
+    takes, gives = ", ".join(f"Tensor {name}" for name in names), ", ".join(["Tensor"] * len(like))
+    name = f"plkernel::{package}" + "_backward" * (method == "backward")
+    defined = torch.library.custom_op(name, run, mutates_args=(), schema=f"({takes}, str backend) -> ({gives})")
+    defined.register_fake(lambda *given: tuple(x.new_empty(x.shape) for x in (given[names.index(one)] for one in like)))
+    defined.register_vmap(vmapped)
+    return defined
 
 
 def _fold(x: Tensor, where: int | None, size: int, axis: int) -> Tensor:
@@ -51,20 +72,32 @@ def save(ctx: Any, *tensors: Tensor) -> None:
         ctx.save_for_forward(*tensors)
 
 
-def differentiable(operator: Any, function: type[torch.autograd.Function]) -> Callable[..., Any]:
-    """The operator, or while a transform is active the Function with the same results that every transform knows.
+class Rule(torch.autograd.Function):
+    """An operator as every transform knows it, with the same results."""
+
+    generate_vmap_rule = True
+    operator: Any
+
+    @classmethod
+    def forward(cls, *inputs: Any) -> Any:  # type: ignore[override]
+        return cls.operator(*inputs)
+
+
+def differentiable(rule: type[Rule]) -> Callable[..., Any]:
+    """The operator, whose derivatives are those of its rule; while a transform is active, the rule itself.
 
     torch drops the outer tangents inside a Function's own rule, so forward mode within forward mode is refused.
     """
+    rule.operator.register_autograd(rule.backward, setup_context=rule.setup_context)
 
     def call(*arguments: Any) -> Any:
         if not active():
-            return operator(*arguments)
+            return rule.operator(*arguments)
         if eager_transforms.JVP_NESTING > 1:
             raise NotImplementedError(
-                f"{operator._name.removeprefix('plkernel::')}: no forward mode within forward mode; "
+                f"{rule.operator._name.removeprefix('plkernel::')}: no forward mode within forward mode; "
                 "for second derivatives use torch.func.hessian, or jacfwd of jacrev"
             )
-        return function.apply(*arguments)
+        return rule.apply(*arguments)
 
     return call

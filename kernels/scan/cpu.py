@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from plkernel.kernels.compiled import jit
+from plkernel.kernels.tensors import widen
 from plkernel.kernels.threads import take, together
 
 LINE = 16  # float32 channels in a cache line: two threads never write the same one
@@ -135,7 +136,7 @@ def _backward_varying(a, state, h, grad_h, grad_last, grad_a, grad_b, grad_state
 
 def forward(a: Tensor, b: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """h_t = a_t * h_{t-1} + b_t with h_0 = state; returns every h_t and the last one."""
-    wide_a, wide_b = _widen(a), _widen(b)
+    wide_a, wide_b = widen(a), widen(b)
     h, last = _empty_like(wide_b), torch.empty_like(state)
     _run(_forward_fixed if a.dim() == 1 else _forward_varying, b.shape, wide_a, wide_b, state, h, last)
     return h.to(b.dtype), last
@@ -143,7 +144,7 @@ def forward(a: Tensor, b: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
 
 def backward(a: Tensor, state: Tensor, h: Tensor, grad_h: Tensor, grad_last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """g_t = grad_h_t + a_{t+1} * g_{t+1}; gradients of a (g_t * h_{t-1}), of b (g_t) and of the state (a_1 g_1)."""
-    inputs = (_widen(a), state, _widen(h), _widen(grad_h), grad_last)
+    inputs = (widen(a), state, widen(h), widen(grad_h), grad_last)
     fixed = a.dim() == 1
     grad_a = state.new_empty(state.shape, dtype=torch.float64) if fixed else _empty_like(inputs[0])
     grad_b, grad_state = _empty_like(inputs[2]), torch.empty_like(state)
@@ -161,10 +162,6 @@ def _empty_like(x: Tensor) -> Tensor:
         length = (empty.data_ptr() + empty.nbytes - start) // mmap.PAGESIZE * mmap.PAGESIZE
         _MADVISE(ctypes.c_void_p(start), ctypes.c_size_t(length), _ADVICE)
     return empty
-
-
-def _widen(x: Tensor) -> Tensor:
-    return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
 def _run(kernel: Any, shape: torch.Size, *tensors: Tensor) -> None:

@@ -9,40 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from plkernel.kernels import backends, transforms
+from plkernel.kernels import transforms
 
 
-@torch.library.custom_op("plkernel::scan", mutates_args=())
-def _scan(a: Tensor, b: Tensor, state: Tensor, backend: str) -> tuple[Tensor, Tensor]:
-    return backends.module("scan", backend).forward(a.contiguous(), b.contiguous(), state.contiguous())
-
-
-@_scan.register_fake
-def _(a: Tensor, b: Tensor, state: Tensor, backend: str) -> tuple[Tensor, Tensor]:
-    return b.new_empty(b.shape), state.new_empty(state.shape)
-
-
-@torch.library.custom_op("plkernel::scan_backward", mutates_args=())
-def _scan_backward(
-    a: Tensor, state: Tensor, h: Tensor, grad_h: Tensor, grad_last: Tensor, backend: str
-) -> tuple[Tensor, Tensor, Tensor]:
-    inputs = (tensor.contiguous() for tensor in (a, state, h, grad_h, grad_last))
-    return backends.module("scan", backend).backward(*inputs)
-
-
-@_scan_backward.register_fake
-def _(
-    a: Tensor, state: Tensor, h: Tensor, grad_h: Tensor, grad_last: Tensor, backend: str
-) -> tuple[Tensor, Tensor, Tensor]:
-    return a.new_empty(a.shape), h.new_empty(h.shape), state.new_empty(state.shape)
-
-
-class _Scan(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(*inputs: Any) -> tuple[Tensor, Tensor]:
-        return _scan(*inputs)
+class _Scan(transforms.Rule):
+    operator = transforms.operator("scan", "forward", dict.fromkeys(("a", "b", "state"), -1), ("b", "state"))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -60,12 +31,10 @@ class _Scan(torch.autograd.Function):
         return scan(a, d_b + (d_a * _before(h, state)).to(h.dtype), d_state, ctx.backend)
 
 
-class _ScanBackward(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
-        return _scan_backward(*inputs)
+class _ScanBackward(transforms.Rule):
+    operator = transforms.operator(
+        "scan", "backward", dict.fromkeys(("a", "state", "h", "grad_h", "grad_last"), -1), ("a", "h", "state")
+    )
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -83,14 +52,8 @@ class _ScanBackward(torch.autograd.Function):
         p, last = scan(a, to_b + (to_a * _before(h, state)).to(h.dtype), to_state, ctx.backend)
         grad_before = to_a * g
         grad_h = torch.cat([grad_before[:, 1:], torch.zeros_like(g[:, :1])], 1)
-        return (
-            _like(a, _before(p, to_state) * g),
-            grad_before[:, :1].sum(1).to(state.dtype),
-            grad_h.to(h.dtype),
-            p,
-            last,
-            None,
-        )
+        grad_a, grad_state = _like(a, _before(p, to_state) * g), grad_before[:, :1].sum(1).to(state.dtype)
+        return grad_a, grad_state, grad_h.to(h.dtype), p, last, None
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -103,12 +66,8 @@ class _ScanBackward(torch.autograd.Function):
         return d_g_before + _like(a, g * _before(d_h, d_state)), d_g, d_grad_state + first
 
 
-scan = transforms.differentiable(_scan, _Scan)
-scan_backward = transforms.differentiable(_scan_backward, _ScanBackward)
-_scan.register_autograd(_Scan.backward, setup_context=_Scan.setup_context)
-_scan_backward.register_autograd(_ScanBackward.backward, setup_context=_ScanBackward.setup_context)
-transforms.register_vmap(_scan, inputs=(-1, -1, -1), outputs=(-1, -1))
-transforms.register_vmap(_scan_backward, inputs=(-1,) * 5, outputs=(-1, -1, -1))
+scan = transforms.differentiable(_Scan)
+scan_backward = transforms.differentiable(_ScanBackward)
 
 
 def _before(h: Tensor, state: Tensor) -> Tensor:

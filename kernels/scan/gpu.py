@@ -17,7 +17,6 @@ Letters: B batch, T time, D channels. See `plkernel.kernels.scan.operator` for s
 # The language of the kernels is Triton, not typed Python:
 # mypy: disallow-untyped-defs=False, disable-error-code="assignment"
 
-from contextlib import AbstractContextManager, nullcontext
 from math import isqrt
 
 import torch
@@ -25,7 +24,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-INPUT_TYPES = (torch.float32, torch.bfloat16, torch.float16)
+from plkernel.kernels.tensors import check_gpu, on
+
 ROWS = 16  # steps loaded before the first of them is used: hides the latency of memory
 BACKWARD_ROWS = 8  # the same in `_backward`, which loads from three tensors: 16 do not fit in registers
 LANES = 64  # channels of one program: two for each thread of its only warp
@@ -252,7 +252,7 @@ def forward(a: Tensor, b: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     fixed = a.dim() == 1
     lanes, length, chunks = plan(batch, time, channels)
     grid = (batch * chunks * triton.cdiv(channels, lanes),)
-    with _on(b.device):
+    with on(b.device):
         starts = _starts(a, b, state, lanes, length, chunks, reverse=False)
         _forward[grid](
             a, b, starts, h, last, time, channels, length, chunks, FIXED=fixed, LANES=lanes, ROWS=ROWS, **OPTIONS
@@ -272,7 +272,7 @@ def backward(a: Tensor, state: Tensor, h: Tensor, grad_h: Tensor, grad_last: Ten
     # Partial sums, not atomic additions: the order of the sum is fixed, and so is its result.
     grad_a = a.new_empty((batch, chunks, channels), dtype=torch.float64) if fixed else torch.empty_like(a)
     grid = (batch * chunks * triton.cdiv(channels, lanes),)
-    with _on(h.device):
+    with on(h.device):
         starts = _starts(a, grad_h, grad_last, lanes, length, chunks, reverse=True)
         _backward[grid](
             a, grad_h, h, state, starts, grad_a, grad_b, grad_state, time, channels, length, chunks,
@@ -315,14 +315,4 @@ def plan(batch: int, time: int, channels: int) -> tuple[int, int, int]:
 
 
 def _check(a: Tensor, b: Tensor) -> None:
-    for name, tensor in (("a", a), ("b", b)):
-        if tensor.dtype not in INPUT_TYPES:
-            raise ValueError(f"scan: {name} is {tensor.dtype}; the gpu backend takes float32, bfloat16 and float16")
-    if not b.is_cuda and isinstance(_forward, triton.JITFunction):
-        needs = "a GPU, or TRITON_INTERPRET=1 set before triton is imported"
-        raise ValueError(f"scan: b is on {b.device}; the gpu backend needs {needs}")
-
-
-def _on(device: torch.device) -> AbstractContextManager[object]:
-    """Kernels are launched on the current device, which need not be that of the tensors."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+    check_gpu("scan", {"b": b, "a": a}, compiled=isinstance(_forward, triton.JITFunction))

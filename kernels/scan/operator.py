@@ -5,9 +5,7 @@ from torch import Tensor
 
 from plkernel.kernels import backends
 from plkernel.kernels.scan import derivatives
-
-HALF_TYPES = (torch.bfloat16, torch.float16)
-WIDE_TYPES = (torch.float32, torch.float64)
+from plkernel.kernels.tensors import HALF_TYPES, WIDE_TYPES, check_device, describe
 
 
 def scan(a: Tensor, b: Tensor, state: Tensor | None = None, *, backend: str | None = None) -> tuple[Tensor, Tensor]:
@@ -35,27 +33,16 @@ def scan(a: Tensor, b: Tensor, state: Tensor | None = None, *, backend: str | No
     batch, _, channels = b.shape
     if state is None:
         state = b.new_zeros((batch, channels), dtype=state_type)
-    return derivatives.scan(a, b, state.to(state_type), choose_backend(backend, b.device))
+    return derivatives.scan(a, b, state.to(state_type), backends.choose("scan", backend, b.device))
 
 
 def _check(a: Tensor, b: Tensor, state: Tensor | None) -> None:
     if b.dim() != 3 or b.dtype not in HALF_TYPES + WIDE_TYPES:
-        raise ValueError(f"scan: b is {_describe(b)}; it must be a floating-point tensor (batch, time, channels)")
+        raise ValueError(f"scan: b is {describe(b)}; it must be a floating-point tensor (batch, time, channels)")
     if a.shape not in (b.shape, b.shape[2:]):
-        raise ValueError(f"scan: a is {_describe(a)}; for this b it must be {(b.shape[2],)} or {tuple(b.shape)}")
+        raise ValueError(f"scan: a is {describe(a)}; for this b it must be {(b.shape[2],)} or {tuple(b.shape)}")
     if a.dtype not in WIDE_TYPES and (a.dim() == 1 or a.dtype != b.dtype):
-        raise ValueError(f"scan: a is {_describe(a)}; it must be float32 or float64 (with time also the dtype of b)")
+        raise ValueError(f"scan: a is {describe(a)}; it must be float32 or float64 (with time also the dtype of b)")
     if state is not None and state.shape != (b.shape[0], b.shape[2]):
-        raise ValueError(f"scan: state is {_describe(state)}; for this b it must be {(b.shape[0], b.shape[2])}")
-    for name, tensor in (("a", a), ("state", state)):
-        if tensor is not None and tensor.device != b.device:
-            raise ValueError(f"scan: {name} is on {tensor.device} and b on {b.device}; both must be on one device")
-
-
-def _describe(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
-
-
-def choose_backend(backend: str | None, device: torch.device) -> str:
-    """The backend to run on `device`; one that was not asked for by name is never the slow reference."""
-    return backends.choose("scan", backend, device)
+        raise ValueError(f"scan: state is {describe(state)}; for this b it must be {(b.shape[0], b.shape[2])}")
+    check_device("scan", {"b": b, "a": a, "state": state})

@@ -1,5 +1,5 @@
 """The matrix-valued recurrence of RWKV-5 (Eagle) and RWKV-6 (Finch), with gradients, on any device."""
 
-from plkernel.kernels.wkv.operator import choose_backend, wkv
+from plkernel.kernels.wkv.operator import wkv
 
-__all__ = ["choose_backend", "wkv"]
+__all__ = ["wkv"]

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from plkernel.kernels.compiled import jit
+from plkernel.kernels.tensors import widen
 from plkernel.kernels.threads import take, together
 from plkernel.kernels.wkv.chunks import (
     CHUNK,
@@ -215,7 +216,7 @@ def _backward(  # type: ignore[no-untyped-def]
 
 def forward(r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """Every o_t (B,T,H,V) and the last state (B,H,K,V)."""
-    wide = [_widen(x) for x in (r, k, v)]
+    wide = [widen(x) for x in (r, k, v)]
     out, last = torch.empty_like(wide[2]), torch.empty_like(state)
     _run(_forward, None, *wide, _four_dimensional(log_decay), _padded(u, wide[0].dtype), state, out, last)
     return out.to(v.dtype), last
@@ -226,9 +227,9 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of all six inputs, from those of both results."""
     batch, time, heads, size = r.shape
-    wide = [_widen(x) for x in (r, k, v)]
+    wide = [widen(x) for x in (r, k, v)]
     bonus = _padded(u, wide[0].dtype)
-    inputs = (*wide, _four_dimensional(log_decay), bonus, state, _widen(grad_out), grad_last)
+    inputs = (*wide, _four_dimensional(log_decay), bonus, state, widen(grad_out), grad_last)
     grads = [torch.empty_like(x) for x in wide]
     fixed = log_decay.dim() == 2
     if fixed or time == 1:  # what `_store_decays` adds to
@@ -253,11 +254,7 @@ def backward(
 
 def _four_dimensional(log_decay: Tensor) -> Tensor:
     """ln w as (B,T,H,K), or as (1,1,H,K) when it is fixed."""
-    return _widen(log_decay[None, None] if log_decay.dim() == 2 else log_decay)
-
-
-def _widen(x: Tensor) -> Tensor:
-    return x if x.dtype in (torch.float32, torch.float64) else x.float()
+    return widen(log_decay[None, None] if log_decay.dim() == 2 else log_decay)
 
 
 def _padded(u: Tensor, dtype: torch.dtype) -> Tensor:

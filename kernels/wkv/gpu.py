@@ -26,6 +26,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from plkernel.kernels.tensors import on
 from plkernel.kernels.wkv.gpu_chunks import (
     LEAST,
     LENGTHS,
@@ -38,7 +39,6 @@ from plkernel.kernels.wkv.gpu_chunks import (
     launch,
     load_rows,
     next_state,
-    on,
     order,
     parts_of,
     place,

@@ -8,14 +8,13 @@ state runs through both from the last step to the first; a chunk is counted in t
 # The language of the kernels is Triton, not typed Python:
 # mypy: disallow-untyped-defs=False, disable-error-code="assignment"
 
-from contextlib import AbstractContextManager, nullcontext
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-INPUT_TYPES = (torch.float32, torch.bfloat16, torch.float16)
+from plkernel.kernels.tensors import check_gpu
+
 ROWS = 16  # steps of a sub-chunk: the least that tl.dot takes; what they see of each other costs ROWS**2
 CHUNK = 64  # steps between two kept states; the backward pass computes those inside anew: CHUNK**2 work
 TILE = 4096  # entries of the part of a state that one program holds, where K <= 256
@@ -200,17 +199,7 @@ def tiles(size: int, values: int) -> tuple[int, int]:
 
 def check(*inputs: Tensor) -> None:
     """Refuses r, k, v, log_decay and u that the kernels cannot take, with ValueError."""
-    for name, tensor in zip(("r", "k", "v", "log_decay", "u"), inputs, strict=True):
-        if tensor.dtype not in INPUT_TYPES:
-            got = str(tensor.dtype).removeprefix("torch.")
-            raise ValueError(f"wkv: {name} is {got}; the gpu backend takes float32, bfloat16 and float16")
+    named = dict(zip(("r", "k", "v", "log_decay", "u"), inputs, strict=True))
+    check_gpu("wkv", named, compiled=isinstance(chunk_ends, triton.JITFunction))
     if (size := inputs[0].shape[3]) > MOST_KEYS:
         raise ValueError(f"wkv: r has key size {size}; the gpu backend takes at most {MOST_KEYS}")
-    if not inputs[0].is_cuda and isinstance(chunk_ends, triton.JITFunction):
-        needs = "a GPU, or TRITON_INTERPRET=1 set before triton is imported"
-        raise ValueError(f"wkv: r is on {inputs[0].device}; the gpu backend needs {needs}")
-
-
-def on(device: torch.device) -> AbstractContextManager[object]:
-    """Kernels are launched on the current device, which need not be that of the tensors."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

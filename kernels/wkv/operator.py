@@ -4,10 +4,8 @@ import torch
 from torch import Tensor
 
 from plkernel.kernels import backends
+from plkernel.kernels.tensors import HALF_TYPES, WIDE_TYPES, check_device, describe, dtype_name
 from plkernel.kernels.wkv import derivatives, reference
-
-HALF_TYPES = (torch.bfloat16, torch.float16)
-WIDE_TYPES = (torch.float32, torch.float64)
 
 
 def wkv(
@@ -48,7 +46,7 @@ def wkv(
     Source: arXiv 2404.05892, section 4, equations 6, 8 and 9.
     """
     _check(r, k, v, log_decay, u, state)
-    chosen = choose_backend(backend, r.device)
+    chosen = backends.choose("wkv", backend, r.device)
     state_type = torch.float64 if r.dtype == torch.float64 else torch.float32
     if state is None:
         state = r.new_zeros((r.shape[0], *r.shape[2:], v.shape[3]), dtype=state_type)
@@ -62,10 +60,10 @@ def wkv(
 
 def _check(r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, u: Tensor, state: Tensor | None) -> None:
     if r.dim() != 4 or r.dtype not in HALF_TYPES + WIDE_TYPES:
-        raise ValueError(f"wkv: r is {_describe(r)}; it must be a floating-point tensor (batch, time, heads, key size)")
+        raise ValueError(f"wkv: r is {describe(r)}; it must be a floating-point tensor (batch, time, heads, key size)")
     batch, time, heads, size = r.shape
     if v.dim() != 4 or v.shape[:3] != r.shape[:3]:
-        raise ValueError(f"wkv: v is {_describe(v)}; for this r it must be {(batch, time, heads)} and the value size")
+        raise ValueError(f"wkv: v is {describe(v)}; for this r it must be {(batch, time, heads)} and the value size")
     shapes: dict[str, tuple[Tensor | None, list[tuple[int, ...]]]] = {
         "k": (k, [(batch, time, heads, size)]),
         "log_decay": (log_decay, [(batch, time, heads, size), (heads, size)]),
@@ -75,27 +73,12 @@ def _check(r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, u: Tensor, state:
     for name, (tensor, allowed) in shapes.items():
         if tensor is not None and tuple(tensor.shape) not in allowed:
             raise ValueError(
-                f"wkv: {name} is {_describe(tensor)}; for this r and v it must be {' or '.join(map(str, allowed))}"
+                f"wkv: {name} is {describe(tensor)}; for this r and v it must be {' or '.join(map(str, allowed))}"
             )
     for name, tensor in (("k", k), ("v", v)):
         if tensor.dtype != r.dtype:
-            raise ValueError(f"wkv: {name} is {_describe(tensor)}; it must have the dtype of r, {_dtype(r)}")
+            raise ValueError(f"wkv: {name} is {describe(tensor)}; it must have the dtype of r, {dtype_name(r)}")
     for name, tensor in (("log_decay", log_decay), ("u", u)):
         if tensor.dtype not in (*WIDE_TYPES, r.dtype):
-            raise ValueError(f"wkv: {name} is {_describe(tensor)}; it must be float32, float64 or {_dtype(r)}")
-    for name, tensor in (("k", k), ("v", v), ("log_decay", log_decay), ("u", u), ("state", state)):
-        if tensor is not None and tensor.device != r.device:
-            raise ValueError(f"wkv: {name} is on {tensor.device} and r on {r.device}; all must be on one device")
-
-
-def _describe(tensor: Tensor) -> str:
-    return f"{_dtype(tensor)} {tuple(tensor.shape)}"
-
-
-def _dtype(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
-
-
-def choose_backend(backend: str | None, device: torch.device) -> str:
-    """The backend to run on `device`; one that was not asked for by name is never the slow reference."""
-    return backends.choose("wkv", backend, device)
+            raise ValueError(f"wkv: {name} is {describe(tensor)}; it must be float32, float64 or {dtype_name(r)}")
+    check_device("wkv", {"r": r, "k": k, "v": v, "log_decay": log_decay, "u": u, "state": state})

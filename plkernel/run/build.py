@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from plkernel.kernels import scan, wkv
+from plkernel.kernels import backends
 from plkernel.models.init.block_gains import Calibration, calibrate_
 from plkernel.models.init.plan import Plan
 from plkernel.models.init.planning import find, plan, rules_at
@@ -136,5 +136,4 @@ def parameter_count(condition: Condition) -> int:
 
 def check_backend(model: ModelSpec, backend: str | None, device: torch.device) -> None:
     """ValueError when the forced implementation of the model's kernel does not exist on `device`."""
-    kernel = scan if model.kind == "ssm" else wkv
-    kernel.choose_backend(backend, device)
+    backends.choose("scan" if model.kind == "ssm" else "wkv", backend, device)

@@ -4,13 +4,15 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import rounding
 import torch
 from torch import Tensor
 
-from plkernel.bench import contest
+import plkernel
 from plkernel.bench.contest import interleave, peak_bytes
 from plkernel.kernels.scan import cpu, reference, scan
 
@@ -19,6 +21,7 @@ from plkernel.kernels.scan import cpu, reference, scan
 GPU_TOLERANCE, GPU_LONG_TOLERANCE = 1e-5, 1e-3
 ROUNDING = {torch.float32: 0.0, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 
+ROOT = str(Path(plkernel.__file__).parents[1])
 CUDA = torch.cuda.is_available()
 GPU = pytest.param("gpu", marks=pytest.mark.skipif(not CUDA, reason="no CUDA device here"))
 BACKENDS = ["reference", "cpu", GPU]
@@ -76,9 +79,9 @@ def error(value: Tensor, true: Tensor) -> float:
 
 def excesses(actual: dict[str, Tensor], given: dict[str, Tensor]) -> dict[str, float]:
     """The largest error of every result on a CPU as a part of what rounding allows; h rounded is within grad_a."""
-    expected, sizes = truth(**given), truth(**contest.magnitudes(given))
-    roundings = contest.scan_roundings(given["b"].shape[1])
-    return {name: contest.excess(x, expected[name], sizes[name], roundings) for name, x in actual.items()}
+    expected, sizes = truth(**given), truth(**rounding.magnitudes(given))
+    roundings = rounding.scan_roundings(given["b"].shape[1])
+    return {name: rounding.excess(x, expected[name], sizes[name], roundings) for name, x in actual.items()}
 
 
 def assert_equal_to_float64(backend: str, given: dict[str, Tensor], bound: float = GPU_TOLERANCE) -> None:
@@ -347,7 +350,7 @@ print((resident("VmHWM") - before) / b.nbytes)
 @pytest.mark.skipif(sys.platform != "linux", reason="resident memory is read from /proc")
 def test_resident_memory_agrees() -> None:
     """What the system counts includes memory that torch does not know of."""
-    code = RESIDENT.format(folder=sys.path[0], length=65536)
+    code = RESIDENT.format(folder=ROOT, length=65536)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert 1.9 <= float(done.stdout) <= 2.5
 
@@ -392,7 +395,7 @@ assert "numba" in sys.modules and "plkernel.kernels.scan.gpu" not in sys.modules
 
 @pytest.mark.parametrize("then", ["", pytest.param(USED, marks=pytest.mark.slow)])
 def test_numba_is_loaded_at_the_first_use_and_triton_not_at_all(then: str) -> None:
-    code = UNUSED.format(folder=sys.path[0]) + then
+    code = UNUSED.format(folder=ROOT) + then
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import rounding
 import torch
 from torch import Tensor
 
 import plkernel
-from plkernel.bench import contest
 from plkernel.kernels.scan import reference
 
 pytestmark = pytest.mark.skipif(
@@ -115,7 +115,7 @@ def test_refuses_what_it_cannot_run() -> None:
     a, b, state = torch.rand(2), torch.rand(1, 3, 2), torch.zeros(1, 2)
     with pytest.raises(ValueError, match="needs a GPU, or TRITON_INTERPRET=1"):
         gpu.forward(a, b, state)
-    with pytest.raises(ValueError, match=r"b is torch\.float64; the gpu backend takes float32, bfloat16 and float16"):
+    with pytest.raises(ValueError, match=r"b is float64; the gpu backend takes float32, bfloat16 and float16"):
         gpu.forward(a, b.double(), state.double())
 
 
@@ -171,7 +171,7 @@ def interpret_cases(cases: list[tuple[str, str]]) -> dict[str, dict[str, float]]
     torch.use_deterministic_algorithms(True)  # torch.empty is filled with NaN: nothing may be left unwritten
     results = {}
     gpu.ROWS = gpu.BACKWARD_ROWS = 4
-    contest.UNIT[torch.bfloat16] *= 2  # the interpreter cuts bfloat16 off where a GPU rounds it
+    rounding.UNIT[torch.bfloat16] *= 2  # the interpreter cuts bfloat16 off where a GPU rounds it
     for name, decay in cases:
         shape, length, dtype = CASES[name]
         gpu.plan = partial(chunks_of, length)
@@ -216,11 +216,11 @@ def compare(gpu: Any, a: Tensor, b: Tensor, state: Tensor, grad_h: Tensor, grad_
     gradients = gpu.backward(a, state, h, grad_h, grad_last)
     given = {"a": a, "b": b, "state": state, "h": h, "grad_h": grad_h, "grad_last": grad_last}
     exact = exactly(**{name: x.double() for name, x in given.items()})
-    sizes = exactly(**contest.magnitudes(given))
-    roundings = contest.scan_roundings(b.shape[1], gpu.ROWS)
+    sizes = exactly(**rounding.magnitudes(given))
+    roundings = rounding.scan_roundings(b.shape[1], gpu.ROWS)
     names = ("h", "last", "grad_a", "grad_b", "grad_state")
     for name, found, true, size in zip(names, (h, last, *gradients), exact, sizes, strict=True):
-        yield name, contest.excess(found, true, size, roundings)
+        yield name, rounding.excess(found, true, size, roundings)
 
 
 def exactly(a: Tensor, b: Tensor, state: Tensor, h: Tensor, grad_h: Tensor, grad_last: Tensor) -> tuple[Tensor, ...]:

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import rounding
 import torch
 from torch import Tensor
 
-from plkernel.bench import contest
 from plkernel.bench.contest import interleave, peak_bytes
 from plkernel.kernels.wkv import cpu, wkv
 
@@ -71,13 +71,13 @@ def truth(given: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def excesses(actual: dict[str, Tensor], given: dict[str, Tensor]) -> dict[str, float]:
     """The largest error of every result as a part of what rounding allows."""
-    expected, sizes = truth(given), truth(contest.magnitudes(given))
-    roundings = contest.wkv_roundings(cpu.CHUNK, given["k"].shape[-1], given["v"].shape[-1])
+    expected, sizes = truth(given), truth(rounding.magnitudes(given))
+    roundings = rounding.wkv_roundings(cpu.CHUNK, given["k"].shape[-1], given["v"].shape[-1])
     double = given["r"].dtype == torch.float64
     if double:  # in the same arithmetic from chunk to chunk
         roundings += 2 * given["r"].shape[1]
     arithmetic = torch.float64 if double else torch.float32
-    return {name: contest.excess(x, expected[name], sizes[name], roundings, arithmetic) for name, x in actual.items()}
+    return {name: rounding.excess(x, expected[name], sizes[name], roundings, arithmetic) for name, x in actual.items()}
 
 
 def assert_equal_to_float64(backend: str, given: dict[str, Tensor]) -> None:
@@ -157,9 +157,9 @@ def test_a_decay_rounded_to_float32_would_be_noticed() -> None:
     rounded = given | {"log_decay": given["log_decay"].exp().double().log()}
     found, exact, size = (
         wkv(*(x[name].double() for name in INPUTS), backend="reference")[1]  # float64: all that is rounded is the decay
-        for x in (rounded, given, contest.magnitudes(given))
+        for x in (rounded, given, rounding.magnitudes(given))
     )
-    assert contest.excess(found, exact, size, contest.wkv_roundings(cpu.CHUNK, 1, 1), torch.float32) > 1
+    assert rounding.excess(found, exact, size, rounding.wkv_roundings(cpu.CHUNK, 1, 1), torch.float32) > 1
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

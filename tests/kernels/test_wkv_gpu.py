@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import rounding
 import torch
 from torch import Tensor
 
 import plkernel
-from plkernel.bench import contest
-from plkernel.kernels.wkv import choose_backend, wkv
+from plkernel.kernels.backends import choose
+from plkernel.kernels.wkv import wkv
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="triton is not installed (it exists for Linux only)"
@@ -123,7 +124,7 @@ def test_a_difference_of_cumulative_sums_would_be_noticed() -> None:
     """A weak decay behind a strong one, as sums from the start of a sub-chunk give it."""
     sums = torch.tensor([-1e4] + [-0.01] * 10).cumsum(0)
     wrong = (sums[-1] - sums[0]).exp().item()
-    bound = contest.wkv_roundings(64, 64, 64) * contest.UNIT[torch.float32]
+    bound = rounding.wkv_roundings(64, 64, 64) * rounding.UNIT[torch.float32]
     assert abs(wrong / math.exp(-0.1) - 1) > 10 * bound
 
 
@@ -182,10 +183,10 @@ def test_refuses_what_it_cannot_run() -> None:
 
 def test_a_gpu_takes_its_own_kernels_unless_told_otherwise() -> None:
     cuda = torch.device("cuda")
-    assert choose_backend(None, cuda) == "gpu"
-    assert choose_backend("reference", cuda) == "reference"
+    assert choose("wkv", None, cuda) == "gpu"
+    assert choose("wkv", "reference", cuda) == "reference"
     with pytest.raises(ValueError, match="wkv: backend 'cpu' does not work on cuda; here: reference, gpu"):
-        choose_backend("cpu", cuda)
+        choose("wkv", "cpu", cuda)
 
 
 def test_a_program_holds_all_keys_and_no_more_of_the_values_than_fits() -> None:
@@ -268,11 +269,11 @@ def excesses(given: dict[str, Tensor]) -> dict[str, float]:
     from plkernel.kernels.wkv import gpu_chunks
 
     exact = run({name: x.double() for name, x in given.items()}, "reference")
-    size = contest.magnitudes(given)
+    size = rounding.magnitudes(given)
     sizes = run(size, "reference"), run(size | {"log_decay": size["log_decay"] / 2}, "reference")
-    n = contest.wkv_roundings(gpu_chunks.CHUNK, given["k"].shape[-1], given["v"].shape[-1])
+    n = rounding.wkv_roundings(gpu_chunks.CHUNK, given["k"].shape[-1], given["v"].shape[-1])
     total = {name: sizes[0][name] + gpu_chunks.ROWS / n * sizes[1][name] for name in RESULTS}
-    return {name: contest.excess(x, exact[name], total[name], n) for name, x in run(given, "gpu").items()}
+    return {name: rounding.excess(x, exact[name], total[name], n) for name, x in run(given, "gpu").items()}
 
 
 def error(found: Tensor, exact: Tensor) -> float:
@@ -294,7 +295,7 @@ def interpret() -> dict[str, Any]:
     return results | {
         "strides make no difference": all(torch.equal(plain[name], other[name]) for name in RESULTS),
         "opcheck": opcheck("test_schema", "test_autograd_registration", "test_faketensor"),
-        "chosen": [choose_backend(None, cpu), choose_backend("gpu", cpu)],
+        "chosen": [choose("wkv", None, cpu), choose("wkv", "gpu", cpu)],
     }
 
 
@@ -308,7 +309,7 @@ def interpret_cases(cases: list[tuple[str, str]]) -> dict[str, dict[str, float]]
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)  # torch.empty is filled with NaN: nothing may be left unwritten
     gpu_chunks.TILE, gpu_chunks.GROUP = 256, 2
-    contest.UNIT[torch.bfloat16] *= 2  # the interpreter cuts bfloat16 off where a GPU rounds it
+    rounding.UNIT[torch.bfloat16] *= 2  # the interpreter cuts bfloat16 off where a GPU rounds it
     results = {}
     for name, layout in cases:
         shape, dtype, decays, gpu_chunks.ROWS = (CASES | SLOW_CASES)[name]

@@ -10,15 +10,14 @@ from numpy.typing import NDArray
 
 from plkernel.analysis.mutual_information.information import mutual_information
 from plkernel.analysis.mutual_information.pair_counts import Bytes, check_data, check_lags
-from plkernel.bench import mi_peers
+from plkernel.bench import contest, mi_peers
 from plkernel.bench.contest import Spread, Times, interleave, progress
 from plkernel.bench.mi_memory import LAGS as MEMORY_LAGS
 from plkernel.bench.mi_memory import Usage, measure_memory
 from plkernel.bench.mi_peers import BINCOUNT, INFOMEASURE, PYINFORM, Contender, Work
 from plkernel.data import corpora
 from plkernel.tools.cli import text_table
-from plkernel.tools.environment import environment, installed
-from plkernel.tools.files import check_folder, save_json
+from plkernel.tools.files import check_folder
 
 OURS: dict[Work, str] = {"tables": "plkernel, threads: 1", "information": "plkernel, tables and information"}
 NUMPY = "plkernel, nothing compiled"
@@ -80,8 +79,7 @@ def mi(
         sizes: MB of the files whose counting is watched for time and memory; none to leave that out.
         out: a folder for mi.json.
     """
-    if min(threads, default=0) < 1 or rounds < 2:
-        raise ValueError(f"threads must be 1 or more and rounds 2 or more, got {threads} and {rounds}")
+    contest.check(rounds, threads=min(threads, default=0))
     if min(sizes, default=1) < 1:
         raise ValueError(f"sizes must be 1 MB or more, got {sizes}")
     check_folder(out, "out")
@@ -89,14 +87,10 @@ def mi(
     data = np.asarray(found.bytes)
     check_data(data, int(check_lags(lags)[-1]), 1)
     rows, speedup = compare(data, list(lags), sorted({1, *threads}), rounds)
-    peers = {name: version for name in mi_peers.PACKAGES if (version := installed(name))}
-    place = {**environment(max(threads)), "peers": peers}
     described = {"name": found.name, "source": found.source, "size": found.size, "sha256": found.sha256}
+    place = contest.place(max(threads), mi_peers.PACKAGES)
     results = CountResults(place, described, list(lags), rows, speedup, measure_memory(found.path, sizes))
-    print(render(results))
-    if out is not None:
-        save_json(out / "mi.json", asdict(results))
-        print(f"\nwritten: {out / 'mi.json'}")
+    contest.show(render(results), asdict(results), out, "mi")
 
 
 def counting(threads: int) -> str:
@@ -133,17 +127,14 @@ def compare(
 def check(contender: Contender, data: Bytes, lags: list[int]) -> tuple[float | None, str]:
     """The error of a contender on `data`, and why it is not timed: empty if it is."""
     truth = mi_peers.bincount(data, lags)
-    try:
+
+    def attempt() -> tuple[float, None]:
         result = contender.run(data, lags)
         if contender.work == "tables":
-            error, limit = float(np.abs(mi_peers.dense(result) - truth).max()), 0.0
-        else:
-            error, limit = relative_error(result, mutual_information(truth)), LARGEST_ERROR
-    except ImportError as reason:
-        return None, f"not installed ({reason})"
-    except Exception as reason:  # a peer may fail in any way: that is a result, and the others go on
-        return None, f"failed: {type(reason).__name__}: {str(reason).splitlines()[0] if str(reason) else ''}"
-    return error, "" if error <= limit else f"wrong: the error is above {limit:g}"
+            return float(np.abs(mi_peers.dense(result) - truth).max()), None
+        return relative_error(result, mutual_information(truth)), None
+
+    return contest.checked(attempt, 0.0 if contender.work == "tables" else LARGEST_ERROR)[:2]
 
 
 def relative_error(values: NDArray[np.float64], truth: NDArray[np.float64]) -> float:
@@ -183,16 +174,13 @@ def _cells(row: CountTiming) -> list[str]:
     cells.append("" if row.error is None else f"{row.error:.1e}")
     cells.append(f"{row.seconds.median * 1e3:.1f}" if row.seconds else "")
     cells.append(f"{row.rate:.1f}" if row.rate else "")
-    cells.append(f"{row.ratio.median:.2f}" if row.ratio else "")
-    cells.append(f"{row.ratio.low:.2f} to {row.ratio.high:.2f}" if row.ratio else "")
+    cells += contest.cells(row.ratio)
     cells.append(f"at least {TARGETS[row.contender]:g}" if row.contender in TARGETS else "")
     return [*cells, row.note]
 
 
 def _scaling_cells(threads: int, rate: float | None, speedup: Spread) -> list[str]:
-    quartiles = f"{speedup.low:.2f} to {speedup.high:.2f}"
-    wanted = f"at least {TWO_THREADS:g}" if threads == 2 else ""
-    return [str(threads), f"{rate:.1f}", f"{speedup.median:.2f}", quartiles, wanted]
+    return [str(threads), f"{rate:.1f}", *speedup.cells(), f"at least {TWO_THREADS:g}" if threads == 2 else ""]
 
 
 def _memory_cells(usage: Usage) -> list[str]:

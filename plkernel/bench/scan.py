@@ -8,18 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from plkernel.bench import scan_peers
+from plkernel.bench import contest, scan_peers
 from plkernel.bench import threads as two_threads
-from plkernel.bench.contest import Spread, checked, interleave, peak_bytes, progress
+from plkernel.bench.contest import OURS, Spread, Timing, by_x, peak_bytes, progress
 from plkernel.bench.scan_peers import Contender
 from plkernel.bench.threads import Threads
 from plkernel.kernels.scan import reference
 from plkernel.tools.cli import text_table
-from plkernel.tools.environment import environment, installed
-from plkernel.tools.files import check_folder, save_json
+from plkernel.tools.files import check_folder
 
 Shape = tuple[int, int, int]
-OURS, COPY = "plkernel", "copy"
+COPY = "copy"
 SHAPES: dict[str, tuple[Shape, ...]] = {
     "cpu": ((8, 1024, 256), (4, 4096, 256), (1, 65536, 64)),
     "cuda": ((8, 1024, 256), (8, 4096, 1024), (32, 4096, 1024), (1, 65536, 1024)),
@@ -34,16 +33,10 @@ PASSES = 5  # forward reads b and writes h; backward reads grad_h and h and writ
 
 
 @dataclass(frozen=True)
-class ScanTiming:
-    """One contender at one shape. Seconds are of forward plus backward, the ratio is to ours, round by round."""
+class ScanTiming(Timing):
+    """With what the contender moves, forward and backward."""
 
-    shape: Shape
-    contender: str
-    error: float | None = None
-    seconds: Spread | None = None
-    ratio: Spread | None = None
     gigabytes_per_second: float | None = None
-    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,18 +74,14 @@ def scan(
         out: a folder for scan.json.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    _check(threads, shapes, rounds, device)
+    contest.check(rounds, 1, threads, device)
+    for shape in shapes:
+        if min(shape) < 1:
+            raise ValueError(f"shapes has {shape}; batch, time and channels must be 1 or more")
     check_folder(out, "out")
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
+    with contest.threads_set(threads):
         results = measure(shapes or SHAPES[device], rounds, device, compiled, threads)
-    finally:
-        torch.set_num_threads(before)
-    print(render(results))
-    if out is not None:
-        save_json(out / "scan.json", asdict(results))
-        print(f"\nwritten: {out / 'scan.json'}")
+    contest.show(render(results), asdict(results), out, "scan")
 
 
 def measure(shapes: tuple[Shape, ...], rounds: int, device: str, compiled: bool, threads: int) -> ScanResults:
@@ -100,12 +89,16 @@ def measure(shapes: tuple[Shape, ...], rounds: int, device: str, compiled: bool,
     contenders = {OURS: scan_peers.ours, **(scan_peers.CPU if device == "cpu" else scan_peers.GPU)}
     if compiled:
         contenders |= scan_peers.COMPILED
-    peers = {name: version for name in scan_peers.PACKAGES if (version := installed(name))}
-    results = ScanResults({**environment(threads), "device": device, "peers": peers})
+    results = ScanResults(contest.place(threads, scan_peers.PACKAGES, device=device))
     for shape in shapes:
         results.rows.extend(compare(shape, contenders, rounds, device))
     results.memory.update(measure_memory(contenders, device))
-    results.lengths.update(measure_lengths(rounds, device))
+    batch, channels = LENGTH_SHAPE
+    results.lengths.update(
+        contest.measure_lengths(
+            lambda n: scan_peers.ours(*problem((batch, n, channels), device)), LENGTHS, batch * channels, rounds, device
+        )
+    )
     if device == "cpu":
         results.threads.extend(two_threads.measure("scan", rounds))
     return results
@@ -121,32 +114,16 @@ def problem(shape: Shape, device: str) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def compare(shape: Shape, contenders: Mapping[str, Contender], rounds: int, device: str) -> list[ScanTiming]:
-    """Check all at one shape, then time those that are right."""
-    name = "x".join(map(str, shape))
-    progress(f"{name}: checking {len(contenders)} contenders against float64")
-    a, b, grad_h = problem(shape, device)
-    steps: dict[str, Any] = {}
-    errors, notes = {}, {}
-    truth = _truth(a, b, grad_h)
-    for contender, make in contenders.items():
-        limit = LARGEST_ERROR[device] if contender == OURS else LARGEST_PEER_ERROR
-        errors[contender], notes[contender], step = checked(make, limit, truth, a, b, grad_h)
-        if step is not None:
-            steps[contender] = step
-    del truth
-    progress(f"{name}: timing {', '.join(steps)}")
-    target = torch.empty_like(b)
-    steps[COPY] = lambda: target.copy_(b)
-    times = interleave(steps, rounds, device=device, repeat=10 if device == "cuda" else 1)
+    """Check all at one shape, then time those that are right, beside a copy."""
+    given = problem(shape, device)
+    b, target = given[1], torch.empty_like(given[1])
+    limits = {name: LARGEST_ERROR[device] if name == OURS else LARGEST_PEER_ERROR for name in contenders}
+    copy, repeat = {COPY: lambda: target.copy_(b)}, 10 if device == "cuda" else 1
     rows = []
-    for contender in (*contenders, COPY):
-        row = ScanTiming(shape, contender, errors.get(contender), note=notes.get(contender, ""))
-        if contender in steps:
-            seconds = times.spread(contender)
-            moved = b.nbytes * (2 if contender == COPY else PASSES)
-            ratio = times.ratio(contender, OURS) if OURS in steps else None
-            row = ScanTiming(shape, contender, row.error, seconds, ratio, moved / seconds.median / 1e9, row.note)
-        rows.append(row)
+    for row in contest.compare(shape, contenders, given, _truth(*given), limits, rounds, device, copy, repeat):
+        moved = b.nbytes * (2 if row.contender == COPY else PASSES)
+        rate = moved / row.seconds.median / 1e9 if row.seconds else None
+        rows.append(ScanTiming(**vars(row), gigabytes_per_second=rate))
     return rows
 
 
@@ -173,47 +150,19 @@ def measure_memory(contenders: Mapping[str, Contender], device: str) -> dict[str
     return peaks
 
 
-def measure_lengths(rounds: int, device: str) -> dict[int, Spread]:
-    """Nanoseconds per step and channel of ours at each length, taken in turns."""
-    progress("lengths")
-    batch, channels = LENGTH_SHAPE
-    steps = {str(n): scan_peers.ours(*problem((batch, n, channels), device)) for n in LENGTHS}
-    times = interleave(steps, rounds, device=device)
-    return {n: times.spread(str(n)).scaled(1e9 / (batch * n * channels)) for n in LENGTHS}
-
-
 def render(results: ScanResults) -> str:
     """The tables for the terminal."""
     header = ["shape", "contender", "error", "ms", "times ours", "quartiles", "wanted", "GB/s", "note"]
     tables = [text_table(header, [_cells(row) for row in results.rows])]
     memory = [[name, f"{peak:.2f}"] for name, peak in results.memory.items()]
     tables.append(text_table(["peak memory beyond the inputs", "tensors (B,T,D)"], memory))
-    first = results.lengths[LENGTHS[0]].median
-    lengths = [[f"{n}", f"{s.median:.3f}", f"{s.median / first:.2f}"] for n, s in results.lengths.items()]
-    tables.append(text_table(["length T", "ns per step and channel", f"against T = {LENGTHS[0]}"], lengths))
+    tables.append(contest.lengths_table(results.lengths, "channel", 3))
     if results.threads:
         tables.append(text_table(two_threads.HEADER, two_threads.render(results.threads)))
     return "\n\n".join(tables)
 
 
 def _cells(row: ScanTiming) -> list[str]:
-    cells = ["x".join(map(str, row.shape)), row.contender, "" if row.error is None else f"{row.error:.1e}"]
-    cells.append(f"{row.seconds.median * 1e3:.2f}" if row.seconds else "")
-    cells.append(f"{row.ratio.median:.2f}" if row.ratio else "")
-    cells.append(f"{row.ratio.low:.2f} to {row.ratio.high:.2f}" if row.ratio else "")
+    cells = [by_x(row.shape), row.contender, "" if row.error is None else f"{row.error:.1e}", *row.cells()]
     cells.append(f"{TARGETS[row.contender]:g}" if row.contender in TARGETS else "")
-    cells.append(f"{row.gigabytes_per_second:.1f}" if row.gigabytes_per_second else "")
-    return [*cells, row.note]
-
-
-def _check(threads: int, shapes: tuple[Shape, ...], rounds: int, device: str) -> None:
-    if threads < 1:
-        raise ValueError(f"threads is {threads}; it must be 1 or more")
-    if rounds < 1:
-        raise ValueError(f"rounds is {rounds}; it must be 1 or more")
-    if device not in SHAPES or (device == "cuda" and not torch.cuda.is_available()):
-        here = "cpu or cuda" if torch.cuda.is_available() else "cpu"
-        raise ValueError(f"device is {device!r}; here it must be {here}")
-    for shape in shapes:
-        if min(shape) < 1:
-            raise ValueError(f"shapes has {shape}; batch, time and channels must be 1 or more")
+    return [*cells, f"{row.gigabytes_per_second:.1f}" if row.gigabytes_per_second else "", row.note]

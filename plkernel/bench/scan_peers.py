@@ -11,28 +11,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Result = tuple[Tensor, Tensor, Tensor]
-Step = Callable[[], Result]
+from plkernel.bench import contest
+
+Step = Callable[[], tuple[Tensor, ...]]
 Contender = Callable[[Tensor, Tensor, Tensor], Step]
 
 
 def differentiated(function: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor, grad_h: Tensor) -> Step:
     """A step of `function(a, b)` and its gradients."""
-    leaf_a, leaf_b = a.detach().requires_grad_(), b.detach().requires_grad_()
-
-    def step() -> Result:
-        h = function(leaf_a, leaf_b)
-        grad_a, grad_b = torch.autograd.grad(h, (leaf_a, leaf_b), grad_h)
-        return h, grad_a, grad_b
-
-    return step
+    return contest.differentiated(function, (a, b), (grad_h,))
 
 
 def channels_first(function: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor, grad_h: Tensor) -> Step:
     """The same for a `function` whose b and h are (B,D,T)."""
     step = differentiated(function, a, b.transpose(1, 2).contiguous(), grad_h.transpose(1, 2).contiguous())
 
-    def transposed() -> Result:
+    def transposed() -> tuple[Tensor, ...]:
         h, grad_a, grad_b = step()
         return h.transpose(1, 2), grad_a, grad_b.transpose(1, 2)
 
@@ -78,7 +72,7 @@ def associative_compiled(a: Tensor, b: Tensor, grad_h: Tensor) -> Step:
     forward = torch.compile(_associative_forward, dynamic=False)
     backward = torch.compile(_associative_backward, dynamic=False)
 
-    def step() -> Result:
+    def step() -> tuple[Tensor, ...]:
         h = forward(a, b)
         return h, *backward(a, h, grad_h)
 

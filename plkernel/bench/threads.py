@@ -60,18 +60,11 @@ def as_avx2() -> dict[str, str]:
 
 def render(rows: Sequence[Threads]) -> list[list[str]]:
     """Cells below `HEADER`."""
-    return [
-        [
-            row.work,
-            row.processor,
-            str(row.neighbours),
-            f"{row.one.median * 1e3:.1f}",
-            f"{row.speedup.median:.2f}",
-            f"{row.speedup.low:.2f} to {row.speedup.high:.2f}",
-            _wanted(row),
-        ]
-        for row in rows
-    ]
+    cells = []
+    for row in rows:
+        milliseconds = f"{row.one.median * 1e3:.1f}"
+        cells.append([row.work, row.processor, str(row.neighbours), milliseconds, *row.speedup.cells(), _wanted(row)])
+    return cells
 
 
 HEADER = ["two threads of ours", "processor", "beside", "ms of one", "times as fast", "quartiles", "wanted"]

@@ -12,8 +12,9 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
+from plkernel.bench import contest
 from plkernel.bench import threads as two_threads
-from plkernel.bench.contest import Spread, interleave, progress
+from plkernel.bench.contest import OURS, Spread, interleave, progress
 from plkernel.bench.threads import Threads
 from plkernel.kernels.scan import scan as scan_operator
 from plkernel.models import ssm
@@ -27,9 +28,9 @@ from plkernel.spec.study import Spec
 from plkernel.spec.train import Device
 from plkernel.tools.cli import text_table
 from plkernel.tools.environment import environment, installed
-from plkernel.tools.files import check_folder, save_json
+from plkernel.tools.files import check_folder
 
-OURS, FLOOR = "plkernel", "scan replaced by the identity"
+FLOOR = "scan replaced by the identity"
 GPT2, GPT2_PLAIN = "gpt2 (its default dropout 0.1)", "gpt2 (dropout 0, as ours)"
 TARGETS = {FLOOR: "at least 0.75", GPT2: "at least 4"}
 LARGEST_ERROR = 1e-5
@@ -68,8 +69,7 @@ def train(
         device: auto, cpu or cuda.
         out: a folder for train.json.
     """
-    if threads < 1 or rounds < 2:
-        raise ValueError(f"threads must be at least 1 and rounds at least 2, got {threads} and {rounds}")
+    contest.check(rounds, threads=threads)
     check_folder(out, "out")
     torch.set_num_threads(threads)
     loaded, place = load_spec(spec), choose_device(device)
@@ -78,16 +78,13 @@ def train(
     error = check(loaded, place)
     rows = measure(loaded, rounds, place)
     pairs = measure_threads(spec, rounds) if place.type == "cpu" else []
-    print(render(rows, error, loaded))
+    text = render(rows, error, loaded)
     if pairs:
-        print(f"\n{text_table(two_threads.HEADER, two_threads.render(pairs))}")
-    if out is not None:
-        settings = {"model": loaded.model.model_dump(), "context": loaded.train.context, "batch": loaded.train.batch}
-        place_of = {**environment(threads), "device": place.type, "transformers": installed("transformers")}
-        results = {"environment": place_of, **settings, "error": error, "rows": [asdict(row) for row in rows]}
-        results["threads"] = [asdict(row) for row in pairs]
-        save_json(out / "train.json", results)
-        print(f"\nwritten: {out / 'train.json'}")
+        text += f"\n\n{text_table(two_threads.HEADER, two_threads.render(pairs))}"
+    settings = {"model": loaded.model.model_dump(), "context": loaded.train.context, "batch": loaded.train.batch}
+    found = {**environment(threads), "device": place.type, "transformers": installed("transformers")}
+    results = {"environment": found, **settings, "error": error, "rows": [asdict(row) for row in rows]}
+    contest.show(text, results | {"threads": [asdict(row) for row in pairs]}, out, "train")
 
 
 def check(spec: Spec, device: torch.device) -> float:
@@ -134,17 +131,10 @@ def measure_threads(spec: Path, rounds: int) -> list[Threads]:
 def render(rows: list[TrainTiming], error: float, spec: Spec) -> str:
     """The table for the terminal."""
     header = ["training step", "parameters", "kB/s", "times ours", "quartiles", "wanted"]
-    cells = [
-        [
-            row.contender,
-            f"{row.parameters:,}",
-            f"{row.bytes_per_second / 1e3:.1f}",
-            f"{row.ratio.median:.2f}",
-            f"{row.ratio.low:.2f} to {row.ratio.high:.2f}",
-            TARGETS.get(row.contender, ""),
-        ]
-        for row in rows
-    ]
+    cells = []
+    for row in rows:
+        speed = f"{row.bytes_per_second / 1e3:.1f}"
+        cells.append([row.contender, f"{row.parameters:,}", speed, *row.ratio.cells(), TARGETS.get(row.contender, "")])
     title = f"context {spec.train.context}, batch {spec.train.batch}; difference from float64: {error:.1e}"
     return f"{title}\n{text_table(header, cells)}"
 

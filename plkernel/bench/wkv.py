@@ -8,13 +8,12 @@ from typing import Any
 
 import torch
 
-from plkernel.bench import threads, wkv_peers
-from plkernel.bench.contest import Spread, checked, interleave, peak_bytes, progress
+from plkernel.bench import contest, threads, wkv_peers
+from plkernel.bench.contest import OURS, Spread, Timing, by_x, peak_bytes, progress
 from plkernel.bench.threads import Threads
-from plkernel.bench.wkv_peers import LOOP, OURS, STRONG_SHAPE, Contender, Problem, Shape, Step, problem, strong_problem
+from plkernel.bench.wkv_peers import LOOP, STRONG_SHAPE, Contender, Shape, problem, strong_problem
 from plkernel.tools.cli import text_table
-from plkernel.tools.environment import environment, installed
-from plkernel.tools.files import check_folder, save_json
+from plkernel.tools.files import check_folder
 from plkernel.tools.process_memory import anonymous_bytes, watch
 
 SHAPES: tuple[Shape, ...] = ((2, 1024, 4, 64), (2, 256, 4, 64))
@@ -30,16 +29,10 @@ MEGABYTE = 1e6
 
 
 @dataclass(frozen=True)
-class WkvTiming:
-    """One contender at one shape. Seconds are of forward plus backward, the ratio is to ours, round by round."""
+class WkvTiming(Timing):
+    """With the error under strong decays."""
 
-    shape: Shape
-    contender: str
-    error: float | None = None
     strong_error: float | None = None
-    seconds: Spread | None = None
-    ratio: Spread | None = None
-    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,10 +52,7 @@ class WkvResults:
 
 
 def wkv(
-    shapes: tuple[Shape, ...] = SHAPES,
-    rounds: int = 15,
-    device: str | None = None,
-    out: Path | None = None,
+    shapes: tuple[Shape, ...] = SHAPES, rounds: int = 15, device: str | None = None, out: Path | None = None
 ) -> None:
     """Check every contender against float64, then time forward plus backward through all inputs, taken in turns.
 
@@ -80,67 +70,53 @@ def wkv(
         out: a folder for wkv.json.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    _check(shapes, rounds, device)
+    contest.check(rounds, device=device)
+    if not shapes:
+        raise ValueError("shapes is empty; it must have at least one of batch, time, heads and head size")
+    for shape in shapes:
+        if min(shape) < 1 or shape[1] % LARGEST_SIZE:
+            raise ValueError(f"shapes has {shape}; all four must be 1 or more and time a multiple of {LARGEST_SIZE}")
     check_folder(out, "out")
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with contest.threads_set(1):
         results = measure(shapes, rounds, device)
-    finally:
-        torch.set_num_threads(before)
-    print(render(results))
-    if out is not None:
-        save_json(out / "wkv.json", asdict(results))
-        print(f"\nwritten: {out / 'wkv.json'}")
+    contest.show(render(results), asdict(results), out, "wkv")
 
 
 def measure(shapes: tuple[Shape, ...], rounds: int, device: str) -> WkvResults:
     """Everything the benchmark measures; progress goes to standard error."""
     contenders = wkv_peers.CONTENDERS | (wkv_peers.GPU if device == "cuda" else {})
-    peers = {name: version for name in wkv_peers.PACKAGES if (version := installed(name))}
-    results = WkvResults({**environment(1), "device": device, "peers": peers}, memory_shape=shapes[0])
+    results = WkvResults(contest.place(1, wkv_peers.PACKAGES, device=device), memory_shape=shapes[0])
     strong = strong_errors(contenders, device)
     for shape in shapes:
         results.rows.extend(compare(shape, contenders, strong, rounds, device))
     if device == "cpu":
         results.threads.extend(threads.measure("wkv", rounds))
     results.memory.update(measure_memory(shapes[0], contenders, device))
-    results.lengths.update(measure_lengths(rounds, device))
+    batch, heads, size = LENGTH_SHAPE
+    results.lengths.update(
+        contest.measure_lengths(
+            lambda n: wkv_peers.ours(problem((batch, n, heads, size), device)), LENGTHS, batch * heads, rounds, device
+        )
+    )
     return results
 
 
 def strong_errors(contenders: Mapping[str, Contender], device: str) -> dict[str, float | None]:
     """The error of each contender where some decays are strong; infinite where it overflows."""
-    progress(f"{_name(STRONG_SHAPE)}: errors under strong decays")
+    progress(f"{by_x(STRONG_SHAPE)}: errors under strong decays")
     given = strong_problem(device)
     truth = wkv_peers.reference(given)()
-    return {name: checked(make, torch.inf, truth, given)[0] for name, make in contenders.items()}
+    return {name: contest.checked_step(make, torch.inf, truth, [given])[0] for name, make in contenders.items()}
 
 
 def compare(
     shape: Shape, contenders: Mapping[str, Contender], strong: Mapping[str, float | None], rounds: int, device: str
 ) -> list[WkvTiming]:
     """Check all at one shape, then time those that are right."""
-    progress(f"{_name(shape)}: checking {len(contenders)} contenders against float64")
     given = problem(shape, device)
-    outcomes = _outcomes(contenders, given, device)
-    steps = {name: step for name, (_, _, step) in outcomes.items() if step is not None}
-    progress(f"{_name(shape)}: timing {', '.join(steps)}")
-    times = interleave(steps, rounds, device=device)
-    rows = []
-    for name, (error, note, step) in outcomes.items():
-        seconds = times.spread(name) if step else None
-        ratio = times.ratio(name, OURS) if step and OURS in steps else None
-        rows.append(WkvTiming(shape, name, error, strong.get(name), seconds, ratio, note))
-    return rows
-
-
-def _outcomes(
-    contenders: Mapping[str, Contender], given: Problem, device: str
-) -> dict[str, tuple[float | None, str, Step | None]]:
-    truth = wkv_peers.reference(given)()
     limits = {name: LARGEST_ERROR[device] if name == OURS else LARGEST_PEER_ERROR for name in contenders}
-    return {name: checked(make, limits[name], truth, given) for name, make in contenders.items()}
+    rows = contest.compare(shape, contenders, (given,), wkv_peers.reference(given)(), limits, rounds, device)
+    return [WkvTiming(**vars(row), strong_error=strong.get(row.contender)) for row in rows]
 
 
 def measure_memory(shape: Shape, contenders: Mapping[str, Contender], device: str) -> dict[str, int]:
@@ -158,15 +134,6 @@ def measure_memory(shape: Shape, contenders: Mapping[str, Contender], device: st
     return peaks
 
 
-def measure_lengths(rounds: int, device: str) -> dict[int, Spread]:
-    """Nanoseconds per step and head of ours at each length, taken in turns."""
-    progress("lengths")
-    batch, heads, size = LENGTH_SHAPE
-    steps = {str(n): wkv_peers.ours(problem((batch, n, heads, size), device)) for n in LENGTHS}
-    times = interleave(steps, rounds, device=device)
-    return {n: times.spread(str(n)).scaled(1e9 / (batch * n * heads)) for n in LENGTHS}
-
-
 def render(results: WkvResults) -> str:
     """The tables for the terminal."""
     header = ["shape", "contender", "error", "strong decays", "ms", "times ours", "quartiles", "wanted", "note"]
@@ -174,21 +141,15 @@ def render(results: WkvResults) -> str:
     if results.threads:
         tables.append(text_table(threads.HEADER, threads.render(results.threads)))
     if results.memory:
-        unit = f"forward plus backward at {_name(results.memory_shape)}"
+        unit = f"forward plus backward at {by_x(results.memory_shape)}"
         tables.append(text_table([unit, "MB at most", "of the loop's", "wanted"], _memory_cells(results.memory)))
-    first = results.lengths[LENGTHS[0]].median
-    lengths = [[f"{n}", f"{s.median:.0f}", f"{s.median / first:.2f}"] for n, s in results.lengths.items()]
-    tables.append(text_table(["length T", "ns per step and head", f"against T = {LENGTHS[0]}"], lengths))
+    tables.append(contest.lengths_table(results.lengths, "head", 0))
     return "\n\n".join(tables)
 
 
 def _cells(row: WkvTiming) -> list[str]:
     errors = ["" if error is None else f"{error:.1e}" for error in (row.error, row.strong_error)]
-    cells = [_name(row.shape), row.contender, *errors]
-    cells.append(f"{row.seconds.median * 1e3:.2f}" if row.seconds else "")
-    cells.append(f"{row.ratio.median:.2f}" if row.ratio else "")
-    cells.append(f"{row.ratio.low:.2f} to {row.ratio.high:.2f}" if row.ratio else "")
-    return [*cells, _wanted(row.contender), row.note]
+    return [by_x(row.shape), row.contender, *errors, *row.cells(), _wanted(row.contender), row.note]
 
 
 def _wanted(contender: str) -> str:
@@ -201,20 +162,3 @@ def _memory_cells(memory: Mapping[str, int]) -> list[list[str]]:
     share = {name: peak / memory[LOOP] for name, peak in memory.items()}
     wanted = {OURS: f"at most {MEMORY_TARGET:g}"}
     return [[name, f"{memory[name] / MEGABYTE:.0f}", f"{share[name]:.3f}", wanted.get(name, "")] for name in memory]
-
-
-def _name(shape: Shape) -> str:
-    return "x".join(map(str, shape))
-
-
-def _check(shapes: tuple[Shape, ...], rounds: int, device: str) -> None:
-    if rounds < 2:
-        raise ValueError(f"rounds is {rounds}; it must be 2 or more")
-    if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
-        here = "cpu or cuda" if torch.cuda.is_available() else "cpu"
-        raise ValueError(f"device is {device!r}; here it must be {here}")
-    if not shapes:
-        raise ValueError("shapes is empty; it must have at least one of batch, time, heads and head size")
-    for shape in shapes:
-        if min(shape) < 1 or shape[1] % LARGEST_SIZE:
-            raise ValueError(f"shapes has {shape}; all four must be 1 or more and time a multiple of {LARGEST_SIZE}")

@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from plkernel.bench import contest
+from plkernel.bench.contest import OURS
 from plkernel.tools.process_memory import ready
 
 Shape = tuple[int, int, int, int]
@@ -74,15 +76,7 @@ def _drawn(shape: Shape, decays: Callable[[Tensor], Tensor]) -> Problem:
 
 def differentiated(function: Callable[..., Any], problem: Problem) -> Step:
     """A step of `function(r, k, v, log_decay, u, state)` and its gradients."""
-    *inputs, grad_out, grad_last = problem
-    leaves = [x.detach().requires_grad_() for x in inputs]
-
-    def step() -> tuple[Tensor, ...]:
-        out, last = function(*leaves)
-        grads = torch.autograd.grad((out, last), leaves, (grad_out, grad_last))
-        return out.detach(), last.detach(), *grads
-
-    return step
+    return contest.differentiated(function, problem[:6], problem[6:])
 
 
 def over_time(view: Callable[[Tensor], Tensor], results: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -268,7 +262,7 @@ def flash_linear_attention(problem: Problem) -> Step:
     return differentiated(function, problem)
 
 
-OURS, LOOP, LEAN_LOOP = "plkernel", "loop", "loop, as few operations as possible"
+LOOP, LEAN_LOOP = "loop", "loop, as few operations as possible"
 CHUNKED, SAFE = "chunks of", "chunks, no exponent above 0, of"
 SIZES = (16, 32, 64)
 CONTENDERS: dict[str, Contender] = {

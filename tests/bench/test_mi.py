@@ -164,7 +164,7 @@ def test_memory_of_a_process_of_its_own(data: np.ndarray, tmp_path: Path) -> Non
 
 
 def test_bad_arguments() -> None:
-    with pytest.raises(ValueError, match="threads must be 1 or more"):
+    with pytest.raises(ValueError, match="threads is 0; it must be 1 or more"):
         bench.mi(threads=(0,))
     with pytest.raises(ValueError, match="sizes must be 1 MB or more"):
         bench.mi(sizes=(0,))

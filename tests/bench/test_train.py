@@ -46,7 +46,7 @@ def test_a_model_that_differs_from_its_reference_is_not_timed(
 
 
 def test_bad_arguments() -> None:
-    with pytest.raises(ValueError, match="threads must be at least 1"):
+    with pytest.raises(ValueError, match="threads is 0; it must be 1 or more"):
         bench.train(threads=0)
     with pytest.raises(ValueError, match=r"nowhere\.toml: no such file"):
         bench.train(Path("nowhere.toml"))

@@ -199,7 +199,7 @@ def tiles(size: int, values: int) -> tuple[int, int]:
 
 def check(*inputs: Tensor) -> None:
     """Refuses r, k, v, log_decay and u that the kernels cannot take, with ValueError."""
-    named = dict(zip(("r", "k", "v", "log_decay", "u"), inputs, strict=True))
-    check_gpu("wkv", named, compiled=isinstance(chunk_ends, triton.JITFunction))
     if (size := inputs[0].shape[3]) > MOST_KEYS:
         raise ValueError(f"wkv: r has key size {size}; the gpu backend takes at most {MOST_KEYS}")
+    named = dict(zip(("r", "k", "v", "log_decay", "u"), inputs, strict=True))
+    check_gpu("wkv", named, compiled=isinstance(chunk_ends, triton.JITFunction))

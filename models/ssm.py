@@ -104,7 +104,7 @@ class DiagonalSSM(nn.Module):
         """Root mean square over the entries of C diag(g a**t) B after t steps of the recurrence, (T,) float64.
 
         It is what an input still weighs t steps later, without D and up to constants of the scheme: with random B and
-        C in proportion to `analysis.moments.rms_kernel` of the nodes. The sum over the D*D entries comes from
+        C in proportion to the rms kernel of the nodes (`analysis.nodes.moments`). The sum over D*D entries comes from
         v' [(C'C) * (BB')] v with v = g a**t.
         """
         rate = self.log_rate.detach().double().exp()

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from node_kernels import kernel_exponent
 
-from plkernel.analysis.nodes.moments import kernel_exponent
 from plkernel.analysis.trained.memory import kernel_exponents
 from plkernel.inspect import inspect
 from plkernel.models.init import initialise_ as initialise_by_scheme_

@@ -7,7 +7,7 @@ layer's kernel is the sum of these; with random signs of mean zero, as models st
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -79,16 +79,8 @@ class Initialisation:
         return high
 
     def to_dict(self) -> dict[str, Any]:
-        """A dictionary that JSON keeps; an endless half-life becomes null there, and `from_dict` restores it."""
+        """A dictionary that JSON keeps, where an endless half-life becomes null."""
         return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The inverse of `to_dict`, also after JSON."""
-        shortest, longest = values["half_lives"]
-        arrays = {key: tuple(values[key]) for key in ("rates", "gains", "shares")}
-        half_lives = (shortest, math.inf if longest is None else longest)
-        return cls(values["name"], values["family"], Origin(**values["origin"]), half_lives, **arrays)
 
 
 def initialisation(
@@ -128,14 +120,8 @@ class Profile:
     memory: float
 
     def to_dict(self) -> dict[str, Any]:
-        """A dictionary that JSON keeps; `from_dict` gives back an equal object."""
+        """A dictionary that JSON keeps."""
         return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The inverse of `to_dict`, also after JSON."""
-        start = Initialisation.from_dict(values["initialisation"])
-        return cls(**{**values, "initialisation": start, "scores": Scores(**values["scores"])})
 
 
 def _log_sum(rates: ArrayLike, weights: ArrayLike, lags: ArrayLike) -> Floats:

@@ -11,40 +11,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from plkernel.analysis.exponentials.sums import ExponentialSum, Floats, Scores, integer_lags, power_law, score
-from plkernel.analysis.nodes.node_set import Aim, Lag, Nodes, Summation, as_lags, check_name, gain
-
-# Slopes are fitted on this many log-spaced real lags.
-SLOPE_POINTS = 200
+from plkernel.analysis.nodes.node_set import Aim, Lag, Nodes, Summation, as_lags, gain
 
 
 def log_rms_kernel(nodes: Nodes, lags: ArrayLike, lag: Lag = "state") -> Floats:
-    """ln of `rms_kernel`, without underflow; shape of `lags`, (T,)."""
+    """ln sqrt(E k(t)**2) = ln sqrt(sum_i projection_i**2 g_i**2 a_i**(2 t)), for C_i = projection_i z_i.
+
+    z_i, B_i are independent, of mean 0 and variance 1. Nothing underflows. Shape of `lags`, (T,), in steps; under lag
+    `distance` a_i**(2 (t - 1)), under `bonus` a_i**(2 (t - 2)).
+    """
     weights = (np.asarray(nodes.projection) * gain(nodes.rates, nodes.gain)) ** 2
     squared = ExponentialSum(tuple(2 * rate for rate in nodes.rates), tuple(weights.tolist()))
     return squared.log_kernel(as_lags(lags, lag)) / 2
-
-
-def rms_kernel(nodes: Nodes, lags: ArrayLike, lag: Lag = "state") -> Floats:
-    """sqrt(E k(t)**2) = sqrt(sum_i projection_i**2 g_i**2 a_i**(2 t)), for C_i = projection_i z_i and z_i, B_i N(0, 1).
-
-    Any independent z, B of mean 0 and variance 1 give the same. Shape of `lags`, (T,), in steps; under lag `distance`
-    a_i**(2 (t - 1)), under `bonus` a_i**(2 (t - 2)).
-    """
-    return np.asarray(np.exp(log_rms_kernel(nodes, lags, lag)))
-
-
-def kernel_exponent(
-    nodes: Nodes, kernel: Summation = "coherent", first: float = 4.0, last: float = 512.0, lag: Lag = "state"
-) -> float:
-    """-d ln k / d ln t, by least squares over 200 log-spaced lags from `first` to `last`: 1.15 for t**-1.15.
-
-    `coherent` takes the plain sum over channels, `rms` the root mean square over random signs.
-    """
-    check_name("kernel", kernel, ("coherent", "rms"))
-    if not 1 <= first < last:
-        raise ValueError(f"lags must satisfy 1 <= first < last, got first {first} and last {last}")
-    lags = np.geomspace(first, last, SLOPE_POINTS)
-    return float(falling_exponent(lags, _log_kernel(nodes, kernel, lags, lag)))
 
 
 def falling_exponent(lags: ArrayLike, log_values: ArrayLike) -> Floats:
@@ -72,10 +50,11 @@ def node_scores(nodes: Nodes, aim: Aim, max_lag: int) -> Scores:
     Under lag `bonus` from t = 2: the decays do not reach t = 1, which is seen through u.
     """
     lags = integer_lags(max_lag)[1 if aim.lag == "bonus" else 0 :]
-    return score(_log_kernel(nodes, aim.kernel, lags, aim.lag), power_law(lags, aim.exponent), lags)
+    return score(log_kernel(nodes, aim.kernel, lags, aim.lag), power_law(lags, aim.exponent), lags)
 
 
-def _log_kernel(nodes: Nodes, kernel: Summation, lags: Floats, lag: Lag) -> Floats:
+def log_kernel(nodes: Nodes, kernel: Summation, lags: Floats, lag: Lag) -> Floats:
+    """ln of the plain sum over channels (`coherent`), or of the root mean square over random signs (`rms`)."""
     return log_rms_kernel(nodes, lags, lag) if kernel == "rms" else nodes.kernel().log_kernel(as_lags(lags, lag))
 
 

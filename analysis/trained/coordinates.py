@@ -10,7 +10,7 @@ change that counts: x_0 itself may shrink with width, as logits do under muP. So
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 
@@ -78,13 +78,8 @@ class Coordinates:
         return values
 
     def to_dict(self) -> dict[str, Any]:
-        """A dictionary that JSON keeps; `from_dict` gives back an equal object."""
+        """A dictionary that JSON keeps."""
         return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The inverse of `to_dict`."""
-        return cls(**{**values, "widths": tuple(values["widths"])})
 
 
 def geometric(values: Floats) -> Floats:

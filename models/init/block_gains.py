@@ -62,7 +62,7 @@ def calibrate_(
     From the first block to the last, each on what the ones before it give for `batch`, the model's input. `roles`: the
     role table, which our own models bring along. target: 1 doubles the squared length of gradients at every block;
     1 / L keeps their growth over L blocks near e. tolerance: relative, of the estimate; probes, seed: what it is made
-    with, see `partial_jacobian_norm`.
+    with, see `measurement`.
 
     Raises ValueError for a model without `blocks`, one that norms or scales their sum or what is added, or where no
     gain reaches the target: output projections of zero, or branches that do not pass through them.
@@ -82,21 +82,14 @@ def calibrate_(
     return Calibration(*(tuple(values) for values in zip(*tuned, strict=True)))
 
 
-def partial_jacobian_norm(function: Callable[[Tensor], Tensor], x: Tensor, probes: int = 4, seed: int = 0) -> float:
-    """(1 / N) sum_ij (dy_i / dx_j)**2 of y = function(x), both of N numbers, by `probes` random signs through backward.
-
-    Unbiased; the relative error is about sqrt(2 / (probes r)), where r is how many directions of the N carry the norm.
-    """
-    return measurement(lambda x: (x, function(x)), x, probes, seed)()[0]
-
-
 Branch = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 def measurement(branch: Branch, x: Tensor, probes: int, seed: int) -> Callable[[], tuple[float, float]]:
     """A function that gives the partial Jacobian norms of f and of h + f(h), with the same probes at every call.
 
-    branch: from x to (h, f(h)).
+    branch: from x to (h, f(h)). The norms are estimated by `probes` random signs through backward: unbiased, with a
+    relative error of about sqrt(2 / (probes r)), where r is how many of the directions carry the norm.
     """
 
     def measure() -> tuple[float, float]:

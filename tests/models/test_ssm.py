@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 import torch
+from node_kernels import rms_kernel
 
-from plkernel.analysis.nodes.moments import rms_kernel
 from plkernel.analysis.nodes.node_set import gain
 from plkernel.analysis.nodes.placement import place
 from plkernel.models.ssm import SSM, SSMConfig, input_gain

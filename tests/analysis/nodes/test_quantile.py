@@ -4,11 +4,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from node_kernels import kernel_exponent
 from scipy.integrate import quad
 from scipy.special import gamma, gammainc
 
 from plkernel.analysis.exponentials.sums import ExponentialSum, integer_lags, power_law, score
-from plkernel.analysis.nodes.moments import kernel_exponent
 from plkernel.analysis.nodes.node_set import Aim, Nodes, gain
 from plkernel.analysis.nodes.placement import concentrated, place, rates_from_half_lives
 from plkernel.analysis.nodes.quantile import allot, quantile_nodes, term_nodes

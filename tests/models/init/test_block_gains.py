@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from plkernel.models.init import plan
-from plkernel.models.init.block_gains import blocks_of, calibrate_, captured, partial_jacobian_norm, scale_
+from plkernel.models.init.block_gains import blocks_of, calibrate_, captured, measurement, scale_
 from plkernel.models.init.plan import Plan
 from plkernel.models.init.roles import RoleTable
 from plkernel.models.init.rules import Calibrate
@@ -48,6 +48,11 @@ def exact(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[float, float
     square = jacobian.double().reshape(x.numel(), x.numel())
     of_f, of_sum = (matrix.square().sum().item() / x.numel() for matrix in (square, square + torch.eye(x.numel())))
     return of_f, of_sum
+
+
+def partial_jacobian_norm(function: Callable[[Tensor], Tensor], x: Tensor, probes: int = 4, seed: int = 0) -> float:
+    """(1 / N) sum_ij (dy_i / dx_j)**2 of y = function(x), both of N numbers."""
+    return measurement(lambda x: (x, function(x)), x, probes, seed)()[0]
 
 
 def test_norms_that_are_known() -> None:

@@ -6,8 +6,9 @@ import os
 import numpy as np
 import pytest
 import torch
+from node_kernels import kernel_exponent
 
-from plkernel.analysis.nodes.moments import kernel_exponent, output_std
+from plkernel.analysis.nodes.moments import output_std
 from plkernel.analysis.nodes.node_set import Nodes
 from plkernel.analysis.nodes.placement import place
 from plkernel.models.init import apply_nodes_, decays_, projection_

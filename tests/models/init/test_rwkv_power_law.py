@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from node_kernels import kernel_exponent
 
 from plkernel.analysis.nodes.heads import check_nodes, gain_of
-from plkernel.analysis.nodes.moments import kernel_exponent, node_scores
+from plkernel.analysis.nodes.moments import node_scores
 from plkernel.analysis.nodes.node_set import Aim, Nodes
 from plkernel.analysis.nodes.placement import place
 from plkernel.kernels.wkv import wkv

@@ -51,7 +51,7 @@ class Room(NamedTuple):
     Spare columns are zero where inputs are loaded, and never loaded.
     """
 
-    keys: Any  # (11,CHUNK,K)
+    keys: Any  # (12,CHUNK,K)
     values: Any  # (3,CHUNK,V)
     keys_flipped: Any  # (K,CHUNK)
     values_flipped: Any  # (2,V,CHUNK)
@@ -139,15 +139,8 @@ def _keep_states(k, v, w, b, h, room):  # type: ignore[no-untyped-def]
 def _backward_chunk(r, k, v, w, u, b, h, start, count, fresh, grad_out, grad_u, state, room):  # type: ignore[no-untyped-def]
     """Gradients of a chunk into the buffers, from that of the state after it; then that of the state before it."""
     rr, kk, ww, before, after = room.keys[0], room.keys[1], room.keys[2], room.keys[3], room.keys[4]
-    q, kd, gr, gk, gq, gkd, gw = (
-        room.keys[5],
-        room.keys[6],
-        room.keys[7],
-        room.keys[8],
-        room.keys[9],
-        room.keys[10],
-        room.keys[11],
-    )
+    q, kd, gr, gk = room.keys[5], room.keys[6], room.keys[7], room.keys[8]
+    gq, gkd, gw = room.keys[9], room.keys[10], room.keys[11]
     vv, oo, gv, vt, ot = room.values[0], room.values[1], room.values[2], room.values_flipped[0], room.values_flipped[1]
     weights, grad_weights, grad_state = room.weights[0], room.weights[1], room.state
     load_rows(r, b, h, start, count, rr)
@@ -242,14 +235,8 @@ def backward(
     if fixed:
         grad_w = grad_w.sum((0, 1))
     grad_r, grad_k, grad_v = (grad.to(r.dtype) for grad in grads)
-    return (
-        grad_r,
-        grad_k,
-        grad_v,
-        grad_w.to(log_decay.dtype),
-        grad_u.sum(0)[:, :size].to(u.dtype).contiguous(),
-        grad_state,
-    )
+    grad_u = grad_u.sum(0)[:, :size].to(u.dtype).contiguous()
+    return grad_r, grad_k, grad_v, grad_w.to(log_decay.dtype), grad_u, grad_state
 
 
 def _four_dimensional(log_decay: Tensor) -> Tensor:

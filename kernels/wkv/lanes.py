@@ -110,11 +110,7 @@ def convert(typingctx: Any, x: Any, array: Any) -> Any:
 @_operation
 def spread(typingctx: Any, number: Any) -> Any:
     """The number in every lane."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _everywhere(builder, arguments[0])
-
-    return _Lanes(number)(number), generate
+    return _Lanes(number)(number), lambda context, builder, signature, arguments: _everywhere(builder, arguments[0])
 
 
 @_operation
@@ -153,31 +149,19 @@ def multiply_below(typingctx: Any, x: Any, lane: Any, y: Any) -> Any:
 @_operation
 def add(typingctx: Any, x: Any, y: Any) -> Any:
     """x + y"""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.fadd(*arguments)
-
-    return x(x, x), generate
+    return x(x, x), lambda context, builder, signature, arguments: builder.fadd(*arguments)
 
 
 @_operation
 def multiply(typingctx: Any, x: Any, y: Any) -> Any:
     """x * y"""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.fmul(*arguments)
-
-    return x(x, x), generate
+    return x(x, x), lambda context, builder, signature, arguments: builder.fmul(*arguments)
 
 
 @_operation
 def multiply_add(typingctx: Any, x: Any, y: Any, z: Any) -> Any:
     """x * y + z, in one rounding where the processor has such an instruction."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _fused(builder, *arguments)
-
-    return x(x, x, x), generate
+    return x(x, x, x), lambda context, builder, signature, arguments: _fused(builder, *arguments)
 
 
 @_operation

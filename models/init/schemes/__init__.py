@@ -1,33 +1,7 @@
 """Every scheme by name: importing this package registers them."""
 
-from plkernel.models.init.schemes import (
-    cerebras,
-    llm_foundry,
-    lm_engine,
-    maxtext,
-    megatron,
-    mup,
-    nanotron,
-    olmo,
-    papers,
-    rwkv,
-    torchtitan,
-    transformers,
-    unnormalised,
-)
+import importlib
+import pkgutil
 
-__all__ = [
-    "cerebras",
-    "llm_foundry",
-    "lm_engine",
-    "maxtext",
-    "megatron",
-    "mup",
-    "nanotron",
-    "olmo",
-    "papers",
-    "rwkv",
-    "torchtitan",
-    "transformers",
-    "unnormalised",
-]
+for found in pkgutil.iter_modules(__path__, f"{__name__}."):
+    importlib.import_module(found.name)

@@ -12,14 +12,7 @@ import tyro
 from plkernel import __version__
 from plkernel.analysis.mutual_information.curve import BLOCKS, MAX_LAG
 from plkernel.analysis.mutual_information.information import Estimator
-from plkernel.analysis.mutual_information.measurement import (
-    STATED,
-    Measurement,
-    Protocol,
-    Range,
-    Unit,
-    measure_corpus,
-)
+from plkernel.analysis.mutual_information.measurement import STATED, Measurement, Protocol, Range, Unit, measure_corpus
 from plkernel.analysis.mutual_information.power_law_fit import DRIFT_MULTIPLE, PowerLaw, local_slopes
 from plkernel.analysis.mutual_information.words import VOCABULARY, word_symbols
 from plkernel.data import corpora

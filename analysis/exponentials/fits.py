@@ -34,11 +34,7 @@ RULE_STARTS = 12
 
 
 def fit_sum(
-    target: Target,
-    method: Method = "minimax",
-    *,
-    terms: int | None = None,
-    half_lives: ArrayLike | None = None,
+    target: Target, method: Method = "minimax", *, terms: int | None = None, half_lives: ArrayLike | None = None
 ) -> ExponentialSum:
     """The sum of exponentials that `method` finds for `target`.
 

@@ -13,17 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from plkernel.analysis.exponentials.sums import ExponentialSum, Floats
-from plkernel.analysis.nodes.node_set import (
-    AHEAD,
-    Aim,
-    Gain,
-    Lag,
-    Nodes,
-    Summation,
-    Target,
-    check_name,
-    gain,
-)
+from plkernel.analysis.nodes.node_set import AHEAD, Aim, Gain, Lag, Nodes, Summation, Target, check_name, gain
 from plkernel.analysis.nodes.quantile import HORIZON, LOSS, quantile_nodes, term_nodes
 
 Placement = Literal["log-spaced", "concentrated", "quantile", "terms"]

@@ -117,11 +117,7 @@ def rwkv_structure(model: Any) -> Structure:
 OWNERS = {
     "SSM": Owner(SSM_ROLES, lambda model: (1, model.config.dim), ssm_own, no_vector, ssm_structure),
     "RWKV": Owner(
-        RWKV_ROLES,
-        lambda model: (model.config.heads, model.config.head_size),
-        rwkv_own,
-        rwkv_vector,
-        rwkv_structure,
+        RWKV_ROLES, lambda model: (model.config.heads, model.config.head_size), rwkv_own, rwkv_vector, rwkv_structure
     ),
 }
 FOREIGN = Owner(None, lambda model: None, lambda *_: KEEP, no_vector, lambda model: Structure())

@@ -101,13 +101,7 @@ def _is_text(kind: Any) -> bool:
 
     if types.is_dictionary(kind):
         return _is_text(kind.value_type)
-    tests = (
-        types.is_string,
-        types.is_large_string,
-        types.is_binary,
-        types.is_large_binary,
-        types.is_string_view,
-    )
+    tests = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary, types.is_string_view)
     return any(test(kind) for test in tests)
 
 

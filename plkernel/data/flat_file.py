@@ -43,14 +43,7 @@ def write_flat(path: Path, blocks: Blocks, max_bytes: int | None, total: int | N
     digest, size, documents = hashlib.sha256(), 0, 0
     total = min((value for value in (total, max_bytes) if value is not None), default=None)
     bar = tqdm(
-        desc=name,
-        total=total,
-        unit="B",
-        unit_scale=True,
-        delay=BAR_AFTER,
-        leave=False,
-        disable=None,
-        file=sys.stderr,
+        desc=name, total=total, unit="B", unit_scale=True, delay=BAR_AFTER, leave=False, disable=None, file=sys.stderr
     )
     with closing(blocks), bar, _room(path.parent), atomic_file(path) as out:
         for data, count in _joined(blocks, max_bytes):

@@ -40,11 +40,7 @@ NEEDS: dict[tuple[str, Any], str] = {
     ("tied", True): "head and embedding as one matrix",
     ("unit_scaled", True): "u-muP's operations, which keep unit variance: weights are multiplied by their scale",
 }
-FORWARD = {
-    "embedding": "the embedding's output",
-    "logits": "the logits",
-    "residual": "every residual branch",
-}
+FORWARD = {"embedding": "the embedding's output", "logits": "the logits", "residual": "every residual branch"}
 FEW = 8
 
 

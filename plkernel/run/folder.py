@@ -30,12 +30,7 @@ from plkernel.spec.model import ModelSpec, Section
 from plkernel.spec.train import TrainSpec
 from plkernel.tools.files import load_json, read_lines, refuse_links_of_run, save_json
 
-SECTIONS: dict[str, type[Section]] = {
-    "corpus": CorpusSpec,
-    "model": ModelSpec,
-    "arm_options": Arm,
-    "train": TrainSpec,
-}
+SECTIONS: dict[str, type[Section]] = {"corpus": CorpusSpec, "model": ModelSpec, "arm_options": Arm, "train": TrainSpec}
 LONGEST_REASON = 300  # characters of an error
 LONGEST_VALUE = 80  # characters of a value that differs
 LOCK_PATIENCE = 20.0  # seconds: a worker whose parent was killed ends within a step

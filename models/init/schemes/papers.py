@@ -94,11 +94,7 @@ def spike_embed_ln(s: Sizes) -> Rules:
     """
     std = small(s)
     return Rules(
-        normal(std),
-        normal(std),
-        normal(std / math.sqrt(2 * s.layers)),
-        normal(std),
-        needs={"embedding_norm": True},
+        normal(std), normal(std), normal(std / math.sqrt(2 * s.layers)), normal(std), needs={"embedding_norm": True}
     )
 
 

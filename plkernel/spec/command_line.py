@@ -3,7 +3,7 @@
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -44,13 +44,12 @@ def _run(command: Callable[..., Any], given: list[str], prog: str, check: Check 
     values = load_values(path)
     arms = [name for name in values.get("arms") or () if isinstance(name, str)]
     places = {flags.dashed(".".join(place)): (place, kind) for _, place, kind, _ in fields(Spec, arms)}
+    bare = [f"--{arg.removeprefix('--spec.')}" if arg.startswith("--spec.") else arg for arg in given[1:]]
     known = [*flags.flags_of(own), *(flags.Flag(name, kind) for name, (_, kind) in places.items())]
-    options = [_bare(arg) for arg in given[1:]]
-    if wrong := flags.problem(options, known):
-        raise ValueError(wrong)
-    rest, changes = _divided(options, places)
-    ready = cli.parsed(own, rest, prog)()
-    command(spec_of(values, path, changes, check), **ready)
+    found = flags.read(bare, known)
+    changes = {places[name][0]: value for name, value in found.items() if name in places}
+    options = {name.replace("-", "_"): value for name, value in found.items() if name not in places}
+    command(spec_of(values, path, changes, check), **options)
 
 
 def fields(
@@ -113,27 +112,3 @@ def _value(spec: Spec | None, place: Place) -> str:
     if spec is None or place[0] == "arms":
         return ""
     return f" (now {functools.reduce(getattr, place, spec)!r})"
-
-
-def _bare(arg: str) -> str:
-    """An argument without the name of the parameter that the spec is: --spec.train.steps is --train.steps."""
-    return f"--{arg.removeprefix('--spec.')}" if arg.startswith("--spec.") else arg
-
-
-def _divided(args: Sequence[str], places: Mapping[str, tuple[Place, Any]]) -> tuple[list[str], dict[Place, Any]]:
-    """The arguments that are the command's own, and the values of those that replace fields of the spec."""
-    rest, own, changes = list(args), list[str](), dict[Place, Any]()
-    while rest:
-        token = rest.pop(0)
-        name, equals, value = token.partition("=")
-        head, _, last = flags.dashed(name).rpartition(".")
-        positive = ".".join(filter(None, [head, last.removeprefix("no-")]))
-        if not flags.is_flag(token) or positive not in places:
-            own.append(token)
-            continue
-        place, kind = places[positive]
-        if flags.plain(kind) is bool and not equals:
-            changes[place] = positive == flags.dashed(name)
-        else:
-            changes[place] = flags.value_of(kind, [value] if equals else flags.taken(rest, flags.arity(kind)))
-    return own, changes

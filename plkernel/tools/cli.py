@@ -94,7 +94,8 @@ def parsed(
         except SystemExit as stop:
             if not stop.code:
                 raise
-    raise ValueError(flags.problem(given, flags.flags_of(command)) or first_lines(said.getvalue()))
+    flags.read(given, flags.flags_of(command))  # says in words what is wrong
+    raise ValueError(first_lines(said.getvalue()))
 
 
 def first_lines(box: str) -> str:

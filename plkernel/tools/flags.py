@@ -39,11 +39,10 @@ def flags_of(command: Callable[..., Any]) -> list[Flag]:
     return flags
 
 
-def problem(args: Sequence[str], flags: Sequence[Flag]) -> str | None:
-    """What is wrong with `args`, in words; None where nothing is found."""
+def read(args: Sequence[str], flags: Sequence[Flag]) -> dict[str, Any]:
+    """The values of the options among `args`, by name; ValueError says in words what is wrong with them."""
     known = {flag.name: flag for flag in flags if not flag.positional}
-    places = [flag for flag in flags if flag.positional]
-    rest, loose, late = list(args), list[str](), list[str]()
+    rest, loose, late, found = list(args), list[str](), list[str](), dict[str, Any]()
     while rest:
         token = rest.pop(0)
         if not is_flag(token):
@@ -52,17 +51,21 @@ def problem(args: Sequence[str], flags: Sequence[Flag]) -> str | None:
             loose += values
             continue
         name, equals, value = token.partition("=")
-        flag = known.get(dashed(name)) or _negated(name, known)
-        if flag is None:
-            return unknown(name, [*known, *(f"no-{one.name}" for one in known.values() if plain(one.kind) is bool)])
+        flag = known.get(dashed(name))
+        off = None if flag else _negated(name, known)
+        if (flag := flag or off) is None:
+            switches = (f"no-{one.name}" for one in known.values() if plain(one.kind) is bool)
+            raise ValueError(unknown(name, [*known, *switches]))
         if plain(flag.kind) is bool and not equals:
+            found[flag.name] = off is None
             continue
         given = [value] if equals else taken(rest, arity(flag.kind))
         try:
-            value_of(flag.kind, given)
+            found[flag.name] = value_of(flag.kind, given)
         except ValueError as error:
-            return f"--{flag.name}: {error}"
-    return _misplaced(loose, late, places)
+            raise ValueError(f"--{flag.name}: {error}") from None
+    _check_places(loose, late, [flag for flag in flags if flag.positional])
+    return found
 
 
 def unknown(name: str, known: Iterable[str]) -> str:
@@ -167,13 +170,13 @@ def _negated(name: str, known: Mapping[str, Flag]) -> Flag | None:
     return flag if flag is not None and plain(flag.kind) is bool else None
 
 
-def _misplaced(loose: Sequence[str], late: Sequence[str], places: Sequence[Flag]) -> str | None:
-    """What is wrong with the arguments `loose` that belong to no option; `late` are those behind an option."""
+def _check_places(loose: Sequence[str], late: Sequence[str], places: Sequence[Flag]) -> None:
+    """ValueError for arguments `loose` that belong to no option, of which `late` are behind one, and missing ones."""
     needed = [flag.name.upper() for flag in places if flag.required]
     if len(loose) < len(needed):
-        return f"{', '.join(needed[len(loose) :])} missing; see --help"
-    spare = late if any(arity(flag.kind) is None for flag in places) else loose[len(places) :]
-    return f"{spare[0]!r} belongs to no option; see --help" if spare else None
+        raise ValueError(f"{', '.join(needed[len(loose) :])} missing; see --help")
+    if spare := late if any(arity(flag.kind) is None for flag in places) else loose[len(places) :]:
+        raise ValueError(f"{spare[0]!r} belongs to no option; see --help")
 
 
 def _without_none(kind: Any) -> tuple[Any, bool]:

@@ -1,0 +1,1 @@
+"""What the best linear predictor of the next symbol weighs the past with: from correlations, exact or measured."""

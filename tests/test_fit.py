@@ -14,9 +14,15 @@ import pytest
 from plkernel import fit as fit_module
 from plkernel.analysis.exponentials.minimax import Certificate
 from plkernel.analysis.exponentials.sums import ExponentialSum
+from plkernel.analysis.exponentials.targets import Target, array_target, broken_power_law_target, power_law_target
+from plkernel.analysis.mutual_information import measurement
+from plkernel.analysis.mutual_information.decay_models import ModelFit, Verdict
+from plkernel.analysis.mutual_information.known_sequences import LagMixture, decaying_copies, power_law_copies
+from plkernel.analysis.mutual_information.potts import PottsCorpus
 from plkernel.analysis.nodes import fit as fitting
-from plkernel.analysis.nodes.moments import node_scores
-from plkernel.analysis.nodes.node_set import Aim, Nodes
+from plkernel.analysis.nodes.fit import follow_target
+from plkernel.analysis.nodes.moments import node_scores, target_scores
+from plkernel.analysis.nodes.node_set import Aim, Nodes, Reading, Summation
 from plkernel.fit import fit
 from plkernel.spec.condition import resolve
 from plkernel.spec.reading import parse_spec
@@ -157,6 +163,147 @@ def test_a_corpus_without_memory_has_no_exponent_to_fit(tmp_path: Path) -> None:
         fit(beta=1.0, corpus="stdlib", out=tmp_path, figure=False)
 
 
+@pytest.fixture(scope="module")
+def copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A mixture of lags, whose best predictor is the mixture: 0.5 MB."""
+    path = tmp_path_factory.mktemp("copies") / "copies.bin"
+    path.write_bytes(LagMixture(decaying_copies(1.0, 128, 0.4), 16, 500_000, seed=1).sequence().tobytes())
+    return path
+
+
+def loaded(folder: Path, dim: int, gain: str) -> Nodes:
+    """The nodes that an arm takes from fit.json."""
+    spec = {
+        "name": "loaded",
+        "baseline": "fitted",
+        "model": {"dim": dim, "gain": gain},
+        "train": {"steps": 1},
+        "arms": {"fitted": {"node_file": str(folder / "fit.json")}},
+    }
+    read = parse_spec(spec, "a test")
+    return resolve(read.model, read.arm("fitted")).nodes
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"nodes": "terms", "terms": 3}, {"kernel": "rms", "lag": "distance"}, {"nodes": "concentrated"}],
+    ids=str,
+)
+def test_predictive_weights_are_fitted_and_loaded(
+    options: dict[str, Any], copies: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    fit(corpus=str(copies), target="predictive", max_lag=128, gain="ema", channels=48, out=tmp_path, **options)
+    told, written = capsys.readouterr().out, json.loads((tmp_path / "fit.json").read_text())
+    slope = written["measured"]["slope"]
+    assert slope["low"] < 1.0 < slope["high"]
+    assert f"they fall as d**-{slope['beta']:.3f}" in told
+    assert (written["beta"], written["exponent"], written["weightings"]) == (None, None, [])
+    assert written["target"] == "predictive"
+    true = np.asarray(decaying_copies(1.0, 128, 0.4))
+    kernel = Target.from_dict(written["kernel"])
+    np.testing.assert_allclose(kernel.values, true[0] / np.asarray(kernel.lags), rtol=0.15)
+    assert Nodes.from_dict(written["nodes"]) == loaded(tmp_path, 48, "ema")
+    reading = Reading(options.get("kernel", "coherent"), options.get("lag", "state"))
+    law = target_scores(Nodes.from_dict(written["nodes"]), reading, power_law_target(1.0, 128))
+    assert law.r_star > 0.97
+    assert (tmp_path / "fit.pdf").exists()
+
+
+def test_a_curve_that_is_a_power_law_is_fitted_as_one(tmp_path: Path, capsys: Capture) -> None:
+    """To the same digits as the exponent that its verdict states."""
+    data = LagMixture(power_law_copies(1.0, 0.02, 512, 16), 16, 500_000, seed=2).sequence()
+    (tmp_path / "law.bin").write_bytes(data.tobytes())
+    fit(corpus=str(tmp_path / "law.bin"), target="curve", terms=6, out=tmp_path / "curve", figure=False)
+    found = json.loads((tmp_path / "curve/fit.json").read_text())
+    assert "a single power law describes the curve" in found["measured"]["verdict"]
+    assert f"the kernel is t**-{found['beta']:g} on lags 1..512" in capsys.readouterr().out
+    fit(beta=found["beta"], terms=6, out=tmp_path / "law", figure=False)
+    law = json.loads((tmp_path / "law/fit.json").read_text())
+    assert found["optimal"] == law["optimal"]
+    assert found["nodes"] == law["nodes"]
+
+
+@pytest.mark.parametrize("target", ["curve", "correlation-curve"])
+def test_a_curve_that_is_broken_is_fitted_broken(target: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = np.concatenate(list(PottsCorpus(beta=1.0, size=100_000).blocks()))
+    (tmp_path / "potts.bin").write_bytes(data.tobytes())
+    parameters = {"amplitude": 0.1, "beta_1": 1.4, "beta_2": 0.5, "break": 30.0}
+    broken = ModelFit("broken power law", parameters, 1.0, 5, 5.0, 0.0, 0.5, 0.5)
+    judged = Verdict("broken power law", "lags 1 to 100: broken", 1, 100, (broken,))
+    monkeypatch.setattr(measurement, "judge", lambda _: judged)
+    fit(corpus=str(tmp_path / "potts.bin"), target=target, nodes="terms", terms=8, out=tmp_path, figure=False)
+    written = json.loads((tmp_path / "fit.json").read_text())
+    kernel = Target.from_dict(written["kernel"])
+    power = 1.0 if target == "curve" else 0.5
+    exact = broken_power_law_target(1.4 * power, 0.5 * power, 30, 512)
+    lags = np.arange(1, 513)
+    np.testing.assert_allclose(kernel.value(lags), exact.value(lags), rtol=1e-12)
+    assert written["nodes_aim"]["scores"]["r_star"] > 0.998
+    assert written["measured"]["verdict"] == "lags 1 to 100: broken"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"beta": 1.15, "target": "predictive"},
+            "target 'predictive' is measured on a corpus, got beta 1.15: name",
+        ),
+        ({"target": "curve"}, "target 'curve' is measured on a corpus, got no corpus: name one with --corpus"),
+        ({"target": "slope"}, "target must be one of information, correlation, curve, correlation-curve, predictive"),
+        ({"nodes": "quantile"}, "nodes 'quantile' lie at the quantiles of a power law's own measure"),
+        ({"tolerance": 1e-3}, "tolerance 0.001 needs a power law, and predictive weights is none: give --terms"),
+        ({"method": "minimax", "terms": 4}, "predictive weights has errors, and its noise would be followed"),
+        ({"method": "quadrature", "terms": 4}, "quadrature knows power laws only, not predictive weights"),
+        ({"loss": 0.1}, "loss 0.1 belongs to placement 'quantile'"),
+        ({"max_lag": 200_000}, "too short for lag 800,000 in 40 blocks"),
+    ],
+)
+def test_what_a_target_cannot_be_is_refused(
+    options: dict[str, Any], message: str, copies: Path, tmp_path: Path
+) -> None:
+    given = options if "target" in options else {"corpus": str(copies), "target": "predictive", "max_lag": 64} | options
+    with pytest.raises(ValueError, match=re.escape(message)):
+        fit(**given, out=tmp_path / "out", figure=False)
+    assert not (tmp_path / "out").exists()
+
+
+def test_noise_has_no_predictive_weights(tmp_path: Path) -> None:
+    (tmp_path / "noise.bin").write_bytes(np.random.default_rng(0).integers(0, 32, 50_000, np.uint8).tobytes())
+    with pytest.raises(ValueError, match="bands of lags, a fit needs 3"):
+        fit(corpus=str(tmp_path / "noise.bin"), target="predictive", max_lag=32, out=tmp_path, figure=False)
+
+
+def test_quantile_nodes_slower_than_any_lag_are_refused_with_what_would_work(tmp_path: Path) -> None:
+    flat = {"beta": 0.456, "target": "correlation", "nodes": "quantile", "out": tmp_path, "figure": False}
+    with pytest.raises(ValueError, match="more than 1000 times max_lag 512: use a loss of at least") as refused:
+        fit(**flat)
+    loss = float(re.findall(r"at least ([\d.]+)", str(refused.value))[0])
+    fit(**flat, loss=loss)
+    rates = json.loads((tmp_path / "fit.json").read_text())["nodes"]["rates"]
+    assert np.log(2) / min(rates) < 1000 * 512
+    with pytest.raises(ValueError, match="more than 1000 times"):
+        fit(**flat, loss=0.99 * loss)
+    with pytest.raises(ValueError, match="which is what float32 decays hold"):
+        fit(**flat | {"beta": 0.9, "max_lag": 20_000}, terms=4, channels=8)
+
+
+@pytest.mark.parametrize("kernel", ["coherent", "rms"])
+def test_a_plateau_is_clipped_to_what_cannot_be_told_from_it(kernel: Summation, tmp_path: Path) -> None:
+    plateau = array_target(1 / np.arange(1, 129) + 0.5)
+    reading, terms = Reading(kernel), ExponentialSum((1.0, 1e-9), (0.5, 0.5))
+    placed = follow_target(16, "terms", plateau, reading, "ema", terms=terms)
+    assert placed.clipped == 128_000
+    assert placed.nodes.half_lives().max() == pytest.approx(128_000)
+    if kernel == "coherent":
+        first, last = placed.nodes.kernel().kernel([1, 128])
+        assert last / first == pytest.approx(1 / (1 + np.exp(-1)), rel=1e-3), "as with a half-life without end"
+    faster = replace(terms, rates=(1.0, 0.1))
+    assert follow_target(16, "terms", plateau, reading, "ema", terms=faster).clipped is None
+    fit(beta=0.05, terms=4, nodes="terms", channels=8, kernel=kernel, out=tmp_path, figure=False)
+    assert loaded(tmp_path, 8, "none").half_lives().max() <= 1000 * 512 * (1 + 1e-9)
+
+
 @pytest.mark.parametrize("options", [{"terms": 6}, {"tolerance": 1e-3}, {"method": "quadrature", "terms": 10}])
 def test_a_few_free_terms_beat_the_published_grid(options: dict[str, Any], tmp_path: Path, capsys: Capture) -> None:
     """The published fit is 17 % off at t = 7; the best six free terms are 0.49 % off, and a tolerance is kept."""
@@ -176,15 +323,7 @@ def test_a_few_free_terms_beat_the_published_grid(options: dict[str, Any], tmp_p
 def test_what_is_written_is_what_training_loads(placement: Any, gain: Any, tmp_path: Path) -> None:
     fit(gain=gain, nodes=placement, terms=6, channels=24, target="correlation", out=tmp_path, figure=False)
     written = json.loads((tmp_path / "fit.json").read_text())
-    spec = {
-        "name": "loaded",
-        "baseline": "fitted",
-        "model": {"dim": 24, "gain": gain},
-        "train": {"steps": 1},
-        "arms": {"fitted": {"node_file": str(tmp_path / "fit.json")}},
-    }
-    loaded = parse_spec(spec, "a test")
-    nodes = resolve(loaded.model, loaded.arm("fitted")).nodes
+    nodes = loaded(tmp_path, 24, gain)
     assert nodes == Nodes.from_dict(written["nodes"])
     assert nodes.gain == gain
     assert written["nodes_aim"]["target"] == "correlation"
@@ -211,7 +350,11 @@ def test_channels_under_the_wrong_gain_lose_the_power_law(tmp_path: Path) -> Non
         ({"grid": 100, "terms": 6}, "grid 100 belongs to methods nnls and nnls-relative, got method 'minimax'"),
         ({"min_half_life": 2.0, "tolerance": 1e-2}, "min_half_life 2 belongs to methods nnls and nnls-relative"),
         ({"max_half_life": 50.0, "method": "quadrature", "terms": 6}, "max_half_life 50 belongs to methods nnls"),
-        ({"nodes": "quantile", "beta": 1e-4}, "beta 0.0001 places rates from 0 to "),
+        (
+            {"nodes": "quantile", "beta": 1e-4},
+            "half-lives of inf, more than 1000 times max_lag 512: use nodes 'log-spaced'",
+        ),
+        ({"nodes": "quantile", "loss": 0.7}, "loss must lie between 0 and 0.5"),
     ],
 )
 def test_an_option_that_would_do_nothing_is_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -2,13 +2,16 @@
 
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from plkernel.analysis.mutual_information.curve import DecayCurve
-from plkernel.analysis.mutual_information.power_law_fit import points
+from plkernel.analysis.mutual_information.power_law_fit import fit_power_law, points
+
+if TYPE_CHECKING:
+    from plkernel.analysis.mutual_information.decay_models import Verdict
 
 Floats = NDArray[np.float64]
 
@@ -96,6 +99,18 @@ class Target:
         lags[[0, -1]] = self.lags[0], self.max_lag
         return lags, np.ones(count)
 
+    def raised(self, power: float) -> "Target":
+        """The target to a positive power, with the relative errors that it then has, to first order."""
+        if power == 1:
+            return self
+        if self.beta is not None:
+            return power_law_target(power * self.beta, self.max_lag)
+        values = tuple((np.asarray(self.values) ** power).tolist())
+        exponents, errors = (
+            given and tuple(power * value for value in given) for given in (self.exponents, self.errors)
+        )
+        return Target(f"({self.label})**{power:g}", self.lags, values, exponents, errors)
+
     def to_dict(self) -> dict[str, Any]:
         """A dictionary that JSON keeps exactly; `from_dict` gives back an equal object."""
         return asdict(self)
@@ -126,7 +141,7 @@ def broken_power_law_target(beta_1: float, beta_2: float, break_lag: float, max_
     >>> broken_power_law_target(0.5, 1.5, 100, 1000).value([1, 25, 100, 400]).round(6).tolist()
     [1.0, 0.2, 0.1, 0.0125]
     """
-    label = f"t**-{beta_1:g} to {break_lag:g}, then t**-{beta_2:g}"
+    label = f"t**-{beta_1:.4g} to {break_lag:.4g}, then t**-{beta_2:.4g}"
     names = (("beta_1", "beta_2"), ("break_lag", "max_lag"))
     return _pieces(label, (beta_1, beta_2), (1.0, float(break_lag), float(max_lag)), *names)
 
@@ -157,6 +172,32 @@ def curve_target(
     name = f"{'root of ' if correlation_exponent else ''}{curve.quantity} per {curve.unit}"
     values = np.exp(power * chosen.logs)
     return _checked(name, chosen.lags.astype(float), values, errors if weighted else None)
+
+
+def verdict_target(verdict: "Verdict", curve: DecayCurve, max_lag: int) -> Target:
+    """The shape that `judge` found `curve` to have, 1 at t = 1, on t = 1..max_lag; it goes on beyond what was judged.
+
+    A power law, or a broken one, on every real lag; an exponential or stretched exponential at the integers up to where
+    it vanishes in float64. A curve too short to have a shape is its own values (`curve_target`). Raises ValueError for
+    a curve without memory, and for a shape that does not fall.
+    """
+    if verdict.kind == "none":
+        raise ValueError(f"curve of {curve.quantity}: {verdict.sentence}, so it has no shape")
+    if verdict.kind == "too short":
+        return curve_target(curve)
+    if verdict.kind == "power law":
+        return power_law_target(fit_power_law(curve, (verdict.first_lag, verdict.last_lag)).beta, max_lag)
+    found = next(model.parameters for model in verdict.models if model.name == verdict.kind)
+    if verdict.kind == "broken power law":
+        if found["break"] >= max_lag:
+            return power_law_target(found["beta_1"], max_lag)
+        return broken_power_law_target(found["beta_1"], found["beta_2"], found["break"], max_lag)
+    tau, gamma = found["tau"], found.get("gamma", 1.0)
+    if not (np.isfinite(tau) and tau > 0):
+        raise ValueError(f"curve of {curve.quantity}: its {verdict.kind} does not fall (tau {tau:g})")
+    logs = (1 - np.arange(1.0, max_lag + 1) ** gamma) / tau**gamma
+    label = f"exp(-(t/{tau:.3g})**{gamma:.3g})" if gamma != 1 else f"exp(-t/{tau:.3g})"
+    return array_target(np.exp(logs[logs > np.log(SMALLEST_VALUE)]), label)
 
 
 def array_target(values: ArrayLike, label: str = "array") -> Target:

@@ -1,4 +1,4 @@
-"""One fit: a sum of exponentials for a power law, and the channels that carry it under an input gain."""
+"""One fit: a sum of exponentials for a target, and the channels that carry it under an input gain."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,11 +7,22 @@ import numpy as np
 
 from plkernel.analysis.exponentials.fits import Method, fit_sum
 from plkernel.analysis.exponentials.minimax import Certificate, certificate
-from plkernel.analysis.exponentials.sums import ExponentialSum, Floats, Scores, integer_lags, power_law, score
-from plkernel.analysis.exponentials.targets import power_law_target
-from plkernel.analysis.nodes.moments import node_scores, output_std
-from plkernel.analysis.nodes.node_set import Aim, Gain, Nodes
-from plkernel.analysis.nodes.placement import Placement, Projection, check_options, place
+from plkernel.analysis.exponentials.sums import ExponentialSum, Floats, Scores, score
+from plkernel.analysis.exponentials.targets import Target
+from plkernel.analysis.nodes.float32_decays import HALF_LIVES, check_quantiles, check_rates
+from plkernel.analysis.nodes.moments import node_scores, output_std, target_scores
+from plkernel.analysis.nodes.node_set import Aim, Gain, Nodes, Reading
+from plkernel.analysis.nodes.placement import (
+    Placement,
+    Projection,
+    check_options,
+    concentrated,
+    log_spaced,
+    place,
+    rates_from_half_lives,
+)
+from plkernel.analysis.nodes.quantile import LONGEST_HALF_LIFE, LOSS, check_longest, term_nodes
+from plkernel.analysis.nodes.smooth import smooth_nodes
 
 CORRECTED: dict[Gain, str] = {
     "none": "lambda**beta",
@@ -25,10 +36,9 @@ TEMPERING = 0.5
 
 @dataclass(frozen=True)
 class FitResult:
-    """`optimal` against `uniform` weights on the same decays, both scored against t**-exponent on t = 1..max_lag."""
+    """`optimal` against `uniform` weights on the same decays, both scored against `target` on its integer lags."""
 
-    exponent: float
-    max_lag: int
+    target: Target
     method: Method
     optimal: ExponentialSum
     uniform: ExponentialSum
@@ -36,6 +46,11 @@ class FitResult:
     uniform_scores: Scores
     certificate: Certificate | None = None
     """Of method minimax: whether its errors are level, and how far from the least error it can be."""
+
+    @property
+    def max_lag(self) -> int:
+        """The last lag."""
+        return int(self.target.max_lag)
 
     @property
     def active(self) -> ExponentialSum:
@@ -49,23 +64,23 @@ class FitResult:
 
     @property
     def uniform_excess(self) -> float:
-        """Uniform kernel over true kernel at t = max_lag, both 1 at t = 1."""
-        first, last = self.uniform.kernel([1, self.max_lag])
-        return float(last / first * self.max_lag**self.exponent)
+        """Uniform kernel over true kernel at the last lag, both 1 at the first."""
+        ends = [self.target.lags[0], self.target.max_lag]
+        (first, last), (true_first, true_last) = self.uniform.kernel(ends), self.target.value(ends)
+        return float(last / first * true_first / true_last)
 
 
 def fit_exponentials(
-    exponent: float, max_lag: int, method: Method, terms: int | None = None, half_lives: Floats | None = None
+    target: Target, method: Method, terms: int | None = None, half_lives: Floats | None = None
 ) -> FitResult:
-    """Fit t**-exponent on t = 1..max_lag by `method` (see `fit_sum`); compare with uniform weights on its decays."""
-    lags = integer_lags(max_lag)
-    law = power_law(lags, exponent)
-    target = power_law_target(exponent, max_lag)
+    """Fit `target` by `method` (see `fit_sum`); compare with uniform weights on its decays."""
+    lags = target.integer_lags()
+    values = target.value(lags)
     optimal = fit_sum(target, method, terms=terms, half_lives=half_lives)
     uniform = ExponentialSum(optimal.rates, (1.0,) * len(optimal.rates))
-    optimal_scores, uniform_scores = (score(kernel.log_kernel(lags), law, lags) for kernel in (optimal, uniform))
+    optimal_scores, uniform_scores = (score(kernel.log_kernel(lags), values, lags) for kernel in (optimal, uniform))
     proof = certificate(optimal, target) if method == "minimax" else None
-    return FitResult(exponent, max_lag, method, optimal, uniform, optimal_scores, uniform_scores, proof)
+    return FitResult(target, method, optimal, uniform, optimal_scores, uniform_scores, proof)
 
 
 @dataclass(frozen=True)
@@ -102,12 +117,14 @@ def weightings(beta: float, max_lag: int, channels: int, gain: Gain) -> list[Wei
 
 @dataclass(frozen=True)
 class Channels:
-    """The node set that a training spec loads, what it aims at, and how well it does."""
+    """The node set that a training spec loads, what it aims at (a power law, or a target so read), and how well."""
 
     placement: Placement
-    aim: Aim
+    aim: Aim | Reading
     nodes: Nodes
     scores: Scores
+    clipped: float | None = None
+    """The half-life that slower terms were given, where there were any."""
 
     def to_dict(self) -> dict[str, Any]:
         """Figures of the node set, for JSON."""
@@ -127,15 +144,22 @@ def place_channels(
 ) -> Channels:
     """`channels` nodes that carry `aim` up to `max_lag` bytes under `gain`; the published placements gain-corrected.
 
-    tempering: of quantile and terms, 0.5 if left out; loss: of quantile, 0.05 if left out. ValueError elsewhere.
+    tempering: of quantile and terms, 0.5 if left out; loss: of quantile, 0.05 if left out. ValueError elsewhere, and
+    for quantile nodes too slow to be of use (`check_longest`) or for float32. Terms as slow are clipped (`clip_terms`).
     """
     check_options(placement, tempering=tempering, loss=loss)
+    if placement == "quantile":
+        tail = LOSS if loss is None else loss
+        check_longest(aim, max_lag, tail)
+        check_quantiles(aim, max_lag, tail, 1)
     by_placement: dict[str, dict[str, Any]] = {
         "log-spaced": dict(zip(("shortest", "longest"), CHANNEL_HALF_LIVES, strict=True)),
         "quantile": {"tempering": tempering, "loss": loss, "max_lag": float(max_lag)},
         "terms": {"tempering": tempering, "terms": terms},
     }
-    options = by_placement.get(placement, {})
+    options, clipped = by_placement.get(placement, {}), None
+    if placement == "terms" and terms is not None:
+        options["terms"], clipped = clip_terms(terms, max_lag, aim)
     if options.get("tempering", 0.0) is None:
         options["tempering"] = TEMPERING
     nodes = place(
@@ -149,7 +173,51 @@ def place_channels(
         lag=aim.lag,
         **options,
     )
-    return Channels(placement, aim, nodes, node_scores(nodes, aim, max_lag))
+    check_rates("nodes", nodes.rates, 1)
+    return Channels(placement, aim, nodes, node_scores(nodes, aim, max_lag), clipped)
+
+
+def follow_target(
+    channels: int,
+    placement: Placement,
+    target: Target,
+    reading: Reading,
+    gain: Gain,
+    *,
+    tempering: float | None = None,
+    terms: ExponentialSum,
+) -> Channels:
+    """`place_channels` for a target that is no power law: by `term_nodes`, or by `smooth_nodes` on published decays.
+
+    `terms` are those of the target to the power that adds up. Raises ValueError for quantile, which knows laws only.
+    """
+    check_options(placement, tempering=tempering)
+    if placement == "quantile":
+        raise ValueError(
+            f"nodes 'quantile' lie at the quantiles of a power law's own measure, and {target.label} is none: use "
+            "nodes 'terms', 'log-spaced' or 'concentrated'"
+        )
+    clipped = None
+    if placement == "terms":
+        terms, clipped = clip_terms(terms, target.max_lag, reading)
+        nodes = term_nodes(terms, channels, reading, gain, tempering=TEMPERING if tempering is None else tempering)
+    else:
+        half_lives = log_spaced(channels, *CHANNEL_HALF_LIVES) if placement == "log-spaced" else concentrated(channels)
+        nodes = smooth_nodes(rates_from_half_lives(half_lives), target, gain, reading)
+    check_rates("nodes", nodes.rates, 1)
+    return Channels(placement, reading, nodes, target_scores(nodes, reading, target), clipped)
+
+
+def clip_terms(terms: ExponentialSum, max_lag: float, aim: Aim | Reading) -> tuple[ExponentialSum, float | None]:
+    """The terms, of the kernel to the power that adds up, with none slower than a channel can be of use; what it was.
+
+    A plateau is fitted by a half-life without end. `LONGEST_HALF_LIFE` times max_lag cannot be told from that, and is
+    kept, or else the longest that float32 holds; None where no term is slower.
+    """
+    longest = min(LONGEST_HALF_LIFE * max_lag, HALF_LIVES[1])
+    rates = np.maximum(terms.rates, aim.power * np.log(2) / longest)
+    changed = bool((rates > terms.rates).any())
+    return ExponentialSum(tuple(rates.tolist()), terms.weights), longest if changed else None
 
 
 def spread_of(nodes: Nodes) -> tuple[float, float]:

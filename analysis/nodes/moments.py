@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from plkernel.analysis.exponentials.sums import ExponentialSum, Floats, Scores, integer_lags, power_law, score
-from plkernel.analysis.nodes.node_set import Aim, Lag, Nodes, Summation, as_lags, gain
+from plkernel.analysis.exponentials.targets import Target
+from plkernel.analysis.nodes.node_set import AHEAD, Aim, Lag, Nodes, Reading, Summation, as_lags, gain
 
 
 def log_rms_kernel(nodes: Nodes, lags: ArrayLike, lag: Lag = "state") -> Floats:
@@ -49,8 +50,19 @@ def node_scores(nodes: Nodes, aim: Aim, max_lag: int) -> Scores:
 
     Under lag `bonus` from t = 2: the decays do not reach t = 1, which is seen through u.
     """
-    lags = integer_lags(max_lag)[1 if aim.lag == "bonus" else 0 :]
+    lags = seen_lags(integer_lags(max_lag), aim.lag)
     return score(log_kernel(nodes, aim.kernel, lags, aim.lag), power_law(lags, aim.exponent), lags)
+
+
+def target_scores(nodes: Nodes, reading: Reading, target: Target) -> Scores:
+    """`node_scores` for a target of any shape, at its integer lags or at those where it is known."""
+    lags = seen_lags(target.integer_lags(), reading.lag)
+    return score(log_kernel(nodes, reading.kernel, lags, reading.lag), target.value(lags), lags)
+
+
+def seen_lags(lags: Floats, lag: Lag) -> Floats:
+    """Those of `lags` that the decays reach: under `bonus` from t = 2, as t = 1 is seen through u."""
+    return lags[lags >= AHEAD[lag]]
 
 
 def log_kernel(nodes: Nodes, kernel: Summation, lags: Floats, lag: Lag) -> Floats:

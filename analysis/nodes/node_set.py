@@ -79,6 +79,23 @@ def gain(rates: ArrayLike, name: Gain) -> Floats:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """How N channels together are read as a kernel of any shape: `kernel` and `lag` as in `Aim`."""
+
+    kernel: Summation = "coherent"
+    lag: Lag = "state"
+
+    def __post_init__(self) -> None:
+        check_name("kernel", self.kernel, get_args(Summation))
+        check_name("lag", self.lag, get_args(Lag))
+
+    @property
+    def power(self) -> int:
+        """Which power of the amplitude adds up over channels: 1 coherent, 2 rms."""
+        return 1 if self.kernel == "coherent" else 2
+
+
+@dataclass(frozen=True)
 class Aim:
     """The power law that N channels together should follow, d**-exponent.
 
@@ -103,8 +120,12 @@ class Aim:
     def __post_init__(self) -> None:
         check_beta(self.beta)
         check_name("target", self.target, get_args(Target))
-        check_name("kernel", self.kernel, get_args(Summation))
-        check_name("lag", self.lag, get_args(Lag))
+        Reading(self.kernel, self.lag)  # checks both
+
+    @property
+    def reading(self) -> Reading:
+        """Without the law."""
+        return Reading(self.kernel, self.lag)
 
     @property
     def exponent(self) -> float:
@@ -114,7 +135,7 @@ class Aim:
     @property
     def power(self) -> int:
         """Which power of the amplitude adds up over channels: 1 coherent, 2 rms."""
-        return 1 if self.kernel == "coherent" else 2
+        return self.reading.power
 
     def log_amplitude(self, rates: ArrayLike, gain_name: Gain) -> Floats:
         """ln of m(lambda) = lambda**exponent / g(lambda), times a**n for the n of `AHEAD`: C of log-spaced channels.

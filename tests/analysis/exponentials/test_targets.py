@@ -2,6 +2,7 @@
 
 import json
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +14,11 @@ from plkernel.analysis.exponentials.targets import (
     curve_target,
     lag_target,
     power_law_target,
+    verdict_target,
 )
 from plkernel.analysis.mutual_information.curve import DecayCurve
+from plkernel.analysis.mutual_information.decay_models import ModelFit, Verdict
+from plkernel.analysis.mutual_information.power_law_fit import fit_power_law
 
 LAGS = (1, 2, 4, 8, 16, 32)
 
@@ -142,3 +146,45 @@ def test_bad_input_is_refused_in_one_line(make, message: str) -> None:  # type: 
     with pytest.raises(ValueError, match=re.escape(message)) as caught:
         make()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("power", [0.5, 2])
+def test_a_target_is_raised_to_a_power(power: float) -> None:
+    lags = np.arange(1.0, 201)
+    targets = [
+        power_law_target(1.2, 200),
+        broken_power_law_target(0.5, 1.5, 30, 200),
+        array_target(np.exp(-lags / 40)),
+        lag_target(lags, 1 / lags, np.full(200, 0.1)),
+    ]
+    for target in targets:
+        np.testing.assert_allclose(target.raised(power).value(lags), target.value(lags) ** power, rtol=1e-12)
+        assert target.raised(1) is target
+    assert targets[0].raised(power).beta == pytest.approx(1.2 * power)
+    np.testing.assert_allclose(targets[3].raised(power).errors, 0.1 * power)
+
+
+def test_a_verdict_becomes_the_shape_it_names() -> None:
+    lags = np.arange(1.0, 301)
+
+    def shaped(kind: Any, **parameters: float) -> Target:
+        model = ModelFit(kind, {"amplitude": 0.3, **parameters}, 1.0, 5, 5.0, 0.0, 0.5, 0.5)
+        return verdict_target(Verdict(kind, "as it is", 1, 100, (model,)), curve(), 300)
+
+    broken = shaped("broken power law", beta_1=0.5, beta_2=1.5, **{"break": 30.0})
+    np.testing.assert_allclose(broken.value(lags), broken_power_law_target(0.5, 1.5, 30, 300).value(lags))
+    assert shaped("broken power law", beta_1=0.5, beta_2=1.5, **{"break": 300.0}).beta == 0.5
+    exponential = shaped("exponential", tau=20.0).value(lags)
+    np.testing.assert_allclose(exponential, np.exp(-(lags - 1) / 20))
+    stretched = shaped("stretched exponential", tau=20.0, gamma=0.5).value(lags)
+    np.testing.assert_allclose(stretched, np.exp(-np.sqrt(lags / 20)) / np.exp(-np.sqrt(1 / 20)))
+    assert shaped("exponential", tau=0.2).max_lag == 139, "where it vanishes in float64"
+    law = fit_power_law(curve(), (1, 100)).beta
+    assert shaped("power law", beta=9.0).beta == law, "the exponent that the sentence states"
+    assert shaped("too short") == curve_target(curve())
+    with pytest.raises(ValueError, match="as it is, so it has no shape"):
+        shaped("none")
+    with pytest.raises(ValueError, match="its exponential does not fall"):
+        shaped("exponential", tau=-3.0)
+    with pytest.raises(ValueError, match="beta_2 must be positive"):
+        shaped("broken power law", beta_1=0.5, beta_2=-0.1, **{"break": 30.0})

@@ -1,5 +1,6 @@
 """Inference without a normal distribution: bootstrap intervals and sign-flip tests of paired differences."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -85,6 +86,41 @@ def sign_flip_test(differences: Iterable[float], resamples: int = 99_999, seed: 
     extreme = np.abs(signs @ data) >= enough
     p = extreme.mean() if exact else (1 + extreme.sum()) / (1 + resamples)
     return SignFlip(float(p), smallest, exact)
+
+
+def sign_flip_below(differences: Iterable[float], bound: float = 0.0) -> float:
+    """p against the null hypothesis mean >= bound, from all 2**n sign patterns of the n differences minus bound.
+
+    The share of patterns whose sum is at most the observed one, which is that of subsets whose sum is not negative, the
+    empty one among them: at least 2**-n. Exact for differences symmetric about their mean, and below its level where
+    that lies above the bound. Ties count against the effect. NaN when a difference is not finite.
+    """
+    data = _data(differences) - bound
+    if not np.isfinite(data).all():
+        return float("nan")
+    return float(np.mean(_subset_sums(data) >= -TIE * np.abs(data).sum()))
+
+
+def sign_flip_bounds(differences: Iterable[float], alpha: float) -> tuple[float, float]:
+    """The bounds that neither one-sided sign-flip test at level alpha excludes: an exact 1 - 2 alpha interval.
+
+    The k-th smallest and k-th largest of the 2**n - 1 subset means, k = floor(alpha 2**n) (Hartigan 1969); infinite
+    where k = 0, the differences being too few for that level.
+    """
+    data = _data(differences)
+    k = int(alpha * 2.0**data.size * (1.0 + TIE))
+    if k == 0:
+        return -math.inf, math.inf
+    means = np.sort((_subset_sums(data) / np.maximum(_subset_sums(np.ones_like(data)), 1.0))[1:])
+    return float(means[k - 1]), float(means[-k])
+
+
+def _subset_sums(data: Floats) -> Floats:
+    """(2**n,): the sums of all subsets, that of the empty one first."""
+    sums = np.zeros(1)
+    for value in data:
+        sums = np.concatenate([sums, sums + value])
+    return sums
 
 
 def _bootstrap(data: Floats, confidence: float, resamples: int, seed: int) -> list[tuple[float, float]]:

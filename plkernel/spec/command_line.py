@@ -19,7 +19,7 @@ HELP_ALL = "--help-all"
 EXAMPLE = "runs/quick.toml"
 WIDTH = 100
 TABLES: dict[str, type[Section]] = {"model": ModelSpec, "corpus": CorpusSpec}  # options of an arm that are tables
-NOT_BY_OPTION = ("factors", "levels")
+NOT_BY_OPTION = ("factors", "levels", "hypotheses", "gates")
 
 
 def main(command: Callable[..., Any], args: Sequence[str] | None = None, check: Check | None = None) -> None:

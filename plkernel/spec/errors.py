@@ -49,8 +49,8 @@ def _keys(section: type[BaseModel], location: Iterable[str]) -> list[str]:
     while parts:
         part = parts.pop(0)
         annotation: Any = section.model_fields[part].annotation
-        if get_args(annotation):  # dict[str, Arm]: the next part is a name
-            annotation = get_args(annotation)[-1]
+        if inner := [one for one in get_args(annotation) if isinstance(one, type)]:
+            annotation = inner[-1]  # of dict[str, Arm] or tuple[Gate, ...]: the next part is a name or a number
             parts = parts[1:]
         section = annotation
     return list(section.model_fields)

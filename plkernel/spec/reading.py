@@ -88,9 +88,12 @@ def parse_spec(values: Mapping[str, Any], origin: str, check: Check | None = Non
 def settle(spec: Spec, check: Check | None = None) -> Spec:
     """The spec with every `node_file` read, every `match` turned into the number it stands for, and all arms resolved.
 
-    All is done again whenever a spec is parsed, so flags that change the matched arm count. Raises ValueError, headed
-    by the name of the arm, where an arm does not fit its model or `check` refuses it.
+    Hypotheses that leave out `against` get the arm that theirs is compared with. All is done again whenever a spec is
+    parsed, so flags that change the matched arm count. Raises ValueError, headed by the name of the arm, where an arm
+    does not fit its model or `check` refuses it.
     """
+    hypotheses = (one.model_copy(update={"against": one.against or spec.against(one.arm)}) for one in spec.hypotheses)
+    spec = spec.model_copy(update={"hypotheses": tuple(hypotheses)})
     read, settled = dict[str, Condition](), dict[str, Condition]()
     for name, arm in spec.arms.items():
         with blaming(name, Spec):

@@ -13,6 +13,7 @@ from plkernel.spec.condition import Condition, resolve
 from plkernel.spec.corpus import CorpusSpec
 from plkernel.spec.errors import blaming, explained
 from plkernel.spec.factors import MOST_ARMS, deep_merge
+from plkernel.spec.hypotheses import Gate, Hypothesis, check
 from plkernel.spec.model import ModelSpec, Positive, PositiveNumber, Section
 from plkernel.spec.train import OF_AN_ARM, TrainSpec
 from plkernel.tools import cli
@@ -22,7 +23,7 @@ LARGEST_SEED = 2**63 - 1
 FOLDER_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 LONGEST_NAME = 255
 """Bytes of a file's name, on every common file system."""
-RESERVED = ("report", "tuning", "spec.json", "references.json")  # they stand beside the arms in the folder of a study
+RESERVED = ("report", "tuning", "spec.json", "references.json", "registered.json")  # beside the arms of a study
 
 
 class TuningSpec(Section):
@@ -68,6 +69,10 @@ class Spec(Section):
     tuning: TuningSpec = TuningSpec()
     arms: dict[str, Arm]
     """The conditions, by name."""
+    hypotheses: tuple[Hypothesis, ...] = ()
+    """What the study is to decide."""
+    gates: tuple[Gate, ...] = ()
+    """What must hold before it decides anything."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "Spec":
@@ -107,6 +112,7 @@ class Spec(Section):
                         f"train.dropout belongs to model kinds rwkv5 and rwkv6, got {train.dropout} with kind "
                         "'ssm': leave it out"
                     )
+        check(self.hypotheses, self.gates, {name: self.against(name) for name in self.arms}, self.train)
         return self
 
     def arm(self, name: str) -> Arm:
@@ -129,6 +135,14 @@ class Spec(Section):
                     f"{', '.join(OF_AN_ARM)}"
                 )
         return _with(self.train, changes, "train")
+
+    def against(self, arm: str) -> str | None:
+        """The arm that `arm` is compared with; None for a baseline, of the study or of a block of `within`."""
+        given = self.arm(arm).against
+        if given or arm == self.baseline:
+            return given
+        own, first = (self.arm(name).levels or {} for name in (arm, self.baseline))
+        return None if any(own.get(name) != first.get(name) for name in self.within) else self.baseline
 
     def rates_of(self, arm: str) -> tuple[float, ...]:
         """The learning rates that are tried for that arm."""

@@ -4,6 +4,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from plkernel.declared.registration import place_of
+from plkernel.declared.registration import register as register_study
+from plkernel.declared.rules import prospects
 from plkernel.records.layout import run_folder
 from plkernel.run import check
 from plkernel.spec import command_line
@@ -39,7 +42,20 @@ def forecast(spec: Spec, only: Sequence[str], workers: int | None) -> str:
     chosen = spec.with_conditions({name: spec.condition(name) for name in arms})
     searched = spec.tuning.rates and any(arm.learning_rate is None for arm in chosen.arms.values())
     told = text(estimate(chosen, workers, search=search_of(chosen) if searched else None))
-    return "\n".join([told, *(f"corpus {name!r} is not read yet: nothing is known of its size" for name in unread)])
+    prospect = prospects(spec.hypotheses, len(spec.seeds))
+    return "\n".join(
+        [told, *prospect, *(f"corpus {name!r} is not read yet: nothing is known of its size" for name in unread)]
+    )
+
+
+def _registered(spec: Spec, files: Sequence[Path], out: Path) -> str:
+    """Write the registration of the spec; what was done, and whether its seeds can decide."""
+    if len(files) > 1:
+        raise ValueError(f"register: expected one file or none, got {len(files)}")
+    path = files[0] if files else place_of(spec)
+    new = register_study(spec, path, out)
+    done = f"registered: {path}; commit it before the runs" if new else f"registered before, unchanged: {path}"
+    return "\n".join([done, *prospects(spec.hypotheses, len(spec.seeds))])
 
 
 def command(
@@ -52,6 +68,7 @@ def command(
     retry: bool = False,
     engine: EngineName = "local",
     ray_address: str | None = None,
+    register: tuple[Path, ...] | None = None,
 ) -> None:
     """Run every condition at every seed, skip what has finished, resume what has not, then write the report.
 
@@ -70,11 +87,16 @@ def command(
             is lost goes on elsewhere. OUT must be on storage that all machines share.
         ray_address: Of a running cluster, such as HOST:6379 or auto; RAY_ADDRESS if left out, and without that Ray is
             started on this machine.
+        register: Only write down what the spec declares, in this file or runs/registered/NAME.json, to be committed.
     """
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
     if ray_address is not None and engine != "ray":
         raise ValueError(f"ray_address {ray_address!r} belongs to engine 'ray', got engine {engine!r}: leave it out")
+    folder = out or Path("runs/out") / spec.name
+    if register is not None:
+        print(_registered(spec, register, folder))
+        return
     if dry_run:
         print(forecast(spec, only, workers))
         if engine != "local":
@@ -82,7 +104,6 @@ def command(
         return
     from plkernel.study.schedule import finished, opened, run_experiment
 
-    folder = out or Path("runs/out") / spec.name
     check_folder(folder, "out")
     with opened(engine, ray_address) as trainer:
         failed = run_experiment(spec, folder, workers, only, trainer, retry)

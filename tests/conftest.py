@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from plkernel.spec.factors import expanded
+from plkernel.spec.reading import parse_spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -102,6 +103,42 @@ def blocked_study(tmp_path: Path) -> Callable[..., Path]:
         (tmp_path / "spec.json").write_text(json.dumps(spec))
         (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         return tmp_path
+
+    return write
+
+
+@pytest.fixture
+def declared_study(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a record of the arms base, better (by 0.05), same and untried, which declares what it is given.
+
+    Each seed's losses spread by 0.001, half of an effect is there at step 20, test loss adds 0.1 to all, and the excess
+    over a floor is the loss less 1. With 4 bytes given the cost is 0.5, and of arm better less by ten times its effect.
+    """
+    effects = {"base": 0.0, "better": -0.05, "same": 0.0, "untried": None}
+
+    def write(hypotheses: Sequence[object] = (), gates: Sequence[object] = (), seeds: int = 6, name: str = "s") -> Path:
+        values = {
+            "name": "claims",
+            "baseline": "base",
+            "seeds": list(range(seeds)),
+            "arms": {arm: {} for arm in effects},
+        }
+        train = {"steps": 40, "eval_every": 10, "context": 64}
+        spec = parse_spec({**values, "train": train, "hypotheses": hypotheses, "gates": gates}, "here")
+        rng, rows = np.random.default_rng(0), []
+        for seed in range(seeds):
+            for arm, effect in effects.items():
+                own = rng.normal(0.0, 0.001)
+                if effect is not None:
+                    row = synthetic_row(arm, seed, {"model.gain": "ema", "patching": "bytes"}, effect, own)
+                    row["curve"]["excess_bpb"] = [value - 1.0 for value in row["curve"]["val_bpb"]]
+                    row["result"]["truncation"] = {"given": [1, 4, 64], "bpb": [9.0, 2.5 + 10 * effect, 2.0]}
+                    rows.append(row)
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        (folder / "spec.json").write_text(json.dumps(spec.model_dump(mode="json")))
+        (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return folder
 
     return write
 

@@ -2,6 +2,7 @@
 
 STUDY/spec.json                     what was to be run
 STUDY/references.json               what n-grams reach on the windows of its runs
+STUDY/registered.json               what it was to decide, as registered before the runs
 STUDY/tuning/         the search for learning rates, a study like any other
 STUDY/report/         what `plkernel.report` made of it
 STUDY/ARM/seed-K/config.json        what one run resolved to
@@ -12,12 +13,14 @@ STUDY/ARM/seed-K/config.json        what one run resolved to
                  result.json        written last: a run without it is unfinished
 RECORD/spec.json, rows.jsonl        a study to keep: what a report needs of every ended run, a line each
 RECORD/references.json              what n-grams reach, where the study has it
+RECORD/registered.json              a copy
 RECORD/tuning/        its search for learning rates, likewise
 """
 
 from pathlib import Path
 
 SPEC = "spec.json"
+REGISTERED = "registered.json"
 CONFIG = "config.json"
 ENVIRONMENT = "environment.json"
 METRICS = "metrics.jsonl"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from plkernel.tools.plain import shown
 
@@ -80,6 +80,18 @@ class StudyFile(Part):
         return self
 
 
+class RegisteredFile(Part):
+    """registered.json: what a study was to decide, and the fingerprint of all the rest of the file."""
+
+    spec: StudyFile
+    rules: list[str]
+    runs_before: Count
+    plkernel: str | None = None
+    commit: str | None = None
+    dirty: bool | None = None
+    sha256: str
+
+
 class CorpusPart(Part):
     size: int | None = None
     sha256: str | None = None
@@ -147,11 +159,12 @@ class CurvePart(Part):
     step: list[int]
     bytes: list[int]
     val_bpb: list[Number]
+    excess_bpb: list[Number] | None = None
 
     @model_validator(mode="after")
     def _whole(self) -> "CurvePart":
-        if not len(self.step) == len(self.bytes) == len(self.val_bpb):
-            raise ValueError("step, bytes and val_bpb must be of one length")
+        if not len(self.step) == len(self.bytes) == len(self.val_bpb) == len(self.excess_bpb or self.step):
+            raise ValueError("step, bytes, val_bpb and excess_bpb must be of one length")
         return self
 
 
@@ -161,6 +174,20 @@ class EvaluationPart(Part):
     step: int
     bytes: int
     val_bpb: Number
+    excess_bpb: Number = None
+
+
+class TruncationPart(Part):
+    """Bits per byte of the same bytes when only the last 1, 2, 4 .. before them are given, the whole context last."""
+
+    given: Annotated[list[int], Field(min_length=1, validation_alias=AliasChoices("given", "bytes"))]
+    bpb: list[Number]
+
+    @model_validator(mode="after")
+    def _whole(self) -> "TruncationPart":
+        if len(self.given) != len(self.bpb):
+            raise ValueError("given and bpb must be of one length")
+        return self
 
 
 class ResultFile(Part):
@@ -174,6 +201,7 @@ class ResultFile(Part):
     test_bpb: Number
     seconds: Number
     causal: bool
+    truncation: TruncationPart | None = None
 
 
 class RowFile(Part):

@@ -41,11 +41,15 @@ STATE = ("half_life_quantiles", "kernel", "saturation", "amplification")
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One row of metrics.jsonl: validation bits per byte after `step` steps and `bytes` bytes read."""
+    """One row of metrics.jsonl: validation bits per byte after `step` steps and `bytes` bytes read.
+
+    excess_bpb: those above the floor of the corpus, where that is known.
+    """
 
     step: int
     bytes: int
     val_bpb: float
+    excess_bpb: float | None = None
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,13 @@ class Result:
     test_bpb: float
     seconds: float
     causal: bool
+    truncation: Mapping[str, Any] | None = None
+
+    def truncation_cost(self, given: int) -> float | None:
+        """Bits per byte lost where only so many bytes are given, against the whole context; None if not measured."""
+        curve = self.truncation or {}
+        known = dict(zip(curve.get("given") or curve.get("bytes") or (), curve.get("bpb") or (), strict=True))
+        return _loss(known[given]) - _loss(curve["bpb"][-1]) if given in known else None
 
 
 @dataclass(frozen=True)
@@ -209,7 +220,8 @@ def read_run(study: Path, arm: str, seed: int) -> Run:
 
 def _kept_run(path: Path, row: dict[str, Any]) -> Run:
     """The run that a row of a record tells of, as `report.table.record` writes it."""
-    arm, seed, curve = row["arm"], row["seed"], row.get("curve") or {}
+    arm, seed = row["arm"], row["seed"]
+    curve = {key: values for key, values in (row.get("curve") or {}).items() if values is not None}
     points = [dict(zip(curve, values, strict=True)) for values in zip(*curve.values(), strict=True)]
     result = row.get("result") or {}
     first, last = (row.get(name) or {} for name in ("first", "last"))
@@ -255,7 +267,7 @@ def _config(path: Path, arm: str, seed: int) -> dict[str, Any]:
 
 
 def _result(path: Path, row: dict[str, Any]) -> Result:
-    found: dict[str, Any] = {"best_step": None} | validated(path, ResultFile, row)
+    found: dict[str, Any] = {"best_step": None, "truncation": None} | validated(path, ResultFile, row)
     losses = {name: _loss(found[name]) for name in ("final_val_bpb", "best_val_bpb", "test_bpb", "seconds")}
     return Result(**{**{name: found[name] for name in ResultFile.model_fields}, **losses})
 
@@ -273,7 +285,7 @@ def _metrics(path: Path) -> list[dict[str, Any]]:
 def _evaluations(path: Path, rows: list[dict[str, Any]]) -> Iterator[Evaluation]:
     for row in rows:
         validated(path, EvaluationPart, row)
-        yield Evaluation(row["step"], row["bytes"], _loss(row["val_bpb"]))
+        yield Evaluation(row["step"], row["bytes"], _loss(row["val_bpb"]), row.get("excess_bpb"))
 
 
 def _loss(value: float | None) -> float:

@@ -10,7 +10,19 @@ from typing import Any
 
 from tqdm import tqdm
 
-from plkernel.records.layout import LOCK, LOG, METRICS, REFERENCES, REPORT, SPEC, TUNING, name_at, run_folder
+from plkernel.declared.registration import changes, few, keep, registration_of
+from plkernel.records.layout import (
+    LOCK,
+    LOG,
+    METRICS,
+    REFERENCES,
+    REGISTERED,
+    REPORT,
+    SPEC,
+    TUNING,
+    name_at,
+    run_folder,
+)
 from plkernel.run.build import check
 from plkernel.run.folder import RunFolder, locked
 from plkernel.run.objective import label
@@ -47,11 +59,19 @@ def run_experiment(
 
     Where the spec has tuning.rates, the search for their learning rates comes first, in out/tuning. A study may grow by
     seeds and arms; a run that another configuration made is refused, and so is a folder in which another experiment
-    is under way. Raises ValueError on bad input before anything is written, KeyboardInterrupt after Ctrl-C with every
-    run saved.
+    is under way. A registration of its name is copied to the folder. Raises ValueError on bad input before anything is
+    written, KeyboardInterrupt after Ctrl-C with every run saved.
     """
     arms, engine = chosen_arms(spec, only), engine or LocalEngine()
-    with held_folders() as hold:
+    registration = registration_of(spec, out)
+    if registration and (differing := changes(registration.spec, spec.model_dump(mode="json"))):
+        print(f"note: otherwise than registered: {few(differing)}", file=sys.stderr)
+    with held_folders() as hold_folders:
+
+        def hold(*folders: Path) -> None:
+            hold_folders(*folders)
+            keep(registration, out)
+
         if spec.tuning.rates:
             spec = _tuned(spec, arms, out, workers, engine, hold)
         runs = [(arm, seed) for seed in spec.seeds for arm in arms]
@@ -71,7 +91,7 @@ def held_folders() -> Iterator[Callable[..., None]]:
             for folder in folders:
                 if folder not in held:
                     folder.mkdir(parents=True, exist_ok=True)
-                    refuse_links(folder / name for name in (SPEC, LOCK, TUNING, REPORT, REFERENCES))
+                    refuse_links(folder / name for name in (SPEC, REGISTERED, REFERENCES, LOCK, TUNING, REPORT))
                     stack.enter_context(locked(folder, f"out {folder}"))
                     held.add(folder)
 

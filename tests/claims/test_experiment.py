@@ -155,6 +155,16 @@ def test_a_dry_run_names_what_it_cannot_check(tiny_spec: SpecWriter, monkeypatch
     assert forecast(spec, (), 1) == "the table\ncorpus 'hf:some/text' is not read yet: nothing is known of its size"
 
 
+def test_a_dry_run_says_whether_the_seeds_can_decide(tiny_spec: SpecWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "text", lambda found: "the table")
+    monkeypatch.setattr(estimate, "estimate", lambda *_, **options: None)
+    head = "[[hypotheses]]\nname = 'a'\narm = 'power-law'\nclaim = 'lower'"
+    assert forecast(load_spec(tiny_spec(head=head)), (), 1) == (
+        "the table\nfamily main: 1 hypothesis, 2 seeds: cannot decide by exact sign flips (smallest p 0.25, alpha "
+        "0.05), 5 seeds could; the t test decides, which needs normal differences"
+    )
+
+
 def test_an_address_without_ray_is_refused(tiny_spec: SpecWriter, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="ray_address 'auto' belongs to engine 'ray', got engine 'local'"):
         command(load_spec(tiny_spec()), out=tmp_path / "out", ray_address="auto")

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from plkernel import experiment
-from plkernel.records.layout import TUNING
+from plkernel.declared.registration import place_of, register
+from plkernel.declared.verdicts import declared
+from plkernel.records.layout import REGISTERED, TUNING
 from plkernel.records.study import read_study
 from plkernel.report.__main__ import write_comparison
 from plkernel.report.comparison import compare
@@ -239,3 +241,20 @@ def test_arm_names_fit_a_folder(tiny_spec: SpecWriter, tmp_path: Path, head: str
             ) as error:
                 load_spec(path)
             assert len(str(error.value)) < 200 + len(str(path))
+
+
+def test_a_registration_is_copied_to_the_folder(
+    tiny_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    hypothesis = "[[hypotheses]]\nname = 'a'\narm = 'power-law'\nclaim = 'lower'"
+    spec = load_spec(tiny_spec(head=hypothesis))
+    place = place_of(spec)
+    register(spec, place, tmp_path / "out")
+    grown = spec.model_copy(update={"seeds": (0,)})
+    run_experiment(grown, tmp_path / "out", engine=Here(spec), only=["power-law"])
+    assert (tmp_path / "out" / REGISTERED).read_bytes() == place.read_bytes()
+    assert "note: otherwise than registered: seeds: 1 gone" in capsys.readouterr().err
+    found = declared(read_study(tmp_path / "out"))
+    assert found is not None
+    assert found.changes == ("seeds: 1 gone",)

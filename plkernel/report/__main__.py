@@ -5,6 +5,7 @@ from pathlib import Path
 import tyro
 from tqdm import tqdm
 
+from plkernel.declared.registration import keep
 from plkernel.records.layout import REPORT, ROWS
 from plkernel.records.study import read_study
 from plkernel.report.comparison import Comparison, compare
@@ -18,7 +19,7 @@ from plkernel.tools import cli
 from plkernel.tools.files import atomic_write, check_folder, refuse_links, save_json
 
 
-def report(folder: tyro.conf.Positional[Path], record: Path | None = None) -> None:
+def report(folder: tyro.conf.Positional[Path], record: Path | None = None, registered: Path | None = None) -> None:
     """Compare the arms of a study: print the table, write FOLDER/report (page, figures, JSON, rows).
 
     Arms are compared with the baseline seed by seed, each difference with its 95 % t interval, and a plain
@@ -27,15 +28,18 @@ def report(folder: tyro.conf.Positional[Path], record: Path | None = None) -> No
     Args:
         folder: The folder of a study, as plkernel.experiment writes it (runs/out/NAME), or of a record.
         record: Keep what a report needs of the study in this folder, a small one: spec.json and rows.jsonl, of the
-            search for learning rates too. The same command on it gives the same report.
+            search for learning rates too, and the registration. The same command on it gives the same report.
+        registered: The registration of the study, as plkernel.experiment --register writes it, where it is not in the
+            folder already.
     """
     cli.existing(folder, "folder")
     study = read_study(folder)
     check_folder(folder / REPORT, f"folder {folder}:")
     check_folder(record, "record")
-    comparison = compare(study)
+    comparison = compare(study, registered and cli.existing(registered, "registered"))
     if record is not None:
         save_record(study, record)
+        keep(comparison.declared.registration if comparison.declared else None, record)
     print(text_report(comparison), flush=True)
     print(f"\nreport: {write_comparison(comparison)}")
 

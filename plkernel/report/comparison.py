@@ -4,8 +4,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 from plkernel.analysis.statistics.differences import Estimate, PairedDifference, holm, mean_interval, paired_difference
+from plkernel.declared.verdicts import Declared, declared
 from plkernel.records.references import Reference
 from plkernel.records.study import Run, Study
 from plkernel.records.tuning import Choice, choices
@@ -48,7 +50,8 @@ class Comparison:
     """A study in numbers: every baseline (finished or not) and every arm that has a finished run.
 
     `primary` is the measure by which arms are compared: the final loss, or where runs took unequal numbers of steps
-    the loss at the last step that all of them reached. `tuning` holds the learning rates that were searched for.
+    the loss at the last step that all of them reached. `tuning` holds the learning rates that were searched for,
+    `declared` the verdicts on what the study declared, None where that is nothing.
     """
 
     study: Study
@@ -56,6 +59,7 @@ class Comparison:
     primary: Measure
     arms: tuple[ArmResult, ...]
     tuning: Mapping[str, Choice]
+    declared: Declared | None = None
 
     @property
     def causal(self) -> bool:
@@ -106,10 +110,10 @@ class Comparison:
         return next(arm for arm in self.arms if arm.name == name)
 
 
-def compare(study: Study) -> Comparison:
+def compare(study: Study, registration: Path | None = None) -> Comparison:
     """Compare every arm with the one it names or else the study's baseline, paired by seed.
 
-    Raises ValueError when no run is finished.
+    registration: of the study, where it is not in its folder. Raises ValueError when no run is finished.
     """
     runs = study.finished()
     if not runs:
@@ -124,7 +128,7 @@ def compare(study: Study) -> Comparison:
     primary = next((measure for measure in measures if measure.key == COMMON_STEP), measures[0])
     common = (study.spec.get("tuning") or {}).get("rates") or ()
     grids = {name: study.spec["arms"][name].get("rates") or common for name in names}
-    return Comparison(study, measures, primary, arms, choices(grids, study.folder))
+    return Comparison(study, measures, primary, arms, choices(grids, study.folder), declared(study, registration))
 
 
 def common_step(runs: Iterable[Run]) -> int | None:

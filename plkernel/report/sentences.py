@@ -7,6 +7,7 @@ from typing import Any
 
 from plkernel.analysis.figures.style import byte_unit
 from plkernel.analysis.statistics.differences import Estimate, PairedDifference, verdict
+from plkernel.analysis.statistics.hypotheses import Judgement
 from plkernel.analysis.statistics.power import sensitivity
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.report.comparison import ArmResult, Comparison, blocks, full_name, short_factor, short_name
@@ -50,7 +51,7 @@ def sentences(comparison: Comparison) -> list[str]:
     return [f"{arm.name}: {_sentence(comparison, arm)}." for arm in comparison.others]
 
 
-def interval_text(interval: Estimate | PairedDifference, form: str) -> str:
+def interval_text(interval: Estimate | PairedDifference | Judgement, form: str) -> str:
     """The bounds as text, empty where there are none."""
     return f"{interval.low:{form}} to {interval.high:{form}}" if math.isfinite(interval.low) else ""
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from plkernel.analysis.statistics.differences import verdict
+from plkernel.declared.sentences import headline, mind, registration
+from plkernel.declared.verdicts import Declared
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.records.layout import REFERENCES, ROWS, SPEC, TUNING
 from plkernel.records.study import Run, Study, read_study
@@ -34,6 +36,7 @@ def table(comparison: Comparison) -> dict[str, Any]:
         "warnings": warnings(comparison),
         "excluding_zero": excluding(comparison),
         "surviving_correction": surviving(comparison),
+        "declared": _declared_row(comparison.declared) if comparison.declared else None,
         "arms": [_arm_row(comparison, arm) for arm in comparison.arms],
         "factorial": [_effects_row(found) for found in effects(comparison)],
         "references": [vars(one) for one in study.references],
@@ -64,10 +67,17 @@ def record(study: Study, run: Run) -> dict[str, Any]:
             "step": [row.step for row in run.evaluations],
             "bytes": [row.bytes for row in run.evaluations],
             "val_bpb": [_or_null(row.val_bpb) for row in run.evaluations],
+            **_excess(run),
         },
         "first": dict(run.first),
         "last": dict(run.last),
     }
+
+
+def _excess(run: Run) -> dict[str, list[float | None]]:
+    """The excess over the floor of a known corpus, where rows have it."""
+    found = [row.excess_bpb for row in run.evaluations]
+    return {} if found.count(None) == len(found) else {"excess_bpb": found}
 
 
 def save_rows(study: Study, path: Path) -> None:
@@ -112,6 +122,27 @@ def _arm_row(comparison: Comparison, arm: ArmResult) -> dict[str, Any]:
         "measures": {key: _measure_row(arm, key) for key in arm.estimates},
         "evidence": _evidence_row(found) if (found := comparison.evidence.get(arm.name)) else None,
         "cost": _cost_row(cost_of(comparison.study.finished(arm.name))),
+    }
+
+
+def _declared_row(found: Declared) -> dict[str, Any]:
+    """What was declared, what came of it, and whether it was registered."""
+    one = found.registration
+    return {
+        "summary": [headline(found), *registration(found)],
+        "registration": one and {"sha256": one.sha256, "intact": one.intact, "changes": list(found.changes)},
+        "gates": [{**gate.gate.model_dump(), **vars(gate.estimate), "passed": gate.passed} for gate in found.gates],
+        "hypotheses": [
+            {
+                **outcome.hypothesis.model_dump(),
+                **vars(outcome.judgement),
+                "verdict": found.verdict(outcome),
+                "registered": outcome.registered,
+                "per_seed": _by_seed(outcome.per_seed),
+            }
+            for outcome in found.outcomes
+        ],
+        "would_have_changed_it": mind(found),
     }
 
 

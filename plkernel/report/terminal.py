@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+from plkernel.declared.sentences import basis, gate_sentence, headline, interval_title, late, mind, registration
+from plkernel.declared.verdicts import Declared, Outcome
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.report.cautions import warnings
 from plkernel.report.comparison import ArmResult, Block, Comparison, blocks, gram_name, short_name
@@ -14,14 +16,46 @@ SHOWN = 20
 
 
 def text_report(comparison: Comparison) -> str:
-    """The summary, a table, the sentences where arms are few, and the warnings."""
+    """What was declared, the summary, a table, the sentences where arms are few, and the warnings."""
     warned = [f"note: {text}" for text in warnings(comparison)]
+    first = _declared(comparison.declared) if comparison.declared else []
     if is_large(comparison):
-        return "\n".join([*overview(comparison), "", *_blocks(comparison), "", *warned])
+        return "\n".join([*first, *overview(comparison), "", *_blocks(comparison), "", *warned])
     header, rows = _header(comparison), [_row(comparison, arm) for arm in comparison.arms]
     shown = [[name, "", "", "", val, test] for name, val, test in _counts(comparison)]
     arms = text_table(header, rows + [row + [""] * (len(header) - len(row)) for row in shown])
-    return "\n".join([summary(comparison), "", arms, _note(comparison), "", *sentences(comparison), *warned])
+    return "\n".join([*first, summary(comparison), "", arms, _note(comparison), "", *sentences(comparison), *warned])
+
+
+def _declared(found: Declared) -> list[str]:
+    """What the study declared and what came of it, before all else."""
+    rows = [_outcome(found, outcome) for outcome in found.outcomes]
+    header = ["hypothesis", "seeds", "difference", interval_title(found), "p confirming", "p refuting", "verdict"]
+    families = dict.fromkeys(outcome.hypothesis.family for outcome in found.outcomes)
+    note = "; ".join(basis(found, name) for name in families)
+    return [
+        headline(found),
+        *registration(found),
+        "",
+        *([text_table(header, rows), f"(bits per byte; p after Holm; {note})", ""] if rows else []),
+        *(f"gate {gate_sentence(gate)}" for gate in found.gates),
+        *(["what would have changed our mind:", *(f"  {text}" for text in mind(found))] if rows else []),
+        "",
+    ]
+
+
+def _outcome(found: Declared, outcome: Outcome) -> list[str]:
+    one, name = outcome.judgement, outcome.hypothesis.name
+    label = "" if outcome.causal else f" [{NOT_CAUSAL}]"
+    return [
+        f"{name}{' (not declared before)' if late(found, outcome) else ''}{label}",
+        str(one.n),
+        f"{one.mean:+.4f}" if one.n else outcome.missing,
+        interval_text(one, "+.4f"),
+        p_text(one.p_family),
+        p_text(one.p_opposite_family),
+        found.verdict(outcome),
+    ]
 
 
 def _header(comparison: Comparison) -> list[str]:

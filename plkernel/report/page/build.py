@@ -8,6 +8,7 @@ from plkernel.models.words import NOT_CAUSAL
 from plkernel.report.cautions import warnings
 from plkernel.report.comparison import Comparison, blocks
 from plkernel.report.figures import curve_names
+from plkernel.report.page.declared import declared_parts
 from plkernel.report.page.design import design
 from plkernel.report.page.differences import differences
 from plkernel.report.page.document import Figure, Folded, Page, PageSection, Part, folded, prose, section
@@ -33,6 +34,7 @@ def page_of(comparison: Comparison, figures: Mapping[str, Figure]) -> Page:
     study = comparison.study
     head = (
         prose("soft", [study.description] if study.description else []),
+        *declared_parts(comparison.declared),
         prose("summary", map(minus, overview(comparison))),
         prose("warnings", warnings(comparison)),
         _every_sentence(comparison),

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a cell; `css` is its style (interval, soft, label, value, error).
+    """A line of a cell; `css` is its style (interval, soft, sentence, label, value, error).
 
     A dagger marks what is no likelihood.
     """

@@ -23,8 +23,8 @@ from plkernel.analysis.figures.style import rendered
 from plkernel.analysis.mutual_information.curve import FEWEST_BLOCKS, decay_curves, log_lags
 from plkernel.analysis.mutual_information.information import ESTIMATORS
 from plkernel.analysis.mutual_information.measurement import measure_corpus
-from plkernel.analysis.mutual_information.potts import PottsCorpus
 from plkernel.analysis.mutual_information.power_law_fit import fit_power_law, log_log_slope
+from plkernel.analysis.sequences.potts import PottsCorpus
 from plkernel.data import corpora
 from plkernel.tools.cli import nearest, report_errors
 from plkernel.tools.environment import environment

@@ -1,4 +1,4 @@
-"""How information decays with distance in a sequence: counts of pairs, estimates, intervals, laws, and known cases."""
+"""How information decays with distance in a sequence: counts of pairs, estimates, intervals and laws."""
 
 from plkernel.analysis.mutual_information.curve import decay_curves
 from plkernel.analysis.mutual_information.power_law_fit import fit_power_law

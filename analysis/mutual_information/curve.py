@@ -149,7 +149,7 @@ def decay_curves(
     Memory does not grow with n. Raises ValueError for unknown estimators, unusable lags, and data that are too short
     or hold one symbol only.
 
-    >>> from plkernel.analysis.mutual_information.potts import PottsCorpus
+    >>> from plkernel.analysis.sequences.potts import PottsCorpus
     >>> from plkernel.analysis.mutual_information.power_law_fit import fit_power_law
     >>> data = np.concatenate(list(PottsCorpus(beta=1.0, size=500_000).blocks()))
     >>> information, _ = decay_curves(data, log_lags(100))

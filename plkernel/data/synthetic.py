@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from plkernel.analysis.mutual_information.potts import PottsCorpus
+from plkernel.analysis.sequences.potts import PottsCorpus
 from plkernel.data.files import Blocks, Chunk
 from plkernel.tools.cli import nearest
 

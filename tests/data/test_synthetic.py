@@ -3,7 +3,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from plkernel.analysis.mutual_information.potts import PottsCorpus
+from plkernel.analysis.sequences.potts import PottsCorpus
 from plkernel.data.corpora import load
 from plkernel.data.names import Request, resolve
 from plkernel.data.synthetic import FORMAT, potts_corpus, spelling

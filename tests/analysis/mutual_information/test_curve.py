@@ -7,9 +7,9 @@ from plkernel.analysis.mutual_information import curve as mutual_information
 from plkernel.analysis.mutual_information.curve import DecayCurve, decay_curves, log_lags
 from plkernel.analysis.mutual_information.information import ESTIMATORS, expected_information
 from plkernel.analysis.mutual_information.jackknife import without_bias
-from plkernel.analysis.mutual_information.known_sequences import LagMixture, decaying_copies
 from plkernel.analysis.mutual_information.pair_counts import count_pairs
-from plkernel.analysis.mutual_information.potts import PottsCorpus
+from plkernel.analysis.sequences.lags import LagMixture, decaying_copies
+from plkernel.analysis.sequences.potts import PottsCorpus
 
 LAGS = log_lags(500, 24)
 

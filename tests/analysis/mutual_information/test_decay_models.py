@@ -3,7 +3,7 @@ import pytest
 
 from plkernel.analysis.mutual_information.curve import DecayCurve, decay_curves, log_lags
 from plkernel.analysis.mutual_information.decay_models import compare_models, judge
-from plkernel.analysis.mutual_information.potts import PottsCorpus
+from plkernel.analysis.sequences.potts import PottsCorpus
 
 LAGS = log_lags(300, 40)
 

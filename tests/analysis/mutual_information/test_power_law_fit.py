@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from plkernel.analysis.mutual_information.curve import DecayCurve, decay_curves, log_lags
-from plkernel.analysis.mutual_information.potts import PottsCorpus
 from plkernel.analysis.mutual_information.power_law_fit import PowerLaw, fit_power_law, local_slopes, log_log_slope
+from plkernel.analysis.sequences.potts import PottsCorpus
 
 LAGS = log_lags(500)
 

@@ -5,8 +5,6 @@ import pytest
 from scipy.linalg import toeplitz
 
 from plkernel.analysis.mutual_information.jackknife import jackknife_error
-from plkernel.analysis.mutual_information.known_sequences import LagMixture, decaying_copies
-from plkernel.analysis.mutual_information.potts import PottsCorpus
 from plkernel.analysis.mutual_information.power_law_fit import log_log_slope
 from plkernel.analysis.prediction.predictive import (
     REACH,
@@ -15,6 +13,8 @@ from plkernel.analysis.prediction.predictive import (
     predictive_weights,
     yule_walker,
 )
+from plkernel.analysis.sequences.lags import LagMixture, decaying_copies
+from plkernel.analysis.sequences.potts import PottsCorpus
 
 LAGS = np.arange(1, 257)
 

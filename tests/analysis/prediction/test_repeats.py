@@ -5,9 +5,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from plkernel.analysis.mutual_information.known_sequences import LagMixture, decaying_copies
 from plkernel.analysis.mutual_information.pair_counts import block_edges
 from plkernel.analysis.prediction.repeats import repeat_correlations
+from plkernel.analysis.sequences.lags import LagMixture, decaying_copies
 
 
 def test_it_is_the_autocorrelation_of_indicator_vectors() -> None:

@@ -8,9 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Floats = NDArray[np.float64]
+from plkernel.analysis.sequences.law import BLOCK, Floats, check, check_common, check_whole
 
-BLOCK = 1 << 17
 CELLS = 1 << 12
 SMALL = 0.01
 LONGEST_LIFETIME = 1e15
@@ -55,17 +54,15 @@ class PottsCorpus:
     probabilities: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        _check(0 < self.beta < math.inf, "beta", self.beta, "a positive number")
-        _check_whole("symbols", self.symbols, 2, 256)
-        _check_whole("size", self.size, 1)
-        _check_whole("seed", self.seed, 0)
-        _check(1 < self.base < math.inf, "base", self.base, "above 1")
+        check(0 < self.beta < math.inf, "beta", self.beta, "a positive number")
+        check_common(self.symbols, self.size, self.seed)
+        check(1 < self.base < math.inf, "base", self.base, "above 1")
         longest = math.floor(math.log(LONGEST_LIFETIME) / math.log(self.base))
-        _check_whole("channels", self.channels, 1, min(1 + longest, 256))
+        check_whole("channels", self.channels, 1, min(1 + longest, 256))
         shares = self.shares
-        _check(shares.shape == (self.symbols,), "number of probabilities", shares.size, f"symbols, {self.symbols}")
-        _check(shares.min() > 0, "smallest probability", shares.min(), "above 0")
-        _check(abs(shares.sum() - 1) < 1e-9, "sum of probabilities", shares.sum(), "1")
+        check(shares.shape == (self.symbols,), "number of probabilities", shares.size, f"symbols, {self.symbols}")
+        check(shares.min() > 0, "smallest probability", shares.min(), "above 0")
+        check(abs(shares.sum() - 1) < 1e-9, "sum of probabilities", shares.sum(), "1")
 
     @property
     def shares(self) -> Floats:
@@ -175,13 +172,3 @@ def _draw(rng: np.random.Generator, shares: Floats, count: int) -> NDArray[np.ui
     unsure = np.flatnonzero(table[cells + 1] != drawn)
     drawn[unsure] = np.searchsorted(edges, uniform[unsure], side="right")
     return drawn
-
-
-def _check(good: bool | np.bool, name: str, value: object, wanted: str) -> None:
-    if not good:
-        raise ValueError(f"{name} = {value}: must be {wanted}")
-
-
-def _check_whole(name: str, value: int, least: int, most: float = math.inf) -> None:
-    wanted = f"a whole number of at least {least}" if most == math.inf else f"a whole number from {least} to {most}"
-    _check(isinstance(value, int) and least <= value <= most, name, value, wanted)

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from plkernel.analysis.mutual_information import potts
-from plkernel.analysis.mutual_information.potts import PottsCorpus, potts_information
+from plkernel.analysis.sequences import potts
+from plkernel.analysis.sequences.potts import PottsCorpus, potts_information
 
 UNEQUAL = (0.4, 0.25, 0.2, 0.1, 0.05)
 CORPORA = [

@@ -12,7 +12,7 @@ FEW_NAMES = 4
 
 
 def warnings(comparison: Comparison) -> list[str]:
-    """What a reader must know before believing a number: leaks, mere counts that are better, unequal steps."""
+    """What a reader must know before believing a number: leaks, counts that do better, unequal runs, damage."""
     rules = (
         _leak,
         _beaten,

@@ -76,7 +76,7 @@ class Comparison:
         """What n-grams reach where the arm is judged; None where that was not counted, or the arm is not causal."""
         return self.study.reference(arm.name) if arm.causal else None
 
-    @property
+    @cached_property
     def references(self) -> list[Reference]:
         """What n-grams reach wherever an arm is judged, in the order of the study's file."""
         found = [self.reference(arm) for arm in self.arms]

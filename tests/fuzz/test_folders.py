@@ -18,7 +18,7 @@ from plkernel.records.layout import CHECKPOINT, METRICS, run_folder
 from plkernel.records.study import read_study
 from plkernel.report.comparison import compare
 from plkernel.report.figures import memory_drawings
-from plkernel.report.page.build import render
+from plkernel.report.page.build import page_of, render
 from plkernel.report.table import save_record, table
 from plkernel.report.terminal import text_report
 from plkernel.run.build import build, initialise_
@@ -28,6 +28,7 @@ from plkernel.run.folder import Progress, RunFolder
 from plkernel.run.task import Task, prepare
 from plkernel.spec.reading import parse_spec
 from plkernel.spec.study import Spec
+from plkernel.study.references import save_references
 from plkernel.study.schedule import finished
 from plkernel.study.tuning import search_of
 from plkernel.tools.files import read_lines, save_json
@@ -59,6 +60,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
         spec = parse_spec({**VALUES, "corpus": {"name": str(text)}}, "here")
         write_study(search_of(spec), folder / "study" / "tuning")
         write_study(spec, folder / "study")
+        save_references(spec, list(spec.arms), folder / "study")
     save_record(read_study(folder / "study"), folder / "record")
     return folder
 
@@ -117,7 +119,7 @@ def report(folder: Path) -> None:
     comparison = compare(read_study(folder))
     text_report(comparison)
     json.dumps(table(comparison))
-    render(comparison, {})
+    render(page_of(comparison, {}))
 
 
 def contents(path: Path, mutated: Any, damaged: Any) -> st.SearchStrategy[bytes]:
@@ -143,6 +145,7 @@ RUN = "uniform_none/seed-0"
 READ = {
     "study": [
         "spec.json",
+        "references.json",
         *(f"{RUN}/{name}" for name in ("config.json", "environment.json", "metrics.jsonl", "result.json")),
     ],
     "record": ["spec.json", "rows.jsonl", "tuning/spec.json", "tuning/rows.jsonl"],

@@ -273,12 +273,6 @@ def compared_with(comparison: Comparison) -> str:
     return f"{names.pop()}{within}"
 
 
-def gram_name(comparison: Comparison, reference: Reference, order: int) -> str:
-    """An order of n-grams by the bytes it counts, and its corpus where there are several: "n-gram, 3 bytes"."""
-    corpus = f" ({reference.corpus.get('name')})" if len(comparison.references) > 1 else ""
-    return f"n-gram, {order} {'byte' if order == 1 else 'bytes'}{corpus}"
-
-
 def full_name(study: Study, arm: str) -> str:
     """The name of an arm inside its block, and the block: "concentrated_published (gain none, patching bytes)"."""
     title = _title(block_levels(study, arm))

@@ -14,11 +14,11 @@ from plkernel.report.comparison import (
     Comparison,
     blocks,
     compared_with,
-    gram_name,
     short_name,
 )
 from plkernel.report.memory import Change, changes
 from plkernel.report.published import Reading, described, draw_published, reading
+from plkernel.report.sentences import gram_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

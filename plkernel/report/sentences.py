@@ -10,6 +10,7 @@ from plkernel.analysis.statistics.differences import Estimate, PairedDifference,
 from plkernel.analysis.statistics.hypotheses import Judgement
 from plkernel.analysis.statistics.power import sensitivity
 from plkernel.models.words import NOT_CAUSAL
+from plkernel.records.references import Reference
 from plkernel.report.comparison import ArmResult, Comparison, blocks, full_name, short_factor, short_name
 from plkernel.report.effects import Effects, effects
 from plkernel.report.evidence import ALPHA, Evidence, detectable
@@ -233,3 +234,9 @@ def _leaks(comparison: Comparison, name: str) -> bool:
 
 def _size(comparison: Comparison, name: str) -> float:
     return abs(comparison.evidence[name].difference.mean)
+
+
+def gram_name(comparison: Comparison, reference: Reference, order: int) -> str:
+    """An order of n-grams by the bytes it counts, and its corpus where there are several: "n-gram, 3 bytes"."""
+    corpus = f" ({reference.corpus.get('name')})" if len(comparison.references) > 1 else ""
+    return f"n-gram, {order} {'byte' if order == 1 else 'bytes'}{corpus}"

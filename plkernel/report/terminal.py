@@ -6,8 +6,8 @@ from plkernel.declared.sentences import basis, gate_sentence, headline, interval
 from plkernel.declared.verdicts import Declared, Outcome
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.report.cautions import warnings
-from plkernel.report.comparison import ArmResult, Block, Comparison, blocks, gram_name, short_name
-from plkernel.report.sentences import interval_text, is_large, overview, p_text, sentences, summary
+from plkernel.report.comparison import ArmResult, Block, Comparison, blocks, short_name
+from plkernel.report.sentences import gram_name, interval_text, is_large, overview, p_text, sentences, summary
 from plkernel.tools.cli import text_table
 
 MOST_ROWS = 40

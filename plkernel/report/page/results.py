@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from plkernel.records.references import Reference
-from plkernel.report.comparison import ArmResult, Block, Comparison, Measure, gram_name
+from plkernel.report.comparison import ArmResult, Block, Comparison, Measure
 from plkernel.report.page.document import Cell, PageSection, Part, Table, folded, number, section
 from plkernel.report.page.parts import arm_name, aside, estimates, grouped, header_mark, mark, several, titles
+from plkernel.report.sentences import gram_name
 
 MOST_ARMS = 40
 """The table of more arms is folded: the differences below say what is to be said."""

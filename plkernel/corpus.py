@@ -26,7 +26,8 @@ def corpus(
 
     Args:
         name: stdlib, wiki-pt, fineweb, hf:NAME[:CONFIG[:SPLIT]], bible:en (one text in 22 languages, needs
-            plkernel[text]), synthetic:beta=1.0,symbols=16,bytes=10MB,seed=0, or a file or folder.
+            plkernel[text]), a file or folder, or bytes of a known law: synthetic:beta=1.0,symbols=16,bytes=10MB,seed=0,
+            synthetic:lags,alpha=1.0,longest=256,redrawn=0.2, synthetic:markov,spread=0.3, synthetic:iid.
         max_bytes: Stop after so many bytes.
         separator: The byte between two documents; escapes such as \\n, \\0 and \\xff are understood.
         column: The text column of .parquet, .jsonl, .csv and hf: data; 'text' unless named.

@@ -17,7 +17,7 @@ from plkernel.analysis.mutual_information.power_law_fit import DRIFT_MULTIPLE, P
 from plkernel.analysis.mutual_information.words import VOCABULARY, word_symbols
 from plkernel.data import corpora
 from plkernel.data.ray_counts import Engine, counting
-from plkernel.data.synthetic import potts_corpus
+from plkernel.data.synthetic import synthetic_corpus
 from plkernel.tools import cli
 from plkernel.tools.cli import text_table
 from plkernel.tools.files import atomic_write, check_folder, save_json
@@ -53,7 +53,8 @@ def measure(
     of lags and on the estimator, so all three are stated with it.
 
     Args:
-        names: Corpora: stdlib, bible:en, synthetic:beta=1.0, hf:NAME, a file or folder (see plkernel.corpus).
+        names: Corpora: stdlib, bible:en, synthetic:beta=1.0, synthetic:lags, hf:NAME, a file or folder (see
+            plkernel.corpus).
         estimator: jackknife: plug-in less what the shuffled corpus would show and less what the jackknife finds beyond
             that, as blocks must be longer than the memory; shuffle: less the first alone, too little for data with
             memory; plugin, miller-madow and grassberger depend on the size of the corpus.
@@ -195,7 +196,7 @@ def _few(lags: Sequence[int]) -> str:
 def _exact(name: str, unit: Unit) -> Callable[[Any], Any] | None:
     """The exact curve of a synthetic corpus."""
     kind, _, rest = name.partition(":")
-    return potts_corpus(rest).mutual_information if (kind, unit) == ("synthetic", "byte") else None
+    return synthetic_corpus(rest).mutual_information if (kind, unit) == ("synthetic", "byte") else None
 
 
 def _draw(found: Sequence[Measurement], out: Path) -> None:

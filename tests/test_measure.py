@@ -58,6 +58,16 @@ def test_several_corpora_share_a_table_and_a_figure(
     ).stat().st_size
 
 
+def test_a_corpus_without_memory_has_no_exact_exponent_where_its_information_is_zero(tmp_path: Path) -> None:
+    measure(("synthetic:markov,bytes=100k",), out=tmp_path)
+    [found] = measured(tmp_path)
+    exact = {row["label"]: row["exact"] for row in found["fits"]}
+    assert exact["lags 1..500"] is None
+    assert max(value or 0 for value in exact.values()) > 2
+    assert found["exact_information"][-1] == 0
+    assert (tmp_path / "synthetic-markov-bytes-100k.pdf").stat().st_size > 1000
+
+
 def test_the_published_protocol_stands_beside_the_default(tmp_path: Path, capsys: Shown) -> None:
     measure((KNOWN,), protocol="published", out=tmp_path, figure=False)
     fits = {row["label"]: row for row in measured(tmp_path)[0]["fits"]}

@@ -143,7 +143,8 @@ def _rows(
         true = None
         if exact and curve is information:
             used = [lag for lag in curve.lags if limits[0] <= lag <= limits[1] and lag not in law.dropped]
-            true = log_log_slope(used, exact(np.array(used)))
+            slope = log_log_slope(used, exact(np.array(used)))
+            true = slope if np.isfinite(slope) else None
         rows.append(FittedExponent(label, law, true))
     return rows
 

@@ -160,11 +160,13 @@ def fit_power_law(
 def log_log_slope(lags: ArrayLike, values: ArrayLike) -> float:
     """beta of the least-squares line through (ln d, ln I) with octave weights: `fit_power_law` of exact values.
 
+    NaN where one of them is not positive.
+
     >>> round(log_log_slope([1, 2, 4, 8], [1, 0.5, 0.25, 0.125]), 12)
     1.0
     """
-    x = np.log(np.asarray(lags, dtype=np.float64))
-    return float(-(_projector(x, 1, octave_weights(lags)) @ np.log(np.asarray(values, dtype=np.float64)))[1])
+    x, y = np.log(np.asarray(lags, dtype=np.float64)), np.asarray(values, dtype=np.float64)
+    return float(-(_projector(x, 1, octave_weights(lags)) @ np.log(y))[1]) if np.all(y > 0) else np.nan
 
 
 def octave_weights(lags: ArrayLike) -> Floats:

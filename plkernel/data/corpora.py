@@ -121,7 +121,7 @@ def load(
     """The corpus called `name`, from the cache, or built into it.
 
     name       'stdlib', a preset ('wiki-pt', 'fineweb'), 'hf:NAME[:CONFIG[:SPLIT]]', 'bible:LANGUAGE',
-               'synthetic:beta=1.0', or a file or folder
+               'synthetic:beta=1.0', 'synthetic:lags', or a file or folder
     max_bytes  stop after so many bytes, wherever that falls
     separator  the byte between two documents, as one character from U+0000 to U+00FF
     column     the text column of tables and data sets, 'text' unless named

@@ -6,7 +6,7 @@ import os
 import platform
 import sysconfig
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -148,12 +148,11 @@ def bible_source(rest: str, request: Request) -> Source:
 
 
 def synthetic_source(rest: str, request: Request) -> Source:
-    """'synthetic:beta=...': a sequence made from a seed, whose mutual information is known exactly."""
-    corpus = synthetic.potts_corpus(rest)
+    """'synthetic:[LAW,]NAME=VALUE...': a sequence made from a seed, whose mutual information is known exactly."""
+    corpus = synthetic.synthetic_corpus(rest)
     _refuse_column("synthetic", request)
-    key = {"synthetic": asdict(corpus), "generator": synthetic.FORMAT}
     blocks = partial(synthetic.synthetic_blocks, corpus, request.separator)
-    return Source(synthetic.spelling(corpus), key, blocks, corpus.size)
+    return Source(synthetic.spelling(corpus), synthetic.key_of(corpus), blocks, corpus.size)
 
 
 KINDS: dict[str, Callable[[str, Request], Source]] = {

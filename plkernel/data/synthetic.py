@@ -1,43 +1,88 @@
 """Sequences with exactly known mutual information, made from a seed."""
 
 import re
+from dataclasses import asdict
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from plkernel.analysis.sequences.chains import Independent, MarkovChain
+from plkernel.analysis.sequences.lags import LagCorpus
+from plkernel.analysis.sequences.law import Predictor
 from plkernel.analysis.sequences.potts import PottsCorpus
 from plkernel.data.files import Blocks, Chunk
 from plkernel.tools.cli import nearest
 
-# Part of the cache key: to be raised when `PottsCorpus.blocks` gives other bytes for the same parameters.
-FORMAT = 1
+Synthetic = PottsCorpus | LagCorpus | MarkovChain | Independent
+
+
+class Law(NamedTuple):
+    """What makes the bytes of a law, and its parameters by name.
+
+    format  part of the cache key: to be raised when `blocks` gives other bytes for the same parameters
+    """
+
+    corpus: type[Synthetic]
+    names: tuple[str, ...]
+    format: int = 1
+
+
+LAWS = {
+    "potts": Law(PottsCorpus, ("beta", "symbols", "bytes", "seed")),
+    "lags": Law(LagCorpus, ("alpha", "longest", "redrawn", "symbols", "bytes", "seed")),
+    "markov": Law(MarkovChain, ("symbols", "spread", "bytes", "seed")),
+    "iid": Law(Independent, ("symbols", "bytes", "seed")),
+}
+DEFAULT = "potts"
 EXAMPLE = "synthetic:beta=1.0,symbols=16,bytes=10MB,seed=0"
-FIELDS = {"beta": "beta", "symbols": "symbols", "bytes": "size", "seed": "seed"}
+FIELDS = {"bytes": "size"}  # where a parameter is called otherwise in the class
+REAL = ("beta", "alpha", "redrawn", "spread")
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
 
-def potts_corpus(rest: str) -> PottsCorpus:
+def synthetic_corpus(rest: str) -> Synthetic:
     """The corpus that 'synthetic:REST' names; its `mutual_information` is the exact curve.
 
-    `rest` is 'beta=1.0,symbols=16,bytes=10000000,seed=0' in any order, all but beta optional; bytes may end in k, M or
-    G, powers of 1000, and B. Raises ValueError for anything else.
+    `rest` is a law of LAWS and its parameters in any order, 'lags,alpha=1.0,bytes=10MB', all optional but beta; without
+    a law it is that of Potts, 'beta=1.0,symbols=16'. bytes may end in k, M or G, powers of 1000, and B. Raises
+    ValueError for anything else.
 
-    >>> potts_corpus("beta=0.5,bytes=2MB").size
+    >>> synthetic_corpus("lags,longest=64,bytes=2MB").size
     2000000
     """
     try:
-        return PottsCorpus(**_parameters(rest))
+        law, values = _parsed(rest)
+        return LAWS[law].corpus(**values)
     except ValueError as error:
         raise ValueError(f"corpus {name_of(rest)!r}: {error}") from error
 
 
-def spelling(corpus: PottsCorpus) -> str:
-    """The name under which `potts_corpus` finds `corpus` again, every parameter spelled out."""
-    return name_of(",".join(f"{name}={getattr(corpus, field)}" for name, field in FIELDS.items()))
+def predictor_of(name: str) -> Predictor | None:
+    """The optimal predictor of the corpus called `name`; None where the law is not known, or its predictor is not.
+
+    Nothing is generated. Raises ValueError as `synthetic_corpus` does.
+    """
+    kind, _, rest = name.partition(":")
+    corpus = synthetic_corpus(rest) if kind == "synthetic" else None
+    return None if isinstance(corpus, PottsCorpus) else corpus
 
 
-def synthetic_blocks(corpus: PottsCorpus, separator: bytes) -> Blocks:
+def spelling(corpus: Synthetic) -> str:
+    """The name under which `synthetic_corpus` finds `corpus` again, every parameter spelled out."""
+    law = _law_of(corpus)
+    values = [f"{name}={getattr(corpus, FIELDS.get(name, name))}" for name in LAWS[law].names]
+    return name_of(",".join([law, *values] if law != DEFAULT else values))
+
+
+def key_of(corpus: Synthetic) -> dict[str, Any]:
+    """All that determines the bytes of `corpus`, as JSON values."""
+    law = _law_of(corpus)
+    named = {"law": law} if law != DEFAULT else {}
+    return {"synthetic": {**named, **asdict(corpus)}, "generator": LAWS[law].format}
+
+
+def synthetic_blocks(corpus: Synthetic, separator: bytes) -> Blocks:
     """The sequence as one document."""
     yield Chunk(np.frombuffer(separator, np.uint8), np.zeros(1, np.int64))
     for data in corpus.blocks():
@@ -49,28 +94,39 @@ def name_of(rest: str) -> str:
     return f"synthetic:{rest}" if rest else "synthetic"
 
 
-def _parameters(rest: str) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for item in rest.split(",") if rest else []:
+def _law_of(corpus: Synthetic) -> str:
+    return next(name for name, law in LAWS.items() if law.corpus is type(corpus))
+
+
+def _parsed(rest: str) -> tuple[str, dict[str, Any]]:
+    """The law, and the arguments of its class."""
+    first, *others = (item.strip() for item in rest.split(","))
+    law, items = (first, others) if first in LAWS else (DEFAULT, [first, *others] if rest else [])
+    names, values = LAWS[law].names, dict[str, Any]()
+    if law != first and first and "=" not in first and first not in names:
+        raise ValueError(f"no law {first!r}; {nearest(first, LAWS)}")
+    for item in items:
         name, _, text = (part.strip() for part in item.partition("="))
-        if name not in FIELDS:
-            raise ValueError(f"no parameter {name!r}; {nearest(name, FIELDS)}")
-        if FIELDS[name] in values:
+        if name not in names:
+            raise ValueError(f"no parameter {name!r}; {nearest(name, names)}")
+        field = FIELDS.get(name, name)
+        if field in values:
             raise ValueError(f"{name} is given twice")
-        values[FIELDS[name]] = _value(name, text)
-    if "beta" not in values:
-        raise ValueError(f"beta is missing; write e.g. {EXAMPLE}")
-    return values
+        values[field] = _value(name, text)
+    if "beta" in names and "beta" not in values:
+        raise ValueError(f"beta is missing; write e.g. {EXAMPLE}, or name another law: {', '.join(LAWS)}")
+    return law, values
 
 
 def _value(name: str, text: str) -> float:
     try:
-        if name == "beta":
+        if name in REAL:
             return float(text)
         return _bytes(text) if name == "bytes" else int(text)
     except ValueError:
-        wanted = {"beta": "a number", "bytes": "a number of bytes such as 500000, 500k, 10MB or 1G"}
-        raise ValueError(f"{name} = {text!r}: must be {wanted.get(name, 'a whole number')}") from None
+        size = "a number of bytes such as 500000, 500k, 10MB or 1G"
+        wanted = "a number" if name in REAL else size if name == "bytes" else "a whole number"
+        raise ValueError(f"{name} = {text!r}: must be {wanted}") from None
 
 
 def _bytes(text: str) -> int:

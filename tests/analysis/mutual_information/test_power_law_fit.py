@@ -132,3 +132,7 @@ def check_known(beta, seed):
     law = fit_power_law(measured, (1, int(LAGS[clear][-1])))
     assert not law.dropped
     assert abs(law.beta - log_log_slope(LAGS[clear], exact[clear])) < 0.015
+
+
+def test_values_that_vanish_have_no_slope():
+    assert np.isnan(log_log_slope([1, 2, 4], [0.5, 0.25, 0.0]))

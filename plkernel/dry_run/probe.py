@@ -23,6 +23,7 @@ from plkernel.run.folder import RunFolder
 from plkernel.run.task import Task
 from plkernel.run.training import Training
 from plkernel.spec.condition import Condition, from_config
+from plkernel.spec.corpus import CorpusSpec
 from plkernel.tools.process_memory import anonymous_bytes, peak_anonymous, ready
 
 STEPS = 3
@@ -80,7 +81,9 @@ def _training(condition: Condition, folder: Path) -> Training:
     windows, context = min(train.eval_windows, train.batch), train.context
     data = np.random.default_rng(0).integers(0, 256, 4 * windows * (context + 1), np.uint8)
     corpus = Corpus("random", "random", folder, data.size, "", 1)
-    condition = replace(condition, train=train.model_copy(update={"eval_windows": windows}))
+    condition = replace(
+        condition, train=train.model_copy(update={"eval_windows": windows}), corpus=CorpusSpec(name="random")
+    )
     folder.mkdir()
     return Training(Task(condition, 0, corpus, Splits(data, data, data), RunFolder(folder)))
 

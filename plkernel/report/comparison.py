@@ -14,7 +14,7 @@ from plkernel.records.tuning import Choice, choices
 from plkernel.report.evidence import Evidence, weigh
 
 CONFIDENCE = 0.95
-COMMON_STEP = "val_bpb_common_step"
+COMMON_STEP, EXCESS = "val_bpb_common_step", "excess_bpb"
 
 
 @dataclass(frozen=True)
@@ -141,6 +141,8 @@ def _measures(study: Study, runs: list[Run]) -> Iterable[Measure]:
     yield Measure("final_val_bpb", "final validation", _result("final_val_bpb"))
     yield Measure("best_val_bpb", "best validation", _result("best_val_bpb"))
     yield Measure("test_bpb", "test", _result("test_bpb"))
+    if any(run.evaluations and run.evaluations[-1].excess_bpb is not None for run in runs):
+        yield Measure(EXCESS, "final validation above the floor", lambda run: run.evaluations[-1].excess_bpb)
     last = common_step(runs)
     if last is not None and len(_steps(runs)) > 1:
         yield Measure(COMMON_STEP, f"validation at step {last:,}, the last in common", _at(last))

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from plkernel.analysis.figures.context import truncation_figure
 from plkernel.analysis.figures.memory import Panel, half_life_figure, kernel_figure
 from plkernel.analysis.statistics.bands import difference_curves
 from plkernel.models.words import NOT_CAUSAL
@@ -16,9 +17,9 @@ from plkernel.report.comparison import (
     compared_with,
     short_name,
 )
-from plkernel.report.memory import Change, changes
+from plkernel.report.memory import Change, changes, truncated
 from plkernel.report.published import Reading, described, draw_published, reading
-from plkernel.report.sentences import gram_name
+from plkernel.report.sentences import gram
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -134,8 +135,7 @@ def _grams(comparison: Comparison, part: Block) -> dict[str, float]:
     first = found[0] if found else None
     if first is None or any(one is not first for one in found):
         return {}
-    named = (gram_name(comparison, first, order) for order in first.orders)
-    return dict(zip(named, first.val_bpb, strict=True))
+    return dict(zip(map(gram, first.orders), first.val_bpb, strict=True))
 
 
 def _convergence_caption(part: Block, grams: bool) -> str:
@@ -193,12 +193,14 @@ def _bytes_per_step(runs: Sequence[Run]) -> float | None:
 
 
 KERNELS, HALF_LIVES, PUBLISHED_FIGURES = "kernels", "half-lives", "published-figures"
+TRUNCATION = "truncation"
 MOST_PANELS = 8
 
 DESCRIPTIONS = {
     KERNELS: "Kernels of every arm over lag, before training and after, beside the power law of the arm",
     HALF_LIVES: "Half-lives of every arm by block of the model, before training and after",
     PUBLISHED_FIGURES: "The three conditions of the published study: convergence, kernels and half-lives",
+    TRUNCATION: "Bits per byte of every arm against how many of the last bytes are given, and what is lost",
 }
 CAPTIONS = {
     KERNELS: "What an input still weighs t bytes later in the recurrent branch of a block (root mean square over its "
@@ -210,6 +212,9 @@ CAPTIONS = {
     HALF_LIVES: "Half-lives of the channels by block of the model, in bytes: the box holds the middle half with the "
     "median in it, the line reaches from the shortest to the longest. Grey: at initialisation; colour: after training. "
     "Boxes are geometric means over seeds, the ends of the lines the outermost of all seeds.",
+    TRUNCATION: "The same bytes of the test text, predicted from the last 1, 2, 4 .. bytes before them. Left: bits per "
+    "byte; right: what is lost against the whole context. Lines are means over seeds, bands the 95 % t interval of the "
+    "mean. The broad grey line, where there is one, is the best that can be done: the source of the text is known.",
 }
 
 
@@ -231,6 +236,13 @@ def figure_name(kind: str, block: Block) -> str:
 
 
 def _of_block(comparison: Comparison, block: Block) -> Iterator[tuple[str, Drawing]]:
+    curves = {
+        _label(comparison, block, arm): curve for arm in block.arms if (curve := truncated(comparison, arm)) is not None
+    }
+    if curves:
+        where = f" ({block.title})" if block.title else ""
+        drawn = truncation_figure(curves, block.title, CONFIDENCE)
+        yield figure_name(TRUNCATION, block), Drawing(drawn, DESCRIPTIONS[TRUNCATION] + where, CAPTIONS[TRUNCATION])
     arms = changes(comparison, block)
     for kind, draw in ((KERNELS, kernel_figure), (HALF_LIVES, half_life_figure)):
         known = [arm for arm in arms if _has(arm, kind)]

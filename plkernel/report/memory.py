@@ -1,9 +1,12 @@
-"""The memory of every arm of a study before and after training, from the first and the last rows of its runs."""
+"""The memory of every arm of a study before and after training, and what far context is worth to it."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from plkernel.analysis.figures.context import Truncated
 from plkernel.analysis.trained.memory import Memory, memory_of, slope_range
 from plkernel.records.study import Run, Study
 from plkernel.report.comparison import ArmResult, Block, Comparison, short_name
@@ -71,3 +74,15 @@ def _change(study: Study, arm: ArmResult) -> Change:
 
 def _with_outputs(runs: Iterable[Run]) -> list[Run]:
     return [run for run in runs if run.first.get("saturation") and run.last.get("saturation")]
+
+
+def truncated(comparison: Comparison, arm: ArmResult) -> Truncated | None:
+    """The curves of an arm's finished runs, which are of the same lengths; None where they have measured none."""
+    found = [run.result.truncation for run in comparison.study.finished(arm.name) if run.result]
+    curves = [curve for curve in found if curve and None not in curve["bpb"]]
+    same = [curve for curve in curves if curve["given"] == curves[0]["given"]]
+    if not same:
+        return None
+    floors = [curve["floor"] for curve in same if curve.get("floor")]
+    floor = tuple(np.mean(floors, axis=0).tolist()) if floors else None
+    return Truncated(tuple(same[0]["given"]), np.array([curve["bpb"] for curve in same]), floor)

@@ -238,5 +238,16 @@ def _size(comparison: Comparison, name: str) -> float:
 
 def gram_name(comparison: Comparison, reference: Reference, order: int) -> str:
     """An order of n-grams by the bytes it counts, and its corpus where there are several: "n-gram, 3 bytes"."""
-    corpus = f" ({reference.corpus.get('name')})" if len(comparison.references) > 1 else ""
-    return f"n-gram, {order} {'byte' if order == 1 else 'bytes'}{corpus}"
+    corpus = f" ({_text_of(comparison, reference)})" if len(comparison.references) > 1 else ""
+    return f"{gram(order)}{corpus}"
+
+
+def gram(order: int) -> str:
+    """An order of n-grams by the bytes it counts: "n-gram, 3 bytes"."""
+    return f"n-gram, {order} {'byte' if order == 1 else 'bytes'}"
+
+
+def _text_of(comparison: Comparison, reference: Reference) -> str:
+    """The block whose arms are held against a reference, where it is one; else the name of its corpus."""
+    titles = {part.title for part in blocks(comparison) for arm in part.arms if comparison.reference(arm) is reference}
+    return titles.pop() if len(titles) == 1 and all(titles) else str(reference.corpus.get("name"))

@@ -6,7 +6,7 @@ from plkernel.declared.sentences import basis, gate_sentence, headline, interval
 from plkernel.declared.verdicts import Declared, Outcome
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.report.cautions import warnings
-from plkernel.report.comparison import ArmResult, Block, Comparison, blocks, short_name
+from plkernel.report.comparison import EXCESS, ArmResult, Block, Comparison, blocks, short_name
 from plkernel.report.sentences import gram_name, interval_text, is_large, overview, p_text, sentences, summary
 from plkernel.tools.cli import text_table
 
@@ -61,11 +61,13 @@ def _outcome(found: Declared, outcome: Outcome) -> list[str]:
 def _header(comparison: Comparison) -> list[str]:
     bases = comparison.baselines
     minus = [f"minus {bases[0].name}"] if len(bases) == 1 else ["minus", "is"]
-    return ["arm", "seeds", "steps", "best", "final", "test", *minus, "95 % interval", "p", "corrected p"]
+    above = ["above the floor"] if _has_floor(comparison) else []
+    return ["arm", "seeds", "steps", "best", "final", "test", *above, *minus, "95 % interval", "p", "corrected p"]
 
 
 def _row(comparison: Comparison, arm: ArmResult) -> list[str]:
-    shown = [arm.estimates.get(name) for name in ("best_val_bpb", "final_val_bpb", "test_bpb")]
+    names = ("best_val_bpb", "final_val_bpb", "test_bpb", *((EXCESS,) if _has_floor(comparison) else ()))
+    shown = [arm.estimates.get(name) for name in names]
     return [
         arm.name if arm.causal else f"{arm.name} [{NOT_CAUSAL}]",
         str(len(arm.seeds)),
@@ -74,6 +76,11 @@ def _row(comparison: Comparison, arm: ArmResult) -> list[str]:
         *([arm.against or ""] if len(comparison.baselines) > 1 else []),
         *_difference(comparison, arm),
     ]
+
+
+def _has_floor(comparison: Comparison) -> bool:
+    """Whether the best that can be done is known for a corpus of the study."""
+    return any(measure.key == EXCESS for measure in comparison.measures)
 
 
 def _counts(comparison: Comparison) -> Iterator[list[str]]:

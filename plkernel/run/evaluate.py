@@ -18,7 +18,7 @@ from plkernel.models.ssm import SSM
 from plkernel.run.build import Model
 from plkernel.run.objective import autocast, bits_per_byte, losses_per_byte
 
-Losses = Callable[[np.ndarray, int], np.ndarray]
+Losses = Callable[[np.ndarray, int | None], np.ndarray]
 """Bits (n,T) of the best predictor there is at the bytes of windows (n,T+1), given so many bytes before them."""
 
 

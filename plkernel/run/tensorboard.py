@@ -62,6 +62,8 @@ def _losses(row: Row) -> Iterator[tuple[str, float]]:
 
 
 def _watched(row: Mapping[str, Any], timing: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    if "excess_bpb" in row:
+        yield "val/excess_bpb", row["excess_bpb"]
     saturation = row["saturation"]
     for name in ("entropy", "largest_probability", "saturated_share"):
         yield f"watch/{name}", saturation[name]

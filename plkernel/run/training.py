@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from plkernel.analysis.trained.memory import QUANTILES
+from plkernel.data.synthetic import predictor_of
 from plkernel.data.windows import fixed_windows, spread_windows, training_windows
 from plkernel.models.init.block_gains import Calibration
 from plkernel.models.words import NOT_CAUSAL
@@ -58,6 +59,8 @@ class Training:
         self.model = initialise_(built, condition, task.seed).to(self.device)
         self.optimizer = build_optimizer(self.model, self.train, plan_of(built, condition))
         self.validation = fixed_windows(task.splits.validation, self.train.context, self.train.eval_windows)
+        self.law = predictor_of(condition.corpus.name)
+        self.floor = None if self.law is None else float(self.law.losses(self.validation.numpy()).mean())
         self.progress = Progress()
         self.calibration: Calibration | None = None
         if ranks.from_first(task.folder.checkpoint.exists):
@@ -133,6 +136,7 @@ class Training:
             "bytes": done.step * self.train.batch * self.train.context,
             "train_bpb": train_bpb,
             "val_bpb": found.bits_per_byte,
+            **({} if self.floor is None else {"excess_bpb": found.bits_per_byte - self.floor}),
             "learning_rate": self.optimizer.param_groups[0]["lr"],
             **({} if self.model.config.causal else {"label": NOT_CAUSAL}),
             "half_life_quantiles": [np.quantile(h, QUANTILES).tolist() for h in half_lives],
@@ -183,7 +187,8 @@ class Training:
         if not (count and self.model.config.causal):
             return {}
         windows = spread_windows(self.task.splits.test, self.train.context, count)
-        return {"truncation": truncation(self.model, windows, self.train.batch, self.device).to_dict()}
+        floor = None if self.law is None else self.law.losses
+        return {"truncation": truncation(self.model, windows, self.train.batch, self.device, floor).to_dict()}
 
 
 def run_training(

@@ -55,8 +55,8 @@ def expanded(values: Options) -> Options:
     crossed = [name for name in factors if name not in within]
     cells = {_name(levels): levels for levels in _combinations(factors, crossed) if levels}
     blocks = {_name(levels): levels for levels in _combinations(factors, within)}
-    whole = {_joined(cell, block) for cell in cells for block in blocks}
-    beside: dict[str, Levels] = {name: {} for name in named if name not in whole | cells.keys()}
+    whole = {_joined(cell, block): cell for cell in cells for block in blocks}
+    beside: dict[str, Levels] = {name: {} for name in named if name not in whole.keys() | cells.keys()}
     baseline = values.get("baseline") or next(iter(cells), "")
     if not isinstance(baseline, str):
         raise ValueError(f"baseline: expected the name of an arm, got {shown(baseline)}")
@@ -68,7 +68,7 @@ def expanded(values: Options) -> Options:
             options = _options(factors, own)
             for override in dict.fromkeys((short, name)):
                 options = deep_merge(options, named.get(override, {}))
-            against = names.get(baseline)
+            against = names.get(whole.get(baseline, baseline))
             referred = {key: options[key] for key in REFERENCES if isinstance(options.get(key), str)}
             found = {key: names.get(other, other) for key, other in referred.items()}
             if against and against != name:

@@ -148,6 +148,8 @@ def _check_place(where: str, one: Measured, train: TrainSpec) -> None:
     """ValueError for a step without an evaluation, and for as many bytes given as there are."""
     if one.bytes is not None and one.bytes >= train.context:
         raise ValueError(f"{where}: bytes must be fewer than the context, {train.context}, got {one.bytes}")
+    if one.metric == "truncation_cost" and not train.truncation_windows:
+        raise ValueError(f"{where}: truncation_cost is not measured: set train.truncation_windows, to 1024 for example")
     every, last = train.eval_every, train.total_steps
     if one.step is None or one.step == last or (one.step % every == 0 and (last is None or one.step < last)):
         return

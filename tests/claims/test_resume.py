@@ -198,3 +198,20 @@ def test_a_run_ends_with_what_its_context_is_worth(tiny_spec: SpecWriter, tmp_pa
     assert found["windows"] == 6
     assert found["cost"] == pytest.approx([bpb - found["bpb"][-1] for bpb in found["bpb"]])
     assert "truncation" not in go_on(load_spec(tiny_spec(steps=2, eval_every=2)), tmp_path / "other")
+
+
+def test_a_run_on_a_corpus_of_a_known_law_says_how_far_it_is(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+    """Validation minus the loss of the law itself on the same windows; the same for every length that is given."""
+    from plkernel.data.synthetic import predictor_of
+    from plkernel.data.windows import fixed_windows, spread_windows
+
+    name = "synthetic:markov,symbols=4,bytes=20k,seed=1"
+    spec = load_spec(tiny_spec(corpus=name, steps=2, eval_every=1, truncation_windows=6))
+    task, law = prepare(spec, "uniform", 0, tmp_path / "out"), predictor_of(name)
+    assert law is not None
+    found = run_training(task, progress_bar=False)["truncation"]
+    windows = fixed_windows(task.splits.validation, 32, 4).numpy()
+    for row in read_lines(tmp_path / "out/uniform/seed-0" / METRICS):
+        assert row["excess_bpb"] == pytest.approx(row["val_bpb"] - law.losses(windows).mean())
+    last = law.losses(spread_windows(task.splits.test, 32, 6).numpy())[:, -1].mean()
+    assert found["floor"] == pytest.approx([last] * 6)

@@ -18,6 +18,7 @@ from plkernel.records.study import STATE, read_study
 from plkernel.report.comparison import Comparison, compare
 from plkernel.report.figures import memory_drawings
 from plkernel.report.memory import exponent_of
+from plkernel.report.page.context import context_sections
 from plkernel.report.page.document import Figure, Folded, PageSection, Table
 from plkernel.report.page.memory import memory_sections, published_sections
 from plkernel.report.published import reading
@@ -214,3 +215,22 @@ def test_the_exponent_is_that_of_the_arm() -> None:
     assert exponent_of({}) == 1.15
     assert exponent_of({"beta": 0.8, "target": "information"}) == 0.8
     assert exponent_of({"beta": 0.8, "target": "correlation"}) == 0.4
+
+
+def test_what_far_context_is_worth(tmp_path: Path) -> None:
+    """The table has the cost of every arm at the longest lengths; arms that have not measured it are left out."""
+    comparison = comparison_of(tmp_path, spec_of(THREE))
+    assert context_sections(comparison, {}) == []
+    for seed in SEEDS:
+        path = run_folder(tmp_path, "a", seed) / "result.json"
+        curve = {"given": [1, 2, 4], "bpb": [4.0, 3.5 + 0.1 * seed, 3.0], "floor": [3.0, 2.5, 2.0]}
+        path.write_text(json.dumps({**json.loads(path.read_text()), "truncation": curve}))
+    comparison = compare(read_study(tmp_path))
+    [part] = context_sections(comparison, {})
+    [table] = part.parts
+    assert isinstance(table, Table)
+    assert table.header == ("arm", "1 given", "2 given")
+    [(_, [row])] = table.groups
+    assert [cell.text for cell in row][1].startswith("+1.0000")
+    assert [cell.text for cell in row][2].startswith("+0.6000 +0.35")
+    assert {"truncation"} == {name for name in memory_drawings(comparison) if name.startswith("truncation")}

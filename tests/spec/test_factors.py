@@ -137,3 +137,12 @@ def test_what_an_arm_is_compared_with_changes_no_run(tiny_spec: Callable[..., Pa
     arm = spec.arms["power-law"].model_copy(update={"against": "uniform", "levels": {"a": "b"}})
     compared = spec.model_copy(update={"arms": spec.arms | {"power-law": arm}})
     assert prepare(compared, "power-law", 0, tmp_path / "out").config == before
+
+
+def test_a_baseline_by_its_whole_name_is_that_of_every_block() -> None:
+    """The first of its block by whole name, or by the name that it has in every block: the same comparisons."""
+    factors = {"placement": ["log-spaced", "concentrated"], "model.gain": ["none", "ema"]}
+    values = {"within": ["model.gain"], "factors": factors}
+    short, whole = (expanded({**values, "baseline": name}) for name in ("log-spaced", "log-spaced_none"))
+    assert whole == short
+    assert whole["arms"]["concentrated_ema"]["against"] == "log-spaced_ema"

@@ -75,6 +75,10 @@ def test_no_run_knows_of_them(declaring: Callable[[str], Path]) -> None:
         (HYPOTHESIS + "bytes = 4\n", "'it helps': metric 'val_bpb' takes no bytes, got 4"),
         (HYPOTHESIS + 'metric = "truncation_cost"\n', "'it helps': metric 'truncation_cost' needs bytes"),
         (HYPOTHESIS + 'metric = "truncation_cost"\nbytes = 32\n', "bytes must be fewer than the context, 32, got 32"),
+        (
+            HYPOTHESIS + 'metric = "truncation_cost"\nbytes = 8\n',
+            "truncation_cost is not measured: set train.truncation_windows",
+        ),
         (HYPOTHESIS + 'metric = "test_bpb"\nstep = 4\n', "'it helps': test_bpb is taken at the end only, got step 4"),
         (HYPOTHESIS + HYPOTHESIS, "hypotheses 'it helps': 2 have this name"),
         (

@@ -8,6 +8,7 @@ from plkernel.models.words import NOT_CAUSAL
 from plkernel.report.cautions import warnings
 from plkernel.report.comparison import Comparison, blocks
 from plkernel.report.figures import curve_names
+from plkernel.report.page.context import context_sections
 from plkernel.report.page.declared import declared_parts
 from plkernel.report.page.design import design
 from plkernel.report.page.differences import differences
@@ -45,6 +46,7 @@ def page_of(comparison: Comparison, figures: Mapping[str, Figure]) -> Page:
         *differences(comparison, figures),
         *factor_effects(comparison),
         *_curves(comparison, figures),
+        *context_sections(comparison, figures),
         *memory_sections(comparison, figures),
         *published_sections(figures),
         *learning_rates(comparison),

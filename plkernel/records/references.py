@@ -35,10 +35,11 @@ class Reference:
     test_error: tuple[float | None, ...]
 
     def suits(self, config: Mapping[str, Any]) -> bool:
-        """Whether a run of that configuration reads and is judged by the same."""
-        train = config.get("train") or {}
+        """Whether a run of that configuration, which may be of an earlier version, reads and is judged by the same."""
+        corpus, train = config["corpus"], config.get("train") or {}
         same = ("context", "batch", "eval_windows", "test_windows")
-        return config["corpus"] == self.corpus and all(train.get(name) == self.train.get(name) for name in same)
+        read = all(self.corpus.get(name) == value for name, value in corpus.items()) and "sha256" in corpus
+        return read and all(train.get(name) == self.train.get(name) for name in same)
 
 
 def read_references(study: Path) -> tuple[Reference, ...]:

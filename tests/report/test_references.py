@@ -105,3 +105,10 @@ def test_a_study_without_references_says_nothing_of_them(study) -> None:
     comparison = compared(folder)
     assert comparison.references == []
     assert "n-gram" not in text_report(comparison)
+
+
+def test_runs_of_an_earlier_version_are_held_against_counts_too(study) -> None:
+    """What their configurations do not say had its default."""
+    newer = {"name": "stdlib", "sha256": "9f", "follow_links": False}
+    assert beaten(study(corpus=newer)) == beaten(study())
+    assert beaten(study(corpus={**newer, "sha256": "another"})) == []

@@ -1,4 +1,4 @@
-"""The figure of a sweep: the loss over the exponent, its parabola and optimum, and the exponent that was measured."""
+"""The figure of a sweep: the loss over the exponent, its parabola and optimum, and the exponents that were expected."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,35 +13,40 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MEASURED, BEST = COLOURS[2], COLOURS[1]
+BEST, EXPECTED = COLOURS[1], (COLOURS[2], COLOURS[0], COLOURS[3])
 MARGIN = 0.05
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """One panel: differences to the baseline by beta and seed, in bits per byte, and the two exponents.
+    """One panel: differences to the baseline by exponent and seed, in bits per byte, the best one and those expected.
 
-    measured: exponent of the text with the bounds of its interval, None where it has none.
+    expected: exponents by what they are, each with the bounds of its interval, which are its own where it is exact.
     """
 
     name: str
     differences: Mapping[float, Mapping[int, float]]
     best: Optimum
-    measured: tuple[float, float, float] | None
+    expected: Mapping[str, tuple[float, float, float]]
 
 
-def sweep_figure(sweeps: Sequence[Sweep]) -> "Figure":
-    """A panel per text: thin lines are seeds, points their means; bands are 95 % intervals of the two exponents."""
+def sweep_figure(sweeps: Sequence[Sweep], columns: int | None = None) -> "Figure":
+    """A panel per sweep: thin lines are seeds, points their means; bands are 95 % intervals of the exponents."""
     from matplotlib.figure import Figure
 
+    columns = columns or len(sweeps)
+    rows = -(-len(sweeps) // columns)
     with style():
-        figure = Figure(figsize=(PAGE_WIDTH, 2.6))
-        axes = figure.subplots(1, len(sweeps), sharey=True, squeeze=False)[0]
-        for panel, sweep in zip(axes, sweeps, strict=True):
+        figure = Figure(figsize=(PAGE_WIDTH, 0.6 + 2.0 * rows))
+        grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
+        for panel, sweep in zip(grid.flat, sweeps, strict=True):
             _draw(panel, sweep)
-        axes[0].set_ylabel("bits per byte minus uniform")
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=4)
+        for panel in grid[:, 0]:
+            panel.set_ylabel("bits per byte minus uniform")
+        for panel in grid[-1]:
+            panel.set_xlabel("exponent")
+        handles, labels = grid[0, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=3)
     return figure
 
 
@@ -55,14 +60,13 @@ def _draw(panel: "Axes", sweep: Sweep) -> None:
     parabola = np.polyval(np.polyfit(levels, values.mean(axis=1), 2), grid)
     panel.plot(grid, parabola, color=INK, linewidth=1.2, label="parabola")
     panel.axhline(0, color=INK, linewidth=0.5, linestyle=":")
-    measured = sweep.measured or ()
-    ends = min([float(levels[0]), *measured[:1]]) - MARGIN, max([float(levels[-1]), *measured[:1]]) + MARGIN
+    points = [float(levels[0]), float(levels[-1]), *(at for at, _, _ in sweep.expected.values())]
+    ends = min(points) - MARGIN, max(points) + MARGIN
     _mark(panel, (sweep.best.at, sweep.best.low, sweep.best.high), ends, BEST, "best for the model")
-    if sweep.measured is not None:
-        _mark(panel, sweep.measured, ends, MEASURED, "measured in the text")
+    for colour, (name, exponent) in zip(EXPECTED, sweep.expected.items(), strict=False):
+        _mark(panel, exponent, ends, colour, name)
     panel.set_xlim(*ends)
     panel.set_title(sweep.name)
-    panel.set_xlabel("beta of the projection")
 
 
 def _mark(

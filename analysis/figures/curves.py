@@ -108,6 +108,37 @@ def differences(
     return figure
 
 
+def effects(panels: Mapping[str, Arms], names: Mapping[str, str], linear: float, confidence: float = 0.95) -> "Figure":
+    """Difference to the baseline against bytes read, a panel per corpus, a line per arm: means and simultaneous bands.
+
+    `panels` maps the title of a panel to difference curves by arm, `names` the arms to what the legend calls them. The
+    scale of differences is linear up to +-`linear` and logarithmic beyond, as they shrink over decades.
+    """
+    from matplotlib.figure import Figure
+
+    unit, unit_name = byte_unit(max(map(_last, panels.values())))
+    with style():
+        figure = Figure(figsize=(PAGE_WIDTH, 2.7))
+        row = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
+        for axes, (title, arms) in zip(row, panels.items(), strict=True):
+            for index, arm in enumerate(names, start=1):
+                band = simultaneous_band(arms[arm], confidence)
+                read, look = band.at > 0, line_style(index)
+                at = band.at[read] / unit
+                axes.fill_between(at, band.low[read], band.high[read], color=look["color"], alpha=0.15, linewidth=0)
+                axes.plot(at, band.mean[read], linewidth=1.5, label=names[arm], **look)
+            axes.axhline(0.0, color=INK, linewidth=0.6)
+            axes.set(xscale="log", title=title)
+            plain_ticks(axes.xaxis)
+            axes.set_yscale("symlog", linthresh=linear)
+            axes.yaxis.set_major_formatter("{x:g}")
+        handles, labels = row[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(names))
+        figure.supxlabel(f"training bytes read ({unit_name})", fontsize=8)
+        figure.supylabel("bits per byte minus log-spaced", fontsize=8)
+    return figure
+
+
 def difference_limits(arms: Arms, bands: Mapping[str, Sequence[Band]]) -> tuple[float, float]:
     """The frame of a difference figure: room for every seed's line, and for bands up to three times as wide.
 

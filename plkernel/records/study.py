@@ -35,7 +35,7 @@ from plkernel.records.schema import (
 from plkernel.tools.files import load_json, load_object, read_lines
 from plkernel.tools.plain import shown
 
-STATE = ("half_life_quantiles", "kernel", "saturation", "amplification")
+STATE = ("half_life_quantiles", "kernel", "saturation", "amplification", "positions")
 """What a row of metrics.jsonl says of the model beside its losses."""
 
 

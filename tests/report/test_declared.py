@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from markupsafe import Markup
 
 from plkernel.analysis.figures import style as figures
 from plkernel.declared.registration import register
@@ -12,7 +13,7 @@ from plkernel.records.study import read_study
 from plkernel.report.__main__ import report
 from plkernel.report.comparison import compare
 from plkernel.report.page.build import page_of, render
-from plkernel.report.page.document import Prose, Table
+from plkernel.report.page.document import Figure, Prose, Table
 from plkernel.report.terminal import text_report
 from plkernel.spec.reading import load_spec
 
@@ -100,3 +101,14 @@ def test_a_record_carries_it_and_says_the_same(
     assert tables[0]["gates"][0]["passed"]
     with pytest.raises(ValueError, match=r"registered .*elsewher.json: no such file or folder; did you mean"):
         report(folder, None, tmp_path / "elsewher.json")
+
+
+def test_the_curve_of_what_was_declared_stands_beside_it(folder: Path) -> None:
+    """And not a second time among the other curves."""
+    comparison = compare(read_study(folder))
+    figures = {name: Figure(Markup("<svg/>"), f"FIGURE {name}.") for name in ("convergence", "difference")}
+    page = page_of(comparison, figures)
+    assert figures["difference"] in page.head
+    assert page.head.index(figures["difference"]) < 6
+    [curves] = [section for section in page.sections if section.title == "Curves"]
+    assert curves.parts == (figures["convergence"],)

@@ -32,10 +32,11 @@ def render(page: Page) -> str:
 
 def page_of(comparison: Comparison, figures: Mapping[str, Figure]) -> Page:
     """What stands on the page; `figures` go by the names of `drawings`, and one that is missing is left out."""
-    study = comparison.study
+    study, first = comparison.study, _declared_curve(comparison, figures)
     head = (
         prose("soft", [study.description] if study.description else []),
         *declared_parts(comparison.declared),
+        figures.get(first),
         prose("summary", map(minus, overview(comparison))),
         prose("warnings", warnings(comparison)),
         _every_sentence(comparison),
@@ -45,7 +46,7 @@ def page_of(comparison: Comparison, figures: Mapping[str, Figure]) -> Page:
         *results(comparison),
         *differences(comparison, figures),
         *factor_effects(comparison),
-        *_curves(comparison, figures),
+        *_curves(comparison, {name: figure for name, figure in figures.items() if name != first}),
         *context_sections(comparison, figures),
         *memory_sections(comparison, figures),
         *published_sections(figures),
@@ -61,6 +62,15 @@ def _every_sentence(comparison: Comparison) -> Folded | None:
     """A sentence per arm, where the summary has none."""
     shown = prose("sentences", [minus(text) for text in sentences(comparison)]) if is_large(comparison) else None
     return folded(f"All {len(shown.texts)} comparisons in words", shown) if shown else None
+
+
+def _declared_curve(comparison: Comparison, figures: Mapping[str, Figure]) -> str:
+    """The figure of differences during training of the block that the first hypothesis is about; empty for none."""
+    outcomes = comparison.declared.outcomes if comparison.declared else ()
+    arms = [outcome.hypothesis.arm for outcome in outcomes]
+    found = (part for arm in arms for part in blocks(comparison) if any(one.name == arm for one in part.others))
+    names = (name for part in found for name in curve_names(part)[1:] if name in figures)
+    return next(names, "")
 
 
 def _curves(comparison: Comparison, figures: Mapping[str, Figure]) -> list[PageSection]:

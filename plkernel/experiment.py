@@ -8,6 +8,7 @@ from plkernel.declared.registration import place_of
 from plkernel.declared.registration import register as register_study
 from plkernel.declared.rules import prospects
 from plkernel.records.layout import run_folder
+from plkernel.records.restore import restore
 from plkernel.run import check
 from plkernel.spec import command_line
 from plkernel.spec.study import Spec
@@ -69,6 +70,7 @@ def command(
     engine: EngineName = "local",
     ray_address: str | None = None,
     register: tuple[Path, ...] | None = None,
+    record: Path | None = None,
 ) -> None:
     """Run every condition at every seed, skip what has finished, resume what has not, then write the report.
 
@@ -87,6 +89,8 @@ def command(
             is lost goes on elsewhere. OUT must be on storage that all machines share.
         ray_address: Of a running cluster, such as HOST:6379 or auto; RAY_ADDRESS if left out, and without that Ray is
             started on this machine.
+        record: Take the runs of this record (plkernel.report --record) as they are: a study that another machine has
+            begun goes on here.
         register: Only write down what the spec declares, in this file or runs/registered/NAME.json, to be committed.
     """
     if workers is not None and workers < 1:
@@ -105,6 +109,8 @@ def command(
     from plkernel.study.schedule import finished, opened, run_experiment
 
     check_folder(folder, "out")
+    if record is not None:
+        print(f"{spec.name}: {restore(record, folder)} runs taken from {record}", flush=True)
     with opened(engine, ray_address) as trainer:
         failed = run_experiment(spec, folder, workers, only, trainer, retry)
     if report and any(finished(folder, arm, seed) for arm in spec.arms for seed in spec.seeds):

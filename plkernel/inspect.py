@@ -1,18 +1,23 @@
-"""python -m plkernel.inspect: what training did to a model's decays and kernels, its logits and its layers' growth."""
+"""python -m plkernel.inspect: what a model remembers, ours or anybody's, and what training did to it."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tyro
 
-from plkernel.records.layout import CONFIG
+from plkernel.records.layout import CHECKPOINT, CONFIG
 from plkernel.tools import cli
 from plkernel.tools.files import atomic_write, check_file, load_json, save_json
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from plkernel.run.view import View
 
 KINDS = ("pdf", "png", "svg")
+WEIGHTS = ("model.safetensors.index.json", "model.safetensors", "pytorch_model.bin")
+ENDINGS = (".safetensors", ".pth", ".pt", ".bin")
 
 
 def inspect(
@@ -22,10 +27,17 @@ def inspect(
     truncation: int = 256,
     json: Path | None = None,
     figure: Path | None = None,
+    heads: bool = False,
+    compare: Path | None = None,
+    strict: bool = False,
 ) -> None:
     """Print half-lives, kernels, saturation and amplification of a model, at its initialisation and now.
 
-    Half-lives are in bytes: shortest, median and longest channel of every block. A kernel is what an input still weighs
+    Of other people's checkpoints (Mamba, gated delta nets, RWKV, RetNet, xLSTM and more) only the decays are read, by
+    name: half-lives in tokens and kernels of every layer, and what is wrong with them, such as decays that are zero,
+    infinite, as they were initialised, shorter than a token, or lost in bfloat16.
+
+    Of a run or a model of plkernel.load half-lives are in bytes: shortest, median and longest channel of every block. A kernel is what an input still weighs
     t bytes later in the recurrent branch of a block, the root mean square over its entries; x of t**-x is fitted by
     least squares on log-log axes. Saturation is that of the predictions on validation windows: a saturated position
     gives one byte a probability above 0.99, and guessing uniformly has the entropy ln 256 = 5.545 nats. Amplification
@@ -35,12 +47,16 @@ def inspect(
     none.
 
     Args:
-        model: Folder of a run (STUDY/ARM/seed-0) or of plkernel.load, or the checkpoint.safetensors in it.
+        model: Folder of a run (STUDY/ARM/seed-0) or of plkernel.load, or the checkpoint.safetensors in it. Or a folder
+            as on the Hugging Face hub, a .safetensors or .pth file, or hf:OWNER/NAME.
         corpus: Validation text, as plkernel.corpus names it; if left out that of the run.
         windows: How many windows of the run's context to evaluate.
         truncation: At how many bytes to predict with less and less context; 0 leaves it out.
         json: Write the figures to this file too, kernels at every power of two up to the context.
         figure: Draw kernels and half-lives to this file: .pdf, .png or .svg.
+        heads: Of other people's checkpoints, also print every head.
+        compare: Another such checkpoint of the same model, which came before this one.
+        strict: Exit with 1 if anything is wrong with such a checkpoint.
     """
     if figure is not None and figure.suffix[1:] not in KINDS:
         raise ValueError(f"figure must end in {', '.join(f'.{kind}' for kind in KINDS)}, got {str(figure)!r}")
@@ -50,11 +66,16 @@ def inspect(
         raise ValueError(f"truncation must be at least 0, got {truncation}")
     check_file(json, "json")
     check_file(figure, "figure")
+    if _foreign(model):
+        if (corpus, windows, truncation) != (None, 16, 256):
+            raise ValueError(f"corpus, windows and truncation are for runs of plkernel, which {model} is not")
+        return _inspect_foreign(model, json, figure, heads, compare, strict)
+    if heads or strict or compare is not None:
+        raise ValueError(f"heads, compare and strict are for checkpoints of other software, which {model} is not")
     import torch
 
     from plkernel.data.windows import fixed_windows, spread_windows
     from plkernel.models.init.block_gains import scale_
-    from plkernel.records.layout import CHECKPOINT
     from plkernel.run.checkpoint import load_checkpoint, open_model
     from plkernel.run.evaluate import truncation as curve_of
     from plkernel.run.objective import label
@@ -85,15 +106,44 @@ def inspect(
         print(f"\nwritten: {json}")
     if figure is not None:
         _draw(figure, start, now, f"{model}, step {step:,}")
-        print(f"\nwritten: {figure}")
+
+
+def _foreign(model: Path) -> bool:
+    """Whether a checkpoint is of other software, by the names of its files alone."""
+    if model.is_dir():
+        return not (model / CHECKPOINT).exists() and any((model / name).exists() for name in WEIGHTS)
+    return str(model).startswith("hf:") or (model.suffix in ENDINGS and model.name != CHECKPOINT)
+
+
+def _inspect_foreign(
+    model: Path, json: Path | None, figure: Path | None, heads: bool, compare: Path | None, strict: bool
+) -> None:
+    from plkernel.checkpoints import show
+
+    now, before = show.shown(str(model)), show.shown(str(compare)) if compare is not None else None
+    print(show.render(now, heads))
+    if before is not None:
+        print(f"\n{show.compared(before, now)}")
+    if json is not None:
+        save_json(json, {**now.to_dict(heads), **({"compare": before.to_dict(heads)} if before else {})})
+        print(f"\nwritten: {json}")
+    if figure is not None:
+        _write(figure, show.drawn(now, before))
+    if strict and now.findings:
+        sys.exit(1)
 
 
 def _draw(path: Path, start: "View | None", now: "View", title: str) -> None:
     from plkernel.analysis.figures.memory import model_figure
+
+    _write(path, model_figure(start.memory if start else None, now.memory, title))
+
+
+def _write(path: Path, drawn: "Figure") -> None:
     from plkernel.analysis.figures.style import rendered
 
-    drawn = model_figure(start.memory if start else None, now.memory, title)
     atomic_write(path, rendered(drawn)[path.suffix[1:]])
+    print(f"\nwritten: {path}")
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ NEVER = {
     "plkernel/tools": ("plkernel.data", "plkernel.spec", "plkernel.run", "plkernel.records", "plkernel.models"),
     "plkernel/spec": ("plkernel.models.init", "plkernel.models.ssm", "plkernel.models.rwkv", "plkernel.run"),
     "plkernel/records": ("plkernel.spec", "plkernel.run", "plkernel.report", "plkernel.models"),
+    "plkernel/checkpoints": ("plkernel.run", "plkernel.spec", "plkernel.records", "plkernel.report"),
     "plkernel/run": ("plkernel.report", "plkernel.study", "plkernel.dry_run"),
     "plkernel/report": ("plkernel.run", "plkernel.study", "plkernel.dry_run", "plkernel.data"),
 }

@@ -69,10 +69,18 @@ def half_life_figure(panels: Sequence[Panel], heading: str = "") -> "Figure":
     return figure
 
 
-def model_figure(before: Memory | None, after: Memory, title: str = "") -> "Figure":
+def model_figure(
+    before: Memory | None,
+    after: Memory,
+    title: str = "",
+    unit: str = "bytes",
+    earlier: str = "at initialisation",
+    block_name: str = "block",
+) -> "Figure":
     """One model: the kernel of every block (left) and its half-lives (right), before training and after.
 
     Blocks are shaded from the first, dark, to the last; what stood before training is dashed, on the right grey.
+    unit, earlier and block_name: what steps, the model before and blocks are called.
     """
     from matplotlib import colormaps
     from matplotlib.figure import Figure
@@ -84,18 +92,15 @@ def model_figure(before: Memory | None, after: Memory, title: str = "") -> "Figu
         for block, shade in enumerate(shades):
             if before is not None:
                 _line(kernels, before.lags, before.log_kernels()[block], color=shade, ls=START_DASHES, lw=0.9)
-            _line(kernels, after.lags, after.log_kernels()[block], color=shade, lw=1.2, label=f"block {block}")
+            _line(kernels, after.lags, after.log_kernels()[block], color=shade, lw=1.2, label=f"{block_name} {block}")
         _log_log(kernels)
-        kernels.set(xlabel="lag t (bytes)", ylabel="k(t) / k(1)", title=f"kernels{_when('dashed', before)}")
+        dashed, grey = (f" ({look}: {earlier})" if before is not None else "" for look in ("dashed", "grey"))
+        kernels.set(xlabel=f"lag t ({unit})", ylabel="k(t) / k(1)", title=f"kernels{dashed}")
         draw_half_lives(half_lives, before, after, line_style(1)["color"])
-        half_lives.set(xlabel="block", ylabel="half-life (bytes)", title=f"half-lives{_when('grey', before)}")
+        half_lives.set(xlabel=block_name, ylabel=f"half-life ({unit})", title=f"half-lives{grey}")
         figure.legend(loc="outside lower center", ncols=6)
         figure.suptitle(title, fontsize=9, fontweight="bold")
     return figure
-
-
-def _when(look: str, before: Memory | None) -> str:
-    return f" ({look}: at initialisation)" if before is not None else ""
 
 
 def draw_half_lives(axes: "Axes", before: Memory | None, after: Memory, colour: str) -> None:

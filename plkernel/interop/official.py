@@ -114,12 +114,15 @@ def write_official(path: Path, state: State) -> None:
         raise OSError(f"{path} cannot be written: {str(error).partition(chr(10))[0]}") from error
 
 
-def read_official(path: Path) -> State:
-    """The dictionary of tensors in a .pth file; ValueError when it is anything else. Nothing in it is executed."""
+def read_official(path: Path, mmap: bool = False) -> State:
+    """The dictionary of tensors in a .pth file; ValueError when it is anything else. Nothing in it is executed.
+
+    mmap: read a tensor's numbers when they are used, which files written before PyTorch 1.6 do not allow.
+    """
     check_regular(path)
     try:
         with warnings.catch_warnings(action="ignore"):  # of another pickle protocol: what follows says it better
-            content: Any = torch.load(path, map_location="cpu", weights_only=True)
+            content: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
     except Exception as error:  # a damaged or hostile pickle fails in whatever way it likes
         reason = type(error).__name__  # torch's own text would advise to switch the safety off
         raise ValueError(

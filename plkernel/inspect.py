@@ -37,14 +37,14 @@ def inspect(
     name: half-lives in tokens and kernels of every layer, and what is wrong with them, such as decays that are zero,
     infinite, as they were initialised, shorter than a token, or lost in bfloat16.
 
-    Of a run or a model of plkernel.load half-lives are in bytes: shortest, median and longest channel of every block. A kernel is what an input still weighs
-    t bytes later in the recurrent branch of a block, the root mean square over its entries; x of t**-x is fitted by
-    least squares on log-log axes. Saturation is that of the predictions on validation windows: a saturated position
-    gives one byte a probability above 0.99, and guessing uniformly has the entropy ln 256 = 5.545 nats. Amplification
-    (RWKV) is the root mean square of the residual stream after a block over that before it. Truncation says what far
-    context is worth: bits per byte at the same bytes when only the last 1, 2, 4 .. before them are given. The
-    initialisation is rebuilt from the specification and seed of the run; a model that plkernel.load brought in has
-    none.
+    Of a run or a model of plkernel.load half-lives are in bytes: shortest, median and longest channel of every block. A
+    kernel is what an input still weighs t bytes later in the recurrent branch of a block, the root mean square over its
+    entries; x of t**-x is fitted by least squares on log-log axes. Saturation is that of the predictions on validation
+    windows: a saturated position gives one byte a probability above 0.99, and guessing uniformly has the entropy ln 256
+    = 5.545 nats. Amplification (RWKV) is the root mean square of the residual stream after a block over that before it.
+    Truncation says what far context is worth: bits per byte at the same bytes when only the last 1, 2, 4 .. before them
+    are given. The initialisation is rebuilt from the specification and seed of the run; a model that plkernel.load
+    brought in has none.
 
     Args:
         model: Folder of a run (STUDY/ARM/seed-0) or of plkernel.load, or the checkpoint.safetensors in it. Or a folder

@@ -15,7 +15,6 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from plkernel.interop.official import read_official
 from plkernel.tools import cli
 from plkernel.tools.files import load_object
 from plkernel.tools.plain import check_regular, kind, shown
@@ -63,6 +62,8 @@ def open_checkpoint(path: Path) -> Checkpoint:
 def _single(path: Path, config: Mapping[str, Any]) -> Checkpoint:
     check_regular(path)
     if path.suffix in PICKLED:
+        from plkernel.interop.official import read_official  # brings models and kernels along
+
         state = read_official(path, mmap=True)
         return Checkpoint(tuple(state), config, state.__getitem__)
     shard = _Shard(path)

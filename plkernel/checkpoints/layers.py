@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.special import logsumexp
 from torch import Tensor
 
 from plkernel.analysis.trained.memory import QUANTILES
@@ -94,9 +93,12 @@ def kernel(rates: Floats, lags: Floats = LAGS) -> Floats:
     known = rates[~np.isnan(rates)]
     if not known.size:
         return np.full(len(lags), np.nan)
-    squares = logsumexp(-2.0 * lags[:, None] * known, axis=1) - np.log(known.size)
-    with np.errstate(over="ignore"):
-        return np.exp(squares / 2.0)
+    slowest = float(known.min())
+    if not np.isfinite(slowest):
+        return np.zeros(len(lags))
+    means = np.array([np.exp(-2.0 * lag * (known - slowest)).mean() for lag in lags])
+    with np.errstate(over="ignore"):  # of decays that grow
+        return np.exp(-slowest * lags) * np.sqrt(means)
 
 
 def _places(checkpoint: Checkpoint, names: frozenset[str]) -> Iterator[tuple[str, Reader, dict[str, str]]]:

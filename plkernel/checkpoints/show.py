@@ -116,11 +116,16 @@ def moved(old: Layer, new: Layer) -> str:
 
 def drawn(now: Shown, before: Shown | None) -> "Figure":
     """Kernels and half-lives of every layer; those of another checkpoint behind them."""
-    from plkernel.analysis.figures.memory import model_figure
+    from plkernel.analysis.figures.memory import decades, model_figure
 
     earlier = before.memory if before else None
     figure = model_figure(earlier, now.memory, now.name, unit="tokens", earlier="before", block_name="layer")
-    figure.axes[0].set_ylim(FAINTEST, 2.0)
+    kernels, tokens = figure.axes
+    kernels.set_ylim(FAINTEST, 2.0)
+    known = np.concatenate([one.memory.half_lives.ravel() for one in (now, before) if one is not None])
+    known = known[np.isfinite(known)]
+    tokens.set_ylim(known.min(initial=DRAWN[1]) / 1.5, known.max(initial=DRAWN[0]) * 1.5)
+    decades(tokens.yaxis)
     return figure
 
 

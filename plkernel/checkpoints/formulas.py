@@ -59,7 +59,12 @@ def softplus(x: Floats) -> Floats:
 
 def mamba(given: Given) -> Floats:
     """exp(A_log) softplus(dt_bias): A_log (C, N) or (H, P, N), dt_bias without the last dimension."""
-    return np.exp(given["A_log"]) * softplus(given["dt_bias"])[..., None]
+    return np.exp(given["A_log"]) * _one_each(softplus(given["dt_bias"]), given["A_log"].shape[:-1])[..., None]
+
+
+def _one_each(values: Floats, shape: tuple[int, ...]) -> Floats:
+    """`values` in another shape; nothing is ever repeated to fit, or small tensors would make huge ones."""
+    return values.reshape(shape)
 
 
 def mamba2(given: Given) -> Floats:
@@ -68,7 +73,7 @@ def mamba2(given: Given) -> Floats:
         low, high = given.number("time_step_min", 0.0), np.inf
     else:
         low, high = _limits(given.setting("time_step_limit"))
-    return np.exp(given["A_log"]) * np.clip(softplus(given["dt_bias"]), low, high)
+    return np.exp(given["A_log"]) * np.clip(_one_each(softplus(given["dt_bias"]), given["A_log"].shape), low, high)
 
 
 def _limits(value: Any) -> tuple[float, float]:
@@ -83,7 +88,7 @@ def _limits(value: Any) -> tuple[float, float]:
 
 def gated_delta(given: Given) -> Floats:
     """exp(A_log) softplus(dt_bias), both (H,)."""
-    return np.exp(given["A_log"]) * softplus(given["dt_bias"])
+    return np.exp(given["A_log"]) * _one_each(softplus(given["dt_bias"]), given["A_log"].shape)
 
 
 def gated_channels(given: Given) -> Floats:
@@ -168,10 +173,11 @@ def hgrn(given: Given) -> Floats:
 
 def s4d(given: Given) -> Floats:
     """exp(log_dt) exp(log_A_real): log_dt (H,), log_A_real (H, N)."""
-    return np.exp(given["log_dt"])[..., None] * np.exp(given["log_A_real"])
+    real = np.exp(given["log_A_real"])
+    return _one_each(np.exp(given["log_dt"]), real.shape[:-1])[..., None] * real
 
 
 def s5(given: Given) -> Floats:
-    """-Lambda_re exp(log_step), both (P,); a step for every block or one for all."""
-    real, steps = given["Lambda_re"].reshape(-1), given["log_step"].reshape(-1)
-    return -real * np.exp(steps)
+    """-Lambda_re exp(log_step), both (P,); or one step for all."""
+    real, steps = given["Lambda_re"].reshape(-1), np.exp(given["log_step"])
+    return -real * (steps.reshape(()) if steps.size == 1 else _one_each(steps, real.shape))

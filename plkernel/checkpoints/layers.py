@@ -44,7 +44,7 @@ class Layer:
         try:
             with np.errstate(all="ignore"):
                 return np.atleast_1d(self.reader.rate(Given(values, self.config, self.number)))
-        except ValueError as error:
+        except (ValueError, IndexError, TypeError) as error:  # the last two of arrays with too few dimensions
             shapes = ", ".join(f"{self.names[role]} {tuple(tensor.shape)}" for role, tensor in tensors.items())
             raise ValueError(f"{self.module}: {self.reader.family} does not fit {shapes or 'it'} ({error})") from error
 

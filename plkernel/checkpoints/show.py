@@ -72,7 +72,7 @@ def shown(target: str) -> Shown:
 
 def render(now: Shown, heads: bool = False) -> str:
     """All tables and sentences of one checkpoint."""
-    parts = [f"{now.name}: {len(now.layers)} layers with decays" + (f", {now.model_type}" if now.model_type else "")]
+    parts = [f"{now.name}: {_count(now)}" + (f", {now.model_type}" if now.model_type else "")]
     kinds: dict[str, list[Layer]] = {}
     for layer in now.layers:
         kinds.setdefault(layer.reader.anchor + layer.reader.family, []).append(layer)
@@ -89,9 +89,7 @@ def render(now: Shown, heads: bool = False) -> str:
 def compared(before: Shown, now: Shown) -> str:
     """The half-lives of two checkpoints of one model, layer by layer in their order; ValueError for other layers."""
     if len(before.layers) != len(now.layers):
-        raise ValueError(
-            f"compare {before.name}: has {len(before.layers)} layers with decays, but {now.name} has {len(now.layers)}"
-        )
+        raise ValueError(f"compare {before.name}: has {_count(before)}, but {now.name} has {len(now.layers)}")
     rows = []
     for index, (old, new) in enumerate(zip(before.layers, now.layers, strict=True)):
         exponents = [_exponent(layer.rates) for layer in (old, new)]
@@ -127,6 +125,10 @@ def drawn(now: Shown, before: Shown | None) -> "Figure":
     tokens.set_ylim(known.min(initial=DRAWN[1]) / 1.5, known.max(initial=DRAWN[0]) * 1.5)
     decades(tokens.yaxis)
     return figure
+
+
+def _count(found: Shown) -> str:
+    return f"{len(found.layers)} layer{'s' if len(found.layers) > 1 else ''} with decays"
 
 
 def _to_dict(layer: Layer, heads: bool) -> dict[str, Any]:

@@ -24,7 +24,7 @@ def ones(shape: tuple[int, ...], layer: int, layers: int) -> Floats:
 
 def xlstm(shape: tuple[int, ...], layer: int, layers: int) -> Floats:
     """3 .. 6 over heads: xLSTM (arXiv 2405.04517)."""
-    return np.linspace(3.0, 6.0, shape[-1]).reshape(shape)
+    return np.broadcast_to(np.linspace(3.0, 6.0, shape[-1]), shape)
 
 
 def _ramp(shape: tuple[int, ...]) -> Floats:

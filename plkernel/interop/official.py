@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import torch
 from torch import Tensor
@@ -117,12 +118,12 @@ def write_official(path: Path, state: State) -> None:
 def read_official(path: Path, mmap: bool = False) -> State:
     """The dictionary of tensors in a .pth file; ValueError when it is anything else. Nothing in it is executed.
 
-    mmap: read a tensor's numbers when they are used, which files written before PyTorch 1.6 do not allow.
+    mmap: read a tensor's numbers when they are used; files of before PyTorch 1.6 are read as a whole all the same.
     """
     check_regular(path)
     try:
         with warnings.catch_warnings(action="ignore"):  # of another pickle protocol: what follows says it better
-            content: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
+            content: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap and is_zipfile(path))
     except Exception as error:  # a damaged or hostile pickle fails in whatever way it likes
         reason = type(error).__name__  # torch's own text would advise to switch the safety off
         raise ValueError(

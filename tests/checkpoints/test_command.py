@@ -98,7 +98,7 @@ def test_mistakes_are_one_line(file: Path, tmp_path: Path, capsys: pytest.Captur
     (tmp_path / "run").mkdir()
     for arguments, message in [
         ([str(file), "--windows", "3"], "corpus, windows and truncation are for runs of plkernel"),
-        ([str(file), "--compare", str(tmp_path / "shorter.safetensors")], "has 1 layers with decays, but"),
+        ([str(file), "--compare", str(tmp_path / "shorter.safetensors")], "has 1 layer with decays, but"),
         ([str(file), "--compare", str(tmp_path / "missing")], "no such file"),
         ([str(tmp_path / "run"), "--strict"], "heads, compare and strict are for checkpoints of other software"),
         ([str(tmp_path / "missing.pth")], "no such file"),

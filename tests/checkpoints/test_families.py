@@ -31,7 +31,7 @@ def built(name: str, **options: Any) -> nn.Module:
     import transformers
 
     torch.manual_seed(0)
-    config = getattr(transformers, f"{name}Config")(**options)
+    config = getattr(transformers, f"{options.pop('config', name)}Config")(**options)
     return drawn(getattr(transformers, f"{name}ForCausalLM")(config))
 
 
@@ -196,6 +196,16 @@ SLOW: dict[str, tuple[dict[str, Any], Callable[[nn.Module], list[Tensor]]]] = {
             **EXPERTS,
             "moe_intermediate_size": 8,
             "shared_expert_intermediate_size": 8,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        },
+        of_heads,
+    ),
+    "Qwen3_5": (
+        {
+            **SIZES,
+            **ATTENTION,
+            **DELTA,
+            "config": "Qwen3_5Text",
             "layer_types": ["linear_attention", "full_attention", "linear_attention"],
         },
         of_heads,

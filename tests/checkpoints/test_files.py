@@ -57,10 +57,11 @@ def test_one_file_shards_and_a_pth_are_one_checkpoint(tmp_path: Path) -> None:
     tensors = mamba(3)
     save_file(tensors, tmp_path / "one.safetensors")
     torch.save(tensors, tmp_path / "one.pth")
+    torch.save(tensors, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
     sharded(tmp_path / "folder", tensors)
     first = rates(tmp_path / "one.safetensors")
     assert len(first) == 3
-    assert rates(tmp_path / "one.pth") == rates(tmp_path / "folder") == first
+    assert rates(tmp_path / "one.pth") == rates(tmp_path / "old.pth") == rates(tmp_path / "folder") == first
 
 
 def test_the_cache_of_the_hub_is_links_to_its_blobs(tmp_path: Path) -> None:
@@ -196,9 +197,35 @@ def test_a_header_that_lies(
     assert message in refused(with_header(tmp_path / "x.safetensors", header, body, length), capsys)
 
 
-def test_shapes_that_do_not_fit_one_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    save_file({A_LOG.format(0): torch.ones(8, 4), BIAS.format(0): torch.ones(7)}, tmp_path / "x.safetensors")
-    assert "Mamba does not fit backbone.layers.0.mixer.A_log (8, 4)" in refused(tmp_path / "x.safetensors", capsys)
+@pytest.mark.parametrize(
+    ("shapes", "family"),
+    [
+        ({A_LOG.format(0): (8, 4), BIAS.format(0): (7,)}, "Mamba"),
+        ({A_LOG.format(0): (2**20, 1), BIAS.format(0): (1, 2**19)}, "Mamba"),
+        ({"a.A_log": (2**20, 1), "a.dt_bias": (1, 2**19)}, "Mamba-2"),
+        ({"a.A_log": (3,), "a.dt_bias": (4,), "a.f_proj.weight": (1,)}, "Kimi Delta Attention"),
+        ({"a.Lambda_re": (2**20, 1), "a.log_step": (1, 2**19)}, "S5"),
+        ({"a.log_dt": (2,), "a.log_A_real": ()}, "S4D"),
+        ({"m.lower_bounds": (), "m.layers.0.attn.f_proj.weight": (1,)}, "HGRN"),
+        ({"m.lower_bounds": (2, 3), "m.layers.7.attn.f_proj.weight": (1,)}, "HGRN"),
+        ({"a.ifgate_preact.bias": (3,)}, "xLSTM"),
+        ({"a.recurrent_param": (4,), "a.recurrent_gate_bias": (2, 3)}, "RG-LRU"),
+    ],
+)
+def test_shapes_that_do_not_fit_one_another(
+    shapes: dict[str, tuple[int, ...]], family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_file({name: torch.ones(shape) for name, shape in shapes.items()}, tmp_path / "x.safetensors")
+    assert f"{family} does not fit {next(iter(shapes))} {next(iter(shapes.values()))}" in refused(
+        tmp_path / "x.safetensors", capsys
+    )
+
+
+@pytest.mark.parametrize("name", ["nu_log", "time_decay", "fgate.bias", "slope_rate"])
+@pytest.mark.parametrize("shape", [(), (1,), (2, 3, 4)])
+def test_shapes_that_nobody_has(name: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    save_file({f"layers.0.{name}": torch.ones(shape)}, tmp_path / "x.safetensors")
+    inspect(tmp_path / "x.safetensors")
 
 
 @pytest.mark.parametrize(

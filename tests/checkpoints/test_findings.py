@@ -71,6 +71,25 @@ def test_half_lives_beyond_any_use(name: str, value: float, seen: str, tmp_path:
     assert seen in finding.seen
 
 
+def test_the_start_of_bamba_forgets_within_a_token(tmp_path: Path) -> None:
+    """A_log = ln(1), ln(2) .. and a bias of ones: half-lives are ln 2 / (n softplus(1)), 0.53 / n tokens."""
+    tensors = {A_LOG: torch.arange(1, HEADS + 1).log(), BIAS: torch.ones(HEADS)}
+    assert [one.name for one in found(tmp_path, tensors)] == ["initialisation", "initialisation", "below one token"]
+    (layer,) = shown(str(tmp_path)).layers
+    expected = np.log(2) / (np.arange(1, HEADS + 1) * np.log1p(np.e))
+    assert np.log(2) / layer.rates == pytest.approx(expected, rel=1e-6)
+    assert expected[0] == pytest.approx(0.53, abs=0.005)
+
+
+def test_slopes_from_the_configuration_alone(tmp_path: Path) -> None:
+    """Lightning attention without its buffers; layer 1 is of another kind, and 2 is the last."""
+    tensors = {f"model.layers.{layer}.self_attn.output_gate.weight": torch.ones(2) for layer in (0, 2)}
+    found(tmp_path, tensors, model_type="minimax", num_attention_heads=4, num_hidden_layers=3)
+    first, last = shown(str(tmp_path)).layers
+    assert first.rates == pytest.approx([1 / 4, 1 / 16, 1 / 64, 1 / 256], rel=2e-5)
+    assert last.rates == pytest.approx([(1.5e-5) * slope for slope in (1 / 4, 1 / 16, 1 / 64, 1 / 256)], rel=1e-3)
+
+
 def test_decays_above_one_grow(tmp_path: Path) -> None:
     tensors = {"s.Lambda_re": torch.tensor([-0.5, 0.5]), "s.log_step": torch.tensor([-3.0, -3.5])}
     (finding,) = found(tmp_path, tensors)

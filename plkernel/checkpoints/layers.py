@@ -95,9 +95,9 @@ def kernel(rates: Floats, lags: Floats = LAGS) -> Floats:
         return np.full(len(lags), np.nan)
     slowest = float(known.min())
     if not np.isfinite(slowest):
-        return np.zeros(len(lags))
-    means = np.array([np.exp(-2.0 * lag * (known - slowest)).mean() for lag in lags])
+        return np.full(len(lags), 0.0 if slowest > 0 else np.inf)
     with np.errstate(over="ignore"):  # of decays that grow
+        means = np.array([np.exp(-2.0 * lag * (known - slowest)).mean() for lag in lags])
         return np.exp(-slowest * lags) * np.sqrt(means)
 
 

@@ -194,7 +194,8 @@ def _place(layer: Layer, index: int) -> str:
 
 
 def _exponent(rates: Floats) -> float:
-    return float(kernel_exponents(LAGS, kernel(rates)))
+    with np.errstate(invalid="ignore"):  # of kernels that are unknown or without bounds
+        return float(kernel_exponents(LAGS, kernel(rates)))
 
 
 def _span(layer: Layer) -> str:

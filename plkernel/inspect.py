@@ -77,6 +77,7 @@ def inspect(
     from plkernel.data.windows import fixed_windows, spread_windows
     from plkernel.models.init.block_gains import scale_
     from plkernel.run.checkpoint import load_checkpoint, open_model
+    from plkernel.run.evaluate import patch_of, predictor
     from plkernel.run.evaluate import truncation as curve_of
     from plkernel.run.objective import label
     from plkernel.run.view import BATCH, at_initialisation, calibrated_gains, render, truncated, validation_text, view
@@ -96,7 +97,8 @@ def inspect(
     print(render(start, now, label(trained.config.causal)))
     curve = None
     if truncation and trained.config.causal:
-        curve = curve_of(trained, spread_windows(text, context, truncation), BATCH, torch.device("cpu"))
+        predict = predictor(trained, torch.device("cpu"))
+        curve = curve_of(predict, spread_windows(text, context, truncation), BATCH, step=patch_of(trained))
         print(f"\n{truncated(curve)}")
     if json is not None:
         place = {"corpus": name, "windows": len(data), "context": data.shape[1] - 1, "causal": trained.config.causal}

@@ -20,6 +20,8 @@ from plkernel.run.objective import autocast, bits_per_byte, losses_per_byte
 
 Losses = Callable[[np.ndarray, int | None], np.ndarray]
 """Bits (n,T) of the best predictor there is at the bytes of windows (n,T+1), given so many bytes before them."""
+Predict = Callable[[Tensor], Tensor]
+"""Tokens (B,T), int64 on the CPU, to logits (B,T,V), float32: those at t predict the token after t from all up to t."""
 
 
 @dataclass(frozen=True)
@@ -66,33 +68,51 @@ def diagnose(model: nn.Module, windows: Tensor, batch: int, device: torch.device
     return Diagnosis(bpb, np.concatenate(losses), reduce(Saturation.merged, found), amplification)
 
 
-def truncation(
-    model: Model, windows: Tensor, batch: int, device: torch.device, floor: Losses | None = None
-) -> Truncation:
-    """Bits at the last byte of every window (n, context + 1) when only the last 1, 2, 4 .. `context` bytes are given.
-
-    The same bytes are predicted each time, so that differences are paired. What comes before is not there: the model
-    starts anew, at a border of its patches. Raises ValueError for a model that is not causal.
-    """
+def predictor(model: Model, device: torch.device) -> Predict:
+    """`model` in evaluation mode as a callable; ValueError for one that is not causal."""
     if not model.config.causal:
-        raise ValueError("a truncation curve needs a causal model, got patching mode 'published', which sees ahead")
-    context = windows.shape[1] - 1
-    given = lengths(context, model.config.patch if isinstance(model, SSM) else 1)
+        raise ValueError("a causal model is needed, got one with patching mode 'published', which sees ahead")
     model.eval()
-    found = [_last_losses(model, windows[:, context - length :], batch * context // length, device) for length in given]
+
+    def predict(tokens: Tensor) -> Tensor:
+        with autocast(device):
+            return model(tokens.to(device)).float()
+
+    return predict
+
+
+def patch_of(model: Model) -> int:
+    """Bytes in a patch of `model`, 1 where it has none: it starts anew at a border of patches only."""
+    return model.config.patch if isinstance(model, SSM) else 1
+
+
+def token_losses(predict: Predict, windows: Tensor, batch: int) -> np.ndarray:
+    """Bits (n,T) at the last T tokens of `windows` (n,T+1), given those before."""
+    return np.concatenate([_losses(predict, chunk, 0) for chunk in windows.split(batch)])
+
+
+def truncation(predict: Predict, windows: Tensor, batch: int, floor: Losses | None = None, step: int = 1) -> Truncation:
+    """Bits at the last token of every window (n, context + 1) when only the last 1, 2, 4 .. `context` are given.
+
+    The same tokens are predicted each time, so that differences are paired. What comes before is not there: the model
+    starts anew, with a multiple of `step` fewer tokens than `context` (`patch_of`). A call of `predict` gets at most
+    `batch` x `context` tokens.
+    """
+    context = windows.shape[1] - 1
+    given = lengths(context, step)
+    found = []
+    for length in given:
+        chunks = windows[:, context - length :].split(batch * context // length)
+        found.append(np.concatenate([_losses(predict, chunk, length - 1) for chunk in chunks])[:, 0])
     least = [floor(windows[:, context - length :].numpy(), length)[:, -1] for length in given] if floor else None
     return truncation_of(given, np.stack(found), None if least is None else np.stack(least))
 
 
-def _last_losses(model: Model, windows: Tensor, batch: int, device: torch.device) -> np.ndarray:
-    """Bits (n,) at the last byte of every window."""
-    losses = []
+def _losses(predict: Predict, windows: Tensor, first: int) -> np.ndarray:
+    """Bits (n,T-first) at tokens `first` + 1 .. T of `windows` (n,T+1)."""
     with torch.no_grad():
-        for chunk in windows.split(batch):
-            with autocast(device):
-                logits = model(chunk[:, :-1].to(device)).float()
-            losses.append(losses_per_byte(logits[:, -1:], chunk[:, -1:].to(device))[:, 0].cpu().numpy())
-    return np.concatenate(losses)
+        logits = predict(windows[:, :-1])[:, first:]
+        return losses_per_byte(logits, windows[:, 1 + first :].to(logits.device)).cpu().numpy()
 
 
 def kernels(model: Model, context: int) -> dict[str, list[Any]]:

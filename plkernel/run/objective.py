@@ -114,7 +114,7 @@ def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> T
 
 
 def losses_per_byte(logits: Tensor, targets: Tensor) -> Tensor:
-    """-log2 p(target) of logits (B,T,256) and bytes (B,T), in bits; shape (B,T)."""
+    """-log2 p(target) of logits (B,T,V) and bytes, or tokens of any alphabet, (B,T), in bits; shape (B,T)."""
     return F.cross_entropy(logits.transpose(1, 2), targets, reduction="none") / NATS_PER_BIT
 
 

@@ -22,7 +22,7 @@ from plkernel.models.words import NOT_CAUSAL
 from plkernel.records.layout import DIVERGED, FAILED, FINISHED, METRICS
 from plkernel.run.build import build, initialise_, plan_of, tune_
 from plkernel.run.checkpoint import load_checkpoint, save_checkpoint
-from plkernel.run.evaluate import diagnose, kernels, truncation
+from plkernel.run.evaluate import diagnose, kernels, patch_of, predictor, truncation
 from plkernel.run.folder import Progress
 from plkernel.run.objective import (
     NATS_PER_BIT,
@@ -188,7 +188,8 @@ class Training:
             return {}
         windows = spread_windows(self.task.splits.test, self.train.context, count)
         floor = None if self.law is None else self.law.losses
-        return {"truncation": truncation(self.model, windows, self.train.batch, self.device, floor).to_dict()}
+        predict, step = predictor(self.model, self.device), patch_of(self.model)
+        return {"truncation": truncation(predict, windows, self.train.batch, floor, step).to_dict()}
 
 
 def run_training(

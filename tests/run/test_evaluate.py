@@ -10,7 +10,7 @@ from plkernel.models.init import initialise_
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.ssm import SSM, SSMConfig
 from plkernel.models.structure import Structure
-from plkernel.run.evaluate import diagnose, truncation
+from plkernel.run.evaluate import diagnose, patch_of, predictor, token_losses, truncation
 from plkernel.run.objective import bits_per_byte
 
 CPU = torch.device("cpu")
@@ -84,7 +84,8 @@ def test_truncation_shows_the_last_bytes_alone(patch: int) -> None:
     model = SSM(SSMConfig(dim=16, layers=2, patch=patch, mode="causal"))
     initialise_(model, "transformers_default", 0)
     windows = torch.randint(0, 256, (6, 13), generator=torch.Generator().manual_seed(0))
-    found = truncation(model, windows, 4, CPU)
+    predict = predictor(model, CPU)
+    found = truncation(predict, windows, 4, step=patch_of(model))
     assert found.given == ((1, 2, 4, 8, 12) if patch == 1 else (2, 4, 8, 12))
     for length, bpb in zip(found.given, found.bpb, strict=True):
         alone = []
@@ -93,7 +94,9 @@ def test_truncation_shows_the_last_bytes_alone(patch: int) -> None:
                 logits = model(window[None, 12 - length : 12])[0, -1]
             alone.append(-torch.log_softmax(logits, 0)[window[12]].item() / math.log(2))
         assert bpb == pytest.approx(np.mean(alone), rel=1e-5)
-    assert found.bpb[-1] == pytest.approx(diagnose(model, windows, 4, CPU).losses[:, -1].mean(), rel=1e-5)
+    whole = diagnose(model, windows, 4, CPU).losses
+    assert found.bpb[-1] == pytest.approx(whole[:, -1].mean(), rel=1e-5)
+    np.testing.assert_array_equal(token_losses(predict, windows, 4), whole)
     assert found.cost[-1] == 0
 
 
@@ -106,11 +109,11 @@ def test_truncation_asks_the_best_predictor_the_same() -> None:
         asked.append((given.shape, length))
         return np.full((len(given), given.shape[1] - 1), float(length))
 
-    assert truncation(model, windows, 4, CPU, floor).floor == (1, 2, 4, 8)
+    assert truncation(predictor(model, CPU), windows, 4, floor).floor == (1, 2, 4, 8)
     assert asked == [((6, length + 1), length) for length in (1, 2, 4, 8)]
 
 
 def test_what_sees_ahead_has_no_truncation_curve() -> None:
     model = initialise_(SSM(SSMConfig(dim=16, layers=1, patch=2, mode="published")), "transformers_default", 0)
-    with pytest.raises(ValueError, match="needs a causal model"):
-        truncation(model, torch.zeros(2, 9, dtype=torch.long), 2, CPU)
+    with pytest.raises(ValueError, match="causal model is needed"):
+        predictor(model, CPU)

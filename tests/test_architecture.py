@@ -141,7 +141,7 @@ def test_links_are_relative() -> None:
         ("import plkernel.spec.reading", ("torch", "matplotlib")),
         ("import plkernel.report.__main__", ("torch",)),
         (
-            "import plkernel.train, plkernel.experiment, plkernel.inspect, plkernel.generate",
+            "import plkernel.train, plkernel.experiment, plkernel.inspect, plkernel.generate, plkernel.probe",
             ("torch", "scipy.optimize"),
         ),
         ("import plkernel.export, plkernel.load, plkernel.init.__main__, plkernel.bench.__main__", ("torch", "scipy")),

@@ -1,14 +1,17 @@
-"""What far context is worth: bits per byte against how many of the last bytes are given, a line per arm."""
+"""What far context is worth: bits against how many of the last bytes are given, of arms; the probe of one model."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from plkernel.analysis.exponentials.sums import Floats
-from plkernel.analysis.figures.style import COLUMN_WIDTH, INK, legend_below, line_style, style
-from plkernel.analysis.statistics.differences import student_interval
+from plkernel.analysis.figures.decay_panels import power_ticks
+from plkernel.analysis.figures.style import COLOURS, COLUMN_WIDTH, INK, PAGE_WIDTH, legend_below, line_style, style
+from plkernel.analysis.statistics.differences import critical_value, student_interval
+from plkernel.analysis.trained.influence import Probe
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,6 +67,70 @@ def truncation_figure(arms: Mapping[str, Truncated], heading: str = "", confiden
         legend_below(figure, list(arms))
         figure.suptitle(heading, fontsize=9, fontweight="bold")
     return figure
+
+
+def probe_figure(probe: Probe, heading: str = "") -> "Figure":
+    """Influence against lag, bits by position, and what is lost when only the last tokens are given.
+
+    Bands are 95 % t intervals over windows. Beside influence and loss, in the same bits, stands the text's own I(d)
+    where it is known. Triangles on the lower edge are values at or below zero, or far below all others.
+    """
+    from matplotlib.figure import Figure
+
+    unit, text = probe.unit, probe.information_bits()
+    with style():
+        figure = Figure(figsize=(PAGE_WIDTH, 2.7))
+        near, along, lost = figure.subplots(1, 3)
+        shown = probe.influence, probe.positions, probe.truncation
+        half = [critical_value(probe.windows) * np.asarray(curve.standard_error) for curve in shown]
+        _banded(near, probe.influence.lags, probe.influence.bits, half[0], INK, "model")
+        _banded(along, probe.positions.given, probe.positions.bpb, half[1], INK)
+        _banded(lost, probe.truncation.given[:-1], probe.truncation.cost[:-1], half[2][:-1], INK)
+        for axes in (near, lost):
+            if text is not None:
+                errors = critical_value(len(probe.information.replicates[0])) * text[1] if probe.information else 0
+                _banded(axes, probe.influence.lags, text[0], errors, COLOURS[0], "I(d) of the text")
+            _positive(axes)
+        for axes, label in ((near, f"lag d ({unit}s)"), (along, f"{unit}s before"), (lost, f"d: {unit}s given")):
+            axes.set(xlabel=label, xlim=(1 / 1.3, 1.3 * probe.context))
+            axes.set_xscale("log", base=2)
+            axes.set_xticks([4**power for power in range(16) if 4**power <= probe.context], minor=False)
+            axes.xaxis.set_major_formatter("{x:g}")
+        near.set(title=f"one {unit} replaced", ylabel="change, bits")
+        along.set(title="by position", ylabel=f"bits per {unit}")
+        lost.set(title="the rest taken away", ylabel=f"lost, bits per {unit}")
+        if text is not None:
+            near.legend()
+        figure.suptitle(heading, fontsize=9, fontweight="bold")
+    return figure
+
+
+def _banded(
+    axes: "Axes", at: Sequence[int], values: ArrayLike, half: ArrayLike, colour: str, label: str | None = None
+) -> None:
+    middle, reach = np.asarray(values, dtype=np.float64), np.nan_to_num(np.asarray(half, dtype=np.float64))
+    axes.fill_between(at, middle - reach, middle + reach, color=colour, alpha=0.15, lw=0)
+    axes.plot(at, middle, lw=1.3, marker="o", ms=2.5, color=colour, label=label)
+
+
+def _positive(axes: "Axes") -> None:
+    """A log axis over six decades at most, where there is anything above zero."""
+    lines = list(axes.get_lines())
+    values = np.concatenate([np.asarray(line.get_ydata(), dtype=np.float64) for line in lines])
+    if not (values > 0).any():
+        return
+    top = float(values.max())
+    bottom = max(float(values[values > 0].min()) / 2, 1e-6 * top)
+    axes.set_yscale("log", nonpositive="clip")
+    axes.set_ylim(bottom, 2 * top)
+    power_ticks(axes)
+    for row, line in enumerate(lines):
+        x, y = (np.asarray(data, dtype=np.float64) for data in line.get_data())
+        hidden = y < bottom
+        line.set_ydata(np.where(hidden, np.nan, y))
+        look: dict[str, Any] = {"color": line.get_color(), "marker": "v", "ms": 3.5, "mfc": "none", "ls": "none"}
+        edge = np.full(int(hidden.sum()), 0.025 * (1 + row))
+        axes.plot(x[hidden], edge, transform=axes.get_xaxis_transform(), **look)
 
 
 def _line(axes: "Axes", given: Sequence[int], values: Floats, index: int, confidence: float) -> None:

@@ -50,7 +50,7 @@ def panels(curves: Iterable[DecayCurve], laws: Iterable[PowerLaw], height: float
     below.set_ylabel(f"local slope\n-d ln {'I' if information else 'q'} / d ln d")
     below.axhline(0, color=INK, lw=0.5, zorder=0)
     plain_ticks(below.xaxis)
-    _power_ticks(above)
+    power_ticks(above)
     figure.align_ylabels()
     return figure, above, below
 
@@ -109,7 +109,7 @@ def _slope_limits(curves: Iterable[DecayCurve], laws: Iterable[PowerLaw]) -> tup
     return float(low), float(high)
 
 
-def _power_ticks(axes: "Axes") -> None:
+def power_ticks(axes: "Axes") -> None:
     """Powers of ten on the vertical axis; plain digits if there are fewer than two decades."""
     from matplotlib.ticker import NullFormatter
 

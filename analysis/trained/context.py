@@ -11,7 +11,7 @@ from plkernel.analysis.exponentials.sums import Floats
 
 @dataclass(frozen=True)
 class Means:
-    """Mean bits per byte (L,), and the standard error of each, windows being independent of one another.
+    """Mean bits per byte, or per token, (L,), and the standard error of each, windows being independent of one another.
 
     given: (L,) how many bytes before the predicted one the model has, at most.
     """
@@ -44,12 +44,12 @@ def by_position(losses: ArrayLike) -> Means:
     values = np.asarray(losses, dtype=np.float64)
     given = lengths(values.shape[1])
     windows = [values[:, start:end].mean(axis=1) for start, end in zip([0, *given], given, strict=False)]
-    return Means(tuple(given), *_moments(np.stack(windows)))
+    return Means(tuple(given), *moments(np.stack(windows)))
 
 
 @dataclass(frozen=True)
 class Truncation:
-    """Bits per byte of one and the same bytes when only the last `given` before them are known, ascending.
+    """Bits per byte, or per token, of the same ones when only the last `given` before them are known, ascending.
 
     cost is what is lost against the last entry, the whole context: bpb - bpb[-1], with the standard error of these
     paired differences. floor: the bits per byte of the best predictor there is, where the source of the text is known.
@@ -73,12 +73,12 @@ class Truncation:
 def truncation_of(given: list[int], losses: ArrayLike, floor: ArrayLike | None = None) -> Truncation:
     """The curve of losses (L,n) in bits at n bytes of text, and of those of the best predictor there is."""
     values = np.asarray(losses, dtype=np.float64)
-    cost, error = _moments(values - values[-1])
+    cost, error = moments(values - values[-1])
     least = None if floor is None else tuple(np.asarray(floor, dtype=np.float64).mean(axis=1).tolist())
     return Truncation(tuple(given), tuple(values.mean(axis=1).tolist()), cost, error, values.shape[1], least)
 
 
-def _moments(values: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def moments(values: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Means of rows (L,n), and their standard errors, NaN where n = 1."""
     count = values.shape[1]
     spread = values.std(axis=1, ddof=1) / np.sqrt(count) if count > 1 else np.full(len(values), np.nan)

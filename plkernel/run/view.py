@@ -78,21 +78,21 @@ def calibrated_gains(folder: Path) -> list[float]:
     return gains
 
 
-def validation_text(config: dict[str, Any], corpus: str | None) -> tuple[str, Bytes, int]:
+def validation_text(config: dict[str, Any], corpus: str | None, option: str = "corpus") -> tuple[str, Bytes, int]:
     """The name of the corpus, its validation split, and the context of the run, which the split is long enough for.
 
-    Raises ValueError when the run's corpus is another here than it was there, or none is named for a model that was
-    not trained here.
+    Raises ValueError, which tells of the command's `option`, when the run's corpus is another here than it was there,
+    or none is named for a model that was not trained here.
     """
     known = config.get("corpus", {})
     if corpus is None and not known:
-        raise ValueError("corpus must be given for a model that was not trained here, as in --corpus stdlib")
+        raise ValueError(f"{option} must be given for a model that was not trained here, as in --{option} stdlib")
     options = {key: value for key, value in known.items() if key in CorpusSpec.model_fields}
     section = CorpusSpec.model_validate(options) if corpus is None else CorpusSpec(name=corpus)
     text = corpora.load(section.name, **section.reading)
     if corpus is None and text.sha256 != known["sha256"]:
         raise ValueError(
-            f"corpus {section.name!r} is not what the run was trained on (other sha256): name one with --corpus"
+            f"corpus {section.name!r} is not what the run was trained on (other sha256): name one with --{option}"
         )
     data = text.splits(section.validation, section.test).validation
     context = config.get("train", {}).get("context", UNTRAINED_CONTEXT)

@@ -25,6 +25,8 @@ COMMANDS: dict[str, tuple[str, str, list[str]]] = {
     "null record": ("spec.json", "null", ["report", "."]),
     "pipe as checkpoint": ("", "", ["load", "pipe", "out"]),
     "pipe as model": ("", "", ["inspect", "pipe"]),
+    "pipe as target": ("", "", ["probe", "pipe"]),
+    "null as target": ("config.json", "null", ["probe", "."]),
     "pipe as corpus": ("", "", ["corpus", "pipe"]),
     "pipe as spec": ("", "", ["experiment", "pipe"]),
 }

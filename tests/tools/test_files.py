@@ -24,6 +24,7 @@ from plkernel.init.show import show
 from plkernel.inspect import inspect
 from plkernel.load import load as load_model
 from plkernel.measure import measure
+from plkernel.probe import probe
 from plkernel.report.__main__ import report
 from plkernel.spec import command_line
 from plkernel.spec.study import Spec
@@ -44,6 +45,8 @@ COMMANDS: list[tuple[Callable[..., None], list[str], str]] = [
     (mi.mi, ["--corpus", NOWHERE], "--out"),
     (inspect, [NOWHERE], "--json"),
     (inspect, [NOWHERE], "--figure"),
+    (probe, [NOWHERE], "--json"),
+    (probe, [NOWHERE], "--figure"),
 ]
 
 
@@ -95,7 +98,7 @@ def test_a_folder_that_is_not_there_is_said_with_the_nearest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "quick").mkdir()
-    for command, name in ((report, "folder"), (inspect, "model")):
+    for command, name in ((report, "folder"), (inspect, "model"), (probe, "target")):
         error = refused(lambda command=command: cli.main(command, [str(tmp_path / "quik" / "x")]), capsys)
         assert f"error: {name} {tmp_path}/quik/x: no such file or folder; did you mean {tmp_path}/quick?" in error
 

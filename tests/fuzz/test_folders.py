@@ -12,7 +12,6 @@ pytest.importorskip("hypothesis", reason="the fuzzers draw their cases with hypo
 import torch
 from hypothesis import strategies as st
 
-from plkernel import inspect
 from plkernel.data.windows import fixed_windows
 from plkernel.records.layout import CHECKPOINT, METRICS, run_folder
 from plkernel.records.study import read_study
@@ -21,6 +20,7 @@ from plkernel.report.figures import memory_drawings
 from plkernel.report.page.build import page_of, render
 from plkernel.report.table import save_record, table
 from plkernel.report.terminal import text_report
+from plkernel.run import view
 from plkernel.run.build import build, initialise_
 from plkernel.run.checkpoint import open_model, save_checkpoint
 from plkernel.run.evaluate import diagnose, kernels
@@ -174,11 +174,11 @@ def take_up(folder: Path) -> None:
     run = RunFolder(run_folder(folder, "uniform_none", 0))
     finished(folder, "uniform_none", 0)
     model = open_model(run.path)
-    inspect.calibrated_gains(run.path)
+    view.calibrated_gains(run.path)
     config = json.loads((run.path / "config.json").read_text())
     run.check(config)
-    inspect.at_initialisation(config)
-    inspect.validation_text(config, None)
+    view.at_initialisation(config)
+    view.validation_text(config, None)
     model.eval()
     rows = read_lines(run.path / METRICS)
     assert not rows or rows[-1]

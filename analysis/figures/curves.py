@@ -134,8 +134,8 @@ def effects(panels: Mapping[str, Arms], names: Mapping[str, str], linear: float,
             axes.yaxis.set_major_formatter("{x:g}")
         handles, labels = row[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(names))
-        figure.supxlabel(f"training bytes read ({unit_name})", fontsize=8)
-        figure.supylabel("bits per byte minus log-spaced", fontsize=8)
+        row[len(row) // 2].set_xlabel(f"training bytes read ({unit_name})")
+        row[0].set_ylabel("bits per byte minus log-spaced")
     return figure
 
 

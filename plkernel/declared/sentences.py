@@ -55,7 +55,8 @@ def headline(found: Declared) -> str:
         closed = f"gate {names} is not passed" if len(found.closed) == 1 else f"gates {names} are not passed"
         return f"The study cannot answer its {many} {where}: {closed}{more}."
     counts = (f"{sum(one.judgement.verdict == verdict for one in first)} {verdict}" for verdict in VERDICTS)
-    return f"Of {many} {where}: {', '.join(counts)}{more}."
+    early = f"Preliminary, {counted(found.waiting, 'run is', 'runs are')} still to end: of" if found.waiting else "Of"
+    return f"{early} {many} {where}: {', '.join(counts)}{more}."
 
 
 def registration(found: Declared) -> list[str]:

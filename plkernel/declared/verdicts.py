@@ -47,12 +47,14 @@ class Declared:
 
     registration  None where there is none
     changes       what the study's spec says otherwise than it was registered, in words
+    waiting       how many runs that a hypothesis is about have not ended: until then no verdict is one
     """
 
     outcomes: tuple[Outcome, ...]
     gates: tuple[GateOutcome, ...]
     registration: Registration | None
     changes: tuple[str, ...]
+    waiting: int = 0
 
     @property
     def registered(self) -> bool:
@@ -65,8 +67,9 @@ class Declared:
         return [one.gate.name for one in self.gates if not one.passed]
 
     def verdict(self, outcome: Outcome) -> str:
-        """confirmed, refuted, undecided, or that the gates leave it without an answer."""
-        return f"{NO_ANSWER}: {', '.join(self.closed)}" if self.closed else outcome.judgement.verdict
+        """confirmed, refuted, undecided, or that the gates leave it without an answer; "so far" while runs remain."""
+        found = f"{NO_ANSWER}: {', '.join(self.closed)}" if self.closed else outcome.judgement.verdict
+        return f"{found} so far" if self.waiting else found
 
 
 def declared(study: Study, path: Path | None = None) -> Declared | None:
@@ -84,7 +87,8 @@ def declared(study: Study, path: Path | None = None) -> Declared | None:
         return None
     if registration is None or not registration.intact:
         outcomes = _judged(study, hypotheses, study.seeds, False)
-        return Declared(tuple(outcomes), _gated(study, gates, study.seeds), registration, ())
+        waiting = _waiting(study, hypotheses, study.seeds)
+        return Declared(tuple(outcomes), _gated(study, gates, study.seeds), registration, (), waiting)
     seeds = registration.spec["seeds"]
     outcomes = _judged(study, registration.hypotheses, seeds, True)
     known = {one.name for one in registration.hypotheses}
@@ -97,7 +101,15 @@ def declared(study: Study, path: Path | None = None) -> Declared | None:
         _gated(study, registration.gates, seeds),
         registration,
         tuple(changes(registration.spec, study.spec)),
+        _waiting(study, registration.hypotheses, seeds),
     )
+
+
+def _waiting(study: Study, hypotheses: Iterable[Hypothesis], seeds: Collection[int]) -> int:
+    """How many runs of the arms of `hypotheses` have not ended; who looks before that may stop where it pleases."""
+    arms = {arm for one in hypotheses for arm in (one.arm, _against(study, one)) if arm}
+    ended = {(run.arm, run.seed) for run in study.ended}
+    return sum((arm, seed) not in ended for arm in arms for seed in seeds)
 
 
 def value_of(run: Run, one: Measured) -> float | None:

@@ -190,3 +190,18 @@ def test_damage_is_named_with_its_file(declared_study: Writer) -> None:
         (folder / "spec.json").write_text(json.dumps({**spec, "hypotheses": broken}))
         with pytest.raises(ValueError, match=f"spec.json: {message}"):
             found(folder)
+
+
+def test_while_runs_are_to_come_no_verdict_is_one(declared_study: Writer) -> None:
+    """Who judges by the first seeds of a registration may stop where it pleases: that is said, with how many remain."""
+    folder = declared_study([HELPS], [{"name": "learnt", "arm": "base", "at_most": 4.0}])
+    registered(folder)
+    rows = (folder / "rows.jsonl").read_text().splitlines(keepends=True)
+    kept = [row for row in rows if not (json.loads(row)["arm"] == "better" and json.loads(row)["seed"] > 3)]
+    (folder / "rows.jsonl").write_text("".join(kept))
+    result = found(folder)
+    assert result.waiting == 2
+    assert verdicts(result)["helps"].endswith(" so far")
+    assert headline(result).startswith("Preliminary, 2 runs are still to end: of 1 hypothesis declared before the runs")
+    (folder / "rows.jsonl").write_text("".join(rows))
+    assert found(folder).waiting == 0

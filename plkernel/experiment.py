@@ -85,13 +85,12 @@ def command(
         dry_run: Write and train nothing: say what each run and the whole would take, from a few real steps.
         report: Write the report at the end.
         retry: Try runs that diverged again, from their last checkpoints; the same code comes to the same end.
-        engine: ray: train the runs on a Ray cluster (extra dist), with the same folders and results; a run whose worker
-            is lost goes on elsewhere. OUT must be on storage that all machines share.
+        engine: ray: on a Ray cluster (extra dist), with the same folders and results; OUT must be on storage that all
+            machines share.
         ray_address: Of a running cluster, such as HOST:6379 or auto; RAY_ADDRESS if left out, and without that Ray is
             started on this machine.
-        record: Take the runs of this record (plkernel.report --record) as they are: a study that another machine has
-            begun goes on here.
-        register: Only write down what the spec declares, in this file or runs/registered/NAME.json, to be committed.
+        record: Take the runs of this record, and train the rest.
+        register: Only write down what is declared, in this file or runs/registered/NAME.json.
     """
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from plkernel.records.layout import CONFIG, ENVIRONMENT, METRICS, RESULT, ROWS, SPEC, TUNING, run_folder
-from plkernel.records.schema import RowFile, validated
+from plkernel.records.schema import RowFile, points_of, validated
 from plkernel.tools.files import atomic_write, read_lines, refuse_links_of_run, save_json
 from plkernel.tools.plain import shown
 
@@ -41,8 +41,7 @@ def _write(folder: Path, row: dict[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     save_json(folder / CONFIG, {"study": row.get("study"), "arm": row["arm"], "seed": row["seed"], **row["config"]})
     save_json(folder / ENVIRONMENT, row["environment"])
-    curve = {name: values for name, values in (row.get("curve") or {}).items() if values is not None}
-    points = [dict(zip(curve, values, strict=True)) for values in zip(*curve.values(), strict=True)]
+    points = points_of(row)
     for place, state in ((0, row.get("first")), (-1, row.get("last"))):
         if points and state:
             points[place] |= state

@@ -245,6 +245,12 @@ class ReferencesFile(Part):
     references: list[ReferencePart]
 
 
+def points_of(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The evaluations of a row of rows.jsonl, one after another; what none of them has is left out."""
+    curve = {name: values for name, values in (row.get("curve") or {}).items() if values is not None}
+    return [dict(zip(curve, values, strict=True)) for values in zip(*curve.values(), strict=True)]
+
+
 def validated(path: Path, part: type[Part], value: Any) -> dict[str, Any]:
     """`value` as it is; ValueError in one line, naming the file and the keys, where it is not such a part."""
     if not isinstance(value, Mapping):

@@ -30,6 +30,7 @@ from plkernel.records.schema import (
     RowFile,
     StatePart,
     StudyFile,
+    points_of,
     validated,
 )
 from plkernel.tools.files import load_json, load_object, read_lines
@@ -221,8 +222,6 @@ def read_run(study: Path, arm: str, seed: int) -> Run:
 def _kept_run(path: Path, row: dict[str, Any]) -> Run:
     """The run that a row of a record tells of, as `report.table.record` writes it."""
     arm, seed = row["arm"], row["seed"]
-    curve = {key: values for key, values in (row.get("curve") or {}).items() if values is not None}
-    points = [dict(zip(curve, values, strict=True)) for values in zip(*curve.values(), strict=True)]
     result = row.get("result") or {}
     first, last = (row.get(name) or {} for name in ("first", "last"))
     return _ended(
@@ -232,7 +231,7 @@ def _kept_run(path: Path, row: dict[str, Any]) -> Run:
         row["config"],
         row["environment"],
         {**result, "status": row.get("status"), "error": row.get("error")},
-        tuple(_evaluations(path, points)),
+        tuple(_evaluations(path, points_of(row))),
         first,
         last,
     )

@@ -180,6 +180,28 @@ def difference(measure: dict[str, Any]) -> str:
     return f"{paired['mean']:+.3f} ({paired['low']:+.3f} to {paired['high']:+.3f})"
 
 
+def controls() -> str:
+    """What every start is worth where memory matters, early and at the end, and where it cannot matter."""
+    lags, markov = load("memory-lags/report/table.json"), load("memory-markov/report/table.json")
+    found = {arm["arm"]: arm["measures"] for arm in (*lags["arms"], *markov["arms"])}
+    moments = {"0.4": "val_bpb_step_200", "2": "final_val_bpb"}
+    columns = {f"lags, {a}, {mb} MB": (f"_lags-{a}", key) for a in (0.7, 1.3) for mb, key in moments.items()}
+    columns["Markov, 1 MB"] = ("", "final_val_bpb")
+    names = ["short", "short-frozen", "long", "concentrated", "law", "information"]
+    lines = [[name, *(_four(found.get(f"{name}{end}"), key) for end, key in columns.values())] for name in names]
+    header = ["minus log-spaced, 95 % interval", *columns]
+    environment = rows("memory-lags/rows.jsonl")[0]["environment"]
+    return f"{markdown(header, lines)}\n\n{source(environment)}"
+
+
+def _four(measures: dict[str, Any] | None, key: str) -> str:
+    """A paired difference to four digits; empty for an arm that was not run."""
+    if measures is None:
+        return ""
+    paired = measures[key]["difference_to_baseline"]
+    return f"{paired['mean']:+.4f} ({paired['low']:+.4f} to {paired['high']:+.4f})"
+
+
 def bench() -> str:
     """The scan and the training step against their peers."""
     scan, train = load("bench/scan.json"), load("bench/train.json")
@@ -458,6 +480,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "saturation": saturation,
     "transfer": transfer,
     "schemes": schemes,
+    "controls": controls,
     "audit": audit,
     "audit_short": audit_short,
     "fit": fit,

@@ -1,7 +1,7 @@
 """The sweep over beta finds the optimum that its rows hold, beside the exponent of the text, from a record alone."""
 
-import importlib.util
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -18,13 +18,8 @@ BEST = {"stdlib": 1.0, "english": 1.3, "portuguese": 2.5}
 
 
 @pytest.fixture(scope="module")
-def script() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("beta_sweep", RUNS / "beta_sweep.py")
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
+def script(script_of: Callable[[str], ModuleType]) -> ModuleType:
+    return script_of("beta_sweep")
 
 
 @pytest.fixture

@@ -1,14 +1,13 @@
 """The figure of the controls, drawn from records alone."""
 
-import importlib.util
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 
 from plkernel.analysis.figures.curves import effects
-
-RUNS = Path(__file__).parents[2] / "runs"
 
 
 def test_the_figure_is_that_of_the_rows() -> None:
@@ -23,11 +22,6 @@ def test_the_figure_is_that_of_the_rows() -> None:
     assert [axes.get_title("left") for axes in figure.axes] == ["one", "two"]
 
 
-def test_it_is_drawn_from_the_records(tmp_path: Path) -> None:
-    specification = importlib.util.spec_from_file_location("memory_controls", RUNS / "memory_controls.py")
-    assert specification is not None
-    assert specification.loader is not None
-    script = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(script)
-    script.memory_controls(out=tmp_path)
+def test_it_is_drawn_from_the_records(script_of: Callable[[str], ModuleType], tmp_path: Path) -> None:
+    script_of("memory_controls").memory_controls(out=tmp_path)
     assert (tmp_path / "effect.png").stat().st_size > 10_000

@@ -1,7 +1,7 @@
 """The dose-response study read back: the optimum that its rows hold, beside what may be expected."""
 
-import importlib.util
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -17,13 +17,8 @@ BEST = {"lags-0.7": 0.8, "lags-1.0": 1.0, "lags-1.4": 1.3}
 
 
 @pytest.fixture(scope="module")
-def script() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("memory_dose", RUNS / "memory_dose.py")
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
+def script(script_of: Callable[[str], ModuleType]) -> ModuleType:
+    return script_of("memory_dose")
 
 
 @pytest.fixture

@@ -117,7 +117,11 @@ def _mixed(comparison: Comparison) -> Iterator[str]:
         yield "Runs come from different commits of the code."
     if any(run.environment.get("dirty") for run in runs):
         yield "Some runs come from code that differs from its commit (dirty)."
-    if len({run.config["corpus"].get("sha256") for run in runs}) > 1:
+    digests: dict[str, set[str]] = {}
+    for run in runs:
+        asked = {name: value for name, value in run.config["corpus"].items() if name not in ("sha256", "size")}
+        digests.setdefault(str(asked), set()).add(run.config["corpus"].get("sha256"))
+    if any(len(found) > 1 for found in digests.values()):
         yield "Runs were trained on different bytes (the sha256 of their corpora differ)."
 
 

@@ -199,7 +199,8 @@ def _four(measures: dict[str, Any] | None, key: str) -> str:
     if measures is None:
         return ""
     paired = measures[key]["difference_to_baseline"]
-    return f"{paired['mean']:+.4f} ({paired['low']:+.4f} to {paired['high']:+.4f})"
+    mean, low, high = (f"{round(paired[name], 4) + 0.0:+.4f}" for name in ("mean", "low", "high"))  # no -0.0000
+    return f"{mean} ({low} to {high})"
 
 
 def bench() -> str:

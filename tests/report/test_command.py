@@ -375,6 +375,16 @@ def test_commits_and_corpora_that_differ_are_flagged(tmp_path):
     assert "3f9ab12c (3 of 4 runs)" in Page(write_report(study)).text
 
 
+def test_arms_that_ask_for_other_corpora_are_not_flagged(tmp_path):
+    study = write_study(tmp_path)
+    for seed in (0, 1):
+        folder = run_folder(study, "concentrated", seed)
+        change(folder / "config.json", corpus={"name": "synthetic:markov", "sha256": "0"})
+    assert "different bytes" not in " ".join(warnings(compare(read_study(study))))
+    change(folder / "config.json", corpus={"name": "synthetic:markov", "sha256": "1"})
+    assert "different bytes" in " ".join(warnings(compare(read_study(study))))
+
+
 SPEC = '{"name": "n", "seeds": [0], "baseline": "x", "arms": {"y": {}}}'
 
 

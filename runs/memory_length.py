@@ -1,0 +1,84 @@
+"""How fast what a start is worth vanishes with training, and whether rate or length decides: memory-length, read.
+
+    python runs/memory_length.py [--study FOLDER] [--out FOLDER]
+
+Reads the finished runs of runs/memory-length.toml, or of its record, prints a line for each start and rate, and writes
+length.json and the figure to FOLDER, runs/records/memory-length unless given.
+"""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from plkernel.analysis.figures.curves import Arms, effects
+from plkernel.analysis.figures.style import rendered
+from plkernel.analysis.statistics.bands import Curve, difference_curves, simultaneous_band
+from plkernel.analysis.statistics.vanishing import Vanishing, decay_exponent
+from plkernel.records.study import Study, read_study
+from plkernel.tools import cli
+from plkernel.tools.cli import text_table
+from plkernel.tools.files import atomic_write, save_json
+
+OUT = Path(__file__).resolve().parent / "records" / "memory-length"
+ARMS = {"short": "short", "published": "published", "concentrated-published": "concentrated, published"}
+RATES = {"good": "learning rate 6e-3", "low": "learning rate 1e-3"}
+BASELINE = "log-spaced"
+LINEAR = 0.01
+"""Bits per byte up to which differences are drawn to a linear scale: the margin of the hypotheses."""
+
+
+def memory_length(study: Path = OUT, out: Path = OUT) -> None:
+    """Differences at the lengths that the study declares, in a band that holds for all of them, and their exponent.
+
+    Args:
+        study: Folder of the study, or of its record.
+        out: Folder for length.json and the figure.
+    """
+    found = read_study(study)
+    panels = {title: differences(found, rate) for rate, title in RATES.items()}
+    rows = [row(found, rate, arm, panels[title][arm]) for rate, title in RATES.items() for arm in ARMS]
+    save_json(out / "length.json", {"rows": rows})
+    for kind, content in rendered(effects(panels, ARMS, LINEAR)).items():
+        atomic_write(out / f"length.{kind}", content)
+    header = ["rate", "start", *(f"{read / 1e6:g} MB" for read in rows[0]["bytes"]), "exponent", "95 % interval"]
+    print(f"{text_table(header, [line(one) for one in rows])}\n")
+    print("minus log-spaced, bits per byte, with the 95 % band of all lengths; exponent p: falls as bytes**-p")
+    print(f"written: {out}", flush=True)
+
+
+def differences(study: Study, rate: str) -> Arms:
+    """The difference curves of ARMS at a rate to the baseline at that rate."""
+    curves = {arm: {run.seed: run.curve() for run in study.finished(f"{arm}_{rate}")} for arm in (*ARMS, BASELINE)}
+    return {arm: list(difference_curves(curves[arm], curves[BASELINE]).values()) for arm in ARMS}
+
+
+def row(study: Study, rate: str, arm: str, curves: list[Curve]) -> dict[str, Any]:
+    """One start at one rate: at the declared lengths its differences and their band, and the exponent over these."""
+    runs = study.finished(f"{arm}_{rate}")
+    lengths = [one.bytes for one in runs[0].evaluations if one.step in study.spec["report_steps"]]
+    chosen: list[Curve] = [{read: curve[read] for read in lengths} for curve in curves]
+    band = simultaneous_band(chosen)
+    return {
+        "rate": rate,
+        "arm": arm,
+        "n": band.n,
+        "bytes": band.at.tolist(),
+        "mean": band.mean.tolist(),
+        "low": band.low.tolist(),
+        "high": band.high.tolist(),
+        "exponent": asdict(decay_exponent(chosen)),
+    }
+
+
+def line(row: dict[str, Any]) -> list[str]:
+    """A row as a line of the table."""
+    cells = [f"{m:+.4f} ({a:+.4f} to {b:+.4f})" for m, a, b in zip(row["mean"], row["low"], row["high"], strict=True)]
+    law = Vanishing(**row["exponent"])
+    at = "changes its sign" if np.isnan(law.at) else f"{law.at:.2f}"
+    return [row["rate"], row["arm"], *cells, at, f"{law.low:.2f} to {law.high:.2f}"]
+
+
+if __name__ == "__main__":
+    cli.main(memory_length, prog="python runs/memory_length.py")

@@ -8,8 +8,10 @@ import numpy as np
 
 from plkernel.analysis.trained.memory import kernel_exponents, slope_range
 from plkernel.models.words import NOT_CAUSAL
+from plkernel.records.layout import SPEC
 from plkernel.spec.arm import IN_THE_STUDY, Arm
 from plkernel.spec.condition import DEFAULT_SCHEMES
+from plkernel.tools.files import load_json
 
 Row = Mapping[str, Any]
 LEAKING = "bpb_" + NOT_CAUSAL.replace(", ", "_").replace(" ", "_")
@@ -18,7 +20,8 @@ LEAKING = "bpb_" + NOT_CAUSAL.replace(", ", "_").replace(" ", "_")
 class Curves:
     """Bits per byte against step, bytes and seconds; saturation, amplification and speed; half-lives and kernels.
 
-    At the end the hyperparameters with their result.
+    Losses at step 0, 8 bits per byte where nothing is learnt yet, stand apart: on the curves' axis they would flatten
+    all the rest. At the end the hyperparameters with their result.
     """
 
     def __init__(self, folder: Path, causal: bool, rows: Sequence[tuple[Row, Row]]) -> None:
@@ -26,6 +29,7 @@ class Curves:
         from torch.utils.tensorboard import SummaryWriter
 
         first = rows[-1][0]["step"] + 1 if rows else 0
+        self.folder = folder
         self.writer = SummaryWriter(str(folder), purge_step=first)
         self.name = "bpb" if causal else LEAKING
         for row, timing in rows:
@@ -34,7 +38,8 @@ class Curves:
     def add(self, row: Row, timing: Row, half_lives: Sequence[np.ndarray]) -> None:
         """One evaluation: its rows of metrics.jsonl and timing.jsonl, and the half-lives of every block in bytes."""
         for split, loss in _losses(row):
-            self.writer.add_scalar(f"{split}/{self.name}", loss, row["step"])
+            tag = f"{split}/{self.name}" if row["step"] else f"{STARTED}/{split}_{self.name}"
+            self.writer.add_scalar(tag, loss, row["step"])
         self._versus(row, timing)
         for tag, value in (*_watched(row, timing), *_slopes(row["kernel"])):
             self.writer.add_scalar(tag, value, row["step"])
@@ -43,15 +48,15 @@ class Curves:
         self.writer.flush()
 
     def _versus(self, row: Row, timing: Row, first: int = 0) -> None:
-        """The losses of one evaluation against bytes and seconds, those from the position `first` on."""
+        """The losses of one evaluation after step 0 against bytes and seconds, from the position `first` on."""
         for axis, position in (("bytes", row["bytes"]), ("seconds", round(timing["seconds"]))):
-            if position >= first:
+            if row["step"] and position >= first:
                 for split, loss in _losses(row):
                     self.writer.add_scalar(f"versus_{axis}/{split}_{self.name}", loss, position)
 
     def close(self, config: Row, result: Row) -> None:
         """The hyperparameters of the run beside its result, and the end of the file."""
-        write_hparams(self.writer, config, result)
+        write_hparams(self.writer, config, result, first_columns(self.folder))
         self.writer.close()
 
 
@@ -63,7 +68,7 @@ def _losses(row: Row) -> Iterator[tuple[str, float]]:
 
 def _watched(row: Mapping[str, Any], timing: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     if "excess_bpb" in row:
-        yield "val/excess_bpb", row["excess_bpb"]
+        yield "val/excess_bpb" if row["step"] else f"{STARTED}/excess_bpb", row["excess_bpb"]
     saturation = row["saturation"]
     for name in ("entropy", "largest_probability", "saturated_share"):
         yield f"watch/{name}", saturation[name]
@@ -90,9 +95,9 @@ ENDINGS = {
     "best_val_bpb": "best validation, bits per byte",
     "test_bpb": "test, bits per byte",
 }
-GROUP = "when_ended"
+GROUP, STARTED = "when_ended", "when_started"
 FIRST = ("arm", "gain", "learning_rate", "patching", "seed")
-"""Columns that are shown before any is chosen; TensorBoard shows five."""
+"""Columns that are shown before any is chosen, where no study says what varies; TensorBoard shows five."""
 ABSENT = "-"
 OF_THE_MODEL = ("kind", "dim", "layers", "gain", "parameters")
 OF_THE_TRAINING = ("learning_rate", "weight_decay", "batch", "context")
@@ -117,27 +122,49 @@ def columns(config: Mapping[str, Any]) -> dict[str, Value]:
     }
 
 
-def write_hparams(writer: "SummaryWriter", config: Mapping[str, Any], result: Mapping[str, Any]) -> None:
-    """Add the run's columns and its results to the events of the run itself, at its last step."""
+def first_columns(folder: Path) -> tuple[str, ...]:
+    """The columns to show before any is chosen: of a run in a study the arm and what varies between arms.
+
+    Few columns leave room for the results, which TensorBoard puts behind them.
+    """
+    path = folder.parents[1] / SPEC
+    if not path.exists():
+        return FIRST
+    arms = [_own(arm) for arm in load_json(path)["arms"].values()]
+    names = (*OF_THE_MODEL, "patching", "corpus", "scheme", "placement", *OF_THE_TRAINING, *_options())
+    return ("arm", *(name for name in dict.fromkeys(names) if any(arm.get(name) != arms[0].get(name) for arm in arms)))
+
+
+def _own(arm: Mapping[str, Any]) -> dict[str, Any]:
+    """What an arm of a saved spec says itself, by the names of columns."""
+    return {**arm, **(arm.get("model") or {}), **{k: v for k, v in (arm.get("train") or {}).items() if v is not None}}
+
+
+def write_hparams(
+    writer: "SummaryWriter", config: Mapping[str, Any], result: Mapping[str, Any], first: Sequence[str] = FIRST
+) -> None:
+    """Add the run's columns and its results to the events of the run itself, at its last step; `first` stand first."""
     from torch.utils.tensorboard.summary import hparams
 
     metrics = {f"{GROUP}/{name}": result[name] for name in ENDINGS}
-    experiment, start, end = hparams(columns(config), metrics)
-    _describe(experiment)
+    found = columns(config)
+    ordered = {name: found[name] for name in dict.fromkeys((*(name for name in first if name in found), *found))}
+    experiment, start, end = hparams(ordered, metrics)
+    _describe(experiment, first)
     for summary in (experiment, start, end):
         writer._get_file_writer().add_summary(summary, result["steps"])
     for tag, value in metrics.items():
         writer.add_scalar(tag, value, result["steps"])
 
 
-def _describe(experiment: Any) -> None:
+def _describe(experiment: Any, first: Sequence[str]) -> None:
     """Name the metrics, and mark the columns to show first, in the summary that says which there are."""
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
     data = experiment.value[0].metadata.plugin_data
     content = HParamsPluginData.FromString(data.content)
     for column in content.experiment.hparam_infos:
-        column.differs = column.name in FIRST
+        column.differs = column.name in first
     for metric in content.experiment.metric_infos:
         metric.display_name = ENDINGS[metric.name.tag.removeprefix(f"{GROUP}/")]
     data.content = content.SerializeToString()

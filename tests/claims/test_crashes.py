@@ -85,7 +85,7 @@ def curves(folder: Path) -> dict[str, list[int]]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(folder)).Reload()
-    tags = ("train/bpb", "val/bpb", "versus_bytes/train_bpb", "versus_bytes/val_bpb")
+    tags = ("when_started/val_bpb", "train/bpb", "val/bpb", "versus_bytes/train_bpb", "versus_bytes/val_bpb")
     return {tag: [event.step for event in events.Scalars(tag)] for tag in tags}
 
 

@@ -162,9 +162,10 @@ def test_tensorboard_shows_every_step_once_after_a_kill(
     folder = tmp_path / "out/uniform/seed-0"
     events, rows = EventAccumulator(str(folder), {"histograms": 0}).Reload(), read_lines(folder / METRICS)
     positions = {
-        "val/bpb": [row["step"] for row in rows],
+        "when_started/val_bpb": [0],
+        "val/bpb": [row["step"] for row in rows[1:]],
         "train/bpb": [row["step"] for row in rows[1:]],
-        "versus_bytes/val_bpb": [row["bytes"] for row in rows],
+        "versus_bytes/val_bpb": [row["bytes"] for row in rows[1:]],
         "versus_bytes/train_bpb": [row["bytes"] for row in rows[1:]],
     }
     assert {tag: [event.step for event in events.Scalars(tag)] for tag in positions} == positions

@@ -1,5 +1,6 @@
 """The table of hyperparameters in TensorBoard: every run of a study is a row of it, and every row has all columns."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.run.task import prepare
-from plkernel.run.tensorboard import ENDINGS, FIRST, columns
+from plkernel.run.tensorboard import ENDINGS, FIRST, columns, first_columns
 from plkernel.run.training import run_training
 from plkernel.spec.reading import load_spec
 from plkernel.tools.files import load_json
@@ -100,7 +101,37 @@ def test_losses_stand_first(trained: Callable[..., list[Path]]) -> None:
     names = sorted([*tags["scalars"], *tags["histograms"]])
     assert names[:2] == ["train/bpb", "val/bpb"]
     groups = list(dict.fromkeys(name.partition("/")[0] for name in names))
-    assert groups == ["train", "val", "versus_bytes", "versus_seconds", "watch", "weights", "when_ended"]
+    last = ["when_ended", "when_started"]
+    assert groups == ["train", "val", "versus_bytes", "versus_seconds", "watch", "weights", *last]
+
+
+def test_step_0_stands_apart(trained: Callable[..., list[Path]]) -> None:
+    """Its 8 bits per byte would flatten every curve; nothing else of the run is left out."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    [folder] = trained(("uniform", 0))
+    events = EventAccumulator(str(folder)).Reload()
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    [started] = events.Scalars("when_started/val_bpb")
+    assert (started.step, started.value) == (0, pytest.approx(rows[0]["val_bpb"], rel=1e-6))
+    later = [row["val_bpb"] for row in rows[1:]]
+    for tag in ("val/bpb", "versus_bytes/val_bpb", "versus_seconds/val_bpb"):
+        assert [event.value for event in events.Scalars(tag)] == pytest.approx(later, rel=1e-6)
+    assert [event.step for event in events.Scalars("versus_bytes/val_bpb")] == [row["bytes"] for row in rows[1:]]
+
+
+def test_a_study_shows_first_what_its_arms_differ_in(tiny_spec: Callable[..., Path], tmp_path: Path) -> None:
+    path = tiny_spec()
+    path.write_text(path.read_text() + ARMS)
+    values, run = load_spec(path).model_dump(mode="json"), tmp_path / "out" / "uniform" / "seed-0"
+    assert first_columns(run) == FIRST, "no study says what varies"
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "spec.json").write_text(json.dumps(values))
+    varied = {"gain", "patching", "projection", "placement", "scheme", "tempering", "learning_rate"}
+    assert set(first_columns(run)) == {"arm", *varied}
+    two = {name: values["arms"][name] for name in ("uniform", "power-law")}
+    (tmp_path / "out" / "spec.json").write_text(json.dumps({**values, "arms": two}))
+    assert first_columns(run) == ("arm", "projection")
 
 
 def test_an_rwkv_has_the_columns_of_an_ssm(trained: Callable[..., list[Path]]) -> None:

@@ -4,6 +4,7 @@ import math
 
 from plkernel.declared.rules import TESTS, counted, level, regions, requirement
 from plkernel.declared.verdicts import Declared, GateOutcome, Outcome
+from plkernel.tools.numbers import finer, written
 
 VERDICTS = ("confirmed", "refuted", "undecided")
 CORRECTED = (
@@ -102,8 +103,9 @@ def reading(one: GateOutcome) -> str:
     found = one.estimate
     if not math.isfinite(found.mean):
         return "not known"
-    bounds = f", 95 % interval {found.low:.4f} to {found.high:.4f}" if math.isfinite(found.low) else ""
-    return f"{found.mean:.4f}{bounds}, n = {found.n}"
+    form = finer(".4f", found.low, found.high)
+    bounds = f", 95 % interval {written(found.low, form)} to {written(found.high, form)}"
+    return f"{written(found.mean, form)}{bounds if math.isfinite(found.low) else ''}, n = {found.n}"
 
 
 def mind(found: Declared) -> list[str]:

@@ -11,8 +11,6 @@ from plkernel.records.study import read_study
 from plkernel.report.comparison import Comparison, compare
 from plkernel.report.figures import drawings, memory_drawings
 from plkernel.report.page.build import page_of, render
-from plkernel.report.page.document import Figure
-from plkernel.report.page.svg import inline_svg
 from plkernel.report.table import save_record, save_rows, table
 from plkernel.report.terminal import text_report
 from plkernel.tools import cli
@@ -51,17 +49,15 @@ def write_comparison(comparison: Comparison) -> Path:
     study = comparison.study
     out = study.folder / REPORT
     refuse_links([out])
-    inline = {}
+    atomic_write(out / "report.html", render(page_of(comparison)))
     drawn = {**drawings(comparison), **memory_drawings(comparison)}
-    for name, drawing in tqdm(drawn.items(), desc="figures", unit="figure", leave=False, disable=None):
-        files = rendered(drawing.figure)
-        inline[name] = Figure(inline_svg(files["svg"], name, drawing.description), drawing.caption)
+    for name, figure in tqdm(drawn.items(), desc="figures", unit="figure", leave=False, disable=None):
+        files = rendered(figure)
         for kind in ("pdf", "png"):
             atomic_write(out / f"{name}.{kind}", files[kind])
     if not (study.folder / ROWS).exists():
         save_rows(study, out / ROWS)
     save_json(out / "table.json", table(comparison))
-    atomic_write(out / "report.html", render(page_of(comparison, inline)))
     return out / "report.html"
 
 

@@ -40,19 +40,22 @@ def reading(comparison: Comparison) -> Reading | None:
     for block in blocks(comparison):
         arms = [_condition(comparison.study, block, *condition) for condition in CONDITIONS]
         known = tuple(arm for arm in arms if arm is not None)
-        if len(known) == len(CONDITIONS) and _alike(comparison.study, known):
+        if len(known) == len(CONDITIONS) and _alike(comparison.study, known) and _told(comparison.study, known):
             found.append(Reading(block, known))
     return max(found, key=lambda one: _nearness(_model(comparison.study, one.arms[0])), default=None)
 
 
+def conditions(comparison: Comparison, found: Reading) -> tuple[list[DrawnCondition], float, float]:
+    """The three conditions as they are drawn, the exponent of their law, and the longest lag of interest."""
+    study = comparison.study
+    context = max(run.config["train"]["context"] for run in study.finished(found.arms[0].name))
+    return [_drawn(study, arm) for arm in found.arms], exponent_of(study.spec["arms"][found.arms[1].name]), context
+
+
 def draw_published(comparison: Comparison, found: Reading) -> "Figure":
     """The figure of the three conditions."""
-    study = comparison.study
-    conditions = [_drawn(study, arm) for arm in found.arms]
-    context = max(run.config["train"]["context"] for run in study.finished(found.arms[0].name))
-    exponent = exponent_of(study.spec["arms"][found.arms[1].name])
     leaks = "" if all(arm.causal for arm in found.arms) else NOT_CAUSAL
-    return published_figure(conditions, exponent, context, leaks)
+    return published_figure(*conditions(comparison, found), leaks)
 
 
 def described(comparison: Comparison, found: Reading) -> str:
@@ -81,6 +84,12 @@ def _alike(study: Study, arms: Sequence[ArmResult]) -> bool:
     """Whether the arms share their gain and patching."""
     models = [_model(study, arm) for arm in arms]
     return all(model.get(name) == models[0].get(name) for model in models for name in ("gain", "patching"))
+
+
+def _told(study: Study, arms: Sequence[ArmResult]) -> bool:
+    """Whether the runs say what they were made of; records of earlier versions and reduced ones do not."""
+    runs = [run for arm in arms for run in study.finished(arm.name)]
+    return all(isinstance((run.config.get("train") or {}).get("context"), int) for run in runs)
 
 
 def _model(study: Study, arm: ArmResult) -> Mapping[str, Any]:

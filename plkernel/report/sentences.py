@@ -14,6 +14,7 @@ from plkernel.records.references import Reference
 from plkernel.report.comparison import ArmResult, Comparison, blocks, full_name, short_factor, short_name
 from plkernel.report.effects import Effects, effects
 from plkernel.report.evidence import ALPHA, Evidence, detectable
+from plkernel.tools.numbers import finer, written
 
 
 def summary(comparison: Comparison) -> str:
@@ -54,7 +55,15 @@ def sentences(comparison: Comparison) -> list[str]:
 
 def interval_text(interval: Estimate | PairedDifference | Judgement, form: str) -> str:
     """The bounds as text, empty where there are none."""
-    return f"{interval.low:{form}} to {interval.high:{form}}" if math.isfinite(interval.low) else ""
+    if not math.isfinite(interval.low):
+        return ""
+    form = finer(form, interval.low, interval.high)
+    return f"{written(interval.low, form)} to {written(interval.high, form)}"
+
+
+def mean_text(found: Estimate | PairedDifference | Judgement, form: str) -> str:
+    """The mean as text, with as many digits as its interval; "not finite" where it is not."""
+    return written(found.mean, finer(form, found.low, found.high)) if math.isfinite(found.mean) else "not finite"
 
 
 def p_text(p: float) -> str:
@@ -73,7 +82,7 @@ def _sentence(comparison: Comparison, arm: ArmResult) -> str:
         return f"no finished seed in common with {baseline.name}, no difference to report"
     bounds = interval_text(difference, "+.4f")
     parts = [
-        f"{difference.mean:+.4f} bits per byte against {baseline.name} ({comparison.primary.title})",
+        f"{mean_text(difference, '+.4f')} bits per byte against {baseline.name} ({comparison.primary.title})",
         f"95 % interval {bounds}" if bounds else "",
         f"n = {difference.n}" if difference.n > 1 else "",
         *(f"{name} {_equals(p_text(p))}" for name, p in _p_values(comparison, arm) if not math.isnan(p)),
@@ -186,7 +195,7 @@ def _measured(comparison: Comparison, name: str) -> str:
     label = f" [{NOT_CAUSAL}]" if _leaks(comparison, name) else ""
     p = p_text(evidence.corrected)
     return (
-        f"{full_name(comparison.study, name)} {evidence.difference.mean:+.4f}{label} bits per byte "
+        f"{full_name(comparison.study, name)} {mean_text(evidence.difference, '+.4f')}{label} bits per byte "
         f"(95 % interval {interval_text(evidence.difference, '+.4f')}, "
         f"corrected p {p if p.startswith('<') else f'= {p}'})"
     )
@@ -223,7 +232,7 @@ def effects_sentence(found: Effects) -> str:
         f"Over the {found.factorial.cells} combinations of {listed(map(found.short, found.levels))}{label}, "
         f"{len(kept) or 'none'} of {number} main effects and interactions can be told from none after correction"
     )
-    each = (f"{found.title(one)} {one.difference.mean:+.4f} bits per byte" for one in kept[:NAMED])
+    each = (f"{found.title(one)} {mean_text(one.difference, '+.4f')} bits per byte" for one in kept[:NAMED])
     return f"{head}{', the largest: ' if len(kept) > NAMED else ': ' if kept else ''}{'; '.join(each)}."
 
 

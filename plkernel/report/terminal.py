@@ -7,7 +7,16 @@ from plkernel.declared.verdicts import Declared, Outcome
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.report.cautions import warnings
 from plkernel.report.comparison import EXCESS, ArmResult, Block, Comparison, blocks, short_name
-from plkernel.report.sentences import gram_name, interval_text, is_large, overview, p_text, sentences, summary
+from plkernel.report.sentences import (
+    gram_name,
+    interval_text,
+    is_large,
+    mean_text,
+    overview,
+    p_text,
+    sentences,
+    summary,
+)
 from plkernel.tools.cli import text_table
 
 MOST_ROWS = 40
@@ -50,7 +59,7 @@ def _outcome(found: Declared, outcome: Outcome) -> list[str]:
     return [
         f"{name}{' (not declared before)' if late(found, outcome) else ''}{label}",
         str(one.n),
-        f"{one.mean:+.4f}" if one.n else outcome.missing,
+        mean_text(one, "+.4f") if one.n else outcome.missing,
         interval_text(one, "+.4f"),
         p_text(one.p_family),
         p_text(one.p_opposite_family),
@@ -95,7 +104,7 @@ def _difference(comparison: Comparison, arm: ArmResult) -> list[str]:
     if difference is None:
         return [""] * 4
     tests = (difference.p_value, comparison.corrected[arm.name])
-    return [f"{difference.mean:+.4f}", interval_text(difference, "+.4f"), *map(p_text, tests)]
+    return [mean_text(difference, "+.4f"), interval_text(difference, "+.4f"), *map(p_text, tests)]
 
 
 def _note(comparison: Comparison) -> str:

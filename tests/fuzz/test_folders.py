@@ -119,7 +119,7 @@ def report(folder: Path) -> None:
     comparison = compare(read_study(folder))
     text_report(comparison)
     json.dumps(table(comparison))
-    render(page_of(comparison, {}))
+    render(page_of(comparison))
 
 
 def contents(path: Path, mutated: Any, damaged: Any) -> st.SearchStrategy[bytes]:

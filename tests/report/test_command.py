@@ -131,7 +131,6 @@ def test_the_page_needs_nothing_from_outside(written):
     ids = [value for name, value in page.attributes if name == "id"]
     assert len(ids) == len(set(ids))
     assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', page.source)) <= set(ids)
-    assert page.tags.count("svg") == 2
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -283,16 +282,16 @@ def test_unequal_steps_are_flagged_and_compared_at_the_last_common_one(tmp_path)
 @pytest.mark.usefixtures("drawn_once")
 def test_what_is_not_causal_says_so_on_every_number(tmp_path):
     page = Page(write_report(write_study(tmp_path, causal=False)))
-    heads = re.findall(r"<(?:h1|title|h2|figcaption)>(.*?)</", page.source)
-    named = [head for head in heads if head not in ("Design", "Curves", "Costs", "Where these numbers come from")]
+    heads = re.findall(r"<(?:h1|h2|figcaption)(?: id=[^>]*)?>(.*?)</", page.source)
+    plain = ("In words", "Design", "Curves", "Costs", "Where these numbers come from")
+    named = [head for head in heads if head not in plain]
     assert all(NOT_CAUSAL in head.lower() for head in named)
     numbers = re.findall(
         r'<td class="number">(?:[+\N{MINUS SIGN}]?\d+\.\d|[+\N{MINUS SIGN}]\d).*?</td>',
-        page.source.partition("<h2>Costs</h2>")[0],
+        page.source.partition('<h2 id="costs">')[0],
     )
     assert numbers
     assert all("†" in number for number in numbers)
-    assert page.source.count(f"{NOT_CAUSAL}</text>") == 2
     rows = [json.loads(line) for line in (tmp_path / "report/rows.jsonl").read_text().splitlines()]
     assert all(row["label"] == NOT_CAUSAL for row in rows)
     assert NOT_CAUSAL in text_report(compare(read_study(tmp_path)))

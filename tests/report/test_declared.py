@@ -1,11 +1,11 @@
 """What stands first in a report: what was declared, what came out, and how it was registered."""
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from markupsafe import Markup
 
 from plkernel.analysis.figures import style as figures
 from plkernel.declared.registration import register
@@ -13,7 +13,7 @@ from plkernel.records.study import read_study
 from plkernel.report.__main__ import report
 from plkernel.report.comparison import compare
 from plkernel.report.page.build import page_of, render
-from plkernel.report.page.document import Figure, Prose, Table
+from plkernel.report.page.document import Beside, Prose, Table
 from plkernel.report.terminal import text_report
 from plkernel.spec.reading import load_spec
 
@@ -31,13 +31,17 @@ def folder(declared_study: Callable[..., Path]) -> Path:
 
 
 def test_the_page_begins_with_it(folder: Path) -> None:
-    head = page_of(compare(read_study(folder)), {}).head
-    said, table, gates, changed, summary = head[:5]
+    page = page_of(compare(read_study(folder)))
+    answer = page.head[0]
+    assert isinstance(answer, Prose)
+    assert answer.texts == ("Of 2 hypotheses declared before the runs: 2 confirmed, 0 refuted, 0 undecided.",)
+    words, declared = page.sections[:2]
+    assert declared.title == "Declared before the runs"
+    said, table, gates, changed = declared.parts
     assert isinstance(said, Prose)
-    assert said.texts[0] == "Of 2 hypotheses declared before the runs: 2 confirmed, 0 refuted, 0 undecided."
-    assert said.texts[1].startswith("Registered: sha256 ")
+    assert said.texts[0].startswith("Registered: sha256 ")
     assert isinstance(table, Table)
-    assert table.header[0] == "Declared before the runs"
+    assert table.header[0] == "hypothesis"
     assert [title.text for title, _ in table.groups] == [
         f"family {name}: 1 hypothesis, alpha 0.05, by exact sign flips" for name in ("main", "side")
     ]
@@ -51,12 +55,35 @@ def test_the_page_begins_with_it(folder: Path) -> None:
     assert gates.groups[0][1][0][2].text == "passed"
     assert isinstance(changed, Prose)
     assert "refuted if the 90 % interval had lain wholly above \N{MINUS SIGN}0.005." in changed.texts[0]
+    [summary] = words.parts
     assert isinstance(summary, Prose)
     assert summary.texts[0].startswith("claims compares base")
 
 
+def test_every_hypothesis_has_a_line_and_a_picture(folder: Path) -> None:
+    [beside] = [part for part in page_of(compare(read_study(folder))).head if isinstance(part, Beside)]
+    [group] = beside.forest.groups
+    helps, same = group.rows
+    assert (helps.name, helps.verdict, helps.tone) == ("<b>it</b> helps", "confirmed", "yes")
+    assert helps.said == "better is lower than base by more than 0.005 bits per byte (validation at the end)"
+    assert helps.mark is not None
+    left, width = helps.mark.claim or (math.nan, math.nan)
+    assert left == 0.0
+    assert width < group.zero, "the claim holds below the margin, which lies below zero"
+    assert helps.mark.low + helps.mark.width < width, "the whole interval lies where the claim is right"
+    assert helps.mark.side == "lower"
+    assert same.mark is not None
+    left, width = same.mark.claim or (math.nan, math.nan)
+    assert left < same.mark.low
+    assert same.mark.low + same.mark.width < left + width
+    assert left + width / 2 == pytest.approx(group.zero, abs=0.02)
+    assert "90 % interval" in beside.forest.caption
+    [chart] = beside.charts
+    assert [name for _, name in chart.names] == ["base", "better", "same"]
+
+
 def test_names_are_escaped(folder: Path) -> None:
-    shown = render(page_of(compare(read_study(folder)), {}))
+    shown = render(page_of(compare(read_study(folder))))
     assert "&lt;b&gt;it&lt;/b&gt; helps" in shown
     assert "<b>it" not in shown
 
@@ -71,8 +98,13 @@ def test_the_terminal_begins_with_it(folder: Path) -> None:
 def test_a_study_without_is_reported_as_before(declared_study: Callable[..., Path]) -> None:
     comparison = compare(read_study(declared_study()))
     assert text_report(comparison).startswith("claims compares base")
-    assert isinstance(page_of(comparison, {}).head[0], Prose)
-    assert "declared" not in render(page_of(comparison, {}))
+    page = page_of(comparison)
+    [beside] = [part for part in page.head if isinstance(part, Beside)]
+    assert [(row.name, row.verdict) for row in beside.forest.groups[0].rows] == [
+        ("better against base", "lower, better"),
+        ("same against base", "cannot be told from no difference"),
+    ]
+    assert not any("eclared" in section.title for section in page.sections)
 
 
 def test_a_record_carries_it_and_says_the_same(
@@ -101,14 +133,3 @@ def test_a_record_carries_it_and_says_the_same(
     assert tables[0]["gates"][0]["passed"]
     with pytest.raises(ValueError, match=r"registered .*elsewher.json: no such file or folder; did you mean"):
         report(folder, None, tmp_path / "elsewher.json")
-
-
-def test_the_curve_of_what_was_declared_stands_beside_it(folder: Path) -> None:
-    """And not a second time among the other curves."""
-    comparison = compare(read_study(folder))
-    figures = {name: Figure(Markup("<svg/>"), f"FIGURE {name}.") for name in ("convergence", "difference")}
-    page = page_of(comparison, figures)
-    assert figures["difference"] in page.head
-    assert page.head.index(figures["difference"]) < 6
-    [curves] = [section for section in page.sections if section.title == "Curves"]
-    assert curves.parts == (figures["convergence"],)

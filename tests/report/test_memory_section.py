@@ -2,13 +2,12 @@
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from markupsafe import Markup
 
 from plkernel.analysis.nodes.placement import place
 from plkernel.analysis.trained.memory import QUANTILES, memory_of
@@ -18,8 +17,9 @@ from plkernel.records.study import STATE, read_study
 from plkernel.report.comparison import Comparison, compare
 from plkernel.report.figures import memory_drawings
 from plkernel.report.memory import exponent_of
+from plkernel.report.page.charts.frames import Chart
 from plkernel.report.page.context import context_sections
-from plkernel.report.page.document import Figure, Folded, PageSection, Table
+from plkernel.report.page.document import Folded, PageSection, Table
 from plkernel.report.page.memory import memory_sections, published_sections
 from plkernel.report.published import reading
 from plkernel.spec.reading import parse_spec
@@ -91,19 +91,15 @@ def lines(sections: Sequence[PageSection]) -> list[list[str]]:
     return [[cell.text for cell in row] for table in tables(sections) for _, rows in table.groups for row in rows]
 
 
-def figures(names: Iterable[str]) -> dict[str, Figure]:
-    return {name: Figure(Markup("<svg/>"), name) for name in names}
-
-
 def test_lines_and_tables_carry_the_numbers_of_the_rows(tmp_path: Path) -> None:
     comparison = comparison_of(tmp_path, spec_of(THREE))
     found = memory_drawings(comparison)
     assert list(found) == ["kernels", "half-lives", "published-figures"]
-    kernels = [line for line in found["kernels"].figure.axes[1].lines if line.get_linewidth() == 1.5]
+    kernels = [line for line in found["kernels"].axes[1].lines if line.get_linewidth() == 1.5]
     for line, exponent in zip(kernels, (1.0, 2.1), strict=True):
         mean = exponent + 0.05 + 0.01  # over blocks and seeds
         assert np.log(line.get_ydata()) == pytest.approx(-mean * np.log(LAGS))
-    cells = lines(memory_sections(comparison, figures(found)))
+    cells = lines(memory_sections(comparison))
     assert ["b", "1.06 ± 0.010", "2.16 ± 0.010", "+1.10 ± 0.000", "2.11, 2.21"] in cells
     median = math.sqrt(2) * 3.1 * 2**3
     assert ["b", "2.83", "4.38", "22.6", f"{median:.3g}", "181", "281"] in cells
@@ -116,7 +112,7 @@ def test_rows_that_lack_something_leave_it_out(without: tuple[str, ...], tmp_pat
     found = memory_drawings(comparison)
     kinds = {"kernels": "kernel", "half-lives": "half_life_quantiles"}
     assert set(found) == {name for name, key in kinds.items() if key not in without}
-    sections = memory_sections(comparison, figures(found))
+    sections = memory_sections(comparison)
     assert bool(sections) == (set(without) != set(STATE))
     said = any(table.caption.startswith("Predictions") for table in tables(sections))
     assert said == ("saturation" not in without)
@@ -151,14 +147,15 @@ def test_many_arms_are_shown_block_by_block(tmp_path: Path) -> None:
     ends = ["ema-bytes", "ema-published", "none-bytes", "none-published"]
     assert set(found) == {"published-figures", *(f"{kind}-{end}" for kind in ("kernels", "half-lives") for end in ends)}
     drawn = found["kernels-none-published"]
-    titles = [axes.get_title("left") for axes in drawn.figure.axes]
+    titles = [axes.get_title("left") for axes in drawn.axes]
     assert len(titles) == 8
     assert titles[0] == "log-spaced_uniform"
-    assert "the first 8 of 9 arms" in drawn.caption
-    sections = memory_sections(comparison, figures(found))
+    sections = memory_sections(comparison)
     first, *others = sections[0].parts
-    assert isinstance(first, Figure)
-    assert first.caption == "kernels-ema-bytes"
+    assert isinstance(first, Chart)
+    assert first.description.startswith("gain ema, patching bytes: Kernels")
+    assert "the first 8 of 9 arms" in first.caption
+    assert [panel.title for panel in first.panels] == titles
     opened = [part for part in others if isinstance(part, Folded)]
     assert len(opened) == 3 + 1 + 3 + 1 + 1, "figures of three more blocks, and three tables"
     shown = [row for row in lines(sections) if row[0].startswith("wrong-sign")]
@@ -168,10 +165,11 @@ def test_many_arms_are_shown_block_by_block(tmp_path: Path) -> None:
     names = [arm.name for arm in read.arms]
     conditions = "log-spaced_uniform", "log-spaced_published", "concentrated_published"
     assert names == [f"{name}_none_published" for name in conditions]
-    published = found["published-figures"]
+    [published] = published_sections(comparison)[0].parts
+    assert isinstance(published, Chart)
     assert "(gain none, patches of 2 bytes, as published)" in published.caption
     assert published.caption.endswith(f"{NOT_CAUSAL.capitalize()}.")
-    assert NOT_CAUSAL in published.figure.get_suptitle()
+    assert NOT_CAUSAL in found["published-figures"].get_suptitle()
 
 
 def test_conditions_are_known_by_what_they_are(tmp_path: Path) -> None:
@@ -182,17 +180,16 @@ def test_conditions_are_known_by_what_they_are(tmp_path: Path) -> None:
     found = reading(comparison)
     assert found is not None
     assert [arm.name for arm in found.arms] == ["z", "y", "x"]
-    drawing = memory_drawings(comparison)["published-figures"]
-    assert NOT_CAUSAL not in drawing.caption.lower()
-    left, middle, _ = drawing.figure.axes
+    [published] = published_sections(comparison)[0].parts
+    assert isinstance(published, Chart)
+    assert NOT_CAUSAL not in published.caption.lower()
+    left, middle, _ = memory_drawings(comparison)["published-figures"].axes
     nodes = place(DIM, placement="concentrated", projection="published", gain_name="none").kernel()
     dotted = [line for line in middle.lines if line.get_linewidth() == 1][-1]
     lags = dotted.get_xdata()
     assert dotted.get_ydata() == pytest.approx(nodes.kernel(lags) / nodes.kernel([1]))
     means = [line.get_ydata() for line in left.lines if line.get_linewidth() == 1.5]
     assert means == [pytest.approx([7.01])] * 3
-    assert published_sections(figures(["published-figures"]))
-    assert not published_sections({})
 
 
 @pytest.mark.parametrize(
@@ -209,6 +206,7 @@ def test_without_the_three_conditions_nothing_is_redrawn(arms: dict[str, Any], t
     comparison = comparison_of(tmp_path, spec_of(arms))
     assert reading(comparison) is None
     assert "published-figures" not in memory_drawings(comparison)
+    assert not published_sections(comparison)
 
 
 def test_the_exponent_is_that_of_the_arm() -> None:
@@ -220,14 +218,16 @@ def test_the_exponent_is_that_of_the_arm() -> None:
 def test_what_far_context_is_worth(tmp_path: Path) -> None:
     """The table has the cost of every arm at the longest lengths; arms that have not measured it are left out."""
     comparison = comparison_of(tmp_path, spec_of(THREE))
-    assert context_sections(comparison, {}) == []
+    assert context_sections(comparison) == []
     for seed in SEEDS:
         path = run_folder(tmp_path, "a", seed) / "result.json"
         curve = {"given": [1, 2, 4], "bpb": [4.0, 3.5 + 0.1 * seed, 3.0], "floor": [3.0, 2.5, 2.0]}
         path.write_text(json.dumps({**json.loads(path.read_text()), "truncation": curve}))
     comparison = compare(read_study(tmp_path))
-    [part] = context_sections(comparison, {})
-    [table] = part.parts
+    [part] = context_sections(comparison)
+    chart, table = part.parts
+    assert isinstance(chart, Chart)
+    assert [name for _, name in chart.names] == ["a"]
     assert isinstance(table, Table)
     assert table.header == ("arm", "1 given", "2 given")
     [(_, [row])] = table.groups

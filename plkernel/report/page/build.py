@@ -1,24 +1,33 @@
 """A comparison as one self-contained HTML page: no scripts, no requests, light and dark, fit to print."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from plkernel.analysis.figures.style import COLOURS, line_style
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.report.cautions import warnings
 from plkernel.report.comparison import Comparison, blocks
-from plkernel.report.figures import curve_names
+from plkernel.report.page.charts import captions
+from plkernel.report.page.charts.curves import convergence, training_of
+from plkernel.report.page.charts.curves import differences as difference_chart
+from plkernel.report.page.charts.frames import Chart
 from plkernel.report.page.context import context_sections
-from plkernel.report.page.declared import declared_parts
+from plkernel.report.page.declared import declared_sections
 from plkernel.report.page.design import design
 from plkernel.report.page.differences import differences
-from plkernel.report.page.document import Figure, Folded, Page, PageSection, Part, folded, prose, section
+from plkernel.report.page.document import Beside, Folded, Page, PageSection, Part, folded, prose, section
 from plkernel.report.page.effects import factor_effects
+from plkernel.report.page.first import first_screen
 from plkernel.report.page.memory import memory_sections, published_sections
 from plkernel.report.page.parts import group_title, mark, minus
 from plkernel.report.page.results import results
 from plkernel.report.page.runs import costs, learning_rates, missing, provenance
 from plkernel.report.sentences import is_large, overview, sentences
+
+FINEST_DASH = 1.6
+"""Dashes are given in widths of a line, of which this is one on a screen."""
 
 
 def render(page: Page) -> str:
@@ -27,29 +36,24 @@ def render(page: Page) -> str:
     templates = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    return templates.get_template("page.html").render(page=page, not_causal=NOT_CAUSAL)
+    return templates.get_template("page.html").render(page=page, not_causal=NOT_CAUSAL, looks=list(_looks(page)))
 
 
-def page_of(comparison: Comparison, figures: Mapping[str, Figure]) -> Page:
-    """What stands on the page; `figures` go by the names of `drawings`, and one that is missing is left out."""
-    study, first = comparison.study, _declared_curve(comparison, figures)
-    head = (
-        prose("soft", [study.description] if study.description else []),
-        *declared_parts(comparison.declared),
-        figures.get(first),
-        prose("summary", map(minus, overview(comparison))),
-        prose("warnings", warnings(comparison)),
-        _every_sentence(comparison),
-    )
+def page_of(comparison: Comparison) -> Page:
+    """What stands on the page."""
+    study = comparison.study
+    head = (*first_screen(comparison), prose("warnings", warnings(comparison)))
     sections = (
+        *section("In words", prose("summary", map(minus, overview(comparison))), _every_sentence(comparison)),
+        *declared_sections(comparison.declared),
         *design(comparison),
         *results(comparison),
-        *differences(comparison, figures),
+        *differences(comparison),
         *factor_effects(comparison),
-        *_curves(comparison, {name: figure for name, figure in figures.items() if name != first}),
-        *context_sections(comparison, figures),
-        *memory_sections(comparison, figures),
-        *published_sections(figures),
+        *_curves(comparison),
+        *context_sections(comparison),
+        *memory_sections(comparison),
+        *published_sections(comparison),
         *learning_rates(comparison),
         *costs(comparison),
         *missing(study.runs),
@@ -64,19 +68,37 @@ def _every_sentence(comparison: Comparison) -> Folded | None:
     return folded(f"All {len(shown.texts)} comparisons in words", shown) if shown else None
 
 
-def _declared_curve(comparison: Comparison, figures: Mapping[str, Figure]) -> str:
-    """The figure of differences during training of the block that the first hypothesis is about; empty for none."""
-    outcomes = comparison.declared.outcomes if comparison.declared else ()
-    arms = [outcome.hypothesis.arm for outcome in outcomes]
-    found = (part for arm in arms for part in blocks(comparison) if any(one.name == arm for one in part.others))
-    names = (name for part in found for name in curve_names(part)[1:] if name in figures)
-    return next(names, "")
-
-
-def _curves(comparison: Comparison, figures: Mapping[str, Figure]) -> list[PageSection]:
+def _curves(comparison: Comparison) -> list[PageSection]:
     """Convergence and differences during training, block by block."""
     parts: list[Part] = []
     for part in blocks(comparison):
-        shown = [figures[name] for name in curve_names(part) if name in figures]
-        parts += [folded(group_title(part), *shown)] if part.title and shown else shown
+        training = training_of(comparison, part)
+        if not training.names:
+            continue
+        where, seeds = f"{part.title}: " if part.title else "", max(map(len, training.paired.values()), default=0)
+        said = captions.convergence(part.arms, bool(training.references))
+        shown: list[Part] = [convergence(training, f"{where}{captions.CONVERGENCE_OF}", said)]
+        if training.paired:
+            said = captions.differences(part.arms, seeds)
+            shown.append(difference_chart(training, part.others, f"{where}{captions.DIFFERENCES_OF}", said))
+        parts += [folded(group_title(part), *shown)] if part.title else shown
     return section("Curves", *parts)
+
+
+def _looks(page: Page) -> Iterator[tuple[int, int, str]]:
+    """The number of every arm on the page, that of its colour (0: ink), and its dashes for a style sheet."""
+    for slot in sorted(set(_slots((*page.head, *(part for one in page.sections for part in one.parts))))):
+        look = line_style(slot)
+        dashes = () if slot == 0 else look["linestyle"][1]
+        colour = 0 if slot == 0 else 1 + COLOURS.index(look["color"])
+        yield slot, colour, " ".join(f"{FINEST_DASH * length:g}" for length in dashes) or "none"
+
+
+def _slots(parts: Iterable[Any]) -> Iterator[int]:
+    for part in parts:
+        if isinstance(part, Folded):
+            yield from _slots(part.content)
+        elif isinstance(part, Beside):
+            yield from _slots(part.charts)
+        elif isinstance(part, Chart):
+            yield from (trace.slot for panel in part.panels for trace in panel.traces)

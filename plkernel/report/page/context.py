@@ -1,29 +1,41 @@
 """The part of the report page that says what far context is worth to the arms."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from plkernel.analysis.statistics.differences import mean_interval
 from plkernel.report.comparison import ArmResult, Block, Comparison, blocks
-from plkernel.report.figures import TRUNCATION, figure_name
+from plkernel.report.figures import arm_label
 from plkernel.report.memory import truncated
-from plkernel.report.page.document import Figure, PageSection, Part, Table, folded, number, section
+from plkernel.report.page.charts import captions
+from plkernel.report.page.charts.frames import Chart
+from plkernel.report.page.charts.memory import truncation
+from plkernel.report.page.document import PageSection, Part, Table, folded, number, section
 from plkernel.report.page.parts import arm_name, group_title, minus
+from plkernel.report.sentences import interval_text, mean_text
 
 COLUMNS = 6
 """So many lengths, the longest but the whole context, stand in the table."""
 
 
-def context_sections(comparison: Comparison, figures: Mapping[str, Figure]) -> list[PageSection]:
+def context_sections(comparison: Comparison) -> list[PageSection]:
     """Truncation curves, and in numbers what is lost; nothing where no run has measured it."""
     parts: list[Part] = []
     for block in blocks(comparison):
         if not any(truncated(comparison, arm) for arm in block.arms):
             continue
-        drawing = figures.get(figure_name(TRUNCATION, block))
-        shown: list[Part] = [*([drawing] if drawing else []), _table(comparison, block)]
+        shown: list[Part] = [_chart(comparison, block), _table(comparison, block)]
         parts += [folded(group_title(block), *shown)] if block.title else shown
     return section("What far context is worth", *parts)
+
+
+def _chart(comparison: Comparison, block: Block) -> Chart:
+    curves = {
+        arm_label(comparison, block, arm): (slot, curve)
+        for slot, arm in enumerate(block.arms)
+        if (curve := truncated(comparison, arm)) is not None
+    }
+    where = f"{block.title}: " if block.title else ""
+    return truncation(curves, f"{where}{captions.TRUNCATION_OF}", captions.TRUNCATION)
 
 
 def _table(comparison: Comparison, block: Block) -> Table:
@@ -38,8 +50,8 @@ def _table(comparison: Comparison, block: Block) -> Table:
                 cells.append(number("-"))
                 continue
             found = mean_interval(curve.cost[:, curve.given.index(length)].tolist())
-            interval = [] if found.n == 1 else [minus(f"{found.low:+.4f} to {found.high:+.4f}")]
-            cells.append(number(minus(f"{found.mean:+.4f}"), *interval))
+            interval = [] if found.n == 1 else [minus(interval_text(found, "+.4f"))]
+            cells.append(number(minus(mean_text(found, "+.4f")), *interval))
         return cells
 
     caption = (

@@ -1,9 +1,8 @@
-"""What stands first on the page: what the study declared, what came out, and how sure that is."""
+"""The page's section on what the study declared: how it was registered, what decided, and how sure that is."""
 
 from plkernel.declared.rules import requirement, statement
 from plkernel.declared.sentences import (
     basis,
-    headline,
     interval_title,
     late,
     mind,
@@ -12,16 +11,16 @@ from plkernel.declared.sentences import (
     title,
 )
 from plkernel.declared.verdicts import Declared, Outcome
-from plkernel.report.page.document import Cell, Line, Part, Table, folded, number, prose, table
-from plkernel.report.page.parts import LABEL, finite, minus
-from plkernel.report.sentences import interval_text, p_text
+from plkernel.report.page.document import Cell, Line, PageSection, Table, folded, number, prose, section, table
+from plkernel.report.page.parts import LABEL, minus
+from plkernel.report.sentences import interval_text, mean_text, p_text
 
 MOST_OPEN = 4
 """What would have changed so many verdicts stands open; that of more is folded."""
 
 
-def declared_parts(found: Declared | None) -> list[Part | None]:
-    """The verdicts in a sentence, how they were declared, hypothesis by hypothesis, and the gates."""
+def declared_sections(found: Declared | None) -> list[PageSection]:
+    """How it was declared, hypothesis by hypothesis, and the gates."""
     if found is None:
         return []
     changed = (
@@ -30,12 +29,13 @@ def declared_parts(found: Declared | None) -> list[Part | None]:
         else None
     )
     many = changed and len(found.outcomes) > MOST_OPEN
-    return [
-        prose("summary", map(minus, (headline(found), *registration(found)))),
+    return section(
+        title(found),
+        prose("summary", map(minus, registration(found))),
         _hypotheses(found) if found.outcomes else None,
         _gates(found) if found.gates else None,
         folded("What would have changed our mind", changed) if changed and many else changed,
-    ]
+    )
 
 
 def _hypotheses(found: Declared) -> Table:
@@ -55,7 +55,7 @@ def _hypotheses(found: Declared) -> Table:
         "(Holm): confirming, against the opposite of the claim; refuting, against the claim. At most alpha decides."
         f"{decided}"
     )
-    return Table.of([title(found), "difference", "p confirming", "p refuting", "verdict"], groups, caption)
+    return Table.of(["hypothesis", "difference", "p confirming", "p refuting", "verdict"], groups, caption)
 
 
 def _row(found: Declared, outcome: Outcome) -> list[Cell]:
@@ -70,7 +70,7 @@ def _row(found: Declared, outcome: Outcome) -> list[Cell]:
     )
     below = [text for text in (interval_text(one, "+.4f"), f"n = {one.n}") if text]
     shown = (
-        number(minus(finite(one.mean, "+.4f")), *map(minus, below), dagger=dagger)
+        number(minus(mean_text(one, "+.4f")), *map(minus, below), dagger=dagger)
         if one.n
         else number("-", outcome.missing)
     )
@@ -87,4 +87,4 @@ def _gates(found: Declared) -> Table:
         ]
         for one in found.gates
     ]
-    return table(["gate", "found", ""], rows, "Gates: where one is not passed, no hypothesis is answered.")
+    return table(["gate", "found", "passed"], rows, "Gates: where one is not passed, no hypothesis is answered.")

@@ -1,26 +1,27 @@
 """The page's section on the design: what was varied, what is shared, and how much training and tuning every arm had."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from plkernel.records.layout import FINISHED
 from plkernel.records.study import Study
 from plkernel.report.comparison import Comparison, block_levels, short_factor, short_name
-from plkernel.report.page.document import PageSection, Table, folded, lines, section, table
+from plkernel.report.page.document import PageSection, lines, section, table
 from plkernel.report.sentences import listed, span
 
 MOST_NAMES = 12
 NOT_OPTIONS = ("levels", "against", "node_rates", "node_multipliers", "node_gain", "output_std")
 """What a saved arm holds beside its options: its place in the study, and numbers that follow from other options."""
+OF_A_BASELINE = ("placement", "projection", "shortest", "longest", "tempering", "scheme")
+SEARCHED = ("learning_rate", "rates")
+"""Of a study that searched for learning rates no arm chose them."""
 
 
 def design(comparison: Comparison) -> list[PageSection]:
     """The design in a few lines."""
-    study = comparison.study
     parts = (_factors, _arms, _blocks, _seeds, _model, _budget, _rates, _corpus, _judged)
     rows = [[name, value] for part in parts for name, value in part(comparison)]
-    options = _options(study)
-    return section("Design", table(["", ""], rows), folded("What every arm changes", options) if options else None)
+    return section("Design", table(["", ""], rows))
 
 
 Row = tuple[str, Any]
@@ -141,21 +142,36 @@ def factor_levels(study: Study) -> dict[str, tuple[str, ...]]:
     return {short_factor(name, found): tuple(levels) for name, levels in found.items()}
 
 
-def _options(study: Study) -> Table | None:
-    """What each arm of the first block has otherwise than the arm it is compared with; blocks change the same."""
-    first = block_levels(study, study.baseline)
-    rows = [
-        [short_name(study, arm), short_name(study, against), changes]
-        for arm in study.arms
-        if block_levels(study, arm) == first and (against := study.against(arm))
-        if (changes := _changes(study, arm, against))
-    ]
-    return table(["arm", "compared with", "changes"], rows) if rows else None
+def explained(comparison: Comparison) -> Iterator[tuple[str, str]]:
+    """Every arm by its name in its block, and what it has otherwise than the arm it is compared with."""
+    study, found = comparison.study, dict[str, dict[str, list[str]]]()
+    for arm in study.arms:
+        found.setdefault(short_name(study, arm), {}).setdefault(_explained(study, arm), []).append(arm)
+    for name, ways in found.items():
+        if len(ways) == 1:
+            yield name, next(iter(ways))
+        else:
+            yield name, "; ".join(f"{_where(study, arms)}: {what}" for what, arms in ways.items())
+
+
+def _explained(study: Study, arm: str) -> str:
+    against = study.against(arm)
+    if against is None:
+        own = _flat(study.spec["arms"][arm])
+        stated = ", ".join(f"{name} {_value(study, own[name])}" for name in OF_A_BASELINE if name in own)
+        return f"the baseline{f': {stated}' if stated else ''}"
+    return f"{short_name(study, against)} with {_changes(study, arm, against) or 'the same options'}"
+
+
+def _where(study: Study, arms: Sequence[str]) -> str:
+    """The blocks of arms, by their levels."""
+    return listed(" ".join(block_levels(study, arm).values()) or arm for arm in arms)
 
 
 def _changes(study: Study, arm: str, against: str) -> str:
     own, other = _flat(study.spec["arms"][arm]), _flat(study.spec["arms"][against])
-    names = [name for name in {**own, **other} if own.get(name) != other.get(name)]
+    hidden = SEARCHED if (study.spec.get("tuning") or {}).get("rates") else ()
+    names = [name for name in {**own, **other} if own.get(name) != other.get(name) and name not in hidden]
     return ", ".join(f"{name} {_value(study, own.get(name))}" for name in names)
 
 

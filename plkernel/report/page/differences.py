@@ -1,13 +1,14 @@
 """The page's section on differences: every arm minus the one it is compared with, and all that speaks for it."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from plkernel.analysis.statistics.differences import critical_value
 from plkernel.report.comparison import ArmResult, Block, Comparison, compared_with
 from plkernel.report.evidence import BOOTSTRAP_FROM, Evidence
-from plkernel.report.page.document import Cell, Figure, PageSection, Part, Prose, Table, folded, number, prose, section
+from plkernel.report.page.document import Cell, PageSection, Part, Prose, Table, folded, number, prose, section
+from plkernel.report.page.first import contrasts
 from plkernel.report.page.parts import (
     aside,
     contrast,
@@ -20,7 +21,8 @@ from plkernel.report.page.parts import (
     titles,
     zero,
 )
-from plkernel.report.sentences import p_text
+from plkernel.report.sentences import is_large, p_text
+from plkernel.tools.numbers import written
 
 ENOUGH_SEEDS = 5
 FEW_COLUMNS = 3
@@ -28,16 +30,16 @@ FEW_COLUMNS = 3
 NO_SEED = "no common seed"
 
 
-def differences(comparison: Comparison, figures: Mapping[str, Figure]) -> list[PageSection]:
+def differences(comparison: Comparison) -> list[PageSection]:
     """Every arm minus the one it is compared with, with all that speaks for it."""
     if not any(arm.differences for arm in comparison.others):
         return []
     found, label = comparison.evidence, mark(comparison)
     seeds = sorted({seed for evidence in found.values() for seed in evidence.difference.per_seed})
-    forest = [figure for name, figure in figures.items() if name.startswith("forest")]
+    elsewhere = not comparison.declared and not is_large(comparison)
     return section(
         f"Difference to {compared_with(comparison)}{label}",
-        *forest,
+        None if elsewhere else contrasts(comparison, compact=True),
         *_table(comparison, seeds if len(seeds) <= FEW_COLUMNS else []),
         _few_seeds(min((evidence.difference.n for evidence in found.values()), default=0)),
         *_every_seed(comparison, seeds if len(seeds) > FEW_COLUMNS else []),
@@ -119,14 +121,15 @@ def _standardised(evidence: Evidence, *arms: ArmResult) -> Cell:
     effect = evidence.effect
     if math.isnan(effect.d_z):
         return number("-")
-    return marked(f"{effect.d_z:+.2f}", *arms, below=[f"{effect.low:+.1f} to {effect.high:+.1f}"])
+    bounds = f"{written(effect.low, '+.1f')} to {written(effect.high, '+.1f')}"
+    return marked(written(effect.d_z, "+.2f"), *arms, below=[bounds])
 
 
 def _bootstrap(evidence: Evidence, *arms: ArmResult) -> Cell:
     if evidence.bootstrap is None:
         return number("-")
     low, high = evidence.bootstrap.bca
-    return marked(f"{low:+.4f} to {high:+.4f}", *arms)
+    return marked(f"{written(low, '+.4f')} to {written(high, '+.4f')}", *arms)
 
 
 def reached(evidence: Evidence) -> str:

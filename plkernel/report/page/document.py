@@ -1,13 +1,15 @@
 """A page as data: sections of paragraphs, tables, figures and folded parts. `page.html` renders it.
 
-Everything here is text as it was read or computed; escaping is the template's. Only a figure's SVG is markup.
+Everything here is text as it was read or computed, or a place in a frame; escaping is the template's.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from markupsafe import Markup
+from plkernel.report.page.charts.frames import Chart
+from plkernel.report.page.charts.intervals import Forest
 
 
 @dataclass(frozen=True)
@@ -80,12 +82,21 @@ class Prose:
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A drawing and its caption."""
+class Terms:
+    """Names and what each of them is, under a title; of many a reader opens the list."""
 
-    svg: Markup
-    caption: str
-    kind: ClassVar[str] = "figure"
+    title: str
+    rows: tuple[tuple[str, str], ...]
+    kind: ClassVar[str] = "terms"
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A forest, and charts beside it where the page is wide enough."""
+
+    forest: Forest
+    charts: tuple[Chart, ...]
+    kind: ClassVar[str] = "beside"
 
 
 @dataclass(frozen=True)
@@ -98,7 +109,7 @@ class Folded:
     kind: ClassVar[str] = "folded"
 
 
-Part = Table | Prose | Figure | Folded
+Part = Table | Prose | Chart | Forest | Terms | Beside | Folded
 
 
 @dataclass(frozen=True)
@@ -107,6 +118,16 @@ class PageSection:
 
     title: str
     parts: tuple[Part, ...]
+
+    @property
+    def short(self) -> str:
+        """The heading without what stands in brackets."""
+        return self.title.partition(" (")[0]
+
+    @property
+    def anchor(self) -> str:
+        """The heading as the end of an address: letters, digits and hyphens."""
+        return "-".join(re.findall(r"[a-z0-9]+", self.title.lower())) or "section"
 
 
 @dataclass(frozen=True)

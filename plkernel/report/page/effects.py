@@ -9,7 +9,7 @@ from plkernel.report.comparison import Comparison
 from plkernel.report.effects import Effects, effects
 from plkernel.report.page.document import Cell, Group, PageSection, Part, Table, lines, number, prose, section
 from plkernel.report.page.parts import minus, zero
-from plkernel.report.sentences import effects_sentence, interval_text, listed, p_text
+from plkernel.report.sentences import effects_sentence, interval_text, listed, mean_text, p_text
 
 KINDS = {1: "main effects", 2: "interactions of two factors"}
 
@@ -37,7 +37,7 @@ def _part(comparison: Comparison, found: Effects) -> list[Part | None]:
 def _row(found: Effects, contrast: Contrast) -> list[Any]:
     difference = contrast.difference
     first, *others = found.title(contrast).split(" x ")
-    texts = [f"{difference.mean:+.4f}", interval_text(difference, "+.4f"), p_text(difference.p_value)]
+    texts = [mean_text(difference, "+.4f"), interval_text(difference, "+.4f"), p_text(difference.p_value)]
     texts.append(p_text(found.corrected[contrast.name]))
     return [
         lines([first, *(f"x {other}" for other in others)]),

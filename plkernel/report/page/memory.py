@@ -1,45 +1,59 @@
 """The part of the report page that says what training did to the memory of the arms, and to their outputs."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from plkernel.analysis.trained.memory import Memory
 from plkernel.report.comparison import Block, Comparison, blocks
-from plkernel.report.figures import HALF_LIVES, KERNELS, PUBLISHED_FIGURES, figure_name
+from plkernel.report.figures import MOST_PANELS
 from plkernel.report.memory import Change, changes
-from plkernel.report.page.document import Cell, Figure, Group, Line, PageSection, Part, Table, folded, number, section
+from plkernel.report.page.charts import captions
+from plkernel.report.page.charts.memory import half_lives, kernels
+from plkernel.report.page.charts.published import published_chart
+from plkernel.report.page.document import Cell, Group, Line, PageSection, Part, Table, folded, number, section
 from plkernel.report.page.parts import arm_name, aside, group_title
+from plkernel.report.published import reading
+from plkernel.tools.numbers import written
 
 Blocks = Sequence[tuple[Block, Sequence[Change]]]
+DRAWN = {
+    "Kernels": (kernels, captions.KERNELS_OF, captions.KERNELS, attrgetter("has_kernels")),
+    "Half-lives": (half_lives, captions.HALF_LIVES_OF, captions.HALF_LIVES, attrgetter("has_half_lives")),
+}
 
 
-def memory_sections(comparison: Comparison, figures: Mapping[str, Figure]) -> list[PageSection]:
-    """Kernels, half-lives and outputs before and after training; nothing of what the rows do not hold.
-
-    `figures` are those of `memory_drawings` as elements with captions, by name; one that is missing is left out.
-    """
+def memory_sections(comparison: Comparison) -> list[PageSection]:
+    """Kernels, half-lives and outputs before and after training; nothing of what the rows do not hold."""
     found = [(block, changes(comparison, block)) for block in blocks(comparison)]
     parts = [
-        *_figures(found, figures, KERNELS),
+        *_charts(found, "Kernels"),
         *_exponents(comparison, found),
-        *_figures(found, figures, HALF_LIVES),
+        *_charts(found, "Half-lives"),
         *_half_lives(comparison, found),
         *_outputs(comparison, found),
     ]
     return section("Memory before and after training", *parts)
 
 
-def published_sections(figures: Mapping[str, Figure]) -> list[PageSection]:
+def published_sections(comparison: Comparison) -> list[PageSection]:
     """The published figures from this study's rows, where its three conditions are among the arms."""
-    return section("The published figures, redrawn", figures.get(PUBLISHED_FIGURES))
+    read = reading(comparison)
+    return section("The published figures, redrawn", published_chart(comparison, read)) if read else []
 
 
-def _figures(found: Blocks, figures: Mapping[str, Figure], kind: str) -> list[Part]:
-    """The figure of the first block in view, those of further blocks to be opened."""
-    shown = [(group_title(block), figures[name]) for block, _ in found if (name := figure_name(kind, block)) in figures]
-    title = kind.capitalize()
+def _charts(found: Blocks, title: str) -> list[Part]:
+    """The chart of the first block in view, those of further blocks to be opened."""
+    shown = []
+    draw, description, caption, has = DRAWN[title]
+    for block, arms in found:
+        known = [(slot, one) for slot, one in enumerate(arms) if has(one)]
+        if known:
+            said = f"{caption}{captions.left_out(len(known), MOST_PANELS)}"
+            where = f"{block.title}: " if block.title else ""
+            shown.append((group_title(block), draw(known[:MOST_PANELS], f"{where}{description}", said)))
     return [one if at == 0 else folded(_headed(title, where), one) for at, (where, one) in enumerate(shown)]
 
 
@@ -68,13 +82,13 @@ def _exponent_row(arm: Change) -> list[Any]:
     before, after = arm.before.exponents(), arm.after.exponents()
     columns = [values.mean(axis=1) for values in (before, after, after - before)]
     each = ", ".join(f"{value:.2f}" for value in after.mean(axis=0))
-    return [*map(_over_seeds, columns, ("{:.2f}", "{:.2f}", "{:+.2f}")), number(_minus(each))]
+    return [*map(_over_seeds, columns, (".2f", ".2f", "+.2f")), number(_minus(each))]
 
 
 def _over_seeds(values: np.ndarray, form: str) -> Cell:
     """The mean over seeds, under it their standard deviation where there are two or more."""
     spread = [f"\N{PLUS-MINUS SIGN} {values.std(ddof=1):.3f}"] if len(values) > 1 else []
-    return number(_minus(form.format(values.mean())), *spread)
+    return number(_minus(written(values.mean(), form)), *spread)
 
 
 def _half_lives(comparison: Comparison, found: Blocks) -> list[Part]:

@@ -9,7 +9,8 @@ from plkernel.analysis.statistics.differences import Estimate, PairedDifference
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.report.comparison import ArmResult, Block, Comparison, Measure, blocks, short_name
 from plkernel.report.page.document import Cell, Group, Line, Part, folded, number
-from plkernel.report.sentences import interval_text, is_large
+from plkernel.report.sentences import interval_text, is_large, mean_text
+from plkernel.tools.numbers import written
 
 LABEL = Line(NOT_CAUSAL, "label")
 
@@ -75,12 +76,12 @@ def stacked(estimate: Estimate | PairedDifference | None, form: str, *arms: ArmR
         return number("-")
     few = [f"n = {estimate.n}"] if estimate.n != len(arms[0].seeds) else []
     interval = interval_text(estimate, form)
-    return marked(finite(estimate.mean, form), *arms, below=[*([interval] if interval else []), *few])
+    return marked(mean_text(estimate, form), *arms, below=[*([interval] if interval else []), *few])
 
 
 def finite(value: float, form: str) -> str:
     """A number as text; "not finite" where it is not."""
-    return f"{value:{form}}" if math.isfinite(value) else "not finite"
+    return written(value, form) if math.isfinite(value) else "not finite"
 
 
 def marked(text: str, *arms: ArmResult, below: Iterable[str] = ()) -> Cell:

@@ -19,11 +19,11 @@ def results(comparison: Comparison) -> list[PageSection]:
     named = [measure for measure in comparison.measures if measure.key.startswith("val_bpb_")]
     whole = [measure for measure in comparison.measures if measure not in named]
     caption = f"Bits per byte{label}: mean over seeds, under it the 95 % t interval of the mean (none for one seed)."
-    header = ["arm", "seeds", "parameters", "steps", *titles(whole, header_mark(comparison))]
+    header = ["arm", *titles(whole, header_mark(comparison)), "seeds", "parameters", "steps"]
 
     def row(part: Block, arm: ArmResult) -> list[Any]:
         facts = [len(arm.seeds), several(arm.parameters), several(arm.steps)]
-        return [arm_name(comparison, part, arm), *facts, *estimates(arm, whole)]
+        return [arm_name(comparison, part, arm), *estimates(arm, whole), *facts]
 
     groups = grouped(comparison, row, _arms)
     for found in comparison.references:
@@ -51,7 +51,7 @@ def _counts(comparison: Comparison, found: Reference, measures: Sequence[Measure
             "test_bpb": (found.test_bpb[at], found.test_error[at]),
         }
         cells = [_loss(*known[measure.key]) if measure.key in known else number() for measure in measures]
-        rows.append([gram_name(comparison, found, order), *[number()] * 3, *cells])
+        rows.append([gram_name(comparison, found, order), *cells, *[number()] * 3])
     return rows
 
 

@@ -33,6 +33,12 @@ def check_device(operator: str, tensors: Mapping[str, Tensor | None]) -> None:
             raise ValueError(f"{operator}: {name} is on {other} and {own} on {device}; all must be on one device")
 
 
+def check_sign(operator: str, log_decay: Tensor) -> None:
+    """Where values can be read without waiting for a device: a memory that grows is a sign forgotten."""
+    if log_decay.device.type == "cpu" and log_decay.numel() and (largest := log_decay.detach().max().item()) > 0:
+        raise ValueError(f"{operator}: log_decay reaches {largest:.4g}; it is ln w of a decay w <= 1, so at most 0")
+
+
 def check_gpu(operator: str, tensors: Mapping[str, Tensor], compiled: bool) -> None:
     """ValueError unless kernels that are `compiled`, or else interpreted, can take them."""
     for name, x in tensors.items():

@@ -1,7 +1,7 @@
 """Operators of torch.library and their derivatives: torch.func and forward mode noticed, one axis more for vmap."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -101,3 +101,54 @@ def differentiable(rule: type[Rule]) -> Callable[..., Any]:
         return rule.apply(*arguments)
 
     return call
+
+
+def once_differentiable(package: str, axes: Mapping[str, int], results: Sequence[str], check: Check) -> Any:
+    """The operator with gradients and vmap; asked for second derivatives or forward mode, it refuses.
+
+    Args:
+        package: of the backends, whose `forward` takes the tensors and whose `backward` takes them and the gradients
+            of both results.
+        axes: as for `operator`.
+        results: the inputs that its two results are like.
+        check: called with the inputs first.
+    """
+
+    def refuse(what: str, backend: str) -> NoReturn:
+        raise NotImplementedError(f"{package}: backend {backend!r} has {what}; backend='reference' does, slowly")
+
+    incoming = {f"grad_of_{one}": axes[one] for one in results}
+    run = operator(package, "forward", axes, results, check)
+    run_back = operator(package, "backward", {**axes, **incoming}, tuple(axes))
+
+    class Forward(Rule):
+        operator = run
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+            *tensors, ctx.backend = inputs
+            ctx.save_for_backward(*tensors)
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+            return *gradients(*ctx.saved_tensors, *grads, ctx.backend), None
+
+        @staticmethod
+        def jvp(ctx: Any, *tangents: Any) -> NoReturn:
+            refuse("no forward-mode derivatives", ctx.backend)
+
+    class Backward(Rule):
+        operator = run_back
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+            ctx.backend = inputs[-1]
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor) -> NoReturn:
+            refuse("no second derivatives", ctx.backend)
+
+        jvp = backward
+
+    gradients = differentiable(Backward)
+    return differentiable(Forward)

@@ -3,9 +3,11 @@
 import torch
 from torch import Tensor
 
-from plkernel.kernels import backends
-from plkernel.kernels.tensors import HALF_TYPES, WIDE_TYPES, check_device, describe, dtype_name
-from plkernel.kernels.wkv import derivatives, reference
+from plkernel.kernels import backends, transforms
+from plkernel.kernels.tensors import HALF_TYPES, WIDE_TYPES, check_device, check_sign, describe, dtype_name
+from plkernel.kernels.wkv import reference
+
+INPUTS = {"r": -2, "k": -2, "v": -2, "log_decay": -2, "u": -2, "state": -3}
 
 
 def wkv(
@@ -53,9 +55,12 @@ def wkv(
     inputs = (r, k, v, log_decay, u, state.to(state_type))
     if chosen == "reference":
         if not torch._C._functorch.is_functorch_wrapped_tensor(log_decay):  # by torch.func: vmap cannot look at values
-            derivatives.check_sign(log_decay)
+            check_sign("wkv", log_decay)
         return reference.wkv(*inputs)
-    return derivatives.wkv(*inputs, chosen)
+    return _compiled(*inputs, chosen)
+
+
+_compiled = transforms.once_differentiable("wkv", INPUTS, ("v", "state"), lambda *inputs: check_sign("wkv", inputs[3]))
 
 
 def _check(r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, u: Tensor, state: Tensor | None) -> None:

@@ -51,6 +51,14 @@ def check_gpu(operator: str, tensors: Mapping[str, Tensor], compiled: bool) -> N
         raise ValueError(f"{operator}: {name} is on {x.device}; the gpu backend needs {needs}")
 
 
+def sum_parts(parts: Tensor, like: Tensor) -> Tensor:
+    """Leading axes summed in float64; a single part only changes its dtype."""
+    extra = parts.dim() - like.dim()
+    if parts.shape[:extra].numel() == 1:
+        return parts.view(like.shape).to(like.dtype)
+    return parts.sum(tuple(range(extra)), dtype=torch.float64).to(like.dtype)
+
+
 def on(device: torch.device) -> AbstractContextManager[object]:
     """Kernels are launched on the current device, which need not be that of the tensors."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

@@ -1,7 +1,7 @@
 """WKV on a CPU: compiled matrix products over chunks of time, threads over batch rows and heads.
 
-Inside a chunk everything has the type of the inputs as they are stored (half types in float32); `chunks.py` has the
-equations. The state and its gradient are carried from chunk to chunk in float64.
+Inside a chunk everything has the type of the inputs as they are stored (half types in float32); `chunks.py` here has
+the equations. The state and its gradient are carried from chunk to chunk in float64.
 
 The backward pass keeps nothing of the forward pass but its inputs: it runs the state once more, keeps it at the start
 of each chunk, and takes the chunks from the last to the first. There states lie as (V,K), so that both of the products
@@ -19,28 +19,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plkernel.kernels.compiled import jit
-from plkernel.kernels.tensors import widen
-from plkernel.kernels.threads import take, together
-from plkernel.kernels.wkv.chunks import (
+from plkernel.kernels.chunks import (
     CHUNK,
     add_lower,
     add_upper,
     advance_columns,
     advance_rows,
-    between,
+    buffers,
     flip,
     load_decays,
     load_rows,
-    pairs,
-    pairs_backward,
-    pairs_forward,
+    load_state,
+    padded,
     product,
     scale,
     store_rows,
+    store_state,
 )
-from plkernel.kernels.wkv.lanes import LANES
-from plkernel.kernels.wkv.subnormals import flush_subnormals, restore
+from plkernel.kernels.compiled import jit
+from plkernel.kernels.lanes import LANES
+from plkernel.kernels.subnormals import flush_subnormals, restore
+from plkernel.kernels.tensors import widen
+from plkernel.kernels.threads import take, together
+from plkernel.kernels.wkv.chunks import between, pairs, pairs_backward, pairs_forward
 
 SERIAL = 1 << 20  # entries of the state times steps below which handing work to a thread costs more than it saves
 
@@ -63,23 +64,6 @@ class Room(NamedTuple):
     pairs: Any  # (CHUNK + 2,CHUNK,LANES)
     decays: Any  # (3,CHUNK,K)
     carry: Any  # as the state
-
-
-@jit
-def _load_state(x, carry, rounded):  # type: ignore[no-untyped-def]
-    """Into float64 and the type of `rounded`; spare entries are cleared of what a NaN elsewhere may have left there."""
-    carry[:] = 0.0
-    for i in range(x.shape[0]):
-        for j in range(x.shape[1]):
-            carry[i, j] = x[i, j]
-    rounded[:] = carry
-
-
-@jit
-def _store_state(carry, x):  # type: ignore[no-untyped-def]
-    for i in range(x.shape[0]):
-        for j in range(x.shape[1]):
-            x[i, j] = carry[i, j]
 
 
 @jit
@@ -115,10 +99,10 @@ def _forward(r, k, v, w, u, state, out, last, room, counter, units):  # type: ig
     unit = take(counter)
     while unit < units:
         b, h = unit // heads, unit % heads
-        _load_state(state[b, h], room.carry, room.state)
+        load_state(state[b, h], room.carry, room.state)
         for start in range(0, time, CHUNK):
             _forward_chunk(r, k, v, w, u, b, h, start, min(CHUNK, time - start), out, room)
-        _store_state(room.carry, last[b, h])
+        store_state(room.carry, last[b, h])
         unit = take(counter)
     restore(word)
 
@@ -190,9 +174,9 @@ def _backward(  # type: ignore[no-untyped-def]
     unit = take(counter)
     while unit < units:
         b, h = unit // heads, unit % heads
-        _load_state(state[b, h].T, room.carry, room.kept[0])
+        load_state(state[b, h].T, room.carry, room.kept[0])
         _keep_states(k, v, w, b, h, room)
-        _load_state(grad_last[b, h].T, room.carry, room.state)
+        load_state(grad_last[b, h].T, room.carry, room.state)
         for c in range(math.ceil(time / CHUNK) - 1, -1, -1):
             start = c * CHUNK
             count = min(CHUNK, time - start)
@@ -202,7 +186,7 @@ def _backward(  # type: ignore[no-untyped-def]
             store_rows(room.keys[8], b, h, start, count, grad_k)
             store_rows(room.values[2], b, h, start, count, grad_v)
             _store_decays(room.keys[11], b, h, start, count, grad_w)
-        _store_state(room.carry.T, grad_state[b, h])
+        store_state(room.carry.T, grad_state[b, h])
         unit = take(counter)
     restore(word)
 
@@ -245,11 +229,7 @@ def _four_dimensional(log_decay: Tensor) -> Tensor:
 
 
 def _padded(u: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.nn.functional.pad(u.to(dtype), (0, _spare(u.shape[1])))
-
-
-def _spare(size: int) -> int:
-    return -size % LANES
+    return torch.nn.functional.pad(u.to(dtype), (0, padded(u.shape[1]) - u.shape[1]))
 
 
 def _run(kernel: Any, kept: int | None, *tensors: Tensor) -> None:
@@ -259,13 +239,12 @@ def _run(kernel: Any, kept: int | None, *tensors: Tensor) -> None:
     units, work = batch * heads, batch * heads * time * size * values
     threads = max(1, min(torch.get_num_threads() if work >= SERIAL else 1, units))
     part = partial(kernel, *(tensor.detach().numpy() for tensor in tensors))
-    room = partial(_room, size + _spare(size), values + _spare(values), kept, tensors[0].dtype)
+    room = partial(_room, padded(size), padded(values), kept, tensors[0].dtype)
     counter = np.zeros(1, np.int64)
     together(lambda: part(room(), counter, units), threads)
 
 
 def _room(keys: int, values: int, kept: int | None, dtype: torch.dtype) -> Room:
-    """The memory comes from torch, which aligns it to cache lines; its zeros would start threads of their own."""
     state = (keys, values) if kept is None else (values, keys)
     shapes = Room(
         keys=(12, CHUNK, keys),
@@ -282,7 +261,4 @@ def _room(keys: int, values: int, kept: int | None, dtype: torch.dtype) -> Room:
         carry=state,
     )
     types = [dtype] * (len(shapes) - 2) + [torch.float64] * 2
-    room = Room(*(torch.empty(x, dtype=kind).numpy() for x, kind in zip(shapes, types, strict=True)))
-    for array in room:
-        array.fill(0)
-    return room
+    return Room(*buffers(shapes, types))

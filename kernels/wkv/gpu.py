@@ -26,7 +26,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from plkernel.kernels.tensors import on
+from plkernel.kernels.tensors import on, sum_parts
 from plkernel.kernels.wkv.gpu_chunks import (
     LEAST,
     LENGTHS,
@@ -243,13 +243,6 @@ def backward(
             *sizes, **shapes, **OPTIONS,
         )  # fmt: skip
     return (
-        _total(grad_r, r), _total(grad_k, k), grad_v, _total(grad_w, log_decay), _total(grad_u, u), grad_state,
+        sum_parts(grad_r, r), sum_parts(grad_k, k), grad_v, sum_parts(grad_w, log_decay), sum_parts(grad_u, u),
+        grad_state,
     )  # fmt: skip
-
-
-def _total(parts: Tensor, like: Tensor) -> Tensor:
-    """Leading axes summed in float64; a single part only changes its dtype."""
-    extra = parts.dim() - like.dim()
-    if parts.shape[:extra].numel() == 1:
-        return parts.view(like.shape).to(like.dtype)
-    return parts.sum(tuple(range(extra)), dtype=torch.float64).to(like.dtype)

@@ -87,7 +87,7 @@ def test_what_is_compiled_into_a_kernel_lies_in_its_folder_or_in_that_of_all_ker
     """So that its sources are among those the machine code is named after."""
     kernels = Path(compiled.__file__).parent
     files = list(kernels.glob("*/*.py"))
-    assert kernels / "wkv" / "lanes.py" in files
+    assert kernels / "wkv" / "chunks.py" in files
     for path in files:
         for name in re.findall(r"plkernel\.kernels\.(\w+)", "".join(re.findall(r"(?m)^from .*", path.read_text()))):
             assert name == path.parent.name or (kernels / f"{name}.py").exists(), path

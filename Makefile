@@ -59,6 +59,7 @@ types: $(VENV)/installed-dev  ## static types
 bench: $(VENV)/installed-dev  ## kernels, training and pair counts against their peers, checked before timed
 	$(RUN) plkernel.bench scan --out runs/out/bench
 	$(RUN) plkernel.bench wkv --out runs/out/bench
+	$(RUN) plkernel.bench wkv7 --out runs/out/bench
 	$(RUN) plkernel.bench train --out runs/out/bench
 	$(RUN) plkernel.bench mi --out runs/out/bench
 

@@ -107,7 +107,7 @@ def chunked(size: int, safe: bool) -> Callable[[Problem], Step]:
     return make
 
 
-def _sides(x: Tensor, half: int) -> tuple[Tensor, Tensor]:
+def sides(x: Tensor, half: int) -> tuple[Tensor, Tensor]:
     """The late and the early half of each part of x (M,B,H,C,N), as (M,B,H,parts,half,N)."""
     if half == WHOLE:
         return x[:, :, :, None], x[:, :, :, None]
@@ -115,7 +115,7 @@ def _sides(x: Tensor, half: int) -> tuple[Tensor, Tensor]:
     return parts[..., 1, :, :], parts[..., 0, :, :]
 
 
-def _pairs(x: Tensor, half: int) -> Tensor:
+def pairs(x: Tensor, half: int) -> Tensor:
     """Where late meets early in x (M,B,H,C,C), as (M,B,H,parts,half,half): a view."""
     if half == WHOLE:
         return x[:, :, :, None]
@@ -123,16 +123,16 @@ def _pairs(x: Tensor, half: int) -> Tensor:
     return blocks.diagonal(dim1=3, dim2=5).movedim(-1, 3)
 
 
-def _product(x: Tensor, y: Tensor) -> Tensor:
+def product(x: Tensor, y: Tensor) -> Tensor:
     """x @ y; without a library call for each of many pairs of vectors."""
     if x.shape[-2:-1] == y.shape[-1:] == (1,):
         return (x * y.mT).sum(-1, keepdim=True)
     return x * y if x.shape[-1] == 1 else x @ y
 
 
-def _factors(before: Tensor, after: Tensor, half: int) -> tuple[Tensor, Tensor]:
+def factors(before: Tensor, after: Tensor, half: int) -> tuple[Tensor, Tensor]:
     """Decay from the middle to each late step, and from each early step to the middle."""
-    late, early = _sides(before, half)[0], _sides(after, half)[1]
+    late, early = sides(before, half)[0], sides(after, half)[1]
     middle = early[..., early.shape[-2] // 2 - 1, None, :] if half == WHOLE else early[..., -1:, :]
     return (late - middle).exp_(), (middle - early).exp_()
 
@@ -147,11 +147,11 @@ class _Chunked(torch.autograd.Function):
         after = log_decay.cumsum(3)
         before, through = after - log_decay, after[..., -1:, :]
         weights = r.new_zeros((*r.shape[:-1], r.shape[-2]))
-        factors = []
+        saved: list[Tensor] = []
         for half in parts:
-            late, early = _factors(before, after, half)
-            factors += [late, early]
-            _pairs(weights, half).copy_(_product(_sides(r, half)[0] * late, (_sides(k, half)[1] * early).mT))
+            late, early = factors(before, after, half)
+            saved += [late, early]
+            pairs(weights, half).copy_(product(sides(r, half)[0] * late, (sides(k, half)[1] * early).mT))
         weights.tril_(-1).diagonal(dim1=-2, dim2=-1).copy_((r * u[:, None] * k).sum(-1))
         into, out_of = before.exp_(), (through - after).exp_()
         states = r.new_empty((len(r) + 1, *state.shape))
@@ -160,13 +160,13 @@ class _Chunked(torch.autograd.Function):
         for i, decay in enumerate(through.exp().mT):
             states[i + 1].addcmul_(decay, states[i])
         out = (weights @ v).add_((r * into) @ states[:-1])
-        ctx.save_for_backward(r, k, v, u, weights, into, out_of, through, states, *factors)
+        ctx.save_for_backward(r, k, v, u, weights, into, out_of, through, states, *saved)
         ctx.parts = parts
         return out, states[-1].clone()
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor, grad_last: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        r, k, v, u, weights, into, out_of, through, states, *factors = ctx.saved_tensors
+        r, k, v, u, weights, into, out_of, through, states, *saved = ctx.saved_tensors
         decays, grads = through.exp(), torch.empty_like(states)
         grads[-1] = grad_last
         torch.matmul((r * into).mT, grad_out, out=grads[:-1])
@@ -178,10 +178,10 @@ class _Chunked(torch.autograd.Function):
         grad_weights = grad_out @ v.mT
         present = grad_weights.diagonal(dim1=-2, dim2=-1).clone()[..., None]
         grad_weights.tril_(-1)
-        for half, late, early in zip(ctx.parts, factors[::2], factors[1::2], strict=True):
-            block, (late_r, early_k) = _pairs(grad_weights, half), (_sides(r, half)[0], _sides(k, half)[1])
-            _sides(grad_r, half)[0].addcmul_(_product(block, early_k * early), late)
-            _sides(grad_k, half)[1].addcmul_(_product(block.mT, late_r * late), early)
+        for half, late, early in zip(ctx.parts, saved[::2], saved[1::2], strict=True):
+            block, (late_r, early_k) = pairs(grad_weights, half), (sides(r, half)[0], sides(k, half)[1])
+            sides(grad_r, half)[0].addcmul_(product(block, early_k * early), late)
+            sides(grad_k, half)[1].addcmul_(product(block.mT, late_r * late), early)
         # ln w_t scales what later steps read, less what they read of later keys, and what leaves the chunk.
         read, written = grad_r * r, grad_k * k
         balance = (read - written).cumsum(3)

@@ -100,7 +100,7 @@ def reference(problem: Problem) -> Step:
 
 
 def loop(problem: Problem) -> Step:
-    """The recurrence step by step under autograd, with few operations; unbind and stack are the cheapest way to slice."""
+    """The recurrence step by step under autograd, with few operations; unbind is the cheapest way to slice."""
 
     def function(
         r: Tensor, log_decay: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, state: Tensor

@@ -32,7 +32,7 @@ NEVER = {
 }
 CHAINED = {("plkernel.experiment", "plkernel.report.__main__")}
 """One command that ends by calling another."""
-SHARED = '"""What the operators share: backends, compilation, threads, derivatives."""'
+SHARED = '"""What the operators share: backends, compilation, threads, vectors and chunks, derivatives."""'
 BEGIN, END = "<!-- the map: python tests/test_architecture.py writes it -->", "<!-- the end of the map -->"
 
 

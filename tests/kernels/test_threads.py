@@ -20,6 +20,7 @@ import plkernel
 from plkernel.kernels import threads
 from plkernel.kernels.scan import cpu as scan_cpu
 from plkernel.kernels.wkv import cpu as wkv_cpu
+from plkernel.kernels.wkv7 import cpu as wkv7_cpu
 
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 
@@ -29,7 +30,7 @@ def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Also for small shapes."""
     before = torch.get_num_threads()
     torch.set_num_threads(2)
-    for kernel in (scan_cpu, wkv_cpu):
+    for kernel in (scan_cpu, wkv_cpu, wkv7_cpu):
         monkeypatch.setattr(kernel, "SERIAL", 0)
     yield
     torch.set_num_threads(before)
@@ -44,7 +45,12 @@ def wkv_step() -> tuple[Tensor, ...]:
     return wkv_cpu.forward(x, x, x, -x, torch.ones(2, 4), torch.zeros(2, 2, 4, 4))
 
 
-@pytest.mark.parametrize("step", [scan_step, wkv_step])
+def wkv7_step() -> tuple[Tensor, ...]:
+    x = torch.ones(2, 40, 2, 4)
+    return wkv7_cpu.forward(x, -x, x, x, -x / 2, x / 2, torch.zeros(2, 2, 4, 4))
+
+
+@pytest.mark.parametrize("step", [scan_step, wkv_step, wkv7_step])
 @pytest.mark.usefixtures("two_threads")
 def test_the_first_thread_finishes_alone_what_a_late_one_has_not_begun(
     step: Callable[[], tuple[Tensor, ...]], monkeypatch: pytest.MonkeyPatch

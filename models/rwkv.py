@@ -13,9 +13,10 @@ shapes and order of `state_dict()` are those of the official checkpoints, x052 a
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -113,12 +114,48 @@ def vector(dim: int) -> nn.Parameter:
     return nn.Parameter(torch.empty(1, 1, dim))
 
 
-def dropout(config: RWKVConfig) -> nn.Module:
+def dropout(share: float) -> nn.Module:
     """Dropout of the residual stream; at 0 the identity, which draws no random number."""
-    return nn.Dropout(config.dropout) if config.dropout else nn.Identity()
+    return nn.Dropout(share) if share else nn.Identity()
 
 
-class TimeMixing(nn.Module, ABC):
+class Mixing(nn.Module, ABC):
+    """What is known of the memory of a time mixing from its parameters alone.
+
+    DELAY: steps of a lag in which nothing decays, 1 where o_t reads S_{t-1}.
+    """
+
+    DELAY = 1
+    receptance: nn.Linear
+    key: nn.Linear
+
+    @abstractmethod
+    def rates(self) -> Tensor:
+        """Decay rates per byte of every head's channels, (H,N) float64; those that the data move, at their bias."""
+
+    def writes(self) -> Tensor:
+        """What makes the key of white input, (D,D) float64."""
+        return self.key.weight.detach().double()
+
+    def kernel(self, lags: Tensor) -> Tensor:
+        """Root mean square over heads and entries of R' diag(w**(t - DELAY)) K at lags t (T,), (T,) float64.
+
+        R and K are a head's (N,D) parts of receptance and key: it is what a byte still weighs t bytes later in the
+        output of the recurrence, for white input, before value, group norm and gate. As a sum over channels, squared:
+        v' [(RR') * (KK')] v with v = w**(t - DELAY).
+        """
+        rates = self.rates()
+        reads, writes = (
+            weight.view(len(rates), -1, weight.shape[1])
+            for weight in (self.receptance.weight.detach().double(), self.writes())
+        )
+        decayed = torch.exp(-rates * (lags.to(reads) - self.DELAY)[:, None, None])
+        pairs = (reads @ reads.mT) * (writes @ writes.mT)
+        squares = torch.einsum("thi,hij,thj->th", decayed, pairs, decayed).mean(dim=1)
+        return squares.clamp(min=0).sqrt() / reads.shape[2]
+
+
+class TimeMixing(Mixing, ABC):
     """What Eagle and Finch share: projections, the recurrence per head, gate, group norm and output."""
 
     time_decay: nn.Parameter
@@ -150,24 +187,7 @@ class TimeMixing(nn.Module, ABC):
         return self.output(normed * self.silu(self.gate(x_g))), state
 
     def rates(self) -> Tensor:
-        """Decay rates per byte of every head's channels, (H,N) float64; in Finch those that the data move."""
         return self.time_decay.detach().double().exp().reshape(self.heads, -1)
-
-    def kernel(self, lags: Tensor) -> Tensor:
-        """Root mean square over heads and entries of R' diag(w**(t-1)) K at lags t (T,) of 1 or more, (T,) float64.
-
-        R and K are a head's (N,D) parts of receptance and key: it is what a byte still weighs t bytes later in the
-        output of the recurrence, for white input, before value, group norm and gate. As a sum over channels, squared:
-        v' [(RR') * (KK')] v with v = w**(t-1).
-        """
-        reads, writes = (
-            layer.weight.detach().double().view(self.heads, -1, layer.weight.shape[1])
-            for layer in (self.receptance, self.key)
-        )
-        decayed = torch.exp(-self.rates() * (lags.to(reads) - 1)[:, None, None])
-        pairs = (reads @ reads.mT) * (writes @ writes.mT)
-        squares = torch.einsum("thi,hij,thj->th", decayed, pairs, decayed).mean(dim=1)
-        return squares.clamp(min=0).sqrt() / reads.shape[2]
 
 
 class EagleMixing(TimeMixing):
@@ -254,7 +274,7 @@ class Block(nn.Module):
         self.join1, self.join2 = Join(structure, dim, f"mixer.{layer}"), Join(structure, dim, f"ffn.{layer}")
         self.att = EagleMixing(config) if config.version == 5 else FinchMixing(config)
         self.ffn = ChannelMixing(config)
-        self.drop = dropout(config)
+        self.drop = dropout(config.dropout)
 
     def forward(self, x: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
         if self.ln0 is not None:
@@ -270,17 +290,19 @@ class Block(nn.Module):
 class RWKV(nn.Module):
     """Next-byte logits: (B,T) bytes to (B,T,256), position t from bytes 0..t.
 
-    Its parameters are not set here: see plkernel.models.init.rwkv.
+    Its parameters are not set here: see plkernel.models.init.
     """
+
+    block: ClassVar[Callable[..., nn.Module]] = Block
 
     def __init__(self, config: RWKVConfig) -> None:
         super().__init__()
         self.config = config
         self.emb = Embedding(config.structure, BYTES, config.dim)
-        self.blocks = nn.ModuleList([Block(config, layer) for layer in range(config.layers)])
+        self.blocks = nn.ModuleList([self.block(config, layer) for layer in range(config.layers)])
         self.ln_out = last_norm(config.structure, config.dim)
         self.head = Head(config.structure, self.emb)
-        self.drop = dropout(config)
+        self.drop = dropout(config.dropout)
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.decode(self.emb(inputs))
@@ -303,16 +325,16 @@ class RWKV(nn.Module):
         return logits[:, 0], state
 
     def half_lives(self) -> list[Tensor]:
-        """Half-lives of every block in bytes, ln 2 / exp(time_decay), (D,) float64; in Finch the data move them."""
+        """Half-lives of every block in bytes, ln 2 / rate, (D,) float64; in Finch and Goose the data move them."""
         return [math.log(2) / mixing.rates().flatten() for mixing in self.mixings()]
 
     def kernels(self, lags: Tensor) -> list[Tensor]:
         """What an input still weighs `lags` (T,) bytes later in the state of every block, (T,) float64 each."""
         return [mixing.kernel(lags) for mixing in self.mixings()]
 
-    def mixings(self) -> list[TimeMixing]:
+    def mixings(self) -> list[Mixing]:
         """The time mixing of every block, from the first."""
-        return [module for module in self.modules() if isinstance(module, TimeMixing)]
+        return [module for module in self.modules() if isinstance(module, Mixing)]
 
     def initial_state(self, batch: int) -> RWKVState:
         """The state before the first byte: zero."""
@@ -325,10 +347,10 @@ class RWKV(nn.Module):
         return RWKVState((LayerState(shift, memory, shift),) * config.layers)
 
     def _decode(self, x: Tensor, state: RWKVState) -> tuple[Tensor, RWKVState]:
-        layers, x = [], self.drop(x)
+        layers, carried, x = [], list[Tensor](), self.drop(x)
         if x.shape[1] == 0:
             return self.head(self.ln_out(x)), state
         for block, memory in zip(self.blocks, state.layers, strict=True):
-            x, memory = block(x, memory)
+            x, memory, *carried = block(x, memory, *carried)  # Goose's blocks hand on the values of the first
             layers.append(memory)
         return self.head(self.ln_out(x)), RWKVState(tuple(layers))

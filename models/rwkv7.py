@@ -1,0 +1,245 @@
+"""Goose (RWKV-7) over bytes, in one file: arXiv 2503.14456, section 4, and the official code, x070.
+
+Shapes: B batch, T time (bytes), D width, H heads of size N = D / H, F feed-forward width, 256 byte values. With
+c = exp(-1/2), lerp(a, b, m) = a + m (b - a), and low(x) = f(x A) B of low rank, time mixing makes of x_t and x_{t-1},
+x_{-1} = 0:
+    x_s = lerp(x_t, x_{t-1}, mu_s) for the streams s in r, w, k, v, a, g      static token shift
+    w = exp(-c sigmoid(w0 + low_tanh(x_w)))                                   decay, above exp(-c) = 0.545
+    a = sigmoid(a0 + low(x_a))                                                in-context rate
+    k = x_k K;  kappa = k k_k / |k k_k| per head                              removal key
+    k~ = k lerp(1, a, k_a)                                                    replacement key
+    v = x_v V, after the first block lerp(x_v V, v_first, sigmoid(v0 + low(x_v)))         value residual
+    S_t = S_{t-1} (diag(w) - kappa^T (a kappa)) + v^T k~;  o = S_t r,  r = x_r R           per head, S_{-1} = 0
+    output((GroupNorm(o) + (sum over the head of r r_k k~) v) low_sigmoid(x_g))
+and channel mixing value(relu(key(lerp(x_t, x_{t-1}, x_k)))**2). Blocks, norms and head are those of Finch. Names and
+shapes of `state_dict()` are those of the official checkpoints; the first block has no v0, v1, v2, which do nothing.
+"""
+
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from plkernel.analysis.nodes.heads import RWKV7_LARGEST_RATE as LARGEST_RATE
+from plkernel.kernels.wkv7 import wkv7
+from plkernel.models.layers import Activation, Join, Linear, norm_of, squared_relu
+from plkernel.models.rwkv import GROUP_NORM_EPS, RWKV, LayerState, Mixing, dropout, previous, vector
+from plkernel.models.structure import Structure
+
+IMPULSES, SEQUENCES = 8, 4
+"""How many bytes, in how many sequences of white input, a response is the mean of."""
+
+
+@dataclass(frozen=True)
+class RWKV7Config:
+    """Goose, of width `dim` with heads of `head_size` channels.
+
+    decay_rank, rate_rank, value_rank, gate_rank: ranks of the maps that move w, a, v and g; None for those of the
+    official code, max(32, 32 round(f sqrt(D) / 32)) with f 2.5, 2.5, 1.7 and 5 (the published models have fewer where D
+    is above 1024). feed_forward: width of the channel mixing, None for 4 D. `backend` forces one of the operator's
+    implementations. `dropout` and `structure` are as in `RWKVConfig`; unit_scaled is not for Goose, whose low-rank maps
+    set the size of its activations.
+    """
+
+    dim: int = 256
+    layers: int = 4
+    head_size: int = 64
+    decay_rank: int | None = None
+    rate_rank: int | None = None
+    value_rank: int | None = None
+    gate_rank: int | None = None
+    backend: str | None = None
+    feed_forward: int | None = None
+    dropout: float = 0.0
+    structure: Structure = field(default_factory=Structure)
+
+    def __post_init__(self) -> None:
+        # The official inference code drops dimensions of size 1, which a rank of 1 would not survive.
+        ranks = ("decay_rank", "rate_rank", "value_rank", "gate_rank")
+        given = [(name, 2) for name in ranks if getattr(self, name) is not None]
+        for name, least in (("dim", 2), ("layers", 1), ("head_size", 1), *given):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, got {self.dropout}")
+        if self.dim % self.head_size:
+            raise ValueError(f"dim must be a multiple of head_size, got dim {self.dim} and head_size {self.head_size}")
+        if self.hidden < 1:
+            raise ValueError(f"feed_forward must be at least 1, got {self.hidden}")
+        if self.structure.unit_scaled:
+            raise ValueError("unit_scaled is not for RWKV-7, whose low-rank maps set the size of its activations")
+        self.structure.check(self.layers)
+
+    @property
+    def version(self) -> int:
+        """7, beside Eagle's 5 and Finch's 6."""
+        return 7
+
+    @property
+    def k_clamp(self) -> bool:
+        """Whether keys are scaled by min(1, lambda): never."""
+        return False
+
+    @property
+    def causal(self) -> bool:
+        """Whether every prediction depends on earlier bytes only: always."""
+        return True
+
+    @property
+    def heads(self) -> int:
+        """H."""
+        return self.dim // self.head_size
+
+    @property
+    def hidden(self) -> int:
+        """F: `feed_forward`, or 4 D."""
+        return 4 * self.dim if self.feed_forward is None else self.feed_forward
+
+    @property
+    def ranks(self) -> tuple[int, int, int, int]:
+        """Of decay, in-context rate, value residual and gate."""
+        given = (self.decay_rank, self.rate_rank, self.value_rank, self.gate_rank)
+        official = (max(32, round(factor * self.dim**0.5 / 32) * 32) for factor in (2.5, 2.5, 1.7, 5.0))
+        decay, rate, value, gate = (other if own is None else own for own, other in zip(given, official, strict=True))
+        return decay, rate, value, gate
+
+
+class GooseMixing(Mixing):
+    """Time mixing of RWKV-7; `first` are the values of the first block, None in that block itself."""
+
+    DELAY = 0
+    v0: nn.Parameter
+    v1: nn.Parameter
+    v2: nn.Parameter
+
+    def __init__(self, config: RWKV7Config, layer: int) -> None:
+        super().__init__()
+        dim, linear = config.dim, partial(Linear, config.structure)
+        self.heads, self.backend = config.heads, config.backend
+        self.x_r, self.x_w, self.x_k = vector(dim), vector(dim), vector(dim)
+        self.x_v, self.x_a, self.x_g = vector(dim), vector(dim), vector(dim)
+        decay, rate, value, gate = config.ranks
+        self.w0, self.w1, self.w2 = vector(dim), *low_rank(dim, decay)
+        self.a0, self.a1, self.a2 = vector(dim), *low_rank(dim, rate)
+        if layer > 0:
+            self.v0, self.v1, self.v2 = vector(dim), *low_rank(dim, value)
+        self.g1, self.g2 = low_rank(dim, gate)
+        self.k_k, self.k_a = vector(dim), vector(dim)
+        self.r_k = nn.Parameter(torch.empty(config.heads, config.head_size))
+        self.receptance, self.key, self.value = linear(dim, dim), linear(dim, dim), linear(dim, dim)
+        self.output = linear(dim, dim)
+        self.ln_x = nn.GroupNorm(config.heads, dim, eps=GROUP_NORM_EPS)
+
+    def forward(
+        self, x: Tensor, last: Tensor, state: Tensor | None, first: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        change = previous(x, last) - x
+        r, log_decay, k, a, b = self.addressed(x, change)
+        x_v, x_g = x + change * self.x_v, x + change * self.x_g
+        v = self.value(x_v)
+        if first is None:
+            first = v
+        else:
+            v = torch.lerp(v, first, torch.sigmoid(self.v0 + x_v @ self.v1 @ self.v2).to(v.dtype))
+        v = v.unflatten(-1, (self.heads, -1))
+        gate = torch.sigmoid(x_g @ self.g1) @ self.g2
+        out, state = wkv7(r, log_decay, k, v, a, b, state, backend=self.backend)
+        normed = self.ln_x(out.flatten(2).flatten(0, 1)).view(x.shape)
+        newest = (r * k * self.r_k).sum(-1, keepdim=True) * v
+        return self.output((normed + newest.flatten(2)) * gate), state, first
+
+    def addressed(self, x: Tensor, change: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """r, ln w, k~, -kappa and a kappa, (B,T,H,N) each, from x_t and x_{t-1} - x_t; ln w is at least float32."""
+        x_r, x_w, x_k, x_a = (x + change * mu for mu in (self.x_r, self.x_w, self.x_k, self.x_a))
+        precise = torch.promote_types(self.w0.dtype, torch.float32)
+        by_data = torch.tanh(x_w @ self.w1) @ self.w2
+        log_decay = -LARGEST_RATE * torch.sigmoid(self.w0.to(precise) + by_data.to(precise))
+        rate = torch.sigmoid(self.a0 + x_a @ self.a1 @ self.a2)
+        r, k = self.receptance(x_r), self.key(x_k)
+        removal = F.normalize((k * self.k_k).unflatten(-1, (self.heads, -1)), dim=-1)
+        replacement = k * torch.lerp(torch.ones_like(rate), rate, self.k_a)
+        r, log_decay, rate, replacement = (y.unflatten(-1, (self.heads, -1)) for y in (r, log_decay, rate, replacement))
+        k, a, b = (y.to(r.dtype) for y in (replacement, -removal, removal * rate))
+        return r, log_decay, k, a, b
+
+    def rates(self) -> Tensor:
+        return LARGEST_RATE * torch.sigmoid(self.w0.detach().double()).reshape(self.heads, -1)
+
+    def writes(self) -> Tensor:
+        rate, share = (y.detach().double().flatten() for y in (torch.sigmoid(self.a0), self.k_a))
+        return super().writes() * (1 + (rate - 1) * share)[:, None]
+
+    @torch.no_grad()
+    def response(self, lags: Tensor, *, erase: bool = True, seed: int = 0) -> Tensor:
+        """Root mean square of k~_s A_{s+1} .. A_t r_t at the lags t - s (T,) of 1 or more, (T,) in float64.
+
+        A_t = diag(w_t) - kappa^T (a kappa), or diag(w_t) alone without `erase`: what a byte still weighs in what a head
+        reads t - s bytes later. Measured on white input of variance 1, such as a norm gives, over heads and a few s.
+        """
+        longest, like = int(lags.max()), self.key.weight
+        x = torch.randn((SEQUENCES, longest + IMPULSES, like.shape[1]), generator=torch.Generator().manual_seed(seed))
+        x = x.to(like)
+        r, log_decay, k, a, b = self.addressed(x, previous(x, torch.zeros_like(x[:, 0])) - x)
+        impulses = torch.eye(longest + IMPULSES, IMPULSES).to(r)[:, None].expand(*r.shape[:3], -1)
+        out, _ = wkv7(r, log_decay, k, impulses, a if erase else torch.zeros_like(a), b, backend=self.backend)
+        found = [out[:, i:, :, i][:, lags.to(out.device)] for i in range(IMPULSES)]
+        return torch.stack(found).double().square().mean(dim=(0, 1, 3)).sqrt().cpu()
+
+
+class GooseChannelMixing(nn.Module):
+    """value(relu(key(lerp(x_t, x_{t-1}, x_k)))**2)."""
+
+    def __init__(self, config: RWKV7Config) -> None:
+        super().__init__()
+        self.x_k = vector(config.dim)
+        self.key = Linear(config.structure, config.dim, config.hidden)
+        self.value = Linear(config.structure, config.hidden, config.dim)
+        self.squared_relu = Activation(config.structure, squared_relu)
+
+    def forward(self, x: Tensor, last: Tensor) -> Tensor:
+        return self.value(self.squared_relu(self.key(torch.lerp(x, previous(x, last), self.x_k))))
+
+
+class GooseBlock(nn.Module):
+    """As in Finch: norm, time mixing, residual, norm, channel mixing, residual; hands on the values of the first."""
+
+    def __init__(self, config: RWKV7Config, layer: int) -> None:
+        super().__init__()
+        dim, structure = config.dim, config.structure
+        self.ln1, self.ln2 = norm_of(structure, dim), norm_of(structure, dim)
+        self.ln0 = norm_of(structure, dim) if layer == 0 else None
+        self.join1, self.join2 = Join(structure, dim, f"mixer.{layer}"), Join(structure, dim, f"ffn.{layer}")
+        self.att, self.ffn = GooseMixing(config, layer), GooseChannelMixing(config)
+        self.drop = dropout(config.dropout)
+
+    def forward(self, x: Tensor, state: LayerState, first: Tensor | None = None) -> tuple[Tensor, LayerState, Tensor]:
+        if self.ln0 is not None:
+            x = self.ln0(x)
+        att_in = self.join1.read(x, self.ln1)
+        branch, memory, first = self.att(att_in, state.att_shift, state.wkv, first)
+        x = self.drop(self.join1.add(x, branch, self.ln1))
+        ffn_in = self.join2.read(x, self.ln2)
+        x = self.drop(self.join2.add(x, self.ffn(ffn_in, state.ffn_shift), self.ln2))
+        return x, LayerState(att_in[:, -1], memory, ffn_in[:, -1]), first
+
+
+class RWKV7(RWKV):
+    """Next-byte logits of Goose, with the methods of Eagle and Finch: `forward`, `resume`, `step`, `half_lives`, ..."""
+
+    config: RWKV7Config  # type: ignore[assignment]  # has all that the parent reads of it
+    block = GooseBlock
+
+    def __init__(self, config: RWKV7Config) -> None:
+        super().__init__(config)  # type: ignore[arg-type]
+
+    def responses(self, lags: Tensor, *, erase: bool = True) -> list[Tensor]:
+        """`GooseMixing.response` of every block at lags (T,), (T,) float64 each."""
+        mixings = (mixing for mixing in self.mixings() if isinstance(mixing, GooseMixing))
+        return [mixing.response(lags, erase=erase) for mixing in mixings]
+
+
+def low_rank(dim: int, rank: int) -> tuple[nn.Parameter, nn.Parameter]:
+    """The two factors, (D, rank) and (rank, D), of a map of low rank."""
+    return nn.Parameter(torch.empty(dim, rank)), nn.Parameter(torch.empty(rank, dim))

@@ -133,6 +133,7 @@ def place(
     loss: float | None = None,
     max_lag: float | None = None,
     terms: ExponentialSum | None = None,
+    fastest: float = np.inf,
 ) -> Nodes:
     """Nodes of `channels` channels by name; half-lives and lags are in bytes and a step of the layer is `step` bytes.
 
@@ -141,7 +142,8 @@ def place(
     1, and `loss`, 0.05). terms: the exponentials of `terms`, rates per byte, each on several channels (`term_nodes`,
     with `tempering`, 1).
     `projection` belongs to the first two, the others shape it themselves. `target`, `kernel` and `lag` say which
-    power law is meant (`Aim`); projections `uniform` and `published` follow none, and there they are refused.
+    power law is meant (`Aim`); projections `uniform` and `published` follow none, and there they are refused. `fastest`
+    is the rate per step where quantile nodes end at the latest.
 
     lambda = ln 2 * step / half-life. Raises ValueError for an unknown name, an impossible range, and an option that
     belongs to another placement.
@@ -161,7 +163,8 @@ def place(
             )
         if placement == "quantile":
             loss, reach = LOSS if loss is None else loss, HORIZON if max_lag is None else max_lag
-            return quantile_nodes(channels, aim, gain_name, tempering=tempering, loss=loss, max_lag=reach / step)
+            options = {"tempering": tempering, "loss": loss, "max_lag": reach / step, "fastest": fastest}
+            return quantile_nodes(channels, aim, gain_name, **options)
         if terms is None:
             raise ValueError("placement 'terms' needs terms: the exponential sum whose terms the channels share")
         per_step = ExponentialSum(tuple(rate * step for rate in terms.rates), terms.weights)

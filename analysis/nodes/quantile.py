@@ -27,13 +27,15 @@ def quantile_nodes(
     tempering: float = 1.0,
     loss: float = LOSS,
     max_lag: float = HORIZON,
+    fastest: float = np.inf,
 ) -> Nodes:
     """Node i at the quantile (i - 1/2)/N of the density m**(k s) over ln(lambda), with C proportional to m**(1 - s).
 
     m(lambda) = lambda**exponent / g(lambda) times a**n (`Aim.log_amplitude`), k = 1 for a coherent aim, 2 for rms, and
     s = `tempering` in [0, 1]: s = 1 gives a uniform C and puts the whole law into the density of the nodes, s = 0
     gives log-spaced nodes and puts it into C. The cumulative is inverted exactly, for any gain. The rates reach from
-    gammaincinv(k e, loss) / (k max_lag) to gammaincinv(k e, 1 - loss) / k, e being the exponent of the aim.
+    gammaincinv(k e, loss) / (k max_lag) to gammaincinv(k e, 1 - loss) / k, e being the exponent of the aim, or
+    to `fastest` where that is less: what faster channels would carry is then missing, at the shortest lags.
 
     A uniform C needs many slow channels: with m ~ lambda**p it reaches lags of about N**(1/(k p)), and no further.
     `max_lag` is in steps. Raises ValueError on values outside their range.
@@ -45,15 +47,21 @@ def quantile_nodes(
     check_loss(loss)
     if not (np.isfinite(max_lag) and max_lag > 1):
         raise ValueError(f"max_lag must be more than one step, got {max_lag}")
-    slowest, fastest = aim.rate_range(max_lag, loss)
-    if not (slowest > 0 and np.isfinite(fastest)):
-        raise ValueError(f"beta {aim.beta:g} places rates from {slowest:g} to {fastest:g}: use one of about 0.1 to 100")
+    slowest, end = aim.rate_range(max_lag, loss)
+    if not (slowest > 0 and np.isfinite(end)):
+        raise ValueError(f"beta {aim.beta:g} places rates from {slowest:g} to {end:g}: use one of about 0.1 to 100")
+    end = min(end, fastest)
+    if not slowest < end:
+        raise ValueError(
+            f"beta {aim.beta:g} with max_lag {max_lag:g} places rates from {slowest:g} on, but none above {fastest:g} "
+            "exists: use a smaller beta or a longer max_lag"
+        )
     shares = (np.arange(channels, 0, -1) - 0.5) / channels  # fastest first
 
     def log_density(log_rates: Floats) -> Floats:
         return np.asarray(aim.power * tempering * aim.log_amplitude(np.exp(log_rates), gain_name))
 
-    rates = np.exp(_quantiles(log_density, np.log(slowest), np.log(fastest), shares))
+    rates = np.exp(_quantiles(log_density, np.log(slowest), np.log(end), shares))
     log_projection = (1 - tempering) * aim.log_amplitude(rates, gain_name)
     return Nodes(tuple(rates.tolist()), _mean_one(np.exp(log_projection - log_projection.max())), gain_name)
 

@@ -1,4 +1,4 @@
-"""Our two models, described to a plan: roles, sizes, and the parameters that schemes leave alone."""
+"""Our models, described to a plan: roles, sizes, and the parameters that schemes leave alone."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -8,7 +8,14 @@ from torch import Tensor, nn
 
 from plkernel.models.init.distributions import KEEP, Distribution, constant, uniform
 from plkernel.models.init.roles import RoleTable
-from plkernel.models.init.rwkv_vectors import VERSIONS, channel_vector, check_version, head_norm
+from plkernel.models.init.rwkv_vectors import (
+    VERSIONS,
+    channel_vector,
+    check_version,
+    goose_low_rank,
+    goose_vector,
+    head_norm,
+)
 from plkernel.models.structure import Structure
 
 STRUCTURE_ROLES = {
@@ -43,6 +50,9 @@ RWKV_ROLES = RoleTable.from_dict(
     {
         "emb.weight": "embedding",
         "blocks.*.time_*": "own",
+        "blocks.*.x_?": "own",
+        "blocks.*.att.[wavg][012]": "own",
+        "blocks.*.att.[kr]_[ka]": "own",
         "blocks.*.att.ln_x.*": "own",
         "blocks.*.att.receptance.weight": "query",
         "blocks.*.att.key.weight": "key",
@@ -66,13 +76,15 @@ RWKV_ROLES = RoleTable.from_dict(
 @dataclass(frozen=True)
 class Owner:
     """What a model class says: its role table; heads and head size; the distribution of a parameter of role `own`, by
-    name and version of the vectors; the values of a vector; the structure it was built with."""
+    name and version of the vectors; the values of a vector; the structure it was built with; the version of its vectors
+    where a scheme says none."""
 
     roles: RoleTable | None
     heads: Callable[[Any], tuple[int, int] | None]
     own: Callable[[Any, str, str], Distribution]
     vector: Callable[[Any, str, str], Tensor]
     structure: Callable[[Any], Structure]
+    version: str = ""
 
 
 def ssm_own(model: Any, name: str, version: str) -> Distribution:
@@ -86,21 +98,23 @@ def no_vector(model: Any, name: str, version: str) -> Tensor:
 
 
 def rwkv_own(model: Any, name: str, version: str) -> Distribution:
-    """Low-rank maps U(b); ln_x ((1 + l) / L)**0.7 and 0; the rest exact vectors of that version.
+    """Low-rank maps U(b), in Goose 0 and O(0.1); ln_x ((1 + l) / L)**0.7 and 0; the rest exact vectors of that version.
 
-    Raises ValueError for a version of the other model: one of Eagle for Finch.
+    Raises ValueError for a version of another model: one of Eagle for Finch.
     """
     check_version(version, model.config.version)
-    if name.endswith(("_w1", "_w2")):
-        return uniform(VERSIONS[version].low_rank[int(name[-1]) - 1])
     if ".ln_x." in name:
         return constant(head_norm(name, model.config.layers))
+    if name.endswith(("1", "2")):
+        goose = model.config.version == 7
+        return goose_low_rank(name, model.config) if goose else uniform(VERSIONS[version].low_rank[int(name[-1]) - 1])
     return Distribution("vector", name=version)
 
 
 def rwkv_vector(model: Any, name: str, version: str) -> Tensor:
     """The values of one vector, (D,)."""
-    return channel_vector(name, model.config, VERSIONS[version])
+    config = model.config
+    return goose_vector(name, config) if config.version == 7 else channel_vector(name, config, VERSIONS[version])
 
 
 def ssm_structure(model: Any) -> Structure:
@@ -114,11 +128,16 @@ def rwkv_structure(model: Any) -> Structure:
     return replace(structure, embedding_norm=structure.norm != "none")
 
 
+def rwkv_heads(model: Any) -> tuple[int, int]:
+    """How many, and their size."""
+    return model.config.heads, model.config.head_size
+
+
+RWKV_OWNER = Owner(RWKV_ROLES, rwkv_heads, rwkv_own, rwkv_vector, rwkv_structure, "rwkv_blinkdl")
 OWNERS = {
     "SSM": Owner(SSM_ROLES, lambda model: (1, model.config.dim), ssm_own, no_vector, ssm_structure),
-    "RWKV": Owner(
-        RWKV_ROLES, lambda model: (model.config.heads, model.config.head_size), rwkv_own, rwkv_vector, rwkv_structure
-    ),
+    "RWKV": RWKV_OWNER,
+    "RWKV7": replace(RWKV_OWNER, version="rwkv7_official"),
 }
 FOREIGN = Owner(None, lambda model: None, lambda *_: KEEP, no_vector, lambda model: Structure())
 

@@ -216,6 +216,6 @@ def sizes_of(parameters: list[Parameter], heads: tuple[int, int] | None) -> Size
 def entry_of(parameter: Parameter, rules: Rules, model: nn.Module, owner: Any) -> Entry:
     """The rules applied to one parameter."""
     own = parameter.role == "own"
-    found = owner.own(model, parameter.name, rules.own) if own else rules.fill(parameter)
+    found = owner.own(model, parameter.name, rules.own or owner.version) if own else rules.fill(parameter)
     multipliers = (rules.multiplier(kind, parameter) for kind in ("learning_rate", "eps", "weight_decay"))
     return Entry(parameter, found, *multipliers)

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from plkernel.analysis.nodes.heads import RWKV7_LARGEST_RATE, check_largest_rate
 from plkernel.analysis.nodes.moments import output_std
 from plkernel.analysis.nodes.node_set import Nodes
 
-Parametrisation = Literal["log_rate", "exp_exp", "sigmoid", "a_log"]
+Parametrisation = Literal["log_rate", "exp_exp", "sigmoid", "a_log", "exp_sigmoid"]
 
 
 @torch.no_grad()
@@ -34,7 +35,8 @@ def decays_(
 
     log_rate, exp_exp: a = exp(-exp(x)), as here and in RWKV's time_decay. sigmoid: a = sigmoid(x). a_log:
     a = exp(-dt exp(x)) with dt = softplus(dt_bias), as Mamba and Mamba-2 have it while dt does not depend on the
-    input; `dt_bias` is a number or broadcasts to `tensor`.
+    input; `dt_bias` is a number or broadcasts to `tensor`. exp_sigmoid: a = exp(-exp(-1/2) sigmoid(x)), as RWKV-7 has
+    it in w0, where rates stay below exp(-1/2).
 
     N nodes fill a tensor whose last dimension is N, the same in every row: Mamba's A_log (d_inner, d_state) takes
     d_state nodes, so that each channel holds the whole power law. A tensor of N elements in any other shape is filled
@@ -51,6 +53,10 @@ def decays_(
     if (parametrisation == "a_log") != (dt_bias is not None):
         raise ValueError(f"dt_bias goes with parametrisation 'a_log' and must be given there, got {parametrisation!r}")
     rates = _laid_out(tensor, nodes)
+    if parametrisation == "exp_sigmoid":
+        check_largest_rate(float(rates.max()))
+        share = rates / RWKV7_LARGEST_RATE
+        return tensor.copy_((share.log() - torch.log1p(-share)).to(tensor.dtype))
     dt = torch.ones_like(rates) if dt_bias is None else _step_size(dt_bias, rates)
     found = (_logit(rates) if parametrisation == "sigmoid" else (rates / dt).log()).to(tensor.dtype)
     precise = torch.promote_types(tensor.dtype, torch.float32)

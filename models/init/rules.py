@@ -99,7 +99,8 @@ class Rules:
     `roles` holds exceptions by role, which come first; position follows embedding. learning_rate, eps and weight_decay
     hold multipliers by role or by group (`input`, `output`), 1 elsewhere; weight decay is 0 on all but matrices
     unless said. `forward`: numbers that multiply activations (embedding, logits, ...). `needs`: options that the
-    model must have. `own`: the version of the deterministic vectors of an RWKV. `optimizer`: what the multipliers are
+    model must have. `own`: the version of the deterministic vectors of an RWKV, that of today's official code
+    where it is empty. `optimizer`: what the multipliers are
     for. `calibration`: what is left to tune on data once the parameters are drawn.
     """
 
@@ -117,7 +118,7 @@ class Rules:
     weight_decay: Mapping[str, Number] = field(default_factory=dict)
     forward: Mapping[str, float] = field(default_factory=dict)
     needs: Mapping[str, Any] = field(default_factory=dict)
-    own: str = "rwkv_blinkdl"
+    own: str = ""
     optimizer: Optimizer = "adam"
     calibration: Calibrate | None = None
 

@@ -1,4 +1,4 @@
-"""The vectors of Eagle and Finch that are exact functions of channel and block, in every version of the initialisation.
+"""The vectors of Eagle, Finch and Goose that are exact functions of channel and block, in every version.
 
 With l the block of L, i the channel of D, r0 = l / (L - 1) (0 where L = 1) and r1 = 1 - l / L, all versions take
     mu = 1 - (i / D)**r1 for x, w, k and the channel mixing, less 0.3 r0 for v; 1 - (i / D)**(r1 / 2) for r and g
@@ -7,6 +7,12 @@ With l the block of L, i the channel of D, r0 = l / (L - 1) (0 where L = 1) and 
     ln_x.weight = ((1 + l) / L)**0.7
 (Eagle stores 1 - mu.) They differ in u, whose -1 the paper does not print (mean 0.1); in Finch's channel mixing, today
 1 - (i / D)**(r1**3); and in the low-rank maps w1 and w2: U(1e-4) both, today 0 and U(0.01).
+Goose (`rwkv7_official`), with y = i / (D - 1) and z = x |x|, x from -1 to 1 along every head:
+    mu = 1 - (i / D)**(p r1), p = 0.2 for r and g, 0.7 for k and v, 0.9 for w and a; 1 - (i / D)**(r1**4) in the channel
+    mixing
+    w0 = -5.5 + 6 y**(1 + r0**0.3) + 2.5 z,  a0 = -0.19 + 0.3 z + 0.4 (y - 1/2),  v0 = 0.73 - 0.4 (y - 1/2)
+    k_k = 0.71 - 0.1 (y - 1/2),  k_a = 1.02,  r_k = -0.04
+and low-rank maps of 0 and of orthogonal rows of length 0.1 (columns 0.1 sqrt(rank / D) long where the rank is larger).
 Sources: the official code at three dates and arXiv 2404.05892, Appendix I; see `plkernel.models.init.schemes.rwkv`.
 """
 
@@ -15,13 +21,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from plkernel.models.init.distributions import ZERO, Distribution, orthogonal
 from plkernel.models.rwkv import RWKVConfig
+from plkernel.models.rwkv7 import RWKV7Config
 
 
 @dataclass(frozen=True)
 class Version:
-    """What tells one version from another: `models` 5 (Eagle) and 6 (Finch), bounds of w1 and w2, the offset of u in
-    0.1 ((i + 1) mod 3 - offset), and the exponent of r1 in Finch's channel mixing."""
+    """What tells one version from another: `models` 5 (Eagle), 6 (Finch), 7 (Goose), bounds of w1 and w2, the offset of
+    u in 0.1 ((i + 1) mod 3 - offset), and the exponent of r1 in Finch's channel mixing."""
 
     models: tuple[int, ...]
     low_rank: tuple[float, float] = (1e-4, 1e-4)
@@ -35,11 +43,14 @@ VERSIONS = {
     "rwkv_finch_code_2024_02": Version((6,)),
     "rwkv_eagle_paper": Version((5,), u_offset=0),
     "rwkv_finch_paper": Version((6,), u_offset=0),
+    "rwkv7_official": Version((7,)),
 }
+POWERS = {"r": 0.2, "g": 0.2, "k": 0.7, "v": 0.7, "w": 0.9, "a": 0.9}
+"""Of Goose's token shift, by stream."""
 
 
 def check_version(name: str, model: int) -> None:
-    """ValueError for a version that belongs to the other model (5 Eagle, 6 Finch)."""
+    """ValueError for a version that belongs to another model (5 Eagle, 6 Finch, 7 Goose)."""
     if model not in VERSIONS[name].models:
         fitting = ", ".join(other for other, version in VERSIONS.items() if model in version.models)
         raise ValueError(f"scheme {name!r} is not for RWKV-{model}: use one of {fitting}")
@@ -67,3 +78,30 @@ def channel_vector(name: str, config: RWKVConfig, version: Version) -> Tensor:
 def head_norm(name: str, layers: int) -> float:
     """The value of every entry of ln_x, by its name in the state dict: bias 0, weight ((1 + l) / L)**0.7."""
     return 0.0 if name.endswith("bias") else ((1 + int(name.split(".")[1])) / layers) ** 0.7
+
+
+def goose_vector(name: str, config: RWKV7Config) -> Tensor:
+    """The values (D,) in float64 of one of Goose's vectors, r_k among them; `name` as in the state dict."""
+    _, block, branch, vector = name.split(".")
+    r0 = int(block) / (config.layers - 1) if config.layers > 1 else 0.0
+    r1 = 1 - int(block) / config.layers
+    i = torch.arange(config.dim, dtype=torch.float64)
+    if vector.startswith("x_"):
+        return 1 - (i / config.dim) ** (r1**4 if branch == "ffn" else POWERS[vector[-1]] * r1)
+    y, middle = i / (config.dim - 1), (config.head_size - 1) / 2
+    x = (i % config.head_size - middle) / middle if middle else torch.zeros_like(i)
+    z = x * x.abs()
+    return {
+        "w0": -5.5 + 6 * y ** (1 + r0**0.3) + 2.5 * z,
+        "a0": -0.19 + 0.3 * z + 0.4 * (y - 0.5),
+        "v0": 0.73 - 0.4 * (y - 0.5),
+        "k_k": 0.71 - 0.1 * (y - 0.5),
+        "k_a": torch.full_like(i, 1.02),
+        "r_k": torch.full_like(i, -0.04),
+    }[vector]
+
+
+def goose_low_rank(name: str, config: RWKV7Config) -> Distribution:
+    """Of the first or second map, by its name, as in blocks.0.att.w1."""
+    rank = config.ranks["wavg".index(name[-2])]
+    return ZERO if name.endswith("1") else orthogonal(0.1 * max(1.0, rank / config.dim) ** 0.5)

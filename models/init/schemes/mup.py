@@ -19,6 +19,8 @@ TENSOR_PROGRAMS = "arXiv 2203.03466"
 VECTORS: tuple[Role, ...] = ("norm", "norm_bias", "bias")
 IN_STACK: tuple[Role, ...] = (*VECTORS, "gate", "own")
 STD = 0.0625
+FIRST_HALVES = ("_w1", ".w1", ".a1", ".v1", ".g1")
+"""How the names of the first halves of RWKV's low-rank pairs end."""
 
 
 def mup_rates(m: float, sgd: bool) -> dict[str, Number]:
@@ -30,7 +32,7 @@ def mup_rates(m: float, sgd: bool) -> dict[str, Number]:
     """
 
     def own(p: Parameter) -> float:
-        return 1 / m if p.name.endswith("_w1") else vector(p)
+        return 1 / m if p.name.endswith(FIRST_HALVES) else vector(p)
 
     def vector(p: Parameter) -> float:
         return m if sgd and max(p.shape, default=1) > 1 else 1.0

@@ -1,4 +1,4 @@
-"""RWKV: the official code at three dates, the paper as printed, and a naive start; arXiv 2404.05892, Appendix I.
+"""RWKV: the official code at four dates, the paper as printed, and a naive start; arXiv 2404.05892, Appendix I.
 
 The vectors (token shifts, decays, u, gains of the heads' norm) and low-rank maps of an RWKV are exact functions of
 channel and layer, which differ by version: `Rules.own` names it. On an SSM the matrices alone act: B is the value,
@@ -32,6 +32,26 @@ def rwkv_blinkdl(s: Sizes) -> Rules:
         roles={"key": orthogonal(0.1), "mixer_gate": orthogonal(0.1), "ffn_router": ZERO},
         learning_rate={"own": lambda p: 2.0 if p.name.endswith("time_decay") else 1.0},
         needs=NEEDS,
+        own="rwkv_blinkdl",
+    )
+
+
+@scheme("code:BlinkDL/RWKV-LM, RWKV-v7/train_temp at 118e451; arXiv 2503.14456")
+def rwkv7_official(s: Sizes) -> Rules:
+    """Goose: embedding U(1e-4), matrices O(1), keys O(0.1), outputs 0, low-rank maps 0 and O(0.1).
+
+    Decays rise along the channels and zigzag in every head; w0, which they follow from, has twice the rate. Weight
+    decay acts on matrices and the embedding alone.
+    """
+    return Rules(
+        uniform(1e-4),
+        orthogonal(1.0),
+        ZERO,
+        wide_head(s),
+        roles={"key": orthogonal(0.1)},
+        learning_rate={"own": lambda p: 2.0 if p.name.endswith(".w0") else 1.0},
+        needs=NEEDS,
+        own="rwkv7_official",
     )
 
 
@@ -85,8 +105,8 @@ def rwkv_finch_paper(s: Sizes, *, learning_rate: float = 6e-4) -> Rules:
 def rwkv_naive(s: Sizes) -> Rules:
     """Embedding N(1), tied to the head, matrices U(fan_in**-0.5), ffn.value Xavier with gain 0.5, RMSNorm.
 
-    Weight decay acts on every parameter. Vectors and low-rank maps are those of rwkv_blinkdl: the ablation says nothing
-    of them. On a model with a head of its own, that is N(1) as well.
+    Weight decay acts on every parameter. Vectors and low-rank maps are those of today's official code: the ablation
+    says nothing of them. On a model with a head of its own, that is N(1) as well.
     """
     return Rules(
         normal(1.0),

@@ -1,4 +1,4 @@
-"""The power law in Eagle and Finch: the memory of their own time mixing at initialisation, and what is refused."""
+"""The power law in Eagle, Finch and Goose: the memory of their own time mixing at the start, and what is refused."""
 
 import re
 from typing import Any
@@ -8,8 +8,8 @@ import pytest
 import torch
 from node_kernels import kernel_exponent
 
-from plkernel.analysis.nodes.heads import check_nodes, gain_of
-from plkernel.analysis.nodes.moments import node_scores
+from plkernel.analysis.nodes.heads import RWKV7_LARGEST_RATE, check_nodes, gain_of
+from plkernel.analysis.nodes.moments import falling_exponent, node_scores
 from plkernel.analysis.nodes.node_set import Aim, Nodes
 from plkernel.analysis.nodes.placement import place
 from plkernel.kernels.wkv import wkv
@@ -17,6 +17,7 @@ from plkernel.models import rwkv as rwkv_module
 from plkernel.models.init import initialise_
 from plkernel.models.init.rwkv_power_law import power_law_
 from plkernel.models.rwkv import RWKV, RWKVConfig, TimeMixing
+from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 
 DISTANCES = 512
 DEFAULT = Aim(1.15, "correlation", "rms", "bonus")
@@ -140,6 +141,48 @@ def test_only_decays_and_receptance_change() -> None:
     assert heads[0].exp().flip(0).double().numpy() == pytest.approx(
         sorted(nodes_for(DEFAULT, 64, False).rates), rel=1e-6
     )
+
+
+def goose_with(nodes: Nodes, aim: Aim | None, **options: Any) -> RWKV7:
+    model = initialise_(RWKV7(RWKV7Config(128, 2, 64)), "rwkv7_official", 0)
+    power_law_(model, nodes, aim, **options)
+    return model
+
+
+def test_goose_has_the_promised_memory_before_it_erases() -> None:
+    """With erasing it forgets faster than any such law over the longest lags: what was written is overwritten."""
+    aim = Aim(1.15, "correlation", "rms", "distance")
+    nodes = nodes_for(aim, 64, False, fastest=RWKV7_LARGEST_RATE)
+    model, plain = goose_with(nodes, aim), initialise_(RWKV7(RWKV7Config(128, 2, 64)), "rwkv7_official", 0)
+    changed = {name.split(".", 2)[2] for name, x in plain.state_dict().items() if not x.equal(model.state_dict()[name])}
+    assert changed == {"att.w0", "att.receptance.weight"}
+    distances = torch.tensor([2**power for power in range(2, 9)])
+    for mixing in model.mixings():
+        assert mixing.rates()[1].numpy() == pytest.approx(list(nodes.rates), rel=1e-5)
+        responses = (mixing.response(distances - 1, erase=erase) for erase in (False, True))
+        kept, left = (exponent_of(distances, response) for response in responses)
+        assert exponent_of(distances, mixing.kernel(distances - 1)) == pytest.approx(0.575, abs=0.05)
+        assert kept == pytest.approx(0.575, abs=0.1), "a mean over 64 products"
+        assert left > kept + 0.2
+
+
+def exponent_of(distances: torch.Tensor, values: torch.Tensor) -> float:
+    return float(falling_exponent(distances.numpy(), values.log().numpy()))
+
+
+def test_goose_refuses_what_it_cannot_be() -> None:
+    aim = Aim(1.15, "correlation", "rms", "distance")
+    with pytest.raises(
+        ValueError, match=r"half-life of 0\.4\d+ bytes, but a decay of RWKV-7 is above .* use 1\.15 or more"
+    ):
+        goose_with(nodes_for(aim, 64, False), aim)
+    nodes = nodes_for(aim, 64, False, fastest=RWKV7_LARGEST_RATE)
+    with pytest.raises(ValueError, match="bonus 'law' is not for RWKV-7"):
+        goose_with(nodes, aim, bonus="law")
+    with pytest.raises(ValueError, match="gain 'clamp', but RWKV-7 scales its key by no decay"):
+        goose_with(nodes_for(aim, 64, True, fastest=RWKV7_LARGEST_RATE), aim)
+    with pytest.raises(ValueError, match="none above 0"):
+        nodes_for(Aim(40.0, "information", "rms", "distance"), 64, False, fastest=RWKV7_LARGEST_RATE, max_lag=8)
 
 
 def test_deviation_of_a_head_by_its_size() -> None:

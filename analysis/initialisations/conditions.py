@@ -6,7 +6,7 @@ import numpy as np
 
 from plkernel.analysis.initialisations.gallery import Initialisation, Origin, initialisation
 from plkernel.analysis.initialisations.published import mamba, rings, s4
-from plkernel.analysis.initialisations.published_heads import heads, hgrn, rwkv
+from plkernel.analysis.initialisations.published_heads import heads, hgrn, rwkv, rwkv7
 from plkernel.analysis.nodes.node_set import Gain, Nodes, Summation, gain
 from plkernel.analysis.nodes.placement import Placement, Projection, place
 
@@ -25,7 +25,7 @@ CONDITIONS: dict[str, tuple[Placement, Projection]] = {
 
 def initialisations(beta: float, max_lag: int) -> list[Initialisation]:
     """Every initialisation, family by family; only ours depend on the target t**-beta, t = 1..max_lag."""
-    families = (s4(), mamba(), rings(), heads(), rwkv(), hgrn(), *map(conditions, GAINS), ours(beta, max_lag))
+    families = (s4(), mamba(), rings(), heads(), rwkv(), rwkv7(), hgrn(), *map(conditions, GAINS), ours(beta, max_lag))
     return [item for family in families for item in family]
 
 

@@ -1,4 +1,4 @@
-"""Published layers with heads and gates at their start: RetNet, mLSTM, GLA, RWKV-5 and 6, and HGRN.
+"""Published layers with heads and gates at their start: RetNet, mLSTM, GLA, RWKV-5 to 7, and HGRN.
 
 Most pass a norm of each head, which gives every head variance 1 and so acts as a gain. Such layers have an entry for
 the recurrence alone and one, called `-normed`, for what leaves the norm.
@@ -70,6 +70,25 @@ def rwkv() -> Iterator[Initialisation]:
         power, layer = 0.7 + 1.3 * index / (RWKV_DEPTH - 1), f"{index + 1} of {RWKV_DEPTH}"
         rates = np.exp(-6 + 5 * np.linspace(0, 1, RWKV_WIDTH) ** power)
         pair = _with_norm(f"rwkv-{place}", family, replace(origin, layer=layer), rates, RWKV_HEAD)
+        yield from pair if place == "middle" else [next(pair)]
+
+
+def rwkv7() -> Iterator[Initialisation]:
+    """RWKV-7 by its decays alone, which also zigzag inside every head: first, middle and last layer."""
+    origin = Origin(
+        formula="a = exp(-exp(-1/2) sigmoid(-5.5 + 6 (i / (D - 1))^(1 + (l / (L - 1))^0.3) + 2.5 z |z|)), i = 0..D-1, "
+        "z = -1..1 in each head",
+        gain=ALONE,
+        assumed=f"L = {RWKV_DEPTH} layers, D = {RWKV_WIDTH} channels, heads of {RWKV_HEAD}; nothing erased",
+        paper="arXiv 2503.14456",
+        code="BlinkDL/RWKV-LM: RWKV-v7/train_temp/src/model.py",
+    )
+    z = np.tile(np.linspace(-1, 1, RWKV_HEAD), RWKV_WIDTH // RWKV_HEAD)
+    for place, index in (("first", 0), ("middle", RWKV_DEPTH // 2), ("last", RWKV_DEPTH - 1)):
+        power = 1 + (index / (RWKV_DEPTH - 1)) ** 0.3
+        level = -5.5 + 6 * np.linspace(0, 1, RWKV_WIDTH) ** power + 2.5 * z * np.abs(z)
+        layer = replace(origin, layer=f"{index + 1} of {RWKV_DEPTH}")
+        pair = _with_norm(f"rwkv7-{place}", "RWKV-7", layer, np.exp(-0.5) / (1 + np.exp(-level)), RWKV_HEAD)
         yield from pair if place == "middle" else [next(pair)]
 
 

@@ -203,6 +203,18 @@ def test_rwkv_layers() -> None:
         assert (speeds[511] + speeds[512]) / 2 == pytest.approx(-6 + 5 / 2**power, abs=1e-5)
 
 
+def test_rwkv7_layers() -> None:
+    """Within each head the level rises by 5 about a ramp from -5.5 to 0.5; no half-life is below ln 2 / exp(-1/2)."""
+    for name, power in (("first", 1.0), ("middle", 1 + (12 / 23) ** 0.3), ("last", 2.0)):
+        share = np.array(ENTRIES[f"rwkv7-{name}"].rates) / np.exp(-0.5)
+        level = np.log(share / (1 - share))
+        assert (level[0], level[-1]) == pytest.approx((-5.5 - 2.5, 0.5 + 2.5))
+        middle = (level[31 + 64 * 8] + level[32 + 64 * 8]) / 2
+        ramp = -5.5 + 6 * (np.array([543, 544]) / 1023) ** power
+        assert middle == pytest.approx(ramp.mean(), abs=1e-9)
+        assert ENTRIES[f"rwkv7-{name}"].half_lives[0] > np.log(2) * np.exp(0.5)
+
+
 def test_hgrn_layers() -> None:
     """Lower bounds 0, 12/24 and 23/24, and the gate halfway between bound and 1; an average's gain, 1 - a."""
     for name, bound in (("first", 0), ("middle", 12 / 24), ("last", 23 / 24)):

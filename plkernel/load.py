@@ -1,4 +1,4 @@
-"""python -m plkernel.load: an Eagle or Finch made by other people's software, as a model that plkernel reads."""
+"""python -m plkernel.load: an Eagle, Finch or Goose made by other people's software, as a model that plkernel reads."""
 
 from pathlib import Path
 
@@ -9,11 +9,12 @@ from plkernel.tools.files import check_folder
 
 
 def load(source: tyro.conf.Positional[Path], out: tyro.conf.Positional[Path]) -> None:
-    """Read an RWKV-5.2 or RWKV-6 checkpoint of other software and write it as a model folder of plkernel.
+    """Read an RWKV-5.2, RWKV-6 or RWKV-7 checkpoint of other software and write it as a model folder of plkernel.
 
-    A file is read as an official .pth checkpoint, x052 (Eagle) or x060 (Finch); a folder as flash-linear-attention's
-    RWKV6ForCausalLM (config.json, model.safetensors). Width, depth, heads, ranks and feed-forward width follow from the
-    shapes of the tensors; numbers are kept in float32. The vocabulary must be the 256 bytes.
+    A file is read as an official .pth checkpoint, x052 (Eagle), x060 (Finch) or x070 (Goose); a folder as
+    flash-linear-attention's RWKV6ForCausalLM or RWKV7ForCausalLM (config.json, model.safetensors). Width, depth, heads,
+    ranks and feed-forward width follow from the shapes of the tensors; numbers are kept in float32. The vocabulary must
+    be the 256 bytes.
 
     The folder holds config.json and checkpoint.safetensors, as that of a run does, and every command that takes a
     checkpoint takes it. Nothing in the source is executed: a pickle that holds anything but tensors is refused.

@@ -116,7 +116,7 @@ CHANGES: dict[str, tuple[Change, Change]] = {
 
 def to_fla(model: RWKV) -> tuple[dict[str, Any], State]:
     """Content of config.json and tensors of model.safetensors for a Finch; ValueError for another model."""
-    if model.config.version != 6:
+    if model.config.version == 5:
         raise ValueError("kind 'rwkv5': flash-linear-attention has no class for Eagle; use --format official")
     state = to_official(model)
     tensors = {there: state[ours] for ours, there in OUTER.items()}
@@ -149,25 +149,39 @@ def config_of(config: RWKVConfig) -> dict[str, Any]:
 
 def from_fla(folder: Path) -> RWKV:
     """The Finch in a folder of that layout, in float32; ValueError naming what is damaged or not a Finch over bytes."""
-    config = load_json(folder / CONFIG)
-    if not isinstance(config, dict):
-        raise ValueError(f"{folder / CONFIG}: expected a JSON object")
-    check_config(folder / CONFIG, config)
-    tensors = read_tensors(folder / WEIGHTS)
-    if config.get("tie_word_embeddings", False) and OUTER["emb.weight"] in tensors:
-        tensors[OUTER["head.weight"]] = tensors[OUTER["emb.weight"]]
+    tensors = tensors_of(folder, FIXED, "Finch")
     try:
         return from_official(official_names(tensors))
     except ValueError as error:
         raise ValueError(f"{folder / WEIGHTS}: {error}") from error
 
 
-def check_config(path: Path, config: Mapping[str, Any]) -> None:
-    """ValueError unless the options of config.json give the function that our Finch computes."""
-    for name, (needed, default) in FIXED.items():
+def model_type(folder: Path) -> Any:
+    """What config.json says that the folder holds; ValueError where it is no object."""
+    config = load_json(folder / CONFIG)
+    if not isinstance(config, dict):
+        raise ValueError(f"{folder / CONFIG}: expected a JSON object")
+    return config.get("model_type")
+
+
+def tensors_of(folder: Path, fixed: Mapping[str, tuple[Any, Any]], model: str) -> State:
+    """The tensors of a folder under their names there, a tied head among them; ValueError as in `check_config`."""
+    config = load_json(folder / CONFIG)
+    check_config(folder / CONFIG, config, fixed, model)
+    tensors = read_tensors(folder / WEIGHTS)
+    if config.get("tie_word_embeddings", False) and OUTER["emb.weight"] in tensors:
+        tensors[OUTER["head.weight"]] = tensors[OUTER["emb.weight"]]
+    return tensors
+
+
+def check_config(path: Path, config: Any, fixed: Mapping[str, tuple[Any, Any]], model: str) -> None:
+    """ValueError unless the options of config.json give the function that our `model` computes."""
+    if not isinstance(config, dict):
+        raise ValueError(f"{path}: expected a JSON object")
+    for name, (needed, default) in fixed.items():
         found = config.get(name, default)
         if found != needed:
-            raise ValueError(f"{path}: {name} is {found!r}, but plkernel's Finch needs {needed!r}")
+            raise ValueError(f"{path}: {name} is {found!r}, but plkernel's {model} needs {needed!r}")
 
 
 def read_tensors(path: Path) -> State:

@@ -1,6 +1,8 @@
-"""The official checkpoint format of RWKV-5 and RWKV-6: a flat dictionary of tensors in a .pth file.
+"""The official checkpoint format of RWKV-5, RWKV-6 and RWKV-7: a flat dictionary of tensors in a .pth file.
 
-Names and shapes are those of `RWKV.state_dict()` (x052 for Eagle, x060 for Finch, weights of linear maps as (out, in)).
+Names and shapes are those of `RWKV.state_dict()` (x052 for Eagle, x060 for Finch, x070 for Goose, weights of linear
+maps as (out, in)). The official training code writes v0, v1 and v2 for the first block of a Goose too, which nothing
+reads and which are dropped here.
 What the official inference package finds out from the dictionary depends on its order, too: it takes an Eagle for
 version 5.1 unless some `time_decay` comes after an `ln_x`, and reads the heads of a Finch off the first dimension of
 a `time_faaaa` that comes after a `time_maa`. Order and dimensions written here are the ones it needs.
@@ -18,6 +20,7 @@ import torch
 from torch import Tensor
 
 from plkernel.models.rwkv import BYTES, RWKV, RWKVConfig
+from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.models.structure import Structure
 from plkernel.tools.files import atomic_file
 from plkernel.tools.plain import check_regular
@@ -26,6 +29,9 @@ State = dict[str, Tensor]
 
 BLOCK = re.compile(r"blocks\.(\d+)\.(.+)")
 FIRST_IN_BLOCK = ("att.ln_x", "att.time_maa")
+VECTOR = re.compile(r".+\.(time_.+|x_.|[wav]0|k_[ka])")
+"""Which may leave out dimensions of 1."""
+UNUSED = ("blocks.0.att.v0", "blocks.0.att.v1", "blocks.0.att.v2")
 MOST_NAMES = 3  # in one error message
 
 
@@ -41,7 +47,7 @@ def to_official(model: RWKV) -> State:
     return {name: state[name] for name in sorted(state, key=_place)}
 
 
-def check_exportable(config: RWKVConfig) -> None:
+def check_exportable(config: RWKVConfig | RWKV7Config) -> None:
     """ValueError unless the official inference code computes the same function as a model of this configuration."""
     if config.k_clamp:
         raise ValueError(
@@ -68,13 +74,15 @@ def from_official(state: Mapping[str, Tensor]) -> RWKV:
 
     Keys may come in any order and token-shift vectors in any shape that holds one number per channel, as in the
     official package; an Eagle may hold exp(time_first) as `time_first`. Raises ValueError, naming the key, when it is
-    neither a version 5.2 nor a version 6 model over bytes.
+    no version 5.2, 6 or 7 model over bytes.
     """
     given = {name: _tensor(name, value) for name, value in state.items()}
     given = dict(_without_time_first(name, value) for name, value in given.items())
-    config = infer_config(given)
+    goose = _version(given) == 7
+    if goose:
+        given = {name: value for name, value in given.items() if name not in UNUSED}
     with torch.device("meta"):
-        model = RWKV(config)
+        model = RWKV7(infer_goose(given)) if goose else RWKV(infer_config(given))
     expected = model.state_dict()
     _check_names(given, expected)
     fitted = {name: _fitted(name, given[name], tuple(like.shape)) for name, like in expected.items()}
@@ -82,24 +90,34 @@ def from_official(state: Mapping[str, Tensor]) -> RWKV:
     return model.requires_grad_(True)
 
 
+def infer_goose(state: Mapping[str, Tensor]) -> RWKV7Config:
+    """Width, depth, heads, ranks and feed-forward width of a Goose; None where they are the official ones."""
+    dim, layers = _width(state), _layers(state)
+    official = RWKV7Config(dim, head_size=_head_size(state, "blocks.0.att.r_k", dim))
+    hidden = _matrix(state, "blocks.0.ffn.key.weight")[0]
+    maps = {
+        "decay": "blocks.0.att.w1",
+        "rate": "blocks.0.att.a1",
+        "value": "blocks.1.att.v1",
+        "gate": "blocks.0.att.g1",
+    }
+    usual = dict(zip(maps, official.ranks, strict=True))
+    found = {kind: _matrix(state, name)[1] for kind, name in maps.items() if kind != "value" or layers > 1}
+    ranks: dict[str, Any] = {f"{kind}_rank": rank for kind, rank in found.items() if rank != usual[kind]}
+    feed_forward = None if hidden == official.hidden else hidden
+    return RWKV7Config(dim, layers, official.head_size, feed_forward=feed_forward, **ranks)
+
+
 def infer_config(state: Mapping[str, Tensor]) -> RWKVConfig:
     """Version, width, depth, heads, ranks and feed-forward width from the shapes of official tensors; ValueError."""
-    version = _version(state)
-    rows, dim = _matrix(state, "emb.weight")
-    if rows != BYTES:
-        raise ValueError(f"vocabulary: emb.weight has {rows} rows, but plkernel's models read bytes and need {BYTES}")
-    bonus = tuple(_get(state, "blocks.0.att.time_faaaa").shape)
-    if len(bonus) < 2 or math.prod(bonus[2:]) != 1 or bonus[0] < 1 or dim % bonus[0]:
-        raise ValueError(
-            f"blocks.0.att.time_faaaa: shape {bonus}, expected (heads, head size) for a width of {dim}: its first "
-            "dimension is what gives the number of heads"
-        )
+    version, dim = _version(state), _width(state)
+    head_size = _head_size(state, "blocks.0.att.time_faaaa", dim)
     hidden, finch = _matrix(state, "blocks.0.ffn.key.weight")[0], version == 6
     return RWKVConfig(
         version,
         dim,
         _layers(state),
-        dim // bonus[0],
+        head_size,
         mix_rank=_matrix(state, "blocks.0.att.time_maa_w1")[1] // 5 if finch else RWKVConfig.mix_rank,
         decay_rank=_matrix(state, "blocks.0.att.time_decay_w1")[1] if finch else RWKVConfig.decay_rank,
         feed_forward=None if hidden == int(3.5 * dim // 32 * 32) else hidden,
@@ -162,10 +180,10 @@ def _without_time_first(name: str, value: Tensor) -> tuple[str, Tensor]:
 
 
 def _version(state: Mapping[str, Tensor]) -> int:
-    """5 or 6; ValueError naming what the keys look like instead."""
+    """5, 6 or 7; ValueError naming what the keys look like instead."""
     names = {found[2] for found in map(BLOCK.fullmatch, state) if found}
     if "att.r_k" in names:
-        raise ValueError("these are the tensors of RWKV-7 (att.r_k): RWKV-5.2 and RWKV-6 can be read")
+        return 7
     if any(name.startswith("att.time_maa") for name in names):
         return 6
     if "att.gate.weight" in names and _get(state, "blocks.0.att.time_decay").squeeze(-1).ndim > 1:
@@ -173,9 +191,28 @@ def _version(state: Mapping[str, Tensor]) -> int:
     if "att.time_decay" in names:
         raise ValueError(
             "these are the tensors of RWKV-4, 5.0 or 5.1 (one decay per head or no gate): "
-            "RWKV-5.2 and RWKV-6 can be read"
+            "RWKV-5.2, RWKV-6 and RWKV-7 can be read"
         )
     raise ValueError(f"no RWKV model: among the keys {_some(state)} is none like blocks.0.att.time_decay")
+
+
+def _width(state: Mapping[str, Tensor]) -> int:
+    """D; ValueError for another vocabulary than ours."""
+    rows, dim = _matrix(state, "emb.weight")
+    if rows != BYTES:
+        raise ValueError(f"vocabulary: emb.weight has {rows} rows, but plkernel's models read bytes and need {BYTES}")
+    return dim
+
+
+def _head_size(state: Mapping[str, Tensor], name: str, dim: int) -> int:
+    """Channels of a head, from a tensor that has one number for each of them."""
+    found = tuple(_get(state, name).shape)
+    if len(found) < 2 or math.prod(found[2:]) != 1 or found[0] < 1 or dim % found[0]:
+        raise ValueError(
+            f"{name}: shape {found}, expected (heads, head size) for a width of {dim}: its first dimension is what "
+            "gives the number of heads"
+        )
+    return dim // found[0]
 
 
 def _layers(state: Mapping[str, Tensor]) -> int:
@@ -195,9 +232,9 @@ def _check_names(given: Mapping[str, Tensor], expected: Mapping[str, Tensor]) ->
 
 
 def _fitted(name: str, value: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """`value` in the shape that our model has for it; only the token shift and decay may leave out dimensions of 1."""
+    """`value` in the shape that our model has for it; only a VECTOR may leave out dimensions of 1."""
     found = tuple(value.shape)
-    same = found == shape or (".time_" in name and _essential(found) == _essential(shape))
+    same = found == shape or (VECTOR.fullmatch(name) and _essential(found) == _essential(shape))
     if not same:
         raise ValueError(f"{name}: shape {found}, expected {shape}")
     return value.reshape(shape).clone()

@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from plkernel.models.rwkv import RWKV, RWKVConfig
+from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.models.structure import Structure
 from plkernel.records.layout import CHECKPOINT, CONFIG
 from plkernel.run.build import Model, build
@@ -195,11 +196,17 @@ def describe(path: Path, config: Any) -> Model:
     """
     try:
         if "rwkv" in config:
-            structure = Structure(**config["rwkv"].get("structure", {}))
-            return RWKV(RWKVConfig(**{**config["rwkv"], "structure": structure}))
+            return RWKV(RWKVConfig(**_sizes(config["rwkv"])))
+        if "rwkv7" in config:
+            return RWKV7(RWKV7Config(**_sizes(config["rwkv7"])))
         return build(from_config({**config, "train": None}))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{path} does not describe a model ({error})") from error
+
+
+def _sizes(config: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a configuration that `save_model` has written."""
+    return {**config, "structure": Structure(**config.get("structure", {}))}
 
 
 def check_free(folder: Path) -> None:
@@ -212,6 +219,7 @@ def check_free(folder: Path) -> None:
 def save_model(folder: Path, model: RWKV, source: str) -> None:
     """Write `model` as a folder that `open_model` reads; ValueError when the folder holds a model already."""
     check_free(folder)
-    config = {"source": source, "rwkv": {name: v for name, v in asdict(model.config).items() if name != "backend"}}
+    kind = "rwkv7" if isinstance(model, RWKV7) else "rwkv"
+    config = {"source": source, kind: {name: v for name, v in asdict(model.config).items() if name != "backend"}}
     save_checkpoint(folder / CHECKPOINT, model, None, Progress(), config)
     save_json(folder / CONFIG, config)

@@ -25,6 +25,7 @@ from plkernel.export import export
 from plkernel.generate import generate
 from plkernel.models.init import initialise_
 from plkernel.models.rwkv import RWKV, RWKVConfig
+from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.models.sampling import Sampling
 from plkernel.models.ssm import SSM, SSMConfig
 from plkernel.run.build import Model
@@ -37,12 +38,17 @@ from plkernel.tools import cli
 ROOT = Path(__file__).parent.parent
 SSMS = [SSMConfig(32, 2, gain, patch) for gain, patch in itertools.product(("none", "ema", "lru"), (1, 2, 4))]
 SMALL = [SSMConfig(16, 1, patch=2), RWKVConfig(6, 16, 1, 8)]
-RWKVS = [RWKVConfig(5, 32, 2, 16), RWKVConfig(6, 32, 2, 16), RWKVConfig(6, 32, 2, 16, k_clamp=True)]
+RWKVS: list[RWKVConfig | RWKV7Config] = [
+    RWKVConfig(5, 32, 2, 16),
+    RWKVConfig(6, 32, 2, 16),
+    RWKVConfig(6, 32, 2, 16, k_clamp=True),
+    RWKV7Config(32, 2, 16),
+]
 SLACK = 60_000  # bytes, three times what the peak was seen to vary; one (1,256) row of logits per byte would be 1.8 MB
 PROMPT = bytes(np.random.default_rng(5).integers(0, 256, 2500, dtype=np.uint8))
 
 
-def kind(config: SSMConfig | RWKVConfig) -> str:
+def kind(config: SSMConfig | RWKVConfig | RWKV7Config) -> str:
     """The name of a case."""
     if isinstance(config, SSMConfig):
         return f"ssm-{config.gain}-{config.patch}"
@@ -57,10 +63,12 @@ def threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def build(config: SSMConfig | RWKVConfig) -> Model:
+def build(config: SSMConfig | RWKVConfig | RWKV7Config) -> Model:
     """An initialised model with matrices large enough for bytes far back to matter."""
     if isinstance(config, RWKVConfig):
         return initialise_(RWKV(config), "sp_torch_default", 0)
+    if isinstance(config, RWKV7Config):
+        return initialise_(RWKV7(config), "sp_torch_default", 0)
     model = SSM(config).initialise_(0, place(config.dim, gain_name=config.gain, step=config.patch))
     with torch.no_grad():
         for parameter in model.parameters():
@@ -105,7 +113,7 @@ def numbers(state: object) -> int:
 
 
 @pytest.mark.parametrize("config", [*SSMS, *RWKVS], ids=kind)
-def test_every_byte_is_drawn_from_the_logits_of_the_whole_text(config: SSMConfig | RWKVConfig) -> None:
+def test_every_byte_is_drawn_from_the_logits_of_the_whole_text(config: SSMConfig | RWKVConfig | RWKV7Config) -> None:
     """Window of the prompt by window and then byte by byte, in float32, against one pass over everything."""
     spy = Spy(build(config))
     drawn = take(spy, PROMPT[:100], 41, size=33)
@@ -168,7 +176,7 @@ class Drip(io.BytesIO):
 
 
 @pytest.mark.parametrize("config", [SSMS[8], pytest.param(RWKVS[0], marks=pytest.mark.slow), RWKVS[1]], ids=kind)
-def test_the_same_seed_gives_the_same_bytes(config: SSMConfig | RWKVConfig) -> None:
+def test_the_same_seed_gives_the_same_bytes(config: SSMConfig | RWKVConfig | RWKV7Config) -> None:
     """Whatever the windows of the prompt; another seed others; more bytes only add to them; greedy needs no seed."""
     model = build(config)
     drawn = take(model, PROMPT, 24)
@@ -272,6 +280,7 @@ def trained(tiny_spec: Callable[..., Path], tmp_path: Path) -> Callable[..., Pat
         "patching = { size = 2 }",
         pytest.param('kind = "rwkv5"\nhead_size = 8', marks=pytest.mark.slow),
         'kind = "rwkv6"\nhead_size = 8',
+        'kind = "rwkv7"\nhead_size = 16',
     ],
     ids=str,
 )
@@ -284,7 +293,7 @@ def test_a_run_generates(
     if "rwkv" in model:
         export(folder, tmp_path / "official.pth")
         places.append(tmp_path / "official.pth")
-    if "rwkv6" in model:
+    if "rwkv6" in model or "rwkv7" in model:
         export(folder, tmp_path / "fla", format="fla")
         places.append(tmp_path / "fla")
     file = tmp_path / "prompt"

@@ -65,22 +65,34 @@ def test_list_finds_by_part_by_pattern_and_by_name(capsys: Shown) -> None:
         listing("trinty")
 
 
-@pytest.mark.parametrize("kind", ["ssm", pytest.param("rwkv5", marks=pytest.mark.slow), "rwkv6"])
+@pytest.mark.parametrize(
+    "kind",
+    ["ssm", "rwkv6", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("rwkv5", "rwkv7"))],
+)
 def test_every_scheme_shows_on_every_model_it_is_for(kind: ModelKind, capsys: Shown) -> None:
     refused = []
     for name in SCHEMES:
         try:
             show(name, model=kind, dim=64, layers=2)
         except ValueError as error:
-            assert "is not for RWKV-" in str(error)  # noqa: PT017
+            assert " not for RWKV-" in str(error)  # noqa: PT017
             refused.append(name)
             continue
         text = capsys.readouterr().out
         assert f"{name} on {kind}, width 64, 2 blocks" in text
         assert "asks of the model:" in text
-    versions = {"ssm": [], "rwkv5": ["finch"], "rwkv6": ["eagle"]}[kind]
-    assert all(any(other in name for other in versions) for name in refused)
-    assert len(refused) == 2 * len(versions)
+    foreign = {"ssm": "none", "rwkv5": "finch|rwkv7", "rwkv6": "eagle|rwkv7", "rwkv7": "finch|eagle|blinkdl|u_mup"}
+    assert set(refused) == {name for name in SCHEMES if re.search(foreign[kind], name)}
+
+
+def test_what_a_goose_erases_is_shown(capsys: Shown) -> None:
+    """Half-lives of every block, and slopes with erasing and without; at any width, measured on a small one."""
+    show("rwkv7_official", model="rwkv7", dim=4096, layers=2, head_size=16)
+    text = capsys.readouterr().out
+    assert "memory at the start, width 64, 2 blocks: half-lives of 1.2 to 3.41e+03; " in text
+    assert "with erasing and by decays alone" in text
+    show("rwkv_blinkdl", model="rwkv6", dim=64)
+    assert "erasing" not in capsys.readouterr().out
 
 
 def test_a_model_of_a_hundred_billion_is_shown_at_once(capsys: Shown) -> None:
@@ -230,5 +242,5 @@ def test_repeated_options_all_count(monkeypatch: pytest.MonkeyPatch, capsys: Sho
 
 
 def test_a_head_size_of_a_model_without_heads_is_refused() -> None:
-    with pytest.raises(ValueError, match="head_size 16 belongs to models rwkv5 and rwkv6, got model 'ssm'"):
+    with pytest.raises(ValueError, match="head_size 16 belongs to models rwkv5 to rwkv7, got model 'ssm'"):
         show("gpt2", head_size=16)

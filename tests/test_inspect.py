@@ -52,6 +52,7 @@ def trained(tiny_spec: Callable[..., Path], tmp_path: Path) -> Callable[..., Pat
     ("kind", "arm"),
     [
         ("rwkv6", ""),
+        ("rwkv7", ""),
         pytest.param("rwkv5", 'scheme = "rwkv_naive"', marks=pytest.mark.slow),
         ("ssm", ""),
     ],
@@ -74,6 +75,11 @@ def test_figures_are_those_of_the_run(
             assert list(block.values()) == [quantiles[0], quantiles[3], quantiles[-1]]
     assert ("amplification" in rows[0]) == (kind != "ssm")
     text = capsys.readouterr().out
+    assert ("impulse response of the time mixing to white input, measured" in text) == (kind == "rwkv7")
+    if kind == "rwkv7":
+        responses = found["initialisation"]["responses"]
+        for erased, kept in zip(responses["erasing"], responses["decays alone"], strict=True):
+            assert all(0 < less < more for less, more in zip(erased, kept, strict=True))
     assert "kernels fall as t**-x over lags 4 to 32 bytes:" in text
     for block in range(2):
         slopes = [f"{found[time]['kernel']['exponents'][block]:.3f}" for time in ("initialisation", "now")]

@@ -8,6 +8,9 @@ channels, or H heads of size N:
     scan  s = a s + b          forward 2 D,      backward 4 D       (g = grad + a g; grad_a += g s)
     wkv   o = r S + (r u k) v  forward 5 H N**2, backward 11 H N**2 (r S 2; S = w S + k v 3; r, k, v, w 2 each, S 3)
           S = w S + k v
+    wkv7  o = S r              forward 9 H N**2, backward 19 H N**2 (S r 2; S a 2; S = S w + (S a) b + v k 5;
+          S = S w + (S a) b                                          r, k, v, w, a, b, S a 2 each, S 5)
+              + v k
 """
 
 import weakref
@@ -22,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from plkernel.models.rwkv import RWKVConfig
+from plkernel.models.rwkv7 import RWKV7Config
 from plkernel.models.ssm import BYTES, SSMConfig
 from plkernel.run.build import Model, build
 from plkernel.run.objective import next_byte_loss
@@ -79,20 +83,24 @@ def without_backend(condition: Condition) -> Condition:
     return replace(condition, train=condition.protocol.model_copy(update={"backend": None}))
 
 
-def flops(config: SSMConfig | RWKVConfig, context: int) -> Flops:
+def flops(config: SSMConfig | RWKVConfig | RWKV7Config, context: int) -> Flops:
     """Operations of one window of `context` bytes; with patches of P bytes the blocks take ceil(context / P) steps."""
     dim, layers = config.dim, config.layers
     if isinstance(config, SSMConfig):
         steps = -(-context // config.patch)
-        matrices = 2 * dim**2 + 3 * dim * int(4 * dim / 3)
+        matrices = layers * (2 * dim**2 + 3 * dim * int(4 * dim / 3))
         forward, backward = 2 * dim, 4 * dim
+    elif isinstance(config, RWKV7Config):
+        steps = context
+        matrices = layers * (4 * dim**2 + 2 * dim * (config.hidden + sum(config.ranks))) - 2 * dim * config.ranks[2]
+        forward, backward = (count * config.heads * config.head_size**2 for count in (9, 19))
     else:
         steps = context
-        matrices = 6 * dim**2 + 2 * dim * config.hidden
+        matrices = layers * (6 * dim**2 + 2 * dim * config.hidden)
         if config.version == 6:
-            matrices += 2 * dim * (5 * config.mix_rank + config.decay_rank)
+            matrices += layers * 2 * dim * (5 * config.mix_rank + config.decay_rank)
         forward, backward = (count * config.heads * config.head_size**2 for count in (5, 11))
-    products = 2 * (steps * layers * matrices + context * dim * BYTES)
+    products = 2 * (steps * matrices + context * dim * BYTES)
     recurrence = steps * layers
     return Flops(products + recurrence * forward, 3 * products + recurrence * (forward + backward))
 

@@ -60,7 +60,7 @@ def check(
 
     Args:
         scheme: Name of the scheme, see plkernel.init list.
-        model: ssm: the diagonal SSM, half-lives log-spaced. rwkv5, rwkv6: Eagle and Finch.
+        model: ssm: the diagonal SSM, half-lives log-spaced. rwkv5, rwkv6, rwkv7: Eagle, Finch and Goose.
         widths: Widths of the coordinate check.
         layers: Blocks there.
         depths: Blocks of the models that the signal goes through.

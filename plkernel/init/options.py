@@ -12,7 +12,7 @@ from plkernel.spec.arm import Arm
 from plkernel.spec.condition import resolve
 from plkernel.spec.model import ModelSpec
 
-ModelKind = Literal["ssm", "rwkv5", "rwkv6"]
+ModelKind = Literal["ssm", "rwkv5", "rwkv6", "rwkv7"]
 HEAD_SIZE = 32
 WORDS = {"true": True, "false": False}
 
@@ -35,7 +35,7 @@ def arm_of(scheme: str, given: Sequence[str]) -> Arm:
 def spec_of(kind: ModelKind, dim: int, layers: int, head_size: int | None = None) -> ModelSpec:
     """One of our models, an RWKV of HEAD_SIZE unless given; ValueError for sizes that do not fit."""
     if kind == "ssm" and head_size is not None:
-        raise ValueError(f"head_size {head_size} belongs to models rwkv5 and rwkv6, got model 'ssm': leave it out")
+        raise ValueError(f"head_size {head_size} belongs to models rwkv5 to rwkv7, got model 'ssm': leave it out")
     head_size = HEAD_SIZE if head_size is None else head_size
     for name, value, least in (("width", dim, 2), ("number of blocks", layers, 1), ("head_size", head_size, 2)):
         if value < least:

@@ -6,13 +6,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 import tyro
 
-from plkernel.init.options import ModelKind, arm_of, spec_of
+from plkernel.init.options import ModelKind, arm_of, model_of, spec_of
 from plkernel.models.init.plan import Plan, spans
 from plkernel.models.init.planning import find
 from plkernel.run.build import build, plan_of
+from plkernel.run.view import erasing, responses_of
 from plkernel.spec.arm import Arm
 from plkernel.spec.condition import resolve
 from plkernel.spec.model import ModelSpec
@@ -42,6 +44,7 @@ NEEDS: dict[tuple[str, Any], str] = {
 }
 FORWARD = {"embedding": "the embedding's output", "logits": "the logits", "residual": "every residual branch"}
 FEW = 8
+MEASURED_HEADS, MEASURED_LAYERS = 4, 4
 
 
 def show(
@@ -56,6 +59,8 @@ def show(
 ) -> None:
     """Print what a scheme does to every parameter of one of our models: nothing is allocated, so any size will do.
 
+    Of an RWKV-7, which also forgets by erasing, it says what that adds to its decays, measured on a small model.
+
     A model of another library is planned from Python, with plan and RoleTable of plkernel.models.init: plan(model,
     "megatron_default", RoleTable.from_toml("runs/roles/gpt2.toml")).apply_(model, seed=0). Roles are a TOML of a few
     lines; runs/roles has those of GPT-2 and Mamba in transformers. heads=(number, size) says what a scheme that scales
@@ -63,7 +68,7 @@ def show(
 
     Args:
         scheme: Name of the scheme, see plkernel.init list.
-        model: ssm: the diagonal SSM. rwkv5, rwkv6: Eagle and Finch.
+        model: ssm: the diagonal SSM. rwkv5, rwkv6, rwkv7: Eagle, Finch and Goose.
         dim: Width.
         layers: Number of blocks.
         head_size: RWKV: channels of a head, 32 if left out.
@@ -77,6 +82,8 @@ def show(
     other = arm_of(against, shared) if against else None
     chosen = planned(spec, arm)
     print(render(chosen, model), flush=True)
+    if model == "rwkv7":
+        print(f"\n{memory(spec, arm)}", flush=True)
     if other is not None:
         print(f"\n{difference(chosen, planned(spec, other))}", flush=True)
     if json is not None:
@@ -89,6 +96,16 @@ def planned(spec: ModelSpec, arm: Arm) -> Plan:
     condition = resolve(spec, arm)
     with torch.device("meta"):
         return plan_of(build(condition), condition)
+
+
+def memory(spec: ModelSpec, arm: Arm) -> str:
+    """What a small RWKV-7 of this scheme remembers: half-lives, and the impulse response with erasing and without."""
+    dim, layers = min(spec.dim, MEASURED_HEADS * spec.head_size), min(spec.layers, MEASURED_LAYERS)
+    model = model_of(spec.model_copy(update={"dim": dim, "layers": layers}), arm, seed=0)
+    lives = [f"{ends[0]:.3g} to {ends[1]:.3g}" for ends in (values.aminmax() for values in model.half_lives())]
+    lags = np.exp2(np.arange(8.0))
+    title = f"memory at the start, width {dim}, {layers} blocks: half-lives of {'; '.join(lives)} bytes"
+    return "\n".join([title, *erasing(lags, {"at the start": responses_of(model, lags)})])
 
 
 def render(chosen: Plan, model: str) -> str:

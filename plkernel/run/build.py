@@ -13,6 +13,7 @@ from plkernel.models.init.planning import find, plan, rules_at
 from plkernel.models.init.rules import Rules, Sizes
 from plkernel.models.init.rwkv_power_law import power_law_
 from plkernel.models.rwkv import RWKV, RWKVConfig
+from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.models.ssm import BYTES, SSM, SSMConfig
 from plkernel.models.structure import structure_for
 from plkernel.spec.arm import Arm
@@ -58,15 +59,10 @@ def build(condition: Condition) -> Model:
                 **shared,
             )
         )
-    return RWKV(
-        RWKVConfig(
-            version=5 if model.kind == "rwkv5" else 6,
-            head_size=model.head_size,
-            k_clamp=model.k_clamp,
-            dropout=train.dropout if train else 0.0,
-            **shared,
-        )
-    )
+    shared |= {"head_size": model.head_size, "dropout": train.dropout if train else 0.0}
+    if model.kind == "rwkv7":
+        return RWKV7(RWKV7Config(**{f"{name}_rank": rank for name, rank in model.ranks}, **shared))
+    return RWKV(RWKVConfig(version=5 if model.kind == "rwkv5" else 6, k_clamp=model.k_clamp, **shared))
 
 
 def plan_of(built: Model, condition: Condition) -> Plan:
@@ -136,4 +132,5 @@ def parameter_count(condition: Condition) -> int:
 
 def check_backend(model: ModelSpec, backend: str | None, device: torch.device) -> None:
     """ValueError when the forced implementation of the model's kernel does not exist on `device`."""
-    backends.choose("scan" if model.kind == "ssm" else "wkv", backend, device)
+    operators = {"ssm": "scan", "rwkv7": "wkv7"}
+    backends.choose(operators.get(model.kind, "wkv"), backend, device)

@@ -16,7 +16,7 @@ from plkernel.models.words import NOT_CAUSAL
 from plkernel.spec.train import TrainSpec
 
 NATS_PER_BIT = math.log(2)
-DECAYS = (".time_decay", ".log_rate")  # of RWKV and of the SSM
+DECAYS = (".time_decay", ".att.w0", ".log_rate")  # of RWKV-5 and 6, of RWKV-7, and of the SSM
 
 
 def build_optimizer(model: nn.Module, train: TrainSpec, plan: Plan | None = None) -> torch.optim.AdamW:

@@ -1,7 +1,8 @@
 """A model at one time, in figures: its half-lives, its kernels, and one evaluation; two times of it as text."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from plkernel.analysis.exponentials.sums import Floats
 from plkernel.analysis.trained.context import Truncation
-from plkernel.analysis.trained.memory import QUANTILES, Memory, memory_of, slope_range
+from plkernel.analysis.trained.memory import QUANTILES, Memory, kernel_exponents, memory_of, slope_range
 from plkernel.data import corpora
 from plkernel.data.windows import Bytes, check_length
+from plkernel.models.rwkv7 import RWKV7
 from plkernel.records.layout import METRICS
 from plkernel.run.build import Model, build, initialise_
 from plkernel.run.evaluate import Diagnosis, diagnose, kernels
@@ -30,10 +33,15 @@ ABSENT = "-"
 
 @dataclass(frozen=True)
 class View:
-    """A model at one time: what its blocks remember, in bytes, and one evaluation."""
+    """A model at one time: what its blocks remember, in bytes, and one evaluation.
+
+    responses: of an RWKV-7, what a byte still weighs at the lags of the kernels, measured with erasing and without,
+    (L,T) each.
+    """
 
     memory: Memory
     found: Diagnosis
+    responses: dict[str, Floats] = field(default_factory=dict)
 
     @property
     def half_lives(self) -> list[dict[str, float]]:
@@ -51,6 +59,7 @@ class View:
         return {
             "half_lives": self.half_lives,
             "kernel": {**known, "exponents": self.exponents, "exponents_over_lags": slope_range(self.memory.lags)},
+            **({"responses": {name: rows.tolist() for name, rows in self.responses.items()}} if self.responses else {}),
             "bits_per_byte": self.found.bits_per_byte,
             **self.found.to_row(),
         }
@@ -60,7 +69,19 @@ def view(model: Model, windows: Tensor) -> View:
     """What `model` remembers up to the length of `windows` (n, context + 1), and one evaluation on them."""
     quantiles = [np.quantile(values.numpy(), QUANTILES).tolist() for values in model.half_lives()]
     state = {"half_life_quantiles": quantiles, "kernel": kernels(model, windows.shape[1] - 1)}
-    return View(memory_of([state]), diagnose(model, windows, BATCH, torch.device("cpu")))
+    memory = memory_of([state])
+    return View(memory, diagnose(model, windows, BATCH, torch.device("cpu")), responses_of(model, memory.lags))
+
+
+def responses_of(model: Model, lags: Floats) -> dict[str, Floats]:
+    """What erasing does to the memory of an RWKV-7, by name; of other models, which never erase, nothing."""
+    if not isinstance(model, RWKV7) or not len(lags):
+        return {}
+    steps = torch.tensor(lags, dtype=torch.long)
+    return {
+        name: np.stack([row.numpy() for row in model.responses(steps, erase=erase)])
+        for name, erase in (("erasing", True), ("decays alone", False))
+    }
 
 
 def at_initialisation(config: dict[str, Any]) -> Model | None:
@@ -126,8 +147,30 @@ def render(start: View | None, now: View, note: str = "") -> str:
         [name + (note if name == "bits per byte" else ""), *(column.get(name, ABSENT) for column in columns)]
         for name in columns[1]
     ]
-    tables = [text_table(header, rows), *_kernels(start, now), text_table(["", "at initialisation", "now"], figures)]
+    responses = {"at initialisation": start.responses if start else {}, "now": now.responses}
+    memory = [*_kernels(start, now), *erasing(now.memory.lags, responses)]
+    tables = [text_table(header, rows), *memory, text_table(["", "at initialisation", "now"], figures)]
     return "\n\n".join(tables)
+
+
+def erasing(lags: Floats, times: Mapping[str, Mapping[str, Floats]]) -> list[str]:
+    """What erasing adds to the forgetting of an RWKV-7, from its `View.responses` at one or more times."""
+    found, known = slope_range(lags), {name: responses for name, responses in times.items() if responses}
+    if found is None or not known:
+        return []
+    columns = {}
+    for name, responses in known.items():
+        for kind, rows in responses.items():
+            columns[f"{name}, {kind}"] = [_exponent(x) for x in kernel_exponents(lags, rows)]
+        with np.errstate(all="ignore"):
+            left = responses["erasing"][:, -1] / responses["decays alone"][:, -1]
+        columns[f"{name}, left at {lags[-1]:g}"] = [f"{share:.3g}" for share in left]
+    table = [[str(block), *cells] for block, cells in enumerate(zip(*columns.values(), strict=True))]
+    title = (
+        f"impulse response of the time mixing to white input, measured: x of t**-x over lags {found[0]:g} to "
+        f"{found[1]:g} bytes\nwith erasing and by decays alone, and the share that erasing leaves at the longest lag:"
+    )
+    return [f"{title}\n{text_table(['block', *columns], table)}"]
 
 
 def _kernels(start: View | None, now: View) -> list[str]:

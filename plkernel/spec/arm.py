@@ -32,7 +32,7 @@ class Arm(Section):
     beta: PositiveNumber = 1.15
     """Exponent of the power law."""
     shortest: PositiveNumber = 1.0
-    """Shortest half-life of log-spaced nodes, in bytes."""
+    """Shortest half-life of log-spaced nodes, in bytes; in RWKV-7 1.15 or more."""
     longest: PositiveNumber = 2000.0
     """Longest half-life of log-spaced nodes, in bytes."""
     tempering: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -49,8 +49,8 @@ class Arm(Section):
     """coherent: the law holds for the plain sum over channels (the default); rms: for random signs of B and C (the
     default of an RWKV)."""
     lag: Lag | None = None
-    """state: lag t is seen as a**t (the default); distance: as a**(t-1), which is what a prediction sees; bonus: as
-    a**(t-2), which it sees of the state of an RWKV (the default there)."""
+    """state: lag t is seen as a**t (the default); distance: as a**(t-1), which is what a prediction sees (the default
+    of RWKV-7); bonus: as a**(t-2), which it sees of the state of RWKV-5 and 6 (the default there)."""
     match: str | None = None
     """Scale the projection to the output standard deviation of this arm; baseline is the arm it is compared with."""
     output_std: PositiveNumber | None = None
@@ -66,7 +66,7 @@ class Arm(Section):
 
     scheme: str | None = None
     """The initialisation by name (plkernel.init list). Left out: transformers_default, which is N(0.02), and in an RWKV
-    rwkv_blinkdl, that of today's official code."""
+    rwkv_blinkdl, in RWKV-7 rwkv7_official, those of today's official code."""
     scheme_options: dict[str, float] | None = None
     """Free constants of the scheme, as in { base_width = 64 }."""
     learning_rate: PositiveNumber | None = None
@@ -75,7 +75,8 @@ class Arm(Section):
     """Learning rates to try for this arm, as many as tuning.rates, where its best lies elsewhere; not beside a
     learning_rate."""
     bonus: Bonus | None = None
-    """RWKV: scheme leaves u as the scheme has it (the default); law: 2**exponent, which puts distance 1 on the law."""
+    """RWKV-5 and 6: scheme leaves u as the scheme has it (the default); law: 2**exponent, which puts distance 1 on the
+    law."""
     shape_on: ShapeOn | Literal["columns", "multiplier"] | None = None
     """Where the shape goes. SSM: columns of the projection (the default), or a fixed multiplier of every state, which
     also acts where a scheme starts the projection at zero. RWKV: receptance; output is refused: it starts at zero."""

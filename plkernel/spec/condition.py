@@ -1,12 +1,13 @@
 """One condition of a study: what an arm stands for, resolved once, and all that a run of it is told."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from plkernel.analysis.nodes.float32_decays import check_half_lives, check_multipliers, check_quantiles, check_rates
-from plkernel.analysis.nodes.heads import check_nodes
+from plkernel.analysis.nodes.heads import check_largest_rate, check_nodes
 from plkernel.analysis.nodes.moments import scaled_to
 from plkernel.analysis.nodes.node_set import Aim, Nodes
 from plkernel.analysis.nodes.placement import ANCHORS, place
@@ -16,9 +17,16 @@ from plkernel.spec.corpus import CorpusSpec
 from plkernel.spec.model import ModelSpec
 from plkernel.spec.train import TrainSpec
 
-DEFAULT_SCHEMES = {"ssm": "transformers_default", "rwkv5": "rwkv_blinkdl", "rwkv6": "rwkv_blinkdl"}
-# What an RWKV has at initialisation: random signs, information quadratic in them, the newest byte seen through u.
+DEFAULT_SCHEMES = {
+    "ssm": "transformers_default",
+    "rwkv5": "rwkv_blinkdl",
+    "rwkv6": "rwkv_blinkdl",
+    "rwkv7": "rwkv7_official",
+}
+# What an RWKV has at initialisation: random signs, information quadratic in them, the newest byte seen through u; in
+# RWKV-7 through the state.
 RWKV_AIM: dict[str, Any] = {"target": "correlation", "kernel": "rms", "lag": "bonus"}
+RWKV7_AIM = {**RWKV_AIM, "lag": "distance"}
 RWKV_TEMPERING = 0.5
 
 
@@ -95,6 +103,8 @@ class Condition:
                 "projection 'published' is right under the EMA gain only, which an RWKV does not have: use "
                 "'gain-corrected', which follows the key's own gain"
             )
+        if model.kind == "rwkv7" and arm.bonus == "law":
+            raise ValueError("bonus law belongs to model kinds rwkv5 and rwkv6: leave it out")
         if arm.law is None:
             unused = ("beta", "max_lag", *AIM_OPTIONS, "bonus", "shape_on")
             self._refuse(unused, "belongs to a power law: set projection 'gain-corrected', or leave it out")
@@ -106,6 +116,7 @@ class Condition:
             head_size=model.head_size,
             k_clamp=model.k_clamp,
             shape_on=str(arm.shape_on or "receptance"),
+            goose=model.kind == "rwkv7",
         )
 
     def _refuse(self, names: Iterable[str], reason: str) -> None:
@@ -141,6 +152,7 @@ class Condition:
             gain_name=model.input_gain,
             beta=arm.beta,
             step=model.patching.size,
+            fastest=model.largest_rate,
             **given,
         )
 
@@ -150,10 +162,14 @@ class Condition:
         if arm.placement == "quantile":
             law, loss = arm.law or Aim(arm.beta), LOSS if arm.loss is None else arm.loss
             check_quantiles(law, arm.max_lag or HORIZON, loss, step)
-        elif arm.placement == "concentrated":
-            check_half_lives({"placement 'concentrated', half-life": ANCHORS[0] / 2}, step)
-        else:
-            check_half_lives({name: getattr(arm, name) for name in ENDS}, step)
+            return
+        named = {"placement 'concentrated', half-life": ANCHORS[0] / 2}
+        if arm.placement != "concentrated":
+            named = {name: getattr(arm, name) for name in ENDS}
+        check_half_lives(named, step)
+        if self.model.kind == "rwkv7":
+            for name, value in named.items():
+                check_largest_rate(math.log(2) / value, name)
 
     def _check_multipliers(self) -> None:
         """ValueError for a shape whose squares float32 does not hold."""
@@ -201,7 +217,12 @@ def resolve(
     if model.kind == "ssm":
         values = {"placement": "log-spaced"}
     elif arm.places_nodes and arm.shapes:
-        values = {**RWKV_AIM, "max_lag": HORIZON, "bonus": "scheme", "shape_on": "receptance"}
+        values = {
+            **(RWKV7_AIM if model.kind == "rwkv7" else RWKV_AIM),
+            "max_lag": HORIZON,
+            "bonus": "scheme",
+            "shape_on": "receptance",
+        }
         if arm.placement == "quantile":
             values["tempering"] = RWKV_TEMPERING
     arm = arm.model_copy(update={name: v for name, v in values.items() if getattr(arm, name) is None})

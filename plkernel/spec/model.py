@@ -1,11 +1,12 @@
 """The model that all arms of a study share, as a spec describes it."""
 
+import math
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from plkernel.analysis.nodes.heads import gain_of
+from plkernel.analysis.nodes.heads import RWKV7_LARGEST_RATE, gain_of
 from plkernel.analysis.nodes.node_set import Gain
 from plkernel.models.words import PatchingMode
 
@@ -50,11 +51,27 @@ class PatchingSpec(Section):
     """causal: a byte sees completed patches only. published: it sees its own target (kept for audit)."""
 
 
+Rank = Annotated[int, Field(ge=2, le=WIDEST)] | None
+
+
+class RanksSpec(Section):
+    """RWKV-7: ranks of the maps that move what a byte does; left out, those of the official code at this width."""
+
+    decay: Rank = None
+    """Of the decay w."""
+    rate: Rank = None
+    """Of the in-context rate a."""
+    value: Rank = None
+    """Of the share of the first block's values."""
+    gate: Rank = None
+    """Of the gate g."""
+
+
 class ModelSpec(Section):
     """The model that all arms share."""
 
-    kind: Literal["ssm", "rwkv5", "rwkv6"] = "ssm"
-    """ssm: the diagonal SSM. rwkv5, rwkv6: Eagle and Finch."""
+    kind: Literal["ssm", "rwkv5", "rwkv6", "rwkv7"] = "ssm"
+    """ssm: the diagonal SSM. rwkv5, rwkv6, rwkv7: Eagle, Finch and Goose."""
     dim: Annotated[int, Field(ge=2, le=WIDEST)] = 96
     """Width, also the state size."""
     layers: Annotated[int, Field(ge=1, le=DEEPEST)] = 4
@@ -65,7 +82,8 @@ class ModelSpec(Section):
     head_size: Annotated[int, Field(ge=1, le=WIDEST)] = 32
     """RWKV: channels of a head; dim must be a multiple."""
     k_clamp: bool = False
-    """RWKV: scale the key by min(1, lambda), an EMA-like input gain."""
+    """RWKV-5 and 6: scale the key by min(1, lambda), an EMA-like input gain."""
+    ranks: RanksSpec = RanksSpec()
 
     @property
     def node_count(self) -> int:
@@ -77,9 +95,15 @@ class ModelSpec(Section):
         """What the recurrence multiplies its input by; in an RWKV it follows from the K-clamp."""
         return self.gain if self.kind == "ssm" else gain_of(self.k_clamp)
 
+    @property
+    def largest_rate(self) -> float:
+        """The decay rate per byte that every channel stays below."""
+        return RWKV7_LARGEST_RATE if self.kind == "rwkv7" else math.inf
+
     @model_validator(mode="after")
     def _of_one_kind(self) -> "ModelSpec":
-        foreign = ("head_size", "k_clamp") if self.kind == "ssm" else ("gain", "patching")
+        foreign = ["head_size", "k_clamp"] if self.kind == "ssm" else ["gain", "patching"]
+        foreign += ["k_clamp"] if self.kind == "rwkv7" else ["ranks"]
         for name in foreign:
             if getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"{name} does not belong to model kind {self.kind!r}: leave it out")

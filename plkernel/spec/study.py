@@ -109,7 +109,7 @@ class Spec(Section):
                 model, train, _ = self.model_of(name), self.train_of(name), self.corpus_of(name)
                 if train.dropout and model.kind == "ssm":
                     raise ValueError(
-                        f"train.dropout belongs to model kinds rwkv5 and rwkv6, got {train.dropout} with kind "
+                        f"train.dropout belongs to model kinds rwkv5, rwkv6 and rwkv7, got {train.dropout} with kind "
                         "'ssm': leave it out"
                     )
         check(self.hypotheses, self.gates, {name: self.against(name) for name in self.arms}, self.train)

@@ -21,9 +21,10 @@ OF_AN_ARM = (
 """What may differ between the arms of a study; its learning rate every arm says itself."""
 
 # Defaults by name, for every option that a spec does not give. blinkdl: the demo training scripts of the official RWKV
-# code (github.com/BlinkDL/RWKV-LM, RWKV-v5, those with the small eps), with what its optimiser and loss always do. Its
-# README names other values for other data: weight decay 0.1 with a final fraction of 0.01, warm-up 20, beta2 0.95
-# against spikes. The peak rate is left to the spec: the scripts take 6e-4 for 12 layers of width 768.
+# code (github.com/BlinkDL/RWKV-LM, RWKV-v5, those with the small eps, and RWKV-v7/train_temp, which agree), with what
+# its optimiser and loss always do. Its README names other values for other data: weight decay 0.1 with a final fraction
+# of 0.01, warm-up 20, beta2 0.95 against spikes; its script for RWKV-7 on the Pile has weight decay 0.1. The peak rate
+# is left to the spec: the scripts take 6e-4 for 12 layers of width 768.
 RECIPES: dict[str, dict[str, Any]] = {
     "blinkdl": {
         "weight_decay": 1e-3,
@@ -73,8 +74,8 @@ class TrainSpec(Section):
     eps: float = 1e-8
     """What AdamW adds to the root of the second moment."""
     decay_multiplier: Annotated[float, Field(ge=0)] | None = None
-    """Learning rate of time_decay (SSM: log_rate) as a multiple; not of Finch's low-rank time_decay_w1 and _w2. 0
-    freezes them. Left out: as the arm's scheme has it, 2 in rwkv_blinkdl and 1 in most others."""
+    """Learning rate of time_decay (SSM: log_rate, RWKV-7: w0) as a multiple; not of the low-rank maps that move it. 0
+    freezes them. Left out: as the arm's scheme has it, 2 in rwkv_blinkdl and rwkv7_official and 1 in most others."""
     warmup: Annotated[int, Field(ge=0)] = 0
     """Steps of linear warm-up."""
     warmup_from: Annotated[float, Field(ge=0, le=1)] | None = None

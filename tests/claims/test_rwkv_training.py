@@ -1,4 +1,4 @@
-"""Eagle and Finch through the commands: specs, arms by scheme, runs that resume, and clear refusals."""
+"""Eagle, Finch and Goose through the commands: specs, arms by scheme, runs that resume, and clear refusals."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,13 +7,14 @@ import pytest
 
 from plkernel.analysis.nodes.node_set import Aim
 from plkernel.analysis.nodes.placement import place
-from plkernel.run.build import build, check, initialise_
+from plkernel.run.build import build, check, initialise_, parameter_count
 from plkernel.run.objective import build_optimizer
 from plkernel.run.task import prepare
 from plkernel.run.training import Training, run_training
 from plkernel.spec.condition import resolve
 from plkernel.spec.reading import load_spec, parse_spec
 from plkernel.spec.study import Spec
+from plkernel.spec.train import TrainSpec
 from plkernel.tools.files import load_json, read_lines, save_json
 
 
@@ -30,7 +31,7 @@ def rwkv_spec(tiny_spec: Callable[..., Path]) -> Callable[..., Spec]:
     return make
 
 
-@pytest.mark.parametrize("kind", ["rwkv5", "rwkv6"])
+@pytest.mark.parametrize("kind", ["rwkv5", "rwkv6", "rwkv7"])
 def test_a_run_learns_and_resumes_to_the_same_rows(
     kind: str, rwkv_spec: Callable[..., Spec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,15 +59,30 @@ def test_a_run_learns_and_resumes_to_the_same_rows(
     assert whole.read_bytes() == cut.read_bytes()
 
 
-def test_weight_decay_is_on_true_matrices_only(rwkv_spec: Callable[..., Spec]) -> None:
-    """Neither token-shift vectors (1,1,D) nor u (H,N) nor low-rank maps: the official rule."""
-    spec = rwkv_spec()
+@pytest.mark.parametrize("kind", ["rwkv6", "rwkv7"])
+def test_weight_decay_is_on_true_matrices_only(kind: str, rwkv_spec: Callable[..., Spec]) -> None:
+    """Neither token-shift vectors (1,1,D) nor u and r_k (H,N) nor low-rank maps: the official rule."""
+    spec = rwkv_spec(kind)
     model = build(resolve(spec.model))
     decayed = {id(p) for p in build_optimizer(model, spec.train).param_groups[0]["params"]}
     names = {name for name, p in model.named_parameters() if id(p) in decayed}
     assert "blocks.0.att.key.weight" in names
     assert {"emb.weight", "head.weight"} <= names
-    assert not [name for name in names if "time_" in name or "ln" in name]
+    assert all(name.endswith(".weight") and "ln" not in name for name in names)
+
+
+def test_the_recipe_trains_the_decays_at_twice_the_rate(rwkv_spec: Callable[..., Spec]) -> None:
+    """Of RWKV-7 w0 alone, not the maps that move it."""
+    spec = rwkv_spec("rwkv7")
+    train = TrainSpec(recipe="blinkdl", steps=1, learning_rate=1e-3)
+    model = build(resolve(spec.model))
+    groups = {group["lr_multiplier"]: group for group in build_optimizer(model, train).param_groups if group["lr"]}
+    twice = {id(parameter) for parameter in groups[2.0]["params"]}
+    assert {name for name, p in model.named_parameters() if id(p) in twice} == {f"blocks.{i}.att.w0" for i in range(2)}
+    assert (groups[2.0]["weight_decay"], groups[2.0]["eps"]) == (0.0, 1e-18)
+    frozen = train.model_copy(update={"decay_multiplier": 0.0})
+    build_optimizer(model, frozen)
+    assert not model.get_parameter("blocks.0.att.w0").requires_grad
 
 
 @pytest.mark.parametrize(
@@ -78,6 +94,26 @@ def test_weight_decay_is_on_true_matrices_only(rwkv_spec: Callable[..., Spec]) -
         ("rwkv6", 'placement = "log-spaced"\nmatch = "uniform"', "head_size = 8", "match uniform does nothing"),
         ("rwkv6", 'placement = "quantile"\nshape_on = "output"', "head_size = 8", "output matrix starts at zero"),
         ("rwkv6", 'placement = "quantile"\ntempering = 1', "head_size = 8", r"use a head_size above 8, k_clamp = true"),
+        (
+            "rwkv7",
+            'placement = "log-spaced"',
+            "head_size = 8",
+            r"shortest 1 bytes, but a decay of RWKV-7 is above .*1.15",
+        ),
+        ("rwkv7", 'placement = "concentrated"', "head_size = 16", r"half-life 0.5 bytes, but .* no half-life is 1.143"),
+        ("rwkv7", 'placement = "quantile"\nbonus = "law"', "head_size = 16", "bonus law belongs to model kinds rwkv5"),
+        (
+            "rwkv7",
+            'placement = "quantile"\ntempering = 1',
+            "head_size = 8",
+            "use a head_size above 8 or a smaller temp",
+        ),
+        ("rwkv7", "", "head_size = 8\nk_clamp = true", "k_clamp does not belong to model kind 'rwkv7'"),
+        ("rwkv7", 'scheme = "rwkv_blinkdl"', "head_size = 8", "rwkv_blinkdl"),
+        ("rwkv7", 'scheme = "u_mup"', "head_size = 8", "unit_scaled is not for RWKV-7"),
+        ("rwkv7", "", "head_size = 8\nranks = { decay = 1 }", "ranks.decay"),
+        ("rwkv6", "", "head_size = 8\nranks = { decay = 8 }", "ranks does not belong to model kind 'rwkv6'"),
+        ("rwkv6", 'scheme = "rwkv7_official"', "head_size = 8", "rwkv7_official"),
         ("ssm", 'bonus = "law"', "", "bonus law belongs to model kinds rwkv5 and rwkv6"),
         ("rwkv6", 'scheme = "rwkv_eagle_paper"', "head_size = 8", "rwkv_eagle_paper"),
         ("rwkv6", 'scheme = "rwkv_blinkd"', "head_size = 8", "rwkv_blinkd"),
@@ -128,6 +164,29 @@ def test_nodes_of_a_file_are_held_to_the_law_and_to_the_gain(rwkv_spec: Callable
         rwkv_spec(arm=file, model="head_size = 16")
 
 
-def test_the_committed_spec_is_valid() -> None:
-    spec = load_spec(Path(__file__).parents[2] / "runs" / "finch.toml")
+def test_goose_reaches_no_shorter_half_life_than_it_can(rwkv_spec: Callable[..., Spec]) -> None:
+    """Quantile nodes end at the largest rate; the law then holds from distance 1, where the state is read."""
+    spec = rwkv_spec("rwkv7", 'placement = "quantile"\ntempering = 0.25', "head_size = 16")
+    arm = spec.arm("power-law")
+    assert (arm.target, arm.kernel, arm.lag, arm.max_lag) == ("correlation", "rms", "distance", 2048)
+    condition = resolve(spec.model, arm)
+    model = initialise_(build(condition), condition, 0)
+    rates = [mixing.rates().flatten().tolist() for mixing in model.mixings()]
+    for found in rates:
+        assert found == pytest.approx(list(condition.nodes.rates), rel=1e-5)
+        assert max(found) < spec.model.largest_rate
+    spaced = rwkv_spec("rwkv7", 'placement = "log-spaced"\nshortest = 1.15', "head_size = 16")
+    lives = initialise_(build(resolve(spaced.model)), resolve(spaced.model, spaced.arm("power-law")), 0).half_lives()
+    assert (lives[0].min().item(), lives[0].max().item()) == pytest.approx((1.15, 2000), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["finch", "goose"])
+def test_the_committed_spec_is_valid(name: str) -> None:
+    spec = load_spec(Path(__file__).parents[2] / "runs" / f"{name}.toml", check)
     assert parse_spec(spec.model_dump(), "again") == spec
+
+
+def test_goose_and_finch_are_compared_at_equal_parameters() -> None:
+    spec = load_spec(Path(__file__).parents[2] / "runs" / "goose.toml")
+    counts = {name: parameter_count(resolve(spec.model_of(name), spec.arm(name))) for name in spec.arms}
+    assert max(counts.values()) / min(counts.values()) < 1.01

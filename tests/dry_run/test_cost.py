@@ -22,9 +22,11 @@ MODELS = {
     "patched": {"kind": "ssm", "dim": 24, "layers": 3, "patching": {"size": 3}},
     "rwkv5": {"kind": "rwkv5", "dim": 32, "layers": 2, "head_size": 16},
     "rwkv6": {"kind": "rwkv6", "dim": 32, "layers": 2, "head_size": 8},
+    "rwkv7": {"kind": "rwkv7", "dim": 32, "layers": 2, "head_size": 8},
 }
 SLOW_PATCHED, SLOW_EAGLE = (pytest.param(name, marks=pytest.mark.slow) for name in ("patched", "rwkv5"))
 PER_HEAD = {"forward": 5, "backward": 11}
+PER_GOOSE_HEAD = {"forward": 9, "backward": 19}
 
 
 def model_of(name: str, **changes: Any) -> ModelSpec:
@@ -36,7 +38,8 @@ def recurrence(model: ModelSpec, context: int) -> tuple[int, int]:
     steps = model.layers * -(-context // model.patching.size)
     if model.kind == "ssm":
         return 2 * model.dim * steps, 4 * model.dim * steps
-    return tuple(count * model.dim * model.head_size * steps for count in PER_HEAD.values())  # type: ignore[return-value]
+    counts = PER_GOOSE_HEAD if model.kind == "rwkv7" else PER_HEAD
+    return tuple(count * model.dim * model.head_size * steps for count in counts.values())  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -120,6 +123,30 @@ def test_wkv_number_by_number(size: int) -> None:
     assert -5 * size < tally.count - PER_HEAD["backward"] * size**2 <= 0
 
 
+@pytest.mark.parametrize("size", [8, 32])
+def test_wkv7_number_by_number(size: int) -> None:
+    tally, n = Tally(), range(size)
+    r, k, v, w, a, b, do = (tally.numbers(size) for _ in range(7))
+    state, grad = tally.numbers(size, size), tally.numbers(size, size)  # value by key
+    read = [total([state[i][j] * a[j] for j in n]) for i in n]
+    for i in n:
+        state[i] = [state[i][j] * w[j] + read[i] * b[j] + v[i] * k[j] for j in n]
+        total([state[i][j] * r[j] for j in n])
+    assert -5 * size < tally.count - PER_GOOSE_HEAD["forward"] * size**2 <= 0
+    tally.count = 0
+    for i in n:
+        total([state[j][i] * do[j] for j in n])  # grad_r
+        grad[i] = [grad[i][j] + do[i] * r[j] for j in n]
+        total([grad[j][i] * v[j] for j in n])  # grad_k
+        total([grad[i][j] * k[j] for j in n])  # grad_v
+        total([grad[j][i] * state[j][i] for j in n])  # grad_w
+        total([grad[j][i] * read[j] for j in n])  # grad_b
+        total([grad[i][j] * b[j] for j in n])  # grad_read
+        total([read[j] * state[j][i] for j in n])  # grad_a
+        grad[i] = [grad[i][j] * w[j] + read[i] * a[j] for j in n]
+    assert -8 * size < tally.count - PER_GOOSE_HEAD["backward"] * size**2 <= 0
+
+
 @pytest.mark.parametrize("name", ["ssm", SLOW_PATCHED, SLOW_EAGLE, pytest.param("rwkv6", marks=pytest.mark.slow)])
 def test_twice_the_layers_cost_twice_what_a_layer_costs(name: str) -> None:
     one, two, four = (costs(name, layers=layers) for layers in (1, 2, 4))
@@ -172,8 +199,9 @@ def test_large_tensors_are_told_from_small_ones() -> None:
     assert small.resident(1.5) == 1.5 * small.tensor_bytes
 
 
-def test_half_precision_takes_less_memory() -> None:
-    spec = model_of("rwkv6", dim=128, head_size=32, layers=1)
+@pytest.mark.parametrize("kind", ["rwkv6", "rwkv7"])
+def test_half_precision_takes_less_memory(kind: str) -> None:
+    spec = model_of(kind, dim=128, head_size=32, layers=1)
     half, whole = (cost(resolve(spec, Arm(), TRAIN), half=half).tensor_bytes for half in (True, False))
     assert 0.5 < half / whole < 0.95
 

@@ -94,7 +94,7 @@ def test_a_recipe_as_a_flag_fills_what_file_and_flags_leave_open(tiny_spec: Call
         ({"recipe": "blinkd"}, "train.recipe: Input should be 'blinkdl', got 'blinkd'"),
         ({"recipe": "blinkdl", "beta3": 1.0}, r"unknown key 'beta3' in \[train\]"),
         ({"schedule": "exponential", "final_fraction": 0.0}, "final_fraction must be above 0 with schedule 'expon"),
-        ({"dropout": 0.1}, "train.dropout belongs to model kinds rwkv5 and rwkv6, got 0.1 with kind 'ssm'"),
+        ({"dropout": 0.1}, "train.dropout belongs to model kinds rwkv5, rwkv6 and rwkv7, got 0.1 with kind 'ssm'"),
         ({"dropout": 1.0}, "train.dropout: Input should be less than 1, got 1.0"),
         ({"warmup_from": 0.1}, "train.warmup_from 0.1 needs steps of warm-up, got warmup 0: set warmup, or leave it"),
         ({"warmup_from": 0.1, "recipe": "blinkdl", "warmup": 0}, "train.warmup_from 0.1 needs steps of warm-up"),

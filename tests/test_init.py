@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from plkernel.init.check import check, render, verdict
-from plkernel.init.listing import listing
-from plkernel.init.options import ModelKind, arm_of, spec_of
-from plkernel.init.show import planned, show
+from plkernel.init.__main__ import check, listing, show
+from plkernel.init.check import render, verdict
+from plkernel.init.options import arm_of, spec_of
+from plkernel.init.show import planned
 from plkernel.models.init import SCHEMES
 from plkernel.models.init.plan import Plan
+from plkernel.spec.model import ModelKind
 from plkernel.tools import cli
 
 Shown = pytest.CaptureFixture[str]

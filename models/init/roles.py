@@ -36,6 +36,7 @@ Role = Literal[
 INPUT: tuple[Role, ...] = ("query", "key", "value", "mixer_gate", "ffn_gate", "ffn_up", "ffn_router")
 OUTPUT: tuple[Role, ...] = ("mixer_out", "ffn_out")
 MATRICES: tuple[Role, ...] = (*INPUT, *OUTPUT)
+COME_WITH = Path(__file__).parents[2] / "runs" / "roles"
 LONGEST = 80  # characters of a value in an error message
 
 
@@ -97,9 +98,14 @@ class RoleTable:
 
     @classmethod
     def from_toml(cls, path: Path | str) -> "RoleTable":
-        """From a TOML file whose lines are as in `from_dict`; ValueError, naming the file, where it is not."""
-        if not Path(path).is_file():  # a pipe may never answer
-            raise ValueError(f"{path}: no such file")
+        """From a TOML file whose lines are as in `from_dict`, or by the name of one that comes with plkernel: gpt2.
+
+        Raises ValueError, naming the file, where it is not.
+        """
+        known = {table.stem: table for table in sorted(COME_WITH.glob("*.toml"))}
+        if not Path(path).is_file() and str(path) not in known:  # a pipe may never answer
+            raise ValueError(f"{path}: no such file; by name there are {', '.join(known)}")
+        path = path if Path(path).is_file() else known[str(path)]
         try:
             return cls.from_dict(tomllib.loads(Path(path).read_text(encoding="utf-8")))
         except RecursionError:

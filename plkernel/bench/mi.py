@@ -57,28 +57,10 @@ class CountResults:
     memory: list[Usage] = field(default_factory=list)
 
 
-def mi(
-    corpus: str = "stdlib",
-    lags: tuple[int, ...] = (1, 3, 8, 21, 55, 144, 377, 1000),
-    threads: tuple[int, ...] = (1, 2),
-    rounds: int = 15,
-    sizes: tuple[int, ...] = (10, 100),
-    out: Path | None = None,
+def run(
+    corpus: str, lags: tuple[int, ...], threads: tuple[int, ...], rounds: int, sizes: tuple[int, ...], out: Path | None
 ) -> None:
-    """Check every contender's pair tables or mutual information, then time those that are right, taken in turns.
-
-    Peers that return the information itself are compared with our tables and information together. A slow one gets the
-    start of the corpus only, which favours it if anything; rates are per MB and lag. A contender that is wrong or not
-    installed is reported and not timed. Memory is that of a process of its own that reads a mapped file.
-
-    Args:
-        corpus: any name that plkernel.corpus understands; its first 32 MB are used.
-        lags: distances at which pairs are counted, ascending.
-        threads: thread counts of ours; 1 is always among them.
-        rounds: how often each contender is timed; a slow one less often.
-        sizes: MB of the files whose counting is watched for time and memory; none to leave that out.
-        out: a folder for mi.json.
-    """
+    """Check every contender's pair tables or mutual information, then time those that are right, taken in turns."""
     contest.check(rounds, threads=min(threads, default=0))
     if min(sizes, default=1) < 1:
         raise ValueError(f"sizes must be 1 MB or more, got {sizes}")

@@ -52,27 +52,10 @@ class ScanResults:
     threads: list[Threads] = field(default_factory=list)
 
 
-def scan(
-    threads: int = 1,
-    shapes: tuple[Shape, ...] = (),
-    rounds: int = 15,
-    device: str | None = None,
-    compiled: bool = False,
-    out: Path | None = None,
+def run(
+    threads: int, shapes: tuple[Shape, ...], rounds: int, device: str | None, compiled: bool, out: Path | None
 ) -> None:
-    """Check every contender against float64, then time forward plus backward with a fixed decay, taken in turns.
-
-    A contender that is wrong or not installed is reported and not timed. On a GPU the same command also times a copy on
-    the device: the scan moves five tensors, two forward and three backward, a copy two.
-
-    Args:
-        threads: threads of torch and of the CPU backend.
-        shapes: batch, time and channels, one triple after another; left out, three for a CPU and four for a GPU.
-        rounds: how often each contender is timed; a slow one less often.
-        device: cpu or cuda; left out, cuda where there is one.
-        compiled: also time associative_scan compiled, which first compiles for minutes.
-        out: a folder for scan.json.
-    """
+    """Check every contender against float64, then time forward plus backward with a fixed decay, taken in turns."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     contest.check(rounds, 1, threads, device)
     for shape in shapes:

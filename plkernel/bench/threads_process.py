@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -39,7 +38,7 @@ def _step(name: str, spec: str | None) -> Callable[[], Any]:
     if name == "wkv":
         return wkv_peers.ours(wkv_peers.problem(wkv.SHAPES[0]))
     assert spec is not None
-    loaded, place = load_spec(Path(spec)), torch.device("cpu")
+    loaded, place = load_spec(spec), torch.device("cpu")
     return train._step(train._model(loaded.model, place), loaded, place)
 
 

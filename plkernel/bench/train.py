@@ -35,7 +35,7 @@ GPT2, GPT2_PLAIN = "gpt2 (its default dropout 0.1)", "gpt2 (dropout 0, as ours)"
 TARGETS = {FLOOR: "at least 0.75", GPT2: "at least 4"}
 LARGEST_ERROR = 1e-5
 HEADS = 4
-RECURRENT = Path("runs/finch.toml")
+RECURRENT = Path("finch")
 
 
 @dataclass(frozen=True)
@@ -49,26 +49,8 @@ class TrainTiming:
     ratio: Spread
 
 
-def train(
-    spec: Path = Path("runs/quick.toml"),
-    threads: int = 1,
-    rounds: int = 15,
-    device: Device = "auto",
-    out: Path | None = None,
-) -> None:
-    """Time forward, backward and optimiser step of a spec's model, taken in turns with its floor and a transformer.
-
-    The floor is the same model with the scan replaced by the identity: what its matrix products and the rest cost. The
-    transformer is GPT-2 as `transformers` has it, of the same width, context and nearly as many parameters. Nothing is
-    timed before loss and gradients agree with the float64 reference scan.
-
-    Args:
-        spec: experiment whose model, context and batch are timed.
-        threads: threads of torch and of the CPU backend.
-        rounds: how often each contender is timed.
-        device: auto, cpu or cuda.
-        out: a folder for train.json.
-    """
+def run(spec: Path, threads: int, rounds: int, device: Device, out: Path | None) -> None:
+    """Time forward, backward and optimiser step of a spec's model, taken in turns with its floor and a transformer."""
     contest.check(rounds, threads=threads)
     check_folder(out, "out")
     torch.set_num_threads(threads)
@@ -123,8 +105,8 @@ def measure(spec: Spec, rounds: int, device: torch.device) -> list[TrainTiming]:
 
 
 def measure_threads(spec: Path, rounds: int) -> list[Threads]:
-    """Two threads against one: a step of this spec and, where it lies, of the RWKV spec."""
-    specs = [spec, *(path for path in [RECURRENT] if path.exists())]
+    """Two threads against one: a step of this spec, and of the RWKV spec."""
+    specs = [spec, RECURRENT]
     return [row for path in specs for row in two_threads.measure("train", rounds, path)]
 
 

@@ -51,34 +51,16 @@ class WkvResults:
     lengths: dict[int, Spread] = field(default_factory=dict)
 
 
-def wkv(
-    shapes: tuple[Shape, ...] = SHAPES, rounds: int = 15, device: str | None = None, out: Path | None = None
-) -> None:
-    """Check every contender against float64, then time forward plus backward through all inputs, taken in turns.
-
-    Each step has a decay of its own (Finch), in float32. The peers are the loop over time under autograd, as it is
-    written and with as few operations as possible, and chunks of matrix products with both passes written by hand, in
-    three sizes and two forms: factored around the middle of the chunk, which overflows under strong decays, and with no
-    exponent above 0. The error under strong decays is shown beside that on the problem that is timed; who is wrong on
-    the latter or not installed is reported and not timed. All use one thread; ours is also timed
-    with two against one, at the first shape. Memory is that of a fresh process.
-
-    Args:
-        shapes: batch, time, heads and head size, one four after another; times are multiples of 64.
-        rounds: how often each contender is timed; a slow one less often.
-        device: cpu or cuda; left out, cuda where there is one.
-        out: a folder for wkv.json.
-    """
+def run(shapes: tuple[Shape, ...], rounds: int, device: str | None, out: Path | None) -> None:
+    """Check every contender against float64, then time forward plus backward through all inputs, taken in turns."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     contest.check(rounds, device=device)
-    if not shapes:
-        raise ValueError("shapes is empty; it must have at least one of batch, time, heads and head size")
     for shape in shapes:
         if min(shape) < 1 or shape[1] % LARGEST_SIZE:
             raise ValueError(f"shapes has {shape}; all four must be 1 or more and time a multiple of {LARGEST_SIZE}")
     check_folder(out, "out")
     with contest.threads_set(1):
-        results = measure(shapes, rounds, device)
+        results = measure(shapes or SHAPES, rounds, device)
     contest.show(render(results), asdict(results), out, "wkv")
 
 

@@ -1,13 +1,11 @@
 """python -m plkernel.init check: what a scheme does to activations, over widths in training and over depth at first."""
 
-import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-import tyro
 from torch import Tensor
 
 from plkernel import __version__
@@ -15,9 +13,10 @@ from plkernel.analysis.trained.coordinates import FLAT, Coordinates, Propagation
 from plkernel.data import corpora
 from plkernel.data.corpora import Corpus
 from plkernel.data.windows import check_length, fixed_windows
-from plkernel.init.options import ModelKind, arm_of, filled, model_of, spec_of
+from plkernel.init.options import arm_of, filled, model_of, spec_of
 from plkernel.init.show import planned
 from plkernel.models.init.coordinate_check import coordinate_check, propagation
+from plkernel.spec.model import ModelKind
 from plkernel.spec.train import check_threads
 from plkernel.tools import cli
 from plkernel.tools.cli import text_table
@@ -27,54 +26,12 @@ CONTEXT, BATCH = 64, 4
 OPTIMIZERS = {"adam": "Adam", "sgd": "SGD"}
 
 
-def check(
-    scheme: Annotated[str, tyro.conf.Positional],
-    model: ModelKind = "ssm",
-    widths: tuple[int, ...] = (64, 128, 256, 512, 1024),
-    layers: int = 2,
-    depths: tuple[int, ...] = (4, 16, 64),
-    dim: int = 128,
-    head_size: int | None = None,
-    steps: int = 4,
-    seeds: int = 3,
-    learning_rate: float = 2**-10,
-    option: tyro.conf.UseAppendAction[tuple[str, ...]] = (),
-    corpus: str = "stdlib",
-    threads: int = os.cpu_count() or 1,
-    out: Path = Path("runs/out/init"),
-    figure: bool = True,
-) -> None:
-    """Check a scheme by training small models for a few steps, and by sending a signal through deep ones.
-
-    Coordinate check: at every width a model takes a few steps of Adam (SGD, where the scheme's rates are for that) on
-    one batch, at one base learning rate times the multipliers of the scheme. With x_0 an activation at the start and
-    x_t after t steps, printed is the root mean square of the coordinates of x_t - x_0 (Tensor Programs V, appendix D.1,
-    which takes their deviation) and the slope of its logarithm over that of the width: 0 where learning rates carry
-    over from width to width, 0.5 to 2 under standard parametrisations. mixer i and ffn i are what the branches of block
-    i give, block i the residual stream after it. Under muP the logits alone may fall: the random part of a random head
-    does, as width**-0.5, until the rest is left. Where that is unwanted, start the head at zero: --option
-    zero_readout=1.
-
-    Depth, at the start: the root mean square of the residual stream after each block, and of its gradient for
-    independent normal gradients after the last, with the growth per block (geometric mean).
-
-    Args:
-        scheme: Name of the scheme, see plkernel.init list.
-        model: ssm: the diagonal SSM, half-lives log-spaced. rwkv5, rwkv6, rwkv7: Eagle, Finch and Goose.
-        widths: Widths of the coordinate check.
-        layers: Blocks there.
-        depths: Blocks of the models that the signal goes through.
-        dim: Width there.
-        head_size: RWKV: channels of a head, 32 if left out, of which every width must be a multiple.
-        steps: Steps, of Adam with betas 0.9 and 0.999, no weight decay.
-        seeds: Seeds of the weights; the batch is always the same.
-        learning_rate: Base learning rate.
-        option: Free constants of the scheme: --option std=0.01 --option base_width=64.
-        corpus: Where the bytes come from, see plkernel.corpus.
-        threads: Threads of torch.
-        out: Folder for SCHEME-MODEL.json and the figure.
-        figure: Draw the figure.
-    """
+def run(
+    scheme: str, model: ModelKind, widths: tuple[int, ...], layers: int, depths: tuple[int, ...], dim: int,
+    head_size: int | None, steps: int, seeds: int, learning_rate: float, option: Sequence[str], corpus: str,
+    threads: int, out: Path, figure: bool,
+) -> None:  # fmt: skip
+    """Check a scheme by training small models for a few steps, and by sending a signal through deep ones."""
     check_threads(threads)
     if not depths or min(depths) < 1:
         raise ValueError(f"depths must be at least 1, got {depths}")

@@ -6,9 +6,6 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from itertools import groupby
 from textwrap import fill
-from typing import Annotated
-
-import tyro
 
 from plkernel.models.init import SCHEMES
 from plkernel.models.init.planning import Scheme
@@ -18,13 +15,8 @@ INDENT = 4
 WIDTH = 120
 
 
-def listing(pattern: Annotated[str, tyro.conf.Positional] = "*") -> None:
-    """Name the initialisation schemes, by family: what each does, its free constants and its source.
-
-    Args:
-        pattern: Those alone whose name holds this, or fits it where it has * or ?: mup, megatron*. One that is a name
-            tells all about that scheme.
-    """
+def run(pattern: str) -> None:
+    """Name the initialisation schemes, by family: what each does, its free constants and its source."""
     found = matching(pattern)
     print(describe(found[0]) if len(found) == 1 else render(found))
 

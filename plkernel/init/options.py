@@ -1,7 +1,6 @@
 """Shared by the subcommands: a scheme with its free constants, on one of our models, from the command line."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 from torch import Tensor
 
@@ -10,9 +9,8 @@ from plkernel.models.init.planning import check_options, find
 from plkernel.run.build import Model, build, initialise_, plan_of, tune_
 from plkernel.spec.arm import Arm
 from plkernel.spec.condition import resolve
-from plkernel.spec.model import ModelSpec
+from plkernel.spec.model import ModelKind, ModelSpec
 
-ModelKind = Literal["ssm", "rwkv5", "rwkv6", "rwkv7"]
 HEAD_SIZE = 32
 WORDS = {"true": True, "false": False}
 

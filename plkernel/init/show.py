@@ -2,22 +2,21 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
-import tyro
 
-from plkernel.init.options import ModelKind, arm_of, model_of, spec_of
+from plkernel.init.options import arm_of, model_of, spec_of
 from plkernel.models.init.plan import Plan, spans
 from plkernel.models.init.planning import find
 from plkernel.run.build import build, plan_of
 from plkernel.run.view import erasing, responses_of
 from plkernel.spec.arm import Arm
 from plkernel.spec.condition import resolve
-from plkernel.spec.model import ModelSpec
+from plkernel.spec.model import ModelKind, ModelSpec
 from plkernel.tools.cli import text_table
 from plkernel.tools.files import check_file, save_json
 
@@ -47,35 +46,11 @@ FEW = 8
 MEASURED_HEADS, MEASURED_LAYERS = 4, 4
 
 
-def show(
-    scheme: Annotated[str, tyro.conf.Positional],
-    model: ModelKind = "ssm",
-    dim: int = 256,
-    layers: int = 4,
-    head_size: int | None = None,
-    option: tyro.conf.UseAppendAction[tuple[str, ...]] = (),
-    against: str | None = None,
-    json: Path | None = None,
-) -> None:
-    """Print what a scheme does to every parameter of one of our models: nothing is allocated, so any size will do.
-
-    Of an RWKV-7, which also forgets by erasing, it says what that adds to its decays, measured on a small model.
-
-    A model of another library is planned from Python, with plan and RoleTable of plkernel.models.init: plan(model,
-    "megatron_default", RoleTable.from_toml("runs/roles/gpt2.toml")).apply_(model, seed=0). Roles are a TOML of a few
-    lines; runs/roles has those of GPT-2 and Mamba in transformers. heads=(number, size) says what a scheme that scales
-    by heads asks for, structure=Structure(...) that such a model has what a scheme asks beyond weights.
-
-    Args:
-        scheme: Name of the scheme, see plkernel.init list.
-        model: ssm: the diagonal SSM. rwkv5, rwkv6, rwkv7: Eagle, Finch and Goose.
-        dim: Width.
-        layers: Number of blocks.
-        head_size: RWKV: channels of a head, 32 if left out.
-        option: Free constants of the scheme: --option std=0.01 --option base_width=64.
-        against: Another scheme; prints what differs from it, at its own constants where it lacks one of these.
-        json: File for the plan.
-    """
+def run(
+    scheme: str, model: ModelKind, dim: int, layers: int, head_size: int | None, option: Sequence[str],
+    against: str | None, json: Path | None,
+) -> None:  # fmt: skip
+    """Print what a scheme does to every parameter of one of our models: nothing is allocated, so any size will do."""
     spec, arm = spec_of(model, dim, layers, head_size), arm_of(scheme, option)
     check_file(json, "json")
     shared = [text for text in option if against and text.partition("=")[0] in find(against).options]

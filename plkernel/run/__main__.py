@@ -5,9 +5,6 @@ from pathlib import Path
 
 import tyro
 
-from plkernel.run.task import open_run
-from plkernel.run.training import run_training, summary
-from plkernel.spec.condition import from_config
 from plkernel.tools import cli
 from plkernel.tools.files import load_object
 
@@ -19,6 +16,10 @@ def run(config: tyro.conf.Positional[Path], stop_with: int | None = None) -> Non
         config: STUDY/ARM/seed-K/config.json.
         stop_with: Stop, saved, when this parent process has ended.
     """
+    from plkernel.run.task import open_run
+    from plkernel.run.training import run_training, summary
+    from plkernel.spec.condition import from_config
+
     values = load_object(cli.existing(config, "config"))
     try:
         condition, seed = from_config(values), int(values["seed"])

@@ -11,25 +11,26 @@ from typing import Any
 from plkernel.spec.arm import Arm
 from plkernel.spec.corpus import CorpusSpec
 from plkernel.spec.model import ModelSpec, Section
+from plkernel.spec.named import find
 from plkernel.spec.reading import Check, Place, load_spec, load_values, spec_of
 from plkernel.spec.study import Spec
 from plkernel.tools import cli, flags
 
 HELP_ALL = "--help-all"
-EXAMPLE = "runs/quick.toml"
+EXAMPLE = "quick"
 WIDTH = 100
 TABLES: dict[str, type[Section]] = {"model": ModelSpec, "corpus": CorpusSpec}  # options of an arm that are tables
 NOT_BY_OPTION = ("factors", "levels", "hypotheses", "gates")
 
 
 def main(command: Callable[..., Any], args: Sequence[str] | None = None, check: Check | None = None) -> None:
-    """Run `command(spec, ...)` as `SPEC.toml [OPTIONS]`; exit 2 with one line on bad input.
+    """Run `command(spec, ...)` as `SPEC [OPTIONS]`; exit 2 with one line on bad input.
 
     An option such as --train.steps 200 replaces the value of that field in the file; the spec is then checked as a
     whole, every condition also by `check`.
     """
     given = list(sys.argv[1:] if args is None else args)
-    cli.report_errors(lambda: _run(command, given, f"python -m {cli.module_name()} SPEC.toml", check))
+    cli.report_errors(lambda: _run(command, given, f"{cli.program()} SPEC", check))
 
 
 def _run(command: Callable[..., Any], given: list[str], prog: str, check: Check | None) -> None:
@@ -38,7 +39,7 @@ def _run(command: Callable[..., Any], given: list[str], prog: str, check: Check 
         _help(own, prog, given)
     if not given or given[0].startswith("-"):
         raise ValueError(f"the spec comes first: {prog} [OPTIONS], got {repr(given[0]) if given else 'nothing'}")
-    path = cli.existing(Path(given[0]), "spec")
+    path = find(given[0])
     if path.is_dir():
         raise ValueError(f"spec {path}: is a folder; name a TOML file, or the spec.json of a study")
     values = load_values(path)
@@ -86,8 +87,10 @@ def _without_spec(command: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
 def _help(own: Callable[..., Any], prog: str, given: Sequence[str]) -> None:
     """Print the command's own options, and on request all fields of the spec: of the file, where one is given."""
     about = (inspect.getdoc(own) or "").partition("\n\nArgs:")[0]
-    more = f"Any field of the spec can be replaced, as in --train.steps 200: {HELP_ALL} lists them."
-    example = f"Example: {prog.replace('SPEC.toml', EXAMPLE)} --train.steps 200"
+    specs = cli.program("plkernel.specs")
+    more = f"SPEC: a TOML file, or the name of one that comes with plkernel; {specs} lists them.\nAny field "
+    more += f"of it can be replaced, as in --train.steps 200: {HELP_ALL} lists them."
+    example = f"Example: {prog.removesuffix('SPEC')}{EXAMPLE} --train.steps 200"
     try:
         cli.parsed(own, ["--help"], prog, "\n\n".join([about, more, example]))
     finally:

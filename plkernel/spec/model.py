@@ -10,6 +10,7 @@ from plkernel.analysis.nodes.heads import RWKV7_LARGEST_RATE, gain_of
 from plkernel.analysis.nodes.node_set import Gain
 from plkernel.models.words import PatchingMode
 
+ModelKind = Literal["ssm", "rwkv5", "rwkv6", "rwkv7"]
 Positive = Annotated[int, Field(ge=1)]
 # Beyond what any machine trains (a width of 65,536 in 1,024 blocks is 3e13 parameters), and small enough for a spec to
 # be checked in seconds.
@@ -70,7 +71,7 @@ class RanksSpec(Section):
 class ModelSpec(Section):
     """The model that all arms share."""
 
-    kind: Literal["ssm", "rwkv5", "rwkv6", "rwkv7"] = "ssm"
+    kind: ModelKind = "ssm"
     """ssm: the diagonal SSM. rwkv5, rwkv6, rwkv7: Eagle, Finch and Goose."""
     dim: Annotated[int, Field(ge=2, le=WIDEST)] = 96
     """Width, also the state size."""

@@ -13,6 +13,7 @@ from plkernel.spec.arm import with_file_values
 from plkernel.spec.condition import Condition, resolve
 from plkernel.spec.errors import blaming, explained
 from plkernel.spec.factors import expanded
+from plkernel.spec.named import find
 from plkernel.spec.study import Spec
 from plkernel.tools import cli
 from plkernel.tools.files import load_object
@@ -26,8 +27,12 @@ Check = Callable[[Condition], None]
 """What else is asked of every condition: that of its scheme, for those who go on to build models."""
 
 
-def load_spec(path: Path, check: Check | None = None) -> Spec:
-    """Read a TOML spec (or the spec.json of a study); ValueError in one line names the file, the key and the remedy."""
+def load_spec(path: Path | str, check: Check | None = None) -> Spec:
+    """Read a TOML spec, or the spec.json of a study, from its path or by the name of one that comes with plkernel.
+
+    ValueError in one line names the file, the key and the remedy.
+    """
+    path = find(path)
     return spec_of(load_values(path), path, check=check)
 
 

@@ -185,7 +185,7 @@ def _plan(spec: Spec, jobs: list[Job], waiting: list[Job], size: int, out: Path)
     lost = sum(RunFolder(job.folder).diverged for job in set(jobs) - set(waiting))
     runs = f"{len(jobs)} runs, {len(jobs) - len(waiting) - lost} finished before"
     diverged = f", {lost} diverged before" if lost else ""
-    return f"{spec.name}: {runs}{diverged}, {min(size, len(waiting))} at a time, in {out}"
+    return f"{spec.name}: {runs}{diverged}, {min(size, len(waiting))} at a time, in {out.absolute()}"
 
 
 def _stop(engine: Engine) -> None:

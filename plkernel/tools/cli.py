@@ -3,7 +3,7 @@
 import difflib
 import errno
 import functools
-import importlib
+import inspect
 import io
 import os
 import sys
@@ -18,6 +18,9 @@ USER_ERRORS = (ValueError, OSError, FloatingPointError)
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 HELP = ("-h", "--help")
+MODULES = "python -m plkernel."
+SCRIPTS = ("plkernel", "plkernel-script")
+"""What the command `plkernel` is called as a file, without .exe or .py."""
 MOST_NAMES = 24  # in one message
 MOST_CHARACTERS = 1000
 
@@ -48,26 +51,22 @@ def main(command: Callable[..., Any], args: Sequence[str] | None = None, prog: s
     OSError with a message that names the parameter, what it got and what would work. PLKERNEL_DEBUG=1 shows the
     traceback instead. An interrupt exits with 130.
     """
-    prog = prog or f"python -m {command.__module__ if command.__module__ != '__main__' else module_name()}"
+    prog = prog or program(None if command.__module__ == "__main__" else command.__module__)
     report_errors(lambda: parsed(command, args, prog)())
 
 
-def main_of(commands: Mapping[str, str], description: str, args: Sequence[str] | None = None) -> None:
-    """Run the one of `commands` that the first argument names, as `main` does.
-
-    commands: the module of each by name, in which it is a function of the module's last name; only one is loaded.
-    """
-    given, prog = list(sys.argv[1:] if args is None else args), f"python -m {module_name()}"
+def main_of(commands: Mapping[str, Callable[..., Any]], description: str, args: Sequence[str] | None = None) -> None:
+    """Run the one of `commands` that the first argument names, as `main` does."""
+    given, prog = list(sys.argv[1:] if args is None else args), program()
 
     def run() -> None:
         if given and given[0] in commands:
-            module = importlib.import_module(commands[given[0]])
-            command = getattr(module, module.__name__.rpartition(".")[2])
-            return parsed(command, given[1:], f"{prog} {given[0]}")()
+            return parsed(commands[given[0]], given[1:], f"{prog} {given[0]}")()
         if not given:
             raise ValueError(f"a subcommand comes first: {prog} {{{','.join(commands)}}}, got nothing")
         if given[0] in HELP:
-            print(f"usage: {prog} {{{','.join(commands)}}} [OPTIONS]\n\n{description.strip()}\n\nNAME --help says more")
+            told = as_called(description.strip())
+            print(f"usage: {prog} {{{','.join(commands)}}} [OPTIONS]\n\n{told}\n\nNAME --help says more")
             sys.exit()
         raise ValueError(f"no subcommand {given[0]!r}; {nearest(given[0], commands)}")
 
@@ -88,9 +87,10 @@ def parsed(
         return functools.partial(command, *places, **options)
 
     given = list(sys.argv[1:] if args is None else args)
+    about = description or (inspect.getdoc(command) or "").partition("\n\nArgs:")[0]
     with redirect_stderr(io.StringIO()) as said:
         try:
-            return tyro.cli(bound, args=given, prog=prog, description=description)
+            return tyro.cli(bound, args=given, prog=prog, description=as_called(about))
         except SystemExit as stop:
             if not stop.code:
                 raise
@@ -124,7 +124,7 @@ def report_errors(action: Callable[[], Any]) -> None:
         if isinstance(error, BrokenPipeError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the exit writes what is left, once more
             sys.exit(EXIT_INTERRUPTED)
-        print(f"error: {shortened(in_words(error))}", file=sys.stderr)
+        print(f"error: {shortened(as_called(in_words(error)))}", file=sys.stderr)
         sys.exit(EXIT_BAD_INPUT)
     except KeyboardInterrupt as interrupt:
         print(f"\ninterrupted{': ' if str(interrupt) else ''}{interrupt}", file=sys.stderr)
@@ -151,6 +151,27 @@ def progress_bar(name: str) -> Iterator[Callable[[float], Any]]:
     form = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
     with tqdm(desc=name, total=1.0, bar_format=form, delay=2.0, leave=False, disable=None, file=sys.stderr) as bar:
         yield lambda share: bar.update(min(share, 1.0 - bar.n))
+
+
+def program(module: str | None = None) -> str:
+    """What one types to start the command in `module`, or in that of this process, as the person did this one.
+
+    plkernel fit, or python -m plkernel fit; python -m plkernel.fit where nobody typed either.
+    """
+    return as_called(f"python -m {(module or module_name()).removesuffix('.__main__')}")
+
+
+def as_called(text: str) -> str:
+    """`text` with its commands, python -m plkernel.NAME, as the person started this one."""
+    return text.replace(MODULES, f"{through} ") if (through := entry()) else text
+
+
+def entry() -> str | None:
+    """plkernel, or python -m plkernel, where the person started one of these with a command; None otherwise."""
+    typed = sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1]  # what Python did not leave to the command
+    if "-m" in typed:
+        return "python -m plkernel" if "plkernel" in typed else None
+    return "plkernel" if any(Path(word).stem in SCRIPTS for word in typed) else None
 
 
 def module_name() -> str:

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from plkernel.tools.cli import module_name
+from plkernel.tools.cli import program
 
 PACKAGES = ("plkernel", "torch", "triton", "numba", "numpy", "scipy", "tensorboard")
 COMMAND = "PLKERNEL_COMMAND"
@@ -79,4 +79,5 @@ def gpu_name() -> str | None:
 def command_line() -> str:
     """The command that started this process, as one would type it."""
     script = getattr(sys.modules["__main__"], "__spec__", None) is None
-    return shlex.join(["python", *([] if script else ["-m"]), module_name(), *sys.argv[1:]])
+    started = ["python", sys.argv[0]] if script else program().split()
+    return shlex.join([*started, *sys.argv[1:]])

@@ -14,6 +14,7 @@ from plkernel.analysis.mutual_information.information import mutual_information
 from plkernel.analysis.mutual_information.pair_counts import PairCounts, count_pairs
 from plkernel.bench import mi as bench
 from plkernel.bench import mi_memory, mi_peers
+from plkernel.bench.__main__ import mi
 from plkernel.bench.contest import Times
 from plkernel.bench.mi_peers import BINCOUNT, PEERS, Contender, dense
 
@@ -38,7 +39,7 @@ def no_peers(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_peers")
 def test_rows_and_json_without_peers(data: np.ndarray, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "text.bin").write_bytes(data.tobytes())
-    bench.mi(str(tmp_path / "text.bin"), tuple(LAGS), rounds=2, sizes=(), out=tmp_path)
+    mi(str(tmp_path / "text.bin"), tuple(LAGS), rounds=2, sizes=(), out=tmp_path)
     results = json.loads((tmp_path / "mi.json").read_text())
     rows = {row["contender"]: row for row in results["rows"]}
     assert list(rows) == [*map(bench.counting, (1, 2)), bench.NUMPY, bench.OURS["information"], BINCOUNT]
@@ -165,8 +166,8 @@ def test_memory_of_a_process_of_its_own(data: np.ndarray, tmp_path: Path) -> Non
 
 def test_bad_arguments() -> None:
     with pytest.raises(ValueError, match="threads is 0; it must be 1 or more"):
-        bench.mi(threads=(0,))
+        mi(threads=(0,))
     with pytest.raises(ValueError, match="sizes must be 1 MB or more"):
-        bench.mi(sizes=(0,))
+        mi(sizes=(0,))
     with pytest.raises(ValueError, match="lags must ascend"):
-        bench.mi(lags=(3, 2))
+        mi(lags=(3, 2))

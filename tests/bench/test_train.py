@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from plkernel.bench import train as bench
+from plkernel.bench.__main__ import train
 from plkernel.spec.reading import load_spec
 
 
@@ -20,7 +21,7 @@ def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("one_process")
 def test_rows_of_every_contender(tiny_spec: Callable[..., Path], tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="transformers is a peer of the benchmark")
-    bench.train(tiny_spec(), rounds=3, out=tmp_path)
+    train(tiny_spec(), rounds=3, out=tmp_path)
     results = json.loads((tmp_path / "train.json").read_text())
     rows = {row["contender"]: row for row in results["rows"]}
     assert list(rows) == [bench.OURS, bench.FLOOR, bench.GPT2, bench.GPT2_PLAIN]
@@ -47,6 +48,6 @@ def test_a_model_that_differs_from_its_reference_is_not_timed(
 
 def test_bad_arguments() -> None:
     with pytest.raises(ValueError, match="threads is 0; it must be 1 or more"):
-        bench.train(threads=0)
+        train(threads=0)
     with pytest.raises(ValueError, match=r"nowhere\.toml: no such file"):
-        bench.train(Path("nowhere.toml"))
+        train(Path("nowhere.toml"))

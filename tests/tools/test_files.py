@@ -19,8 +19,7 @@ from plkernel.data.corpora import load
 from plkernel.export import export
 from plkernel.fit import fit
 from plkernel.gallery import gallery
-from plkernel.init.check import check
-from plkernel.init.show import show
+from plkernel.init.__main__ import check, show
 from plkernel.inspect import inspect
 from plkernel.load import load as load_model
 from plkernel.measure import measure

@@ -7,12 +7,12 @@ from typing import Annotated, Any, Literal
 import pytest
 import tyro
 
-from plkernel.bench.scan import scan
+from plkernel.bench.__main__ import scan
 from plkernel.export import export
 from plkernel.fit import fit
 from plkernel.gallery import gallery
 from plkernel.generate import generate
-from plkernel.init.show import show
+from plkernel.init.__main__ import show
 from plkernel.measure import measure
 from plkernel.tools import cli, flags
 
@@ -61,7 +61,7 @@ def test_mistakes_are_one_line(
     [(["shwo"], "no subcommand 'shwo'; did you mean 'show'?"), (["show", "--betta"], "unknown option --betta")],
 )
 def test_subcommands(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    commands = {"show": "plkernel.init.show", "fit": "plkernel.fit"}
+    commands = {"show": show, "fit": fit}
     assert message in refused(lambda: cli.main_of(commands, "two", arguments), capsys)
 
 

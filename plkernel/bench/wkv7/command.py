@@ -38,26 +38,11 @@ class Results:
     lengths: dict[int, Spread] = field(default_factory=dict)
 
 
-def wkv7(
-    shapes: tuple[Shape, ...] = SHAPES, rounds: int = 15, device: str | None = None, out: Path | None = None
-) -> None:
-    """Check every contender against float64, then time forward plus backward through all inputs, taken in turns.
-
-    Inputs are float32 as the model makes them: normalised kappa, rates from 0 to 1. The peers are the loop over time
-    under autograd, chunks of matrix products with no exponent above 0 in three sizes, and flash-linear-attention's
-    references in torch. The error under strong decays is shown beside that on the problem that is timed; who is wrong
-    on the latter or not installed is reported and not timed. All use one thread. Memory is that of a fresh process.
-
-    Args:
-        shapes: batch, time, heads and head size, one four after another; times are multiples of 64.
-        rounds: how often each contender is timed; a slow one less often.
-        device: cpu or cuda; left out, cuda where there is one.
-        out: a folder for wkv7.json.
-    """
+def run(shapes: tuple[Shape, ...], rounds: int, device: str | None, out: Path | None) -> None:
+    """Check every contender against float64, then time forward plus backward through all inputs, taken in turns."""
+    shapes = shapes or SHAPES
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     contest.check(rounds, device=device)
-    if not shapes:
-        raise ValueError("shapes is empty; it must have at least one of batch, time, heads and head size")
     for shape in shapes:
         if min(shape) < 1 or shape[1] % max(SIZES):
             raise ValueError(f"shapes has {shape}; all four must be 1 or more and time a multiple of {max(SIZES)}")

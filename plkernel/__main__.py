@@ -26,7 +26,7 @@ def commands() -> dict[str, str]:
     """
     files = sorted([*HERE.glob("*.py"), *HERE.glob("*/__main__.py")])
     found = [match for file in files if (match := TOLD.match(file.read_text(encoding="utf-8")))]
-    return dict(sorted(match.groups() for match in found))
+    return dict(sorted((match[1], match[2]) for match in found))
 
 
 def _run() -> None:

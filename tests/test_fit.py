@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plkernel import fit as fit_module
 from plkernel.analysis.exponentials.minimax import Certificate
 from plkernel.analysis.exponentials.sums import ExponentialSum
 from plkernel.analysis.exponentials.targets import Target, array_target, broken_power_law_target, power_law_target
@@ -26,6 +25,7 @@ from plkernel.analysis.sequences.potts import PottsCorpus
 from plkernel.fit import fit
 from plkernel.spec.condition import resolve
 from plkernel.spec.reading import parse_spec
+from plkernel.tools import cli
 
 Capture = pytest.CaptureFixture[str]
 
@@ -119,7 +119,7 @@ def test_bad_input_is_one_line_and_exit_2(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as stop:
-        fit_module.cli.main(fit, args=arguments)
+        cli.main(fit, args=arguments)
     assert stop.value.code == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")
@@ -138,7 +138,7 @@ def test_the_command_runs_from_any_folder_and_loads_neither_torch_nor_matplotlib
     assert not loaded & {"torch", "triton", "matplotlib", "tensorboard", "pydantic"}
     assert run("--beta", "nan", cwd=tmp_path).returncode == 2
     with pytest.raises(SystemExit) as stop:
-        fit_module.cli.main(fit, args=["--bta", "1"])
+        cli.main(fit, args=["--bta", "1"])
     assert stop.value.code == 2
 
 

@@ -69,7 +69,7 @@ def build(config: SSMConfig | RWKVConfig | RWKV7Config) -> Model:
         return initialise_(RWKV(config), "sp_torch_default", 0)
     if isinstance(config, RWKV7Config):
         return initialise_(RWKV7(config), "sp_torch_default", 0)
-    model = SSM(config).initialise_(0, place(config.dim, gain_name=config.gain, step=config.patch))
+    model = SSM(config).initialise_(0, place(config.dim, gain=config.gain, step=config.patch))
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim == 2:

@@ -33,7 +33,7 @@ def conditions(gain_name: Gain) -> Iterator[Initialisation]:
     """The published conditions under one gain, which the study does not state."""
     shapes = {"uniform": "C uniform", "published": "C ~ lambda^0.15"}
     for name, (placement, projection) in CONDITIONS.items():
-        nodes = place(CHANNELS, placement=placement, projection=projection, gain_name=gain_name, beta=STUDIED_BETA)
+        nodes = place(CHANNELS, placement=placement, projection=projection, gain=gain_name, beta=STUDIED_BETA)
         origin = Origin(
             formula=f"half-lives {placement}; {shapes[projection]}",
             gain=GAINS[gain_name],
@@ -61,7 +61,7 @@ def ours(beta: float, max_lag: int) -> Iterator[Initialisation]:
         nodes = place(
             CHANNELS,
             placement="quantile",
-            gain_name=gain_name,
+            gain=gain_name,
             beta=beta,
             tempering=tempering,
             kernel=kernel,

@@ -55,7 +55,9 @@ def check_data(data: Bytes, longest: int, blocks: int) -> None:
     """ValueError unless `data` is a vector of uint8 that leaves a pair in each block at lag `longest`."""
     if not isinstance(data, np.ndarray) or data.ndim != 1 or data.dtype != np.uint8:
         kind = f"{data.dtype} of shape {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
-        raise ValueError(f"data must be a vector of uint8, got {kind}; np.frombuffer(text, np.uint8) makes one")
+        whole = isinstance(data, np.ndarray) and data.dtype.kind in "iu"
+        way = "data.astype(np.uint8), if all are from 0 to 255," if whole else "np.frombuffer(text, np.uint8)"
+        raise ValueError(f"data must be a vector of uint8, got {kind}; {way} makes one")
     if blocks < 1:
         raise ValueError(f"blocks must be at least 1, got {blocks}")
     if data.size < longest + blocks:

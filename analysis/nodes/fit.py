@@ -104,7 +104,7 @@ def weightings(beta: float, max_lag: int, channels: int, gain: Gain) -> list[Wei
 
     def entry(formula: str, belongs_to: str, projection: Projection, assumed: Gain) -> Weighting:
         shortest, longest = CHANNEL_HALF_LIVES
-        found = place(channels, projection=projection, gain_name=assumed, beta=beta, shortest=shortest, longest=longest)
+        found = place(channels, projection=projection, gain=assumed, beta=beta, shortest=shortest, longest=longest)
         nodes = Nodes(found.rates, found.projection, gain)
         return Weighting(formula, belongs_to, nodes, node_scores(nodes, aim, max_lag))
 
@@ -166,7 +166,7 @@ def place_channels(
         channels,
         placement=placement,
         projection="gain-corrected" if placement in ("log-spaced", "concentrated") else "uniform",
-        gain_name=gain,
+        gain=gain,
         beta=aim.beta,
         target=aim.target,
         kernel=aim.kernel,

@@ -121,7 +121,7 @@ def place(
     *,
     placement: Placement = "log-spaced",
     projection: Projection = "uniform",
-    gain_name: Gain = "none",
+    gain: Gain = "none",
     beta: float = 1.15,
     shortest: float | None = None,
     longest: float | None = None,
@@ -134,6 +134,7 @@ def place(
     max_lag: float | None = None,
     terms: ExponentialSum | None = None,
     fastest: float = np.inf,
+    gain_name: Gain | None = None,
 ) -> Nodes:
     """Nodes of `channels` channels by name; half-lives and lags are in bytes and a step of the layer is `step` bytes.
 
@@ -145,9 +146,12 @@ def place(
     power law is meant (`Aim`); projections `uniform` and `published` follow none, and there they are refused. `fastest`
     is the rate per step where quantile nodes end at the latest.
 
-    lambda = ln 2 * step / half-life. Raises ValueError for an unknown name, an impossible range, and an option that
-    belongs to another placement.
+    `gain` is what the recurrence multiplies its input by, "none", "ema", "lru" or "clamp"; `gain_name` is its former
+    name. lambda = ln 2 * step / half-life.
+
+    Raises ValueError for an unknown name, an impossible range, and an option that belongs to another placement.
     """
+    gain = gain_name or gain
     aim = Aim(beta, target, kernel, lag)
     check_name("placement", placement, get_args(Placement))
     check_name("projection", projection, get_args(Projection))
@@ -164,11 +168,11 @@ def place(
         if placement == "quantile":
             loss, reach = LOSS if loss is None else loss, HORIZON if max_lag is None else max_lag
             options = {"tempering": tempering, "loss": loss, "max_lag": reach / step, "fastest": fastest}
-            return quantile_nodes(channels, aim, gain_name, **options)
+            return quantile_nodes(channels, aim, gain, **options)
         if terms is None:
             raise ValueError("placement 'terms' needs terms: the exponential sum whose terms the channels share")
         per_step = ExponentialSum(tuple(rate * step for rate in terms.rates), terms.weights)
-        return term_nodes(per_step, channels, aim, gain_name, tempering=tempering)
+        return term_nodes(per_step, channels, aim, gain, tempering=tempering)
     if aim != Aim(beta) and projection != "gain-corrected":
         raise ValueError(
             f"projection {projection!r} follows no target, kernel or lag: use projection 'gain-corrected' or "
@@ -177,8 +181,8 @@ def place(
     ends = SHORTEST if shortest is None else shortest, LONGEST if longest is None else longest
     half_lives = log_spaced(channels, *ends) if placement == "log-spaced" else concentrated(channels)
     rates = rates_from_half_lives(half_lives) * step
-    weights = projection_weights(rates, beta, projection, gain_name, aim)
-    return Nodes(tuple(rates.tolist()), tuple(weights.tolist()), gain_name)
+    weights = projection_weights(rates, beta, projection, gain, aim)
+    return Nodes(tuple(rates.tolist()), tuple(weights.tolist()), gain)
 
 
 def check_options(placement: str, **options: object) -> None:

@@ -164,8 +164,9 @@ class Study:
         return next(suiting, None)
 
 
-def read_study(folder: Path) -> Study:
+def read_study(folder: Path | str) -> Study:
     """Read spec.json and every run below it. Raises ValueError naming the file that is missing or damaged."""
+    folder = Path(folder)
     path = folder / SPEC
     if not path.is_file():
         raise ValueError(f"folder: {folder} holds no {SPEC}, give the folder of a study (runs/out/NAME)")

@@ -149,7 +149,7 @@ class Condition:
             model.node_count,
             placement=arm.placement,
             projection=arm.projection,
-            gain_name=model.input_gain,
+            gain=model.input_gain,
             beta=arm.beta,
             step=model.patching.size,
             fastest=model.largest_rate,

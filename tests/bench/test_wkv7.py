@@ -45,7 +45,7 @@ def test_rows_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str], monke
     monkeypatch.setattr(command, "MEMORY_CONTENDERS", ())
     monkeypatch.setattr(command, "LENGTHS", (64, 128))
     threads = torch.get_num_threads()
-    command.wkv7((SHAPE,), rounds=2, device="cpu", out=tmp_path)
+    command.run((SHAPE,), rounds=2, device="cpu", out=tmp_path)
     assert torch.get_num_threads() == threads
     results = json.loads((tmp_path / "wkv7.json").read_text())
     rows = {row["contender"]: row for row in results["rows"]}

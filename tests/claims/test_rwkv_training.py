@@ -148,9 +148,7 @@ def test_a_power_law_arm_says_what_it_aims_at(rwkv_spec: Callable[..., Spec]) ->
 
 
 def test_nodes_of_a_file_are_held_to_the_law_and_to_the_gain(rwkv_spec: Callable[..., Spec], tmp_path: Path) -> None:
-    nodes = place(
-        16, placement="quantile", gain_name="none", target="correlation", kernel="rms", lag="bonus", tempering=0
-    )
+    nodes = place(16, placement="quantile", gain="none", target="correlation", kernel="rms", lag="bonus", tempering=0)
     save_json(tmp_path / "fit.json", {"nodes": nodes.to_dict()})
     file = f"node_file = '{tmp_path / 'fit.json'}'"
     spec = rwkv_spec(arm=file, model="head_size = 16")

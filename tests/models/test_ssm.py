@@ -16,7 +16,7 @@ LEAKING = [SSMConfig(16, 2, patch=2, mode="published"), SSMConfig(16, 1, patch=3
 
 def build(config: SSMConfig, seed: int = 0, std_scale: float = 10.0) -> SSM:
     """An initialised model with weights large enough for a leak to show."""
-    nodes = place(config.dim, gain_name=config.gain, step=config.patch)
+    nodes = place(config.dim, gain=config.gain, step=config.patch)
     model = SSM(config).initialise_(seed, nodes)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -201,7 +201,7 @@ def test_kernel_is_the_rms_response_of_a_branch_to_an_impulse(name: str, patch: 
 
 def test_kernel_at_initialisation_is_the_rms_kernel_of_the_nodes() -> None:
     """For N(0, 0.02) weights, up to the sampling error of 256 * 256 entries."""
-    nodes = place(256, gain_name="ema", projection="published")
+    nodes = place(256, gain="ema", projection="published")
     [kernel] = SSM(SSMConfig(256, 1, "ema")).initialise_(0, nodes).kernels(torch.tensor([1, 8, 64, 512]))
     assert kernel.numpy() / 0.02**2 == pytest.approx(rms_kernel(nodes, [1, 8, 64, 512]), rel=0.02)
 
@@ -230,7 +230,7 @@ def test_gain_of_the_model_is_the_gain_of_the_nodes(name: str) -> None:
 
 def test_nodes_of_another_gain_are_refused() -> None:
     with pytest.raises(ValueError, match="nodes assume gain 'ema'"):
-        SSM(SSMConfig(8, 1)).initialise_(0, place(8, gain_name="ema"))
+        SSM(SSMConfig(8, 1)).initialise_(0, place(8, gain="ema"))
     with pytest.raises(ValueError, match="nodes has 4 channels"):
         SSM(SSMConfig(8, 1)).initialise_(0, place(4))
 

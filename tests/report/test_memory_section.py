@@ -184,7 +184,7 @@ def test_conditions_are_known_by_what_they_are(tmp_path: Path) -> None:
     assert isinstance(published, Chart)
     assert NOT_CAUSAL not in published.caption.lower()
     left, middle, _ = memory_drawings(comparison)["published-figures"].axes
-    nodes = place(DIM, placement="concentrated", projection="published", gain_name="none").kernel()
+    nodes = place(DIM, placement="concentrated", projection="published", gain="none").kernel()
     dotted = [line for line in middle.lines if line.get_linewidth() == 1][-1]
     lags = dotted.get_xdata()
     assert dotted.get_ydata() == pytest.approx(nodes.kernel(lags) / nodes.kernel([1]))

@@ -39,7 +39,7 @@ def write(tiny_spec: Write) -> Write:
 @pytest.fixture
 def node_file(tmp_path: Path) -> Path:
     """What plkernel.fit writes: nodes per byte among other keys."""
-    nodes = place(16, placement="quantile", gain_name="ema", tempering=0.5)
+    nodes = place(16, placement="quantile", gain="ema", tempering=0.5)
     save_json(tmp_path / "fit.json", {"beta": 1.15, "nodes": nodes.to_dict()})
     return tmp_path / "fit.json"
 
@@ -55,7 +55,7 @@ def test_quantile_arms_place_what_they_say(write: Write) -> None:
     expected = place(
         16,
         placement="quantile",
-        gain_name="lru",
+        gain="lru",
         tempering=0.5,
         loss=0.1,
         max_lag=500,
@@ -130,7 +130,7 @@ def test_a_changed_file_is_noticed(write: Write, node_file: Path) -> None:
 
 
 def test_a_flag_names_another_file(write: Write, node_file: Path, tmp_path: Path) -> None:
-    other = place(16, placement="concentrated", gain_name="ema")
+    other = place(16, placement="concentrated", gain="ema")
     save_json(tmp_path / "other.json", {"nodes": other.to_dict()})
     taken: list[Spec] = []
 
@@ -147,7 +147,7 @@ def test_a_flag_names_another_file(write: Write, node_file: Path, tmp_path: Path
 @pytest.mark.parametrize("gain", ["none", "ema", "lru"])
 def test_nodes_per_byte_keep_their_kernel_in_patches(gain: str) -> None:
     """A step of three bytes: the same coherent kernel at three times the lag, under the gain of the new rates."""
-    nodes = place(16, gain_name=gain, projection="gain-corrected")
+    nodes = place(16, gain=gain, projection="gain-corrected")
     arm = Arm(node_rates=nodes.rates, node_multipliers=nodes.projection, node_gain=gain)
     patched = resolve(ModelSpec.model_validate({"dim": 16, "gain": gain, "patching": {"size": 3}}), arm).nodes
     steps = np.arange(1, 100)

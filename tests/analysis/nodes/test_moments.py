@@ -26,7 +26,7 @@ TABLE = {
 
 def condition(number: int, gain_name: str) -> Nodes:
     placement, projection = CONDITIONS[number - 1]
-    return place(256, placement=placement, projection=projection, gain_name=gain_name)
+    return place(256, placement=placement, projection=projection, gain=gain_name)
 
 
 def printed(value: float, text: str) -> bool:
@@ -52,7 +52,7 @@ def test_mean_one_does_not_keep_the_output_scale() -> None:
 @pytest.mark.parametrize("gain_name", GAINS)
 def test_simulated_kernels_agree_with_the_formula(gain_name: str, draw: str) -> None:
     """The root mean square of 60,000 kernels with random B and C, at eight lags; measured within 0.6 %."""
-    nodes = place(16, placement="quantile", gain_name=gain_name, tempering=0.5, max_lag=128)
+    nodes = place(16, placement="quantile", gain=gain_name, tempering=0.5, max_lag=128)
     random, lags = np.random.default_rng(7), np.array([1, 2, 4, 8, 16, 32, 64, 128])
     shape = (2, 60_000, 16)
     b, z = random.standard_normal(shape) if draw == "normal" else random.choice([-1.0, 1.0], shape)
@@ -67,7 +67,7 @@ def test_simulated_kernels_agree_with_the_formula(gain_name: str, draw: str) -> 
 @pytest.mark.parametrize("gain_name", GAINS)
 def test_output_std_is_that_of_a_simulated_recurrence(gain_name: str) -> None:
     """White input through N states with random B and C, over sqrt(N), within 2 %."""
-    nodes = place(16, placement="quantile", gain_name=gain_name, tempering=0.5, max_lag=4)
+    nodes = place(16, placement="quantile", gain=gain_name, tempering=0.5, max_lag=4)
     random, steps, models = np.random.default_rng(3), 120, 16_000
     decay, weights = np.exp(-np.array(nodes.rates)), np.array(nodes.projection)
     state = np.zeros((models, 16))
@@ -105,7 +105,7 @@ def test_counts_matter_half_under_random_signs(gain_name: str, gamma: float, pow
 @pytest.mark.parametrize("lag", ["state", "distance"])
 def test_rms_aim_takes_the_root_of_the_spacing(lag: str) -> None:
     """On nodes of uneven spacing, gain-corrected C meets an rms aim with the root of the spacing, not with it."""
-    options = {"placement": "concentrated", "gain_name": "lru", "kernel": "rms", "lag": lag}
+    options = {"placement": "concentrated", "gain": "lru", "kernel": "rms", "lag": lag}
     rates = np.array(place(256, placement="concentrated").rates)
     rms = np.array(place(256, projection="gain-corrected", **options).projection)
     coherent = np.array(place(256, projection="gain-corrected", **{**options, "kernel": "coherent"}).projection)
@@ -119,7 +119,7 @@ def test_slow_channels_keep_their_digits() -> None:
 
 
 def test_scaling_changes_the_scale_and_nothing_else() -> None:
-    nodes = place(32, projection="published", gain_name="ema")
+    nodes = place(32, projection="published", gain="ema")
     scaled = scaled_to(nodes, 0.7)
     assert output_std(scaled) == pytest.approx(0.7, rel=1e-12)
     assert scaled.rates == nodes.rates

@@ -34,7 +34,7 @@ CONDITIONS = {
 @pytest.mark.parametrize("condition", CONDITIONS, ids="/".join)
 def test_conditions_have_the_known_kernel(condition: tuple[str, str, str]) -> None:
     placement, projection, gain_name = condition
-    nodes = place(256, placement=placement, projection=projection, gain_name=gain_name)
+    nodes = place(256, placement=placement, projection=projection, gain=gain_name)
     scores = score(nodes.kernel().log_kernel(LAGS), TARGET, LAGS)
     lags = np.geomspace(4, 128, 200)
     slope = np.polyfit(np.log(lags), nodes.kernel().log_kernel(lags), 1)[0]
@@ -105,7 +105,7 @@ def test_patches_make_a_step_longer() -> None:
 
 
 def test_nodes_round_trip() -> None:
-    nodes = place(16, projection="published", gain_name="lru")
+    nodes = place(16, projection="published", gain="lru")
     assert Nodes.from_dict(json.loads(json.dumps(nodes.to_dict()))) == nodes
 
 
@@ -118,7 +118,7 @@ def test_nodes_round_trip() -> None:
         ({"shortest": 0.0}, "0 < shortest < longest"),
         ({"placement": "logspaced"}, "placement must be one of"),
         ({"projection": "power"}, "projection must be one of"),
-        ({"gain_name": "sqrt", "projection": "gain-corrected"}, "gain must be one of"),
+        ({"gain": "sqrt", "projection": "gain-corrected"}, "gain must be one of"),
     ],
 )
 def test_bad_input_names_the_parameter(options: dict, message: str) -> None:

@@ -50,7 +50,7 @@ def projection_range(nodes: Nodes) -> float:
 
 @pytest.mark.parametrize("case", TABLE, ids=str)
 def test_error_and_range_of_quantile_nodes(case: tuple[str, float]) -> None:
-    nodes = place(256, placement="quantile", gain_name=case[0], tempering=case[1])
+    nodes = place(256, placement="quantile", gain=case[0], tempering=case[1])
     error, spread = TABLE[case]
     assert_prints(e_log(nodes, 2048), error)
     assert_prints(projection_range(nodes), spread)
@@ -59,7 +59,7 @@ def test_error_and_range_of_quantile_nodes(case: tuple[str, float]) -> None:
 
 @pytest.mark.parametrize(("name", "error"), [("none", "3.2"), ("lru", "1.9"), ("ema", ".28")])
 def test_error_of_the_published_concentrated_nodes(name: str, error: str) -> None:
-    assert_prints(e_log(place(256, placement="concentrated", gain_name=name), 2048), error)
+    assert_prints(e_log(place(256, placement="concentrated", gain=name), 2048), error)
 
 
 @pytest.mark.parametrize("assumed", GAINS)
@@ -69,7 +69,7 @@ def test_quantile_nodes_under_another_gain_miss_by_the_difference_of_the_gains(a
 
     Wrong pairs meet their own exponent within 0.06: the slowest of them, t**-0.15, feels the end of the nodes.
     """
-    nodes = place(256, placement="quantile", gain_name=assumed, tempering=0.5, max_lag=65536)
+    nodes = place(256, placement="quantile", gain=assumed, tempering=0.5, max_lag=65536)
     seen = kernel_exponent(Nodes(nodes.rates, nodes.projection, used), first=16, last=512)
     tolerance = 0.003 if used == assumed else 0.06
     assert seen == pytest.approx(BETA + POWERS[used] - POWERS[assumed], abs=tolerance)
@@ -84,16 +84,16 @@ def test_reach_of_a_uniform_projection(name: str, lag: int, error: str) -> None:
     That is 0.77 and 0.93 times N**(1/(beta - gamma)). Up to these lags the kernel is
     within 0.15 and 0.29 e-folds of t**-beta; placed for four times the lag it misses by more than one.
     """
-    assert_prints(e_log(place(256, placement="quantile", gain_name=name, max_lag=lag), lag), error)
+    assert_prints(e_log(place(256, placement="quantile", gain=name, max_lag=lag), lag), error)
     if name != "ema":
         limit = 256 ** (1 / (BETA - POWERS[name]))
         assert 0.75 * limit < lag < limit
-        assert e_log(place(256, placement="quantile", gain_name=name, max_lag=4 * lag), 4 * lag) > 1
+        assert e_log(place(256, placement="quantile", gain=name, max_lag=4 * lag), 4 * lag) > 1
 
 
 def test_exact_inversion_is_better_than_the_closed_form() -> None:
     """With g ~ lambda**gamma instead of the gain itself, the quantiles have a closed form and eight times the error."""
-    exact = place(256, placement="quantile", gain_name="ema")
+    exact = place(256, placement="quantile", gain="ema")
     low, high = min(exact.rates), max(exact.rates)
     slowest, fastest = Aim(BETA).rate_range(2048, 0.05)
     shares, power = (np.arange(256) + 0.5) / 256, BETA - 1
@@ -143,7 +143,7 @@ def test_the_range_of_rates_loses_the_stated_share(power: int) -> None:
 @pytest.mark.parametrize("name", GAINS)
 def test_every_aim_is_met_in_its_own_convention(name: str, target: str, exponent: float, kernel: str, lag: str) -> None:
     """Within 0.005 over lags 4..512; with lags read the other way the exponent is off by 0.02 to 0.05."""
-    nodes = place(256, placement="quantile", gain_name=name, target=target, kernel=kernel, lag=lag, tempering=0.25)
+    nodes = place(256, placement="quantile", gain=name, target=target, kernel=kernel, lag=lag, tempering=0.25)
     assert kernel_exponent(nodes, kernel, lag=lag) == pytest.approx(exponent, abs=0.005)
     other = "state" if lag == "distance" else "distance"
     assert abs(kernel_exponent(nodes, kernel, lag=other) - exponent) > 0.015
@@ -152,8 +152,8 @@ def test_every_aim_is_met_in_its_own_convention(name: str, target: str, exponent
 def test_distance_multiplies_the_weights_by_a() -> None:
     """Seen as a**(d-1), the kernel of corrected weights is that of the plain ones seen as a**t, at every lag."""
     lags = integer_lags(100)
-    plain = place(64, projection="gain-corrected", gain_name="lru")
-    moved = place(64, projection="gain-corrected", gain_name="lru", lag="distance")
+    plain = place(64, projection="gain-corrected", gain="lru")
+    moved = place(64, projection="gain-corrected", gain="lru", lag="distance")
     ratio = moved.kernel().kernel(lags - 1) / plain.kernel().kernel(lags)
     assert ratio == pytest.approx(ratio[0], rel=1e-12)
 

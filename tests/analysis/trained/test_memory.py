@@ -78,7 +78,7 @@ def test_powers_of_two_give_the_slope_of_a_fine_grid() -> None:
         ("log-spaced", "published"),
         ("concentrated", "published"),
     ):
-        nodes = place(256, placement=placement, projection=projection, gain_name="ema")
+        nodes = place(256, placement=placement, projection=projection, gain="ema")
         fine = kernel_exponent(nodes, "rms", 4, 128)
         assert float(kernel_exponents(LAGS, rms_kernel(nodes, LAGS))) == pytest.approx(fine, abs=0.012)
 

@@ -55,14 +55,14 @@ def slope(power: np.ndarray, first: int = 4) -> float:
 )
 def test_impulse_response_of_the_model_has_the_promised_exponent(gain: str, target: str, promised: float) -> None:
     """Measured over distances 4..512: within 0.007 of both, for two seeds, with nodes for 2,048 steps."""
-    nodes = place(256, gain_name=gain, target=target, lag="distance", **RMS)
+    nodes = place(256, gain=gain, target=target, lag="distance", **RMS)
     assert slope(impulse_power(nodes, 512)) == pytest.approx(promised, abs=0.03)
 
 
 @pytest.mark.parametrize("gain", SOME_GAINS)
 def test_impulse_response_in_the_other_convention_is_steeper_by_the_shift_of_one(gain: str) -> None:
     """Nodes meant for a**t are seen as a**(d-1): the law of d - 1, whose slope over 4..512 is 1.20."""
-    power = impulse_power(place(256, gain_name=gain, lag="state", **RMS), 513)
+    power = impulse_power(place(256, gain=gain, lag="state", **RMS), 513)
     assert slope(power[1:]) == pytest.approx(1.15, abs=0.03)
     assert slope(power[:-1]) == pytest.approx(1.20, abs=0.015)
 
@@ -70,7 +70,7 @@ def test_impulse_response_in_the_other_convention_is_steeper_by_the_shift_of_one
 @pytest.mark.parametrize("gain", SOME_GAINS)
 @pytest.mark.parametrize("arm", [("log-spaced", "uniform"), ("log-spaced", "published"), ("concentrated", "published")])
 def test_impulse_response_of_the_published_conditions_is_what_the_formula_says(arm: tuple[str, str], gain: str) -> None:
-    nodes = place(256, placement=arm[0], projection=arm[1], gain_name=gain)
+    nodes = place(256, placement=arm[0], projection=arm[1], gain=gain)
     promised = kernel_exponent(nodes, "rms", 4, 256, lag="distance")
     assert slope(impulse_power(nodes, 256, seeds=1)) == pytest.approx(promised, abs=0.03)
 
@@ -150,8 +150,8 @@ def test_matched_projections_keep_the_output_of_the_baseline(gain: str) -> None:
 
     Under the LRU gain the two happen to agree within 7 %.
     """
-    baseline = place(256, gain_name=gain)
-    shaped = place(256, placement="concentrated", projection="published", gain_name=gain)
+    baseline = place(256, gain=gain)
+    shaped = place(256, placement="concentrated", projection="published", gain=gain)
     noise = torch.randn(2, 8192, 256, generator=torch.Generator().manual_seed(1))
 
     def std(nodes: Nodes, match: Nodes | None = None) -> float:

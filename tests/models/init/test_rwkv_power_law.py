@@ -28,7 +28,7 @@ def nodes_for(aim: Aim, head_size: int, k_clamp: bool, tempering: float = 0.5, *
     return place(
         head_size,
         placement="quantile",
-        gain_name=gain_of(k_clamp),
+        gain=gain_of(k_clamp),
         beta=aim.beta,
         target=aim.target,
         kernel=aim.kernel,

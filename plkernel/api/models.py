@@ -1,6 +1,6 @@
 """Models from Python: power laws written into them, what they predict, and how far back they read."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -199,7 +199,7 @@ def _opened(
 ) -> tuple[Predict, int, NDArray[np.uint8], int]:
     """The model as a callable, the bytes of its patches, the text, and the context."""
     run = model if isinstance(model, Run) else None
-    found = run.model if run else model
+    found: Model | Predict = model.model if isinstance(model, Run) else model
     config = run.config if run else {}
     if text is not None:
         data = read_text(text)[1]
@@ -218,5 +218,4 @@ def _opened(
         )
     if isinstance(found, Model):
         return predictor(found, torch.device("cpu")), patch_of(found), data, length
-    predict: Callable[[Tensor], Tensor] = found
-    return predict, 1, data, length
+    return found, 1, data, length

@@ -47,7 +47,7 @@ class LocalEngine:
         return [worker.job for worker in done]
 
     def stop(self) -> None:
-        for worker in self.active:
+        for worker in self.active if os.name == "posix" else ():  # elsewhere Ctrl-C has reached them by itself
             worker.process.send_signal(signal.SIGINT)
         for worker in self.active:
             worker.process.wait()

@@ -87,9 +87,7 @@ def _without_spec(command: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
 def _help(own: Callable[..., Any], prog: str, given: Sequence[str]) -> None:
     """Print the command's own options, and on request all fields of the spec: of the file, where one is given."""
     about = (inspect.getdoc(own) or "").partition("\n\nArgs:")[0]
-    specs = cli.program("plkernel.specs")
-    more = f"SPEC: a TOML file, or the name of one that comes with plkernel; {specs} lists them.\nAny field "
-    more += f"of it can be replaced, as in --train.steps 200: {HELP_ALL} lists them."
+    more = f"SPEC: a file or a name ({cli.program('plkernel.specs')}). Fields are options too: {HELP_ALL} lists them."
     example = f"Example: {prog.removesuffix('SPEC')}{EXAMPLE} --train.steps 200"
     try:
         cli.parsed(own, ["--help"], prog, "\n\n".join([about, more, example]))

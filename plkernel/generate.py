@@ -7,8 +7,9 @@ from typing import Annotated
 
 import tyro
 
+from plkernel.models.words import Device
 from plkernel.spec.study import LARGEST_SEED
-from plkernel.spec.train import Device, check_threads
+from plkernel.spec.train import check_threads
 from plkernel.tools import cli
 
 

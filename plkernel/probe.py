@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
+from plkernel.models.words import Device
 from plkernel.spec.study import LARGEST_SEED
-from plkernel.spec.train import Device
 from plkernel.tools import cli
 from plkernel.tools.files import atomic_write, check_file, save_json
 

@@ -17,7 +17,7 @@ from plkernel.init.options import arm_of, spec_of
 from plkernel.init.show import planned
 from plkernel.models.init import SCHEMES
 from plkernel.models.init.plan import Plan
-from plkernel.spec.model import ModelKind
+from plkernel.models.words import ModelKind
 from plkernel.tools import cli
 
 Shown = pytest.CaptureFixture[str]

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from plkernel.spec.train import Device
+from plkernel.models.words import Device
 from plkernel.tools.cli import main_of
 
 ScanShape = tuple[int, int, int]

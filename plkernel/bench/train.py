@@ -18,6 +18,7 @@ from plkernel.bench.contest import OURS, Spread, interleave, progress
 from plkernel.bench.threads import Threads
 from plkernel.kernels.scan import scan as scan_operator
 from plkernel.models import ssm
+from plkernel.models.words import Device
 from plkernel.run.build import build, initialise_
 from plkernel.run.objective import autocast, build_optimizer, next_byte_loss
 from plkernel.run.task import choose_device
@@ -25,7 +26,6 @@ from plkernel.spec.condition import resolve
 from plkernel.spec.model import ModelSpec
 from plkernel.spec.reading import load_spec
 from plkernel.spec.study import Spec
-from plkernel.spec.train import Device
 from plkernel.tools.cli import text_table
 from plkernel.tools.environment import environment, installed
 from plkernel.tools.files import check_folder

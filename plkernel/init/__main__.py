@@ -10,7 +10,7 @@ from typing import Annotated
 
 import tyro
 
-from plkernel.spec.model import ModelKind
+from plkernel.models.words import ModelKind
 from plkernel.tools.cli import main_of
 
 

@@ -16,7 +16,7 @@ from plkernel.data.windows import check_length, fixed_windows
 from plkernel.init.options import arm_of, filled, model_of, spec_of
 from plkernel.init.show import planned
 from plkernel.models.init.coordinate_check import coordinate_check, propagation
-from plkernel.spec.model import ModelKind
+from plkernel.models.words import ModelKind
 from plkernel.spec.train import check_threads
 from plkernel.tools import cli
 from plkernel.tools.cli import text_table

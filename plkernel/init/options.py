@@ -6,10 +6,11 @@ from torch import Tensor
 
 from plkernel.models.init.plan import Plan
 from plkernel.models.init.planning import check_options, find
+from plkernel.models.words import ModelKind
 from plkernel.run.build import Model, build, initialise_, plan_of, tune_
 from plkernel.spec.arm import Arm
 from plkernel.spec.condition import resolve
-from plkernel.spec.model import ModelKind, ModelSpec
+from plkernel.spec.model import ModelSpec
 
 HEAD_SIZE = 32
 WORDS = {"true": True, "false": False}

@@ -12,11 +12,12 @@ import torch
 from plkernel.init.options import arm_of, model_of, spec_of
 from plkernel.models.init.plan import Plan, spans
 from plkernel.models.init.planning import find
+from plkernel.models.words import ModelKind
 from plkernel.run.build import build, plan_of
 from plkernel.run.view import erasing, responses_of
 from plkernel.spec.arm import Arm
 from plkernel.spec.condition import resolve
-from plkernel.spec.model import ModelKind, ModelSpec
+from plkernel.spec.model import ModelSpec
 from plkernel.tools.cli import text_table
 from plkernel.tools.files import check_file, save_json
 

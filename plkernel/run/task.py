@@ -9,13 +9,14 @@ import torch
 from plkernel.data import corpora
 from plkernel.data.corpora import Corpus, Splits
 from plkernel.data.windows import check_length, check_size
+from plkernel.models.words import Device
 from plkernel.records.layout import run_folder
 from plkernel.run.build import check_backend, parameter_count
 from plkernel.run.folder import RunFolder
 from plkernel.spec.condition import Condition
 from plkernel.spec.corpus import CorpusSpec
 from plkernel.spec.study import LARGEST_SEED, Spec
-from plkernel.spec.train import Device, TrainSpec
+from plkernel.spec.train import TrainSpec
 
 
 @dataclass(frozen=True)

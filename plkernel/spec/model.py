@@ -8,9 +8,8 @@ from pydantic_core import PydanticCustomError
 
 from plkernel.analysis.nodes.heads import RWKV7_LARGEST_RATE, gain_of
 from plkernel.analysis.nodes.node_set import Gain
-from plkernel.models.words import PatchingMode
+from plkernel.models.words import ModelKind, PatchingMode
 
-ModelKind = Literal["ssm", "rwkv5", "rwkv6", "rwkv7"]
 Positive = Annotated[int, Field(ge=1)]
 # Beyond what any machine trains (a width of 65,536 in 1,024 blocks is 3e13 parameters), and small enough for a spec to
 # be checked in seconds.

@@ -4,9 +4,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
+from plkernel.models.words import Device
 from plkernel.spec.model import Positive, Section
 
-Device = Literal["auto", "cpu", "cuda"]
 SMALLEST_EPS = 1.2e-38
 LONGEST_CONTEXT = 2**24
 LARGEST_STEP = 2**28

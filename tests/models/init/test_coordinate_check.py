@@ -14,8 +14,8 @@ from plkernel.analysis.trained.coordinates import Coordinates
 from plkernel.init.options import arm_of, filled, model_of, spec_of
 from plkernel.models.init.coordinate_check import changes, coordinate_check, propagation, stream
 from plkernel.models.init.plan import Plan
+from plkernel.models.words import ModelKind
 from plkernel.run.evaluate import residual_stream
-from plkernel.spec.model import ModelKind
 
 FAST = (64, 128, 256, 512)
 QUICK = (32, 64, 128, 256)

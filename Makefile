@@ -12,7 +12,7 @@ PYTEST = OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(RUN) pytest -n auto --maxproce
 PEERS := rwkv==0.8.32 flash-linear-attention==0.6.0 fla-core==0.6.0 einops==0.8.2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-portable lint types bench gpu clean
+.PHONY: help demo docs tutorials test test-all test-portable lint types bench gpu clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -29,6 +29,20 @@ $(VENV)/installed-dev: $(VENV)/installed
 	$(PIP) -c constraints.txt -e ".[dev]"
 	$(PIP) --no-deps $(PEERS)
 	touch $@
+
+# Neither the package nor torch: pages, docstrings and the types of specs are all that the site is made of.
+$(VENV)/installed-docs: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) -c constraints.txt numpy scipy pydantic $$($(BIN)/python -c 'import tomllib; \
+		print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])')
+	touch $@
+
+docs: $(VENV)/installed-docs  ## the documentation, docs/_build/html/index.html; warnings are errors
+	$(RUN) sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "written: docs/_build/html/index.html"
+
+tutorials: $(VENV)/installed-dev  ## run the tutorials again: outputs and figures in docs/tutorials (minutes)
+	$(RUN) docs.tutorials.execute
 
 demo: $(VENV)/installed  ## set up, fit a power law, train three initialisations twice, write the report
 	$(RUN) plkernel.fit --beta 1.15
@@ -67,5 +81,5 @@ gpu:  ## on a GPU: equality tests, benchmarks and a slice of the full-size study
 	$(PYTHON) runs/gpu.py
 
 clean:  ## remove .venv and everything generated, but not runs/out
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf docs/_build docs/api docs/studies/_options.rst .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -38,9 +38,10 @@ def test_list_names_every_scheme_with_source_and_constants(capsys: Shown) -> Non
     assert f"{len(SCHEMES)} schemes" in text
 
 
-def test_the_readme_counts_the_schemes() -> None:
-    text = " ".join((Path(__file__).parent.parent / "README.md").read_text().split())
-    assert re.findall(r"(\d+) schemes by name", text) == [str(len(SCHEMES))]
+@pytest.mark.parametrize("page", ["README.md", "docs/initialising.md"])
+def test_the_pages_count_the_schemes(page: str) -> None:
+    text = " ".join((Path(__file__).parent.parent / page).read_text().split())
+    assert re.findall(r"(\d+) schemes", text) == [str(len(SCHEMES))]
 
 
 def test_a_scheme_that_needs_data_says_so(capsys: Shown) -> None:

@@ -1,7 +1,10 @@
-"""Renders the numbers of README.md, and of the audit's, from the rows committed beside this script.
+"""Renders the numbers of README.md, of docs/ and of the audit from the rows committed beside this script.
 
-    python runs/records/render.py           rewrite the marked parts of both
+    python runs/records/render.py           rewrite the marked parts of all
     python runs/records/render.py --check   exit 1 when one of them says something else
+
+Links of README.md to files are relative, until pyproject.toml names a Repository under [project.urls]: then they begin
+with it, so that pictures also show where the package is indexed.
 
 fit/fit.json is written by `python -m plkernel.fit --beta 1.15 --out runs/records/fit`, gallery/* by `python -m
 plkernel.gallery`, minimax/table.json by `python runs/minimax_table.py`; quick/table.json and rows.jsonl
@@ -15,6 +18,7 @@ runs/mutual_information.py all`. All but the first two name their commit and har
 import json
 import re
 import sys
+import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,8 +26,16 @@ from typing import Any
 from plkernel.analysis.statistics.differences import paired_difference
 
 RECORDS = Path(__file__).resolve().parent
-DOCUMENTS = (RECORDS.parent.parent / "README.md", RECORDS / "exp013-audit" / "README.md")
+ROOT = RECORDS.parent.parent
+README = ROOT / "README.md"
+DOCUMENTS = (
+    README,
+    RECORDS / "exp013-audit" / "README.md",
+    ROOT / "docs" / "rwkv.md",
+    *sorted((ROOT / "docs" / "evidence").glob("*.md")),
+)
 PART = re.compile(r"(<!-- record:(\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+LINK = re.compile(r"(!?)\[([^\]]*)\]\((?:https?://[^)\s]+/HEAD/)?((?:docs|runs)/[^)\s]*|[A-Z]+\.md|LICENSE)\)")
 
 
 def load(name: str) -> Any:
@@ -201,6 +213,34 @@ def _four(measures: dict[str, Any] | None, key: str) -> str:
     paired = measures[key]["difference_to_baseline"]
     mean, low, high = (f"{round(paired[name], 4) + 0.0:+.4f}" for name in ("mean", "low", "high"))  # no -0.0000
     return f"{mean} ({low} to {high})"
+
+
+def verdicts() -> str:
+    """What was registered before the runs of the controls, and what became of it."""
+    lines = []
+    for name in ("memory-lags", "memory-markov"):
+        for one in load(f"{name}/report/table.json")["declared"]["hypotheses"]:
+            found = f"{one['mean']:+.4f} ({one['low']:+.4f} to {one['high']:+.4f})"
+            margin = f", margin {one['margin']:g}" if one["margin"] else ""
+            lines.append([name, one["name"], f"{one['claim']}{margin}", found, f"**{one['verdict']}**"])
+    return markdown(["study", "hypothesis", "claim", "difference, bits per byte, interval", "verdict"], lines)
+
+
+def verdict() -> str:
+    """What `plkernel.measure stdlib` ends with."""
+    text = next(one for one in load("measure/texts.json")["texts"] if one["corpus"]["name"] == "stdlib")
+    return f"```text\nverdict: {text['verdict']['sentence']}\n```"
+
+
+def six() -> str:
+    """The best six nodes beside the published ones."""
+    best = next(
+        row["error"]
+        for row in load("minimax/table.json")["rows"]
+        if (row["beta"], row["max_lag"], row["terms"]) == (1.15, 512, 6)
+    )
+    published = load("fit/fit.json")["optimal"]["scores"]["max_relative_error"]
+    return f"Those are off by {best:.2%} at most on t = 1..512, where the published six are by up to {published:.0%}."
 
 
 def bench() -> str:
@@ -482,6 +522,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "transfer": transfer,
     "schemes": schemes,
     "controls": controls,
+    "verdicts": verdicts,
+    "verdict": verdict,
+    "six": six,
     "audit": audit,
     "audit_short": audit_short,
     "fit": fit,
@@ -501,11 +544,34 @@ def render(text: str) -> str:
     return PART.sub(lambda match: f"{match[1]}{PARTS[match[2]]()}\n{match[3]}", text)
 
 
+def repository() -> str | None:
+    """Where the project says that its files are."""
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"].get("urls", {})
+    return urls.get("Repository")
+
+
+def linked(text: str, base: str | None) -> str:
+    """A document of the root with its links to files below `base`; relative without one."""
+
+    def link(match: re.Match[str]) -> str:
+        picture, name, path = match.groups()
+        head = f"{base.rstrip('/')}/{'raw' if picture else 'blob'}/HEAD/" if base else ""
+        return f"{picture}[{name}]({head}{path})"
+
+    return LINK.sub(link, text)
+
+
+def written(document: Path) -> str:
+    """What a document should say."""
+    text = render(document.read_text())
+    return linked(text, repository()) if document == README else text
+
+
 def main() -> None:
     """Rewrite the documents, or check them."""
     for document in DOCUMENTS:
         text = document.read_text()
-        rendered = render(text)
+        rendered = written(document)
         if "--check" in sys.argv[1:] and rendered != text:
             sys.exit(f"{document} differs from the records: run python runs/records/render.py")
         if rendered != text:

@@ -1,4 +1,4 @@
-"""README.md and the audit say what the committed records say."""
+"""README.md, the pages of docs/ and the audit say what the committed records say."""
 
 import importlib.util
 from pathlib import Path
@@ -22,10 +22,24 @@ def renderer() -> ModuleType:
 def test_documents_are_rendered_from_the_records(renderer: ModuleType) -> None:
     texts = [document.read_text() for document in renderer.DOCUMENTS]
     assert {match[2] for text in texts for match in renderer.PART.finditer(text)} == set(renderer.PARTS)
-    assert [renderer.render(text) for text in texts] == texts
+    assert [renderer.written(document) for document in renderer.DOCUMENTS] == texts
+
+
+def test_no_page_has_a_part_that_is_not_rendered(renderer: ModuleType) -> None:
+    pages = {path for path in (ROOT / "docs").glob("**/*.md") if renderer.PART.search(path.read_text())}
+    assert pages <= set(renderer.DOCUMENTS)
 
 
 def test_a_changed_number_is_noticed(renderer: ModuleType) -> None:
-    text = (ROOT / "README.md").read_text()
+    text = (ROOT / "docs" / "evidence" / "fits.md").read_text()
     assert "93.64%" in text
     assert renderer.render(text.replace("93.64%", "93.65%")) == text
+
+
+def test_links_begin_with_the_repository_once_it_is_named(renderer: ModuleType) -> None:
+    text = "![one](runs/a.png) [two](docs/b.md#c) [three](https://example.org/d) [LICENSE](LICENSE)"
+    absolute = renderer.linked(text, "https://example.org/plkernel/")
+    assert "![one](https://example.org/plkernel/raw/HEAD/runs/a.png)" in absolute
+    assert "[two](https://example.org/plkernel/blob/HEAD/docs/b.md#c) [three](https://example.org/d)" in absolute
+    assert renderer.linked(absolute, "https://elsewhere.org/x").count("https://elsewhere.org/x/") == 3
+    assert renderer.linked(absolute, None) == text

@@ -1,0 +1,30 @@
+"""The documentation: Sphinx, MyST pages, the furo theme. `make docs` builds it, without network and without torch.
+
+The API is read from the source without importing it; only the specs, which are data, are imported for their reference.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "docs" / "extensions")]
+
+project = "plkernel"
+author = "The plkernel developers"
+copyright = author
+version = release = re.findall(r'__version__ = "(.+)"', (ROOT / "plkernel" / "__init__.py").read_text())[0]
+
+extensions = ["myst_parser", "api", "mathml", "spec_reference"]
+exclude_patterns = ["_build", "**/_*"]
+
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+
+html_theme = "furo"
+html_title = "plkernel"
+html_static_path = ["_static"]
+html_css_files = ["style.css"]
+html_copy_source = False
+html_show_sphinx = False
+html_theme_options = {"navigation_with_keys": True}

@@ -25,7 +25,7 @@ INDEX = (
 
 def documented(thing: griffe.Object, name: str) -> Iterator[str]:
     """A function, a class with its fields and methods, or a constant that says what it is."""
-    if name.startswith("_") or (thing.docstring is None and not thing.is_class):
+    if name.startswith("_") or (thing.docstring is None and not (thing.is_class and _says_more(thing))):
         return
     if "property" in thing.labels:
         head = [f".. py:property:: {name}"]
@@ -46,13 +46,17 @@ def documented(thing: griffe.Object, name: str) -> Iterator[str]:
                 yield from (indent(line, "   ") for line in documented(member, inner))
 
 
+def _says_more(thing: griffe.Class) -> bool:
+    """Whether any member of a class says what it is."""
+    return any(not member.is_alias and member.docstring is not None for member in thing.members.values())
+
+
 def signature(thing: griffe.Class | griffe.Function) -> str:
     """As it is called; of a class without a constructor of its own, its name."""
     try:
-        text = str(thing.signature())
+        return " ".join(str(thing.signature()).split()) or thing.name
     except (AttributeError, ValueError):
         return str(thing.name)
-    return text.replace("\n", " ")
 
 
 def underlined(title: str, character: str) -> list[str]:

@@ -1,0 +1,186 @@
+"""Every example of README.md and of docs/ runs, or is what the very command takes; and no link of the README is dead.
+
+Python runs as it stands, a page in one namespace, with what invisible blocks set up. Commands of `console` blocks run
+and print what is shown. Those of `sh` blocks are parsed by the command itself, and the ones in RUN run as well. `toml`
+blocks are specs or parts of one, or roles.
+"""
+
+import doctest
+import re
+import runpy
+import shlex
+import shutil
+import sys
+import tomllib
+import warnings
+from collections.abc import Callable, Iterator
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sybil import Sybil
+from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
+
+from plkernel.models.init.roles import RoleTable
+from plkernel.spec import command_line
+from plkernel.spec.factors import deep_merge
+from plkernel.spec.reading import parse_spec
+from plkernel.tools import cli
+
+ROOT = Path(__file__).parents[2]
+TUTORIALS = ROOT / "docs" / "tutorials"
+PAGES = [ROOT / "README.md", *sorted(path for path in ROOT.glob("docs/**/*.md") if path.stem[0] != "_")]
+RUN = {
+    "python -m plkernel.fit --beta 1.15": False,
+    "python -m plkernel.init list mup": False,
+    "python -m plkernel.corpus README.md": False,
+    "python -m plkernel.init show megatron_default --model rwkv6 --dim 4096 --layers 32": True,
+    "python -m plkernel.experiment runs/quick.toml --dry-run": True,
+    "python -m plkernel.report runs/records/memory-lags": True,
+}
+"""Commands that run, and whether they are slow."""
+MATCHING = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The blocks of one language in a page."""
+    found: list[str] = []
+    parser = CodeBlockParser(language=language, evaluator=lambda example: found.append(str(example.parsed)))
+    for example in Sybil(parsers=[parser], path=str(ROOT)).parse(page).examples():
+        example.evaluate()
+    return found
+
+
+def commands(text: str) -> Iterator[str]:
+    """The commands of a shell block, without comments, lines joined where they end in a backslash."""
+    for line in text.replace("\\\n", " ").splitlines():
+        for part in line.split(" && "):
+            if words := shlex.split(part, comments=True):
+                yield shlex.join(words)
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+SHELL = {f"{name(page)}: {one}": one for page in PAGES for text in blocks(page, "sh") for one in commands(text)}
+CONSOLE = [
+    (name(page), text) for page in PAGES if page.parent != TUTORIALS for text in blocks(page, "console")
+]  # those of tutorials run in tests/docs/test_tutorials.py
+TOML = [(name(page), text) for page in PAGES for text in blocks(page, "toml")]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that looks like a checkout, into which examples may write."""
+    (tmp_path / "runs").mkdir()
+    for path in (ROOT / "runs").glob("*.toml"):
+        shutil.copy(path, tmp_path / "runs")
+    (tmp_path / "runs" / "roles").symlink_to(ROOT / "runs" / "roles")
+    shutil.copy(ROOT / "runs" / "quick.toml", tmp_path / "my-study.toml")
+    shutil.copy(ROOT / "README.md", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.parent != TUTORIALS], ids=name)
+def test_python_runs(page: Path) -> None:
+    for example in Sybil(parsers=[PythonCodeBlockParser()], path=str(ROOT)).parse(page).examples():
+        example.evaluate()
+
+
+def run(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run `python -m MODULE ARGUMENTS`; SystemExit where it ends with an error."""
+    words = shlex.split(command)
+    module, *arguments = words[words.index("-m") + 1 :]
+    monkeypatch.setattr(sys, "argv", [module, *arguments])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*found in sys.modules", RuntimeWarning)
+        runpy.run_module(module, run_name="__main__")
+
+
+@pytest.fixture
+def parsing_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands read their arguments, and a spec, then do nothing."""
+    read, main = cli.parsed, command_line.main
+
+    def parsed(*given: Any, **options: Any) -> Callable[[], None]:
+        read(*given, **options)
+        return lambda: None
+
+    def of_spec(command: Callable[..., Any], args: Any = None, check: Any = None) -> None:
+        @wraps(command)
+        def nothing(*given: Any, **options: Any) -> None:
+            pass
+
+        main(nothing, args, check)
+
+    monkeypatch.setattr(cli, "parsed", parsed)
+    monkeypatch.setattr(command_line, "main", of_spec)
+
+
+@pytest.mark.parametrize("command", SHELL.values(), ids=SHELL)
+@pytest.mark.usefixtures("parsing_only")
+def test_commands_are_taken(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = shlex.split(command)
+    if words[0] == "make":
+        targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        assert words[1] in targets
+    elif words[:2] == ["pip", "install"]:
+        extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+        assert set(re.findall(r"plkernel\[(\w+)\]", command)) <= extras.keys()
+    else:
+        assert "-m" in words, command
+        run(command, monkeypatch)
+
+
+@pytest.mark.usefixtures("parsing_only")
+def test_a_wrong_option_is_noticed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("python -m plkernel.fit --bet 1.15", "python -m plkernel.experiment runs/quick.toml --worker 2"):
+        with pytest.raises(SystemExit):
+            run(command, monkeypatch)
+        assert "did you mean" in capsys.readouterr().err
+
+
+RUNNING = [pytest.param(one, marks=[pytest.mark.slow] if slow else []) for one, slow in RUN.items()]
+
+
+@pytest.mark.parametrize("command", RUNNING)
+def test_commands_run(command: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert command in SHELL.values() or any(command in text for _, text in CONSOLE), "no page shows it any more"
+    if "runs/records" in command:
+        shutil.copytree(ROOT / "runs" / "records" / "memory-lags", here / "runs" / "records" / "memory-lags")
+    run(command, monkeypatch)
+
+
+@pytest.mark.parametrize(("page", "text"), CONSOLE)
+def test_consoles_print_what_is_shown(
+    page: str, text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        command, _, shown = part.partition("\n")
+        run(command, monkeypatch)
+        printed = capsys.readouterr().out
+        assert doctest.OutputChecker().check_output(shown, printed, MATCHING), f"{page}: {command} prints\n{printed}"
+
+
+@pytest.mark.parametrize(("page", "text"), TOML)
+def test_specs_are_taken(page: str, text: str) -> None:
+    values = tomllib.loads(text)
+    if all("." in key or "*" in key for key in values):
+        RoleTable.from_dict(values)
+        return
+    if "baseline" not in values:
+        whole = tomllib.loads((ROOT / "runs" / "quick.toml").read_text())
+        if "factors" in values:
+            del whole["arms"], whole["baseline"]
+        values = deep_merge(whole, values)
+    assert parse_spec(values, page).arms
+
+
+def test_the_readme_is_short_and_its_links_lead_somewhere() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text) <= 10_000
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        assert re.match(r"https://[\w.-]+/", link) or (ROOT / link.partition("#")[0]).exists(), link

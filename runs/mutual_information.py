@@ -1,4 +1,4 @@
-"""How far measured exponents can be trusted: the studies behind the README's section on measuring.
+"""How far measured exponents can be trusted: the studies behind docs/evidence/measured.md.
 
     python runs/mutual_information.py accuracy    exponents of sequences of known information, 10 MB
     python runs/mutual_information.py stability   what the size of the sample does to each estimator

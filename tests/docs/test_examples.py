@@ -32,7 +32,6 @@ ROOT = Path(__file__).parents[2]
 TUTORIALS = ROOT / "docs" / "tutorials"
 PAGES = [ROOT / "README.md", *sorted(path for path in ROOT.glob("docs/**/*.md") if path.stem[0] != "_")]
 RUN = {
-    "python -m plkernel.fit --beta 1.15": False,
     "python -m plkernel.init list mup": False,
     "python -m plkernel.corpus README.md": False,
     "python -m plkernel.init show megatron_default --model rwkv6 --dim 4096 --layers 32": True,
@@ -148,7 +147,7 @@ RUNNING = [pytest.param(one, marks=[pytest.mark.slow] if slow else []) for one, 
 
 @pytest.mark.parametrize("command", RUNNING)
 def test_commands_run(command: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert command in SHELL.values() or any(command in text for _, text in CONSOLE), "no page shows it any more"
+    assert command in SHELL.values(), "no page shows it any more"
     if "runs/records" in command:
         shutil.copytree(ROOT / "runs" / "records" / "memory-lags", here / "runs" / "records" / "memory-lags")
     run(command, monkeypatch)

@@ -229,7 +229,7 @@ def test_what_cannot_act_is_refused(options: dict[str, Any], message: str) -> No
 
 
 def test_rms_slopes_of_the_official_heads() -> None:
-    """The figures of the README: the first block of width 256, head by head, on distances 4..512."""
+    """The figures of docs/rwkv.md: the first block of width 256, head by head, on distances 4..512."""
     decays = model_with(None, DEFAULT, 6, False).blocks[0].att.time_decay.detach().double().exp().view(4, 64)
     heads = [Nodes(tuple(head.flip(0).tolist()), (1.0,) * 64, "none") for head in decays]
     found = [kernel_exponent(nodes, "rms", lag="bonus") for nodes in heads]

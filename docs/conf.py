@@ -21,6 +21,8 @@ exclude_patterns = ["_build", "**/_*"]
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 
+python_use_unqualified_type_names = True
+
 html_theme = "furo"
 html_title = "plkernel"
 html_static_path = ["_static"]

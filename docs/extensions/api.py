@@ -1,5 +1,7 @@
 """The API reference: a page for every room of the package, from its docstrings, read without importing anything."""
 
+import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import indent
@@ -23,6 +25,10 @@ INDEX = (
 )
 
 
+SHARED: set[str] = set()
+"""Names that several modules give to different things."""
+
+
 def documented(thing: griffe.Object, name: str) -> Iterator[str]:
     """A function, a class with its fields and methods, or a constant that says what it is."""
     if name.startswith("_") or (thing.docstring is None and not (thing.is_class and _says_more(thing))):
@@ -30,11 +36,17 @@ def documented(thing: griffe.Object, name: str) -> Iterator[str]:
     if "property" in thing.labels:
         head = [f".. py:property:: {name}"]
     elif thing.is_attribute:
-        head = [f".. py:data:: {name}", *([f"   :type: {thing.annotation}"] if thing.annotation else [])]
+        kind = "attribute" if thing.parent.is_class else "data"
+        head = [
+            f".. py:{kind}:: {name}",
+            *([f"   :type: {told(thing, str(thing.annotation))}"] if thing.annotation else []),
+        ]
     else:
         kind = "class" if thing.is_class else "method" if thing.parent.is_class else "function"
         labels = [f"   :{label}:" for label in ("classmethod", "staticmethod") if label in thing.labels]
         head = [f".. py:{kind}:: {signature(thing)}", *labels]
+    if thing.is_attribute and thing.parent.is_class:
+        head.append("   :no-index:")
     yield from head
     yield ""
     if thing.docstring is not None:
@@ -54,9 +66,22 @@ def _says_more(thing: griffe.Class) -> bool:
 def signature(thing: griffe.Class | griffe.Function) -> str:
     """As it is called; of a class without a constructor of its own, its name."""
     try:
-        return " ".join(str(thing.signature()).split()) or thing.name
+        head, bracket, rest = " ".join(str(thing.signature()).split()).partition("(")
+        return f"{head}{bracket}{told(thing, rest)}" or str(thing.name)
     except (AttributeError, ValueError):
         return str(thing.name)
+
+
+def told(thing: griffe.Object, types: str) -> str:
+    """Types as they are written, but for names that several modules give to different things: these in full."""
+
+    def whole(found: re.Match[str]) -> str:
+        try:
+            return str(thing.parent.resolve(found[0])) if found[0] in SHARED else found[0]
+        except griffe.NameResolutionError:
+            return found[0]
+
+    return re.sub(r"(?<![\w.'])[A-Z]\w+(?![\w.'=])", whole, types)
 
 
 def underlined(title: str, character: str) -> list[str]:
@@ -85,6 +110,19 @@ def rooms(found: griffe.Module) -> Iterator[griffe.Module]:
             yield from rooms(member)
 
 
+def modules(room: griffe.Module) -> Iterator[griffe.Module]:
+    """A package itself and the modules in it that are no packages."""
+    yield room
+    for member in room.members.values():
+        if not member.is_alias and member.is_module and not member.is_init_module:
+            yield member
+
+
+def defines(module: griffe.Module, name: str) -> bool:
+    """Whether a module makes this name itself."""
+    return not module.members[name].is_alias and not module.members[name].is_module
+
+
 def page(room: griffe.Module) -> str:
     """The page of one room."""
     lines = list(module(room, "="))
@@ -97,6 +135,10 @@ def page(room: griffe.Module) -> str:
 def write(app: Sphinx) -> None:
     """Write every page that has changed, and the index."""
     package = griffe.load("plkernel", search_paths=[str(ROOT)])
+    names = Counter(
+        name for room in rooms(package) for one in modules(room) for name in one.members if defines(one, name)
+    )
+    SHARED.update(name for name, times in names.items() if times > 1)
     pages = {room.path: page(room) for room in rooms(package)}
     pages["index"] = "\n".join([*INDEX, *(f"   {name}" for name in pages)]) + "\n"
     FOLDER.mkdir(exist_ok=True)

@@ -7,13 +7,13 @@ from sphinx.application import Sphinx
 
 def inline(translator, node):  # type: ignore[no-untyped-def]
     """A formula in a line."""
-    translator.body.append(tex2mathml(node.astext(), inline=True))
+    translator.body.append(tex2mathml(node.astext()))
     raise SkipNode
 
 
 def displayed(translator, node):  # type: ignore[no-untyped-def]
     """A formula on a line of its own."""
-    translator.body.append(f'<div class="math">{tex2mathml(node.astext(), inline=False)}</div>\n')
+    translator.body.append(f'<div class="math">{tex2mathml(node.astext(), as_block=True)}</div>\n')
     raise SkipNode
 
 

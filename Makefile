@@ -81,5 +81,5 @@ gpu:  ## on a GPU: equality tests, benchmarks and a slice of the full-size study
 	$(PYTHON) runs/gpu.py
 
 clean:  ## remove .venv and everything generated, but not runs/out
-	rm -rf docs/_build docs/api docs/studies/_options.rst .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf docs/_build docs/api docs/studies/_options.md .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

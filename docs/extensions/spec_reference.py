@@ -7,7 +7,7 @@ from typing import Any
 from docstrings import prose
 from sphinx.application import Sphinx
 
-PAGE = Path(__file__).resolve().parents[1] / "studies" / "_options.rst"
+PAGE = Path(__file__).resolve().parents[1] / "studies" / "_options.md"
 BOUNDS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
 TYPES = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false", "object": "table"}
 
@@ -25,23 +25,29 @@ def kind(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
     if schema.get("type") == "array":
         inner = kind(schema["items"], definitions) if "items" in schema else "values"
         return f"list of: {inner}"
-    limits = [f"{words} {schema[bound]:g}" for bound, words in BOUNDS.items() if bound in schema]
+    limits = [f"{words} {_number(schema[bound])}" for bound, words in BOUNDS.items() if bound in schema]
     return ", ".join([TYPES.get(schema.get("type", ""), "value"), *limits])
 
 
 def options(title: str, head: str, section: Any) -> Iterator[str]:
     """One section: its heading, what it is, and a definition for each option."""
     schema = section.model_json_schema()
-    yield from (title, "-" * len(title), "", *(prose(" ".join((section.__doc__ or "").split())), ""))
+    yield from (f"## {title}", "", prose(" ".join((section.__doc__ or "").split())), "")
     for name, field in section.model_fields.items():
         found = schema["properties"][name]
         words = kind(found, schema.get("$defs", {}))
         default = "" if field.is_required() else _default(found.get("default"))
-        yield f"``{head}{name}``"
-        yield f"   *{'required' if field.is_required() else 'optional'}*: {words}{default}"
+        yield f"`{head}{name}`"
+        yield f": {'*required*: ' if field.is_required() else ''}{words}{default}"
         yield ""
-        yield f"   {prose(' '.join((field.description or '').split()))}"
-        yield ""
+        if field.description:
+            yield f"  {prose(' '.join(field.description.split()))}"
+            yield ""
+
+
+def _number(value: float) -> str:
+    """With commas, if it is whole."""
+    return f"{int(value):,}" if value == int(value) else f"{value:g}"
 
 
 def _default(value: Any) -> str:

@@ -36,16 +36,17 @@ def command(
         known = ", ".join(map(str, spec.seeds))
         raise ValueError(f"seed {seed} is not one of the spec's seeds, {known}: choose one of these, or add it there")
     folder = out or Path("runs/out") / spec.name
+    from plkernel.run.objective import summary
     from plkernel.run.processes import joined
     from plkernel.run.task import prepare
-    from plkernel.run.training import run_training, summary
+    from plkernel.run.training import run_training
 
     with joined(spec.train) as ranks:
         ranks.from_first(lambda: check_folder(folder, "out"))
         task = prepare(spec, arm, seed, folder)
         result = run_training(task, progress, ranks=ranks)
         if ranks.first:
-            print(summary(task, result))
+            print(summary(task.name, result))
             print(f"written: {task.folder.path}", file=sys.stderr)
 
 

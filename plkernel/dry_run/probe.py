@@ -93,7 +93,7 @@ def _timed(training: Training, start: float, base: float) -> Timing:
     begin = time.perf_counter()
     steps: list[float] = []
     while len(steps) < 1 + STEPS and (len(steps) < 2 or time.perf_counter() - begin < SECONDS):
-        steps.append(_seconds(training.step))
+        steps.append(_seconds(lambda: _step(training)))
     update = _seconds(lambda: _update(training))
     validation = training.validation
     whole = _seconds(training.evaluate)
@@ -107,6 +107,11 @@ def _seconds(call: Callable[[], Any]) -> float:
     begin = time.perf_counter()
     call()
     return time.perf_counter() - begin
+
+
+def _step(training: Training) -> None:
+    training.step()
+    training.settle()  # waits for a GPU
 
 
 def _update(training: Training) -> None:

@@ -16,8 +16,9 @@ def run(config: tyro.conf.Positional[Path], stop_with: int | None = None) -> Non
         config: STUDY/ARM/seed-K/config.json.
         stop_with: Stop, saved, when this parent process has ended.
     """
+    from plkernel.run.objective import summary
     from plkernel.run.task import open_run
-    from plkernel.run.training import run_training, summary
+    from plkernel.run.training import run_training
     from plkernel.spec.condition import from_config
 
     values = load_object(cli.existing(config, "config"))
@@ -26,7 +27,7 @@ def run(config: tyro.conf.Positional[Path], stop_with: int | None = None) -> Non
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{config} does not describe a run ({error})") from error
     task = open_run(condition, seed, config.parent)
-    print(summary(task, run_training(task, False, stop_with)))
+    print(summary(task.name, run_training(task, False, stop_with)))
     print(f"written: {task.folder.path}", file=sys.stderr)
 
 

@@ -56,16 +56,16 @@ class Diagnosis:
 def diagnose(model: nn.Module, windows: Tensor, batch: int, device: torch.device) -> Diagnosis:
     """Everything that one pass over `windows` (n, context + 1) says; leaves the model in eval mode, without hooks."""
     found: list[Saturation] = []
-    losses: list[np.ndarray] = []
+    losses: list[Tensor] = []
 
     def watch(logits: Tensor, targets: Tensor) -> None:
         found.append(saturation(logits.cpu().numpy(), targets.cpu().numpy()))
-        losses.append(losses_per_byte(logits, targets).cpu().numpy())
+        losses.append(losses_per_byte(logits, targets))
 
     with residual_stream(model) as growth:
         bpb = bits_per_byte(model, windows, batch, device, watch)
-    amplification = growth.amplification() if growth.squares else None
-    return Diagnosis(bpb, np.concatenate(losses), reduce(Saturation.merged, found), amplification)
+    amplification = growth.amplification() if growth.means else None
+    return Diagnosis(bpb, torch.cat(losses).cpu().numpy(), reduce(Saturation.merged, found), amplification)
 
 
 def predictor(model: Model, device: torch.device) -> Predict:
@@ -125,18 +125,21 @@ class ResidualStream:
     """Mean squares of the residual stream: before the first block, which norms it first, and after each block."""
 
     def __init__(self, places: int) -> None:
-        self.squares = [0.0] * places
-        self.counts = [0] * places
+        self.means: list[list[Tensor]] = [[] for _ in range(places)]
+        self.counts: list[list[int]] = [[] for _ in range(places)]
 
     def add(self, place: int, stream: Tensor) -> None:
-        """Count one batch of the stream at `place`."""
-        self.squares[place] += float(stream.float().square().mean()) * stream.numel()
-        self.counts[place] += stream.numel()
+        """Count one batch of the stream at `place`; nothing is read from its device before the end."""
+        self.means[place].append(stream.float().square().mean())
+        self.counts[place].append(stream.numel())
 
     def amplification(self) -> Amplification:
         """Of all batches so far, at least one."""
-        pairs = zip(self.squares, self.counts, strict=True)
-        return Amplification(tuple(math.sqrt(square / count) for square, count in pairs))
+        rms = []
+        for means, counts in zip(self.means, self.counts, strict=True):
+            squares = sum(mean * count for mean, count in zip(torch.stack(means).tolist(), counts, strict=True))
+            rms.append(math.sqrt(squares / sum(counts)))
+        return Amplification(tuple(rms))
 
 
 @contextmanager

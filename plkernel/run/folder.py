@@ -2,6 +2,7 @@
 
 import json
 import re
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -167,6 +168,11 @@ class RunFolder:
     def rows(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """The rows of both files in pairs, one for every evaluation."""
         return list(zip(read_lines(self.path / METRICS), read_lines(self.path / TIMING), strict=True))
+
+    def fail(self, error: Exception) -> None:
+        """Record what the run has failed with; it has diverged where that is a loss that is no number."""
+        status = DIVERGED if isinstance(error, FloatingPointError) else FAILED
+        self.finish({"status": status, "error": "".join(traceback.format_exception(error))})
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Record how the run ended."""

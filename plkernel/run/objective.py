@@ -1,7 +1,7 @@
 """The objective of training and how it is minimised: bits per byte, AdamW, the learning rate."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -96,16 +96,16 @@ def bits_per_byte(
     `watch` is called with the logits (B,T,256) and the target bytes (B,T) of every batch.
     """
     model.eval()
-    nats = 0.0
+    nats = torch.zeros((), dtype=torch.float64, device=device)
     with torch.no_grad():
         for chunk in windows.split(batch):
             inputs, targets = chunk[:, :-1].to(device), chunk[:, 1:].to(device)
             with autocast(device):
                 logits = model(inputs).float()
-                nats += float(cross_entropy(logits, targets, "sum"))
+                nats += cross_entropy(logits, targets, "sum")
             if watch is not None:
                 watch(logits, targets)
-    return nats / windows[:, 1:].numel() / NATS_PER_BIT
+    return nats.item() / windows[:, 1:].numel() / NATS_PER_BIT
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
@@ -118,7 +118,9 @@ def losses_per_byte(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits.transpose(1, 2), targets, reduction="none") / NATS_PER_BIT
 
 
-def next_byte_loss(model: nn.Module, windows: Tensor, reduction: str = "mean", l2wrap: float = 0.0) -> Tensor:
+def next_byte_loss(
+    model: Callable[[Tensor], Tensor], windows: Tensor, reduction: str = "mean", l2wrap: float = 0.0
+) -> Tensor:
     """Cross-entropy in nats of bytes 1..T of each window (B,T+1) given the bytes before them.
 
     `l2wrap` acts on the gradient alone: at each position it adds l2wrap * z / (B T) to that of the largest logit z,
@@ -149,3 +151,18 @@ def autocast(device: torch.device) -> AbstractContextManager[Any]:
 def label(causal: bool) -> str:
     """What follows the bits per byte of a model: nothing, or that they are no likelihood."""
     return "" if causal else f" [{NOT_CAUSAL}]"
+
+
+def progress_line(row: Mapping[str, Any]) -> str:
+    """One evaluation, from its row of metrics.jsonl, in one line."""
+    bpb = f"train {row['train_bpb']:.4f}, validation {row['val_bpb']:.4f} bits per byte"
+    return f"step {row['step']}: {bpb}{label(row.get('label') is None)}"
+
+
+def summary(name: str, result: Mapping[str, Any]) -> str:
+    """How the run of that name has ended, in one line."""
+    return (
+        f"{name}: {result['steps']} steps, validation {result['final_val_bpb']:.4f} "
+        f"(best {result['best_val_bpb']:.4f} at step {result['best_step']}), test {result['test_bpb']:.4f} "
+        f"bits per byte, {result['seconds']:.0f} s{label(result['causal'])}"
+    )

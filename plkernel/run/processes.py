@@ -60,13 +60,13 @@ class Ranks:
             return model
         return DistributedDataParallel(model)
 
-    def mean(self, value: float) -> float:
-        """The mean of all processes' values."""
-        return value if self.count == 1 else self._sum(value) / self.count
+    def mean(self, values: list[float]) -> list[float]:
+        """The means of all processes' values, as many in each."""
+        return values if self.count == 1 else [total / self.count for total in self._sum(values)]
 
     def any(self, flag: bool) -> bool:
         """Whether one process at least says so."""
-        return flag if self.count == 1 else self._sum(float(flag)) > 0
+        return flag if self.count == 1 else self._sum([float(flag)])[0] > 0
 
     def from_first(self, action: Callable[[], Value]) -> Value:
         """What `action` gives in the first process, which alone calls it; bad input, divergence: raised by all."""
@@ -84,10 +84,10 @@ class Ranks:
             raise error or ValueError(outcome[1])
         return outcome[0]  # type: ignore[no-any-return]
 
-    def _sum(self, value: float) -> float:
-        total = torch.tensor(value, dtype=torch.float64)
+    def _sum(self, values: list[float]) -> list[float]:
+        total = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(total, group=_agreeing[0])
-        return total.item()
+        return total.tolist()  # type: ignore[no-any-return]
 
 
 ALONE = Ranks()

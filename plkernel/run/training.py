@@ -3,9 +3,8 @@
 import math
 import sys
 import time
-import traceback
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from typing import Any, cast
 
@@ -16,10 +15,10 @@ from tqdm import tqdm
 
 from plkernel.analysis.trained.memory import QUANTILES
 from plkernel.data.synthetic import predictor_of
-from plkernel.data.windows import fixed_windows, spread_windows, training_windows
+from plkernel.data.windows import StepWindows, fixed_windows, spread_windows
 from plkernel.models.init.block_gains import Calibration
 from plkernel.models.words import NOT_CAUSAL
-from plkernel.records.layout import DIVERGED, FAILED, FINISHED, METRICS
+from plkernel.records.layout import FINISHED, METRICS
 from plkernel.run.build import build, initialise_, plan_of, tune_
 from plkernel.run.checkpoint import load_checkpoint, save_checkpoint
 from plkernel.run.evaluate import diagnose, kernels, patch_of, predictor, truncation
@@ -29,9 +28,9 @@ from plkernel.run.objective import (
     autocast,
     bits_per_byte,
     build_optimizer,
-    label,
     learning_rate,
     next_byte_loss,
+    progress_line,
     seed_dropout,
     set_learning_rate,
 )
@@ -40,6 +39,9 @@ from plkernel.run.task import Task, choose_device
 from plkernel.run.tensorboard import Curves
 from plkernel.tools.environment import environment
 from plkernel.tools.files import read_lines
+
+MOST_UNREAD = 1024
+"""Losses of steps that are kept one by one on the device."""
 
 
 class Training:
@@ -58,7 +60,9 @@ class Training:
         built = build(condition)
         self.model = initialise_(built, condition, task.seed).to(self.device)
         self.optimizer = build_optimizer(self.model, self.train, plan_of(built, condition))
-        self.validation = fixed_windows(task.splits.validation, self.train.context, self.train.eval_windows)
+        context, batch = self.train.context, self.train.batch
+        self.windows = StepWindows(task.splits.train, context, batch, task.seed, self.device)
+        self.validation = fixed_windows(task.splits.validation, context, self.train.eval_windows)
         self.law = predictor_of(condition.corpus.name)
         self.floor = None if self.law is None else float(self.law.losses(self.validation.numpy()).mean())
         self.progress = Progress()
@@ -66,7 +70,8 @@ class Training:
         if ranks.from_first(task.folder.checkpoint.exists):
             self.progress = self.restored()
         else:
-            self.calibration = tune_(self.model, condition, self.windows(0)[:, :-1])
+            self.calibration = tune_(self.model, condition, self.windows.at(0)[:, :-1])
+        self.unread: list[Tensor] = []
         self.parallel = ranks.parallel(self.model)
         self.progress = ranks.from_first(lambda: task.folder.cut(self.progress, self.train.eval_every))
         if ranks.first:
@@ -82,11 +87,6 @@ class Training:
         except ValueError as error:
             raise ValueError(f"{error}: bring the run's own back, or remove it to start over") from error
 
-    def windows(self, step: int) -> Tensor:
-        """The windows (batch, context + 1) of this step, on the run's device."""
-        data, train = self.task.splits.train, self.train
-        return training_windows(data, train.context, train.batch, self.task.seed, step).to(self.device)
-
     @property
     def seconds(self) -> float:
         """Training and evaluation time so far, over all sittings."""
@@ -100,28 +100,48 @@ class Training:
         return self.ranks.from_first(lambda: self.seconds) / (60 * cast(float, self.train.minutes))
 
     def step(self) -> None:
-        """One optimiser step on this step's windows."""
+        """One optimiser step on this step's windows; nothing waits for the device, whose losses `settle` reads."""
+        windows = self.next_windows()
+        with autocast(self.device):
+            loss = next_byte_loss(self.parallel, windows, l2wrap=self.train.l2wrap)
+        loss.backward()
+        self.update(loss.detach())
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def next_windows(self) -> Tensor:
+        """The windows of the next step, for which the model and the optimiser's rate are made ready."""
         number = self.progress.step
         set_learning_rate(self.optimizer, learning_rate(self.train, number, self.fraction))
         self.model.train()
         if self.train.dropout:
             seed_dropout(self.task.seed, number, self.ranks.rank)
-        windows = self.ranks.share(self.windows(number))
-        with autocast(self.device):
-            loss = next_byte_loss(self.parallel, windows, l2wrap=self.train.l2wrap)
-        loss.backward()
+        return self.ranks.share(self.windows.at(number))
+
+    def update(self, loss: Tensor) -> None:
+        """Move the parameters by their gradients, and count the step; `loss` is one number on the device."""
         nn.utils.clip_grad_norm_(self.model.parameters(), self.train.clip)
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        value = self.ranks.mean(loss.item())
-        _check_finite(value, number + 1)
-        self.progress = replace(
-            self.progress,
-            step=number + 1,
-            loss_sum=self.progress.loss_sum + value,
-            loss_count=self.progress.loss_count + 1,
-        )
+        self.stepped(loss)
+
+    def stepped(self, loss: Tensor) -> None:
+        """Count a step that has been taken."""
+        self.unread.append(loss.reshape(1))
+        if len(self.unread) == MOST_UNREAD:
+            self.unread = [torch.cat(self.unread)]
+        done = self.progress
+        self.progress = replace(done, step=done.step + 1, loss_count=done.loss_count + 1)
         self.done = self.fraction >= 1
+
+    def settle(self) -> None:
+        """Read the losses of the steps since this was last called; all processes call it, before one of them evaluates.
+
+        Raises FloatingPointError with the step where one is no number: what was trained after that is lost.
+        """
+        values = self.ranks.mean(torch.cat(self.unread).tolist()) if self.unread else []
+        self.unread = []
+        for step, value in enumerate(values, start=self.progress.step - len(values) + 1):
+            _check_finite(value, step)
+            self.progress = replace(self.progress, loss_sum=self.progress.loss_sum + value)
 
     def evaluate(self) -> dict[str, Any]:
         """Measure, write one row to each file and to TensorBoard, and save a checkpoint; returns the row."""
@@ -202,31 +222,44 @@ def run_training(
     saved. Any other failure is recorded in the run folder and raised.
     """
     with ExitStack() as held:
-        ended = ranks.from_first(lambda: _opened(task, ranks.count, held))
+        ended = ranks.from_first(lambda: opened(task, ranks.count, held))
         if ended is not None:
             return ended
-        try:
-            with stop_requests(stop_with or ranks.launcher) as stopped:
-                result = _train(Training(task, ranks), stopped, progress_bar)
-        except Exception as error:
-            status = DIVERGED if isinstance(error, FloatingPointError) else FAILED
-            if ranks.first:
-                task.folder.finish({"status": status, "error": traceback.format_exc()})
-            raise
+        with recorded(task, ranks), stop_requests(stop_with or ranks.launcher) as stopped:
+            training = Training(task, ranks)
+            to_do = sitting(training, stopped, progress_bar)
+            while (result := next(to_do)) is None:
+                training.step()
         if ranks.first:
             task.folder.finish(result)
         return result
 
 
-def _opened(task: Task, ranks: int, held: ExitStack) -> dict[str, Any] | None:
+@contextmanager
+def recorded(task: Task, ranks: Ranks = ALONE) -> Iterator[None]:
+    """What a run fails or diverges with in here is told by its folder too."""
+    try:
+        yield
+    except Exception as error:
+        if ranks.first:
+            task.folder.fail(error)
+        raise
+
+
+def opened(task: Task, ranks: int, held: ExitStack) -> dict[str, Any] | None:
     """Take the run folder for as long as `held` is open; the result where the run has finished."""
     held.enter_context(task.folder.lock())
     task.folder.open(task.config, environment(task.train.threads, ranks))
     return task.folder.result if task.folder.finished else None
 
 
-def _train(training: "Training", stopped: Callable[[], bool], progress_bar: bool) -> dict[str, Any]:
-    """Step and evaluate until the budget is spent."""
+def sitting(
+    training: Training, stopped: Callable[[], bool], progress_bar: bool
+) -> Generator[dict[str, Any] | None, None, None]:
+    """Everything between the steps of a run: None each time a step is to be taken, and at last the result.
+
+    Raises KeyboardInterrupt, with the last step saved, when it finds itself `stopped`, and FloatingPointError.
+    """
     task, train, ranks = training.task, training.train, training.ranks
     rows = ranks.from_first(lambda: read_lines(task.folder.path / METRICS))
     if not rows:
@@ -240,39 +273,27 @@ def _train(training: "Training", stopped: Callable[[], bool], progress_bar: bool
     )
     with bar:
         while not training.done:
-            training.step()
+            yield None
             bar.update()
             if training.progress.step % train.eval_every == 0 or training.done:
+                training.settle()
                 rows.append(ranks.from_first(lambda: _measured(training)))
             if ranks.any(stopped()):
+                training.settle()
                 ranks.from_first(training.save)
                 raise KeyboardInterrupt(f"step {training.progress.step} is saved; run the same command again to go on")
         if rows[-1]["step"] != training.progress.step:  # the budget ran out while the run was interrupted
             rows.append(ranks.from_first(training.evaluate))
-    return ranks.from_first(lambda: training.result(rows))
+    yield ranks.from_first(lambda: training.result(rows))
 
 
-def _measured(training: "Training") -> dict[str, Any]:
+def _measured(training: Training) -> dict[str, Any]:
     """Evaluate and say so; the row."""
     row = training.evaluate()
-    tqdm.write(_progress_line(row), file=sys.stderr)
+    tqdm.write(progress_line(row), file=sys.stderr)
     return row
 
 
 def _check_finite(value: float, step: int) -> None:
     if not math.isfinite(value):
         raise FloatingPointError(f"the run diverged: {value} at step {step}; lower train.learning_rate")
-
-
-def _progress_line(row: dict[str, Any]) -> str:
-    bpb = f"train {row['train_bpb']:.4f}, validation {row['val_bpb']:.4f} bits per byte"
-    return f"step {row['step']}: {bpb}{label(row.get('label') is None)}"
-
-
-def summary(task: Task, result: dict[str, Any]) -> str:
-    """The result in one line."""
-    return (
-        f"{task.name}: {result['steps']} steps, validation {result['final_val_bpb']:.4f} "
-        f"(best {result['best_val_bpb']:.4f} at step {result['best_step']}), test {result['test_bpb']:.4f} "
-        f"bits per byte, {result['seconds']:.0f} s{label(result['causal'])}"
-    )

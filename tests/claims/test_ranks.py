@@ -70,7 +70,7 @@ with joined(TrainSpec(steps=1, batch=4, device="cpu")) as ranks:
     parallel(ranks.share(windows)).square().mean().backward()
     assert torch.equal(model.weight, whole.weight)
     torch.testing.assert_close(model.weight.grad, whole.weight.grad)
-    assert ranks.mean(float(ranks.rank)) == 0.5
+    assert ranks.mean([float(ranks.rank), 3.0]) == [0.5, 3.0]
     assert ranks.any(ranks.rank == 1) and not ranks.any(False)
     assert ranks.from_first(lambda: ranks.rank) == 0
     try:
@@ -180,7 +180,7 @@ def test_a_process_without_torchrun_is_alone(monkeypatch: pytest.MonkeyPatch) ->
         with joined(train) as ranks:
             assert ranks == ALONE
             assert ranks.parallel(model) is model
-            assert (ranks.mean(0.1), ranks.any(False), ranks.from_first(lambda: 3)) == (0.1, False, 3)
+            assert (ranks.mean([0.1]), ranks.any(False), ranks.from_first(lambda: 3)) == ([0.1], False, 3)
             assert not torch.distributed.is_initialized()
 
 

@@ -169,6 +169,7 @@ def test_evaluation_drops_nothing(rwkv_spec: Callable[..., Spec], tmp_path: Path
     assert scores[0] == scores[1]
     for run in (plain, dropping):
         run.step()
+        run.settle()
         assert run.model.training
     assert plain.progress.loss_sum != dropping.progress.loss_sum
 

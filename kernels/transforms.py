@@ -88,14 +88,15 @@ def differentiable(rule: type[Rule]) -> Callable[..., Any]:
 
     torch drops the outer tangents inside a Function's own rule, so forward mode within forward mode is refused.
     """
-    rule.operator.register_autograd(rule.backward, setup_context=rule.setup_context)
+    operator = rule.operator  # torch.compile calls no attribute of a Function
+    operator.register_autograd(rule.backward, setup_context=rule.setup_context)
 
     def call(*arguments: Any) -> Any:
         if not active():
-            return rule.operator(*arguments)
+            return operator(*arguments)
         if eager_transforms.JVP_NESTING > 1:
             raise NotImplementedError(
-                f"{rule.operator._name.removeprefix('plkernel::')}: no forward mode within forward mode; "
+                f"{operator._name.removeprefix('plkernel::')}: no forward mode within forward mode; "
                 "for second derivatives use torch.func.hessian, or jacfwd of jacrev"
             )
         return rule.apply(*arguments)

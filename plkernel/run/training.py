@@ -60,9 +60,9 @@ class Training:
         built = build(condition)
         self.model = initialise_(built, condition, task.seed).to(self.device)
         self.optimizer = build_optimizer(self.model, self.train, plan_of(built, condition))
-        context, batch = self.train.context, self.train.batch
-        self.windows = StepWindows(task.splits.train, context, batch, task.seed, self.device)
-        self.validation = fixed_windows(task.splits.validation, context, self.train.eval_windows)
+        train = self.train
+        self.windows = StepWindows(task.splits.train, train.context, train.batch, task.seed, self.device)
+        self.validation = fixed_windows(task.splits.validation, train.context, train.eval_windows)
         self.law = predictor_of(condition.corpus.name)
         self.floor = None if self.law is None else float(self.law.losses(self.validation.numpy()).mean())
         self.progress = Progress()
@@ -72,7 +72,8 @@ class Training:
         else:
             self.calibration = tune_(self.model, condition, self.windows.at(0)[:, :-1])
         self.unread: list[Tensor] = []
-        self.parallel = ranks.parallel(self.model)
+        parallel = ranks.parallel(self.model)
+        self.parallel = cast(nn.Module, torch.compile(parallel)) if self.train.compile else parallel
         self.progress = ranks.from_first(lambda: task.folder.cut(self.progress, self.train.eval_every))
         if ranks.first:
             self.curves = Curves(task.folder.path, self.model.config.causal, task.folder.rows())
@@ -105,6 +106,7 @@ class Training:
         with autocast(self.device):
             loss = next_byte_loss(self.parallel, windows, l2wrap=self.train.l2wrap)
         loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), self.train.clip)
         self.update(loss.detach())
         self.optimizer.zero_grad(set_to_none=True)
 
@@ -119,7 +121,6 @@ class Training:
 
     def update(self, loss: Tensor) -> None:
         """Move the parameters by their gradients, and count the step; `loss` is one number on the device."""
-        nn.utils.clip_grad_norm_(self.model.parameters(), self.train.clip)
         self.optimizer.step()
         self.stepped(loss)
 

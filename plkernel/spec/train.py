@@ -103,6 +103,8 @@ class TrainSpec(Section):
     """auto takes a GPU when there is one."""
     backend: str | None = None
     """Forces an implementation of the scan: cpu, gpu or reference; left out, the one for the device."""
+    compile: bool = False
+    """Compile the model of a step by torch.compile: fewer operators to launch, sums in another order."""
     threads: Annotated[int, Field(ge=1, le=MOST_THREADS)] = 1
     """CPU threads of one run; part of a run's identity, since sums depend on it."""
 

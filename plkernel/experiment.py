@@ -74,8 +74,8 @@ def command(
 ) -> None:
     """Run every condition at every seed, skip what has finished, resume what has not, then write the report.
 
-    Runs of one seed share base weights and data order; each run is a process of its own. Ctrl-C saves every run; the
-    same command goes on. Learning curves: tensorboard --logdir OUT.
+    Runs of one seed share base weights and data order; each run is a process of its own, or shares one with others
+    (train.together). Ctrl-C saves every run; the same command goes on. Learning curves: tensorboard --logdir OUT.
 
     Args:
         out: Folder of the study; runs/out/NAME if left out.

@@ -13,6 +13,7 @@ from plkernel.dry_run.timing import HOLES, TimedRun, calibrate
 from plkernel.spec.study import Spec
 from plkernel.spec.train import TrainSpec
 from plkernel.study.local_engine import default_workers
+from plkernel.together.shape import describe
 from plkernel.tools.process_memory import available_memory
 
 WITHOUT_TELLING = 2e9
@@ -40,7 +41,8 @@ def estimate(spec: Spec, workers: int | None = None, *, search: Spec | None = No
     spans = [_span(study, rows[phase], workers) for phase, study in phases]
     hours = None if None in spans else sum(span for span in spans if span is not None) / 3600
     everything = tuple(chain.from_iterable(rows.values()))
-    return Forecast(spec.name, device, workers, everything, hours, meter.available, meter.gpu)
+    together = describe([spec.condition(arm) for arm in spec.arms], len(spec.seeds), device)
+    return Forecast(spec.name, device, workers, everything, hours, meter.available, meter.gpu, together)
 
 
 class Meter:

@@ -65,7 +65,7 @@ class Forecast:
     """What the runs of a study take, `workers` at a time; `hours` of them all, None where nothing was timed.
 
     available: bytes at hand, on a CPU for all runs together, on a GPU for each; None where that is not known.
-    gpu: what was assumed of a GPU that is not here.
+    gpu: what was assumed of a GPU that is not here. together: which runs share their steps; None where none do.
     """
 
     name: str
@@ -75,6 +75,7 @@ class Forecast:
     hours: float | None
     available: float | None
     gpu: Gpu | None
+    together: str | None = None
 
     @property
     def runs(self) -> int:
@@ -143,6 +144,8 @@ def _remarks(found: Forecast) -> Iterator[str]:
             )
         else:
             yield f"memory: {wanted} at a time fit in the {room} of this {place} that are free"
+    if found.together is not None:
+        yield found.together
     if found.gpu is not None:
         yield (
             f"no GPU here: times are assumed, not measured, from {found.gpu.flops:.3g} FLOPs per second used to "

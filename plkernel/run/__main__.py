@@ -1,24 +1,48 @@
-"""python -m plkernel.run CONFIG: train the run that a config.json tells of, in its folder; a study starts these."""
+"""python -m plkernel.run CONFIG ...: train the run that a config.json tells of; a study starts these, some as one."""
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tyro
 
 from plkernel.tools import cli
 from plkernel.tools.files import load_object
 
+if TYPE_CHECKING:
+    from plkernel.run.task import Task
 
-def run(config: tyro.conf.Positional[Path], stop_with: int | None = None) -> None:
-    """Train, or go on with, the run whose config.json this is. Prints the result.
+
+def run(configs: tyro.conf.Positional[tuple[Path, ...]], stop_with: int | None = None) -> None:
+    """Train, or go on with, the run whose config.json this is; several, of equal shape, as one. Prints the results.
 
     Args:
-        config: STUDY/ARM/seed-K/config.json.
+        configs: STUDY/ARM/seed-K/config.json.
         stop_with: Stop, saved, when this parent process has ended.
     """
     from plkernel.run.objective import summary
-    from plkernel.run.task import open_run
     from plkernel.run.training import run_training
+    from plkernel.together.training import Outcome, train_together
+
+    tasks = [_task(config) for config in configs]
+    if len(tasks) == 1:
+        outcomes: list[Outcome] = [run_training(tasks[0], False, stop_with)]
+    else:
+        outcomes = train_together(tasks, stop_with)
+    for task, outcome in zip(tasks, outcomes, strict=True):
+        if isinstance(outcome, Exception):
+            print(f"{task.name}: {outcome}", file=sys.stderr)
+        else:
+            print(summary(task.name, outcome))
+            print(f"written: {task.folder.path}", file=sys.stderr)
+    failed = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+    if failed:
+        raise failed[0]
+
+
+def _task(config: Path) -> "Task":
+    """The run of a config.json; ValueError where it describes none."""
+    from plkernel.run.task import open_run
     from plkernel.spec.condition import from_config
 
     values = load_object(cli.existing(config, "config"))
@@ -26,9 +50,7 @@ def run(config: tyro.conf.Positional[Path], stop_with: int | None = None) -> Non
         condition, seed = from_config(values), int(values["seed"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{config} does not describe a run ({error})") from error
-    task = open_run(condition, seed, config.parent)
-    print(summary(task.name, run_training(task, False, stop_with)))
-    print(f"written: {task.folder.path}", file=sys.stderr)
+    return open_run(condition, seed, config.parent)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Engines train the runs of a study: this machine or a Ray cluster, behind one interface; each run is a process."""
+"""Engines train the runs of a study: this machine or a Ray cluster, behind one interface; runs are processes."""
 
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import IO, Any, Literal, Protocol
 
 from plkernel.records.layout import CONFIG, LOG, run_folder
 from plkernel.spec.condition import Condition
@@ -21,6 +21,7 @@ class Job:
     """A run to be trained: an arm at a seed of the study in folder `study`, on a device of type `device`.
 
     config: what it resolves to (`Task.config`); a process that makes something else of it refuses to train.
+    shape, together: runs of equal shape may share a process and its steps, so many at most; None: it is trained alone.
     """
 
     study: Path
@@ -29,6 +30,8 @@ class Job:
     device: str
     threads: int
     config: Mapping[str, Any] = field(compare=False, repr=False)
+    shape: Hashable = field(default=None, compare=False, repr=False)
+    together: int = 1
 
     @property
     def name(self) -> str:
@@ -48,8 +51,11 @@ class Engine(Protocol):
     def room(self, spec: Spec, device: str) -> int:
         """How many runs of the spec can be trained at a time now."""
 
-    def start(self, job: Job) -> None:
-        """Begin a run, or go on with it."""
+    def together(self, condition: Condition, device: str) -> int:
+        """How many runs of equal shape share a process and its steps at most; ValueError where that is no choice."""
+
+    def start(self, *jobs: Job) -> None:
+        """Begin a run, or go on with it; several: of equal shape, in one process."""
 
     def ended(self) -> list[Job]:
         """The runs that have ended, well or not, since this was last asked."""
@@ -58,16 +64,26 @@ class Engine(Protocol):
         """Ask every run to save and end, and wait for them."""
 
 
-def start_process(job: Job, environment: Mapping[str, str], directory: Path | None = None) -> subprocess.Popen[bytes]:
-    """Train `job` in a process of its own that ends, saved, with this one; it prints to log.txt in the run's folder."""
-    refuse_links_of_run(job.folder)
-    job.folder.mkdir(parents=True, exist_ok=True)
-    if not (job.folder / CONFIG).exists():
-        save_json(job.folder / CONFIG, job.config)
-    threads = str(job.threads)
-    with os.fdopen(open_own(job.folder / LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as log:
+def start_process(
+    jobs: Sequence[Job], environment: Mapping[str, str], directory: Path | None = None
+) -> subprocess.Popen[bytes]:
+    """Train `jobs` in a process of their own that ends, saved, with this one.
+
+    It prints to log.txt in the folder of the first; in those of the others log.txt says so.
+    """
+    for job in jobs:
+        refuse_links_of_run(job.folder)
+        job.folder.mkdir(parents=True, exist_ok=True)
+        if not (job.folder / CONFIG).exists():
+            save_json(job.folder / CONFIG, job.config)
+    first, threads = jobs[0], str(jobs[0].threads)
+    for job in jobs[1:]:
+        with _log(job) as log:
+            log.write(f"trained together with {first.name}: see {first.folder / LOG}\n".encode())
+    with _log(first) as log:
+        configs = [str(job.folder / CONFIG) for job in jobs]
         return subprocess.Popen(
-            [sys.executable, "-m", "plkernel.run", str(job.folder / CONFIG), "--stop-with", str(os.getpid())],
+            [sys.executable, "-m", "plkernel.run", *configs, "--stop-with", str(os.getpid())],
             stdout=log,
             stderr=log,
             stdin=subprocess.DEVNULL,
@@ -75,3 +91,8 @@ def start_process(job: Job, environment: Mapping[str, str], directory: Path | No
             cwd=directory,
             start_new_session=True,  # Ctrl-C reaches the runs once, through stop()
         )
+
+
+def _log(job: Job) -> IO[bytes]:
+    """The log of a run, to add to."""
+    return os.fdopen(open_own(job.folder / LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")

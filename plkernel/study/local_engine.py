@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -11,14 +12,15 @@ from plkernel.run.task import check_machine
 from plkernel.spec.condition import Condition
 from plkernel.spec.study import Spec
 from plkernel.study.engine import Job, start_process
+from plkernel.together.shape import count
 from plkernel.tools.environment import COMMAND, command_line
 
 
 @dataclass
 class Worker:
-    """A process that trains one run; `gpu` is what its CUDA_VISIBLE_DEVICES names, None on a CPU."""
+    """A process that trains runs; `gpu` is what its CUDA_VISIBLE_DEVICES names, None on a CPU."""
 
-    job: Job
+    jobs: Sequence[Job]
     gpu: str | None
     process: subprocess.Popen[bytes]
 
@@ -35,16 +37,19 @@ class LocalEngine:
     def room(self, spec: Spec, device: str) -> int:
         return default_workers(spec, len(visible_gpus()) if device == "cuda" else 1, device)
 
-    def start(self, job: Job) -> None:
+    def together(self, condition: Condition, device: str) -> int:
+        return count(condition.protocol, condition.model.dim, device)
+
+    def start(self, *jobs: Job) -> None:
         environment, gpu = {**os.environ, COMMAND: command_line()}, None
-        if job.device == "cuda":
+        if jobs[0].device == "cuda":
             environment["CUDA_VISIBLE_DEVICES"] = gpu = self.idlest(visible_gpus())
-        self.active.append(Worker(job, gpu, start_process(job, environment)))
+        self.active.append(Worker(jobs, gpu, start_process(jobs, environment)))
 
     def ended(self) -> list[Job]:
         done = [worker for worker in self.active if worker.process.poll() is not None]
         self.active = [worker for worker in self.active if worker not in done]
-        return [worker.job for worker in done]
+        return [job for worker in done for job in worker.jobs]
 
     def stop(self) -> None:
         for worker in self.active if os.name == "posix" else ():  # elsewhere Ctrl-C has reached them by itself

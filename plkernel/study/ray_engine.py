@@ -70,8 +70,15 @@ class RayEngine:
         gpus = [int(machine.get("GPU", 0)) for machine in machines]
         return sum(map(min, cores, gpus)) if device == "cuda" else sum(cores)
 
-    def start(self, job: Job) -> None:
-        self._submit(Attempt(job, 0))
+    def together(self, condition: Condition, device: str) -> int:
+        wanted = condition.protocol.together
+        if wanted not in ("auto", 1):
+            raise ValueError(f"train.together {wanted}: on a Ray cluster every run is trained alone: leave it out")
+        return 1
+
+    def start(self, *jobs: Job) -> None:
+        for job in jobs:
+            self._submit(Attempt(job, 0))
 
     def ended(self) -> list[Job]:
         references = list(self.under_way)

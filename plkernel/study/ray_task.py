@@ -42,7 +42,7 @@ def work(job: Job, digest: str, environment: dict[str, str], directory: Path, lo
     job.folder.mkdir(parents=True, exist_ok=True)
     with suppress(Timeout), FileLock(lock, timeout=patience):
         pass
-    process = start_process(job, {**os.environ, **environment}, directory if directory.is_dir() else None)
+    process = start_process([job], {**os.environ, **environment}, directory if directory.is_dir() else None)
     try:
         while process.poll() is None:
             time.sleep(POLL_SECONDS)  # which an interrupt ends, as it does not end wait()

@@ -33,6 +33,7 @@ from plkernel.study.engine import Engine, EngineName, Job
 from plkernel.study.local_engine import LocalEngine
 from plkernel.study.references import save_references
 from plkernel.study.tuning import search_of, tuned
+from plkernel.together.shape import shape
 from plkernel.tools import cli
 from plkernel.tools.files import read_lines, refuse_links, refuse_links_of_run, save_json
 
@@ -185,7 +186,9 @@ def _plan(spec: Spec, jobs: list[Job], waiting: list[Job], size: int, out: Path)
     lost = sum(RunFolder(job.folder).diverged for job in set(jobs) - set(waiting))
     runs = f"{len(jobs)} runs, {len(jobs) - len(waiting) - lost} finished before"
     diverged = f", {lost} diverged before" if lost else ""
-    return f"{spec.name}: {runs}{diverged}, {min(size, len(waiting))} at a time, in {out.absolute()}"
+    most = max((job.together for job in waiting if job.shape is not None), default=1)
+    together = f", of equal shape up to {most} in a process" if most > 1 else ""
+    return f"{spec.name}: {runs}{diverged}, {min(size, len(waiting))} at a time{together}, in {out.absolute()}"
 
 
 def _stop(engine: Engine) -> None:
@@ -209,7 +212,9 @@ def _jobs(spec: Spec, runs: Runs, out: Path, engine: Engine) -> Iterator[Job]:
         task = prepare(spec, arm, seed, out, corpora[section], device)
         config = task.config
         task.folder.check(config)
-        yield Job(out, arm, seed, device, spec.train.threads, config)
+        together = engine.together(condition, device)
+        alike = shape(condition) if together > 1 else None
+        yield Job(out, arm, seed, device, spec.train.threads, config, alike, together)
 
 
 def finished(out: Path, arm: str, seed: int) -> bool:
@@ -219,19 +224,29 @@ def finished(out: Path, arm: str, seed: int) -> bool:
 
 def _train(engine: Engine, spec: Spec, waiting: list[Job], workers: int | None) -> None:
     """Keep the engine full until nothing waits, saying how each run ends."""
-    waiting, total, active = list(waiting), len(waiting), list[Job]()
+    waiting, total, active = list(waiting), len(waiting), list[list[Job]]()
     with tqdm(total=total, unit="run", desc=spec.name, disable=None, bar_format=BAR) as bar:
         while waiting or active:
-            while waiting and len(active) < (workers or engine.room(spec, waiting[0].device)):
-                active.append(waiting.pop(0))
-                engine.start(active[-1])
+            while waiting and len(active) < (places := workers or engine.room(spec, waiting[0].device)):
+                active.append(_company(waiting, places - len(active)))
+                engine.start(*active[-1])
             time.sleep(POLL_SECONDS)
             for job in engine.ended():
-                active.remove(job)
+                next(jobs for jobs in active if job in jobs).remove(job)
                 tqdm.write(_line(job), file=sys.stderr)
-            shares = [_share(job, spec.train.total_steps) for job in active]
-            bar.n = round(total - len(waiting) - len(active) + sum(shares), 2)
+            active = [jobs for jobs in active if jobs]
+            shares = [_share(job, spec.train.total_steps) for jobs in active for job in jobs]
+            bar.n = round(total - len(waiting) - len(shares) + sum(shares), 2)
             bar.refresh()
+
+
+def _company(waiting: list[Job], places: int) -> list[Job]:
+    """Take the next run out of `waiting`, with those that it shares a process with; others are left for more places."""
+    first = waiting[0]
+    alike = [job for job in waiting if job is first or (job.shape is not None and job.shape == first.shape)]
+    taken = alike[: min(first.together, -(-len(alike) // places))]
+    waiting[:] = [job for job in waiting if job not in taken]
+    return taken
 
 
 def _share(job: Job, steps: int | None) -> float:

@@ -14,6 +14,7 @@ from plkernel.data.windows import StepWindows, training_windows
 from plkernel.run.task import prepare
 from plkernel.run.training import MOST_UNREAD, Training
 from plkernel.spec.reading import load_spec
+from plkernel.together.training import Batch
 
 SpecWriter = Callable[..., Path]
 MODELS = {
@@ -82,7 +83,7 @@ def _noted(name: str, mode: Waits) -> Any:
     return noting
 
 
-def opened(tiny_spec: SpecWriter, kind: str, out: Path, **train: object) -> Training:
+def opened(tiny_spec: SpecWriter, kind: str, out: Path, seed: int = 0, **train: object) -> Training:
     path = tiny_spec(**train)
     text = path.read_text()
     if kind == "finch":
@@ -90,7 +91,7 @@ def opened(tiny_spec: SpecWriter, kind: str, out: Path, **train: object) -> Trai
     else:
         text += MODELS[kind]
     path.write_text(text)
-    return Training(prepare(load_spec(path), "uniform", 0, out))
+    return Training(prepare(load_spec(path), "uniform", seed, out))
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -100,6 +101,15 @@ def test_no_step_waits(tiny_spec: SpecWriter, tmp_path: Path, kind: str, waits: 
     assert waits(lambda: [training.step() for _ in range(3)]) == []
     assert waits(training.settle) == ["tolist"], "all losses at once"
     assert training.progress.loss_count == 4
+
+
+@pytest.mark.parametrize("kind", ["ssm", "finch"])
+def test_no_step_of_two_runs_together_waits(
+    tiny_spec: SpecWriter, tmp_path: Path, kind: str, waits: Callable[..., list[str]]
+) -> None:
+    batch = Batch([opened(tiny_spec, kind, tmp_path / "out", seed) for seed in (0, 1)])
+    batch.step()
+    assert waits(batch.step) == []
 
 
 def test_what_waits_is_counted(waits: Callable[..., list[str]]) -> None:

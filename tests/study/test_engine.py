@@ -35,6 +35,7 @@ class Idle:
     """An engine whose runs end, one each time that it is asked, without having been trained; those of one arm fail."""
 
     places: int = 2
+    company: int = 1
     broken: str | None = None
     active: list[Job] = field(default_factory=list)
     started: list[str] = field(default_factory=list)
@@ -48,9 +49,12 @@ class Idle:
     def room(self, spec: Spec, device: str) -> int:
         return self.places
 
-    def start(self, job: Job) -> None:
-        self.active.append(job)
-        self.started.append(job.name)
+    def together(self, condition: Condition, device: str) -> int:
+        return self.company
+
+    def start(self, *jobs: Job) -> None:
+        self.active += jobs
+        self.started += [" + ".join(job.name for job in jobs)]
         self.most = max(self.most, len(self.active))
 
     def ended(self) -> list[Job]:
@@ -79,6 +83,18 @@ def test_a_study_gives_the_engine_what_is_left_as_room_allows(tiny_spec: SpecWri
     third = Idle()
     assert run_experiment(spec, out, engine=third) == []
     assert third.started == []
+
+
+def test_runs_of_equal_shape_share_a_process_as_places_allow(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+    """Four alike in two places are two and two, in one place three and one; two have another shape."""
+    wide = ["wide seed 0", "wide seed 1"]
+    other = "[arms.wide]\nmodel = { dim = 32 }\n"
+    for number, (places, started) in enumerate([(2, [ORDER[:2], wide, ORDER[2:]]), (1, [ORDER[:3], wide, ORDER[3:]])]):
+        path = tiny_spec(steps=2)
+        path.write_text(path.read_text() + other)
+        engine = Idle(places=places, company=3)
+        assert run_experiment(load_spec(path), tmp_path / str(number), engine=engine) == []
+        assert engine.started[: len(started)] == [" + ".join(names) for names in started]
 
 
 def test_the_search_runs_on_the_same_engine(tiny_spec: SpecWriter, tmp_path: Path) -> None:
@@ -170,7 +186,7 @@ def test_a_free_gpu_is_taken_before_a_busy_one() -> None:
 def test_a_run_on_a_gpu_sees_that_one_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
-    monkeypatch.setattr(local_engine, "start_process", lambda job, environment: seen.append(environment))
+    monkeypatch.setattr(local_engine, "start_process", lambda jobs, environment: seen.append(environment))
     engine = LocalEngine()
     for device in ("cuda", "cuda", "cpu"):
         engine.start(Job(Path("out"), "uniform", 0, device, 1, {}))
@@ -340,7 +356,7 @@ def test_a_process_that_resolves_to_another_configuration_refuses(
     job = Job(out, "uniform", 0, "cpu", 1, config)
     with monkeypatch.context() as patch:
         patch.setattr(subprocess, "Popen", lambda *args, **kwargs: None)
-        start_process(job, {})
+        start_process([job], {})
     assert load_json(job.folder / "config.json") == config
     with pytest.raises(ValueError, match=r"corpus.sha256 was '000"):
         run_training(prepare(spec, "uniform", 0, out), progress_bar=False)

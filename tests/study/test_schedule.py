@@ -48,6 +48,9 @@ class Here:
     def room(self, spec: Spec, device: str) -> int:
         return 1
 
+    def together(self, condition: Condition, device: str) -> int:
+        return 1
+
     def start(self, job: Job) -> None:
         self.started.append(job.name)
         self.active.append(job)
@@ -175,7 +178,7 @@ def test_what_an_earlier_attempt_came_to_is_forgotten(tiny_spec: SpecWriter, tmp
     folder = prepare(spec, "uniform", 0, out).folder
     folder.finish({"status": "failed", "error": "ValueError: then"})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "_train", lambda *_: sys.exit(1))
+        patch.setattr(training, "sitting", lambda *_: sys.exit(1))
         with pytest.raises(SystemExit):
             run_training(prepare(spec, "uniform", 0, out), progress_bar=False)
     assert folder.failure == "did not finish"

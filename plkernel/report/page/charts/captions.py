@@ -35,6 +35,11 @@ TRUNCATION = (
     "broad grey line, where there is one, is the best that can be done: the source of the text is known."
 )
 
+SIMULTANEOUS = (
+    "The lighter band is simultaneous: the whole true curve lies inside with 95 %, so a curve departs from zero where "
+    "the lighter band does. "
+)
+
 
 def convergence(arms: Iterable[ArmResult], grams: bool) -> str:
     """Of both panels of bits per byte."""
@@ -51,7 +56,7 @@ def differences(arms: Iterable[ArmResult], seeds: int) -> str:
         "Difference during training, paired by seed. Thin lines are seeds, the thick line is their mean, the darker "
         "band its 95 % t interval at each position on its own. "
     )
-    text += _whole(seeds) if seeds >= FEWEST_FOR_WHOLE else "That band does not hold for the curve as a whole. "
+    text += SIMULTANEOUS if seeds >= FEWEST_FOR_WHOLE else "That band does not hold for the curve as a whole. "
     return f"{text}Bands are cut where they leave the frame; one seed has none.{leaks(arms)}"
 
 
@@ -76,12 +81,3 @@ def leaks(arms: Iterable[ArmResult]) -> str:
     if all(causal):
         return ""
     return f" Where marked: {NOT_CAUSAL}." if any(causal) else f" {NOT_CAUSAL.capitalize()}."
-
-
-def _whole(seeds: int) -> str:
-    return (
-        "The lighter band is simultaneous: the whole true curve lies inside with 95 %, so a curve departs from zero "
-        "where the lighter band does. "
-        if seeds
-        else ""
-    )

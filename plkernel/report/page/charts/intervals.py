@@ -1,7 +1,7 @@
 """Intervals as pictures: rows of one frame each, with zero, the margin, seeds, the mean and its interval."""
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -104,11 +104,6 @@ def mark(one: Estimated, axis: Axis) -> Mark | None:
 def rows(title: str, axis: Axis, members: Sequence[Row], label: str = "") -> Rows:
     """A group of rows in one frame."""
     return Rows(title, axis.percent(0.0), axis.ticks, tuple(members), label)
-
-
-def sides(groups: Iterable[Rows]) -> Collection[str]:
-    """Which colours there are."""
-    return {row.mark.side for group in groups for row in group.rows if row.mark}
 
 
 def _clipped(value: float, axis: Axis) -> float:

@@ -11,6 +11,7 @@ from plkernel.analysis.nodes.heads import Bonus, ShapeOn
 from plkernel.analysis.nodes.node_set import Aim, Gain, Lag, Summation, Target
 from plkernel.analysis.nodes.placement import Placement, Projection
 from plkernel.spec.model import PositiveNumber, Section
+from plkernel.spec.named import beside
 from plkernel.tools.files import load_json
 
 ENDS = ("shortest", "longest")
@@ -141,7 +142,7 @@ def with_file_values(arm: Arm) -> Arm:
     """
     if arm.node_file is None or arm.has_file_values:
         return arm
-    content = load_json(Path(arm.node_file))
+    content = load_json(beside(Path(arm.node_file)))
     try:
         nodes = content["nodes"]
         values = {

@@ -17,6 +17,12 @@ def roles() -> dict[str, Path]:
     return {path.stem: path for path in sorted((FOLDER / "roles").glob("*.toml"))}
 
 
+def beside(path: Path) -> Path:
+    """A file that a spec names, runs/nodes/NAME.json: that of plkernel itself where there is none in this folder."""
+    own = FOLDER.parent / path
+    return own if own.is_file() and not path.exists() else path
+
+
 def find(given: Path | str) -> Path:
     """The file of a spec, given by its path or by its name; ValueError that says which was probably meant."""
     path, known = Path(given), specs()

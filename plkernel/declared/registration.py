@@ -15,6 +15,7 @@ from plkernel.records.schema import RegisteredFile, validated
 from plkernel.spec.errors import explained
 from plkernel.spec.hypotheses import Gate, Hypothesis
 from plkernel.spec.study import Spec
+from plkernel.spec.train import TrainSpec
 from plkernel.tools.environment import installed, source_state
 from plkernel.tools.files import check_file, load_object, save_json
 from plkernel.tools.plain import shown
@@ -67,7 +68,7 @@ def register(spec: Spec, path: Path, out: Path) -> bool:
             raise ValueError(
                 f"register {path}: has been changed since it was written; bring it back, or name another file"
             )
-        if before.spec != declared:
+        if _complete(before.spec) != _complete(declared):
             raise ValueError(
                 f"register {path}: holds another registration ({few(changes(before.spec, declared))}), which is never "
                 "overwritten: name another file"
@@ -134,10 +135,19 @@ def fingerprint(content: Mapping[str, Any]) -> str:
 
 
 def changes(registered: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What a spec says otherwise than it was registered, in words; rates that were to be searched for may be found."""
+    """What a spec says otherwise than it was registered, in words; rates that were to be searched for may be found.
+
+    An option of the protocol that one of them is too old for is at its default there.
+    """
+    registered, now = _complete(registered), _complete(now)
     searched = (registered.get("tuning") or {}).get("rates")
     found = [name for name, arm in registered["arms"].items() if searched and arm.get("learning_rate") is None]
     return list(_differing(_named(registered, found), _named(now, found)))
+
+
+def _complete(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The spec with every option of its protocol."""
+    return {**spec, "train": TrainSpec.model_construct().model_dump(mode="json") | (spec.get("train") or {})}
 
 
 def _named(spec: Mapping[str, Any], searched: Collection[str]) -> dict[str, Any]:

@@ -112,6 +112,14 @@ def test_changes_are_named_by_what_they_change(spec: Spec) -> None:
     }
 
 
+def test_an_option_that_is_younger_than_a_registration_changes_nothing(spec: Spec) -> None:
+    now = spec.model_dump(mode="json")
+    before = {**now, "train": {name: value for name, value in now["train"].items() if name != "compile"}}
+    assert changes(before, now) == changes(now, before) == []
+    now["train"]["compile"] = True
+    assert changes(before, now) == ["train.compile was False, is True"]
+
+
 def test_a_rate_that_was_to_be_searched_may_be_found(spec: Spec) -> None:
     before = other(spec, tuning={"rates": [1e-3, 2e-3], "seeds": [100]}).model_dump(mode="json")
     found = json.loads(json.dumps(before))

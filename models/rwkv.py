@@ -13,7 +13,7 @@ shapes and order of `state_dict()` are those of the official checkpoints, x052 a
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, NamedTuple
@@ -107,6 +107,16 @@ class RWKVState:
 def previous(x: Tensor, last: Tensor) -> Tensor:
     """x_{t-1} at every t, from x (B,T,D) and the input `last` (B,D) before the first."""
     return torch.cat((last[:, None], x[:, :-1]), dim=1)
+
+
+def mixtures(x: Tensor, change: Tensor, base: Sequence[Tensor], shares: Tensor, at_once: bool) -> tuple[Tensor, ...]:
+    """x + change * (mu + share) (B,T,D) for every mu (1,1,D) of `base` and its share of `shares` (S,B,T,D).
+
+    at_once: launch S times less, with gradients that are summed in another order.
+    """
+    if at_once:
+        return (x + change * (torch.stack(tuple(base)) + shares)).unbind()
+    return tuple(x + change * (mu + share) for mu, share in zip(base, shares, strict=True))
 
 
 def vector(dim: int) -> nn.Parameter:
@@ -230,7 +240,7 @@ class FinchMixing(TimeMixing):
         low = torch.tanh((x + change * self.time_maa_x) @ self.time_maa_w1).unflatten(-1, (5, -1))
         shares = torch.einsum("btsr,srd->sbtd", low, self.time_maa_w2)
         base = (self.time_maa_w, self.time_maa_k, self.time_maa_v, self.time_maa_r, self.time_maa_g)
-        x_w, x_k, x_v, x_r, x_g = (x + change * (mu + share) for mu, share in zip(base, shares, strict=True))
+        x_w, x_k, x_v, x_r, x_g = mixtures(x, change, base, shares, at_once=x.is_cuda)
         by_data = torch.tanh(x_w @ self.time_decay_w1) @ self.time_decay_w2
         precise = torch.promote_types(self.time_decay.dtype, torch.float32)
         w_raw = self.time_decay.to(precise) + by_data.to(precise)

@@ -73,6 +73,27 @@ def stopped() -> "Callable[[Spec, str, Path, int], Path]":
 
 
 @pytest.fixture
+def launches() -> "Callable[[Callable[[], object]], int]":
+    """How many operators a call dispatches that compute something: not those that only look at a tensor otherwise."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Launches(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            returns = operator._schema.returns
+            self.count += not any(each.alias_info is not None and not each.alias_info.is_write for each in returns)
+            return operator(*args, **(kwargs or {}))
+
+    def count(call: Callable[[], object]) -> int:
+        with Launches() as mode:
+            call()
+        return mode.count
+
+    return count
+
+
+@pytest.fixture
 def blocked_study(tmp_path: Path) -> Callable[..., Path]:
     """Writes a record of a factorial design in blocks, 20 arms in four blocks, without training anything.
 

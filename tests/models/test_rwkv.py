@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from plkernel.models.rwkv import RWKV, RWKVConfig, RWKVState
+from plkernel.models.rwkv import RWKV, RWKVConfig, RWKVState, mixtures
 from plkernel.models.structure import Structure
 
 SMALL = [
@@ -441,3 +441,33 @@ def test_no_bytes_leave_the_state_as_it_is() -> None:
     model = build(RWKVConfig(6, 16, 2, 8))
     _, state = model.resume(torch.tensor([[1, 2, 3]]), model.initial_state(1))
     assert model.resume(torch.zeros(1, 0, dtype=torch.long), state)[1] == state
+
+
+def test_mixtures_at_once_are_those_one_by_one_with_fewer_launches(
+    launches: Callable[[Callable[[], object]], int],
+) -> None:
+    """Forward to the bit, gradients up to the order of five summands: 39 -> 10 operators, 164 -> 135 per block
+    of a step of Finch.
+    """
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(2, 7, 8), (2, 7, 8), *[(1, 1, 8)] * 5, (5, 2, 7, 8)]
+    inputs = [torch.randn(shape, generator=generator, requires_grad=True) for shape in shapes]
+    x, change, *base, shares = inputs
+    weights = torch.randn(5, 2, 7, 8, generator=generator).unbind()
+    found, counts = [], []
+    for at_once in (False, True):
+        gradients: list[torch.Tensor] = []
+
+        def step(at_once: bool = at_once, gradients: list[torch.Tensor] = gradients) -> None:
+            mixed = mixtures(x, change, base, shares, at_once)
+            found.append(mixed)
+            gradients += torch.autograd.grad(mixed, inputs, weights)
+
+        counts.append(launches(step))
+        found.append(tuple(gradients))
+    one, by_one, together, at_once_gradients = found
+    assert all(map(torch.equal, one, together))
+    scale = max(gradient.abs().max().item() for gradient in by_one)
+    for expected, gradient in zip(by_one, at_once_gradients, strict=True):
+        assert torch.allclose(gradient, expected, rtol=0, atol=16 * torch.finfo(torch.float32).eps * scale)
+    assert 2 * counts[1] < counts[0], counts

@@ -5,14 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from plkernel.run.checkpoint import load_checkpoint
 from plkernel.run.task import Task, prepare
@@ -210,26 +208,9 @@ def test_one_run_that_cannot_start_leaves_the_others(spec_of: Callable[..., Spec
     assert "made by another spec" in str(outcomes[1])
 
 
-class Launches(TorchDispatchMode):
-    """Counts operators that compute: not those that give a view."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        view = any(each.alias_info is not None and not each.alias_info.is_write for each in operator._schema.returns)
-        self.found[operator._schema.name] += not view
-        return operator(*args, **(kwargs or {}))
-
-
-def launches(call: Callable[[], object]) -> int:
-    with Launches() as mode:
-        call()
-    return mode.found.total()
-
-
-def test_eight_runs_together_launch_a_quarter(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+def test_eight_runs_together_launch_a_quarter(
+    tiny_spec: SpecWriter, tmp_path: Path, launches: Callable[[Callable[[], object]], int]
+) -> None:
     """Two blocks of width 32: 1,064 operators that compute one after another, 267 together."""
     path = tiny_spec(context=16, batch=2)
     path.write_text(path.read_text().replace("dim = 16", "dim = 32"))

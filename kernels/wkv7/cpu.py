@@ -56,7 +56,7 @@ class Room(NamedTuple):
     keys: Any  # (13,CHUNK,K)
     reads: Any  # (2,2 CHUNK,K), and their gradients
     writes: Any  # (2,2 CHUNK,K)
-    values: Any  # (3 CHUNK,V): o, u and v, or their gradients
+    values: Any  # (3 CHUNK,V): o, u and v forward, their gradients backward
     given: Any  # (2 CHUNK,V): u and v, backward
     keys_flipped: Any  # (K,2 CHUNK)
     values_flipped: Any  # (2,V,2 CHUNK)
@@ -93,10 +93,9 @@ def _load(r, w, k, a, b, n, h, start, count, room):  # type: ignore[no-untyped-d
 
 
 @jit
-def _read(weights, room):  # type: ignore[no-untyped-def]
+def _read(weights, v, u, room):  # type: ignore[no-untyped-def]
     """What the steps see of each other into `weights`, and u from (a_t D_t) H."""
     rr, aa, kk, bb, ww = room.keys[0], room.keys[1], room.keys[2], room.keys[3], room.keys[4]
-    u, v = room.values[CHUNK : 2 * CHUNK], room.values[2 * CHUNK :]
     pairs(rr, aa, kk, ww, room.flipped, weights[0], weights[1])
     pairs(rr, aa, bb, ww, room.flipped, weights[2], weights[3])
     add_before(weights[1], v, u)
@@ -118,7 +117,7 @@ def _forward(r, w, k, v, a, b, state, out, last, room, counter, units):  # type:
             load_rows(v, n, h, start, count, vv)
             flip(room.reads[0], room.keys_flipped)
             product(room.keys_flipped, 0, room.state, room.values[: 2 * CHUNK])
-            _read(weights, room)
+            _read(weights, vv, uu, room)
             add_lower(weights[0], vv, oo)
             add_lower(weights[2], uu, oo)
             store_rows(oo, n, h, start, count, out)
@@ -131,18 +130,18 @@ def _forward(r, w, k, v, a, b, state, out, last, room, counter, units):  # type:
 @jit
 def _keep_states(r, w, k, v, a, b, n, h, room):  # type: ignore[no-untyped-def]
     """The state (V,K) at the start of every chunk from that of the first, and what its steps read and see."""
-    time, uu = r.shape[1], room.values[CHUNK : 2 * CHUNK]
+    time, uu, vv = r.shape[1], room.given[:CHUNK], room.given[CHUNK:]
     for c in range(math.ceil(time / CHUNK)):
         start = c * CHUNK
         count = min(CHUNK, time - start)
         _load(r, w, k, a, b, n, h, start, count, room)
-        load_rows(v, n, h, start, count, room.values[2 * CHUNK :])
+        load_rows(v, n, h, start, count, vv)
         flip(room.reads[0], room.keys_flipped)
         product(room.keys_flipped, CHUNK, room.state, uu)
-        _read(room.weights[c], room)
+        _read(room.weights[c], vv, uu, room)
         room.read[c] = uu
         flip(room.state, room.states[c])
-        advance_rows(room.carry, room.decays[2, 0], room.writes[0], room.values[CHUNK:], room.sums, room.state)
+        advance_rows(room.carry, room.decays[2, 0], room.writes[0], room.given, room.sums, room.state)
 
 
 @jit
@@ -215,6 +214,8 @@ def forward(
     r: Tensor, log_decay: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Every o_t (B,T,H,V) and the last state (B,H,V,K)."""
+    if 0 in (*r.shape, *v.shape):
+        return torch.zeros_like(v), state.clone()
     wide = [widen(x) for x in (r, log_decay, k, v, a, b)]
     out, last = torch.empty_like(wide[3]), torch.empty_like(state)
     _run(_forward, 1, *wide, state, out, last)
@@ -227,6 +228,8 @@ def backward(
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Gradients of all seven inputs, from those of both results."""
     inputs = r, log_decay, k, v, a, b
+    if 0 in (*r.shape, *v.shape):
+        return *(torch.zeros_like(x) for x in inputs), grad_last.clone()
     wide = [widen(x) for x in inputs]
     grads = [torch.empty_like(x) for x in (*wide, state)]
     _run(_backward, math.ceil(r.shape[1] / CHUNK), *wide, state, widen(grad_out), grad_last, *grads)

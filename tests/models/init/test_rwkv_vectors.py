@@ -14,7 +14,7 @@ from plkernel.models.structure import Structure
 DIM, LAYERS, HEAD_SIZE = 64, 3, 16
 FIRST = {5: "mix", 6: "maa"}
 NAIVE = Structure(norm="rms", tied=True)
-CASES = [(scheme, model) for scheme, version in VERSIONS.items() for model in version.models]
+CASES = [(scheme, model) for scheme, version in VERSIONS.items() for model in version.models if model < 7]
 PAPER = ("rwkv_eagle_paper", "rwkv_finch_paper")
 
 
@@ -140,7 +140,7 @@ def test_gains_of_the_matrices(scheme: str, version: int) -> None:
 
 
 @pytest.mark.parametrize(("dim", "code"), [(64, 1.0), (256, 0.5), (512, 0.5)])
-@pytest.mark.parametrize("scheme", VERSIONS)
+@pytest.mark.parametrize("scheme", dict(CASES))
 def test_gain_of_the_head(scheme: str, dim: int, code: float) -> None:
     """0.5 sqrt(256 / D) in the code while D < 256; 0.5 in the paper."""
     head = build(scheme, layers=1, dim=dim).head.weight

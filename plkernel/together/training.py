@@ -19,6 +19,7 @@ from plkernel.run.objective import autocast, next_byte_loss
 from plkernel.run.processes import stop_requests
 from plkernel.run.task import Task
 from plkernel.run.training import Training, opened, recorded, sitting
+from plkernel.together.shape import shape
 
 Outcome = dict[str, Any] | Exception
 
@@ -107,8 +108,12 @@ def train_together(tasks: Sequence[Task], stop_with: int | None = None) -> list[
     """Train runs of equal shape, or go on with them; the result of each, or what it failed or diverged with.
 
     A run that ends, well or not, leaves the others, which go on. Raises KeyboardInterrupt with the last step of every
-    run saved, as `run_training` does; a failure of the step itself is recorded for all runs and raised.
+    run saved, as `run_training` does; a failure of the step itself is recorded for all runs and raised. ValueError for
+    runs that do not share their `shape`.
     """
+    shapes = {shape(task.condition) for task in tasks}
+    if None in shapes or len(shapes) > 1:
+        raise ValueError(f"{', '.join(task.name for task in tasks)}: not of one shape, so they are trained one by one")
     outcomes: dict[int, Outcome] = {}
     members: dict[int, Member] = {}
     with ExitStack() as held, stop_requests(stop_with) as stopped:

@@ -208,6 +208,15 @@ def test_one_run_that_cannot_start_leaves_the_others(spec_of: Callable[..., Spec
     assert "made by another spec" in str(outcomes[1])
 
 
+def test_runs_of_other_shapes_are_refused(spec_of: Callable[..., Spec], tmp_path: Path) -> None:
+    tasks = [prepare(spec_of(batch=batch), "uniform", 0, tmp_path / str(batch)) for batch in (2, 3)]
+    with pytest.raises(
+        ValueError, match="uniform seed 0, uniform seed 0: not of one shape, so they are trained one by"
+    ):
+        train_together(tasks)
+    assert not (tmp_path / "2").exists()
+
+
 def test_eight_runs_together_launch_a_quarter(
     tiny_spec: SpecWriter, tmp_path: Path, launches: Callable[[Callable[[], object]], int]
 ) -> None:

@@ -21,6 +21,7 @@ exclude_patterns = ["_build", "**/_*"]
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 
+add_module_names = False
 python_use_unqualified_type_names = True
 
 html_theme = "furo"

@@ -26,7 +26,7 @@ INDEX = (
 
 
 SHARED: set[str] = set()
-"""Names that several modules give to different things."""
+"""Names that several modules give to different classes."""
 
 
 def documented(thing: griffe.Object, name: str) -> Iterator[str]:
@@ -105,7 +105,7 @@ def module(found: griffe.Module, level: str) -> Iterator[str]:
 def rooms(found: griffe.Module) -> Iterator[griffe.Module]:
     """A package and the packages in it."""
     yield found
-    for member in found.members.values():
+    for _, member in sorted(found.members.items()):
         if not member.is_alias and member.is_module and member.is_init_module:
             yield from rooms(member)
 
@@ -113,22 +113,20 @@ def rooms(found: griffe.Module) -> Iterator[griffe.Module]:
 def modules(room: griffe.Module) -> Iterator[griffe.Module]:
     """A package itself and the modules in it that are no packages."""
     yield room
-    for member in room.members.values():
+    for _, member in sorted(room.members.items()):
         if not member.is_alias and member.is_module and not member.is_init_module:
             yield member
 
 
 def defines(module: griffe.Module, name: str) -> bool:
-    """Whether a module makes this name itself."""
-    return not module.members[name].is_alias and not module.members[name].is_module
+    """Whether this name is a class that the module makes itself."""
+    return not module.members[name].is_alias and module.members[name].is_class
 
 
 def page(room: griffe.Module) -> str:
     """The page of one room."""
-    lines = list(module(room, "="))
-    for name, member in room.members.items():
-        if not member.is_alias and member.is_module and not member.is_init_module and not name.startswith("_"):
-            lines += module(member, "-")
+    first, *others = (one for one in modules(room) if not one.name.startswith("_"))
+    lines = [*module(first, "="), *(line for other in others for line in module(other, "-"))]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 

@@ -10,17 +10,14 @@ multiplies the columns of the matrix that reads the states. On a foreign model:
 """
 
 import math
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from plkernel.analysis.nodes.heads import RWKV7_LARGEST_RATE, check_largest_rate
+from plkernel.analysis.nodes.heads import check_largest_rate
 from plkernel.analysis.nodes.moments import output_std
 from plkernel.analysis.nodes.node_set import Nodes
-
-Parametrisation = Literal["log_rate", "exp_exp", "sigmoid", "a_log", "exp_sigmoid"]
+from plkernel.models.parametrisations import Parametrisation, check_limits, form_of
 
 
 @torch.no_grad()
@@ -30,39 +27,48 @@ def decays_(
     parametrisation: Parametrisation = "log_rate",
     *,
     dt_bias: Tensor | float | None = None,
+    a_log: Tensor | float | None = None,
+    gate_bias: Tensor | float | None = None,
+    bound: Tensor | float | None = None,
+    cap: Tensor | float | None = None,
 ) -> Tensor:
     """Fill `tensor` in place so that the recurrence it parametrises decays by a = exp(-rate) per step.
 
-    log_rate, exp_exp: a = exp(-exp(x)), as here and in RWKV's time_decay. sigmoid: a = sigmoid(x). a_log:
-    a = exp(-dt exp(x)) with dt = softplus(dt_bias), as Mamba and Mamba-2 have it while dt does not depend on the
-    input; `dt_bias` is a number or broadcasts to `tensor`. exp_sigmoid: a = exp(-exp(-1/2) sigmoid(x)), as RWKV-7 has
-    it in w0, where rates stay below exp(-1/2).
+    log_rate, exp_exp: a = exp(-exp(x)), as here, in RWKV-4 to 6's time_decay and in LRU's nu_log.
+    sigmoid: a = sigmoid(x), or sigmoid(cap tanh(x / cap)), as the forget gates of xLSTM.
+    a_log: a = exp(-exp(x) softplus(dt_bias)), as A_log of Mamba, Mamba-2 and gated delta nets.
+    dt_bias: a = exp(-exp(a_log) softplus(x)): the other parameter of the same layers, and of Kimi Delta Attention,
+    which has one dt_bias for each channel and one A_log for each head.
+    exp_sigmoid: a = exp(-exp(-1/2) sigmoid(x)), as w0 of RWKV-7, which has no half-life of 1.143 steps or less.
+    bounded: a = exp(-bound sigmoid(exp(a_log) x)), as dt_bias of Kimi Delta Attention with lower_bound = -bound.
+    rg_lru: a = exp(-8 sigmoid(gate_bias) softplus(x)), as the recurrent parameter of RG-LRU.
+    stable: a = 1 - 1 / (x**2 + 1/2), the best reparametrisation of StableSSM, which is no start but how one is learnt.
+
+    What else they name is a number or broadcasts to `tensor`. All stand for a layer whose gates and steps are at their
+    bias, as they are without an input; delta rules forget by erasing too, so that there a half-life is an upper bound.
 
     N nodes fill a tensor whose last dimension is N, the same in every row: Mamba's A_log (d_inner, d_state) takes
     d_state nodes, so that each channel holds the whole power law. A tensor of N elements in any other shape is filled
-    in order: RWKV's time_decay (1, 1, C), or A_log with one node per state of the layer. Mamba multiplies its input by
-    dt alone: its gain is `none`. Computed in float64, rounded once to the tensor's type.
+    in order: RWKV's time_decay (1, 1, C), or A_log with one node per state of the layer. The gain of RG-LRU is `lru`,
+    of all others `none`: Mamba multiplies its input by dt alone. Computed in float64, rounded once to the type of
+    `tensor`.
 
-    Raises ValueError when the sizes differ, or when a decay in the tensor's type (float32 for narrower ones, as models
-    compute it) is no longer between 0 and 1.
+    Raises ValueError when the sizes differ, when an option does not belong, for a half-life that the parametrisation
+    does not reach, and when a decay in the tensor's type (float32 for narrower ones, as models compute it) is no longer
+    between 0 and 1. Sources: Mamba (arXiv 2312.00752), gated delta nets (2412.06464), Kimi Linear (2510.26692), RWKV-7
+    (2503.14456), Griffin (2402.19427, equation 4), xLSTM (2503.13427), StableSSM (2311.14495).
     """
-    if parametrisation not in get_args(Parametrisation):
-        raise ValueError(
-            f"parametrisation must be one of {', '.join(get_args(Parametrisation))}, got {parametrisation!r}"
-        )
-    if (parametrisation == "a_log") != (dt_bias is not None):
-        raise ValueError(f"dt_bias goes with parametrisation 'a_log' and must be given there, got {parametrisation!r}")
+    options = {"dt_bias": dt_bias, "a_log": a_log, "gate_bias": gate_bias, "bound": bound, "cap": cap}
+    form = form_of(parametrisation, options)
     rates = _laid_out(tensor, nodes)
     if parametrisation == "exp_sigmoid":
         check_largest_rate(float(rates.max()))
-        share = rates / RWKV7_LARGEST_RATE
-        return tensor.copy_((share.log() - torch.log1p(-share)).to(tensor.dtype))
-    dt = torch.ones_like(rates) if dt_bias is None else _step_size(dt_bias, rates)
-    found = (_logit(rates) if parametrisation == "sigmoid" else (rates / dt).log()).to(tensor.dtype)
+    given = {name: _alongside(name, value, rates) for name, value in options.items() if value is not None}
+    check_limits(form, rates, given)
+    found = form.inverse(rates, **given).to(tensor.dtype)
     precise = torch.promote_types(tensor.dtype, torch.float32)
-    seen = found.to(precise)
-    decay = seen.sigmoid() if parametrisation == "sigmoid" else torch.exp(-dt.to(precise) * seen.exp())
-    _check_reachable(decay, rates)
+    seen = form.rate(found.to(precise), **{name: value.to(precise) for name, value in given.items()})
+    _check_reachable(torch.exp(-seen), rates)
     return tensor.copy_(found)
 
 
@@ -120,22 +126,16 @@ def _laid_out(tensor: Tensor, nodes: Nodes) -> Tensor:
     return rates.to(tensor.device).expand(tensor.shape)
 
 
-def _step_size(dt_bias: Tensor | float, like: Tensor) -> Tensor:
-    """softplus(dt_bias) in the shape of `like`."""
-    bias = dt_bias if isinstance(dt_bias, Tensor) else torch.tensor(dt_bias, dtype=torch.float64)
-    dt = F.softplus(bias.to(like))
+def _alongside(name: str, value: Tensor | float, like: Tensor) -> Tensor:
+    """What is given beside a tensor, in the shape, type and place of `like`."""
+    given = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
     try:
-        return dt.broadcast_to(like.shape)
+        return given.to(like).broadcast_to(like.shape)
     except RuntimeError:
         raise ValueError(
-            f"dt_bias of shape {tuple(dt.shape)} does not broadcast to the tensor's shape {tuple(like.shape)}: "
-            "Mamba's needs dt_bias[:, None]"
+            f"{name} of shape {tuple(given.shape)} does not broadcast to the tensor's shape {tuple(like.shape)}: "
+            "Mamba's A_log needs dt_bias[:, None]"
         ) from None
-
-
-def _logit(rates: Tensor) -> Tensor:
-    """ln(a / (1 - a)) of a = exp(-rate), through expm1 so that slow rates keep their digits."""
-    return -rates - torch.log(-torch.expm1(-rates))
 
 
 def _check_reachable(decay: Tensor, rates: Tensor) -> None:

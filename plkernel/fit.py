@@ -61,7 +61,8 @@ def fit(
         max_half_life: nnls and nnls-relative: longest half-life of the grid; 2048 if left out.
         gain: What the recurrence multiplies its input by: none 1, ema 1-a, lru sqrt(1-a^2), clamp min(1, lambda).
         nodes: Channels: log-spaced or concentrated (published), gain-corrected, or fitted where the target is no power
-            law; quantile: at the quantiles of the law's own measure; terms: shared out among the fitted exponentials.
+            law, and so chrono (forget gates up to max_lag) and inverse-gamma (time scales of an LSTM); quantile: at the
+            quantiles of the law's own measure; terms: shared out among the fitted exponentials.
         channels: How many, the width of the model.
         tempering: quantile and terms: 1 puts the law into the density of channels, 0 into the projection; 0.5 if
             left out.

@@ -16,8 +16,7 @@ from plkernel.analysis.nodes.placement import (
     Placement,
     Projection,
     check_options,
-    concentrated,
-    log_spaced,
+    half_lives_of,
     place,
     rates_from_half_lives,
 )
@@ -142,7 +141,7 @@ def place_channels(
     loss: float | None = None,
     terms: ExponentialSum | None = None,
 ) -> Channels:
-    """`channels` nodes that carry `aim` up to `max_lag` bytes under `gain`; the published placements gain-corrected.
+    """`channels` nodes that carry `aim` up to `max_lag` bytes under `gain`; all but quantile and terms gain-corrected.
 
     tempering: of quantile and terms, 0.5 if left out; loss: of quantile, 0.05 if left out. ValueError elsewhere, and
     for quantile nodes too slow to be of use (`check_longest`) or for float32. Terms as slow are clipped (`clip_terms`).
@@ -154,6 +153,7 @@ def place_channels(
         check_quantiles(aim, max_lag, tail, 1)
     by_placement: dict[str, dict[str, Any]] = {
         "log-spaced": dict(zip(("shortest", "longest"), CHANNEL_HALF_LIVES, strict=True)),
+        "chrono": {"max_lag": float(max_lag)},
         "quantile": {"tempering": tempering, "loss": loss, "max_lag": float(max_lag)},
         "terms": {"tempering": tempering, "terms": terms},
     }
@@ -165,7 +165,7 @@ def place_channels(
     nodes = place(
         channels,
         placement=placement,
-        projection="gain-corrected" if placement in ("log-spaced", "concentrated") else "uniform",
+        projection="uniform" if placement in ("quantile", "terms") else "gain-corrected",
         gain=gain,
         beta=aim.beta,
         target=aim.target,
@@ -195,14 +195,14 @@ def follow_target(
     if placement == "quantile":
         raise ValueError(
             f"nodes 'quantile' lie at the quantiles of a power law's own measure, and {target.label} is none: use "
-            "nodes 'terms', 'log-spaced' or 'concentrated'"
+            "nodes 'terms', 'log-spaced', 'concentrated', 'chrono' or 'inverse-gamma'"
         )
     clipped = None
     if placement == "terms":
         terms, clipped = clip_terms(terms, target.max_lag, reading)
         nodes = term_nodes(terms, channels, reading, gain, tempering=TEMPERING if tempering is None else tempering)
     else:
-        half_lives = log_spaced(channels, *CHANNEL_HALF_LIVES) if placement == "log-spaced" else concentrated(channels)
+        half_lives = half_lives_of(placement, channels, *CHANNEL_HALF_LIVES, target.max_lag)
         nodes = smooth_nodes(rates_from_half_lives(half_lives), target, gain, reading)
     check_rates("nodes", nodes.rates, 1)
     return Channels(placement, reading, nodes, target_scores(nodes, reading, target), clipped)

@@ -16,7 +16,7 @@ from plkernel.analysis.exponentials.sums import ExponentialSum, Floats
 from plkernel.analysis.nodes.node_set import AHEAD, Aim, Gain, Lag, Nodes, Summation, Target, check_name, gain
 from plkernel.analysis.nodes.quantile import HORIZON, LOSS, quantile_nodes, term_nodes
 
-Placement = Literal["log-spaced", "concentrated", "quantile", "terms"]
+Placement = Literal["log-spaced", "concentrated", "chrono", "inverse-gamma", "quantile", "terms"]
 Projection = Literal["uniform", "published", "gain-corrected"]
 
 SHORTEST, LONGEST = 1.0, 2000.0
@@ -27,12 +27,14 @@ PLACEMENTS_OF: dict[str, tuple[Placement, ...]] = {
     "longest": ("log-spaced",),
     "tempering": ("quantile", "terms"),
     "loss": ("quantile",),
-    "max_lag": ("quantile",),
+    "max_lag": ("quantile", "chrono"),
     "terms": ("terms",),
 }
 """The placements that an option has an effect on."""
 ANCHORS = (1.0, 10.0, 80.0, 2000.0)
 SHARES = (0.40, 0.25, 0.20, 0.15)
+INVERSE_GAMMA = 0.56
+"""The shape of the published distribution of time scales, of scale 1 token."""
 
 
 def rates_from_half_lives(half_lives: ArrayLike) -> Floats:
@@ -67,6 +69,60 @@ def concentrated(channels: int, anchors: Sequence[float] = ANCHORS, shares: Sequ
         raise ValueError(f"channels must be large enough for {len(anchors)} groups, got {channels}")
     groups = [np.geomspace(anchor / 2, anchor * 2, size) for anchor, size in zip(anchors, sizes, strict=True)]
     return np.concatenate(groups)
+
+
+def chrono(channels: int, max_lag: float) -> Floats:
+    """Half-lives of forget gates a = sigmoid(b), exp(b) uniform on 1..max_lag - 1: at its quantiles; shape (channels,).
+
+    About ln 2 times that uniform variable. The input gates of the paper start at 1 - a, which is the EMA gain. Raises
+    ValueError unless max_lag is above 2. Source: Tallec and Ollivier 2018 (arXiv 1804.11188).
+
+    >>> chrono(4, 2048.0).round(1).tolist()
+    [178.3, 532.9, 887.4, 1241.9]
+    """
+    if not (np.isfinite(max_lag) and max_lag > 2):
+        raise ValueError(f"max_lag must be above 2 under placement 'chrono', got {max_lag:g}")
+    return np.log(2) / np.log1p(1 / (1 + (max_lag - 2) * levels(channels)))
+
+
+def inverse_gamma(channels: int, shape: float = INVERSE_GAMMA) -> Floats:
+    """ln 2 times quantiles of the inverse gamma distribution of `shape` and scale 1; half-lives, shape (channels,).
+
+    The mean of exp(-t / T) is (1 + t)**-shape: time scales T so distributed carry a power law without gain, and
+    `quantile` nodes under that gain do so for any exponent. Published for the second layer of an LSTM, T in words, with
+    frozen forget gates exp(-1 / T) and input gates 1 - a, the EMA gain. Source: Mahto, Vo, Turek and Huth 2021 (arXiv
+    2009.12727); the levels of their code end in T = 0, and here they are midpoints.
+
+    >>> inverse_gamma(4).round(2).tolist()
+    [0.53, 1.49, 4.46, 34.56]
+    """
+    from scipy.special import gammaincinv
+
+    return np.log(2) / gammaincinv(shape, levels(channels))[::-1]
+
+
+def levels(channels: int) -> Floats:
+    """(i - 1/2) / channels for i = 1..channels, the levels at which quantiles are taken; ValueError below 2."""
+    if channels < 2:
+        raise ValueError(f"channels must be at least 2, got {channels}")
+    return (np.arange(channels) + 0.5) / channels
+
+
+def half_lives_of(
+    placement: Placement,
+    channels: int,
+    shortest: float | None = None,
+    longest: float | None = None,
+    max_lag: float | None = None,
+) -> Floats:
+    """The half-lives of a placement that no power law decides, in bytes; shape (channels,)."""
+    if placement == "concentrated":
+        return concentrated(channels)
+    if placement == "chrono":
+        return chrono(channels, HORIZON if max_lag is None else max_lag)
+    if placement == "inverse-gamma":
+        return inverse_gamma(channels)
+    return log_spaced(channels, SHORTEST if shortest is None else shortest, LONGEST if longest is None else longest)
 
 
 def local_spacing(rates: ArrayLike) -> Floats:
@@ -139,10 +195,12 @@ def place(
     """Nodes of `channels` channels by name; half-lives and lags are in bytes and a step of the layer is `step` bytes.
 
     log-spaced: evenly in ln(half-life) from `shortest`, 1, to `longest`, 2000. concentrated: the published groups.
+    chrono: forget gates for dependencies up to `max_lag`, 2048 (`chrono`). inverse-gamma: the published time scales of
+    an LSTM of words (`inverse_gamma`), free here unless the arm's decays are not trained.
     quantile: at the quantiles of the power law's own measure up to `max_lag`, 2048 (`quantile_nodes`, with `tempering`,
     1, and `loss`, 0.05). terms: the exponentials of `terms`, rates per byte, each on several channels (`term_nodes`,
     with `tempering`, 1).
-    `projection` belongs to the first two, the others shape it themselves. `target`, `kernel` and `lag` say which
+    `projection` belongs to all but the last two, which shape it themselves. `target`, `kernel` and `lag` say which
     power law is meant (`Aim`); projections `uniform` and `published` follow none, and there they are refused. `fastest`
     is the rate per step where quantile nodes end at the latest.
 
@@ -178,9 +236,7 @@ def place(
             f"projection {projection!r} follows no target, kernel or lag: use projection 'gain-corrected' or "
             "placement 'quantile'"
         )
-    ends = SHORTEST if shortest is None else shortest, LONGEST if longest is None else longest
-    half_lives = log_spaced(channels, *ends) if placement == "log-spaced" else concentrated(channels)
-    rates = rates_from_half_lives(half_lives) * step
+    rates = rates_from_half_lives(half_lives_of(placement, channels, shortest, longest, max_lag)) * step
     weights = projection_weights(rates, beta, projection, gain, aim)
     return Nodes(tuple(rates.tolist()), tuple(weights.tolist()), gain)
 

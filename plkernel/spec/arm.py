@@ -26,8 +26,10 @@ class Arm(Section):
     """One condition: where the decays are placed and how the projection is shaped."""
 
     placement: Placement | None = None
-    """Node set of the half-lives; quantile: at the quantiles of the power law's own measure. If left out log-spaced,
-    and in an RWKV the decays of its scheme. An RWKV has the same nodes in every head."""
+    """Node set of the half-lives; quantile: at the quantiles of the power law's own measure; chrono: forget gates for
+    lags up to max_lag (arXiv 1804.11188); inverse-gamma: time scales of an LSTM (2009.12727), there frozen, which is
+    train = { decay_multiplier = 0 }. If left out log-spaced, and in an RWKV the decays of its scheme. An RWKV has the
+    same nodes in every head."""
     projection: Projection = "uniform"
     """Shape of the projection's columns, in an RWKV of the receptance's rows; quantile nodes shape it by tempering."""
     beta: PositiveNumber = 1.15
@@ -42,7 +44,7 @@ class Arm(Section):
     loss: Annotated[float, Field(gt=0, lt=0.5)] | None = None
     """Quantile nodes: share of the kernel lost beyond either end; 0.05 if left out."""
     max_lag: Annotated[float, Field(gt=1)] | None = None
-    """Quantile nodes: longest lag, in bytes; 2048 if left out. RWKV: how far a power law must hold."""
+    """Quantile and chrono nodes: longest lag, in bytes; 2048 if left out. RWKV: how far a power law must hold."""
     target: Target | None = None
     """information: the kernel has the exponent beta (the default); correlation: beta/2, as information is quadratic
     (the default of an RWKV)."""

@@ -10,7 +10,7 @@ from plkernel.analysis.nodes.float32_decays import check_half_lives, check_multi
 from plkernel.analysis.nodes.heads import check_largest_rate, check_nodes
 from plkernel.analysis.nodes.moments import scaled_to
 from plkernel.analysis.nodes.node_set import Aim, Nodes
-from plkernel.analysis.nodes.placement import ANCHORS, place
+from plkernel.analysis.nodes.placement import PLACEMENTS_OF, half_lives_of, place
 from plkernel.analysis.nodes.quantile import HORIZON, LOSS
 from plkernel.spec.arm import AIM_OPTIONS, ENDS, IN_THE_STUDY, NODE_VALUES, OF_ANY_ARM, QUANTILE_OPTIONS, Arm
 from plkernel.spec.corpus import CorpusSpec
@@ -130,7 +130,7 @@ class Condition:
         arm, model = self.arm, self.model
         given = {name: getattr(arm, name) for name in (*QUANTILE_OPTIONS, *AIM_OPTIONS)}
         given = {name: value for name, value in given.items() if value is not None}
-        if model.kind != "ssm" and arm.placement != "quantile":
+        if model.kind != "ssm" and arm.placement not in PLACEMENTS_OF["max_lag"]:
             given.pop("max_lag", None)  # how far the law is checked: it places nothing
         if any(value is not None for value in arm.node_values.values()):
             return self._given_nodes(given)
@@ -138,9 +138,11 @@ class Condition:
             raise ValueError(
                 "placement 'terms' needs a fit: write one with plkernel.fit --out and name it in node_file"
             )
-        unused = [name for name in QUANTILE_OPTIONS if name in given]
-        if unused and arm.placement != "quantile":
-            raise ValueError(f"{unused[0]} belongs to placement 'quantile', got placement {arm.placement!r}")
+        for name in QUANTILE_OPTIONS:
+            homes = [home for home in PLACEMENTS_OF[name] if home != "terms"]
+            if name in given and arm.placement not in homes:
+                belongs = " or ".join(map(repr, homes))
+                raise ValueError(f"{name} belongs to placement {belongs}, got placement {arm.placement!r}")
         given |= {name: getattr(arm, name) for name in ENDS if arm.placement == "log-spaced"}
         if arm.placement != "log-spaced":
             self._refuse(ENDS, f"belongs to placement 'log-spaced', got placement {arm.placement!r}: leave it out")
@@ -163,9 +165,13 @@ class Condition:
             law, loss = arm.law or Aim(arm.beta), LOSS if arm.loss is None else arm.loss
             check_quantiles(law, arm.max_lag or HORIZON, loss, step)
             return
-        named = {"placement 'concentrated', half-life": ANCHORS[0] / 2}
-        if arm.placement != "concentrated":
-            named = {name: getattr(arm, name) for name in ENDS}
+        named = {name: getattr(arm, name) for name in ENDS}
+        if arm.placement in ("concentrated", "chrono", "inverse-gamma"):
+            half_lives, what = half_lives_of(arm.placement, self.model.node_count, max_lag=arm.max_lag), arm.placement
+            named = {
+                f"placement {what!r}, half-life": half_lives.min(),
+                f"placement {what!r}, longest": half_lives.max(),
+            }
         check_half_lives(named, step)
         if self.model.kind == "rwkv7":
             for name, value in named.items():

@@ -228,6 +228,19 @@ def test_unread_references_are_not_ignored() -> None:
             _ = resolve(ModelSpec(), arm).nodes
 
 
+@pytest.mark.parametrize(
+    ("lines", "options"),
+    [
+        ("placement = 'chrono'", {"placement": "chrono"}),
+        ("placement = 'chrono'\nmax_lag = 64", {"placement": "chrono", "max_lag": 64.0}),
+        ("placement = 'inverse-gamma'", {"placement": "inverse-gamma"}),
+    ],
+)
+def test_starts_of_recurrent_networks_are_arms(write: Write, lines: str, options: dict) -> None:
+    spec = load_spec(write(lines + "\nprojection = 'gain-corrected'", 'gain = "ema"'))
+    assert nodes_of(spec) == place(16, projection="gain-corrected", gain="ema", **options)
+
+
 PATCHES = "patching = { size = 100 }"
 HELD = "use 0.00794 to 1.16e+07 bytes"
 
@@ -244,6 +257,10 @@ HELD = "use 0.00794 to 1.16e+07 bytes"
         ('placement = "concentrated"', PATCHES, "placement 'concentrated', half-life 0.5 is no half-life"),
         ('projection = "published"\nbeta = 1e38', "", "beta 1e+38 takes the projection's weights"),
         ("output_std = 1e38", "", "output_std 1e+38 makes the largest multiplier of the projection"),
+        ('placement = "chrono"\nmax_lag = 2', "", "max_lag must be above 2 under placement 'chrono', got 2"),
+        ('placement = "chrono"\nmax_lag = 1e9', "", "placement 'chrono', half-life 2.16609e+07 is no half-life"),
+        ('placement = "inverse-gamma"\nmax_lag = 9', "", "max_lag belongs to placement 'quantile' or 'chrono', got"),
+        ('placement = "chrono"\nlongest = 5', "", "longest 5.0 belongs to placement 'log-spaced', got placement 'chr"),
         ('placement = "quantile"\nlongest = 5', "", "longest 5.0 belongs to placement 'log-spaced', got placement 'qu"),
         ("beta = 2", "", "beta 2.0 belongs to a power law: set a projection or placement 'quantile'"),
         ("beta = true", "", "arms.power-law.beta: must be a number, not true or false, got True"),

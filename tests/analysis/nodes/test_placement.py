@@ -8,7 +8,15 @@ import pytest
 
 from plkernel.analysis.exponentials.sums import ExponentialSum, integer_lags, power_law, score
 from plkernel.analysis.nodes.node_set import Nodes, gain
-from plkernel.analysis.nodes.placement import concentrated, local_spacing, log_spaced, place, projection_weights
+from plkernel.analysis.nodes.placement import (
+    chrono,
+    concentrated,
+    inverse_gamma,
+    local_spacing,
+    log_spaced,
+    place,
+    projection_weights,
+)
 
 LAGS = integer_lags(512)
 TARGET = power_law(LAGS, 1.15)
@@ -95,6 +103,37 @@ def test_group_sizes_of_the_concentrated_set() -> None:
     assert sizes == [102, 64, 51, 39]
 
 
+def test_chrono_gates_are_uniform_in_their_odds() -> None:
+    """a / (1 - a) at the quantiles of U(1, T - 1), mean T / 2; the memory of the paper, 1 / (1 - a), from 2 to T."""
+    decays = np.exp(-np.array(place(64, placement="chrono", max_lag=100.0).rates))
+    odds = decays / (1 - decays)
+    assert odds == pytest.approx(np.sort(odds))
+    assert np.diff(odds) == pytest.approx(98 / 64)
+    assert odds.mean() == pytest.approx(50)
+    assert (1 / (1 - decays) > 2).all()
+    assert (1 / (1 - decays) < 100).all()
+    assert place(64, placement="chrono") == place(64, placement="chrono", max_lag=2048.0)
+
+
+def test_inverse_gamma_time_scales_carry_their_power_law_without_gain() -> None:
+    """(1 + t)**-0.56 in the mean over T; sampled from scipy's own distribution too, whose median they share."""
+    from scipy.stats import invgamma
+
+    t = np.array([1.0, 10, 100, 1000])
+    for channels, error in ((256, 0.06), (4096, 0.005)):
+        kernel = np.exp(-np.outer(t, np.log(2) / inverse_gamma(channels))).mean(axis=1)
+        assert kernel == pytest.approx((1 + t) ** -0.56, rel=error)
+    assert np.median(inverse_gamma(255)) == pytest.approx(np.log(2) * invgamma.median(0.56))
+    rates = np.array(place(256, placement="inverse-gamma", step=2).rates)
+    assert np.log(2) / rates * 2 == pytest.approx(inverse_gamma(256))
+
+
+@pytest.mark.parametrize("max_lag", [2.0, -5.0, float("inf")])
+def test_chrono_needs_lags(max_lag: float) -> None:
+    with pytest.raises(ValueError, match=f"max_lag must be above 2 under placement 'chrono', got {max_lag:g}"):
+        chrono(8, max_lag)
+
+
 def test_local_spacing_of_log_spaced_nodes_is_constant() -> None:
     spacing = local_spacing(1 / log_spaced(9, 1, 256))
     assert spacing == pytest.approx(np.log(2))
@@ -143,6 +182,8 @@ def test_too_few_channels() -> None:
         ),
         ("concentrated", {"loss": 0.05}, "loss 0.05 belongs to placement 'quantile', got placement 'concentrated'"),
         ("log-spaced", {"max_lag": 2048}, "max_lag 2048 belongs to placement 'quantile'"),
+        ("inverse-gamma", {"max_lag": 9}, "max_lag 9 belongs to placement 'quantile' or 'chrono', got placement 'inv"),
+        ("chrono", {"tempering": 1.0}, "tempering 1 belongs to placement 'quantile' or 'terms', got placement 'chr"),
         ("quantile", {"longest": 2000.0}, "longest 2000 belongs to placement 'log-spaced', got placement 'quantile'"),
         ("concentrated", {"shortest": 1.0}, "shortest 1 belongs to placement 'log-spaced'"),
         (

@@ -15,6 +15,7 @@ from plkernel.analysis.initialisations.gallery import (
     profile,
     slope_lags,
 )
+from plkernel.analysis.initialisations.published_deltas import AT_MOST
 from plkernel.tools import cli
 from plkernel.tools.cli import text_table
 from plkernel.tools.files import atomic_write, check_folder, save_json
@@ -94,7 +95,9 @@ def render(found: Sequence[Profile], beta: float, max_lag: int) -> str:
         f"kernels at the start against t**-{beta:g} on t = 1..{max_lag}, slopes on lags {first:g}..{last:g}; "
         f"t**-{beta:g} itself falls to {LEFT:.0%} at lag {LEFT ** (-1 / beta):.0f}"
     )
-    return f"{title}\n\n{text_table(header, rows)}"
+    bounded = any(AT_MOST in item.initialisation.family for item in found)
+    note = f"\n\n{AT_MOST}: delta rules also forget by erasing what they overwrite; half-lives are upper bounds"
+    return f"{title}\n\n{text_table(header, rows)}{note if bounded else ''}"
 
 
 def _row(item: Profile) -> list[str]:

@@ -39,8 +39,8 @@ def test_json_reads_back(tmp_path: Path) -> None:
     assert (values["beta"], values["max_lag"], values["slope_lags"]) == (1.0, 256, [4.0, 64.0])
     channels = json.loads((tmp_path / "channels.json").read_text())
     starts = [entry["initialisation"] for entry in values["entries"]]
-    chosen = [item for item in initialisations(1.0, 256) if item.name in ("lru", "mamba-1", "mamba-2")]
-    assert sorted(start["name"] for start in starts) == ["lru", "mamba-1", "mamba-2"]
+    chosen = [item for item in initialisations(1.0, 256) if item.name in ("lru", "mamba-1", "mamba-2", "mamba-3")]
+    assert sorted(start["name"] for start in starts) == ["lru", "mamba-1", "mamba-2", "mamba-3"]
     expected = json.loads(
         json.dumps([profile(item, 1.0, 256).to_dict() for item in chosen]).replace("Infinity", "null")
     )
@@ -70,7 +70,7 @@ def test_only_tells_formula_assumptions_and_code(tmp_path: Path, capsys: pytest.
 
 def test_names_and_their_beginnings_select() -> None:
     names = [item.name for item in select(ENTRIES, ("lru", "mamba", "exp013-1"))]
-    assert names == ["mamba-1", "mamba-2", "lru", "exp013-1-none", "exp013-1-lru", "exp013-1-ema"]
+    assert names == ["mamba-1", "mamba-2", "mamba-3", "lru", "exp013-1-none", "exp013-1-lru", "exp013-1-ema"]
     assert select(ENTRIES, ()) == ENTRIES
 
 

@@ -6,9 +6,11 @@ import numpy as np
 
 from plkernel.analysis.initialisations.gallery import Initialisation, Origin, initialisation
 from plkernel.analysis.initialisations.published import mamba, rings, s4
-from plkernel.analysis.initialisations.published_heads import heads, hgrn, rwkv, rwkv7
+from plkernel.analysis.initialisations.published_deltas import deltas
+from plkernel.analysis.initialisations.published_heads import heads, hgrn, lightning, rwkv, rwkv7
 from plkernel.analysis.nodes.node_set import Gain, Nodes, Summation, gain
 from plkernel.analysis.nodes.placement import Placement, Projection, place
+from plkernel.analysis.nodes.quantile import HORIZON
 
 CHANNELS = 256
 STUDIED_BETA = 1.15
@@ -25,8 +27,36 @@ CONDITIONS: dict[str, tuple[Placement, Projection]] = {
 
 def initialisations(beta: float, max_lag: int) -> list[Initialisation]:
     """Every initialisation, family by family; only ours depend on the target t**-beta, t = 1..max_lag."""
-    families = (s4(), mamba(), rings(), heads(), rwkv(), rwkv7(), hgrn(), *map(conditions, GAINS), ours(beta, max_lag))
+    published = (s4(), mamba(), rings(), heads(), lightning(), rwkv(), hgrn(), deltas(), rwkv7(), gates())
+    families = (*published, *map(conditions, GAINS), ours(beta, max_lag))
     return [item for family in families for item in family]
+
+
+def gates() -> Iterator[Initialisation]:
+    """Forget gates of recurrent networks: chrono initialisation, and time scales from an inverse gamma distribution.
+
+    Their input gates start at 1 - a. Both are placements of an arm too.
+    """
+    chrono = Origin(
+        formula="a = sigmoid(b), exp(b) uniform on 1..T - 1",
+        gain=GAINS["ema"],
+        assumed=f"T = {HORIZON:g} steps; {CHANNELS} channels at the quantiles",
+        paper="arXiv 1804.11188",
+        code="plkernel: analysis/nodes/placement.py",
+    )
+    scales = Origin(
+        formula="a = exp(-1 / T), T inverse gamma of shape 0.56 and scale 1",
+        gain=GAINS["ema"],
+        assumed=f"the second layer, frozen there; {CHANNELS} channels at the quantiles",
+        paper="arXiv 2009.12727",
+        code="plkernel: analysis/nodes/placement.py",
+    )
+    named: tuple[tuple[str, Placement, Origin], ...] = (
+        ("chrono", "chrono", chrono),
+        ("inverse-gamma", "inverse-gamma", scales),
+    )
+    for name, placement, origin in named:
+        yield _from_nodes(name, "gates of LSTMs", origin, place(CHANNELS, placement=placement, gain_name="ema"))
 
 
 def conditions(gain_name: Gain) -> Iterator[Initialisation]:

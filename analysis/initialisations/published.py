@@ -116,7 +116,7 @@ def s4() -> Iterator[Initialisation]:
 
 
 def mamba() -> Iterator[Initialisation]:
-    """Mamba and Mamba-2, whose input gain is dt itself."""
+    """Mamba, Mamba-2 and Mamba-3, whose input gain is dt itself."""
     steps, weights = step_sizes()
     ends = (16 * STEPS[1], STEPS[0])
     first = Origin(
@@ -138,6 +138,16 @@ def mamba() -> Iterator[Initialisation]:
     levels, shares = quantiles(16)
     rates = np.outer(1 + 15 * levels, steps)
     yield initialisation("mamba-2", "Mamba", second, rates, np.tile(steps, 16), np.outer(shares, weights), ends)
+    third = Origin(
+        formula="a = exp(-softplus(0) dt)",
+        gain="dt",
+        assumed=f"the rate, which depends on the input, and the trapezoid at their bias, 0; {DRAWN}, its bias",
+        paper="arXiv 2603.15569",
+        code="fla-org/flash-linear-attention: fla/layers/mamba3.py",
+    )
+    rates = math.log(2) * steps
+    ends = (math.log(2) * STEPS[1], math.log(2) * STEPS[0])
+    yield initialisation("mamba-3", "Mamba", third, rates, steps, weights, ends)
 
 
 def rings() -> Iterator[Initialisation]:

@@ -1,4 +1,4 @@
-"""Published layers with heads and gates at their start: RetNet, mLSTM, GLA, RWKV-5 to 7, and HGRN.
+"""Published layers with heads and gates at their start: RetNet, lightning attention, mLSTM, GLA, RWKV-5 to 7, HGRN.
 
 Most pass a norm of each head, which gives every head variance 1 and so acts as a gain. Such layers have an entry for
 the recurrence alone and one, called `-normed`, for what leaves the norm.
@@ -12,16 +12,19 @@ import numpy as np
 from plkernel.analysis.exponentials.sums import Floats
 from plkernel.analysis.initialisations.gallery import Initialisation, Origin, initialisation
 from plkernel.analysis.initialisations.published import head_norm
+from plkernel.analysis.initialisations.published_deltas import AT_MOST
 from plkernel.analysis.nodes.node_set import gain
 
 RETNET_HEADS, MLSTM_HEADS = 8, 4
 RWKV_DEPTH, RWKV_WIDTH, RWKV_HEAD = 24, 1024, 64
 HGRN_DEPTH = 24
+LIGHTNING_DEPTH, LIGHTNING_HEADS = 80, 64
+XLSTM_HEADS, XLSTM_CAP = 8, 15.0
 ALONE = "1"
 
 
 def heads() -> Iterator[Initialisation]:
-    """RetNet, the mLSTM of xLSTM, and GLA."""
+    """RetNet, the mLSTM of xLSTM at two sizes, and GLA."""
     retention = Origin(
         formula="a = 1 - 2^(-5-h), h = 0..7",
         gain=ALONE,
@@ -36,6 +39,13 @@ def heads() -> Iterator[Initialisation]:
         paper="arXiv 2405.04517",
         code="NX-AI/xlstm: xlstm/blocks/mlstm/cell.py",
     )
+    capped = replace(
+        memory,
+        formula="a = sigmoid(15 tanh(b / 15)), b evenly spaced on 3..6 over the heads",
+        assumed="8 heads; input gates at their bias, -10",
+        paper="arXiv 2503.13427",
+        code="huggingface/transformers: models/xlstm/modeling_xlstm.py",
+    )
     linear = Origin(
         formula="a = sigmoid(0)^(1/16)",
         gain=ALONE,
@@ -45,7 +55,25 @@ def heads() -> Iterator[Initialisation]:
     )
     yield from _with_norm("retnet", "RetNet", retention, -np.log1p(-(2.0 ** (-5 - np.arange(RETNET_HEADS)))))
     yield from _with_norm("mlstm", "mLSTM and GLA", memory, np.log1p(np.exp(-np.linspace(3, 6, MLSTM_HEADS))))
+    biases = XLSTM_CAP * np.tanh(np.linspace(3, 6, XLSTM_HEADS) / XLSTM_CAP)
+    yield initialisation("xlstm-7b", "mLSTM and GLA", capped, np.log1p(np.exp(-biases)))
     yield initialisation("gla", "mLSTM and GLA", linear, np.log(2) / 16)
+
+
+def lightning() -> Iterator[Initialisation]:
+    """Lightning attention, whose decays are fixed: first, middle and last of MiniMax-Text-01's layers that have it."""
+    origin = Origin(
+        formula="a = exp(-2^(-8 h / H) (1 - l / (L - 1))), h = 1..H",
+        gain=ALONE,
+        assumed=f"H = {LIGHTNING_HEADS} heads, L = {LIGHTNING_DEPTH} layers, every eighth of another kind; not learnt",
+        paper="arXiv 2501.08313",
+        code="huggingface/transformers: models/minimax/modeling_minimax.py",
+    )
+    slopes = np.exp2(-8.0 * np.arange(1, LIGHTNING_HEADS + 1) / LIGHTNING_HEADS)
+    for place, index in (("first", 0), ("middle", 40), ("last", 78)):
+        rates = slopes * (1 - index / (LIGHTNING_DEPTH - 1 + 1e-5) + 1e-5)
+        layer = replace(origin, layer=f"{index + 1} of {LIGHTNING_DEPTH}")
+        yield initialisation(f"lightning-{place}", "lightning attention", layer, rates)
 
 
 def _with_norm(name: str, family: str, origin: Origin, rates: Floats, size: int = 1) -> Iterator[Initialisation]:
@@ -71,6 +99,13 @@ def rwkv() -> Iterator[Initialisation]:
         rates = np.exp(-6 + 5 * np.linspace(0, 1, RWKV_WIDTH) ** power)
         pair = _with_norm(f"rwkv-{place}", family, replace(origin, layer=layer), rates, RWKV_HEAD)
         yield from pair if place == "middle" else [next(pair)]
+    zero = replace(
+        origin,
+        formula="a = exp(-exp(0))",
+        assumed="the bias of the decay's low-rank map, 0 in every channel",
+        code="fla-org/flash-linear-attention: fla/layers/rwkv6.py",
+    )
+    yield initialisation("rwkv6-fla", family, zero, 1.0)
 
 
 def rwkv7() -> Iterator[Initialisation]:
@@ -88,7 +123,7 @@ def rwkv7() -> Iterator[Initialisation]:
         power = 1 + (index / (RWKV_DEPTH - 1)) ** 0.3
         level = -5.5 + 6 * np.linspace(0, 1, RWKV_WIDTH) ** power + 2.5 * z * np.abs(z)
         layer = replace(origin, layer=f"{index + 1} of {RWKV_DEPTH}")
-        pair = _with_norm(f"rwkv7-{place}", "RWKV-7", layer, np.exp(-0.5) / (1 + np.exp(-level)), RWKV_HEAD)
+        pair = _with_norm(f"rwkv7-{place}", f"RWKV-7, {AT_MOST}", layer, np.exp(-0.5) / (1 + np.exp(-level)), RWKV_HEAD)
         yield from pair if place == "middle" else [next(pair)]
 
 

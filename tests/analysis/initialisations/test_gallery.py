@@ -21,6 +21,7 @@ from plkernel.analysis.initialisations.published import (
     zero_order_hold,
 )
 from plkernel.analysis.nodes.node_set import gain
+from plkernel.analysis.nodes.placement import place
 
 LAGS = np.array([1.0, 2, 7, 50, 333, 2048])
 ENTRIES = {item.name: item for item in initialisations(1.15, 2048)}
@@ -193,6 +194,8 @@ def test_mlstm_and_gla() -> None:
     decays = np.exp(-np.array(ENTRIES["mlstm"].rates))
     assert np.log(decays / (1 - decays)) == pytest.approx([3, 4, 5, 6])
     assert ENTRIES["gla"].half_lives == pytest.approx((16, 16))
+    decays = np.exp(-np.array(ENTRIES["xlstm-7b"].rates))
+    assert 15 * np.arctanh(np.log(decays / (1 - decays)) / 15) == pytest.approx(np.linspace(3, 6, 8))
 
 
 def test_rwkv_layers() -> None:
@@ -213,6 +216,51 @@ def test_rwkv7_layers() -> None:
         ramp = -5.5 + 6 * (np.array([543, 544]) / 1023) ** power
         assert middle == pytest.approx(ramp.mean(), abs=1e-9)
         assert ENTRIES[f"rwkv7-{name}"].half_lives[0] > np.log(2) * np.exp(0.5)
+        assert "at most" in ENTRIES[f"rwkv7-{name}"].family
+
+
+def test_rwkv6_of_flash_linear_attention_forgets_within_a_step() -> None:
+    assert ENTRIES["rwkv6-fla"].half_lives == pytest.approx((0.6931, 0.6931), abs=1e-4)
+
+
+def test_mamba_3_has_the_half_life_of_one_over_its_step() -> None:
+    """softplus(0) = ln 2 is its rate for a step of 1: half-lives 1 / dt, a kernel of the mean of dt 2**-(dt t)."""
+    assert ENTRIES["mamba-3"].half_lives == pytest.approx((10, 1000))
+    first, last = (np.exp(-np.log(2) * edge * LAGS) for edge in (SHORTEST_STEP, LONGEST_STEP))
+    assert ratio(ENTRIES["mamba-3"].log_coherent(LAGS), (first - last) / LAGS) < 1e-9
+
+
+def test_gated_delta_nets() -> None:
+    """A uniform on 0..16: the mean of exp(-A s t) is (1 - exp(-16 s t)) / (16 s t), s dt or softplus(1)."""
+    s = np.log1p(np.e)
+    uniform = (np.exp(-0.01 * s * LAGS) - np.exp(-16 * s * LAGS)) / LAGS
+    assert ratio(ENTRIES["gdn-qwen3-next"].log_coherent(LAGS), uniform) < 1e-3
+    assert ENTRIES["gdn-qwen3-next"].half_lives == pytest.approx((0.03299, 52.78), rel=1e-3)
+    steps = np.geomspace(SHORTEST_STEP, LONGEST_STEP, 20001)
+    exponents = 16 * np.outer(LAGS, steps)
+    drawn = np.trapezoid(-np.expm1(-exponents) / exponents, np.log(steps), axis=1)
+    assert ratio(ENTRIES["gdn-fla"].log_coherent(LAGS), drawn) < 1e-3
+    assert ENTRIES["gdn-fla"].half_lives == (pytest.approx(0.4332, rel=1e-3), math.inf)
+    drawn = np.trapezoid((np.exp(-exponents / 16) - np.exp(-exponents)) / exponents, np.log(steps), axis=1)
+    assert ratio(ENTRIES["kda"].log_coherent(LAGS), drawn) < 1e-3
+
+
+def test_lightning_layers() -> None:
+    """Half-lives grow by 2**(1/8) from head to head, and towards the last layer without end."""
+    from plkernel.checkpoints.formulas import Given, lightning
+
+    config = {"num_attention_heads": 64, "num_hidden_layers": 80}
+    for name, layer in (("first", 0), ("middle", 40), ("last", 78)):
+        rates = ENTRIES[f"lightning-{name}"].rates
+        assert rates == pytest.approx(lightning(Given({}, config, layer)), rel=1e-9)
+        assert np.divide(rates[:-1], rates[1:]) == pytest.approx(2 ** (1 / 8))
+
+
+def test_gates_of_lstms_are_the_placements_of_an_arm() -> None:
+    for name in ("chrono", "inverse-gamma"):
+        nodes = place(256, placement=name, gain_name="ema")
+        assert ENTRIES[name].rates == nodes.rates
+        assert ENTRIES[name].gains == pytest.approx(gain(nodes.rates, "ema"))
 
 
 def test_hgrn_layers() -> None:
@@ -298,7 +346,7 @@ def test_every_entry_says_where_it_comes_from() -> None:
     assert len(ENTRIES) == len(initialisations(1.15, 2048))
     for item in ENTRIES.values():
         origin = item.origin
-        assert origin.paper.startswith(("arXiv 2", "EXP-013", "this package")), item.name
+        assert origin.paper.startswith(("arXiv ", "EXP-013", "this package")), item.name
         assert all((origin.formula, origin.gain, origin.assumed, origin.code)), item.name
         assert sum(item.shares) == pytest.approx(1)
         assert item.half_lives[0] <= np.log(2) / max(item.rates) * (1 + 1e-12)

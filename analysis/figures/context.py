@@ -1,4 +1,4 @@
-"""What far context is worth: bits against how many of the last bytes are given, of arms; the probe of one model."""
+"""What far context is worth: bits against the bytes given, influence against lag, of arms; the probe of one model."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,6 +64,43 @@ def truncation_figure(arms: Mapping[str, Truncated], heading: str = "", confiden
         whole.set_ylabel("bits per byte")
         lost.set_ylabel("bits per byte lost by the rest")
         _log_where_positive(lost, arms.values())
+        legend_below(figure, list(arms))
+        figure.suptitle(heading, fontsize=9, fontweight="bold")
+    return figure
+
+
+@dataclass(frozen=True)
+class Influenced:
+    """Influence of a byte on the predictions of an arm: `lags` (L,), bits (S,L) of its seeds.
+
+    information: (L,) in bits, the I(d) of the text, where its law is known.
+    """
+
+    lags: tuple[int, ...]
+    bits: Floats
+    information: tuple[float, ...] | None = None
+
+
+def influence_figure(arms: Mapping[str, Influenced], heading: str = "", confidence: float = 0.95) -> "Figure":
+    """Change of the prediction in bits when the byte at a lag is another, means over seeds with t intervals.
+
+    The broad grey line is I(d) of the text where its law is known, in the same bits. Triangles on the lower edge are
+    values at or below zero, or far below all others.
+    """
+    from matplotlib.figure import Figure
+
+    with style():
+        figure = Figure(figsize=(COLUMN_WIDTH, 2.6 + 0.15 * -(-len(arms) // 2)))
+        axes = figure.subplots()
+        for index, arm in enumerate(arms.values()):
+            _line(axes, arm.lags, arm.bits, index, confidence)
+        known = next((arm for arm in arms.values() if arm.information is not None), None)
+        if known is not None:
+            axes.plot(known.lags, known.information or (), **FLOOR)
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.set(xlabel="lag d (bytes)", ylabel="change of the prediction, bits")
+        _positive(axes)
         legend_below(figure, list(arms))
         figure.suptitle(heading, fontsize=9, fontweight="bold")
     return figure

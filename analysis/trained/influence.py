@@ -28,6 +28,10 @@ class Influence:
     bits: tuple[float, ...]
     standard_error: tuple[float, ...]
 
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON; a standard error of one window is null."""
+        return {"lags": list(self.lags), **_columns(bits=self.bits, standard_error=self.standard_error)}
+
 
 def influence_of(lags: Sequence[int], divergences: ArrayLike) -> Influence:
     """The curve of divergences (n,P,L) in bits: n windows, P replaced tokens in each, NaN where a lag is not read.
@@ -106,7 +110,7 @@ class Probe:
         )
         found, position, cut = self.influence, self.positions, self.truncation
         curves = {
-            "influence": {"lags": lags, **_columns(bits=found.bits, standard_error=found.standard_error)},
+            "influence": found.to_dict(),
             "positions": {
                 "given": list(position.given),
                 **_columns(bits=position.bpb, standard_error=position.standard_error),

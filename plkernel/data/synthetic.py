@@ -63,9 +63,14 @@ def predictor_of(name: str) -> Predictor | None:
 
     Nothing is generated. Raises ValueError as `synthetic_corpus` does.
     """
-    kind, _, rest = name.partition(":")
-    corpus = synthetic_corpus(rest) if kind == "synthetic" else None
+    corpus = known_sequence(name)
     return None if isinstance(corpus, PottsCorpus) else corpus
+
+
+def known_sequence(name: str) -> Synthetic | None:
+    """The corpus called `name` where its mutual information is known exactly; nothing is generated."""
+    kind, _, rest = name.partition(":")
+    return synthetic_corpus(rest) if kind == "synthetic" else None
 
 
 def spelling(corpus: Synthetic) -> str:

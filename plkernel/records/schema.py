@@ -190,6 +190,20 @@ class TruncationPart(Part):
         return self
 
 
+class InfluencePart(Part):
+    """Bits by which the prediction moves when the byte so many before it is another; I(d) of a known law, in bits."""
+
+    lags: Annotated[list[int], Field(min_length=1)]
+    bits: list[Number]
+    information: list[Number] | None = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> "InfluencePart":
+        if any(len(one) != len(self.lags) for one in (self.bits, self.information or self.bits)):
+            raise ValueError("lags, bits and information must be of one length")
+        return self
+
+
 class ResultFile(Part):
     """result.json of a finished run."""
 
@@ -202,6 +216,7 @@ class ResultFile(Part):
     seconds: Number
     causal: bool
     truncation: TruncationPart | None = None
+    influence: InfluencePart | None = None
 
 
 class RowFile(Part):

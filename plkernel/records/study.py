@@ -66,6 +66,7 @@ class Result:
     seconds: float
     causal: bool
     truncation: Mapping[str, Any] | None = None
+    influence: Mapping[str, Any] | None = None
 
     def truncation_cost(self, given: int) -> float | None:
         """Bits per byte lost where only so many bytes are given, against the whole context; None if not measured."""
@@ -267,7 +268,9 @@ def _config(path: Path, arm: str, seed: int) -> dict[str, Any]:
 
 
 def _result(path: Path, row: dict[str, Any]) -> Result:
-    found: dict[str, Any] = {"best_step": None, "truncation": None} | validated(path, ResultFile, row)
+    found: dict[str, Any] = {"best_step": None, "truncation": None, "influence": None} | validated(
+        path, ResultFile, row
+    )
     losses = {name: _loss(found[name]) for name in ("final_val_bpb", "best_val_bpb", "test_bpb", "seconds")}
     return Result(**{**{name: found[name] for name in ResultFile.model_fields}, **losses})
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from plkernel.analysis.figures.context import truncation_figure
+from plkernel.analysis.figures.context import influence_figure, truncation_figure
 from plkernel.analysis.figures.memory import Panel, half_life_figure, kernel_figure
 from plkernel.analysis.statistics.bands import difference_curves
 from plkernel.models.words import NOT_CAUSAL
@@ -16,7 +16,7 @@ from plkernel.report.comparison import (
     blocks,
     short_name,
 )
-from plkernel.report.memory import Change, changes, truncated
+from plkernel.report.memory import Change, changes, influenced, truncated
 from plkernel.report.published import draw_published, reading
 from plkernel.report.sentences import gram
 
@@ -127,7 +127,7 @@ def _bytes_per_step(runs: Sequence[Run]) -> float | None:
 
 
 KERNELS, HALF_LIVES, PUBLISHED_FIGURES = "kernels", "half-lives", "published-figures"
-TRUNCATION = "truncation"
+TRUNCATION, INFLUENCE = "truncation", "influence"
 MOST_PANELS = 8
 
 
@@ -156,6 +156,13 @@ def _of_block(comparison: Comparison, block: Block) -> "Iterator[tuple[str, Figu
     }
     if curves:
         yield figure_name(TRUNCATION, block), truncation_figure(curves, block.title, CONFIDENCE)
+    read = {
+        arm_label(comparison, block, arm): curve
+        for arm in block.arms
+        if (curve := influenced(comparison, arm)) is not None
+    }
+    if read:
+        yield figure_name(INFLUENCE, block), influence_figure(read, block.title, CONFIDENCE)
     arms = changes(comparison, block)
     for kind, draw in ((KERNELS, kernel_figure), (HALF_LIVES, half_life_figure)):
         known = [arm for arm in arms if _has(arm, kind)]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from plkernel.analysis.figures.context import Truncated
+from plkernel.analysis.figures.context import Influenced, Truncated
 from plkernel.analysis.trained.memory import Memory, memory_of, slope_range
 from plkernel.records.study import Run, Study
 from plkernel.report.comparison import ArmResult, Block, Comparison, short_name
@@ -86,3 +86,16 @@ def truncated(comparison: Comparison, arm: ArmResult) -> Truncated | None:
     floors = [curve["floor"] for curve in same if curve.get("floor")]
     floor = tuple(np.mean(floors, axis=0).tolist()) if floors else None
     return Truncated(tuple(same[0]["given"]), np.array([curve["bpb"] for curve in same]), floor)
+
+
+def influenced(comparison: Comparison, arm: ArmResult) -> Influenced | None:
+    """The influence in an arm's finished runs, at the lags they share; None where they have measured none."""
+    found = [run.result.influence for run in comparison.study.finished(arm.name) if run.result]
+    curves = [curve for curve in found if curve and None not in curve["bits"]]
+    same = [curve for curve in curves if curve["lags"] == curves[0]["lags"]]
+    if not same:
+        return None
+    text = same[0].get("information")
+    return Influenced(
+        tuple(same[0]["lags"]), np.array([curve["bits"] for curve in same]), tuple(text) if text else None
+    )

@@ -1,7 +1,7 @@
-"""Evaluation: bits per byte, by position and with context taken away; saturation, growth of the residual stream."""
+"""Evaluation: bits per byte, by position and with context taken away; influence, saturation, growth of activations."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
@@ -12,16 +12,22 @@ import torch
 from torch import Tensor, nn
 
 from plkernel.analysis.trained.context import Truncation, by_position, lengths, truncation_of
+from plkernel.analysis.trained.influence import FEWEST_PLACES, Influence, influence_of, is_read, others, places
 from plkernel.analysis.trained.saturation import Amplification, Saturation, saturation
+from plkernel.data.synthetic import known_sequence
+from plkernel.data.windows import fixed_windows, spread_windows
 from plkernel.models.rwkv import RWKV
 from plkernel.models.ssm import SSM
 from plkernel.run.build import Model
-from plkernel.run.objective import autocast, bits_per_byte, losses_per_byte
+from plkernel.run.objective import NATS_PER_BIT, autocast, bits_per_byte, losses_per_byte
+from plkernel.spec.train import TrainSpec
 
 Losses = Callable[[np.ndarray, int | None], np.ndarray]
 """Bits (n,T) of the best predictor there is at the bytes of windows (n,T+1), given so many bytes before them."""
 Predict = Callable[[Tensor], Tensor]
 """Tokens (B,T), int64 on the CPU, to logits (B,T,V), float32: those at t predict the token after t from all up to t."""
+PLACES = 8
+"""Tokens replaced in each window, unless asked otherwise."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +112,93 @@ def truncation(predict: Predict, windows: Tensor, batch: int, floor: Losses | No
         found.append(np.concatenate([_losses(predict, chunk, length - 1) for chunk in chunks])[:, 0])
     least = [floor(windows[:, context - length :].numpy(), length)[:, -1] for length in given] if floor else None
     return truncation_of(given, np.stack(found), None if least is None else np.stack(least))
+
+
+def influence(
+    predict: Predict,
+    windows: Tensor,
+    lags: Sequence[int] | None = None,
+    batch: int = 4,
+    count: int = PLACES,
+    seed: int = 0,
+) -> Influence:
+    """Mean KL divergence in bits of the prediction of x[t+1] from what it is when x[t+1-d] is another token.
+
+    windows  (n,T+1) of text. In each, `count` tokens are replaced one at a time, at least FEWEST_PLACES or all, the
+             same places in every window, by tokens drawn by their frequency in `windows`. All lags are read from one
+             pass, where half of the window or more is given: a far lag has fewer readings, lag T a single one
+    lags     ascending, 1 to T; 1, 2, 4 .. T unless given
+    batch    windows in a call of `predict`. Memory: three arrays of batch x T x V floats, V the alphabet
+
+    The result does not depend on `batch`, but for rounding.
+    """
+    inputs = windows[:, :-1]
+    length = inputs.shape[1]
+    known = check_lags(lags, length)
+    if count < FEWEST_PLACES:
+        raise ValueError(
+            f"count must be at least {FEWEST_PLACES} replaced tokens, so that every lag has one, got {count}"
+        )
+    rng = np.random.default_rng(seed)
+    chosen = places(length, min(count, length), rng)
+    drawn = torch.from_numpy(others(windows.numpy(), inputs[:, torch.from_numpy(chosen)].numpy(), rng))
+    found = np.full((len(inputs), len(chosen), len(known)), np.nan)
+    for start in range(0, len(inputs), batch):
+        rows = slice(start, start + batch)
+        before = logits_of(predict, inputs[rows])
+        for index, place in enumerate(chosen.tolist()):
+            read = is_read(known, place, length)
+            at = torch.from_numpy(place + np.asarray(known)[read] - 1).to(before.device)
+            after = logits_of(predict, replaced(inputs[rows], place, drawn[rows, index]))
+            found[rows, index, read] = _divergence(before[:, at], after[:, at]).cpu().numpy()
+    return influence_of(known, found)
+
+
+def worth_of_context(
+    predict: Predict, text: np.ndarray, train: TrainSpec, corpus: str, floor: Losses | None = None, step: int = 1
+) -> dict[str, Any]:
+    """`truncation` and `influence` on windows of `text`, for JSON, of these what `train` asks for.
+
+    Beside the influence stands I(d) in bits where the law of `corpus` is known.
+    """
+    found, batch = dict[str, Any](), train.batch
+    if train.truncation_windows:
+        windows = spread_windows(text, train.context, train.truncation_windows)
+        found["truncation"] = truncation(predict, windows, batch, floor, step).to_dict()
+    if train.probe_windows:
+        windows, law = fixed_windows(text, train.context, train.probe_windows), known_sequence(corpus)
+        near = influence(predict, windows, batch=batch)
+        known = {} if law is None else {"information": (law.mutual_information(near.lags) / NATS_PER_BIT).tolist()}
+        found["influence"] = {"windows": len(windows), **near.to_dict(), **known}
+    return found
+
+
+def check_lags(lags: Sequence[int] | None, length: int) -> list[int]:
+    """`lags`, or 1, 2, 4 .. `length`; ValueError unless they ascend from 1 or more to `length` at most."""
+    known = lengths(length) if not lags else list(lags)
+    if known != sorted(set(known)) or not 1 <= known[0] <= known[-1] <= length:
+        raise ValueError(f"lags must ascend and lie between 1 and the context, {length}, got {known}")
+    return known
+
+
+def replaced(tokens: Tensor, place: int, by: Any) -> Tensor:
+    """`tokens` (B,T) with `by` (B,) at `place`."""
+    changed = tokens.clone()
+    changed[:, place] = torch.as_tensor(by)
+    return changed
+
+
+def logits_of(predict: Predict, tokens: Tensor) -> Tensor:
+    """Without a graph of gradients."""
+    with torch.no_grad():
+        return predict(tokens)
+
+
+def _divergence(before: Tensor, after: Tensor) -> Tensor:
+    """KL of softmax(before) from softmax(after) in bits, (..., V) to (...); in float64, as far lags move little."""
+    log_p, log_q = (logits.double().log_softmax(-1) for logits in (before, after))
+    p = log_p.exp()
+    return torch.where(p > 0, p * (log_p - log_q), 0.0).sum(-1) / NATS_PER_BIT
 
 
 def _losses(predict: Predict, windows: Tensor, first: int) -> np.ndarray:

@@ -15,13 +15,13 @@ from tqdm import tqdm
 
 from plkernel.analysis.trained.memory import QUANTILES
 from plkernel.data.synthetic import predictor_of
-from plkernel.data.windows import StepWindows, fixed_windows, spread_windows
+from plkernel.data.windows import StepWindows, fixed_windows
 from plkernel.models.init.block_gains import Calibration
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.records.layout import FINISHED, METRICS
 from plkernel.run.build import build, initialise_, plan_of, tune_
 from plkernel.run.checkpoint import load_checkpoint, save_checkpoint
-from plkernel.run.evaluate import diagnose, kernels, patch_of, predictor, truncation
+from plkernel.run.evaluate import diagnose, kernels, patch_of, predictor, worth_of_context
 from plkernel.run.folder import Progress
 from plkernel.run.objective import (
     NATS_PER_BIT,
@@ -194,7 +194,7 @@ class Training:
             "best_val_bpb": best["val_bpb"],
             "best_step": best["step"],
             "test_bpb": bits_per_byte(self.model, windows, self.train.batch, self.device),
-            **self.truncation(),
+            **self.context(),
             "seconds": self.seconds,
             "causal": self.model.config.causal,
             "error": None,
@@ -202,15 +202,13 @@ class Training:
         self.curves.close(self.config, result)
         return result
 
-    def truncation(self) -> dict[str, Any]:
-        """What the last bytes of the context are worth on the test text, where the spec asks for that."""
-        count = self.train.truncation_windows
-        if not (count and self.model.config.causal):
+    def context(self) -> dict[str, Any]:
+        """What far bytes of the test text are worth, and how far back one is read, where the spec asks for that."""
+        if not self.model.config.causal:
             return {}
-        windows = spread_windows(self.task.splits.test, self.train.context, count)
-        floor = None if self.law is None else self.law.losses
+        corpus, floor = self.task.condition.corpus.name, None if self.law is None else self.law.losses
         predict, step = predictor(self.model, self.device), patch_of(self.model)
-        return {"truncation": truncation(predict, windows, self.train.batch, floor, step).to_dict()}
+        return worth_of_context(predict, self.task.splits.test, self.train, corpus, floor, step)
 
 
 def run_training(

@@ -100,6 +100,8 @@ class TrainSpec(Section):
     """Test windows, evaluated once, at the end."""
     truncation_windows: Annotated[int, Field(ge=0, le=MOST_WINDOWS)] = 0
     """Places of the test text at which, at the end, bits per byte are taken with 1, 2, 4 .. context bytes given."""
+    probe_windows: Annotated[int, Field(ge=0, le=MOST_WINDOWS)] = 0
+    """Windows of the test text in which, at the end, one byte at a time is replaced, for its influence against lag."""
     device: Device = "auto"
     """auto takes a GPU when there is one."""
     backend: str | None = None

@@ -17,7 +17,7 @@ def search_of(spec: Spec) -> Spec:
     tuning, train = spec.tuning, spec.train
     if tuning.steps is not None:
         train = train.model_copy(update={"steps": tuning.steps, "bytes": None, "minutes": None})
-    train = train.model_copy(update={"truncation_windows": 0})  # which says nothing of a rate
+    train = train.model_copy(update={"truncation_windows": 0, "probe_windows": 0})  # which say nothing of a rate
     arms = {
         name_at(name, rate): arm.model_copy(
             update={"learning_rate": rate, "rates": None, "match": None, "against": None, "levels": None}

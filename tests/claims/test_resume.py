@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from plkernel.records.rows import append, expected_steps
@@ -199,6 +200,23 @@ def test_a_run_ends_with_what_its_context_is_worth(tiny_spec: SpecWriter, tmp_pa
     assert found["windows"] == 6
     assert found["cost"] == pytest.approx([bpb - found["bpb"][-1] for bpb in found["bpb"]])
     assert "truncation" not in go_on(load_spec(tiny_spec(steps=2, eval_every=2)), tmp_path / "other")
+
+
+def test_a_run_ends_with_how_far_back_it_reads(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+    """Where its spec asks; beside it in bits what pairs of a Markov chain tell, which is most for neighbours."""
+    from plkernel.data.synthetic import known_sequence
+
+    name = "synthetic:markov,symbols=4,bytes=20k,seed=1"
+    spec = load_spec(tiny_spec(corpus=name, steps=2, eval_every=2, probe_windows=5))
+    found = go_on(spec, tmp_path / "out")["influence"]
+    assert (found["lags"], found["windows"]) == ([1, 2, 4, 8, 16, 32], 5)
+    assert all(bits > 0 for bits in found["bits"])
+    law = known_sequence(name)
+    assert law is not None
+    assert found["information"] == pytest.approx(law.mutual_information([1, 2, 4, 8, 16, 32]) / np.log(2))
+    other = go_on(load_spec(tiny_spec(steps=2, eval_every=2, probe_windows=3)), tmp_path / "other")
+    assert "information" not in other["influence"]
+    assert "influence" not in go_on(load_spec(tiny_spec(steps=2, eval_every=2)), tmp_path / "third")
 
 
 def test_a_run_on_a_corpus_of_a_known_law_says_how_far_it_is(tiny_spec: SpecWriter, tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from plkernel.analysis.sequences.lags import LagCorpus
 from plkernel.data.windows import fixed_windows
-from plkernel.probing.measures import PLACES, check_causal, influence, probe
-from plkernel.run.evaluate import Predict, truncation
+from plkernel.probing.measures import check_causal, probe
+from plkernel.run.evaluate import PLACES, Predict, influence, truncation
 
 SYMBOLS = 16
 

@@ -18,7 +18,7 @@ from plkernel.report.comparison import Comparison, compare
 from plkernel.report.figures import memory_drawings
 from plkernel.report.memory import exponent_of
 from plkernel.report.page.charts.frames import Chart
-from plkernel.report.page.context import context_sections
+from plkernel.report.page.context import context_sections, influence_sections
 from plkernel.report.page.document import Folded, PageSection, Table
 from plkernel.report.page.memory import memory_sections, published_sections
 from plkernel.report.published import reading
@@ -213,6 +213,31 @@ def test_the_exponent_is_that_of_the_arm() -> None:
     assert exponent_of({}) == 1.15
     assert exponent_of({"beta": 0.8, "target": "information"}) == 0.8
     assert exponent_of({"beta": 0.8, "target": "correlation"}) == 0.4
+
+
+def test_how_far_back_arms_read(tmp_path: Path) -> None:
+    """A figure of the arms that have measured it at lags they share, beside the text's own information."""
+    comparison = comparison_of(tmp_path, spec_of(THREE))
+    assert influence_sections(comparison) == []
+    for seed in SEEDS:
+        path = run_folder(tmp_path, "a", seed) / "result.json"
+        curve = {"lags": [1, 2, 4], "bits": [0.5, 0.1 + 0.01 * seed, 1e-9], "information": [0.4, 0.2, 0.1]}
+        path.write_text(json.dumps({**json.loads(path.read_text()), "influence": curve}))
+    comparison = compare(read_study(tmp_path))
+    drawings = memory_drawings(comparison)
+    (axes,) = drawings["influence"].axes
+    arm, text, edge, _ = axes.lines
+    assert arm.get_ydata()[:2] == pytest.approx([0.5, 0.1 + 0.01 * np.mean(SEEDS)])
+    assert text.get_ydata() == pytest.approx([0.4, 0.2, 0.1])
+    assert edge.get_xdata() == pytest.approx([4])
+    [part] = influence_sections(comparison)
+    [chart] = part.parts
+    assert isinstance(chart, Chart)
+    assert chart.names == ((0, "a"),)
+    (panel,) = chart.panels
+    assert [trace.name for trace in panel.traces] == ["I(d) of the text", "a"]
+    said = [shape.text for shape in panel.traces[1].shapes if shape.kind == "dot"]
+    assert said[:2] == ["a: 0.5 bits at lag 1", "a: 0.11 bits at lag 2"]
 
 
 def test_what_far_context_is_worth(tmp_path: Path) -> None:

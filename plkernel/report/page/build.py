@@ -13,7 +13,7 @@ from plkernel.report.page.charts import captions
 from plkernel.report.page.charts.curves import convergence, training_of
 from plkernel.report.page.charts.curves import differences as difference_chart
 from plkernel.report.page.charts.frames import Chart
-from plkernel.report.page.context import context_sections
+from plkernel.report.page.context import context_sections, influence_sections
 from plkernel.report.page.declared import declared_sections
 from plkernel.report.page.design import design
 from plkernel.report.page.differences import differences
@@ -52,6 +52,7 @@ def page_of(comparison: Comparison) -> Page:
         *factor_effects(comparison),
         *_curves(comparison),
         *context_sections(comparison),
+        *influence_sections(comparison),
         *memory_sections(comparison),
         *published_sections(comparison),
         *learning_rates(comparison),

@@ -1,14 +1,14 @@
-"""The part of the report page that says what far context is worth to the arms."""
+"""The parts of the report page that say what far context is worth to the arms, and how far back they read."""
 
 from typing import Any
 
 from plkernel.analysis.statistics.differences import mean_interval
 from plkernel.report.comparison import ArmResult, Block, Comparison, blocks
 from plkernel.report.figures import arm_label
-from plkernel.report.memory import truncated
+from plkernel.report.memory import influenced, truncated
 from plkernel.report.page.charts import captions
 from plkernel.report.page.charts.frames import Chart
-from plkernel.report.page.charts.memory import truncation
+from plkernel.report.page.charts.memory import influence, truncation
 from plkernel.report.page.document import PageSection, Part, Table, folded, number, section
 from plkernel.report.page.parts import arm_name, group_title, minus
 from plkernel.report.sentences import interval_text, mean_text
@@ -36,6 +36,22 @@ def _chart(comparison: Comparison, block: Block) -> Chart:
     }
     where = f"{block.title}: " if block.title else ""
     return truncation(curves, f"{where}{captions.TRUNCATION_OF}", captions.TRUNCATION)
+
+
+def influence_sections(comparison: Comparison) -> list[PageSection]:
+    """Influence against lag, block by block; nothing where no run has measured it."""
+    parts: list[Part] = []
+    for block in blocks(comparison):
+        curves = {
+            arm_label(comparison, block, arm): (slot, curve)
+            for slot, arm in enumerate(block.arms)
+            if (curve := influenced(comparison, arm)) is not None
+        }
+        if curves:
+            where = f"{block.title}: " if block.title else ""
+            drawn = influence(curves, f"{where}{captions.INFLUENCE_OF}", captions.INFLUENCE)
+            parts += [folded(group_title(block), drawn)] if block.title else [drawn]
+    return section("How far back a byte is read", *parts)
 
 
 def _table(comparison: Comparison, block: Block) -> Table:

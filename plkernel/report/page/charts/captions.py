@@ -12,6 +12,7 @@ DIFFERENCES_OF = (
 )
 GLANCE_OF = "Validation bits per byte of every arm against training bytes read, and each arm minus the baseline"
 TRUNCATION_OF = "Bits per byte of every arm against how many of the last bytes are given, and what is lost"
+INFLUENCE_OF = "Influence of one byte on the predictions of every arm, against its lag"
 KERNELS_OF = "Kernels of every arm over lag, before training and after, beside the power law of the arm"
 HALF_LIVES_OF = "Half-lives of every arm by block of the model, before training and after"
 PUBLISHED_OF = "The three conditions of the published study: convergence, kernels and half-lives"
@@ -33,6 +34,13 @@ TRUNCATION = (
     "The same bytes of the test text, predicted from the last 1, 2, 4 .. bytes before them. First bits per byte, then "
     "what is lost against the whole context. Lines are means over seeds, bands the 95 % t interval of the mean. The "
     "broad grey line, where there is one, is the best that can be done: the source of the text is known."
+)
+INFLUENCE = (
+    "How far the prediction of a byte moves (Kullback-Leibler divergence, in bits) when the byte d before it in the "
+    "test text is replaced by another, drawn by its frequency; what is a millionth of the most or less is not shown. "
+    "Lines are means over seeds, bands the 95 % t interval of the mean. The grey line, where there is one, is the "
+    "mutual information I(d) of the text, whose law is known: it counts pairs alone, and influence is only what the "
+    "other bytes do not tell already."
 )
 
 SIMULTANEOUS = (

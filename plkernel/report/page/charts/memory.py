@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from plkernel.analysis.exponentials.sums import Floats, power_law
-from plkernel.analysis.figures.context import Truncated
+from plkernel.analysis.figures.context import Influenced, Truncated
 from plkernel.analysis.statistics.differences import student_interval
 from plkernel.analysis.trained.memory import Memory
 from plkernel.report.comparison import CONFIDENCE
@@ -30,6 +30,8 @@ from plkernel.report.page.charts.frames import (
 from plkernel.tools.numbers import written
 
 HALF_BOX, ASIDE = 0.16, 0.2
+FAINTEST = 1e-6
+"""Of the largest influence: less is not shown."""
 VANISHED = 100
 """Kernels are shown down to so much below the law."""
 
@@ -46,6 +48,30 @@ def truncation(arms: Mapping[str, tuple[int, Truncated]], description: str, capt
         above = None if floor is None else (floor - floor[-1])[:-1]
         panels.append(_given("bits per byte lost by the rest", lost, given[:-1], above))
     return Chart(tuple(panels), tuple((slot, name) for name, (slot, _) in arms.items()), description, caption)
+
+
+def influence(arms: Mapping[str, tuple[int, Influenced]], description: str, caption: str) -> Chart:
+    """Change of the prediction in bits against the lag of a byte that is another, and I(d) of a known law."""
+    means = {name: student_interval(one.bits, CONFIDENCE) for name, (_, one) in arms.items()}
+    known = next((one for _, one in arms.values() if one.information is not None), None)
+    text = list(known.information or ()) if known is not None else []
+    every = np.concatenate([*(mean for mean, _, _ in means.values()), text])
+    largest = float(every.max(initial=FAINTEST))
+    smallest = float(every[every > FAINTEST * largest].min(initial=largest))
+    lags = [lag for _, one in arms.values() for lag in one.lags]
+    x = logarithmic(min(lags), max(lags), "lag d (bytes)", base=2)
+    y = logarithmic(smallest / 1.3, largest * 1.3, "change of the prediction, bits")
+    traces = [
+        _given_trace(name, slot, one.lags, means[name], x, y, len(one.bits) > 1, (".3g", "bits at lag {:,}"))
+        for name, (slot, one) in arms.items()
+    ]
+    law = () if known is None else (Trace(0, "I(d) of the text", (line(x, y, known.lags, text, LAW),)),)
+    return Chart(
+        (Panel("", x, y, (*law, *traces)),),
+        tuple((slot, name) for name, (slot, _) in arms.items()),
+        description,
+        caption,
+    )
 
 
 def _given(
@@ -74,12 +100,20 @@ def _given(
 
 
 def _given_trace(
-    name: str, slot: int, given: Sequence[int], found: tuple[Floats, ...], x: Axis, y: Axis, several: bool
+    name: str,
+    slot: int,
+    given: Sequence[int],
+    found: tuple[Floats, ...],
+    x: Axis,
+    y: Axis,
+    several: bool,
+    words: tuple[str, str] = (".4f", "given {:,} bytes"),
 ) -> Trace:
     mean, _, half = found
     region = [band(x, y, given, (mean - half).tolist(), (mean + half).tolist(), BAND)] if several else []
+    form, after = words
     texts = [
-        f"{name}: {written(value, '.4f')} given {at:,} bytes" for at, value in zip(given, mean.tolist(), strict=True)
+        f"{name}: {written(value, form)} {after.format(at)}" for at, value in zip(given, mean.tolist(), strict=True)
     ]
     drawn = line(x, y, given, mean.tolist(), LINE, name)
     return Trace(slot, name, (*region, drawn, *dots(x, y, given, mean.tolist(), texts)))

@@ -7,6 +7,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -120,6 +121,21 @@ def test_rooms_and_files_are_of_a_size_to_be_looked_over() -> None:
 def test_analysis_never_names_torch() -> None:
     for path in (ROOT / "analysis").glob("**/*.py"):
         assert not {name.split(".")[0] for name in imports(path)} & {"torch", "triton"}, path
+
+
+def test_what_is_imported_is_declared() -> None:
+    """Every package that is not Python's or ours, wherever it is imported: but for peers of benchmarks on a GPU."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *(one for group in project["optional-dependencies"].values() for one in group)]
+    declared = {re.split(r"[<>=; ]", one)[0].replace("-", "_") for one in wanted} | {
+        "plkernel",
+        "sklearn",
+        "pydantic_core",
+    }
+    for path in MODULES.values():
+        names = {name.split(".")[0] for name in imports(path)} - sys.stdlib_module_names
+        peers = {"fla", "accelerated_scan", "mamba_ssm"} if "bench" in path.parts else set()
+        assert not names - declared - peers, path
 
 
 def test_triton_is_imported_only_by_gpu_modules() -> None:

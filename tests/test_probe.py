@@ -99,6 +99,20 @@ def test_a_model_of_transformers_is_probed_in_tokens(
     assert found["bytes_per_token"] > 1.2
 
 
+def test_a_gpt2_without_layers_reads_the_last_token_alone(gpt2: Path, tmp_path: Path) -> None:
+    """Exactly nothing beyond lag 1; two layers of random weights read all lags."""
+    import transformers
+
+    run(gpt2, "--text", __file__, "--windows", "5", "--json", tmp_path / "two.json")
+    assert all(bits > 0 for bits in json.loads((tmp_path / "two.json").read_text())["influence"]["bits"])
+    config = transformers.GPT2Config.from_pretrained(gpt2, n_layer=0)
+    transformers.GPT2LMHeadModel(config).save_pretrained(gpt2)
+    run(gpt2, "--text", __file__, "--windows", "5", "--json", tmp_path / "none.json")
+    found = json.loads((tmp_path / "none.json").read_text())
+    assert found["influence"]["bits"][0] > 0
+    assert found["influence"]["bits"][1:] == [0] * 5
+
+
 def test_tokens_and_logits_are_those_of_transformers(gpt2: Path) -> None:
     import transformers
 

@@ -1,4 +1,4 @@
-"""Renders the numbers of README.md, of docs/ and of the audit from the rows committed beside this script.
+"""Renders the numbers of README.md, of docs/ and of two records from the rows committed beside this script.
 
     python runs/records/render.py           rewrite the marked parts of all
     python runs/records/render.py --check   exit 1 when one of them says something else
@@ -12,7 +12,8 @@ are the report of `make demo`, schemes/* of `python -m plkernel.experiment runs/
 record and the report of runs/exp013-audit.toml (its README.md has both commands); bench/*.json are written
 by `make bench`, but for bench/threads-before.json, which keeps what an earlier commit made of threads on another
 processor; measure/coverage.json by `python runs/interval_coverage.py` and the rest of measure/* by `python
-runs/mutual_information.py all`. All but the first two name their commit and hardware.
+runs/mutual_information.py all`; findings/table.json by `python runs/findings.py`. All but the first two name their
+commit and hardware.
 """
 
 import json
@@ -31,6 +32,7 @@ README = ROOT / "README.md"
 DOCUMENTS = (
     README,
     RECORDS / "exp013-audit" / "README.md",
+    RECORDS / "findings" / "README.md",
     ROOT / "docs" / "rwkv.md",
     *sorted((ROOT / "docs" / "evidence").glob("*.md")),
 )
@@ -516,6 +518,42 @@ def counts() -> str:
     return f"{table}\n\n{source(record['environment'])}"
 
 
+def findings() -> str:
+    """What the models of two frameworks start with."""
+    record = load("findings/table.json")
+    lines = []
+    for one in record["models"]:
+        shortest, median, longest = (duration(value) for value in one["half_lives"].values())
+        bound = "at most " if one["upper_bounds"] else ""
+        half_lives = f"{bound}{shortest}" if shortest == longest else f"{bound}{shortest} / {median} / {longest}"
+        seen = ", ".join(one["findings"]) or "-"
+        lines.append([one["framework"], one["model"], one["family"], half_lives, f"{one['exponent']:.2f}", seen])
+    header = ["framework", "model", "family", "half-lives: shortest / median / longest", "x", "findings"]
+    return f"{markdown(header, lines)}\n\n{frameworks(record)}"
+
+
+def known_bugs() -> str:
+    """What would have been seen of bugs that others reported."""
+    record = load("findings/table.json")
+    lines = [[one["report"], one["model"], one["says"], ", ".join(one["seen"]) or "nothing"] for one in record["bugs"]]
+    caught = sum(one["caught"] for one in record["bugs"])
+    note = f"{caught} of {len(lines)} are seen."
+    return f"{markdown(['report', 'made again in', 'what it leaves', 'seen'], lines)}\n\n{note} {frameworks(record)}"
+
+
+def frameworks(record: dict[str, Any]) -> str:
+    """Versions of what was looked at, and where."""
+    versions = ", ".join(f"{name} {version}" for name, version in record["frameworks"].items())
+    return f"{versions}; {source(record['environment'])}"
+
+
+def duration(tokens: float | None) -> str:
+    """A half-life in few digits; endless ones are null."""
+    if tokens is None:
+        return "endless"
+    return f"{tokens:,.0f}" if tokens >= 100 else f"{tokens:.3g}"
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "recurrence": recurrence,
     "saturation": saturation,
@@ -536,6 +574,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "counts": counts,
     "gallery": gallery,
     "minimax": minimax,
+    "findings": findings,
+    "known_bugs": known_bugs,
 }
 
 

@@ -71,6 +71,7 @@ def command(
     ray_address: str | None = None,
     register: tuple[Path, ...] | None = None,
     record: Path | None = None,
+    trust_code: bool = False,
 ) -> None:
     """Run every condition at every seed, skip what has finished, resume what has not, then write the report.
 
@@ -79,18 +80,17 @@ def command(
 
     Args:
         out: Folder of the study; runs/out/NAME if left out.
-        workers: Runs at a time; if left out, on a CPU cores / train.threads, on GPUs one each, of this machine or of
-            the cluster. What does not fit on a cluster waits there for room.
+        workers: Runs at a time; if left out, on a CPU cores / train.threads, on GPUs one each. On a cluster what does
+            not fit waits for room.
         only: Run these arms only: names or patterns such as 'quantile*'.
-        dry_run: Write and train nothing: say what each run and the whole would take, from a few real steps.
+        dry_run: Train and write nothing: say what it would take.
         report: Write the report at the end.
-        retry: Try runs that diverged again, from their last checkpoints; the same code comes to the same end.
-        engine: ray: on a Ray cluster (extra dist), with the same folders and results; OUT must be on storage that all
-            machines share.
-        ray_address: Of a running cluster, such as HOST:6379 or auto; RAY_ADDRESS if left out, and without that Ray is
-            started on this machine.
+        retry: Try again what diverged, from the last checkpoints.
+        engine: ray: on a Ray cluster (extra dist), with the same results; OUT must be on storage that all share.
+        ray_address: Of a running cluster, such as HOST:6379 or auto; RAY_ADDRESS if left out, or Ray is started here.
         record: Take the runs of this record, and train the rest.
         register: Only write down what is declared, in this file or runs/registered/NAME.json.
+        trust_code: Import and run the code that the spec names.
     """
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")

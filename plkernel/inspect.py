@@ -44,7 +44,8 @@ def inspect(
     = 5.545 nats. Amplification (RWKV) is the root mean square of the residual stream after a block over that before it.
     Truncation says what far context is worth: bits per byte at the same bytes when only the last 1, 2, 4 .. before them
     are given. The initialisation is rebuilt from the specification and seed of the run; a model that plkernel.load
-    brought in has none.
+    brought in has none. Of a run whose model other people's code builds, which is not imported here, that is shown
+    which the run has recorded.
 
     Args:
         model: Folder of a run (STUDY/ARM/seed-0) or of plkernel.load, or the checkpoint.safetensors in it. Or a folder
@@ -76,14 +77,18 @@ def inspect(
 
     from plkernel.data.windows import fixed_windows, spread_windows
     from plkernel.models.init.block_gains import scale_
-    from plkernel.run.checkpoint import load_checkpoint, open_model
+    from plkernel.run.checkpoint import load_checkpoint, missing_code, open_model
     from plkernel.run.evaluate import patch_of, predictor
     from plkernel.run.evaluate import truncation as curve_of
     from plkernel.run.objective import label
     from plkernel.run.view import BATCH, at_initialisation, calibrated_gains, render, truncated, validation_text, view
 
-    trained = open_model(model)
     folder, checkpoint = (model, model / CHECKPOINT) if model.is_dir() else (model.parent, model)
+    if code := missing_code(load_json(folder / CONFIG) if (folder / CONFIG).is_file() else None):
+        if (corpus, windows) != (None, 16):
+            raise ValueError(f"corpus and windows need the model, and that needs the code of {code}: leave them out")
+        return _inspect_recorded(folder, code, json, figure)
+    trained = open_model(model)
     config = load_json(folder / CONFIG)
     name, text, context = validation_text(config, corpus)
     data = fixed_windows(text, context, windows)
@@ -95,6 +100,8 @@ def inspect(
     step = load_checkpoint(checkpoint, trained).step
     print(f"{model}: step {step:,}; {len(data)} validation windows of {data.shape[1] - 1} bytes of {name}\n")
     print(render(start, now, label(trained.config.causal)))
+    if code := (config.get("arm_options") or {}).get("init"):
+        print(f"\nleft out: its initialisation, which the code {code!r} had a part in; it is not imported here")
     curve = None
     if truncation and trained.config.causal:
         predict = predictor(trained, torch.device("cpu"))
@@ -115,6 +122,25 @@ def _foreign(model: Path) -> bool:
     if model.is_dir():
         return not (model / CHECKPOINT).exists() and any((model / name).exists() for name in WEIGHTS)
     return str(model).startswith("hf:") or (model.suffix in ENDINGS and model.name != CHECKPOINT)
+
+
+def _inspect_recorded(folder: Path, code: str, json: Path | None, figure: Path | None) -> None:
+    """What a run has recorded of a model that other people's code builds: its rows alone are read."""
+    from plkernel.run.view import recorded, render
+
+    step, start, now = recorded(folder)
+    if figure is not None and not now.memory.blocks:
+        raise ValueError(f"figure {figure}: the run recorded no half-lives and kernels, which it would show")
+    print(f"{folder}: step {step:,}; as the run recorded it on its validation windows\n")
+    print(render(start, now))
+    silent = "" if now.memory.blocks else "half-lives and kernels, which the model does not say, and "
+    print(f"\nleft out: {silent}truncation, which needs the model; the code of {code} is not imported here")
+    if json is not None:
+        views = {"initialisation": start.to_dict(), "now": now.to_dict()}
+        save_json(json, {"model": str(folder), "step": step, "code": code, **views})
+        print(f"\nwritten: {json}")
+    if figure is not None:
+        _draw(figure, start, now, f"{folder}, step {step:,}")
 
 
 def _inspect_foreign(

@@ -18,6 +18,7 @@ def command(
     seed: int | None = None,
     out: Path | None = None,
     progress: bool = True,
+    trust_code: bool = False,
 ) -> None:
     """Train one arm at one seed; the same command again resumes it. Prints the result.
 
@@ -29,6 +30,7 @@ def command(
         seed: Which seed of the spec; its first if left out.
         out: Folder of the study; runs/out/NAME if left out.
         progress: Show a progress bar (on a terminal).
+        trust_code: Import and run the code that the spec names.
     """
     arm = arm or spec.baseline
     seed = spec.seeds[0] if seed is None else seed

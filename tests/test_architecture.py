@@ -29,6 +29,7 @@ NEVER = {
     "plkernel/spec": ("plkernel.models.init", "plkernel.models.ssm", "plkernel.models.rwkv", "plkernel.run"),
     "plkernel/records": ("plkernel.spec", "plkernel.run", "plkernel.report", "plkernel.models"),
     "plkernel/checkpoints": ("plkernel.run", "plkernel.spec", "plkernel.records", "plkernel.report"),
+    "plkernel/foreign": ("plkernel.spec", "plkernel.run", "plkernel.records", "plkernel.report"),
     "plkernel/run": ("plkernel.report", "plkernel.study", "plkernel.dry_run"),
     "plkernel/report": ("plkernel.run", "plkernel.study", "plkernel.dry_run", "plkernel.data"),
 }
@@ -156,6 +157,10 @@ def test_links_are_relative() -> None:
     [
         ("import plkernel", HEAVY),
         ("import plkernel.spec.reading", ("torch", "matplotlib")),
+        (
+            "import pathlib, plkernel.spec.reading as reading; reading.load_spec(pathlib.Path('runs/mamba2.toml'))",
+            ("torch", "transformers", "plkernel.foreign"),
+        ),
         ("import plkernel.report.__main__", ("torch",)),
         (
             "import plkernel.train, plkernel.experiment, plkernel.inspect, plkernel.generate, plkernel.probe",

@@ -146,6 +146,11 @@ class Plan:
         return cls(sizes=sizes, entries=entries, calibration=Calibrate(**calibration) if calibration else None, **rest)
 
 
+def is_matrix(name: str, parameter: Tensor) -> bool:
+    """Whether weight decay acts on it where no plan says so: `.weight`, two or more dimensions above 1."""
+    return name.endswith(".weight") and parameter.squeeze().ndim >= 2
+
+
 def grouped(
     parameters: Mapping[str, Tensor],
     multipliers: Mapping[str, tuple[float, float, float]],

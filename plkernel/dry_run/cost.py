@@ -23,12 +23,15 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
 
+from plkernel.foreign.model import Foreign
 from plkernel.models.rwkv import RWKVConfig
 from plkernel.models.rwkv7 import RWKV7Config
 from plkernel.models.ssm import BYTES, SSMConfig
-from plkernel.run.build import Model, build
+from plkernel.run.build import AnyModel, build, parameter_count, started
 from plkernel.run.objective import next_byte_loss
+from plkernel.run.task import choose_device
 from plkernel.spec.condition import Condition
 from plkernel.spec.train import TrainSpec
 
@@ -70,12 +73,44 @@ class Cost:
 def cost(condition: Condition, half: bool = False) -> Cost:
     """The cost of a run, nothing of which is allocated; `half`: in bfloat16 autocast, as on a GPU."""
     condition, train = without_backend(condition), condition.protocol
+    if condition.model.is_foreign:
+        return _foreign_cost(condition)
     with FakeTensorMode():  # on the CPU, whatever the run is for: sizes are the same
         built = build(condition)
         parameters = sum(parameter.numel() for parameter in built.parameters())
         live = _passed(built, train, half)
     moments = MOMENTS * FLOAT * parameters
     return Cost(parameters, flops(built.config, train.context), live.peak + moments, live.large_at_peak)
+
+
+def _foreign_cost(condition: Condition) -> Cost:
+    """The cost of a run of other people's model, by one window that is really trained on, here on the CPU or GPU.
+
+    Operations are those of matrix products, convolutions and attention, as torch counts them (its FlopCounterMode);
+    activations grow with the windows of a step.
+    """
+    train = condition.protocol
+    model, one = started(condition, 0), train.model_copy(update={"batch": 1})
+    model.to(choose_device(train.device))
+    assert isinstance(model, Foreign)
+    counted, live = operations_of(model, train.context), _passed(model, one, False)
+    fixed = sum(2 * tensor.numel() * tensor.element_size() for tensor in model.parameters())
+    parameters = parameter_count(condition)
+    activations = max(0, live.peak - fixed)
+    moments = MOMENTS * FLOAT * parameters
+    return Cost(parameters, counted, fixed + moments + train.batch * activations, live.large_at_peak)
+
+
+def operations_of(model: Foreign, context: int) -> Flops:
+    """Operations of one window of `context` bytes, as torch counts them."""
+    device = next(model.parameters()).device
+    windows = torch.zeros((1, context + 1), dtype=torch.int64, device=device)
+    with FlopCounterMode(display=False) as forward, torch.no_grad():
+        model(windows[:, :-1])
+    with FlopCounterMode(display=False) as training:
+        next_byte_loss(model, windows).backward()
+    model.zero_grad(set_to_none=True)
+    return Flops(forward.get_total_flops(), training.get_total_flops())
 
 
 def without_backend(condition: Condition) -> Condition:
@@ -105,13 +140,14 @@ def flops(config: SSMConfig | RWKVConfig | RWKV7Config, context: int) -> Flops:
     return Flops(products + recurrence * forward, 3 * products + recurrence * (forward + backward))
 
 
-def _passed(model: Model, train: TrainSpec, half: bool) -> "LiveBytes":
+def _passed(model: AnyModel, train: TrainSpec, half: bool) -> "LiveBytes":
     """The memory of tensors in a forward plus backward pass, parameters included."""
     live = LiveBytes()
     for tensor in (*model.parameters(), *model.buffers()):
         live.add(tensor)
     with live, torch.autocast("cpu", torch.bfloat16) if half else nullcontext():
-        windows = torch.empty((train.batch, train.context + 1), dtype=torch.int64)
+        size, device = (train.batch, train.context + 1), next(model.parameters()).device
+        windows = torch.zeros(size, dtype=torch.int64, device=device)
         loss = next_byte_loss(model, windows, l2wrap=train.l2wrap)
         loss.backward()
     return live
@@ -158,6 +194,9 @@ def shape_key(condition: Condition, *, rough: bool = False) -> str:
     rough: also equal where costs hardly differ, for all input gains and for both modes of patching.
     """
     train = condition.protocol
+    if condition.model.is_foreign:
+        model = condition.model.model_dump_json()
+        return repr((model, train.batch, train.context, train.threads, train.l2wrap > 0))
     with torch.device("meta"):
         config = build(without_backend(condition)).config
     multipliers = dict.fromkeys(config.structure.multipliers, 0.5)

@@ -24,6 +24,7 @@ from plkernel.run.task import Task
 from plkernel.run.training import Training
 from plkernel.spec.condition import Condition, from_config
 from plkernel.spec.corpus import CorpusSpec
+from plkernel.tools.imports import TRUST
 from plkernel.tools.process_memory import anonymous_bytes, peak_anonymous, ready
 
 STEPS = 3
@@ -58,12 +59,12 @@ class Timing:
     gpu_bytes: float
 
 
-def _work(request: dict[str, Any]) -> Timing:
+def _work(request: dict[str, Any], trusted: bool) -> Timing:
     """Measure in this process: everything once on a small window, then the sizes of the condition."""
-    condition = from_config(request["condition"])
+    condition = from_config(request["condition"], trusted)
     with tempfile.TemporaryDirectory() as folder:
         tiny = condition.protocol.model_copy(update={"batch": 1, "context": SHORTEST, "eval_windows": 1})
-        layer = condition.model.model_copy(update={"layers": 1})
+        layer = condition.model.model_copy(update={} if condition.model.is_foreign else {"layers": 1})
         warm = _training(replace(condition, train=tiny, model=layer), Path(folder) / "warm")
         warm.evaluate()
         warm.step()
@@ -130,4 +131,4 @@ def _reserved() -> float:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asdict(_work(json.loads(sys.stdin.readline())))))
+    print(json.dumps(asdict(_work(json.loads(sys.stdin.readline()), TRUST in sys.argv[1:]))))

@@ -22,6 +22,7 @@ from plkernel.dry_run.cost import FLOAT, MOMENTS, Cost, Flops, flops, without_ba
 from plkernel.dry_run.probe import SHORTEST, TYPICAL_BASE, Timing
 from plkernel.run.build import build, parameter_count
 from plkernel.spec.condition import Condition
+from plkernel.tools.imports import TRUST
 
 LARGEST_STEP = {"cpu": 5e10, "cuda": 1e14}
 """Operations of a step that is timed as it is, per thread: some seconds of a slow core, or one of a GPU."""
@@ -51,7 +52,7 @@ def calibrate(whole: Condition, cost: Cost, processes: int, available: float, de
     room = MOST_MEMORY * available / processes - TYPICAL_BASE
     limit = LARGEST_STEP[device] * (whole.protocol.threads if device == "cpu" else 1)
     for part in smaller(whole):
-        if _step(part) <= limit and _memory(part, whole, cost) <= room:
+        if _step(part, whole, cost) <= limit and _memory(part, whole, cost) <= room:
             return _scaled(measure(part, processes), part, whole, cost)
     return None
 
@@ -65,7 +66,7 @@ def smaller(condition: Condition) -> Iterator[Condition]:
             train = train.model_copy(update={"batch": train.batch // 2})
         elif train.context > SHORTEST:
             train = train.model_copy(update={"context": max(SHORTEST, train.context // 2)})
-        elif model.layers > 1:
+        elif model.layers > 1 and not model.is_foreign:
             model = model.model_copy(update={"layers": model.layers // 2})
         else:
             return
@@ -76,7 +77,7 @@ def measure(condition: Condition, processes: int) -> Timing:
     threads = str(condition.protocol.threads)
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
-    command = [sys.executable, "-m", "plkernel.dry_run.probe"]
+    command = [sys.executable, "-m", "plkernel.dry_run.probe", *([TRUST] if condition.trusted else [])]
     request = json.dumps({"condition": condition.config, "started": time.time()})
     started = [subprocess.Popen(command, env=environment, text=True, **pipes) for _ in range(processes)]
     try:
@@ -111,13 +112,21 @@ def _answer(process: "subprocess.Popen[str]") -> Timing:
 
 
 def operations(condition: Condition) -> Flops:
-    """Operations of one window."""
+    """Operations of one window; not of other people's models, which are counted as they run."""
     with torch.device("meta"):
         return flops(build(without_backend(condition)).config, condition.protocol.context)
 
 
-def _step(condition: Condition) -> int:
-    return condition.protocol.batch * operations(condition).training
+def _window(part: Condition, whole: Condition, cost: Cost) -> Flops:
+    """Operations of one window of a part of `whole`; of other people's models in proportion to its bytes."""
+    if not part.model.is_foreign:
+        return operations(part)
+    share = part.protocol.context / whole.protocol.context
+    return Flops(round(cost.flops.forward * share), round(cost.flops.training * share))
+
+
+def _step(part: Condition, whole: Condition, cost: Cost) -> int:
+    return part.protocol.batch * _window(part, whole, cost).training
 
 
 def _memory(part: Condition, whole: Condition, cost: Cost) -> float:
@@ -135,12 +144,12 @@ def _scaled(timing: Timing, part: Condition, whole: Condition, cost: Cost) -> Ti
         measured = (timing.peak_bytes - timing.base_bytes - cost.large_bytes) / small if timing.peak_bytes else HOLES
         return TimedRun(timing, max(1.0, measured), "the run itself")
     share = parameter_count(whole) / parameter_count(part)
-    update, windows = timing.update * share, operations(whole)
+    update, window = timing.update * share, _window(whole, whole, cost)
     larger = replace(
         timing,
-        step=update + max(0.0, timing.step - timing.update) * _step(whole) / _step(part),
+        step=update + max(0.0, timing.step - timing.update) * _step(whole, whole, cost) / _step(part, whole, cost),
         update=update,
-        evaluation=timing.evaluation * windows.forward / operations(part).forward,
+        evaluation=timing.evaluation * window.forward / _window(part, whole, cost).forward,
         checkpoint=timing.checkpoint * share,
         peak_bytes=0.0,
         gpu_bytes=0.0,

@@ -18,6 +18,8 @@ BETA = 1.15  # of an arm that says nothing
 class Change:
     """An arm before and after training, its runs stacked: `name` in its block, exponent of the law it is held against.
 
+    kind: of its model.
+
     before_outputs, after_outputs: "saturation" and "amplification" of every run.
     """
 
@@ -28,6 +30,13 @@ class Change:
     after: Memory
     before_outputs: tuple[Mapping[str, Any], ...]
     after_outputs: tuple[Mapping[str, Any], ...]
+    kind: str = ""
+
+    @property
+    def unknown(self) -> list[str]:
+        """What of its memory no row tells."""
+        known = {"half-lives": self.has_half_lives, "kernels": self.has_kernels}
+        return [name for name, there in known.items() if not there]
 
     @property
     def has_kernels(self) -> bool:
@@ -69,6 +78,7 @@ def _change(study: Study, arm: ArmResult) -> Change:
         after=memory_of([run.last for run in runs]),
         before_outputs=tuple(run.first for run in _with_outputs(runs)),
         after_outputs=tuple(run.last for run in _with_outputs(runs)),
+        kind=str(runs[0].config["model"].get("kind", "")),
     )
 
 

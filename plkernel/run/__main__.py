@@ -13,18 +13,21 @@ if TYPE_CHECKING:
     from plkernel.run.task import Task
 
 
-def run(configs: tyro.conf.Positional[tuple[Path, ...]], stop_with: int | None = None) -> None:
+def run(
+    configs: tyro.conf.Positional[tuple[Path, ...]], stop_with: int | None = None, trust_code: bool = False
+) -> None:
     """Train, or go on with, the run whose config.json this is; several, of equal shape, as one. Prints the results.
 
     Args:
         configs: STUDY/ARM/seed-K/config.json.
         stop_with: Stop, saved, when this parent process has ended.
+        trust_code: The code that they name may be imported and run.
     """
     from plkernel.run.objective import summary
     from plkernel.run.training import run_training
     from plkernel.together.training import Outcome, train_together
 
-    tasks = [_task(config) for config in configs]
+    tasks = [_task(config, trust_code) for config in configs]
     if len(tasks) == 1:
         outcomes: list[Outcome] = [run_training(tasks[0], False, stop_with)]
     else:
@@ -40,14 +43,14 @@ def run(configs: tyro.conf.Positional[tuple[Path, ...]], stop_with: int | None =
         raise failed[0]
 
 
-def _task(config: Path) -> "Task":
+def _task(config: Path, trusted: bool) -> "Task":
     """The run of a config.json; ValueError where it describes none."""
     from plkernel.run.task import open_run
     from plkernel.spec.condition import from_config
 
     values = load_object(cli.existing(config, "config"))
     try:
-        condition, seed = from_config(values), int(values["seed"])
+        condition, seed = from_config(values, trusted), int(values["seed"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{config} does not describe a run ({error})") from error
     return open_run(condition, seed, config.parent)

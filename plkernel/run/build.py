@@ -1,11 +1,16 @@
 """The model of a run: built as its arm's scheme needs it, filled by the scheme's plan and the arm's nodes."""
 
 import functools
+import json
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from plkernel.foreign import groups
+from plkernel.foreign import model as foreign
+from plkernel.foreign.checks import LONGEST, check_model
+from plkernel.foreign.model import Foreign
 from plkernel.kernels import backends
 from plkernel.models.init.block_gains import Calibration, calibrate_
 from plkernel.models.init.plan import Plan
@@ -16,11 +21,13 @@ from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.models.ssm import BYTES, SSM, SSMConfig
 from plkernel.models.structure import structure_for
-from plkernel.spec.arm import Arm
+from plkernel.spec.arm import IN_THE_STUDY, Arm
 from plkernel.spec.condition import Condition
 from plkernel.spec.model import ModelSpec
+from plkernel.tools.imports import TRUST
 
 Model = SSM | RWKV
+AnyModel = Model | Foreign
 
 
 def options_of(condition: Condition) -> dict[str, Any]:
@@ -39,7 +46,7 @@ def rules_of(condition: Condition) -> Rules:
 
 
 def build(condition: Condition) -> Model:
-    """The model as the condition's scheme and protocol need it, its parameters not yet set."""
+    """The model as the condition's scheme and protocol need it, its parameters not yet set; of our own kinds only."""
     model, train, rules = condition.model, condition.train, rules_of(condition)
     always = () if model.kind == "ssm" else ("embedding_norm",)  # an RWKV has it, as ln0
     needs = {name: value for name, value in rules.needs.items() if name not in always}
@@ -65,6 +72,30 @@ def build(condition: Condition) -> Model:
     return RWKV(RWKVConfig(version=5 if model.kind == "rwkv5" else 6, k_clamp=model.k_clamp, **shared))
 
 
+def started(condition: Condition, seed: int) -> AnyModel:
+    """The model as it is before its first step, of whatever kind; ValueError where it needs code without consent."""
+    if not condition.model.is_foreign:
+        return initialise_(build(condition), condition, seed)
+    admit(condition)
+    built = foreign.build(condition.model.kind, condition.model.config, seed)
+    if condition.arm.init is not None:
+        foreign.start_(built, condition.arm.init, condition.arm.init_options, seed)
+    return built
+
+
+def admit(condition: Condition) -> None:
+    """Make known the schemes and corpora of other packages that the condition names, by their entry points.
+
+    ValueError where it names any code and the person has not said that it may run; nothing is imported then.
+    """
+    entries = groups.offered(condition.arm.scheme, condition.corpus.name)
+    named = condition.code | {option: entry.value for option, entry in entries.items()}
+    if named and not condition.trusted:
+        told = ", ".join(f"{option} {name!r}" for option, name in named.items())
+        raise ValueError(f"{told} would be imported and run, which may do anything: read it, then say {TRUST}")
+    groups.register(entries)
+
+
 def plan_of(built: Model, condition: Condition) -> Plan:
     """What the scheme does to every parameter."""
     return plan(built, condition.scheme, **options_of(condition))
@@ -73,9 +104,10 @@ def plan_of(built: Model, condition: Condition) -> Plan:
 def initialise_(built: Model, condition: Condition, seed: int) -> Model:
     """Fill the parameters in place: by the scheme first, then the arm's decays and the shape that goes with them.
 
-    What a scheme leaves to tune on data comes after that, `tune_`. Raises ValueError for a shape on a projection that
-    the scheme sets to zero.
+    Then by the arm's own function, if there is one. What a scheme leaves to tune on data comes after that, `tune_`.
+    Raises ValueError for a shape on a projection that the scheme sets to zero.
     """
+    admit(condition)
     arm = condition.arm
     plan_of(built, condition).apply_(built, seed)
     if isinstance(built, SSM):
@@ -83,17 +115,30 @@ def initialise_(built: Model, condition: Condition, seed: int) -> Model:
             recurrence.place_(condition.nodes)
     elif arm.places_nodes:
         power_law_(built, condition.nodes, arm.law, arm.max_lag, bonus=arm.bonus or "scheme")
+    if arm.init is not None:
+        foreign.start_(built, arm.init, arm.init_options, seed)
     return built
 
 
-def tune_(built: Model, condition: Condition, inputs: Tensor) -> Calibration | None:
+def tune_(built: AnyModel, condition: Condition, inputs: Tensor) -> Calibration | None:
     """Calibrate a filled model on bytes (B,T) where its scheme asks for that; None where it does not."""
+    if isinstance(built, Foreign):
+        return None
     wanted = rules_of(condition).calibration
     return calibrate_(built, inputs, target=wanted.target) if wanted else None
 
 
 def check(condition: Condition) -> None:
-    """ValueError where the scheme does not fit the arm and the model; nothing is allocated."""
+    """ValueError where the scheme does not fit the arm and the model; nothing is allocated.
+
+    Of a condition that names code, also where the person has not consented to it, and, once it is imported and built,
+    where it does not train or knows later bytes.
+    """
+    admit(condition)
+    if condition.code:
+        _checked(condition)
+    if condition.model.is_foreign:
+        return
     options, multiplier = options_of(condition), condition.arm.shape_on == "multiplier"
     zero = _zero_projection(condition.model, condition.scheme, tuple(options.items()), multiplier)
     acts = condition.model.kind == "ssm" and any(value != 1 for value in condition.nodes.projection)
@@ -124,13 +169,41 @@ def _zero_projection(
     return next(zero, None)
 
 
+def _checked(condition: Condition) -> int:
+    """Parameters of a model that other people's code makes or changes, which is tried here, once in a process."""
+    admit(condition)
+    arm = condition.arm.model_dump(exclude={*IN_THE_STUDY, "learning_rate", "corpus", "model"})
+    device, context = "cpu", LONGEST
+    if condition.train is not None:
+        context = min(condition.train.context, LONGEST)
+        device = "cuda" if condition.train.device != "cpu" and torch.cuda.is_available() else "cpu"
+        if device == "cpu" and condition.train.device == "cuda":
+            device = "meta"  # it is trained, and tried, on another machine
+    return _tried(json.dumps(condition.model.model_dump()), json.dumps(arm), context, device)
+
+
+@functools.cache
+def _tried(model: str, arm: str, context: int, device: str) -> int:
+    """`_checked` of what these texts say; the arms and seeds of a study share a few models."""
+    whole = Condition(ModelSpec.model_validate_json(model), Arm.model_validate_json(arm), trusted=True)
+    built = started(whole, 0)
+    count = sum(parameter.numel() for parameter in built.parameters())
+    if built.config.causal and device != "meta":
+        name = ", ".join(f"{option} {name!r}" for option, name in whole.code.items())
+        check_model(built, name, context, torch.device(device))
+    return count
+
+
 def parameter_count(condition: Condition) -> int:
-    """How many numbers the model learns, counted without allocating them."""
+    """How many numbers the model learns, counted without allocating them, but where other people's code makes it."""
+    if condition.model.is_foreign:
+        return _checked(condition)
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in build(condition).parameters())
 
 
 def check_backend(model: ModelSpec, backend: str | None, device: torch.device) -> None:
     """ValueError when the forced implementation of the model's kernel does not exist on `device`."""
-    operators = {"ssm": "scan", "rwkv7": "wkv7"}
-    backends.choose(operators.get(model.kind, "wkv"), backend, device)
+    if not model.is_foreign:
+        operators = {"ssm": "scan", "rwkv7": "wkv7"}
+        backends.choose(operators.get(model.kind, "wkv"), backend, device)

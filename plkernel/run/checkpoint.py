@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from plkernel.models.init import SCHEMES
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.models.structure import Structure
@@ -29,6 +30,7 @@ from plkernel.run.folder import Progress, differences, with_defaults
 from plkernel.spec.condition import from_config
 from plkernel.tools import cli
 from plkernel.tools.files import atomic_save, load_json, save_json
+from plkernel.tools.imports import is_code
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 PROGRESS, CONFIGURATION, DIGEST = "progress", "config", "digest"
@@ -49,13 +51,23 @@ def save_checkpoint(
         state = optimizer.state.get(parameter, {}) if optimizer is not None else {}
         tensors.update({f"{moment}.{name}": state[moment] for moment in MOMENTS if moment in state})
     tensors.update({f"model.{name}": buffer for name, buffer in model.named_buffers()})
-    tensors = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+    tensors = _apart({name: tensor.cpu().contiguous() for name, tensor in tensors.items()})
     metadata = {PROGRESS: json.dumps(asdict(progress)), CONFIGURATION: json.dumps(config)}
     metadata[DIGEST] = digest_of(tensors, metadata)
     try:
         atomic_save(path, lambda temporary: save_file(tensors, temporary, metadata=metadata))
     except SafetensorError as error:
         raise OSError(f"checkpoint {path} cannot be written: {error}") from error
+
+
+def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors, those that share memory with one before copied: a file of safetensors has each on its own."""
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        place = tensor.untyped_storage().data_ptr()
+        tensors[name] = tensor.clone() if place in seen else tensor
+        seen.add(place)
+    return tensors
 
 
 def load_checkpoint(
@@ -184,9 +196,21 @@ def open_model(path: Path) -> Model:
     if not config.is_file():
         raise ValueError(f"{config} is missing: a checkpoint needs the configuration of its run beside it")
     content = load_json(config)
+    if code := missing_code(content):
+        raise ValueError(f"{config}: its model needs other people's code, {code}, which is not imported here")
     model = describe(config, content)
     load_checkpoint(checkpoint, model, config=content)
     return model.eval()
+
+
+def missing_code(config: Any) -> str | None:
+    """What the content of a config.json names of other people's code without which its model is not built here."""
+    model, arm = ((config.get(key) if isinstance(config, dict) else None) for key in ("model", "arm_options"))
+    kind = model.get("kind") if isinstance(model, dict) else None
+    scheme = arm.get("scheme") if isinstance(arm, dict) else None
+    if isinstance(kind, str) and is_code(kind):
+        return f"kind {kind!r}"
+    return f"scheme {scheme!r}" if isinstance(scheme, str) and scheme not in SCHEMES else None
 
 
 def describe(path: Path, config: Any) -> Model:

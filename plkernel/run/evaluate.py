@@ -1,7 +1,7 @@
 """Evaluation: bits per byte, by position and with context taken away; influence, saturation, growth of activations."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
@@ -13,12 +13,14 @@ from torch import Tensor, nn
 
 from plkernel.analysis.trained.context import Truncation, by_position, lengths, truncation_of
 from plkernel.analysis.trained.influence import FEWEST_PLACES, Influence, influence_of, is_read, others, places
+from plkernel.analysis.trained.memory import QUANTILES
 from plkernel.analysis.trained.saturation import Amplification, Saturation, saturation
 from plkernel.data.synthetic import known_sequence
 from plkernel.data.windows import fixed_windows, spread_windows
+from plkernel.foreign.model import Foreign
 from plkernel.models.rwkv import RWKV
 from plkernel.models.ssm import SSM
-from plkernel.run.build import Model
+from plkernel.run.build import AnyModel
 from plkernel.run.objective import NATS_PER_BIT, autocast, bits_per_byte, losses_per_byte
 from plkernel.spec.train import TrainSpec
 
@@ -51,9 +53,11 @@ class Diagnosis:
     def to_row(self) -> dict[str, Any]:
         """What goes into a row of metrics.jsonl beside the bits per byte."""
         growth = {"amplification": list(self.amplification.per_block)} if self.amplification else {}
+        known = {"saturation": self.saturation.to_dict(), **growth}
+        if not self.losses.size:  # of a model that is not here, from what its run recorded
+            return known
         return {
-            "saturation": self.saturation.to_dict(),
-            **growth,
+            **known,
             "window_bpb": self.losses.mean(axis=1, dtype=np.float64).tolist(),
             "positions": by_position(self.losses).to_dict(),
         }
@@ -74,7 +78,7 @@ def diagnose(model: nn.Module, windows: Tensor, batch: int, device: torch.device
     return Diagnosis(bpb, torch.cat(losses).cpu().numpy(), reduce(Saturation.merged, found), amplification)
 
 
-def predictor(model: Model, device: torch.device) -> Predict:
+def predictor(model: AnyModel, device: torch.device) -> Predict:
     """`model` in evaluation mode as a callable; ValueError for one that is not causal."""
     if not model.config.causal:
         raise ValueError("a causal model is needed, got one with patching mode 'published', which sees ahead")
@@ -87,9 +91,9 @@ def predictor(model: Model, device: torch.device) -> Predict:
     return predict
 
 
-def patch_of(model: Model) -> int:
+def patch_of(model: AnyModel) -> int:
     """Bytes in a patch of `model`, 1 where it has none: it starts anew at a border of patches only."""
-    return model.config.patch if isinstance(model, SSM) else 1
+    return model.config.patch if isinstance(model, SSM | Foreign) else 1
 
 
 def token_losses(predict: Predict, windows: Tensor, batch: int) -> np.ndarray:
@@ -208,10 +212,19 @@ def _losses(predict: Predict, windows: Tensor, first: int) -> np.ndarray:
         return losses_per_byte(logits, windows[:, 1 + first :].to(logits.device)).cpu().numpy()
 
 
-def kernels(model: Model, context: int) -> dict[str, list[Any]]:
+def kernels(model: AnyModel, context: int) -> dict[str, list[Any]]:
     """What an input still weighs in every block after 1, 2, 4 .. `context` bytes: {"lags": (T), "blocks": (L, T)}."""
     lags = [2**power for power in range(context.bit_length()) if 2**power <= context]
     return {"lags": lags, "blocks": [block.tolist() for block in model.kernels(torch.tensor(lags))]}
+
+
+def memory(half_lives: Sequence[np.ndarray], found: Mapping[str, list[Any]]) -> dict[str, Any]:
+    """What a row of metrics.jsonl says of the memory of the blocks; nothing of what is not known of the model."""
+    quantiles = [np.quantile(values, QUANTILES).tolist() for values in half_lives]
+    return {
+        **({"half_life_quantiles": quantiles} if quantiles else {}),
+        **({"kernel": found} if found["blocks"] else {}),
+    }
 
 
 class ResidualStream:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plkernel.models.init.plan import Plan, grouped
+from plkernel.foreign.model import Foreign
+from plkernel.models.init.plan import Plan, grouped, is_matrix
 from plkernel.models.ssm import BYTES
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.spec.train import TrainSpec
@@ -19,7 +20,7 @@ NATS_PER_BIT = math.log(2)
 DECAYS = (".time_decay", ".att.w0", ".log_rate")  # of RWKV-5 and 6, of RWKV-7, and of the SSM
 
 
-def build_optimizer(model: nn.Module, train: TrainSpec, plan: Plan | None = None) -> torch.optim.AdamW:
+def build_optimizer(model: nn.Module, train: TrainSpec, plan: Plan | Foreign | None = None) -> torch.optim.AdamW:
     """AdamW with the multipliers of the plan for learning rate, weight decay and eps of every parameter.
 
     Without a plan all are 1, and weight decay acts on true matrices only (`is_matrix`): never on decays, gains, biases,
@@ -39,9 +40,15 @@ def build_optimizer(model: nn.Module, train: TrainSpec, plan: Plan | None = None
     return torch.optim.AdamW(groups, lr=train.learning_rate, betas=(train.beta1, train.beta2), fused=True)
 
 
-def is_matrix(name: str, parameter: Tensor) -> bool:
-    """Whether weight decay acts on it where no plan says so: `.weight`, two or more dimensions above 1."""
-    return name.endswith(".weight") and parameter.squeeze().ndim >= 2
+def fill_gradients_(model: nn.Module) -> None:
+    """A gradient of zero for every parameter that the loss did not reach in this step.
+
+    AdamW leaves one without a gradient out of a step, and its count of steps would then not be that of the run, which
+    a resumed run goes by.
+    """
+    for parameter in model.parameters():
+        if parameter.requires_grad and parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

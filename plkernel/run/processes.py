@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from plkernel.foreign.model import Foreign
 from plkernel.run.task import choose_device
 from plkernel.spec.train import TrainSpec
 from plkernel.tools.cli import EXIT_INTERRUPTED, USER_ERRORS
@@ -58,7 +59,8 @@ class Ranks:
         """`model` with the gradients of all processes averaged by backward, and the first one's parameters in all."""
         if self.count == 1:
             return model
-        return DistributedDataParallel(model)
+        # other people's models may have parameters that a step does not reach
+        return DistributedDataParallel(model, find_unused_parameters=isinstance(model, Foreign))
 
     def mean(self, values: list[float]) -> list[float]:
         """The means of all processes' values, as many in each."""

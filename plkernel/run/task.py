@@ -11,7 +11,7 @@ from plkernel.data.corpora import Corpus, Splits
 from plkernel.data.windows import check_length, check_size
 from plkernel.models.words import Device
 from plkernel.records.layout import run_folder
-from plkernel.run.build import check_backend, parameter_count
+from plkernel.run.build import admit, check, check_backend, parameter_count
 from plkernel.run.folder import RunFolder
 from plkernel.spec.condition import Condition
 from plkernel.spec.corpus import CorpusSpec
@@ -72,6 +72,8 @@ def open_run(
 ) -> Task:
     """Open the condition's corpus (unless `opened` has it) and check that it fits; nothing is written yet.
 
+    Other people's code in the condition is tried here: that it builds a model, which trains and knows no later byte.
+
     folder: of the run. device: what it is trained on, where another machine answers for it; left out, what is here,
     checked. Raises ValueError on bad input.
     """
@@ -79,6 +81,9 @@ def open_run(
         raise ValueError(f"seed must lie between 0 and {LARGEST_SEED}, got {seed}")
     if device is None:
         check_machine(condition)
+    admit(condition)
+    if condition.code:
+        check(condition)
     corpus, splits = opened or open_corpus(condition.corpus, condition.protocol.context)
     return Task(condition, seed, corpus, splits, RunFolder(folder), device)
 

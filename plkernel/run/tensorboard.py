@@ -12,8 +12,10 @@ from plkernel.records.layout import SPEC
 from plkernel.spec.arm import IN_THE_STUDY, Arm
 from plkernel.spec.condition import DEFAULT_SCHEMES
 from plkernel.tools.files import load_json
+from plkernel.tools.imports import is_code
 
 Row = Mapping[str, Any]
+NO_KERNEL: Row = {"lags": (), "blocks": ()}  # of a model that says nothing of its memory
 LEAKING = "bpb_" + NOT_CAUSAL.replace(", ", "_").replace(" ", "_")
 
 
@@ -41,7 +43,7 @@ class Curves:
             tag = f"{split}/{self.name}" if row["step"] else f"{STARTED}/{split}_{self.name}"
             self.writer.add_scalar(tag, loss, row["step"])
         self._versus(row, timing)
-        for tag, value in (*_watched(row, timing), *_slopes(row["kernel"])):
+        for tag, value in (*_watched(row, timing), *_slopes(row.get("kernel") or NO_KERNEL)):
             self.writer.add_scalar(tag, value, row["step"])
         for index, values in enumerate(half_lives):
             self.writer.add_histogram(f"weights/log2_half_life_block_{index}", np.log2(values), row["step"])
@@ -100,6 +102,8 @@ FIRST = ("arm", "gain", "learning_rate", "patching", "seed")
 """Columns that are shown before any is chosen, where no study says what varies; TensorBoard shows five."""
 ABSENT = "-"
 OF_THE_MODEL = ("kind", "dim", "layers", "gain", "parameters")
+UNKNOWN: dict[str, Value] = {"dim": 0, "layers": 0, "gain": ABSENT}
+"""Of other people's models, in columns that every run has."""
 OF_THE_TRAINING = ("learning_rate", "weight_decay", "batch", "context")
 OTHERWISE = (*IN_THE_STUDY, "placement", "scheme", "scheme_options", "learning_rate", "rates", "model", "corpus")
 """Options of an arm that are no columns of their own: what they come to is, or they change no number of a run."""
@@ -114,8 +118,9 @@ def columns(config: Mapping[str, Any]) -> dict[str, Value]:
         "seed": config["seed"],
         "corpus": config["corpus"]["name"],
         **{name: model[name] for name in OF_THE_MODEL},
+        **(UNKNOWN if is_code(model["kind"]) else {}),
         "patching": _patching(model["patching"]),
-        "scheme": arm.get("scheme") or DEFAULT_SCHEMES[model["kind"]],
+        "scheme": arm.get("scheme") or DEFAULT_SCHEMES.get(model["kind"], "its own"),
         "placement": arm.get("placement") or "of the scheme",
         **{name: train[name] for name in OF_THE_TRAINING},
         **{name: _option(name, arm.get(name)) for name in _options()},

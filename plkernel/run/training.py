@@ -13,21 +13,22 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from plkernel.analysis.trained.memory import QUANTILES
 from plkernel.data.synthetic import predictor_of
 from plkernel.data.windows import StepWindows, fixed_windows
+from plkernel.foreign.model import Foreign, origins
 from plkernel.models.init.block_gains import Calibration
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.records.layout import FINISHED, METRICS
-from plkernel.run.build import build, initialise_, plan_of, tune_
+from plkernel.run.build import plan_of, started, tune_
 from plkernel.run.checkpoint import load_checkpoint, save_checkpoint
-from plkernel.run.evaluate import diagnose, kernels, patch_of, predictor, worth_of_context
+from plkernel.run.evaluate import diagnose, kernels, memory, patch_of, predictor, worth_of_context
 from plkernel.run.folder import Progress
 from plkernel.run.objective import (
     NATS_PER_BIT,
     autocast,
     bits_per_byte,
     build_optimizer,
+    fill_gradients_,
     learning_rate,
     next_byte_loss,
     progress_line,
@@ -55,11 +56,10 @@ class Training:
     def __init__(self, task: Task, ranks: Ranks = ALONE) -> None:
         self.task, self.train, self.ranks, self.config = task, task.train, ranks, task.config
         torch.set_num_threads(self.train.threads)
-        self.device = choose_device(self.train.device)
-        condition = task.condition
-        built = build(condition)
-        self.model = initialise_(built, condition, task.seed).to(self.device)
-        self.optimizer = build_optimizer(self.model, self.train, plan_of(built, condition))
+        condition, self.device = task.condition, choose_device(self.train.device)
+        self.model = started(condition, task.seed).to(self.device)
+        plan = self.model if isinstance(self.model, Foreign) else plan_of(self.model, condition)
+        self.optimizer = build_optimizer(self.model, self.train, plan)
         train = self.train
         self.windows = StepWindows(task.splits.train, train.context, train.batch, task.seed, self.device)
         self.validation = fixed_windows(task.splits.validation, train.context, train.eval_windows)
@@ -106,6 +106,7 @@ class Training:
         with autocast(self.device):
             loss = next_byte_loss(self.parallel, windows, l2wrap=self.train.l2wrap)
         loss.backward()
+        fill_gradients_(self.model)
         nn.utils.clip_grad_norm_(self.model.parameters(), self.train.clip)
         self.update(loss.detach())
         self.optimizer.zero_grad(set_to_none=True)
@@ -115,7 +116,7 @@ class Training:
         number = self.progress.step
         set_learning_rate(self.optimizer, learning_rate(self.train, number, self.fraction))
         self.model.train()
-        if self.train.dropout:
+        if self.train.dropout or isinstance(self.model, Foreign):
             seed_dropout(self.task.seed, number, self.ranks.rank)
         return self.ranks.share(self.windows.at(number))
 
@@ -160,8 +161,7 @@ class Training:
             **({} if self.floor is None else {"excess_bpb": found.bits_per_byte - self.floor}),
             "learning_rate": self.optimizer.param_groups[0]["lr"],
             **({} if self.model.config.causal else {"label": NOT_CAUSAL}),
-            "half_life_quantiles": [np.quantile(h, QUANTILES).tolist() for h in half_lives],
-            "kernel": kernels(self.model, self.train.context),
+            **memory(half_lives, kernels(self.model, self.train.context)),
             **found.to_row(),
             **({"calibration": asdict(self.calibration)} if self.calibration and done.step == 0 else {}),
         }
@@ -248,7 +248,7 @@ def recorded(task: Task, ranks: Ranks = ALONE) -> Iterator[None]:
 def opened(task: Task, ranks: int, held: ExitStack) -> dict[str, Any] | None:
     """Take the run folder for as long as `held` is open; the result where the run has finished."""
     held.enter_context(task.folder.lock())
-    task.folder.open(task.config, environment(task.train.threads, ranks))
+    task.folder.open(task.config, environment(task.train.threads, ranks) | origins(task.condition.code.values()))
     return task.folder.result if task.folder.finished else None
 
 

@@ -12,13 +12,15 @@ from torch import Tensor
 
 from plkernel.analysis.exponentials.sums import Floats
 from plkernel.analysis.trained.context import Truncation
-from plkernel.analysis.trained.memory import QUANTILES, Memory, kernel_exponents, memory_of, slope_range
+from plkernel.analysis.trained.memory import Memory, kernel_exponents, memory_of, slope_range
+from plkernel.analysis.trained.saturation import Saturation
 from plkernel.data import corpora
 from plkernel.data.windows import Bytes, check_length
 from plkernel.models.rwkv7 import RWKV7
 from plkernel.records.layout import METRICS
+from plkernel.records.schema import EvaluationPart, StatePart, validated
 from plkernel.run.build import Model, build, initialise_
-from plkernel.run.evaluate import Diagnosis, diagnose, kernels
+from plkernel.run.evaluate import Diagnosis, diagnose, kernels, memory
 from plkernel.spec.condition import from_config
 from plkernel.spec.corpus import CorpusSpec
 from plkernel.tools.cli import text_table
@@ -46,16 +48,19 @@ class View:
     @property
     def half_lives(self) -> list[dict[str, float]]:
         """The shortest, median and longest of every block, by name."""
-        return [{name: block[place] for name, place in NAMED.items()} for block in self.memory.half_lives[0].tolist()]
+        known = self.memory.half_lives[0].tolist() if self.memory.has_half_lives else []
+        return [{name: block[place] for name, place in NAMED.items()} for block in known]
 
     @property
     def exponents(self) -> list[float]:
         """x of the law t**-x that the kernel of every block follows; empty where too few lags are known."""
-        return self.memory.exponents()[0].tolist() if slope_range(self.memory.lags) else []
+        known = self.memory.has_kernels and slope_range(self.memory.lags)
+        return self.memory.exponents()[0].tolist() if known else []
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        known = {"lags": self.memory.lags.tolist(), "blocks": self.memory.kernels[0].tolist()}
+        blocks = self.memory.kernels[0].tolist() if self.memory.has_kernels else []
+        known = {"lags": self.memory.lags.tolist(), "blocks": blocks}
         return {
             "half_lives": self.half_lives,
             "kernel": {**known, "exponents": self.exponents, "exponents_over_lags": slope_range(self.memory.lags)},
@@ -67,10 +72,9 @@ class View:
 
 def view(model: Model, windows: Tensor) -> View:
     """What `model` remembers up to the length of `windows` (n, context + 1), and one evaluation on them."""
-    quantiles = [np.quantile(values.numpy(), QUANTILES).tolist() for values in model.half_lives()]
-    state = {"half_life_quantiles": quantiles, "kernel": kernels(model, windows.shape[1] - 1)}
-    memory = memory_of([state])
-    return View(memory, diagnose(model, windows, BATCH, torch.device("cpu")), responses_of(model, memory.lags))
+    half_lives = [values.numpy() for values in model.half_lives()]
+    known = memory_of([memory(half_lives, kernels(model, windows.shape[1] - 1))])
+    return View(known, diagnose(model, windows, BATCH, torch.device("cpu")), responses_of(model, known.lags))
 
 
 def responses_of(model: Model, lags: Floats) -> dict[str, Floats]:
@@ -85,11 +89,34 @@ def responses_of(model: Model, lags: Floats) -> dict[str, Floats]:
 
 
 def at_initialisation(config: dict[str, Any]) -> Model | None:
-    """The model of a run as it was before its first step, from its config.json; None if it was not trained here."""
-    if "seed" not in config:
+    """The model of a run as it was before its first step, from its config.json.
+
+    None if it was not trained here, and where code that is not imported here had a part in it.
+    """
+    if "seed" not in config or (condition := from_config(config)).code:
         return None
-    condition = from_config(config)
     return initialise_(build(condition), condition, config["seed"])
+
+
+def recorded(folder: Path) -> tuple[int, View, View]:
+    """The step of a run's last evaluation, and the model as its rows tell of it at the first and at the last.
+
+    For models of other people's code, which is not imported to look at them. ValueError where there is no such row.
+    """
+    path = folder / METRICS
+    rows = [validated(path, EvaluationPart, row) for row in read_lines(path)] if path.exists() else []
+    if not rows:
+        raise ValueError(f"{path}: holds no evaluation of the run yet")
+    first, last = (_recorded(path, row) for row in (rows[0], rows[-1]))
+    return rows[-1]["step"], first, last
+
+
+def _recorded(path: Path, row: Mapping[str, Any]) -> View:
+    state = validated(path, StatePart, row)
+    if not state.get("saturation") or row["val_bpb"] is None:
+        raise ValueError(f"{path}: the row of step {row['step']} does not say how saturated its predictions were")
+    found = Diagnosis(row["val_bpb"], np.empty((0, 0)), Saturation.from_dict(state["saturation"]), None)
+    return View(memory_of([state]), found)
 
 
 def calibrated_gains(folder: Path) -> list[float]:
@@ -148,8 +175,9 @@ def render(start: View | None, now: View, note: str = "") -> str:
         for name in columns[1]
     ]
     responses = {"at initialisation": start.responses if start else {}, "now": now.responses}
-    memory = [*_kernels(start, now), *erasing(now.memory.lags, responses)]
-    tables = [text_table(header, rows), *memory, text_table(["", "at initialisation", "now"], figures)]
+    remembered = [*_kernels(start, now), *erasing(now.memory.lags, responses)]
+    blocks = [text_table(header, rows)] if rows else []
+    tables = [*blocks, *remembered, text_table(["", "at initialisation", "now"], figures)]
     return "\n\n".join(tables)
 
 
@@ -176,9 +204,9 @@ def erasing(lags: Floats, times: Mapping[str, Mapping[str, Floats]]) -> list[str
 def _kernels(start: View | None, now: View) -> list[str]:
     """How steeply the kernel of every block falls, where the context holds enough lags to say it."""
     found = slope_range(now.memory.lags)
-    if found is None:
+    if found is None or not now.memory.has_kernels:
         return []
-    before = start.exponents if start else [math.nan] * now.memory.blocks
+    before = start.exponents if start and start.exponents else [math.nan] * now.memory.blocks
     pairs = zip(before, now.exponents, strict=True)
     rows = [[str(block), *map(_exponent, pair)] for block, pair in enumerate(pairs)]
     title = f"kernels fall as t**-x over lags {found[0]:g} to {found[1]:g} bytes:"
@@ -190,7 +218,7 @@ def _exponent(value: float) -> str:
 
 
 def _half_lives(view: View | None, block: int) -> str:
-    if view is None:
+    if view is None or not view.half_lives:
         return ABSENT
     return " / ".join(f"{value:.0f}" if value >= 1000 else f"{value:.3g}" for value in view.half_lives[block].values())
 

@@ -5,12 +5,12 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from plkernel.analysis.nodes.heads import Bonus, ShapeOn
 from plkernel.analysis.nodes.node_set import Aim, Gain, Lag, Summation, Target
 from plkernel.analysis.nodes.placement import Placement, Projection
-from plkernel.spec.model import PositiveNumber, Section
+from plkernel.spec.model import PositiveNumber, Section, check_code, check_plain
 from plkernel.spec.named import beside
 from plkernel.tools.files import load_json
 
@@ -19,7 +19,10 @@ QUANTILE_OPTIONS = ("tempering", "loss", "max_lag")
 AIM_OPTIONS = ("target", "kernel", "lag")
 NODE_VALUES = ("node_rates", "node_multipliers", "node_gain")
 IN_THE_STUDY = ("against", "levels", "rates", "train")  # in a run they are nowhere, or in another section
-OF_ANY_ARM = ("scheme", "scheme_options", "learning_rate", "placement", "model", "corpus", *IN_THE_STUDY)
+INIT = ("init", "init_options")
+OF_ANY_ARM = ("scheme", "scheme_options", "learning_rate", "placement", "model", "corpus", *INIT, *IN_THE_STUDY)
+OF_A_FOREIGN_ARM = ("learning_rate", "model", "corpus", *INIT, *IN_THE_STUDY)
+"""What an arm may say of a model that other people's code builds."""
 
 
 class Arm(Section):
@@ -72,6 +75,11 @@ class Arm(Section):
     rwkv_blinkdl, in RWKV-7 rwkv7_official, those of today's official code."""
     scheme_options: dict[str, float] | None = None
     """Free constants of the scheme, as in { base_width = 64 }."""
+    init: str | None = None
+    """A function of your own, module:attribute, called with the model once all else has initialised it; needs
+    --trust-code."""
+    init_options: dict[str, Any] | None = None
+    """What else that function is given, by name."""
     learning_rate: PositiveNumber | None = None
     """Peak learning rate of this arm, where it differs from train.learning_rate."""
     rates: Annotated[tuple[PositiveNumber, ...], Field(min_length=2)] | None = None
@@ -95,6 +103,9 @@ class Arm(Section):
     """The arm it is compared with; the study's baseline if left out."""
     levels: dict[str, str] | None = None
     """Its level of every factor; filled in from [factors]."""
+
+    _code = field_validator("init", mode="after")(check_code)
+    _plain = field_validator("init_options", mode="after")(check_plain)
 
     @property
     def pending(self) -> bool:

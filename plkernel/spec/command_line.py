@@ -20,6 +20,8 @@ HELP_ALL = "--help-all"
 EXAMPLE = "quick"
 WIDTH = 100
 TABLES: dict[str, type[Section]] = {"model": ModelSpec, "corpus": CorpusSpec}  # options of an arm that are tables
+CONSENT = "trust_code"
+"""The option of a command by which the person says that the code which the spec names may run."""
 NOT_BY_OPTION = ("factors", "levels", "hypotheses", "gates")
 
 
@@ -50,7 +52,7 @@ def _run(command: Callable[..., Any], given: list[str], prog: str, check: Check 
     found = flags.read(bare, known)
     changes = {places[name][0]: value for name, value in found.items() if name in places}
     options = {name.replace("-", "_"): value for name, value in found.items() if name not in places}
-    command(spec_of(values, path, changes, check), **options)
+    command(spec_of(values, path, changes, check, bool(options.get(CONSENT))), **options)
 
 
 def fields(

@@ -12,7 +12,16 @@ from plkernel.analysis.nodes.moments import scaled_to
 from plkernel.analysis.nodes.node_set import Aim, Nodes
 from plkernel.analysis.nodes.placement import PLACEMENTS_OF, half_lives_of, place
 from plkernel.analysis.nodes.quantile import HORIZON, LOSS
-from plkernel.spec.arm import AIM_OPTIONS, ENDS, IN_THE_STUDY, NODE_VALUES, OF_ANY_ARM, QUANTILE_OPTIONS, Arm
+from plkernel.spec.arm import (
+    AIM_OPTIONS,
+    ENDS,
+    IN_THE_STUDY,
+    NODE_VALUES,
+    OF_A_FOREIGN_ARM,
+    OF_ANY_ARM,
+    QUANTILE_OPTIONS,
+    Arm,
+)
 from plkernel.spec.corpus import CorpusSpec
 from plkernel.spec.model import ModelSpec
 from plkernel.spec.train import TrainSpec
@@ -35,7 +44,8 @@ class Condition:
     """Everything that decides the numbers of a run but its seed; `resolve` makes one, `from_config` reads one back.
 
     arm: with what it leaves to the kind of model filled in; train: with the arm's own learning rate where it has one,
-    None for a model that is not trained; study and name: of the spec and of the arm in it.
+    None for a model that is not trained; study and name: of the spec and of the arm in it; trusted: whether the person
+    at the command line has said that the code it names may run, which no file ever says.
     """
 
     model: ModelSpec
@@ -44,10 +54,19 @@ class Condition:
     corpus: CorpusSpec = field(default_factory=CorpusSpec)
     study: str = ""
     name: str = ""
+    trusted: bool = field(default=False, compare=False, repr=False)
+
+    @property
+    def code(self) -> dict[str, str]:
+        """The names of other people's code in it, by the option that names them."""
+        named = {"kind": self.model.kind if self.model.is_foreign else None, "init": self.arm.init}
+        return {option: name for option, name in named.items() if name is not None}
 
     @property
     def scheme(self) -> str:
-        """The initialisation scheme, where left out that of the model's kind."""
+        """The initialisation scheme, where left out that of the model's kind; of other people's models none."""
+        if self.model.is_foreign:
+            raise ValueError(f"a model of kind {self.model.kind!r} has no scheme")
         return self.arm.scheme or DEFAULT_SCHEMES[self.model.kind]
 
     @property
@@ -75,6 +94,8 @@ class Condition:
 
         Raises ValueError where the arm does not fit the model.
         """
+        if self.model.is_foreign:
+            raise ValueError(f"a model of kind {self.model.kind!r} has no nodes that are known")
         if self.arm.pending:
             raise ValueError("match and node_file refer to more than this arm: read the spec with load_spec")
         placed = self._placed()
@@ -83,6 +104,11 @@ class Condition:
     def check(self) -> None:
         """ValueError when the arm does not fit the model; of its scheme nothing is known here."""
         arm, model = self.arm, self.model
+        if arm.init_options is not None and arm.init is None:
+            raise ValueError("init_options need an init that is given them: set init, or leave them out")
+        if model.is_foreign:
+            self._check_foreign()
+            return
         if model.kind == "ssm":
             self._refuse(("bonus",), "belongs to model kinds rwkv5 and rwkv6: leave it out")
             if arm.shape_on not in (None, "columns", "multiplier"):
@@ -118,6 +144,17 @@ class Condition:
             shape_on=str(arm.shape_on or "receptance"),
             goose=model.kind == "rwkv7",
         )
+
+    def _check_foreign(self) -> None:
+        """ValueError for an option that only models of plkernel have."""
+        names = [name for name in Arm.model_fields if name not in OF_A_FOREIGN_ARM]
+        self._refuse(names, f"belongs to models of plkernel, got kind {self.model.kind!r}: say it in config or init")
+        for name in ("backend", "decay_multiplier") if self.train else ():
+            if getattr(self.train, name) is not None:
+                raise ValueError(
+                    f"train.{name} {getattr(self.train, name)} belongs to models of plkernel, got kind "
+                    f"{self.model.kind!r}: leave it out; `multipliers` of the model sets rates of its parameters"
+                )
 
     def _refuse(self, names: Iterable[str], reason: str) -> None:
         """ValueError for the first of these options of the arm that is given."""
@@ -217,11 +254,14 @@ def resolve(
     corpus: CorpusSpec | None = None,
     study: str = "",
     name: str = "",
+    trusted: bool = False,
 ) -> Condition:
     """The condition of `arm`, with what it leaves out filled in where that depends on the model, and its own rate."""
     arm, values = arm or Arm(), dict[str, Any]()
     if model.kind == "ssm":
         values = {"placement": "log-spaced"}
+    elif model.is_foreign:
+        values = {}
     elif arm.places_nodes and arm.shapes:
         values = {
             **(RWKV7_AIM if model.kind == "rwkv7" else RWKV_AIM),
@@ -234,11 +274,11 @@ def resolve(
     arm = arm.model_copy(update={name: v for name, v in values.items() if getattr(arm, name) is None})
     if train is not None and arm.learning_rate is not None:
         train = train.model_copy(update={"learning_rate": arm.learning_rate})
-    return Condition(model, arm, train, corpus or CorpusSpec(), study, name)
+    return Condition(model, arm, train, corpus or CorpusSpec(), study, name, trusted)
 
 
-def from_config(config: Mapping[str, Any]) -> Condition:
-    """The condition that `config`, the content of a run's config.json, tells of.
+def from_config(config: Mapping[str, Any], trusted: bool = False) -> Condition:
+    """The condition that `config`, the content of a run's config.json, tells of; `trusted` by the person who asks.
 
     Raises KeyError, TypeError, AttributeError or ValueError (pydantic's is one) for anything else.
     """
@@ -252,4 +292,5 @@ def from_config(config: Mapping[str, Any]) -> Condition:
         CorpusSpec.model_validate(corpus),
         config.get("study", ""),
         config.get("arm", ""),
+        trusted,
     )

@@ -1,5 +1,6 @@
 """The model that all arms of a study share, as a spec describes it."""
 
+import json
 import math
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -9,6 +10,7 @@ from pydantic_core import PydanticCustomError
 from plkernel.analysis.nodes.heads import RWKV7_LARGEST_RATE, gain_of
 from plkernel.analysis.nodes.node_set import Gain
 from plkernel.models.words import ModelKind, PatchingMode
+from plkernel.tools.imports import NAME, is_code
 
 Positive = Annotated[int, Field(ge=1)]
 # Beyond what any machine trains (a width of 65,536 in 1,024 blocks is 3e13 parameters), and small enough for a spec to
@@ -17,6 +19,7 @@ WIDEST = 2**16
 DEEPEST = 2**10
 LONGEST_PATCH = 2**16
 PositiveNumber = Annotated[float, Field(gt=0)]
+KINDS: tuple[str, ...] = get_args(ModelKind)
 
 
 class Section(BaseModel):
@@ -40,6 +43,22 @@ def _kinds(annotation: Any) -> set[Any]:
     origin = get_origin(annotation)
     inner = get_args(annotation)[:1] if origin is Annotated else get_args(annotation)
     return {origin or annotation}.union(*map(_kinds, () if origin is Literal else inner))
+
+
+def check_plain(options: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Options for other people's code, as they are; ValueError where JSON would not keep them."""
+    try:
+        json.dumps(options, allow_nan=False)
+    except (TypeError, ValueError):
+        raise PydanticCustomError("plain", "must hold finite numbers, texts, lists and tables, as JSON does") from None
+    return options
+
+
+def check_code(name: str | None) -> str | None:
+    """A name of code as it is; ValueError where it is none."""
+    if name is not None and not NAME.fullmatch(name):
+        raise PydanticCustomError("code", "must be module:attribute, as in mypackage.mymodule:function")
+    return name
 
 
 class PatchingSpec(Section):
@@ -70,8 +89,9 @@ class RanksSpec(Section):
 class ModelSpec(Section):
     """The model that all arms share."""
 
-    kind: ModelKind = "ssm"
-    """ssm: the diagonal SSM. rwkv5, rwkv6, rwkv7: Eagle, Finch and Goose."""
+    kind: ModelKind | str = "ssm"
+    """ssm: the diagonal SSM. rwkv5, rwkv6, rwkv7: Eagle, Finch and Goose. module:attribute: a builder of your own, or a
+    class of transformers such as transformers:MambaForCausalLM (plkernel/foreign); needs --trust-code."""
     dim: Annotated[int, Field(ge=2, le=WIDEST)] = 96
     """Width, also the state size."""
     layers: Annotated[int, Field(ge=1, le=DEEPEST)] = 4
@@ -84,6 +104,13 @@ class ModelSpec(Section):
     k_clamp: bool = False
     """RWKV-5 and 6: scale the key by min(1, lambda), an EMA-like input gain."""
     ranks: RanksSpec = RanksSpec()
+    config: dict[str, Any] | None = None
+    """A model of your own: what its builder is given."""
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it is other people's code that builds the model."""
+        return is_code(self.kind)
 
     @property
     def node_count(self) -> int:
@@ -100,13 +127,30 @@ class ModelSpec(Section):
         """The decay rate per byte that every channel stays below."""
         return RWKV7_LARGEST_RATE if self.kind == "rwkv7" else math.inf
 
+    @field_validator("kind", mode="after")
+    @classmethod
+    def _known(cls, kind: str) -> str:
+        if is_code(kind):
+            check_code(kind)
+        elif kind not in KINDS:
+            known = f"{', '.join(KINDS)} or module:attribute"
+            raise PydanticCustomError("kind", "must be {known}", {"known": known})
+        return kind
+
+    _plain = field_validator("config", mode="after")(check_plain)
+
     @model_validator(mode="after")
     def _of_one_kind(self) -> "ModelSpec":
-        foreign = ["head_size", "k_clamp"] if self.kind == "ssm" else ["gain", "patching"]
-        foreign += ["k_clamp"] if self.kind == "rwkv7" else ["ranks"]
+        of_the_ssm, of_rwkv = ("gain", "patching"), ("head_size", "k_clamp", "ranks")
+        foreign = {
+            "ssm": ("config", *of_rwkv),
+            "rwkv5": ("config", *of_the_ssm, "ranks"),
+            "rwkv6": ("config", *of_the_ssm, "ranks"),
+            "rwkv7": ("config", *of_the_ssm, "k_clamp"),
+        }.get(self.kind, ("dim", "layers", *of_the_ssm, *of_rwkv))
         for name in foreign:
             if getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"{name} does not belong to model kind {self.kind!r}: leave it out")
-        if self.kind != "ssm" and self.dim % self.head_size:
+        if self.kind in KINDS[1:] and self.dim % self.head_size:
             raise ValueError(f"dim {self.dim} must be a multiple of head_size {self.head_size}")
         return self

@@ -27,13 +27,14 @@ Check = Callable[[Condition], None]
 """What else is asked of every condition: that of its scheme, for those who go on to build models."""
 
 
-def load_spec(path: Path | str, check: Check | None = None) -> Spec:
+def load_spec(path: Path | str, check: Check | None = None, trusted: bool = False) -> Spec:
     """Read a TOML spec, or the spec.json of a study, from its path or by the name of one that comes with plkernel.
 
-    ValueError in one line names the file, the key and the remedy.
+    ValueError in one line names the file, the key and the remedy. trusted: whether the code that it names may run, once
+    models are built; nothing is imported here.
     """
     path = find(path)
-    return spec_of(load_values(path), path, check=check)
+    return spec_of(load_values(path), path, check=check, trusted=trusted)
 
 
 def load_values(path: Path) -> dict[str, Any]:
@@ -61,11 +62,15 @@ def _check_rates(values: Mapping[str, Any]) -> None:
 
 
 def spec_of(
-    values: Mapping[str, Any], path: Path, changes: Mapping[Place, Any] | None = None, check: Check | None = None
+    values: Mapping[str, Any],
+    path: Path,
+    changes: Mapping[Place, Any] | None = None,
+    check: Check | None = None,
+    trusted: bool = False,
 ) -> Spec:
     """The spec of `values`, which came from `path`, with some of its fields changed."""
     origin = f"{path} with its options" if changes else str(path)
-    return parse_spec(_changed(values, changes or {}), origin, check)
+    return parse_spec(_changed(values, changes or {}), origin, check, trusted)
 
 
 def _changed(values: Mapping[str, Any], changes: Mapping[Place, Any]) -> dict[str, Any]:
@@ -80,10 +85,10 @@ def _changed(values: Mapping[str, Any], changes: Mapping[Place, Any]) -> dict[st
     return changed
 
 
-def parse_spec(values: Mapping[str, Any], origin: str, check: Check | None = None) -> Spec:
+def parse_spec(values: Mapping[str, Any], origin: str, check: Check | None = None, trusted: bool = False) -> Spec:
     """A spec from plain values, its files read and its matches computed; `origin` names it in the error."""
     try:
-        return settle(Spec.model_validate(expanded(dict(values))), check)
+        return settle(Spec.model_validate(expanded(dict(values))).trusting(trusted), check)
     except ValidationError as error:
         raise ValueError(f"spec {origin}: {explained(error, Spec)}") from None
     except ValueError as error:
@@ -103,7 +108,8 @@ def settle(spec: Spec, check: Check | None = None) -> Spec:
     for name, arm in spec.arms.items():
         with blaming(name, Spec):
             model, corpus = spec.model_of(name), spec.corpus_of(name)
-            read[name] = resolve(model, with_file_values(arm), spec.train_of(name), corpus, spec.name, name)
+            own, train = with_file_values(arm), spec.train_of(name)
+            read[name] = resolve(model, own, train, corpus, spec.name, name, spec.trusted)
     for name, condition in read.items():
         with blaming(name, Spec):
             if condition.arm.match is not None and condition.model.kind == "ssm":

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, TypeVar
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from plkernel.records.layout import name_at
 from plkernel.spec.arm import Arm
@@ -73,6 +73,8 @@ class Spec(Section):
     """What the study is to decide."""
     gates: tuple[Gate, ...] = ()
     """What must hold before it decides anything."""
+    _trusted: bool = PrivateAttr(default=False)
+    """Whether the person who runs it has said that the code it names may run: no field, so that no file can say it."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "Spec":
@@ -107,10 +109,10 @@ class Spec(Section):
                 )
             with blaming(name, Spec):
                 model, train, _ = self.model_of(name), self.train_of(name), self.corpus_of(name)
-                if train.dropout and model.kind == "ssm":
+                if train.dropout and model.kind not in ("rwkv5", "rwkv6", "rwkv7"):
                     raise ValueError(
                         f"train.dropout belongs to model kinds rwkv5, rwkv6 and rwkv7, got {train.dropout} with kind "
-                        "'ssm': leave it out"
+                        f"{model.kind!r}: leave it out"
                     )
         check(self.hypotheses, self.gates, {name: self.against(name) for name in self.arms}, self.train)
         return self
@@ -161,13 +163,24 @@ class Spec(Section):
         """What the arm called `name` stands for, resolved when first asked for, as a rule when the spec is read."""
         if name not in self._resolved:
             arm, model, corpus = self.arm(name), self.model_of(name), self.corpus_of(name)
-            self._resolved[name] = resolve(model, arm, self.train_of(name), corpus, self.name, name)
+            self._resolved[name] = resolve(model, arm, self.train_of(name), corpus, self.name, name, self._trusted)
         return self._resolved[name]
 
     @cached_property
     def _resolved(self) -> dict[str, Condition]:
         """Conditions by arm: no field, so that specs are equal whatever has been asked of them."""
         return {}
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the code that it names may run."""
+        return self._trusted
+
+    def trusting(self, trusted: bool) -> "Spec":
+        """The spec, with consent to the code that it names, or without."""
+        copied = self.model_copy()
+        copied._trusted = trusted
+        return copied
 
     def with_conditions(self, conditions: Mapping[str, Condition]) -> "Spec":
         """The spec of these conditions, with their arms and no others."""

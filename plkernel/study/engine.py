@@ -12,6 +12,7 @@ from plkernel.records.layout import CONFIG, LOG, run_folder
 from plkernel.spec.condition import Condition
 from plkernel.spec.study import Spec
 from plkernel.tools.files import open_own, refuse_links_of_run, save_json
+from plkernel.tools.imports import TRUST
 
 EngineName = Literal["local", "ray"]
 
@@ -22,6 +23,7 @@ class Job:
 
     config: what it resolves to (`Task.config`); a process that makes something else of it refuses to train.
     shape, together: runs of equal shape may share a process and its steps, so many at most; None: it is trained alone.
+    trusted: whether the person has consented to the code that it names; nothing of that is written to its folder.
     """
 
     study: Path
@@ -32,6 +34,7 @@ class Job:
     config: Mapping[str, Any] = field(compare=False, repr=False)
     shape: Hashable = field(default=None, compare=False, repr=False)
     together: int = 1
+    trusted: bool = False
 
     @property
     def name(self) -> str:
@@ -83,7 +86,15 @@ def start_process(
     with _log(first) as log:
         configs = [str(job.folder / CONFIG) for job in jobs]
         return subprocess.Popen(
-            [sys.executable, "-m", "plkernel.run", *configs, "--stop-with", str(os.getpid())],
+            [
+                sys.executable,
+                "-m",
+                "plkernel.run",
+                *configs,
+                "--stop-with",
+                str(os.getpid()),
+                *([TRUST] if first.trusted else []),
+            ],
             stdout=log,
             stderr=log,
             stdin=subprocess.DEVNULL,

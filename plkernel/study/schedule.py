@@ -213,8 +213,8 @@ def _jobs(spec: Spec, runs: Runs, out: Path, engine: Engine) -> Iterator[Job]:
         config = task.config
         task.folder.check(config)
         together = engine.together(condition, device)
-        alike = shape(condition) if together > 1 else None
-        yield Job(out, arm, seed, device, spec.train.threads, config, alike, together)
+        alike = shape(condition) if together > 1 and not condition.code else None
+        yield Job(out, arm, seed, device, spec.train.threads, config, alike, together, condition.trusted)
 
 
 def finished(out: Path, arm: str, seed: int) -> bool:

@@ -6,6 +6,7 @@ is the same for every arm: rates x seeds x steps.
 """
 
 from pathlib import Path
+from typing import Any
 
 from plkernel.records.layout import TUNING, name_at
 from plkernel.records.tuning import choices
@@ -27,7 +28,8 @@ def search_of(spec: Spec) -> Spec:
         for rate in spec.rates_of(name)
     }
     name, seeds, baseline = f"{spec.name}-{TUNING}", tuning.seeds, next(iter(arms))
-    return Spec(name=name, baseline=baseline, seeds=seeds, corpus=spec.corpus, model=spec.model, train=train, arms=arms)
+    sections: dict[str, Any] = {"corpus": spec.corpus, "model": spec.model, "train": train, "arms": arms}
+    return Spec(name=name, baseline=baseline, seeds=seeds, **sections).trusting(spec.trusted)
 
 
 def tuned(spec: Spec, out: Path) -> Spec:

@@ -7,6 +7,7 @@ import difflib
 import inspect
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -213,9 +214,19 @@ def _converted(kind: Any, text: str) -> Any:
     kind = plain(kind)
     if get_origin(kind) is Literal:
         return {str(value): value for value in get_args(kind)}[text] if text in _literals(kind) else _refuse(text)
+    if kind is Any:
+        return _guessed(text)
     if kind is bool:
         return BOOLEANS[text.lower()] if text.lower() in BOOLEANS else _refuse(text)
     return kind(text)
+
+
+def _guessed(text: str) -> int | float | bool | str:
+    """A number where the text is one, or true or false, or else the text."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return BOOLEANS.get(text.lower(), text)
 
 
 def _refuse(text: str) -> Any:

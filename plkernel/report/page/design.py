@@ -8,6 +8,7 @@ from plkernel.records.study import Study
 from plkernel.report.comparison import Comparison, block_levels, short_factor, short_name
 from plkernel.report.page.document import PageSection, lines, section, table
 from plkernel.report.sentences import listed, span
+from plkernel.tools.imports import is_code
 
 MOST_NAMES = 12
 NOT_OPTIONS = ("levels", "against", "node_rates", "node_multipliers", "node_gain", "output_std")
@@ -73,11 +74,12 @@ def _seeds(comparison: Comparison) -> Iterator[Row]:
 
 def _model(comparison: Comparison) -> Iterator[Row]:
     model = comparison.study.spec.get("model") or {}
+    ours = not is_code(str(model.get("kind", "")))  # width and blocks of another's model are not known
     sizes = [size for arm in comparison.arms for size in arm.parameters]
     facts = [
         str(model.get("kind", "")),
-        f"width {model['dim']}" if "dim" in model else "",
-        f"{model['layers']} blocks" if "layers" in model else "",
+        f"width {model['dim']}" if "dim" in model and ours else "",
+        f"{model['layers']} blocks" if "layers" in model and ours else "",
         f"{span(sizes)} parameters" if sizes else "",
     ]
     if any(facts):

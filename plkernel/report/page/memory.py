@@ -1,6 +1,6 @@
 """The part of the report page that says what training did to the memory of the arms, and to their outputs."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -13,9 +13,10 @@ from plkernel.report.memory import Change, changes
 from plkernel.report.page.charts import captions
 from plkernel.report.page.charts.memory import half_lives, kernels
 from plkernel.report.page.charts.published import published_chart
-from plkernel.report.page.document import Cell, Group, Line, PageSection, Part, Table, folded, number, section
+from plkernel.report.page.document import Cell, Group, Line, PageSection, Part, Table, folded, number, prose, section
 from plkernel.report.page.parts import arm_name, aside, group_title
 from plkernel.report.published import reading
+from plkernel.tools.imports import is_code
 from plkernel.tools.numbers import written
 
 Blocks = Sequence[tuple[Block, Sequence[Change]]]
@@ -34,8 +35,17 @@ def memory_sections(comparison: Comparison) -> list[PageSection]:
         *_charts(found, "Half-lives"),
         *_half_lives(comparison, found),
         *_outputs(comparison, found),
+        prose("soft", _left_out(found)),
     ]
     return section("Memory before and after training", *parts)
+
+
+def _left_out(found: Blocks) -> Iterator[str]:
+    """A sentence for every kind of other people's models whose runs recorded no memory."""
+    kinds = {(arm.kind, what) for _, arms in found for arm in arms for what in arm.unknown if is_code(arm.kind)}
+    for kind in sorted({kind for kind, _ in kinds}):
+        missing = " and ".join(sorted(what for of, what in kinds if of == kind))
+        yield f"Left out: {missing} of {kind}, which the model does not say; its code is not imported for a report."
 
 
 def published_sections(comparison: Comparison) -> list[PageSection]:

@@ -193,6 +193,8 @@ def _backward(  # type: ignore[no-untyped-def]
 
 def forward(r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """Every o_t (B,T,H,V) and the last state (B,H,K,V)."""
+    if 0 in (*r.shape, *v.shape):
+        return torch.zeros_like(v), state.clone()
     wide = [widen(x) for x in (r, k, v)]
     out, last = torch.empty_like(wide[2]), torch.empty_like(state)
     _run(_forward, None, *wide, _four_dimensional(log_decay), _padded(u, wide[0].dtype), state, out, last)
@@ -204,6 +206,9 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of all six inputs, from those of both results."""
     batch, time, heads, size = r.shape
+    if 0 in (*r.shape, *v.shape):
+        grad_r, grad_k, grad_v, grad_w, grad_u = (torch.zeros_like(x) for x in (r, k, v, log_decay, u))
+        return grad_r, grad_k, grad_v, grad_w, grad_u, grad_last.clone()
     wide = [widen(x) for x in (r, k, v)]
     bonus = _padded(u, wide[0].dtype)
     inputs = (*wide, _four_dimensional(log_decay), bonus, state, widen(grad_out), grad_last)

@@ -157,9 +157,9 @@ def _of_block(comparison: Comparison, block: Block) -> "Iterator[tuple[str, Figu
     if curves:
         yield figure_name(TRUNCATION, block), truncation_figure(curves, block.title, CONFIDENCE)
     read = {
-        arm_label(comparison, block, arm): curve
+        arm_label(comparison, block, arm): found
         for arm in block.arms
-        if (curve := influenced(comparison, arm)) is not None
+        if (found := influenced(comparison, arm)) is not None
     }
     if read:
         yield figure_name(INFLUENCE, block), influence_figure(read, block.title, CONFIDENCE)

@@ -38,7 +38,7 @@ $(VENV)/installed-docs: pyproject.toml constraints.txt
 	touch $@
 
 docs: $(VENV)/installed-docs  ## the documentation, docs/_build/html/index.html; warnings are errors
-	$(RUN) sphinx -W --keep-going -q -b html docs docs/_build/html
+	$(RUN) sphinx -W --keep-going -q -j auto -b html docs docs/_build/html
 	@echo "written: docs/_build/html/index.html"
 
 tutorials: $(VENV)/installed-dev  ## run the tutorials again: outputs and figures in docs/tutorials (minutes)

@@ -237,6 +237,7 @@ def test_repeated_options_all_count(monkeypatch: pytest.MonkeyPatch, capsys: Sho
     """From the command line, where the last of several flags of one name would otherwise be the only one."""
     options = ["--option", "zero_readout=1", "--option", "base_width=64"]
     monkeypatch.setattr(sys, "argv", ["plkernel.init", "show", "mup_table8", *options])
+    monkeypatch.delitem(sys.modules, "plkernel.init.__main__")
     runpy.run_module("plkernel.init", run_name="__main__")
     printed = capsys.readouterr().out
     assert "base_width = 64," in printed

@@ -63,7 +63,8 @@ def calibration(scheme: Scheme) -> str:
 
 def family_of(scheme: Scheme) -> str:
     """The first line of the docstring of the module that a scheme stands in."""
-    return (inspect.getdoc(sys.modules[scheme.rules.__module__]) or "").partition("\n")[0]
+    module = sys.modules.get(scheme.rules.__module__)  # none for one that was typed in
+    return (inspect.getdoc(module) or "").partition("\n")[0] if module else ""
 
 
 def constants(scheme: Scheme) -> str:

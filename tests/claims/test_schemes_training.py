@@ -96,7 +96,7 @@ def test_a_run_calibrates_what_its_scheme_leaves_to_data(
     found = training.calibration
     assert found is not None
     assert found.branches == pytest.approx([0.5, 0.5], rel=0.005)
-    assert calibrate_(training.model, training.windows(0)[:, :-1], target=0.5).gains == (1.0, 1.0)
+    assert calibrate_(training.model, training.windows.at(0)[:, :-1], target=0.5).gains == (1.0, 1.0)
     model = initialise_(
         build(resolve(spec.model, spec.arm("power-law"))), resolve(spec.model, spec.arm("power-law")), 0
     )
@@ -117,6 +117,7 @@ def test_gains_are_recorded_once_and_a_resumed_run_keeps_them(
 
     def stopping(self: Training) -> None:
         if self.progress.step == 6:
+            self.settle()
             self.save()
             raise SystemExit
         step(self)

@@ -22,6 +22,7 @@ import pytest
 from sybil import Sybil
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 
+from plkernel.models.init import SCHEMES
 from plkernel.models.init.roles import RoleTable
 from plkernel.spec import command_line
 from plkernel.spec.factors import deep_merge
@@ -85,8 +86,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.parent != TUTORIALS], ids=name)
 def test_python_runs(page: Path) -> None:
-    for example in Sybil(parsers=[PythonCodeBlockParser()], path=str(ROOT)).parse(page).examples():
-        example.evaluate()
+    known = set(SCHEMES)
+    try:
+        for example in Sybil(parsers=[PythonCodeBlockParser()], path=str(ROOT)).parse(page).examples():
+            example.evaluate()
+    finally:
+        for added in SCHEMES.keys() - known:
+            del SCHEMES[added]
 
 
 def run(command: str, monkeypatch: pytest.MonkeyPatch) -> None:

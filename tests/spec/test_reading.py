@@ -29,9 +29,9 @@ FACTORS = "factors = { placement = ['log-spaced', 'concentrated'] }"
 def test_every_shipped_spec_is_valid(path: Path) -> None:
     spec = load_spec(path, lambda condition: None if condition.code else check(condition))
     assert spec.name == path.stem
-    for arm in spec.arms.values():
+    for name, arm in spec.arms.items():
         if arm.places_nodes:
-            assert len(resolve(spec.model, arm).nodes.rates) == spec.model.node_count
+            assert len(spec.condition(name).nodes.rates) == spec.model_of(name).node_count
 
 
 def test_specs_round_trip_through_json(tiny_spec: Callable[..., Path], tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from plkernel import experiment, train
-from plkernel.bench import mi, scan, wkv
-from plkernel.bench import train as bench_train
+from plkernel.bench import __main__ as bench
 from plkernel.corpus import corpus
 from plkernel.data.corpora import load
 from plkernel.export import export
@@ -38,10 +37,11 @@ COMMANDS: list[tuple[Callable[..., None], list[str], str]] = [
     (corpus, [NOWHERE], "--out"),
     (check, ["mup_table8", "--corpus", NOWHERE], "--out"),
     (show, ["transformers_default"], "--json"),
-    (scan.scan, [], "--out"),
-    (wkv.wkv, [], "--out"),
-    (bench_train.train, ["--spec", NOWHERE], "--out"),
-    (mi.mi, ["--corpus", NOWHERE], "--out"),
+    (bench.scan, [], "--out"),
+    (bench.wkv, [], "--out"),
+    (bench.wkv7, [], "--out"),
+    (bench.train, ["--spec", NOWHERE], "--out"),
+    (bench.mi, ["--corpus", NOWHERE], "--out"),
     (inspect, [NOWHERE], "--json"),
     (inspect, [NOWHERE], "--figure"),
     (probe, [NOWHERE], "--json"),

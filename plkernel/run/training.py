@@ -135,18 +135,18 @@ class Training:
         self.done = self.fraction >= 1
 
     def settle(self) -> None:
-        """Read the losses of the steps since this was last called; all processes call it, before one of them evaluates.
+        """Read the losses of the steps since it was last called; all processes call it, before one of them evaluates.
 
         Raises FloatingPointError with the step where one is no number: what was trained after that is lost.
         """
-        values = self.ranks.mean(torch.cat(self.unread).tolist()) if self.unread else []
-        self.unread = []
+        values, self.unread = self.ranks.mean(torch.cat(self.unread).tolist()) if self.unread else [], []
         for step, value in enumerate(values, start=self.progress.step - len(values) + 1):
             _check_finite(value, step)
             self.progress = replace(self.progress, loss_sum=self.progress.loss_sum + value)
 
     def evaluate(self) -> dict[str, Any]:
         """Measure, write one row to each file and to TensorBoard, and save a checkpoint; returns the row."""
+        self.settle()
         done = self.progress
         train_bpb = done.loss_sum / done.loss_count / NATS_PER_BIT if done.loss_count else None
         found = diagnose(self.model, self.validation, self.train.batch, self.device)
@@ -165,8 +165,7 @@ class Training:
             **found.to_row(),
             **({"calibration": asdict(self.calibration)} if self.calibration and done.step == 0 else {}),
         }
-        seconds = self.seconds
-        timing = {"step": done.step, "seconds": seconds, "bytes_per_second": row["bytes"] / seconds}
+        timing = {"step": done.step, "seconds": (spent := self.seconds), "bytes_per_second": row["bytes"] / spent}
         self.curves.add(row, timing, half_lives)
         self.progress = replace(self.task.folder.append(row, timing, done), loss_sum=0.0, loss_count=0)
         self.save()
@@ -178,6 +177,7 @@ class Training:
 
     def save(self) -> None:
         """Checkpoint the present state."""
+        self.settle()
         self.progress = replace(self.progress, seconds=self.seconds)
         self._clock = time.perf_counter()
         save_checkpoint(self.task.folder.checkpoint, self.model, self.optimizer, self.progress, self.config)

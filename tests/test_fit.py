@@ -186,7 +186,12 @@ def loaded(folder: Path, dim: int, gain: str) -> Nodes:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"nodes": "terms", "terms": 3}, {"kernel": "rms", "lag": "distance"}, {"nodes": "concentrated"}],
+    [
+        {},
+        {"nodes": "terms", "terms": 3},
+        pytest.param({"kernel": "rms", "lag": "distance"}, marks=pytest.mark.slow),
+        pytest.param({"nodes": "concentrated"}, marks=pytest.mark.slow),
+    ],
     ids=str,
 )
 def test_predictive_weights_are_fitted_and_loaded(

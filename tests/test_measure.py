@@ -44,6 +44,7 @@ def test_a_known_corpus_is_measured_printed_and_written(tmp_path: Path, capsys: 
         assert (tmp_path / f"synthetic-beta-1-bytes-600k.{kind}").stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_several_corpora_share_a_table_and_a_figure(
     tmp_path: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,6 +69,7 @@ def test_a_corpus_without_memory_has_no_exact_exponent_where_its_information_is_
     assert (tmp_path / "synthetic-markov-bytes-100k.pdf").stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_the_published_protocol_stands_beside_the_default(tmp_path: Path, capsys: Shown) -> None:
     measure((KNOWN,), protocol="published", out=tmp_path, figure=False)
     fits = {row["label"]: row for row in measured(tmp_path)[0]["fits"]}

@@ -155,6 +155,7 @@ def test_official_package_computes_the_logits_of_an_export_and_we_those_of_a_ran
             assert torch.allclose(logits, logits_of(model, text), **PROMISE)
 
 
+@pytest.mark.slow
 def test_every_tensor_of_an_export_matters(official_logits: OfficialLogits, tmp_path: Path) -> None:
     """The comparison can fail: with any one tensor moved, the official package computes something else."""
     state, inputs = to_official(from_official(by_hand(RWKV7Config(16, 2, 8, 4, 4, 4, 4)))), TEXT[1000:1008]

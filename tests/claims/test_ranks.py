@@ -212,6 +212,7 @@ def left(folder: Path, ending: str) -> tuple[int, list[str], str]:
     return code, sorted(output.splitlines()), error
 
 
+@pytest.mark.slow
 def test_two_processes_agree_and_no_thread_of_the_connection_outlives_python(tmp_path: Path) -> None:
     """On parameters, gradients, numbers, decisions and errors; every assertion is made in both.
 

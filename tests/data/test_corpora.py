@@ -305,6 +305,7 @@ def test_a_file_without_permission_is_one_line(folder, cache, monkeypatch):
     assert not names(cache)
 
 
+@pytest.mark.slow
 def test_processes_that_build_at_once_all_end_well(tmp_path, cache):
     data = np.random.default_rng(0).bytes(30_000_000)
     (tmp_path / "big").write_bytes(data)

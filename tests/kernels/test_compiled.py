@@ -93,6 +93,7 @@ def test_what_is_compiled_into_a_kernel_lies_in_its_folder_or_in_that_of_all_ker
             assert name == path.parent.name or (kernels / f"{name}.py").exists(), path
 
 
+@pytest.mark.slow
 def test_where_the_sources_cannot_be_written_to_it_is_kept_in_the_home_folder(toy: Path) -> None:
     (toy / "__pycache__").touch()
     first, again = calls(toy, ["int"], ["int"])
@@ -100,6 +101,7 @@ def test_where_the_sources_cannot_be_written_to_it_is_kept_in_the_home_folder(to
     assert (first["misses"], again["hits"], again["misses"]) == (1, 1, 0)
 
 
+@pytest.mark.slow
 def test_processes_that_write_at_once_keep_their_signatures_apart(toy: Path) -> None:
     *both, after = calls(toy, ["int", "float"], ["int,float"])
     assert {found["kind"]: found["results"] for found in both} == {"int": [7], "float": [7.0]}

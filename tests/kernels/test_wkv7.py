@@ -44,6 +44,7 @@ def test_the_reference_rounds_what_it_stores_alone(dtype: torch.dtype) -> None:
     assert_rounded(run("reference", given), given)
 
 
+@pytest.mark.slow
 def test_float64_stays_float64() -> None:
     given = problem((1, 41, 2, 11, 9), torch.float64)
     assert_rounded(run("cpu", given), given)
@@ -109,6 +110,7 @@ def test_gradients_equal_finite_differences(backend: str) -> None:
     assert torch.autograd.gradcheck(partial(wkv7, backend=backend), leaves)
 
 
+@pytest.mark.slow
 def test_where_nothing_is_read_it_is_wkv() -> None:
     """S_t there is the state that WKV reads one step later, without its bonus."""
     given = problem((2, 40, 2, 5, 7), torch.float64)

@@ -47,6 +47,7 @@ def record(tmp_path: Path) -> Path:
     return tmp_path / "record"
 
 
+@pytest.mark.slow
 def test_the_optimum_of_every_text_is_found(
     script: ModuleType, record: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

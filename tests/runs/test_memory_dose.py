@@ -47,6 +47,7 @@ def record(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_best_exponent_of_every_block(script: ModuleType, record: Path, tmp_path: Path) -> None:
     script.memory_dose(record, tmp_path / "out")
     rows = load_json(tmp_path / "out" / "best.json")["rows"]

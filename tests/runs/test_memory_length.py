@@ -38,6 +38,7 @@ def record(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_every_start_has_its_differences_and_its_exponent(
     script_of: Callable[[str], ModuleType], record: Path, tmp_path: Path
 ) -> None:

@@ -135,6 +135,7 @@ def test_specs_are_immutable(tiny_spec: Callable[..., Path]) -> None:
         spec.name = "other"
 
 
+@pytest.mark.slow
 def test_every_arm_of_the_audit_is_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """By reading the spec; a dry run asks for the same conditions again and again."""
     resolved: list[str] = []

@@ -112,7 +112,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("kind", ["ssm", "finch"])
+@pytest.mark.parametrize("kind", ["ssm", pytest.param("finch", marks=pytest.mark.slow)])
 def test_a_run_that_diverges_leaves_the_others_as_they_are(
     spec_of: Callable[..., Spec], tmp_path: Path, kind: str
 ) -> None:

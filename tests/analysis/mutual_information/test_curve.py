@@ -93,6 +93,7 @@ def test_the_last_block_is_longer_at_short_lags_and_counts_for_more(known):
     assert abs(corrected[0] - without_bias(shuffled, np.full(40, 1))[0]) > 1e-4 * abs(corrected[0])
 
 
+@pytest.mark.slow
 def test_replicates_are_the_estimates_without_a_block(known):
     _, data, _ = known
     information, _ = decay_curves(data, LAGS, estimator="shuffle")

@@ -57,6 +57,7 @@ def test_every_shape_is_recognised_with_its_parameters(name):
 
 
 @pytest.mark.parametrize("shared", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
 def test_a_power_law_is_called_one_in_nearly_all_samples(shared):
     """Two tests at 1 % decide. A criterion 2 above the best misses every fourth with shared noise."""
     verdicts = [judge(noisy(SHAPES["power law"][0], seed=seed, shared=shared)) for seed in range(25)]

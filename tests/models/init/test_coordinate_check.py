@@ -108,6 +108,7 @@ def test_the_spectral_rates_for_adam_are_flat_and_those_for_sgd_are_not() -> Non
 
 
 @pytest.mark.parametrize("scheme", ["mup_table8", pytest.param("mup_table3", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_mup_for_sgd_is_flat_under_sgd(scheme: str) -> None:
     """The other column of the tables; under SGD the rates for Adam leave wide models where they are."""
     found = checked("ssm", scheme, ("sgd=1", *ZERO), FAST, 0.03, seeds=2)
@@ -181,6 +182,7 @@ def test_forward_is_what_training_reports() -> None:
     assert stream(model, inputs, 0).forward == pytest.approx(growth.amplification().rms, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_backward_is_the_gradient_by_finite_differences() -> None:
     """Float64: what a small change of the embedding does to <noise, stream after the last block>."""
     model = model_of(spec_of("ssm", 8, 3), arm_of("sp_torch_default", ()), 0).double()

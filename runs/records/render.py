@@ -212,20 +212,42 @@ def _four(measures: dict[str, Any] | None, key: str) -> str:
     """A paired difference to four digits; empty for an arm that was not run."""
     if measures is None:
         return ""
-    paired = measures[key]["difference_to_baseline"]
-    mean, low, high = (f"{round(paired[name], 4) + 0.0:+.4f}" for name in ("mean", "low", "high"))  # no -0.0000
+    return _with_interval(measures[key]["difference_to_baseline"])
+
+
+def _with_interval(found: dict[str, Any]) -> str:
+    """A mean and its interval to four digits, without -0.0000."""
+    mean, low, high = (f"{round(found[name], 4) + 0.0:+.4f}" for name in ("mean", "low", "high"))
     return f"{mean} ({low} to {high})"
 
 
 def verdicts() -> str:
     """What was registered before the runs of the controls, and what became of it."""
     lines = []
-    for name in ("memory-lags", "memory-markov"):
+    for name in ("memory-lags", "memory-markov", "memory-dose"):
         for one in load(f"{name}/report/table.json")["declared"]["hypotheses"]:
-            found = f"{one['mean']:+.4f} ({one['low']:+.4f} to {one['high']:+.4f})"
             margin = f", margin {one['margin']:g}" if one["margin"] else ""
-            lines.append([name, one["name"], f"{one['claim']}{margin}", found, f"**{one['verdict']}**"])
+            lines.append([name, one["name"], f"{one['claim']}{margin}", _with_interval(one), f"**{one['verdict']}**"])
     return markdown(["study", "hypothesis", "claim", "difference, bits per byte, interval", "verdict"], lines)
+
+
+def doses() -> str:
+    """The exponent that is best on mixtures of lags, beside those that one may expect."""
+    record = load("memory-dose/best.json")
+    lines = []
+    for row in record["rows"]:
+        best = row["best"]
+        bounded = best["low"] is not None and best["high"] is not None
+        found = f"{best['low']:.2f} to {best['high']:.2f}" if bounded else "not bounded"
+        beyond = bounded and not min(best["levels"]) <= best["low"] <= best["high"] <= max(best["levels"])
+        at = "none" if best["at"] is None else f"{best['at']:.2f}"
+        step = "the end" if row["step"] is None else f"step {row['step']}"
+        cells = [f"{value:.2f}" for value in row["expected"].values()]
+        lines.append([row["corpus"], row["decays"], step, at, found + ", beyond what was tried" * beyond, *cells])
+    expected = record["rows"][0]["expected"]
+    header = ["corpus", "decays", "at", "best exponent", "95 % interval", *expected]
+    environment = rows("memory-dose/rows.jsonl")[0]["environment"]
+    return f"{markdown(header, lines)}\n\n{source(environment)}"
 
 
 def verdict() -> str:
@@ -560,6 +582,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "transfer": transfer,
     "schemes": schemes,
     "controls": controls,
+    "doses": doses,
     "verdicts": verdicts,
     "verdict": verdict,
     "six": six,

@@ -77,8 +77,8 @@ bench: $(VENV)/installed-dev  ## kernels, training and pair counts against their
 	$(RUN) plkernel.bench train --out runs/out/bench
 	$(RUN) plkernel.bench mi --out runs/out/bench
 
-gpu:  ## on a GPU: equality tests, benchmarks and a slice of the full-size study; installs nothing
-	$(PYTHON) runs/gpu.py
+gpu:  ## on a GPU: equality tests, then what fits of the full-size studies into MINUTES (40); installs nothing
+	$(PYTHON) runs/gpu.py $(if $(MINUTES),--minutes $(MINUTES))
 
 clean:  ## remove .venv and everything generated, but not runs/out
 	rm -rf docs/_build docs/api docs/studies/_options.md .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

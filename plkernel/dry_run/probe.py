@@ -65,18 +65,18 @@ def _work(request: dict[str, Any], trusted: bool) -> Timing:
     with tempfile.TemporaryDirectory() as folder:
         tiny = condition.protocol.model_copy(update={"batch": 1, "context": SHORTEST, "eval_windows": 1})
         layer = condition.model.model_copy(update={} if condition.model.is_foreign else {"layers": 1})
-        warm = _training(replace(condition, train=tiny, model=layer), Path(folder) / "warm")
+        warm = on_random_bytes(replace(condition, train=tiny, model=layer), Path(folder) / "warm")
         warm.evaluate()
         warm.step()
         base = anonymous_bytes("self") or TYPICAL_BASE
-        training = _training(condition, Path(folder) / "real")
+        training = on_random_bytes(condition, Path(folder) / "real")
         start = time.time() - request["started"]
         training.evaluate()  # first, as in a run: it has the heap grow as it does there
         ready()
         return _timed(training, start, base)
 
 
-def _training(condition: Condition, folder: Path) -> Training:
+def on_random_bytes(condition: Condition, folder: Path) -> Training:
     """A run on random bytes in `folder`."""
     train = condition.protocol
     windows, context = min(train.eval_windows, train.batch), train.context
@@ -94,17 +94,18 @@ def _timed(training: Training, start: float, base: float) -> Timing:
     begin = time.perf_counter()
     steps: list[float] = []
     while len(steps) < 1 + STEPS and (len(steps) < 2 or time.perf_counter() - begin < SECONDS):
-        steps.append(_seconds(lambda: _step(training)))
-    update = _seconds(lambda: _update(training))
+        steps.append(wall_seconds(lambda: _step(training)))
+    update = wall_seconds(lambda: _update(training))
     validation = training.validation
-    whole = _seconds(training.evaluate)
-    passing = _seconds(lambda: diagnose(training.model, validation, training.train.batch, training.device))
+    whole = wall_seconds(training.evaluate)
+    passing = wall_seconds(lambda: diagnose(training.model, validation, training.train.batch, training.device))
     gpu = _reserved() if training.device.type == "cuda" else 0.0
     evaluation, checkpoint = passing / len(validation), max(0.0, whole - passing)
     return Timing(start, median(steps[1:]), update, evaluation, checkpoint, base, peak_anonymous(), gpu)
 
 
-def _seconds(call: Callable[[], Any]) -> float:
+def wall_seconds(call: Callable[[], Any]) -> float:
+    """Of one call."""
     begin = time.perf_counter()
     call()
     return time.perf_counter() - begin

@@ -9,19 +9,22 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
 
 from plkernel.dry_run.cost import FLOAT, MOMENTS, Cost, Flops, flops, without_backend
-from plkernel.dry_run.probe import SHORTEST, TYPICAL_BASE, Timing
+from plkernel.dry_run.probe import SHORTEST, STEPS, TYPICAL_BASE, Timing, on_random_bytes, wall_seconds
 from plkernel.run.build import build, parameter_count
 from plkernel.spec.condition import Condition
+from plkernel.together.training import Batch
 from plkernel.tools.imports import TRUST
 
 LARGEST_STEP = {"cpu": 5e10, "cuda": 1e14}
@@ -94,6 +97,23 @@ def measure(condition: Condition, processes: int) -> Timing:
             process.kill()
             process.wait()
     return Timing(**{field.name: median(row[field.name] for row in rows) for field in fields(Timing)})
+
+
+def share_of_many(condition: Condition, alone: Timing, runs: int) -> Timing:
+    """The timing of one of `runs` that are trained together, in this process; `alone` where that is no slower."""
+    if runs == 1:
+        return alone
+    with tempfile.TemporaryDirectory() as folder:
+        batch = Batch([on_random_bytes(condition, Path(folder) / str(number)) for number in range(runs)])
+
+        def step_of_all() -> None:
+            batch.step()
+            for run in batch.runs:
+                run.settle()  # waits for a GPU
+
+        step_of_all()
+        step = median(wall_seconds(step_of_all) for _ in range(STEPS))
+    return alone if step >= runs * alone.step else replace(alone, start=alone.start / runs, step=step / runs)
 
 
 def _tell(process: "subprocess.Popen[str]", line: str) -> None:

@@ -170,7 +170,7 @@ def gpu(
     out = (out or ROOT / "runs/out" / ("gpu-rehearsal" if rehearse else "gpu")).resolve()
     record = (record or (out / "records" if rehearse else ROOT / "runs/records")).resolve()
     os.chdir(ROOT)
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(SITE), os.environ.get("PYTHONPATH", "")])
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(SITE), *filter(None, [os.environ.get("PYTHONPATH")])])
 
     def left() -> float:
         return 60 * minutes - RESERVE - (time.monotonic() - begin)
@@ -203,7 +203,8 @@ def work(
 
     where = ["--collect-only", "tests/kernels/test_scan.py"] if rehearse else ["tests/kernels"]
     tests = ["pytest", "-q", "-W", "default", "-m", "not slow", *where]
-    said = session.once("tests", lambda: run_module(tests, min(TESTS, left()), record / "gpu" / "tests.log"))
+    limit = left() if rehearse else min(TESTS, left())
+    said = session.once("tests", lambda: run_module(tests, limit, record / "gpu" / "tests.log"))
     print(f"equality tests: {said}", flush=True)
     yield "equality tests", said.startswith("failed")
     rate = session.once("copy_bytes_per_second", lambda: copy_bandwidth(session.device))

@@ -38,9 +38,10 @@ def gpu_pack(
     Args:
         python: Version of the interpreter of that machine.
         corpora: Names of corpora; each becomes one file, NAME.txt.
-        out: Folder, which is written anew.
+        out: Folder, a new one.
     """
-    shutil.rmtree(out, ignore_errors=True)
+    if out.exists():
+        raise ValueError(f"out {out} is there already: remove it, or give another")
     wanted = [f"{package}=={version(package)}" for package in PACKAGES]
     fetch(wanted, python, out / f"site-{python}")
     for name in corpora:

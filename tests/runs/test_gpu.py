@@ -46,6 +46,7 @@ def studies(script_of: Callable[[str], ModuleType]) -> ModuleType:
     return script_of("gpu_studies")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rehearse", [False, True])
 def test_the_plan_has_whole_specs_and_the_blocks_of_the_audit(
     studies: ModuleType, tmp_path: Path, rehearse: bool
@@ -61,7 +62,10 @@ def test_the_plan_has_whole_specs_and_the_blocks_of_the_audit(
         assert set(missing.values()) == {len(study.arms)}
 
 
-def test_packed_text_stands_for_what_is_on_the_network(studies: ModuleType, tmp_path: Path) -> None:
+def test_packed_text_stands_for_what_is_on_the_network(
+    studies: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(studies, "STUDIES", {"exp013": [("*",)], "memory-text-gpu": [("*",)]})
     (tmp_path / "stdlib.txt").write_bytes(b"text")
     packed = str(tmp_path / "stdlib.txt")
     found = {study.name: study.spec for study in studies.studies(tmp_path, tmp_path, None, tmp_path, False)}
@@ -73,9 +77,10 @@ def test_packed_text_stands_for_what_is_on_the_network(studies: ModuleType, tmp_
 
 
 def test_what_is_due_is_priced_at_the_pace_and_at_seeds_that_have_not_ended(
-    studies: ModuleType, tmp_path: Path
+    studies: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = next(study for study in studies.studies(tmp_path, tmp_path, None, tmp_path, False) if "lags" in study.name)
+    monkeypatch.setattr(studies, "STUDIES", {"memory-lags-gpu": [("*",)]})
+    (study,) = studies.studies(tmp_path, tmp_path, None, tmp_path, False)
     assert not any(study.due().runs.values()), "without a pace nothing can be planned"
     study.pace = studies.Timing(10.0, 0.02, 0.001, 0.002, 0.5, 0.0, 0.0, 0.0)
     train, due = study.spec.train, study.due()

@@ -63,7 +63,10 @@ def interval_text(interval: Estimate | PairedDifference | Judgement, form: str) 
 
 def mean_text(found: Estimate | PairedDifference | Judgement, form: str) -> str:
     """The mean as text, with as many digits as its interval; "not finite" where it is not."""
-    return written(found.mean, finer(form, found.low, found.high)) if math.isfinite(found.mean) else "not finite"
+    if not math.isfinite(found.mean):
+        return "not finite"
+    text = f"{found.mean:{finer(form, found.low, found.high)}}"  # zero to the digits of its interval has no sign
+    return text if float(text) else text.lstrip("+-")
 
 
 def p_text(p: float) -> str:

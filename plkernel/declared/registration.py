@@ -14,11 +14,12 @@ from plkernel.records.layout import REGISTERED, RESULT, run_folder
 from plkernel.records.schema import RegisteredFile, validated
 from plkernel.spec.errors import explained
 from plkernel.spec.hypotheses import Gate, Hypothesis
+from plkernel.spec.model import ModelSpec
 from plkernel.spec.study import Spec
 from plkernel.spec.train import TrainSpec
 from plkernel.tools.environment import installed, source_state
 from plkernel.tools.files import check_file, load_object, save_json
-from plkernel.tools.plain import shown
+from plkernel.tools.plain import same, shown
 
 MOST_SHOWN = 3
 FOLDER = Path("runs/registered")
@@ -68,10 +69,10 @@ def register(spec: Spec, path: Path, out: Path) -> bool:
             raise ValueError(
                 f"register {path}: has been changed since it was written; bring it back, or name another file"
             )
-        if _complete(before.spec) != _complete(declared):
+        if differing := changes(before.spec, declared):
             raise ValueError(
-                f"register {path}: holds another registration ({few(changes(before.spec, declared))}), which is never "
-                "overwritten: name another file"
+                f"register {path}: holds another registration ({few(differing)}), which is never overwritten: "
+                "name another file"
             )
         return False
     content = {
@@ -137,7 +138,7 @@ def fingerprint(content: Mapping[str, Any]) -> str:
 def changes(registered: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What a spec says otherwise than it was registered, in words; rates that were to be searched for may be found.
 
-    An option of the protocol that one of them is too old for is at its default there.
+    An option of the model or the protocol that one of them is too old for is at its default there.
     """
     registered, now = _complete(registered), _complete(now)
     searched = (registered.get("tuning") or {}).get("rates")
@@ -146,8 +147,15 @@ def changes(registered: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _complete(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The spec with every option of its protocol."""
-    return {**spec, "train": TrainSpec.model_construct().model_dump(mode="json") | (spec.get("train") or {})}
+    """The spec with every option of its model and its protocol."""
+    sections = {"model": ModelSpec, "train": TrainSpec}
+    return {
+        **spec,
+        **{
+            name: section.model_construct().model_dump(mode="json") | (spec.get(name) or {})
+            for name, section in sections.items()
+        },
+    }
 
 
 def _named(spec: Mapping[str, Any], searched: Collection[str]) -> dict[str, Any]:
@@ -160,7 +168,7 @@ def _named(spec: Mapping[str, Any], searched: Collection[str]) -> dict[str, Any]
 def _differing(registered: Mapping[str, Any], now: Mapping[str, Any], head: str = "") -> Iterator[str]:
     for key in dict.fromkeys((*registered, *now)):
         old, new, place = registered.get(key), now.get(key), f"{head}{key}"
-        if old == new:
+        if same(old, new):
             continue
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             yield from _differing(old, new, f"{place}: " if key in ("hypotheses", "gates") else f"{place}.")

@@ -30,6 +30,7 @@ from plkernel.spec.corpus import CorpusSpec
 from plkernel.spec.model import ModelSpec, Section
 from plkernel.spec.train import TrainSpec
 from plkernel.tools.files import load_json, read_lines, refuse_links_of_run, save_json
+from plkernel.tools.plain import same
 
 SECTIONS: dict[str, type[Section]] = {"corpus": CorpusSpec, "model": ModelSpec, "arm_options": Arm, "train": TrainSpec}
 LONGEST_REASON = 300  # characters of an error
@@ -212,7 +213,7 @@ def with_defaults(config: Any) -> Any:
 
 
 def differences(old: Any, new: Any, key: str = "") -> list[str]:
-    """Where two configurations differ, as 'train.steps was 300, is now 400'."""
+    """Where two configurations differ, as 'train.steps was 300, is now 400'; numbers may differ by rounding."""
     if isinstance(old, dict) and isinstance(new, dict):
         names = sorted(old.keys() | new.keys())
         return [
@@ -222,6 +223,6 @@ def differences(old: Any, new: Any, key: str = "") -> list[str]:
         ]
     return (
         []
-        if old == new
+        if same(old, new)
         else [f"{key} was {shorten(repr(old), LONGEST_VALUE)}, is now {shorten(repr(new), LONGEST_VALUE)}"]
     )

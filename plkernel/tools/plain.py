@@ -5,6 +5,7 @@ care: they are nested no deeper than MOST_NESTED and hold no whole number beyond
 """
 
 import json
+import math
 import stat
 import tomllib
 from collections.abc import Callable
@@ -15,6 +16,8 @@ from typing import Any
 MOST_NESTED = 64
 LARGEST_INTEGER = 2**63 - 1
 LONGEST_SHOWN = 80
+ROUNDING = 1e-12
+"""Relative: what is computed with a spec, such as an output scale, ends in other digits on another processor."""
 
 
 def parse_json(content: bytes, origin: str) -> Any:
@@ -35,6 +38,17 @@ def _parsed(parse: Callable[[str], Any], content: bytes, origin: str, complaint:
     except ValueError as error:  # damaged, no UTF-8, or a number of too many digits
         raise ValueError(f"{origin}: {complaint} ({error})") from error
     return checked(value, origin)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two plain values are equal, numbers but for their rounding.
+
+    >>> same(0.1 + 0.2, 0.3), same(0.3, 0.3001), same([1], [1])
+    (True, False, True)
+    """
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=ROUNDING)
+    return bool(one == other)
 
 
 def parse_object(content: bytes, origin: str) -> dict[str, Any]:

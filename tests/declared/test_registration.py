@@ -120,6 +120,16 @@ def test_an_option_that_is_younger_than_a_registration_changes_nothing(spec: Spe
     assert changes(before, now) == ["train.compile was False, is True"]
 
 
+def test_models_of_before_have_the_defaults_of_now_and_computed_numbers_may_end_otherwise(spec: Spec) -> None:
+    now = spec.model_dump(mode="json")
+    before = {**now, "model": {name: value for name, value in now["model"].items() if name != "ranks"}}
+    assert changes(before, now) == []
+    for factor, differing in ((1 + 2**-52, []), (2.0, ["arms.base.output_std was 0.25, is 0.5"])):
+        before["arms"] = {**now["arms"], "base": {**now["arms"]["base"], "output_std": 0.25}}
+        after = {**now, "arms": {**now["arms"], "base": {**now["arms"]["base"], "output_std": 0.25 * factor}}}
+        assert changes(before, after) == differing
+
+
 def test_a_rate_that_was_to_be_searched_may_be_found(spec: Spec) -> None:
     before = other(spec, tuning={"rates": [1e-3, 2e-3], "seeds": [100]}).model_dump(mode="json")
     found = json.loads(json.dumps(before))

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from plkernel.records.layout import METRICS, ROWS
+from plkernel.records.layout import CONFIG, METRICS, ROWS, run_folder
 from plkernel.records.restore import restore
 from plkernel.records.study import read_study
 from plkernel.report.table import save_record
+from plkernel.run.folder import RunFolder
 from plkernel.run.task import prepare
 from plkernel.run.training import run_training
 from plkernel.spec.reading import load_spec
@@ -53,6 +54,16 @@ def test_a_run_of_another_spec_is_refused_as_ever(whole: Path, tiny_spec: Callab
     task = prepare(load_spec(tiny_spec("other.toml", steps=3, eval_every=1)), "uniform", 0, tmp_path / "again")
     with pytest.raises(ValueError, match="was made by another spec"):
         task.folder.check(task.config)
+
+
+def test_rounding_of_another_processor_is_no_other_spec(whole: Path) -> None:
+    folder = RunFolder(run_folder(whole, "power-law", 0))
+    config = json.loads((folder.path / CONFIG).read_text())
+    config["train"]["learning_rate"] *= 1 + 2**-52
+    folder.check(config)
+    config["train"]["learning_rate"] *= 1 + 1e-9
+    with pytest.raises(ValueError, match=r"made by another spec \(train.learning_rate was 0.01, is now 0.0100000000"):
+        folder.check(config)
 
 
 def test_what_is_no_record_is_named(tmp_path: Path) -> None:

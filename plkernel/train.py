@@ -42,7 +42,9 @@ def command(
     from plkernel.run.processes import joined
     from plkernel.run.task import prepare
     from plkernel.run.training import run_training
+    from plkernel.tools.process_memory import keep_memory
 
+    keep_memory()
     with joined(spec.train) as ranks:
         ranks.from_first(lambda: check_folder(folder, "out"))
         task = prepare(spec, arm, seed, folder)

@@ -25,7 +25,7 @@ from plkernel.run.training import Training
 from plkernel.spec.condition import Condition, from_config
 from plkernel.spec.corpus import CorpusSpec
 from plkernel.tools.imports import TRUST
-from plkernel.tools.process_memory import anonymous_bytes, peak_anonymous, ready
+from plkernel.tools.process_memory import anonymous_bytes, keep_memory, peak_anonymous, ready
 
 STEPS = 3
 SECONDS = 8.0
@@ -132,4 +132,5 @@ def _reserved() -> float:
 
 
 if __name__ == "__main__":
+    keep_memory()
     print(json.dumps(asdict(_work(json.loads(sys.stdin.readline()), TRUST in sys.argv[1:]))))

@@ -26,7 +26,9 @@ def run(
     from plkernel.run.objective import summary
     from plkernel.run.training import run_training
     from plkernel.together.training import Outcome, train_together
+    from plkernel.tools.process_memory import keep_memory
 
+    keep_memory()
     tasks = [_task(config, trust_code) for config in configs]
     if len(tasks) == 1:
         outcomes: list[Outcome] = [run_training(tasks[0], False, stop_with)]

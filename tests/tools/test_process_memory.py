@@ -1,5 +1,6 @@
 """What the machine says of its memory, against memory that is taken."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -27,3 +28,26 @@ def test_a_container_takes_its_limit_away(tmp_path: Path, monkeypatch: pytest.Mo
     assert process_memory.available_memory() == 700_000
     (tmp_path / "memory.max").write_text("max\n")
     assert (process_memory.available_memory() or 0) > 1e6
+
+
+def test_kept_memory_is_not_fetched_again() -> None:
+    program = """if True:
+        import resource, numpy as np
+        from plkernel.tools.process_memory import keep_memory
+
+        def faults(steps):
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            for _ in range(steps):
+                arrays = [np.ones(1 << 20) for _ in range(4)]  # 8 MiB each, let go of together
+                del arrays
+            return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+        before = faults(5)
+        keep_memory()
+        faults(1)
+        print(before, faults(5))
+    """
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    before, after = map(int, printed.split())
+    assert before > 10_000
+    assert after < 100

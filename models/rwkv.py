@@ -357,7 +357,9 @@ class RWKV(nn.Module):
         return RWKVState((LayerState(shift, memory, shift),) * config.layers)
 
     def _decode(self, x: Tensor, state: RWKVState) -> tuple[Tensor, RWKVState]:
-        layers, carried, x = [], list[Tensor](), self.drop(x)
+        layers: list[LayerState] = []
+        carried: list[Tensor] = []  # torch.compile knows no list[Tensor]()
+        x = self.drop(x)
         if x.shape[1] == 0:
             return self.head(self.ln_out(x)), state
         for block, memory in zip(self.blocks, state.layers, strict=True):

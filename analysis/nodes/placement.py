@@ -231,13 +231,22 @@ def place(
             raise ValueError("placement 'terms' needs terms: the exponential sum whose terms the channels share")
         per_step = ExponentialSum(tuple(rate * step for rate in terms.rates), terms.weights)
         return term_nodes(per_step, channels, aim, gain, tempering=tempering)
-    if aim != Aim(beta) and projection != "gain-corrected":
+    rates = rates_from_half_lives(half_lives_of(placement, channels, shortest, longest, max_lag)) * step
+    return shaped(rates, projection, gain, aim)
+
+
+def shaped(rates: ArrayLike, projection: Projection, gain: Gain, aim: Aim) -> Nodes:
+    """Nodes at these rates per step, their projection shaped by name (`projection_weights`).
+
+    Raises ValueError for an aim that a projection does not follow.
+    """
+    if aim != Aim(aim.beta) and projection != "gain-corrected":
         raise ValueError(
             f"projection {projection!r} follows no target, kernel or lag: use projection 'gain-corrected' or "
             "placement 'quantile'"
         )
-    rates = rates_from_half_lives(half_lives_of(placement, channels, shortest, longest, max_lag)) * step
-    weights = projection_weights(rates, beta, projection, gain, aim)
+    rates = np.asarray(rates, dtype=float)
+    weights = projection_weights(rates, aim.beta, projection, gain, aim)
     return Nodes(tuple(rates.tolist()), tuple(weights.tolist()), gain)
 
 

@@ -5,7 +5,7 @@
     [project.entry-points."plkernel.corpora"]
     genome = "mypackage.corpora:genome"        # (rest, request) -> Source of the corpus genome:REST, as in data/names
 
-A placement of decays needs none: `node_file` has one as data, and `init` of an arm sets any by code.
+Placements, which are read with a spec, are in `spec/arm.py`.
 """
 
 from importlib.metadata import EntryPoint, entry_points

@@ -24,7 +24,7 @@ from plkernel.models.structure import structure_for
 from plkernel.spec.arm import IN_THE_STUDY, Arm
 from plkernel.spec.condition import Condition
 from plkernel.spec.model import ModelSpec
-from plkernel.tools.imports import TRUST
+from plkernel.tools.imports import check_consent
 
 Model = SSM | RWKV
 AnyModel = Model | Foreign
@@ -89,10 +89,7 @@ def admit(condition: Condition) -> None:
     ValueError where it names any code and the person has not said that it may run; nothing is imported then.
     """
     entries = groups.offered(condition.arm.scheme, condition.corpus.name)
-    named = condition.code | {option: entry.value for option, entry in entries.items()}
-    if named and not condition.trusted:
-        told = ", ".join(f"{option} {name!r}" for option, name in named.items())
-        raise ValueError(f"{told} would be imported and run, which may do anything: read it, then say {TRUST}")
+    check_consent(condition.code | {option: entry.value for option, entry in entries.items()}, condition.trusted)
     groups.register(entries)
 
 

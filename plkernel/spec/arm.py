@@ -2,18 +2,27 @@
 
 import hashlib
 import json
+import math
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast, get_args
 
+import numpy as np
 from pydantic import Field, field_validator
 
+from plkernel.analysis.exponentials.sums import Floats
 from plkernel.analysis.nodes.heads import Bonus, ShapeOn
 from plkernel.analysis.nodes.node_set import Aim, Gain, Lag, Summation, Target
-from plkernel.analysis.nodes.placement import Placement, Projection
+from plkernel.analysis.nodes.placement import Placement, Projection, half_lives_of, rates_from_half_lives
 from plkernel.spec.model import PositiveNumber, Section, check_code, check_plain
 from plkernel.spec.named import beside
+from plkernel.tools.cli import nearest
 from plkernel.tools.files import load_json
+from plkernel.tools.imports import check_consent, imported, told
 
+PLACEMENTS = get_args(Placement)
+PLACEMENT_GROUP = "plkernel.placements"
+"""Entry points of other packages: name = "mypackage.mymodule:function", from how many channels to their half-lives."""
 ENDS = ("shortest", "longest")
 QUANTILE_OPTIONS = ("tempering", "loss", "max_lag")
 AIM_OPTIONS = ("target", "kernel", "lag")
@@ -28,10 +37,11 @@ OF_A_FOREIGN_ARM = ("learning_rate", "model", "corpus", *INIT, *IN_THE_STUDY)
 class Arm(Section):
     """One condition: where the decays are placed and how the projection is shaped."""
 
-    placement: Placement | None = None
+    placement: str | None = None
     """Node set of the half-lives; quantile: at the quantiles of the power law's own measure; chrono: forget gates for
     lags up to max_lag (arXiv 1804.11188); inverse-gamma: time scales of an LSTM (2009.12727), there frozen, which is
-    train = { decay_multiplier = 0 }. If left out log-spaced, and in an RWKV the decays of its scheme. An RWKV has the
+    train = { decay_multiplier = 0 }; or that of another package, by an entry point of plkernel.placements, which needs
+    --trust-code. If left out log-spaced, and in an RWKV the decays of its scheme. An RWKV has the
     same nodes in every head."""
     projection: Projection = "uniform"
     """Shape of the projection's columns, in an RWKV of the receptance's rows; quantile nodes shape it by tempering."""
@@ -64,7 +74,7 @@ class Arm(Section):
     node_file: str | None = None
     """JSON file with the nodes, as plkernel.fit writes it; relative to the working directory. Read with the spec."""
     node_rates: tuple[PositiveNumber, ...] | None = None
-    """Decay rates per byte, one per channel; what node_file held."""
+    """Decay rates per byte, one per channel; what node_file held, or a placement of another package gave."""
     node_multipliers: tuple[PositiveNumber, ...] | None = None
     """Projection multipliers of these nodes; what node_file held."""
     node_gain: Gain | None = None
@@ -109,10 +119,23 @@ class Arm(Section):
 
     @property
     def pending(self) -> bool:
-        """Whether the arm still refers to a file or to another arm; `load_spec` settles both."""
-        return (self.node_file is not None and not self.has_file_values) or (
-            self.match is not None and self.output_std is None
+        """Whether the arm still refers to a file, a package or another arm; `load_spec` settles all."""
+        return (
+            (self.node_file is not None and not self.has_file_values)
+            or (self.placed_elsewhere and self.node_rates is None)
+            or (self.match is not None and self.output_std is None)
         )
+
+    @property
+    def placed_elsewhere(self) -> bool:
+        """Whether its placement is none of ours; what that gave is then in `node_rates`."""
+        return self.placement is not None and self.placement not in PLACEMENTS
+
+    def half_lives(self, channels: int) -> Floats:
+        """Those of its placement, which no power law decides, in bytes; (channels,)."""
+        if self.placed_elsewhere:
+            return math.log(2) / np.array(self.node_rates or ())
+        return half_lives_of(cast(Placement, self.placement), channels, max_lag=self.max_lag)
 
     @property
     def has_file_values(self) -> bool:
@@ -132,7 +155,8 @@ class Arm(Section):
     @property
     def shapes(self) -> bool:
         """Whether its projection is meant to carry a power law, rather than to be uniform."""
-        return self.placement in ("quantile", "terms") or self.projection != "uniform" or self.node_rates is not None
+        given = self.node_rates is not None and not self.placed_elsewhere
+        return self.placement in ("quantile", "terms") or self.projection != "uniform" or given
 
     @property
     def law(self) -> Aim | None:
@@ -169,3 +193,28 @@ def with_file_values(arm: Arm) -> Arm:
             f'"gain": "..."}}}} as plkernel.fit writes it'
         ) from error
     return Arm.model_validate({**arm.model_dump(), **values, "node_file": f"{arm.node_file}#{fingerprint(values)}"})
+
+
+def with_placed_values(arm: Arm, channels: int, trusted: bool) -> Arm:
+    """The arm with what its placement gives, where that is another package's: rates per byte in `node_rates`.
+
+    A run's configuration thus holds what was placed, and a saved spec needs the package no more. Raises ValueError for
+    a placement that nobody offers, that may not run yet, and that gives no half-lives (channels,), positive and finite.
+    """
+    if not arm.placed_elsewhere or len(arm.node_rates or ()) == channels:
+        return arm
+    name = str(arm.placement)
+    offered = {entry.name: entry for entry in entry_points(group=PLACEMENT_GROUP)}
+    if name not in offered:
+        hint = nearest(name, [*PLACEMENTS, *offered])
+        raise ValueError(f"placement {name!r} is none of ours, nor an entry point of {PLACEMENT_GROUP}; {hint}")
+    place = offered[name].value
+    check_consent({"placement": place}, trusted)
+    function = imported(place, "placement")
+    try:
+        half_lives = np.asarray(function(channels), dtype=float)
+    except Exception as error:  # of whatever kind other people's code raises
+        raise ValueError(f"placement {name!r}: {place} raised {told(error)}") from error
+    if half_lives.shape != (channels,) or not (np.isfinite(half_lives) & (half_lives > 0)).all():
+        raise ValueError(f"placement {name!r}: {place} must give {channels} half-lives in bytes, positive and finite")
+    return arm.model_copy(update={"node_rates": tuple(rates_from_half_lives(half_lives).tolist())})

@@ -4,13 +4,15 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
+
+import numpy as np
 
 from plkernel.analysis.nodes.float32_decays import check_half_lives, check_multipliers, check_quantiles, check_rates
 from plkernel.analysis.nodes.heads import check_largest_rate, check_nodes
 from plkernel.analysis.nodes.moments import scaled_to
 from plkernel.analysis.nodes.node_set import Aim, Nodes
-from plkernel.analysis.nodes.placement import PLACEMENTS_OF, half_lives_of, place
+from plkernel.analysis.nodes.placement import PLACEMENTS_OF, Placement, place, shaped
 from plkernel.analysis.nodes.quantile import HORIZON, LOSS
 from plkernel.spec.arm import (
     AIM_OPTIONS,
@@ -97,7 +99,7 @@ class Condition:
         if self.model.is_foreign:
             raise ValueError(f"a model of kind {self.model.kind!r} has no nodes that are known")
         if self.arm.pending:
-            raise ValueError("match and node_file refer to more than this arm: read the spec with load_spec")
+            raise ValueError("match, node_file or placement refers to more than this arm: read the spec with load_spec")
         placed = self._placed()
         return placed if self.arm.output_std is None else scaled_to(placed, self.arm.output_std)
 
@@ -169,7 +171,7 @@ class Condition:
         given = {name: value for name, value in given.items() if value is not None}
         if model.kind != "ssm" and arm.placement not in PLACEMENTS_OF["max_lag"]:
             given.pop("max_lag", None)  # how far the law is checked: it places nothing
-        if any(value is not None for value in arm.node_values.values()):
+        if any(value is not None for value in arm.node_values.values()) and not arm.placed_elsewhere:
             return self._given_nodes(given)
         if arm.placement is None or arm.placement == "terms":
             raise ValueError(
@@ -184,9 +186,12 @@ class Condition:
         if arm.placement != "log-spaced":
             self._refuse(ENDS, f"belongs to placement 'log-spaced', got placement {arm.placement!r}: leave it out")
         self._check_half_lives()
+        if arm.placed_elsewhere:
+            rates = np.multiply(arm.node_rates or (), model.patching.size)
+            return shaped(rates, arm.projection, model.input_gain, Aim(arm.beta, **given))
         return place(
             model.node_count,
-            placement=arm.placement,
+            placement=cast(Placement, arm.placement),
             projection=arm.projection,
             gain=model.input_gain,
             beta=arm.beta,
@@ -203,12 +208,9 @@ class Condition:
             check_quantiles(law, arm.max_lag or HORIZON, loss, step)
             return
         named = {name: getattr(arm, name) for name in ENDS}
-        if arm.placement in ("concentrated", "chrono", "inverse-gamma"):
-            half_lives, what = half_lives_of(arm.placement, self.model.node_count, max_lag=arm.max_lag), arm.placement
-            named = {
-                f"placement {what!r}, half-life": half_lives.min(),
-                f"placement {what!r}, longest": half_lives.max(),
-            }
+        if arm.placement != "log-spaced":
+            half_lives, what = arm.half_lives(self.model.node_count), f"placement {arm.placement!r}"
+            named = {f"{what}, half-life": half_lives.min(), f"{what}, longest": half_lives.max()}
         check_half_lives(named, step)
         if self.model.kind == "rwkv7":
             for name, value in named.items():

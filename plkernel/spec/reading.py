@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from plkernel.analysis.nodes.moments import output_std
-from plkernel.spec.arm import with_file_values
+from plkernel.spec.arm import with_file_values, with_placed_values
 from plkernel.spec.condition import Condition, resolve
 from plkernel.spec.errors import blaming, explained
 from plkernel.spec.factors import expanded
@@ -109,6 +109,7 @@ def settle(spec: Spec, check: Check | None = None) -> Spec:
         with blaming(name, Spec):
             model, corpus = spec.model_of(name), spec.corpus_of(name)
             own, train = with_file_values(arm), spec.train_of(name)
+            own = own if model.is_foreign else with_placed_values(own, model.node_count, spec.trusted)
             read[name] = resolve(model, own, train, corpus, spec.name, name, spec.trusted)
     for name, condition in read.items():
         with blaming(name, Spec):

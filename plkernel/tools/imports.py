@@ -5,6 +5,7 @@ To name is free, to import is to run: nobody calls `imported` before the person 
 
 import importlib
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from plkernel.tools.cli import nearest, shortened
@@ -19,6 +20,13 @@ NAME = re.compile(f"{_IDENTIFIERS}{MARK}{_IDENTIFIERS}", re.ASCII)
 def is_code(name: str | None) -> bool:
     """Whether a name is meant as one of code: it has a colon."""
     return name is not None and MARK in name
+
+
+def check_consent(named: Mapping[str, str], trusted: bool) -> None:
+    """ValueError where code is named, by the option that names it, and the person has not said that it may run."""
+    if named and not trusted:
+        told = ", ".join(f"{option} {name!r}" for option, name in named.items())
+        raise ValueError(f"{told} would be imported and run, which may do anything: read it, then say {TRUST}")
 
 
 def imported(name: str, option: str) -> Any:

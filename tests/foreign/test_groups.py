@@ -1,17 +1,24 @@
-"""Schemes and corpora of another package, by entry points: known by name once the person has consented."""
+"""Schemes, corpora and placements of another package, by entry points: known by name after consent."""
 
+import json
+import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from plkernel.analysis.nodes.placement import Projection, projection_weights
 from plkernel.data import names
 from plkernel.foreign.groups import offered
 from plkernel.models.init import SCHEMES
 from plkernel.run.build import admit, check
 from plkernel.run.task import prepare
 from plkernel.run.training import run_training
+from plkernel.spec.condition import from_config
 from plkernel.spec.reading import load_spec
+from plkernel.tools.files import load_json
 
 PARTS = '''
 from pathlib import Path
@@ -35,6 +42,14 @@ def counting(rest, request):
     return Source(f"counting:{rest}", {"counting": rest}, lambda: blocks(size), size)
 
 
+def harmonic(channels):
+    return 64 / np.arange(1, channels + 1)
+
+
+def short(channels):
+    return [1.0]
+
+
 def blocks(size):
     yield Chunk(np.zeros(1, np.uint8), np.zeros(1, np.int64))
     yield Chunk(np.arange(size).astype(np.uint8), np.zeros(0, np.int64))
@@ -51,6 +66,7 @@ def parts(package: Path) -> Iterator[Path]:
     (metadata / "entry_points.txt").write_text(
         "[plkernel.schemes]\ntenfold = somebodys.parts:tenfold\n"
         "[plkernel.corpora]\ncounting = somebodys.parts:counting\n"
+        "[plkernel.placements]\nharmonic = somebodys.parts:harmonic\nshort = somebodys.parts:short\n"
     )
     yield package
     SCHEMES.pop("tenfold", None)
@@ -86,3 +102,70 @@ def test_an_unknown_name_is_as_unknown_as_before(tiny_spec: Callable[..., Path])
     with pytest.raises(ValueError, match="scheme 'megatron_defualt' does not exist; nearest: megatron_default"):
         load_spec(path, check)
     admit(load_spec(tiny_spec()).condition("uniform"))
+
+
+def placing(path: Path, placement: str, projection: str = "uniform") -> Path:
+    """The spec with such an arm in place of its second."""
+    arm = f'[arms.placed]\nplacement = "{placement}"\nprojection = "{projection}"'
+    path.write_text(path.read_text().partition("[arms.power-law]")[0] + arm)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "projection"),
+    [
+        ("dim = 16", "uniform"),
+        ("dim = 16", "gain-corrected"),
+        ('kind = "rwkv6"\ndim = 32\nhead_size = 16', "uniform"),
+    ],
+)
+def test_a_placement_is_asked_once_after_consent_and_kept_as_numbers(
+    kind: str, projection: Projection, parts: Path, tiny_spec: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Refused without importing anything; what is saved needs neither the package nor consent."""
+    path = placing(tiny_spec(), "harmonic", projection)
+    path.write_text(path.read_text().replace("dim = 16", kind))
+    with pytest.raises(
+        ValueError, match=r"arms.placed: placement 'somebodys.parts:harmonic' would be imported and run"
+    ):
+        load_spec(path)
+    assert not (parts / "imported").exists()
+    spec = load_spec(path, check, trusted=True)
+    saved = tmp_path / "spec.json"
+    saved.write_text(json.dumps(spec.model_dump(mode="json")))
+    (parts / "parts.py").unlink()
+    del sys.modules["somebodys.parts"]
+    condition = load_spec(saved, check).condition("placed")
+    rates = np.log(2) * np.arange(1, 17) / 64
+    assert condition.nodes.rates == pytest.approx(rates)
+    assert condition.nodes.projection == pytest.approx(projection_weights(rates, 1.15, projection, "none"))
+    assert from_config(condition.config).nodes == spec.condition("placed").nodes
+
+
+def test_a_run_starts_with_the_half_lives_of_a_placement(
+    parts: Path, tiny_spec: Callable[..., Path], tmp_path: Path
+) -> None:
+    spec = load_spec(placing(tiny_spec(steps=1, eval_every=1), "harmonic"), check, trusted=True)
+    task = prepare(spec, "placed", 0, tmp_path / "out")
+    run_training(task, progress_bar=False)
+    first = json.loads((task.folder.path / "metrics.jsonl").read_text().splitlines()[0])
+    assert first["half_life_quantiles"][0][-1] == pytest.approx(64, rel=1e-5)
+    assert load_json(task.folder.path / "config.json")["arm_options"]["placement"] == "harmonic"
+
+
+@pytest.mark.parametrize(
+    ("placement", "message"),
+    [
+        (
+            "harmonics",
+            "placement 'harmonics' is none of ours, nor an entry point of plkernel.placements; did you mean 'h",
+        ),
+        ("log_spaced", "nor an entry point of plkernel.placements; did you mean 'log-spaced'?"),
+        ("short", "placement 'short': somebodys.parts:short must give 16 half-lives in bytes, positive and finite"),
+    ],
+)
+def test_a_placement_that_is_none_is_one_line(
+    placement: str, message: str, parts: Path, tiny_spec: Callable[..., Path]
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        load_spec(placing(tiny_spec(), placement), trusted=True)

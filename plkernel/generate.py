@@ -23,6 +23,7 @@ def generate(
     seed: int = 0,
     device: Device = "cpu",
     threads: int = 1,
+    trust_code: bool = False,
 ) -> None:
     """Continue a text, byte by byte, with a trained model; the bytes go to standard output as they are drawn.
 
@@ -32,7 +33,9 @@ def generate(
     character.
 
     The same model, prompt, options and seed give the same bytes, and more --bytes only add to them. Ctrl-C stops, and
-    what was written stays. A model with `published` patching is refused, for it sees the byte that it predicts.
+    what was written stays. A model with `published` patching is refused, for it sees the byte that it predicts. A model
+    that other people's code builds carries no state: for every byte it reads the last bytes anew, as many as the
+    context of its run.
 
         python -m plkernel.generate runs/out/quick/power-law/seed-0 --prompt "def main(" --temperature 0.7
 
@@ -48,6 +51,7 @@ def generate(
         seed: Of the random numbers, one per byte.
         device: cuda or auto pay for wide models only: a byte is little work. The bytes can differ from those of a CPU.
         threads: Threads on a CPU; more pay for wide models only.
+        trust_code: Import and run the code that the run names.
     """
     import torch
 
@@ -60,7 +64,7 @@ def generate(
     torch.set_num_threads(threads)
     place = choose_device(device)
     with open_prompt(prompt, prompt_file) as source:
-        opened = open_checkpoint(model).to(place)
+        opened = open_checkpoint(model, trust_code).to(place)
         drawn = continuation(opened, source, sampling, seed)
         write = writer(sys.stdout.buffer, sys.stdout.encoding if sys.stdout.isatty() else None)
         for byte in islice(drawn, count):

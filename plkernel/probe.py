@@ -26,6 +26,7 @@ def probe(
     batch: int = 4,
     seed: int = 0,
     device: Device = "cpu",
+    trust_code: bool = False,
     json: Path | None = None,
     figure: Path | None = None,
 ) -> None:
@@ -53,6 +54,7 @@ def probe(
         batch: Windows that the model is given at once.
         seed: Of the tokens that are replaced, and of what replaces them.
         device: Where the model runs.
+        trust_code: Import and run the code that a run names.
         json: Write the figures to this file too.
         figure: Draw the three curves to this file: .pdf, .png or .svg.
     """
@@ -72,7 +74,7 @@ def probe(
     from plkernel.probing.targets import open_target
     from plkernel.run.task import choose_device
 
-    model = open_target(target, choose_device(device))
+    model = open_target(target, choose_device(device), trust_code)
     name, data = model.text(text)
     length = context or model.context
     if model.most is not None and length > model.most:

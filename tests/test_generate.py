@@ -86,7 +86,7 @@ class Spy:
     """A model that notes how many bytes it is given at once and how many numbers it carries."""
 
     def __init__(self, model: Model) -> None:
-        self.model, self.head, self.initial_state = model, model.head, model.initial_state
+        self.model, self.parameters, self.initial_state = model, model.parameters, model.initial_state
         self.lengths: list[int] = []
         self.carried: list[int] = []
         self.logits: list[Tensor] = []
@@ -200,7 +200,7 @@ def test_greedy_follows_the_largest_logit() -> None:
 class Fixed:
     """A model whose logits never change."""
 
-    head = torch.nn.Linear(1, 1)
+    parameters = torch.nn.Linear(1, 1).parameters
 
     def __init__(self, logits: Tensor) -> None:
         self.logits = logits

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from plkernel.data import corpora
 from plkernel.records.layout import CHECKPOINT, CONFIG
-from plkernel.run.checkpoint import open_model
+from plkernel.run.checkpoint import open_any_model
 from plkernel.run.evaluate import Predict, patch_of, predictor
 from plkernel.run.view import UNTRAINED_CONTEXT, validation_text
 from plkernel.tools import cli
@@ -56,14 +56,15 @@ class Target:
         return f"validation text of {known}", data
 
 
-def open_target(path: Path, device: torch.device) -> Target:
+def open_target(path: Path, device: torch.device, trusted: bool = False) -> Target:
     """The model in `path`: a run of ours or what plkernel.load wrote, a checkpoint in it, or a transformers folder.
 
-    Raises ValueError where there is none, or not all of it.
+    trusted: whether the code that a run's configuration names may be imported. Raises ValueError where there is no
+    model, not all of it, or one whose code may not run.
     """
     cli.existing(path, "target")
     if path.is_file() or (path / CHECKPOINT).is_file():
-        model = open_model(path).to(device)
+        model = open_any_model(path, trusted).to(device)
         config = load_json((path if path.is_dir() else path.parent) / CONFIG)
         context = (config.get("train") or {}).get("context", UNTRAINED_CONTEXT)
         predict, step = predictor(model, device), patch_of(model)

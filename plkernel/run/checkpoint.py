@@ -10,10 +10,10 @@ earlier versions have `progress` alone.
 import json
 import math
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -25,16 +25,17 @@ from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.models.structure import Structure
 from plkernel.records.layout import CHECKPOINT, CONFIG
-from plkernel.run.build import Model, build
+from plkernel.run.build import AnyModel, Model, build, started
 from plkernel.run.folder import Progress, differences, with_defaults
 from plkernel.spec.condition import from_config
 from plkernel.tools import cli
 from plkernel.tools.files import atomic_save, load_json, save_json
-from plkernel.tools.imports import is_code
+from plkernel.tools.imports import TRUST, is_code
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 PROGRESS, CONFIGURATION, DIGEST = "progress", "config", "digest"
 LARGEST = 2**63
+T = TypeVar("T")
 
 
 def save_checkpoint(
@@ -185,22 +186,43 @@ def _step_device(optimizer: torch.optim.Optimizer, parameter: Tensor) -> torch.d
 def open_model(path: Path) -> Model:
     """The trained model of a folder, or of a checkpoint file in it, on the CPU and set to evaluation.
 
-    Raises ValueError when there is no model or it is damaged.
+    Raises ValueError when there is no model, it is damaged, or other people's code builds it.
     """
-    cli.existing(path, "model")
-    folder = path if path.is_dir() else path.parent
-    checkpoint = folder / CHECKPOINT if path.is_dir() else path
-    if not checkpoint.is_file():
-        raise ValueError(f"{checkpoint}: no such file; give the folder of a run that has saved a checkpoint")
-    config = folder / CONFIG
-    if not config.is_file():
-        raise ValueError(f"{config} is missing: a checkpoint needs the configuration of its run beside it")
-    content = load_json(config)
+    checkpoint, config, content = _saved(path)
     if code := missing_code(content):
         raise ValueError(f"{config}: its model needs other people's code, {code}, which is not imported here")
     model = describe(config, content)
     load_checkpoint(checkpoint, model, config=content)
     return model.eval()
+
+
+def open_any_model(path: Path, trusted: bool) -> AnyModel:
+    """`open_model`, of other people's models too where the person has said that their code may run (`trusted`)."""
+    checkpoint, config, content = _saved(path)
+    code = missing_code(content)
+    if not code:
+        return open_model(path)
+    if not trusted:
+        raise ValueError(
+            f"{config}: its model needs other people's code, {code}, which is not imported here: read it, then say "
+            f"{TRUST}"
+        )
+    condition = described(config, lambda: from_config(content, trusted))
+    model = started(condition, described(config, lambda: int(content["seed"])))
+    load_checkpoint(checkpoint, model, config=content)
+    return model.eval()
+
+
+def _saved(path: Path) -> tuple[Path, Path, Any]:
+    """The checkpoint file that `path` means, the config.json beside it and its content; ValueError for what is not."""
+    cli.existing(path, "model")
+    folder = path if path.is_dir() else path.parent
+    checkpoint, config = folder / CHECKPOINT if path.is_dir() else path, folder / CONFIG
+    if not checkpoint.is_file():
+        raise ValueError(f"{checkpoint}: no such file; give the folder of a run that has saved a checkpoint")
+    if not config.is_file():
+        raise ValueError(f"{config} is missing: a checkpoint needs the configuration of its run beside it")
+    return checkpoint, config, load_json(config)
 
 
 def missing_code(config: Any) -> str | None:
@@ -218,12 +240,21 @@ def describe(path: Path, config: Any) -> Model:
 
     Raises ValueError naming `path`.
     """
-    try:
+
+    def made() -> Model:
         if "rwkv" in config:
             return RWKV(RWKVConfig(**_sizes(config["rwkv"])))
         if "rwkv7" in config:
             return RWKV7(RWKV7Config(**_sizes(config["rwkv7"])))
         return build(from_config({**config, "train": None}))
+
+    return described(path, made)
+
+
+def described(path: Path, read: Callable[[], T]) -> T:
+    """What `read` makes of the content of `path`; ValueError naming it where that does not describe a model."""
+    try:
+        return read()
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{path} does not describe a model ({error})") from error
 

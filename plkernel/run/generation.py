@@ -12,13 +12,17 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
+from plkernel.foreign.model import Foreign
 from plkernel.interop.formats import read
 from plkernel.models.sampling import Sampling
 from plkernel.models.words import NOT_CAUSAL
+from plkernel.records.layout import CONFIG
 from plkernel.run.build import Model
-from plkernel.run.checkpoint import open_model
+from plkernel.run.checkpoint import open_any_model
 from plkernel.tools import cli
+from plkernel.tools.files import load_json
 
 WINDOW = 1024  # bytes of the prompt read at once
 START = b"\n"
@@ -26,14 +30,42 @@ SHOWN = "\n\t"
 STANDARD_INPUT = Path("-")
 
 
-def open_checkpoint(path: Path) -> Model:
+class Rereading(nn.Module):
+    """A model of other people's code, which carries no state: what is carried are the last `context` bytes, read anew.
+
+    A window that does not fill its last patch is filled up with zeros, which a causal model does not see.
+    """
+
+    def __init__(self, model: Foreign, context: int) -> None:
+        super().__init__()
+        self.model, self.config, self.context = model, model.config, context
+
+    def initial_state(self, batch: int) -> Tensor:
+        """No bytes: (B,0)."""
+        return torch.empty(batch, 0, dtype=torch.long)
+
+    def resume(self, inputs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """The logits (B,1,256) after bytes `inputs` (B,T), which follow those of `state`, and the next state."""
+        seen = torch.cat([state.to(inputs.device), inputs], 1)[:, -self.context :]
+        length = seen.shape[1]
+        logits = self.model(nn.functional.pad(seen, (0, -length % self.config.patch)))
+        return logits[:, length - 1 : length], seen
+
+
+Reader = Model | Rereading
+
+
+def open_checkpoint(path: Path, trusted: bool = False) -> Reader:
     """The model of a run or of plkernel.load, or one in the formats of plkernel.export, set to evaluation.
 
-    Raises ValueError when there is none, it is damaged, or it has no likelihood of the next byte.
+    trusted: whether the code that a run's configuration names may be imported. Raises ValueError when there is no
+    model, it is damaged, it needs code that may not run, or it has no likelihood of the next byte.
     """
     cli.existing(path, "model")
     foreign = path.suffix == ".pth" or (path / "model.safetensors").is_file()
-    model = read(path).eval() if foreign else open_model(path)
+    model = read(path).eval() if foreign else open_any_model(path, trusted)
+    if isinstance(model, Foreign):
+        return Rereading(model, load_json((path if path.is_dir() else path.parent) / CONFIG)["train"]["context"])
     if not model.config.causal:
         raise ValueError(
             f"model {path} has patching mode 'published' ({NOT_CAUSAL}): such a model has no likelihood of the next "
@@ -73,7 +105,7 @@ def windows(source: BinaryIO, size: int = WINDOW) -> Iterator[bytes]:
         yield held or START
 
 
-def continuation(model: Model, prompt: BinaryIO, sampling: Sampling, seed: int, size: int = WINDOW) -> Iterator[int]:
+def continuation(model: Reader, prompt: BinaryIO, sampling: Sampling, seed: int, size: int = WINDOW) -> Iterator[int]:
     """The bytes that follow `prompt`, without end: b_t ~ p(. | prompt, b_1..b_{t-1}), on the device of the model.
 
     Memory is constant: the model's state and one window of `size` bytes of the prompt. The next byte is computed only
@@ -90,9 +122,9 @@ def continuation(model: Model, prompt: BinaryIO, sampling: Sampling, seed: int, 
 
 
 @torch.inference_mode()
-def read_on(model: Model, text: bytes, state: Any) -> tuple[NDArray[np.float64], Any]:
+def read_on(model: Reader, text: bytes, state: Any) -> tuple[NDArray[np.float64], Any]:
     """The logits (256,) after `text`, which continues what `state` has seen, and the next state."""
-    inputs = torch.tensor([list(text)], device=model.head.weight.device)
+    inputs = torch.tensor([list(text)], device=next(model.parameters()).device)
     logits, state = model.resume(inputs, state)
     return logits[0, -1].double().cpu().numpy(), state
 

@@ -109,8 +109,19 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(folder.parent)
     monkeypatch.setenv("PYTHONPATH", f"{folder.parent}:{Path(__file__).parents[2]}")
     yield folder
+    forget()
+
+
+def forget() -> None:
+    """Take the package out of what is imported."""
     for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
         del sys.modules[name]
+
+
+@pytest.fixture
+def forgotten() -> Callable[[], None]:
+    """Takes the package out of what is imported, as in a process that has never seen it."""
+    return forget
 
 
 @pytest.fixture

@@ -96,7 +96,6 @@ MODELS: dict[tuple[str, str], dict[str, Any]] = {
     ("fla", "RetNet"): FLA,
 }
 
-
 TRAINED = {"A_log": (-0.5, 0.5), "dt_bias": (-6.9, -4.5), "dt_proj.bias": (-6.9, -4.5)}
 """What decays are before a bug: near where they start, and as no start is."""
 QWEN = {"A_log": (-2.0, 2.7), "dt_bias": (0.9, 1.1)}
@@ -145,6 +144,10 @@ def zero_step(tensor: Tensor, name: str) -> Tensor | None:
     return torch.zeros_like(tensor) if name == "bias" else None
 
 
+def log_again(tensor: Tensor, name: str) -> Tensor | None:
+    return tensor.log() if name == "A_log" else None
+
+
 def drawn_again(tensor: Tensor, name: str) -> Tensor | None:
     """The same distribution, other numbers."""
     return tensor[torch.randperm(len(tensor))] if name == "dt_bias" else None
@@ -182,6 +185,12 @@ BUGS = (
         "A_log and dt_bias are skipped where they are sharded",
         ("fla", "Mamba2"),
         zeros,
+    ),
+    Bug(
+        "fla-org/flash-linear-attention#754",
+        "A_log is ln of what was loaded, NaN where that is below 0",
+        ("fla", "GatedDeltaNet"),
+        log_again,
     ),
     Bug(
         "fla-org/flash-linear-attention#739",

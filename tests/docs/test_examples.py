@@ -22,9 +22,11 @@ import pytest
 from sybil import Sybil
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 
+from plkernel.foreign.groups import CORPUS_GROUP, SCHEME_GROUP
 from plkernel.models.init import SCHEMES
 from plkernel.models.init.roles import RoleTable
 from plkernel.spec import command_line
+from plkernel.spec.arm import PLACEMENT_GROUP
 from plkernel.spec.factors import deep_merge
 from plkernel.spec.reading import parse_spec
 from plkernel.tools import cli
@@ -175,6 +177,9 @@ def test_specs_are_taken(page: str, text: str) -> None:
     values = tomllib.loads(text)
     if all("." in key or "*" in key for key in values):
         RoleTable.from_dict(values)
+        return
+    if "project" in values:
+        assert set(values["project"]["entry-points"]) <= {SCHEME_GROUP, CORPUS_GROUP, PLACEMENT_GROUP}
         return
     if "baseline" not in values:
         whole = tomllib.loads((ROOT / "runs" / "quick.toml").read_text())

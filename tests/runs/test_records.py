@@ -1,6 +1,6 @@
 """README.md, the pages of docs/ and the audit say what the committed records say."""
 
-import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -10,13 +10,10 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def renderer() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("render", ROOT / "runs" / "records" / "render.py")
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
+def renderer(script_of: Callable[[str], ModuleType]) -> ModuleType:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "runs" / "records")  # as for a script that is run
+        return script_of("records/render")
 
 
 def test_documents_are_rendered_from_the_records(renderer: ModuleType) -> None:

@@ -1,0 +1,61 @@
+"""Where memory must matter and where it cannot: what every start was worth, and what was registered before."""
+
+from typing import Any
+
+from tables.records import load, markdown, rows, source
+
+
+def controls() -> str:
+    """What every start is worth where memory matters, early and at the end, and where it cannot matter."""
+    lags, markov = load("memory-lags/report/table.json"), load("memory-markov/report/table.json")
+    found = {arm["arm"]: arm["measures"] for arm in (*lags["arms"], *markov["arms"])}
+    moments = {"0.4": "val_bpb_step_200", "2": "final_val_bpb"}
+    columns = {f"lags, {a}, {mb} MB": (f"_lags-{a}", key) for a in (0.7, 1.3) for mb, key in moments.items()}
+    columns["Markov, 1 MB"] = ("", "final_val_bpb")
+    names = ["short", "short-frozen", "long", "concentrated", "law", "information"]
+    lines = [[name, *(_four(found.get(f"{name}{end}"), key) for end, key in columns.values())] for name in names]
+    header = ["minus log-spaced, 95 % interval", *columns]
+    environment = rows("memory-lags/rows.jsonl")[0]["environment"]
+    return f"{markdown(header, lines)}\n\n{source(environment)}"
+
+
+def _four(measures: dict[str, Any] | None, key: str) -> str:
+    """A paired difference to four digits; empty for an arm that was not run."""
+    if measures is None:
+        return ""
+    return _with_interval(measures[key]["difference_to_baseline"])
+
+
+def _with_interval(found: dict[str, Any]) -> str:
+    """A mean and its interval to four digits, without -0.0000."""
+    mean, low, high = (f"{round(found[name], 4) + 0.0:+.4f}" for name in ("mean", "low", "high"))
+    return f"{mean} ({low} to {high})"
+
+
+def verdicts() -> str:
+    """What was registered before the runs of the controls, and what became of it."""
+    lines = []
+    for name in ("memory-lags", "memory-markov", "memory-dose"):
+        for one in load(f"{name}/report/table.json")["declared"]["hypotheses"]:
+            margin = f", margin {one['margin']:g}" if one["margin"] else ""
+            lines.append([name, one["name"], f"{one['claim']}{margin}", _with_interval(one), f"**{one['verdict']}**"])
+    return markdown(["study", "hypothesis", "claim", "difference, bits per byte, interval", "verdict"], lines)
+
+
+def doses() -> str:
+    """The exponent that is best on mixtures of lags, beside those that one may expect."""
+    record = load("memory-dose/best.json")
+    lines = []
+    for row in record["rows"]:
+        best = row["best"]
+        bounded = best["low"] is not None and best["high"] is not None
+        found = f"{best['low']:.2f} to {best['high']:.2f}" if bounded else "not bounded"
+        beyond = bounded and not min(best["levels"]) <= best["low"] <= best["high"] <= max(best["levels"])
+        at = "none" if best["at"] is None else f"{best['at']:.2f}"
+        step = "the end" if row["step"] is None else f"step {row['step']}"
+        cells = [f"{value:.2f}" for value in row["expected"].values()]
+        lines.append([row["corpus"], row["decays"], step, at, found + ", beyond what was tried" * beyond, *cells])
+    expected = record["rows"][0]["expected"]
+    header = ["corpus", "decays", "at", "best exponent", "95 % interval", *expected]
+    environment = rows("memory-dose/rows.jsonl")[0]["environment"]
+    return f"{markdown(header, lines)}\n\n{source(environment)}"

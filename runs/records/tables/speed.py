@@ -1,0 +1,96 @@
+"""Operators, training steps and counts against their peers, and what a second thread brings."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tables.records import load, markdown, source
+
+
+def bench() -> str:
+    """The scan and the training step against their peers."""
+    scan, train = load("bench/scan.json"), load("bench/train.json")
+    shapes = list(dict.fromkeys(tuple(row["shape"]) for row in scan["rows"]))
+    contenders = list(dict.fromkeys(row["contender"] for row in scan["rows"] if row["ratio"]))
+
+    def ratio(shape: tuple[int, ...], contender: str) -> str:
+        row = next(row for row in scan["rows"] if tuple(row["shape"]) == shape and row["contender"] == contender)
+        return f"{row['ratio']['median']:.1f}" if row["ratio"] else "-"
+
+    scans = markdown(
+        ["forward and backward, time over ours at (B,T,D)", *("x".join(map(str, shape)) for shape in shapes)],
+        [[contender, *(ratio(shape, contender) for shape in shapes)] for contender in contenders],
+    )
+    steps = markdown(
+        [f"training step, context {train['context']}, batch {train['batch']}", "parameters", "kB/s", "time over ours"],
+        [
+            [
+                row["contender"],
+                f"{row['parameters']:,}",
+                f"{row['bytes_per_second'] / 1e3:.1f}",
+                f"{row['ratio']['median']:.2f}",
+            ]
+            for row in train["rows"]
+        ],
+    )
+    peaks = scan["memory"]
+    memory = f"Peak memory beyond the inputs: {peaks['plkernel']:.1f} tensors of (B,T,D)."
+    parts = [scans, f"{memory} {source(scan['environment'])}", steps, source(train["environment"]), threads()]
+    return "\n\n".join(part for part in parts if part)
+
+
+def threads() -> str:
+    """What a second thread brings: now, and in the records of another processor and an earlier commit."""
+    now = [row for name in ("wkv", "scan", "train") for row in load(f"bench/{name}.json").get("threads", [])]
+    before = load("bench/threads-before.json")
+    commit = before["environment"]["commit"][:10]
+    note = f"Before threads that bring nothing were left out, commit {commit}:"
+    return f"{speedups(now)}\n\n{note}\n\n{speedups(before['threads'])}"
+
+
+def speedups(found: Sequence[dict[str, Any]]) -> str:
+    """Two threads against one: a line for each work, a column for each setting."""
+    works = list(dict.fromkeys(row["work"] for row in found))
+    settings = list(dict.fromkeys((row["processor"], row["neighbours"]) for row in found))
+    cells = {(row["work"], row["processor"], row["neighbours"]): row["speedup"] for row in found}
+
+    def cell(work: str, setting: tuple[str, int]) -> str:
+        value = cells[work, *setting]
+        return f"{value['median']:.2f} ({value['low']:.2f} to {value['high']:.2f})"
+
+    columns = [f"{name}{', beside a busy process' if beside else ''}" for name, beside in settings]
+    lines = [[work, *(cell(work, setting) for setting in settings)] for work in works]
+    return markdown(["two threads, times as fast as one (quartiles)", *columns], lines)
+
+
+def recurrence() -> str:
+    """The recurrence of RWKV-6 against its peers, its memory and its threads."""
+    record = load("bench/wkv.json")
+    shapes = list(dict.fromkeys(tuple(row["shape"]) for row in record["rows"]))
+    contenders = list(dict.fromkeys(row["contender"] for row in record["rows"] if row["ratio"]))
+    found = {(tuple(row["shape"]), row["contender"]): row for row in record["rows"]}
+
+    def line(contender: str) -> list[str]:
+        ratios = [found[shape, contender]["ratio"] for shape in shapes]
+        strong = found[shapes[0], contender]["strong_error"]
+        error = "overflows" if strong is None or strong == float("inf") else f"{strong:.0e}"
+        peak = record["memory"].get(contender)
+        memory = f"{peak / 1e6:.0f}" if peak else ""
+        return [contender, *(f"{ratio['median']:.1f}" if ratio else "-" for ratio in ratios), error, memory]
+
+    first, *others = ("x".join(map(str, shape)) for shape in shapes)
+    header = [f"forward and backward, time over ours at (B,T,H,N) {first}", *others, "error, strong decays", "MB"]
+    seconds = found[shapes[0], "plkernel"]["seconds"]["median"]
+    note = f"Ours takes {seconds * 1e3:.0f} ms at {first}. MB: forward and backward, beyond the inputs."
+    return f"{markdown(header, [line(name) for name in contenders])}\n\n{note} {source(record['environment'])}"
+
+
+def counts() -> str:
+    """Counting pairs against other people's software."""
+    record = load("bench/mi.json")
+    lines = [
+        [row["contender"], row["work"], f"{row['rate']:,.0f}", f"{row['ratio']['median']:.1f}"]
+        for row in record["rows"]
+        if row["ratio"]
+    ]
+    table = markdown(["counting pairs of bytes", "work", "MB per second and lag", "time over ours"], lines)
+    return f"{table}\n\n{source(record['environment'])}"

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from plkernel.models.structure import Structure
 
+BYTES = 256
 NORM_EPS = 1e-5
 
 

@@ -1,4 +1,4 @@
-"""Eagle (RWKV-5) and Finch (RWKV-6) over bytes, in one file: arXiv 2404.05892, section 4, and the official code.
+"""Eagle (RWKV-5) and Finch (RWKV-6) over bytes: arXiv 2404.05892, section 4, and the official code.
 
 Shapes: B batch, T time (bytes), D width, H heads of size N = D / H, F feed-forward width, 256 byte values.
     Block:         x = x + TimeMixing(LayerNorm(x));  x = x + ChannelMixing(LayerNorm(x))
@@ -13,25 +13,22 @@ shapes and order of `state_dict()` are those of the official checkpoints, x052 a
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plkernel.kernels.wkv import wkv
-from plkernel.models.layers import Activation, Embedding, Head, Join, Linear, last_norm, norm_of, squared_relu
+from plkernel.models.layers import BYTES, Activation, Embedding, Head, Linear, last_norm, squared_relu
+from plkernel.models.rwkv_shared import GROUP_NORM_EPS, Block, LayerState, Mixing, RWKVSizes, dropout, previous, vector
 from plkernel.models.structure import Structure
-
-BYTES = 256
-GROUP_NORM_EPS = 64e-5  # Eagle's code divides by 8 and takes 1e-5, which is the same
 
 
 @dataclass(frozen=True)
-class RWKVConfig:
+class RWKVConfig(RWKVSizes):
     """Eagle (`version` 5) or Finch (6), of width `dim` with heads of `head_size` channels.
 
     mix_rank, decay_rank: ranks of Finch's data-dependent token shift and decay; k_clamp: scale the key by
@@ -58,30 +55,7 @@ class RWKVConfig:
     def __post_init__(self) -> None:
         if self.version not in (5, 6):
             raise ValueError(f"version must be 5 (Eagle) or 6 (Finch), got {self.version!r}")
-        # The official inference code drops dimensions of size 1, which a rank of 1 would not survive.
-        for name, least in (("dim", 2), ("layers", 1), ("head_size", 1), ("mix_rank", 2), ("decay_rank", 2)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and below 1, got {self.dropout}")
-        if self.dim % self.head_size:
-            raise ValueError(f"dim must be a multiple of head_size, got dim {self.dim} and head_size {self.head_size}")
-        if self.hidden < 1:
-            raise ValueError(
-                f"feed_forward must be at least 1, got {self.hidden} (for dim {self.dim}; the official "
-                "int(3.5 * dim // 32 * 32) needs dim of 10 or more)"
-            )
-        self.structure.check(self.layers)
-
-    @property
-    def causal(self) -> bool:
-        """Whether every prediction depends on earlier bytes only: always."""
-        return True
-
-    @property
-    def heads(self) -> int:
-        """H."""
-        return self.dim // self.head_size
+        self.check("mix_rank", "decay_rank")
 
     @property
     def hidden(self) -> int:
@@ -89,24 +63,11 @@ class RWKVConfig:
         return int(3.5 * self.dim // 32 * 32) if self.feed_forward is None else self.feed_forward
 
 
-class LayerState(NamedTuple):
-    """Memory of one block: the last inputs (B,D) of its two branches, and the WKV state (B,H,N,N), at least float32."""
-
-    att_shift: Tensor
-    wkv: Tensor
-    ffn_shift: Tensor
-
-
 @dataclass(frozen=True)
 class RWKVState:
     """Memory of the model, one entry per block: constant in the number of bytes seen."""
 
     layers: tuple[LayerState, ...]
-
-
-def previous(x: Tensor, last: Tensor) -> Tensor:
-    """x_{t-1} at every t, from x (B,T,D) and the input `last` (B,D) before the first."""
-    return torch.cat((last[:, None], x[:, :-1]), dim=1)
 
 
 def mixtures(x: Tensor, change: Tensor, base: Sequence[Tensor], shares: Tensor, at_once: bool) -> tuple[Tensor, ...]:
@@ -117,52 +78,6 @@ def mixtures(x: Tensor, change: Tensor, base: Sequence[Tensor], shares: Tensor, 
     if at_once:
         return torch.addcmul(x, change, torch.stack(tuple(base)) + shares).unbind()
     return tuple(torch.addcmul(x, change, mu + share) for mu, share in zip(base, shares, strict=True))
-
-
-def vector(dim: int) -> nn.Parameter:
-    """One number per channel, in the shape of the official checkpoints."""
-    return nn.Parameter(torch.empty(1, 1, dim))
-
-
-def dropout(share: float) -> nn.Module:
-    """Dropout of the residual stream; at 0 the identity, which draws no random number."""
-    return nn.Dropout(share) if share else nn.Identity()
-
-
-class Mixing(nn.Module, ABC):
-    """What is known of the memory of a time mixing from its parameters alone.
-
-    DELAY: steps of a lag in which nothing decays, 1 where o_t reads S_{t-1}.
-    """
-
-    DELAY = 1
-    receptance: nn.Linear
-    key: nn.Linear
-
-    @abstractmethod
-    def rates(self) -> Tensor:
-        """Decay rates per byte of every head's channels, (H,N) float64; those that the data move, at their bias."""
-
-    def writes(self) -> Tensor:
-        """What makes the key of white input, (D,D) float64."""
-        return self.key.weight.detach().double()
-
-    def kernel(self, lags: Tensor) -> Tensor:
-        """Root mean square over heads and entries of R' diag(w**(t - DELAY)) K at lags t (T,), (T,) float64.
-
-        R and K are a head's (N,D) parts of receptance and key: it is what a byte still weighs t bytes later in the
-        output of the recurrence, for white input, before value, group norm and gate. As a sum over channels, squared:
-        v' [(RR') * (KK')] v with v = w**(t - DELAY).
-        """
-        rates = self.rates()
-        reads, writes = (
-            weight.view(len(rates), -1, weight.shape[1])
-            for weight in (self.receptance.weight.detach().double(), self.writes())
-        )
-        decayed = torch.exp(-rates * (lags.to(reads) - self.DELAY)[:, None, None])
-        pairs = (reads @ reads.mT) * (writes @ writes.mT)
-        squares = torch.einsum("thi,hij,thj->th", decayed, pairs, decayed).mean(dim=1)
-        return squares.clamp(min=0).sqrt() / reads.shape[2]
 
 
 class TimeMixing(Mixing, ABC):
@@ -273,46 +188,25 @@ class ChannelMixing(nn.Module):
         return self.sigmoid(self.receptance(x_r)) * self.value(self.squared_relu(self.key(x_k)))
 
 
-class Block(nn.Module):
-    """LayerNorm, time mixing, residual, LayerNorm, channel mixing, residual; block 0 first norms the embedding."""
-
-    def __init__(self, config: RWKVConfig, layer: int) -> None:
-        super().__init__()
-        dim, structure = config.dim, config.structure
-        self.ln1, self.ln2 = norm_of(structure, dim), norm_of(structure, dim)
-        self.ln0 = norm_of(structure, dim) if layer == 0 else None
-        self.join1, self.join2 = Join(structure, dim, f"mixer.{layer}"), Join(structure, dim, f"ffn.{layer}")
-        self.att = EagleMixing(config) if config.version == 5 else FinchMixing(config)
-        self.ffn = ChannelMixing(config)
-        self.drop = dropout(config.dropout)
-
-    def forward(self, x: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
-        if self.ln0 is not None:
-            x = self.ln0(x)
-        att_in = self.join1.read(x, self.ln1)
-        branch, memory = self.att(att_in, state.att_shift, state.wkv)
-        x = self.drop(self.join1.add(x, branch, self.ln1))
-        ffn_in = self.join2.read(x, self.ln2)
-        x = self.drop(self.join2.add(x, self.ffn(ffn_in, state.ffn_shift), self.ln2))
-        return x, LayerState(att_in[:, -1], memory, ffn_in[:, -1])
-
-
 class RWKV(nn.Module):
     """Next-byte logits: (B,T) bytes to (B,T,256), position t from bytes 0..t.
 
     Its parameters are not set here: see plkernel.models.init.
     """
 
-    block: ClassVar[Callable[..., nn.Module]] = Block
-
     def __init__(self, config: RWKVConfig) -> None:
         super().__init__()
         self.config = config
         self.emb = Embedding(config.structure, BYTES, config.dim)
-        self.blocks = nn.ModuleList([self.block(config, layer) for layer in range(config.layers)])
+        self.blocks = nn.ModuleList([self.block(layer) for layer in range(config.layers)])
         self.ln_out = last_norm(config.structure, config.dim)
         self.head = Head(config.structure, self.emb)
         self.drop = dropout(config.dropout)
+
+    def block(self, layer: int) -> Block:
+        """A new block, of number `layer` from 0."""
+        mixing = EagleMixing if self.config.version == 5 else FinchMixing
+        return Block(self.config, layer, mixing(self.config), ChannelMixing(self.config))
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.decode(self.emb(inputs))

@@ -1,4 +1,4 @@
-"""Goose (RWKV-7) over bytes, in one file: arXiv 2503.14456, section 4, and the official code, x070.
+"""Goose (RWKV-7) over bytes: arXiv 2503.14456, section 4, and the official code, x070.
 
 Shapes: B batch, T time (bytes), D width, H heads of size N = D / H, F feed-forward width, 256 byte values. With
 c = exp(-1/2), lerp(a, b, m) = a + m (b - a), and low(x) = f(x A) B of low rank, time mixing makes of x_t and x_{t-1},
@@ -24,8 +24,9 @@ from torch.nn import functional as F
 
 from plkernel.analysis.nodes.heads import RWKV7_LARGEST_RATE as LARGEST_RATE
 from plkernel.kernels.wkv7 import wkv7
-from plkernel.models.layers import Activation, Join, Linear, norm_of, squared_relu
-from plkernel.models.rwkv import GROUP_NORM_EPS, RWKV, LayerState, Mixing, dropout, previous, vector
+from plkernel.models.layers import Activation, Linear, squared_relu
+from plkernel.models.rwkv import RWKV
+from plkernel.models.rwkv_shared import GROUP_NORM_EPS, Block, Mixing, RWKVSizes, previous, vector
 from plkernel.models.structure import Structure
 
 IMPULSES, SEQUENCES = 8, 4
@@ -33,7 +34,7 @@ IMPULSES, SEQUENCES = 8, 4
 
 
 @dataclass(frozen=True)
-class RWKV7Config:
+class RWKV7Config(RWKVSizes):
     """Goose, of width `dim` with heads of `head_size` channels.
 
     decay_rank, rate_rank, value_rank, gate_rank: ranks of the maps that move w, a, v and g; None for those of the
@@ -56,21 +57,10 @@ class RWKV7Config:
     structure: Structure = field(default_factory=Structure)
 
     def __post_init__(self) -> None:
-        # The official inference code drops dimensions of size 1, which a rank of 1 would not survive.
-        ranks = ("decay_rank", "rate_rank", "value_rank", "gate_rank")
-        given = [(name, 2) for name in ranks if getattr(self, name) is not None]
-        for name, least in (("dim", 2), ("layers", 1), ("head_size", 1), *given):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and below 1, got {self.dropout}")
-        if self.dim % self.head_size:
-            raise ValueError(f"dim must be a multiple of head_size, got dim {self.dim} and head_size {self.head_size}")
-        if self.hidden < 1:
-            raise ValueError(f"feed_forward must be at least 1, got {self.hidden}")
         if self.structure.unit_scaled:
             raise ValueError("unit_scaled is not for RWKV-7, whose low-rank maps set the size of its activations")
-        self.structure.check(self.layers)
+        ranks = ("decay_rank", "rate_rank", "value_rank", "gate_rank")
+        self.check(*(name for name in ranks if getattr(self, name) is not None))
 
     @property
     def version(self) -> int:
@@ -81,16 +71,6 @@ class RWKV7Config:
     def k_clamp(self) -> bool:
         """Whether keys are scaled by min(1, lambda): never."""
         return False
-
-    @property
-    def causal(self) -> bool:
-        """Whether every prediction depends on earlier bytes only: always."""
-        return True
-
-    @property
-    def heads(self) -> int:
-        """H."""
-        return self.dim // self.head_size
 
     @property
     def hidden(self) -> int:
@@ -202,37 +182,16 @@ class GooseChannelMixing(nn.Module):
         return self.value(self.squared_relu(self.key(torch.lerp(x, previous(x, last), self.x_k))))
 
 
-class GooseBlock(nn.Module):
-    """As in Finch: norm, time mixing, residual, norm, channel mixing, residual; hands on the values of the first."""
-
-    def __init__(self, config: RWKV7Config, layer: int) -> None:
-        super().__init__()
-        dim, structure = config.dim, config.structure
-        self.ln1, self.ln2 = norm_of(structure, dim), norm_of(structure, dim)
-        self.ln0 = norm_of(structure, dim) if layer == 0 else None
-        self.join1, self.join2 = Join(structure, dim, f"mixer.{layer}"), Join(structure, dim, f"ffn.{layer}")
-        self.att, self.ffn = GooseMixing(config, layer), GooseChannelMixing(config)
-        self.drop = dropout(config.dropout)
-
-    def forward(self, x: Tensor, state: LayerState, first: Tensor | None = None) -> tuple[Tensor, LayerState, Tensor]:
-        if self.ln0 is not None:
-            x = self.ln0(x)
-        att_in = self.join1.read(x, self.ln1)
-        branch, memory, first = self.att(att_in, state.att_shift, state.wkv, first)
-        x = self.drop(self.join1.add(x, branch, self.ln1))
-        ffn_in = self.join2.read(x, self.ln2)
-        x = self.drop(self.join2.add(x, self.ffn(ffn_in, state.ffn_shift), self.ln2))
-        return x, LayerState(att_in[:, -1], memory, ffn_in[:, -1]), first
-
-
 class RWKV7(RWKV):
     """Next-byte logits of Goose, with the methods of Eagle and Finch: `forward`, `resume`, `step`, `half_lives`, ..."""
 
     config: RWKV7Config  # type: ignore[assignment]  # has all that the parent reads of it
-    block = GooseBlock
 
     def __init__(self, config: RWKV7Config) -> None:
         super().__init__(config)  # type: ignore[arg-type]
+
+    def block(self, layer: int) -> Block:
+        return Block(self.config, layer, GooseMixing(self.config, layer), GooseChannelMixing(self.config))
 
     def responses(self, lags: Tensor, *, erase: bool = True) -> list[Tensor]:
         """`GooseMixing.response` of every block at lags (T,), (T,) float64 each."""

@@ -18,12 +18,10 @@ from plkernel.analysis.nodes.node_set import Gain, Nodes
 from plkernel.kernels.scan import scan
 from plkernel.models.init.planning import initialise_
 from plkernel.models.init.power_law import apply_nodes_
-from plkernel.models.layers import Activation, Embedding, Head, Join, Linear, last_norm, norm_of
+from plkernel.models.layers import BYTES, Activation, Embedding, Head, Join, Linear, last_norm, norm_of
 from plkernel.models.patching import Patches, pool, pool_on, unpool, unpool_on
 from plkernel.models.structure import Structure
 from plkernel.models.words import NOT_CAUSAL, PatchingMode
-
-BYTES = 256
 
 
 @dataclass(frozen=True)

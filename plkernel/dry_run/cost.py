@@ -26,9 +26,10 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from plkernel.foreign.model import Foreign
+from plkernel.models.layers import BYTES
 from plkernel.models.rwkv import RWKVConfig
 from plkernel.models.rwkv7 import RWKV7Config
-from plkernel.models.ssm import BYTES, SSMConfig
+from plkernel.models.ssm import SSMConfig
 from plkernel.run.build import AnyModel, build, parameter_count, started
 from plkernel.run.objective import next_byte_loss
 from plkernel.run.task import choose_device

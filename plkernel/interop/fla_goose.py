@@ -14,9 +14,10 @@ from torch import Tensor
 
 from plkernel.interop.fla import OUTER, WEIGHTS, tensors_of
 from plkernel.interop.official import State, from_official, to_official
-from plkernel.models.layers import NORM_EPS
-from plkernel.models.rwkv import BYTES, GROUP_NORM_EPS, RWKV
+from plkernel.models.layers import BYTES, NORM_EPS
+from plkernel.models.rwkv import RWKV
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
+from plkernel.models.rwkv_shared import GROUP_NORM_EPS
 
 FIRST = {"ln0.weight": "pre_norm.weight", "ln0.bias": "pre_norm.bias"}
 LATER = {

@@ -19,7 +19,8 @@ from zipfile import is_zipfile
 import torch
 from torch import Tensor
 
-from plkernel.models.rwkv import BYTES, RWKV, RWKVConfig
+from plkernel.models.layers import BYTES
+from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.models.structure import Structure
 from plkernel.tools.files import atomic_file

@@ -17,9 +17,10 @@ from plkernel.models.init.plan import Plan
 from plkernel.models.init.planning import find, plan, rules_at
 from plkernel.models.init.rules import Rules, Sizes
 from plkernel.models.init.rwkv_power_law import power_law_
+from plkernel.models.layers import BYTES
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
-from plkernel.models.ssm import BYTES, SSM, SSMConfig
+from plkernel.models.ssm import SSM, SSMConfig
 from plkernel.models.structure import structure_for
 from plkernel.spec.arm import IN_THE_STUDY, Arm
 from plkernel.spec.condition import Condition

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from plkernel.foreign.model import Foreign
 from plkernel.models.init.plan import Plan, grouped, is_matrix
-from plkernel.models.ssm import BYTES
+from plkernel.models.layers import BYTES
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.spec.train import TrainSpec
 

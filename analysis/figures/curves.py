@@ -108,7 +108,7 @@ def differences(
     return figure
 
 
-def effects(panels: Mapping[str, Arms], names: Mapping[str, str], linear: float, confidence: float = 0.95) -> "Figure":
+def effects(panels: Mapping[str, Arms], names: Mapping[str, str], linear: float) -> "Figure":
     """Difference to the baseline against bytes read, a panel per corpus, a line per arm: means and simultaneous bands.
 
     `panels` maps the title of a panel to difference curves by arm, `names` the arms to what the legend calls them. The
@@ -122,7 +122,7 @@ def effects(panels: Mapping[str, Arms], names: Mapping[str, str], linear: float,
         row = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
         for axes, (title, arms) in zip(row, panels.items(), strict=True):
             for index, arm in enumerate(names, start=1):
-                band = simultaneous_band(arms[arm], confidence)
+                band = simultaneous_band(arms[arm])
                 read, look = band.at > 0, line_style(index)
                 at = band.at[read] / unit
                 axes.fill_between(at, band.low[read], band.high[read], color=look["color"], alpha=0.15, linewidth=0)

@@ -35,9 +35,9 @@ def quantiles(count: int) -> tuple[Floats, Floats]:
     return (nodes + 1) / 2, weights / 2
 
 
-def step_sizes(count: int = 32) -> tuple[Floats, Floats]:
-    """Quantiles of the log-uniform step size dt and their weights, each of shape (count,)."""
-    levels, weights = quantiles(count)
+def step_sizes() -> tuple[Floats, Floats]:
+    """Quantiles of the log-uniform step size dt and their weights, each of shape (32,)."""
+    levels, weights = quantiles(32)
     first, last = np.log(STEPS)
     return np.exp(first + (last - first) * levels), weights
 

@@ -111,16 +111,16 @@ def corrected_akaike(chi_squared: ArrayLike, count: int, lags: int) -> Floats:
     return np.asarray(np.asarray(chi_squared) + 2 * count + 2 * count * (count + 1) / (lags - count - 1))
 
 
-def noise(data: Points, draws: int = DRAWS, seed: int = 0) -> Floats:
-    """(m, draws) of noise of ln I in standard errors, with the covariance that the replicates have.
+def noise(data: Points) -> Floats:
+    """(m, DRAWS) of noise of ln I in standard errors, with the covariance that the replicates have.
 
     Normal with the jackknife's covariance of the m lags, which has rank G - 1 and need not be inverted, times
     sqrt((G-1) / chi^2_{G-1}): any one contrast over its own jackknife error is then Student's t, as the measured one.
     """
-    blocks, rng = data.replicates.shape[1], np.random.default_rng(seed)
+    blocks, rng = data.replicates.shape[1], np.random.default_rng(0)
     away = data.replicates - data.replicates.mean(axis=1, keepdims=True)
-    scale = np.sqrt((blocks - 1) ** 2 / blocks / rng.chisquare(blocks - 1, draws))
-    return np.asarray(away @ rng.standard_normal((blocks, draws)) * scale / data.errors[:, None])
+    scale = np.sqrt((blocks - 1) ** 2 / blocks / rng.chisquare(blocks - 1, DRAWS))
+    return np.asarray(away @ rng.standard_normal((blocks, DRAWS)) * scale / data.errors[:, None])
 
 
 def chances(data: Points, name: str, fitted: Floats, targets: Floats) -> tuple[float, float]:

@@ -143,12 +143,12 @@ def drift_table(parts: Table) -> Floats:
     return shares.T @ shares
 
 
-def pools(counts: Table, rarest: float = POOLED_BELOW) -> NDArray[np.int64]:
-    """The pool of each symbol (S,) for `correlation`: its own, but one for all rarer than a share `rarest` of counts.
+def pools(counts: Table) -> NDArray[np.int64]:
+    """The pool of each symbol (S,) for `correlation`: its own, but one for all rarer than `POOLED_BELOW` of counts.
 
     Without it a pair of two symbols seen once would count as perfect correlation.
     """
-    common = counts >= rarest * counts.sum()
+    common = counts >= POOLED_BELOW * counts.sum()
     return np.where(common, np.cumsum(common) - 1, common.sum()).astype(np.int64)
 
 

@@ -6,7 +6,7 @@ when C is proportional to lambda**beta / g(lambda): lambda**beta without gain, a
 gain and lambda**(beta-1) under the EMA gain. More generally the density of the nodes over ln(lambda) times C is that.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Literal, get_args
 
 import numpy as np
@@ -54,20 +54,20 @@ def log_spaced(channels: int, shortest: float = SHORTEST, longest: float = LONGE
     return np.geomspace(shortest, longest, channels)
 
 
-def concentrated(channels: int, anchors: Sequence[float] = ANCHORS, shares: Sequence[float] = SHARES) -> Floats:
+def concentrated(channels: int) -> Floats:
     """Half-lives in one group per anchor, log-spaced from anchor/2 to 2 anchor; the published "concentrated" set.
 
-    Group sizes are `shares` of the channels, rounded; the last group takes the remainder. Raises ValueError when a
+    Group sizes are `SHARES` of the channels, rounded; the last group takes the remainder. Raises ValueError when a
     group would be empty.
 
     >>> [int(((h >= a / 2) & (h <= a * 2)).sum()) for h in [concentrated(256)] for a in (1, 10, 80, 2000)]
     [102, 64, 51, 39]
     """
-    sizes = [round(share * channels) for share in shares[:-1]]
+    sizes = [round(share * channels) for share in SHARES[:-1]]
     sizes.append(channels - sum(sizes))
     if min(sizes) < 1:
-        raise ValueError(f"channels must be large enough for {len(anchors)} groups, got {channels}")
-    groups = [np.geomspace(anchor / 2, anchor * 2, size) for anchor, size in zip(anchors, sizes, strict=True)]
+        raise ValueError(f"channels must be large enough for {len(ANCHORS)} groups, got {channels}")
+    groups = [np.geomspace(anchor / 2, anchor * 2, size) for anchor, size in zip(ANCHORS, sizes, strict=True)]
     return np.concatenate(groups)
 
 

@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import solve_toeplitz
 
-from plkernel.analysis.mutual_information.curve import BLOCKS
 from plkernel.analysis.mutual_information.jackknife import jackknife_error
 from plkernel.analysis.mutual_information.pair_counts import Bytes
 from plkernel.analysis.mutual_information.power_law_fit import log_log_slope
@@ -140,7 +139,6 @@ def predictive_weights(
     data: Bytes,
     lags: int,
     *,
-    blocks: int = BLOCKS,
     threads: int = 1,
     progress: Callable[[float], Any] | None = None,
 ) -> PredictiveWeights:
@@ -149,7 +147,7 @@ def predictive_weights(
     From `repeat_correlations` with `noise_ridge`; the ridge of the replicates is that of all data. Raises ValueError as
     they do.
     """
-    correlations = repeat_correlations(data, REACH * lags, blocks=blocks, threads=threads, progress=progress)
+    correlations = repeat_correlations(data, REACH * lags, threads=threads, progress=progress)
     ridge = noise_ridge(correlations[:, 0], jackknife_error(correlations[:, 1:]))
     weights = np.stack([yule_walker(column, ridge)[:lags] for column in correlations.T], axis=1)
     return PredictiveWeights(weights[:, 0], weights[:, 1:], ridge)

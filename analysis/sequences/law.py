@@ -1,11 +1,10 @@
 """What sequences of a known law give, and what may be asked of them."""
 
 import math
-from collections.abc import Iterator
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Bytes = NDArray[np.uint8]
@@ -13,20 +12,6 @@ Windows = NDArray[np.integer[Any]]
 
 BLOCK = 1 << 17
 """Bytes generated at a time."""
-
-
-class KnownSequence(Protocol):
-    """Bytes made from a seed, whose mutual information is known exactly."""
-
-    @property
-    def size(self) -> int:
-        """How many bytes."""
-
-    def blocks(self) -> Iterator[Bytes]:
-        """The bytes in consecutive pieces, the same in every call."""
-
-    def mutual_information(self, lags: ArrayLike) -> Floats:
-        """I(d) in nats at `lags` (L,)."""
 
 
 class Predictor(Protocol):

@@ -1,4 +1,4 @@
-"""How small an effect n seeds can see: power of the paired t test, seeds needed, standardised effects."""
+"""How small an effect n seeds can see: power of the paired t test, standardised effects."""
 
 import math
 from collections.abc import Callable
@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from scipy.special import chdtri, gammaln, nctdtr
 
 from plkernel.analysis.statistics.differences import PairedDifference, critical_value
-
-MOST_SEEDS = 2**19
 
 
 @dataclass(frozen=True)
@@ -45,27 +43,6 @@ def detectable_difference(sd: float, n: int, power: float = 0.8, alpha: float = 
     _check(sd, alpha, n)
     _check_power(power, alpha)
     return sd * _noncentrality(lambda shift: _power(shift, n, alpha) - power, 0.0) / math.sqrt(n)
-
-
-def seeds_needed(difference: float, sd: float, power: float = 0.8, alpha: float = 0.05) -> int:
-    """The fewest seeds with which a two-sided paired t test finds `difference` with this power; at least 2.
-
-    As uncertain as `sd`, whose square it grows with: see `sd_upper`. Raises ValueError as `power_of` does, unless
-    alpha < power < 1, for a difference of zero, and where half a million seeds would not do.
-    """
-    _check_power(power, alpha)
-    enough, too_few = 2, 1
-    while power_of(difference, sd, enough, alpha) < power:
-        enough, too_few = 2 * enough, enough
-        if enough > MOST_SEEDS:
-            raise ValueError(
-                f"difference: {difference} at sd {sd} needs more than {too_few:,} seeds, give a larger one"
-            )
-    while enough - too_few > 1:
-        middle = (enough + too_few) // 2
-        found = power_of(difference, sd, middle, alpha) >= power
-        enough, too_few = (middle, too_few) if found else (enough, middle)
-    return enough
 
 
 def sd_upper(sd: float, n: int, confidence: float = 0.95) -> float:

@@ -137,9 +137,9 @@ def tune_(
 
 
 @torch.no_grad()
-def scale_(model: nn.Module, gains: Iterable[float], roles: RoleTable | None = None) -> None:
+def scale_(model: nn.Module, gains: Iterable[float]) -> None:
     """Multiply the output projections of block i by gain i: what `calibrate_` has done to a model drawn the same."""
-    outputs = output_weights(model, roles or owner_of(model).roles)
+    outputs = output_weights(model, owner_of(model).roles)
     for number, gain in enumerate(gains):
         for weight in outputs.get(number, []):
             weight.mul_(gain)

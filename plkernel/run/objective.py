@@ -125,16 +125,14 @@ def losses_per_byte(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits.transpose(1, 2), targets, reduction="none") / NATS_PER_BIT
 
 
-def next_byte_loss(
-    model: Callable[[Tensor], Tensor], windows: Tensor, reduction: str = "mean", l2wrap: float = 0.0
-) -> Tensor:
+def next_byte_loss(model: Callable[[Tensor], Tensor], windows: Tensor, l2wrap: float = 0.0) -> Tensor:
     """Cross-entropy in nats of bytes 1..T of each window (B,T+1) given the bytes before them.
 
     `l2wrap` acts on the gradient alone: at each position it adds l2wrap * z / (B T) to that of the largest logit z,
     which keeps the logits from drifting (the L2Wrap of the official RWKV code).
     """
     logits = model(windows[:, :-1]).float()
-    loss = cross_entropy(logits, windows[:, 1:], reduction)
+    loss = cross_entropy(logits, windows[:, 1:])
     if l2wrap:
         pull = 0.5 * l2wrap * logits.max(dim=-1).values.square().mean()
         loss = loss + (pull - pull.detach())

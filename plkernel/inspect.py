@@ -170,7 +170,8 @@ def _draw(path: Path, start: "View | None", now: "View", title: str) -> None:
 def _write(path: Path, drawn: "Figure") -> None:
     from plkernel.analysis.figures.style import rendered
 
-    atomic_write(path, rendered(drawn)[path.suffix[1:]])
+    kind = path.suffix[1:]
+    atomic_write(path, rendered(drawn, [kind])[kind])
     print(f"\nwritten: {path}")
 
 

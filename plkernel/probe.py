@@ -107,7 +107,8 @@ def probe(
         from plkernel.analysis.figures.context import probe_figure
         from plkernel.analysis.figures.style import rendered
 
-        atomic_write(figure, rendered(probe_figure(found, f"{target} on {name}"))[figure.suffix[1:]])
+        kind = figure.suffix[1:]
+        atomic_write(figure, rendered(probe_figure(found, f"{target} on {name}"), [kind])[kind])
         print(f"\nwritten: {figure}")
 
 

@@ -77,16 +77,16 @@ def line_style(index: int) -> dict[str, Any]:
     return {"color": COLOURS[colour], "linestyle": DASHES[(colour + turn) % len(DASHES)]}
 
 
-def rendered(figure: "Figure") -> dict[str, bytes]:
+def rendered(figure: "Figure", kinds: Sequence[str] = ("pdf", "png", "svg")) -> dict[str, bytes]:
     """The figure as {"pdf": ..., "png": ..., "svg": ...}; the same figure gives the same bytes."""
     undated: dict[str, dict[str, Any]] = {"pdf": {"CreationDate": None}, "png": {}, "svg": {"Date": None}}
     files = {}
     with style():
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # the layout just found serves all kinds: finding it is most of the time
-        for kind, metadata in undated.items():
+        for kind in kinds:
             buffer = io.BytesIO()
-            figure.savefig(buffer, format=kind, dpi=200, metadata=metadata, transparent=kind == "svg")
+            figure.savefig(buffer, format=kind, dpi=200, metadata=undated[kind], transparent=kind == "svg")
             files[kind] = buffer.getvalue()
     return files
 

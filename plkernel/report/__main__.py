@@ -52,9 +52,8 @@ def write_comparison(comparison: Comparison) -> Path:
     atomic_write(out / "report.html", render(page_of(comparison)))
     drawn = {**drawings(comparison), **memory_drawings(comparison)}
     for name, figure in tqdm(drawn.items(), desc="figures", unit="figure", leave=False, disable=None):
-        files = rendered(figure)
-        for kind in ("pdf", "png"):
-            atomic_write(out / f"{name}.{kind}", files[kind])
+        for kind, content in rendered(figure, ("pdf", "png")).items():
+            atomic_write(out / f"{name}.{kind}", content)
     if not (study.folder / ROWS).exists():
         save_rows(study, out / ROWS)
     save_json(out / "table.json", table(comparison))

@@ -1,6 +1,5 @@
 """The report of a synthetic study: what it says, what it refuses, and what must never reach the page as markup."""
 
-import io
 import json
 import math
 import re
@@ -98,21 +97,7 @@ def written(tmp_path_factory) -> Path:
 @pytest.fixture
 def undrawn(monkeypatch) -> None:
     """Figures take most of the time of a report; where words and tables are read, none is drawn."""
-    empty = {"pdf": b"", "png": b"", "svg": b"<svg></svg>"}
-    monkeypatch.setattr(figures, "rendered", lambda figure: empty)
-
-
-@pytest.fixture
-def drawn_once(monkeypatch) -> None:
-    """Figures are drawn for the page alone."""
-
-    def rendered(figure):
-        buffer = io.BytesIO()
-        with figures.style():
-            figure.savefig(buffer, format="svg")
-        return {"pdf": b"", "png": b"", "svg": buffer.getvalue()}
-
-    monkeypatch.setattr(figures, "rendered", rendered)
+    monkeypatch.setattr(figures, "rendered", lambda figure, kinds: dict.fromkeys(kinds, b""))
 
 
 def test_every_file_is_written(written):
@@ -279,7 +264,7 @@ def test_unequal_steps_are_flagged_and_compared_at_the_last_common_one(tmp_path)
     assert "unequal numbers of steps" in Page(write_report(study)).text
 
 
-@pytest.mark.usefixtures("drawn_once")
+@pytest.mark.usefixtures("undrawn")
 def test_what_is_not_causal_says_so_on_every_number(tmp_path):
     page = Page(write_report(write_study(tmp_path, causal=False)))
     heads = re.findall(r"<(?:h1|h2|figcaption)(?: id=[^>]*)?>(.*?)</", page.source)
@@ -297,7 +282,7 @@ def test_what_is_not_causal_says_so_on_every_number(tmp_path):
     assert NOT_CAUSAL in text_report(compare(read_study(tmp_path)))
 
 
-@pytest.mark.usefixtures("drawn_once")
+@pytest.mark.usefixtures("undrawn")
 def test_one_arm_that_is_not_causal_is_marked_and_the_others_are_not(tmp_path):
     study = write_study(tmp_path)
     for seed in (0, 1):
@@ -327,7 +312,7 @@ def test_failed_and_unfinished_runs_are_listed_and_not_counted(tmp_path):
     assert "b" not in page.tags
 
 
-@pytest.mark.usefixtures("drawn_once")
+@pytest.mark.usefixtures("undrawn")
 def test_strings_from_files_are_never_markup(tmp_path):
     evil = "<img src=x onerror=alert(1)>&\"'$x_1$"
     study = write_study(tmp_path, effects={BASELINE: 0.0, evil: -0.05})
@@ -342,7 +327,7 @@ def test_strings_from_files_are_never_markup(tmp_path):
     assert "<img src=x onerror=alert(1)>" in page.text
 
 
-@pytest.mark.usefixtures("drawn_once")
+@pytest.mark.usefixtures("undrawn")
 def test_a_diverged_run_leaves_its_arm_without_a_mean(tmp_path):
     study = write_study(tmp_path)
     path = run_folder(study, "concentrated", 1)

@@ -113,7 +113,7 @@ def test_a_record_carries_it_and_says_the_same(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(figures, "rendered", lambda figure: {"pdf": b"", "png": b"", "svg": b"<svg></svg>"})
+    monkeypatch.setattr(figures, "rendered", lambda figure, kinds: dict.fromkeys(kinds, b""))
     excess = {"name": "excess", "arm": "better", "claim": "lower", "metric": "excess_bpb", "step": 20}
     cost = {"name": "cost", "arm": "better", "claim": "lower", "metric": "truncation_cost", "bytes": 4}
     folder = declared_study([HELPS, SAME, excess, cost], [LEARNT])

@@ -8,7 +8,7 @@ from plkernel.analysis.initialisations.gallery import Initialisation, Origin, in
 from plkernel.analysis.initialisations.published import mamba, rings, s4
 from plkernel.analysis.initialisations.published_deltas import deltas
 from plkernel.analysis.initialisations.published_heads import heads, hgrn, lightning, rwkv, rwkv7
-from plkernel.analysis.nodes.node_set import Gain, Nodes, Summation, gain
+from plkernel.analysis.nodes.node_set import Gain, Nodes, Summation, gain_at
 from plkernel.analysis.nodes.placement import Placement, Projection, place
 from plkernel.analysis.nodes.quantile import HORIZON
 
@@ -56,23 +56,23 @@ def gates() -> Iterator[Initialisation]:
         ("inverse-gamma", "inverse-gamma", scales),
     )
     for name, placement, origin in named:
-        yield _from_nodes(name, "gates of LSTMs", origin, place(CHANNELS, placement=placement, gain_name="ema"))
+        yield _from_nodes(name, "gates of LSTMs", origin, place(CHANNELS, placement=placement, gain="ema"))
 
 
-def conditions(gain_name: Gain) -> Iterator[Initialisation]:
+def conditions(gain: Gain) -> Iterator[Initialisation]:
     """The published conditions under one gain, which the study does not state."""
     shapes = {"uniform": "C uniform", "published": "C ~ lambda^0.15"}
     for name, (placement, projection) in CONDITIONS.items():
-        nodes = place(CHANNELS, placement=placement, projection=projection, gain=gain_name, beta=STUDIED_BETA)
+        nodes = place(CHANNELS, placement=placement, projection=projection, gain=gain, beta=STUDIED_BETA)
         origin = Origin(
             formula=f"half-lives {placement}; {shapes[projection]}",
-            gain=GAINS[gain_name],
+            gain=GAINS[gain],
             assumed=f"{CHANNELS} channels, this gain"
             + ("; the cell its design leaves out" if name == "missing" else ""),
             paper="EXP-013",
             code="plkernel: analysis/nodes/placement.py",
         )
-        yield _from_nodes(f"exp013-{name}-{gain_name}", f"EXP-013, {TITLES[gain_name]}", origin, nodes)
+        yield _from_nodes(f"exp013-{name}-{gain}", f"EXP-013, {TITLES[gain]}", origin, nodes)
 
 
 def ours(beta: float, max_lag: int) -> Iterator[Initialisation]:
@@ -87,11 +87,11 @@ def ours(beta: float, max_lag: int) -> Iterator[Initialisation]:
         ("uniform-ema", "ema", 1.0, "coherent"),
         ("rms-ema", "ema", 0.5, "rms"),
     )
-    for name, gain_name, tempering, kernel in kinds:
+    for name, gain, tempering, kernel in kinds:
         nodes = place(
             CHANNELS,
             placement="quantile",
-            gain=gain_name,
+            gain=gain,
             beta=beta,
             tempering=tempering,
             kernel=kernel,
@@ -99,7 +99,7 @@ def ours(beta: float, max_lag: int) -> Iterator[Initialisation]:
         )
         origin = Origin(
             formula=f"half-lives at quantiles of the {kernel} law; C " + ("uniform" if tempering == 1 else "the rest"),
-            gain=GAINS[gain_name],
+            gain=GAINS[gain],
             assumed=f"{CHANNELS} channels, tempering {tempering:g}, for t**-{beta:g} on 1..{max_lag}",
             paper="this package",
             code="plkernel: analysis/nodes/quantile.py",
@@ -109,5 +109,5 @@ def ours(beta: float, max_lag: int) -> Iterator[Initialisation]:
 
 def _from_nodes(name: str, family: str, origin: Origin, nodes: Nodes) -> Initialisation:
     """The nodes' projection joins their gain: it is part of what a channel contributes."""
-    weights = np.multiply(nodes.projection, gain(nodes.rates, nodes.gain))
+    weights = np.multiply(nodes.projection, gain_at(nodes.rates, nodes.gain))
     return initialisation(name, family, origin, nodes.rates, weights)

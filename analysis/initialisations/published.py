@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from plkernel.analysis.exponentials.sums import Floats
 from plkernel.analysis.initialisations.gallery import Initialisation, Origin, initialisation
-from plkernel.analysis.nodes.node_set import gain
+from plkernel.analysis.nodes.node_set import gain_at
 
 Complexes = NDArray[np.complexfloating[Any, Any]]
 
@@ -185,4 +185,4 @@ def rings() -> Iterator[Initialisation]:
 def _ring(
     name: str, family: str, origin: Origin, rates: Floats, shares: Floats, ends: tuple[float, float]
 ) -> Initialisation:
-    return initialisation(name, family, origin, rates, gain(rates, "lru"), shares, ends)
+    return initialisation(name, family, origin, rates, gain_at(rates, "lru"), shares, ends)

@@ -13,7 +13,7 @@ from plkernel.analysis.exponentials.sums import Floats
 from plkernel.analysis.initialisations.gallery import Initialisation, Origin, initialisation
 from plkernel.analysis.initialisations.published import head_norm
 from plkernel.analysis.initialisations.published_deltas import AT_MOST
-from plkernel.analysis.nodes.node_set import gain
+from plkernel.analysis.nodes.node_set import gain_at
 
 RETNET_HEADS, MLSTM_HEADS = 8, 4
 RWKV_DEPTH, RWKV_WIDTH, RWKV_HEAD = 24, 1024, 64
@@ -140,6 +140,6 @@ def hgrn() -> Iterator[Initialisation]:
     rates = -np.log((1 + np.arange(HGRN_DEPTH) / HGRN_DEPTH) / 2)
     for place, index in (("first", 0), ("middle", HGRN_DEPTH // 2), ("last", HGRN_DEPTH - 1)):
         layer = replace(origin, layer=f"{index + 1} of {HGRN_DEPTH}")
-        yield initialisation(f"hgrn-{place}", family, layer, rates[index], gain(rates[index], "ema"))
+        yield initialisation(f"hgrn-{place}", family, layer, rates[index], gain_at(rates[index], "ema"))
     together = replace(origin, layer="all layers together")
-    yield initialisation("hgrn-all", family, together, rates, gain(rates, "ema"))
+    yield initialisation("hgrn-all", family, together, rates, gain_at(rates, "ema"))

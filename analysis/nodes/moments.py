@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from plkernel.analysis.exponentials.sums import ExponentialSum, Floats, Scores, integer_lags, power_law, score
 from plkernel.analysis.exponentials.targets import Target
-from plkernel.analysis.nodes.node_set import AHEAD, Aim, Lag, Nodes, Reading, Summation, as_lags, gain
+from plkernel.analysis.nodes.node_set import AHEAD, Aim, Lag, Nodes, Reading, Summation, as_lags, gain_at
 
 
 def log_rms_kernel(nodes: Nodes, lags: ArrayLike, lag: Lag = "state") -> Floats:
@@ -21,7 +21,7 @@ def log_rms_kernel(nodes: Nodes, lags: ArrayLike, lag: Lag = "state") -> Floats:
     z_i, B_i are independent, of mean 0 and variance 1. Nothing underflows. Shape of `lags`, (T,), in steps; under lag
     `distance` a_i**(2 (t - 1)), under `bonus` a_i**(2 (t - 2)).
     """
-    weights = (np.asarray(nodes.projection) * gain(nodes.rates, nodes.gain)) ** 2
+    weights = (np.asarray(nodes.projection) * gain_at(nodes.rates, nodes.gain)) ** 2
     squared = ExponentialSum(tuple(2 * rate for rate in nodes.rates), tuple(weights.tolist()))
     return squared.log_kernel(as_lags(lags, lag)) / 2
 
@@ -77,7 +77,7 @@ def output_std(nodes: Nodes) -> float:
     nodes keep their digits: 1 - a**2 goes through expm1.
     """
     rates = np.asarray(nodes.rates)
-    powers = (np.asarray(nodes.projection) * gain(rates, nodes.gain)) ** 2 / -np.expm1(-2 * rates)
+    powers = (np.asarray(nodes.projection) * gain_at(rates, nodes.gain)) ** 2 / -np.expm1(-2 * rates)
     return float(np.sqrt(powers.mean()))
 
 

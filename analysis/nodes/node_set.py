@@ -34,7 +34,7 @@ class Nodes:
 
     def kernel(self) -> ExponentialSum:
         """The coherent kernel sum_i projection_i g(rate_i) exp(-rate_i t)."""
-        weights = np.asarray(self.projection) * gain(self.rates, self.gain)
+        weights = np.asarray(self.projection) * gain_at(self.rates, self.gain)
         return ExponentialSum(self.rates, tuple(weights.tolist()))
 
     def per_step(self, step: float) -> "Nodes":
@@ -46,7 +46,7 @@ class Nodes:
         if step == 1:
             return self
         rates, before = np.asarray(self.rates) * step, np.asarray(self.projection)
-        after = before * gain(self.rates, self.gain) / gain(rates, self.gain)
+        after = before * gain_at(self.rates, self.gain) / gain_at(rates, self.gain)
         after *= before.mean() / after.mean()
         return Nodes(tuple(rates.tolist()), tuple(after.tolist()), self.gain)
 
@@ -60,22 +60,22 @@ class Nodes:
         return cls(tuple(values["rates"]), tuple(values["projection"]), values["gain"])
 
 
-def gain(rates: ArrayLike, name: Gain) -> Floats:
+def gain_at(rates: ArrayLike, gain: Gain) -> Floats:
     """What the recurrence multiplies its input by: none 1, ema 1 - a, lru sqrt(1 - a**2), clamp min(1, lambda).
 
     a = exp(-lambda). Sources: exponential moving average, as in Mega (arXiv 2209.10655); LRU (arXiv 2303.06349),
     equation 7; clamp is what RWKV's K-clamp does to the key, k * exp(min(w_raw, 0)) with a = exp(-exp(w_raw)).
     """
     rates = np.asarray(rates, dtype=float)
-    if name == "none":
+    if gain == "none":
         return np.ones_like(rates)
-    if name == "ema":
+    if gain == "ema":
         return -np.expm1(-rates)
-    if name == "lru":
+    if gain == "lru":
         return np.sqrt(-np.expm1(-2 * rates))
-    if name == "clamp":
+    if gain == "clamp":
         return np.minimum(1.0, rates)
-    raise ValueError(f"gain must be one of {', '.join(get_args(Gain))}, got {name!r}")
+    raise ValueError(f"gain must be one of {', '.join(get_args(Gain))}, got {gain!r}")
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Aim:
         """Which power of the amplitude adds up over channels: 1 coherent, 2 rms."""
         return self.reading.power
 
-    def log_amplitude(self, rates: ArrayLike, gain_name: Gain) -> Floats:
+    def log_amplitude(self, rates: ArrayLike, gain: Gain) -> Floats:
         """ln of m(lambda) = lambda**exponent / g(lambda), times a**n for the n of `AHEAD`: C of log-spaced channels.
 
         Coherent: t**-e is proportional to the integral of C g exp(-lambda t) dln(lambda) with C = m. Rms: t**-2e is
@@ -145,7 +145,7 @@ class Aim:
         the n decays that a lag of t is ahead: none under `state`, 1 under `distance`, 2 under `bonus`.
         """
         rates = np.asarray(rates, dtype=float)
-        return np.asarray(self.exponent * np.log(rates) - AHEAD[self.lag] * rates - np.log(gain(rates, gain_name)))
+        return np.asarray(self.exponent * np.log(rates) - AHEAD[self.lag] * rates - np.log(gain_at(rates, gain)))
 
     def rate_range(self, max_lag: float, loss: float) -> tuple[float, float]:
         """Slowest and fastest rate for lags 1..max_lag: beyond either end lies the share `loss` of the kernel there.

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from plkernel.analysis.exponentials.sums import ExponentialSum, Floats
-from plkernel.analysis.nodes.node_set import AHEAD, Aim, Gain, Lag, Nodes, Summation, Target, check_name, gain
+from plkernel.analysis.nodes.node_set import AHEAD, Aim, Gain, Lag, Nodes, Summation, Target, check_name, gain_at
 from plkernel.analysis.nodes.quantile import HORIZON, LOSS, quantile_nodes, term_nodes
 
 Placement = Literal["log-spaced", "concentrated", "chrono", "inverse-gamma", "quantile", "terms"]
@@ -134,9 +134,7 @@ def local_spacing(rates: ArrayLike) -> Floats:
     return widths
 
 
-def projection_weights(
-    rates: ArrayLike, beta: float, name: Projection, gain_name: Gain, aim: Aim | None = None
-) -> Floats:
+def projection_weights(rates: ArrayLike, beta: float, name: Projection, gain: Gain, aim: Aim | None = None) -> Floats:
     """Multipliers of the projection's columns, of mean 1; shape of `rates`.
 
     uniform: 1. published: lambda**(beta-1), right under the EMA gain only. gain-corrected:
@@ -147,11 +145,11 @@ def projection_weights(
     """
     rates = np.asarray(rates, dtype=float)
     aim = aim or Aim(beta)
-    check_name("gain", gain_name, get_args(Gain))
+    check_name("gain", gain, get_args(Gain))
     forms: dict[str, Callable[[], Floats]] = {
         "uniform": lambda: np.ones_like(rates),
         "published": lambda: rates ** (beta - 1),
-        "gain-corrected": lambda: _corrected(rates, aim, gain_name),
+        "gain-corrected": lambda: _corrected(rates, aim, gain),
     }
     check_name("projection", name, forms)
     with np.errstate(all="ignore"):
@@ -166,10 +164,10 @@ def projection_weights(
     return weights
 
 
-def _corrected(rates: Floats, aim: Aim, gain_name: Gain) -> Floats:
+def _corrected(rates: Floats, aim: Aim, gain: Gain) -> Floats:
     spacing = local_spacing(rates) ** (1 / aim.power)
     ahead = np.exp(-AHEAD[aim.lag] * rates)
-    return np.asarray(rates**aim.exponent * ahead * spacing / gain(rates, gain_name))
+    return np.asarray(rates**aim.exponent * ahead * spacing / gain_at(rates, gain))
 
 
 def place(

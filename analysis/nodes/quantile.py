@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 from plkernel.analysis.exponentials.sums import ExponentialSum, Floats
 from plkernel.analysis.nodes.float32_decays import rounded_up
-from plkernel.analysis.nodes.node_set import AHEAD, Aim, Gain, Nodes, Reading, gain
+from plkernel.analysis.nodes.node_set import AHEAD, Aim, Gain, Nodes, Reading, gain_at
 
 CELLS = 2048
 LOSS = 0.05
@@ -22,7 +22,7 @@ LONGEST_HALF_LIFE = 1000.0
 def quantile_nodes(
     channels: int,
     aim: Aim,
-    gain_name: Gain = "none",
+    gain: Gain = "none",
     *,
     tempering: float = 1.0,
     loss: float = LOSS,
@@ -59,15 +59,15 @@ def quantile_nodes(
     shares = (np.arange(channels, 0, -1) - 0.5) / channels  # fastest first
 
     def log_density(log_rates: Floats) -> Floats:
-        return np.asarray(aim.power * tempering * aim.log_amplitude(np.exp(log_rates), gain_name))
+        return np.asarray(aim.power * tempering * aim.log_amplitude(np.exp(log_rates), gain))
 
     rates = np.exp(_quantiles(log_density, np.log(slowest), np.log(end), shares))
-    log_projection = (1 - tempering) * aim.log_amplitude(rates, gain_name)
-    return Nodes(tuple(rates.tolist()), _mean_one(np.exp(log_projection - log_projection.max())), gain_name)
+    log_projection = (1 - tempering) * aim.log_amplitude(rates, gain)
+    return Nodes(tuple(rates.tolist()), _mean_one(np.exp(log_projection - log_projection.max())), gain)
 
 
 def term_nodes(
-    terms: ExponentialSum, channels: int, aim: Aim | Reading, gain_name: Gain = "none", *, tempering: float = 1.0
+    terms: ExponentialSum, channels: int, aim: Aim | Reading, gain: Gain = "none", *, tempering: float = 1.0
 ) -> Nodes:
     """Share out `channels` among fitted terms, so that the channels of a term together give its weight.
 
@@ -84,12 +84,12 @@ def term_nodes(
     if not 0 < kept.size <= channels:
         raise ValueError(f"channels must be at least the number of terms, {kept.size} (and one), got {channels}")
     rates = np.asarray(terms.rates)[kept] / aim.power
-    needed = np.exp(np.log(weights[kept]) / aim.power - AHEAD[aim.lag] * rates) / gain(rates, gain_name)
+    needed = np.exp(np.log(weights[kept]) / aim.power - AHEAD[aim.lag] * rates) / gain_at(rates, gain)
     counts = allot(needed**tempering, channels)
     each = needed / counts ** (1 / aim.power)
     order = np.argsort(-rates, kind="stable")
     spread = [np.repeat(values[order], counts[order]) for values in (rates, each)]
-    return Nodes(tuple(spread[0].tolist()), _mean_one(spread[1]), gain_name)
+    return Nodes(tuple(spread[0].tolist()), _mean_one(spread[1]), gain)
 
 
 def check_longest(aim: Aim, max_lag: float, loss: float = LOSS) -> None:

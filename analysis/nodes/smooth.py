@@ -6,7 +6,7 @@ from numpy.typing import ArrayLike
 from plkernel.analysis.exponentials.sums import Floats
 from plkernel.analysis.exponentials.targets import Target
 from plkernel.analysis.nodes.moments import seen_lags
-from plkernel.analysis.nodes.node_set import Gain, Nodes, Reading, as_lags, gain
+from plkernel.analysis.nodes.node_set import Gain, Nodes, Reading, as_lags, gain_at
 from plkernel.analysis.nodes.placement import local_spacing
 
 CLOSE = 0.1
@@ -18,7 +18,7 @@ STIFFNESS = 1.0
 LARGEST_LOG = 300.0
 
 
-def smooth_nodes(rates: ArrayLike, target: Target, gain_name: Gain, reading: Reading) -> Nodes:
+def smooth_nodes(rates: ArrayLike, target: Target, gain: Gain, reading: Reading) -> Nodes:
     """Channels of these `rates` (N,), per step, whose kernel follows `target` as nearly as a smooth density can.
 
     A channel's weight to the power k (1 coherent, 2 rms) is (p_i g_i)**k = rho(rate_i) dln(rate_i), the stretch of
@@ -73,6 +73,6 @@ def smooth_nodes(rates: ArrayLike, target: Target, gain_name: Gain, reading: Rea
             f"half-lives from {half_lives.min():.3g} to {half_lives.max():.3g} cannot follow {target.label}: use "
             "nodes 'terms'"
         )
-    log_weights = (hats @ found + np.log(spacing)) / reading.power - np.log(gain(rates, gain_name))
+    log_weights = (hats @ found + np.log(spacing)) / reading.power - np.log(gain_at(rates, gain))
     projection = np.exp(log_weights - log_weights.max())
-    return Nodes(tuple(rates.tolist()), tuple((projection / projection.mean()).tolist()), gain_name)
+    return Nodes(tuple(rates.tolist()), tuple((projection / projection.mean()).tolist()), gain)

@@ -21,7 +21,7 @@ def power_law_(
 ) -> None:
     """Heads at the quantiles of t**-beta up to `max_lag` bytes, in place."""
     for a_log, dt_bias in _heads(model):
-        nodes = place(len(dt_bias), placement="quantile", gain_name="clamp", beta=beta, max_lag=max_lag)
+        nodes = place(len(dt_bias), placement="quantile", gain="clamp", beta=beta, max_lag=max_lag)
         time_steps_(a_log, dt_bias, nodes)
 
 
@@ -30,7 +30,7 @@ def log_spaced_(
 ) -> None:
     """Heads with half-lives spaced evenly in their logarithm, `shortest` to `longest` bytes, in place."""
     for a_log, dt_bias in _heads(model):
-        time_steps_(a_log, dt_bias, place(len(dt_bias), gain_name="clamp", shortest=shortest, longest=longest))
+        time_steps_(a_log, dt_bias, place(len(dt_bias), gain="clamp", shortest=shortest, longest=longest))
 
 
 @torch.no_grad()

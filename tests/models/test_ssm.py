@@ -6,7 +6,7 @@ import pytest
 import torch
 from node_kernels import rms_kernel
 
-from plkernel.analysis.nodes.node_set import gain
+from plkernel.analysis.nodes.node_set import gain_at
 from plkernel.analysis.nodes.placement import place
 from plkernel.models.ssm import SSM, SSMConfig, input_gain
 
@@ -225,7 +225,7 @@ def test_branch_is_the_recurrence_it_says(name: str) -> None:
 @pytest.mark.parametrize("name", ["none", "ema", "lru", "clamp"])
 def test_gain_of_the_model_is_the_gain_of_the_nodes(name: str) -> None:
     rates = torch.logspace(-6, 1, 50, dtype=torch.float64)
-    assert torch.allclose(input_gain(rates, name), torch.from_numpy(gain(rates.numpy(), name)), rtol=1e-14)
+    assert torch.allclose(input_gain(rates, name), torch.from_numpy(gain_at(rates.numpy(), name)), rtol=1e-14)
 
 
 def test_nodes_of_another_gain_are_refused() -> None:

@@ -20,7 +20,7 @@ from plkernel.analysis.initialisations.published import (
     step_sizes,
     zero_order_hold,
 )
-from plkernel.analysis.nodes.node_set import gain
+from plkernel.analysis.nodes.node_set import gain_at
 from plkernel.analysis.nodes.placement import place
 
 LAGS = np.array([1.0, 2, 7, 50, 333, 2048])
@@ -258,9 +258,9 @@ def test_lightning_layers() -> None:
 
 def test_gates_of_lstms_are_the_placements_of_an_arm() -> None:
     for name in ("chrono", "inverse-gamma"):
-        nodes = place(256, placement=name, gain_name="ema")
+        nodes = place(256, placement=name, gain="ema")
         assert ENTRIES[name].rates == nodes.rates
-        assert ENTRIES[name].gains == pytest.approx(gain(nodes.rates, "ema"))
+        assert ENTRIES[name].gains == pytest.approx(gain_at(nodes.rates, "ema"))
 
 
 def test_hgrn_layers() -> None:
@@ -297,7 +297,7 @@ def test_a_head_that_passed_its_norm_has_variance_one() -> None:
     rates = np.array(ENTRIES["rwkv-middle"].rates)
     variances = head_norm(rates, 64) ** 2 / (1 - np.exp(-2 * rates))
     assert variances.reshape(-1, 64).mean(axis=1) == pytest.approx(1)
-    assert head_norm(rates, 1) == pytest.approx(gain(rates, "lru"))
+    assert head_norm(rates, 1) == pytest.approx(gain_at(rates, "lru"))
 
 
 def test_nodes_integrate_what_they_stand_for() -> None:

@@ -5,7 +5,7 @@ import pytest
 from node_kernels import kernel_exponent, rms_kernel
 
 from plkernel.analysis.nodes.moments import output_std, scaled_to
-from plkernel.analysis.nodes.node_set import Nodes, gain
+from plkernel.analysis.nodes.node_set import Nodes, gain_at
 from plkernel.analysis.nodes.placement import local_spacing, place
 
 GAINS = ("none", "ema", "lru", "clamp")
@@ -24,9 +24,9 @@ TABLE = {
 }
 
 
-def condition(number: int, gain_name: str) -> Nodes:
+def condition(number: int, gain: str) -> Nodes:
     placement, projection = CONDITIONS[number - 1]
-    return place(256, placement=placement, projection=projection, gain=gain_name)
+    return place(256, placement=placement, projection=projection, gain=gain)
 
 
 def printed(value: float, text: str) -> bool:
@@ -43,20 +43,20 @@ def test_published_conditions_with_random_signs(case: tuple[int, str]) -> None:
 
 def test_mean_one_does_not_keep_the_output_scale() -> None:
     """1 : .64 : .53 without gain and 1 : 1.47 : 2.5 under EMA, though every projection has mean 1."""
-    for gain_name, known in {"none": ("1", ".64", ".53"), "ema": ("1", "1.47", "2.5")}.items():
-        stds = [output_std(condition(number, gain_name)) for number in (1, 2, 3)]
+    for gain, known in {"none": ("1", ".64", ".53"), "ema": ("1", "1.47", "2.5")}.items():
+        stds = [output_std(condition(number, gain)) for number in (1, 2, 3)]
         assert all(printed(std / stds[0], text) for std, text in zip(stds, known, strict=True)), stds
 
 
 @pytest.mark.parametrize("draw", ["normal", "signs"])
-@pytest.mark.parametrize("gain_name", GAINS)
-def test_simulated_kernels_agree_with_the_formula(gain_name: str, draw: str) -> None:
+@pytest.mark.parametrize("gain", GAINS)
+def test_simulated_kernels_agree_with_the_formula(gain: str, draw: str) -> None:
     """The root mean square of 60,000 kernels with random B and C, at eight lags; measured within 0.6 %."""
-    nodes = place(16, placement="quantile", gain=gain_name, tempering=0.5, max_lag=128)
+    nodes = place(16, placement="quantile", gain=gain, tempering=0.5, max_lag=128)
     random, lags = np.random.default_rng(7), np.array([1, 2, 4, 8, 16, 32, 64, 128])
     shape = (2, 60_000, 16)
     b, z = random.standard_normal(shape) if draw == "normal" else random.choice([-1.0, 1.0], shape)
-    weights = np.array(nodes.projection) * gain(nodes.rates, gain_name)
+    weights = np.array(nodes.projection) * gain_at(nodes.rates, gain)
     kernels = (b * z * weights) @ np.exp(-np.outer(nodes.rates, lags))
     found = np.sqrt((kernels**2).mean(axis=0))
     assert found == pytest.approx(rms_kernel(nodes, lags), rel=0.02)
@@ -64,10 +64,10 @@ def test_simulated_kernels_agree_with_the_formula(gain_name: str, draw: str) -> 
     assert nodes.kernel().kernel(lags)[2] > 1.2 * found[2], "and the coherent kernel is another"
 
 
-@pytest.mark.parametrize("gain_name", GAINS)
-def test_output_std_is_that_of_a_simulated_recurrence(gain_name: str) -> None:
+@pytest.mark.parametrize("gain", GAINS)
+def test_output_std_is_that_of_a_simulated_recurrence(gain: str) -> None:
     """White input through N states with random B and C, over sqrt(N), within 2 %."""
-    nodes = place(16, placement="quantile", gain=gain_name, tempering=0.5, max_lag=4)
+    nodes = place(16, placement="quantile", gain=gain, tempering=0.5, max_lag=4)
     random, steps, models = np.random.default_rng(3), 120, 16_000
     decay, weights = np.exp(-np.array(nodes.rates)), np.array(nodes.projection)
     state = np.zeros((models, 16))
@@ -75,7 +75,7 @@ def test_output_std_is_that_of_a_simulated_recurrence(gain_name: str) -> None:
     c *= weights
     squares = []
     for _ in range(steps):
-        state = decay * state + gain(nodes.rates, gain_name) * b * random.standard_normal((models, 1))
+        state = decay * state + gain_at(nodes.rates, gain) * b * random.standard_normal((models, 1))
         squares.append(np.mean(np.einsum("mn,mn->m", state, c) ** 2))
     assert np.sqrt(np.mean(squares[60:]) / 16) == pytest.approx(output_std(nodes), rel=0.02)
 
@@ -88,8 +88,8 @@ def test_output_std_is_the_sum_of_the_squared_kernel() -> None:
 
 @pytest.mark.parametrize("density", [0.3, -0.2, 0.0])
 @pytest.mark.parametrize("power", [0.4, 0.9])
-@pytest.mark.parametrize(("gain_name", "gamma"), [("none", 0.0), ("ema", 1.0), ("lru", 0.5)])
-def test_counts_matter_half_under_random_signs(gain_name: str, gamma: float, power: float, density: float) -> None:
+@pytest.mark.parametrize(("gain", "gamma"), [("none", 0.0), ("ema", 1.0), ("lru", 0.5)])
+def test_counts_matter_half_under_random_signs(gain: str, gamma: float, power: float, density: float) -> None:
     """Node density lambda**r dln(lambda), C ~ lambda**s: coherent gamma + s + r, rms gamma + s + r/2."""
     shares = (np.arange(4096) + 0.5) / 4096
     low, high = 1e-16, 20.0
@@ -97,7 +97,7 @@ def test_counts_matter_half_under_random_signs(gain_name: str, gamma: float, pow
         rates = (low**density + shares * (high**density - low**density)) ** (1 / density)
     else:
         rates = low * (high / low) ** shares
-    nodes = Nodes(tuple(rates.tolist()), tuple((rates**power).tolist()), gain_name)
+    nodes = Nodes(tuple(rates.tolist()), tuple((rates**power).tolist()), gain)
     assert kernel_exponent(nodes, "coherent", 64, 2048) == pytest.approx(gamma + power + density, abs=0.01)
     assert kernel_exponent(nodes, "rms", 64, 2048) == pytest.approx(gamma + power + density / 2, abs=0.01)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from plkernel.analysis.exponentials.sums import ExponentialSum, integer_lags, power_law, score
-from plkernel.analysis.nodes.node_set import Nodes, gain
+from plkernel.analysis.nodes.node_set import Nodes, gain_at
 from plkernel.analysis.nodes.placement import (
     chrono,
     concentrated,
@@ -41,8 +41,8 @@ CONDITIONS = {
 
 @pytest.mark.parametrize("condition", CONDITIONS, ids="/".join)
 def test_conditions_have_the_known_kernel(condition: tuple[str, str, str]) -> None:
-    placement, projection, gain_name = condition
-    nodes = place(256, placement=placement, projection=projection, gain=gain_name)
+    placement, projection, gain = condition
+    nodes = place(256, placement=placement, projection=projection, gain=gain)
     scores = score(nodes.kernel().log_kernel(LAGS), TARGET, LAGS)
     lags = np.geomspace(4, 128, 200)
     slope = np.polyfit(np.log(lags), nodes.kernel().log_kernel(lags), 1)[0]
@@ -88,13 +88,13 @@ def test_untreated_weight_without_gain_spans_thousands() -> None:
     ],
 )
 def test_gain_formulas(name: str, formula) -> None:
-    assert gain([0.5, 2.0], name) == pytest.approx([formula(np.exp(-0.5)), formula(np.exp(-2.0))])
+    assert gain_at([0.5, 2.0], name) == pytest.approx([formula(np.exp(-0.5)), formula(np.exp(-2.0))])
 
 
 def test_gains_of_slow_nodes_keep_their_digits() -> None:
     """1 - exp(-1e-12) loses four digits when computed as written."""
-    assert gain([1e-12], "ema")[0] == pytest.approx(1e-12, rel=1e-9)
-    assert gain([1e-12], "lru")[0] == pytest.approx((2e-12) ** 0.5, rel=1e-9)
+    assert gain_at([1e-12], "ema")[0] == pytest.approx(1e-12, rel=1e-9)
+    assert gain_at([1e-12], "lru")[0] == pytest.approx((2e-12) ** 0.5, rel=1e-9)
 
 
 def test_group_sizes_of_the_concentrated_set() -> None:

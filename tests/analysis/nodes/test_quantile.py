@@ -9,7 +9,7 @@ from scipy.integrate import quad
 from scipy.special import gamma, gammainc
 
 from plkernel.analysis.exponentials.sums import ExponentialSum, integer_lags, power_law, score
-from plkernel.analysis.nodes.node_set import Aim, Nodes, gain
+from plkernel.analysis.nodes.node_set import Aim, Nodes, gain_at
 from plkernel.analysis.nodes.placement import concentrated, place, rates_from_half_lives
 from plkernel.analysis.nodes.quantile import allot, quantile_nodes, term_nodes
 
@@ -113,7 +113,7 @@ def test_each_node_stands_at_its_quantile(name: str, tempering: float, aim: Aim)
     def density(log_rate: float) -> float:
         rate = np.exp(log_rate)
         shift = rate if aim.lag == "distance" else 0.0
-        return float((rate**aim.exponent * np.exp(-shift) / gain(rate, name)) ** (tempering * aim.power))
+        return float((rate**aim.exponent * np.exp(-shift) / gain_at(rate, name)) ** (tempering * aim.power))
 
     edges = np.log(aim.rate_range(100, 0.05))
     points = [edges[0], *np.log(nodes.rates[::-1]), edges[1]]
@@ -183,7 +183,7 @@ def test_squares_of_the_channels_of_a_term_give_its_weight(name: str) -> None:
     """Under an rms aim the terms are those of the squared kernel."""
     nodes = term_nodes(TERMS, 64, Aim(BETA, "correlation", "rms"), name, tempering=0.5)
     lags = integer_lags(500)
-    weights = (np.array(nodes.projection) * gain(nodes.rates, name)) ** 2
+    weights = (np.array(nodes.projection) * gain_at(nodes.rates, name)) ** 2
     ratio = np.exp(-2 * np.outer(lags, nodes.rates)) @ weights / TERMS.kernel(lags)
     assert ratio == pytest.approx(ratio[0], rel=1e-12)
 
@@ -235,6 +235,6 @@ def test_bad_input_names_the_parameter(options: dict, message: str) -> None:
 def test_quick_facts_behind_the_weights() -> None:
     """1 - a is 28 % below lambda at half-life 1; half-lives of at least 1 hold 43 % of the true k(1)."""
     rate = float(rates_from_half_lives(1.0))
-    assert_prints(1 - float(gain(rate, "ema")) / rate, ".28")
+    assert_prints(1 - float(gain_at(rate, "ema")) / rate, ".28")
     assert_prints(float(gammainc(BETA, rate)), ".43")
     assert concentrated(256).min() == 0.5

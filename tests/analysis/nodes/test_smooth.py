@@ -11,7 +11,7 @@ from plkernel.analysis.exponentials.targets import (
     power_law_target,
 )
 from plkernel.analysis.nodes.moments import node_scores, target_scores
-from plkernel.analysis.nodes.node_set import Aim, Gain, Lag, Nodes, Reading, Summation, gain
+from plkernel.analysis.nodes.node_set import Aim, Gain, Lag, Nodes, Reading, Summation, gain_at
 from plkernel.analysis.nodes.placement import (
     concentrated,
     local_spacing,
@@ -42,7 +42,7 @@ def test_of_a_power_law_it_is_as_good_as_the_closed_form(half_lives: np.ndarray,
 def test_the_density_of_a_power_law_is_a_power_law_under_every_gain(name: Gain) -> None:
     """In the middle of the rates; the ends make up for those that are missing."""
     nodes = smooth_nodes(WIDE, power_law_target(0.8, 2048), name, Reading())
-    density = np.asarray(nodes.projection) * gain(WIDE, name) / local_spacing(WIDE)
+    density = np.asarray(nodes.projection) * gain_at(WIDE, name) / local_spacing(WIDE)
     middle = (WIDE > 1 / 500) & (WIDE < 0.3)
     assert np.polyfit(np.log(WIDE[middle]), np.log(density[middle]), 1)[0] == pytest.approx(0.8, abs=0.03)
 

@@ -40,8 +40,9 @@ __all__ = list(_PUBLIC)
 
 
 class _Package(ModuleType):
-    """plkernel.fit and plkernel.measure are functions, though the commands are modules of these names: for
-    `python -m plkernel.fit` and `from plkernel.fit import ...` it is enough that they can be imported."""
+    """plkernel.fit and plkernel.measure are functions, though the commands are modules of these names, in whatever
+    order the two are imported. `python -m plkernel.fit` and `from plkernel.fit import ...` find the module; `import
+    plkernel.fit as name` is an attribute of this package, and so the function; import_module gives the module."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not (name in _PUBLIC and isinstance(value, ModuleType)):

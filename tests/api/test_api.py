@@ -42,12 +42,14 @@ def test_every_name_is_there_and_told_to_editors() -> None:
 
 def test_names_load_what_they_need_and_stay_functions_beside_commands_of_their_names() -> None:
     program = """if True:
-        import sys, plkernel
+        import importlib, sys, plkernel
         assert not {"torch", "numpy"} & set(sys.modules)
         from plkernel import fit
         import plkernel.fit, plkernel.measure
         from plkernel.fit import fit as command
         assert plkernel.fit is fit and callable(plkernel.measure) and command is not fit
+        import plkernel.fit as attribute
+        assert attribute is fit and importlib.import_module("plkernel.fit").fit is command
         assert plkernel.fit(1.15, terms=2).active.rates and plkernel.place(4).rates
         assert "torch" not in sys.modules
     """

@@ -99,7 +99,7 @@ def minimax(target: Target, terms: int, exchanges: int = EXCHANGES) -> Exponenti
     best, level = _exchanged(start, lags, exchanges)
     if exchanges and not level and np.ptp(lags.errors(best)) > 2 * ACCURACY_FLOOR:
         best, _ = _exchanged(_descended(best, lags), lags, exchanges)
-    errors = lags.errors(best)
+    errors = lags.errors(best)  # of the logarithm; the scale makes the largest relative errors of both signs equal
     return as_sum(best, target, scale=2 / float(np.exp(errors.max()) + np.exp(errors.min())))
 
 

@@ -16,6 +16,7 @@ def training_windows(data: Bytes, context: int, batch: int, seed: int, step: int
     Starts are uniform and depend on (seed, step) alone, so arms of one seed read the same bytes in the same order
     and a resumed run goes on where it stopped.
     """
+    # Philox has a stream for every key: step n needs none of the draws before it.
     generator = np.random.Generator(np.random.Philox(key=[seed, step]))
     return _windows(data, generator.integers(0, data.size - context, size=batch), context)
 

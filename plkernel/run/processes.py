@@ -130,7 +130,7 @@ def stop_requests(parent: int | None = None) -> Iterator[Callable[[], bool]]:
     """Tells whether SIGINT or SIGTERM has arrived, or `parent` has ended, so that a run can stop between steps."""
     received: list[int] = []
 
-    def note(number: int, _: Any) -> None:
+    def note(number: int, _: Any) -> None:  # an exception from here could end a step, or a write, halfway
         received.append(number)
 
     previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -74,6 +74,7 @@ class Training:
         self.unread: list[Tensor] = []
         parallel = ranks.parallel(self.model)
         self.parallel = cast(nn.Module, torch.compile(parallel)) if self.train.compile else parallel
+        # After the checkpoint was read: where that is refused, the rows stay as they are.
         self.progress = ranks.from_first(lambda: task.folder.cut(self.progress, self.train.eval_every))
         if ranks.first:
             self.curves = Curves(task.folder.path, self.model.config.causal, task.folder.rows())
@@ -167,6 +168,7 @@ class Training:
         }
         timing = {"step": done.step, "seconds": (spent := self.seconds), "bytes_per_second": row["bytes"] / spent}
         self.curves.add(row, timing, half_lives)
+        # Rows before the checkpoint: one too many after a kill is cut, one too few could not be made again.
         self.progress = replace(self.task.folder.append(row, timing, done), loss_sum=0.0, loss_count=0)
         self.save()
         return row

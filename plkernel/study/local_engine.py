@@ -54,6 +54,7 @@ class LocalEngine:
     def stop(self) -> None:
         for worker in self.active if os.name == "posix" else ():  # elsewhere Ctrl-C has reached them by itself
             worker.process.send_signal(signal.SIGINT)
+        # Waited for once all are asked, so that they save at the same time.
         for worker in self.active:
             worker.process.wait()
 

@@ -97,6 +97,7 @@ class RayEngine:
 
     def _submit(self, attempt: Attempt) -> None:
         job = attempt.job
+        # Ray itself tries nothing again: it would not wait for the folder that the lost run may still hold.
         options = {"num_cpus": job.threads, "num_gpus": int(job.device == "cuda"), "max_retries": 0}
         environment = {name: value for name, value in os.environ.items() if name.startswith("PLKERNEL_")}
         patience = LOCK_SECONDS if attempt.number else 0.0

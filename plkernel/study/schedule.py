@@ -158,7 +158,7 @@ def _run(
             f"train.threads {spec.train.threads}: no machine has so many cores; lower it, or give workers where "
             "machines are still to join"
         )
-    hold()
+    hold()  # only now, with every run checked: bad input leaves no folder behind
     waiting = [job for job in jobs if not _ended(job, retry)]
     save_json(out / SPEC, spec.model_dump(mode="json"))
     print(_plan(spec, jobs, waiting, size, out), flush=True)
@@ -227,6 +227,7 @@ def _train(engine: Engine, spec: Spec, waiting: list[Job], workers: int | None) 
     waiting, total, active = list(waiting), len(waiting), list[list[Job]]()
     with tqdm(total=total, unit="run", desc=spec.name, disable=None, bar_format=BAR) as bar:
         while waiting or active:
+            # The room is asked for each time: machines of a cluster come and go.
             while waiting and len(active) < (places := workers or engine.room(spec, waiting[0].device)):
                 active.append(_company(waiting, places - len(active)))
                 engine.start(*active[-1])

@@ -1,27 +1,18 @@
 """Eagle and Finch: against their equations written as loops, against the official package, and in both modes."""
 
 import dataclasses
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from rwkv_loops import EAGLE_AND_FINCH, EAGLE_AND_FINCH_VARIANTS, Loops, build, norm, sigmoid, some_bytes
 
-from plkernel.models.rwkv import RWKV, RWKVConfig, RWKVState, mixtures
+from plkernel.models.rwkv import RWKV, RWKVConfig, mixtures
 from plkernel.models.structure import Structure
 
-SMALL = [
-    RWKVConfig(5, 32, 3, 16),
-    RWKVConfig(6, 32, 3, 16, mix_rank=4, decay_rank=3),
-    RWKVConfig(5, 24, 1, 8, k_clamp=True),
-    RWKVConfig(6, 24, 2, 24, mix_rank=2, decay_rank=5, k_clamp=True, feed_forward=20),
-]
-VARIANTS = [  # what the official models never are
-    RWKVConfig(5, 32, 3, 16, structure=Structure(norm="rms")),
-    RWKVConfig(6, 24, 2, 8, mix_rank=4, decay_rank=3, structure=Structure(norm="rms", tied=True)),
-]
+pytestmark = pytest.mark.usefixtures("one_thread")
 MISTAKES = {  # what the comparison must notice, and in which versions it is a mistake
     "shift looks ahead": (5, 6),
     "shift the wrong way round": (5, 6),
@@ -38,73 +29,8 @@ MISTAKES = {  # what the comparison must notice, and in which versions it is a m
 }
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tensors of these sizes are slower on several threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def build(config: RWKVConfig, seed: int = 0) -> RWKV:
-    """A float64 model with every parameter random and large enough to matter."""
-    generator = torch.Generator().manual_seed(seed)
-    model = RWKV(config).double()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-            if parameter.ndim == 1:
-                parameter.copy_(0.3 * noise + (1.0 if name.endswith("weight") else 0.0))
-            elif "time_" in name and not name.endswith(("_w1", "_w2")):
-                parameter.copy_(noise - 1.5 if name.endswith("decay") else 0.5 + 0.5 * noise)
-            else:
-                large = name == "emb.weight" and not config.structure.tied
-                parameter.copy_(noise if large else noise / math.sqrt(parameter.shape[-1]))
-    return model
-
-
-def some_bytes(batch: int, time: int, seed: int = 1) -> torch.Tensor:
-    return torch.randint(0, 256, (batch, time), generator=torch.Generator().manual_seed(seed))
-
-
-def sigmoid(x: np.ndarray) -> np.ndarray:
-    return 1 / (1 + np.exp(-x))
-
-
-def norm(x: np.ndarray, weight: np.ndarray, bias: np.ndarray, eps: float = 1e-5) -> np.ndarray:
-    return (x - x.mean()) / math.sqrt(x.var() + eps) * weight + bias
-
-
-class Loops:
-    """The published equations in numpy, one byte and one head at a time; `mistake` builds in one error by name."""
-
-    def __init__(self, model: RWKV, mistake: str = "") -> None:
-        self.config, self.mistake = model.config, mistake
-        self.p = {name: value.detach().double().numpy() for name, value in model.state_dict().items()}
-
-    def logits(self, text: list[int]) -> np.ndarray:
-        p = self.p
-        xs = [p["emb.weight"][byte] for byte in text]
-        if self.mistake != "no ln0":
-            xs = [self.ln(x, "blocks.0.ln0") for x in xs]
-        for block in range(self.config.layers):
-            name = f"blocks.{block}"
-            branch = self.time_mixing([self.ln(x, f"{name}.ln1") for x in xs], f"{name}.att.")
-            xs = [x + y for x, y in zip(xs, branch, strict=True)]
-            branch = self.channel_mixing([self.ln(x, f"{name}.ln2") for x in xs], f"{name}.ffn.")
-            xs = [x + y for x, y in zip(xs, branch, strict=True)]
-        return np.array([p["head.weight"] @ self.ln(x, "ln_out") for x in xs])
-
-    def ln(self, x: np.ndarray, name: str) -> np.ndarray:
-        if self.config.structure.norm == "rms":
-            return x / math.sqrt((x**2).mean() + 1e-5) * self.p[f"{name}.weight"]
-        return norm(x, self.p[f"{name}.weight"], self.p[f"{name}.bias"])
-
-    def before(self, xs: list[np.ndarray]) -> list[np.ndarray]:
-        if self.mistake == "shift looks ahead":
-            return [*xs[1:], 0 * xs[0]]
-        return [xs[0] if self.mistake == "first byte mixed with itself" else 0 * xs[0], *xs[:-1]]
+class EagleAndFinch(Loops):
+    """Equations 3 to 19 of arXiv 2404.05892."""
 
     def mu(self, name: str, stream: str) -> np.ndarray:
         """The weight of x_{t-1}."""
@@ -179,30 +105,22 @@ class Loops:
         return outs
 
 
-def difference(model: RWKV, mistake: str = "", time: int = 17) -> float:
-    """Largest difference of logits between the model in float64 and the loops."""
-    inputs = some_bytes(1, time)
-    with torch.no_grad():
-        found = model(inputs)[0].numpy()
-    return float(np.abs(found - Loops(model, mistake).logits(inputs[0].tolist())).max())
-
-
-@pytest.mark.parametrize("config", [*SMALL, *VARIANTS], ids=str)
+@pytest.mark.parametrize("config", [*EAGLE_AND_FINCH, *EAGLE_AND_FINCH_VARIANTS], ids=str)
 def test_model_is_the_published_equations(config: RWKVConfig) -> None:
-    assert difference(build(config)) < 2e-14
+    assert EagleAndFinch(build(config)).difference() < 2e-14
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-@pytest.mark.parametrize("config", SMALL[:2], ids=str)
+@pytest.mark.parametrize("config", EAGLE_AND_FINCH[:2], ids=str)
 def test_the_comparison_notices_a_mistake(config: RWKVConfig, mistake: str) -> None:
     if config.version in MISTAKES[mistake]:
-        assert difference(build(config), mistake) > 1e-3
+        assert EagleAndFinch(build(config), mistake).difference() > 1e-3
 
 
 def test_k_clamp_scales_the_key_by_the_rate() -> None:
     """min(1, lambda): the clamped model is another one, unless every rate is at least 1."""
-    clamped = build(SMALL[2])
-    plain = RWKV(dataclasses.replace(SMALL[2], k_clamp=False)).double()
+    clamped = build(EAGLE_AND_FINCH[2])
+    plain = RWKV(dataclasses.replace(EAGLE_AND_FINCH[2], k_clamp=False)).double()
     plain.load_state_dict(clamped.state_dict())
     inputs = some_bytes(2, 9)
     with torch.no_grad():
@@ -210,124 +128,6 @@ def test_k_clamp_scales_the_key_by_the_rate() -> None:
         for model in (clamped, plain):
             model.blocks[0].att.time_decay.abs_()
         assert torch.equal(clamped(inputs), plain(inputs))
-
-
-def run_recurrent(model: RWKV, inputs: torch.Tensor) -> tuple[torch.Tensor, RWKVState]:
-    state, found = model.initial_state(inputs.shape[0]), []
-    for t in range(inputs.shape[1]):
-        logits, state = model.step(inputs[:, t], state)
-        found.append(logits)
-    return torch.stack(found, 1), state
-
-
-@pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(torch.float64, 5e-14), pytest.param(torch.float32, 1.2e-5, marks=pytest.mark.slow)]
-)
-@pytest.mark.parametrize("config", [*SMALL, *VARIANTS], ids=str)
-def test_recurrent_mode_agrees_with_parallel_mode(config: RWKVConfig, dtype: torch.dtype, tolerance: float) -> None:
-    model, inputs = build(config).to(dtype), some_bytes(3, 40)
-    with torch.no_grad():
-        parallel = model(inputs)
-        recurrent, _ = run_recurrent(model, inputs)
-    assert recurrent.dtype == dtype
-    assert (parallel - recurrent).abs().max() < tolerance
-
-
-@pytest.mark.parametrize("config", SMALL[:2], ids=str)
-def test_windows_with_carried_state_are_one_text(config: RWKVConfig) -> None:
-    model, inputs = build(config), some_bytes(2, 31)
-    with torch.no_grad():
-        state, found = model.initial_state(2), []
-        for window in inputs.split([1, 17, 13], dim=1):
-            logits, state = model.resume(window, state)
-            found.append(logits)
-        whole, (_, end) = model(inputs), run_recurrent(model, inputs)
-        assert (torch.cat(found, 1) - whole).abs().max() < 5e-14
-        forgotten, _ = model.resume(inputs[:, 18:], model.initial_state(2))
-    assert (forgotten - whole[:, 18:]).abs().max() > 1e-3, "the state must matter, or the test cannot fail"
-    for ours, theirs in zip(state.layers, end.layers, strict=True):
-        for a, b in zip(ours, theirs, strict=True):
-            assert a.shape == b.shape, "constant in the number of bytes"
-            assert torch.allclose(a, b, rtol=0, atol=4e-14)
-
-
-def test_gradients_flow_through_the_carried_state() -> None:
-    """The loss of a second window has the gradients of the same loss in one window."""
-    model, inputs = build(SMALL[1]), some_bytes(2, 12)
-    model(inputs)[:, 6:].square().sum().backward()
-    whole = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
-    model.zero_grad()
-    _, state = model.resume(inputs[:, :6], model.initial_state(2))
-    model.resume(inputs[:, 6:], state)[0].square().sum().backward()
-    for name, parameter in model.named_parameters():
-        assert (parameter.grad - whole[name]).abs().max() <= 1e-14 * whole[name].abs().max(), name
-
-
-@pytest.mark.parametrize("config", [*SMALL, *VARIANTS], ids=str)
-def test_no_prediction_sees_a_later_byte_by_perturbation(config: RWKVConfig) -> None:
-    model, inputs = build(config), some_bytes(2, 13)
-    with torch.no_grad():
-        before = model(inputs)
-        for j in range(1, 13):
-            changed = inputs.clone()
-            changed[:, j] = (changed[:, j] + 128) % 256
-            after = model(changed)
-            assert torch.equal(after[:, :j], before[:, :j])
-            assert not torch.equal(after[:, j], before[:, j])
-
-
-@pytest.mark.parametrize("config", [*SMALL, *VARIANTS], ids=str)
-def test_no_prediction_sees_a_later_byte_by_gradient(config: RWKVConfig) -> None:
-    model = build(config)
-    embedded = model.emb(some_bytes(1, 13)).detach().requires_grad_()
-    logits = model.decode(embedded)
-    for t in range(13):
-        (gradient,) = torch.autograd.grad(logits[0, t].square().sum(), embedded, retain_graph=True)
-        assert (gradient[0, : t + 1].abs().amax(1) > 0).all(), "every earlier byte acts, or the test cannot fail"
-        assert gradient[0, t + 1 :].abs().sum() == 0
-
-
-def test_a_tied_head_is_the_embedding() -> None:
-    """One matrix that is counted, learned and saved once, under both official names, and stays one when it moves."""
-    model = build(VARIANTS[1]).float()
-    assert model.head.weight is model.emb.weight
-    assert "head.weight" not in dict(model.named_parameters())
-    assert torch.equal(model.state_dict()["head.weight"], model.state_dict()["emb.weight"])
-    model(some_bytes(1, 5)).square().sum().backward()
-    bytes_read = some_bytes(1, 5).unique()
-    others = torch.ones(256, dtype=torch.bool).index_fill(0, bytes_read, False)
-    assert model.emb.weight.grad[others].abs().min() > 0, "through the head, every byte's row learns"
-
-
-@pytest.mark.parametrize("version", [5, 6])
-def test_dropout_is_on_the_embedding_and_after_every_sum(version: int) -> None:
-    """In training a share p of the stream is zero there, and the rest is scaled; in evaluation nothing happens."""
-    model = build(RWKVConfig(version, 32, 3, 16, dropout=0.25))
-    plain = RWKV(dataclasses.replace(model.config, dropout=0.0)).double()
-    plain.load_state_dict(model.state_dict())
-    inputs, seen = some_bytes(4, 50), []
-    hooks = [
-        module.register_forward_hook(lambda _module, before, after: seen.append((before[0], after)))
-        for module in model.modules()
-        if isinstance(module, torch.nn.Dropout)
-    ]
-    with torch.no_grad():
-        model.train()(inputs)
-        assert len(seen) == 1 + 2 * 3
-        assert torch.equal(seen[0][0], model.emb(inputs)), "before ln0"
-        for before, after in seen:
-            dropped = after == 0
-            assert dropped.double().mean().item() == pytest.approx(0.25, abs=0.02)
-            assert torch.allclose(after[~dropped], before[~dropped] / 0.75, rtol=1e-15)
-        for hook in hooks:
-            hook.remove()
-        assert torch.equal(model.eval()(inputs), plain(inputs))
-
-
-def test_no_dropout_draws_no_random_number() -> None:
-    model, before = build(SMALL[0]).train(), torch.get_rng_state()
-    model(some_bytes(1, 3))
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 def parameter_count(config: RWKVConfig) -> int:
@@ -390,7 +190,7 @@ def save_official(model: RWKV, folder: Path) -> Path:
     return folder / "model.pth"
 
 
-@pytest.mark.parametrize("config", [*SMALL[:2], RWKVConfig(5, 64, 1), RWKVConfig(6, 128, 2, 64)], ids=str)
+@pytest.mark.parametrize("config", [*EAGLE_AND_FINCH[:2], RWKVConfig(5, 64, 1), RWKVConfig(6, 128, 2, 64)], ids=str)
 def test_official_package_computes_the_same(
     config: RWKVConfig, official_logits: OfficialLogits, tmp_path: Path
 ) -> None:
@@ -404,7 +204,7 @@ def test_official_package_computes_the_same(
 
 def test_official_package_knows_no_k_clamp(official_logits: OfficialLogits, tmp_path: Path) -> None:
     """The comparison can fail: a clamped model is another function, and its checkpoint does not say so."""
-    model = build(dataclasses.replace(SMALL[1], k_clamp=True)).float()
+    model = build(dataclasses.replace(EAGLE_AND_FINCH[1], k_clamp=True)).float()
     inputs = some_bytes(1, 20)[0]
     with torch.no_grad():
         ours = model(inputs[None])[0]
@@ -423,24 +223,6 @@ def test_kernel_is_the_rms_entry_of_what_a_head_reads_of_a_byte() -> None:
         entries = torch.einsum("hnd,hn,hne->hde", reads, torch.exp(-mixing.rates() * (lag - 1)), writes)
         found = entries.square().mean().sqrt()
         assert mixing.kernel(torch.tensor([lag])).item() == pytest.approx(found.item(), rel=1e-12)
-
-
-@pytest.mark.parametrize("shape", [(0, 5), (2, 0), (0, 0)])
-@pytest.mark.parametrize("version", [5, 6])
-def test_no_texts_and_no_bytes_have_logits_of_their_shape(shape: tuple[int, int], version: int) -> None:
-    model = build(RWKVConfig(version, 16, 2, 8))
-    inputs = torch.zeros(shape, dtype=torch.long)
-    logits = model(inputs)
-    assert logits.shape == (*shape, 256)
-    logits.sum().backward()
-    state = model.initial_state(shape[0])
-    assert model.resume(inputs, state)[0].shape == (*shape, 256)
-
-
-def test_no_bytes_leave_the_state_as_it_is() -> None:
-    model = build(RWKVConfig(6, 16, 2, 8))
-    _, state = model.resume(torch.tensor([[1, 2, 3]]), model.initial_state(1))
-    assert model.resume(torch.zeros(1, 0, dtype=torch.long), state)[1] == state
 
 
 def test_mixtures_at_once_are_those_one_by_one_with_fewer_launches(

@@ -61,29 +61,13 @@ def rwkv_eagle_code_2023(s: Sizes, *, learning_rate: float = 6e-4) -> Rules:
 
     learning_rate: the peak of the run; the released script builds its first weights with 1e-5.
     """
-    return Rules(
-        uniform(learning_rate),
-        widening(0.5),
-        ZERO,
-        wide_head(s),
-        roles={"ffn_router": ZERO},
-        needs=NEEDS,
-        own="rwkv_eagle_code_2023",
-    )
+    return router_zero("rwkv_eagle_code_2023", learning_rate, widening(0.5), wide_head(s))
 
 
 @scheme("code:BlinkDL/RWKV-LM at 62572c9, 2024-02, which trained Finch")
 def rwkv_finch_code_2024_02(s: Sizes, *, learning_rate: float = 6e-4) -> Rules:
     """As rwkv_eagle_code_2023, with low-rank maps U(1e-4)."""
-    return Rules(
-        uniform(learning_rate),
-        widening(0.5),
-        ZERO,
-        wide_head(s),
-        roles={"ffn_router": ZERO},
-        needs=NEEDS,
-        own="rwkv_finch_code_2024_02",
-    )
+    return router_zero("rwkv_finch_code_2024_02", learning_rate, widening(0.5), wide_head(s))
 
 
 @scheme("paper:Eagle and Finch, arXiv 2404.05892, Appendix I, as written for Eagle")
@@ -92,13 +76,13 @@ def rwkv_eagle_paper(s: Sizes, *, learning_rate: float = 6e-4) -> Rules:
 
     No version of the code does this. learning_rate: the peak of the run.
     """
-    return as_printed("rwkv_eagle_paper", learning_rate)
+    return router_zero("rwkv_eagle_paper", learning_rate, widening(1.0, narrow=fan_in_uniform()), orthogonal(0.5))
 
 
 @scheme("paper:Eagle and Finch, arXiv 2404.05892, Appendix I, as written for Finch")
 def rwkv_finch_paper(s: Sizes, *, learning_rate: float = 6e-4) -> Rules:
     """As rwkv_eagle_paper, with low-rank maps U(1e-4)."""
-    return as_printed("rwkv_finch_paper", learning_rate)
+    return router_zero("rwkv_finch_paper", learning_rate, widening(1.0, narrow=fan_in_uniform()), orthogonal(0.5))
 
 
 @scheme("notes:the naive side of a published ablation of RWKV-6")
@@ -119,17 +103,9 @@ def rwkv_naive(s: Sizes) -> Rules:
     )
 
 
-def as_printed(name: str, learning_rate: float) -> Rules:
-    """Appendix I for either model."""
-    return Rules(
-        uniform(learning_rate),
-        widening(1.0, narrow=fan_in_uniform()),
-        ZERO,
-        orthogonal(0.5),
-        roles={"ffn_router": ZERO},
-        needs=NEEDS,
-        own=name,
-    )
+def router_zero(own: str, rate: float, inner: Callable[[Parameter], Distribution], head: Distribution) -> Rules:
+    """Embedding U(rate), outputs and the receptance of the channel mixing 0."""
+    return Rules(uniform(rate), inner, ZERO, head, roles={"ffn_router": ZERO}, needs=NEEDS, own=own)
 
 
 def wide_head(s: Sizes) -> Distribution:

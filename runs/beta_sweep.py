@@ -18,7 +18,7 @@ from plkernel.analysis.statistics.optimum import Optimum, quadratic_optimum
 from plkernel.data import corpora
 from plkernel.records.layout import ROWS
 from plkernel.records.study import read_study
-from plkernel.report.comparison import ArmResult, Comparison, compare
+from plkernel.report.comparison import Comparison, compare
 from plkernel.report.table import save_record
 from plkernel.spec.reading import load_spec
 from plkernel.study.schedule import run_experiment
@@ -59,20 +59,15 @@ def beta_sweep(study: Path = STUDY, out: Path = OUT, workers: int | None = None)
 
 def texts(comparison: Comparison) -> list[str]:
     """The levels of the factor corpus."""
-    return list(dict.fromkeys(levels(comparison, arm)["corpus"] for arm in comparison.arms))
-
-
-def levels(comparison: Comparison, arm: ArmResult) -> dict[str, str]:
-    """The arm's level of every factor."""
-    found: dict[str, str] = comparison.study.spec["arms"][arm.name]["levels"]
-    return found
+    return list(dict.fromkeys(comparison.study.levels(arm.name)["corpus"] for arm in comparison.arms))
 
 
 def sweep(comparison: Comparison, text: str) -> Sweep:
     """The differences of one text to its uniform arm by beta, their optimum, and the measured exponent."""
-    arms = [arm for arm in comparison.others if levels(comparison, arm)["corpus"] == text]
-    found = {float(levels(comparison, arm)["beta"]): dict(arm.differences["final_val_bpb"].per_seed) for arm in arms}
-    section = comparison.study.finished(arms[0].name)[0].config["corpus"]
+    study = comparison.study
+    arms = [arm for arm in comparison.others if study.levels(arm.name)["corpus"] == text]
+    found = {float(study.levels(arm.name)["beta"]): dict(arm.differences["final_val_bpb"].per_seed) for arm in arms}
+    section = study.finished(arms[0].name)[0].config["corpus"]
     corpus = corpora.load(section["name"], max_bytes=section["max_bytes"])
     if corpus.sha256 != section["sha256"]:
         raise ValueError(f"corpus {section['name']!r} is not what the runs were trained on (other sha256)")

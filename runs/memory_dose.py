@@ -62,24 +62,18 @@ def memory_dose(study: Path = OUT, out: Path = OUT) -> None:
 
 def blocks(study: Study) -> list[tuple[str, str]]:
     """The corpora and what becomes of their decays, in the order of the study."""
-    return list(dict.fromkeys((levels(study, arm)["corpus"], levels(study, arm)["decays"]) for arm in study.arms))
-
-
-def levels(study: Study, arm: str) -> dict[str, str]:
-    """The arm's level of every factor."""
-    found: dict[str, str] = study.spec["arms"][arm]["levels"]
-    return found
+    return list(dict.fromkeys((study.levels(arm)["corpus"], study.levels(arm)["decays"]) for arm in study.arms))
 
 
 def sweep(study: Study, block: tuple[str, str], step: int | None) -> Sweep:
     """The differences of a block to its uniform arm by exponent, and their optimum."""
-    arms = [arm for arm in study.arms if (levels(study, arm)["corpus"], levels(study, arm)["decays"]) == block]
+    arms = [arm for arm in study.arms if (study.levels(arm)["corpus"], study.levels(arm)["decays"]) == block]
     losses = {arm: {run.seed: loss(run, step) for run in study.finished(arm)} for arm in arms}
-    uniform = next(losses[arm] for arm in arms if "exponent" not in levels(study, arm))
+    uniform = next(losses[arm] for arm in arms if "exponent" not in study.levels(arm))
     differences = {
-        float(levels(study, arm)["exponent"]): {seed: losses[arm][seed] - uniform[seed] for seed in uniform}
+        float(study.levels(arm)["exponent"]): {seed: losses[arm][seed] - uniform[seed] for seed in uniform}
         for arm in arms
-        if "exponent" in levels(study, arm)
+        if "exponent" in study.levels(arm)
     }
     corpus = predictor_of(study.finished(arms[0])[0].config["corpus"]["name"])
     if not isinstance(corpus, LagCorpus):

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -140,12 +140,16 @@ class Study:
     runs: tuple[Run, ...]
     references: tuple[Reference, ...] = ()
 
+    def levels(self, arm: str) -> dict[str, str]:
+        """The level of every factor that `arm` is at; empty where it is not made from factors."""
+        return self.spec["arms"][arm].get("levels") or {}
+
     def against(self, arm: str) -> str | None:
         """The arm that `arm` is compared with; None for a baseline, of the study or of a block of `within`."""
         given: str | None = self.spec["arms"][arm].get("against")
         if given or arm == self.baseline:
             return given
-        own, first = (self.spec["arms"][name].get("levels") or {} for name in (arm, self.baseline))
+        own, first = self.levels(arm), self.levels(self.baseline)
         apart = any(own.get(name) != first.get(name) for name in self.spec.get("within") or ())
         return None if apart else self.baseline
 
@@ -212,51 +216,31 @@ def read_run(study: Path, arm: str, seed: int) -> Run:
     config = _config(folder / CONFIG, arm, seed)
     place = folder / ENVIRONMENT
     environment = validated(place, EnvironmentFile, load_json(place)) if place.exists() else {}
-    path = folder / RESULT
+    path, run = folder / RESULT, Run(arm, seed, UNFINISHED, config, environment)
     if not path.exists():
-        return Run(arm, seed, UNFINISHED, config, environment)
+        return run
     result, metrics = load_object(path), folder / METRICS
     rows = _metrics(metrics) if result.get("status") == FINISHED else []
     first, last = (validated(metrics, StatePart, _state(rows[at])) if rows else {} for at in (0, -1))
-    return _ended(path, arm, seed, config, environment, result, tuple(_evaluations(metrics, rows)), first, last)
+    return _ended(path, run, result, evaluations=tuple(_evaluations(metrics, rows)), first=first, last=last)
 
 
 def _kept_run(path: Path, row: dict[str, Any]) -> Run:
     """The run that a row of a record tells of, as `report.table.record` writes it."""
-    arm, seed = row["arm"], row["seed"]
-    result = row.get("result") or {}
-    first, last = (row.get(name) or {} for name in ("first", "last"))
-    return _ended(
-        path,
-        arm,
-        seed,
-        row["config"],
-        row["environment"],
-        {**result, "status": row.get("status"), "error": row.get("error")},
-        tuple(_evaluations(path, points_of(row))),
-        first,
-        last,
-    )
+    run = Run(row["arm"], row["seed"], UNFINISHED, row["config"], row["environment"])
+    result = {**(row.get("result") or {}), "status": row.get("status"), "error": row.get("error")}
+    states = {name: row.get(name) or {} for name in ("first", "last")}
+    return _ended(path, run, result, evaluations=tuple(_evaluations(path, points_of(row))), **states)
 
 
-def _ended(
-    path: Path,
-    arm: str,
-    seed: int,
-    config: Mapping[str, Any],
-    environment: Mapping[str, Any],
-    row: dict[str, Any],
-    evaluations: tuple[Evaluation, ...],
-    first: Mapping[str, Any],
-    last: Mapping[str, Any],
-) -> Run:
-    """A run whose end is known; `row` says how it ended."""
+def _ended(path: Path, run: Run, row: dict[str, Any], **found: Any) -> Run:
+    """`run` as it ended, which `row` says; `found`: what else is known of it where it finished."""
     status = row.get("status")
     if status in (FAILED, DIVERGED):
-        return Run(arm, seed, status, config, environment, error=str(row.get("error") or "no reason recorded"))
+        return replace(run, status=status, error=str(row.get("error") or "no reason recorded"))
     if status != FINISHED:
         raise ValueError(f"{path}: status is {shown(status)}, expected {FINISHED!r}, {DIVERGED!r} or {FAILED!r}")
-    return Run(arm, seed, FINISHED, config, environment, evaluations, _result(path, row), None, first, last)
+    return replace(run, status=FINISHED, result=_result(path, row), **found)
 
 
 def _config(path: Path, arm: str, seed: int) -> dict[str, Any]:

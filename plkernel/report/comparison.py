@@ -253,7 +253,7 @@ def blocks(comparison: Comparison) -> list[Block]:
 
 def block_levels(study: Study, arm: str) -> dict[str, str]:
     """The levels of the factors within which `arm` is compared; empty in a study without blocks."""
-    levels = study.spec["arms"][arm].get("levels") or {}
+    levels = study.levels(arm)
     return {name: levels[name] for name in study.spec.get("within") or () if name in levels}
 
 

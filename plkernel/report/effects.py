@@ -70,7 +70,7 @@ def effects(comparison: Comparison) -> list[Effects]:
     cells = {
         tuple(own[name] for name in levels): arm
         for arm in comparison.arms
-        if levels.keys() <= (own := _own(comparison, arm.name)).keys()
+        if levels.keys() <= (own := comparison.study.levels(arm.name)).keys()
     }
     every = {cell: _finite(arm.values[comparison.primary.key]) for cell, arm in cells.items()}
     likelihoods = {cell: values for cell, values in every.items() if cells[cell].causal}
@@ -105,16 +105,12 @@ def complete_part(levels: Mapping[str, tuple[str, ...]], present: set[Cell]) -> 
 def _levels(comparison: Comparison) -> Levels:
     """The levels of every factor in the order of the spec, those of the study's baseline first."""
     study = comparison.study
-    first = _own(comparison, study.baseline)
+    first = study.levels(study.baseline)
     found: dict[str, dict[str, None]] = {name: {level: None} for name, level in first.items()}
     for arm in study.arms:
-        for name, level in _own(comparison, arm).items():
+        for name, level in study.levels(arm).items():
             found.setdefault(name, {})[level] = None
     return {name: tuple(of) for name, of in found.items()}
-
-
-def _own(comparison: Comparison, arm: str) -> dict[str, str]:
-    return comparison.study.spec["arms"][arm].get("levels") or {}
 
 
 def _finite(values: Mapping[int, float]) -> dict[int, float]:

@@ -111,7 +111,7 @@ def _arm_row(comparison: Comparison, arm: ArmResult) -> dict[str, Any]:
         "arm": arm.name,
         "against": arm.against,
         "block": block_levels(comparison.study, arm.name),
-        "levels": comparison.study.spec["arms"][arm.name].get("levels") or {},
+        "levels": comparison.study.levels(arm.name),
         "p_corrected": _or_null(comparison.corrected.get(arm.name, math.nan)),
         "causal": arm.causal,
         "label": None if arm.causal else NOT_CAUSAL,

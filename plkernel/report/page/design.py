@@ -36,7 +36,7 @@ def _factors(comparison: Comparison) -> Iterator[Row]:
 
 def _arms(comparison: Comparison) -> Iterator[Row]:
     study, crossed = comparison.study, factor_levels(comparison.study)
-    beside = [arm for arm in study.arms if len(study.spec["arms"][arm].get("levels") or {}) < len(crossed)]
+    beside = [arm for arm in study.arms if len(study.levels(arm)) < len(crossed)]
     named = list(dict.fromkeys(short_name(study, arm) for arm in (beside if crossed else study.arms)))
     shown = listed(named) if len(named) <= MOST_NAMES else f"{listed(named[:MOST_NAMES])} and others"
     if crossed:
@@ -139,7 +139,7 @@ def factor_levels(study: Study) -> dict[str, tuple[str, ...]]:
     """The levels of every factor in the order of the spec, by the last part of its name."""
     found: dict[str, dict[str, None]] = {}
     for arm in study.arms:
-        for name, level in (study.spec["arms"][arm].get("levels") or {}).items():
+        for name, level in study.levels(arm).items():
             found.setdefault(name, {})[level] = None
     return {short_factor(name, found): tuple(levels) for name, levels in found.items()}
 

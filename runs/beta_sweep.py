@@ -14,7 +14,7 @@ from typing import Any
 from plkernel.analysis.figures.style import rendered
 from plkernel.analysis.figures.sweep import Sweep, sweep_figure
 from plkernel.analysis.mutual_information.measurement import measure_corpus
-from plkernel.analysis.statistics.optimum import Optimum, quadratic_optimum
+from plkernel.analysis.statistics.optimum import quadratic_optimum
 from plkernel.data import corpora
 from plkernel.records.layout import ROWS
 from plkernel.records.study import read_study
@@ -94,16 +94,7 @@ def line(found: Sweep) -> list[str]:
     gain = min(sum(by.values()) / len(by) for by in found.differences.values())
     measured = "{:.2f} ({:.2f} to {:.2f})".format(*found.expected[MEASURED]) if found.expected else "-"
     at = "none" if math.isnan(found.best.at) else f"{found.best.at:.2f}"
-    return [found.name, at, interval(found.best), f"{gain:+.4f}", measured]
-
-
-def interval(best: Optimum) -> str:
-    """The bounds of an optimum, where the seeds give any."""
-    if math.isnan(best.low):
-        return "one seed has none"
-    if math.isinf(best.low) or math.isinf(best.high):
-        return "not bounded by these seeds"
-    return f"{best.low:.2f} to {best.high:.2f}" + ("" if best.inside else ", beyond what was tried")
+    return [found.name, at, found.best.bounds(), f"{gain:+.4f}", measured]
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ def memory_controls(
 
 def differences(study: Study, block: str) -> Arms:
     """The difference curves of ARMS of a block to its baseline."""
-    curves = {arm: {run.seed: run.curve() for run in study.finished(f"{arm}{block}")} for arm in (*ARMS, BASELINE)}
+    curves = {arm: study.curves(f"{arm}{block}") for arm in (*ARMS, BASELINE)}
     return {arm: list(difference_curves(curves[arm], curves[BASELINE]).values()) for arm in ARMS}
 
 

@@ -99,15 +99,13 @@ def expected(corpus: LagCorpus) -> dict[str, tuple[float, float, float]]:
 def line(row: dict[str, Any]) -> list[str]:
     """A row as a line of the table."""
     best = Optimum(**{**row["best"], "levels": tuple(row["best"]["levels"])})
-    bounds = f"{best.low:.2f} to {best.high:.2f}" if np.isfinite(best.low) else "not bounded by these seeds"
-    inside = "" if best.inside or not np.isfinite(best.low) else ", beyond what was tried"
     step = "the end" if row["step"] is None else str(row["step"])
     return [
         row["corpus"],
         row["decays"],
         step,
         f"{best.at:.2f}",
-        bounds + inside,
+        best.bounds(),
         *(f"{row['expected'][name]:.2f}" for name in (PREDICTOR, INFORMATION, HALF)),
     ]
 

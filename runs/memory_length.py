@@ -50,7 +50,7 @@ def memory_length(study: Path = OUT, out: Path = OUT) -> None:
 
 def differences(study: Study, rate: str) -> Arms:
     """The difference curves of ARMS at a rate to the baseline at that rate."""
-    curves = {arm: {run.seed: run.curve() for run in study.finished(f"{arm}_{rate}")} for arm in (*ARMS, BASELINE)}
+    curves = {arm: study.curves(f"{arm}_{rate}") for arm in (*ARMS, BASELINE)}
     return {arm: list(difference_curves(curves[arm], curves[BASELINE]).values()) for arm in ARMS}
 
 

@@ -31,6 +31,14 @@ class Optimum:
         """Whether the whole interval lies between the smallest and the largest level that was tried."""
         return bool(min(self.levels) <= self.low and self.high <= max(self.levels))
 
+    def bounds(self) -> str:
+        """The interval in words."""
+        if math.isnan(self.low):
+            return "one seed has none"
+        if math.isinf(self.low) or math.isinf(self.high):
+            return "not bounded by these seeds"
+        return f"{self.low:.2f} to {self.high:.2f}" + ("" if self.inside else ", beyond what was tried")
+
 
 def quadratic_optimum(values: Mapping[float, Mapping[int, float]], confidence: float = 0.95) -> Optimum:
     """The x that minimises the loss, from `values`: loss by level x and seed, the same seeds at every level.

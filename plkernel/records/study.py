@@ -162,6 +162,10 @@ class Study:
         """The finished runs, of one arm or of all."""
         return [run for run in self.runs if run.status == FINISHED and arm in (None, run.arm)]
 
+    def curves(self, arm: str) -> dict[int, dict[int, float]]:
+        """The `curve` of every finished run of an arm, by seed."""
+        return {run.seed: run.curve() for run in self.finished(arm)}
+
     def reference(self, arm: str) -> Reference | None:
         """What n-grams reach where the finished runs of `arm` are judged; None where that was not counted."""
         runs = self.finished(arm)

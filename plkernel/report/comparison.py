@@ -91,14 +91,12 @@ class Comparison:
     @cached_property
     def evidence(self) -> dict[str, Evidence]:
         """What speaks for the difference of every arm in the primary measure, for arms that have one."""
+        curves = self.study.curves
         return {
-            arm.name: weigh(difference, self.corrected[arm.name], self._curves(arm.name), self._curves(arm.against))
+            arm.name: weigh(difference, self.corrected[arm.name], curves(arm.name), curves(arm.against))
             for arm in self.others
             if arm.against and (difference := arm.differences.get(self.primary.key)) is not None
         }
-
-    def _curves(self, name: str) -> dict[int, dict[int, float]]:
-        return {run.seed: run.curve() for run in self.study.finished(name)}
 
     @property
     def others(self) -> tuple[ArmResult, ...]:

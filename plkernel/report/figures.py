@@ -50,7 +50,7 @@ def _curves(comparison: Comparison, part: Block) -> "Iterator[tuple[str, Figure]
     from plkernel.analysis.figures.curves import convergence, differences
 
     study, heading = comparison.study, _heading(part)
-    curves = {arm.name: {run.seed: run.curve() for run in study.finished(arm.name)} for arm in comparison.arms}
+    curves = {arm.name: study.curves(arm.name) for arm in comparison.arms}
     per_step = _bytes_per_step([run for arm in part.arms for run in study.finished(arm.name)])
     shown = {arm_label(comparison, part, arm): list(curves[arm.name].values()) for arm in part.arms}
     yield f"convergence{part.slug}", convergence(shown, per_step, heading, reference_losses(comparison, part))

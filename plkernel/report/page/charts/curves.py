@@ -45,7 +45,7 @@ class Training:
     @cached_property
     def curves(self) -> dict[str, dict[int, dict[int, float]]]:
         """Validation bits per byte by arm, seed and bytes read, of all arms: some are compared outside their block."""
-        return {arm.name: _by_seed(self.comparison, arm.name) for arm in self.comparison.arms}
+        return {arm.name: self.comparison.study.curves(arm.name) for arm in self.comparison.arms}
 
     @cached_property
     def slots(self) -> dict[str, int]:
@@ -212,10 +212,6 @@ def _whole(curves: Sequence[Curve]) -> list[Band]:
 def _read(place: float, x: Axis) -> str:
     """Bytes read with their unit."""
     return f"{place:.3g} {x.label.partition('(')[2].rstrip(')')}"
-
-
-def _by_seed(comparison: Comparison, arm: str) -> dict[int, dict[int, float]]:
-    return {run.seed: run.curve() for run in comparison.study.finished(arm)}
 
 
 def _slots(panels: Iterable[Panel]) -> set[int]:

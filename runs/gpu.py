@@ -47,7 +47,12 @@ except ModuleNotFoundError as error:
 RESERVE = 30.0
 """Seconds before the end at which runs are asked to save: a step, a checkpoint, the record."""
 TESTS = 170.0
-BENCHMARKS = {"scan": 80.0, "wkv": 50.0, "train": 60.0}
+EQUAL = "gpu and equal and not interpreted"
+"""The tests that a GPU equals float64, as pytest -k has them; without a GPU they are skipped."""
+BENCHMARKS = {"scan": 90.0, "wkv": 50.0, "wkv-bfloat16": 30.0, "train": 60.0}
+"""Seconds of each, by the name of its record."""
+OTHERS_SHAPE = ("wkv", "--shapes", "8", "1024", "8", "64", "--dtype", "bfloat16")
+"""What flash-linear-attention times its own kernels with."""
 
 
 @dataclass
@@ -64,7 +69,8 @@ class Benchmark:
 
     def run(self, seeds: Sequence[int], left: float) -> str:
         """Check and time; how that went, in words."""
-        command = ["plkernel.bench", self.name, "--out", str(self.folder)]
+        named = OTHERS_SHAPE if self.name == "wkv-bfloat16" else [self.name]
+        command = ["plkernel.bench", *named, "--out", str(self.folder)]
         return run_module(command, min(left, 2 * BENCHMARKS[self.name]), self.folder / f"{self.name}.log")
 
 
@@ -125,19 +131,22 @@ class Session:
         self.paces: dict[str, dict[str, float]] = self.found.setdefault("paces", {})
 
     def once(self, name: str, find: Callable[[], Any]) -> Any:
-        """What was found before, else what `find` finds now."""
-        if name not in self.found:
-            self.found[name] = find()
+        """What was found before, else what `find` finds now, which is kept unless it says that it failed."""
+        if name in self.found:
+            return self.found[name]
+        found = find()
+        if not str(found).startswith("failed"):
+            self.found[name] = found
             save_json(self.path, self.found)
-        return self.found[name]
+        return found
 
     def pace(self, study: Study) -> Timing | None:
-        """That of the study's runs, alone or together; measured once for each shape, where anything is due."""
+        """That of the study's runs, as many together as a seed has; measured once, where anything is due."""
         condition = study.spec.condition(study.arms[0])
-        key = shape_key(condition, rough=True)
+        runs = min(len(study.arms), count(condition.protocol, condition.model.dim, self.device))
+        key = f"{runs} of {shape_key(condition, rough=True)}"
         if key not in self.paces and any(study.missing().values()):
             alone = measure(condition, 1)
-            runs = count(condition.protocol, condition.model.dim, self.device)
             shared = share_of_many(condition, alone, runs)
             print(f"{study.name}: a step takes {1e3 * alone.step:.1f} ms, one of {runs} {1e3 * shared.step:.1f} ms")
             self.paces[key] = asdict(shared)
@@ -201,8 +210,7 @@ def work(
     def wanted(name: str) -> bool:
         return not only or any(fnmatch.fnmatchcase(name, pattern) for pattern in only)
 
-    where = ["--collect-only", "tests/kernels/test_scan.py"] if rehearse else ["tests/kernels"]
-    tests = ["pytest", "-q", "-W", "default", "-m", "not slow", *where]
+    tests = ["pytest", "-q", "-W", "default", "-m", "not slow", "-k", EQUAL, "tests/kernels"]
     limit = left() if rehearse else min(TESTS, left())
     said = session.once("tests", lambda: run_module(tests, limit, record / "gpu" / "tests.log"))
     print(f"equality tests: {said}", flush=True)
@@ -214,11 +222,14 @@ def work(
         for known in [study.record] if rehearse else [study.record, ROOT / "runs/records" / study.spec.name]:
             if (known / ROWS).exists() and (taken := restore(known, study.out)):
                 print(f"{study.spec.name}: {taken} runs taken from {known}", flush=True)
+        study.keep()  # what ended before kill -9 could be recorded
         if wanted(study.name):
             study.pace = session.pace(study)
             rows.append(study)
     if not rehearse:
         rows[1:1] = [one for name in BENCHMARKS if wanted((one := Benchmark(name, record / "gpu")).due().name)]
+    if not rows:
+        raise ValueError(f"only {' '.join(only)}: no row of the plan has such a name")
     print(f"{table(plan([row.due() for row in rows], left()))}\nof {left() / 60:.1f} minutes", flush=True)
     for row in rows:
         (share,) = plan([row.due()], left())

@@ -39,7 +39,7 @@ TOY: dict[tuple[str, ...], Any] = {
     **{("model", name): value for name, value in {"dim": 16, "layers": 1}.items()},
     **{("train", name): value for name, value in {"context": 64, "batch": 2, "steps": 40, "warmup": 1}.items()},
     **{("train", name): value for name, value in {"eval_every": 20, "eval_windows": 2, "test_windows": 2}.items()},
-    **{("train", "device"): "cpu", ("train", "together"): 64, ("corpus", "max_bytes"): 100_000},
+    **{("train", "device"): "cpu", ("train", "together"): 8, ("corpus", "max_bytes"): 100_000},
     **{("seeds",): [0, 1], ("report_steps",): [], ("hypotheses",): [], ("gates",): []},
 }
 

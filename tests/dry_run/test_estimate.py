@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from plkernel.dry_run.table import Gpu, text
 from plkernel.spec.condition import Condition, resolve
 from plkernel.spec.reading import load_spec, parse_spec
 from plkernel.spec.study import Spec
+from plkernel.together.training import Batch
 from plkernel.tools.process_memory import anonymous_bytes
 
 RUNS = Path(__file__).parents[2] / "runs"
@@ -190,6 +192,33 @@ def test_a_gpu_that_is_not_here_is_assumed(monkeypatch: pytest.MonkeyPatch) -> N
     assert half.hours == pytest.approx(2 * found.hours)
     with pytest.raises(ValueError, match="utilisation"):
         Gpu(1e12, 1.5)
+
+
+def test_a_share_of_many_is_that_of_their_step_and_of_one_start_unless_alone_is_faster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Runs are really trained together; a clock says that each step of all takes 0.8 seconds."""
+    together: list[int] = []
+
+    class Counted(Batch):
+        def step(self) -> None:
+            super().step()
+            together.append(len(self.runs))
+
+    def wall_seconds(step: Callable[[], None]) -> float:
+        step()
+        return 0.8
+
+    monkeypatch.setattr(calibration, "Batch", Counted)
+    monkeypatch.setattr(calibration, "wall_seconds", wall_seconds)
+    condition = study().condition("a")
+    alone = Timing(6.0, 0.5, 0.1, 0.2, 0.3, 1.0, 2.0, 0.0)
+    assert calibration.share_of_many(condition, alone, 4) == replace(alone, start=1.5, step=0.2)
+    faster = replace(alone, step=0.2)
+    assert calibration.share_of_many(condition, faster, 4) == faster
+    assert together == [4] * 8, "a step that does not count and three that do, twice"
+    assert calibration.share_of_many(condition, alone, 1) == alone
+    assert len(together) == 8, "one run is trained to find out what it costs alone"
 
 
 def test_a_process_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -108,27 +109,55 @@ def test_what_is_packed_is_all_that_is_loaded(script_of: Callable[[str], ModuleT
     assert {"pydantic", "tyro", "safetensors"} <= public, "nothing was loaded: the test sees nothing"
 
 
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a rehearsal of the published study that nothing has ended."""
+    out = tmp_path_factory.mktemp("unbroken")
+    assert "measured before" not in whole(out, "exp013")
+    return out
+
+
 @pytest.mark.slow
-def test_a_rehearsal_that_is_ended_in_the_middle_goes_on_to_the_rows_of_an_unbroken_one(tmp_path: Path) -> None:
-    printed = whole(tmp_path / "unbroken", "exp013")
-    assert "measured before" not in printed
-    wanted = rows(tmp_path / "unbroken")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_rehearsal_that_is_ended_in_the_middle_goes_on_to_the_rows_of_an_unbroken_one(
+    unbroken: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    wanted = rows(unbroken)
     assert len(wanted) == 6
 
-    broken = rehearsal(tmp_path / "broken", "exp013")
-    while not list(tmp_path.glob("broken/exp013-*/*/seed-*/metrics.jsonl")):
+    broken = rehearsal(tmp_path, "exp013")
+    while not list(tmp_path.glob("exp013-*/*/seed-*/metrics.jsonl")):
         assert broken.poll() is None, broken.communicate()[0]
         time.sleep(0.05)
-    broken.send_signal(signal.SIGTERM)
+    broken.send_signal(number)
     printed, _ = broken.communicate()
-    assert "everything is saved" in printed
-    assert len(rows(tmp_path / "broken")) < 6, "it had ended before it was told to"
+    assert ("everything is saved" in printed) == (number == signal.SIGTERM)
+    assert len(list(tmp_path.glob("exp013-*/*/seed-*/result.json"))) < 6, "it had ended before it was told to"
 
-    printed = whole(tmp_path / "broken", "exp013")
-    found = rows(tmp_path / "broken")
+    printed = whole(tmp_path, "exp013")
+    found = rows(tmp_path)
     assert found.keys() == wanted.keys()
     for key, row in found.items():
         assert row["status"] == "finished"
         assert row["curve"]["step"] == wanted[key]["curve"]["step"]
         assert row["curve"]["val_bpb"] == pytest.approx(wanted[key]["curve"]["val_bpb"], abs=1e-4)
-    assert "measured before" in whole(tmp_path / "broken", "exp013")
+    assert "measured before" in whole(tmp_path, "exp013")
+
+
+@pytest.mark.slow
+def test_what_has_ended_and_is_not_recorded_is_recorded_next_time(unbroken: Path, tmp_path: Path) -> None:
+    """As after kill -9 between the end of a run and the record of it."""
+    wanted = rows(unbroken)
+    out = shutil.copytree(unbroken, tmp_path / "out")
+    (record,) = out.glob("records/exp013*")
+    shutil.rmtree(record)
+    assert "measured before" in whole(out, "exp013")
+    assert rows(out) == wanted
+
+
+@pytest.mark.slow
+def test_a_name_that_no_row_has_is_refused(unbroken: Path) -> None:
+    process = rehearsal(unbroken, "exp031")
+    printed, _ = process.communicate()
+    assert process.returncode != 0
+    assert "only exp031: no row of the plan has such a name" in printed

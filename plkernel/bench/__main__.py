@@ -1,6 +1,7 @@
-"""python -m plkernel.bench scan | wkv | wkv7 | train | mi: check and time one part of the project against its peers."""
+"""python -m plkernel.bench scan | wkv | wkv7 | train | mi | compiled: check and time a part, against its peers."""
 
 from pathlib import Path
+from typing import Literal
 
 from plkernel.models.words import Device
 from plkernel.tools.cli import main_of
@@ -24,7 +25,7 @@ def scan(
 
     Args:
         threads: threads of torch and of the CPU backend.
-        shapes: batch, time and channels, one triple after another; left out, three for a CPU and four for a GPU.
+        shapes: batch, time and channels, one triple after another; left out, three for a CPU and five for a GPU.
         rounds: how often each contender is timed; a slow one less often.
         device: cpu or cuda; left out, cuda where there is one.
         compiled: also time associative_scan compiled, which first compiles for minutes.
@@ -37,29 +38,33 @@ def scan(
 
 def wkv(
     shapes: tuple[WkvShape, ...] = (),
+    dtype: Literal["float32", "bfloat16"] = "float32",
     rounds: int = 15,
     device: str | None = None,
     out: Path | None = None,
 ) -> None:
     """Check every contender against float64, then time forward plus backward through all inputs, taken in turns.
 
-    Each step has a decay of its own (Finch), in float32. The peers are the loop over time under autograd, as it is
-    written and with as few operations as possible, and chunks of matrix products with both passes written by hand, in
-    three sizes and two forms: factored around the middle of the chunk, which overflows under strong decays, and with no
-    exponent above 0. The error under strong decays is shown beside that on the problem that is timed; who is wrong on
-    the latter or not installed is reported and not timed. All use one thread; ours is also timed
-    with two against one, at the first shape. Memory is that of a fresh process.
+    Each step has a decay of its own (Finch), in float32, as are states; the rest has `dtype`. The peers are the loop
+    over time under autograd, as it is written and with as few operations as possible, and chunks of matrix products
+    with both passes written by hand, in three sizes and two forms: factored around the middle of the chunk, which
+    overflows under strong decays, and with no exponent above 0. The error under strong decays is shown beside that on
+    the problem that is timed; who is wrong on the latter or not installed is reported and not timed. All use one
+    thread; ours is also timed with two against one, at the first shape. Memory is that of a fresh process. On a GPU a
+    copy on the device is timed too, and the share of the roofline shown: 14 tensors over time must be moved at least,
+    5 forward and 9 backward, and a copy moves two.
 
     Args:
         shapes: batch, time, heads and head size, one four after another; times are multiples of 64; left out,
             two.
+        dtype: of r, k, v and the results; bfloat16 leaves out strong decays, memory, and time by length.
         rounds: how often each contender is timed; a slow one less often.
         device: cpu or cuda; left out, cuda where there is one.
-        out: a folder for wkv.json.
+        out: a folder for wkv.json, or wkv-bfloat16.json.
     """
     from plkernel.bench.wkv import run
 
-    run(shapes, rounds, device, out)
+    run(shapes, dtype, rounds, device, out)
 
 
 def wkv7(
@@ -139,5 +144,21 @@ def mi(
     run(corpus, lags, threads, rounds, sizes, out)
 
 
+def compiled(out: Path | None = None) -> None:
+    """Compile every Triton kernel for three chips, and tell what it takes of each; needs no GPU.
+
+    Registers and bytes of a thread that are spilled to memory, how many instructions of inner loops touch those, shared
+    memory of a block, and the estimated occupancy: the share of a multiprocessor's warps that can be there at once.
+    Heads of 64, bfloat16.
+
+    Args:
+        out: a folder for compiled.json.
+    """
+    from plkernel.bench.compiled.command import run
+
+    run(out)
+
+
 if __name__ == "__main__":
-    main_of({"scan": scan, "wkv": wkv, "wkv7": wkv7, "train": train, "mi": mi}, str(__doc__))
+    commands = {"scan": scan, "wkv": wkv, "wkv7": wkv7, "train": train, "mi": mi, "compiled": compiled}
+    main_of(commands, str(__doc__))

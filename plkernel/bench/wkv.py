@@ -11,7 +11,7 @@ import torch
 from plkernel.bench import contest, threads, wkv_peers
 from plkernel.bench.contest import OURS, Spread, Timing, by_x, peak_bytes, progress
 from plkernel.bench.threads import Threads
-from plkernel.bench.wkv_peers import LOOP, STRONG_SHAPE, Contender, Shape, problem, strong_problem
+from plkernel.bench.wkv_peers import LOOP, STRONG_SHAPE, Contender, Problem, Shape, problem, strong_problem
 from plkernel.tools.cli import text_table
 from plkernel.tools.files import check_folder
 from plkernel.tools.process_memory import anonymous_bytes, watch
@@ -20,6 +20,9 @@ SHAPES: tuple[Shape, ...] = ((2, 1024, 4, 64), (2, 256, 4, 64))
 LARGEST_SIZE = max(wkv_peers.SIZES)
 LARGEST_ERROR = {"cpu": 2e-5, "cuda": 1e-4}  # of ours
 LARGEST_PEER_ERROR = 1e-3
+ROUNDED = 2.0**-8  # allowed to ours in bfloat16, which rounds what is stored
+PEER_ROUNDED = 3e-2  # to peers, which also multiply in it
+COPY = "copy"
 LOOP_TARGET, CHUNKS_TARGET = 20.0, 1.5
 MEMORY_TARGET = 0.2  # of what the loop takes
 MEMORY_CONTENDERS = (OURS, LOOP, wkv_peers.LEAN_LOOP, f"{wkv_peers.CHUNKED} 32", f"{wkv_peers.SAFE} 32")
@@ -30,9 +33,10 @@ MEGABYTE = 1e6
 
 @dataclass(frozen=True)
 class WkvTiming(Timing):
-    """With the error under strong decays."""
+    """With the error under strong decays, and on a GPU the share of the roofline: of a copy's bytes per second."""
 
     strong_error: float | None = None
+    roofline: float | None = None
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class WkvResults:
     lengths: dict[int, Spread] = field(default_factory=dict)
 
 
-def run(shapes: tuple[Shape, ...], rounds: int, device: str | None, out: Path | None) -> None:
+def run(shapes: tuple[Shape, ...], dtype: str, rounds: int, device: str | None, out: Path | None) -> None:
     """Check every contender against float64, then time forward plus backward through all inputs, taken in turns."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     contest.check(rounds, device=device)
@@ -60,17 +64,20 @@ def run(shapes: tuple[Shape, ...], rounds: int, device: str | None, out: Path | 
             raise ValueError(f"shapes has {shape}; all four must be 1 or more and time a multiple of {LARGEST_SIZE}")
     check_folder(out, "out")
     with contest.threads_set(1):
-        results = measure(shapes or SHAPES, rounds, device)
-    contest.show(render(results), asdict(results), out, "wkv")
+        results = measure(shapes or SHAPES, getattr(torch, dtype), rounds, device)
+    contest.show(render(results), asdict(results), out, "wkv" if dtype == "float32" else f"wkv-{dtype}")
 
 
-def measure(shapes: tuple[Shape, ...], rounds: int, device: str) -> WkvResults:
+def measure(shapes: tuple[Shape, ...], dtype: torch.dtype, rounds: int, device: str) -> WkvResults:
     """Everything the benchmark measures; progress goes to standard error."""
     contenders = wkv_peers.CONTENDERS | (wkv_peers.GPU if device == "cuda" else {})
     results = WkvResults(contest.place(1, wkv_peers.PACKAGES, device=device), memory_shape=shapes[0])
-    strong = strong_errors(contenders, device)
+    whole = dtype == torch.float32
+    strong = strong_errors(contenders, device) if whole else {}
     for shape in shapes:
-        results.rows.extend(compare(shape, contenders, strong, rounds, device))
+        results.rows.extend(compare(shape, contenders, strong, rounds, device, dtype))
+    if not whole:
+        return results
     if device == "cpu":
         results.threads.extend(threads.measure("wkv", rounds))
     results.memory.update(measure_memory(shapes[0], contenders, device))
@@ -92,13 +99,37 @@ def strong_errors(contenders: Mapping[str, Contender], device: str) -> dict[str,
 
 
 def compare(
-    shape: Shape, contenders: Mapping[str, Contender], strong: Mapping[str, float | None], rounds: int, device: str
+    shape: Shape,
+    contenders: Mapping[str, Contender],
+    strong: Mapping[str, float | None],
+    rounds: int,
+    device: str,
+    dtype: torch.dtype = torch.float32,
 ) -> list[WkvTiming]:
-    """Check all at one shape, then time those that are right."""
-    given = problem(shape, device)
-    limits = {name: LARGEST_ERROR[device] if name == OURS else LARGEST_PEER_ERROR for name in contenders}
-    rows = contest.compare(shape, contenders, (given,), wkv_peers.reference(given)(), limits, rounds, device)
-    return [WkvTiming(**vars(row), strong_error=strong.get(row.contender)) for row in rows]
+    """Check all at one shape, then time those that are right, on a GPU beside a copy."""
+    given = problem(shape, device, dtype)
+    target, repeat = torch.empty_like(given.r), 10 if device == "cuda" else 1
+    copy = {COPY: lambda: target.copy_(given.r)} if device == "cuda" else {}
+    rounded = (0.0, 0.0) if dtype == torch.float32 else (ROUNDED, PEER_ROUNDED)
+    own, others = LARGEST_ERROR[device] + rounded[0], LARGEST_PEER_ERROR + rounded[1]
+    limits = {name: own if name == OURS else others for name in contenders}
+    truth = wkv_peers.reference(given)()
+    found = contest.compare(shape, contenders, (given,), truth, limits, rounds, device, copy, repeat)
+    copied = next((row.seconds.median for row in found if row.contender == COPY and row.seconds), None)
+    least = copied and moved_bytes(given) / (2 * given.r.nbytes) * copied
+    return [
+        WkvTiming(
+            **vars(row),
+            strong_error=strong.get(row.contender),
+            roofline=least / row.seconds.median if least and row.seconds and row.contender != COPY else None,
+        )
+        for row in found
+    ]
+
+
+def moved_bytes(given: Problem) -> int:
+    """What must be moved: r, k, v and w are read forward and backward, o written, its gradient read, four written."""
+    return 3 * sum(x.nbytes for x in given[:4]) + 2 * given.grad_out.nbytes
 
 
 def measure_memory(shape: Shape, contenders: Mapping[str, Contender], device: str) -> dict[str, int]:
@@ -118,20 +149,23 @@ def measure_memory(shape: Shape, contenders: Mapping[str, Contender], device: st
 
 def render(results: WkvResults) -> str:
     """The tables for the terminal."""
-    header = ["shape", "contender", "error", "strong decays", "ms", "times ours", "quartiles", "wanted", "note"]
+    header = ["shape", "contender", "error", "strong decays", "ms", "times ours", "quartiles", "wanted"]
+    header += ["roofline", "note"]
     tables = [text_table(header, [_cells(row) for row in results.rows])]
     if results.threads:
         tables.append(text_table(threads.HEADER, threads.render(results.threads)))
     if results.memory:
         unit = f"forward plus backward at {by_x(results.memory_shape)}"
         tables.append(text_table([unit, "MB at most", "of the loop's", "wanted"], _memory_cells(results.memory)))
-    tables.append(contest.lengths_table(results.lengths, "head", 0))
+    if results.lengths:
+        tables.append(contest.lengths_table(results.lengths, "head", 0))
     return "\n\n".join(tables)
 
 
 def _cells(row: WkvTiming) -> list[str]:
     errors = ["" if error is None else f"{error:.1e}" for error in (row.error, row.strong_error)]
-    return [by_x(row.shape), row.contender, *errors, *row.cells(), _wanted(row.contender), row.note]
+    share = "" if row.roofline is None else f"{row.roofline:.0%}"
+    return [by_x(row.shape), row.contender, *errors, *row.cells(), _wanted(row.contender), share, row.note]
 
 
 def _wanted(contender: str) -> str:

@@ -49,10 +49,14 @@ class Problem(NamedTuple):
         return self._replace(**moved)
 
 
-def problem(shape: Shape, device: str = "cpu") -> Problem:
-    """Channels with half-lives from 1 to 2048 steps, every step's rate off by a factor exp(normal / 2); else normal."""
+def problem(shape: Shape, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Problem:
+    """Channels with half-lives from 1 to 2048 steps, every step's rate off by a factor exp(normal / 2); else normal.
+
+    dtype: of r, k, v and grad_out.
+    """
     rates = math.log(2) / torch.logspace(0, 11, shape[3], base=2.0)
-    return _drawn(shape, lambda noise: -rates * torch.exp(noise / 2)).mapped(lambda x: x.to(device))
+    drawn = _drawn(shape, lambda noise: -rates * torch.exp(noise / 2)).mapped(lambda x: x.to(device))
+    return drawn._replace(**{name: getattr(drawn, name).to(dtype) for name in ("r", "k", "v", "grad_out")})
 
 
 def strong_problem(device: str = "cpu") -> Problem:

@@ -62,6 +62,23 @@ def test_only_chunks_without_a_positive_exponent_stand_strong_decays(size: int) 
 
 
 @pytest.mark.usefixtures("few")
+def test_bfloat16_is_right_to_its_rounding_and_has_a_record_of_its_own(tmp_path: Path) -> None:
+    wkv((SHAPE,), dtype="bfloat16", rounds=2, device="cpu", out=tmp_path)
+    results = json.loads((tmp_path / "wkv-bfloat16.json").read_text())
+    row = results["rows"][0]
+    assert (row["contender"], row["note"]) == (OURS, "")
+    assert bench.LARGEST_ERROR["cpu"] < row["error"] < bench.ROUNDED, "it is in bfloat16, and rounds at the end only"
+    assert results["lengths"] == {}
+
+
+def test_what_must_be_moved_counts_every_tensor_over_time_once_a_pass() -> None:
+    given = problem(SHAPE)
+    assert bench.moved_bytes(given) == 14 * given.r.nbytes
+    half = problem(SHAPE, dtype=torch.bfloat16)
+    assert bench.moved_bytes(half) == (11 + 2 * 3) * half.r.nbytes, "ln w and its gradient stay float32"
+
+
+@pytest.mark.usefixtures("few")
 def test_rows_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     threads = torch.get_num_threads()
     wkv((SHAPE,), rounds=2, device="cpu", out=tmp_path)

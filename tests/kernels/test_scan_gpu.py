@@ -20,6 +20,9 @@ import torch
 from torch import Tensor
 
 import plkernel
+from plkernel.bench.compiled import gpu_kernels as kernels
+from plkernel.bench.compiled.command import CHIPS, usage
+from plkernel.bench.compiled.gpu_kernels import Compiled
 from plkernel.kernels.scan import reference
 
 pytestmark = pytest.mark.skipif(
@@ -52,8 +55,6 @@ SLOW = [case for case in ALL if case not in INTERPRETED]
 EMPTY = {"no-batch": (0, 3, 2), "no-time": (2, 0, 3), "no-channels": (2, 3, 0)}
 COMPILED = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="kernels are interpreted")
 DECAYS = (1e-12, 1e-4, 0.3, 0.9, 0.999, 1 - 1e-7, 0.0, 1.0, 0.99999)
-
-SHARED_MEMORY = {80: 163 * 1024, 86: 99 * 1024, 90: 227 * 1024}  # bytes a block may have, CUDA programming guide
 
 
 @pytest.fixture
@@ -105,7 +106,7 @@ def test_every_kernel_compiles_and_for_every_chip_without_spills_or_tf32() -> No
 @pytest.mark.slow
 @pytest.mark.usefixtures("own_binaries")
 def test_every_variant_compiles_for_every_chip() -> None:
-    check_compiled(compile_all(), expected=9 * 5 * len(SHARED_MEMORY))
+    check_compiled(compile_all(), expected=9 * 5 * len(CHIPS))
 
 
 @COMPILED
@@ -137,13 +138,12 @@ def assert_rounded(excesses: dict[str, float]) -> None:
     assert not {name: excess for name, excess in excesses.items() if not excess <= 1}, excesses
 
 
-def check_compiled(kernels: list[dict[str, Any]], expected: int) -> None:
-    assert len(kernels) == expected
-    assert {kernel["chip"] for kernel in kernels} == SHARED_MEMORY.keys()
-    over = [kernel for kernel in kernels if kernel["shared"] > SHARED_MEMORY[kernel["chip"]]]
-    assert not over
-    assert not [kernel for kernel in kernels if kernel["tf32"]]
-    assert not [kernel for kernel in kernels if kernel["spilled"]]
+def check_compiled(found: list[Compiled], expected: int) -> None:
+    assert len(found) == expected
+    assert {kernel.chip for kernel in found} == CHIPS.keys()
+    assert not [kernel.kernel for kernel in found if kernel.shared > CHIPS[kernel.chip].block]
+    assert not [kernel.kernel for kernel in found if "tf32" in kernel.text]
+    assert not [kernel.kernel for kernel in found if usage(kernel).spilled]
 
 
 def run_child(part: str) -> Any:
@@ -239,77 +239,25 @@ def empty_results(gpu: Any, shape: tuple[int, int, int], fixed: bool) -> dict[st
     }
 
 
-def compile_some() -> list[dict[str, Any]]:
+def compile_some() -> list[Compiled]:
     """The kernels a model with fixed decays launches under bfloat16."""
     chips = {"_chunk_ends": 80, "_chunk_starts": 80, "_forward": 90, "_backward": 86}
-    return [compiled(kernel, chip, "bf16", True, reverse=True) for kernel, chip in chips.items()]
+    return [kernels.scan(kernel, chip, "bf16", True, reverse=True) for kernel, chip in chips.items()]
 
 
-def compile_all() -> list[dict[str, Any]]:
+def compile_all() -> list[Compiled]:
     """Every kernel in every mode; channels a multiple of 16, any number, and one, which Triton makes a constant."""
     variants = (("bf16", "aligned"), ("fp16", "aligned"), ("fp32", "aligned"), ("fp32", "odd"), ("bf16", "single"))
     results = []
-    for chip in SHARED_MEMORY:
+    for chip in CHIPS:
         for dtype, channels in variants:
-            results.append(compiled("_chunk_starts", chip, dtype, True, channels=channels))
+            results.append(kernels.scan("_chunk_starts", chip, dtype, True, channels=channels))
             for fixed in (True, False):
                 for kernel, reverse in (
                     ("_chunk_ends", False), ("_chunk_ends", True), ("_forward", False), ("_backward", True)
                 ):  # fmt: skip
-                    results.append(compiled(kernel, chip, dtype, fixed, reverse, channels))
+                    results.append(kernels.scan(kernel, chip, dtype, fixed, reverse, channels))
     return results
-
-
-def compiled(
-    name: str, chip: int, dtype: str, fixed: bool, reverse: bool = False, channels: str = "aligned"
-) -> dict[str, Any]:
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    from plkernel.kernels.scan import gpu
-
-    kernel = getattr(gpu, name)
-    lanes = gpu.FEW_LANES if name == "_chunk_starts" else gpu.LANES
-    rows = gpu.BACKWARD_ROWS if name == "_backward" else gpu.ROWS
-    constants = {"FIXED": fixed, "REVERSE": reverse, "LANES": lanes, "ROWS": rows}
-    constants |= {"D": 1} if channels == "single" else {}
-    constants = {key: value for key, value in constants.items() if key in kernel.arg_names}
-    types = argument_types(dtype, fixed)
-    signature = {key: "constexpr" if key in constants else types[key] for key in kernel.arg_names}
-    aligned = [key for key in kernel.arg_names if signature[key].startswith("*") or (key, channels) == ("D", "aligned")]
-    attributes = {(kernel.arg_names.index(key),): [["tt.divisibility", 16]] for key in aligned}
-    source = ASTSource(kernel, signature, constants, attributes)
-    binary = triton.compile(source, target=GPUTarget("cuda", chip, 32), options=gpu.OPTIONS)
-    text = binary.asm["ttgir"] + binary.asm["ptx"]
-    return {
-        "kernel": f"{name} {dtype} {'fixed' if fixed else 'varying'} {channels}",
-        "chip": chip,
-        "shared": binary.metadata.shared,
-        "tf32": "tf32" in text,
-        "spilled": spilled(Path(triton.__file__).parent, binary.asm["cubin"]),
-    }
-
-
-def argument_types(dtype: str, fixed: bool) -> dict[str, str]:
-    """Triton's types of the arguments that `gpu.forward` and `gpu.backward` pass."""
-    types = dict.fromkeys(("T", "D", "LENGTH", "chunks"), "i32")
-    types |= dict.fromkeys(("x", "b", "h", "grad_h", "grad_b"), f"*{dtype}")
-    types |= dict.fromkeys(("first", "state", "last", "grad_state"), "*fp32")
-    types |= dict.fromkeys(("ends", "products", "starts"), "*fp64")
-    return types | {"a": "*fp32" if fixed else f"*{dtype}", "grad_a": "*fp64" if fixed else f"*{dtype}"}
-
-
-def spilled(triton_folder: Path, cubin: bytes) -> bool:
-    """Whether registers were spilled to local memory, by the tool that comes with Triton; False without it."""
-    tool = triton_folder / "backends/nvidia/bin/cuobjdump"
-    if not tool.exists():
-        return False
-    file = Path(os.environ["TRITON_CACHE_DIR"]) / "kernel.cubin"
-    file.write_bytes(cubin)
-    usage = subprocess.run([tool, "-res-usage", file], capture_output=True, text=True, check=True).stdout
-    assert "REG:" in usage
-    return "STACK:0 " not in usage or "LOCAL:0 " not in usage
 
 
 if __name__ == "__main__":

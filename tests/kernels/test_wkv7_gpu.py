@@ -20,6 +20,9 @@ import torch
 from wkv7_problems import INPUTS, RESULTS, Shape, excesses, problem, run
 
 import plkernel
+from plkernel.bench.compiled import gpu_kernels as kernels
+from plkernel.bench.compiled.command import CHIPS
+from plkernel.bench.compiled.gpu_kernels import Compiled
 from plkernel.kernels.backends import choose
 from plkernel.kernels.wkv7 import wkv7
 
@@ -39,7 +42,6 @@ CASES: dict[str, tuple[Shape, str, float | None]] = {
 EMPTY = {"no-batch": (0, 3, 2, 3, 4), "no-time": (2, 0, 2, 3, 4), "no-heads": (2, 3, 0, 3, 4)}
 EMPTY |= {"no-keys": (2, 3, 2, 0, 4), "no-values": (2, 3, 2, 3, 0)}
 EMPTY_CLAIMS = ("last is state", "grad_state is grad_last", "rest is 0")
-SHARED_MEMORY = {80: 163 * 1024, 86: 99 * 1024, 90: 227 * 1024}  # bytes a block may have, CUDA programming guide
 ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 COMPILED = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="kernels are interpreted")
 
@@ -86,7 +88,7 @@ def test_the_operator_takes_any_strides_and_passes_the_checks_of_torch(interpret
 @pytest.mark.usefixtures("own_binaries")
 def test_every_kernel_compiles() -> None:
     check_compiled(
-        [compiled("_forward", 80, "bf16", (64, 64), keep=False), compiled("_backward", 86, "bf16", (64, 64))]
+        [kernels.wkv7("_forward", 80, "bf16", (64, 64), keep=False), kernels.wkv7("_backward", 86, "bf16", (64, 64))]
     )
 
 
@@ -95,12 +97,12 @@ def test_every_kernel_compiles() -> None:
 @pytest.mark.usefixtures("own_binaries")
 def test_every_variant_compiles_for_every_chip() -> None:
     variants = [("fp32", (1, 1)), ("bf16", (16, 16)), ("fp16", (33, 65)), ("fp32", (64, 64)), ("bf16", (512, 64))]
-    kernels = []
-    for chip, (dtype, sizes) in itertools.product(SHARED_MEMORY, variants):
-        kernels += [compiled("_forward", chip, dtype, sizes, keep) for keep in (True, False)]
-        kernels += [compiled("_backward", chip, dtype, sizes)]
-    assert {kernel["chip"] for kernel in kernels} == SHARED_MEMORY.keys()
-    check_compiled(kernels)
+    found: list[Compiled] = []
+    for chip, (dtype, sizes) in itertools.product(CHIPS, variants):
+        found += [kernels.wkv7("_forward", chip, dtype, sizes, keep) for keep in (True, False)]
+        found += [kernels.wkv7("_backward", chip, dtype, sizes)]
+    assert {kernel.chip for kernel in found} == CHIPS.keys()
+    check_compiled(found)
 
 
 @ON_GPU
@@ -149,9 +151,9 @@ def test_a_program_holds_all_keys_and_no_more_of_the_values_than_fits() -> None:
         assert keys * block <= max(gpu.TILE, keys)
 
 
-def check_compiled(kernels: list[dict[str, Any]]) -> None:
-    assert not [kernel for kernel in kernels if kernel["shared"] > SHARED_MEMORY[kernel["chip"]]]
-    assert not [kernel for kernel in kernels if kernel["fused"]]
+def check_compiled(found: list[Compiled]) -> None:
+    assert not [kernel.kernel for kernel in found if kernel.shared > CHIPS[kernel.chip].block]
+    assert not [kernel.kernel for kernel in found if "fma.rn.f32" in kernel.text]
 
 
 def run_child(part: str) -> Any:
@@ -211,42 +213,6 @@ def opcheck(*checks: str) -> Any:
     given = problem((1, 3, 1, 3, 5), log_decay=-0.5)
     leaves = [given[name].requires_grad_() for name in INPUTS]
     return torch.library.opcheck(torch.ops.plkernel.wkv7.default, (*leaves, "gpu"), test_utils=checks)
-
-
-def compiled(name: str, chip: int, dtype: str, sizes: tuple[int, int], keep: bool = True) -> dict[str, Any]:
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    from plkernel.kernels.wkv7 import gpu
-
-    kernel = getattr(gpu, name)
-    keys, values = gpu.tiles(*sizes)
-    constants = {"KEEP": keep, "CHUNK": gpu.CHUNK, "KEYS": keys, "VALUES": values}
-    constants |= {key: 1 for key, size in zip("KV", sizes, strict=True) if size == 1}  # as Triton does at a launch
-    constants = {key: value for key, value in constants.items() if key in kernel.arg_names}
-    types = argument_types(dtype)
-    signature = {key: "constexpr" if key in constants else types[key] for key in kernel.arg_names}
-    whole = [key for key, size in zip("KV", sizes, strict=True) if size % 16 == 0]
-    aligned = [key for key in kernel.arg_names if signature[key].startswith("*") or key in whole]
-    attributes = {(kernel.arg_names.index(key),): [["tt.divisibility", 16]] for key in aligned}
-    source = ASTSource(kernel, signature, constants, attributes)
-    binary = triton.compile(source, target=GPUTarget("cuda", chip, 32), options=gpu.OPTIONS)
-    return {
-        "kernel": f"{name} {dtype} {sizes}",
-        "chip": chip,
-        "shared": binary.metadata.shared,
-        "fused": "fma.rn.f32" in binary.asm["ptx"],
-    }
-
-
-def argument_types(dtype: str) -> dict[str, str]:
-    """Triton's types of the arguments that `gpu.forward` and `gpu.backward` pass."""
-    types = dict.fromkeys(("T", "H", "K", "V"), "i32")
-    given = ("r", "k", "v", "a", "b", "out", "grad_out", "grad_r", "grad_k", "grad_v", "grad_a", "grad_b")
-    types |= dict.fromkeys(given, f"*{dtype}")
-    wide = ("log_decay", "factor", "state", "last", "kept", "inside", "grad_last", "grad_w", "grad_state")
-    return types | dict.fromkeys(wide, "*fp32")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,9 @@ import torch
 from torch import Tensor
 
 import plkernel
+from plkernel.bench.compiled import gpu_kernels as kernels
+from plkernel.bench.compiled.command import CHIPS
+from plkernel.bench.compiled.gpu_kernels import Compiled
 from plkernel.kernels.backends import choose
 from plkernel.kernels.wkv import wkv
 
@@ -65,7 +68,6 @@ RESULTS = ("out", "last", *(f"grad_{name}" for name in INPUTS))
 PROMISED = dict.fromkeys(("out", "last"), 2e-6) | dict.fromkeys(RESULTS[2:], 2e-5)
 ROUNDING = {"float32": 0.0, "bfloat16": 2.0**-8, "float16": 2.0**-11}  # when the result is stored
 STORED_AS_GIVEN = ("out", "grad_r", "grad_k", "grad_v")
-SHARED_MEMORY = {80: 163 * 1024, 86: 99 * 1024, 90: 227 * 1024}  # bytes a block may have, CUDA programming guide
 ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 COMPILED = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="kernels are interpreted")
 
@@ -138,7 +140,7 @@ def test_every_kernel_compiles_and_for_every_chip_without_tf32() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("own_binaries")
 def test_every_variant_compiles_for_every_chip() -> None:
-    check_compiled(compile_all(), expected=1 + 5 * 4 * len(SHARED_MEMORY))
+    check_compiled(compile_all(), expected=1 + 5 * 4 * len(CHIPS))
 
 
 @ON_GPU
@@ -210,11 +212,11 @@ def assert_within(bounds: dict[str, float], errors: dict[str, float], dtype: str
     assert not {name: error for name, error in errors.items() if not error <= bounds[name] + rounding[name]}
 
 
-def check_compiled(kernels: list[dict[str, Any]], expected: int) -> None:
-    assert len(kernels) == expected
-    assert {kernel["chip"] for kernel in kernels} == SHARED_MEMORY.keys()
-    assert not [kernel for kernel in kernels if kernel["shared"] > SHARED_MEMORY[kernel["chip"]]]
-    assert not [kernel for kernel in kernels if kernel["tf32"]]
+def check_compiled(found: list[Compiled], expected: int) -> None:
+    assert len(found) == expected
+    assert {kernel.chip for kernel in found} == CHIPS.keys()
+    assert not [kernel.kernel for kernel in found if kernel.shared > CHIPS[kernel.chip].block]
+    assert not [kernel.kernel for kernel in found if "tf32" in kernel.text]
 
 
 def run_child(part: str) -> Any:
@@ -338,59 +340,21 @@ def opcheck(*checks: str) -> Any:
     return torch.library.opcheck(torch.ops.plkernel.wkv.default, (*leaves, "gpu"), test_utils=checks)
 
 
-def compile_some() -> list[dict[str, Any]]:
+def compile_some() -> list[Compiled]:
     """The kernels a Finch with heads of 16 launches under bfloat16; the largest for the chip with the least memory."""
     chips = {"chunk_ends": 80, "chunk_starts": 80, "_forward": 90, "_backward": 86}
-    return [compiled(name, chip, "bf16", False, (16, 16)) for name, chip in chips.items()]
+    return [kernels.wkv(name, chip, "bf16", False, (16, 16)) for name, chip in chips.items()]
 
 
-def compile_all() -> list[dict[str, Any]]:
+def compile_all() -> list[Compiled]:
     """Every kernel for every dtype; heads of one, small and large, aligned and odd; the longest keys."""
     variants = [("fp32", (1, 1)), ("bf16", (16, 16)), ("fp16", (33, 65)), ("fp32", (33, 65)), ("bf16", (128, 64))]
-    results = [compiled("_backward", 86, "fp32", False, (512, 16))]  # the chip with the least shared memory
-    for chip in SHARED_MEMORY:
+    results = [kernels.wkv("_backward", 86, "fp32", False, (512, 16))]  # the chip with the least shared memory
+    for chip in CHIPS:
         for place, (dtype, sizes) in enumerate(variants):
-            results += [compiled("chunk_ends", chip, dtype, fixed, sizes, reverse=fixed) for fixed in (True, False)]
-            results += [compiled(name, chip, dtype, place % 2 == 0, sizes) for name in ("_forward", "_backward")]
+            results += [kernels.wkv("chunk_ends", chip, dtype, fixed, sizes, reverse=fixed) for fixed in (True, False)]
+            results += [kernels.wkv(name, chip, dtype, place % 2 == 0, sizes) for name in ("_forward", "_backward")]
     return results
-
-
-def compiled(
-    name: str, chip: int, dtype: str, fixed: bool, sizes: tuple[int, int], reverse: bool = False
-) -> dict[str, Any]:
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    from plkernel.kernels.wkv import gpu, gpu_chunks
-
-    kernel = getattr(gpu if name.startswith("_") else gpu_chunks, name)
-    keys, values = gpu_chunks.tiles(*sizes)
-    constants = {"FIXED": fixed, "REVERSE": reverse, "KEYS": keys, "VALUES": values}
-    constants |= {key: getattr(gpu_chunks, key) for key in ("CHUNK", "ROWS", "LANES", "GROUP")}
-    constants |= {key: 1 for key, size in zip("KV", sizes, strict=True) if size == 1}  # as Triton does at a launch
-    constants = {key: value for key, value in constants.items() if key in kernel.arg_names}
-    types = argument_types(dtype, fixed)
-    signature = {key: "constexpr" if key in constants else types[key] for key in kernel.arg_names}
-    whole = [key for key, size in zip("KV", sizes, strict=True) if size % 16 == 0]
-    aligned = [key for key in kernel.arg_names if signature[key].startswith("*") or key in whole]
-    attributes = {(kernel.arg_names.index(key),): [["tt.divisibility", 16]] for key in aligned}
-    source = ASTSource(kernel, signature, constants, attributes)
-    binary = triton.compile(source, target=GPUTarget("cuda", chip, 32), options=gpu_chunks.OPTIONS)
-    return {
-        "kernel": f"{name} {dtype} {'fixed' if fixed else 'varying'} {sizes}",
-        "chip": chip,
-        "shared": binary.metadata.shared,
-        "tf32": "tf32" in binary.asm["ttgir"] + binary.asm["ptx"],
-    }
-
-
-def argument_types(dtype: str, fixed: bool) -> dict[str, str]:
-    """Triton's types of the arguments that `gpu.forward` and `gpu.backward` pass."""
-    types = dict.fromkeys(("T", "H", "K", "V", "chunks"), "i32")
-    types |= dict.fromkeys(("x", "y", "r", "k", "v", "out", "grad_out", "grad_r", "grad_k", "grad_v"), f"*{dtype}")
-    types |= dict.fromkeys(("log_decay", "u", "first", "starts", "ends", "last", "grad_state"), "*fp32")
-    return types | {"factors": "*fp64", "grad_u": "*fp64", "grad_w": "*fp64" if fixed else "*fp32"}
 
 
 if __name__ == "__main__":

@@ -160,5 +160,7 @@ def compiled(out: Path | None = None) -> None:
 
 
 if __name__ == "__main__":
-    commands = {"scan": scan, "wkv": wkv, "wkv7": wkv7, "train": train, "mi": mi, "compiled": compiled}
-    main_of(commands, str(__doc__))
+    main_of(
+        {"scan": scan, "wkv": wkv, "wkv7": wkv7, "train": train, "mi": mi, "compiled": compiled},
+        str(__doc__),
+    )

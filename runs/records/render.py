@@ -9,9 +9,10 @@ with it, so that pictures also show where the package is indexed.
 fit/fit.json is written by `python -m plkernel.fit --beta 1.15 --out runs/records/fit`, gallery/* by `python -m
 plkernel.gallery`, minimax/table.json by `python runs/minimax_table.py`; quick/table.json and rows.jsonl
 are the report of `make demo`, schemes/* of `python -m plkernel.experiment runs/schemes.toml`; exp013-audit/* are the
-record and the report of runs/exp013-audit.toml (its README.md has both commands); bench/*.json are written
-by `make bench`, but for bench/threads-before.json, which keeps what an earlier commit made of threads on another
-processor; measure/coverage.json by `python runs/interval_coverage.py` and the rest of measure/* by `python
+record and the report of runs/exp013-audit.toml (its README.md has both commands); bench/*.json are written by `make
+bench`, but for bench/compiled.json, by `python -m plkernel.bench compiled --out runs/records/bench`, and for
+bench/threads-before.json, which keeps what an earlier commit made of threads on another processor;
+measure/coverage.json by `python runs/interval_coverage.py` and the rest of measure/* by `python
 runs/mutual_information.py all`; findings/table.json by `python runs/findings.py`. All but the first two name their
 commit and hardware.
 """
@@ -43,7 +44,7 @@ PARTS = {
         *(studies.quick, studies.schemes, studies.audit, studies.audit_short, studies.transfer, studies.saturation),
         *(controls.controls, controls.verdicts, controls.doses),
         *(information.verdict, information.measure, information.stability, information.trust),
-        *(speed.bench, speed.recurrence, speed.counts),
+        *(speed.bench, speed.recurrence, speed.counts, speed.compiled),
         *(frameworks.findings, frameworks.known_bugs),
     )
 }

@@ -94,3 +94,33 @@ def counts() -> str:
     ]
     table = markdown(["counting pairs of bytes", "work", "MB per second and lag", "time over ours"], lines)
     return f"{table}\n\n{source(record['environment'])}"
+
+
+def compiled() -> str:
+    """Registers, spills and occupancy of each kernel, one column for each chip."""
+    from plkernel.bench.compiled.command import CHIPS
+
+    record = load("bench/compiled.json")
+    found = {(row["kernel"], row["chip"]): row for row in record["rows"]}
+    lines = []
+    for kernel in dict.fromkeys(row["kernel"] for row in record["rows"]):
+        several = [found[kernel, chip] for chip in CHIPS]
+        spilled = [f", {row['spilled']} B spilled" if row["spilled"] else "" for row in several]
+        cells = [
+            f"{row['registers']}{more}, {row['occupancy']:.0%}" for row, more in zip(several, spilled, strict=True)
+        ]
+        lines.append([f"`{kernel}`", str(several[0]["warps"]), f"{several[0]['shared'] / 1024:.1f}", *cells])
+    table = markdown(
+        ["kernel", "warps", "shared KB", *(f"{chip.name} (sm_{key})" for key, chip in CHIPS.items())], lines
+    )
+    spilling = [row for row in record["rows"] if row["spilled"]]
+    names = ", ".join(f"`{name}`" for name in dict.fromkeys(row["kernel"] for row in spilling))
+    shares = ", ".join(f"{row['local']} of {row['instructions']} (sm_{row['chip']})" for row in spilling)
+    inner = sum(row["innermost"] for row in spilling) or "none"
+    environment = record["environment"]
+    return (
+        f"{table}\n\nUnder each chip: registers of a thread, and the share of a multiprocessor's warps that they and "
+        f"shared memory leave room for. Of the instructions of {names}, those that store or load what is spilled are "
+        f"{shares}, {inner} of them in an inner loop. `{environment['command']}`, commit {environment['commit'][:10]}, "
+        f"triton {environment['versions']['triton']}, no GPU."
+    )

@@ -6,6 +6,8 @@ from types import ModuleType
 
 import pytest
 
+from plkernel.records.study import read_study
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -31,6 +33,14 @@ def test_a_changed_number_is_noticed(renderer: ModuleType) -> None:
     text = (ROOT / "docs" / "evidence" / "fits.md").read_text()
     assert "93.64%" in text
     assert renderer.render(text.replace("93.64%", "93.65%")) == text
+
+
+@pytest.mark.parametrize(
+    "rows", sorted((ROOT / "runs" / "records").glob("*/rows.jsonl")), ids=lambda path: path.parent.name
+)
+def test_a_record_with_rows_is_a_study_to_report(rows: Path) -> None:
+    study = read_study(rows.parent)
+    assert len(study.ended) == len(rows.read_text().splitlines())
 
 
 def test_links_begin_with_the_repository_once_it_is_named(renderer: ModuleType) -> None:

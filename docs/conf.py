@@ -24,6 +24,8 @@ myst_heading_anchors = 3
 add_module_names = False
 python_use_unqualified_type_names = True
 
+smartquotes = False  # options begin with two hyphens, code has straight quotes
+
 html_theme = "furo"
 html_title = "plkernel"
 html_static_path = ["_static"]

@@ -10,7 +10,7 @@ from plkernel.spec.named import roles, specs
 from plkernel.tools import cli
 from plkernel.tools.plain import parse_toml, read_bytes
 
-COST = re.compile(r"(?:about |a few |an )?(?:\w+ )?(?:minutes|hours?) on two cores|for GPUs", re.IGNORECASE)
+COST = re.compile(r"(?:about [\w ]{1,20}|a few |an )?(?:minutes|hours?) on two cores|for GPUs", re.IGNORECASE)
 """How the comments at the head of a spec say what it takes."""
 
 

@@ -9,7 +9,16 @@ from numpy.typing import ArrayLike
 
 from plkernel.analysis.exponentials.sums import Floats
 from plkernel.analysis.figures.decay_panels import power_ticks
-from plkernel.analysis.figures.style import COLOURS, COLUMN_WIDTH, INK, PAGE_WIDTH, legend_below, line_style, style
+from plkernel.analysis.figures.style import (
+    COLOURS,
+    COLUMN_WIDTH,
+    INK,
+    PAGE_WIDTH,
+    headline,
+    legend_below,
+    line_style,
+    style,
+)
 from plkernel.analysis.statistics.differences import critical_value, student_interval
 from plkernel.analysis.trained.influence import Probe
 
@@ -65,7 +74,7 @@ def truncation_figure(arms: Mapping[str, Truncated], heading: str = "", confiden
         lost.set_ylabel("bits per byte lost by the rest")
         _log_where_positive(lost, arms.values())
         legend_below(figure, list(arms))
-        figure.suptitle(heading, fontsize=9, fontweight="bold")
+        headline(figure, heading)
     return figure
 
 
@@ -102,7 +111,7 @@ def influence_figure(arms: Mapping[str, Influenced], heading: str = "", confiden
         axes.set(xlabel="lag d (bytes)", ylabel="change of the prediction, bits")
         _positive(axes)
         legend_below(figure, list(arms))
-        figure.suptitle(heading, fontsize=9, fontweight="bold")
+        headline(figure, heading)
     return figure
 
 
@@ -138,7 +147,7 @@ def probe_figure(probe: Probe, heading: str = "") -> "Figure":
         lost.set(title="the rest taken away", ylabel=f"lost, bits per {unit}")
         if text is not None:
             near.legend()
-        figure.suptitle(heading, fontsize=9, fontweight="bold")
+        headline(figure, heading)
     return figure
 
 

@@ -11,6 +11,7 @@ from plkernel.analysis.figures.style import (
     INK,
     PAGE_WIDTH,
     byte_unit,
+    headline,
     legend_below,
     line_style,
     plain_ticks,
@@ -67,7 +68,7 @@ def convergence(
             axes.set_xlabel(f"training bytes read ({unit_name})")
             _step_axis(axes, bytes_per_step, unit)
         legend_below(figure, list(arms))
-        figure.suptitle(heading, fontsize=9, fontweight="bold")
+        headline(figure, heading)
     return figure
 
 
@@ -104,7 +105,7 @@ def differences(
         grid[0, 0].set_ylim(*difference_limits(arms, bands))
         figure.supxlabel(f"training bytes read ({unit_name})", fontsize=8)
         figure.supylabel("difference in bits per byte, below 0 is better", fontsize=8)
-        figure.suptitle(heading, fontsize=9, fontweight="bold")
+        headline(figure, heading)
     return figure
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from plkernel.analysis.figures.style import COLOURS, INK, PAGE_WIDTH, style
+from plkernel.analysis.figures.style import COLOURS, INK, PAGE_WIDTH, headline, style
 from plkernel.analysis.statistics.differences import PairedDifference
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def forest(groups: Groups, limits: tuple[float, float] | None = None, heading: s
         axes.set_yticks(range(count), labels)
         _look(axes, count, limits or forest_limits(groups))
         axes.set_xlabel("difference in bits per byte, below 0 is better")
-        figure.suptitle(heading, fontsize=9, fontweight="bold")
+        headline(figure, heading)
     return figure
 
 

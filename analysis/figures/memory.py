@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from plkernel.analysis.exponentials.sums import Floats, power_law
-from plkernel.analysis.figures.style import COLUMN_WIDTH, GREY, INK, PAGE_WIDTH, line_style, style
+from plkernel.analysis.figures.style import COLUMN_WIDTH, GREY, INK, PAGE_WIDTH, headline, line_style, style
 from plkernel.analysis.trained.memory import Memory
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def model_figure(
         draw_half_lives(half_lives, before, after, line_style(1)["color"])
         half_lives.set(xlabel=block_name, ylabel=f"half-life ({unit})", title=f"half-lives{grey}")
         figure.legend(loc="outside lower center", ncols=6)
-        figure.suptitle(title, fontsize=9, fontweight="bold")
+        headline(figure, title)
     return figure
 
 
@@ -179,7 +179,7 @@ def _grid(panels: Sequence[Panel], height: float, heading: str) -> tuple["Figure
         grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
         for axes in grid.flat[len(panels) :]:
             axes.set_axis_off()
-        figure.suptitle(heading, fontsize=9, fontweight="bold")
+        headline(figure, heading)
     return figure, grid
 
 

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from plkernel.analysis.exponentials.sums import Floats
 from plkernel.analysis.figures.memory import decades, draw_law
-from plkernel.analysis.figures.style import INK, PAGE_WIDTH, line_style, style
+from plkernel.analysis.figures.style import INK, PAGE_WIDTH, headline, line_style, style
 from plkernel.analysis.statistics.bands import pointwise_band
 from plkernel.analysis.trained.memory import QUANTILES, Memory
 
@@ -60,7 +60,7 @@ def published_figure(conditions: Sequence[DrawnCondition], beta: float, max_lag:
         _notes(middle, "lower left", {DOTTED: "sum of its nodes", "-": "in its models"})
         _notes(right, "lower right", {DOTTED: "at initialisation", "-": "after training"})
         _legend(figure, conditions)
-        figure.suptitle(heading, fontsize=9, fontweight="bold")
+        headline(figure, heading)
     return figure
 
 

@@ -4,6 +4,7 @@ matplotlib is imported inside the functions that draw, never with this module.
 """
 
 import io
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -98,6 +99,12 @@ def plain_ticks(axis: "Axis") -> None:
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter("{x:g}")
+
+
+def headline(figure: "Figure", heading: str) -> None:
+    """A bold heading over the figure, broken into as many lines as its width asks for: 12 characters to an inch."""
+    lines = textwrap.fill(heading, int(12 * figure.get_figwidth()))
+    figure.suptitle(lines, fontsize=9, fontweight="bold")
 
 
 def legend_below(figure: "Figure", names: Sequence[str]) -> None:

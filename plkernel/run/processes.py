@@ -127,8 +127,12 @@ def joined(train: TrainSpec) -> Iterator[Ranks]:
 
 @contextmanager
 def stop_requests(parent: int | None = None) -> Iterator[Callable[[], bool]]:
-    """Tells whether SIGINT or SIGTERM has arrived, or `parent` has ended, so that a run can stop between steps."""
+    """Tells whether SIGINT or SIGTERM has arrived, or `parent` has ended, so that a run can stop between steps.
+
+    On Windows parents are not watched: that of a process in a virtual environment is a launcher, and its number stays.
+    """
     received: list[int] = []
+    parent = parent if os.name == "posix" else None
 
     def note(number: int, _: Any) -> None:  # an exception from here could end a step, or a write, halfway
         received.append(number)

@@ -9,7 +9,7 @@ FOLDER = Path(__file__).parents[1] / "runs"
 
 def specs() -> dict[str, Path]:
     """The file of every spec, by name."""
-    return {path.stem: path for path in sorted(FOLDER.glob("*.toml"))}
+    return {path.stem: path for path in sorted(FOLDER.glob("*.toml"), key=lambda path: path.stem)}
 
 
 def roles() -> dict[str, Path]:

@@ -1,5 +1,6 @@
 """Specs and tables of roles that come with plkernel are found by name, from anywhere."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -18,12 +19,14 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_spec_has_a_name_a_cost_and_a_description() -> None:
-    assert [path.resolve() for path in specs().values()] == sorted(RUNS.glob("*.toml"))
+    assert {path.resolve() for path in specs().values()} == set(RUNS.glob("*.toml"))
     lines = listing().splitlines()
     for name in specs():
         line = next(line for line in lines if line.startswith(f"{name} "))
         assert COST.search(line), line
         assert load_spec(name).description in line
+    assert re.search("^memory-text +about three and a half hours on two cores ", listing(), re.MULTILINE)
+    assert list(specs()) == sorted(specs())
 
 
 def test_a_name_a_path_and_a_folder_of_that_name(tmp_path: Path) -> None:

@@ -78,3 +78,14 @@ def test_one_window_and_nothing_above_zero_can_be_drawn(found: Probe) -> None:
     none = Influence((1,), (0.0,), (float("nan"),))
     cut = truncation_of([1], np.ones((1, 1)))
     rendered(probe_figure(replace(found, windows=1, context=1, influence=none, truncation=cut)))
+
+
+def test_a_long_heading_stays_inside_the_figure(found: Probe) -> None:
+    heading = "runs/out/quick/power-law/seed-0 on validation text of " + "synthetic:lags,alpha=0.7,longest=64," * 3
+    figure = probe_figure(found, heading)
+    rendered(figure)
+    (text,) = figure.texts
+    box = text.get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.x1
+    assert "".join(text.get_text().split()) == "".join(heading.split())

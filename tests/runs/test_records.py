@@ -1,5 +1,6 @@
 """README.md, the pages of docs/ and the audit say what the committed records say."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -27,6 +28,11 @@ def test_documents_are_rendered_from_the_records(renderer: ModuleType) -> None:
 def test_no_page_has_a_part_that_is_not_rendered(renderer: ModuleType) -> None:
     pages = {path for path in (ROOT / "docs").glob("**/*.md") if renderer.PART.search(path.read_text())}
     assert pages <= set(renderer.DOCUMENTS)
+
+
+def test_nothing_is_minus_nought(renderer: ModuleType) -> None:
+    for document in renderer.DOCUMENTS:
+        assert not re.search(r"[^0-9.e]-0\.0+(?!\d)", document.read_text()), document
 
 
 def test_a_changed_number_is_noticed(renderer: ModuleType) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tables.records import load, markdown, rows, source
+from tables.records import load, markdown, rows, source, with_interval
 
 
 def controls() -> str:
@@ -23,13 +23,7 @@ def _four(measures: dict[str, Any] | None, key: str) -> str:
     """A paired difference to four digits; empty for an arm that was not run."""
     if measures is None:
         return ""
-    return _with_interval(measures[key]["difference_to_baseline"])
-
-
-def _with_interval(found: dict[str, Any]) -> str:
-    """A mean and its interval to four digits, without -0.0000."""
-    mean, low, high = (f"{round(found[name], 4) + 0.0:+.4f}" for name in ("mean", "low", "high"))
-    return f"{mean} ({low} to {high})"
+    return with_interval(measures[key]["difference_to_baseline"])
 
 
 def verdicts() -> str:
@@ -38,7 +32,7 @@ def verdicts() -> str:
     for name in ("memory-lags", "memory-markov", "memory-dose"):
         for one in load(f"{name}/report/table.json")["declared"]["hypotheses"]:
             margin = f", margin {one['margin']:g}" if one["margin"] else ""
-            lines.append([name, one["name"], f"{one['claim']}{margin}", _with_interval(one), f"**{one['verdict']}**"])
+            lines.append([name, one["name"], f"{one['claim']}{margin}", with_interval(one), f"**{one['verdict']}**"])
     return markdown(["study", "hypothesis", "claim", "difference, bits per byte, interval", "verdict"], lines)
 
 

@@ -33,6 +33,6 @@ def source(environment: dict[str, Any]) -> str:
 
 
 def with_interval(found: Mapping[str, float], digits: int = 4) -> str:
-    """A mean and its interval; -0.000 keeps its sign, which says on what side of zero a bound lies."""
-    mean, low, high = (f"{found[name]:+.{digits}f}" for name in ("mean", "low", "high"))
+    """A mean and its interval, without -0.0000."""
+    mean, low, high = (f"{round(found[name], digits) + 0.0:+.{digits}f}" for name in ("mean", "low", "high"))
     return f"{mean} ({low} to {high})"

@@ -76,8 +76,8 @@ def mixtures(x: Tensor, change: Tensor, base: Sequence[Tensor], shares: Tensor, 
     at_once: launch S times less, with gradients that are summed in another order.
     """
     if at_once:
-        return torch.addcmul(x, change, torch.stack(tuple(base)) + shares).unbind()
-    return tuple(torch.addcmul(x, change, mu + share) for mu, share in zip(base, shares, strict=True))
+        return (x + change * (torch.stack(tuple(base)) + shares)).unbind()
+    return tuple(x + change * (mu + share) for mu, share in zip(base, shares, strict=True))
 
 
 class TimeMixing(Mixing, ABC):
@@ -152,7 +152,7 @@ class FinchMixing(TimeMixing):
 
     def streams(self, x: Tensor, before: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         change = before - x
-        low = torch.tanh(torch.addcmul(x, change, self.time_maa_x) @ self.time_maa_w1).unflatten(-1, (5, -1))
+        low = torch.tanh((x + change * self.time_maa_x) @ self.time_maa_w1).unflatten(-1, (5, -1))
         shares = torch.einsum("btsr,srd->sbtd", low, self.time_maa_w2)
         base = (self.time_maa_w, self.time_maa_k, self.time_maa_v, self.time_maa_r, self.time_maa_g)
         x_w, x_k, x_v, x_r, x_g = mixtures(x, change, base, shares, at_once=x.is_cuda)

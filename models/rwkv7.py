@@ -117,7 +117,7 @@ class GooseMixing(Mixing):
     ) -> tuple[Tensor, Tensor, Tensor]:
         change = previous(x, last) - x
         r, log_decay, k, a, b = self.addressed(x, change)
-        x_v, x_g = (torch.addcmul(x, change, mu) for mu in (self.x_v, self.x_g))
+        x_v, x_g = x + change * self.x_v, x + change * self.x_g
         v = self.value(x_v)
         if first is None:
             first = v
@@ -132,14 +132,14 @@ class GooseMixing(Mixing):
 
     def addressed(self, x: Tensor, change: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """r, ln w, k~, -kappa and a kappa, (B,T,H,N) each, from x_t and x_{t-1} - x_t; ln w is at least float32."""
-        x_r, x_w, x_k, x_a = (torch.addcmul(x, change, mu) for mu in (self.x_r, self.x_w, self.x_k, self.x_a))
+        x_r, x_w, x_k, x_a = (x + change * mu for mu in (self.x_r, self.x_w, self.x_k, self.x_a))
         precise = torch.promote_types(self.w0.dtype, torch.float32)
         by_data = torch.tanh(x_w @ self.w1) @ self.w2
         log_decay = -LARGEST_RATE * torch.sigmoid(self.w0.to(precise) + by_data.to(precise))
         rate = torch.sigmoid(self.a0 + x_a @ self.a1 @ self.a2)
         r, k = self.receptance(x_r), self.key(x_k)
         removal = F.normalize((k * self.k_k).unflatten(-1, (self.heads, -1)), dim=-1)
-        replacement = k * torch.addcmul(1 - self.k_a, rate, self.k_a)
+        replacement = k * torch.lerp(torch.ones_like(rate), rate, self.k_a)
         r, log_decay, rate, replacement = (y.unflatten(-1, (self.heads, -1)) for y in (r, log_decay, rate, replacement))
         k, a, b = (y.to(r.dtype) for y in (replacement, -removal, removal * rate))
         return r, log_decay, k, a, b

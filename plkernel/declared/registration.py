@@ -14,7 +14,7 @@ from plkernel.records.layout import REGISTERED, RESULT, run_folder
 from plkernel.records.schema import RegisteredFile, validated
 from plkernel.spec.errors import explained
 from plkernel.spec.hypotheses import Gate, Hypothesis
-from plkernel.spec.model import ModelSpec
+from plkernel.spec.model import ModelSpec, Section
 from plkernel.spec.study import Spec
 from plkernel.spec.train import TrainSpec
 from plkernel.tools.environment import installed, source_state
@@ -148,7 +148,7 @@ def changes(registered: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 def _complete(spec: Mapping[str, Any]) -> Mapping[str, Any]:
     """The spec with every option of its model and its protocol."""
-    sections = {"model": ModelSpec, "train": TrainSpec}
+    sections: dict[str, type[Section]] = {"model": ModelSpec, "train": TrainSpec}
     return {
         **spec,
         **{

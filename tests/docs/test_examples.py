@@ -98,13 +98,17 @@ def test_python_runs(page: Path) -> None:
 
 
 def run(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run `python -m MODULE ARGUMENTS`; SystemExit where it ends with an error."""
+    """Run `python -m MODULE ARGUMENTS` or `python SCRIPT ARGUMENTS`; SystemExit where it ends with an error."""
     words = shlex.split(command)
-    module, *arguments = words[words.index("-m") + 1 :]
-    monkeypatch.setattr(sys, "argv", [module, *arguments])
+    code, *arguments = words[words.index("-m") + 1 :] if "-m" in words else words[1:]
+    monkeypatch.setattr(sys, "argv", [code, *arguments])
+    if "-m" not in words:
+        monkeypatch.syspath_prepend(ROOT / Path(code).parent)
+        runpy.run_path(str(ROOT / code), run_name="__main__")
+        return
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*found in sys.modules", RuntimeWarning)
-        runpy.run_module(module, run_name="__main__")
+        runpy.run_module(code, run_name="__main__")
 
 
 @pytest.fixture
@@ -138,13 +142,13 @@ def test_commands_are_taken(command: str, monkeypatch: pytest.MonkeyPatch) -> No
         extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
         assert set(re.findall(r"plkernel\[(\w+)\]", command)) <= extras.keys()
     else:
-        assert "-m" in words, command
         run(command, monkeypatch)
 
 
 @pytest.mark.usefixtures("parsing_only")
 def test_a_wrong_option_is_noticed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    for command in ("python -m plkernel.fit --bet 1.15", "python -m plkernel.experiment runs/quick.toml --worker 2"):
+    script, module = "python runs/gpu_pack.py --pyton 3.12", "python -m plkernel.fit --bet 1.15"
+    for command in (script, module, "python -m plkernel.experiment runs/quick.toml --worker 2"):
         with pytest.raises(SystemExit):
             run(command, monkeypatch)
         assert "did you mean" in capsys.readouterr().err

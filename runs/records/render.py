@@ -44,7 +44,7 @@ PARTS = {
         *(studies.quick, studies.schemes, studies.audit, studies.audit_short, studies.transfer, studies.saturation),
         *(controls.controls, controls.verdicts, controls.doses),
         *(information.verdict, information.measure, information.stability, information.trust),
-        *(speed.bench, speed.recurrence, speed.counts, speed.compiled),
+        *(speed.bench, speed.recurrence, speed.delta_rule, speed.counts, speed.compiled),
         *(frameworks.findings, frameworks.known_bugs),
     )
 }

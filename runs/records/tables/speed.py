@@ -63,8 +63,19 @@ def speedups(found: Sequence[dict[str, Any]]) -> str:
 
 
 def recurrence() -> str:
-    """The recurrence of RWKV-6 against its peers, its memory and its threads."""
-    record = load("bench/wkv.json")
+    """The recurrence of RWKV-6 against its peers, and its memory."""
+    return _recurrence(load("bench/wkv.json"))
+
+
+def delta_rule() -> str:
+    """The recurrence of RWKV-7 against its peers, its memory, and its time by length."""
+    record = load("bench/wkv7.json")
+    steps = {int(length): spread["median"] / 1e3 for length, spread in record["lengths"].items()}
+    listed = ", ".join(f"{microseconds:.1f} at {length:,}" for length, microseconds in steps.items())
+    return f"{_recurrence(record)}\n\nMicroseconds per step and head of 64, by length: {listed}."
+
+
+def _recurrence(record: dict[str, Any]) -> str:
     shapes = list(dict.fromkeys(tuple(row["shape"]) for row in record["rows"]))
     contenders = list(dict.fromkeys(row["contender"] for row in record["rows"] if row["ratio"]))
     found = {(tuple(row["shape"]), row["contender"]): row for row in record["rows"]}

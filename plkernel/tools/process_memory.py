@@ -17,7 +17,7 @@ def keep_memory() -> None:
     """Have the C library of this process keep the memory of freed arrays for the next ones, where it is glibc.
 
     By itself it hands them back to the system and gets them anew, page by page, in every training step: some 5,000
-    faults in a step of 130 ms, 5 to 8 % of its time. The peak stays as it is.
+    faults in a step of 130 ms, 6 to 8 % of its time. The peak stays as it is.
     """
     change = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if change is not None:

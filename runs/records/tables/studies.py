@@ -10,17 +10,30 @@ from plkernel.analysis.statistics.differences import paired_difference
 def quick() -> str:
     """The comparison that `make demo` ends with."""
     table, records = load("quick/table.json"), rows("quick/rows.jsonl")
+    seconds = sum(row["result"]["seconds"] for row in records)
+    note = f"{len(records)} runs, {seconds / 60:.1f} minutes of training in all. {source(records[0]['environment'])}"
+    sentences = "\n".join(f"- {sentence}" for sentence in table["summary"])
+    return f"{arms_of(table)}\n\n{sentences}\n\n{note}"
+
+
+def goose() -> str:
+    """RWKV-7 from three starts, and RWKV-6 beside it."""
+    records = rows("goose/rows.jsonl")
+    parameters = [f"{size:,}" for size in sorted({row["config"]["model"]["parameters"] for row in records})]
+    steps, read = records[0]["result"]["steps"], records[0]["curve"]["bytes"][-1] / 1e6
+    note = f"{' to '.join(parameters)} parameters, {steps} steps, {read:.1f} MB. {source(records[0]['environment'])}"
+    return f"{arms_of(load('goose/report/table.json'))}\n\n{note}"
+
+
+def arms_of(table: dict[str, Any]) -> str:
+    """The arms of a small study, one a line."""
     lines = []
     for arm in table["arms"]:
         final, test = arm["measures"]["final_val_bpb"], arm["measures"]["test_bpb"]
         paired = final.get("difference_to_baseline")
         difference = with_interval(paired) if paired else "baseline"
         lines.append([arm["arm"], str(arm["n"]), f"{final['mean']:.4f}", f"{test['mean']:.4f}", difference])
-    header = ["arm", "seeds", "validation bits per byte", "test", "paired difference, 95 % interval"]
-    seconds = sum(row["result"]["seconds"] for row in records)
-    note = f"{len(records)} runs, {seconds / 60:.1f} minutes of training in all. {source(records[0]['environment'])}"
-    sentences = "\n".join(f"- {sentence}" for sentence in table["summary"])
-    return f"{markdown(header, lines)}\n\n{sentences}\n\n{note}"
+    return markdown(["arm", "seeds", "validation bits per byte", "test", "paired difference, 95 % interval"], lines)
 
 
 def schemes() -> str:

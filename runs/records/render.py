@@ -7,10 +7,10 @@ Links of README.md to files are relative, until pyproject.toml names a Repositor
 with it, so that pictures also show where the package is indexed.
 
 fit/fit.json is written by `python -m plkernel.fit --beta 1.15 --out runs/records/fit`, gallery/* by `python -m
-plkernel.gallery`, minimax/table.json by `python runs/minimax_table.py`; quick/table.json and rows.jsonl
-are the report of `make demo`, schemes/* and goose/* of `python -m plkernel.experiment` with the spec of that name;
-exp013-audit/* are the record and the report of runs/exp013-audit.toml (its README.md has both commands); bench/*.json are
-written by `make bench`, but for bench/compiled.json, by `python -m plkernel.bench compiled --out runs/records/bench`, and for
+plkernel.gallery`, minimax/table.json by `python runs/minimax_table.py`; quick/table.json and rows.jsonl are the report
+of `make demo`, schemes/* and goose/* of `python -m plkernel.experiment` with the spec of that name; exp013-audit/* are
+the record and the report of runs/exp013-audit.toml (its README.md has both commands); bench/*.json are written by
+`make bench`, but for bench/compiled.json, by `python -m plkernel.bench compiled --out runs/records/bench`, and for
 bench/threads-before.json, which keeps what an earlier commit made of threads on another processor;
 measure/coverage.json by `python runs/interval_coverage.py` and the rest of measure/* by `python
 runs/mutual_information.py all`; findings/table.json by `python runs/findings.py`. All but the first two name their
@@ -41,15 +41,8 @@ PARTS = {
     part.__name__: part
     for part in (
         *(kernels.fit, kernels.six, kernels.minimax, kernels.gallery),
-        *(
-            studies.quick,
-            studies.goose,
-            studies.schemes,
-            studies.audit,
-            studies.audit_short,
-            studies.transfer,
-            studies.saturation,
-        ),
+        *(studies.quick, studies.schemes, studies.goose, studies.audit, studies.audit_short),
+        *(studies.transfer, studies.saturation),
         *(controls.controls, controls.verdicts, controls.doses),
         *(information.verdict, information.measure, information.stability, information.trust),
         *(speed.bench, speed.recurrence, speed.delta_rule, speed.counts, speed.compiled),

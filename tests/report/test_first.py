@@ -13,6 +13,7 @@ from plkernel.report.comparison import Comparison, blocks, compare, short_name
 from plkernel.report.page.build import page_of, render
 from plkernel.report.page.charts.axes import SIDE, linear, logarithmic
 from plkernel.report.page.charts.intervals import Estimated, mark, scale
+from plkernel.report.page.design import explained
 from plkernel.report.page.document import Beside, Page, Terms
 from plkernel.report.sentences import interval_text, mean_text
 from plkernel.tools.numbers import finer, written
@@ -94,6 +95,14 @@ def test_every_arm_is_explained_before_anything_is_said_of_it(record: str, reque
     changed = [what for name, what in terms.rows if " with " in what]
     assert len(changed) == len(terms.rows) - 1
     assert len(set(changed)) == len(changed), "what arms change tells them apart"
+
+
+def test_a_baseline_is_not_said_to_have_decays_that_its_model_does_not_take(markov: Comparison) -> None:
+    goose = dict(explained(compare(read_study(RECORDS / "goose"))))
+    assert goose["official"] == "the baseline"
+    assert goose["log-spaced"] == "official with placement log-spaced, shortest 1.2"
+    ours = "the baseline: placement log-spaced, projection uniform, shortest 1, longest 512"
+    assert dict(explained(markov))["log-spaced"] == ours
 
 
 @pytest.mark.parametrize("record", ["audit", "markov"])

@@ -14,6 +14,8 @@ MOST_NAMES = 12
 NOT_OPTIONS = ("levels", "against", "node_rates", "node_multipliers", "node_gain", "output_std")
 """What a saved arm holds beside its options: its place in the study, and numbers that follow from other options."""
 OF_A_BASELINE = ("placement", "projection", "shortest", "longest", "tempering", "scheme")
+OF_ITS_SCHEME = ("scheme", "init", "node_file")
+"""Without a placement, decays come from elsewhere and the other options of an arm do nothing."""
 SEARCHED = ("learning_rate", "rates")
 """Of a study that searched for learning rates no arm chose them."""
 
@@ -160,7 +162,8 @@ def _explained(study: Study, arm: str) -> str:
     against = study.against(arm)
     if against is None:
         own = _flat(study.spec["arms"][arm])
-        stated = ", ".join(f"{name} {_value(study, own[name])}" for name in OF_A_BASELINE if name in own)
+        names = OF_A_BASELINE if "placement" in own else OF_ITS_SCHEME
+        stated = ", ".join(f"{name} {_value(study, own[name])}" for name in names if name in own)
         return f"the baseline{f': {stated}' if stated else ''}"
     return f"{short_name(study, against)} with {_changes(study, arm, against) or 'the same options'}"
 

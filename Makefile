@@ -75,6 +75,8 @@ bench: $(VENV)/installed-dev  ## kernels, training and pair counts against their
 	$(RUN) plkernel.bench wkv --out runs/out/bench
 	$(RUN) plkernel.bench wkv7 --out runs/out/bench
 	$(RUN) plkernel.bench train --out runs/out/bench
+	$(RUN) plkernel.bench train --spec finch --out runs/out/bench
+	$(RUN) plkernel.bench train --spec goose --out runs/out/bench
 	$(RUN) plkernel.bench mi --out runs/out/bench
 
 gpu:  ## on a GPU: equality tests, then what fits of the full-size studies into MINUTES (40); installs nothing

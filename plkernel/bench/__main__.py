@@ -99,18 +99,18 @@ def train(
     device: Device = "auto",
     out: Path | None = None,
 ) -> None:
-    """Time forward, backward and optimiser step of a spec's model, taken in turns with its floor and a transformer.
+    """Time forward, backward and optimiser step of a spec's model, taken in turns with its floors and a transformer.
 
-    The floor is the same model with the scan replaced by the identity: what its matrix products and the rest cost. The
-    transformer is GPT-2 as `transformers` has it, of the same width, context and nearly as many parameters. Nothing is
-    timed before loss and gradients agree with the float64 reference scan.
+    Its matrix products alone, done again with the same operands, are what no step can be faster than; an SSM is also
+    timed with its scan replaced by the identity. The transformer is GPT-2 as `transformers` has it, of the same width,
+    context and nearly as many parameters. Nothing is timed before loss and gradients agree with the float64 reference.
 
     Args:
-        spec: experiment whose model, context and batch are timed.
+        spec: experiment whose model, an SSM or an RWKV, context and batch are timed.
         threads: threads of torch and of the CPU backend.
         rounds: how often each contender is timed.
         device: auto, cpu or cuda.
-        out: a folder for train.json.
+        out: a folder for train.json, or train-rwkv6.json and the like.
     """
     from plkernel.bench.train import run
 

@@ -1,23 +1,24 @@
-"""python -m plkernel.bench train: a training step against its matrix-product floor and a transformer of equal size."""
+"""python -m plkernel.bench train: a training step against its matrix products and a transformer of equal size."""
 
 import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from plkernel.bench import contest
 from plkernel.bench import threads as two_threads
 from plkernel.bench.contest import OURS, Spread, interleave, progress
 from plkernel.bench.threads import Threads
-from plkernel.kernels.scan import scan as scan_operator
-from plkernel.models import ssm
+from plkernel.models import rwkv, rwkv7, ssm
 from plkernel.models.words import Device
 from plkernel.run.build import build, initialise_
 from plkernel.run.objective import autocast, build_optimizer, next_byte_loss
@@ -29,13 +30,18 @@ from plkernel.spec.study import Spec
 from plkernel.tools.cli import text_table
 from plkernel.tools.environment import environment, installed
 from plkernel.tools.files import check_folder
+from plkernel.tools.process_memory import keep_memory
 
 FLOOR = "scan replaced by the identity"
+PRODUCTS = "its matrix products alone"
 GPT2, GPT2_PLAIN = "gpt2 (its default dropout 0.1)", "gpt2 (dropout 0, as ours)"
 TARGETS = {FLOOR: "at least 0.75", GPT2: "at least 4"}
 LARGEST_ERROR = 1e-5
+OFF = 0.02
 HEADS = 4
 RECURRENT = Path("finch")
+OPERATORS = {"ssm": (ssm, "scan"), "rwkv5": (rwkv, "wkv"), "rwkv6": (rwkv, "wkv"), "rwkv7": (rwkv7, "wkv7")}
+MATRIX_PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.bmm, torch.ops.aten.addmm)
 
 
 @dataclass(frozen=True)
@@ -50,32 +56,43 @@ class TrainTiming:
 
 
 def run(spec: Path, threads: int, rounds: int, device: Device, out: Path | None) -> None:
-    """Time forward, backward and optimiser step of a spec's model, taken in turns with its floor and a transformer."""
+    """Time forward, backward and optimiser step of a spec's model, taken in turns with its floors and a transformer."""
     contest.check(rounds, threads=threads)
     check_folder(out, "out")
     torch.set_num_threads(threads)
     loaded, place = load_spec(spec), choose_device(device)
-    if loaded.model.kind != "ssm":
-        raise ValueError(f"spec {spec}: model kind {loaded.model.kind!r} is not timed here, only 'ssm'")
+    if loaded.model.kind not in OPERATORS:
+        raise ValueError(
+            f"spec {spec}: model kind {loaded.model.kind!r} is not timed here, only {', '.join(OPERATORS)}"
+        )
+    keep_memory()
     error = check(loaded, place)
     rows = measure(loaded, rounds, place)
-    pairs = measure_threads(spec, rounds) if place.type == "cpu" else []
+    pairs = measure_threads(spec, rounds) if place.type == "cpu" and loaded.model.kind == "ssm" else []
     text = render(rows, error, loaded)
     if pairs:
         text += f"\n\n{text_table(two_threads.HEADER, two_threads.render(pairs))}"
     settings = {"model": loaded.model.model_dump(), "context": loaded.train.context, "batch": loaded.train.batch}
     found = {**environment(threads), "device": place.type, "transformers": installed("transformers")}
     results = {"environment": found, **settings, "error": error, "rows": [asdict(row) for row in rows]}
-    contest.show(text, results | {"threads": [asdict(row) for row in pairs]}, out, "train")
+    name = "train" if loaded.model.kind == "ssm" else f"train-{loaded.model.kind}"
+    contest.show(text, results | {"threads": [asdict(row) for row in pairs]}, out, name)
 
 
 def check(spec: Spec, device: torch.device) -> float:
-    """Largest relative difference of loss and gradients from the reference scan in float64; ValueError if too large."""
+    """Largest relative difference of loss and gradients from the reference kernel in float64; ValueError if too large.
+
+    At weights a little off their initial ones, where some are zero and gradients with them.
+    """
     progress("checking loss and gradients against the float64 reference")
     windows = _windows(256, 2, device)
     model = _model(spec.model, device)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape).to(device), alpha=OFF)
     fast = _loss_and_gradients(model, windows)
-    with _scan(lambda a, b, state, backend: scan_operator(a, b, state, backend="reference")):
+    with _operator(spec.model.kind, lambda exact, *inputs, backend: exact(*inputs, backend="reference")):
         exact = _loss_and_gradients(model.cpu().double(), windows.cpu())
     error = max(float((f.double().cpu() - e).norm() / e.norm()) for f, e in zip(fast, exact, strict=True))
     if not error <= LARGEST_ERROR:
@@ -85,23 +102,48 @@ def check(spec: Spec, device: torch.device) -> float:
 
 def measure(spec: Spec, rounds: int, device: torch.device) -> list[TrainTiming]:
     """Every contender on the same windows, taken in turns."""
-    shape = (spec.train.context, spec.train.batch)
-    contenders: dict[str, nn.Module] = {name: _model(spec.model, device) for name in (OURS, FLOOR)}
+    shape, kind = (spec.train.context, spec.train.batch), spec.model.kind
+    contenders: dict[str, nn.Module] = {name: _model(spec.model, device) for name in (OURS, PRODUCTS)}
+    if kind == "ssm":
+        contenders[FLOOR] = _model(spec.model, device)
     contenders |= _transformers(spec.model, spec.train.context, device)
     steps = {name: _step(model, spec, device) for name, model in contenders.items()}
-    floor = steps[FLOOR]
+    with Products() as products:
+        steps[PRODUCTS]()
+    steps[PRODUCTS] = products.again
+    if kind == "ssm":
+        floor = steps[FLOOR]
 
-    def identity() -> None:
-        with _scan(lambda a, b, state, backend: (b, b[:, -1])):
-            floor()
+        def identity() -> None:
+            with _operator(kind, lambda exact, a, b, state, backend: (b, b[:, -1])):
+                floor()
 
-    steps[FLOOR] = identity
+        steps[FLOOR] = identity
     progress(f"timing {', '.join(steps)}")
     times = interleave(steps, rounds, budget=60.0, device=device.type, repeat=5 if device.type == "cuda" else 1)
     return [
         TrainTiming(name, _size(model), s := times.spread(name), math.prod(shape) / s.median, times.ratio(name, OURS))
         for name, model in contenders.items()
     ]
+
+
+class Products(TorchDispatchMode):
+    """Notes the matrix products of what runs within, forward and backward, so that they can be done again, alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noted: list[Callable[[], object]] = []
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if operator.overloadpacket in MATRIX_PRODUCTS:
+            self.noted.append(partial(operator, *(each.detach() for each in args), **(kwargs or {})))
+        return operator(*args, **(kwargs or {}))
+
+    @torch.no_grad()
+    def again(self) -> None:
+        """The same products of the same operands."""
+        for product in self.noted:
+            product()
 
 
 def measure_threads(spec: Path, rounds: int) -> list[Threads]:
@@ -122,8 +164,10 @@ def render(rows: list[TrainTiming], error: float, spec: Spec) -> str:
 
 
 @contextmanager
-def _scan(replacement: Callable[..., Any]) -> Iterator[None]:
-    with patch.object(ssm, "scan", replacement):
+def _operator(kind: str, replacement: Callable[..., Any]) -> Iterator[None]:
+    """The kernel of a model's recurrence replaced, which `replacement` is given first."""
+    module, name = OPERATORS[kind]
+    with patch.object(module, name, partial(replacement, getattr(module, name))):
         yield
 
 

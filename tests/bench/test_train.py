@@ -9,7 +9,16 @@ import torch
 
 from plkernel.bench import train as bench
 from plkernel.bench.__main__ import train
-from plkernel.spec.reading import load_spec
+from plkernel.spec.reading import parse_spec
+
+SPEC = {
+    "name": "s",
+    "baseline": "a",
+    "seeds": [0],
+    "corpus": {"name": "stdlib"},
+    "arms": {"a": {}},
+    "train": {"steps": 1},
+}
 
 
 @pytest.fixture
@@ -24,26 +33,39 @@ def test_rows_of_every_contender(tiny_spec: Callable[..., Path], tmp_path: Path)
     train(tiny_spec(), rounds=3, out=tmp_path)
     results = json.loads((tmp_path / "train.json").read_text())
     rows = {row["contender"]: row for row in results["rows"]}
-    assert list(rows) == [bench.OURS, bench.FLOOR, bench.GPT2, bench.GPT2_PLAIN]
+    assert list(rows) == [bench.OURS, bench.PRODUCTS, bench.FLOOR, bench.GPT2, bench.GPT2_PLAIN]
     assert rows[bench.OURS]["ratio"]["median"] == 1.0
     assert rows[bench.FLOOR]["parameters"] == rows[bench.OURS]["parameters"]
     assert results["error"] < bench.LARGEST_ERROR
 
 
-def test_a_model_that_differs_from_its_reference_is_not_timed(
-    tiny_spec: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = load_spec(tiny_spec())
+@pytest.mark.parametrize("kind", ["ssm", "rwkv6", pytest.param("rwkv7", marks=pytest.mark.slow)])
+def test_a_model_that_differs_from_its_reference_is_not_timed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = parse_spec({**SPEC, "model": {"kind": kind, "dim": 32, "layers": 2}}, "here")
     device = torch.device("cpu")
     assert bench.check(spec, device) < bench.LARGEST_ERROR
-    exact = bench.scan_operator
+    module, name = bench.OPERATORS[kind]
+    exact = getattr(module, name)
 
-    def wrong(a: torch.Tensor, b: torch.Tensor, state: torch.Tensor | None, backend: str) -> tuple:
-        return exact(a * 0.99, b, state, backend=backend)
+    def wrong(first: torch.Tensor, *inputs: torch.Tensor, backend: str | None) -> tuple:
+        return exact(first * (0.99 if backend is None else 1), *inputs, backend=backend)
 
-    monkeypatch.setattr(bench, "scan_operator", wrong)
+    monkeypatch.setattr(module, name, wrong)
     with pytest.raises(ValueError, match="nothing is timed"):
         bench.check(spec, device)
+
+
+def test_products_are_those_of_forward_and_backward_and_have_the_same_results() -> None:
+    weight, inputs = torch.randn(3, 4, requires_grad=True), torch.randn(5, 3, requires_grad=True)
+    with bench.Products() as products:
+        ((inputs @ weight).exp() * 2).sum().backward()
+    kinds = [call.func.overloadpacket for call in products.noted]  # type: ignore[attr-defined]
+    assert kinds == [torch.ops.aten.mm] * 3
+    out, *gradients = (call() for call in products.noted)
+    assert torch.equal(out, inputs @ weight)
+    assert {tuple(gradient.shape) for gradient in gradients} == {(3, 4), (5, 3)}
+    assert any(torch.equal(gradient, weight.grad) for gradient in gradients)
+    products.again()
 
 
 def test_bad_arguments() -> None:

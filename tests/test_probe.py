@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from plkernel.probe import probe
-from plkernel.probing.targets import open_target
+from plkernel.probing.targets import NEED_A_GPU, open_target
 from plkernel.run.task import prepare
 from plkernel.run.training import run_training
 from plkernel.spec.reading import load_spec
@@ -124,6 +124,24 @@ def test_tokens_and_logits_are_those_of_transformers(gpt2: Path) -> None:
     with torch.no_grad():
         expected = transformers.GPT2LMHeadModel.from_pretrained(gpt2).eval()(inputs).logits
         assert torch.equal(target.predict(inputs), expected)
+
+
+def test_on_a_cpu_transformers_finds_no_kernels_of_gpus(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import transformers
+
+    for name in NEED_A_GPU:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    hidden: list[bool] = []
+    whole = transformers.AutoModelForCausalLM.from_pretrained
+
+    def opened(*args: Any, **options: Any) -> Any:
+        hidden.extend(sys.modules.get(name, ...) is None for name in NEED_A_GPU)
+        return whole(*args, **options)
+
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", opened)
+    open_target(gpt2, CPU)
+    assert hidden == [True] * len(NEED_A_GPU)
+    assert not sys.modules.keys() & set(NEED_A_GPU)
 
 
 def test_what_is_missing_is_said(gpt2: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,9 @@
 """Models to be probed, by the folder they are in: ours, or a causal language model of transformers."""
 
 import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from plkernel.data import corpora
 from plkernel.records.layout import CHECKPOINT, CONFIG
@@ -23,12 +25,15 @@ Bytes = NDArray[np.uint8]
 
 TOKENISED = 1 << 22
 """Bytes of a text that become tokens, at most."""
+NEED_A_GPU = ("fla", "mamba_ssm", "causal_conv1d")
+"""Packages whose kernels transformers takes wherever they are installed, once and for all when it imports a model."""
 
 
 @dataclass(frozen=True)
 class Target:
     """A causal model over the tokens of a text.
 
+    model    what runs
     predict  tokens (B,T) to logits (B,T,V)
     encode   bytes (n,) to tokens
     unit     what a token is: 'byte' or 'token'
@@ -39,6 +44,7 @@ class Target:
     config   of a run of ours
     """
 
+    model: nn.Module
     predict: Predict
     encode: Callable[[Bytes], NDArray[Any]]
     unit: str
@@ -68,7 +74,7 @@ def open_target(path: Path, device: torch.device, trusted: bool = False) -> Targ
         config = load_json((path if path.is_dir() else path.parent) / CONFIG)
         context = (config.get("train") or {}).get("context", UNTRAINED_CONTEXT)
         predict, step = predictor(model, device), patch_of(model)
-        return Target(predict, lambda text: text, "byte", context, step=step, config=config)
+        return Target(model, predict, lambda text: text, "byte", context, step=step, config=config)
     content = load_json(path / CONFIG) if (path / CONFIG).is_file() else None
     if isinstance(content, dict) and "model_type" in content:
         return _transformers(path, device)
@@ -76,6 +82,18 @@ def open_target(path: Path, device: torch.device, trusted: bool = False) -> Targ
         f"target {path}: neither a run of ours ({CHECKPOINT}, {CONFIG}) nor a transformers model, whose {CONFIG} names "
         "a model_type"
     )
+
+
+@contextmanager
+def _without(packages: tuple[str, ...]) -> Iterator[None]:
+    """Those of `packages` that are not imported yet cannot be for a while."""
+    hidden = [name for name in packages if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: the import fails
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]
 
 
 def _transformers(path: Path, device: torch.device) -> Target:
@@ -86,7 +104,8 @@ def _transformers(path: Path, device: torch.device) -> Target:
         raise ValueError(f"target {path}: needs transformers, which is missing: pip install transformers") from error
     local = {"local_files_only": True, "trust_remote_code": False}
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(path, **local)
+        with _without(NEED_A_GPU if device.type == "cpu" else ()):
+            model: Any = AutoModelForCausalLM.from_pretrained(path, **local)
     except Exception as error:  # of whatever kind the model's own module raises
         raise ValueError(f"target {path}: transformers does not open it as a causal language model: {error}") from error
     absent = f"target {path}: no tokenizer, which says what its tokens are: save_pretrained that of the model there"
@@ -110,4 +129,5 @@ def _transformers(path: Path, device: torch.device) -> Target:
         return tokens
 
     most = getattr(model.config, "max_position_embeddings", None)
-    return Target(predict, encode, "token", min(UNTRAINED_CONTEXT, most or UNTRAINED_CONTEXT), TOKENISED, most)
+    context = min(UNTRAINED_CONTEXT, most or UNTRAINED_CONTEXT)
+    return Target(model, predict, encode, "token", context, TOKENISED, most)

@@ -105,9 +105,10 @@ class TimeMixing(Mixing, ABC):
             layer(mixed).unflatten(-1, (self.heads, -1))
             for layer, mixed in ((self.receptance, x_r), (self.key, x_k), (self.value, x_v))
         )
+        rate = w_raw.exp()
         if self.k_clamp:
             k = k * w_raw.clamp(max=0).exp().to(k.dtype)
-        out, state = wkv(r, k, v, -w_raw.exp(), self.time_faaaa, state, backend=self.backend)
+        out, state = wkv(r, k, v, -rate, self.time_faaaa, state, backend=self.backend)
         normed = self.ln_x(out.flatten(2).flatten(0, 1)).view(x.shape)
         return self.output(normed * self.silu(self.gate(x_g))), state
 

@@ -88,6 +88,25 @@ def test_figures_are_those_of_the_run(
     assert "step 12; 4 validation windows of 32 bytes" in text
 
 
+@pytest.mark.parametrize("kind", ["rwkv6", "ssm"])
+def test_half_lives_on_a_text(
+    kind: str, trained: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, files = trained(kind), [tmp_path / f"found.{ending}" for ending in ("json", "svg")]
+    capsys.readouterr()
+    inspect(folder, windows=1, truncation=0, text=str(Path(__file__)), tokens=64, json=files[0], figure=files[1])
+    found, said = json.loads(files[0].read_text()), capsys.readouterr().out
+    assert (found["observed"]["unit"], found["observed"]["windows"], found["observed"]["context"]) == ("byte", 2, 32)
+    assert ("black: on the text" in files[1].read_text()) == (kind == "rwkv6")
+    if kind == "ssm":
+        assert f"observed on {Path(__file__)}: its decays do not depend on the input" in said
+        return
+    assert f"in 2 windows of 32 of {Path(__file__)}:" in said
+    for layer, block in zip(found["observed"]["layers"], found["now"]["half_lives"], strict=True):
+        assert layer["static"]["0.5"] == pytest.approx(block["median"], rel=0.2)
+        assert layer["static"] != layer["observed"]
+
+
 def test_a_checkpoint_file_and_another_corpus(trained: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     folder = trained()
     inspect(folder / "checkpoint.safetensors", corpus=str(Path(standard_inspect.__file__)), windows=20)

@@ -103,6 +103,21 @@ def model_figure(
     return figure
 
 
+def mark_observed(figure: "Figure", quantiles: Floats) -> None:
+    """Beside every box of a `model_figure` the half-lives that a text made: 5 to 95 % as a line, the median as a dot.
+
+    quantiles: 5, 25, 50, 75 and 95 % of each block, (L,5); NaN is not drawn.
+    """
+    axes, (low, _, median, _, high) = figure.axes[1], quantiles.T
+    at, (bottom, top) = np.arange(len(quantiles)) + 2 * BOX_GAP, axes.get_ylim()
+    with style():
+        axes.vlines(at, low, high, color=INK, lw=1.0)
+        axes.plot(at, median, ".", color=INK, ms=4)
+        axes.set_ylim(np.nanmin([bottom, *low / 1.5]), np.nanmax([top, *high * 1.5]))
+        axes.set_xlabel(f"{axes.get_xlabel()} (black: on the text)")
+        decades(axes.yaxis)
+
+
 def draw_half_lives(axes: "Axes", before: Memory | None, after: Memory, colour: str) -> None:
     """Boxes of every block's half-lives at its number, before training (left, grey) and after."""
     for memory, side, shade in ((before, -BOX_GAP, START), (after, BOX_GAP, colour)):

@@ -55,15 +55,19 @@ class Layer:
 
 def read_layers(checkpoint: Checkpoint) -> list[Layer]:
     """All layers that a reader knows, in their order; ValueError where there is none."""
-    names = frozenset(checkpoint.names)
-    if not names:
+    if not checkpoint.names:
         raise ValueError("the checkpoint holds no tensors")
-    found = [_read(checkpoint, *place) for place in _places(checkpoint, names)]
+    found = known_layers(checkpoint)
     if not found:
         families = ", ".join(dict.fromkeys(reader.family for reader in READERS))
-        some = ", ".join(sorted(names)[:3])
+        some = ", ".join(sorted(checkpoint.names)[:3])
         raise ValueError(f"no decays are known under names like {some}; read are layers of {families}")
     return found
+
+
+def known_layers(checkpoint: Checkpoint) -> list[Layer]:
+    """As `read_layers`; none is no error."""
+    return [_read(checkpoint, *place) for place in _places(checkpoint, frozenset(checkpoint.names))]
 
 
 def unread(checkpoint: Checkpoint, layers: Sequence[Layer]) -> list[str]:

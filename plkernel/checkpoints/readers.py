@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 
 from plkernel.checkpoints import formulas, starts
 from plkernel.checkpoints.formulas import Floats, Given
+from plkernel.checkpoints.running import Argument
 from plkernel.checkpoints.starts import Start
 
-INPUT = "the decay depends on the input: shown is its static part, the bias"
+BY_INPUT = "the decay depends on the input"
+INPUT = f"{BY_INPUT}: shown is its static part, the bias"
 DELTA = "a delta rule also forgets by erasing what it overwrites: half-lives are upper bounds"
 FIXED = "decays are fixed, not learned"
 MAGNITUDE = "of complex decays the magnitude is shown"
@@ -34,6 +36,7 @@ class Reader:
     notes    what to know of the half-lives
     starts   what the tensor of a role is initialised to, where that is known exactly
     fixed    the rates as they must be, where config.json says enough; None there where it does not
+    taken    of decays that depend on the input, where a running module of transformers or ours computes them
     """
 
     family: str
@@ -49,12 +52,14 @@ class Reader:
     notes: tuple[str, ...] = ()
     starts: Mapping[str, Start] = field(default_factory=dict)
     fixed: Callable[[Given], Floats] | None = None
+    taken: Argument | None = None
 
 
 MINIMAX = ("minimax", "minimax_text_01", "MiniMaxText01")
 A_LOG = {"A_log": "{at}.A_log", "dt_bias": "{at}.dt_bias"}
 STEPPED = "a = exp(-exp(A_log) softplus(dt_bias))"
 RWKV = "a = exp(-exp({}))".format
+SOFTPLUS = Argument("dt_bias", ("softplus",))
 
 READERS = (
     *(
@@ -68,6 +73,7 @@ READERS = (
             heads=bias.endswith("dt_proj_bias"),
             notes=(INPUT,),
             starts={"A_log": starts.counted},
+            taken=Argument("dt_bias", ("softplus",), time=-1, call=None),  # Zamba has one for each head
         )
         for bias in ("{at}.dt_proj.bias", "{at}.dt_proj_bias")
     ),
@@ -81,6 +87,7 @@ READERS = (
         beside=("{at}.f_a_proj.weight", "{at}.f_proj.0.weight", "{at}.f_proj.weight"),
         heads=True,
         notes=(INPUT, DELTA),
+        taken=Argument("dt_bias", ("softplus", "exp")),
     ),
     Reader(
         "gated delta net",
@@ -93,6 +100,7 @@ READERS = (
         heads=True,
         notes=(INPUT, DELTA),
         starts={"dt_bias": starts.ones},
+        taken=SOFTPLUS,
     ),
     Reader(
         "Mamba-2",
@@ -104,6 +112,7 @@ READERS = (
         heads=True,
         notes=(INPUT,),
         starts={"A_log": starts.counted, "dt_bias": starts.ones},
+        taken=SOFTPLUS,
     ),
     *(
         Reader(
@@ -115,6 +124,7 @@ READERS = (
             "arXiv 2402.19427; transformers: modeling_recurrent_gemma.py",
             heads=True,
             notes=(INPUT,),
+            taken=Argument("gate_bias", ("sigmoid",), call=1),  # the first is that of the input gate
         )
         for parameter, gate in (("recurrent_param", "recurrent_gate_bias"), ("a_param", "a_gate.b"))
     ),
@@ -128,6 +138,7 @@ READERS = (
         beside=("{at}.time_decay_w1", "{at}.time_decay_w2"),
         notes=(INPUT,),
         starts={"w": starts.rwkv5},
+        taken=Argument("w", ("exp",)),
     ),
     Reader(
         "RWKV-6",
@@ -170,6 +181,7 @@ READERS = (
             beside=("{at}.r_k",),
             notes=(INPUT, DELTA),
             starts={"w": starts.rwkv7},
+            taken=Argument("w", ("sigmoid",)),
         )
         for name, code in (
             (r"w0", "BlinkDL/RWKV-LM: RWKV-v7"),
@@ -244,7 +256,7 @@ READERS = (
         formulas.hgrn,
         "a = l + (1 - l) / 2, l the lower bound: a softmax of lower_bounds summed over layers",
         "arXiv 2311.04823 and 2404.07904; fla: models/hgrn, models/hgrn2",
-        notes=("the decay depends on the input: shown is a gate half open above its lower bound",),
+        notes=(f"{BY_INPUT}: shown is a gate half open above its lower bound",),
     ),
     Reader(
         "S4D",

@@ -156,7 +156,7 @@ def test_a_run_folder_is_read_without_importing_anything(
 
     with pytest.raises(ValueError, match=f"needs other people's code, kind '{KIND}', which is not imported here"):
         open_checkpoint(run)
-    with pytest.raises(ValueError, match="corpus and windows need the model"):
+    with pytest.raises(ValueError, match="corpus, windows and text need the model"):
         inspect(run, corpus="stdlib")
 
 

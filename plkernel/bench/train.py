@@ -158,7 +158,8 @@ def render(rows: list[TrainTiming], error: float, spec: Spec) -> str:
     cells = []
     for row in rows:
         speed = f"{row.bytes_per_second / 1e3:.1f}"
-        cells.append([row.contender, f"{row.parameters:,}", speed, *row.ratio.cells(), TARGETS.get(row.contender, "")])
+        wanted = TARGETS.get(row.contender, "") if spec.model.kind == "ssm" else ""
+        cells.append([row.contender, f"{row.parameters:,}", speed, *row.ratio.cells(), wanted])
     title = f"context {spec.train.context}, batch {spec.train.batch}; difference from float64: {error:.1e}"
     return f"{title}\n{text_table(header, cells)}"
 

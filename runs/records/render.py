@@ -45,7 +45,7 @@ PARTS = {
         *(studies.transfer, studies.saturation),
         *(controls.controls, controls.verdicts, controls.doses),
         *(information.verdict, information.measure, information.stability, information.trust),
-        *(speed.bench, speed.recurrence, speed.delta_rule, speed.counts, speed.compiled),
+        *(speed.bench, speed.recurrence, speed.delta_rule, speed.rwkv_steps, speed.counts, speed.compiled),
         *(frameworks.findings, frameworks.known_bugs),
     )
 }

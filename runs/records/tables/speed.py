@@ -20,22 +20,31 @@ def bench() -> str:
         ["forward and backward, time over ours at (B,T,D)", *("x".join(map(str, shape)) for shape in shapes)],
         [[contender, *(ratio(shape, contender) for shape in shapes)] for contender in contenders],
     )
-    steps = markdown(
-        [f"training step, context {train['context']}, batch {train['batch']}", "parameters", "kB/s", "time over ours"],
-        [
-            [
-                row["contender"],
-                f"{row['parameters']:,}",
-                f"{row['bytes_per_second'] / 1e3:.1f}",
-                f"{row['ratio']['median']:.2f}",
-            ]
-            for row in train["rows"]
-        ],
-    )
     peaks = scan["memory"]
     memory = f"Peak memory beyond the inputs: {peaks['plkernel']:.1f} tensors of (B,T,D)."
-    parts = [scans, f"{memory} {source(scan['environment'])}", steps, source(train["environment"]), threads()]
+    parts = [scans, f"{memory} {source(scan['environment'])}", step("training step", train), threads()]
     return "\n\n".join(part for part in parts if part)
+
+
+def rwkv_steps() -> str:
+    """The training steps of RWKV-6 and RWKV-7 against their matrix products and a transformer."""
+    names = {"Finch": "bench/train-rwkv6.json", "Goose": "bench/train-rwkv7.json"}
+    return "\n\n".join(step(f"training step of {name}", load(path)) for name, path in names.items())
+
+
+def step(title: str, record: dict[str, Any]) -> str:
+    """A training step against its peers."""
+    header = [f"{title}, context {record['context']}, batch {record['batch']}", "parameters", "kB/s", "time over ours"]
+    lines = [
+        [
+            row["contender"],
+            f"{row['parameters']:,}",
+            f"{row['bytes_per_second'] / 1e3:.1f}",
+            f"{row['ratio']['median']:.2f}",
+        ]
+        for row in record["rows"]
+    ]
+    return f"{markdown(header, lines)}\n\n{source(record['environment'])}"
 
 
 def threads() -> str:

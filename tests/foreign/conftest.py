@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from plkernel.run import build
+
 PACKAGE = "somebodys"
 MODELS = '''
 from pathlib import Path
@@ -113,7 +115,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def forget() -> None:
-    """Take the package out of what is imported."""
+    """Take the package out of what is imported, and out of what was tried in this process."""
+    build._tried.cache_clear()
     for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
         del sys.modules[name]
 

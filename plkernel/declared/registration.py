@@ -14,9 +14,7 @@ from plkernel.records.layout import REGISTERED, RESULT, run_folder
 from plkernel.records.schema import RegisteredFile, validated
 from plkernel.spec.errors import explained
 from plkernel.spec.hypotheses import Gate, Hypothesis
-from plkernel.spec.model import ModelSpec, Section
-from plkernel.spec.study import Spec
-from plkernel.spec.train import TrainSpec
+from plkernel.spec.study import Spec, with_defaults
 from plkernel.tools.environment import installed, source_state
 from plkernel.tools.files import check_file, load_object, save_json
 from plkernel.tools.plain import same, shown
@@ -140,22 +138,10 @@ def changes(registered: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
     An option of the model or the protocol that one of them is too old for is at its default there.
     """
-    registered, now = _complete(registered), _complete(now)
+    registered, now = with_defaults(registered), with_defaults(now)
     searched = (registered.get("tuning") or {}).get("rates")
     found = [name for name, arm in registered["arms"].items() if searched and arm.get("learning_rate") is None]
     return list(_differing(_named(registered, found), _named(now, found)))
-
-
-def _complete(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The spec with every option of its model and its protocol."""
-    sections: dict[str, type[Section]] = {"model": ModelSpec, "train": TrainSpec}
-    return {
-        **spec,
-        **{
-            name: section.model_construct().model_dump(mode="json") | (spec.get(name) or {})
-            for name, section in sections.items()
-        },
-    }
 
 
 def _named(spec: Mapping[str, Any], searched: Collection[str]) -> dict[str, Any]:

@@ -26,8 +26,9 @@ from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.models.structure import Structure
 from plkernel.records.layout import CHECKPOINT, CONFIG
 from plkernel.run.build import AnyModel, Model, build, started
-from plkernel.run.folder import Progress, differences, with_defaults
+from plkernel.run.folder import Progress, differences
 from plkernel.spec.condition import from_config
+from plkernel.spec.study import with_defaults
 from plkernel.tools import cli
 from plkernel.tools.files import atomic_save, load_json, save_json
 from plkernel.tools.imports import TRUST, is_code

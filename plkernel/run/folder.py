@@ -25,14 +25,10 @@ from plkernel.records.layout import (
     RESULT,
     TIMING,
 )
-from plkernel.spec.arm import Arm
-from plkernel.spec.corpus import CorpusSpec
-from plkernel.spec.model import ModelSpec, Section
-from plkernel.spec.train import TrainSpec
+from plkernel.spec.study import with_defaults
 from plkernel.tools.files import load_json, read_lines, refuse_links_of_run, save_json
 from plkernel.tools.plain import same
 
-SECTIONS: dict[str, type[Section]] = {"corpus": CorpusSpec, "model": ModelSpec, "arm_options": Arm, "train": TrainSpec}
 LONGEST_REASON = 300  # characters of an error
 LONGEST_VALUE = 80  # characters of a value that differs
 LOCK_PATIENCE = 20.0  # seconds: a worker whose parent was killed ends within a step
@@ -195,21 +191,6 @@ def locked(folder: Path, name: str, patience: float = 0.0) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def with_defaults(config: Any) -> Any:
-    """A saved configuration, with the options that its version did not have at their defaults.
-
-    An option that is added later must therefore default to what was done before it.
-    """
-    if not isinstance(config, dict):
-        return config
-    known = {
-        name: section.model_construct().model_dump(mode="json") | config[name]
-        for name, section in SECTIONS.items()
-        if isinstance(config.get(name), dict)
-    }
-    return config | known
 
 
 def differences(old: Any, new: Any, key: str = "") -> list[str]:

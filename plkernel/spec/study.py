@@ -206,3 +206,22 @@ def _with(section: S, changes: Mapping[str, Any] | None, name: str) -> S:
         return type(section).model_validate(deep_merge(section.model_dump(), changes))
     except ValidationError as error:
         raise ValueError(explained(error, Spec, name)) from None
+
+
+SECTIONS: dict[str, type[Section]] = {"corpus": CorpusSpec, "model": ModelSpec, "arm_options": Arm, "train": TrainSpec}
+"""Parts of a saved spec or configuration."""
+
+
+def with_defaults(config: Any) -> Any:
+    """A saved spec or configuration, with the options that its version did not have at their defaults.
+
+    An option that is added later must therefore default to what was done before it.
+    """
+    if not isinstance(config, dict):
+        return config
+    known = {
+        name: section.model_construct().model_dump(mode="json") | config[name]
+        for name, section in SECTIONS.items()
+        if isinstance(config.get(name), dict)
+    }
+    return config | known

@@ -18,7 +18,7 @@ WRITTEN = "1/2, the writing strength at its bias"
 
 
 def deltas() -> Iterator[Initialisation]:
-    """Gated delta nets as two libraries start them, and Kimi Delta Attention."""
+    """Gated delta nets as two libraries start them, Kimi Delta Attention, and the gated delta net that takes its decay."""
     steps, weights = step_sizes()
     net = Origin(
         formula="a = exp(-A dt), A uniform on 0..16",
@@ -49,3 +49,10 @@ def deltas() -> Iterator[Initialisation]:
     )
     ends = (16 * STEPS[1], STEPS[0])
     yield initialisation("kda", FAMILY, attention, np.outer(1 + 15 * levels, steps), 1.0, both, ends)
+    second = replace(
+        attention,
+        gain="1/2, the writing gate at its bias",
+        paper="arXiv 2605.22791",
+        code="fla-org/flash-linear-attention: fla/layers/gdn2.py",
+    )
+    yield initialisation("gdn-2", FAMILY, second, np.outer(1 + 15 * levels, steps), 1.0, both, ends)

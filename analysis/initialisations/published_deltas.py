@@ -18,7 +18,7 @@ WRITTEN = "1/2, the writing strength at its bias"
 
 
 def deltas() -> Iterator[Initialisation]:
-    """Gated delta nets as two libraries start them, Kimi Delta Attention, and the gated delta net that takes its decay."""
+    """Gated delta nets as two libraries start them, Kimi Delta Attention, and the delta net that took its decay."""
     steps, weights = step_sizes()
     net = Origin(
         formula="a = exp(-A dt), A uniform on 0..16",

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -146,6 +146,15 @@ def seed_dropout(seed: int, step: int, rank: int = 0) -> None:
     """
     entropy = [seed, step, rank] if rank else [seed, step]
     torch.manual_seed(int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0]))
+
+
+def compiled(model: nn.Module, train: TrainSpec, device: torch.device) -> nn.Module:
+    """`model`; where `train.compile` asks for it as torch.compile runs it: elementwise operators fused, and on a GPU
+    replayed as CUDA graphs, which need every step to have the shapes of the first, as those of training have.
+    """
+    if not train.compile:
+        return model
+    return cast(nn.Module, torch.compile(model, mode="reduce-overhead" if device.type == "cuda" else None))
 
 
 def autocast(device: torch.device) -> AbstractContextManager[Any]:

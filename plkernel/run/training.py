@@ -28,6 +28,7 @@ from plkernel.run.objective import (
     autocast,
     bits_per_byte,
     build_optimizer,
+    compiled,
     fill_gradients_,
     learning_rate,
     next_byte_loss,
@@ -72,8 +73,7 @@ class Training:
         else:
             self.calibration = tune_(self.model, condition, self.windows.at(0)[:, :-1])
         self.unread: list[Tensor] = []
-        parallel = ranks.parallel(self.model)
-        self.parallel = cast(nn.Module, torch.compile(parallel)) if self.train.compile else parallel
+        self.parallel = compiled(ranks.parallel(self.model), train, self.device)
         # After the checkpoint was read: where that is refused, the rows stay as they are.
         self.progress = ranks.from_first(lambda: task.folder.cut(self.progress, self.train.eval_every))
         if ranks.first:

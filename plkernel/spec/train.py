@@ -107,7 +107,8 @@ class TrainSpec(Section):
     backend: str | None = None
     """Forces an implementation of the scan: cpu, gpu or reference; left out, the one for the device."""
     compile: bool = False
-    """Compile the model of a step by torch.compile: fewer operators to launch, sums in another order."""
+    """Compile the model of a step by torch.compile: half the operators to launch, on a GPU replayed as CUDA graphs, and
+    sums in another order."""
     together: int | Literal["auto"] = Field("auto", exclude=True)
     """Runs of equal shape (arms, seeds) that plkernel.experiment trains as one batched model in one process; auto: 1 on
     a CPU, on a GPU up to 8 where they are small. No part of a run's identity: rows agree up to rounding."""

@@ -79,6 +79,8 @@ def inspect(
         raise ValueError(f"tokens must be at least 2, got {tokens}")
     check_file(json, "json")
     check_file(figure, "figure")
+    if not str(model).startswith("hf:"):
+        cli.existing(model, "model")
     if _foreign(model):
         if (corpus, windows, truncation) != (None, 16, 256):
             raise ValueError(f"corpus, windows and truncation are for runs of plkernel, which {model} is not")

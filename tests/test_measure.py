@@ -146,7 +146,10 @@ def test_bad_requests_are_refused(arguments: dict, message: str, tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"x" * 5000, "one symbol only, 120"), (b"short text", "10 symbols, which is too short for lag 1,000")],
+    [
+        (b"x" * 5000, "one symbol only, 120"),
+        (b"short text", "lag 1,000 in 40 blocks: give at least 1,040 or a smaller max_lag"),
+    ],
 )
 def test_bad_corpora_are_refused(content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_bytes(content)

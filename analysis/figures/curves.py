@@ -29,6 +29,7 @@ SEEDS_SHOWN = 12
 """The lines of more seeds, of all arms together, grow paler: they would hide the means."""
 NAME_HEIGHT = 0.055
 """Of a line across, as a share of the panel."""
+PANELS_ACROSS = 3
 NARROW = 34
 """Characters of a panel's title that fit at full size."""
 
@@ -112,31 +113,39 @@ def differences(
 def effects(panels: Mapping[str, Arms], names: Mapping[str, str], linear: float) -> "Figure":
     """Difference to the baseline against bytes read, a panel per corpus, a line per arm: means and simultaneous bands.
 
-    `panels` maps the title of a panel to difference curves by arm, `names` the arms to what the legend calls them. The
-    scale of differences is linear up to +-`linear` and logarithmic beyond, as they shrink over decades.
+    `panels` maps the title of a panel to difference curves by arm, `names` the arms to what the legend calls them; not
+    every panel needs all. The scale of differences is linear up to +-`linear` and logarithmic beyond: they shrink over
+    decades.
     """
     from matplotlib.figure import Figure
 
     unit, unit_name = byte_unit(max(map(_last, panels.values())))
+    rows = -(-len(panels) // PANELS_ACROSS)
     with style():
-        figure = Figure(figsize=(PAGE_WIDTH, 2.7))
-        row = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
-        for axes, (title, arms) in zip(row, panels.items(), strict=True):
-            for index, arm in enumerate(names, start=1):
+        figure = Figure(figsize=(PAGE_WIDTH, 0.6 + 2.1 * rows))
+        grid = figure.subplots(rows, -(-len(panels) // rows), sharex=True, sharey=True, squeeze=False)
+        lines = {}
+        for axes in grid.flat[len(panels) :]:
+            axes.set_visible(False)
+        for axes, (title, arms) in zip(grid.flat, panels.items(), strict=False):
+            for index, (arm, name) in enumerate(names.items(), start=1):
+                if arm not in arms:
+                    continue
                 band = simultaneous_band(arms[arm])
                 read, look = band.at > 0, line_style(index)
                 at = band.at[read] / unit
                 axes.fill_between(at, band.low[read], band.high[read], color=look["color"], alpha=0.15, linewidth=0)
-                axes.plot(at, band.mean[read], linewidth=1.5, label=names[arm], **look)
+                (lines[name],) = axes.plot(at, band.mean[read], linewidth=1.5, **look)
             axes.axhline(0.0, color=INK, linewidth=0.6)
             axes.set(xscale="log", title=title)
             plain_ticks(axes.xaxis)
             axes.set_yscale("symlog", linthresh=linear)
             axes.yaxis.set_major_formatter("{x:g}")
-        handles, labels = row[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(names))
-        row[len(row) // 2].set_xlabel(f"training bytes read ({unit_name})")
-        row[0].set_ylabel("bits per byte minus log-spaced")
+        named = {name: lines[name] for name in names.values() if name in lines}
+        figure.legend(named.values(), named, loc="outside lower center", ncols=len(named))
+        for axes in grid[-1]:
+            axes.set_xlabel(f"training bytes read ({unit_name})")
+        figure.supylabel("bits per byte minus log-spaced", fontsize=8)
     return figure
 
 

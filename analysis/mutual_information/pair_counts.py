@@ -63,7 +63,7 @@ def check_data(data: Bytes, longest: int, blocks: int) -> None:
     if data.size < longest + blocks:
         raise ValueError(
             f"data has {data.size:,} symbols, which is too short for lag {longest:,} in {blocks} blocks: "
-            f"give at least {longest + blocks:,} or a smaller largest lag"
+            f"give at least {longest + blocks:,} or a smaller max_lag"
         )
 
 

@@ -77,7 +77,8 @@ def line(row: dict[str, Any]) -> list[str]:
     cells = [f"{m:+.4f} ({a:+.4f} to {b:+.4f})" for m, a, b in zip(row["mean"], row["low"], row["high"], strict=True)]
     law = Vanishing(**row["exponent"])
     at = "changes its sign" if np.isnan(law.at) else f"{law.at:.2f}"
-    return [row["rate"], row["arm"], *cells, at, f"{law.low:.2f} to {law.high:.2f}"]
+    bounded = np.isfinite([law.low, law.high]).all()
+    return [row["rate"], row["arm"], *cells, at, f"{law.low:.2f} to {law.high:.2f}" if bounded else "not bounded"]
 
 
 if __name__ == "__main__":

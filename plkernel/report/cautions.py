@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.records.layout import FINISHED
 from plkernel.report.comparison import COMMON_STEP, Comparison, block_levels, short_factor
+from plkernel.report.memory import truncated
 from plkernel.report.sentences import listed
 
 FEW_NAMES = 4
@@ -49,13 +50,15 @@ def _beaten(comparison: Comparison) -> Iterator[str]:
         arms = listed(f"{name} ({mean:.4f})" for name, mean in finals.items()) if few else _arms(comparison, finals)
         one = len(finals) == 1
         counts = {1: "single bytes", 2: "byte pairs"}.get(order, f"{order} bytes in a row")
-        says, longer = "it says" if one else "they say", "longer " if order > 1 else ""
+        says, longer = "its loss says" if one else "their losses say", "longer " if order > 1 else ""
         memory = (
             f"which remember {order - 1} {'byte' if order == 2 else 'bytes'}" if order > 1 else "without any memory"
         )
+        cut = any(truncated(comparison, comparison[name]) for name in finals)
+        does = f"; what {'it loses' if one else 'they lose'} with fewer bytes given does" * cut
         yield (
             f"{arms} {'is' if one else 'are'} worse on the validation windows than counts of {counts} ({loss:.4f}), "
-            f"{memory}: {says} nothing about {longer}memory."
+            f"{memory}: {says} nothing about {longer}memory{does}."
         )
 
 

@@ -43,10 +43,22 @@ def beaten(folder: Path) -> list[str]:
 def test_arms_that_are_worse_than_counts_are_named_with_the_fewest_bytes(study) -> None:
     assert beaten(study()) == [
         "All 5 arms with gain none are worse on the validation windows than counts of byte pairs (2.6000), which "
-        "remember 1 byte: they say nothing about longer memory.",
+        "remember 1 byte: their losses say nothing about longer memory.",
         "All 5 arms with gain ema are worse on the validation windows than counts of 4 bytes in a row (2.0000), which "
-        "remember 3 bytes: they say nothing about longer memory.",
+        "remember 3 bytes: their losses say nothing about longer memory.",
     ]
+
+
+def test_what_fewer_bytes_cost_tells_more_than_the_loss(study) -> None:
+    folder = study()
+    rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+    for row in rows:
+        if row["arm"].endswith("_ema_bytes"):
+            row["result"]["truncation"] = {"given": [1, 2], "bpb": [2.6, 2.5], "cost": [0.1, 0.0]}
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    said = [text.partition(": ")[2] for text in beaten(folder)]
+    loss = "their losses say nothing about longer memory"
+    assert said == [f"{loss}.", f"{loss}; what they lose with fewer bytes given does."]
 
 
 def test_nothing_is_said_where_arms_are_better_or_nothing_suits_them(study) -> None:
@@ -62,7 +74,7 @@ def test_one_arm_worse_than_single_bytes(study) -> None:
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in kept))
     assert beaten(folder) == [
         "log-spaced_uniform_none_bytes (2.7963) is worse on the validation windows than counts of single bytes "
-        "(2.7000), without any memory: it says nothing about memory."
+        "(2.7000), without any memory: its loss says nothing about memory."
     ]
     lines = text_report(compared(folder)).splitlines()
     assert [line.split() for line in lines if line.startswith("n-gram")][2] == [

@@ -28,12 +28,46 @@ def _four(measures: dict[str, Any] | None, key: str) -> str:
 
 def verdicts() -> str:
     """What was registered before the runs of the controls, and what became of it."""
+    return _declared("memory-lags", "memory-markov", "memory-dose")
+
+
+def length_verdicts() -> str:
+    """What was registered before the runs of memory-length, and what became of it."""
+    return _declared("memory-length")
+
+
+def _declared(*studies: str) -> str:
+    """Gates and hypotheses of studies as they were registered, and what became of them."""
     lines = []
-    for name in ("memory-lags", "memory-markov", "memory-dose"):
-        for one in load(f"{name}/report/table.json")["declared"]["hypotheses"]:
+    for study in studies:
+        declared = load(f"{study}/report/table.json")["declared"]
+        for one in declared["gates"]:
+            edge = f"at least {one['at_least']:g}" if one["at_most"] is None else f"at most {one['at_most']:g}"
+            lines.append([study, one["name"], edge, f"{one['mean']:.4f}", "passed" if one["passed"] else "**failed**"])
+        for one in declared["hypotheses"]:
             margin = f", margin {one['margin']:g}" if one["margin"] else ""
-            lines.append([name, one["name"], f"{one['claim']}{margin}", with_interval(one), f"**{one['verdict']}**"])
-    return markdown(["study", "hypothesis", "claim", "difference, bits per byte, interval", "verdict"], lines)
+            lines.append([study, one["name"], f"{one['claim']}{margin}", with_interval(one), f"**{one['verdict']}**"])
+    return markdown(["study", "hypothesis or gate", "claim", "bits per byte, interval", "verdict"], lines)
+
+
+def lengths() -> str:
+    """What every start is worth after 0.4, 2, 8 and 16 MB of source code, and the exponent at which that vanishes."""
+    found = load("memory-length/length.json")["rows"]
+    lines = []
+    for row in found:
+        bands = (
+            dict(zip(("mean", "low", "high"), at, strict=True))
+            for at in zip(row["mean"], row["low"], row["high"], strict=True)
+        )
+        law = row["exponent"]
+        ends = [law["low"], law["high"]]
+        power = "sign changes" if law["at"] is None else f"{law['at']:.2f}"
+        interval = "not bounded" if None in ends else "{:.2f} to {:.2f}".format(*ends)
+        lines.append([row["rate"], row["arm"], *map(with_interval, bands), f"{power} ({interval})"])
+    read = [f"{count / 1e6:.1f} MB" for count in found[0]["bytes"]]
+    environments = [row["environment"] for row in rows("memory-length/rows.jsonl")]
+    header = ["rate", "minus log-spaced, 95 % band of the four", *read, "falls as bytes^-p, p"]
+    return f"{markdown(header, lines)}\n\n{source(environments[0])}"
 
 
 def doses() -> str:

@@ -2,8 +2,8 @@
 
     python runs/memory_length.py [--study FOLDER] [--out FOLDER]
 
-Reads the finished runs of runs/memory-length.toml, or of its record, prints a line for each start and rate, and writes
-length.json and the figure to FOLDER, runs/records/memory-length unless given.
+Reads the finished runs of runs/memory-length.toml, or of its record, prints a line for each start and rate and the
+corners of rate and length, and writes length.json and the figure to FOLDER, runs/records/memory-length unless given.
 """
 
 from dataclasses import asdict
@@ -15,6 +15,7 @@ import numpy as np
 from plkernel.analysis.figures.curves import Arms, effects
 from plkernel.analysis.figures.style import rendered
 from plkernel.analysis.statistics.bands import Curve, difference_curves, simultaneous_band
+from plkernel.analysis.statistics.differences import mean_interval
 from plkernel.analysis.statistics.vanishing import Vanishing, decay_exponent
 from plkernel.records.study import Study, read_study
 from plkernel.tools import cli
@@ -25,6 +26,8 @@ OUT = Path(__file__).resolve().parent / "records" / "memory-length"
 ARMS = {"short": "short", "published": "published", "concentrated-published": "concentrated, published"}
 RATES = {"good": "learning rate 6e-3", "low": "learning rate 1e-3"}
 BASELINE = "log-spaced"
+CORNERS = (819_200, 3_686_400)
+"""Bytes read where concentrated half-lives did not lead in an earlier trial at a good rate, and did at a low one."""
 LINEAR = 0.01
 """Bits per byte up to which differences are drawn to a linear scale: the margin of the hypotheses."""
 
@@ -39,12 +42,15 @@ def memory_length(study: Path = OUT, out: Path = OUT) -> None:
     found = read_study(study)
     panels = {title: differences(found, rate) for rate, title in RATES.items()}
     rows = [row(found, rate, arm, panels[title][arm]) for rate, title in RATES.items() for arm in ARMS]
-    save_json(out / "length.json", {"rows": rows})
+    between = [corner for arm in ("concentrated-published", "short") for corner in corners(found, arm)]
+    save_json(out / "length.json", {"rows": rows, "corners": between})
     for kind, content in rendered(effects(panels, ARMS, LINEAR)).items():
         atomic_write(out / f"length.{kind}", content)
     header = ["rate", "start", *(f"{read / 1e6:g} MB" for read in rows[0]["bytes"]), "exponent", "95 % interval"]
     print(f"{text_table(header, [line(one) for one in rows])}\n")
-    print("minus log-spaced, bits per byte, with the 95 % band of all lengths; exponent p: falls as bytes**-p")
+    print("minus log-spaced, bits per byte, with the 95 % band of all lengths; exponent p: falls as bytes**-p\n")
+    for one in between:
+        print(f"{one['arm']}, {one['what']}: {one['mean']:+.4f} ({one['low']:+.4f} to {one['high']:+.4f})")
     print(f"written: {out}", flush=True)
 
 
@@ -70,6 +76,23 @@ def row(study: Study, rate: str, arm: str, curves: list[Curve]) -> dict[str, Any
         "high": band.high.tolist(),
         "exponent": asdict(decay_exponent(chosen)),
     }
+
+
+def corners(study: Study, arm: str) -> list[dict[str, Any]]:
+    """A start at both rates and both lengths of CORNERS, and the difference that each makes: means with t intervals."""
+    at = {rate: difference_curves(study.curves(f"{arm}_{rate}"), study.curves(f"{BASELINE}_{rate}")) for rate in RATES}
+    seeds = sorted(set.intersection(*(set(curves) for curves in at.values())))
+    short, long = CORNERS
+    values = {
+        f"{rate} rate, {read / 1e6:.1f} MB": [at[rate][seed][read] for seed in seeds]
+        for rate in RATES
+        for read in CORNERS
+    }
+    for read in CORNERS:
+        values[f"low rate minus good, {read / 1e6:.1f} MB"] = [at["low"][s][read] - at["good"][s][read] for s in seeds]
+    for rate in RATES:
+        values[f"longer minus shorter, {rate} rate"] = [at[rate][s][long] - at[rate][s][short] for s in seeds]
+    return [{"arm": arm, "what": what, **asdict(mean_interval(each))} for what, each in values.items()]
 
 
 def line(row: dict[str, Any]) -> list[str]:

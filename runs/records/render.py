@@ -44,6 +44,7 @@ PARTS = {
         *(studies.quick, studies.schemes, studies.goose, studies.audit, studies.audit_short),
         *(studies.transfer, studies.saturation),
         *(controls.controls, controls.verdicts, controls.doses),
+        *(controls.lengths, controls.length_verdicts, controls.corners),
         *(information.verdict, information.measure, information.stability, information.trust),
         *(speed.bench, speed.recurrence, speed.delta_rule, speed.rwkv_steps, speed.counts, speed.compiled),
         *(frameworks.findings, frameworks.known_bugs),

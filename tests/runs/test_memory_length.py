@@ -20,7 +20,7 @@ def record(tmp_path: Path) -> Path:
     """A record of runs/memory-length.toml whose differences are power laws."""
     spec = load_spec(RUNS / "memory-length.toml")
     rng, rows = np.random.default_rng(0), []
-    steps = np.array(spec.report_steps)
+    steps = np.array(sorted({*spec.report_steps, 400, 1800}))  # and those of the corners
     for name in spec.arms:
         init = (spec.arms[name].levels or {})["init"]
         for seed in spec.seeds:
@@ -43,7 +43,11 @@ def test_every_start_has_its_differences_and_its_exponent(
     script_of: Callable[[str], ModuleType], record: Path, tmp_path: Path
 ) -> None:
     script_of("memory_length").memory_length(record, tmp_path / "out")
-    rows = load_json(tmp_path / "out" / "length.json")["rows"]
+    found = load_json(tmp_path / "out" / "length.json")
+    rows, corners = found["rows"], {(one["arm"], one["what"]): one["mean"] for one in found["corners"]}
+    assert corners["short", "low rate, 0.8 MB"] == pytest.approx(0.05 / 2, abs=1e-4)
+    assert corners["short", "low rate minus good, 3.7 MB"] == pytest.approx(0.0, abs=1e-4)
+    assert corners["short", "longer minus shorter, good rate"] == pytest.approx(0.05 / 9 - 0.05 / 2, abs=1e-4)
     assert len(rows) == 6
     for row in rows:
         wanted = EXPONENT[row["arm"]]

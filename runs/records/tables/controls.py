@@ -87,3 +87,12 @@ def doses() -> str:
     header = ["corpus", "decays", "at", "best exponent", "95 % interval", *expected]
     environment = rows("memory-dose/rows.jsonl")[0]["environment"]
     return f"{markdown(header, lines)}\n\n{source(environment)}"
+
+
+def corners() -> str:
+    """Two starts at two rates and two lengths, and which of both makes the difference."""
+    found = load("memory-length/length.json")["corners"]
+    arms = list(dict.fromkeys(one["arm"] for one in found))
+    cells = {(one["what"], one["arm"]): with_interval(one) for one in found}
+    lines = [[what, *(cells[what, arm] for arm in arms)] for what in dict.fromkeys(one["what"] for one in found)]
+    return markdown(["minus log-spaced, 95 % interval", *arms], lines)

@@ -22,7 +22,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from tables import controls, frameworks, information, kernels, speed, studies
+from tables import controls, frameworks, information, kernels, natural, speed, studies
 from tables.records import RECORDS
 
 ROOT = RECORDS.parents[1]
@@ -44,7 +44,7 @@ PARTS = {
         *(studies.quick, studies.schemes, studies.goose, studies.audit, studies.audit_short),
         *(studies.transfer, studies.saturation),
         *(controls.controls, controls.verdicts, controls.doses),
-        *(controls.lengths, controls.length_verdicts, controls.corners),
+        *(natural.lengths, natural.length_verdicts, natural.corners),
         *(information.verdict, information.measure, information.stability, information.trust),
         *(speed.bench, speed.recurrence, speed.delta_rule, speed.rwkv_steps, speed.counts, speed.compiled),
         *(frameworks.findings, frameworks.known_bugs),

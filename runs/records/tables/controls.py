@@ -28,15 +28,10 @@ def _four(measures: dict[str, Any] | None, key: str) -> str:
 
 def verdicts() -> str:
     """What was registered before the runs of the controls, and what became of it."""
-    return _declared("memory-lags", "memory-markov", "memory-dose")
+    return declared("memory-lags", "memory-markov", "memory-dose")
 
 
-def length_verdicts() -> str:
-    """What was registered before the runs of memory-length, and what became of it."""
-    return _declared("memory-length")
-
-
-def _declared(*studies: str) -> str:
+def declared(*studies: str) -> str:
     """Gates and hypotheses of studies as they were registered, and what became of them."""
     lines = []
     for study in studies:
@@ -48,26 +43,6 @@ def _declared(*studies: str) -> str:
             margin = f", margin {one['margin']:g}" if one["margin"] else ""
             lines.append([study, one["name"], f"{one['claim']}{margin}", with_interval(one), f"**{one['verdict']}**"])
     return markdown(["study", "hypothesis or gate", "claim", "bits per byte, interval", "verdict"], lines)
-
-
-def lengths() -> str:
-    """What every start is worth after 0.4, 2, 8 and 16 MB of source code, and the exponent at which that vanishes."""
-    found = load("memory-length/length.json")["rows"]
-    lines = []
-    for row in found:
-        bands = (
-            dict(zip(("mean", "low", "high"), at, strict=True))
-            for at in zip(row["mean"], row["low"], row["high"], strict=True)
-        )
-        law = row["exponent"]
-        ends = [law["low"], law["high"]]
-        power = "sign changes" if law["at"] is None else f"{law['at']:.2f}"
-        interval = "not bounded" if None in ends else "{:.2f} to {:.2f}".format(*ends)
-        lines.append([row["rate"], row["arm"], *map(with_interval, bands), f"{power} ({interval})"])
-    read = [f"{count / 1e6:.1f} MB" for count in found[0]["bytes"]]
-    environments = [row["environment"] for row in rows("memory-length/rows.jsonl")]
-    header = ["rate", "minus log-spaced, 95 % band of the four", *read, "falls as bytes^-p, p"]
-    return f"{markdown(header, lines)}\n\n{source(environments[0])}"
 
 
 def doses() -> str:
@@ -87,12 +62,3 @@ def doses() -> str:
     header = ["corpus", "decays", "at", "best exponent", "95 % interval", *expected]
     environment = rows("memory-dose/rows.jsonl")[0]["environment"]
     return f"{markdown(header, lines)}\n\n{source(environment)}"
-
-
-def corners() -> str:
-    """Two starts at two rates and two lengths, and which of both makes the difference."""
-    found = load("memory-length/length.json")["corners"]
-    arms = list(dict.fromkeys(one["arm"] for one in found))
-    cells = {(one["what"], one["arm"]): with_interval(one) for one in found}
-    lines = [[what, *(cells[what, arm] for arm in arms)] for what in dict.fromkeys(one["what"] for one in found)]
-    return markdown(["minus log-spaced, 95 % interval", *arms], lines)

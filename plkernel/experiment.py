@@ -1,5 +1,6 @@
 """python -m plkernel.experiment SPEC: conditions x seeds, several processes at a time, resumable, with a report."""
 
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -43,10 +44,22 @@ def forecast(spec: Spec, only: Sequence[str], workers: int | None) -> str:
     chosen = spec.with_conditions({name: spec.condition(name) for name in arms})
     searched = spec.tuning.rates and any(arm.learning_rate is None for arm in chosen.arms.values())
     told = text(estimate(chosen, workers, search=search_of(chosen) if searched else None))
-    prospect = prospects(spec.hypotheses, len(spec.seeds))
+    known = [*prospects(spec.hypotheses, len(spec.seeds)), *_too_slow(chosen)]
     return "\n".join(
-        [told, *prospect, *(f"corpus {name!r} is not read yet: nothing is known of its size" for name in unread)]
+        [told, *known, *(f"corpus {name!r} is not read yet: nothing is known of its size" for name in unread)]
     )
+
+
+def _too_slow(spec: Spec) -> Iterator[str]:
+    """The arms that place decays which hardly move within a window."""
+    from plkernel.analysis.trained.memory import outlasting
+
+    for name in spec.arms:
+        condition = spec.condition(name)
+        if condition.train is not None and condition.arm.places_nodes and not condition.model.is_foreign:
+            half_lives = [condition.model.patching.size * math.log(2) / rate for rate in condition.nodes.rates]
+            if words := outlasting(half_lives, condition.train.context):
+                yield f"{name}: {words}"
 
 
 def _registered(spec: Spec, files: Sequence[Path], out: Path) -> str:
@@ -56,7 +69,7 @@ def _registered(spec: Spec, files: Sequence[Path], out: Path) -> str:
     path = files[0] if files else place_of(spec)
     new = register_study(spec, path, out)
     done = f"registered: {path}; commit it before the runs" if new else f"registered before, unchanged: {path}"
-    return "\n".join([done, *prospects(spec.hypotheses, len(spec.seeds))])
+    return "\n".join([done, *prospects(spec.hypotheses, len(spec.seeds)), *_too_slow(spec)])
 
 
 def command(

@@ -12,6 +12,8 @@ from plkernel.analysis.nodes.moments import falling_exponent
 
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 """Of the half-lives of a block's channels, as a run records them."""
+OUTLASTING = 10
+"""Contexts: half-lives longer than so many hold still while a window is read."""
 SLOPE_LAGS = (4.0, 128.0)
 """Slopes of kernels are taken over these lags in bytes, or to the longest that is known."""
 
@@ -110,3 +112,19 @@ def _stacked(states: Sequence[Mapping[str, Any]], key: str, length: int) -> np.n
     if len(shapes) != 1 or None in shapes or (shape := next(iter(shapes))) is None or shape[1:] != (length,):
         return np.empty((0, 0, length))
     return np.asarray(found, dtype=float)
+
+
+def outlasting(half_lives: ArrayLike, context: int) -> str | None:
+    """What to say of a start of which half or more outlasts OUTLASTING windows; None of any other.
+
+    half_lives: those of its channels, or QUANTILES of them, in bytes; context: the bytes of a window of training.
+
+    >>> outlasting([200, 40_000, 1_000_000], 512)
+    'half or more of its half-lives, 200 to 1,000,000 bytes, are longer than 10 windows of 512 bytes'
+    >>> outlasting([1, 40, 1_000_000], 512)
+    """
+    shortest, median, longest = np.quantile(np.asarray(half_lives, dtype=float), (0.0, 0.5, 1.0))
+    if median <= OUTLASTING * context:
+        return None
+    span = f"{shortest:,.0f} to {longest:,.0f} bytes"
+    return f"half or more of its half-lives, {span}, are longer than {OUTLASTING} windows of {context:,} bytes"

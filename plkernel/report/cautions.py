@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Iterator
 
+from plkernel.analysis.trained.memory import outlasting
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.records.layout import FINISHED
 from plkernel.report.comparison import COMMON_STEP, Comparison, block_levels, short_factor
@@ -17,6 +18,7 @@ def warnings(comparison: Comparison) -> list[str]:
     rules = (
         _leak,
         _beaten,
+        _too_slow,
         _at_edge,
         _unequal_steps,
         _diverged,
@@ -60,6 +62,14 @@ def _beaten(comparison: Comparison) -> Iterator[str]:
             f"{arms} {'is' if one else 'are'} worse on the validation windows than counts of {counts} ({loss:.4f}), "
             f"{memory}: {says} nothing about {longer}memory{does}."
         )
+
+
+def _too_slow(comparison: Comparison) -> Iterator[str]:
+    for arm in comparison.arms:
+        for run in comparison.study.finished(arm.name)[:1]:
+            known = run.first.get("half_life_quantiles")
+            if known and (words := outlasting(known, run.config["train"]["context"])):
+                yield f"{arm.name}: {words}."
 
 
 def _at_edge(comparison: Comparison) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """A study: resumable after kill -9, polite on Ctrl-C, closed to another spec, open to more seeds."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -163,6 +164,17 @@ def test_a_dry_run_says_whether_the_seeds_can_decide(tiny_spec: SpecWriter, monk
         "the table\nfamily main: 1 hypothesis, 2 seeds: cannot decide by exact sign flips (smallest p 0.25, alpha "
         "0.05), 5 seeds could; the t test decides, which needs normal differences"
     )
+
+
+def test_a_dry_run_names_decays_that_outlast_a_window(tiny_spec: SpecWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Quantiles of a flat law under an EMA: nearly all of them lie beyond what is read."""
+    monkeypatch.setattr(table, "text", lambda found: "the table")
+    monkeypatch.setattr(estimate, "estimate", lambda *_, **options: None)
+    spec = tiny_spec()
+    slow = "[arms.slow]\nplacement = 'quantile'\nbeta = 0.456\nlag = 'distance'\n"
+    spec.write_text(spec.read_text().replace("[model]\n", "[model]\ngain = 'ema'\n") + slow)
+    words = r"half or more of its half-lives, [\d,]+ to [\d,]+ bytes, are longer than 10 windows of 32 bytes"
+    assert re.fullmatch(f"the table\nslow: {words}", forecast(load_spec(spec), (), 1))
 
 
 def test_an_address_without_ray_is_refused(tiny_spec: SpecWriter, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from plkernel.analysis.trained.memory import QUANTILES, memory_of
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.records.layout import run_folder
 from plkernel.records.study import STATE, read_study
+from plkernel.report.cautions import warnings
 from plkernel.report.comparison import Comparison, compare
 from plkernel.report.figures import memory_drawings
 from plkernel.report.memory import exponent_of
@@ -104,6 +105,17 @@ def test_lines_and_tables_carry_the_numbers_of_the_rows(tmp_path: Path) -> None:
     median = math.sqrt(2) * 3.1 * 2**3
     assert ["b", "2.83", "4.38", "22.6", f"{median:.3g}", "181", "281"] in cells
     assert ["b", "10.0%", "21.0%", "3.0", "4.1", "2.50", "2.50"] in cells
+
+
+def test_starts_that_outlast_their_windows_are_named(tmp_path: Path) -> None:
+    train = {"steps": 10, "learning_rate": 1e-3}
+    short, long = (
+        comparison_of(tmp_path / str(context), spec_of(THREE, train={**train, "context": context}))
+        for context in (2, 4)
+    )
+    words = "half or more of its half-lives, 2 to 256 bytes, are longer than 10 windows of 2 bytes."
+    assert [text for text in warnings(short) if "windows of" in text] == [f"{name}: {words}" for name in "abc"]
+    assert not any("windows of" in text for text in warnings(long))
 
 
 @pytest.mark.parametrize("without", [STATE, ("kernel", "saturation"), ("half_life_quantiles", "saturation")])

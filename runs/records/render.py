@@ -44,7 +44,7 @@ PARTS = {
         *(studies.quick, studies.schemes, studies.goose, studies.audit, studies.audit_short),
         *(studies.transfer, studies.saturation),
         *(controls.controls, controls.verdicts, controls.doses),
-        *(natural.lengths, natural.length_verdicts, natural.corners),
+        *(natural.lengths, natural.length_verdicts, natural.corners, natural.length_memory),
         *(information.verdict, information.measure, information.stability, information.trust),
         *(speed.bench, speed.recurrence, speed.delta_rule, speed.rwkv_steps, speed.counts, speed.compiled),
         *(frameworks.findings, frameworks.known_bugs),

@@ -1,7 +1,7 @@
 """Natural text: what a start is worth as training goes on, and at the best rate of every start."""
 
 from collections.abc import Iterable
-from statistics import mean
+from statistics import geometric_mean, mean
 from typing import Any
 
 from tables.controls import declared
@@ -43,6 +43,26 @@ def corners() -> str:
     cells = {(one["what"], one["arm"]): with_interval(one) for one in found}
     lines = [[what, *(cells[what, arm] for arm in arms)] for what in dict.fromkeys(one["what"] for one in found)]
     return markdown(["minus log-spaced, 95 % interval", *arms], lines)
+
+
+def length_memory() -> str:
+    """Where 16 MB take the half-lives of every start, and what each then loses with few bytes given."""
+    arms: dict[str, list[dict[str, Any]]] = {}
+    for row in rows("memory-length/rows.jsonl"):
+        arms.setdefault(row["arm"], []).append(row)
+    lines = []
+    for name, runs in arms.items():
+        start, _, rate = name.rpartition("_")
+        first, last = ([run[when]["half_life_quantiles"] for run in runs] for when in ("first", "last"))
+        medians = [_median(first, 0), *(_median(last, block) for block in range(len(last[0])))]
+        lines.append([rate, start, *(f"{median:.1f}" for median in medians), f"{mean(_lost(runs)):.3f}"])
+    blocks = [f"after 16 MB, block {block}" for block in range(1, len(lines[0]) - 3)]
+    return markdown(["rate", "start", "median half-life", *blocks, f"lost with {GIVEN} bytes"], lines)
+
+
+def _median(quantiles: list[list[list[float]]], block: int) -> float:
+    """The median half-life of a block, its geometric mean over runs."""
+    return geometric_mean(run[block][len(run[block]) // 2] for run in quantiles)
 
 
 def texts() -> str:

@@ -1,8 +1,8 @@
-"""What the start is worth along the way, where memory matters and where it cannot: two studies, drawn.
+"""What the start is worth along the way, where memory must matter, where it cannot, and on text: three studies, drawn.
 
-    python runs/memory_controls.py [--lags FOLDER] [--markov FOLDER] [--out FOLDER]
+    python runs/memory_controls.py [--lags FOLDER] [--markov FOLDER] [--text FOLDER] [--out FOLDER]
 
-Reads the two studies, or their records, and writes the figure effect.pdf, .png and .svg to FOLDER,
+Reads the studies, or their records, and writes the figure effect.pdf, .png and .svg to FOLDER,
 runs/records/memory-lags unless given.
 """
 
@@ -16,7 +16,7 @@ from plkernel.tools import cli
 from plkernel.tools.files import atomic_write
 
 RECORDS = Path(__file__).resolve().parent / "records"
-ARMS = {"short-frozen": "short, frozen", "short": "short", "long": "long", "law": "the predictor's law"}
+ARMS = {"short-frozen": "short, frozen", "short": "short", "long": "long", "law": "the law of the data"}
 BASELINE = "log-spaced"
 LINEAR = 0.01
 """Bits per byte up to which differences are drawn to a linear scale: the margin of the hypotheses."""
@@ -25,20 +25,23 @@ LINEAR = 0.01
 def memory_controls(
     lags: Path = RECORDS / "memory-lags",
     markov: Path = RECORDS / "memory-markov",
+    text: Path = RECORDS / "memory-text",
     out: Path = RECORDS / "memory-lags",
 ) -> None:
-    """Draw the effect of a start against the bytes read, beside its negative control.
+    """Draw the effect of a start against the bytes read, beside its controls.
 
     Args:
         lags: Folder of memory-lags, or of its record.
         markov: Folder of memory-markov, or of its record.
+        text: Folder of memory-text, or of its record.
         out: Folder for the figure.
     """
-    positive, negative = read_study(lags), read_study(markov)
+    positive = read_study(lags)
     panels = {
         "mixture of lags, exponent 0.7": differences(positive, "_lags-0.7"),
         "mixture of lags, exponent 1.3": differences(positive, "_lags-1.3"),
-        "first-order Markov chain": differences(negative, ""),
+        "first-order Markov chain": differences(read_study(markov), ""),
+        "source code, each at its best rate": differences(read_study(text), "_ema"),
     }
     for kind, content in rendered(effects(panels, ARMS, LINEAR)).items():
         atomic_write(out / f"effect.{kind}", content)
@@ -46,9 +49,10 @@ def memory_controls(
 
 
 def differences(study: Study, block: str) -> Arms:
-    """The difference curves of ARMS of a block to its baseline."""
-    curves = {arm: study.curves(f"{arm}{block}") for arm in (*ARMS, BASELINE)}
-    return {arm: list(difference_curves(curves[arm], curves[BASELINE]).values()) for arm in ARMS}
+    """The difference curves of a block's ARMS to its baseline."""
+    names = [arm for arm in ARMS if f"{arm}{block}" in study.spec["arms"]]
+    baseline = study.curves(f"{BASELINE}{block}")
+    return {arm: list(difference_curves(study.curves(f"{arm}{block}"), baseline).values()) for arm in names}
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """README.md, the pages of docs/ and the audit say what the committed records say."""
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -56,3 +57,21 @@ def test_links_begin_with_the_repository_once_it_is_named(renderer: ModuleType) 
     assert "[two](https://example.org/plkernel/blob/HEAD/docs/b.md#c) [three](https://example.org/d)" in absolute
     assert renderer.linked(absolute, "https://elsewhere.org/x").count("https://elsewhere.org/x/") == 3
     assert renderer.linked(absolute, None) == text
+
+
+def test_the_advice_of_the_readme_has_the_figures_of_the_records() -> None:
+    """Its prose holds few numbers: each is a difference in a record, as that rounds it."""
+    advice = " ".join(
+        (ROOT / "README.md").read_text().partition("## Which initialisation")[2].partition("\n## ")[0].split()
+    )
+
+    def final(study: str, arm: str) -> dict[str, float]:
+        arms = json.loads((ROOT / "runs" / "records" / study / "report" / "table.json").read_text())["arms"]
+        (found,) = (one["measures"]["final_val_bpb"] for one in arms if one["arm"] == arm)
+        return found["difference_to_baseline"]
+
+    short = final("memory-text", "short_ema")
+    assert f"ahead by {-short['mean']:.3f} ({-short['high']:.3f} to {-short['low']:.3f}," in advice
+    assert f"worth about {-final('memory-lags', 'law_lags-0.7')['mean']:.3f} bits per byte" in advice
+    frozen = [final("memory-lags", f"short-frozen_lags-{alpha}")["mean"] for alpha in (0.7, 1.3)]
+    assert "keep costing {:.2f} and {:.2f}".format(*frozen) in advice

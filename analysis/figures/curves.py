@@ -125,9 +125,7 @@ def effects(panels: Mapping[str, Arms], names: Mapping[str, str], linear: float)
         figure = Figure(figsize=(PAGE_WIDTH, 0.6 + 2.1 * rows))
         grid = figure.subplots(rows, -(-len(panels) // rows), sharex=True, sharey=True, squeeze=False)
         lines = {}
-        for axes in grid.flat[len(panels) :]:
-            axes.set_visible(False)
-        for axes, (title, arms) in zip(grid.flat, panels.items(), strict=False):
+        for axes, (title, arms) in zip(grid.flat, panels.items(), strict=True):
             for index, (arm, name) in enumerate(names.items(), start=1):
                 if arm not in arms:
                     continue
@@ -141,8 +139,7 @@ def effects(panels: Mapping[str, Arms], names: Mapping[str, str], linear: float)
             plain_ticks(axes.xaxis)
             axes.set_yscale("symlog", linthresh=linear)
             axes.yaxis.set_major_formatter("{x:g}")
-        named = {name: lines[name] for name in names.values() if name in lines}
-        figure.legend(named.values(), named, loc="outside lower center", ncols=len(named))
+        figure.legend(lines.values(), lines, loc="outside lower center", ncols=len(lines))
         for axes in grid[-1]:
             axes.set_xlabel(f"training bytes read ({unit_name})")
         figure.supylabel("bits per byte minus log-spaced", fontsize=8)

@@ -47,12 +47,12 @@ def deltas() -> Iterator[Initialisation]:
         paper="arXiv 2510.26692",
         code="fla-org/flash-linear-attention: fla/layers/kda.py",
     )
-    ends = (16 * STEPS[1], STEPS[0])
-    yield initialisation("kda", FAMILY, attention, np.outer(1 + 15 * levels, steps), 1.0, both, ends)
+    rates, ends = np.outer(1 + 15 * levels, steps), (16 * STEPS[1], STEPS[0])
+    yield initialisation("kda", FAMILY, attention, rates, 1.0, both, ends)
     second = replace(
         attention,
         gain="1/2, the writing gate at its bias",
         paper="arXiv 2605.22791",
         code="fla-org/flash-linear-attention: fla/layers/gdn2.py",
     )
-    yield initialisation("gdn-2", FAMILY, second, np.outer(1 + 15 * levels, steps), 1.0, both, ends)
+    yield initialisation("gdn-2", FAMILY, second, rates, 1.0, both, ends)

@@ -26,9 +26,8 @@ def lengths() -> str:
         interval = "not bounded" if None in ends else "{:.2f} to {:.2f}".format(*ends)
         lines.append([row["rate"], row["arm"], *map(with_interval, bands), f"{power} ({interval})"])
     read = [f"{count / 1e6:.1f} MB" for count in found[0]["bytes"]]
-    environments = [row["environment"] for row in rows("memory-length/rows.jsonl")]
     header = ["rate", "minus log-spaced, 95 % band of the four", *read, "falls as bytes^-p, p"]
-    return f"{markdown(header, lines)}\n\n{source(environments[0])}"
+    return f"{markdown(header, lines)}\n\n{source(rows('memory-length/rows.jsonl')[0]['environment'])}"
 
 
 def length_verdicts() -> str:

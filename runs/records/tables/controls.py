@@ -7,13 +7,25 @@ from tables.records import load, markdown, rows, source, with_interval
 
 def controls() -> str:
     """What every start is worth where memory matters, early and at the end, and where it cannot matter."""
-    lags, markov = load("memory-lags/report/table.json"), load("memory-markov/report/table.json")
-    found = {arm["arm"]: arm["measures"] for arm in (*lags["arms"], *markov["arms"])}
-    moments = {"0.4": "val_bpb_step_200", "2": "final_val_bpb"}
-    columns = {f"lags, {a}, {mb} MB": (f"_lags-{a}", key) for a in (0.7, 1.3) for mb, key in moments.items()}
-    columns["Markov, 1 MB"] = ("", "final_val_bpb")
-    names = ["short", "short-frozen", "long", "concentrated", "law", "information"]
-    lines = [[name, *(_four(found.get(f"{name}{end}"), key) for end, key in columns.values())] for name in names]
+    studies = ("memory-lags", "memory-markov", "memory-potts")
+    found = {
+        study: {arm["arm"]: arm["measures"] for arm in load(f"{study}/report/table.json")["arms"]} for study in studies
+    }
+    lags = {"0.4": "val_bpb_step_200", "2": "final_val_bpb"}
+    potts = {"1.2": "val_bpb_step_600", "3": "final_val_bpb"}
+    columns = {
+        **{f"lags, {a}, {mb} MB": ("memory-lags", f"_lags-{a}", key) for a in (0.7, 1.3) for mb, key in lags.items()},
+        **{f"Potts, {mb} MB": ("memory-potts", "", key) for mb, key in potts.items()},
+        "Markov, 1 MB": ("memory-markov", "", "final_val_bpb"),
+    }
+    names = ["short", "short-frozen", "long", "concentrated", "law", "information", "correlation"]
+    lines = []
+    for name in names:
+        cells = []
+        for study, end, key in columns.values():
+            arm = "predictive" if (study, name) == ("memory-potts", "law") else name
+            cells.append(_four(found[study].get(f"{arm}{end}"), key))
+        lines.append([name, *cells])
     header = ["minus log-spaced, 95 % interval", *columns]
     environment = rows("memory-lags/rows.jsonl")[0]["environment"]
     return f"{markdown(header, lines)}\n\n{source(environment)}"
@@ -28,7 +40,7 @@ def _four(measures: dict[str, Any] | None, key: str) -> str:
 
 def verdicts() -> str:
     """What was registered before the runs of the controls, and what became of it."""
-    return declared("memory-lags", "memory-markov", "memory-dose")
+    return declared("memory-lags", "memory-potts", "memory-markov", "memory-dose")
 
 
 def declared(*studies: str) -> str:

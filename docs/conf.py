@@ -15,7 +15,7 @@ author = "The plkernel developers"
 copyright = author
 version = release = re.findall(r'__version__ = "(.+)"', (ROOT / "plkernel" / "__init__.py").read_text())[0]
 
-extensions = ["myst_parser", "api", "mathml", "spec_reference", "keyboard"]
+extensions = ["myst_parser", "api", "mathml", "spec_reference", "accessible"]
 exclude_patterns = ["_build", "**/_*"]
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]

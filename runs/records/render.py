@@ -45,7 +45,7 @@ PARTS = {
         *(studies.transfer, studies.saturation),
         *(controls.controls, controls.verdicts, controls.doses),
         *(natural.lengths, natural.length_verdicts, natural.corners, natural.length_memory),
-        *(natural.texts, natural.text_verdicts),
+        *(natural.texts, natural.text_verdicts, natural.prose_verdicts),
         *(information.verdict, information.measure, information.stability, information.trust),
         *(speed.bench, speed.recurrence, speed.delta_rule, speed.rwkv_steps, speed.counts, speed.compiled),
         *(frameworks.findings, frameworks.known_bugs),

@@ -53,7 +53,8 @@ def declared(*studies: str) -> str:
             lines.append([study, one["name"], edge, f"{one['mean']:.4f}", "passed" if one["passed"] else "**failed**"])
         for one in declared["hypotheses"]:
             margin = f", margin {one['margin']:g}" if one["margin"] else ""
-            lines.append([study, one["name"], f"{one['claim']}{margin}", with_interval(one), f"**{one['verdict']}**"])
+            verdict = one["verdict"].partition(":")[0]
+            lines.append([study, one["name"], f"{one['claim']}{margin}", with_interval(one), f"**{verdict}**"])
     return markdown(["study", "hypothesis or gate", "claim", "bits per byte, interval", "verdict"], lines)
 
 

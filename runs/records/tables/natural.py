@@ -100,3 +100,8 @@ def _lost(runs: Iterable[dict[str, Any]]) -> list[float]:
 def text_verdicts() -> str:
     """What was registered before the runs of memory-text, and what became of it."""
     return declared("memory-text")
+
+
+def prose_verdicts() -> str:
+    """What was registered before the runs of memory-bible, and what became of it."""
+    return f"{declared('memory-bible')}\n\n{source(rows('memory-bible/rows.jsonl')[0]['environment'])}"

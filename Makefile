@@ -6,6 +6,8 @@ INDEX ?= $(if $(TORCH),https://download.pytorch.org/whl/$(TORCH))
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 BIN := $(VENV)/bin
 RUN := $(BIN)/python -m
+# Set in many containers: then every process of the tests compiles all it imports anew, a second each.
+unexport PYTHONDONTWRITEBYTECODE
 # A process of tests per core, each with one thread: more would fight over the cores.
 PYTEST = OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(RUN) pytest -n auto --maxprocesses 8 --dist worksteal
 # The software that exported checkpoints are tested with; its own dependencies would replace ours and are not used.

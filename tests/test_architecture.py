@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -70,7 +71,10 @@ def ours(path: Path) -> set[str]:
     return {name for name in names if name in MODULES}
 
 
-ARROWS = {name: ours(path) - {name} for name, path in MODULES.items()}
+@cache
+def arrows() -> dict[str, set[str]]:
+    """Which modules of ours each imports."""
+    return {name: ours(path) - {name} for name, path in MODULES.items()}
 
 
 def room(name: str) -> str:
@@ -85,13 +89,13 @@ def test_arrows_that_never_are(place: str) -> None:
     inside = {name: path for name, path in MODULES.items() if path.is_relative_to(ROOT / place)}
     assert inside
     for name in inside:
-        wrong = {other for other in ARROWS[name] if any(f"{other}.".startswith(f"{no}.") for no in NEVER[place])}
+        wrong = {other for other in arrows()[name] if any(f"{other}.".startswith(f"{no}.") for no in NEVER[place])}
         assert not wrong, f"{name} imports {wrong}"
 
 
 def test_there_is_no_circle() -> None:
     try:
-        tuple(TopologicalSorter(ARROWS).static_order())
+        tuple(TopologicalSorter(arrows()).static_order())
     except CycleError as error:
         pytest.fail(f"modules in a circle: {' -> '.join(error.args[1])}")
 
@@ -99,10 +103,10 @@ def test_there_is_no_circle() -> None:
 def test_nobody_imports_a_command_or_a_benchmark() -> None:
     commands = {name for name, path in MODULES.items() if path.parent == ROOT / "plkernel" and path.stem != "__init__"}
     commands |= {name for name in MODULES if name.endswith(".__main__")}
-    for name, arrows in ARROWS.items():
-        wrong = {other for other in arrows & commands if (name, other) not in CHAINED}
+    for name, imported in arrows().items():
+        wrong = {other for other in imported & commands if (name, other) not in CHAINED}
         assert not wrong, f"{name} imports the command {wrong}"
-        assert "bench" in name or not any(".bench." in other for other in arrows), f"{name} imports a benchmark"
+        assert "bench" in name or not any(".bench." in other for other in imported), f"{name} imports a benchmark"
 
 
 def test_rooms_and_files_are_of_a_size_to_be_looked_over() -> None:
@@ -178,10 +182,10 @@ def test_what_is_not_needed_is_not_loaded(code: str, unloaded: tuple[str, ...]) 
 def map_of_the_house() -> str:
     """Every room, the lowest floor first: what it is, in its own words, and the rooms that it stands on."""
     below: dict[str, set[str]] = {}
-    for name, arrows in ARROWS.items():
+    for name, imported in arrows().items():
         if (here := room(name)) not in below:
             below[here] = set()
-        below[here] |= {found for other in arrows if not (found := room(other)).startswith(here)}  # nor inner folders
+        below[here] |= {found for other in imported if not (found := room(other)).startswith(here)}  # nor inner folders
     rows = ["| room | what it is | stands on |", "|---|---|---|"]
     for here in TopologicalSorter({name: sorted(below[name]) for name in sorted(below)}).static_order():
         path = ROOT / here

@@ -188,7 +188,7 @@ def loaded(folder: Path, dim: int, gain: str) -> Nodes:
     "options",
     [
         {},
-        {"nodes": "terms", "terms": 3},
+        pytest.param({"nodes": "terms", "terms": 3}, marks=pytest.mark.slow),
         pytest.param({"kernel": "rms", "lag": "distance"}, marks=pytest.mark.slow),
         pytest.param({"nodes": "concentrated"}, marks=pytest.mark.slow),
     ],

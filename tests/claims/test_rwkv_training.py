@@ -31,7 +31,7 @@ def rwkv_spec(tiny_spec: Callable[..., Path]) -> Callable[..., Spec]:
     return make
 
 
-@pytest.mark.parametrize("kind", ["rwkv5", "rwkv6", "rwkv7"])
+@pytest.mark.parametrize("kind", [pytest.param("rwkv5", marks=pytest.mark.slow), "rwkv6", "rwkv7"])
 def test_a_run_learns_and_resumes_to_the_same_rows(
     kind: str, rwkv_spec: Callable[..., Spec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -335,7 +335,7 @@ def test_a_killed_build_leaves_nothing_that_looks_whole_and_the_next_cleans_up(t
         "flat._joined = slow; load(sys.argv[1], cache=sys.argv[2])"
     )
     path = tmp_path / "big"
-    path.write_bytes(bytes(1000) * 100_000)
+    path.write_bytes(bytes(1000) * 30_000)
     command = [sys.executable, "-c", program, str(path), str(cache)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         for _ in range(3):

@@ -81,7 +81,9 @@ def agree(one: Any, other: Any) -> None:
         assert one == other
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", ["ssm", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS if kind != "ssm")]
+)
 def test_every_run_has_the_rows_it_has_alone(spec_of: Callable[..., Spec], tmp_path: Path, kind: str) -> None:
     """Other rates, schedules, clips, seeds and frozen decays beside one another."""
     spec = spec_of(kind)

@@ -75,15 +75,18 @@ def load_state(x, carry, rounded):  # type: ignore[no-untyped-def]
     for i in range(x.shape[0]):
         for j in range(x.shape[1]):
             carry[i, j] = x[i, j]
-    rounded[:] = carry
+    copy(carry, rounded)
 
 
 @jit
-def store_state(carry, x):  # type: ignore[no-untyped-def]
-    """The inverse of `load_state`."""
-    for i in range(x.shape[0]):
-        for j in range(x.shape[1]):
-            x[i, j] = carry[i, j]
+def copy(source, target):  # type: ignore[no-untyped-def]
+    """The first entries of a matrix, as many as there are in another, into that one.
+
+    Not target[:] = source, whose message about shapes takes numba seconds to compile.
+    """
+    for i in range(target.shape[0]):
+        for j in range(target.shape[1]):
+            target[i, j] = source[i, j]
 
 
 @jit

@@ -67,6 +67,13 @@ def _advance_back_each(decay, carry, step, before, output, product):  # type: ig
 
 
 @jit
+def _store(x, row):  # type: ignore[no-untyped-def]
+    """Not row[:] = x, whose message about shapes takes numba seconds to compile."""
+    for d in range(row.size):
+        row[d] = x[d]
+
+
+@jit
 def _unit(index, channels, width):  # type: ignore[no-untyped-def]
     """The batch row and the range of channels of one unit of work."""
     pieces = (channels + width - 1) // width
@@ -83,7 +90,7 @@ def _forward_fixed(a, b, state, h, last, width, counter, units):  # type: ignore
         carry = state[i, low:high].astype(np.float64)
         for t in range(b.shape[1]):
             _advance(decay, carry, b[i, t, low:high], h[i, t, low:high])
-        last[i, low:high] = carry
+        _store(carry, last[i, low:high])
         unit = take(counter)
 
 
@@ -95,7 +102,7 @@ def _forward_varying(a, b, state, h, last, width, counter, units):  # type: igno
         carry = state[i, low:high].astype(np.float64)
         for t in range(b.shape[1]):
             _advance(a[i, t, low:high], carry, b[i, t, low:high], h[i, t, low:high])
-        last[i, low:high] = carry
+        _store(carry, last[i, low:high])
         unit = take(counter)
 
 
@@ -112,8 +119,8 @@ def _backward_fixed(a, state, h, grad_h, grad_last, sums, grad_b, grad_state, wi
             before = h[i, t - 1, low:high] if t > 0 else state[i, low:high]
             step, output = grad_h[i, t, low:high], grad_b[i, t, low:high]
             _advance_back_sum(decay if t < end else one, carry, step, before, output, total)
-        sums[i, low:high] = total
-        grad_state[i, low:high] = decay * carry if end >= 0 else carry
+        _store(total, sums[i, low:high])
+        _store(decay * carry if end >= 0 else carry, grad_state[i, low:high])
         unit = take(counter)
 
 
@@ -130,7 +137,7 @@ def _backward_varying(a, state, h, grad_h, grad_last, grad_a, grad_b, grad_state
             before = h[i, t - 1, low:high] if t > 0 else state[i, low:high]
             step, output = grad_h[i, t, low:high], grad_b[i, t, low:high]
             _advance_back_each(decay, carry, step, before, output, grad_a[i, t, low:high])
-        grad_state[i, low:high] = a[i, 0, low:high] * carry if end >= 0 else carry
+        _store(a[i, 0, low:high] * carry if end >= 0 else carry, grad_state[i, low:high])
         unit = take(counter)
 
 

@@ -26,6 +26,7 @@ from plkernel.kernels.chunks import (
     advance_columns,
     advance_rows,
     buffers,
+    copy,
     flip,
     load_decays,
     load_rows,
@@ -34,7 +35,6 @@ from plkernel.kernels.chunks import (
     product,
     scale,
     store_rows,
-    store_state,
 )
 from plkernel.kernels.compiled import jit
 from plkernel.kernels.lanes import LANES
@@ -102,7 +102,7 @@ def _forward(r, k, v, w, u, state, out, last, room, counter, units):  # type: ig
         load_state(state[b, h], room.carry, room.state)
         for start in range(0, time, CHUNK):
             _forward_chunk(r, k, v, w, u, b, h, start, min(CHUNK, time - start), out, room)
-        store_state(room.carry, last[b, h])
+        copy(room.carry, last[b, h])
         unit = take(counter)
     restore(word)
 
@@ -186,7 +186,7 @@ def _backward(  # type: ignore[no-untyped-def]
             store_rows(room.keys[8], b, h, start, count, grad_k)
             store_rows(room.values[2], b, h, start, count, grad_v)
             _store_decays(room.keys[11], b, h, start, count, grad_w)
-        store_state(room.carry.T, grad_state[b, h])
+        copy(room.carry.T, grad_state[b, h])
         unit = take(counter)
     restore(word)
 

@@ -26,6 +26,7 @@ from plkernel.kernels.chunks import (
     advance_columns,
     advance_rows,
     buffers,
+    copy,
     flip,
     load_decays,
     load_rows,
@@ -34,7 +35,6 @@ from plkernel.kernels.chunks import (
     product,
     scale,
     store_rows,
-    store_state,
 )
 from plkernel.kernels.compiled import jit
 from plkernel.kernels.lanes import LANES
@@ -122,7 +122,7 @@ def _forward(r, w, k, v, a, b, state, out, last, room, counter, units):  # type:
             add_lower(weights[2], uu, oo)
             store_rows(oo, n, h, start, count, out)
             advance_rows(room.carry, room.decays[2, 0], room.writes[0], room.values[CHUNK:], room.sums, room.state)
-        store_state(room.carry, last[n, h].T)
+        copy(room.carry, last[n, h].T)
         unit = take(counter)
     restore(word)
 
@@ -139,7 +139,7 @@ def _keep_states(r, w, k, v, a, b, n, h, room):  # type: ignore[no-untyped-def]
         flip(room.reads[0], room.keys_flipped)
         product(room.keys_flipped, CHUNK, room.state, uu)
         _read(room.weights[c], vv, uu, room)
-        room.read[c] = uu
+        copy(uu, room.read[c])
         flip(room.state, room.states[c])
         advance_rows(room.carry, room.decays[2, 0], room.writes[0], room.given, room.sums, room.state)
 
@@ -160,7 +160,7 @@ def _backward_chunk(state, read, weights, room):  # type: ignore[no-untyped-def]
     add_after(weights[3], gu, gu)
     add_upper(weights[0], go, gv)
     add_after(weights[1], gu, gv)
-    room.given[:CHUNK] = read
+    copy(read, room.given[:CHUNK])
     flip(room.values[: 2 * CHUNK], outer)
     flip(room.given, inner)
     product(outer, 0, inner, grad_weights)
@@ -205,7 +205,7 @@ def _backward(  # type: ignore[no-untyped-def]
             store_rows(room.keys[11], n, h, start, count, grad_b)
             store_rows(room.keys[12], n, h, start, count, grad_w)
             store_rows(room.values[2 * CHUNK :], n, h, start, count, grad_v)
-        store_state(room.grad_carry, grad_state[n, h])
+        copy(room.grad_carry, grad_state[n, h])
         unit = take(counter)
     restore(word)
 

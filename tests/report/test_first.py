@@ -150,16 +150,25 @@ def test_marks_lie_where_their_numbers_are() -> None:
     assert found is not None
     ends = [axis.low + (axis.high - axis.low) * at / 100 for at in (found.mean, found.low, found.low + found.width)]
     assert ends == pytest.approx([-0.02, -0.03, -0.01], abs=1e-5)
-    assert (found.claim, found.side, found.cut) == (
-        (0.0, pytest.approx(axis.percent(-0.005), abs=0.01)),
-        "lower",
-        False,
-    )
+    assert found.claim == (0.0, pytest.approx(axis.percent(-0.005), abs=0.01))
+    assert (found.side, found.beyond) == ("lower", "")
     far = Estimated(0.0, -1e6, 1e6, (-0.001, 0.001))
     cut = mark(far, scale([far]))
     assert cut is not None
-    assert (cut.low, cut.width, cut.cut) == (0.0, 100.0, True)
+    assert (cut.low, cut.width, cut.beyond) == (0.0, 100.0, "")
     assert mark(Estimated(np.nan, np.nan, np.nan), axis) is None
+
+
+def test_a_row_far_from_the_others_does_not_squeeze_them() -> None:
+    """Of the study of source code: one arm is 0.64 behind where the others differ by 0.02."""
+    near = [Estimated(mean, mean - 0.01, mean + 0.01, (mean - 0.01, mean + 0.01)) for mean in (-0.017, 0.005, 0.002)]
+    far = Estimated(0.64, 0.6, 0.68, (0.6, 0.68))
+    axis = scale([*near, far])
+    assert scale(near) == axis
+    marks = [mark(one, axis) for one in (*near, far, Estimated(-0.64, -0.68, -0.6))]
+    assert [one.beyond for one in marks if one] == ["", "", "", "after", "before"]
+    assert [(one.mean, one.width) for one in marks[3:] if one] == [(100.0, 0.0), (0.0, 0.0)]
+    assert scale([near[0], far]).high > 0.64, "two rows share a frame, whatever they are"
 
 
 AXES = [

@@ -59,7 +59,7 @@ def _verdicts(comparison: Comparison, found: Declared) -> Forest:
     caption = (
         "Circles: the mean over seeds of arm minus the one it is compared with, in bits per byte. Lines: the "
         f"{interval_title(found)}, which holds for one hypothesis. Strokes: seeds. Shaded: where the claim would be "
-        "right. An interval is cut where it leaves the frame."
+        "right. An interval is cut where it leaves the frame; an arrow: a mean outside it."
     )
     return Forest(tuple(_decided(comparison, found, title, some) for title, some in groups.items()), caption)
 
@@ -118,7 +118,7 @@ def contrasts(
         f"Circles: the mean over seeds of arm minus the one it is compared with ({comparison.primary.title}), in bits "
         "per byte, filled where it can be told from none after the correction for the number of arms (Holm). Lines: "
         "the 95 % t interval, which holds for one comparison. Strokes: seeds. An interval is cut where it leaves the "
-        f"frame.{more}{captions.leaks(comparison.arms)}"
+        f"frame; an arrow: a mean outside it.{more}{captions.leaks(comparison.arms)}"
     )
     return Forest(tuple(group for group in groups if group.rows), caption, compact)
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from plkernel.analysis.figures.forest import largest, nearby
 from plkernel.report.page.charts.axes import Axis, Tick, linear
 
 BESIDE = 3.0
@@ -26,7 +27,10 @@ class Estimated:
 
 @dataclass(frozen=True)
 class Mark:
-    """An `Estimated` in percent of the frame's width; `side` is lower, higher or level with zero."""
+    """An `Estimated` in percent of the frame's width; `side` is lower, higher or level with zero.
+
+    beyond: where the mean is when the frame does not hold it, 'before' or 'after' all of it; else empty.
+    """
 
     mean: float
     low: float
@@ -35,7 +39,7 @@ class Mark:
     claim: tuple[float, float] | None
     side: str
     sure: bool
-    cut: bool
+    beyond: str
 
 
 @dataclass(frozen=True)
@@ -74,8 +78,12 @@ class Forest:
 
 
 def scale(found: Iterable[Estimated | None]) -> Axis:
-    """A frame that holds zero, all seeds, all margins, and intervals as far as three times those."""
-    known = [one for one in found if one is not None and math.isfinite(one.mean)]
+    """A frame that holds zero, margins, the seeds of all rows but those far from the others, and their intervals as far
+    as three times those.
+    """
+    finite = [one for one in found if one is not None and math.isfinite(one.mean)]
+    near = nearby([largest((one.mean, *one.seeds)) for one in finite])
+    known = [one for one, inside in zip(finite, near, strict=True) if inside]
     inner = [value for one in known for value in (one.mean, *one.seeds, *_edges(one.claim)) if math.isfinite(value)]
     reach = BESIDE * max((abs(value) for value in inner), default=0.0)
     outer = [edge for one in known for edge in (one.low, one.high) if math.isfinite(edge)]
@@ -97,8 +105,8 @@ def mark(one: Estimated, axis: Axis) -> Mark | None:
         ends = [_clipped(edge, axis) for edge in one.claim]
         region = (ends[0], round(ends[1] - ends[0], 2))
     seeds = tuple(_clipped(value, axis) for value in one.seeds if math.isfinite(value))
-    cut = known and (one.low < axis.low or one.high > axis.high)
-    return Mark(_clipped(one.mean, axis), low, round(high - low, 2), seeds, region, side, one.sure, cut)
+    beyond = "before" if one.mean < axis.low else "after" if one.mean > axis.high else ""
+    return Mark(_clipped(one.mean, axis), low, round(high - low, 2), seeds, region, side, one.sure, beyond)
 
 
 def rows(title: str, axis: Axis, members: Sequence[Row], label: str = "") -> Rows:

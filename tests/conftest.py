@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from plkernel.spec.study import Spec
 
+# Tests started in the background ignore Ctrl-C, and so would every process of theirs that is to be interrupted.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

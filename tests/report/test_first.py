@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -19,18 +20,29 @@ from plkernel.report.sentences import interval_text, mean_text
 from plkernel.tools.numbers import finer, written
 
 RECORDS = Path(__file__).parents[2] / "runs" / "records"
+AUDIT, MARKOV = "exp013-audit", "memory-markov"
 LARGEST = 1_000_000
 """Bytes of a page, so that it can be sent by mail and opened on a telephone."""
 
 
-@pytest.fixture(scope="module")
-def audit() -> Comparison:
-    return compare(read_study(RECORDS / "exp013-audit"))
+@cache
+def compared(record: str) -> Comparison:
+    return compare(read_study(RECORDS / record))
 
 
-@pytest.fixture(scope="module")
+@cache
+def page_of_record(record: str) -> Page:
+    return page_of(compared(record))
+
+
+@cache
+def source_of(record: str) -> str:
+    return render(page_of_record(record))
+
+
+@pytest.fixture
 def markov() -> Comparison:
-    return compare(read_study(RECORDS / "memory-markov"))
+    return compared(MARKOV)
 
 
 class Tags(HTMLParser):
@@ -54,10 +66,9 @@ def beside(page: Page) -> Beside:
     return next(part for part in page.head if isinstance(part, Beside))
 
 
-@pytest.mark.parametrize("record", ["audit", "markov"])
-def test_the_page_is_one_small_file_whose_contents_resolve(record: str, request: pytest.FixtureRequest) -> None:
-    page = page_of(request.getfixturevalue(record))
-    source = render(page)
+@pytest.mark.parametrize("record", [AUDIT, MARKOV])
+def test_the_page_is_one_small_file_whose_contents_resolve(record: str) -> None:
+    page, source = page_of_record(record), source_of(record)
     assert len(source.encode()) < LARGEST
     found = Tags(source)
     ids = [attributes["id"] for _, attributes in found.tags if "id" in attributes]
@@ -70,9 +81,9 @@ def test_the_page_is_one_small_file_whose_contents_resolve(record: str, request:
     assert not re.search(r"https?://|@import|url\(", source)
 
 
-@pytest.mark.parametrize("record", ["audit", "markov"])
-def test_headings_go_down_one_at_a_time_and_pictures_have_names(record: str, request: pytest.FixtureRequest) -> None:
-    found = Tags(render(page_of(request.getfixturevalue(record))))
+@pytest.mark.parametrize("record", [AUDIT, MARKOV])
+def test_headings_go_down_one_at_a_time_and_pictures_have_names(record: str) -> None:
+    found = Tags(source_of(record))
     levels = [int(tag[1]) for tag, _ in found.tags if re.fullmatch(r"h[1-6]", tag)]
     assert levels[0] == 1
     assert set(levels[1:]) == {2}
@@ -83,10 +94,9 @@ def test_headings_go_down_one_at_a_time_and_pictures_have_names(record: str, req
     assert all(attributes.get("aria-hidden") == "true" for attributes in drawn), "what names them is around them"
 
 
-@pytest.mark.parametrize("record", ["audit", "markov"])
-def test_every_arm_is_explained_before_anything_is_said_of_it(record: str, request: pytest.FixtureRequest) -> None:
-    comparison = request.getfixturevalue(record)
-    page = page_of(comparison)
+@pytest.mark.parametrize("record", [AUDIT, MARKOV])
+def test_every_arm_is_explained_before_anything_is_said_of_it(record: str) -> None:
+    comparison, page = compared(record), page_of_record(record)
     terms = next(part for part in page.head if isinstance(part, Terms))
     assert page.head.index(terms) < page.head.index(beside(page))
     study = comparison.study
@@ -105,9 +115,9 @@ def test_a_baseline_is_not_said_to_have_decays_that_its_model_does_not_take(mark
     assert dict(explained(markov))["log-spaced"] == ours
 
 
-@pytest.mark.parametrize("record", ["audit", "markov"])
-def test_nothing_that_is_not_zero_reads_as_zero(record: str, request: pytest.FixtureRequest) -> None:
-    found = Tags(render(page_of(request.getfixturevalue(record))))
+@pytest.mark.parametrize("record", [AUDIT, MARKOV])
+def test_nothing_that_is_not_zero_reads_as_zero(record: str) -> None:
+    found = Tags(source_of(record))
     words = found.text.replace("\N{MINUS SIGN}", "-")
     assert not re.findall(r"[+-]0\.0+(?![\d.])", words)
 
@@ -127,8 +137,8 @@ def test_numbers_have_the_digits_that_they_need(markov: Comparison) -> None:
     assert finer("+.4f", 0.1, 0.1) == "+.4f"
 
 
-def test_blocks_have_scales_of_their_own(audit: Comparison) -> None:
-    page = page_of(audit)
+def test_blocks_have_scales_of_their_own() -> None:
+    audit, page = compared(AUDIT), page_of_record(AUDIT)
     differences = next(section for section in page.sections if section.title.startswith("Difference"))
     forest = differences.parts[0]
     assert forest.kind == "forest"
@@ -200,9 +210,9 @@ def test_a_spec_can_put_nothing_into_the_page(declared_study) -> None:
     assert found.text.count("<script>alert(1)") >= 3
 
 
-def test_arms_can_be_hidden_by_their_boxes(markov: Comparison) -> None:
-    source = render(page_of(markov))
-    chart = beside(page_of(markov)).charts[0]
+def test_arms_can_be_hidden_by_their_boxes() -> None:
+    source = source_of(MARKOV)
+    chart = beside(page_of_record(MARKOV)).charts[0]
     for slot, name in chart.names:
         assert f".chart:has(.k{slot} > input:not(:checked)) .t.a{slot} {{ display: none; }}" in source
         assert re.search(

@@ -153,6 +153,7 @@ BESIDE = {
 WITHIN = ["model.gain", "patching"]
 
 
+@pytest.mark.slow
 def test_many_arms_are_shown_block_by_block(tmp_path: Path) -> None:
     comparison = comparison_of(tmp_path, spec_of(dict(BESIDE), factors=FACTORS, within=WITHIN))
     found = memory_drawings(comparison)

@@ -85,16 +85,20 @@ def test_a_study_gives_the_engine_what_is_left_as_room_allows(tiny_spec: SpecWri
     assert third.started == []
 
 
-def test_runs_of_equal_shape_share_a_process_as_places_allow(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+WIDE = ["wide seed 0", "wide seed 1"]
+ONE_PLACE = pytest.param(1, [ORDER[:3], WIDE, ORDER[3:]], marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("places", "started"), [(2, [ORDER[:2], WIDE, ORDER[2:]]), ONE_PLACE])
+def test_runs_of_equal_shape_share_a_process_as_places_allow(
+    tiny_spec: SpecWriter, tmp_path: Path, places: int, started: list[list[str]]
+) -> None:
     """Four alike in two places are two and two, in one place three and one; two have another shape."""
-    wide = ["wide seed 0", "wide seed 1"]
-    other = "[arms.wide]\nmodel = { dim = 32 }\n"
-    for number, (places, started) in enumerate([(2, [ORDER[:2], wide, ORDER[2:]]), (1, [ORDER[:3], wide, ORDER[3:]])]):
-        path = tiny_spec(steps=2)
-        path.write_text(path.read_text() + other)
-        engine = Idle(places=places, company=3)
-        assert run_experiment(load_spec(path), tmp_path / str(number), engine=engine) == []
-        assert engine.started[: len(started)] == [" + ".join(names) for names in started]
+    path = tiny_spec(steps=2)
+    path.write_text(path.read_text() + "[arms.wide]\nmodel = { dim = 32 }\n")
+    engine = Idle(places=places, company=3)
+    assert run_experiment(load_spec(path), tmp_path / "out", engine=engine) == []
+    assert engine.started[: len(started)] == [" + ".join(names) for names in started]
 
 
 def test_the_search_runs_on_the_same_engine(tiny_spec: SpecWriter, tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ class DiagonalSSM(nn.Module):
         super().__init__()
         dim = config.dim
         self.gain, self.backend, self.unit_scaled = config.gain, config.backend, config.structure.unit_scaled
-        self.log_rate = nn.Parameter(torch.empty(dim))
+        self.log_rate = nn.Parameter(torch.zeros(dim))  # until `place_`: schemes leave decays alone
         self.B = Linear(config.structure, dim, dim)
         self.C_proj = Linear(config.structure, dim, dim, bias=True)
         self.D = nn.Parameter(torch.empty(dim))

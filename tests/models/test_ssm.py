@@ -8,6 +8,7 @@ from node_kernels import rms_kernel
 
 from plkernel.analysis.nodes.node_set import gain_at
 from plkernel.analysis.nodes.placement import place
+from plkernel.models.init.planning import initialise_
 from plkernel.models.ssm import SSM, SSMConfig, input_gain
 
 CAUSAL = [SSMConfig(16, 2), SSMConfig(16, 2, "ema"), SSMConfig(16, 2, "lru", patch=2), SSMConfig(16, 1, patch=3)]
@@ -49,6 +50,16 @@ def leaks_by_gradient(model: SSM, time: int = 13) -> bool:
         if t + 1 < time and gradient[0, t + 1 :].abs().max() > 0:
             return True
     return False
+
+
+def test_a_scheme_alone_leaves_nothing_as_the_memory_was() -> None:
+    """Deterministic algorithms fill with NaN what is left empty; decays are no scheme's."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        model = initialise_(SSM(SSMConfig(16, 2)), "transformers_default", 0)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("config", CAUSAL, ids=str)

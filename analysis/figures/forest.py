@@ -100,7 +100,16 @@ def _row(axes: "Axes", place: int, row: ForestRow, frame: tuple[float, float]) -
     low, high = frame
     mean = min(max(difference.mean, low), high)
     marker = "<" if difference.mean < low else ">" if difference.mean > high else "o"
-    axes.plot([mean], [place], marker, color=colour, markersize=4.2, markerfacecolor=face, markeredgewidth=1.0)
+    axes.plot(
+        [mean],
+        [place],
+        marker,
+        color=colour,
+        markersize=4.2,
+        markerfacecolor=face,
+        markeredgewidth=1.0,
+        clip_on=False,
+    )
 
 
 def _look(axes: "Axes", count: int, limits: tuple[float, float]) -> None:

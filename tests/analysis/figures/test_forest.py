@@ -47,3 +47,14 @@ def test_the_frame_shows_all_seeds_and_cuts_wide_intervals():
     assert forest_limits({"": [row("a", 0.1, -0.1)]}) == pytest.approx((-0.318, 0.318))
     assert forest_limits({"": [row("a", 0.1, 0.1001, 0.0999, 0.1)]})[1] == pytest.approx(0.1001 * 1.06, rel=0.01)
     assert forest_limits({"": [row("a")]}) == (-1e-3, 1e-3)
+
+
+def test_a_row_far_from_the_others_is_an_arrow_at_the_edge():
+    near = [row(name, value, 1.1 * value) for name, value in (("a", 0.01), ("b", -0.02), ("c", 0.02))]
+    far = [row("behind", 0.6, 0.7), row("ahead", -0.6, -0.7)]
+    limits = forest_limits({"": near})
+    assert forest_limits({"": [*near, *far]}) == limits
+    axes = forest({"": [*near, *far]}).axes[0]
+    assert [line.get_marker() for line in axes.lines if line.get_marker() in "o<>"] == ["o", "o", "o", ">", "<"]
+    edges = [float(line.get_xdata()[0]) for line in axes.lines if line.get_marker() in "<>"]
+    assert edges == [limits[1], limits[0]]

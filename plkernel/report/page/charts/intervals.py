@@ -5,11 +5,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from plkernel.analysis.figures.forest import largest, nearby
+from plkernel.analysis.figures.forest import BESIDE, largest, nearby
 from plkernel.report.page.charts.axes import Axis, Tick, linear
 
-BESIDE = 3.0
-"""An interval is cut where it reaches further than so many times the largest seed or margin."""
 ROOM = 0.06
 
 

@@ -53,8 +53,8 @@ def test_the_list_loads_nothing(script: Path) -> None:
 
 @pytest.mark.parametrize(
     ("words", "program"),
-    [(["SCRIPT", "corpus"], "plkernel corpus"), (["-m", "plkernel", "corpus"], "python -m plkernel corpus"),
-     (["-m", "plkernel.corpus"], "python -m plkernel.corpus")],
+    [(["SCRIPT", "specs"], "plkernel specs"), (["-m", "plkernel", "specs"], "python -m plkernel specs"),
+     (["-m", "plkernel.specs"], "python -m plkernel.specs")],
 )  # fmt: skip
 def test_a_command_is_named_as_it_was_called(words: list[str], program: str, script: Path) -> None:
     words = [str(script) if word == "SCRIPT" else word for word in words]

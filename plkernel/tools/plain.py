@@ -6,6 +6,7 @@ care: they are nested no deeper than MOST_NESTED and hold no whole number beyond
 
 import json
 import math
+import re
 import stat
 import tomllib
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from typing import Any
 MOST_NESTED = 64
 LARGEST_INTEGER = 2**63 - 1
 LONGEST_SHOWN = 80
+DEEP_KEY = re.compile(rf"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{MOST_NESTED}}}""")
+"""A key of more names, joined by dots, than may be nested: tomllib takes minutes for one of a hundred thousand."""
 ROUNDING = 1e-12
 """Relative: what is computed with a spec, such as an output scale, ends in other digits on another processor."""
 
@@ -27,7 +30,13 @@ def parse_json(content: bytes, origin: str) -> Any:
 
 def parse_toml(content: bytes, origin: str) -> dict[str, Any]:
     """The values of TOML text; ValueError, headed by `origin`, where it is damaged or beyond the limits."""
-    return dict(_parsed(tomllib.loads, content, origin, "not valid TOML"))
+
+    def loads(text: str) -> dict[str, Any]:
+        if DEEP_KEY.search(text):
+            raise RecursionError
+        return tomllib.loads(text)
+
+    return dict(_parsed(loads, content, origin, "not valid TOML"))
 
 
 def _parsed(parse: Callable[[str], Any], content: bytes, origin: str, complaint: str) -> Any:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,7 @@ def test_json_beyond_the_limits_is_one_line(content: bytes, message: str) -> Non
     ("content", "message"),
     [
         (b"a = " + b"[" * 5000 + b"]" * 5000, "here: nested deeper than 64 lists and tables"),
-        (b"a." * 5000 + b"a = 1", "here: nested deeper than 64 lists and tables"),
-        (b"[" + b"a." * 5000 + b"a]", "here: nested deeper than 64 lists and tables"),
+        (b"a." * MOST_NESTED + b"a = 1", "here: nested deeper than 64 lists and tables"),
         (b"a = 9223372036854775808", "here: a: whole numbers must lie between"),
         (b"a = ", "here: not valid TOML"),
         (b"\xff", "here: not valid TOML"),
@@ -59,6 +59,26 @@ def test_json_beyond_the_limits_is_one_line(content: bytes, message: str) -> Non
 def test_toml_beyond_the_limits_is_one_line(content: bytes, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         parse_toml(content, "here")
+
+
+@pytest.mark.parametrize("key", ["a.", "a\t. ", '"a b".', "'a' . "])
+@pytest.mark.parametrize("table", ["{}a = 1", "[{}a]", "b = {{{}a = 1}}"])
+def test_a_key_that_is_too_deep_is_refused_before_it_is_parsed(key: str, table: str) -> None:
+    deepest = MOST_NESTED - 2
+    assert parse_toml(table.format(key * deepest).encode(), "here")
+    start = time.perf_counter()
+    with pytest.raises(ValueError, match=r"^here: nested deeper than 64"):
+        parse_toml(table.format(key * 100_000).encode(), "here")
+    assert time.perf_counter() - start < 5, "the time of parsing it grows with the square of its length, to minutes"
+
+
+@pytest.mark.parametrize(
+    "text", ["#" + "a" * 10**6, "#" + '"' * 10**6, "#" + "'a" * 10**6, "#" + "a." * 30 + " " * 10**6]
+)
+def test_a_long_text_is_not_looked_through_more_than_once(text: str) -> None:
+    start = time.perf_counter()
+    assert parse_toml(text.encode(), "here") == {}
+    assert time.perf_counter() - start < 5
 
 
 @pytest.mark.parametrize("row", ["null", "3", "[]", '"a"'])

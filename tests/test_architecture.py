@@ -161,6 +161,7 @@ def test_links_are_relative() -> None:
     [
         ("import plkernel", HEAVY),
         ("import plkernel.spec.reading", ("torch", "matplotlib")),
+        ("import plkernel.measure, plkernel.corpus", ("torch", "scipy.signal", "scipy.stats")),
         (
             "import pathlib, plkernel.spec.reading as reading; reading.load_spec(pathlib.Path('runs/mamba2.toml'))",
             ("torch", "transformers", "plkernel.foreign"),

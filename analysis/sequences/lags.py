@@ -12,7 +12,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import solve_toeplitz
-from scipy.signal import fftconvolve, oaconvolve
 from scipy.special import entr
 
 from plkernel.analysis.sequences.law import (
@@ -57,6 +56,8 @@ class LagMixture:
 
     def correlation(self, lags: ArrayLike) -> Floats:
         """q(d) at `lags` (L,), by fixed-point iteration to rounding: a contraction by the sum of `copies`."""
+        from scipy.signal import fftconvolve  # half a second to load, for those who name such a corpus
+
         longest = max(len(self.copies), int(np.max(lags)))
         q = np.append(1.0, np.zeros(longest))
         for _ in range(int(np.ceil(np.log(1e-17) / np.log(self._chances.sum())))):
@@ -127,6 +128,8 @@ class LagMixture:
 
     def bits_per_byte(self) -> float:
         """The mean entropy of the next byte's distribution, over 512 KiB of `blocks`."""
+        from scipy.signal import oaconvolve
+
         longest = self._chances.size
         data = np.concatenate(list(replace(self, size=SAMPLE + longest).blocks()))
         bits = 0.0

@@ -258,10 +258,10 @@ def test_a_full_disk_is_an_oserror(tiny_spec: SpecWriter, tmp_path: Path, monkey
 
 
 def test_minute_budgets_end(tiny_spec: SpecWriter, tmp_path: Path) -> None:
-    result = train(tiny_spec(steps=None, minutes=0.02), tmp_path / "out")
+    result = train(tiny_spec(steps=None, minutes=0.01), tmp_path / "out")
     rows = read_lines(tmp_path / "out/uniform/seed-0/metrics.jsonl")
     assert result["steps"] == rows[-1]["step"] > 0
-    assert result["seconds"] == pytest.approx(1.2, abs=1.0)
+    assert result["seconds"] == pytest.approx(0.6, abs=0.5)
 
 
 def test_weight_decay_acts_on_matrices_only(tiny_spec: SpecWriter, tmp_path: Path) -> None:

@@ -1,14 +1,10 @@
 """The Triton scan without a GPU: its arithmetic in Triton's interpreter, and its compilation for three chips.
 
-Whether kernels are interpreted is decided when triton is imported, so what is interpreted runs in a process of its
-own: this file started as a script, which prints JSON.
+What is interpreted runs in a process of its own, as `interpreter` has it.
 """
 
 import importlib.util
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -17,9 +13,9 @@ from typing import Any
 import pytest
 import rounding
 import torch
+from interpreter import run_interpreted
 from torch import Tensor
 
-import plkernel
 from plkernel.bench.compiled import gpu_kernels as kernels
 from plkernel.bench.compiled.command import CHIPS, usage
 from plkernel.bench.compiled.gpu_kernels import Compiled
@@ -64,13 +60,14 @@ def own_binaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def errors() -> dict[str, dict[str, float]]:
-    return run_child("interpret")
+def errors(interpreted_once: dict[str, Any]) -> dict[str, dict[str, float]]:
+    return dict(interpreted_once["test_scan_gpu:interpret"])
 
 
 @pytest.fixture(scope="module")
 def more_errors() -> dict[str, dict[str, float]]:
-    return run_child("interpret-more")
+    [errors] = run_interpreted("test_scan_gpu:interpret_more")
+    return dict(errors)
 
 
 @pytest.mark.parametrize(("case", "decay"), INTERPRETED)
@@ -86,7 +83,8 @@ def test_more_interpreted_scans_equal_float64(more_errors: dict[str, dict[str, f
 
 @pytest.mark.slow
 def test_long_sequence_does_not_collect_rounding_errors() -> None:
-    for measured in run_child("interpret-long").values():
+    [errors] = run_interpreted("test_scan_gpu:interpret_long")
+    for measured in errors.values():
         assert_rounded(measured)
 
 
@@ -146,14 +144,6 @@ def check_compiled(found: list[Compiled], expected: int) -> None:
     assert not [kernel.kernel for kernel in found if usage(kernel).spilled]
 
 
-def run_child(part: str) -> Any:
-    """What this file prints when run as a script, where kernels are interpreted."""
-    environment = os.environ | {"PYTHONPATH": str(Path(plkernel.__file__).parents[1]), "TRITON_INTERPRET": "1"}
-    child = subprocess.run([sys.executable, __file__, part], env=environment, capture_output=True, text=True)
-    assert child.returncode == 0, child.stderr[-4000:]
-    return json.loads(child.stdout)
-
-
 def interpret() -> dict[str, Any]:
     from plkernel.kernels.scan import gpu
 
@@ -164,14 +154,15 @@ def interpret() -> dict[str, Any]:
     return results
 
 
+def interpret_more() -> dict[str, Any]:
+    return interpret_cases(SLOW)
+
+
 def interpret_cases(cases: list[tuple[str, str]]) -> dict[str, dict[str, float]]:
     from plkernel.kernels.scan import gpu
 
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)  # torch.empty is filled with NaN: nothing may be left unwritten
     results = {}
     gpu.ROWS = gpu.BACKWARD_ROWS = 4
-    rounding.UNIT[torch.bfloat16] *= 2  # the interpreter cuts bfloat16 off where a GPU rounds it
     for name, decay in cases:
         shape, length, dtype = CASES[name]
         gpu.plan = partial(chunks_of, length)
@@ -258,16 +249,3 @@ def compile_all() -> list[Compiled]:
                 ):  # fmt: skip
                     results.append(kernels.scan(kernel, chip, dtype, fixed, reverse, channels))
     return results
-
-
-if __name__ == "__main__":
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["TRITON_CACHE_DIR"] = folder
-        parts = {
-            "interpret": interpret,
-            "interpret-more": lambda: interpret_cases(SLOW),
-            "interpret-long": interpret_long,
-        }
-        print(json.dumps(parts[sys.argv[1]]()))

@@ -1,25 +1,20 @@
 """WKV-7 in Triton: its arithmetic in Triton's interpreter, its compilation for three chips, and itself on a GPU.
 
-Whether kernels are interpreted is decided when triton is imported, so what is interpreted runs in a process of its
-own: this file started as a script, which prints JSON.
+What is interpreted runs in a process of its own, as `interpreter` has it.
 """
 
 import importlib.util
 import itertools
-import json
 import math
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import rounding
 import torch
+from interpreter import run_interpreted
 from wkv7_problems import INPUTS, RESULTS, Shape, excesses, problem, run
 
-import plkernel
 from plkernel.bench.compiled import gpu_kernels as kernels
 from plkernel.bench.compiled.command import CHIPS
 from plkernel.bench.compiled.gpu_kernels import Compiled
@@ -53,8 +48,8 @@ def own_binaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def interpreted() -> dict[str, Any]:
-    return run_child("interpret")
+def interpreted(interpreted_once: dict[str, Any]) -> dict[str, Any]:
+    return dict(interpreted_once["test_wkv7_gpu:interpret"])
 
 
 def assert_rounded(errors: dict[str, float]) -> None:
@@ -69,7 +64,7 @@ def test_interpreted_kernels_equal_float64(interpreted: dict[str, Any], case: st
 
 @pytest.mark.slow
 def test_a_long_sequence_does_not_collect_rounding_errors() -> None:
-    errors = run_child("interpret-long")
+    [errors] = run_interpreted("test_wkv7_gpu:interpret_long")
     assert errors["with what additions round away"] < 0.2 * errors["without"]
 
 
@@ -156,20 +151,9 @@ def check_compiled(found: list[Compiled]) -> None:
     assert not [kernel.kernel for kernel in found if "fma.rn.f32" in kernel.text]
 
 
-def run_child(part: str) -> Any:
-    """What this file prints when run as a script, where kernels are interpreted."""
-    paths = os.pathsep.join([str(Path(plkernel.__file__).parents[1]), str(Path(__file__).parent)])
-    environment = os.environ | {"PYTHONPATH": paths, "TRITON_INTERPRET": "1"}
-    child = subprocess.run([sys.executable, __file__, part], env=environment, capture_output=True, text=True)
-    assert child.returncode == 0, child.stderr[-4000:]
-    return json.loads(child.stdout)
-
-
 def interpret() -> dict[str, Any]:
     from plkernel.kernels.wkv7 import gpu
 
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)  # torch.empty is filled with NaN: nothing may be left unwritten
     gpu.TILE, gpu.CHUNK = 16, 4
     results: dict[str, Any] = {name: empty_results(problem(shape)) for name, shape in EMPTY.items()}
     given = problem((1, 5, 2, 3, 3))
@@ -180,7 +164,6 @@ def interpret() -> dict[str, Any]:
     cpu = torch.device("cpu")
     results["chosen"] = [choose("wkv7", None, cpu), choose("wkv7", "gpu", cpu)]
     results["opcheck"] = opcheck("test_schema", "test_autograd_registration", "test_faketensor")
-    rounding.UNIT[torch.bfloat16] *= 2  # the interpreter cuts bfloat16 off where a GPU rounds it
     for name, (shape, dtype, log_decay) in CASES.items():
         given = problem(shape, getattr(torch, dtype), log_decay)
         results[name] = excesses(run("gpu", given), given, chunk=1)
@@ -213,11 +196,3 @@ def opcheck(*checks: str) -> Any:
     given = problem((1, 3, 1, 3, 5), log_decay=-0.5)
     leaves = [given[name].requires_grad_() for name in INPUTS]
     return torch.library.opcheck(torch.ops.plkernel.wkv7.default, (*leaves, "gpu"), test_utils=checks)
-
-
-if __name__ == "__main__":
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["TRITON_CACHE_DIR"] = folder
-        print(json.dumps({"interpret": interpret, "interpret-long": interpret_long}[sys.argv[1]]()))

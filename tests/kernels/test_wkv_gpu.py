@@ -1,25 +1,21 @@
 """WKV in Triton: its arithmetic in Triton's interpreter, its compilation for three chips, and the real thing on a GPU.
 
-Whether kernels are interpreted is decided when triton is imported, so what is interpreted runs in a process of its
-own: this file started as a script, which prints JSON.
+What is interpreted runs in a process of its own, as `interpreter` has it.
 """
 
 import importlib.util
 import itertools
-import json
 import math
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import rounding
 import torch
+from interpreter import run_interpreted
 from torch import Tensor
 
-import plkernel
 from plkernel.bench.compiled import gpu_kernels as kernels
 from plkernel.bench.compiled.command import CHIPS
 from plkernel.bench.compiled.gpu_kernels import Compiled
@@ -79,13 +75,14 @@ def own_binaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def interpreted() -> dict[str, Any]:
-    return run_child("interpret")
+def interpreted(interpreted_once: dict[str, Any]) -> dict[str, Any]:
+    return dict(interpreted_once["test_wkv_gpu:interpret"])
 
 
 @pytest.fixture(scope="module")
 def interpreted_at_length() -> dict[str, Any]:
-    return run_child("interpret-more")
+    [errors] = run_interpreted("test_wkv_gpu:interpret_more")
+    return dict(errors)
 
 
 @pytest.mark.parametrize(("case", "layout"), INTERPRETED)
@@ -105,9 +102,11 @@ def test_the_interpreted_operator_passes_every_check_of_torch(interpreted_at_len
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_long_sequence_does_not_collect_rounding_errors(layout: str) -> None:
-    assert_rounded(run_child(f"interpret-long-{layout}"))
+def test_a_long_sequence_does_not_collect_rounding_errors() -> None:
+    [errors] = run_interpreted("test_wkv_gpu:interpret_long")
+    assert errors.keys() == set(LAYOUTS)
+    for layout in LAYOUTS:
+        assert_rounded(errors[layout])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -219,14 +218,6 @@ def check_compiled(found: list[Compiled], expected: int) -> None:
     assert not [kernel.kernel for kernel in found if "tf32" in kernel.text]
 
 
-def run_child(part: str) -> Any:
-    """What this file prints when run as a script, where kernels are interpreted."""
-    environment = os.environ | {"PYTHONPATH": str(Path(plkernel.__file__).parents[1]), "TRITON_INTERPRET": "1"}
-    child = subprocess.run([sys.executable, __file__, part], env=environment, capture_output=True, text=True)
-    assert child.returncode == 0, child.stderr[-4000:]
-    return json.loads(child.stdout)
-
-
 def problem(layout: str, shape: Shape, dtype: str, decays: str) -> dict[str, Tensor]:
     """Normal inputs and states, decays of one kind, and the incoming gradients."""
     random = torch.Generator().manual_seed(1)
@@ -308,10 +299,7 @@ def interpret_more() -> dict[str, Any]:
 def interpret_cases(cases: list[tuple[str, str]]) -> dict[str, dict[str, float]]:
     from plkernel.kernels.wkv import gpu_chunks
 
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)  # torch.empty is filled with NaN: nothing may be left unwritten
     gpu_chunks.TILE, gpu_chunks.GROUP = 256, 2
-    rounding.UNIT[torch.bfloat16] *= 2  # the interpreter cuts bfloat16 off where a GPU rounds it
     results = {}
     for name, layout in cases:
         shape, dtype, decays, gpu_chunks.ROWS = (CASES | SLOW_CASES)[name]
@@ -320,11 +308,10 @@ def interpret_cases(cases: list[tuple[str, str]]) -> dict[str, dict[str, float]]
     return results
 
 
-def interpret_long(layout: str) -> dict[str, float]:
+def interpret_long() -> dict[str, dict[str, float]]:
     """A memory of 3,000 steps, with chunks as they are: w in float32 would be off by 1e-5 at the end."""
-    torch.set_num_threads(1)
-    given = problem(layout, (1, 1500, 1, 3, 2), "float32", str(-math.exp(-8)))
-    return excesses(given)
+    decays = str(-math.exp(-8))
+    return {layout: excesses(problem(layout, (1, 1500, 1, 3, 2), "float32", decays)) for layout in LAYOUTS}
 
 
 def empty_results(given: dict[str, Tensor]) -> dict[str, bool]:
@@ -355,17 +342,3 @@ def compile_all() -> list[Compiled]:
             results += [kernels.wkv("chunk_ends", chip, dtype, fixed, sizes, reverse=fixed) for fixed in (True, False)]
             results += [kernels.wkv(name, chip, dtype, place % 2 == 0, sizes) for name in ("_forward", "_backward")]
     return results
-
-
-if __name__ == "__main__":
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["TRITON_CACHE_DIR"] = folder
-        parts = {
-            "interpret": interpret,
-            "interpret-more": interpret_more,
-            "interpret-long-eagle": lambda: interpret_long("eagle"),
-            "interpret-long-finch": lambda: interpret_long("finch"),
-        }
-        print(json.dumps(parts[sys.argv[1]]()))

@@ -75,11 +75,6 @@ class Here:
         pass
 
 
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule, "POLL_SECONDS", 0.0)
-
-
 def test_a_folder_in_which_an_experiment_runs_is_refused(tiny_spec: SpecWriter, tmp_path: Path) -> None:
     out, spec = tmp_path / "out", load_spec(tiny_spec())
     (out / TUNING).mkdir(parents=True)

@@ -152,15 +152,22 @@ def _csv_as_text(column: str) -> dict[str, Any]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No log lines and bars from `datasets`: its errors come as exceptions too, and the bar is ours."""
+    """No log lines and bars from `datasets`: its errors come as exceptions too, and the bar is ours.
+
+    Nor does it count: each opening of a file on this disk would send a request to a server of the hub and, without a
+    network, wait some seconds for it.
+    """
     import datasets
 
     level, hidden = datasets.logging.get_verbosity(), datasets.are_progress_bars_disabled()
+    counting = datasets.config.HF_UPDATE_DOWNLOAD_COUNTS
     try:
         datasets.logging.set_verbosity(logging.CRITICAL + 1)
         datasets.disable_progress_bars()
+        datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False
         yield
     finally:
+        datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = counting
         datasets.logging.set_verbosity(level)
         if not hidden:
             datasets.enable_progress_bars()

@@ -2,6 +2,7 @@ import csv
 import gzip
 import json
 import logging
+import socket
 
 import numpy as np
 import pyarrow as pa
@@ -135,6 +136,23 @@ def test_splits_are_chosen_by_name_and_the_wrong_one_names_the_others(tmp_path):
     assert joined(column_blocks(Query("x", arguments, "text", "validation"), b"\n"))[0] == b"\nvalidation"
     with pytest.raises(ValueError, match=r"^x: no split 'validatoin'; did you mean 'validation'\?$"):
         list(column_blocks(Query("x", arguments, "text", "validatoin"), b"\n"))
+
+
+def test_a_local_table_is_read_without_a_word_to_anybody(tmp_path, monkeypatch):
+    """Nor without a network: `datasets` swallows its errors, so that they would not be seen."""
+    tried = []
+
+    def asked(host, *_, **__):
+        tried.append(host)
+        raise OSError
+
+    monkeypatch.setattr(socket, "getaddrinfo", asked)
+    pq.write_table(pa.table({"text": ["a"]}), tmp_path / "a.parquet")
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
+    (tmp_path / "a.csv").write_text("text\na\n")
+    for suffix in ("parquet", "jsonl", "csv"):
+        assert joined(table_blocks(tmp_path / f"a.{suffix}", b"\n", "text"))[0] == b"\na"
+    assert not tried
 
 
 def test_datasets_gets_its_log_level_and_bars_back(tmp_path):

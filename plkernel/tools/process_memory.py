@@ -6,8 +6,6 @@ import sys
 import time
 from pathlib import Path
 
-import torch
-
 GROUP = Path("/sys/fs/cgroup")
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """Options of mallopt(3)."""
@@ -31,6 +29,8 @@ def available_memory(device: str = "cpu") -> float | None:
     None where the system does not tell.
     """
     if device == "cuda":
+        import torch
+
         return float(torch.cuda.mem_get_info()[0])
     free = _sizes(Path("/proc/meminfo")).get("MemAvailable")
     return None if free is None else min(free, _group_leaves())

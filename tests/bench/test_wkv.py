@@ -143,12 +143,6 @@ def test_the_loop_keeps_a_state_for_every_step_and_ours_does_not(monkeypatch: py
     assert memory[OURS] < bench.MEMORY_TARGET * memory[LOOP]
 
 
-def test_a_contender_that_fails_in_a_process_of_its_own_is_named(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(OSError, match="wkv_peers nobody 1 64 1 4: failed in a process of its own"):
-        bench.watch("plkernel.bench.wkv_peers", "nobody", "1", "64", "1", "4")
-    assert "KeyError" in capfd.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from plkernel.tools import process_memory
-from plkernel.tools.process_memory import anonymous_bytes
+from plkernel.tools.process_memory import anonymous_bytes, watch
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
 SIZE = 1 << 28
@@ -50,3 +50,9 @@ def test_kept_memory_is_not_fetched_again() -> None:
     printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     before, after = map(int, printed.split())
     assert after <= max(before / 10, 50)  # with huge pages there are few of them anyway
+
+
+def test_a_process_that_fails_is_named(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(OSError, match=r"^json\.tool nowhere: failed in a process of its own$"):
+        watch("json.tool", "nowhere")
+    assert "No such file" in capfd.readouterr().err

@@ -25,6 +25,16 @@ if TYPE_CHECKING:
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_sessionstart() -> None:
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """From here the collector passes over the half a million objects of modules and tests, which stay to the end."""
+    gc.freeze()
+    gc.enable()
+
+
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Corpora of a test are cached in its own folder."""

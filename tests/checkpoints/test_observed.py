@@ -178,10 +178,11 @@ def test_of_large_layers_some_tokens_are_looked_at(monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A tiny Mamba-2 with a tokenizer of bytes, as transformers saves them."""
+    """A tiny Mamba-2 with a tokenizer of 31 bytes and one for all others, as transformers saves them."""
     transformers, tokenizers = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")
-    letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    words = tokenizers.Tokenizer(tokenizers.models.BPE({letter: at % 32 for at, letter in enumerate(letters)}, []))
+    letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())[:31]
+    known = {letter: at for at, letter in enumerate([*letters, "other"])}
+    words = tokenizers.Tokenizer(tokenizers.models.BPE(known, [], unk_token="other"))
     words.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     transformers.PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(tmp_path / "model")
     built("Mamba2").save_pretrained(tmp_path / "model")

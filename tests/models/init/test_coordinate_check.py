@@ -1,8 +1,8 @@
 """Coordinate checks: muP is flat in width, the standard parametrisations are not; signals through the blocks."""
 
-import inspect
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from plkernel.models.init.plan import Plan
 from plkernel.models.words import ModelKind
 from plkernel.run.evaluate import residual_stream
 
+LICENSE = Path(__file__).parents[3] / "LICENSE"
 FAST = (64, 128, 256, 512)
 QUICK = (32, 64, 128, 256)
 WHOLE = (64, 128, 256, 512, 1024)
@@ -33,9 +34,9 @@ def threads() -> Iterator[None]:
 
 
 def windows(batch: int = 4, context: int = 64) -> Tensor:
-    """Real source text, (batch, context + 1)."""
-    data = np.frombuffer(inspect.getsource(inspect).encode(), np.uint8)
-    rows = np.stack([data[4000 * i : 4000 * i + context + 1] for i in range(batch)])
+    """English that stays as it is, (batch, context + 1)."""
+    data = np.frombuffer(LICENSE.read_bytes(), np.uint8)
+    rows = np.stack([data[2800 * i : 2800 * i + context + 1] for i in range(batch)])
     return torch.from_numpy(rows.astype(np.int64))
 
 
@@ -82,8 +83,11 @@ def test_the_standard_parametrisations_fail(scheme: str) -> None:
 
 
 def test_mup_is_flat_and_the_standard_parametrisation_is_not() -> None:
-    """The same on fewer widths: two schemes that differ in nothing but scales and rates."""
-    assert is_flat(mup := checked("ssm", "mup_table8", ZERO, QUICK, seeds=4)), slopes(mup)
+    """The same on fewer widths: two schemes that differ in nothing but scales and rates.
+
+    Eight seeds: of four, feed-forward layers as narrow as these stray to a slope of 0.17 on half of all texts.
+    """
+    assert is_flat(mup := checked("ssm", "mup_table8", ZERO, QUICK, seeds=8)), slopes(mup)
     standard = slopes(checked("ssm", "sp_torch_default", (), QUICK, seeds=1))
     assert min(value for name, value in standard.items() if name != "embedding") > 0.3, standard
 
@@ -93,7 +97,7 @@ def test_mup_is_flat_and_the_standard_parametrisation_is_not() -> None:
 def test_mup_is_flat_in_an_rwkv(kind: ModelKind) -> None:
     """With low-rank maps at the rate of a head and GroupNorm as it is; standard and official schemes grow."""
     assert is_flat(mup := checked(kind, "mup_table8", ZERO, WHOLE, seeds=2)), slopes(mup)
-    standard = slopes(checked(kind, "sp_torch_default", (), FAST, seeds=2))
+    standard = slopes(checked(kind, "sp_torch_default", (), FAST, seeds=8))
     assert min(value for name, value in standard.items() if name != "embedding") > 0.35, standard
     official = slopes(checked(kind, "rwkv_blinkdl", (), FAST, seeds=2))
     assert min(official["ffn 0"], official["ffn 1"]) > 0.6, official
@@ -102,7 +106,7 @@ def test_mup_is_flat_in_an_rwkv(kind: ModelKind) -> None:
 @pytest.mark.slow
 def test_the_spectral_rates_for_adam_are_flat_and_those_for_sgd_are_not() -> None:
     """The rule for Adam, with the paper's random head; that for SGD under Adam, as nanotron has it, grows."""
-    assert is_flat(found := checked("ssm", "spectral", (), FAST, seeds=2)), slopes(found)
+    assert is_flat(found := checked("ssm", "spectral", (), WHOLE, seeds=4)), slopes(found)
     nanotron = slopes(checked("ssm", "nanotron_spectral_mup", (), FAST, seeds=1))
     assert min(value for name, value in nanotron.items() if name.startswith(("mixer", "ffn", "block"))) > 0.3, nanotron
 

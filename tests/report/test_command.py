@@ -235,6 +235,7 @@ def test_two_seeds_say_that_they_cannot_tell(tmp_path):
     page = Page(write_report(study))
     assert expected in page.text
     assert "12.7 standard errors" in page.text
+    assert "one seed: no claim" not in page.text
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -59,6 +59,7 @@ def test_what_is_zero_is_marked_on_the_lower_edge(found: Probe) -> None:
     np.testing.assert_array_equal(line.get_ydata(), [0.5, np.nan, np.nan, np.nan])
     np.testing.assert_array_equal(triangles.get_xdata(), [2, 4, 8])
     assert triangles.get_marker() == "v"
+    assert near.get_ylim() == pytest.approx((0.25, 1.0)), "what is zero takes no room"
     assert along.get_ylabel() == "bits per token"
     assert near.get_legend() is None
 

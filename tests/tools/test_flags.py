@@ -125,3 +125,16 @@ def test_long_messages_keep_both_ends(capsys: pytest.CaptureFixture[str]) -> Non
     assert error.endswith("x : use y\n")
     assert len(error) < 1100
     assert cli.nearest("q", [f"name-{i}" for i in range(500)]).endswith("and 476 more")
+
+
+@pytest.mark.parametrize(
+    ("kind", "shown"),
+    [
+        (tuple[int, ...], "INT ..."),
+        (tuple[int, float], "INT FLOAT"),
+        (dict[str, int] | None, "NAME INT ..."),
+        (Literal["a", "b"], "{a,b}"),
+    ],
+)
+def test_help_shows_what_stands_after_an_option(kind: Any, shown: str) -> None:
+    assert flags.metavar(kind) == shown

@@ -14,7 +14,7 @@ PYTEST = OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(RUN) pytest -n auto --maxproce
 PEERS := rwkv==0.8.32 flash-linear-attention==0.6.0 fla-core==0.6.0 einops==0.8.2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs tutorials test test-all test-portable lint types bench gpu clean
+.PHONY: help demo docs tutorials test test-all test-portable lint types size bench gpu clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -71,6 +71,9 @@ lint: $(VENV)/installed-dev  ## style of the code
 
 types: $(VENV)/installed-dev  ## static types
 	$(BIN)/mypy
+
+size:  ## lines of source and tests in each room, beside its budget
+	@$(PYTHON) tests/size.py
 
 bench: $(VENV)/installed-dev  ## kernels, training and pair counts against their peers, checked before timed
 	$(RUN) plkernel.bench scan --out runs/out/bench

@@ -1,9 +1,7 @@
-"""plkernel: the memory of a state-space model, held against the memory in its data.
+"""plkernel: compare the memory of a sequence model with the memory in its data.
 
-From Python: what is in `__all__`, loaded when it is first asked for.
-
-The way of the data: data -> analysis -> spec -> models -> run -> records -> report. The modules of this folder are the
-commands; what they call stands in the packages beside them, whose docstrings say where on the way they are.
+The public functions are those in `__all__`; each is loaded when it is first used. The commands are the modules of
+`plkernel/commands`; `python -m plkernel.fit` runs `plkernel/commands/fit.py`.
 """
 
 import os
@@ -28,21 +26,22 @@ _PUBLIC = {
     "influence": "plkernel.api.models",
     "load_corpus": "plkernel.api.text",
     "load_run": "plkernel.api.models",
-    "load_spec": "plkernel.spec.reading",
+    "load_spec": "plkernel.config.reading",
     "measure": "plkernel.api.memory",
     "place": "plkernel.analysis.nodes",
     "read_checkpoint": "plkernel.api.models",
     "read_study": "plkernel.records.study",
     "truncation": "plkernel.api.models",
 }
-"""What is offered here, and where it is (`__init__.pyi` says it to editors)."""
+"""Public names and the modules that define them; `__init__.pyi` repeats them for editors."""
 __all__ = list(_PUBLIC)
 
 
+__path__.append(os.path.join(__path__[0], "commands"))  # where `python -m plkernel.fit` finds the command
+
+
 class _Package(ModuleType):
-    """plkernel.fit and plkernel.measure are functions, though the commands are modules of these names, in whatever
-    order the two are imported. `python -m plkernel.fit` and `from plkernel.fit import ...` find the module; `import
-    plkernel.fit as name` is an attribute of this package, and so the function; import_module gives the module."""
+    """Keep `plkernel.fit` the function when a command of the same name is imported."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not (name in _PUBLIC and isinstance(value, ModuleType)):
@@ -60,4 +59,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(["__version__", *__all__])

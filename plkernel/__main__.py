@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from plkernel import __version__
-from plkernel.tools import cli
+from plkernel.common import cli
 
 HERE = Path(__file__).parent
 TOLD = re.compile(r'"""python -m plkernel\.(\w+)[^:]*: (.+?)\.?(?:"""|$)', re.MULTILINE)
@@ -24,7 +24,7 @@ def commands() -> dict[str, str]:
     >>> commands()["train"]
     'one run of one condition, with TensorBoard, checkpoints and resume'
     """
-    files = sorted([*HERE.glob("*.py"), *HERE.glob("*/__main__.py")])
+    files = sorted(HERE.glob("commands/*.py"))
     found = [match for file in files if (match := TOLD.match(file.read_text(encoding="utf-8")))]
     return dict(sorted((match[1], match[2]) for match in found))
 

@@ -23,9 +23,9 @@ from torch import Tensor, nn
 
 from plkernel.checkpoints.layers import half_lives
 from plkernel.checkpoints.show import Shown, shown
-from plkernel.tools.cli import progress_bar, report_errors, text_table
-from plkernel.tools.environment import environment, installed
-from plkernel.tools.files import save_json
+from plkernel.common.cli import progress_bar, report_errors, text_table
+from plkernel.common.environment import environment, installed
+from plkernel.common.files import save_json
 
 OUT = Path(__file__).resolve().parent / "records" / "findings" / "table.json"
 FRAMEWORKS = {"transformers": "transformers", "fla": "flash-linear-attention"}

@@ -30,6 +30,9 @@ try:
     import torch
     from gpu_studies import Study, studies
 
+    from plkernel.common import cli
+    from plkernel.common.environment import environment
+    from plkernel.common.files import load_object, save_json
     from plkernel.dry_run.budget import Due, plan, table
     from plkernel.dry_run.cost import shape_key
     from plkernel.dry_run.probe import Timing, wall_seconds
@@ -37,9 +40,6 @@ try:
     from plkernel.records.layout import ROWS
     from plkernel.records.restore import restore
     from plkernel.together.shape import count
-    from plkernel.tools import cli
-    from plkernel.tools.environment import environment
-    from plkernel.tools.files import load_object, save_json
 except ModuleNotFoundError as error:
     print(f"nothing to do: {error.name} is not installed under {sys.executable}; runs/gpu_pack.py packs what lacks")
     sys.exit()

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from plkernel.common import cli
+from plkernel.common.environment import installed
 from plkernel.data import corpora
 from plkernel.data.bible import PACKAGE
-from plkernel.tools import cli
-from plkernel.tools.environment import installed
 
 PACKAGES = (
     *("pydantic", "pydantic-core", "annotated-types", "typing-extensions", "typing-inspection"),

@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from plkernel.common.files import load_object, save_json
+from plkernel.config.reading import load_values, spec_of
+from plkernel.config.study import Spec
 from plkernel.dry_run.budget import Due
 from plkernel.dry_run.estimate import seconds_of
 from plkernel.dry_run.probe import Timing
 from plkernel.records.layout import SPEC, TUNING, run_folder
 from plkernel.records.study import read_study
-from plkernel.report.table import save_record
-from plkernel.run.folder import RunFolder
-from plkernel.spec.reading import load_values, spec_of
-from plkernel.spec.study import Spec
+from plkernel.results.table import save_record
 from plkernel.study.engine import Job
 from plkernel.study.local_engine import LocalEngine
 from plkernel.study.schedule import run_experiment
 from plkernel.study.tuning import search_of
-from plkernel.tools.files import load_object, save_json
+from plkernel.training.folder import RunFolder
 
 RUNS = Path(__file__).resolve().parent
 MAIN = ("*_uniform_{0}", "*_published_{0}", "*-at-*_{0}")

@@ -25,10 +25,10 @@ from plkernel.analysis.sequences.lags import LagMixture, decaying_copies, power_
 from plkernel.analysis.sequences.potts import PottsCorpus
 from plkernel.analysis.sequences.trees import TreeLeaves
 from plkernel.analysis.statistics.differences import critical_value
-from plkernel.tools import cli
-from plkernel.tools.cli import text_table
-from plkernel.tools.environment import environment
-from plkernel.tools.files import load_json, save_json
+from plkernel.common import cli
+from plkernel.common.cli import text_table
+from plkernel.common.environment import environment
+from plkernel.common.files import load_json, save_json
 
 HERE = Path(__file__).resolve().parent
 ROWS = HERE / "out" / "coverage"

@@ -11,9 +11,9 @@ from pathlib import Path
 from plkernel.analysis.figures.curves import Arms, effects
 from plkernel.analysis.figures.style import rendered
 from plkernel.analysis.statistics.bands import difference_curves
+from plkernel.common import cli
+from plkernel.common.files import atomic_write
 from plkernel.records.study import Study, read_study
-from plkernel.tools import cli
-from plkernel.tools.files import atomic_write
 
 RECORDS = Path(__file__).resolve().parent / "records"
 ARMS = {"short-frozen": "short, frozen", "short": "short", "long": "long", "law": "the law of the data"}

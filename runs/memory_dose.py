@@ -18,11 +18,11 @@ from plkernel.analysis.figures.sweep import Sweep, sweep_figure
 from plkernel.analysis.mutual_information.power_law_fit import log_log_slope
 from plkernel.analysis.sequences.lags import LagCorpus
 from plkernel.analysis.statistics.optimum import Optimum, quadratic_optimum
+from plkernel.common import cli
+from plkernel.common.cli import text_table
+from plkernel.common.files import atomic_write, save_json
 from plkernel.data.synthetic import predictor_of
 from plkernel.records.study import Study, read_study
-from plkernel.tools import cli
-from plkernel.tools.cli import text_table
-from plkernel.tools.files import atomic_write, save_json
 
 HERE = Path(__file__).resolve().parent
 OUT = HERE / "records" / "memory-dose"

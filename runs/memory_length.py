@@ -17,10 +17,10 @@ from plkernel.analysis.figures.style import rendered
 from plkernel.analysis.statistics.bands import Curve, difference_curves, simultaneous_band
 from plkernel.analysis.statistics.differences import mean_interval
 from plkernel.analysis.statistics.vanishing import Vanishing, decay_exponent
+from plkernel.common import cli
+from plkernel.common.cli import text_table
+from plkernel.common.files import atomic_write, save_json
 from plkernel.records.study import Study, read_study
-from plkernel.tools import cli
-from plkernel.tools.cli import text_table
-from plkernel.tools.files import atomic_write, save_json
 
 OUT = Path(__file__).resolve().parent / "records" / "memory-length"
 ARMS = {"short": "short", "published": "published", "concentrated-published": "concentrated, published"}

@@ -17,9 +17,9 @@ from tqdm import tqdm
 from plkernel.analysis.exponentials.minimax import certificate, minimax
 from plkernel.analysis.exponentials.sums import closed_form_error, most_terms
 from plkernel.analysis.exponentials.targets import power_law_target
-from plkernel.tools.cli import report_errors
-from plkernel.tools.environment import environment
-from plkernel.tools.files import save_json
+from plkernel.common.cli import report_errors
+from plkernel.common.environment import environment
+from plkernel.common.files import save_json
 
 OUT = Path(__file__).resolve().parent / "records" / "minimax"
 BETAS = (0.5, 0.7, 0.87, 1.0, 1.15, 1.24, 1.5, 1.75, 2.0)

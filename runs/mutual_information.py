@@ -25,10 +25,10 @@ from plkernel.analysis.mutual_information.information import ESTIMATORS
 from plkernel.analysis.mutual_information.measurement import measure_corpus
 from plkernel.analysis.mutual_information.power_law_fit import fit_power_law, log_log_slope
 from plkernel.analysis.sequences.potts import PottsCorpus
+from plkernel.common.cli import nearest, report_errors
+from plkernel.common.environment import environment
+from plkernel.common.files import atomic_write, save_json
 from plkernel.data import corpora
-from plkernel.tools.cli import nearest, report_errors
-from plkernel.tools.environment import environment
-from plkernel.tools.files import atomic_write, save_json
 
 OUT = Path(__file__).resolve().parent / "records" / "measure"
 THREADS = os.cpu_count() or 1

@@ -13,13 +13,13 @@ from textwrap import fill
 from typing import Any
 
 from plkernel.analysis.trained.saturation import Saturation, geometric_mean
+from plkernel.common import cli
+from plkernel.common.cli import text_table
+from plkernel.common.files import load_json, read_lines, save_json
+from plkernel.config.reading import load_spec
+from plkernel.config.study import Spec
 from plkernel.records.layout import ENVIRONMENT, METRICS, run_folder
-from plkernel.spec.reading import load_spec
-from plkernel.spec.study import Spec
 from plkernel.study.schedule import run_experiment
-from plkernel.tools import cli
-from plkernel.tools.cli import text_table
-from plkernel.tools.files import load_json, read_lines, save_json
 
 HERE = Path(__file__).resolve().parent
 SPEC = HERE / "saturation.toml"

@@ -18,15 +18,15 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from plkernel.config.condition import resolve
+from plkernel.config.corpus import CorpusSpec
+from plkernel.config.model import ModelSpec
+from plkernel.config.train import TrainSpec
 from plkernel.data.corpora import Corpus, Splits
-from plkernel.run.folder import RunFolder
-from plkernel.run.task import Task, choose_device
-from plkernel.run.training import Training
-from plkernel.spec.condition import resolve
-from plkernel.spec.corpus import CorpusSpec
-from plkernel.spec.model import ModelSpec
-from plkernel.spec.train import TrainSpec
 from plkernel.together.training import Batch
+from plkernel.training.folder import RunFolder
+from plkernel.training.task import Task, choose_device
+from plkernel.training.training import Training
 
 ROUNDS = 20
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from plkernel.spec.factors import expanded
-from plkernel.spec.reading import parse_spec
+from plkernel.config.factors import expanded
+from plkernel.config.reading import parse_spec
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from plkernel.spec.study import Spec
+    from plkernel.config.study import Spec
 
 # Tests started in the background ignore Ctrl-C, and so would every process of theirs that is to be interrupted.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -65,8 +65,8 @@ def tiny_spec(tmp_path: Path) -> Callable[..., Path]:
 @pytest.fixture
 def stopped() -> "Callable[[Spec, str, Path, int], Path]":
     """Trains an arm at seed 0 until it is interrupted, as by Ctrl-C, after a step; gives the folder of the run."""
-    from plkernel.run.task import prepare
-    from plkernel.run.training import Training, run_training
+    from plkernel.training.task import prepare
+    from plkernel.training.training import Training, run_training
 
     def train(spec: "Spec", arm: str, out: Path, step: int) -> Path:
         whole = Training.step

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from plkernel.corpus import corpus, unescape
-from plkernel.tools import cli
+from plkernel.commands.corpus import corpus, unescape
+from plkernel.common import cli
 
 
 @pytest.fixture(autouse=True)

@@ -22,10 +22,10 @@ from plkernel.analysis.nodes.moments import node_scores, target_scores
 from plkernel.analysis.nodes.node_set import Aim, Nodes, Reading, Summation
 from plkernel.analysis.sequences.lags import LagMixture, decaying_copies, power_law_copies
 from plkernel.analysis.sequences.potts import PottsCorpus
-from plkernel.fit import fit
-from plkernel.spec.condition import resolve
-from plkernel.spec.reading import parse_spec
-from plkernel.tools import cli
+from plkernel.commands.fit import fit
+from plkernel.common import cli
+from plkernel.config.condition import resolve
+from plkernel.config.reading import parse_spec
 
 Capture = pytest.CaptureFixture[str]
 

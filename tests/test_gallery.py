@@ -9,8 +9,8 @@ import pytest
 
 from plkernel.analysis.initialisations.conditions import initialisations
 from plkernel.analysis.initialisations.gallery import profile
-from plkernel.gallery import gallery, select
-from plkernel.tools import cli
+from plkernel.commands.gallery import gallery, select
+from plkernel.common import cli
 
 ENTRIES = initialisations(1.15, 2048)
 

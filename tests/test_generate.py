@@ -21,19 +21,19 @@ from scipy.stats import chisquare
 from torch import Tensor
 
 from plkernel.analysis.nodes.placement import place
-from plkernel.export import export
-from plkernel.generate import generate
+from plkernel.commands.export import export
+from plkernel.commands.generate import generate
+from plkernel.common import cli
+from plkernel.config.reading import load_spec
 from plkernel.models.init import initialise_
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.models.sampling import Sampling
 from plkernel.models.ssm import SSM, SSMConfig
-from plkernel.run.build import Model
-from plkernel.run.generation import continuation, open_checkpoint, windows, writer
-from plkernel.run.task import prepare
-from plkernel.run.training import run_training
-from plkernel.spec.reading import load_spec
-from plkernel.tools import cli
+from plkernel.training.build import Model
+from plkernel.training.generation import continuation, open_checkpoint, windows, writer
+from plkernel.training.task import prepare
+from plkernel.training.training import run_training
 
 ROOT = Path(__file__).parent.parent
 SSMS = [SSMConfig(32, 2, gain, patch) for gain, patch in itertools.product(("none", "ema", "lru"), (1, 2, 4))]

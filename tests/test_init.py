@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from plkernel.init.__main__ import check, listing, show
-from plkernel.init.check import render, verdict
-from plkernel.init.options import arm_of, spec_of
-from plkernel.init.show import planned
+from plkernel.commands.init import check, listing, show
+from plkernel.common import cli
+from plkernel.init_command.check import render, verdict
+from plkernel.init_command.options import arm_of, spec_of
+from plkernel.init_command.show import planned
 from plkernel.models.init import SCHEMES
 from plkernel.models.init.plan import Plan
 from plkernel.models.words import ModelKind
-from plkernel.tools import cli
 
 Shown = pytest.CaptureFixture[str]
 
@@ -237,7 +237,7 @@ def test_repeated_options_all_count(monkeypatch: pytest.MonkeyPatch, capsys: Sho
     """From the command line, where the last of several flags of one name would otherwise be the only one."""
     options = ["--option", "zero_readout=1", "--option", "base_width=64"]
     monkeypatch.setattr(sys, "argv", ["plkernel.init", "show", "mup_table8", *options])
-    monkeypatch.delitem(sys.modules, "plkernel.init.__main__")
+    monkeypatch.delitem(sys.modules, "plkernel.commands.init")
     runpy.run_module("plkernel.init", run_name="__main__")
     printed = capsys.readouterr().out
     assert "base_width = 64," in printed

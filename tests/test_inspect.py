@@ -14,23 +14,23 @@ import torch
 from node_kernels import kernel_exponent
 
 from plkernel.analysis.trained.memory import kernel_exponents
-from plkernel.inspect import inspect
+from plkernel.commands.inspect import inspect
+from plkernel.common import cli
+from plkernel.common.files import read_lines
+from plkernel.config.arm import Arm
+from plkernel.config.condition import resolve
+from plkernel.config.model import ModelSpec
+from plkernel.config.reading import load_spec
+from plkernel.config.train import TrainSpec
 from plkernel.models.init import initialise_ as initialise_by_scheme_
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.records.layout import METRICS
 from plkernel.records.study import read_study
-from plkernel.run.build import build, initialise_
-from plkernel.run.checkpoint import open_model, save_model
-from plkernel.run.task import prepare
-from plkernel.run.training import run_training
-from plkernel.run.view import view
-from plkernel.spec.arm import Arm
-from plkernel.spec.condition import resolve
-from plkernel.spec.model import ModelSpec
-from plkernel.spec.reading import load_spec
-from plkernel.spec.train import TrainSpec
-from plkernel.tools import cli
-from plkernel.tools.files import read_lines
+from plkernel.training.build import build, initialise_
+from plkernel.training.checkpoint import open_model, save_model
+from plkernel.training.task import prepare
+from plkernel.training.training import run_training
+from plkernel.training.view import view
 
 
 @pytest.fixture

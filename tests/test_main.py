@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from plkernel.__main__ import commands
-from plkernel.tools import cli
+from plkernel.common import cli
 
 ROOT = Path(__file__).parent.parent
 SCRIPT = "import sys\nfrom plkernel.__main__ import main\nsys.exit(main())\n"
@@ -65,7 +65,7 @@ def test_examples_in_help_and_errors_are_as_one_calls(monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys, "argv", ["/bin/plkernel", "SPEC"])
     monkeypatch.setattr(sys, "orig_argv", ["python", "/bin/plkernel", "probe", "SPEC"])
     assert cli.as_called("python -m plkernel.probe RUN; plkernel.probe") == "plkernel probe RUN; plkernel.probe"
-    assert cli.program("plkernel.report.__main__") == "plkernel report"
+    assert cli.program("plkernel.commands.report") == "plkernel report"
     monkeypatch.setattr(sys, "argv", ["/x/fit.py", "--corpus", "plkernel"])
     monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "plkernel.fit", "--corpus", "plkernel"])
     assert cli.program("plkernel.fit") == "python -m plkernel.fit"

@@ -13,8 +13,8 @@ from plkernel.analysis.figures import decay
 from plkernel.analysis.mutual_information.curve import BLOCKS, DecayCurve, log_lags
 from plkernel.analysis.mutual_information.measurement import Unit, measure_corpus
 from plkernel.analysis.mutual_information.power_law_fit import PowerLaw, fit_power_law
+from plkernel.commands.measure import measure, render
 from plkernel.data import corpora
-from plkernel.measure import measure, render
 
 KNOWN = "synthetic:beta=1,bytes=600k"
 Shown = pytest.CaptureFixture[str]

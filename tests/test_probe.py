@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from plkernel.probe import probe
+from plkernel.commands.probe import probe
+from plkernel.common import cli
+from plkernel.common.files import read_lines
+from plkernel.config.reading import load_spec
 from plkernel.probing.targets import NEED_A_GPU, open_target
-from plkernel.run.task import prepare
-from plkernel.run.training import run_training
-from plkernel.spec.reading import load_spec
-from plkernel.tools import cli
-from plkernel.tools.files import read_lines
+from plkernel.training.task import prepare
+from plkernel.training.training import run_training
 
 CPU = torch.device("cpu")
 

@@ -60,12 +60,12 @@ def _default(value: Any) -> str:
 
 def text() -> str:
     """The whole page."""
-    from plkernel.spec.arm import Arm
-    from plkernel.spec.corpus import CorpusSpec
-    from plkernel.spec.hypotheses import Gate, Hypothesis
-    from plkernel.spec.model import ModelSpec, PatchingSpec
-    from plkernel.spec.study import Spec, TuningSpec
-    from plkernel.spec.train import TrainSpec
+    from plkernel.config.arm import Arm
+    from plkernel.config.corpus import CorpusSpec
+    from plkernel.config.hypotheses import Gate, Hypothesis
+    from plkernel.config.model import ModelSpec, PatchingSpec
+    from plkernel.config.study import Spec, TuningSpec
+    from plkernel.config.train import TrainSpec
 
     sections = [
         ("The top of the file", "", Spec),

@@ -16,16 +16,16 @@ from plkernel.analysis.trained.context import Truncation
 from plkernel.analysis.trained.influence import Influence
 from plkernel.api.text import Text, read_text
 from plkernel.checkpoints.show import Shown, shown
+from plkernel.common.files import load_json, read_lines
 from plkernel.data.windows import fixed_windows, spread_windows
 from plkernel.models.init.power_law import Parametrisation, decays_, projection_
 from plkernel.probing.measures import influence as influence_of
 from plkernel.records.layout import CONFIG, METRICS
-from plkernel.run.build import Model
-from plkernel.run.checkpoint import open_model
-from plkernel.run.evaluate import Predict, patch_of, predictor, token_losses
-from plkernel.run.evaluate import truncation as truncation_of
-from plkernel.run.view import validation_text
-from plkernel.tools.files import load_json, read_lines
+from plkernel.training.build import Model
+from plkernel.training.checkpoint import open_model
+from plkernel.training.evaluate import Predict, patch_of, predictor, token_losses
+from plkernel.training.evaluate import truncation as truncation_of
+from plkernel.training.view import validation_text
 
 CONTEXT, BATCH = 512, 4
 

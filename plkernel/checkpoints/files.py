@@ -15,9 +15,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from plkernel.tools import cli
-from plkernel.tools.files import load_object
-from plkernel.tools.plain import check_regular, kind, shown
+from plkernel.common import cli
+from plkernel.common.files import load_object
+from plkernel.common.plain import check_regular, kind, shown
 
 CONFIG = "config.json"
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"

@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
+from plkernel.common.plain import shown
 from plkernel.data.hub import reachable
 from plkernel.data.hub_errors import endpoint
-from plkernel.tools.plain import shown
 
 NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(@[\w./-]+)?", re.ASCII)
 WANTED = ["config.json", "*.safetensors", "*.safetensors.index.json"]

@@ -18,7 +18,7 @@ from plkernel.checkpoints.layers import Layer, half_lives, known_layers
 from plkernel.checkpoints.readers import BY_INPUT
 from plkernel.checkpoints.running import overheard
 from plkernel.checkpoints.show import DRAWN
-from plkernel.tools.cli import text_table
+from plkernel.common.cli import text_table
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 """The quantiles of half-lives that are told of."""

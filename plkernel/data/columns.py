@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from plkernel.common.cli import nearest
 from plkernel.data.files import Blocks, Chunk, chunks, compressed
 from plkernel.data.hub_errors import one_line
 from plkernel.data.json_rows import check_rows
-from plkernel.tools.cli import nearest
 
 FORMATS = {".parquet": "parquet", ".jsonl": "json", ".ndjson": "json", ".csv": "csv"}
 DEFAULT_COLUMN = "text"

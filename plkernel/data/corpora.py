@@ -18,9 +18,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from plkernel.common.files import check_folder, load_json, save_json
 from plkernel.data.flat_file import locked, remove_remains, write_flat
 from plkernel.data.names import Request, Source, resolve
-from plkernel.tools.files import check_folder, load_json, save_json
 
 # Part of every cache key: to be raised when the same source would give other bytes.
 FORMAT = 1

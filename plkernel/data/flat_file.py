@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from plkernel.common.files import atomic_file
 from plkernel.data.files import Blocks
-from plkernel.tools.files import atomic_file
 
 try:
     import fcntl

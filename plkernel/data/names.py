@@ -11,12 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from plkernel.common.cli import nearest
+from plkernel.common.plain import shown
 from plkernel.data import bible, synthetic
 from plkernel.data.columns import DEFAULT_COLUMN, table_blocks, table_format
 from plkernel.data.files import Blocks, compressed, file_blocks
 from plkernel.data.hub import hub_blocks
-from plkernel.tools.cli import nearest
-from plkernel.tools.plain import shown
 
 PRESETS = {"wiki-pt": "hf:wikimedia/wikipedia:20231101.pt", "fineweb": "hf:HuggingFaceFW/fineweb:sample-10BT"}
 NOT_LIBRARY = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"})

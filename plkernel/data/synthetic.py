@@ -11,8 +11,8 @@ from plkernel.analysis.sequences.chains import Independent, MarkovChain
 from plkernel.analysis.sequences.lags import LagCorpus
 from plkernel.analysis.sequences.law import Predictor
 from plkernel.analysis.sequences.potts import PottsCorpus
+from plkernel.common.cli import nearest
 from plkernel.data.files import Blocks, Chunk
-from plkernel.tools.cli import nearest
 
 Synthetic = PottsCorpus | LagCorpus | MarkovChain | Independent
 

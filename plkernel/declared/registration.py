@@ -9,15 +9,15 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from plkernel.common.environment import installed, source_state
+from plkernel.common.files import check_file, load_object, save_json
+from plkernel.common.plain import same, shown
+from plkernel.config.errors import explained
+from plkernel.config.hypotheses import Gate, Hypothesis
+from plkernel.config.study import Spec, with_defaults
 from plkernel.declared.rules import rules
 from plkernel.records.layout import REGISTERED, RESULT, run_folder
 from plkernel.records.schema import RegisteredFile, validated
-from plkernel.spec.errors import explained
-from plkernel.spec.hypotheses import Gate, Hypothesis
-from plkernel.spec.study import Spec, with_defaults
-from plkernel.tools.environment import installed, source_state
-from plkernel.tools.files import check_file, load_object, save_json
-from plkernel.tools.plain import same, shown
 
 MOST_SHOWN = 3
 FOLDER = Path("runs/registered")

@@ -2,9 +2,9 @@
 
 import math
 
+from plkernel.common.numbers import finer, written
 from plkernel.declared.rules import TESTS, counted, level, regions, requirement
 from plkernel.declared.verdicts import Declared, GateOutcome, Outcome
-from plkernel.tools.numbers import finer, written
 
 VERDICTS = ("confirmed", "refuted", "undecided")
 CORRECTED = (

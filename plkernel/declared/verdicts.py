@@ -7,10 +7,10 @@ from pathlib import Path
 
 from plkernel.analysis.statistics.differences import Estimate, mean_interval
 from plkernel.analysis.statistics.hypotheses import Claimed, Judgement, judge
+from plkernel.config.hypotheses import Gate, Hypothesis, Measured, families
 from plkernel.declared.registration import Registration, changes, declared_in, read_registration
 from plkernel.records.layout import REGISTERED, SPEC
 from plkernel.records.study import Run, Study
-from plkernel.spec.hypotheses import Gate, Hypothesis, Measured, families
 
 NO_ANSWER = "cannot answer"
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from plkernel.tools.cli import text_table
+from plkernel.common.cli import text_table
 
 
 @dataclass(frozen=True)

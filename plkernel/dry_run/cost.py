@@ -25,16 +25,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
+from plkernel.config.condition import Condition
+from plkernel.config.train import TrainSpec
 from plkernel.foreign.model import Foreign
 from plkernel.models.layers import BYTES
 from plkernel.models.rwkv import RWKVConfig
 from plkernel.models.rwkv7 import RWKV7Config
 from plkernel.models.ssm import SSMConfig
-from plkernel.run.build import AnyModel, build, parameter_count, started
-from plkernel.run.objective import next_byte_loss
-from plkernel.run.task import choose_device
-from plkernel.spec.condition import Condition
-from plkernel.spec.train import TrainSpec
+from plkernel.training.build import AnyModel, build, parameter_count, started
+from plkernel.training.objective import next_byte_loss
+from plkernel.training.task import choose_device
 
 FLOAT = 4  # bytes of a float32
 MOMENTS = 2  # numbers that AdamW keeps per parameter

@@ -6,15 +6,15 @@ from itertools import chain
 
 import torch
 
+from plkernel.common.process_memory import available_memory
+from plkernel.config.study import Spec
+from plkernel.config.train import TrainSpec
 from plkernel.dry_run.cost import Cost, cost, shape_key
 from plkernel.dry_run.probe import TYPICAL_BASE, Timing
 from plkernel.dry_run.table import Forecast, Gpu, RunForecast
 from plkernel.dry_run.timing import HOLES, TimedRun, calibrate
-from plkernel.spec.study import Spec
-from plkernel.spec.train import TrainSpec
 from plkernel.study.local_engine import default_workers
 from plkernel.together.shape import describe
-from plkernel.tools.process_memory import available_memory
 
 WITHOUT_TELLING = 2e9
 """Bytes of memory that are counted on where the system does not tell."""

@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from plkernel.common.imports import TRUST
+from plkernel.common.process_memory import anonymous_bytes, keep_memory, peak_anonymous, ready
+from plkernel.config.condition import Condition, from_config
+from plkernel.config.corpus import CorpusSpec
 from plkernel.data.corpora import Corpus, Splits
-from plkernel.run.evaluate import diagnose
-from plkernel.run.folder import RunFolder
-from plkernel.run.task import Task
-from plkernel.run.training import Training
-from plkernel.spec.condition import Condition, from_config
-from plkernel.spec.corpus import CorpusSpec
-from plkernel.tools.imports import TRUST
-from plkernel.tools.process_memory import anonymous_bytes, keep_memory, peak_anonymous, ready
+from plkernel.training.evaluate import diagnose
+from plkernel.training.folder import RunFolder
+from plkernel.training.task import Task
+from plkernel.training.training import Training
 
 STEPS = 3
 SECONDS = 8.0

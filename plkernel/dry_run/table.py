@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from plkernel.common.cli import text_table
 from plkernel.dry_run.cost import Cost
 from plkernel.dry_run.probe import Timing
-from plkernel.tools.cli import text_table
 
 GB = 1e9
 

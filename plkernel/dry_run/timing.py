@@ -20,12 +20,12 @@ from typing import Any
 
 import torch
 
+from plkernel.common.imports import TRUST
+from plkernel.config.condition import Condition
 from plkernel.dry_run.cost import FLOAT, MOMENTS, Cost, Flops, flops, without_backend
 from plkernel.dry_run.probe import SHORTEST, STEPS, TYPICAL_BASE, Timing, on_random_bytes, wall_seconds
-from plkernel.run.build import build, parameter_count
-from plkernel.spec.condition import Condition
 from plkernel.together.training import Batch
-from plkernel.tools.imports import TRUST
+from plkernel.training.build import build, parameter_count
 
 LARGEST_STEP = {"cpu": 5e10, "cuda": 1e14}
 """Operations of a step that is timed as it is, per thread: some seconds of a slow core, or one of a GPU."""

@@ -9,8 +9,8 @@ from plkernel.analysis.exponentials.minimax import LEVEL_RATIO
 from plkernel.analysis.exponentials.sums import Scores, closed_form_error
 from plkernel.analysis.nodes.fit import CHANNEL_HALF_LIVES, Channels, FitResult, Weighting, spread_of
 from plkernel.analysis.nodes.node_set import Aim
+from plkernel.common.cli import text_table
 from plkernel.fitting.wanted import Wanted
-from plkernel.tools.cli import text_table
 
 
 def render(wanted: Wanted, result: FitResult, table: list[Weighting], placed: Channels) -> str:

@@ -8,8 +8,8 @@ import numpy as np
 
 from plkernel.analysis.exponentials.targets import SMALLEST_VALUE, Target, lag_target, power_law_target, verdict_target
 from plkernel.analysis.nodes.node_set import Aim, Lag, Reading, Summation, check_name
+from plkernel.common import cli
 from plkernel.data import corpora
-from plkernel.tools import cli
 
 FitTarget = Literal["information", "correlation", "curve", "correlation-curve", "predictive"]
 

@@ -11,10 +11,10 @@ Placements, which are read with a spec, are in `spec/arm.py`.
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
+from plkernel.common.imports import imported
 from plkernel.data.names import KINDS, PRESETS
 from plkernel.models.init import SCHEMES
 from plkernel.models.init.planning import Scheme
-from plkernel.tools.imports import imported
 
 SCHEME_GROUP, CORPUS_GROUP = "plkernel.schemes", "plkernel.corpora"
 

@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from plkernel.common.cli import nearest
+from plkernel.common.environment import installed
+from plkernel.common.imports import MARK, imported, told
 from plkernel.foreign.memory import half_lives_of, kernels_of
 from plkernel.models.init.base import generator_for
 from plkernel.models.init.plan import is_matrix
 from plkernel.models.ssm import BYTES
-from plkernel.tools.cli import nearest
-from plkernel.tools.environment import installed
-from plkernel.tools.imports import MARK, imported, told
 
 MULTIPLIERS = ("learning_rate", "weight_decay", "eps")
 TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")

@@ -16,11 +16,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from plkernel.common.files import atomic_save, load_json, save_json
 from plkernel.interop.official import State, from_official, to_official
 from plkernel.models.layers import BYTES, NORM_EPS
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv_shared import GROUP_NORM_EPS
-from plkernel.tools.files import atomic_save, load_json, save_json
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"

@@ -19,12 +19,12 @@ from zipfile import is_zipfile
 import torch
 from torch import Tensor
 
+from plkernel.common.files import atomic_file
+from plkernel.common.plain import check_regular
 from plkernel.models.layers import BYTES
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.models.structure import Structure
-from plkernel.tools.files import atomic_file
-from plkernel.tools.plain import check_regular
 
 State = dict[str, Tensor]
 

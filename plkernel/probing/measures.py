@@ -9,7 +9,16 @@ from torch import Tensor
 
 from plkernel.analysis.trained.context import by_position, lengths
 from plkernel.analysis.trained.influence import Probe, others
-from plkernel.run.evaluate import PLACES, Predict, check_lags, influence, logits_of, replaced, token_losses, truncation
+from plkernel.training.evaluate import (
+    PLACES,
+    Predict,
+    check_lags,
+    influence,
+    logits_of,
+    replaced,
+    token_losses,
+    truncation,
+)
 
 ROUNDING = 1e-4
 """Of the largest logit: how far those before a replaced token may move, as by a convolution through FFTs."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from plkernel.analysis.statistics.differences import critical_value
 from plkernel.analysis.trained.influence import Probe
-from plkernel.tools.cli import text_table
+from plkernel.common.cli import text_table
 
 ABSENT = "-"
 

@@ -13,13 +13,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from plkernel.common import cli
+from plkernel.common.files import load_json
 from plkernel.data import corpora
 from plkernel.records.layout import CHECKPOINT, CONFIG
-from plkernel.run.checkpoint import open_any_model
-from plkernel.run.evaluate import Predict, patch_of, predictor
-from plkernel.run.view import UNTRAINED_CONTEXT, validation_text
-from plkernel.tools import cli
-from plkernel.tools.files import load_json
+from plkernel.training.checkpoint import open_any_model
+from plkernel.training.evaluate import Predict, patch_of, predictor
+from plkernel.training.view import UNTRAINED_CONTEXT, validation_text
 
 Bytes = NDArray[np.uint8]
 

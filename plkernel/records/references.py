@@ -5,9 +5,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from plkernel.common.files import load_json
 from plkernel.records.layout import REFERENCES
 from plkernel.records.schema import ReferencesFile, validated
-from plkernel.tools.files import load_json
 
 KEY = ("corpus", "train", "seed", "training_bytes")
 """What decides the numbers of an entry."""

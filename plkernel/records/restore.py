@@ -5,10 +5,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+from plkernel.common.files import atomic_write, read_lines, refuse_links_of_run, save_json
+from plkernel.common.plain import shown
 from plkernel.records.layout import CONFIG, ENVIRONMENT, METRICS, RESULT, ROWS, SPEC, TUNING, run_folder
 from plkernel.records.schema import RowFile, points_of, validated
-from plkernel.tools.files import atomic_write, read_lines, refuse_links_of_run, save_json
-from plkernel.tools.plain import shown
 
 FOLDER = r"[A-Za-z0-9][A-Za-z0-9._+-]*"
 """An arm's name, which a record from elsewhere might make a way out of the study's folder."""

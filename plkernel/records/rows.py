@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from plkernel.tools.files import naming, open_own
+from plkernel.common.files import naming, open_own
 
 
 def expected_steps(every: int, last: int) -> list[int]:

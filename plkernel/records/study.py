@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from plkernel.common.files import load_json, load_object, read_lines
+from plkernel.common.plain import shown
 from plkernel.records.layout import (
     CONFIG,
     DIVERGED,
@@ -33,8 +35,6 @@ from plkernel.records.schema import (
     points_of,
     validated,
 )
-from plkernel.tools.files import load_json, load_object, read_lines
-from plkernel.tools.plain import shown
 
 STATE = ("half_life_quantiles", "kernel", "saturation", "amplification", "positions")
 """What a row of metrics.jsonl says of the model beside its losses."""

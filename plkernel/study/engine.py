@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal, Protocol
 
+from plkernel.common.files import open_own, refuse_links_of_run, save_json
+from plkernel.common.imports import TRUST
+from plkernel.config.condition import Condition
+from plkernel.config.study import Spec
 from plkernel.records.layout import CONFIG, LOG, run_folder
-from plkernel.spec.condition import Condition
-from plkernel.spec.study import Spec
-from plkernel.tools.files import open_own, refuse_links_of_run, save_json
-from plkernel.tools.imports import TRUST
 
 EngineName = Literal["local", "ray"]
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 import torch
 
-from plkernel.run.task import check_machine
-from plkernel.spec.condition import Condition
-from plkernel.spec.study import Spec
+from plkernel.common.environment import COMMAND, command_line
+from plkernel.config.condition import Condition
+from plkernel.config.study import Spec
 from plkernel.study.engine import Job, start_process
 from plkernel.together.shape import count
-from plkernel.tools.environment import COMMAND, command_line
+from plkernel.training.task import check_machine
 
 
 @dataclass

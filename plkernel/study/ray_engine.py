@@ -21,14 +21,14 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from plkernel.common.environment import COMMAND, command_line
+from plkernel.config.condition import Condition
+from plkernel.config.study import Spec
 from plkernel.data.ray_counts import RETRIES, failure
 from plkernel.records.layout import LOCK
-from plkernel.run.task import check_machine
-from plkernel.spec.condition import Condition
-from plkernel.spec.study import Spec
 from plkernel.study.engine import Job
 from plkernel.study.ray_task import SEEN_SECONDS, End, digest_of, late, result_of, work
-from plkernel.tools.environment import COMMAND, command_line
+from plkernel.training.task import check_machine
 
 LOCK_SECONDS = 600.0
 """How long the folder of a lost run is waited for."""

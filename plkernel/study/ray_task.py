@@ -10,9 +10,9 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from plkernel.common.files import refuse_links_of_run
 from plkernel.records.layout import RESULT, SPEC
 from plkernel.study.engine import Job, start_process
-from plkernel.tools.files import refuse_links_of_run
 
 POLL_SECONDS = 0.2
 SEEN_SECONDS = 60.0

@@ -9,15 +9,15 @@ import numpy as np
 from torch import Tensor
 
 from plkernel.analysis.trained.ngrams import AT_ONCE, Bytes, NGrams
+from plkernel.common.cli import progress_bar
+from plkernel.common.files import save_json
+from plkernel.config.study import Spec
+from plkernel.config.train import TrainSpec
 from plkernel.data.corpora import Splits
 from plkernel.data.windows import fixed_windows, training_windows
 from plkernel.records.layout import REFERENCES
 from plkernel.records.references import KEY, entries
-from plkernel.run.task import open_corpus
-from plkernel.spec.study import Spec
-from plkernel.spec.train import TrainSpec
-from plkernel.tools.cli import progress_bar
-from plkernel.tools.files import save_json
+from plkernel.training.task import open_corpus
 
 ORDERS = 5
 MOST_BYTES = 2**26

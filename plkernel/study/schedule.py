@@ -10,6 +10,10 @@ from typing import Any
 
 from tqdm import tqdm
 
+from plkernel.common import cli
+from plkernel.common.files import read_lines, refuse_links, refuse_links_of_run, save_json
+from plkernel.config.corpus import CorpusSpec
+from plkernel.config.study import Spec
 from plkernel.declared.registration import changes, few, keep, registration_of
 from plkernel.records.layout import (
     LOCK,
@@ -23,19 +27,15 @@ from plkernel.records.layout import (
     name_at,
     run_folder,
 )
-from plkernel.run.build import check
-from plkernel.run.folder import RunFolder, locked
-from plkernel.run.objective import label
-from plkernel.run.task import Opened, open_corpus, prepare
-from plkernel.spec.corpus import CorpusSpec
-from plkernel.spec.study import Spec
 from plkernel.study.engine import Engine, EngineName, Job
 from plkernel.study.local_engine import LocalEngine
 from plkernel.study.references import save_references
 from plkernel.study.tuning import search_of, tuned
 from plkernel.together.shape import shape
-from plkernel.tools import cli
-from plkernel.tools.files import read_lines, refuse_links, refuse_links_of_run, save_json
+from plkernel.training.build import check
+from plkernel.training.folder import RunFolder, locked
+from plkernel.training.objective import label
+from plkernel.training.task import Opened, open_corpus, prepare
 
 POLL_SECONDS = 0.2
 BAR = "{desc}: {percentage:3.0f}%|{bar}| {n:.2f}/{total_fmt} runs [{elapsed}<{remaining}]"

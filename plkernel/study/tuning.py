@@ -8,9 +8,9 @@ is the same for every arm: rates x seeds x steps.
 from pathlib import Path
 from typing import Any
 
+from plkernel.config.study import Spec
 from plkernel.records.layout import TUNING, name_at
 from plkernel.records.tuning import choices
-from plkernel.spec.study import Spec
 
 
 def search_of(spec: Spec) -> Spec:

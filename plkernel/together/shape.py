@@ -5,11 +5,11 @@ from collections.abc import Hashable, Sequence
 
 import torch
 
+from plkernel.config.condition import Condition
+from plkernel.config.train import TrainSpec
 from plkernel.models.rwkv import RWKV
 from plkernel.models.ssm import SSM
-from plkernel.run.build import build
-from plkernel.spec.condition import Condition
-from plkernel.spec.train import TrainSpec
+from plkernel.training.build import build
 
 MOST = 8
 LARGEST = 2**24

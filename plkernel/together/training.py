@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, vmap
 
-from plkernel.run.objective import autocast, next_byte_loss
-from plkernel.run.processes import stop_requests
-from plkernel.run.task import Task
-from plkernel.run.training import Training, opened, recorded, sitting
 from plkernel.together.shape import shape
+from plkernel.training.objective import autocast, next_byte_loss
+from plkernel.training.processes import stop_requests
+from plkernel.training.task import Task
+from plkernel.training.training import Training, opened, recorded, sitting
 
 Outcome = dict[str, Any] | Exception
 

@@ -18,9 +18,9 @@ from plkernel.analysis.mutual_information import decay_curves
 from plkernel.analysis.nodes.moments import node_scores
 from plkernel.analysis.nodes.node_set import Aim
 from plkernel.api.models import Run, table
-from plkernel.run.task import prepare
-from plkernel.run.training import run_training
-from plkernel.spec.reading import load_spec
+from plkernel.config.reading import load_spec
+from plkernel.training.task import prepare
+from plkernel.training.training import run_training
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,11 +42,11 @@ def test_every_name_is_there_and_told_to_editors() -> None:
 
 def test_names_load_what_they_need_and_stay_functions_beside_commands_of_their_names() -> None:
     program = """if True:
-        import importlib, sys, plkernel
+        import sys, plkernel
         assert not {"torch", "numpy"} & set(sys.modules)
         from plkernel import fit
         import plkernel.fit, plkernel.measure
-        from plkernel.fit import fit as command
+        from plkernel.commands.fit import fit as command
         assert plkernel.fit is fit and callable(plkernel.measure) and command is not fit
         import plkernel.fit as attribute
         assert attribute is fit and importlib.import_module("plkernel.fit").fit is command

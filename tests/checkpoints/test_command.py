@@ -12,8 +12,8 @@ from torch import Tensor
 from plkernel.checkpoints.formulas import Floats
 from plkernel.checkpoints.layers import LAGS, half_lives, kernel, quantiles
 from plkernel.checkpoints.show import drawn, shown
-from plkernel.inspect import inspect
-from plkernel.tools import cli
+from plkernel.commands.inspect import inspect
+from plkernel.common import cli
 
 DECAYS = "blocks.{}.att.time_decay"
 

@@ -17,8 +17,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from plkernel.checkpoints.show import shown
-from plkernel.inspect import inspect
-from plkernel.tools import cli
+from plkernel.commands.inspect import inspect
+from plkernel.common import cli
 
 A_LOG, BIAS = "backbone.layers.{}.mixer.A_log", "backbone.layers.{}.mixer.dt_proj.bias"
 INDEX = "model.safetensors.index.json"
@@ -286,7 +286,7 @@ def test_two_gigabytes_are_read_in_seconds_and_megabytes(tmp_path: Path) -> None
         peak = lambda: next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
         import torch
         before = peak()
-        from plkernel.inspect import inspect
+        from plkernel.commands.inspect import inspect
         inspect(Path(sys.argv[1]))
         print("used", time.monotonic() - start, before / 1024, peak() / 1024)
     """

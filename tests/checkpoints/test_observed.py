@@ -14,12 +14,12 @@ from torch.nn import functional as F
 
 from plkernel.checkpoints import observed
 from plkernel.checkpoints.observed import Observed, observe, render
-from plkernel.inspect import inspect
+from plkernel.commands.inspect import inspect
+from plkernel.common import cli
+from plkernel.common.files import load_json
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.probing.targets import NEED_A_GPU
-from plkernel.tools import cli
-from plkernel.tools.files import load_json
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of other people's code
 SILENT = ("Rwkv", "MiniMax", "xLSTM", "BailingHybrid")  # the first two are fixed

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from plkernel.run.task import prepare
-from plkernel.run.training import run_training
-from plkernel.spec.reading import load_spec
-from plkernel.spec.study import Spec
-from plkernel.tools.files import load_json, read_lines
+from plkernel.common.files import load_json, read_lines
+from plkernel.config.reading import load_spec
+from plkernel.config.study import Spec
+from plkernel.training.task import prepare
+from plkernel.training.training import run_training
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="kills copies of this process")]
 

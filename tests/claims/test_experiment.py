@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from plkernel.commands.experiment import command, forecast
+from plkernel.common.files import load_json, save_json
+from plkernel.config.reading import load_spec
 from plkernel.dry_run import estimate, table
-from plkernel.experiment import command, forecast
-from plkernel.run.task import prepare
-from plkernel.run.training import run_training
-from plkernel.spec.reading import load_spec
 from plkernel.study.schedule import run_experiment
-from plkernel.tools.files import load_json, save_json
+from plkernel.training.task import prepare
+from plkernel.training.training import run_training
 
 SpecWriter = Callable[..., Path]
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from plkernel.spec.reading import load_spec
+from plkernel.common.files import load_json
+from plkernel.config.reading import load_spec
 from plkernel.study.schedule import run_experiment
-from plkernel.tools.files import load_json
 
 pytestmark = pytest.mark.slow
 

@@ -19,22 +19,22 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional as F
 
-from plkernel.export import export
+from plkernel.commands.export import export
+from plkernel.commands.load import load
+from plkernel.common import cli
+from plkernel.common.files import save_json
+from plkernel.config.reading import load_spec
 from plkernel.interop.fla import CONFIG, WEIGHTS, from_fla, to_fla, write_fla
 from plkernel.interop.formats import cast, read
 from plkernel.interop.official import from_official, to_official, write_official
-from plkernel.load import load
 from plkernel.models.init import initialise_
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.ssm import SSM
 from plkernel.models.structure import Structure
 from plkernel.records.layout import CHECKPOINT
-from plkernel.run.checkpoint import open_model, save_model
-from plkernel.run.task import prepare
-from plkernel.run.training import run_training
-from plkernel.spec.reading import load_spec
-from plkernel.tools import cli
-from plkernel.tools.files import save_json
+from plkernel.training.checkpoint import open_model, save_model
+from plkernel.training.task import prepare
+from plkernel.training.training import run_training
 
 TEXT = torch.tensor(list(inspect.getsource(inspect).encode()))
 SMALL = RWKVConfig(6, 24, 2, 8, mix_rank=3, decay_rank=5)

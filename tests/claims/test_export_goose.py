@@ -16,17 +16,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from plkernel.export import export
+from plkernel.commands.export import export
+from plkernel.commands.load import load
+from plkernel.common import cli
 from plkernel.interop.fla import WEIGHTS, write_fla
 from plkernel.interop.fla_goose import to_fla_goose
 from plkernel.interop.formats import read
 from plkernel.interop.official import from_official, to_official, write_official
-from plkernel.load import load
 from plkernel.models.init import initialise_
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.models.structure import Structure
-from plkernel.run.checkpoint import open_model, save_model
-from plkernel.tools import cli
+from plkernel.training.checkpoint import open_model, save_model
 
 TEXT = torch.tensor(list(inspect.getsource(inspect).encode()))
 SMALL = RWKV7Config(24, 2, 8, 3, 5, 2, 4)

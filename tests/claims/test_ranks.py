@@ -14,15 +14,15 @@ import pytest
 import torch
 from torch import nn
 
+from plkernel.common.files import load_json, read_lines
+from plkernel.config.reading import load_spec
+from plkernel.config.train import TrainSpec
 from plkernel.data.windows import training_windows
-from plkernel.run.checkpoint import load_checkpoint
-from plkernel.run.objective import seed_dropout
-from plkernel.run.processes import ALONE, Ranks, joined
-from plkernel.run.task import prepare
-from plkernel.run.training import Training, run_training
-from plkernel.spec.reading import load_spec
-from plkernel.spec.train import TrainSpec
-from plkernel.tools.files import load_json, read_lines
+from plkernel.training.checkpoint import load_checkpoint
+from plkernel.training.objective import seed_dropout
+from plkernel.training.processes import ALONE, Ranks, joined
+from plkernel.training.task import prepare
+from plkernel.training.training import Training, run_training
 
 SpecWriter = Callable[..., Path]
 RUN = "uniform/seed-0"
@@ -33,9 +33,9 @@ PATIENCE = 240.0
 PATCHED = """
 import os, signal
 from plkernel import train
-from plkernel.run import processes as ranks
-from plkernel.run.training import Training
-from plkernel.spec import command_line
+from plkernel.training import processes as ranks
+from plkernel.training.training import Training
+from plkernel.config import command_line
 step = Training.step
 def patched(self):
     rank, number = self.ranks.rank, self.progress.step
@@ -49,8 +49,8 @@ AGREE = """
 import os, sys, time
 import torch
 from torch import nn
-from plkernel.spec.train import TrainSpec
-from plkernel.run.processes import joined
+from plkernel.config.train import TrainSpec
+from plkernel.training.processes import joined
 for rank in "01":  # which need not each load torch
     if not os.fork():
         os.environ |= {{"RANK": rank, "LOCAL_RANK": rank}}

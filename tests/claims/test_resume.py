@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from plkernel.common.files import read_lines
+from plkernel.config.reading import load_spec
+from plkernel.config.study import Spec
 from plkernel.records.rows import append, expected_steps
-from plkernel.run.folder import RunFolder
-from plkernel.run.task import prepare
-from plkernel.run.training import Training, run_training
-from plkernel.spec.reading import load_spec
-from plkernel.spec.study import Spec
-from plkernel.tools.files import read_lines
+from plkernel.training.folder import RunFolder
+from plkernel.training.task import prepare
+from plkernel.training.training import Training, run_training
 
 SpecWriter = Callable[..., Path]
 Stopped = Callable[[Spec, str, Path, int], Path]

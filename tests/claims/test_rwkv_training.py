@@ -7,15 +7,15 @@ import pytest
 
 from plkernel.analysis.nodes.node_set import Aim
 from plkernel.analysis.nodes.placement import place
-from plkernel.run.build import build, check, initialise_, parameter_count
-from plkernel.run.objective import build_optimizer
-from plkernel.run.task import prepare
-from plkernel.run.training import Training, run_training
-from plkernel.spec.condition import resolve
-from plkernel.spec.reading import load_spec, parse_spec
-from plkernel.spec.study import Spec
-from plkernel.spec.train import TrainSpec
-from plkernel.tools.files import load_json, read_lines, save_json
+from plkernel.common.files import load_json, read_lines, save_json
+from plkernel.config.condition import resolve
+from plkernel.config.reading import load_spec, parse_spec
+from plkernel.config.study import Spec
+from plkernel.config.train import TrainSpec
+from plkernel.training.build import build, check, initialise_, parameter_count
+from plkernel.training.objective import build_optimizer
+from plkernel.training.task import prepare
+from plkernel.training.training import Training, run_training
 
 
 @pytest.fixture

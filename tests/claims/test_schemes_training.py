@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from plkernel.inspect import inspect
+from plkernel.commands.inspect import inspect
+from plkernel.common.files import load_json, read_lines
+from plkernel.config.condition import resolve
+from plkernel.config.model import ModelSpec
+from plkernel.config.reading import load_spec
+from plkernel.config.study import Spec
 from plkernel.models.init.block_gains import calibrate_, scale_
 from plkernel.models.ssm import SSM
-from plkernel.run.build import build, check, initialise_
-from plkernel.run.task import prepare
-from plkernel.run.training import Training, run_training
-from plkernel.run.view import calibrated_gains
-from plkernel.spec.condition import resolve
-from plkernel.spec.model import ModelSpec
-from plkernel.spec.reading import load_spec
-from plkernel.spec.study import Spec
-from plkernel.tools.files import load_json, read_lines
+from plkernel.training.build import build, check, initialise_
+from plkernel.training.task import prepare
+from plkernel.training.training import Training, run_training
+from plkernel.training.view import calibrated_gains
 
 
 @pytest.fixture

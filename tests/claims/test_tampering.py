@@ -13,11 +13,11 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from plkernel.run.task import prepare
-from plkernel.run.training import run_training
-from plkernel.spec.reading import load_spec
-from plkernel.spec.study import Spec
-from plkernel.tools.files import load_json
+from plkernel.common.files import load_json
+from plkernel.config.reading import load_spec
+from plkernel.config.study import Spec
+from plkernel.training.task import prepare
+from plkernel.training.training import run_training
 
 pytestmark = pytest.mark.slow
 

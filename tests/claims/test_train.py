@@ -11,15 +11,15 @@ import pytest
 import torch
 from torch import nn
 
+from plkernel.commands.train import command
+from plkernel.common.files import load_json, read_lines
+from plkernel.config.reading import load_spec
+from plkernel.config.train import TrainSpec
 from plkernel.data.windows import check_length, fixed_windows, training_windows
-from plkernel.run.checkpoint import load_checkpoint
-from plkernel.run.objective import bits_per_byte, build_optimizer, learning_rate
-from plkernel.run.task import prepare
-from plkernel.run.training import Training, run_training
-from plkernel.spec.reading import load_spec
-from plkernel.spec.train import TrainSpec
-from plkernel.tools.files import load_json, read_lines
-from plkernel.train import command
+from plkernel.training.checkpoint import load_checkpoint
+from plkernel.training.objective import bits_per_byte, build_optimizer, learning_rate
+from plkernel.training.task import prepare
+from plkernel.training.training import Training, run_training
 
 SpecWriter = Callable[..., Path]
 
@@ -226,7 +226,7 @@ def test_every_output_of_published_patching_is_labelled(
 
 
 def test_a_folder_in_use_is_refused(tiny_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plkernel.run.folder.LOCK_PATIENCE", 0.1)
+    monkeypatch.setattr("plkernel.training.folder.LOCK_PATIENCE", 0.1)
     task = prepare(load_spec(tiny_spec()), "uniform", 0, tmp_path / "out")
     with task.folder.lock(), pytest.raises(ValueError, match="is in use by another process"):
         run_training(task, progress_bar=False)
@@ -252,7 +252,7 @@ def test_a_full_disk_is_an_oserror(tiny_spec: SpecWriter, tmp_path: Path, monkey
     def full(*_: object, **__: object) -> None:
         raise SafetensorError("I/O error: No space left on device")
 
-    monkeypatch.setattr("plkernel.run.checkpoint.save_file", full)
+    monkeypatch.setattr("plkernel.training.checkpoint.save_file", full)
     with pytest.raises(OSError, match=r"checkpoint .* cannot be written: .*No space left"):
         train(tiny_spec(), tmp_path / "out")
 

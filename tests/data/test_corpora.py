@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from plkernel.common.files import load_json, save_json
+from plkernel.config.corpus import CorpusSpec
 from plkernel.data import corpora
 from plkernel.data.corpora import Corpus, cache_folder, load
-from plkernel.spec.corpus import CorpusSpec
-from plkernel.tools.files import load_json, save_json
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from plkernel.commands.experiment import command
+from plkernel.common.files import load_json, save_json
+from plkernel.config.reading import load_spec, parse_spec
+from plkernel.config.study import Spec
 from plkernel.declared.registration import changes, place_of, read_registration, register, registration_of
-from plkernel.experiment import command
-from plkernel.spec.reading import load_spec, parse_spec
-from plkernel.spec.study import Spec
-from plkernel.tools.files import load_json, save_json
 
 HELPS = {"name": "helps", "arm": "better", "claim": "lower", "margin": 0.01}
 

@@ -3,8 +3,8 @@
 import pytest
 
 from plkernel.analysis.statistics.hypotheses import Claimed, deciding_test, judge
+from plkernel.config.hypotheses import Gate, Hypothesis
 from plkernel.declared.rules import measure, prospects, regions, requirement, rules, statement
-from plkernel.spec.hypotheses import Gate, Hypothesis
 
 
 def hypothesis(**given: object) -> Hypothesis:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from plkernel.analysis.statistics.hypotheses import Claimed, judge
+from plkernel.config.reading import load_spec
 from plkernel.declared.registration import register
 from plkernel.declared.sentences import headline, mind, registration
 from plkernel.declared.verdicts import Declared, Outcome, declared
 from plkernel.records.study import read_study
-from plkernel.spec.reading import load_spec
 
 Writer = Callable[..., Path]
 HELPS = {"name": "helps", "arm": "better", "claim": "lower", "margin": 0.01}

@@ -22,14 +22,14 @@ import pytest
 from sybil import Sybil
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 
+from plkernel.common import cli
+from plkernel.config import command_line
+from plkernel.config.arm import PLACEMENT_GROUP
+from plkernel.config.factors import deep_merge
+from plkernel.config.reading import parse_spec
 from plkernel.foreign.groups import CORPUS_GROUP, SCHEME_GROUP
 from plkernel.models.init import SCHEMES
 from plkernel.models.init.roles import RoleTable
-from plkernel.spec import command_line
-from plkernel.spec.arm import PLACEMENT_GROUP
-from plkernel.spec.factors import deep_merge
-from plkernel.spec.reading import parse_spec
-from plkernel.tools import cli
 
 ROOT = Path(__file__).parents[2]
 TUTORIALS = ROOT / "docs" / "tutorials"

@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from plkernel.bench.contest import peak_bytes
+from plkernel.benchmarks.contest import peak_bytes
+from plkernel.config.arm import Arm
+from plkernel.config.condition import resolve
+from plkernel.config.model import ModelSpec
+from plkernel.config.train import TrainSpec
 from plkernel.dry_run.cost import Cost, cost, flops, shape_key
-from plkernel.run.build import build, initialise_, parameter_count
-from plkernel.run.objective import next_byte_loss
-from plkernel.spec.arm import Arm
-from plkernel.spec.condition import resolve
-from plkernel.spec.model import ModelSpec
-from plkernel.spec.train import TrainSpec
+from plkernel.training.build import build, initialise_, parameter_count
+from plkernel.training.objective import next_byte_loss
 
 TRAIN = TrainSpec(context=64, batch=2, steps=1)
 MODELS = {

@@ -15,17 +15,17 @@ from typing import Any
 
 import pytest
 
+from plkernel.common.process_memory import anonymous_bytes
+from plkernel.config.condition import Condition, resolve
+from plkernel.config.reading import load_spec, parse_spec
+from plkernel.config.study import Spec
 from plkernel.dry_run import estimate as dry
 from plkernel.dry_run import timing as calibration
 from plkernel.dry_run.cost import cost
 from plkernel.dry_run.estimate import estimate
 from plkernel.dry_run.probe import Timing
 from plkernel.dry_run.table import Gpu, text
-from plkernel.spec.condition import Condition, resolve
-from plkernel.spec.reading import load_spec, parse_spec
-from plkernel.spec.study import Spec
 from plkernel.together.training import Batch
-from plkernel.tools.process_memory import anonymous_bytes
 
 RUNS = Path(__file__).parents[2] / "runs"
 TIME, MEMORY = 2.0, 1.3  # what is promised

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plkernel.run import build
+from plkernel.training import build
 
 PACKAGE = "somebodys"
 MODELS = '''

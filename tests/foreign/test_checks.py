@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from plkernel.config.condition import resolve
+from plkernel.config.model import ModelSpec
 from plkernel.foreign.checks import check_model
 from plkernel.foreign.model import build
 from plkernel.models.ssm import SSM, SSMConfig
-from plkernel.run.build import initialise_
-from plkernel.spec.condition import resolve
-from plkernel.spec.model import ModelSpec
+from plkernel.training.build import initialise_
 
 CPU = torch.device("cpu")
 

@@ -9,17 +9,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from plkernel.commands.generate import generate
+from plkernel.commands.probe import probe
+from plkernel.common import cli
+from plkernel.common.files import read_lines
+from plkernel.config.reading import load_spec
 from plkernel.foreign.model import Foreign
-from plkernel.generate import generate
-from plkernel.probe import probe
-from plkernel.run.build import check
-from plkernel.run.checkpoint import open_any_model
-from plkernel.run.generation import Rereading
-from plkernel.run.task import prepare
-from plkernel.run.training import run_training
-from plkernel.spec.reading import load_spec
-from plkernel.tools import cli
-from plkernel.tools.files import read_lines
+from plkernel.training.build import check
+from plkernel.training.checkpoint import open_any_model
+from plkernel.training.generation import Rereading
+from plkernel.training.task import prepare
+from plkernel.training.training import run_training
 
 KIND = "somebodys.models:Recurrent"
 CONTEXT = 32

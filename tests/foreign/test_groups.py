@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from plkernel.analysis.nodes.placement import Projection, projection_weights
+from plkernel.common.files import load_json
+from plkernel.config.condition import from_config
+from plkernel.config.reading import load_spec
 from plkernel.data import names
 from plkernel.foreign.groups import offered
 from plkernel.models.init import SCHEMES
-from plkernel.run.build import admit, check
-from plkernel.run.task import prepare
-from plkernel.run.training import run_training
-from plkernel.spec.condition import from_config
-from plkernel.spec.reading import load_spec
-from plkernel.tools.files import load_json
+from plkernel.training.build import admit, check
+from plkernel.training.task import prepare
+from plkernel.training.training import run_training
 
 PARTS = '''
 from pathlib import Path

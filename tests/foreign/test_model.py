@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+from plkernel.config.train import TrainSpec
 from plkernel.foreign.model import Foreign, build, start_
-from plkernel.run.objective import build_optimizer
-from plkernel.spec.train import TrainSpec
+from plkernel.training.objective import build_optimizer
 
 KIND = "somebodys.models:Recurrent"
 

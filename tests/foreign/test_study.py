@@ -13,19 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from plkernel.experiment import command, forecast
-from plkernel.inspect import inspect
-from plkernel.report.__main__ import report
-from plkernel.run.build import check
-from plkernel.run.task import prepare
-from plkernel.run.training import Training, run_training
-from plkernel.spec import command_line
-from plkernel.spec.reading import load_spec
-from plkernel.spec.study import Spec
+from plkernel.commands.experiment import command, forecast
+from plkernel.commands.inspect import inspect
+from plkernel.commands.report import report
+from plkernel.common import cli
+from plkernel.common.files import load_json, read_lines
+from plkernel.config import command_line
+from plkernel.config.reading import load_spec
+from plkernel.config.study import Spec
 from plkernel.study.engine import Job, start_process
 from plkernel.study.tuning import search_of
-from plkernel.tools import cli
-from plkernel.tools.files import load_json, read_lines
+from plkernel.training.build import check
+from plkernel.training.task import prepare
+from plkernel.training.training import Training, run_training
 
 SpecWriter = Callable[..., Path]
 KIND = "somebodys.models:Recurrent"
@@ -152,7 +152,7 @@ def test_a_run_folder_is_read_without_importing_anything(
     assert f"the code of kind '{KIND}' is not imported here" in told
     assert load_json(tmp_path / "found.json")["now"]["saturation"]["positions"] == 4 * 32
     assert not any(name.startswith("somebodys") for name in sys.modules)
-    from plkernel.run.generation import open_checkpoint
+    from plkernel.training.generation import open_checkpoint
 
     with pytest.raises(ValueError, match=f"needs other people's code, kind '{KIND}', which is not imported here"):
         open_checkpoint(run)

@@ -107,7 +107,7 @@ def isolated(action: Action, case: Any, folder: Path) -> tuple[str, str]:
 
 def _work(action: Action, case: Any, folder: Path, writer: int) -> None:
     """The child: do it, tell how it ended, and be gone without what Python does at an end."""
-    from plkernel.tools.cli import USER_ERRORS
+    from plkernel.common.cli import USER_ERRORS
 
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)

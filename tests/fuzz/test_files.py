@@ -19,14 +19,14 @@ import pyarrow.parquet as pq
 import torch
 from hypothesis import strategies as st
 
+from plkernel.config.arm import Arm, with_file_values
+from plkernel.config.reading import load_spec
 from plkernel.data import corpora
 from plkernel.interop.fla import to_fla, write_fla
 from plkernel.interop.formats import read
 from plkernel.interop.official import to_official
 from plkernel.models.init.roles import RoleTable
 from plkernel.models.rwkv import RWKV, RWKVConfig
-from plkernel.spec.arm import Arm, with_file_values
-from plkernel.spec.reading import load_spec
 
 pytestmark = pytest.mark.slow
 TEXTS = ["first", "second line\n", "", "drei é"] * 20

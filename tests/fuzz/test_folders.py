@@ -12,26 +12,26 @@ pytest.importorskip("hypothesis", reason="the fuzzers draw their cases with hypo
 import torch
 from hypothesis import strategies as st
 
+from plkernel.common.files import read_lines, save_json
+from plkernel.config.reading import parse_spec
+from plkernel.config.study import Spec
 from plkernel.data.windows import fixed_windows
 from plkernel.records.layout import CHECKPOINT, METRICS, run_folder
 from plkernel.records.study import read_study
-from plkernel.report.comparison import compare
-from plkernel.report.figures import memory_drawings
-from plkernel.report.page.build import page_of, render
-from plkernel.report.table import save_record, table
-from plkernel.report.terminal import text_report
-from plkernel.run import view
-from plkernel.run.build import build, initialise_
-from plkernel.run.checkpoint import open_model, save_checkpoint
-from plkernel.run.evaluate import diagnose, kernels
-from plkernel.run.folder import Progress, RunFolder
-from plkernel.run.task import Task, prepare
-from plkernel.spec.reading import parse_spec
-from plkernel.spec.study import Spec
+from plkernel.results.comparison import compare
+from plkernel.results.figures import memory_drawings
+from plkernel.results.page.build import page_of, render
+from plkernel.results.table import save_record, table
+from plkernel.results.terminal import text_report
 from plkernel.study.references import save_references
 from plkernel.study.schedule import finished
 from plkernel.study.tuning import search_of
-from plkernel.tools.files import read_lines, save_json
+from plkernel.training import view
+from plkernel.training.build import build, initialise_
+from plkernel.training.checkpoint import open_model, save_checkpoint
+from plkernel.training.evaluate import diagnose, kernels
+from plkernel.training.folder import Progress, RunFolder
+from plkernel.training.task import Task, prepare
 
 pytestmark = pytest.mark.slow
 VALUES: dict[str, Any] = {

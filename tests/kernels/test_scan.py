@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import plkernel
-from plkernel.bench.contest import interleave, peak_bytes
+from plkernel.benchmarks.contest import interleave, peak_bytes
 from plkernel.kernels.scan import cpu, reference, scan
 
 # What is promised on a GPU, whose carry is float32 within a group of steps: max|x - float64| / max|float64| of any

@@ -16,9 +16,9 @@ import torch
 from interpreter import run_interpreted
 from torch import Tensor
 
-from plkernel.bench.compiled import gpu_kernels as kernels
-from plkernel.bench.compiled.command import CHIPS, usage
-from plkernel.bench.compiled.gpu_kernels import Compiled
+from plkernel.benchmarks.compiled import gpu_kernels as kernels
+from plkernel.benchmarks.compiled.command import CHIPS, usage
+from plkernel.benchmarks.compiled.gpu_kernels import Compiled
 from plkernel.kernels.scan import reference
 
 pytestmark = pytest.mark.skipif(

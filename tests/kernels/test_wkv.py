@@ -9,7 +9,7 @@ import rounding
 import torch
 from torch import Tensor
 
-from plkernel.bench.contest import interleave, peak_bytes
+from plkernel.benchmarks.contest import interleave, peak_bytes
 from plkernel.kernels.wkv import cpu, wkv
 
 BACKENDS = ["reference", "cpu"]

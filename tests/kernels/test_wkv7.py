@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, func
 from wkv7_problems import INPUTS, LOG_DECAYS, RESULTS, Shape, excesses, problem, run
 
-from plkernel.bench.contest import peak_bytes
+from plkernel.benchmarks.contest import peak_bytes
 from plkernel.kernels.wkv import wkv
 from plkernel.kernels.wkv7 import cpu, wkv7
 

@@ -16,9 +16,9 @@ import torch
 from interpreter import run_interpreted
 from torch import Tensor
 
-from plkernel.bench.compiled import gpu_kernels as kernels
-from plkernel.bench.compiled.command import CHIPS
-from plkernel.bench.compiled.gpu_kernels import Compiled
+from plkernel.benchmarks.compiled import gpu_kernels as kernels
+from plkernel.benchmarks.compiled.command import CHIPS
+from plkernel.benchmarks.compiled.gpu_kernels import Compiled
 from plkernel.kernels.backends import choose
 from plkernel.kernels.wkv import wkv
 

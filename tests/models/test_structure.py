@@ -21,8 +21,8 @@ from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.models.ssm import SSM, SSMConfig, white_std
 from plkernel.models.structure import Structure, structure_for
-from plkernel.run.checkpoint import load_checkpoint, save_checkpoint
-from plkernel.run.folder import Progress
+from plkernel.training.checkpoint import load_checkpoint, save_checkpoint
+from plkernel.training.folder import Progress
 
 Model = SSM | RWKV
 DIM, LAYERS, HEAD_SIZE = 16, 2, 8

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from plkernel.run.build import build, initialise_
-from plkernel.run.objective import build_optimizer, next_byte_loss
-from plkernel.spec.arm import Arm
-from plkernel.spec.condition import resolve
-from plkernel.spec.model import ModelSpec
-from plkernel.spec.train import TrainSpec
+from plkernel.config.arm import Arm
+from plkernel.config.condition import resolve
+from plkernel.config.model import ModelSpec
+from plkernel.config.train import TrainSpec
+from plkernel.training.build import build, initialise_
+from plkernel.training.objective import build_optimizer, next_byte_loss
 
 STEPS = 6
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from plkernel.analysis.sequences.lags import LagCorpus
 from plkernel.data.windows import fixed_windows
 from plkernel.probing.measures import check_causal, probe
-from plkernel.run.evaluate import PLACES, Predict, influence, truncation
+from plkernel.training.evaluate import PLACES, Predict, influence, truncation
 
 SYMBOLS = 16
 

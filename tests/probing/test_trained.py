@@ -10,7 +10,7 @@ from plkernel.analysis.sequences.lags import LagCorpus
 from plkernel.analysis.statistics.differences import critical_value
 from plkernel.data.windows import fixed_windows
 from plkernel.probing.measures import probe
-from plkernel.run.evaluate import truncation
+from plkernel.training.evaluate import truncation
 
 SYMBOLS, REACH, CONTEXT = 16, 16, 32
 

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from plkernel.common.files import save_json
+from plkernel.config.reading import load_spec
 from plkernel.records.layout import CONFIG, METRICS, ROWS, run_folder
 from plkernel.records.restore import restore
 from plkernel.records.study import read_study
-from plkernel.report.table import save_record
-from plkernel.run.folder import RunFolder
-from plkernel.run.task import prepare
-from plkernel.run.training import run_training
-from plkernel.spec.reading import load_spec
-from plkernel.tools.files import save_json
+from plkernel.results.table import save_record
+from plkernel.training.folder import RunFolder
+from plkernel.training.task import prepare
+from plkernel.training.training import run_training
 
 
 @pytest.fixture

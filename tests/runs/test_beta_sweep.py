@@ -8,10 +8,10 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from plkernel.common.files import load_json, save_json
+from plkernel.config.reading import load_spec
 from plkernel.data import corpora
 from plkernel.records.study import read_study
-from plkernel.spec.reading import load_spec
-from plkernel.tools.files import load_json, save_json
 
 RUNS = Path(__file__).parents[2] / "runs"
 BEST = {"stdlib": 1.0, "english": 1.3, "portuguese": 2.5}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from plkernel.tools.environment import installed
+from plkernel.common.environment import installed
 
 RECORD = Path(__file__).parents[2] / "runs" / "records" / "findings" / "table.json"
 

@@ -95,7 +95,7 @@ def test_what_is_due_is_priced_at_the_pace_and_at_seeds_that_have_not_ended(
 def test_what_is_packed_is_all_that_is_loaded(script_of: Callable[[str], ModuleType]) -> None:
     packages = {package.replace("-", "_") for package in script_of("gpu_pack").PACKAGES}
     code = (
-        "import sys, json, sysconfig; sys.path.insert(0, 'runs'); import gpu, plkernel.run.__main__\n"
+        "import sys, json, sysconfig; sys.path.insert(0, 'runs'); import gpu, plkernel.commands.run\n"
         "site = sysconfig.get_path('purelib')\n"
         "files = {name: getattr(module, '__file__', None) or '' for name, module in list(sys.modules.items())}\n"
         "print(json.dumps(sorted({name.split('.')[0] for name, path in files.items() if path.startswith(site)})))"

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from plkernel.analysis.sequences.lags import LagCorpus
-from plkernel.spec.reading import load_spec
-from plkernel.tools.files import load_json, save_json
+from plkernel.common.files import load_json, save_json
+from plkernel.config.reading import load_spec
 
 RUNS = Path(__file__).parents[2] / "runs"
 BEST = {"lags-0.7": 0.8, "lags-1.0": 1.0, "lags-1.4": 1.3}

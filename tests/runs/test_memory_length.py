@@ -8,8 +8,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from plkernel.spec.reading import load_spec
-from plkernel.tools.files import load_json, save_json
+from plkernel.common.files import load_json, save_json
+from plkernel.config.reading import load_spec
 
 RUNS = Path(__file__).parents[2] / "runs"
 EXPONENT = {"short": 1.0, "published": 0.5, "concentrated-published": 0.0}

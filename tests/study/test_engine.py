@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from plkernel.run.folder import RunFolder
-from plkernel.run.task import prepare
-from plkernel.run.training import run_training
-from plkernel.spec.condition import Condition
-from plkernel.spec.reading import load_spec
-from plkernel.spec.study import Spec
+from plkernel.common.files import load_json
+from plkernel.config.condition import Condition
+from plkernel.config.reading import load_spec
+from plkernel.config.study import Spec
 from plkernel.study import local_engine, ray_engine, ray_task
 from plkernel.study.engine import Job, start_process
 from plkernel.study.local_engine import LocalEngine, Worker
 from plkernel.study.ray_engine import RETRIES, RayEngine
 from plkernel.study.ray_task import End, work
 from plkernel.study.schedule import opened, run_experiment
-from plkernel.tools.files import load_json
+from plkernel.training.folder import RunFolder
+from plkernel.training.task import prepare
+from plkernel.training.training import run_training
 
 SpecWriter = Callable[..., Path]
 

@@ -7,19 +7,19 @@ import numpy as np
 import pytest
 
 from plkernel.analysis.trained.ngrams import NGrams
+from plkernel.common.files import load_json
+from plkernel.config.reading import load_spec
+from plkernel.config.study import Spec
 from plkernel.data.windows import fixed_windows
 from plkernel.records.layout import REFERENCES, TUNING
 from plkernel.records.study import read_study
-from plkernel.run.task import open_corpus, prepare
-from plkernel.run.training import Training, run_training
-from plkernel.spec.reading import load_spec
-from plkernel.spec.study import Spec
 from plkernel.study import references, schedule
 from plkernel.study.engine import Job
 from plkernel.study.local_engine import LocalEngine
 from plkernel.study.references import save_references
 from plkernel.study.schedule import run_experiment
-from plkernel.tools.files import load_json
+from plkernel.training.task import open_corpus, prepare
+from plkernel.training.training import Training, run_training
 
 SpecWriter = Callable[..., Path]
 

@@ -11,23 +11,23 @@ from pathlib import Path
 import pytest
 
 from plkernel import experiment
+from plkernel.commands.report import write_comparison
+from plkernel.common.files import load_json, read_lines
+from plkernel.config.condition import Condition
+from plkernel.config.reading import load_spec
+from plkernel.config.study import Spec
 from plkernel.declared.registration import place_of, register
 from plkernel.declared.verdicts import declared
 from plkernel.records.layout import REGISTERED, TUNING
 from plkernel.records.study import read_study
-from plkernel.report.__main__ import write_comparison
-from plkernel.report.comparison import compare
-from plkernel.run import training
-from plkernel.run.folder import locked
-from plkernel.run.task import prepare
-from plkernel.run.training import Training, run_training
-from plkernel.spec.condition import Condition
-from plkernel.spec.reading import load_spec
-from plkernel.spec.study import Spec
+from plkernel.results.comparison import compare
 from plkernel.study import schedule
 from plkernel.study.engine import Job
 from plkernel.study.schedule import run_experiment
-from plkernel.tools.files import load_json, read_lines
+from plkernel.training import training
+from plkernel.training.folder import locked
+from plkernel.training.task import prepare
+from plkernel.training.training import Training, run_training
 
 SpecWriter = Callable[..., Path]
 SEARCH = "[tuning]\nrates = [1e-3, 1e-2]\nseeds = [7]"
@@ -107,7 +107,7 @@ def test_the_lock_holds_from_the_search_to_the_end(tiny_spec: SpecWriter, tmp_pa
 @pytest.mark.slow
 def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from plkernel.run.folder import locked\n"
+        "import sys, time; from pathlib import Path; from plkernel.training.folder import locked\n"
         "with locked(Path(sys.argv[1]), 'out'):\n    print(flush=True)\n    time.sleep(600)"
     )
     holder = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE)
@@ -198,7 +198,7 @@ def finished(spec: Spec, out: Path) -> Path:
 def test_the_report_says_which_rows_are_missing(
     tiny_spec: SpecWriter, tmp_path: Path, change: Callable, fault: str
 ) -> None:
-    from plkernel.report.cautions import warnings
+    from plkernel.results.cautions import warnings
 
     path = finished(load_spec(tiny_spec()), tmp_path / "out")
     before = warnings(compare(read_study(tmp_path / "out")))

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from plkernel.common.files import load_json, read_lines
+from plkernel.config.reading import load_spec, parse_spec
 from plkernel.records.layout import ROWS, SPEC, TUNING, name_at
 from plkernel.records.study import read_study
 from plkernel.records.tuning import Choice, choices
-from plkernel.spec.reading import load_spec, parse_spec
 from plkernel.study.schedule import chosen_arms, run_experiment
 from plkernel.study.tuning import search_of, tuned
-from plkernel.tools.files import load_json, read_lines
 
 SpecWriter = Callable[..., Path]
 HEAD = "[tuning]\nrates = [1e-4, 1e-2, 1e4]\nseeds = [7]\nsteps = 8"

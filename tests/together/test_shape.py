@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from plkernel.config.reading import load_spec
+from plkernel.config.study import with_defaults
 from plkernel.dry_run.table import Forecast, RunForecast, text
 from plkernel.records.layout import LOG
-from plkernel.run.folder import differences
-from plkernel.run.task import prepare
-from plkernel.spec.reading import load_spec
-from plkernel.spec.study import with_defaults
 from plkernel.study.ray_engine import RayEngine
 from plkernel.study.schedule import run_experiment
 from plkernel.together.shape import describe, shape
+from plkernel.training.folder import differences
+from plkernel.training.task import prepare
 
 SpecWriter = Callable[..., Path]
 

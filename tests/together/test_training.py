@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import torch
 
-from plkernel.run.checkpoint import load_checkpoint
-from plkernel.run.task import Task, prepare
-from plkernel.run.training import Training, run_training
-from plkernel.spec.reading import load_spec
-from plkernel.spec.study import Spec
+from plkernel.common.files import load_json, read_lines
+from plkernel.config.reading import load_spec
+from plkernel.config.study import Spec
 from plkernel.together.training import Batch, train_together
-from plkernel.tools.files import load_json, read_lines
+from plkernel.training.checkpoint import load_checkpoint
+from plkernel.training.task import Task, prepare
+from plkernel.training.training import Training, run_training
 
 SpecWriter = Callable[..., Path]
 ROUNDING = 1e-5
@@ -138,8 +138,8 @@ def test_a_run_that_diverges_leaves_the_others_as_they_are(
 PROGRAM = """
 import os, signal, sys
 from pathlib import Path
-from plkernel.run.__main__ import run
-from plkernel.run.training import Training
+from plkernel.commands.run import run
+from plkernel.training.training import Training
 
 save = Training.save
 

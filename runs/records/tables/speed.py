@@ -118,7 +118,7 @@ def counts() -> str:
 
 def compiled() -> str:
     """Registers, spills and occupancy of each kernel, one column for each chip."""
-    from plkernel.bench.compiled.command import CHIPS
+    from plkernel.benchmarks.compiled.command import CHIPS
 
     record = load("bench/compiled.json")
     found = {(row["kernel"], row["chip"]): row for row in record["rows"]}

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from plkernel.analysis.trained.coordinates import Coordinates
-from plkernel.init.options import arm_of, filled, model_of, spec_of
+from plkernel.init_command.options import arm_of, filled, model_of, spec_of
 from plkernel.models.init.coordinate_check import changes, coordinate_check, propagation, stream
 from plkernel.models.init.plan import Plan
 from plkernel.models.words import ModelKind
-from plkernel.run.evaluate import residual_stream
+from plkernel.training.evaluate import residual_stream
 
 LICENSE = Path(__file__).parents[3] / "LICENSE"
 FAST = (64, 128, 256, 512)

@@ -1,0 +1,1 @@
+"""The commands, thin: `python -m plkernel.NAME`, or `plkernel NAME`, parses arguments and prints."""

@@ -1,0 +1,57 @@
+"""python -m plkernel.corpus: fetch a corpus, keep it in the cache, and describe it."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from plkernel.analysis.mutual_information.entropy import unigram_entropy
+from plkernel.common import cli
+from plkernel.common.files import check_file, save_json
+from plkernel.common.plain import unescape
+from plkernel.data import corpora
+
+
+def corpus(
+    name: Annotated[str, tyro.conf.Positional],
+    max_bytes: int | None = None,
+    separator: str = r"\n",
+    column: str | None = None,
+    follow_links: bool = False,
+    out: Path | None = None,
+) -> None:
+    """Fetch a corpus, keep it in the cache as one flat file of bytes, and describe it.
+
+    The cache lies in $PLKERNEL_CACHE, else plkernel under $XDG_CACHE_HOME, else ~/.cache/plkernel.
+
+    Args:
+        name: stdlib, wiki-pt, fineweb, hf:NAME[:CONFIG[:SPLIT]], bible:en (one text in 22 languages, needs
+            plkernel[text]), a file or folder, or bytes of a known law: synthetic:beta=1.0,symbols=16,bytes=10MB,seed=0,
+            synthetic:lags,alpha=1.0,longest=256,redrawn=0.2, synthetic:markov,spread=0.3, synthetic:iid.
+        max_bytes: Stop after so many bytes.
+        separator: The byte between two documents; escapes such as \\n, \\0 and \\xff are understood.
+        column: The text column of .parquet, .jsonl, .csv and hf: data; 'text' unless named.
+        follow_links: Read symbolic links that lead out of a folder too, and linked folders.
+        out: Write the description to this JSON file too.
+    """
+    check_file(out, "out")
+    options: dict[str, Any] = {"separator": unescape(separator), "column": column, "follow_links": follow_links}
+    found = corpora.load(name, max_bytes=max_bytes, **options)
+    entropy = unigram_entropy(found.bytes)
+    rows = {
+        "corpus": found.name,
+        "source": found.source,
+        "size": f"{found.size:,} bytes",
+        "documents": f"{found.documents:,}",
+        "sha256": found.sha256,
+        "unigram entropy": f"{entropy:.4f} bits per byte",
+        "cache": found.path,
+    }
+    print("\n".join(f"{label:<15}  {value}" for label, value in rows.items()))
+    if out is not None:
+        save_json(out, {**found.to_dict(), "unigram_entropy_bits_per_byte": entropy})
+        print(f"\nwritten: {out}")
+
+
+if __name__ == "__main__":
+    cli.main(corpus)

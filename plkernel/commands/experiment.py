@@ -1,0 +1,138 @@
+"""python -m plkernel.experiment SPEC: conditions x seeds, several processes at a time, resumable, with a report."""
+
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from plkernel.common.files import check_folder
+from plkernel.config import command_line
+from plkernel.config.study import Spec
+from plkernel.declared.registration import place_of
+from plkernel.declared.registration import register as register_study
+from plkernel.declared.rules import prospects
+from plkernel.records.layout import run_folder
+from plkernel.records.restore import restore
+from plkernel.study.engine import EngineName
+from plkernel.training import check
+
+
+def _with_divergence(spec: Spec, out: Path, names: Sequence[str]) -> Iterator[str]:
+    """The names of runs, of those that diverged with when, and what can be done."""
+    from plkernel.training.folder import RunFolder
+
+    folders = {f"{arm} seed {seed}": RunFolder(run_folder(out, arm, seed)) for arm in spec.arms for seed in spec.seeds}
+    for name in names:
+        lost = folders[name].diverged
+        yield f"{name} ({folders[name].failure}; lower its learning rate, or try again with --retry)" if lost else name
+
+
+def forecast(spec: Spec, only: Sequence[str], workers: int | None) -> str:
+    """Parameters, operations, memory and hours of every run and of the whole, the search included, as a table.
+
+    ValueError where a corpus does not exist or is too short; one that is still to be fetched or unpacked is named.
+    """
+    from plkernel.dry_run.estimate import estimate
+    from plkernel.dry_run.table import text
+    from plkernel.study.schedule import chosen_arms
+    from plkernel.study.tuning import search_of
+    from plkernel.training.task import check_ahead
+
+    arms = chosen_arms(spec, only)
+    sections = dict.fromkeys(spec.condition(arm).corpus for arm in arms)
+    unread = [section.name for section in sections if not check_ahead(section, spec.train.context)]
+    chosen = spec.with_conditions({name: spec.condition(name) for name in arms})
+    searched = spec.tuning.rates and any(arm.learning_rate is None for arm in chosen.arms.values())
+    told = text(estimate(chosen, workers, search=search_of(chosen) if searched else None))
+    known = [*prospects(spec.hypotheses, len(spec.seeds)), *_too_slow(chosen)]
+    return "\n".join(
+        [told, *known, *(f"corpus {name!r} is not read yet: nothing is known of its size" for name in unread)]
+    )
+
+
+def _too_slow(spec: Spec) -> Iterator[str]:
+    """The arms that place decays which hardly move within a window."""
+    from plkernel.analysis.trained.memory import outlasting
+
+    for name in spec.arms:
+        condition = spec.condition(name)
+        if condition.train is not None and condition.arm.places_nodes and not condition.model.is_foreign:
+            half_lives = [condition.model.patching.size * math.log(2) / rate for rate in condition.nodes.rates]
+            if words := outlasting(half_lives, condition.train.context):
+                yield f"{name}: {words}"
+
+
+def _registered(spec: Spec, files: Sequence[Path], out: Path) -> str:
+    """Write the registration of the spec; what was done, and whether its seeds can decide."""
+    if len(files) > 1:
+        raise ValueError(f"register: expected one file or none, got {len(files)}")
+    path = files[0] if files else place_of(spec)
+    new = register_study(spec, path, out)
+    done = f"registered: {path}; commit it before the runs" if new else f"registered before, unchanged: {path}"
+    return "\n".join([done, *prospects(spec.hypotheses, len(spec.seeds)), *_too_slow(spec)])
+
+
+def command(
+    spec: Spec,
+    out: Path | None = None,
+    workers: int | None = None,
+    only: tuple[str, ...] = (),
+    dry_run: bool = False,
+    report: bool = True,
+    retry: bool = False,
+    engine: EngineName = "local",
+    ray_address: str | None = None,
+    register: tuple[Path, ...] | None = None,
+    record: Path | None = None,
+    trust_code: bool = False,
+) -> None:
+    """Run every condition at every seed, skip what has finished, resume what has not, then write the report.
+
+    Runs of one seed share base weights and data order; each run is a process of its own, or shares one with others
+    (train.together). Ctrl-C saves every run; the same command goes on. Learning curves: tensorboard --logdir OUT.
+
+    Args:
+        out: Folder of the study; runs/out/NAME if left out.
+        workers: Runs at a time; if left out, on a CPU cores / train.threads, on GPUs one each. On a cluster what does
+            not fit waits for room.
+        only: Run these arms only: names or patterns such as 'quantile*'.
+        dry_run: Train and write nothing: say what it would take.
+        report: Write the report at the end.
+        retry: Try again what diverged, from the last checkpoints.
+        engine: ray: on a Ray cluster (extra dist), with the same results; OUT must be on storage that all share.
+        ray_address: Of a running cluster, such as HOST:6379 or auto; RAY_ADDRESS if left out, or Ray is started here.
+        record: Take the runs of this record, and train the rest.
+        register: Only write down what is declared, in this file or runs/registered/NAME.json.
+        trust_code: Import and run the code that the spec names.
+    """
+    if workers is not None and workers < 1:
+        raise ValueError(f"workers must be at least 1, got {workers}")
+    if ray_address is not None and engine != "ray":
+        raise ValueError(f"ray_address {ray_address!r} belongs to engine 'ray', got engine {engine!r}: leave it out")
+    folder = out or Path("runs/out") / spec.name
+    if register is not None:
+        print(_registered(spec, register, folder))
+        return
+    if dry_run:
+        print(forecast(spec, only, workers))
+        if engine != "local":
+            print("times, memory and runs at a time are those of this machine, not of the cluster")
+        return
+    from plkernel.study.schedule import finished, opened, run_experiment
+
+    check_folder(folder, "out")
+    if record is not None:
+        print(f"{spec.name}: {restore(record, folder)} runs taken from {record}", flush=True)
+    with opened(engine, ray_address) as trainer:
+        failed = run_experiment(spec, folder, workers, only, trainer, retry)
+    if report and any(finished(folder, arm, seed) for arm in spec.arms for seed in spec.seeds):
+        from plkernel.commands.report import report as print_report
+
+        print_report(folder)
+    if failed:
+        print(f"did not finish: {', '.join(_with_divergence(spec, folder, failed))}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    command_line.main(command, check=check)

@@ -1,0 +1,58 @@
+"""python -m plkernel.train SPEC: one run of one condition, with TensorBoard, checkpoints and resume."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from plkernel.common.files import check_folder
+from plkernel.config import command_line
+from plkernel.config.study import Spec
+from plkernel.training import check
+
+
+def command(
+    spec: Annotated[Spec, tyro.conf.arg(name="")],
+    arm: str | None = None,
+    seed: int | None = None,
+    out: Path | None = None,
+    progress: bool = True,
+    trust_code: bool = False,
+) -> None:
+    """Train one arm at one seed; the same command again resumes it. Prints the result.
+
+    Over several processes or GPUs: torchrun --nproc-per-node N -m plkernel.train SPEC.toml [OPTIONS], where each takes
+    1 / N of the windows of a step; train.batch stays that of all.
+
+    Args:
+        arm: Which condition; the spec's baseline if left out.
+        seed: Which seed of the spec; its first if left out.
+        out: Folder of the study; runs/out/NAME if left out.
+        progress: Show a progress bar (on a terminal).
+        trust_code: Import and run the code that the spec names.
+    """
+    arm = arm or spec.baseline
+    seed = spec.seeds[0] if seed is None else seed
+    if seed not in spec.seeds:
+        known = ", ".join(map(str, spec.seeds))
+        raise ValueError(f"seed {seed} is not one of the spec's seeds, {known}: choose one of these, or add it there")
+    folder = out or Path("runs/out") / spec.name
+    from plkernel.common.process_memory import keep_memory
+    from plkernel.training.objective import summary
+    from plkernel.training.processes import joined
+    from plkernel.training.task import prepare
+    from plkernel.training.training import run_training
+
+    keep_memory()
+    with joined(spec.train) as ranks:
+        ranks.from_first(lambda: check_folder(folder, "out"))
+        task = prepare(spec, arm, seed, folder)
+        result = run_training(task, progress, ranks=ranks)
+        if ranks.first:
+            print(summary(task.name, result))
+            print(f"written: {task.folder.path}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    command_line.main(command, check=check)

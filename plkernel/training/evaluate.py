@@ -1,0 +1,266 @@
+"""Evaluation: bits per byte, by position and with context taken away; influence, saturation, growth of activations."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from plkernel.analysis.trained.context import Truncation, by_position, lengths, truncation_of
+from plkernel.analysis.trained.influence import FEWEST_PLACES, Influence, influence_of, is_read, others, places
+from plkernel.analysis.trained.memory import QUANTILES
+from plkernel.analysis.trained.saturation import Amplification, Saturation, saturation
+from plkernel.config.train import TrainSpec
+from plkernel.data.synthetic import known_sequence
+from plkernel.data.windows import fixed_windows, spread_windows
+from plkernel.foreign.model import Foreign
+from plkernel.models.rwkv import RWKV
+from plkernel.models.ssm import SSM
+from plkernel.training.build import AnyModel
+from plkernel.training.objective import NATS_PER_BIT, autocast, bits_per_byte, losses_per_byte
+
+Losses = Callable[[np.ndarray, int | None], np.ndarray]
+"""Bits (n,T) of the best predictor there is at the bytes of windows (n,T+1), given so many bytes before them."""
+Predict = Callable[[Tensor], Tensor]
+"""Tokens (B,T), int64 on the CPU, to logits (B,T,V), float32: those at t predict the token after t from all up to t."""
+PLACES = 8
+"""Tokens replaced in each window, unless asked otherwise."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What one pass over windows says; `amplification` is None for an SSM.
+
+    losses: (n,T) bits at every predicted byte.
+    """
+
+    bits_per_byte: float
+    losses: np.ndarray
+    saturation: Saturation
+    amplification: Amplification | None
+
+    @property
+    def finite(self) -> bool:
+        """Whether every figure is a number, as it is not once a run has diverged."""
+        growth = self.amplification.per_block if self.amplification else ()
+        return all(map(math.isfinite, (self.bits_per_byte, *self.saturation.to_dict().values(), *growth)))
+
+    def to_row(self) -> dict[str, Any]:
+        """What goes into a row of metrics.jsonl beside the bits per byte."""
+        growth = {"amplification": list(self.amplification.per_block)} if self.amplification else {}
+        known = {"saturation": self.saturation.to_dict(), **growth}
+        if not self.losses.size:  # of a model that is not here, from what its run recorded
+            return known
+        return {
+            **known,
+            "window_bpb": self.losses.mean(axis=1, dtype=np.float64).tolist(),
+            "positions": by_position(self.losses).to_dict(),
+        }
+
+
+def diagnose(model: nn.Module, windows: Tensor, batch: int, device: torch.device) -> Diagnosis:
+    """Everything that one pass over `windows` (n, context + 1) says; leaves the model in eval mode, without hooks."""
+    found: list[Saturation] = []
+    losses: list[Tensor] = []
+
+    def watch(logits: Tensor, targets: Tensor) -> None:
+        found.append(saturation(logits.cpu().numpy(), targets.cpu().numpy()))
+        losses.append(losses_per_byte(logits, targets))
+
+    with residual_stream(model) as growth:
+        bpb = bits_per_byte(model, windows, batch, device, watch)
+    amplification = growth.amplification() if growth.means else None
+    return Diagnosis(bpb, torch.cat(losses).cpu().numpy(), reduce(Saturation.merged, found), amplification)
+
+
+def predictor(model: AnyModel, device: torch.device) -> Predict:
+    """`model` in evaluation mode as a callable; ValueError for one that is not causal."""
+    if not model.config.causal:
+        raise ValueError("a causal model is needed, got one with patching mode 'published', which sees ahead")
+    model.eval()
+
+    def predict(tokens: Tensor) -> Tensor:
+        with autocast(device):
+            return model(tokens.to(device)).float()
+
+    return predict
+
+
+def patch_of(model: AnyModel) -> int:
+    """Bytes in a patch of `model`, 1 where it has none: it starts anew at a border of patches only."""
+    return model.config.patch if isinstance(model, SSM | Foreign) else 1
+
+
+def token_losses(predict: Predict, windows: Tensor, batch: int) -> np.ndarray:
+    """Bits (n,T) at the last T tokens of `windows` (n,T+1), given those before."""
+    return np.concatenate([_losses(predict, chunk, 0) for chunk in windows.split(batch)])
+
+
+def truncation(predict: Predict, windows: Tensor, batch: int, floor: Losses | None = None, step: int = 1) -> Truncation:
+    """Bits at the last token of every window (n, context + 1) when only the last 1, 2, 4 .. `context` are given.
+
+    The same tokens are predicted each time, so that differences are paired. What comes before is not there: the model
+    starts anew, with a multiple of `step` fewer tokens than `context` (`patch_of`). A call of `predict` gets at most
+    `batch` x `context` tokens.
+    """
+    context = windows.shape[1] - 1
+    given = lengths(context, step)
+    found = []
+    for length in given:
+        chunks = windows[:, context - length :].split(batch * context // length)
+        found.append(np.concatenate([_losses(predict, chunk, length - 1) for chunk in chunks])[:, 0])
+    least = [floor(windows[:, context - length :].numpy(), length)[:, -1] for length in given] if floor else None
+    return truncation_of(given, np.stack(found), None if least is None else np.stack(least))
+
+
+def influence(
+    predict: Predict,
+    windows: Tensor,
+    lags: Sequence[int] | None = None,
+    batch: int = 4,
+    count: int = PLACES,
+    seed: int = 0,
+) -> Influence:
+    """Mean KL divergence in bits of the prediction of x[t+1] from what it is when x[t+1-d] is another token.
+
+    windows  (n,T+1) of text. In each, `count` tokens are replaced one at a time, at least FEWEST_PLACES or all, the
+             same places in every window, by tokens drawn by their frequency in `windows`. All lags are read from one
+             pass, where half of the window or more is given: a far lag has fewer readings, lag T a single one
+    lags     ascending, 1 to T; 1, 2, 4 .. T unless given
+    batch    windows in a call of `predict`. Memory: three arrays of batch x T x V floats, V the alphabet
+
+    The result does not depend on `batch`, but for rounding.
+    """
+    inputs = windows[:, :-1]
+    length = inputs.shape[1]
+    known = check_lags(lags, length)
+    if count < FEWEST_PLACES:
+        raise ValueError(
+            f"count must be at least {FEWEST_PLACES} replaced tokens, so that every lag has one, got {count}"
+        )
+    rng = np.random.default_rng(seed)
+    chosen = places(length, min(count, length), rng)
+    drawn = torch.from_numpy(others(windows.numpy(), inputs[:, torch.from_numpy(chosen)].numpy(), rng))
+    found = np.full((len(inputs), len(chosen), len(known)), np.nan)
+    for start in range(0, len(inputs), batch):
+        rows = slice(start, start + batch)
+        before = logits_of(predict, inputs[rows])
+        for index, place in enumerate(chosen.tolist()):
+            read = is_read(known, place, length)
+            at = torch.from_numpy(place + np.asarray(known)[read] - 1).to(before.device)
+            after = logits_of(predict, replaced(inputs[rows], place, drawn[rows, index]))
+            found[rows, index, read] = _divergence(before[:, at], after[:, at]).cpu().numpy()
+    return influence_of(known, found)
+
+
+def worth_of_context(
+    predict: Predict, text: np.ndarray, train: TrainSpec, corpus: str, floor: Losses | None = None, step: int = 1
+) -> dict[str, Any]:
+    """`truncation` and `influence` on windows of `text`, for JSON, of these what `train` asks for.
+
+    Beside the influence stands I(d) in bits where the law of `corpus` is known.
+    """
+    found, batch = dict[str, Any](), train.batch
+    if train.truncation_windows:
+        windows = spread_windows(text, train.context, train.truncation_windows)
+        found["truncation"] = truncation(predict, windows, batch, floor, step).to_dict()
+    if train.probe_windows:
+        windows, law = fixed_windows(text, train.context, train.probe_windows), known_sequence(corpus)
+        near = influence(predict, windows, batch=batch)
+        known = {} if law is None else {"information": (law.mutual_information(near.lags) / NATS_PER_BIT).tolist()}
+        found["influence"] = {"windows": len(windows), **near.to_dict(), **known}
+    return found
+
+
+def check_lags(lags: Sequence[int] | None, length: int) -> list[int]:
+    """`lags`, or 1, 2, 4 .. `length`; ValueError unless they ascend from 1 or more to `length` at most."""
+    known = lengths(length) if not lags else list(lags)
+    if known != sorted(set(known)) or not 1 <= known[0] <= known[-1] <= length:
+        raise ValueError(f"lags must ascend and lie between 1 and the context, {length}, got {known}")
+    return known
+
+
+def replaced(tokens: Tensor, place: int, by: Any) -> Tensor:
+    """`tokens` (B,T) with `by` (B,) at `place`."""
+    changed = tokens.clone()
+    changed[:, place] = torch.as_tensor(by)
+    return changed
+
+
+def logits_of(predict: Predict, tokens: Tensor) -> Tensor:
+    """Without a graph of gradients."""
+    with torch.no_grad():
+        return predict(tokens)
+
+
+def _divergence(before: Tensor, after: Tensor) -> Tensor:
+    """KL of softmax(before) from softmax(after) in bits, (..., V) to (...); in float64, as far lags move little."""
+    log_p, log_q = (logits.double().log_softmax(-1) for logits in (before, after))
+    p = log_p.exp()
+    return torch.where(p > 0, p * (log_p - log_q), 0.0).sum(-1) / NATS_PER_BIT
+
+
+def _losses(predict: Predict, windows: Tensor, first: int) -> np.ndarray:
+    """Bits (n,T-first) at tokens `first` + 1 .. T of `windows` (n,T+1)."""
+    with torch.no_grad():
+        logits = predict(windows[:, :-1])[:, first:]
+        return losses_per_byte(logits, windows[:, 1 + first :].to(logits.device)).cpu().numpy()
+
+
+def kernels(model: AnyModel, context: int) -> dict[str, list[Any]]:
+    """What an input still weighs in every block after 1, 2, 4 .. `context` bytes: {"lags": (T), "blocks": (L, T)}."""
+    lags = [2**power for power in range(context.bit_length()) if 2**power <= context]
+    return {"lags": lags, "blocks": [block.tolist() for block in model.kernels(torch.tensor(lags))]}
+
+
+def memory(half_lives: Sequence[np.ndarray], found: Mapping[str, list[Any]]) -> dict[str, Any]:
+    """What a row of metrics.jsonl says of the memory of the blocks; nothing of what is not known of the model."""
+    quantiles = [np.quantile(values, QUANTILES).tolist() for values in half_lives]
+    return {
+        **({"half_life_quantiles": quantiles} if quantiles else {}),
+        **({"kernel": found} if found["blocks"] else {}),
+    }
+
+
+class ResidualStream:
+    """Mean squares of the residual stream: before the first block, which norms it first, and after each block."""
+
+    def __init__(self, places: int) -> None:
+        self.means: list[list[Tensor]] = [[] for _ in range(places)]
+        self.counts: list[list[int]] = [[] for _ in range(places)]
+
+    def add(self, place: int, stream: Tensor) -> None:
+        """Count one batch of the stream at `place`; nothing is read from its device before the end."""
+        self.means[place].append(stream.float().square().mean())
+        self.counts[place].append(stream.numel())
+
+    def amplification(self) -> Amplification:
+        """Of all batches so far, at least one."""
+        rms = []
+        for means, counts in zip(self.means, self.counts, strict=True):
+            squares = sum(mean * count for mean, count in zip(torch.stack(means).tolist(), counts, strict=True))
+            rms.append(math.sqrt(squares / sum(counts)))
+        return Amplification(tuple(rms))
+
+
+@contextmanager
+def residual_stream(model: nn.Module) -> Iterator[ResidualStream]:
+    """Watches the residual stream of an RWKV (B,T,D) as long as it is open; of other models nothing."""
+    if not isinstance(model, RWKV):
+        yield ResidualStream(0)
+        return
+    stream = ResidualStream(1 + len(model.blocks))
+    first = model.get_submodule("blocks.0.ln0")
+    hooks = [first.register_forward_hook(lambda _module, _inputs, x: stream.add(0, x))]
+    for place, block in enumerate(model.blocks, start=1):
+        hooks.append(block.register_forward_hook(lambda _module, _inputs, out, at=place: stream.add(at, out[0])))
+    try:
+        yield stream
+    finally:
+        for hook in hooks:
+            hook.remove()

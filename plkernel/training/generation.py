@@ -1,0 +1,151 @@
+"""Bytes drawn from a trained model: the prompt in windows, then one byte after another, in constant memory."""
+
+import io
+import sys
+import unicodedata
+from codecs import getincrementaldecoder
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from plkernel.common import cli
+from plkernel.common.files import load_json
+from plkernel.foreign.model import Foreign
+from plkernel.interop.formats import read
+from plkernel.models.sampling import Sampling
+from plkernel.models.words import NOT_CAUSAL
+from plkernel.records.layout import CONFIG
+from plkernel.training.build import Model
+from plkernel.training.checkpoint import open_any_model
+
+WINDOW = 1024  # bytes of the prompt read at once
+START = b"\n"
+SHOWN = "\n\t"
+STANDARD_INPUT = Path("-")
+
+
+class Rereading(nn.Module):
+    """A model of other people's code, which carries no state: what is carried are the last `context` bytes, read anew.
+
+    A window that does not fill its last patch is filled up with zeros, which a causal model does not see.
+    """
+
+    def __init__(self, model: Foreign, context: int) -> None:
+        super().__init__()
+        self.model, self.config, self.context = model, model.config, context
+
+    def initial_state(self, batch: int) -> Tensor:
+        """No bytes: (B,0)."""
+        return torch.empty(batch, 0, dtype=torch.long)
+
+    def resume(self, inputs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """The logits (B,1,256) after bytes `inputs` (B,T), which follow those of `state`, and the next state."""
+        seen = torch.cat([state.to(inputs.device), inputs], 1)[:, -self.context :]
+        length = seen.shape[1]
+        logits = self.model(nn.functional.pad(seen, (0, -length % self.config.patch)))
+        return logits[:, length - 1 : length], seen
+
+
+Reader = Model | Rereading
+
+
+def open_checkpoint(path: Path, trusted: bool = False) -> Reader:
+    """The model of a run or of plkernel.load, or one in the formats of plkernel.export, set to evaluation.
+
+    trusted: whether the code that a run's configuration names may be imported. Raises ValueError when there is no
+    model, it is damaged, it needs code that may not run, or it has no likelihood of the next byte.
+    """
+    cli.existing(path, "model")
+    foreign = path.suffix == ".pth" or (path / "model.safetensors").is_file()
+    model = read(path).eval() if foreign else open_any_model(path, trusted)
+    if isinstance(model, Foreign):
+        return Rereading(model, load_json((path if path.is_dir() else path.parent) / CONFIG)["train"]["context"])
+    if not model.config.causal:
+        raise ValueError(
+            f"model {path} has patching mode 'published' ({NOT_CAUSAL}): such a model has no likelihood of the next "
+            "byte to sample from; give one with mode 'causal' or without patches"
+        )
+    return model
+
+
+def open_prompt(text: str, file: Path | None) -> AbstractContextManager[BinaryIO]:
+    """The prompt as a stream of bytes to enter; ValueError when both are given or the file cannot be read."""
+    if file is None:
+        return io.BytesIO(text.encode("utf-8", "surrogateescape"))
+    if text:
+        raise ValueError(f"prompt and prompt_file exclude each other, got {text!r} and {file}: leave one out")
+    if file == STANDARD_INPUT:
+        return nullcontext(sys.stdin.buffer)
+    try:
+        return file.open("rb")
+    except OSError as error:
+        raise ValueError(
+            f"prompt_file {file} cannot be read ({error.strerror}): give a file, or - for stdin"
+        ) from error
+
+
+def windows(source: BinaryIO, size: int = WINDOW) -> Iterator[bytes]:
+    """The bytes of `source` in windows of `size`, the last one shorter; START alone when there are none.
+
+    The windows do not depend on how the bytes arrive, so neither do the last digits of the logits.
+    """
+    held, empty = b"", True
+    while piece := source.read(size - len(held)):
+        held, empty = held + piece, False
+        if len(held) == size:
+            yield held
+            held = b""
+    if held or empty:
+        yield held or START
+
+
+def continuation(model: Reader, prompt: BinaryIO, sampling: Sampling, seed: int, size: int = WINDOW) -> Iterator[int]:
+    """The bytes that follow `prompt`, without end: b_t ~ p(. | prompt, b_1..b_{t-1}), on the device of the model.
+
+    Memory is constant: the model's state and one window of `size` bytes of the prompt. The next byte is computed only
+    when it is asked for. FloatingPointError for logits that are not finite.
+    """
+    random = np.random.Generator(np.random.Philox(key=seed))
+    state: Any = model.initial_state(1)
+    for window in windows(prompt, size):
+        logits, state = read_on(model, window, state)
+    while True:
+        byte = sampling.choose(logits, random.random())
+        yield byte
+        logits, state = read_on(model, bytes([byte]), state)
+
+
+@torch.inference_mode()
+def read_on(model: Reader, text: bytes, state: Any) -> tuple[NDArray[np.float64], Any]:
+    """The logits (256,) after `text`, which continues what `state` has seen, and the next state."""
+    inputs = torch.tensor([list(text)], device=next(model.parameters()).device)
+    logits, state = model.resume(inputs, state)
+    return logits[0, -1].double().cpu().numpy(), state
+
+
+def writer(output: BinaryIO, terminal: str | None) -> Callable[[int], None]:
+    """Writes and flushes byte after byte: as they are, or as valid text for a terminal of the encoding `terminal`."""
+
+    def raw(byte: int) -> None:
+        output.write(bytes([byte]))
+        output.flush()
+
+    def text(byte: int) -> None:
+        shown = "".join(map(printable, decoder.decode(bytes([byte]))))
+        output.write(shown.encode(terminal or "utf-8", "replace"))
+        output.flush()
+
+    decoder = getincrementaldecoder("utf-8")("replace")
+    return raw if terminal is None else text
+
+
+def printable(character: str) -> str:
+    """`character`, or U+FFFD for the control characters that would command a terminal."""
+    control = unicodedata.category(character) == "Cc" and character not in SHOWN
+    return "\N{REPLACEMENT CHARACTER}" if control else character

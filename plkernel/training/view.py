@@ -1,0 +1,243 @@
+"""A model at one time, in figures: its half-lives, its kernels, and one evaluation; two times of it as text."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from plkernel.analysis.exponentials.sums import Floats
+from plkernel.analysis.trained.context import Truncation
+from plkernel.analysis.trained.memory import Memory, kernel_exponents, memory_of, slope_range
+from plkernel.analysis.trained.saturation import Saturation
+from plkernel.common.cli import text_table
+from plkernel.common.files import read_lines
+from plkernel.config.condition import from_config
+from plkernel.config.corpus import CorpusSpec
+from plkernel.data import corpora
+from plkernel.data.windows import Bytes, check_length
+from plkernel.models.rwkv7 import RWKV7
+from plkernel.records.layout import METRICS
+from plkernel.records.schema import EvaluationPart, StatePart, validated
+from plkernel.training.build import Model, build, initialise_
+from plkernel.training.evaluate import Diagnosis, diagnose, kernels, memory
+
+BATCH = 4
+UNTRAINED_CONTEXT = 512  # of a model that was not trained here
+NAMED = {"shortest": 0, "median": 3, "longest": 6}
+"""Places among the quantiles of half-lives."""
+ABSENT = "-"
+
+
+@dataclass(frozen=True)
+class View:
+    """A model at one time: what its blocks remember, in bytes, and one evaluation.
+
+    responses: of an RWKV-7, what a byte still weighs at the lags of the kernels, measured with erasing and without,
+    (L,T) each.
+    """
+
+    memory: Memory
+    found: Diagnosis
+    responses: dict[str, Floats] = field(default_factory=dict)
+
+    @property
+    def half_lives(self) -> list[dict[str, float]]:
+        """The shortest, median and longest of every block, by name."""
+        known = self.memory.half_lives[0].tolist() if self.memory.has_half_lives else []
+        return [{name: block[place] for name, place in NAMED.items()} for block in known]
+
+    @property
+    def exponents(self) -> list[float]:
+        """x of the law t**-x that the kernel of every block follows; empty where too few lags are known."""
+        known = self.memory.has_kernels and slope_range(self.memory.lags)
+        return self.memory.exponents()[0].tolist() if known else []
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        blocks = self.memory.kernels[0].tolist() if self.memory.has_kernels else []
+        known = {"lags": self.memory.lags.tolist(), "blocks": blocks}
+        return {
+            "half_lives": self.half_lives,
+            "kernel": {**known, "exponents": self.exponents, "exponents_over_lags": slope_range(self.memory.lags)},
+            **({"responses": {name: rows.tolist() for name, rows in self.responses.items()}} if self.responses else {}),
+            "bits_per_byte": self.found.bits_per_byte,
+            **self.found.to_row(),
+        }
+
+
+def view(model: Model, windows: Tensor) -> View:
+    """What `model` remembers up to the length of `windows` (n, context + 1), and one evaluation on them."""
+    half_lives = [values.numpy() for values in model.half_lives()]
+    known = memory_of([memory(half_lives, kernels(model, windows.shape[1] - 1))])
+    return View(known, diagnose(model, windows, BATCH, torch.device("cpu")), responses_of(model, known.lags))
+
+
+def responses_of(model: Model, lags: Floats) -> dict[str, Floats]:
+    """What erasing does to the memory of an RWKV-7, by name; of other models, which never erase, nothing."""
+    if not isinstance(model, RWKV7) or not len(lags):
+        return {}
+    steps = torch.tensor(lags, dtype=torch.long)
+    return {
+        name: np.stack([row.numpy() for row in model.responses(steps, erase=erase)])
+        for name, erase in (("erasing", True), ("decays alone", False))
+    }
+
+
+def at_initialisation(config: dict[str, Any]) -> Model | None:
+    """The model of a run as it was before its first step, from its config.json.
+
+    None if it was not trained here, and where code that is not imported here had a part in it.
+    """
+    if "seed" not in config or (condition := from_config(config)).code:
+        return None
+    return initialise_(build(condition), condition, config["seed"])
+
+
+def recorded(folder: Path) -> tuple[int, View, View]:
+    """The step of a run's last evaluation, and the model as its rows tell of it at the first and at the last.
+
+    For models of other people's code, which is not imported to look at them. ValueError where there is no such row.
+    """
+    path = folder / METRICS
+    rows = [validated(path, EvaluationPart, row) for row in read_lines(path)] if path.exists() else []
+    if not rows:
+        raise ValueError(f"{path}: holds no evaluation of the run yet")
+    first, last = (_recorded(path, row) for row in (rows[0], rows[-1]))
+    return rows[-1]["step"], first, last
+
+
+def _recorded(path: Path, row: Mapping[str, Any]) -> View:
+    state = validated(path, StatePart, row)
+    if not state.get("saturation") or row["val_bpb"] is None:
+        raise ValueError(f"{path}: the row of step {row['step']} does not say how saturated its predictions were")
+    found = Diagnosis(row["val_bpb"], np.empty((0, 0)), Saturation.from_dict(state["saturation"]), None)
+    return View(memory_of([state]), found)
+
+
+def calibrated_gains(folder: Path) -> list[float]:
+    """What a run's calibration multiplied the blocks by, from its first row; none where its scheme asks for none."""
+    rows = read_lines(folder / METRICS)
+    gains: list[float] = rows[0].get("calibration", {}).get("gains", []) if rows else []
+    return gains
+
+
+def validation_text(config: dict[str, Any], corpus: str | None, option: str = "corpus") -> tuple[str, Bytes, int]:
+    """The name of the corpus, its validation split, and the context of the run, which the split is long enough for.
+
+    Raises ValueError, which tells of the command's `option`, when the run's corpus is another here than it was there,
+    or none is named for a model that was not trained here.
+    """
+    known = config.get("corpus", {})
+    if corpus is None and not known:
+        raise ValueError(f"{option} must be given for a model that was not trained here, as in --{option} stdlib")
+    options = {key: value for key, value in known.items() if key in CorpusSpec.model_fields}
+    section = CorpusSpec.model_validate(options) if corpus is None else CorpusSpec(name=corpus)
+    text = corpora.load(section.name, **section.reading)
+    if corpus is None and text.sha256 != known["sha256"]:
+        raise ValueError(
+            f"corpus {section.name!r} is not what the run was trained on (other sha256): name one with --{option}"
+        )
+    data = text.splits(section.validation, section.test).validation
+    context = config.get("train", {}).get("context", UNTRAINED_CONTEXT)
+    check_length(data, context, f"the validation split of corpus {section.name!r}")
+    return section.name, data, context
+
+
+def truncated(found: Truncation) -> str:
+    """What the last bytes are worth, as a table."""
+    rows = [
+        [f"{given:,}", f"{bpb:.4f}", f"{cost:+.4f} +- {1.96 * error:.4f}" if error else ABSENT]
+        for given, bpb, cost, error in zip(found.given, found.bpb, found.cost, found.standard_error, strict=True)
+    ]
+    title = (
+        f"bits per byte at {found.windows:,} bytes when only the last so many before them are given, and what that "
+        "costs (95 %):"
+    )
+    return f"{title}\n{text_table(['given', 'bits per byte', 'cost'], rows)}"
+
+
+def render(start: View | None, now: View, note: str = "") -> str:
+    """All tables as text; `note` follows the bits per byte."""
+    views = [start, now]
+    header = ["block", "half-lives at initialisation", "now", "amplification at initialisation", "now"]
+    rows = [
+        [str(block), *(_half_lives(view, block) for view in views), *(_growth(view, block) for view in views)]
+        for block in range(now.memory.blocks)
+    ]
+    columns = [_figures(view) if view else {} for view in views]
+    figures = [
+        [name + (note if name == "bits per byte" else ""), *(column.get(name, ABSENT) for column in columns)]
+        for name in columns[1]
+    ]
+    responses = {"at initialisation": start.responses if start else {}, "now": now.responses}
+    remembered = [*_kernels(start, now), *erasing(now.memory.lags, responses)]
+    blocks = [text_table(header, rows)] if rows else []
+    tables = [*blocks, *remembered, text_table(["", "at initialisation", "now"], figures)]
+    return "\n\n".join(tables)
+
+
+def erasing(lags: Floats, times: Mapping[str, Mapping[str, Floats]]) -> list[str]:
+    """What erasing adds to the forgetting of an RWKV-7, from its `View.responses` at one or more times."""
+    found, known = slope_range(lags), {name: responses for name, responses in times.items() if responses}
+    if found is None or not known:
+        return []
+    columns = {}
+    for name, responses in known.items():
+        for kind, rows in responses.items():
+            columns[f"{name}, {kind}"] = [_exponent(x) for x in kernel_exponents(lags, rows)]
+        with np.errstate(all="ignore"):
+            left = responses["erasing"][:, -1] / responses["decays alone"][:, -1]
+        columns[f"{name}, left at {lags[-1]:g}"] = [f"{share:.3g}" for share in left]
+    table = [[str(block), *cells] for block, cells in enumerate(zip(*columns.values(), strict=True))]
+    title = (
+        f"impulse response of the time mixing to white input, measured: x of t**-x over lags {found[0]:g} to "
+        f"{found[1]:g} bytes\nwith erasing and by decays alone, and the share that erasing leaves at the longest lag:"
+    )
+    return [f"{title}\n{text_table(['block', *columns], table)}"]
+
+
+def _kernels(start: View | None, now: View) -> list[str]:
+    """How steeply the kernel of every block falls, where the context holds enough lags to say it."""
+    found = slope_range(now.memory.lags)
+    if found is None or not now.memory.has_kernels:
+        return []
+    before = start.exponents if start and start.exponents else [math.nan] * now.memory.blocks
+    pairs = zip(before, now.exponents, strict=True)
+    rows = [[str(block), *map(_exponent, pair)] for block, pair in enumerate(pairs)]
+    title = f"kernels fall as t**-x over lags {found[0]:g} to {found[1]:g} bytes:"
+    return [f"{title}\n{text_table(['block', 'x at initialisation', 'now'], rows)}"]
+
+
+def _exponent(value: float) -> str:
+    return ABSENT if math.isnan(value) else f"{value:.3f}"
+
+
+def _half_lives(view: View | None, block: int) -> str:
+    if view is None or not view.half_lives:
+        return ABSENT
+    return " / ".join(f"{value:.0f}" if value >= 1000 else f"{value:.3g}" for value in view.half_lives[block].values())
+
+
+def _growth(view: View | None, block: int) -> str:
+    growth = view.found.amplification if view else None
+    return f"{growth.per_block[block]:.3f}" if growth else ABSENT
+
+
+def _figures(view: View) -> dict[str, str]:
+    """A column of the last table."""
+    found, growth = view.found.saturation, view.found.amplification
+    return {
+        "bits per byte": f"{view.found.bits_per_byte:.4f}",
+        f"loss in nats (uniform: {math.log(256):.3f})": f"{found.loss:.3f}",
+        "logits": f"{found.logit_min:+.1f} .. {found.logit_max:+.1f}",
+        "largest probability, mean": f"{found.largest_probability:.3f}",
+        "largest probability, maximum": f"{found.peak_probability:.3f}",
+        f"entropy in nats (uniform: {math.log(256):.3f})": f"{found.entropy:.3f}",
+        "saturated positions": f"{found.saturated_share:.1%}",
+        "amplification per block, geometric mean": f"{growth.mean:.3f}" if growth else ABSENT,
+    }

@@ -1,0 +1,127 @@
+"""One pass over windows: the same bits per byte, the residual stream measured where it says, both starts as known."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from plkernel.models.init import initialise_
+from plkernel.models.rwkv import RWKV, RWKVConfig
+from plkernel.models.ssm import SSM, SSMConfig
+from plkernel.models.structure import Structure
+from plkernel.training.evaluate import diagnose, kernels, patch_of, predictor, token_losses, truncation
+from plkernel.training.objective import bits_per_byte
+
+CPU = torch.device("cpu")
+NAIVE = Structure(norm="rms", tied=True)
+
+
+def test_one_pass_gives_the_same_bits_per_byte_and_leaves_no_hook() -> None:
+    model = initialise_(RWKV(RWKVConfig(6, 16, 2, 8, dropout=0.5, structure=NAIVE)), "rwkv_naive", 0)
+    windows = torch.randint(0, 256, (5, 20), generator=torch.Generator().manual_seed(0))
+    found = diagnose(model.train(), windows, 2, CPU)
+    assert found.bits_per_byte == bits_per_byte(model, windows, 2, CPU)
+    assert found.saturation.loss == pytest.approx(found.bits_per_byte * math.log(2), rel=1e-6)
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_amplification_is_measured_where_it_says() -> None:
+    """From the norm of the embedding to the output of every block, over all windows, whatever the batch."""
+    model = initialise_(RWKV(RWKVConfig(5, 16, 3, 8, structure=NAIVE)), "rwkv_naive", 0)
+    windows = torch.randint(0, 256, (5, 20), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        x = model.emb(windows[:, :-1])
+        streams, state = [model.blocks[0].ln0(x)], model.initial_state(5)
+        for block, memory in zip(model.blocks, state.layers, strict=True):
+            x, _ = block(x, memory)
+            streams.append(x)
+    expected = [stream.double().square().mean().sqrt().item() for stream in streams]
+    for batch in (2, 5):
+        growth = diagnose(model, windows, batch, CPU).amplification
+        assert growth is not None
+        assert growth.rms == pytest.approx(expected, rel=1e-6)
+
+
+def test_official_start_adds_nothing_and_predicts_openly() -> None:
+    """Zero output matrices: amplification 1 exactly, entropy within 0.13 of ln 256, no saturated position."""
+    model = initialise_(RWKV(RWKVConfig(6, 144, 8, 48)), "rwkv_blinkdl", 0)
+    windows = torch.randint(0, 256, (4, 65), generator=torch.Generator().manual_seed(0))
+    found = diagnose(model, windows, 4, CPU)
+    assert found.amplification is not None
+    assert set(found.amplification.per_block) == {1.0}
+    assert math.log(256) - 0.13 < found.saturation.entropy < math.log(256)
+    assert found.saturation.saturated_share == 0
+
+
+def test_naive_start_copies_the_last_byte() -> None:
+    """The tied head reads the embedding itself: logit about 144 for the byte just read, every position saturated."""
+    model = initialise_(RWKV(RWKVConfig(6, 144, 8, 48, structure=NAIVE)), "rwkv_naive", 0)
+    windows = torch.randint(0, 256, (4, 65), generator=torch.Generator().manual_seed(0))
+    found = diagnose(model, windows, 4, CPU)
+    with torch.no_grad():
+        assert torch.equal(model(windows).argmax(-1), windows)
+    assert found.saturation.saturated_share == 1
+    assert found.saturation.loss > 15 * math.log(256)
+    assert found.amplification is not None
+    assert 1.005 < found.amplification.mean < 1.015
+
+
+def test_losses_by_window_and_position_are_those_of_the_mean() -> None:
+    model = initialise_(RWKV(RWKVConfig(6, 16, 2, 8)), "rwkv_blinkdl", 0)
+    windows = torch.randint(0, 256, (5, 21), generator=torch.Generator().manual_seed(0))
+    found = diagnose(model, windows, 2, CPU)
+    assert found.losses.shape == (5, 20)
+    row = found.to_row()
+    assert np.mean(row["window_bpb"]) == pytest.approx(found.bits_per_byte, rel=1e-6)
+    counts = np.diff([0, *row["positions"]["given"]])
+    assert row["positions"]["bpb"] @ counts / 20 == pytest.approx(found.bits_per_byte, rel=1e-6)
+
+
+@pytest.mark.parametrize("patch", [1, 2])
+def test_truncation_shows_the_last_bytes_alone(patch: int) -> None:
+    """Every length against one window at a time, and the whole context against the last loss of a whole pass."""
+    model = SSM(SSMConfig(dim=16, layers=2, patch=patch, mode="causal"))
+    initialise_(model, "transformers_default", 0)
+    windows = torch.randint(0, 256, (6, 13), generator=torch.Generator().manual_seed(0))
+    predict = predictor(model, CPU)
+    found = truncation(predict, windows, 4, step=patch_of(model))
+    assert found.given == ((1, 2, 4, 8, 12) if patch == 1 else (2, 4, 8, 12))
+    for length, bpb in zip(found.given, found.bpb, strict=True):
+        alone = []
+        for window in windows:
+            with torch.no_grad():
+                logits = model(window[None, 12 - length : 12])[0, -1]
+            alone.append(-torch.log_softmax(logits, 0)[window[12]].item() / math.log(2))
+        assert bpb == pytest.approx(np.mean(alone), rel=1e-5)
+    whole = diagnose(model, windows, 4, CPU).losses
+    assert found.bpb[-1] == pytest.approx(whole[:, -1].mean(), rel=1e-5)
+    np.testing.assert_array_equal(token_losses(predict, windows, 4), whole)
+    assert found.cost[-1] == 0
+
+
+def test_truncation_asks_the_best_predictor_the_same() -> None:
+    model = initialise_(SSM(SSMConfig(dim=16, layers=1)), "transformers_default", 0)
+    windows = torch.randint(0, 256, (6, 9), generator=torch.Generator().manual_seed(0))
+    asked = []
+
+    def floor(given: np.ndarray, length: int) -> np.ndarray:
+        asked.append((given.shape, length))
+        return np.full((len(given), given.shape[1] - 1), float(length))
+
+    assert truncation(predictor(model, CPU), windows, 4, floor).floor == (1, 2, 4, 8)
+    assert asked == [((6, length + 1), length) for length in (1, 2, 4, 8)]
+
+
+def test_what_sees_ahead_has_no_truncation_curve() -> None:
+    model = initialise_(SSM(SSMConfig(dim=16, layers=1, patch=2, mode="published")), "transformers_default", 0)
+    with pytest.raises(ValueError, match="causal model is needed"):
+        predictor(model, CPU)
+
+
+def test_kernels_are_those_of_the_blocks_at_powers_of_two() -> None:
+    model = SSM(SSMConfig(dim=4, layers=2))
+    found = kernels(model, 20)
+    assert found["lags"] == [1, 2, 4, 8, 16]
+    assert found["blocks"] == [block.tolist() for block in model.kernels(torch.tensor(found["lags"]))]
+    assert kernels(model, 32)["lags"][-1] == 32

@@ -1,6 +1,6 @@
-"""What the operators ask of tensors and say of them."""
+"""Checks and conversions of tensors that the operators share."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -11,36 +11,55 @@ WIDE_TYPES = (torch.float32, torch.float64)
 
 
 def widen(x: Tensor) -> Tensor:
-    """Half types as float32: a CPU has no arithmetic for them."""
+    """Convert half types to float32: a CPU has no arithmetic for them."""
     return x if x.dtype in WIDE_TYPES else x.float()
 
 
 def dtype_name(x: Tensor) -> str:
-    """float32, not torch.float32."""
+    """Name of the dtype, as in float32."""
     return str(x.dtype).removeprefix("torch.")
 
 
-def describe(x: Tensor) -> str:
-    """Dtype and shape."""
-    return f"{dtype_name(x)} {tuple(x.shape)}"
+Row = tuple[Tensor | None, Sequence[tuple[int, ...]], Collection[torch.dtype]]  # a tensor, its shapes and its dtypes
 
 
-def check_device(operator: str, tensors: Mapping[str, Tensor | None]) -> None:
-    """ValueError unless all are where the first is."""
-    (own, device), *others = ((name, x.device) for name, x in tensors.items() if x is not None)
-    for name, other in others:
-        if other != device:
-            raise ValueError(f"{operator}: {name} is on {other} and {own} on {device}; all must be on one device")
+def check(operator: str, rows: Mapping[str, Row]) -> None:
+    """Raise ValueError unless each tensor has one of its shapes and dtypes, and all are on the device of the first."""
+    device, first = None, ""
+    for name, (x, shapes, dtypes) in rows.items():
+        if x is None:
+            continue
+        if tuple(x.shape) not in shapes or x.dtype not in dtypes:
+            wanted = f"{' or '.join(sorted(str(one)[6:] for one in dtypes))} {' or '.join(map(str, shapes))}"
+            raise ValueError(f"{operator}: {name} is {dtype_name(x)} {tuple(x.shape)}; here it must be {wanted}")
+        if device is None:
+            device, first = x.device, name
+        if x.device != device:
+            raise ValueError(f"{operator}: {name} is on {x.device} and {first} on {device}; all must be on one device")
+
+
+def check_axes(operator: str, name: str, x: Tensor, axes: str) -> None:
+    """Raise ValueError unless x is a floating-point tensor with these axes."""
+    if x.dim() != axes.count(",") + 1 or x.dtype not in (*HALF_TYPES, *WIDE_TYPES):
+        kind = f"{dtype_name(x)} {tuple(x.shape)}"
+        raise ValueError(f"{operator}: {name} is {kind}; it must be a floating-point tensor ({axes})")
+
+
+def state_type(x: Tensor) -> torch.dtype:
+    """The dtype of a state: float64 for float64 inputs, else float32."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 def check_sign(operator: str, log_decay: Tensor) -> None:
-    """Where values can be read without waiting for a device: a memory that grows is a sign forgotten."""
+    """Raise ValueError for a log_decay above 0; checked on a CPU alone, where reading values waits for nothing."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(log_decay):  # vmap cannot read values
+        return
     if log_decay.device.type == "cpu" and log_decay.numel() and (largest := log_decay.detach().max().item()) > 0:
         raise ValueError(f"{operator}: log_decay reaches {largest:.4g}; it is ln w of a decay w <= 1, so at most 0")
 
 
 def check_gpu(operator: str, tensors: Mapping[str, Tensor], compiled: bool) -> None:
-    """ValueError unless kernels that are `compiled`, or else interpreted, can take them."""
+    """Raise ValueError unless the Triton kernels, `compiled` or interpreted, can take the tensors."""
     for name, x in tensors.items():
         if x.dtype not in (torch.float32, *HALF_TYPES):
             takes = "the gpu backend takes float32, bfloat16 and float16"
@@ -52,7 +71,7 @@ def check_gpu(operator: str, tensors: Mapping[str, Tensor], compiled: bool) -> N
 
 
 def sum_parts(parts: Tensor, like: Tensor) -> Tensor:
-    """Leading axes summed in float64; a single part only changes its dtype."""
+    """Sum over leading axes in float64; a single part only changes its dtype."""
     extra = parts.dim() - like.dim()
     if parts.shape[:extra].numel() == 1:
         return parts.view(like.shape).to(like.dtype)
@@ -60,5 +79,5 @@ def sum_parts(parts: Tensor, like: Tensor) -> Tensor:
 
 
 def on(device: torch.device) -> AbstractContextManager[object]:
-    """Kernels are launched on the current device, which need not be that of the tensors."""
+    """Make `device` current, because kernels are launched on the current device."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

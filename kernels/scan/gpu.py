@@ -11,7 +11,7 @@ where the carry is a_{t+1} * g_{t+1}. A chunk is counted in the direction of its
 Accuracy: values within a group of ROWS steps are float32. From group to group the carry is float64, fed with what the
 group contributes when it starts from zero, so rounding errors do not add up over a long sequence with decays near 1.
 
-Letters: B batch, T time, D channels. See `plkernel.kernels.scan.operator` for shapes and dtypes.
+Letters: B batch, T time, D channels. See `plkernel.kernels.scan` for shapes and dtypes.
 """
 
 # The language of the kernels is Triton, not typed Python:

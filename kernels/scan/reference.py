@@ -1,6 +1,6 @@
 """The scan as a loop over time in float64: what every other backend is compared with.
 
-Letters: B batch, T time, D channels. See `plkernel.kernels.scan.operator` for shapes and dtypes.
+Letters: B batch, T time, D channels. See `plkernel.kernels.scan` for shapes and dtypes.
 """
 
 import torch

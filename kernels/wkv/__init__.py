@@ -1,5 +1,73 @@
 """The matrix-valued recurrence of RWKV-5 (Eagle) and RWKV-6 (Finch), with gradients, on any device."""
 
-from plkernel.kernels.wkv.operator import wkv
+from torch import Tensor
 
-__all__ = ["wkv"]
+from plkernel.kernels import backends, transforms
+from plkernel.kernels.tensors import WIDE_TYPES, Row, check, check_axes, check_sign, state_type
+from plkernel.kernels.wkv import reference
+
+INPUTS = {"r": -2, "k": -2, "v": -2, "log_decay": -2, "u": -2, "state": -3}
+
+
+def wkv(
+    r: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_decay: Tensor,
+    u: Tensor,
+    state: Tensor | None = None,
+    *,
+    backend: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """o_t = r_t (S_{t-1} + diag(u) k_t^T v_t), S_t = diag(w_t) S_{t-1} + k_t^T v_t, S_0 = state: every o_t and S_T.
+
+    `wkv` supports gradients through every input, also under torch.func (grad, vjp, jacrev, vmap). Only the reference
+    supports second derivatives and forward mode (torch.func.jvp, jacfwd, hessian). The carry is float64, on a
+    GPU from one chunk of 64 steps to the next.
+
+    Args:
+        r: receptance (B,T,H,K) in float32, float64, bfloat16 or float16; any T, also 0. Any strides.
+        k: key (B,T,H,K) in the dtype of r.
+        v: value (B,T,H,V) in the dtype of r; V need not be K.
+        log_decay: ln w, from -inf to 0: (B,T,H,K) one for each step (Finch), or (H,K) fixed (Eagle). float32, float64
+            or the dtype of r; half types hold a weak decay badly.
+        u: weight of the present step (H,K), in a dtype that log_decay may have.
+        state: S_0 (B,H,K,V), zero when left out. Kept in float32 (float64 when r is float64).
+        backend: "reference" (a loop in float64), "cpu" or "gpu", which takes no float64 and K up to 512; None takes
+            the one for the device of r.
+
+    Returns:
+        out (B,T,H,V) in the dtype of r, and S_T (B,H,K,V) in float32 (float64 when r is float64).
+
+    Raises:
+        ValueError: shapes, dtypes or devices that do not fit, a log_decay above 0 (not looked for on a GPU, where
+            looking would wait for it), or a backend that does not work here or not with these inputs.
+        NotImplementedError: second derivatives or forward mode of another backend than the reference.
+
+    Source: arXiv 2404.05892, section 4, equations 6, 8 and 9.
+    """
+    check_axes("wkv", "r", r, "batch, time, heads, key size")
+    batch, time, heads, size = steps = tuple(r.shape)
+    check_axes("wkv", "v", v, "batch, time, heads, value size")
+    value = (batch, time, heads, v.shape[3])
+    wide = {*WIDE_TYPES, r.dtype}
+    rows: dict[str, Row] = {
+        "r": (r, [steps], {r.dtype}),
+        "k": (k, [steps], {r.dtype}),
+        "v": (v, [value], {r.dtype}),
+        "log_decay": (log_decay, [steps, (heads, size)], wide),
+        "u": (u, [(heads, size)], wide),
+        "state": (state, [(batch, heads, size, v.shape[3])], {r.dtype if state is None else state.dtype}),
+    }
+    check("wkv", rows)
+    if state is None:
+        state = r.new_zeros((batch, heads, size, v.shape[3]), dtype=state_type(r))
+    inputs = (r, k, v, log_decay, u, state.to(state_type(r)))
+    chosen = backends.choose("wkv", backend, r.device)
+    if chosen == "reference":
+        check_sign("wkv", log_decay)
+        return reference.wkv(*inputs)
+    return _compiled(*inputs, chosen)
+
+
+_compiled = transforms.once_differentiable("wkv", INPUTS, ("v", "state"), lambda *inputs: check_sign("wkv", inputs[3]))

@@ -8,7 +8,7 @@ of each chunk, and takes the chunks from the last to the first. There states lie
 with them are products of rows. Each head of each batch row is one sequential sum, so the result does not depend on the
 number of threads.
 
-Letters: B batch, T time, H heads, K key size, V value size. For shapes see `plkernel.kernels.wkv.operator`.
+Letters: B batch, T time, H heads, K key size, V value size. For shapes see `plkernel.kernels.wkv`.
 """
 
 import math

@@ -14,7 +14,7 @@ digits. The gradient of ln w_t is a sum over the ranges that contain step t, eac
 Products are float32 as the IEEE defines it (tf32 keeps 11 bits). A NaN also reaches the steps before it in its
 sub-chunk.
 
-Letters: B batch, T time, H heads, K key size, V value size. For shapes see `plkernel.kernels.wkv.operator`. Inside a
+Letters: B batch, T time, H heads, K key size, V value size. For shapes see `plkernel.kernels.wkv`. Inside a
 sub-chunk t, j and s are rows: a key at j is seen at a later s, past every t between.
 """
 

@@ -1,5 +1,76 @@
 """The matrix-valued recurrence of RWKV-7 (Goose), a generalised delta rule, with gradients, on any device."""
 
-from plkernel.kernels.wkv7.operator import wkv7
+from torch import Tensor
 
-__all__ = ["wkv7"]
+from plkernel.kernels import backends, transforms
+from plkernel.kernels.tensors import WIDE_TYPES, Row, check, check_axes, check_sign, state_type
+from plkernel.kernels.wkv7 import reference
+
+INPUTS = dict.fromkeys(("r", "log_decay", "k", "v", "a", "b"), -2) | {"state": -3}
+
+
+def wkv7(
+    r: Tensor,
+    log_decay: Tensor,
+    k: Tensor,
+    v: Tensor,
+    a: Tensor,
+    b: Tensor,
+    state: Tensor | None = None,
+    *,
+    backend: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """S_t = S_{t-1} diag(w_t) + (S_{t-1} a_t) b_t^T + v_t k_t^T, o_t = S_t r_t, S_0 = state: every o_t and S_T.
+
+    `wkv7` supports gradients through every input, also under torch.func (grad, vjp, jacrev, vmap). Only the reference
+    supports second derivatives and forward mode (torch.func.jvp, jacfwd, hessian). The model has a = -kappa
+    and b = kappa times the in-context rate, kappa a normalised key; a = 0 leaves the state of WKV.
+
+    Args:
+        r: receptance (B,T,H,K) in float32, float64, bfloat16 or float16; any T, also 0. Any strides.
+        log_decay: ln w (B,T,H,K), from -inf to 0, in float32, float64 or the dtype of r; half types hold a weak decay
+            badly.
+        k: key (B,T,H,K) in the dtype of r.
+        v: value (B,T,H,V) in the dtype of r; V need not be K.
+        a: what of the state is read (B,T,H,K), in the dtype of r.
+        b: where what was read is added (B,T,H,K), in the dtype of r.
+        state: S_0 (B,H,V,K), zero when left out. Kept in float32 (float64 when r is float64).
+        backend: "reference" (a loop in float64), "cpu" or "gpu", which takes no float64; None takes the one for the
+            device of r.
+
+    Returns:
+        out (B,T,H,V) in the dtype of r, and S_T (B,H,V,K) in float32 (float64 when r is float64).
+
+    Raises:
+        ValueError: shapes, dtypes or devices that do not fit, a log_decay above 0 (not looked for on a GPU, where
+            looking would wait for it), or a backend that does not work here or not with these inputs.
+        NotImplementedError: second derivatives or forward mode of another backend than the reference.
+
+    Source: arXiv 2503.14456, section 4, equations 15 to 17.
+    """
+    check_axes("wkv7", "r", r, "batch, time, heads, key size")
+    batch, time, heads, size = steps = tuple(r.shape)
+    check_axes("wkv7", "v", v, "batch, time, heads, value size")
+    rows: dict[str, Row] = {
+        "r": (r, [steps], {r.dtype}),
+        "log_decay": (log_decay, [steps], {*WIDE_TYPES, r.dtype}),
+        "k": (k, [steps], {r.dtype}),
+        "v": (v, [(batch, time, heads, v.shape[3])], {r.dtype}),
+        "a": (a, [steps], {r.dtype}),
+        "b": (b, [steps], {r.dtype}),
+        "state": (state, [(batch, heads, v.shape[3], size)], {r.dtype if state is None else state.dtype}),
+    }
+    check("wkv7", rows)
+    if state is None:
+        state = r.new_zeros((batch, heads, v.shape[3], size), dtype=state_type(r))
+    inputs = (r, log_decay, k, v, a, b, state.to(state_type(r)))
+    chosen = backends.choose("wkv7", backend, r.device)
+    if chosen == "reference":
+        check_sign("wkv7", log_decay)
+        return reference.wkv7(*inputs)
+    return _compiled(*inputs, chosen)
+
+
+_compiled = transforms.once_differentiable(
+    "wkv7", INPUTS, ("v", "state"), lambda *inputs: check_sign("wkv7", inputs[1])
+)

@@ -8,7 +8,7 @@ of each chunk with what the steps read and see of each other, and takes the chun
 runs backwards in time by division. Each head of each batch row is one sequential sum, so the result does not depend on
 the number of threads.
 
-Letters: B batch, T time, H heads, K key size, V value size. For shapes see `plkernel.kernels.wkv7.operator`.
+Letters: B batch, T time, H heads, K key size, V value size. For shapes see `plkernel.kernels.wkv7`.
 """
 
 import math

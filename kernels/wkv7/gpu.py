@@ -8,7 +8,7 @@ The backward pass keeps nothing of the forward pass but its inputs: it runs the 
 steps, computes those of a chunk anew from there, and takes the chunks from the last to the first. What each block of
 values adds to the gradients of keys is summed at the end, in a fixed order.
 
-Letters: B batch, T time, H heads, K key size, V value size. For shapes see `plkernel.kernels.wkv7.operator`.
+Letters: B batch, T time, H heads, K key size, V value size. For shapes see `plkernel.kernels.wkv7`.
 """
 
 # The language of the kernels is Triton, not typed Python:

@@ -1,6 +1,6 @@
 """WKV-7 as a loop over time in float64, differentiated by torch: what every other backend is compared with.
 
-Letters: B batch, T time, H heads, K key size, V value size. See `plkernel.kernels.wkv7.operator` for shapes and dtypes.
+Letters: B batch, T time, H heads, K key size, V value size. See `plkernel.kernels.wkv7` for shapes and dtypes.
 """
 
 import torch

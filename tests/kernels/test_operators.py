@@ -1,0 +1,558 @@
+"""One template for the three operators: every backend against float64, autograd, torch.compile and its own promises."""
+
+import math
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rounding
+import torch
+from operators import CASES, LOG_DECAYS, NAMES, OPERATORS, SCAN, WKV, WKV7, Operator, Problem, Shape, double, mild
+from torch import Tensor, func
+
+import plkernel
+
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script.* is deprecated:DeprecationWarning")  # inside torch
+BACKENDS = ("reference", "cpu")
+EVERY = pytest.mark.parametrize(("one", "layout"), CASES, ids=NAMES)
+ROOT = str(Path(plkernel.__file__).parents[1])
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    """Restore the number of threads that a test changes."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("one", "layout", "shape"), [(one, layout, shape) for one, layout in CASES for shape in one.equal]
+)
+def test_results_and_gradients_equal_float64(one: Operator, layout: str, shape: Shape, dtype: torch.dtype) -> None:
+    given = one.problem(layout, shape, dtype)
+    one.assert_rounded(one.run("cpu", given), given)
+
+
+@EVERY
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_reference_equals_float64(one: Operator, layout: str, dtype: torch.dtype) -> None:
+    given = one.problem(layout, one.equal[1], dtype)
+    one.assert_rounded(one.run("reference", given), given)
+
+
+@EVERY
+def test_float64_results_equal_float64(one: Operator, layout: str) -> None:
+    given = one.problem(layout, one.middle, torch.float64)
+    one.assert_rounded(one.run("cpu", given), given)
+
+
+@pytest.mark.parametrize("log_decay", LOG_DECAYS)
+@pytest.mark.parametrize(("one", "layout"), CASES[2:], ids=NAMES[2:])
+def test_results_equal_float64_for_any_decay(one: Operator, layout: str, log_decay: float) -> None:
+    given = one.problem(layout, (1, 50, 1, 4, 6))
+    given["log_decay"] = torch.full_like(given["log_decay"], log_decay)
+    found = one.run("cpu", given)
+    one.assert_rounded(found, given)
+    assert all(x.isfinite().all() for x in found.values())
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.0, 2.0])
+def test_wkv7_equals_float64_where_a_key_is_kept_replaced_or_reflected(rate: float) -> None:
+    """Transitions I - rate kappa kappa^T without decay, and the same key at every step."""
+    given = WKV7.problem("varying", (1, 70, 1, 6, 5))
+    given["log_decay"].zero_()
+    given["a"] = given["a"][:, :1].expand(given["a"].shape)
+    given["b"] = -rate * given["a"]
+    WKV7.assert_rounded(WKV7.run("cpu", given), given)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("one", "shape"), [(SCAN, (1, 100_000, 7)), (WKV, (1, 10_000, 1, 11, 4)), (WKV7, (1, 1500, 1, 3, 2))]
+)
+def test_long_sequences_equal_float64(one: Operator, shape: Shape) -> None:
+    for layout in one.layouts:
+        given = one.problem(layout, shape)
+        if one is WKV7:  # a memory of 3,000 steps; rounding to float32 at every step would exceed the bound
+            given["log_decay"].fill_(-math.exp(-8))
+            given["b"] *= 1e-3
+        one.assert_rounded(one.run("cpu", given), given)
+
+
+def cut_mantissas(one: Operator, given: Problem) -> None:
+    """Round an input as TensorFloat-32 does."""
+    name = "b" if one is SCAN else "k"
+    given[name] = (given[name].view(torch.int32) & ~0x1FFF).view(torch.float32)
+
+
+def drop_a_term(one: Operator, given: Problem) -> None:
+    given["b" if one is SCAN else "k"][0, 20] = 0
+
+
+def decay_once_more(one: Operator, given: Problem) -> None:
+    if given[one.decay].dim() > 2:
+        given[one.decay] = given[one.decay].roll(1, 1)
+    elif one is SCAN:
+        given["state"] *= given["a"]
+    else:
+        given["state"] *= given["log_decay"].exp()[..., None]
+
+
+def start_from_bfloat16(one: Operator, given: Problem) -> None:
+    given["state"] = given["state"].bfloat16().float()
+
+
+def read_a_step_early(one: Operator, given: Problem) -> None:
+    name = "r" if one is WKV else "b" if one is SCAN else "a"
+    given[name] = given[name].roll(1, 1)
+
+
+@EVERY
+@pytest.mark.parametrize("fault", [cut_mantissas, drop_a_term, decay_once_more, start_from_bfloat16, read_a_step_early])
+def test_an_error_beyond_rounding_is_noticed(
+    one: Operator, layout: str, fault: Callable[[Operator, Problem], None]
+) -> None:
+    given = one.problem(layout, one.middle)
+    if one is WKV7:  # where a bound that allows for 65 steps of a delta rule still sees a state cut to 8 bits
+        given = one.problem(layout, (2, 33, 2, 4, 4))
+    wrong = {name: x.clone() for name, x in given.items()}
+    fault(one, wrong)
+    errors = one.excesses(one.run("cpu", wrong), given)
+    assert errors["out"] > 3, errors
+    assert max(value for name, value in errors.items() if name.startswith("grad")) > 3, errors
+
+
+def test_a_decay_rounded_to_float32_would_be_noticed() -> None:
+    """A kernel that keeps w in float32 is wrong beyond the bound after 3,000 steps."""
+    given = {name: x.abs() for name, x in WKV.problem("fixed", (1, 3000, 1, 1, 1)).items()}
+    given["log_decay"] = torch.full((1, 1), -math.exp(-9))
+    rounded = given | {"log_decay": given["log_decay"].exp().double().log()}
+    found, exact, size = (WKV.run("reference", double(x))["last"] for x in (rounded, given, rounding.magnitudes(given)))
+    assert rounding.excess(found, exact, size, rounding.wkv_roundings(WKV.cpu.CHUNK, 1, 1), torch.float32) > 1
+
+
+@EVERY
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_equal_finite_differences(one: Operator, layout: str, backend: str) -> None:
+    given = mild(one.problem(layout, one.small, torch.float64))
+    leaves = [given[name].requires_grad_() for name in one.inputs]
+    assert torch.autograd.gradcheck(partial(one.call, backend=backend), leaves)
+
+
+def test_scan_of_an_impulse_is_a_power_of_the_decay() -> None:
+    a, b = torch.tensor([0.5, 0.9, 0.999]), torch.zeros(1, 50, 3)
+    b[:, 0] = 1
+    h, last = SCAN.call(a, b)
+    torch.testing.assert_close(h[0].double(), a.double() ** torch.arange(50)[:, None], rtol=1e-7, atol=0)
+    assert torch.equal(last, h[:, -1])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_wkv_sees_an_impulse_through_u_and_then_through_powers_of_the_decay(backend: str) -> None:
+    rates = torch.tensor([0.7, 0.1, 0.001])
+    r, k, v = torch.ones(1, 40, 1, 3), torch.zeros(1, 40, 1, 3), torch.ones(1, 40, 1, 1)
+    k[0, 0, 0] = torch.tensor([1.0, 2.0, 3.0])
+    u = torch.tensor([[0.5, 0.25, -1.0]])
+    out, last = WKV.call(r, k, v, -rates[None], u, backend=backend)
+    lag = torch.arange(1, 41, dtype=torch.float64)[:, None]
+    seen = (k[0, 0, 0] * torch.exp(-rates.double() * (lag - 2))).sum(1)
+    seen[0] = (u * k[0, 0]).sum()  # lag 1 is the step itself
+    torch.testing.assert_close(out[0, :, 0, 0].double(), seen, rtol=7e-7, atol=0)
+    expected = k[0, 0, 0] * torch.exp(-rates.double() * 39)
+    torch.testing.assert_close(last[0, 0, :, 0].double(), expected, rtol=1.2e-7, atol=0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_wkv7_replaces_the_value_of_a_key_that_is_written_again(backend: str) -> None:
+    """With rate 1 and no decay the state is a table: a read returns the last value written to its key."""
+    keys, values = torch.eye(4)[[0, 1, 0, 2, 1, 3, 0]], torch.arange(7.0)
+    k = keys[None, :, None]
+    out, last = WKV7.call(k, torch.zeros_like(k), k, values[None, :, None, None], -k, k, backend=backend)
+    assert torch.equal(out.flatten(), values)
+    assert torch.equal(last.flatten(), torch.tensor([6.0, 4.0, 3.0, 5.0]))
+
+
+def test_wkv7_that_reads_nothing_is_wkv() -> None:
+    """S_t is then the state that WKV reads one step later, without its bonus."""
+    given = WKV7.problem("varying", (2, 40, 2, 5, 7), torch.float64)
+    zero = torch.zeros_like(given["a"])
+    out, last = WKV7.call(*(given[name] for name in WKV7.inputs[:4]), zero, given["b"], given["state"])
+    r, k, v, log_decay = (
+        torch.nn.functional.pad(given[name], (0, 0, 0, 0, 0, 1)) for name in ("r", "k", "v", "log_decay")
+    )
+    bonus = torch.zeros(2, 5, dtype=torch.float64)
+    expected, expected_last = WKV.call(r.roll(1, 1), k, v, log_decay, bonus, given["state"].mT)
+    close = partial(torch.testing.assert_close, rtol=1e-13, atol=1e-13)  # some hundred operations on numbers up to 10
+    close(out, expected[:, 1:])
+    close(last, expected_last.mT)
+
+
+@EVERY
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("cut", [1, 17, 32])
+def test_two_parts_equal_the_whole_sequence(one: Operator, layout: str, backend: str, cut: int) -> None:
+    """With the state carried over: results and every gradient."""
+    given = one.problem(layout, (2, 45, 9) if one is SCAN else (2, 45, 2, 11, 9))
+    leaves = {name: given[name].clone().requires_grad_() for name in one.inputs}
+
+    def part(window: slice, state: Tensor) -> tuple[Tensor, Tensor]:
+        timed = {name: x[:, window] if name in one.steps and x.shape[1:2] == (45,) else x for name, x in leaves.items()}
+        return one.call(**(timed | {"state": state}), backend=backend)
+
+    first, middle = part(slice(cut), leaves["state"])
+    second, last = part(slice(cut, None), middle)
+    found = one.results_of((torch.cat([first, second], 1), last), list(leaves.values()), given)
+    one.assert_rounded(found, given)
+
+
+@EVERY
+@pytest.mark.parametrize("time", [1, 2, 17])
+def test_uninitialised_memory_is_in_no_result(
+    one: Operator, layout: str, time: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = one.problem(layout, (2, time, 9) if one is SCAN else (2, time, 2, 11, 9))
+    leaves = [given[name].clone().requires_grad_() for name in one.inputs]
+    monkeypatch.setattr(torch, "empty", lambda shape, dtype: torch.full(shape, torch.nan, dtype=dtype))
+    monkeypatch.setattr(torch, "empty_like", lambda x: torch.full_like(x, torch.nan))
+    assert not any(x.isnan().any() for x in one.results_of(one.call(*leaves, backend="cpu"), leaves, given).values())
+
+
+@EVERY
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_state_is_zero_if_left_out_and_strides_make_no_difference(one: Operator, layout: str, backend: str) -> None:
+    given = one.problem(layout, (3, 21, 11) if one is SCAN else (3, 21, 2, 11, 5))
+    steps = [given[name] for name in one.inputs[:-1]]
+    zero = torch.zeros_like(given["state"])
+    assert all(map(torch.equal, one.call(*steps, backend=backend), one.call(*steps, zero, backend=backend)))
+    strided = {
+        name: torch.stack([x, x], -1)[..., 0].mT.contiguous().mT if x.dim() > 1 else torch.stack([x, x], -1)[..., 0]
+        for name, x in given.items()
+    }
+    assert not strided[one.inputs[0]].is_contiguous()
+    plain, other = one.run(backend, given), one.run(backend, strided)
+    assert all(torch.equal(plain[name], other[name]) for name in one.results)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("one", "layout", "shape"), [(one, layout, shape) for one, layout in CASES for shape in one.empty]
+)
+def test_an_empty_sequence_returns_the_state(one: Operator, layout: str, shape: Shape, backend: str) -> None:
+    given = one.problem(layout, shape)
+    found = one.run(backend, given)
+    assert all(found[f"grad_{name}"].shape == given[name].shape for name in one.inputs)
+    if shape[1] == 0:
+        assert torch.equal(found["last"], given["state"])
+        assert torch.equal(found["grad_state"], given["grad_last"])
+        assert not any(found[f"grad_{name}"].any() for name in one.inputs[:-1])
+
+
+@EVERY
+@pytest.mark.parametrize("output", [0, 1])
+def test_a_gradient_through_one_input_and_one_output(one: Operator, layout: str, output: int) -> None:
+    given = one.problem(layout, (2, 13, 7) if one is SCAN else (2, 13, 2, 7, 3))
+    incoming = ("grad_out", "grad_last")
+    silent = given | {incoming[1 - output]: torch.zeros_like(given[incoming[1 - output]])}
+    found = {}
+    for wanted in one.inputs:
+        inputs = {name: given[name].clone().requires_grad_(name == wanted) for name in one.inputs}
+        (found[f"grad_{wanted}"],) = torch.autograd.grad(
+            one.call(**inputs)[output], inputs[wanted], given[incoming[output]],
+            allow_unused=True, materialize_grads=True,
+        )  # fmt: skip
+    one.assert_rounded(found, silent)
+
+
+@EVERY
+def test_a_nan_stays_in_its_channel_or_head_and_after_its_step(one: Operator, layout: str) -> None:
+    given = one.problem(layout, (2, 9, 5) if one is SCAN else (2, 9, 3, 4, 5))
+    name, place = ("b", (0, 4, 1)) if one is SCAN else ("v", (0, 4, 1, 2))
+    if one is SCAN:
+        given["a"] = given["a"].clamp(min=0.3)
+    given[name][place] = math.nan
+    out, last = one.call(*(given[name] for name in one.inputs))
+    assert out[(0, slice(4, None), *place[2:])].isnan().all()
+    out[(0, slice(4, None), *place[2:])] = 0
+    assert out.isfinite().all()
+    assert last[0, 1].isnan().any()
+
+
+@pytest.mark.parametrize(("one", "layout"), CASES[2:], ids=NAMES[2:])
+@pytest.mark.usefixtures("threads")
+def test_a_nan_in_one_head_leaves_the_gradients_of_the_others_alone(one: Operator, layout: str) -> None:
+    torch.set_num_threads(1)
+    given = one.problem(layout, (2, 9, 3, 4, 5))
+    clean = one.run("cpu", given)
+    for name in set(one.steps) - {"log_decay"}:
+        found = one.run(
+            "cpu", given | {name: given[name].index_put(tuple(map(torch.tensor, (0, 4, 1))), torch.tensor(math.nan))}
+        )
+        for gradient in (f"grad_{step}" for step in one.steps if given[step].dim() == 4):
+            assert torch.equal(found[gradient][0, :, 2], clean[gradient][0, :, 2])
+            assert torch.equal(found[gradient][1], clean[gradient][1])
+
+
+@EVERY
+@pytest.mark.usefixtures("threads")
+def test_neither_repetition_nor_the_number_of_threads_changes_a_bit(
+    one: Operator, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(one.cpu, "SERIAL", 0)
+    for shape in ((1, 700, 70), (2, 40, 1100)) if one is SCAN else ((2, 100, 3, 32, 20),):
+        given = one.problem(layout, shape)
+        torch.set_num_threads(1)
+        alone = one.run("cpu", given)
+        for count in (1, 2, 3, 5):
+            torch.set_num_threads(count)
+            shared = one.run("cpu", given)
+            assert all(torch.equal(alone[name], shared[name]) for name in one.results)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
+@EVERY
+def test_the_operator_passes_the_checks_of_torch(one: Operator, layout: str, dtype: torch.dtype) -> None:
+    given = mild(one.problem(layout, one.small, dtype))
+    leaves = [given[name].requires_grad_() for name in one.inputs]
+    operators = torch.ops.plkernel
+    torch.library.opcheck(getattr(operators, one.name).default, (*leaves, "cpu"))
+    back = [x.detach() for x in leaves]
+    if one is SCAN:
+        back = [back[0], back[2], back[1]]  # a, state, and h in place of b
+    incoming = (given["grad_out"], given["grad_last"])
+    torch.library.opcheck(getattr(operators, f"{one.name}_backward").default, (*back, *incoming, "cpu"))
+
+
+@pytest.mark.slow
+@EVERY
+def test_compiled_code_has_no_graph_break_and_the_same_results(one: Operator, layout: str) -> None:
+    given = one.problem(layout, (2, 12, 8) if one is SCAN else (2, 12, 2, 4, 8))
+    leaves = [given[name].requires_grad_() for name in one.inputs]
+
+    def function(*inputs: Tensor) -> Tensor:
+        out, last = one.call(*inputs)
+        return (torch.tanh(out).mT * given["grad_out"].mT).sum() + (last * given["grad_last"]).sum()
+
+    compiled = torch.compile(function, fullgraph=True)
+    plain = [function(*leaves), *torch.autograd.grad(function(*leaves), leaves, allow_unused=True)]
+    other = [compiled(*leaves), *torch.autograd.grad(compiled(*leaves), leaves, allow_unused=True)]
+    for found, expected in zip(other, plain, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def loss(operator: Callable[..., tuple[Tensor, Tensor]], *inputs: Tensor) -> Tensor:
+    """A number that has second derivatives by every input."""
+    out, last = operator(*inputs)
+    return out.sin().sum() + last.cos().sum()
+
+
+def loop(a: Tensor, b: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """The scan in operations of torch alone."""
+    steps = []
+    for t in range(b.shape[1]):
+        state = (a if a.dim() == 1 else a[:, t]) * state + b[:, t]
+        steps.append(state)
+    return torch.stack(steps, 1), state
+
+
+def exact_call(one: Operator) -> Callable[..., tuple[Tensor, Tensor]]:
+    return loop if one is SCAN else partial(one.call, backend="reference")
+
+
+def assert_equal(found: Any, expected: Any) -> None:
+    torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-12)  # some hundred operations in float64
+
+
+@EVERY
+def test_derivatives_under_torch_func_and_vmap(one: Operator, layout: str) -> None:
+    given = mild(one.problem(layout, one.small, torch.float64))
+    inputs, every = [given[name] for name in one.inputs], tuple(range(len(one.inputs)))
+    found, exact = partial(loss, one.call), partial(loss, exact_call(one))
+    assert_equal(func.jacrev(found, every)(*inputs), func.grad(exact, every)(*inputs))
+    pairs = [torch.stack([x, x / 2]) for x in inputs]
+    assert_equal(torch.vmap(func.grad(found, every))(*pairs), torch.vmap(func.grad(exact, every))(*pairs))
+    for place in every:
+        where = tuple(-1 if i == place else None for i in every)
+        stacked = [torch.stack([x, x / 2, x / 3], -1) if i == place else x for i, x in enumerate(inputs)]
+        assert_equal(*(torch.vmap(f, where)(*stacked) for f in (one.call, exact_call(one))))
+
+
+TRANSFORMS: dict[str, Callable[..., Any]] = {
+    "jacfwd": func.jacfwd,
+    "hessian": func.hessian,
+    "reverse over forward": lambda f, argnums: func.jacrev(func.jacfwd(f, argnums), argnums),
+    "reverse over reverse": lambda f, argnums: func.jacrev(func.jacrev(f, argnums), argnums),
+}
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize("layout", SCAN.layouts)
+def test_scan_has_forward_mode_and_second_derivatives(layout: str, transform: str) -> None:
+    given = mild(SCAN.problem(layout, SCAN.small, torch.float64))
+    inputs = [given[name] for name in SCAN.inputs]
+    assert_equal(*(TRANSFORMS[transform](partial(loss, f), argnums=(0, 1, 2))(*inputs) for f in (SCAN.call, loop)))
+
+
+@pytest.mark.parametrize("layout", SCAN.layouts)
+def test_second_derivatives_of_scan_equal_finite_differences(layout: str) -> None:
+    given = mild(SCAN.problem(layout, (2, 3, 2), torch.float64))
+    leaves = [given[name].requires_grad_() for name in SCAN.inputs]
+    assert torch.autograd.gradcheck(SCAN.call, leaves, check_forward_ad=True, check_batched_forward_grad=True)
+    assert torch.autograd.gradgradcheck(SCAN.call, leaves, check_fwd_over_rev=True)
+
+
+def test_half_types_of_scan_have_tangents_and_second_derivatives() -> None:
+    given = mild(SCAN.problem("varying", SCAN.small, torch.float64))
+    inputs = given["a"].bfloat16(), given["b"].bfloat16(), given["state"].float()
+    found = func.hessian(partial(loss, SCAN.call), argnums=(0, 1, 2))(*inputs)
+    expected = func.hessian(partial(loss, loop), argnums=(0, 1, 2))(*(x.double() for x in inputs))
+    for row, exact in zip(found, expected, strict=True):
+        for value, true in zip(row, exact, strict=True):  # within ten roundings, for four steps and their sums
+            assert (value.double() - true).abs().max() <= 10 * 2.0**-8 * true.abs().max()
+
+
+@pytest.mark.parametrize(
+    ("one", "transform", "message"),
+    [
+        (SCAN, lambda f: func.jacfwd(func.jacfwd(f)), "scan: no forward mode within forward mode; .* jacfwd of jacrev"),
+        *((one, func.jacfwd, f"{one.name}: backend 'cpu' has no forward-mode derivatives") for one in OPERATORS[1:]),
+        *(
+            (one, lambda f: func.jacrev(func.jacrev(f)), f"{one.name}: backend 'cpu' has no second derivatives")
+            for one in OPERATORS[1:]
+        ),
+    ],
+)
+def test_missing_derivatives_are_refused(one: Operator, transform: Callable[..., Any], message: str) -> None:
+    given = mild(one.problem("varying", one.small, torch.float64))
+    inputs = [given[name] for name in one.inputs]
+    with pytest.raises(NotImplementedError, match=message):
+        transform(partial(loss, one.call))(*inputs)
+    assert transform(partial(loss, exact_call(one)))(*inputs).abs().max() > 0
+
+
+def test_double_backward_and_dual_numbers_are_refused() -> None:
+    given = mild(WKV.problem("varying", WKV.small, torch.float64))
+    leaves = [given[name].requires_grad_() for name in WKV.inputs]
+    (grad,) = torch.autograd.grad(loss(WKV.call, *leaves), leaves[:1], create_graph=True)
+    with pytest.raises(NotImplementedError, match="no second derivatives"):
+        grad.sum().backward()
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError, match="no forward-mode"):
+        WKV.call(torch.autograd.forward_ad.make_dual(leaves[0].detach(), leaves[0].detach()), *leaves[1:])
+
+
+def peak_bytes(call: Callable[[], Any]) -> int:
+    """The most bytes that the second of two calls holds at once in torch's CPU allocator, results included."""
+    activities, second = [torch.profiler.ProfilerActivity.CPU], "the second call"
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profiler:
+        call()
+        with torch.profiler.record_function(second):
+            result = call()
+    events = sorted(profiler.profiler.kineto_results.events(), key=lambda event: event.start_ns())
+    start = next(place for place, event in enumerate(events) if event.name() == second)
+    held = peak = 0
+    for event in events[start:]:
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            peak = max(peak, held)
+    del result
+    return peak
+
+
+def step_of(one: Operator, shape: Shape, waste: int = 0) -> Callable[[], Any]:
+    """Forward plus backward, with `waste` bytes more."""
+    given = one.problem(one.layouts[0], shape)
+    leaves = [given[name].requires_grad_() for name in one.inputs]
+
+    def step() -> Any:
+        out = one.call(*leaves)
+        return torch.ones(waste // 4), out, torch.autograd.grad(out, leaves, (given["grad_out"], given["grad_last"]))
+
+    return step
+
+
+def test_scan_holds_two_tensors_beyond_its_inputs() -> None:
+    """h and the gradient of b; one more tensor is seen by the measure."""
+    shape = (2, 1000, 64)
+    tensor = 4 * math.prod(shape)
+    assert 2.0 <= peak_bytes(step_of(SCAN, shape)) / tensor <= 2.1
+    assert peak_bytes(step_of(SCAN, shape, waste=tensor)) / tensor > 2.5
+
+
+@pytest.mark.parametrize(("one", "tensors", "states"), [(WKV, 4, 1.0), (WKV7, 7, 1.5)])
+@pytest.mark.usefixtures("threads")
+def test_the_backward_pass_holds_few_states_per_chunk(one: Operator, tensors: int, states: float) -> None:
+    """One state for each chunk (WKV-7: with what the steps see of each other); half a state more is seen."""
+    torch.set_num_threads(1)
+    chunk, state = one.cpu.CHUNK, 4 * 64 * 64
+
+    def beyond(chunks: int, waste: int) -> int:
+        shape = (1, chunk * chunks, 1, 64, 64)
+        return peak_bytes(step_of(one, shape, waste * chunks)) - tensors * 4 * math.prod(shape[:3]) * 64
+
+    for waste in (0, state // 2):
+        per_chunk = (beyond(36, waste) - beyond(4, waste)) / 32 / state
+        assert states <= per_chunk - waste / state <= states + 0.01
+
+
+USED = """
+import sys
+sys.path.insert(0, {folder!r})
+import torch, plkernel.kernels.scan, plkernel.kernels.wkv
+assert not {{"plkernel.kernels.scan.cpu", "plkernel.kernels.wkv.cpu", "numba"}} & sys.modules.keys()
+plkernel.kernels.scan.scan(torch.rand(2), torch.rand(1, 3, 2))
+assert "numba" in sys.modules and "plkernel.kernels.scan.gpu" not in sys.modules
+"""
+
+
+def test_numba_is_loaded_at_the_first_use_and_triton_not_at_all() -> None:
+    done = subprocess.run([sys.executable, "-c", USED.format(folder=ROOT)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("one", "change", "message"),
+    [
+        (SCAN, {"b": torch.ones(2, 3)}, r"scan: b is float32 \(2, 3\); it must be a floating-point tensor"),
+        (SCAN, {"b": torch.ones(2, 5, 3, dtype=torch.int64)}, "b is int64"),
+        (SCAN, {"a": torch.ones(4)}, r"a is float32 \(4,\); here it must be float32 or float64 \(3,\) or \(2, 5, 3\)"),
+        (SCAN, {"a": torch.ones(3, dtype=torch.bfloat16)}, "a is bfloat16"),
+        (SCAN, {"state": torch.ones(2, 4)}, r"state is float32 \(2, 4\); here it must be float32 \(2, 3\)"),
+        (SCAN, {"a": torch.ones(3, device="meta")}, "a is on meta and b on cpu"),
+        (WKV, {"r": torch.ones(2, 3)}, r"wkv: r is float32 \(2, 3\); it must be"),
+        (WKV, {"k": torch.ones(2, 5, 1, 4)}, r"k is float32 \(2, 5, 1, 4\); here it must be float32 \(2, 5, 1, 3\)"),
+        (WKV, {"v": torch.ones(2, 4, 1, 3)}, r"v is float32 \(2, 4, 1, 3\); here it must be float32 \(2, 5, 1, 3\)"),
+        (WKV, {"v": torch.ones(2, 5, 1, 4).half()}, "v is float16"),
+        (WKV, {"log_decay": torch.zeros(3)}, r"log_decay is .* \(2, 5, 1, 3\) or \(1, 3\)"),
+        (WKV, {"u": torch.ones(3)}, r"u is float32 \(3,\)"),
+        (WKV, {"u": torch.ones(1, 3, device="meta")}, "u is on meta and r on cpu"),
+        (WKV7, {"b": torch.ones(2, 5, 1, 3).double()}, r"wkv7: b is float64 .*; here it must be float32"),
+        (WKV7, {"log_decay": torch.zeros(1, 3)}, r"log_decay is .* here it must be .* \(2, 5, 1, 3\)"),
+        (WKV7, {"state": torch.ones(2, 1, 3, 4)}, r"state is .* \(2, 1, 3, 4\); .* \(2, 1, 4, 3\)"),
+        *((one, {"log_decay": torch.full((2, 5, 1, 3), 0.25)}, "log_decay reaches 0.25; .*") for one in OPERATORS[1:]),
+        *((one, {"log_decay": torch.full((2, 5, 1, 3), 0.1), "backend": "reference"}, "0.1") for one in OPERATORS[1:]),
+        *(
+            (one, {"backend": "fast"}, f"{one.name}: backend 'fast' does not work on cpu; here: .*")
+            for one in OPERATORS
+        ),
+        *((one, {"backend": "gpu"}, "backend 'gpu' does not work on cpu; here: reference, cpu") for one in OPERATORS),
+    ],
+)
+def test_bad_input_is_named(one: Operator, change: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {"a": torch.ones(3), "b": torch.ones(2, 5, 3)}
+    if one is not SCAN:
+        given = dict.fromkeys(("r", "k", "a", "b"), torch.ones(2, 5, 1, 3))
+        given |= {"v": torch.ones(2, 5, 1, 3 if one is WKV else 4), "log_decay": torch.zeros(2, 5, 1, 3)}
+    if one is WKV:
+        given = {name: given[name] for name in ("r", "k", "v", "log_decay")} | {"u": torch.ones(1, 3)}
+    with pytest.raises(ValueError, match=message):
+        one.call(**(given | change))
+
+
+def test_a_device_without_a_fast_backend_is_refused() -> None:
+    with pytest.raises(ValueError, match="does not work on meta; here: reference"):
+        SCAN.call(torch.ones(3, device="meta"), torch.ones(2, 5, 3, device="meta"))

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from plkernel.analysis.nodes.node_set import Gain, Nodes
 from plkernel.kernels.scan import scan
-from plkernel.models.init.planning import initialise_
+from plkernel.models.init.plan import initialise_
 from plkernel.models.init.power_law import apply_nodes_
 from plkernel.models.layers import BYTES, Activation, Embedding, Head, Join, Linear, last_norm, norm_of
 from plkernel.models.patching import Patches, pool, pool_on, unpool, unpool_on

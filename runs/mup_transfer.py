@@ -22,13 +22,13 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from plkernel.commands.init import arm_of, filled, spec_of
 from plkernel.common import cli
 from plkernel.common.cli import text_table
 from plkernel.common.environment import environment
 from plkernel.common.files import save_json
 from plkernel.data import corpora
 from plkernel.data.windows import Bytes, fixed_windows, training_windows
-from plkernel.init_command.options import arm_of, filled, spec_of
 from plkernel.training.objective import bits_per_byte, next_byte_loss
 
 OUT = Path(__file__).resolve().parent / "records" / "mup" / "transfer.json"

@@ -16,29 +16,25 @@ as the D of an SSM): no weights but zero would bring it to 1, and what is tuned 
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from plkernel.models.init.ours import owner_of
-from plkernel.models.init.plan import slice_of
-from plkernel.models.init.planning import described
-from plkernel.models.init.roles import OUTPUT, RoleTable
-from plkernel.models.init.rules import Calibrate
+from plkernel.models.init.plan import OUTPUT, Calibrate, RoleTable, described, slice_of, structure_of
 
 ROUNDS = 60
+Branch = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was done, one number per block from the first.
+    """The result of a calibration, one number per block from the first.
 
-    gains: what its output projections were multiplied by. before, branches: partial Jacobian norm of f, as the block
-    was found and as it is now. blocks: that of x + f(x) now; their product is about that of all blocks together.
+    gains: what its output projections were multiplied by. before, branches: partial Jacobian norm of f, before the
+    calibration and after it. blocks: that of x + f(x) now; their product is about that of all blocks together.
     """
 
     gains: tuple[float, ...]
@@ -62,7 +58,7 @@ def calibrate_(
     From the first block to the last, each on what the ones before it give for `batch`, the model's input. `roles`: the
     role table, which our own models bring along. target: 1 doubles the squared length of gradients at every block;
     1 / L keeps their growth over L blocks near e. tolerance: relative, of the estimate; probes, seed: what it is made
-    with, see `measurement`.
+    with, see `measured`.
 
     Raises ValueError for a model without `blocks`, one that norms or scales their sum or what is added, or where no
     gain reaches the target: output projections of zero, or branches that do not pass through them.
@@ -70,40 +66,40 @@ def calibrate_(
     for name, value in (("target", target), ("tolerance", tolerance), ("probes", probes)):
         if not value > 0:
             raise ValueError(f"{name} must be positive, got {value}")
-    blocks, owner = blocks_of(model), owner_of(model)
-    structure = owner.structure(model)
-    Calibrate.check(structure)
-    outputs = output_weights(model, roles or owner.roles)
-    with evaluating(model):
+    blocks = getattr(model, "blocks", None)
+    if not isinstance(blocks, nn.ModuleList) or not len(blocks):
+        raise ValueError(f"calibration needs a model with a list of `blocks`, which {type(model).__name__} has not")
+    Calibrate.check(structure_of(model))
+    outputs = output_weights(model, roles)
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
         tuned = []
         for number, block in enumerate(blocks):
-            measure = measurement(*captured(model, block, batch), probes, seed)
+            branch, x = captured(model, block, batch)
+            measure = lambda branch=branch, x=x: measured(branch, x, probes, seed)  # noqa: E731
             tuned.append(tune_(measure, outputs.get(number, []), target, tolerance, f"block {number}"))
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
     return Calibration(*(tuple(values) for values in zip(*tuned, strict=True)))
 
 
-Branch = Callable[[Tensor], tuple[Tensor, Tensor]]
+def measured(branch: Branch, x: Tensor, probes: int, seed: int) -> tuple[float, float]:
+    """The partial Jacobian norms of f and of h + f(h); `branch` maps x to (h, f(h)).
 
-
-def measurement(branch: Branch, x: Tensor, probes: int, seed: int) -> Callable[[], tuple[float, float]]:
-    """A function that gives the partial Jacobian norms of f and of h + f(h), with the same probes at every call.
-
-    branch: from x to (h, f(h)). The norms are estimated by `probes` random signs through backward: unbiased, with a
-    relative error of about sqrt(2 / (probes r)), where r is how many of the directions carry the norm.
+    Estimated by `probes` random signs through backward, the same for every call with `seed`: unbiased, with a relative
+    error of about sqrt(2 / (probes r)), where r is how many of the directions carry the norm.
     """
-
-    def measure() -> tuple[float, float]:
-        generator = torch.Generator().manual_seed(seed)
-        h, y = branch(x.detach().requires_grad_())
-        sums = [0.0, 0.0]
-        for _ in range(probes):
-            signs = (torch.randint(0, 2, y.shape, generator=generator) * 2 - 1).to(y)
-            (back,) = torch.autograd.grad(y, h, signs, retain_graph=True)
-            for i, vector in enumerate((back, back + signs)):
-                sums[i] += vector.double().square().mean().item() / probes
-        return sums[0], sums[1]
-
-    return measure
+    generator = torch.Generator().manual_seed(seed)
+    h, y = branch(x.detach().requires_grad_())
+    of_f, of_block = 0.0, 0.0
+    for _ in range(probes):
+        signs = (torch.randint(0, 2, y.shape, generator=generator) * 2 - 1).to(y)
+        (back,) = torch.autograd.grad(y, h, signs, retain_graph=True)
+        of_f += back.double().square().mean().item() / probes
+        of_block += (back + signs).double().square().mean().item() / probes
+    return of_f, of_block
 
 
 def tune_(
@@ -138,32 +134,21 @@ def tune_(
 
 @torch.no_grad()
 def scale_(model: nn.Module, gains: Iterable[float]) -> None:
-    """Multiply the output projections of block i by gain i: what `calibrate_` has done to a model drawn the same."""
-    outputs = output_weights(model, owner_of(model).roles)
+    """Multiply the output projections of block i by gain i, which repeats a calibration on an equal model."""
+    outputs = output_weights(model)
     for number, gain in enumerate(gains):
         for weight in outputs.get(number, []):
             weight.mul_(gain)
 
 
-def output_weights(model: nn.Module, roles: RoleTable | None) -> dict[int, list[Tensor]]:
+def output_weights(model: nn.Module, roles: RoleTable | None = None) -> dict[int, list[Tensor]]:
     """The output projections of every layer, with the diagonal D of an SSM, which is one as well."""
-    if roles is None:
-        raise ValueError(f"roles must be given for a {type(model).__name__}: a table of patterns, as in a TOML file")
     named = dict(model.named_parameters())
-    found: dict[int, list[Tensor]] = {}
+    weights: dict[int, list[Tensor]] = {}
     for parameter in described(model, roles):
         if parameter.layer is not None and (parameter.role in OUTPUT or parameter.name.endswith(".ssm.D")):
-            weight = slice_of(named[parameter.name], parameter)
-            found.setdefault(parameter.layer, []).append(weight)
-    return found
-
-
-def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """The blocks, from the first."""
-    blocks = getattr(model, "blocks", None)
-    if not isinstance(blocks, nn.ModuleList) or not len(blocks):
-        raise ValueError(f"calibration needs a model with a list of `blocks`, which {type(model).__name__} has not")
-    return list(blocks)
+            weights.setdefault(parameter.layer, []).append(slice_of(named[parameter.name], parameter))
+    return weights
 
 
 def captured(model: nn.Module, block: nn.Module, batch: Tensor) -> tuple[Branch, Tensor]:
@@ -182,25 +167,13 @@ def captured(model: nn.Module, block: nn.Module, batch: Tensor) -> tuple[Branch,
     norm = getattr(block, "ln0", None)
 
     def branch(given: Tensor) -> tuple[Tensor, Tensor]:
-        seen = [given]
-        hook = norm.register_forward_hook(lambda _, args, out: seen.append(out)) if norm is not None else None
+        h = [given]
+        hook = norm.register_forward_hook(lambda _, args, out: h.append(out)) if norm is not None else None
         try:
             out = block(given, *others, **named)
         finally:
             if hook is not None:
                 hook.remove()
-        return seen[-1], (out if isinstance(out, Tensor) else out[0]) - seen[-1]
+        return h[-1], (out if isinstance(out, Tensor) else out[0]) - h[-1]
 
     return branch, x
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Without dropout; afterwards every module is in the mode it was in."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode

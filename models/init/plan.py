@@ -1,4 +1,4 @@
-"""A plan: what a scheme does to every parameter of a model, as data, before any tensor is touched.
+"""Plans: what a scheme does to every parameter of a model, as data, before any tensor is touched.
 
 from plkernel.models.init import plan
 
@@ -6,20 +6,468 @@ chosen = plan(model, "megatron_default")    # works on the meta device
 print(*chosen.rows(), sep="\n")
 chosen.apply_(model, seed=0)
 optimizer = torch.optim.AdamW(chosen.param_groups(model, learning_rate=3e-4, weight_decay=0.1))
+
+A role table gives every parameter one role, its shape gives the sizes, and a scheme gives rules by role:
+
+embedding   one row per byte or token
+position    one row per position
+head        to logits; absent where it is the embedding
+query       what reads the memory: attention queries, RWKV's receptance
+key         attention or RWKV keys
+value       what is remembered: attention or RWKV values, the input map of an SSM
+mixer_gate  multiplies what the mixer gives
+mixer_out   from the mixer to the residual stream: attention output, an SSM's C, RWKV's output
+ffn_gate    the activated branch of a feed-forward layer (w1), RWKV's ffn.key
+ffn_up      its linear branch (w3)
+ffn_router  decides how much comes out: a router, RWKV's ffn.receptance
+ffn_out     back to the residual stream (w2)
+norm        gain of a norm
+norm_bias   bias of a norm
+bias        bias of a matrix
+gate        one number that multiplies a residual branch
+own         what a scheme leaves as the model has it: decays, time steps, token shifts, low-rank maps, convolutions
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+import hashlib
+import inspect
+import math
+import re
+import sys
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from itertools import groupby
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, TypeVar, cast, get_args
 
 import torch
 from torch import Tensor, nn
 
-from plkernel.models.init.base import generator_for
-from plkernel.models.init.distributions import Distribution
-from plkernel.models.init.ours import owner_of
-from plkernel.models.init.rules import Calibrate, Optimizer, Parameter, Sizes
+from plkernel.models.init import rwkv_vectors
+from plkernel.models.init.distributions import KEEP, ONE, ZERO, Distribution, normal, uniform
+from plkernel.models.structure import Structure, structure_for
+
+M = TypeVar("M", bound=nn.Module)
+Role = Literal[
+    "embedding", "position", "head",
+    "query", "key", "value", "mixer_gate", "mixer_out",
+    "ffn_gate", "ffn_up", "ffn_router", "ffn_out",
+    "norm", "norm_bias", "bias", "gate", "own",
+]  # fmt: skip
+Optimizer = Literal["adam", "sgd"]
+INPUT: tuple[Role, ...] = ("query", "key", "value", "mixer_gate", "ffn_gate", "ffn_up", "ffn_router")
+OUTPUT: tuple[Role, ...] = ("mixer_out", "ffn_out")
+DECAYED: tuple[Role, ...] = ("embedding", "position", "head", *INPUT, *OUTPUT)
+COME_WITH = Path(__file__).parents[2] / "runs" / "roles"
+LONGEST = 80  # characters of a value in an error message
+FEW = 8  # branches that are listed one by one
+FORWARD = {"embedding": "the embedding's output", "logits": "the logits", "residual": "every residual branch"}
+NEEDS: dict[tuple[str, Any], str] = {
+    ("norm", "layer"): "LayerNorm",
+    ("norm", "rms"): "RMSNorm",
+    ("norm", "scale"): "ScaleNorm: g x / |x|, one learned g",
+    ("norm", "none"): "no norms at all",
+    ("norm_offset", True): "norms with gain 1 + w",
+    ("placement", "post"): "post-norm: norm(a x + f(x))",
+    ("placement", "sandwich"): "a second norm at the end of every branch",
+    ("embedding_norm", True): "a norm after the embedding",
+    ("gate", True): "one learned number that multiplies every residual branch",
+    ("fixnorm", True): "FixNorm: rows of the embedding of length g, one learned g",
+    ("scalar_bias", True): "one learned number added before every linear layer",
+    ("tied", True): "head and embedding as one matrix",
+    ("unit_scaled", True): "u-muP's operations, which keep unit variance: weights are multiplied by their scale",
+}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The rule of one pattern: the role; `parts`, the roles of equal slices along the output where several matrices are
+    fused into one; `transposed` where the weight is stored (in, out)."""
+
+    role: Role | None = None
+    parts: tuple[Role, ...] = ()
+    transposed: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.role is None) == (not self.parts):
+            raise ValueError("a rule needs a role or parts, and not both")
+        for name in self.roles:
+            if name not in get_args(Role):
+                raise ValueError(f"role must be one of {', '.join(get_args(Role))}, got {repr(name)[:LONGEST]}")
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """The roles of the slices, one where nothing is fused."""
+        return (self.role,) if self.role else self.parts
+
+    @classmethod
+    def from_value(cls, given: Any) -> "Rule":
+        """From a plain value, a role or a table; ValueError for another key or type: "no" is not false."""
+        kinds: dict[str, tuple[Any, str]] = {
+            "role": (str, "a role"),
+            "parts": (list | tuple, "a list of roles"),
+            "transposed": (bool, "true or false"),
+        }
+        given = {"role": given} if isinstance(given, str) else given
+        if not isinstance(given, Mapping):
+            raise ValueError(f"expected a role, or a table of {', '.join(kinds)}, got {str(given)[:LONGEST]}")
+        for name, value in given.items():
+            if name not in kinds:
+                raise ValueError(f"unknown key {repr(name)[:LONGEST]}; valid: {', '.join(kinds)}")
+            if not isinstance(value, kinds[name][0]):
+                raise ValueError(f"{name} must be {kinds[name][1]}, got {repr(value)[:LONGEST]}")
+        return cls(given.get("role"), tuple(given.get("parts", ())), given.get("transposed", False))
+
+
+@dataclass(frozen=True)
+class RoleTable:
+    """Patterns (as `fnmatch`; `*` also matches dots) and their rules."""
+
+    rules: Mapping[str, Rule]
+
+    def assign(self, names: Iterable[str]) -> dict[str, Rule]:
+        """The rule of every parameter; ValueError, with the names, where one has none or two."""
+        assigned, wrong = {}, []
+        for name in names:
+            matching = [pattern for pattern in self.rules if fnmatchcase(name, pattern)]
+            if len(matching) == 1:
+                assigned[name] = self.rules[matching[0]]
+            else:
+                wrong.append(f"{name} ({' and '.join(map(repr, matching)) if matching else 'no pattern'})")
+        if wrong:
+            more = f" and {len(wrong) - 4} more" if len(wrong) > 4 else ""
+            raise ValueError(f"every parameter needs exactly one role: {', '.join(wrong[:4])}{more}")
+        return assigned
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "RoleTable":
+        """From plain values, as in a TOML file: pattern = "role" or {parts = ["query", ...], transposed = true}.
+
+        Raises ValueError that names the pattern.
+        """
+        rules = {}
+        for pattern, value in values.items():
+            try:
+                rules[pattern] = Rule.from_value(value)
+            except ValueError as error:
+                raise ValueError(f"roles: {repr(pattern)[:LONGEST]}: {error}") from error
+        return cls(rules)
+
+    @classmethod
+    def from_toml(cls, path: Path | str) -> "RoleTable":
+        """From a TOML file whose lines are as in `from_dict`, or by the name of one that comes with plkernel: gpt2.
+
+        Raises ValueError, naming the file, where it is not.
+        """
+        known = {table.stem: table for table in sorted(COME_WITH.glob("*.toml"))}
+        if not Path(path).is_file() and str(path) not in known:  # a pipe may never answer
+            raise ValueError(f"{path}: no such file; by name there are {', '.join(known)}")
+        path = path if Path(path).is_file() else known[str(path)]
+        try:
+            return cls.from_dict(tomllib.loads(Path(path).read_text(encoding="utf-8")))
+        except RecursionError:
+            raise ValueError(f"{path}: nested too deep for a table of roles") from None
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+
+
+def by_role(**patterns: str) -> RoleTable:
+    """A table from the patterns of each role, separated by spaces."""
+    return RoleTable({one: Rule(cast(Role, role)) for role, text in patterns.items() for one in text.split()})
+
+
+SSM_ROLES = by_role(
+    embedding="embedding.weight",
+    head="head.weight",
+    own="blocks.*.ssm.log_rate blocks.*.ssm.D",
+    value="blocks.*.ssm.B.weight",
+    mixer_out="blocks.*.ssm.C_proj.weight",
+    bias="blocks.*.ssm.C_proj.bias blocks.*.shift",
+    ffn_gate="blocks.*.mlp.gate.weight",
+    ffn_up="blocks.*.mlp.up.weight",
+    ffn_out="blocks.*.mlp.down.weight",
+    norm="*norm?.weight norm.weight embedding.norm.weight embedding.fixnorm.weight blocks.*.join?.post_norm.weight",
+    norm_bias="*norm?.bias norm.bias embedding.norm.bias blocks.*.join?.post_norm.bias",
+    gate="blocks.*.join?.gate",
+)
+RWKV_ROLES = by_role(
+    embedding="emb.weight",
+    head="head.weight",
+    own="blocks.*.time_* blocks.*.x_? blocks.*.att.[wavg][012] blocks.*.att.[kr]_[ka] blocks.*.att.ln_x.*",
+    query="blocks.*.att.receptance.weight",
+    key="blocks.*.att.key.weight",
+    value="blocks.*.att.value.weight",
+    mixer_gate="blocks.*.att.gate.weight",
+    mixer_out="blocks.*.att.output.weight",
+    bias="blocks.*.shift",
+    ffn_gate="blocks.*.ffn.key.weight",
+    ffn_router="blocks.*.ffn.receptance.weight",
+    ffn_out="blocks.*.ffn.value.weight",
+    norm="blocks.*.ln?.weight ln_out.weight emb.fixnorm.weight blocks.*.join?.post_norm.weight",
+    norm_bias="blocks.*.ln?.bias ln_out.bias blocks.*.join?.post_norm.bias",
+    gate="blocks.*.join?.gate",
+)
+
+
+def kind_of(model: nn.Module) -> str:
+    """SSM, RWKV or RWKV7; nothing for a model of another library."""
+    name = type(model).__name__
+    return name if name in ("SSM", "RWKV", "RWKV7") and type(model).__module__.startswith("plkernel.") else ""
+
+
+def structure_of(model: Any) -> Structure:
+    """The structure a model was built with; an RWKV always norms its embedding (ln0)."""
+    if not kind_of(model):
+        return Structure()
+    structure: Structure = model.config.structure
+    return structure if kind_of(model) == "SSM" else replace(structure, embedding_norm=structure.norm != "none")
+
+
+def own_distribution(model: Any, name: str, version: str) -> Distribution:
+    """The distribution of a parameter of role `own`: D of an SSM is 1, an RWKV's follow `version` of its vectors."""
+    if kind_of(model) == "SSM":
+        return ONE if name.endswith(".D") else KEEP  # decays are placed afterwards, by a node set
+    default = {"RWKV": "rwkv_blinkdl", "RWKV7": "rwkv7_official"}.get(kind_of(model))
+    return rwkv_vectors.own_distribution(name, model.config, version or default) if default else KEEP
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """width d, layers L (blocks), vocabulary V, heads (number, size) and branches, residual branches per block.
+
+    heads is None where nobody has said them, of a model of another library.
+    """
+
+    width: int
+    layers: int
+    vocabulary: int
+    heads: tuple[int, int] | None = None
+    branches: int = 2
+
+    @property
+    def head_size(self) -> int:
+        """Channels of a head; ValueError where nobody has said."""
+        if self.heads is None:
+            raise ValueError(
+                "heads must be given for a scheme that scales by the size of a head, got None: "
+                f"heads=(8, {self.width // 8}) for 8 heads of {self.width // 8}, heads=(1, {self.width}) for none"
+            )
+        return self.heads[1]
+
+    @property
+    def deep(self) -> float:
+        """sqrt(2 L), which many schemes divide output projections by."""
+        return math.sqrt(2 * self.layers)
+
+    def ratio(self, base_width: float) -> float:
+        """m = d / base width, of the muP schemes; ValueError unless that is positive."""
+        if not base_width > 0:
+            raise ValueError(f"base_width must be positive, got {base_width}")
+        return self.width / base_width
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter, or one slice of a fused one: `shape` as stored, `fan_in` and `fan_out` of the slice alone.
+
+    part: number of the slice and how many there are; a bias has the fans of its matrix. `layer` counts from 0.
+    """
+
+    name: str
+    role: Role
+    layer: int | None
+    shape: tuple[int, ...]
+    fan_in: int
+    fan_out: int
+    part: tuple[int, int] = (0, 1)
+    transposed: bool = False
+
+    @property
+    def depth(self) -> int:
+        """l + 1; ValueError outside the blocks."""
+        if self.layer is None:
+            raise ValueError(f"{self.name} needs the number of its layer in its name: this scheme scales by depth")
+        return self.layer + 1
+
+    @property
+    def label(self) -> str:
+        """The name, with [2/3] for the second of three slices."""
+        return self.name + (f"[{self.part[0] + 1}/{self.part[1]}]" if self.part[1] > 1 else "")
+
+
+@dataclass(frozen=True)
+class Calibrate:
+    """After the draws one gain per block is tuned on a batch until the partial Jacobian norm of its branch is `target`.
+
+    `calibrate_` of plkernel.models.init.block_gains does it; a run does it by itself.
+    """
+
+    target: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.target) and self.target > 0):
+            raise ValueError(f"target must be positive, got {self.target}")
+
+    @staticmethod
+    def check(structure: Structure) -> None:
+        """ValueError unless blocks are x + f(x), with an f that its output projections scale."""
+        if structure.placement != "pre" or structure.unit_scaled:
+            form = "unit_scaled" if structure.unit_scaled else f"placement {structure.placement!r}"
+            raise ValueError(f"calibration needs blocks x + f(x), got {form}, which norms or scales more: use 'pre'")
+
+
+Fill = Distribution | Callable[[Parameter], Distribution]
+Number = float | Callable[[Parameter], float]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The rules of a scheme: a distribution, or a function from `Parameter` to one, by group of roles.
+
+    `input`, `output` and `head` are as `embedding` unless given. `roles` holds exceptions by role, which come first;
+    position follows embedding. learning_rate, eps and weight_decay hold multipliers by role or by group (`input`,
+    `output`), 1 elsewhere; weight decay is 0 on all but matrices unless said. `forward`: numbers that multiply
+    activations (embedding, logits, ...). `needs`: options that the model must have. `own`: the version of the
+    deterministic vectors of an RWKV, that of today's official code where it is empty. `optimizer`: what the multipliers
+    are for. `calibration`: what is left to tune on data once the parameters are drawn.
+    """
+
+    embedding: Fill
+    input: Fill | None = None
+    output: Fill | None = None
+    head: Fill | None = None
+    roles: Mapping[Role, Fill] = field(default_factory=dict)
+    norm: Fill = ONE
+    norm_bias: Fill = ZERO
+    bias: Fill = ZERO
+    gate: Fill = ONE
+    learning_rate: Mapping[str, Number] = field(default_factory=dict)
+    eps: Mapping[str, Number] = field(default_factory=dict)
+    weight_decay: Mapping[str, Number] = field(default_factory=dict)
+    forward: Mapping[str, float] = field(default_factory=dict)
+    needs: Mapping[str, Any] = field(default_factory=dict)
+    own: str = ""
+    optimizer: Optimizer = "adam"
+    calibration: Calibrate | None = None
+
+    def fill(self, parameter: Parameter) -> Distribution:
+        """The distribution of one parameter that is not the model's own."""
+        role = parameter.role
+        fill = self.roles.get(role) or getattr(self, "embedding" if role == "position" else group(role))
+        fill = cast(Fill, fill or self.embedding)
+        return fill if isinstance(fill, Distribution) else fill(parameter)
+
+    def multiplier(self, kind: str, parameter: Parameter) -> float:
+        """Multiplier of the learning rate, eps or weight_decay."""
+        role, values = parameter.role, cast(Mapping[str, Number], getattr(self, kind))
+        otherwise = 1.0 if kind != "weight_decay" or role in DECAYED else 0.0
+        number = values.get(role, values.get(group(role), otherwise))
+        return float(number(parameter) if callable(number) else number)
+
+
+def group(role: Role) -> str:
+    """`input`, `output`, or the role itself."""
+    return "input" if role in INPUT else "output" if role in OUTPUT else role
+
+
+def fan_in_normal(gain: float = 1.0) -> Callable[[Parameter], Distribution]:
+    """N(gain fan_in**-0.5): LeCun's at gain 1, He's at sqrt(2)."""
+    return lambda p: normal(gain * p.fan_in**-0.5)
+
+
+def fan_in_uniform(gain: float = 1.0) -> Callable[[Parameter], Distribution]:
+    """U(gain fan_in**-0.5): PyTorch's default for a linear layer, weight and bias alike, at gain 1."""
+    return lambda p: uniform(gain * p.fan_in**-0.5)
+
+
+def xavier_normal(gain: float = 1.0) -> Callable[[Parameter], Distribution]:
+    """N(gain sqrt(2 / (fan_in + fan_out)))."""
+    return lambda p: normal(gain * math.sqrt(2 / (p.fan_in + p.fan_out)))
+
+
+def xavier_uniform(gain: float = 1.0) -> Callable[[Parameter], Distribution]:
+    """U(gain sqrt(6 / (fan_in + fan_out)))."""
+    return lambda p: uniform(gain * math.sqrt(3) * math.sqrt(2 / (p.fan_in + p.fan_out)))
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """A named initialisation: its source, the function from sizes and options to its rules, and its family."""
+
+    name: str
+    source: str
+    rules: Callable[..., Rules]
+    in_family: str = ""
+
+    @property
+    def summary(self) -> str:
+        """The first line of its description."""
+        return (inspect.getdoc(self.rules) or "").partition("\n")[0]
+
+    @property
+    def family(self) -> str:
+        """The family it is listed under: the first line of its module's docstring unless given."""
+        module = sys.modules.get(self.rules.__module__)  # none for one that was typed in
+        return self.in_family or (inspect.getdoc(module) or "").partition("\n")[0] if module else ""
+
+    @property
+    def options(self) -> dict[str, float]:
+        """Its free constants and their defaults."""
+        parameters = list(inspect.signature(self.rules).parameters.values())[1:]
+        return {parameter.name: parameter.default for parameter in parameters}
+
+    @property
+    def constants(self) -> str:
+        """The free constants with their defaults, as --option takes them."""
+        return "  ".join(f"{name}={value:g}" for name, value in self.options.items())
+
+    @property
+    def calibration(self) -> str:
+        """A note if the default options leave something to tune on data."""
+        tuned = self.rules(Sizes(64, 2, 256, (4, 16))).calibration
+        return "calibrated on a batch, which a run does by itself" if tuned else ""
+
+
+SCHEMES: dict[str, Scheme] = {}
+
+
+def scheme(source: str, family: str = "") -> Callable[[Callable[..., Rules]], Callable[..., Rules]]:
+    """Register a function `(sizes, *, option=default, ...) -> Rules` as the scheme of its name."""
+
+    def register(rules: Callable[..., Rules]) -> Callable[..., Rules]:
+        if rules.__name__ in SCHEMES:
+            raise ValueError(f"scheme {rules.__name__!r} exists already")
+        SCHEMES[rules.__name__] = Scheme(rules.__name__, source, rules, family)
+        return rules
+
+    return register
+
+
+def find(name: str) -> Scheme:
+    """The scheme of this name; ValueError with the nearest ones."""
+    if name not in SCHEMES:
+        near = get_close_matches(name, SCHEMES, n=3, cutoff=0.5)
+        remedy = f"nearest: {', '.join(near)}" if near else "plkernel.init list names them"
+        raise ValueError(f"scheme {name!r} does not exist; {remedy}")
+    return SCHEMES[name]
+
+
+def check_options(scheme: Scheme, options: Mapping[str, float]) -> None:
+    """ValueError for an option that the scheme does not have, and for a value that is no number of at least 0."""
+    for name, value in options.items():
+        if name not in scheme.options:
+            valid = ", ".join(scheme.options) or "it has none"
+            raise ValueError(f"scheme {scheme.name!r} has no option {name!r}; valid: {valid}")
+        if not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
+            raise ValueError(f"{name} of scheme {scheme.name!r} must be a finite number of at least 0, got {value!r}")
+
+
+def rules_at(scheme: Scheme, sizes: Sizes, options: Mapping[str, float]) -> Rules:
+    """The rules of a scheme at these sizes; ValueError for an option that it does not have."""
+    check_options(scheme, options)
+    return scheme.rules(sizes, **options)
 
 
 @dataclass(frozen=True)
@@ -58,6 +506,15 @@ class Plan:
         for name, entries in groupby(self.entries, key=lambda entry: entry.parameter.name):
             yield name, list(entries)
 
+    def parameters_of(self, model: nn.Module) -> dict[str, Tensor]:
+        """The parameters of `model` by name; ValueError unless they are those that the plan was made for."""
+        parameters, planned = dict(model.named_parameters()), {name for name, _ in self.names()}
+        if planned != parameters.keys():
+            name = sorted(planned ^ parameters.keys())[0]
+            where = "the plan, but not in the model" if name in planned else "the model, but not in the plan"
+            raise ValueError(f"{name} is in {where}: make the plan for this model")
+        return cast(dict[str, Tensor], parameters)
+
     @torch.no_grad()
     def apply_(self, model: nn.Module, seed: int) -> nn.Module:
         """Fill the parameters of `model` in place, and return it.
@@ -65,26 +522,33 @@ class Plan:
         One generator per (seed, parameter name), so a parameter gets the same values whatever else the model has and
         in whatever order. ValueError where the model has other parameters than the plan.
         """
-        parameters = dict(model.named_parameters())
-        check_same(self, parameters)
+        parameters = self.parameters_of(model)
         for name, entries in self.names():
-            parameter, generator = parameters[name], generator_for(seed, name)
+            generator = generator_for(seed, name)
             for entry in entries:
-                if entry.distribution.kind == "keep":
+                parameter, drawn = entry.parameter, entry.distribution
+                if drawn.kind == "keep":
                     continue
-                target = slice_of(parameter, entry.parameter)
-                target.copy_(values_of(entry, model, generator).to(target))
+                if drawn.kind == "vector":
+                    config: Any = model.config
+                    values = rwkv_vectors.vector(name, config, drawn.name or "").view(parameter.shape)
+                elif parameter.transposed:
+                    values = drawn.draw(parameter.shape[::-1], generator).mT
+                else:
+                    values = drawn.draw(parameter.shape, generator)
+                target = slice_of(parameters[name], parameter)
+                target.copy_(values.to(target))
         return model
 
     def multipliers(self) -> dict[str, tuple[float, float, float]]:
-        """Of learning rate, weight decay and eps, by parameter; ValueError where slices of a fused one differ."""
-        found = {}
+        """Multipliers of learning rate, weight decay and eps by parameter; ValueError where slices of one differ."""
+        by_name = {}
         for name, entries in self.names():
             kinds = {(entry.learning_rate, entry.weight_decay, entry.eps) for entry in entries}
             if len(kinds) > 1:
                 raise ValueError(f"{name} is fused from parts that scheme {self.scheme!r} trains at different rates")
-            found[name] = kinds.pop()
-        return found
+            by_name[name] = kinds.pop()
+        return by_name
 
     def param_groups(self, model: nn.Module, learning_rate: float, weight_decay: float, eps: float = 1e-8) -> list[Any]:
         """Groups for an Adam: parameters with equal multipliers together.
@@ -92,37 +556,44 @@ class Plan:
         Each holds lr, weight_decay and eps, and lr_multiplier for schedules that write lr anew. Where `optimizer` is
         sgd they are for torch.optim.SGD, which does not look at eps.
         """
-        parameters = dict(model.named_parameters())
-        check_same(self, parameters)
-        return grouped(parameters, self.multipliers(), learning_rate, weight_decay, eps)
+        return grouped(self.parameters_of(model), self.multipliers(), learning_rate, weight_decay, eps)
 
     def rows(self) -> list[list[str]]:
         """The table's cells: equal entries of several layers as one row."""
         rows: dict[tuple[str, ...], list[int]] = {}
         for entry in self.entries:
             p = entry.parameter
-            name = p.name if p.layer is None else p.name.replace(f".{p.layer}.", ".*.", 1)
-            part = f"[{p.part[0] + 1}/{p.part[1]}]" if p.part[1] > 1 else ""
-            shape = "x".join(map(str, p.shape))
+            name, shape = p.label.replace(f".{p.layer}.", ".*.", 1), "x".join(map(str, p.shape))
             numbers = (f"{entry.learning_rate:g}", f"{entry.weight_decay:g}")
-            key = (name + part, p.role, shape, str(entry.distribution), *numbers)
-            rows.setdefault(key, []).append(-1 if p.layer is None else p.layer)
-        return [[key[0], spans(layers), *key[1:]] for key, layers in rows.items()]
+            cells = (name, p.role, shape, str(entry.distribution), *numbers)
+            rows.setdefault(cells, []).append(-1 if p.layer is None else p.layer)
+        return [[name, spans(layers), *cells] for (name, *cells), layers in rows.items()]
+
+    def asks(self) -> list[str]:
+        """Forward multipliers and structure that the model must have, in words; many branches as one line."""
+        branches = [(name, value) for name, value in self.forward.items() if name not in FORWARD]
+        lines = [f"{FORWARD[name]} times {value:.6g}" for name, value in self.forward.items() if name in FORWARD]
+        if len(branches) <= FEW:
+            lines += [f"branch {name} times {value:.6g}" for name, value in branches]
+        else:
+            (first, a), *_, (last, b) = branches
+            lines.append(f"each branch times a number of its own, from {a:.4g} ({first}) to {b:.4g} ({last})")
+        known = NEEDS | {
+            ("residual", self.needs.get("residual")): f"a = {self.needs.get('residual', 1):.6g} in norm(a x + f(x))"
+        }
+        return lines + [known.get((name, value), f"{name} = {value}") for name, value in self.needs.items()]
 
     def diff(self, other: "Plan") -> list[str]:
-        """What differs between two plans, one line each."""
-        mine, theirs = ({key(entry): entry for entry in p.entries} for p in (self, other))
-        lines = [
-            f"{name}: {mine.get(name, 'absent')} -> {theirs.get(name, 'absent')}"
-            for name in [*mine, *(name for name in theirs if name not in mine)]
-            if mine.get(name) != theirs.get(name)
-        ]
+        """The differences between two plans, one line each."""
+        mine, theirs = ({entry.parameter.label: entry for entry in p.entries} for p in (self, other))
+        pairs = [(name, mine.get(name), theirs.get(name)) for name in {**mine, **theirs}]
+        lines = [f"{name}: {a or 'absent'} -> {b or 'absent'}" for name, a, b in pairs if a != b]
         for what in ("forward", "needs"):
-            a, b = getattr(self, what), getattr(other, what)
-            lines += [f"{what} {k}: {a.get(k)} -> {b.get(k)}" for k in sorted({*a, *b}) if a.get(k) != b.get(k)]
+            x, y = getattr(self, what), getattr(other, what)
+            lines += [f"{what} {k}: {x.get(k)} -> {y.get(k)}" for k in sorted({*x, *y}) if x.get(k) != y.get(k)]
         for what in ("optimizer", "calibration"):
-            a, b = getattr(self, what), getattr(other, what)
-            lines += [f"{what}: {a} -> {b}"] if a != b else []
+            x, y = getattr(self, what), getattr(other, what)
+            lines += [f"{what}: {x} -> {y}"] if x != y else []
         return lines
 
     def to_dict(self) -> dict[str, Any]:
@@ -132,22 +603,137 @@ class Plan:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Plan":
         """The inverse of `to_dict`."""
-        entries = tuple(
-            Entry(
-                Parameter(**{**e["parameter"], **{k: tuple(e["parameter"][k]) for k in ("shape", "part")}}),
-                Distribution(**e["distribution"]),
-                **{name: e[name] for name in ("learning_rate", "eps", "weight_decay")},
-            )
-            for e in values["entries"]
-        )
-        rest = {name: values[name] for name in ("scheme", "options", "forward", "needs", "optimizer")}
-        heads, calibration = values["sizes"]["heads"], values["calibration"]
+        entries = []
+        for entry in values["entries"]:
+            parameter: Any = {k: tuple(v) if isinstance(v, list) else v for k, v in entry["parameter"].items()}
+            parts: Any = {"parameter": Parameter(**parameter), "distribution": Distribution(**entry["distribution"])}
+            entries.append(Entry(**{**entry, **parts}))
+        heads, tuned = values["sizes"]["heads"], values["calibration"]
         sizes = Sizes(**{**values["sizes"], "heads": tuple(heads) if heads else None})
-        return cls(sizes=sizes, entries=entries, calibration=Calibrate(**calibration) if calibration else None, **rest)
+        calibration = Calibrate(**tuned) if tuned else None
+        return cls(**{**values, "entries": tuple(entries), "sizes": sizes, "calibration": calibration})
+
+
+def plan(
+    model: nn.Module,
+    scheme: str,
+    roles: RoleTable | None = None,
+    *,
+    heads: tuple[int, int] | None = None,
+    structure: Structure | None = None,
+    **options: float,
+) -> Plan:
+    """The plan of `scheme` for `model`; no tensor is read or written, so a meta model will do.
+
+    roles: the role table; heads: how many, and their size, (1, width) of a model without heads; structure: norms,
+    residual form and multipliers of the forward pass. Our own models bring all three along; of another's it is the
+    caller's word that the model computes so. options: the scheme's free constants.
+
+    Raises ValueError for an unknown scheme or option (with the nearest valid names), for a parameter with no role or
+    two, for a scheme that asks for heads where nobody said them, and for a need of the scheme, calibration among them,
+    that the model does not meet.
+    """
+    chosen = find(scheme)
+    parameters, sizes = laid_out(model, roles, heads)
+    rules, has = rules_at(chosen, sizes, options), structure or structure_of(model)
+    built = has.options()
+    missing = [f"{name} = {value!r}" for name, value in rules.needs.items() if built.get(name) != value]
+    missing += [
+        f"multiplier {name} = {rules.forward.get(name, 1.0):.6g}"
+        for name in sorted({*rules.forward, *has.multipliers})
+        if not math.isclose(rules.forward.get(name, 1.0), has.multipliers.get(name, 1.0), rel_tol=1e-9)
+    ]
+    if missing:
+        raise ValueError(
+            f"scheme {scheme!r} needs a model with {', '.join(missing)}: build it so (structure_for), "
+            "or say with structure that it is so"
+        )
+    if rules.calibration:
+        rules.calibration.check(has)
+    entries = [
+        Entry(
+            p,
+            own_distribution(model, p.name, rules.own) if p.role == "own" else rules.fill(p),
+            *(rules.multiplier(kind, p) for kind in ("learning_rate", "eps", "weight_decay")),
+        )
+        for p in parameters
+    ]
+    asks = (dict(rules.forward), dict(rules.needs), rules.optimizer, rules.calibration)
+    return Plan(scheme, {**chosen.options, **options}, sizes, tuple(entries), *asks)
+
+
+def asked(
+    model: nn.Module,
+    scheme: str,
+    roles: RoleTable | None = None,
+    *,
+    heads: tuple[int, int] | None = None,
+    **options: float,
+) -> Structure:
+    """The structure that `scheme` asks for at the sizes of `model`: what `plan` compares with that of the model."""
+    rules = rules_at(find(scheme), laid_out(model, roles, heads)[1], options)
+    return structure_for(rules.needs, rules.forward)
+
+
+def initialise_(model: M, scheme: str, seed: int, roles: RoleTable | None = None, **options: Any) -> M:
+    """Fill `model` in place by the plan of this scheme, and return it; see `plan`."""
+    plan(model, scheme, roles, **options).apply_(model, seed)
+    return model
+
+
+def laid_out(model: nn.Module, roles: RoleTable | None, heads: tuple[int, int] | None) -> tuple[list[Parameter], Sizes]:
+    """The parameters with their roles, and the sizes that the embedding and the numbers in the names say."""
+    parameters = described(model, roles)
+    config: Any = getattr(model, "config", None)
+    if heads is None and kind_of(model):
+        heads = (1, config.dim) if kind_of(model) == "SSM" else (config.heads, config.head_size)
+    if heads is not None and (len(heads) != 2 or min(heads) < 1):
+        raise ValueError(f"heads must be (number, size), both at least 1, got {heads}")
+    embeddings = [p for p in parameters if p.role == "embedding"]
+    if not embeddings:
+        raise ValueError("no parameter has the role 'embedding', whose shape gives width and vocabulary")
+    vocabulary, width = embeddings[0].shape
+    layers = max(len({p.layer for p in parameters if p.layer is not None}), 1)
+    branches = len({p.name for p in parameters if p.role in OUTPUT}) / layers
+    return parameters, Sizes(width, layers, vocabulary, heads, max(1, round(branches)))
+
+
+def described(model: nn.Module, roles: RoleTable | None = None) -> list[Parameter]:
+    """Every parameter, or slice of a fused one, with its role, layer and fans; `roles` where the model is not ours."""
+    table = roles or {"SSM": SSM_ROLES, "RWKV": RWKV_ROLES, "RWKV7": RWKV_ROLES}.get(kind_of(model))
+    if table is None:
+        raise ValueError(f"roles must be given for a {type(model).__name__}: a table of patterns, as in a TOML file")
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    rules = table.assign(shapes)
+    parameters = []
+    for name, rule in rules.items():
+        shape, count = shapes[name], len(rule.roles)
+        dim = len(shape) - 1 if rule.transposed else 0
+        if count > 1 and shape[dim] % count:
+            raise ValueError(f"{name} has {shape[dim]} outputs, which are not {count} equal parts")
+        each = tuple(size // count if i == dim else size for i, size in enumerate(shape))
+        matrix, transposed = each, rule.transposed
+        if name.endswith("bias") and (of := name.removesuffix("bias") + "weight") in shapes:
+            matrix, transposed = shapes[of], rules[of].transposed
+        if len(matrix) < 2:
+            fans = (math.prod(matrix), math.prod(matrix))  # of a vector its size twice
+        else:
+            fans = (matrix[-2], matrix[-1]) if transposed else (matrix[1], matrix[0])
+        block = re.search(r"(?:^|\.)(\d+)(?:\.|$)", name)  # the first number counts the blocks
+        layer = int(block[1]) if block else None
+        for number, role in enumerate(rule.roles):
+            parameters.append(Parameter(name, role, layer, each, *fans, (number, count), rule.transposed))
+    return parameters
+
+
+def generator_for(seed: int, name: str) -> torch.Generator:
+    """A CPU generator for one parameter: the same (seed, name) gives the same draws whatever else a model has."""
+    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
 
 def is_matrix(name: str, parameter: Tensor) -> bool:
-    """Whether weight decay acts on it where no plan says so: `.weight`, two or more dimensions above 1."""
+    """True if weight decay acts on it where no plan says so: `.weight`, two or more dimensions above 1."""
     return name.endswith(".weight") and parameter.squeeze().ndim >= 2
 
 
@@ -174,41 +760,12 @@ def grouped(
     ]
 
 
-def key(entry: Entry) -> str:
-    """What tells an entry from the others of its plan."""
-    number, parts = entry.parameter.part
-    return entry.parameter.name if parts == 1 else f"{entry.parameter.name}[{number + 1}/{parts}]"
-
-
-def check_same(plan: Plan, parameters: Mapping[str, Tensor]) -> None:
-    """ValueError unless these are the parameters that the plan was made for."""
-    planned = {name for name, _ in plan.names()}
-    if planned != parameters.keys():
-        name = sorted(planned ^ parameters.keys())[0]
-        where = "the plan, but not in the model" if name in planned else "the model, but not in the plan"
-        raise ValueError(f"{name} is in {where}: make the plan for this model")
-
-
 def slice_of(tensor: Tensor, parameter: Parameter) -> Tensor:
     """The part of a fused tensor that the parameter stands for, along the output dimension."""
     number, parts = parameter.part
     dim = tensor.ndim - 1 if parameter.transposed else 0
     size = tensor.shape[dim] // parts
     return tensor.narrow(dim, number * size, size)
-
-
-def values_of(entry: Entry, model: nn.Module, generator: torch.Generator) -> Tensor:
-    """What the parameter is filled with, in its own shape, on the CPU."""
-    if entry.distribution.kind == "vector":
-        return (
-            owner_of(model)
-            .vector(model, entry.parameter.name, entry.distribution.name or "")
-            .view(entry.parameter.shape)
-        )
-    shape = entry.parameter.shape
-    if not entry.parameter.transposed:
-        return entry.distribution.draw(shape, generator)
-    return entry.distribution.draw(shape[::-1], generator).mT
 
 
 def spans(layers: list[int]) -> str:

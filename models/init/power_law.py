@@ -1,7 +1,8 @@
 """Power-law decays and projections for any diagonal recurrence, in place, in the style of torch.nn.init.
 
 `decays_` writes the rates of a node set into a parameter, whatever function of it the model takes; `projection_`
-multiplies the columns of the matrix that reads the states. On a foreign model:
+multiplies the columns of the matrix that reads the states; `power_law_` does both to every head of an RWKV. On a
+foreign model:
 
     nodes = place(16, placement="quantile", tempering=0.5, lag="distance")
     mixer = model.backbone.layers[0].mixer                                     # Mamba: A_log is (d_inner, d_state)
@@ -10,14 +11,19 @@ multiplies the columns of the matrix that reads the states. On a foreign model:
 """
 
 import math
+from dataclasses import replace
+from typing import get_args
 
 import torch
 from torch import Tensor
 
-from plkernel.analysis.nodes.heads import check_largest_rate
+from plkernel.analysis.nodes.heads import Bonus, ShapeOn, check_largest_rate, check_nodes
 from plkernel.analysis.nodes.moments import output_std
-from plkernel.analysis.nodes.node_set import Nodes
+from plkernel.analysis.nodes.node_set import Aim, Nodes
+from plkernel.analysis.nodes.quantile import HORIZON
 from plkernel.models.parametrisations import Parametrisation, check_limits, form_of
+from plkernel.models.rwkv import RWKV, TimeMixing
+from plkernel.models.rwkv7 import RWKV7, GooseMixing
 
 
 @torch.no_grad()
@@ -60,16 +66,45 @@ def decays_(
     """
     options = {"dt_bias": dt_bias, "a_log": a_log, "gate_bias": gate_bias, "bound": bound, "cap": cap}
     form = form_of(parametrisation, options)
-    rates = _laid_out(tensor, nodes)
+    rates = torch.tensor(nodes.rates, dtype=torch.float64)
+    if not (rates.isfinite() & (rates > 0)).all():
+        raise ValueError("nodes must have positive finite rates")
+    if tensor.numel() == rates.numel():
+        rates = rates.view(tensor.shape)
+    elif tensor.ndim == 0 or tensor.shape[-1] != rates.numel():
+        raise ValueError(
+            f"nodes has {rates.numel()} channels, but the tensor has shape {tuple(tensor.shape)}: "
+            "its last dimension or its number of elements must be equal"
+        )
+    rates = rates.to(tensor.device).expand(tensor.shape)
     if parametrisation == "exp_sigmoid":
         check_largest_rate(float(rates.max()))
     given = {name: _alongside(name, value, rates) for name, value in options.items() if value is not None}
     check_limits(form, rates, given)
-    found = form.inverse(rates, **given).to(tensor.dtype)
+    filled = form.inverse(rates, **given).to(tensor.dtype)
     precise = torch.promote_types(tensor.dtype, torch.float32)
-    seen = form.rate(found.to(precise), **{name: value.to(precise) for name, value in given.items()})
-    _check_reachable(torch.exp(-seen), rates)
-    return tensor.copy_(found)
+    decay = torch.exp(-form.rate(filled.to(precise), **{name: value.to(precise) for name, value in given.items()}))
+    wrong = ~((decay > 0) & (decay < 1))
+    if wrong.any():
+        rate = float(rates[wrong][0])
+        raise ValueError(
+            f"nodes has a rate of {rate:.3g} per step (half-life {math.log(2) / rate:.3g} steps), whose decay is "
+            f"{float(decay[wrong][0]):g} in {str(decay.dtype).removeprefix('torch.')}: use half-lives between about "
+            "0.01 and 1e7 steps, or a wider type"
+        )
+    return tensor.copy_(filled)
+
+
+def _alongside(name: str, value: Tensor | float, like: Tensor) -> Tensor:
+    """`value` in the shape, type and place of `like`."""
+    given = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+    try:
+        return given.to(like).broadcast_to(like.shape)
+    except RuntimeError:
+        raise ValueError(
+            f"{name} of shape {tuple(given.shape)} does not broadcast to the tensor's shape {tuple(like.shape)}: "
+            "Mamba's A_log needs dt_bias[:, None]"
+        ) from None
 
 
 @torch.no_grad()
@@ -111,40 +146,49 @@ def apply_nodes_(log_rate: Tensor, projection: Tensor, nodes: Nodes, *, match: N
     projection_(projection, nodes, match=match)
 
 
-def _laid_out(tensor: Tensor, nodes: Nodes) -> Tensor:
-    """The rates in float64, in the shape of `tensor` and on its device."""
-    rates = torch.tensor(nodes.rates, dtype=torch.float64)
-    if not (rates.isfinite() & (rates > 0)).all():
-        raise ValueError("nodes must have positive finite rates")
-    if tensor.numel() == rates.numel():
-        rates = rates.view(tensor.shape)
-    elif tensor.ndim == 0 or tensor.shape[-1] != rates.numel():
-        raise ValueError(
-            f"nodes has {rates.numel()} channels, but the tensor has shape {tuple(tensor.shape)}: "
-            "its last dimension or its number of elements must be equal"
-        )
-    return rates.to(tensor.device).expand(tensor.shape)
+@torch.no_grad()
+def power_law_(
+    model: RWKV,
+    nodes: Nodes,
+    aim: Aim | None = None,
+    max_lag: float | None = None,
+    *,
+    bonus: Bonus = "scheme",
+    shape_on: ShapeOn = "receptance",
+) -> RWKV:
+    """Write `nodes` into every head of an initialised Eagle, Finch or Goose, in place, and return the model.
 
+    time_decay = ln(lambda) of the node, in Goose w0 = logit(lambda / exp(-1/2)); each row of the receptance times its
+    node's multiplier; the rest stays as the scheme has it, how the data move the decay included. With `bonus` "law"
+    also u = 2**exponent, which puts d = 1 on the law: there the decays would have to give 2**exponent times what they
+    give at d = 2. `max_lag`: how far the law must hold, 2048 bytes if left out.
 
-def _alongside(name: str, value: Tensor | float, like: Tensor) -> Tensor:
-    """What is given beside a tensor, in the shape, type and place of `like`."""
-    given = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
-    try:
-        return given.to(like).broadcast_to(like.shape)
-    except RuntimeError:
-        raise ValueError(
-            f"{name} of shape {tuple(given.shape)} does not broadcast to the tensor's shape {tuple(like.shape)}: "
-            "Mamba's A_log needs dt_bias[:, None]"
-        ) from None
+    Row i of a head's receptance reads the state's row i, whose decay is that of channel i. The output matrix cannot
+    carry the shape: its columns belong to channels of the value, which do not decay apart, and it starts at zero.
+    GroupNorm divides every head by its own size, so only the shape inside a head acts: each holds the whole law, in N
+    nodes. A byte at prediction distance d >= 2 is seen through a**(d-2), and at d = 1 through the bonus u alone (lag
+    `bonus` of `plkernel.analysis.nodes.node_set.Aim`). The key is not scaled by the decay (gain `none`) unless the
+    K-clamp multiplies it by min(1, lambda) (gain `clamp`). Goose reads the state after the newest byte, through
+    a**(d-1) (lag `distance`), and has no half-life below 1.143 bytes; what it erases comes on top of the decays.
 
-
-def _check_reachable(decay: Tensor, rates: Tensor) -> None:
-    """ValueError where a decay, as the model computes it, has become 0 or 1."""
-    wrong = ~((decay > 0) & (decay < 1))
-    if wrong.any():
-        rate = float(rates[wrong][0])
-        raise ValueError(
-            f"nodes has a rate of {rate:.3g} per step (half-life {math.log(2) / rate:.3g} steps), whose decay is "
-            f"{float(decay[wrong][0]):g} in {str(decay.dtype).removeprefix('torch.')}: use half-lives between about "
-            "0.01 and 1e7 steps, or a wider type"
-        )
+    Raises ValueError where the nodes do not fit the model (`check_nodes`), or where `bonus` is "law" without an `aim`.
+    """
+    config, goose = model.config, isinstance(model, RWKV7)
+    if bonus not in get_args(Bonus):
+        raise ValueError(f"bonus must be one of {', '.join(get_args(Bonus))}, got {bonus!r}")
+    if bonus == "law" and aim is None:
+        raise ValueError("bonus 'law' needs an aim, whose exponent it takes: give one, or use 'scheme'")
+    if bonus == "law" and goose:
+        raise ValueError("bonus 'law' is not for RWKV-7, which sees distance 1 through its state: use 'scheme'")
+    size, clamp = config.head_size, config.k_clamp
+    check_nodes(nodes, aim, max_lag or HORIZON, head_size=size, k_clamp=clamp, shape_on=shape_on, goose=goose)
+    every = replace(nodes, rates=nodes.rates * config.heads, projection=nodes.projection * config.heads)
+    for mixing in model.mixings():
+        projection_(mixing.receptance.weight, every, dim=0)
+        if isinstance(mixing, GooseMixing):
+            decays_(mixing.w0, every, "exp_sigmoid")
+        elif isinstance(mixing, TimeMixing):
+            decays_(mixing.time_decay, every, "exp_exp")
+            if bonus == "law" and aim is not None:
+                mixing.time_faaaa.fill_(2.0**aim.exponent)
+    return model

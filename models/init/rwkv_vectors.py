@@ -1,4 +1,4 @@
-"""The vectors of Eagle, Finch and Goose that are exact functions of channel and block, in every version.
+"""Vectors of Eagle, Finch and Goose that are exact functions of channel and block, in every version.
 
 With l the block of L, i the channel of D, r0 = l / (L - 1) (0 where L = 1) and r1 = 1 - l / L, all versions take
     mu = 1 - (i / D)**r1 for x, w, k and the channel mixing, less 0.3 r0 for v; 1 - (i / D)**(r1 / 2) for r and g
@@ -21,15 +21,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from plkernel.models.init.distributions import ZERO, Distribution, orthogonal
+from plkernel.models.init.distributions import ZERO, Distribution, constant, orthogonal, uniform
 from plkernel.models.rwkv import RWKVConfig
 from plkernel.models.rwkv7 import RWKV7Config
 
 
 @dataclass(frozen=True)
 class Version:
-    """What tells one version from another: `models` 5 (Eagle), 6 (Finch), 7 (Goose), bounds of w1 and w2, the offset of
-    u in 0.1 ((i + 1) mod 3 - offset), and the exponent of r1 in Finch's channel mixing."""
+    """Differences between versions: `models` 5 (Eagle), 6 (Finch), 7 (Goose), bounds of w1 and w2, the offset of u in
+    0.1 ((i + 1) mod 3 - offset), and the exponent of r1 in Finch's channel mixing."""
 
     models: tuple[int, ...]
     low_rank: tuple[float, float] = (1e-4, 1e-4)
@@ -49,59 +49,52 @@ POWERS = {"r": 0.2, "g": 0.2, "k": 0.7, "v": 0.7, "w": 0.9, "a": 0.9}
 """Of Goose's token shift, by stream."""
 
 
-def check_version(name: str, model: int) -> None:
-    """ValueError for a version that belongs to another model (5 Eagle, 6 Finch, 7 Goose)."""
-    if model not in VERSIONS[name].models:
-        fitting = ", ".join(other for other, version in VERSIONS.items() if model in version.models)
-        raise ValueError(f"scheme {name!r} is not for RWKV-{model}: use one of {fitting}")
+def own_distribution(name: str, config: RWKVConfig | RWKV7Config, version: str) -> Distribution:
+    """The distribution of a parameter that is not a plain matrix, norm or embedding; `name` as in the state dict.
+
+    Raises ValueError for a version of another model: one of Eagle for Finch.
+    """
+    if config.version not in VERSIONS[version].models:
+        fitting = ", ".join(other for other, known in VERSIONS.items() if config.version in known.models)
+        raise ValueError(f"scheme {version!r} is not for RWKV-{config.version}: use one of {fitting}")
+    if ".ln_x." in name:
+        return constant(0.0 if name.endswith("bias") else ((1 + int(name.split(".")[1])) / config.layers) ** 0.7)
+    if not name.endswith(("1", "2")):
+        return Distribution("vector", name=version)
+    if not isinstance(config, RWKV7Config):
+        return uniform(VERSIONS[version].low_rank[int(name[-1]) - 1])
+    rank = config.ranks["wavg".index(name[-2])]
+    return ZERO if name.endswith("1") else orthogonal(0.1 * max(1.0, rank / config.dim) ** 0.5)
 
 
-def channel_vector(name: str, config: RWKVConfig, version: Version) -> Tensor:
-    """The values (D,) in float64 of a token-shift vector, time_decay or time_faaaa; `name` as in the state dict."""
-    _, block, branch, vector = name.split(".")
+def vector(name: str, config: RWKVConfig | RWKV7Config, version: str) -> Tensor:
+    """The values (D,) in float64 of a token-shift vector, decays, u or another vector; `name` as in the state dict."""
+    _, block, branch, kind = name.split(".")
     r0 = int(block) / (config.layers - 1) if config.layers > 1 else 0.0
     r1 = 1 - int(block) / config.layers
     i = torch.arange(config.dim, dtype=torch.float64)
-    if vector == "time_decay":
+    stream, known = kind[-1], VERSIONS[version]
+    if isinstance(config, RWKV7Config):
+        if kind.startswith("x_"):
+            return 1 - (i / config.dim) ** (r1**4 if branch == "ffn" else POWERS[stream] * r1)
+        y, middle = i / (config.dim - 1), (config.head_size - 1) / 2
+        x = (i % config.head_size - middle) / middle if middle else torch.zeros_like(i)
+        z = x * x.abs()
+        return {
+            "w0": -5.5 + 6 * y ** (1 + r0**0.3) + 2.5 * z,
+            "a0": -0.19 + 0.3 * z + 0.4 * (y - 0.5),
+            "v0": 0.73 - 0.4 * (y - 0.5),
+            "k_k": 0.71 - 0.1 * (y - 0.5),
+            "k_a": torch.full_like(i, 1.02),
+            "r_k": torch.full_like(i, -0.04),
+        }[kind]
+    if kind == "time_decay":
         return -6 + 5 * (i / (config.dim - 1)) ** (0.7 + 1.3 * r0)
-    if vector == "time_faaaa":
-        return r0 * (1 - i / (config.dim - 1)) + 0.1 * ((i + 1) % 3 - version.u_offset)
-    stream = vector[-1]
+    if kind == "time_faaaa":
+        return r0 * (1 - i / (config.dim - 1)) + 0.1 * ((i + 1) % 3 - known.u_offset)
     if branch == "ffn":
-        power = r1**version.ffn_power if config.version == 6 else r1
+        power = r1**known.ffn_power if config.version == 6 else r1
     else:
         power = r1 / 2 if stream in "rg" else r1
     share = (i / config.dim) ** power + (0.3 * r0 if stream == "v" else 0.0)
     return share if config.version == 5 else 1 - share
-
-
-def head_norm(name: str, layers: int) -> float:
-    """The value of every entry of ln_x, by its name in the state dict: bias 0, weight ((1 + l) / L)**0.7."""
-    return 0.0 if name.endswith("bias") else ((1 + int(name.split(".")[1])) / layers) ** 0.7
-
-
-def goose_vector(name: str, config: RWKV7Config) -> Tensor:
-    """The values (D,) in float64 of one of Goose's vectors, r_k among them; `name` as in the state dict."""
-    _, block, branch, vector = name.split(".")
-    r0 = int(block) / (config.layers - 1) if config.layers > 1 else 0.0
-    r1 = 1 - int(block) / config.layers
-    i = torch.arange(config.dim, dtype=torch.float64)
-    if vector.startswith("x_"):
-        return 1 - (i / config.dim) ** (r1**4 if branch == "ffn" else POWERS[vector[-1]] * r1)
-    y, middle = i / (config.dim - 1), (config.head_size - 1) / 2
-    x = (i % config.head_size - middle) / middle if middle else torch.zeros_like(i)
-    z = x * x.abs()
-    return {
-        "w0": -5.5 + 6 * y ** (1 + r0**0.3) + 2.5 * z,
-        "a0": -0.19 + 0.3 * z + 0.4 * (y - 0.5),
-        "v0": 0.73 - 0.4 * (y - 0.5),
-        "k_k": 0.71 - 0.1 * (y - 0.5),
-        "k_a": torch.full_like(i, 1.02),
-        "r_k": torch.full_like(i, -0.04),
-    }[vector]
-
-
-def goose_low_rank(name: str, config: RWKV7Config) -> Distribution:
-    """Of the first or second map, by its name, as in blocks.0.att.w1."""
-    rank = config.ranks["wavg".index(name[-2])]
-    return ZERO if name.endswith("1") else orthogonal(0.1 * max(1.0, rank / config.dim) ** 0.5)

@@ -5,13 +5,32 @@ of any size; check trains small models for a few steps at several widths, and se
 """
 
 import os
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from plkernel.common.cli import main_of
 from plkernel.models.words import ModelKind
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from plkernel.config.arm import Arm
+    from plkernel.config.model import ModelSpec
+    from plkernel.models.init.coordinate_check import Coordinates, Propagation
+    from plkernel.models.init.plan import Plan
+    from plkernel.training.build import Model
+
+HEAD_SIZE = 32
+CONTEXT, BATCH = 64, 4
+LEGEND = (
+    "N(s) normal of deviation s; T(s, c) cut at c deviations, not rescaled; J(s) cut at 2 and rescaled; U(b) uniform "
+    "within +-b;\nO(g) orthogonal of gain g; C(v) the number v. rate x, decay x: multiples of the base learning rate "
+    "and weight decay"
+)
 
 
 def listing(
@@ -23,9 +42,35 @@ def listing(
         pattern: Those alone whose name holds this, or fits it where it has * or ?: mup, megatron*. One that is a name
             tells all about that scheme.
     """
-    from plkernel.init_command.listing import run
+    from fnmatch import fnmatchcase
+    from inspect import getdoc
+    from itertools import groupby
+    from textwrap import fill
 
-    run(pattern)
+    from plkernel.common.cli import nearest
+    from plkernel.models.init.plan import SCHEMES
+
+    wild = pattern if set(pattern) & set("*?[") else f"*{pattern}*"
+    names = [pattern] if pattern in SCHEMES else [name for name in SCHEMES if fnmatchcase(name, wild.lower())]
+    if not names:
+        raise ValueError(f"no scheme is called {pattern!r}: {nearest(pattern, SCHEMES)}")
+    if len(names) == 1:
+        one = SCHEMES[names[0]]
+        notes = [f"free constants: {one.constants or 'none'}", one.calibration, f"source: {one.source}"]
+        print(one.name, "-" * len(one.name), getdoc(one.rules) or "", "", *filter(None, notes), sep="\n")
+        return
+    column = max(map(len, names)) + 4
+    schemes = sorted((SCHEMES[name] for name in names), key=lambda scheme: scheme.family)
+    for family, members in groupby(schemes, key=lambda scheme: scheme.family):
+        print(family)
+        for one in members:
+            first, margin = f"  {one.name}".ljust(column), " " * column
+            print(fill(one.summary, 120, initial_indent=first, subsequent_indent=margin))
+            for note in filter(None, (one.constants, one.calibration, one.source)):
+                print(fill(note, 120, initial_indent=f"{margin}  ", subsequent_indent=f"{margin}  "))
+        print()
+    hint = "python -m plkernel.init list NAME tells more of one, show NAME what it does to a model"
+    print(f"{len(names)} schemes; {hint}")
 
 
 def show(
@@ -58,9 +103,72 @@ def show(
         against: Another scheme; prints what differs from it, at its own constants where it lacks one of these.
         json: File for the plan.
     """
-    from plkernel.init_command.show import run
+    from plkernel.common.files import check_file, save_json
+    from plkernel.models.init.plan import find
 
-    run(scheme, model, dim, layers, head_size, option, against, json)
+    spec, arm = spec_of(model, dim, layers, head_size), arm_of(scheme, option)
+    check_file(json, "json")
+    shared = [text for text in option if against and text.partition("=")[0] in find(against).options]
+    other = arm_of(against, shared) if against else None
+    chosen = planned(spec, arm)
+    print(shown(chosen, model), flush=True)
+    if model == "rwkv7":
+        print(f"\n{memory(spec, arm)}", flush=True)
+    if other is not None:
+        lines = joined(chosen.diff(planned(spec, other)))
+        title = f"\n{scheme} -> {against}:"
+        print("\n  ".join([title, *lines]) if lines else f"{title} no difference", flush=True)
+    if json is not None:
+        save_json(json, {"model": model, **chosen.to_dict()})
+        print(f"\nwritten: {json}", flush=True)
+
+
+def shown(chosen: "Plan", model: str) -> str:
+    """The plan: a line on the model, the table, what it asks of the model, and what is left to do."""
+    from math import prod
+
+    from plkernel.common.cli import text_table
+
+    count, sizes = sum(prod(entry.parameter.shape) for entry in chosen.entries), chosen.sizes
+    title = f"{chosen.scheme} on {model}, width {sizes.width}, {sizes.layers} blocks, {count:,} parameters"
+    options = ", ".join(f"{name} = {value:g}" for name, value in chosen.options.items())
+    header = ["parameter", "blocks", "role", "shape", "drawn from", "rate x", "decay x"]
+    asks = "asks of the model:" + "".join(f"\n  {line}" for line in chosen.asks() or ["nothing"])
+    parts = [f"{title}; {options}" if options else title, text_table(header, chosen.rows()), LEGEND, asks]
+    if chosen.calibration:
+        parts.append(
+            "then, on a batch: the output projections of every block times one gain, until the partial Jacobian norm "
+            f"of its\nbranch is {chosen.calibration.target:g}; a run does this by itself, from Python calibrate_ does"
+        )
+    if chosen.optimizer != "adam":
+        parts.append(f"the rates are for {chosen.optimizer.upper()}; a run here has AdamW and refuses them")
+    return "\n\n".join(parts)
+
+
+def memory(spec: "ModelSpec", arm: "Arm") -> str:
+    """Memory of a small RWKV-7 of this scheme: half-lives, and the impulse response with erasing and without."""
+    import numpy as np
+
+    from plkernel.training.view import erasing, responses_of
+
+    dim, layers = min(spec.dim, 4 * spec.head_size), min(spec.layers, 4)
+    model, _ = filled(spec.model_copy(update={"dim": dim, "layers": layers}), arm, seed=0)
+    lives = [f"{shortest:.3g} to {longest:.3g}" for shortest, longest in (v.aminmax() for v in model.half_lives())]
+    lags = np.exp2(np.arange(8.0))
+    title = f"memory at the start, width {dim}, {layers} blocks: half-lives of {'; '.join(lives)} bytes"
+    return "\n".join([title, *erasing(lags, {"at the start": responses_of(model, lags)})])
+
+
+def joined(lines: Sequence[str]) -> list[str]:
+    """Lines that are equal up to the number of the block, as one that says which blocks."""
+    from plkernel.models.init.plan import spans
+
+    blocks: dict[str, list[int]] = {}
+    for line in lines:
+        number = re.match(r"blocks\.(\d+)\.", line)
+        text = re.sub(r"^blocks\.\d+\.", "blocks.*.", line)
+        blocks.setdefault(text, []).append(int(number[1]) if number else -1)
+    return [f"{text}  (blocks {where})" if (where := spans(numbers)) else text for text, numbers in blocks.items()]
 
 
 def check(
@@ -111,25 +219,160 @@ def check(
         out: Folder for SCHEME-MODEL.json and the figure.
         figure: Draw the figure.
     """
-    from plkernel.init_command.check import run
+    import torch
 
-    run(
-        scheme,
-        model,
-        widths,
-        layers,
-        depths,
-        dim,
-        head_size,
-        steps,
-        seeds,
-        learning_rate,
-        option,
-        corpus,
-        threads,
-        out,
-        figure,
-    )
+    from plkernel import __version__
+    from plkernel.analysis.figures.style import rendered
+    from plkernel.common import cli
+    from plkernel.common.files import atomic_write, check_folder, save_json
+    from plkernel.config.train import check_threads
+    from plkernel.data import corpora
+    from plkernel.data.windows import check_length, fixed_windows
+    from plkernel.models.init.coordinate_check import coordinate_check, coordinates_figure, propagation
+
+    check_threads(threads)
+    if not depths or min(depths) < 1:
+        raise ValueError(f"depths must be at least 1, got {depths}")
+    arm = arm_of(scheme, option)
+    wide = {width: spec_of(model, width, layers, head_size) for width in widths}
+    deep = {depth: spec_of(model, dim, depth, head_size) for depth in sorted(set(depths))}
+    check_folder(out, "out")
+    torch.set_num_threads(threads)
+    data = corpora.load(corpus)
+    check_length(data.bytes, CONTEXT, f"corpus {corpus!r}")
+    windows = fixed_windows(data.bytes, CONTEXT, BATCH)
+    inputs, title = windows[:, :-1], f"{scheme} on {model}"
+    with cli.progress_bar("widths") as progress:
+        coordinates = coordinate_check(
+            lambda width, seed: filled(wide[width], arm, seed, inputs),
+            windows,
+            widths,
+            steps=steps,
+            seeds=seeds,
+            learning_rate=learning_rate,
+            progress=progress,
+        )
+    optimizer = planned(wide[min(wide)], arm).optimizer
+    print(over_width(coordinates, title, optimizer), end="\n\n", flush=True)
+
+    def deep_model(spec: "ModelSpec") -> "Callable[[int], Model]":
+        return lambda seed: filled(spec, arm, seed, inputs)[0]
+
+    streams = []
+    with cli.progress_bar("depths") as progress:
+        for depth, spec in deep.items():
+            streams.append(propagation(deep_model(spec), windows, seeds))
+            progress(depth / sum(deep))
+    print(over_depth(streams, dim), end="\n\n", flush=True)
+    values = {
+        **{"plkernel": __version__, "scheme": scheme, "model": model, "options": arm.scheme_options},
+        **{"layers": layers, "dim": dim, "optimizer": optimizer, "corpus": data.name, "sha256": data.sha256},
+        **{"context": CONTEXT, "batch": BATCH, "seeds": seeds, "coordinates": coordinates.to_dict()},
+        "slopes": {name: vars(coordinates.slope(name)) for name in coordinates.names},
+        "verdict": coordinates.verdict(),
+        "depths": [{**vars(item), "depth": item.depth, "growth": item.growth} for item in streams],
+    }
+    path = out / f"{scheme}-{model}"
+    save_json(path.with_name(f"{path.name}.json"), values)
+    print(f"written: {path}.json", flush=True)
+    if figure:
+        for kind, content in rendered(coordinates_figure(coordinates, streams, title)).items():
+            atomic_write(path.with_name(f"{path.name}.{kind}"), content)
+        print(f"figure:  {path}.pdf, .png, .svg", flush=True)
+
+
+def over_width(coordinates: "Coordinates", title: str, optimizer: str) -> str:
+    """The table of the coordinate check, and the verdict."""
+    from plkernel.common.cli import text_table
+    from plkernel.models.init.coordinate_check import FLAT
+
+    rows = []
+    for name in coordinates.names:
+        slope, moved = coordinates.slope(name), [f"{value:.3g}" for value in coordinates.change(name)]
+        error = f"{slope.error:.2f}" if slope.error == slope.error else "-"
+        verdict = f"flat within {FLAT:g}" if slope.verdict == "flat" else slope.verdict
+        rows.append([name, *moved, f"{slope.value:+.2f}", error, verdict])
+    header = ["activation", *(f"width {width}" for width in coordinates.widths), "slope", "error", "verdict"]
+    steps = f"{coordinates.steps} steps of {optimizer.title() if optimizer == 'adam' else optimizer.upper()}"
+    title = f"{title}: rms of x_t - x_0 after {steps} at {coordinates.learning_rate:.3g}"
+    return f"{title}\n\n{text_table(header, rows)}\n\nverdict: {coordinates.verdict()}"
+
+
+def over_depth(streams: "Sequence[Propagation]", dim: int) -> str:
+    """The table of the residual stream over depth."""
+    from plkernel.common.cli import text_table
+
+    rows = []
+    for item in streams:
+        ends = [
+            f"{values[place]:.4g}"
+            for values, order in ((item.forward, (0, -1)), (item.backward, (-1, 0)))
+            for place in order
+        ]
+        forward, backward = (f"{growth:.4f}" for growth in item.growth)
+        rows.append([str(item.depth), *ends[:2], forward, *ends[2:], backward])
+    header = ["blocks", "stream before", "after", "growth per block", "gradient after", "before", "growth per block"]
+    title = f"residual stream at initialisation, width {dim}: rms before the first block and after the last"
+    return f"{title}\n\n{text_table(header, rows)}"
+
+
+def arm_of(scheme: str, given: Sequence[str]) -> "Arm":
+    """The scheme with NAME=VALUE each as an option; ValueError for one that is not, or no option of this scheme."""
+    from plkernel.config.arm import Arm
+    from plkernel.models.init.plan import check_options, find
+
+    options: dict[str, float] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise ValueError(f"option must be NAME=VALUE, as std=0.02, got {text!r}")
+        try:
+            options[name] = value.lower() == "true" if value.lower() in ("true", "false") else float(value)
+        except ValueError as error:
+            raise ValueError(f"option {name} must be a number, true or false, got {value!r}") from error
+    check_options(find(scheme), options)
+    return Arm(scheme=scheme, scheme_options=options)
+
+
+def spec_of(kind: ModelKind, dim: int, layers: int, head_size: int | None = None) -> "ModelSpec":
+    """One of our models, an RWKV of HEAD_SIZE unless given; ValueError for sizes that do not fit."""
+    from plkernel.config.model import ModelSpec
+
+    if kind == "ssm" and head_size is not None:
+        raise ValueError(f"head_size {head_size} belongs to models rwkv5 to rwkv7, got model 'ssm': leave it out")
+    head_size = HEAD_SIZE if head_size is None else head_size
+    for name, value, least in (("width", dim, 2), ("number of blocks", layers, 1), ("head_size", head_size, 2)):
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}, got {value}")
+    if kind == "ssm":
+        return ModelSpec(kind=kind, dim=dim, layers=layers)
+    if dim % head_size:
+        raise ValueError(f"width {dim} must be a multiple of head_size {head_size} in an RWKV")
+    return ModelSpec(kind=kind, dim=dim, layers=layers, head_size=head_size)
+
+
+def planned(spec: "ModelSpec", arm: "Arm") -> "Plan":
+    """The plan of a scheme for one of our models, of which nothing is allocated."""
+    import torch
+
+    from plkernel.config.condition import resolve
+    from plkernel.training.build import build, plan_of
+
+    condition = resolve(spec, arm)
+    with torch.device("meta"):
+        return plan_of(build(condition), condition)
+
+
+def filled(spec: "ModelSpec", arm: "Arm", seed: int, inputs: "Tensor | None" = None) -> "tuple[Model, Plan]":
+    """A filled model and its plan; calibrated on `inputs`, bytes (B,T), where they are given and the scheme asks."""
+    from plkernel.config.condition import resolve
+    from plkernel.training.build import build, initialise_, plan_of, tune_
+
+    condition = resolve(spec, arm)
+    model = initialise_(build(condition), condition, seed)
+    if inputs is not None:
+        tune_(model, condition, inputs)
+    return model, plan_of(model, condition)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pathlib import Path
 from plkernel.common.imports import imported
 from plkernel.data.names import KINDS, PRESETS
 from plkernel.models.init import SCHEMES
-from plkernel.models.init.planning import Scheme
+from plkernel.models.init.plan import Scheme
 
 SCHEME_GROUP, CORPUS_GROUP = "plkernel.schemes", "plkernel.corpora"
 

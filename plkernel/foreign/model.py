@@ -19,8 +19,7 @@ from plkernel.common.cli import nearest
 from plkernel.common.environment import installed
 from plkernel.common.imports import MARK, imported, told
 from plkernel.foreign.memory import half_lives_of, kernels_of
-from plkernel.models.init.base import generator_for
-from plkernel.models.init.plan import is_matrix
+from plkernel.models.init.plan import generator_for, is_matrix
 from plkernel.models.ssm import BYTES
 
 MULTIPLIERS = ("learning_rate", "weight_decay", "eps")

@@ -17,10 +17,8 @@ from plkernel.foreign.checks import LONGEST, check_model
 from plkernel.foreign.model import Foreign
 from plkernel.kernels import backends
 from plkernel.models.init.block_gains import Calibration, calibrate_
-from plkernel.models.init.plan import Plan
-from plkernel.models.init.planning import find, plan, rules_at
-from plkernel.models.init.rules import Rules, Sizes
-from plkernel.models.init.rwkv_power_law import power_law_
+from plkernel.models.init.plan import Plan, Rules, Sizes, find, plan, rules_at
+from plkernel.models.init.power_law import power_law_
 from plkernel.models.layers import BYTES
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config

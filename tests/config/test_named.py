@@ -8,7 +8,7 @@ import pytest
 from plkernel.commands.specs import COST, command, listing
 from plkernel.config.named import find, roles, specs
 from plkernel.config.reading import load_spec
-from plkernel.models.init.roles import RoleTable
+from plkernel.models.init.plan import RoleTable
 
 RUNS = Path(__file__).parents[2] / "runs"
 

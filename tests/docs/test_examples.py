@@ -29,7 +29,7 @@ from plkernel.config.factors import deep_merge
 from plkernel.config.reading import parse_spec
 from plkernel.foreign.groups import CORPUS_GROUP, SCHEME_GROUP
 from plkernel.models.init import SCHEMES
-from plkernel.models.init.roles import RoleTable
+from plkernel.models.init.plan import RoleTable
 
 ROOT = Path(__file__).parents[2]
 TUTORIALS = ROOT / "docs" / "tutorials"

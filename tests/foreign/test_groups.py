@@ -27,7 +27,7 @@ import numpy as np
 
 from plkernel.data.files import Chunk
 from plkernel.data.names import Source
-from plkernel.models.init.schemes.transformers import transformers_default
+from plkernel.models.init.schemes.frameworks import transformers_default
 
 Path(__file__).with_name("imported").write_text("yes")
 

@@ -25,7 +25,7 @@ from plkernel.data import corpora
 from plkernel.interop.fla import to_fla, write_fla
 from plkernel.interop.formats import read
 from plkernel.interop.official import to_official
-from plkernel.models.init.roles import RoleTable
+from plkernel.models.init.plan import RoleTable
 from plkernel.models.rwkv import RWKV, RWKVConfig
 
 pytestmark = pytest.mark.slow

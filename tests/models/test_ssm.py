@@ -8,7 +8,7 @@ from node_kernels import rms_kernel
 
 from plkernel.analysis.nodes.node_set import gain_at
 from plkernel.analysis.nodes.placement import place
-from plkernel.models.init.planning import initialise_
+from plkernel.models.init.plan import initialise_
 from plkernel.models.ssm import SSM, SSMConfig, input_gain
 
 CAUSAL = [SSMConfig(16, 2), SSMConfig(16, 2, "ema"), SSMConfig(16, 2, "lru", patch=2), SSMConfig(16, 1, patch=3)]

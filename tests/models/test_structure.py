@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from plkernel.analysis.nodes.placement import place
 from plkernel.kernels.scan import scan
-from plkernel.models.init.planning import SCHEMES, asked, plan
+from plkernel.models.init.plan import SCHEMES, asked, plan
 from plkernel.models.init.rwkv_vectors import VERSIONS
 from plkernel.models.layers import ROOT_MEAN_SQUARE, Activation
 from plkernel.models.rwkv import RWKV, RWKVConfig

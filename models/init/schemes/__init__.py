@@ -3,5 +3,5 @@
 import importlib
 import pkgutil
 
-for found in pkgutil.iter_modules(__path__, f"{__name__}."):
-    importlib.import_module(found.name)
+for module in pkgutil.iter_modules(__path__, f"{__name__}."):
+    importlib.import_module(module.name)

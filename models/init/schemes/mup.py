@@ -8,38 +8,33 @@ import math
 from collections.abc import Mapping
 
 from plkernel.models.init.distributions import ZERO, Distribution, normal, uniform
-from plkernel.models.init.planning import scheme
-from plkernel.models.init.roles import Role
-from plkernel.models.init.rules import Number, Parameter, Rules, Sizes
-from plkernel.models.init.schemes.fans import fan_in_normal, fan_in_uniform
+from plkernel.models.init.plan import Fill, Number, Parameter, Role, Rules, Sizes, fan_in_normal, fan_in_uniform, scheme
 
 TENSOR_PROGRAMS = "arXiv 2203.03466"
-
-
 VECTORS: tuple[Role, ...] = ("norm", "norm_bias", "bias")
 IN_STACK: tuple[Role, ...] = (*VECTORS, "gate", "own")
 STD = 0.0625
 FIRST_HALVES = ("_w1", ".w1", ".a1", ".v1", ".g1")
-"""How the names of the first halves of RWKV's low-rank pairs end."""
+"""Endings of the names of the first halves of RWKV's low-rank pairs."""
 
 
-def mup_rates(m: float, sgd: bool) -> dict[str, Number]:
-    """Of embedding, matrices, vectors and the model's own; the head is the caller's: the tables differ there.
+def mup_rates(m: float, sgd: bool, head: float) -> dict[str, Number]:
+    """Learning-rate multipliers of embedding, matrices, head, vectors and the model's own; the tables' heads differ.
 
     Adam moves every entry by about its rate: 1 / m where a sum over the width follows, 1 elsewhere. SGD: matrices 1,
     what goes from a fixed width to a growing one m. The first half of a low-rank pair is like a head without a
     multiplier, 1 / m for both.
     """
 
-    def own(p: Parameter) -> float:
-        return 1 / m if p.name.endswith(FIRST_HALVES) else vector(p)
-
     def vector(p: Parameter) -> float:
         return m if sgd and max(p.shape, default=1) > 1 else 1.0
 
+    def own(p: Parameter) -> float:
+        return 1 / m if p.name.endswith(FIRST_HALVES) else vector(p)
+
     if sgd:
-        return {"embedding": m, "position": m, "own": own, **{role: vector for role in VECTORS}}
-    return {"input": 1 / m, "output": 1 / m, "own": own}
+        return {"embedding": m, "position": m, "head": head, "own": own, **{role: vector for role in VECTORS}}
+    return {"input": 1 / m, "output": 1 / m, "head": head, "own": own}
 
 
 def mup_decays(rates: Mapping[str, Number], m: float, head: float, sgd: bool, everything: bool) -> dict[str, Number]:
@@ -50,6 +45,11 @@ def mup_decays(rates: Mapping[str, Number], m: float, head: float, sgd: bool, ev
     tables: dict[str, Number] = {"embedding": 1 / m, "position": 1 / m} if sgd else {"input": m, "output": m}
     rest: dict[str, Number] = {role: inverse(rates.get(role, 1.0)) for role in IN_STACK} if everything else {}
     return {**tables, "head": head, **rest}
+
+
+def inverse(rate: Number) -> Number:
+    """1 over a rate, so that (learning rate times weight decay) is the same for every parameter."""
+    return (lambda p: 1 / rate(p)) if callable(rate) else 1 / rate
 
 
 @scheme(f"paper:Tensor Programs V, {TENSOR_PROGRAMS}, Table 8, as the mup package runs it")
@@ -79,13 +79,14 @@ def mup_table8(
     m = s.ratio(base_width)
     if uniform_draws and std != STD:
         raise ValueError(f"std {std:g} does not go with uniform_draws, whose bounds follow from the fans: leave it out")
-    hidden, head = normal(std / math.sqrt(m)), normal(std)
-    rates = {**mup_rates(m, sgd), "head": m if sgd else 1.0}
+    hidden: Fill = fan_in_uniform() if uniform_draws else normal(std / math.sqrt(m))
+    head: Fill = fan_in_uniform(math.sqrt(m)) if uniform_draws else normal(std)
+    rates = mup_rates(m, sgd, head=m if sgd else 1.0)
     return Rules(
         normal(embedding_std),
-        fan_in_uniform() if uniform_draws else hidden,
-        fan_in_uniform() if uniform_draws else hidden,
-        ZERO if zero_readout else fan_in_uniform(math.sqrt(m)) if uniform_draws else head,
+        hidden,
+        hidden,
+        ZERO if zero_readout else head,
         roles={"query": ZERO} if zero_readout else {},
         bias=lambda p: uniform(math.sqrt(m / p.fan_in)),
         learning_rate=rates,
@@ -116,12 +117,13 @@ def mup_table3(
     head 1 / m.
     """
     m = s.ratio(base_width)
-    rates = {**mup_rates(m, sgd), "head": 1 / m}
-    head = fan_in_uniform(math.sqrt(m) / m) if uniform_draws else normal(math.sqrt(base_width) / s.width)
+    hidden = fan_in_uniform() if uniform_draws else fan_in_normal()
+    head: Fill = fan_in_uniform(math.sqrt(m) / m) if uniform_draws else normal(math.sqrt(base_width) / s.width)
+    rates = mup_rates(m, sgd, head=1 / m)
     return Rules(
         normal(embedding_std),
-        fan_in_uniform() if uniform_draws else fan_in_normal(),
-        fan_in_uniform() if uniform_draws else fan_in_normal(),
+        hidden,
+        hidden,
         ZERO if zero_readout else head,
         roles={"query": ZERO} if zero_readout else {},
         bias=(lambda p: uniform(math.sqrt(m / p.fan_in))) if uniform_draws else ZERO,
@@ -145,27 +147,19 @@ def spectral(s: Sizes, *, base_width: float = 256, sgd: bool = False) -> Rules:
     """
     s.ratio(base_width)
 
-    def spectral_normal(p: Parameter) -> Distribution:
+    def matrix(p: Parameter) -> Distribution:
         return normal(p.fan_in**-0.5 * min(1.0, math.sqrt(p.fan_out / p.fan_in)))
 
-    def ratio(p: Parameter) -> float:
+    def rate(p: Parameter) -> float:
         return (p.fan_out if sgd else base_width) / p.fan_in
 
     def column(p: Parameter) -> float:
         return float(max(p.shape, default=1)) if sgd else 1.0
 
-    return Rules(
-        normal(1.0),
-        spectral_normal,
-        spectral_normal,
-        spectral_normal,
-        learning_rate={
-            **{role: ratio for role in ("input", "output", "head")},
-            **{role: float(s.width) if sgd else 1.0 for role in ("embedding", "position")},
-            **{role: column for role in VECTORS},
-        },
-        optimizer="sgd" if sgd else "adam",
-    )
+    one_hot = float(s.width) if sgd else 1.0
+    rates: dict[str, Number] = {"input": rate, "output": rate, "head": rate, "embedding": one_hot, "position": one_hot}
+    rates |= {role: column for role in VECTORS}
+    return Rules(normal(1.0), matrix, matrix, matrix, learning_rate=rates, optimizer="sgd" if sgd else "adam")
 
 
 @scheme("paper:u-muP, arXiv 2407.17465, and the unit-scaling package")
@@ -176,33 +170,22 @@ def u_mup(s: Sizes, *, residual_mult: float = 1.0, residual_attn_ratio: float = 
     Weight decay is independent of a weight's own rate. residual_mult: share of all branches against the embedding;
     residual_attn_ratio: of mixers against feed-forward layers.
     """
-    rate: dict[str, Number] = {
-        "embedding": s.width**-0.5,
-        "position": s.width**-0.5,
-        "input": lambda p: (p.fan_in * s.layers) ** -0.5,
-        "output": lambda p: (p.fan_in * s.layers) ** -0.5,
-        **{role: in_stack(s) for role in IN_STACK},
-    }
+
+    def matrix(p: Parameter) -> float:
+        return (p.fan_in * s.layers) ** -0.5
+
+    def in_stack(p: Parameter) -> float:
+        return 1.0 if p.layer is None else s.layers**-0.5
+
+    decayed: dict[str, Number] = {"embedding": s.width**-0.5, "position": s.width**-0.5}
+    decayed |= {"input": matrix, "output": matrix}
     return Rules(
         normal(1.0),
-        normal(1.0),
-        normal(1.0),
-        normal(1.0),
-        learning_rate=rate,
-        weight_decay={role: inverse(rate[role]) for role in ("embedding", "position", "input", "output")},
+        learning_rate={**decayed, **{role: in_stack for role in IN_STACK}},
+        weight_decay={role: inverse(rate) for role, rate in decayed.items()},
         forward=branch_scales(s, residual_mult, residual_attn_ratio),
         needs={"unit_scaled": True},
     )
-
-
-def in_stack(s: Sizes) -> Number:
-    """L**-0.5 inside the blocks, 1 outside."""
-    return lambda p: 1.0 if p.layer is None else s.layers**-0.5
-
-
-def inverse(rate: Number) -> Number:
-    """What makes (learning rate times weight decay) the same for every parameter."""
-    return (lambda p: 1 / rate(p)) if callable(rate) else 1 / rate
 
 
 def branch_scales(s: Sizes, mult: float, ratio: float) -> dict[str, float]:

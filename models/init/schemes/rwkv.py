@@ -9,13 +9,9 @@ gain 0.5 sqrt(V / d), 0.5 where V <= d (the paper: 0.5 always).
 """
 
 import math
-from collections.abc import Callable
 
 from plkernel.models.init.distributions import ZERO, Distribution, normal, orthogonal, uniform
-from plkernel.models.init.planning import scheme
-from plkernel.models.init.roles import Role
-from plkernel.models.init.rules import Parameter, Rules, Sizes
-from plkernel.models.init.schemes.fans import fan_in_uniform, xavier_uniform
+from plkernel.models.init.plan import Parameter, Role, Rules, Sizes, fan_in_uniform, scheme, xavier_uniform
 
 EVERYTHING: tuple[Role, ...] = ("norm", "norm_bias", "bias", "gate", "own")
 NEEDS = {"norm": "layer", "embedding_norm": True}
@@ -61,13 +57,13 @@ def rwkv_eagle_code_2023(s: Sizes, *, learning_rate: float = 6e-4) -> Rules:
 
     learning_rate: the peak of the run; the released script builds its first weights with 1e-5.
     """
-    return router_zero("rwkv_eagle_code_2023", learning_rate, widening(0.5), wide_head(s))
+    return as_in_code(s, "rwkv_eagle_code_2023", learning_rate)
 
 
 @scheme("code:BlinkDL/RWKV-LM at 62572c9, 2024-02, which trained Finch")
 def rwkv_finch_code_2024_02(s: Sizes, *, learning_rate: float = 6e-4) -> Rules:
     """As rwkv_eagle_code_2023, with low-rank maps U(1e-4)."""
-    return router_zero("rwkv_finch_code_2024_02", learning_rate, widening(0.5), wide_head(s))
+    return as_in_code(s, "rwkv_finch_code_2024_02", learning_rate)
 
 
 @scheme("paper:Eagle and Finch, arXiv 2404.05892, Appendix I, as written for Eagle")
@@ -76,13 +72,13 @@ def rwkv_eagle_paper(s: Sizes, *, learning_rate: float = 6e-4) -> Rules:
 
     No version of the code does this. learning_rate: the peak of the run.
     """
-    return router_zero("rwkv_eagle_paper", learning_rate, widening(1.0, narrow=fan_in_uniform()), orthogonal(0.5))
+    return as_printed("rwkv_eagle_paper", learning_rate)
 
 
 @scheme("paper:Eagle and Finch, arXiv 2404.05892, Appendix I, as written for Finch")
 def rwkv_finch_paper(s: Sizes, *, learning_rate: float = 6e-4) -> Rules:
     """As rwkv_eagle_paper, with low-rank maps U(1e-4)."""
-    return router_zero("rwkv_finch_paper", learning_rate, widening(1.0, narrow=fan_in_uniform()), orthogonal(0.5))
+    return as_printed("rwkv_finch_paper", learning_rate)
 
 
 @scheme("notes:the naive side of a published ablation of RWKV-6")
@@ -96,31 +92,30 @@ def rwkv_naive(s: Sizes) -> Rules:
         normal(1.0),
         fan_in_uniform(),
         fan_in_uniform(),
-        normal(1.0),
         roles={"ffn_out": xavier_uniform(0.5)},
         weight_decay=dict.fromkeys(EVERYTHING, 1.0),
         needs={"norm": "rms", "tied": True},
     )
 
 
-def router_zero(own: str, rate: float, inner: Callable[[Parameter], Distribution], head: Distribution) -> Rules:
-    """Embedding U(rate), outputs and the receptance of the channel mixing 0."""
-    return Rules(uniform(rate), inner, ZERO, head, roles={"ffn_router": ZERO}, needs=NEEDS, own=own)
+def as_in_code(s: Sizes, own: str, rate: float) -> Rules:
+    """The code that trained Eagle and Finch: wider matrices O(sqrt(fan_out / fan_in)), others O(1)."""
+
+    def matrix(p: Parameter) -> Distribution:
+        return orthogonal(max(1.0, p.fan_out / p.fan_in) ** 0.5)
+
+    return Rules(uniform(rate), matrix, ZERO, wide_head(s), {"ffn_router": ZERO}, needs=NEEDS, own=own)
+
+
+def as_printed(own: str, rate: float) -> Rules:
+    """Appendix I: wider matrices O(fan_out / fan_in), others as PyTorch makes them, head O(0.5)."""
+
+    def matrix(p: Parameter) -> Distribution:
+        return orthogonal(p.fan_out / p.fan_in) if p.fan_out > p.fan_in else fan_in_uniform()(p)
+
+    return Rules(uniform(rate), matrix, ZERO, orthogonal(0.5), {"ffn_router": ZERO}, needs=NEEDS, own=own)
 
 
 def wide_head(s: Sizes) -> Distribution:
     """O(0.5 sqrt(V / d)), O(0.5) where V <= d."""
     return orthogonal(0.5 * math.sqrt(max(1.0, s.vocabulary / s.width)))
-
-
-def widening(
-    power: float, narrow: Callable[[Parameter], Distribution] | None = None
-) -> Callable[[Parameter], Distribution]:
-    """O((fan_out / fan_in)**power) where fan_out is larger; elsewhere `narrow`, or O(1)."""
-
-    def of(p: Parameter) -> Distribution:
-        if p.fan_out > p.fan_in:
-            return orthogonal((p.fan_out / p.fan_in) ** power)
-        return narrow(p) if narrow else orthogonal(1.0)
-
-    return of

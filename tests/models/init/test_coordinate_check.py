@@ -1,5 +1,7 @@
 """Coordinate checks: muP is flat in width, the standard parametrisations are not; signals through the blocks."""
 
+import json
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,17 +12,23 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from plkernel.analysis.trained.coordinates import Coordinates
-from plkernel.init_command.options import arm_of, filled, model_of, spec_of
-from plkernel.models.init.coordinate_check import changes, coordinate_check, propagation, stream
+from plkernel.analysis.figures.style import rendered
+from plkernel.commands.init import arm_of, filled, spec_of
+from plkernel.models.init.coordinate_check import (
+    Coordinates,
+    Propagation,
+    changes,
+    coordinate_check,
+    coordinates_figure,
+    propagation,
+    stream,
+)
 from plkernel.models.init.plan import Plan
 from plkernel.models.words import ModelKind
 from plkernel.training.evaluate import residual_stream
 
 LICENSE = Path(__file__).parents[3] / "LICENSE"
-FAST = (64, 128, 256, 512)
-QUICK = (32, 64, 128, 256)
-WHOLE = (64, 128, 256, 512, 1024)
+QUICK, FAST, WHOLE = (32, 64, 128, 256), (64, 128, 256, 512), (64, 128, 256, 512, 1024)
 ZERO = ("zero_readout=1",)
 RATE = 2**-10
 
@@ -40,6 +48,10 @@ def windows(batch: int = 4, context: int = 64) -> Tensor:
     return torch.from_numpy(rows.astype(np.int64))
 
 
+def model_of(kind: ModelKind, dim: int, layers: int, scheme: str, seed: int = 0) -> nn.Module:
+    return filled(spec_of(kind, dim, layers), arm_of(scheme, ()), seed)[0]
+
+
 def checked(
     kind: ModelKind, scheme: str, options: tuple[str, ...], widths: tuple[int, ...], rate: float = RATE, **other: Any
 ) -> Coordinates:
@@ -49,37 +61,35 @@ def checked(
     )
 
 
-def slopes(found: Coordinates) -> dict[str, float]:
-    return {name: found.slope(name).value for name in found.names}
+def slopes(done: Coordinates) -> dict[str, float]:
+    return {name: done.slope(name).value for name in done.names}
 
 
-def is_flat(found: Coordinates) -> bool:
-    return {found.slope(name).verdict for name in found.names} == {"flat"}
+def is_flat(done: Coordinates) -> bool:
+    return {done.slope(name).verdict for name in done.names} == {"flat"}
+
+
+def least(done: Coordinates) -> float:
+    """The least slope of branches, stream and logits."""
+    return min(value for name, value in slopes(done).items() if name != "embedding")
 
 
 # Megatron's head cannot start at zero: its random part falls in width, so its rate is one at which training outweighs.
-MUP: list[tuple[str, tuple[str, ...], float]] = [
-    ("mup_table8", ZERO, RATE),
-    ("mup_table3", ZERO, RATE),
-    ("megatron_mup", ("base_width=64",), 4 * RATE),
-]
-STANDARD = ["sp_torch_default", "transformers_default"]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("scheme", "options", "rate"), MUP)
+@pytest.mark.parametrize(
+    ("scheme", "options", "rate"),
+    [("mup_table8", ZERO, RATE), ("mup_table3", ZERO, RATE), ("megatron_mup", ("base_width=64",), 4 * RATE)],
+)
 def test_mup_is_flat_in_width(scheme: str, options: tuple[str, ...], rate: float) -> None:
     """Every activation of an SSM moves as far at width 1024 as at 64, slope within 0.1; so do its logits."""
-    found = checked("ssm", scheme, options, WHOLE, rate)
-    assert is_flat(found), slopes(found)
+    assert is_flat(done := checked("ssm", scheme, options, WHOLE, rate)), slopes(done)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", STANDARD)
+@pytest.mark.parametrize("scheme", ["sp_torch_default", "transformers_default"])
 def test_the_standard_parametrisations_fail(scheme: str) -> None:
     """The same check: branches, stream and logits grow, by 0.4 or more."""
-    found = slopes(checked("ssm", scheme, (), WHOLE))
-    assert min(value for name, value in found.items() if name != "embedding") > 0.4, found
+    assert least(checked("ssm", scheme, (), WHOLE)) > 0.4
 
 
 def test_mup_is_flat_and_the_standard_parametrisation_is_not() -> None:
@@ -88,8 +98,7 @@ def test_mup_is_flat_and_the_standard_parametrisation_is_not() -> None:
     Eight seeds: of four, feed-forward layers as narrow as these stray to a slope of 0.17 on half of all texts.
     """
     assert is_flat(mup := checked("ssm", "mup_table8", ZERO, QUICK, seeds=8)), slopes(mup)
-    standard = slopes(checked("ssm", "sp_torch_default", (), QUICK, seeds=1))
-    assert min(value for name, value in standard.items() if name != "embedding") > 0.3, standard
+    assert least(checked("ssm", "sp_torch_default", (), QUICK, seeds=1)) > 0.3
 
 
 @pytest.mark.slow
@@ -97,8 +106,7 @@ def test_mup_is_flat_and_the_standard_parametrisation_is_not() -> None:
 def test_mup_is_flat_in_an_rwkv(kind: ModelKind) -> None:
     """With low-rank maps at the rate of a head and GroupNorm as it is; standard and official schemes grow."""
     assert is_flat(mup := checked(kind, "mup_table8", ZERO, WHOLE, seeds=2)), slopes(mup)
-    standard = slopes(checked(kind, "sp_torch_default", (), FAST, seeds=8))
-    assert min(value for name, value in standard.items() if name != "embedding") > 0.35, standard
+    assert least(checked(kind, "sp_torch_default", (), FAST, seeds=8)) > 0.35
     official = slopes(checked(kind, "rwkv_blinkdl", (), FAST, seeds=2))
     assert min(official["ffn 0"], official["ffn 1"]) > 0.6, official
 
@@ -106,22 +114,20 @@ def test_mup_is_flat_in_an_rwkv(kind: ModelKind) -> None:
 @pytest.mark.slow
 def test_the_spectral_rates_for_adam_are_flat_and_those_for_sgd_are_not() -> None:
     """The rule for Adam, with the paper's random head; that for SGD under Adam, as nanotron has it, grows."""
-    assert is_flat(found := checked("ssm", "spectral", (), WHOLE, seeds=4)), slopes(found)
+    assert is_flat(done := checked("ssm", "spectral", (), WHOLE, seeds=4)), slopes(done)
     nanotron = slopes(checked("ssm", "nanotron_spectral_mup", (), FAST, seeds=1))
     assert min(value for name, value in nanotron.items() if name.startswith(("mixer", "ffn", "block"))) > 0.3, nanotron
 
 
-@pytest.mark.parametrize("scheme", ["mup_table8", pytest.param("mup_table3", marks=pytest.mark.slow)])
 @pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["mup_table8", "mup_table3"])
 def test_mup_for_sgd_is_flat_under_sgd(scheme: str) -> None:
     """The other column of the tables; under SGD the rates for Adam leave wide models where they are."""
-    found = checked("ssm", scheme, ("sgd=1", *ZERO), FAST, 0.03, seeds=2)
-    assert is_flat(found), slopes(found)
-    arm = arm_of(scheme, ZERO)
+    assert is_flat(done := checked("ssm", scheme, ("sgd=1", *ZERO), FAST, 0.03, seeds=2)), slopes(done)
 
     def wrong(width: int, seed: int) -> tuple[nn.Module, Plan]:
-        model, plan = filled(spec_of("ssm", width, 2), arm, seed)
-        return model, replace(plan, optimizer="sgd")
+        model, chosen = filled(spec_of("ssm", width, 2), arm_of(scheme, ZERO), seed)
+        return model, replace(chosen, optimizer="sgd")
 
     slowed = slopes(coordinate_check(wrong, windows(), FAST, learning_rate=0.03, seeds=1))
     assert max(value for name, value in slowed.items() if name.startswith("block")) < -0.5, slowed
@@ -129,58 +135,49 @@ def test_mup_for_sgd_is_flat_under_sgd(scheme: str) -> None:
 
 def test_logits_of_a_random_head_fall_until_training_outweighs() -> None:
     """muP with a random head: x_0 as width**-0.5, and the change between that and flat; never growing."""
-    found = checked("ssm", "mup_table8", (), QUICK, seeds=2)
-    start = np.polyfit(np.log(QUICK), np.log(found.start("logits")), 1)[0]
-    assert start == pytest.approx(-0.5, abs=0.05)
-    assert -0.5 < found.slope("logits").value < 0.1
-    assert all(abs(value) <= 0.1 for name, value in slopes(found).items() if name.startswith("block"))
+    done = checked("ssm", "mup_table8", (), QUICK, seeds=2)
+    starts = np.log(np.array(done.starts["logits"])[:, :, 0]).mean(1)
+    assert np.polyfit(np.log(QUICK), starts, 1)[0] == pytest.approx(-0.5, abs=0.05)
+    assert -0.5 < done.slope("logits").value < 0.1
+    assert all(abs(value) <= 0.1 for name, value in slopes(done).items() if name.startswith("block"))
 
 
 def test_changes_are_those_of_the_model_itself() -> None:
     """Against a loop by hand: logits after two steps of plain Adam, less those before."""
-    spec, arm = spec_of("ssm", 32, 1), arm_of("sp_torch_default", ())
-    data = windows(2, 16)
-    model = model_of(spec, arm, 0)
-    found = changes(model, torch.optim.Adam(model.parameters(), 1e-2), data, 2)
-    assert list(found) == ["embedding", "mixer 0", "ffn 0", "block 0", "logits"]
-    again = model_of(spec, arm, 0)
+    data, model, again = windows(2, 16), *(model_of("ssm", 32, 1, "sp_torch_default") for _ in range(2))
+    moved = changes(model, torch.optim.Adam(model.parameters(), 1e-2), data, 2)
+    assert list(moved) == ["embedding", "mixer 0", "ffn 0", "block 0", "logits"]
     optimizer = torch.optim.Adam(again.parameters(), 1e-2)
     first = again(data[:, :-1]).detach()
     for _ in range(2):
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(again(data[:, :-1]).flatten(0, 1), data[:, 1:].flatten()).backward()
         optimizer.step()
-    expected = (again(data[:, :-1]) - first).detach().square().mean().sqrt()
-    assert found["logits"] == [
-        pytest.approx(float(first.square().mean().sqrt())),
-        pytest.approx(found["logits"][1]),
-        pytest.approx(float(expected), rel=1e-5),
-    ]
+    last = (again(data[:, :-1]) - first).detach()
+    assert moved["logits"][0] == pytest.approx(float(first.square().mean().sqrt()))
+    assert moved["logits"][2] == pytest.approx(float(last.square().mean().sqrt()), rel=1e-5)
     assert not [hooks for module in model.modules() for hooks in module._forward_hooks]
 
 
 @pytest.mark.parametrize("kind", ["rwkv5", "rwkv6"])
 def test_blocks_that_add_nothing_pass_everything_on(kind: ModelKind) -> None:
     """Output projections of zero: the stream and its gradient are the same before every block."""
-    arm = arm_of("rwkv_blinkdl", ())
-    found = propagation(lambda seed: model_of(spec_of(kind, 64, 5), arm, seed), windows(), seeds=2)
-    assert found.depth == 5
-    assert found.growth == (pytest.approx(1, abs=1e-12), pytest.approx(1, abs=1e-12))
-    assert found.backward[0] == pytest.approx(1, abs=0.03)
+    done = propagation(lambda seed: model_of(kind, 64, 5, "rwkv_blinkdl", seed), windows(), seeds=2)
+    assert done.depth == 5
+    assert done.growth == (pytest.approx(1, abs=1e-12), pytest.approx(1, abs=1e-12))
+    assert done.backward[0] == pytest.approx(1, abs=0.03)
 
 
 def test_post_norm_holds_the_stream_and_u_mup_its_variance() -> None:
-    normed = stream(model_of(spec_of("ssm", 64, 6), arm_of("deepnorm_decoder", ()), 0), windows()[:, :-1], 0)
+    inputs = windows()[:, :-1]
+    normed = stream(model_of("ssm", 64, 6, "deepnorm_decoder"), inputs, 0)
     assert normed.forward[1:] == pytest.approx([1.0] * 6, abs=1e-3)
-    unit = stream(model_of(spec_of("rwkv6", 64, 6), arm_of("u_mup", ()), 0), windows()[:, :-1], 0)
-    assert unit.forward == pytest.approx([1.0] * 7, abs=0.25)
-    grown = stream(model_of(spec_of("ssm", 64, 6), arm_of("transformers_mamba", ()), 0), windows()[:, :-1], 0)
-    assert grown.growth[0] > 1.2
+    assert stream(model_of("rwkv6", 64, 6, "u_mup"), inputs, 0).forward == pytest.approx([1.0] * 7, abs=0.25)
+    assert stream(model_of("ssm", 64, 6, "transformers_mamba"), inputs, 0).growth[0] > 1.2
 
 
 def test_forward_is_what_training_reports() -> None:
-    model = model_of(spec_of("rwkv6", 64, 4), arm_of("sp_torch_default", ()), 0)
-    inputs = windows()[:, :-1]
+    model, inputs = model_of("rwkv6", 64, 4, "sp_torch_default"), windows()[:, :-1]
     with residual_stream(model) as growth, torch.no_grad():
         model(inputs)
     assert stream(model, inputs, 0).forward == pytest.approx(growth.amplification().rms, rel=1e-6)
@@ -189,9 +186,7 @@ def test_forward_is_what_training_reports() -> None:
 @pytest.mark.slow
 def test_backward_is_the_gradient_by_finite_differences() -> None:
     """Float64: what a small change of the embedding does to <noise, stream after the last block>."""
-    model = model_of(spec_of("ssm", 8, 3), arm_of("sp_torch_default", ()), 0).double()
-    inputs = torch.tensor([[3, 5, 7]])
-    found = stream(model, inputs, seed=1)
+    model, inputs = model_of("ssm", 8, 3, "sp_torch_default").double(), torch.tensor([[3, 5, 7]])
     noise = torch.randn((1, 3, 8), generator=torch.Generator().manual_seed(1)).double()
 
     @torch.no_grad()
@@ -203,7 +198,8 @@ def test_backward_is_the_gradient_by_finite_differences() -> None:
     x, step = model.embedding(inputs).detach(), 1e-6
     basis = torch.eye(x.numel(), dtype=torch.float64).view(-1, *x.shape) * step
     gradient = torch.tensor([(value(x + e) - value(x - e)) / (2 * step) for e in basis])
-    assert found.backward[0] == pytest.approx(float(gradient.square().mean().sqrt()), rel=1e-6)
+    expected = pytest.approx(float(gradient.square().mean().sqrt()), rel=1e-6)
+    assert stream(model, inputs, seed=1).backward[0] == expected
 
 
 @pytest.mark.parametrize(
@@ -219,3 +215,57 @@ def test_backward_is_the_gradient_by_finite_differences() -> None:
 def test_refusals(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         checked("ssm", "gpt2", (), **{"widths": (8, 16), **changed})
+
+
+def made(**exponents: float) -> Coordinates:
+    """Two seeds and two steps of activations that change exactly as width**exponent, the second step twice as far."""
+    moved = {
+        name: [[[size * width**exponent, 2 * size * width**exponent] for size in (0.5, 2.0)] for width in FAST]
+        for name, exponent in exponents.items()
+    }
+    return Coordinates(FAST, 1e-3, {name: [[[1.0], [4.0]] for _ in FAST] for name in exponents}, moved)
+
+
+def test_slopes_of_power_laws_are_their_exponents() -> None:
+    done = made(flat=0.09, grows=0.11, shrinks=-0.5)
+    for name, exponent in (("flat", 0.09), ("grows", 0.11), ("shrinks", -0.5)):
+        slope = done.slope(name)
+        assert (slope.value, slope.error) == (pytest.approx(exponent, abs=1e-12), pytest.approx(0, abs=1e-12))
+        assert slope.verdict == name
+    assert done.change("flat") == pytest.approx(2 * np.array(FAST) ** 0.09)  # the geometric mean of 0.5 and 2
+    values = json.loads(json.dumps(done.to_dict()))
+    assert Coordinates(**{**values, "widths": tuple(values["widths"])}) == done
+    seeds = Coordinates(FAST, 1e-3, {}, {"x": [[[width**0.1], [width**0.3]] for width in FAST]}).slope("x")
+    assert (seeds.value, seeds.error) == (pytest.approx(0.2), pytest.approx(0.1))
+
+
+@pytest.mark.parametrize(("value", "verdict"), [(0.0, "does not move"), (math.nan, "diverges"), (math.inf, "diverges")])
+def test_what_has_no_slope_says_so(value: float, verdict: str) -> None:
+    slope = Coordinates((1, 2), 1e-3, {}, {"x": [[[value]], [[1.0]]]}).slope("x")
+    assert slope.verdict == verdict
+    assert math.isnan(slope.error)
+
+
+def test_the_verdict_groups_what_is_not_flat() -> None:
+    def line(exponent: float) -> list[list[list[float]]]:
+        return [[[width**exponent]] for width in (2, 4)]
+
+    moved = {"a": line(0), "b": line(1), "c": line(-0.5), "d": line(0.5), "e": [[[0.0]], [[0.0]]]}
+    verdict = "not flat in width; grows: b (+1.00), d (+0.50); shrinks: c (-0.50); does not move: e"
+    assert Coordinates((2, 4), 1e-3, {}, moved).verdict() == verdict
+    assert Coordinates((2, 4), 1e-3, {}, {"a": line(0)}).verdict() == "flat in width within 0.1, all 1"
+
+
+def test_growth_per_block_is_a_geometric_mean() -> None:
+    done = Propagation((1.0, 5.0, 4.0), (9.0, 7.0, 1.0))
+    assert (done.depth, done.growth) == (2, (pytest.approx(2.0), pytest.approx(3.0)))
+    assert all(math.isnan(value) for value in Propagation((0.0, 1.0), (1.0, 0.0)).growth)
+
+
+@pytest.mark.parametrize("deep", [1e9, pytest.param(1.01, marks=pytest.mark.slow)])
+def test_the_figure_is_laid_out_without_a_warning_and_the_same_twice(deep: float) -> None:
+    """Warnings are errors here: a layout that does not fit would raise."""
+    depths = [Propagation((1.0, deep), (deep, 1.0)), Propagation((0.0, 0.0, 1.0), (0.0, 1.0, 1.0))]
+    drawn = [rendered(coordinates_figure(made(a=0, b=1, logits=-0.5), depths, "title")) for _ in range(2)]
+    assert all(drawn[0].values())
+    assert drawn[0] == drawn[1]

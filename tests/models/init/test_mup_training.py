@@ -8,9 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plkernel.analysis.nodes.placement import place
-from plkernel.models.init.plan import Plan
-from plkernel.models.init.planning import asked, plan
-from plkernel.models.init.roles import RoleTable
+from plkernel.models.init.plan import Plan, RoleTable, asked, plan
 from plkernel.models.ssm import SSM, SSMConfig
 
 D, BASE, STEPS = 64, 16, 20

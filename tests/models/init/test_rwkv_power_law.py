@@ -15,7 +15,7 @@ from plkernel.analysis.nodes.placement import place
 from plkernel.kernels.wkv import wkv
 from plkernel.models import rwkv as rwkv_module
 from plkernel.models.init import initialise_
-from plkernel.models.init.rwkv_power_law import power_law_
+from plkernel.models.init.power_law import power_law_
 from plkernel.models.rwkv import RWKV, RWKVConfig, TimeMixing
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 

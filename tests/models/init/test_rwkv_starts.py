@@ -1,0 +1,252 @@
+"""The rwkv_* schemes on Eagle, Finch and Goose: exact vectors, gains and bounds by hand, and what acts on an SSM."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from plkernel.checkpoints import starts
+from plkernel.models.init import initialise_, plan
+from plkernel.models.init.rwkv_vectors import VERSIONS
+from plkernel.models.rwkv import RWKV, RWKVConfig
+from plkernel.models.rwkv7 import RWKV7, RWKV7Config
+from plkernel.models.ssm import SSM, SSMConfig
+from plkernel.models.structure import Structure
+
+D, L, HEAD = 64, 3, 16
+NAIVE = Structure(norm="rms", tied=True)
+OFFICIAL = [(scheme, model) for scheme, version in VERSIONS.items() for model in version.models if model < 7]
+EVERY = [*OFFICIAL, ("rwkv_naive", 5), ("rwkv_naive", 6), ("rwkv7_official", 7), ("megatron_default", 7)]
+PAPER = ("rwkv_eagle_paper", "rwkv_finch_paper")
+
+
+def build(scheme: str, version: int, dim: int = D, layers: int = L) -> RWKV:
+    if version == 7:
+        return RWKV7(RWKV7Config(dim, layers, HEAD))
+    return RWKV(RWKVConfig(version, dim, layers, HEAD, structure=NAIVE if scheme == "rwkv_naive" else Structure()))
+
+
+def drawn(
+    scheme: str, version: int, *, dim: int = D, layers: int = L, seed: int = 3, **options: float
+) -> dict[str, Tensor]:
+    """The parameters by name; every one of them is set."""
+    model = build(scheme, version, dim, layers)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(torch.nan)
+    initialise_(model, scheme, seed, **options)
+    values = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    assert all(value.isfinite().all() for value in values.values())
+    return values
+
+
+def close(values: Tensor, expected: np.ndarray) -> bool:
+    """Equal to the float32 rounding of numbers of order one."""
+    return np.allclose(values.ravel().double().numpy(), expected, rtol=2e-7, atol=6e-8)
+
+
+def gains(matrix: Tensor) -> list[float]:
+    """Smallest and largest singular value."""
+    values = torch.linalg.svdvals(matrix.double())
+    return [values.min().item(), values.max().item()]
+
+
+def both(gain: float) -> object:
+    return pytest.approx([gain, gain], rel=1e-5)
+
+
+def bounded(values: Tensor, bound: float) -> bool:
+    """U(bound): never beyond it, nearly up to it, and of its standard deviation."""
+    near = 0.99 * bound < values.abs().max().item() <= bound * (1 + 1e-6)
+    return near and math.isclose(values.square().mean().sqrt().item(), bound / math.sqrt(3), rel_tol=0.03)
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize(("scheme", "version"), [case for case in EVERY if case[1] < 7])
+def test_vectors_are_those_of_the_formulas(scheme: str, version: int, layers: int) -> None:
+    """Token shift of both mixings, decays, u and ln_x, channel by channel; Finch stores mu, Eagle 1 - mu."""
+    values, i = drawn(scheme, version, layers=layers), np.arange(D)
+    today, word = scheme in ("rwkv_blinkdl", "rwkv_naive"), "maa" if version == 6 else "mix"
+    for block in range(layers):
+        r0, r1 = block / (layers - 1) if layers > 1 else 0.0, 1 - block / layers
+        shares = {s: (i / D) ** (r1 * (0.5 if s in "rg" else 1)) + (0.3 * r0 if s == "v" else 0) for s in "xwkvrg"}
+        for stream in "xwkvrg" if version == 6 else "kvrg":
+            expected = 1 - shares[stream] if version == 6 else shares[stream]
+            assert close(values[f"blocks.{block}.att.time_{word}_{stream}"], expected), stream
+        ffn = (i / D) ** (r1**3 if today and version == 6 else r1)
+        for stream in "kr":
+            assert close(values[f"blocks.{block}.ffn.time_{word}_{stream}"], 1 - ffn if version == 6 else ffn)
+        assert close(values[f"blocks.{block}.att.time_decay"], -6 + 5 * (i / (D - 1)) ** (0.7 + 1.3 * r0))
+        u = r0 * (1 - i / (D - 1)) + 0.1 * ((i + 1) % 3 - (0 if scheme in PAPER else 1))
+        assert close(values[f"blocks.{block}.att.time_faaaa"], u)
+        assert close(values[f"blocks.{block}.att.ln_x.weight"], np.full(D, ((1 + block) / layers) ** 0.7))
+        assert values[f"blocks.{block}.att.ln_x.bias"].abs().max() == 0
+
+
+def test_vectors_by_hand() -> None:
+    """Block 1 of 3, channel 8 of 64: r0 = 1/2, r1 = 2/3, i / D = 1/8, whose powers 2/3 and 1/3 are 1/4 and 1/2."""
+    finch, eagle = drawn("rwkv_finch_code_2024_02", 6), drawn("rwkv_eagle_code_2023", 5)
+    for stream, mu in {"x": 0.75, "w": 0.75, "k": 0.75, "v": 0.6, "r": 0.5, "g": 0.5}.items():
+        assert finch[f"blocks.1.att.time_maa_{stream}"][0, 0, 8].item() == pytest.approx(mu, rel=1e-7)
+        if stream not in "xw":
+            assert eagle[f"blocks.1.att.time_mix_{stream}"][0, 0, 8].item() == pytest.approx(1 - mu, rel=1e-7)
+    rates = drawn("rwkv_blinkdl", 6)["blocks.0.att.time_decay"].double().exp()
+    assert math.log(2) / rates.max().item() == pytest.approx(1.884, rel=1e-3)
+    assert math.log(2) / rates.min().item() == pytest.approx(279.6, rel=1e-3)
+
+
+def test_vectors_of_goose_by_hand() -> None:
+    """Width 128, block 1 of 3: r0 = 1/2, r1 = 2/3. Channel 72, the ninth of its head: x = (8 - 7.5) / 7.5."""
+    values, y, x, share = drawn("rwkv7_official", 7, dim=128), 72 / 127, (8 - 7.5) / 7.5, 72 / 128
+    powers = {"r": 0.2, "g": 0.2, "k": 0.7, "v": 0.7, "w": 0.9, "a": 0.9}
+    expected = {f"att.x_{stream}": 1 - share ** (power * 2 / 3) for stream, power in powers.items()} | {
+        "ffn.x_k": 1 - share ** ((2 / 3) ** 4),
+        "att.w0": -6 + 6 * y ** (1 + 0.5**0.3) + 0.5 + 2.5 * x**2,
+        "att.a0": -0.19 + 0.3 * x**2 + 0.4 * (y - 0.5),
+        "att.v0": 0.73 - 0.4 * (y - 0.5),
+        "att.k_k": 0.71 - 0.1 * (y - 0.5),
+        "att.k_a": 1.02,
+        "att.r_k": -0.04,
+        "att.ln_x.weight": (2 / 3) ** 0.7,
+        "att.ln_x.bias": 0.0,
+    }
+    for name, value in expected.items():
+        assert values[f"blocks.1.{name}"].flatten()[72].item() == pytest.approx(value, abs=1e-6), name
+    matrices = [f"att.{name}.weight" for name in ("receptance", "key", "value", "output")]
+    maps = [f"att.{one}{half}" for one in "wavg" for half in "12"]
+    named = {*expected, *maps, *matrices, "ffn.key.weight", "ffn.value.weight"}
+    assert {name[9:] for name in values if name.startswith(("blocks.1.att.", "blocks.1.ffn."))} == named
+    for block in range(L):  # what plkernel.inspect takes for untrained, in heads of 64 as published
+        config = RWKV7Config(128, L, 64)
+        w0 = dict(initialise_(RWKV7(config), "rwkv7_official", 0).named_parameters())[f"blocks.{block}.att.w0"]
+        assert w0.detach().flatten().double().numpy() == pytest.approx(starts.rwkv7((128,), block, L), abs=1e-6)
+
+
+@pytest.mark.parametrize(("scheme", "version"), OFFICIAL)
+def test_matrices_of_eagle_and_finch(scheme: str, version: int) -> None:
+    """ffn.key has gain sqrt(3.5) in the code of the time, 3.5 in the paper, 1 today; square ones are U in the paper."""
+    values, today, paper = drawn(scheme, version), scheme == "rwkv_blinkdl", scheme in PAPER
+    assert bounded(values["emb.weight"], 1e-4 if today else 6e-4)
+    if not today:
+        assert bounded(drawn(scheme, version, learning_rate=1e-5)["emb.weight"], 1e-5)
+    for block in range(L):
+        get = {name.split(".", 2)[2]: value for name, value in values.items() if name.startswith(f"blocks.{block}.")}
+        assert gains(get["ffn.key.weight"]) == both(3.5 if paper else 1.0 if today else math.sqrt(3.5))
+        for matrix in ("receptance", "key", "value", "gate"):
+            weight = get[f"att.{matrix}.weight"]
+            if paper:
+                assert bounded(weight, D**-0.5)
+            else:
+                assert gains(weight) == both(0.1 if today and matrix in ("key", "gate") else 1.0)
+        for name, value in get.items():
+            if name in ("att.output.weight", "ffn.value.weight", "ffn.receptance.weight"):
+                assert value.abs().max() == 0, name
+            elif name.startswith("ln"):
+                assert (value == float(name.endswith("weight"))).all(), name
+            elif name.endswith("_w1") and today:
+                assert value.abs().max() == 0
+            elif name.endswith(("_w1", "_w2")):
+                assert bounded(value, 0.01 if today else 1e-4)
+    for dim, gain in ((64, 1.0), (256, 0.5), (512, 0.5)):  # of the head: 0.5 sqrt(256 / D) while D < 256
+        head = drawn(scheme, version, dim=dim, layers=1)["head.weight"]
+        assert gains(head) == both(0.5 if paper else gain)
+
+
+def test_matrices_of_goose() -> None:
+    """Width 128: head 0.5 sqrt(256 / 128); a rank above the width widens the second map."""
+    values = drawn("rwkv7_official", 7, dim=128)
+    assert bounded(values["emb.weight"], 1e-4)
+    assert gains(values["head.weight"]) == both(0.5 * math.sqrt(2))
+    for block in range(L):
+        for matrix, gain in (("att.receptance", 1), ("att.value", 1), ("att.key", 0.1), ("ffn.key", 1)):
+            assert gains(values[f"blocks.{block}.{matrix}.weight"]) == both(gain)
+        for matrix in ("att.output", "ffn.value"):
+            assert values[f"blocks.{block}.{matrix}.weight"].abs().max() == 0
+        for one in "wavg" if block else "wag":
+            assert values[f"blocks.{block}.att.{one}1"].abs().max() == 0
+            assert gains(values[f"blocks.{block}.att.{one}2"]) == both(0.1)
+    wide = initialise_(RWKV7(RWKV7Config(16, 1, 8, decay_rank=64)), "rwkv7_official", 0)
+    assert gains(dict(wide.named_parameters())["blocks.0.att.w2"].detach()) == both(0.2)
+
+
+@pytest.mark.parametrize(("bound", "published"), [(1e-4, 0.0182), (6e-4, 0.109)])
+def test_embedding_and_the_first_residual_stream(bound: float, published: float) -> None:
+    """ln0 does not bring so small an embedding to unit scale, for its eps of 1e-5."""
+    scheme = "rwkv_blinkdl" if bound == 1e-4 else "rwkv_finch_code_2024_02"
+    model = initialise_(RWKV(RWKVConfig(6, 256, 1)), scheme, 0)
+    assert model.blocks[0].ln0(model.emb.weight).std().item() == pytest.approx(published, rel=0.01)
+
+
+@pytest.mark.parametrize("version", [5, 6])
+def test_the_naive_start(version: int) -> None:
+    """Embedding N(1) and no head of its own, matrices as torch.nn.Linear makes them, ffn.value Xavier, gain 0.5."""
+    values, official = drawn("rwkv_naive", version), drawn("rwkv_blinkdl", version)
+    assert "head.weight" not in values
+    assert values["emb.weight"].std().item() == pytest.approx(1.0, abs=0.02)
+    assert values["emb.weight"].abs().max() > 3, "normal, not uniform"
+    for block in range(L):
+        for matrix in ("att.receptance", "att.key", "att.value", "att.gate", "att.output", "ffn.key", "ffn.receptance"):
+            assert bounded(values[f"blocks.{block}.{matrix}.weight"], D**-0.5), matrix
+        assert bounded(values[f"blocks.{block}.ffn.value.weight"], 0.5 * math.sqrt(6 / (D + 3.5 * D)))
+    kept = [name for name in values if "time_" in name or "ln" in name]
+    assert all(torch.equal(values[name], official[name]) for name in kept), "as the official code has them"
+
+
+def test_other_schemes_keep_the_official_vectors() -> None:
+    official, other = drawn("rwkv7_official", 7), drawn("megatron_default", 7)
+    for name, value in official.items():
+        own = name.rpartition(".")[2] in ("k_k", "k_a", "r_k") or ".x_" in name or name[-1] in "012" or "ln_x" in name
+        assert not own or torch.equal(other[name], value), name
+    assert not torch.equal(official["blocks.0.att.key.weight"], other["blocks.0.att.key.weight"])
+
+
+@pytest.mark.parametrize(("scheme", "version"), EVERY[:-1])
+def test_rates_and_decay(scheme: str, version: int) -> None:
+    """Today's code trains decays at twice the rate and decays true matrices; the naive side decays everything."""
+    twice = {"rwkv_blinkdl": "time_decay", "rwkv7_official": ".w0"}.get(scheme, "nothing")
+    for entry in plan(build(scheme, version), scheme).entries:
+        name = entry.parameter.name
+        assert entry.learning_rate == (2 if name.endswith(twice) else 1), name
+        assert entry.eps == 1
+        matrix = name.endswith(".weight") and "ln" not in name
+        assert entry.weight_decay == (1 if matrix or scheme == "rwkv_naive" else 0), name
+
+
+@pytest.mark.parametrize("scheme", [*dict(OFFICIAL), "rwkv7_official"])
+def test_on_an_ssm(scheme: str) -> None:
+    """B is the value, gate and up are ffn.key, C_proj and down start at zero, and D and the decays are the model's."""
+    model = SSM(SSMConfig(128, L, structure=Structure(embedding_norm=True)))
+    for recurrence in model.recurrences():
+        nn.init.constant_(recurrence.log_rate, -2.5)
+    plan(model, scheme).apply_(model, seed=0)
+    ratio = 170 / 128
+    wider = 1.0 if scheme in ("rwkv_blinkdl", "rwkv7_official") else ratio if scheme in PAPER else math.sqrt(ratio)
+    for name, weight in ((name, weight.detach()) for name, weight in model.named_parameters()):
+        if name.endswith(("gate.weight", "up.weight")):
+            assert gains(weight) == both(wider)
+        elif name.endswith(("C_proj.weight", "C_proj.bias", "down.weight")):
+            assert weight.abs().max() == 0
+        elif name.endswith("ssm.B.weight"):
+            assert bounded(weight, 128**-0.5) if scheme in PAPER else gains(weight) == both(1)
+        elif name.endswith("log_rate"):
+            assert torch.equal(weight, torch.full((128,), -2.5))
+
+
+@pytest.mark.parametrize(
+    ("scheme", "model", "message"),
+    [
+        ("rwkv_eagle_paper", build("", 6), "'rwkv_eagle_paper' is not for RWKV-6: use one of rwkv_blinkdl"),
+        ("rwkv_finch_paper", build("", 5), "'rwkv_finch_paper' is not for RWKV-5: use one of rwkv_blinkdl, rwkv_eagle"),
+        ("rwkv_blinkdl", build("", 7), "'rwkv_blinkdl' is not for RWKV-7: use one of rwkv7_official"),
+        ("rwkv7_official", build("", 6), "'rwkv7_official' is not for RWKV-6: use one of rwkv_blinkdl"),
+        ("rwkv_naive", build("", 6), "'rwkv_naive' needs a model with norm = 'rms', tied = True"),
+        ("rwkv_blinkdl", build("rwkv_naive", 6), "'rwkv_blinkdl' needs a model with norm = 'layer'"),
+        ("rwkv_blinkdl", SSM(SSMConfig(16, 1)), "'rwkv_blinkdl' needs a model with embedding_norm = True"),
+        ("rwkv7_official", RWKV7(RWKV7Config(32, 1, 16, structure=Structure(norm="rms"))), "norm = 'layer'"),
+    ],
+)
+def test_models_that_do_not_fit_are_refused(scheme: str, model: nn.Module, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        plan(model, scheme)

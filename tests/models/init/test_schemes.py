@@ -1,0 +1,602 @@
+"""Every scheme but RWKV's against its formulas: the drawn weights, the multipliers and the needs.
+
+ROWS says, cell by cell and apart from the schemes' own rules, how each of them fills a model. In a cell stand d width,
+L layers, l layer from 0, V vocabulary, fi and fo the fans of the matrix, dh head size, nh heads, parts how many
+matrices are fused in one parameter, and m = d / 64. T is cut and not rescaled, J is cut at two and rescaled.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from plkernel.models.init import SCHEMES, RoleTable, asked, plan
+from plkernel.models.init.plan import Entry, Plan, slice_of
+from plkernel.models.rwkv import RWKV, RWKVConfig
+from plkernel.models.ssm import SSM, SSMConfig
+from plkernel.models.structure import Structure
+
+TOLERANCE = 0.025  # of a standard deviation; 16384 normal numbers, the fewest of a matrix here, give it to 0.0055
+KEPT = {2: 0.879626, 3: 0.986578}  # standard deviation of N(0, 1) cut at +-2 and +-3
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Expected draws: standard deviation; the bound that no value passes and some nears, none of N; or a value."""
+
+    std: float = 0.0
+    bound: float = math.inf
+    value: float | None = None
+
+    def fails(self, drawn: Tensor) -> bool:
+        """True if these values cannot have come from here."""
+        low, high = torch.aminmax(drawn)
+        top = max(float(high), -float(low))
+        if self.value is not None:
+            return bool((drawn - self.value).abs().max() > 1e-6 * abs(self.value))
+        beyond = top > self.bound * (1 + 1e-6) if self.bound < math.inf else top < 3.1 * self.std
+        inside = self.bound < math.inf and top < 0.95 * self.bound
+        tolerance = TOLERANCE if drawn.numel() > 2**12 else 0.2  # of a bias
+        return beyond or inside or not math.isclose(float(drawn.std()), self.std, rel_tol=tolerance)
+
+
+LETTERS = {
+    "N": lambda s: Cell(s),
+    "T": lambda s, c: Cell(KEPT[c] * s, c * s),
+    "J": lambda s: Cell(s, 2 * s / KEPT[2]),
+    "U": lambda b: Cell(b / math.sqrt(3), b),
+    "C": lambda x: Cell(value=x),
+    "sqrt": math.sqrt,
+    "min": min,
+}
+INPUT, OUTPUT = ("q", "k", "v", "gate", "w1", "w3", "router"), ("attn", "ffn")
+FFN = ("w1", "w3", "router", "ffn")
+GROUPS = {**dict.fromkeys(INPUT, "in"), **dict.fromkeys(OUTPUT, "out"), "first": "own", "pos": "emb"}
+DEEP, HERE, SMALL = "N(0.02/sqrt(2*L))", "N(0.02/sqrt(2*(l+1)))", "N(sqrt(2/(5*d)))"
+SPECTRAL, FUSED_SPECTRAL = "N(fi**-0.5*min(1,sqrt(fo/fi)))", "N(fi**-0.5*min(1,sqrt(parts*fo/fi)))"
+TORCH, LECUN, XAVIER = "U(fi**-0.5)", "N(fi**-0.5)", "N(sqrt(2/(fi+fo)))"
+RATES = {"lr in": "1/m", "lr out": "1/m"}
+HALVED = {**RATES, "lr first": "1/m", "wd in": "m", "wd out": "m"}
+T5 = {"q": "N((d*dh)**-0.5)", "attn": "N((nh*dh)**-0.5)"}
+Row = tuple[str, dict[str, Any], dict[str, str]]
+
+
+def row(emb: str, inputs: str = "", out: str = "", head: str = "", **cells: str) -> dict[str, str]:
+    """A row of the table; what is left out is as the embedding, the head as it is for its fans."""
+    return {"emb": emb, "in": inputs or emb, "out": out or inputs or emb, "head": head or emb, **cells}
+
+
+def scaled(outer: str, parts: str, **cells: str) -> dict[str, str]:
+    """`outer`, but `parts` on values, feed-forward matrices and outputs."""
+    return row(outer, outer, parts, v=parts, w1=parts, w3=parts, **cells)
+
+
+def mup(**cells: str) -> dict[str, str]:
+    """The form of Megatron's muP."""
+    out = "N(0.02/(sqrt(2*L)*sqrt(m)))"
+    return row("N(0.02)", "N(0.02/sqrt(m))", out, "N(0.02)") | RATES | {"x logits": "1/m"} | cells
+
+
+BASE = {"base_width": 64}
+U8 = {"bias": "U(sqrt(m/fi))", "x logits": "1/m", **HALVED}
+SGD = {"lr emb": "m", "lr norm": "m", "lr bias": "m", "lr own": "m", "lr first": "1/m"}
+ROWS: list[Row] = [
+    ("torchtitan_gpt_oss", {}, row("N(0.02)", HERE, HERE, "T(d**-0.5,3)")),
+    ("torchtitan_llama", {}, row("N(1)", "N(0.02)", HERE, "T(d**-0.5,3)", w3=HERE, router=HERE)),
+    ("torchtitan_depth_init_total", {}, row("N(1)", "N(0.02)", DEEP, "T(d**-0.5,3)", w3=DEEP, router=DEEP)),
+    ("olmo_normal", {}, row("N(0.02)")),
+    ("olmo_normal", {"std": 0.03, "embedding_std": 0.5}, row("N(0.5)", "N(0.03)", head="N(0.03)")),
+    ("olmo_normal", {"cutoff": 2}, row("T(0.02,2)")),
+    ("olmo_mitchell", {}, row("T(d**-0.5,3)", out="T((2*fi*(l+1))**-0.5,3)")),
+    ("olmo_full_megatron", {}, row("T(0.02,3)", out="T(0.02/sqrt(2*L),3)", head="T(d**-0.5,3)")),
+    (
+        "olmo_full_megatron",
+        {"scale_embedding": True, "cutoff": 2},
+        row("T(0.02*sqrt(d),2)", "T(0.02,2)", "T(0.02/sqrt(2*L),2)", "T(d**-0.5,2)"),
+    ),
+    ("megatron_default", {}, row("N(0.02)", out=DEEP)),
+    ("megatron_hybrid", {}, row("N(0.02)", out=DEEP)),
+    (
+        "megatron_xavier_uniform",
+        {},
+        row("U(sqrt(6/(V+d)))", "U(sqrt(6/(fi+parts*fo)))", "U(sqrt(6/(fi+fo)))", "U(sqrt(6/(V+d)))"),
+    ),
+    ("megatron_mup", BASE, mup(**{"eps in": "1/m", "eps out": "1/m"})),
+    ("transformers_default", {}, row("N(0.02)")),
+    ("transformers_gpt2", {}, row("N(0.02)", out=DEEP)),
+    (
+        "transformers_clip",
+        {},
+        row("N(0.02)", "N(d**-0.5/sqrt(2*L))", "N(d**-0.5)", "N(d**-0.5)", ffn="N(d**-0.5/sqrt(2*L))")
+        | dict.fromkeys(("w1", "w3", "router"), "N((2*d)**-0.5)"),
+    ),
+    (
+        "transformers_clip",
+        {"factor": 0.5},
+        row("N(0.01)", "N(0.5*d**-0.5/sqrt(2*L))", "N(0.5*d**-0.5)", "N(0.5*d**-0.5)", ffn="N(d**-0.5/sqrt(8*L))")
+        | dict.fromkeys(("w1", "w3", "router"), "N((8*d)**-0.5)"),
+    ),
+    ("transformers_modernbert", {}, row("T(0.02,2)", out="T(0.02/sqrt(2*L),2)", head="T(0.02/sqrt(2*L),2)")),
+    ("transformers_t5", {}, row("N(1)", "N(d**-0.5)", LECUN, "N(1)", **T5) | {"x logits": "d**-0.5"}),
+    ("transformers_t5", {"tied": False}, row("N(1)", "N(d**-0.5)", LECUN, "N(1)", **T5)),
+    ("transformers_gemma", {}, row("N(0.02)", norm="C(0)", needs="norm_offset=True") | {"x embedding": "sqrt(d)"}),
+    ("transformers_mamba", {}, row("N(0.1)", out=TORCH)),
+    ("transformers_mamba", {"rescale": True}, row("N(0.1)", out="U(fi**-0.5/sqrt(2*L))")),
+    ("lm_engine_normal", {}, row("N(0.02)", out=DEEP)),
+    ("lm_engine_fan_in", {}, row("N(0.02)", LECUN, "N(fi**-0.5/sqrt(2*L))")),
+    ("lm_engine_fan_in", {"fan_in_embedding": True}, row("N(d**-0.5)", LECUN, "N(fi**-0.5/sqrt(2*L))", "N(0.02)")),
+    ("lm_engine_mup", BASE, mup(**{"lr own": "1/m", "wd own": "1", "x embedding": "1", "x residual": "1"})),
+    (
+        "lm_engine_mup",
+        {**BASE, "mup_groups": False, "embedding_multiplier": 12, "residual_multiplier": 0.22},
+        mup(**{"lr in": "1", "lr out": "1", "x embedding": "12", "x residual": "0.22"}),
+    ),
+    ("nanotron_random_init", {}, row("N(0.025)", out="N(0.025/sqrt(2*L))")),
+    ("nanotron_random_init", {"depth": False}, row("N(0.025)")),
+    (
+        "nanotron_spectral_mup",
+        {},
+        row("N(1)", SPECTRAL, head=SPECTRAL) | {"lr in": "fo/fi", "lr out": "fo/fi", "lr head": "V/d"},
+    ),
+    (
+        "nanotron_spectral_mup",
+        {"fused": True},
+        row("N(1)", FUSED_SPECTRAL, head=FUSED_SPECTRAL)
+        | {"lr in": "parts*fo/fi", "lr out": "parts*fo/fi", "lr head": "V/d"},
+    ),
+    ("llm_foundry_baseline", {}, row("N(0.02)", out=DEEP)),
+    (
+        "llm_foundry_baseline",
+        {"embedding_std": 0.5, "embedding_bound": 0.1, "divisor": 4},
+        row("N(0.5)", "N(0.02)", "N(0.005)"),
+    ),
+    ("llm_foundry_baseline", {"embedding_bound": 0.1}, row("U(0.1)", "N(0.02)", DEEP)),
+    ("llm_foundry_small_init", {}, row(SMALL, out="N(sqrt(2/(5*d))/sqrt(2*L))")),
+    ("llm_foundry_neox_init", {}, row(SMALL, out="N(2/(L*sqrt(d)))")),
+    ("llm_foundry_kaiming_normal", {}, row("N(sqrt(2/d))", "N(sqrt(2/fi))", "N(sqrt(2/fi)/sqrt(2*L))")),
+    ("llm_foundry_kaiming_uniform", {}, row("U(sqrt(6/d))", "U(sqrt(6/fi))", "U(sqrt(6/fi)/sqrt(2*L))")),
+    ("llm_foundry_xavier_normal", {}, row(XAVIER, out="N(sqrt(2/(fi+fo))/sqrt(2*L))")),
+    ("llm_foundry_xavier_uniform", {"gain": 2}, row("U(sqrt(24/(fi+fo)))", out="U(sqrt(24/(fi+fo))/sqrt(2*L))")),
+    ("cerebras_default", {}, row("T(0.02,2)", out="T(0.02/sqrt(2*L),2)", head="N(0.02)")),
+    (
+        "cerebras_mup",
+        BASE,
+        row("T(0.08,2)", "T(0.08/sqrt(m),2)", "T(0.08/(sqrt(m)*sqrt(2*L)),2)", "N(0.02)")
+        | {**RATES, "x embedding": "1", "x logits": "1/m"},
+    ),
+    (
+        "cerebras_mup",
+        {**BASE, "base_feed_forward": 100, "embedding_multiplier": 10, "logits_alpha": 0.5},
+        row("T(0.08,2)", "T(0.08/sqrt(m),2)", "T(0.08/(sqrt(m)*sqrt(2*L)),2)", "N(0.02)")
+        | {"ffn": "T(0.08/(sqrt(fi/100)*sqrt(2*L)),2)", **RATES, "lr ffn": "100/fi"}
+        | {"x embedding": "10", "x logits": "0.5/m"},
+    ),
+    (
+        "maxtext",
+        {},
+        row("N(d**-0.5)", "N(d**-0.5)", LECUN, "J(d**-0.5)", q=T5["q"]) | dict.fromkeys(FFN, "J(fi**-0.5)"),
+    ),
+    (
+        "maxtext",
+        {"scale": 4, "tied": True},
+        row("N(d**-0.5)", "N(d**-0.5)", LECUN, q=T5["q"], **{"x logits": "d**-0.5"})
+        | dict.fromkeys(FFN, "J(2*fi**-0.5)"),
+    ),
+    ("sp_torch_default", {}, row("N(1)", TORCH, head=TORCH, bias=TORCH)),
+    ("sp_torch_default", {"normal_draws": True}, row("N(d**-0.5)", LECUN)),
+    ("mup_table8", BASE, row("N(1)", "N(0.0625/sqrt(2))", head="N(0.0625)", **U8)),
+    (
+        "mup_table8",
+        BASE | {"zero_readout": True, "output_multiplier": 3},
+        row("N(1)", "N(0.0625/sqrt(2))", head="C(0)", q="C(0)", **U8) | {"x logits": "3/m"},
+    ),
+    ("mup_table8", BASE | {"uniform_draws": True}, row("N(1)", TORCH, head="U(64**-0.5)", **U8)),
+    (
+        "mup_table8",
+        BASE | {"sgd": True},
+        row("N(1)", "N(0.0625/sqrt(2))", head="N(0.0625)", bias="U(sqrt(m/fi))")
+        | {**SGD, "lr head": "m", "wd emb": "1/m", "wd head": "1/m", "x logits": "1/m"},
+    ),
+    (
+        "mup_table8",
+        BASE | {"decay_everything": True},
+        row("N(1)", "N(0.0625/sqrt(2))", head="N(0.0625)", **U8)
+        | {"wd norm": "1", "wd bias": "1", "wd own": "1", "wd first": "m"},
+    ),
+    (
+        "mup_table3",
+        BASE,
+        row("N(1)", LECUN, head="N(8/128)") | {**HALVED, "lr head": "1/m", "eps head": "m", "wd head": "m"},
+    ),
+    (
+        "mup_table3",
+        BASE | {"uniform_draws": True, "sgd": True},
+        row("N(1)", TORCH, head="U(64**-0.5/2)", bias="U(sqrt(m/fi))")
+        | {**SGD, "lr head": "1/m", "wd emb": "1/m", "wd head": "m"},
+    ),
+    (
+        "spectral",
+        {"base_width": 64},
+        row("N(1)", SPECTRAL, head=SPECTRAL) | dict.fromkeys(("lr in", "lr out", "lr head"), "64/fi"),
+    ),
+    (
+        "spectral",
+        {"sgd": True},
+        row("N(1)", SPECTRAL, head=SPECTRAL)
+        | dict.fromkeys(("lr in", "lr out", "lr head"), "fo/fi")
+        | {"lr emb": "d", "lr norm": "size", "lr bias": "size"},
+    ),
+    (
+        "u_mup",
+        {},
+        row("N(1)", needs="unit_scaled=True")
+        | dict.fromkeys(("lr in", "lr out"), "(fi*L)**-0.5")
+        | dict.fromkeys(("wd in", "wd out"), "(fi*L)**0.5")
+        | dict.fromkeys(("lr norm", "lr bias", "lr own"), "1 if l is None else L**-0.5")
+        | {"lr emb": "d**-0.5", "wd emb": "d**0.5"}
+        | {
+            f"x {name}": f"{3 + i}**-0.5"
+            for i, name in enumerate(f"{kind}.{block}" for block in range(3) for kind in ("mixer", "ffn"))
+        },
+    ),
+    ("gpt2", {}, row("N(0.02)", out=DEEP, pos="N(0.01)")),
+    (
+        "trinity",
+        {},
+        row("T(0.5*d**-0.5,3)", post="C(L**-0.5)", needs="placement='sandwich'") | {"x embedding": "sqrt(d)"},
+    ),
+    ("deepseek_v2", {}, row("N(0.006)")),
+    ("deepseek_v3", {}, row("N(0.006)")),
+    ("deepseek_v3", {"width_aware": True}, row("N(0.5*d**-0.5)")),
+    ("spike_scaled_embed", {}, row(SMALL, out="N(sqrt(2/(5*d))/sqrt(2*L))") | {"x embedding": "sqrt(d)"}),
+    ("spike_scaled_embed", {"fold": True}, row("N(sqrt(2/5))", SMALL, "N(sqrt(2/(5*d))/sqrt(2*L))", SMALL)),
+    ("spike_embed_ln", {}, row(SMALL, out="N(sqrt(2/(5*d))/sqrt(2*L))", needs="embedding_norm=True")),
+    (
+        "deepnorm_decoder",
+        {},
+        scaled(XAVIER, "N(24**-0.25*sqrt(2/(fi+fo)))", needs="placement='post', residual=6**0.25"),
+    ),
+    (
+        "deepnorm_decoder",
+        {"cross_attention": True},
+        scaled(XAVIER, "N(36**-0.25*sqrt(2/(fi+fo)))", needs="placement='post', residual=9**0.25"),
+    ),
+    (
+        "deepnorm_encoder",
+        {"decoder_layers": 6},
+        scaled(XAVIER, "N(0.87*486**(-1/16)*sqrt(2/(fi+fo)))", needs="placement='post', residual=0.81*486**(1/16)"),
+    ),
+    (
+        "deepnorm_encoder",
+        {},
+        scaled(XAVIER, "N(24**-0.25*sqrt(2/(fi+fo)))", needs="placement='post', residual=6**0.25"),
+    ),
+    (
+        "deepnorm_torchscale",
+        {},
+        scaled(TORCH, "U(24**-0.25*fi**-0.5)", needs="placement='post', residual=6**0.25")
+        | dict.fromkeys(("emb", "head"), "N(d**-0.5)"),
+    ),
+    (
+        "small_init_scalenorm_fixnorm",
+        {},
+        row("U(0.01)", SMALL, head="U(0.01)", norm="C(sqrt(d))", needs="norm='scale', fixnorm=True"),
+    ),
+    (
+        "small_init_scalenorm_fixnorm",
+        {"attention_only": True},
+        row("U(0.01)", SMALL, head="U(0.01)", norm="C(sqrt(d))", needs="norm='scale', fixnorm=True")
+        | dict.fromkeys(FFN, XAVIER),
+    ),
+    ("ds_init", {}, row("N(1)", "U(sqrt(6/(fi+fo)/(l+1)))", head=TORCH)),
+    ("auto_init", {}, row("N(1)", LECUN, head=LECUN)),
+    ("critical_he", {}, row("N(1)", LECUN, head=LECUN) | dict.fromkeys(("w1", "w3", "ffn"), "N(sqrt(2/fi))")),
+    (
+        "fixup",
+        {},
+        row("N(1)", "N(sqrt(2/fi)*6**-0.5)", "C(0)", "C(0)", needs="norm='none', gate=True, scalar_bias=True"),
+    ),
+    (
+        "fixup",
+        {"matrices": 3},
+        row("N(1)", "N(sqrt(2/fi)*6**-0.25)", "C(0)", "C(0)", needs="norm='none', gate=True, scalar_bias=True"),
+    ),
+    (
+        "t_fixup",
+        {},
+        scaled("U(sqrt(6/(fi+fo)))", "U(27**-0.25*sqrt(6/(fi+fo)))", needs="norm='none'")
+        | {"emb": "N(d**-0.5*27**-0.25)"},
+    ),
+    (
+        "t_fixup",
+        {"encoder": True, "normal_draws": True},
+        scaled(XAVIER, "N(0.67*3**-0.25*sqrt(2/(fi+fo)))", needs="norm='none'") | {"emb": "N(d**-0.5*27**-0.25)"},
+    ),
+    ("rezero", {}, row("N(1)", TORCH, head=TORCH, branch="C(0)", needs="norm='none', gate=True")),
+    (
+        "skip_init",
+        {},
+        row("N(sqrt(2/d))", "N(sqrt(2/fi))", head=TORCH, branch="C(0)", needs="norm='none', gate=True"),
+    ),
+]
+IDS = [f"{name}{'-'.join(['', *options])}" for name, options, _ in ROWS]
+FIRST = [i for i, (name, _, _) in enumerate(ROWS) if name not in {other for other, _, _ in ROWS[:i]}]
+
+
+class Wide(nn.Module):
+    """A model of someone else's: 6 heads of 32 on a width of 128, q, k, v in one (in, out) matrix, gate and up too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wte = nn.Embedding(300, 128)
+        self.wpe = nn.Embedding(200, 128)
+        self.h = nn.ModuleList([nn.Module() for _ in range(3)])
+        for block in self.h:
+            block.qkv = nn.Linear(3 * 192, 128)
+            block.qkv.bias = nn.Parameter(torch.empty(3 * 192))
+            block.o = nn.Linear(192, 128)
+            block.w13 = nn.Linear(128, 2 * 320, bias=False)
+            block.w2 = nn.Linear(320, 128, bias=False)
+            block.ln = nn.LayerNorm(128)
+        self.head = nn.Linear(128, 300, bias=False)
+
+
+WIDE_ROLES = RoleTable.from_dict(
+    {
+        "wte.weight": "embedding",
+        "wpe.weight": "position",
+        "h.*.qkv.weight": {"parts": ["query", "key", "value"], "transposed": True},
+        "h.*.qkv.bias": {"parts": ["bias", "bias", "bias"]},
+        "h.*.o.weight": "mixer_out",
+        "h.*.o.bias": "bias",
+        "h.*.w13.weight": {"parts": ["ffn_gate", "ffn_up"]},
+        "h.*.w2.weight": "ffn_out",
+        "h.*.ln.weight": "norm",
+        "h.*.ln.bias": "norm_bias",
+        "head.weight": "head",
+    }
+)
+# The part that a parameter is, by the end of its name, apart from the tables of roles; all others are the model's own.
+PARTS = {
+    "emb": "embedding.weight emb.weight wte.weight",
+    "pos": "wpe.weight",
+    "q": "att.receptance.weight",
+    "k": "att.key.weight",
+    "v": "ssm.B.weight att.value.weight",
+    "gate": "att.gate.weight",
+    "attn": "ssm.C_proj.weight att.output.weight o.weight",
+    "w1": "mlp.gate.weight ffn.key.weight",
+    "w3": "mlp.up.weight",
+    "router": "ffn.receptance.weight",
+    "ffn": "mlp.down.weight ffn.value.weight w2.weight",
+    "head": "head.weight",
+    "bias": "ssm.C_proj.bias o.bias",
+    "norm": "norm.weight norm1.weight norm2.weight ln.weight ln0.weight ln1.weight ln2.weight ln_out.weight "
+    "fixnorm.weight",
+    "post": "post_norm.weight",
+    "zero": "norm.bias norm1.bias norm2.bias ln.bias ln0.bias ln1.bias ln2.bias ln_out.bias post_norm.bias shift",
+    "branch": "join1.gate join2.gate",
+    "first": "time_maa_w1 time_decay_w1",
+}
+ENDS = {end: part for part, ends in PARTS.items() for end in ends.split()}
+FUSED = {"qkv.weight": ("q", "k", "v"), "qkv.bias": ("bias",) * 3, "w13.weight": ("w1", "w3")}
+KINDS = ("ssm", "rwkv", "wide")
+HEADS = {"ssm": (1, 128), "rwkv": (4, 32), "wide": (6, 32)}
+FIXED = {"norm": "C(1)", "post": "C(1)", "branch": "C(1)", "bias": "C(0)", "zero": "C(0)"}
+CASES = [(kind, i) for i in range(len(ROWS)) for kind in KINDS if i in FIRST or kind == "wide"]
+
+
+@cache
+def model_of(kind: str, structure: str) -> nn.Module:
+    """One model of a kind and structure for all tests, since each fills it anew."""
+    if kind == "wide":
+        return Wide()
+    options = eval(f"dict({structure})") if structure else {}
+    if kind == "ssm":
+        return SSM(SSMConfig(128, 3, structure=Structure(**options)))
+    options.pop("embedding_norm", None)  # an RWKV has it, as ln0
+    return RWKV(RWKVConfig(6, 128, 3, 32, structure=Structure(**options)))
+
+
+def planned(kind: str, number: int) -> tuple[nn.Module, Plan, dict[str, str]]:
+    """A model, the plan for it, and the cells of the row."""
+    scheme, options, cells = ROWS[number]
+    model = model_of(kind, cells.get("needs", ""))
+    extra: dict[str, Any] = {"roles": WIDE_ROLES, "heads": HEADS["wide"]} if kind == "wide" else {}
+    structure = asked(model, scheme, **extra, **options)
+    return model, plan(model, scheme, structure=structure, **extra, **options), cells
+
+
+def part_of(entry: Entry) -> str:
+    """The part that the parameter, or slice, of an entry is."""
+    name = entry.parameter.name
+    fused = [parts for end, parts in FUSED.items() if name.endswith(end)]
+    if fused:
+        return fused[0][entry.parameter.part[0]]
+    return next((part for end, part in ENDS.items() if f".{name}".endswith(f".{end}")), "own")
+
+
+def letters(kind: str, entry: Entry) -> dict[str, Any]:
+    """The letters of a cell for this parameter: its shape is read from `entry`, its fans are not."""
+    p = entry.parameter
+    outputs, inputs = p.shape if len(p.shape) == 2 else (0, 192 if p.name.endswith(".o.bias") else 128)
+    if p.name.endswith("qkv.weight"):
+        outputs, inputs = inputs, outputs
+    heads, size = HEADS[kind]
+    vocabulary = 200 if p.role == "position" else 300 if kind == "wide" else 256
+    layer = int(p.name.split(".")[1]) if p.name.startswith(("blocks", "h.")) else None
+    if p.role in ("embedding", "position"):
+        inputs, outputs = 128, vocabulary
+    sizes = {"d": 128, "L": 3, "V": vocabulary, "nh": heads, "dh": size, "m": 2, "size": max(p.shape, default=1)}
+    return {**LETTERS, **sizes, "l": layer, "fi": inputs, "fo": outputs, "parts": p.part[1]}
+
+
+def cell(cells: dict[str, str], part: str, prefix: str = "") -> str | None:
+    """The cell of this part: its own, or that of its group."""
+    return cells.get(prefix + part, cells.get(prefix + GROUPS.get(part, part)))
+
+
+def failing(kind: str, cells: dict[str, str], model: nn.Module, chosen: Plan) -> list[str]:
+    """The parameters, slice by slice, whose values do not fit the row."""
+    parameters, wrong = dict(model.named_parameters()), []
+    for entry in chosen.entries:
+        text = cell(FIXED | cells, part_of(entry))
+        if text is not None:
+            expected = eval(text, {}, letters(kind, entry))
+            drawn = slice_of(parameters[entry.parameter.name].detach(), entry.parameter)
+            if expected.fails(drawn):
+                wrong.append(f"{entry.parameter.label}: {drawn.std():.5f} for {expected}")
+    return wrong
+
+
+def test_every_scheme_is_in_the_table() -> None:
+    assert {name for name, _, _ in ROWS} == {name for name in SCHEMES if not name.startswith("rwkv")}
+    assert len(SCHEMES) == 61
+
+
+@pytest.mark.parametrize(("kind", "number"), CASES, ids=[f"{IDS[i]}-{kind}" for kind, i in CASES])
+def test_weights_and_multipliers_follow_the_row(kind: str, number: int) -> None:
+    model, chosen, cells = planned(kind, number)
+    assert failing(kind, cells, chosen.apply_(model, 0), chosen) == []
+    for entry in chosen.entries:
+        part, known = part_of(entry), letters(kind, entry)
+        named = "norm" if part in ("zero", "post") or ".ln_x." in entry.parameter.name else part
+        rate, eps, decay = (cell(cells, named, prefix) for prefix in ("lr ", "eps ", "wd "))
+        matrix = part in (*INPUT, *OUTPUT, "emb", "pos", "head")
+        assert entry.learning_rate == pytest.approx(eval(rate or "1", {}, known)), entry
+        assert entry.eps == pytest.approx(eval(eps or "1", {}, known)), entry
+        assert entry.weight_decay == pytest.approx(eval(decay or f"{matrix:d}", {}, known)), entry
+    told = {key[2:]: eval(text, {}, {"d": 128, "m": 2, **LETTERS}) for key, text in cells.items() if key[:2] == "x "}
+    assert chosen.forward == pytest.approx(told)
+    assert chosen.needs == pytest.approx(eval(f"dict({cells.get('needs', '')})"))
+    assert chosen.optimizer == ("sgd" if ROWS[number][1].get("sgd") else "adam")
+
+
+@pytest.mark.parametrize("number", FIRST, ids=[IDS[i] for i in FIRST])
+def test_five_per_cent_are_noticed_in_every_matrix(number: int) -> None:
+    """All that is drawn 5 % too small in the middle layer and 5 % too large elsewhere."""
+    model, chosen, cells = planned("ssm", number)
+
+    def changed() -> Iterator[Entry]:
+        for entry in chosen.entries:
+            drawn = entry.distribution.kind not in ("keep", "vector", "constant") and len(entry.parameter.shape) == 2
+            factor = (0.95 if entry.parameter.layer == 1 else 1.05) if drawn else 1.0
+            yield replace(entry, distribution=entry.distribution.times(factor))
+
+    entries = tuple(changed())
+    replace(chosen, entries=entries).apply_(model, 0)
+    touched = [a.parameter.label for a, b in zip(entries, chosen.entries, strict=True) if a != b]
+    assert len(touched) >= 10
+    assert [line.partition(":")[0] for line in failing("ssm", cells, model, chosen)] == touched
+
+
+def test_another_shape_of_the_same_deviation_is_noticed() -> None:
+    for text, other in [("N(1)", "T(1,3)"), ("T(1,2)", "N(1)"), ("J(1)", "N(1)"), ("U(1)", "J(1)"), ("J(1)", "U(1)")]:
+        drawn = torch.randn(2**14, generator=torch.Generator().manual_seed(0))
+        mine, theirs = eval(text, {}, LETTERS), eval(other, {}, LETTERS)
+        limit = min(theirs.bound / theirs.std, 100)
+        values = drawn.clamp(-limit, limit) if other != "U(1)" else torch.rand_like(drawn) * 2 - 1
+        assert mine.fails(values / values.std() * mine.std), (text, other)
+
+
+@pytest.mark.parametrize("number", [i for i in FIRST if "needs" in ROWS[i][2]])
+def test_a_model_without_the_structure_is_refused_by_name(number: int) -> None:
+    scheme, options, cells = ROWS[number]
+    with pytest.raises(ValueError, match=f"scheme '{scheme}' needs a model with") as caught:
+        plan(model_of("ssm", ""), scheme, **options)
+    for name, value in eval(f"dict({cells['needs']})").items():
+        assert f"{name} = {value!r}" in str(caught.value)
+
+
+def test_mup_at_the_base_width_is_the_standard_parametrisation() -> None:
+    for scheme in ("mup_table8", "mup_table3", "megatron_mup"):
+        model = model_of("ssm", "")
+        structure = asked(model, scheme, base_width=128)
+        chosen = plan(model, scheme, structure=structure, base_width=128)
+        assert {entry.learning_rate for entry in chosen.entries} == {1.0}
+        assert set(chosen.forward.values()) <= {1.0}
+
+
+def test_branches_of_u_mup_contribute_as_asked() -> None:
+    """Composing (x + tau f) / sqrt(1 + tau**2): shares of variance in the end, against the embedding's."""
+    model = model_of("ssm", "unit_scaled=True")
+    options = {"residual_mult": 0.5, "residual_attn_ratio": 2}
+    forward = plan(model, "u_mup", structure=asked(model, "u_mup", **options), **options).forward
+    shares = {"embedding": 1.0}
+    for name, tau in forward.items():
+        shares = {key: value / (1 + tau**2) for key, value in shares.items()} | {name: tau**2 / (1 + tau**2)}
+    mixer, ffn = ([shares[f"{kind}.{layer}"] for layer in range(3)] for kind in ("mixer", "ffn"))
+    assert mixer == pytest.approx([mixer[0]] * 3)
+    assert ffn == pytest.approx([mixer[0] / 2**2] * 3)
+    assert (sum(mixer) + sum(ffn)) / 2 / shares["embedding"] == pytest.approx(0.5**2)
+
+
+def test_blocks_of_a_mixer_alone_have_one_branch() -> None:
+    class Mixer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.emb = nn.Embedding(64, 128)
+            self.layers = nn.ModuleList([nn.Linear(128, 128, bias=False) for _ in range(5)])
+
+    roles = RoleTable.from_dict({"emb.weight": "embedding", "layers.*.weight": "mixer_out"})
+    for scheme, options, std in [
+        ("megatron_hybrid", {}, 0.02 / math.sqrt(5)),
+        ("megatron_default", {}, 0.02 / math.sqrt(10)),
+        ("transformers_mamba", {"rescale": True}, 128**-0.5 / math.sqrt(3 * 5)),
+    ]:
+        chosen = plan(Mixer(), scheme, roles, **options)
+        assert [e.distribution.std() for e in chosen.entries[1:]] == pytest.approx([std] * 5)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options", "message"),
+    [
+        ("megatron_mup", {"base_width": 0}, "base_width must be positive, got 0"),
+        ("spectral", {"base_width": 0}, "base_width must be positive, got 0"),
+        ("cerebras_mup", {"std": -1}, "std of scheme 'cerebras_mup' must be a finite number of at least 0, got -1"),
+        ("olmo_mitchell", {"cutoff": 0}, "cutoff goes with kind 'truncated' and must be positive, got 0"),
+        ("maxtext", {"scale": math.nan}, "scale of scheme 'maxtext' must be a finite number"),
+        ("fixup", {"matrices": 1}, "matrices must be at least 2, got 1"),
+        ("mup_table8", {"uniform_draws": True, "std": 0.02}, "std 0.02 does not go with uniform_draws"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(scheme: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        plan(model_of("ssm", ""), scheme, **options)
+
+
+def test_a_scheme_by_depth_needs_the_number_of_a_layer() -> None:
+    roles = RoleTable.from_dict({"0.weight": "embedding", "1.weight": "mixer_out", "last": "query"})
+    model = nn.Sequential(nn.Embedding(4, 4), nn.Linear(4, 4, bias=False))
+    model.last = nn.Parameter(torch.empty(4, 4))
+    with pytest.raises(ValueError, match="last needs the number of its layer in its name"):
+        plan(model, "torchtitan_gpt_oss", roles)
+
+
+@pytest.mark.parametrize(("mult", "ratio"), [(1.0, 1.0), (0.5, 2.0)])
+def test_u_mup_is_that_of_its_package(mult: float, ratio: float) -> None:
+    """tau of every branch, rates and weight decay of a decoder of the same sizes, by unit_scaling."""
+    peer = pytest.importorskip("unit_scaling", reason="the package of the paper, unit-scaling, is not installed")
+    from unit_scaling.optim import lr_scale_func_adam, scaled_parameters
+
+    model, options = model_of("ssm", "unit_scaled=True"), {"residual_mult": mult, "residual_attn_ratio": ratio}
+    chosen = plan(model, "u_mup", structure=asked(model, "u_mup", **options), **options)
+    rule = peer.transformer_residual_scaling_rule(residual_mult=mult, residual_attn_ratio=ratio)
+    assert list(chosen.forward.values()) == pytest.approx([rule(i, 6) for i in range(6)])
+    decoder = peer.TransformerDecoder(128, 256, layers=3, heads=4)
+    names = {id(parameter): name for name, parameter in decoder.named_parameters()}
+    groups = scaled_parameters(decoder.parameters(), lr_scale_func_adam, lr=1.0, weight_decay=1.0)
+    theirs = {names[id(p)]: (float(g["lr"]), float(g["weight_decay"])) for g in groups for p in g["params"]}
+    ours = {entry.parameter.name: (entry.learning_rate, entry.weight_decay) for entry in chosen.entries}
+    for name, other in {
+        "embedding.weight": "embedding.weight",
+        "head.weight": "projection.weight",
+        "blocks.1.ssm.C_proj.weight": "layers.1.mhsa.linear_o.weight",
+        "blocks.1.mlp.up.weight": "layers.1.mlp.linear_1.weight",
+    }.items():
+        assert ours[name] == pytest.approx(theirs[other]), name

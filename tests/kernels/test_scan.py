@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import rounding
 import torch
+from peaks import peak_bytes
 from torch import Tensor
 
 import plkernel
-from plkernel.benchmarks.contest import interleave, peak_bytes
+from plkernel.benchmarks.contest import interleave
 from plkernel.kernels.scan import cpu, reference, scan
 
 # What is promised on a GPU, whose carry is float32 within a group of steps: max|x - float64| / max|float64| of any

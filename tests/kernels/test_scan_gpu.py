@@ -10,15 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gpu_kernels as kernels
 import pytest
 import rounding
 import torch
+from gpu_kernels import CHIPS, Compiled, spilled
 from interpreter import run_interpreted
 from torch import Tensor
 
-from plkernel.benchmarks.compiled import gpu_kernels as kernels
-from plkernel.benchmarks.compiled.command import CHIPS, usage
-from plkernel.benchmarks.compiled.gpu_kernels import Compiled
 from plkernel.kernels.scan import reference
 
 pytestmark = pytest.mark.skipif(
@@ -141,7 +140,7 @@ def check_compiled(found: list[Compiled], expected: int) -> None:
     assert {kernel.chip for kernel in found} == CHIPS.keys()
     assert not [kernel.kernel for kernel in found if kernel.shared > CHIPS[kernel.chip].block]
     assert not [kernel.kernel for kernel in found if "tf32" in kernel.text]
-    assert not [kernel.kernel for kernel in found if usage(kernel).spilled]
+    assert not [kernel.kernel for kernel in found if spilled(kernel)]
 
 
 def interpret() -> dict[str, Any]:

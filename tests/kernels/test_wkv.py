@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import rounding
 import torch
+from peaks import peak_bytes
 from torch import Tensor
 
-from plkernel.benchmarks.contest import interleave, peak_bytes
+from plkernel.benchmarks.contest import interleave
 from plkernel.kernels.wkv import cpu, wkv
 
 BACKENDS = ["reference", "cpu"]

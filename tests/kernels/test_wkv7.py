@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from peaks import peak_bytes
 from torch import Tensor, func
 from wkv7_problems import INPUTS, LOG_DECAYS, RESULTS, Shape, excesses, problem, run
 
-from plkernel.benchmarks.contest import peak_bytes
 from plkernel.kernels.wkv import wkv
 from plkernel.kernels.wkv7 import cpu, wkv7
 

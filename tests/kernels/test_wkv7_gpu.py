@@ -10,14 +10,13 @@ import os
 from pathlib import Path
 from typing import Any
 
+import gpu_kernels as kernels
 import pytest
 import torch
+from gpu_kernels import CHIPS, Compiled
 from interpreter import run_interpreted
 from wkv7_problems import INPUTS, RESULTS, Shape, excesses, problem, run
 
-from plkernel.benchmarks.compiled import gpu_kernels as kernels
-from plkernel.benchmarks.compiled.command import CHIPS
-from plkernel.benchmarks.compiled.gpu_kernels import Compiled
 from plkernel.kernels.backends import choose
 from plkernel.kernels.wkv7 import wkv7
 

@@ -10,15 +10,14 @@ import os
 from pathlib import Path
 from typing import Any
 
+import gpu_kernels as kernels
 import pytest
 import rounding
 import torch
+from gpu_kernels import CHIPS, Compiled
 from interpreter import run_interpreted
 from torch import Tensor
 
-from plkernel.benchmarks.compiled import gpu_kernels as kernels
-from plkernel.benchmarks.compiled.command import CHIPS
-from plkernel.benchmarks.compiled.gpu_kernels import Compiled
 from plkernel.kernels.backends import choose
 from plkernel.kernels.wkv import wkv
 

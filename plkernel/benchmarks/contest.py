@@ -145,7 +145,8 @@ def relative_error(values: Iterable[Tensor], truths: Iterable[Tensor]) -> float:
     for value, truth in zip(values, truths, strict=True):
         value, truth = value.detach().double().cpu().reshape(truth.shape), truth.double().cpu()
         difference, size = (x.abs().reshape(-1, x.shape[-1]).amax(0) for x in (value - truth, truth))
-        worst = max(worst, float((difference / size).nan_to_num(nan=torch.inf).amax()))
+        ratio = torch.where(difference == 0, 0.0, difference / size)
+        worst = max(worst, float(ratio.nan_to_num(nan=torch.inf).amax()))
     return worst
 
 
@@ -186,6 +187,11 @@ def _cells(row: Row) -> list[str]:
         return [row.contender, row.problem, *errors, "", "", "", "", row.note]
     ratio = [f"{row.ratio.median:.2f}", f"{row.ratio.low:.2f} to {row.ratio.high:.2f}"] if row.ratio else ["", ""]
     return [row.contender, row.problem, *errors, f"{row.seconds.median * 1e3:.2f}", *ratio, f"{row.rate:.3g}", row.note]
+
+
+def by_x(shape: Iterable[int]) -> str:
+    """Return a shape as 8x1024x256."""
+    return "x".join(map(str, shape))
 
 
 def progress(text: str) -> None:

@@ -317,7 +317,7 @@ def measure(name: str, shape: tuple[int, ...], rounds: int, device: str, dtype: 
     }
     source = max(given.inputs, key=Tensor.numel)
     contenders["copy"] = Contender(lambda: source.clone, amount=steps, peer=False)
-    return contest.compare(contenders, rounds, "x".join(map(str, shape)), device)
+    return contest.compare(contenders, rounds, contest.by_x(shape), device)
 
 
 def strong_errors(name: str, device: str) -> dict[str, float | None]:

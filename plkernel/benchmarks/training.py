@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from plkernel.analysis.mutual_information.information import mutual_information
-from plkernel.analysis.mutual_information.pair_counts import Bytes, check_data, check_lags, count_pairs
+from plkernel.analysis.mutual_information.pair_counts import Bytes, count_pairs
 from plkernel.benchmarks import contest
 from plkernel.benchmarks.contest import OURS, Contender, Row, progress
 from plkernel.common.environment import installed
@@ -202,7 +202,7 @@ def mi(corpus: str, lags: tuple[int, ...], rounds: int, out: Path | None) -> Non
     contest.prepare(rounds, 1, "cpu", out)
     found = corpora.load(corpus)
     data = np.asarray(found.bytes[: 1 << 25])
-    check_data(data, int(check_lags(lags)[-1]), 1)
+    count_pairs(data, lags)  # refuses lags that do not fit, and compiles
     rows: list[Row] = []
     for work, (functions, compared, limit) in WORKS.items():
         entries = {}

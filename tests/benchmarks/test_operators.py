@@ -18,13 +18,6 @@ SHAPES = {"scan": (2, 50, 8), "wkv": (2, 64, 2, 8), "wkv7": (2, 64, 2, 8)}
 CASES = [(name, one) for name in SHAPES for one in makers(name, "cpu")]
 
 
-@pytest.fixture(autouse=True)
-def threads() -> Any:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.parametrize(("name", "one"), CASES)
 def test_results_and_every_gradient_equal_float64(name: str, one: str) -> None:
     if one == "mambapy":

@@ -84,8 +84,8 @@ bench: $(VENV)/installed-dev  ## kernels, training and pair counts against their
 	$(RUN) plkernel.bench train --spec goose --out runs/out/bench
 	$(RUN) plkernel.bench mi --out runs/out/bench
 
-gpu:  ## on a GPU: equality tests, then what fits of the full-size studies into MINUTES (40); installs nothing
-	$(PYTHON) runs/gpu.py $(if $(MINUTES),--minutes $(MINUTES))
+gpu:  ## on a GPU: equality tests, benchmarks and studies (or PARTS) that fit into MINUTES (40); installs nothing
+	$(PYTHON) runs/gpu.py $(if $(MINUTES),--minutes $(MINUTES)) $(PARTS)
 
 clean:  ## remove .venv and everything generated, but not runs/out
 	rm -rf docs/_build docs/api docs/studies/_options.md .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

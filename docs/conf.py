@@ -15,7 +15,7 @@ author = "The plkernel developers"
 copyright = author
 version = release = re.findall(r'__version__ = "(.+)"', (ROOT / "plkernel" / "__init__.py").read_text())[0]
 
-extensions = ["myst_parser", "api", "mathml", "spec_reference", "accessible"]
+extensions = ["myst_parser", "reference"]
 exclude_patterns = ["_build", "**/_*"]
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
@@ -23,6 +23,7 @@ myst_heading_anchors = 3
 
 add_module_names = False
 python_use_unqualified_type_names = True
+suppress_warnings = ["ref.python"]  # types in signatures that several modules give to different classes
 
 smartquotes = False  # options begin with two hyphens, code has straight quotes
 

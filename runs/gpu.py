@@ -1,243 +1,203 @@
-"""make gpu: what only a GPU shows, in the minutes it is given: equality tests, calibration, then studies, by worth.
+"""make gpu: what only a GPU shows, in the minutes that are given.
 
-    python runs/gpu.py [--minutes 40] [--record FOLDER] [--only NAME ...] [--rehearse]
+    python runs/gpu.py [PART ...] [--minutes 40] [--record FOLDER] [--out FOLDER] [--device cuda]
 
-Needs no network and installs nothing: it uses what this interpreter has and what runs/gpu_pack.py has put into
-runs/out/gpu-pack. A study that does not fit into the minutes has fewer seeds, never fewer arms. Ended runs are in the
-record at once; a run that the end of the minutes, Ctrl-C or SIGTERM meets is saved, and the same command goes on.
+Parts are done in the order given until the minutes are over; left out, all of these:
+
+    tests    results and gradients of every operator against float64, and the tests of tests/kernels that need a GPU
+    bench    scan, wkv, wkv in bfloat16, wkv7 and a training step beside their peers; checked before they are timed
+    SPEC     a study: a TOML file, or the name of one under runs/; its record has the rows as the runs end
+
+Needs no network and installs nothing. Operators and benchmarks take torch, triton and numba; a study takes pydantic,
+tyro, safetensors and filelock too, and the tests of tests/kernels also pytest: from this interpreter, or from
+runs/out/site-3.12 (the version of Python), a folder that `pip install --target` fills on another machine. What a part
+lacks is named and the part is skipped. The end of the minutes, Ctrl-C and SIGTERM leave every run saved; the same
+command goes on, on another machine too if it has the record.
 """
 
-import fnmatch
-import importlib.util
+import argparse
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-PACK = Path("runs/out/gpu-pack")
-SITE = ROOT / PACK / f"site-{sys.version_info[0]}.{sys.version_info[1]}"
+SITE = ROOT / f"runs/out/site-{sys.version_info[0]}.{sys.version_info[1]}"
 sys.path.insert(0, str(ROOT))
 sys.path.append(str(SITE))
-try:
-    import torch
-    from gpu_studies import Study, studies
 
-    from plkernel.common import cli
-    from plkernel.common.environment import environment
-    from plkernel.common.files import load_object, save_json
-    from plkernel.dry_run.budget import Due, plan, table
-    from plkernel.dry_run.cost import shape_key
-    from plkernel.dry_run.probe import Timing, wall_seconds
-    from plkernel.dry_run.timing import measure, share_of_many
-    from plkernel.records.layout import ROWS
-    from plkernel.records.restore import restore
-    from plkernel.together.shape import count
-except ModuleNotFoundError as error:
-    print(f"nothing to do: {error.name} is not installed under {sys.executable}; runs/gpu_pack.py packs what lacks")
-    sys.exit()
-
+PARTS = ("tests", "bench", "memory-lags-gpu", "memory-text-gpu")
+EQUAL = "gpu and equal and not interpreted"
+"""The tests that a GPU equals float64, as pytest -k has them."""
+SHAPES: dict[str, tuple[tuple[int, ...], ...]] = {
+    "scan": ((2, 1, 8), (3, 77, 33), (1, 4099, 5)),
+    "wkv": ((1, 3, 2, 8), (2, 77, 3, 16), (1, 515, 1, 64)),
+    "wkv7": ((1, 3, 2, 8), (2, 77, 3, 16), (1, 515, 1, 64)),
+}
+"""Odd ones: chunks that are not full, tiles that are masked, a single step."""
+BENCHMARKS = ("scan", "wkv", "wkv-bfloat16", "wkv7", "train")
+OTHERS_SHAPE = (8, 1024, 8, 64)  # with which flash-linear-attention times its own kernels
+OF_A_STUDY = ("pydantic", "tyro", "safetensors", "filelock")
 RESERVE = 30.0
 """Seconds before the end at which runs are asked to save: a step, a checkpoint, the record."""
-TESTS = 170.0
-EQUAL = "gpu and equal and not interpreted"
-"""The tests that a GPU equals float64, as pytest -k has them; without a GPU they are skipped."""
-BENCHMARKS = {"scan": 90.0, "wkv": 50.0, "wkv-bfloat16": 30.0, "train": 60.0}
-"""Seconds of each, by the name of its record."""
-OTHERS_SHAPE = ("wkv", "--shapes", "8", "1024", "8", "64", "--dtype", "bfloat16")
-"""What flash-linear-attention times its own kernels with."""
+POLL = 2.0
 
 
-@dataclass
-class Benchmark:
-    """A benchmark as a row of the plan."""
-
-    name: str
-    folder: Path
-
-    def due(self) -> Due:
-        """Once."""
-        done = (self.folder / f"{self.name}.json").exists()
-        return Due(f"bench {self.name}", (0, 0.0), {0: int(not done)}, BENCHMARKS[self.name])
-
-    def run(self, seeds: Sequence[int], left: float) -> str:
-        """Check and time; how that went, in words."""
-        named = OTHERS_SHAPE if self.name == "wkv-bfloat16" else [self.name]
-        command = ["plkernel.bench", *named, "--out", str(self.folder)]
-        return run_module(command, min(left, 2 * BENCHMARKS[self.name]), self.folder / f"{self.name}.log")
+def lacking(*packages: str) -> str:
+    """Say which packages are not installed; empty if all are."""
+    missing = [package for package in packages if find_spec(package) is None]
+    return f"skipped: {', '.join(missing)} not installed" if missing else ""
 
 
-def copy_bandwidth(device: str) -> float:
-    """Bytes that a copy on the device reads and writes per second."""
-    source = torch.zeros(2**30 if device == "cuda" else 2**24, dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
+def tests(device: str, folder: Path, left: Callable[[], float]) -> list[str]:
+    """Compare every operator with float64, then run the tests of the kernels; return what failed."""
+    from plkernel.benchmarks import contest
+    from plkernel.benchmarks.operators import LIMITS, STRONG, operator, problem, step, truth
+    from plkernel.common.environment import environment
+    from plkernel.common.files import save_json
 
-    def copy() -> None:
-        target.copy_(source)
-        float(target[0])  # waits for a GPU
+    rows: list[dict[str, Any]] = []
+    for name, shapes in SHAPES.items():
+        for shape, strong in [*((shape, False) for shape in shapes), *([(STRONG, True)] if name != "scan" else [])]:
+            given = problem(name, shape, device, strong=strong)
+            one = contest.Contender(
+                partial(step, operator(name), given),
+                partial(contest.relative_error, truths=truth(name, given)),
+                LIMITS[name][device],
+            )
+            error, note, _ = contest.checked(one)
+            rows.append({"operator": name, "shape": shape, "strong_decays": strong, "error": error, "note": note})
+            print(f"{name} {contest.by_x(shape)}: {error} {note}".rstrip(), flush=True)
+    save_json(folder / "equal.json", {"environment": environment(1), "device": device, "rows": rows})
+    failed = [f"{row['operator']} at {contest.by_x(row['shape'])}" for row in rows if row["note"]]
+    print(f"equal to float64: {len(rows) - len(failed)} of {len(rows)}", flush=True)
+    said = lacking("pytest", *OF_A_STUDY)
+    if device == "cuda" and not said:
+        command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow", "-k", EQUAL, "tests/kernels"]
+        with (folder / "tests.log").open("w") as log:
+            try:
+                code = subprocess.run(command, cwd=ROOT, stdout=log, stderr=log, timeout=left(), check=False).returncode
+            except subprocess.TimeoutExpired:
+                code = -1
+        said = "passed" if code == 0 else f"failed, see {folder / 'tests.log'}"
+        failed += ["tests/kernels"] * (code != 0)
+    print(f"tests/kernels: {said or 'they need a GPU'}", flush=True)
+    return failed
 
-    copy()
-    return 2 * source.numel() / median(wall_seconds(copy) for _ in range(5))
+
+def bench(device: str, folder: Path, left: Callable[[], float]) -> list[str]:
+    """Time every operator and a training step that this commit has not timed yet; return what failed."""
+    from plkernel.benchmarks import operators
+    from plkernel.common.environment import environment
+    from plkernel.common.files import load_object
+
+    commit, failed = environment(1)["commit"], []
+    for name in BENCHMARKS:
+        path = folder / f"{name}.json"
+        if path.exists() and load_object(path)["environment"]["commit"] == commit:
+            print(f"bench {name}: timed before", flush=True)
+        elif name == "train" and (said := lacking(*OF_A_STUDY)):
+            print(f"bench train: {said}", flush=True)
+        elif left() > 0:
+            print(f"bench {name}", flush=True)
+            rounds = 15 if device == "cuda" else 1
+            operator, _, dtype = name.partition("-")
+            try:
+                if name == "train":
+                    from plkernel.benchmarks.training import train
+
+                    train(Path("quick"), 1, rounds, device, folder)  # type: ignore[arg-type]
+                else:
+                    shapes = SMALL[operator] if device == "cpu" else (OTHERS_SHAPE,) if dtype else ()
+                    operators.run(operator, 1, shapes, dtype or "float32", rounds, device, folder)
+            except Exception as error:  # the studies come after it
+                print(f"bench {name}: {type(error).__name__}: {error}", flush=True)
+                failed.append(f"bench {name}")
+    return failed
 
 
-def run_module(arguments: list[str], seconds: float, log: Path) -> str:
-    """Run `python -m` with its output in a log; how it ended, in words."""
-    if importlib.util.find_spec(arguments[0]) is None:
-        return f"skipped: {arguments[0]} is not installed"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("w") as handle:
-        try:
-            command = [sys.executable, "-m", *arguments]
-            code = subprocess.run(command, stdout=handle, stderr=handle, timeout=seconds, check=False).returncode
-        except subprocess.TimeoutExpired:
-            return f"failed: stopped after {seconds:.0f} s, see {log}"
-    return "done" if code == 0 else f"failed: exit code {code}, see {log}"
+SMALL = {"scan": ((2, 64, 16),), "wkv": ((1, 64, 1, 16),), "wkv7": ((1, 64, 1, 16),)}
+"""Shapes on a CPU, where the benchmarks only show that they run."""
 
 
-@contextmanager
-def ended_by(seconds: float) -> Iterator[None]:
-    """KeyboardInterrupt once, after `seconds` or by SIGTERM or Ctrl-C; what is saved then is not interrupted again."""
+def study(spec: str, device: str, out: Path, record: Path, left: Callable[[], float]) -> list[str]:
+    """Train what has not ended in a process of its own, and keep the record; return what failed."""
+    if said := lacking(*OF_A_STUDY):
+        print(f"{spec}: {said}; give them in {SITE}", flush=True)
+        return []
+    from plkernel.config.reading import load_spec
+    from plkernel.records.layout import RESULT, ROWS, SPEC
+    from plkernel.records.study import read_study
+    from plkernel.results.table import save_record
 
-    def stop(number: int, _: Any) -> None:
-        for each in (signal.SIGTERM, signal.SIGALRM, signal.SIGINT):
-            signal.signal(each, signal.SIG_IGN)
-        raise KeyboardInterrupt("the minutes are over" if number == signal.SIGALRM else signal.Signals(number).name)
-
-    for number in (signal.SIGTERM, signal.SIGALRM, signal.SIGINT):
-        signal.signal(number, stop)
-    signal.setitimer(signal.ITIMER_REAL, max(1.0, seconds))
+    name = load_spec(Path(spec)).name
+    out, record = out / name, record / name
+    command = [sys.executable, "-m", "plkernel.experiment", spec, "--train.device", device, "--out", str(out)]
+    command += ["--no-report", *(["--record", str(record)] if (record / ROWS).exists() else [])]
+    process = subprocess.Popen(command, cwd=ROOT, process_group=0)  # Ctrl-C reaches it through this process alone
+    kept = -1
     try:
-        yield
+        while process.poll() is None and left() > 0:
+            time.sleep(POLL)
+            if (ended := len(list(out.glob(f"*/seed-*/{RESULT}")))) != kept and (out / SPEC).exists():
+                save_record(read_study(out), record)
+                kept = ended
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        stopped = process.poll() is None
+        if stopped:
+            process.send_signal(signal.SIGINT)
+        process.wait()
+        if (out / SPEC).exists():
+            save_record(read_study(out), record)
+    print(f"{name}: {'stopped, every run is saved' if stopped else 'done'}; written: {record}", flush=True)
+    return [] if stopped or process.returncode == 0 else [name]
 
 
-class Session:
-    """What was found out before the studies, kept in RECORD/gpu/gpu.json for this machine and commit."""
-
-    def __init__(self, folder: Path, device: str) -> None:
-        self.path, self.device = folder / "gpu.json", device
-        here = environment(torch.get_num_threads())
-        self.found: dict[str, Any] = {"environment": {name: here[name] for name in ("commit", "versions", "hardware")}}
-        if self.path.exists() and (known := load_object(self.path)).get("environment") == self.found["environment"]:
-            self.found = known
-        self.paces: dict[str, dict[str, float]] = self.found.setdefault("paces", {})
-
-    def once(self, name: str, find: Callable[[], Any]) -> Any:
-        """What was found before, else what `find` finds now, which is kept unless it says that it failed."""
-        if name in self.found:
-            return self.found[name]
-        found = find()
-        if not str(found).startswith("failed"):
-            self.found[name] = found
-            save_json(self.path, self.found)
-        return found
-
-    def pace(self, study: Study) -> Timing | None:
-        """That of the study's runs, as many together as a seed has; measured once, where anything is due."""
-        condition = study.spec.condition(study.arms[0])
-        runs = min(len(study.arms), count(condition.protocol, condition.model.dim, self.device))
-        key = f"{runs} of {shape_key(condition, rough=True)}"
-        if key not in self.paces and any(study.missing().values()):
-            alone = measure(condition, 1)
-            shared = share_of_many(condition, alone, runs)
-            print(f"{study.name}: a step takes {1e3 * alone.step:.1f} ms, one of {runs} {1e3 * shared.step:.1f} ms")
-            self.paces[key] = asdict(shared)
-            save_json(self.path, self.found)
-        return Timing(**self.paces[key]) if key in self.paces else None
-
-
-def gpu(
-    minutes: float = 40.0,
-    record: Path | None = None,
-    out: Path | None = None,
-    corpus: str | None = None,
-    only: tuple[str, ...] = (),
-    rehearse: bool = False,
-) -> None:
-    """Test, calibrate, plan, and run what fits; what is in the record, or in runs/records, is not run again.
-
-    Args:
-        minutes: At most; three of them are for tests and calibration.
-        record: Where the rows are kept, and taken from; runs/records if left out.
-        out: Where runs are trained; runs/out/gpu if left out.
-        corpus: Text of the published study and its audit, in place of the Portuguese Wikipedia; stdlib if left out.
-        only: Rows of the plan, names or patterns such as 'exp013*'.
-        rehearse: The whole plan at toy size on a CPU, into runs/out/gpu-rehearsal.
-    """
-    device, begin = "cpu" if rehearse else "cuda", time.monotonic()
-    if not (rehearse or torch.cuda.is_available()):
-        print("nothing to do: no GPU found (torch.cuda.is_available() is False); --rehearse runs the plan on a CPU")
-        return
-    out = (out or ROOT / "runs/out" / ("gpu-rehearsal" if rehearse else "gpu")).resolve()
-    record = (record or (out / "records" if rehearse else ROOT / "runs/records")).resolve()
-    os.chdir(ROOT)
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(SITE), *filter(None, [os.environ.get("PYTHONPATH")])])
+def main() -> None:
+    """Do the parts in turn; exit with 1 where one has failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="PART", default=PARTS)
+    parser.add_argument("--minutes", type=float, default=40.0)
+    parser.add_argument("--record", type=Path, default=ROOT / "runs/records")
+    parser.add_argument("--out", type=Path, default=ROOT / "runs/out/gpu")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: small, to see that it runs")
+    options = parser.parse_args()
+    end = time.monotonic() + 60 * options.minutes - RESERVE
 
     def left() -> float:
-        return 60 * minutes - RESERVE - (time.monotonic() - begin)
+        return end - time.monotonic()
 
-    session, failed = Session(record / "gpu", device), list[str]()
-    with ended_by(left()):
-        try:
-            for name, lost in work(session, record, out, corpus, only, rehearse, left):
-                failed += [name] * lost
-        except KeyboardInterrupt as stopped:
-            print(f"stopped ({stopped}): everything is saved, the same command goes on", flush=True)
-    print(f"written: {record}")
+    if said := lacking("torch", "numba"):
+        sys.exit(f"nothing to do: {said}")
+    import torch
+
+    if options.device == "cuda" and not torch.cuda.is_available():
+        print("nothing to do: no GPU found (torch.cuda.is_available() is False); --device cpu shows that it runs")
+        return
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(SITE), os.environ.get("PYTHONPATH", "")]).rstrip(":")
+    out, record = options.out.resolve(), options.record.resolve()
+    failed: list[str] = []
+    try:
+        for part in options.parts:
+            if left() <= 0:
+                print(f"{part}: the minutes are over; the same command goes on", flush=True)
+            elif part in ("tests", "bench"):
+                (record / "gpu").mkdir(parents=True, exist_ok=True)
+                failed += (tests if part == "tests" else bench)(options.device, record / "gpu", left)
+            else:
+                failed += study(part, options.device, out, record, left)
+    except KeyboardInterrupt:
+        print("stopped: every run is saved, the same command goes on", flush=True)
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
 
 
-def work(
-    session: Session,
-    record: Path,
-    out: Path,
-    corpus: str | None,
-    only: Sequence[str],
-    rehearse: bool,
-    left: Callable[[], float],
-) -> Iterator[tuple[str, bool]]:
-    """Do it all; the name of each part, and whether it has failed."""
-
-    def wanted(name: str) -> bool:
-        return not only or any(fnmatch.fnmatchcase(name, pattern) for pattern in only)
-
-    tests = ["pytest", "-q", "-W", "default", "-m", "not slow", "-k", EQUAL, "tests/kernels"]
-    limit = left() if rehearse else min(TESTS, left())
-    said = session.once("tests", lambda: run_module(tests, limit, record / "gpu" / "tests.log"))
-    print(f"equality tests: {said}", flush=True)
-    yield "equality tests", said.startswith("failed")
-    rate = session.once("copy_bytes_per_second", lambda: copy_bandwidth(session.device))
-    print(f"copy: {rate / 1e9:.0f} GB/s", flush=True)
-    rows: list[Study | Benchmark] = []
-    for study in studies(out, record, corpus, PACK, rehearse):
-        for known in [study.record] if rehearse else [study.record, ROOT / "runs/records" / study.spec.name]:
-            if (known / ROWS).exists() and (taken := restore(known, study.out)):
-                print(f"{study.spec.name}: {taken} runs taken from {known}", flush=True)
-        study.keep()  # what ended before kill -9 could be recorded
-        if wanted(study.name):
-            study.pace = session.pace(study)
-            rows.append(study)
-    if not rehearse:
-        rows[1:1] = [one for name in BENCHMARKS if wanted((one := Benchmark(name, record / "gpu")).due().name)]
-    if not rows:
-        raise ValueError(f"only {' '.join(only)}: no row of the plan has such a name")
-    print(f"{table(plan([row.due() for row in rows], left()))}\nof {left() / 60:.1f} minutes", flush=True)
-    for row in rows:
-        (share,) = plan([row.due()], left())
-        if share.seeds:
-            said = row.run(share.seeds, left())
-            print(f"{row.name}: {said}", flush=True)
-            yield row.name, said.startswith("failed")
-
-
 if __name__ == "__main__":
-    cli.main(gpu, prog="python runs/gpu.py")
+    main()

@@ -1,1 +1,1 @@
-"""Kernels and training against their peers and against the machine's own limits: checked first, then timed."""
+"""Operators, training steps and pair counts beside other software: checked first, then timed in turns."""

@@ -1,95 +1,164 @@
-"""Renders the numbers of README.md, of docs/ and of two records from the rows committed beside this script.
+"""Render the marked tables of README.md and docs/ from the rows committed beside this script.
 
-    python runs/records/render.py           rewrite the marked parts of all
-    python runs/records/render.py --check   exit 1 when one of them says something else
-
-Links of README.md to files are relative, until pyproject.toml names a Repository under [project.urls]: then they begin
-with it, so that pictures also show where the package is indexed.
-
-fit/fit.json is written by `python -m plkernel.fit --beta 1.15 --out runs/records/fit`, gallery/* by `python -m
-plkernel.gallery`, minimax/table.json by `python runs/minimax_table.py`; quick/table.json and rows.jsonl are the report
-of `make demo`, schemes/* and goose/* of `python -m plkernel.experiment` with the spec of that name; exp013-audit/* are
-the record and the report of runs/exp013-audit.toml (its README.md has both commands); bench/*.json are written by
-`make bench`, but for bench/compiled.json, by `python -m plkernel.bench compiled --out runs/records/bench`, and for
-bench/threads-before.json, which keeps what an earlier commit made of threads on another processor;
-measure/coverage.json by `python runs/interval_coverage.py` and the rest of measure/* by `python
-runs/mutual_information.py all`; findings/table.json by `python runs/findings.py`. All but the first two name their
-commit and hardware.
+python runs/records/render.py           rewrite every part between <!-- record:NAME --> and <!-- end -->
+python runs/records/render.py --check   exit 1 if a part says something else
 """
 
+import json
 import re
 import sys
-import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from tables import controls, frameworks, information, kernels, natural, speed, studies
-from tables.records import RECORDS
-
+RECORDS = Path(__file__).resolve().parent
 ROOT = RECORDS.parents[1]
-README = ROOT / "README.md"
-DOCUMENTS = (
-    README,
-    RECORDS / "exp013-audit" / "README.md",
-    RECORDS / "findings" / "README.md",
-    ROOT / "docs" / "rwkv.md",
-    *sorted((ROOT / "docs" / "evidence").glob("*.md")),
-)
-PART = re.compile(r"(<!-- record:(\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-LINK = re.compile(r"(!?)\[([^\]]*)\]\((?:https?://[^)\s]+/HEAD/)?((?:docs|runs)/[^)\s]*|[A-Z]+\.md|LICENSE)\)")
+BAND = ("mean", "low", "high")
+FINAL = "final_val_bpb"
+PART = re.compile(r"(<!-- record:([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
-PARTS = {
-    part.__name__: part
-    for part in (
-        *(kernels.fit, kernels.six, kernels.minimax, kernels.gallery),
-        *(studies.quick, studies.schemes, studies.goose, studies.audit, studies.audit_short),
-        *(studies.transfer, studies.saturation),
-        *(controls.controls, controls.verdicts, controls.doses),
-        *(natural.lengths, natural.length_verdicts, natural.corners, natural.length_memory),
-        *(natural.texts, natural.text_verdicts, natural.prose_verdicts),
-        *(information.verdict, information.measure, information.stability, information.trust),
-        *(speed.bench, speed.recurrence, speed.delta_rule, speed.rwkv_steps, speed.counts, speed.compiled),
-        *(frameworks.findings, frameworks.known_bugs),
+
+def load(name: str) -> Any:
+    """Read a committed JSON file."""
+    return json.loads((RECORDS / name).read_text())
+
+
+def rows(study: str) -> list[dict[str, Any]]:
+    """Read the rows of a study."""
+    return [json.loads(line) for line in (RECORDS / study / "rows.jsonl").read_text().splitlines()]
+
+
+def arms(path: str) -> dict[str, Any]:
+    """Return the measures of the arms in a table.json by name."""
+    return {arm["arm"]: arm["measures"] for arm in load(path)["arms"]}
+
+
+def markdown(header: Sequence[str], lines: Sequence[Sequence[str]], *notes: str) -> str:
+    """Return a Markdown table with paragraphs below it."""
+    table = "\n".join("| " + " | ".join(row) + " |" for row in [header, ["---"] * len(header), *lines])
+    return "\n\n".join([table, *notes])
+
+
+def source(environment: Mapping[str, Any]) -> str:
+    """Return command, commit, hardware and version of torch in a line."""
+    place, threads = environment["hardware"], environment["threads"]
+    device = place["gpu"] or f"{place['cpu']}, {threads} thread{'s' * (threads > 1)}"
+    commit = environment["commit"][:10] + (" with changes" if environment["dirty"] else "")
+    return f"`{environment['command']}`, commit {commit}, {device}, torch {environment['versions']['torch']}."
+
+
+def of_rows(study: str) -> str:
+    """Return the source of a study."""
+    return source(rows(study)[0]["environment"])
+
+
+def interval(found: Mapping[str, float] | None, absent: str = "") -> str:
+    """Return a mean and its interval in four digits, without -0.0000."""
+    return "{} ({} to {})".format(*(f"{round(found[x], 4) + 0.0:+.4f}" for x in BAND)) if found else absent
+
+
+def small_study(path: str) -> str:
+    """Return the arms of a small study, one a line."""
+    lines = []
+    for name, one in arms(path).items():
+        final, test = one[FINAL], one["test_bpb"]
+        difference = interval(final.get("difference_to_baseline"), "baseline")
+        lines.append([name, str(final["n"]), f"{final['mean']:.4f}", f"{test['mean']:.4f}", difference])
+    return markdown(["arm", "seeds", "validation bits per byte", "test", "paired difference, 95 % interval"], lines)
+
+
+def quick() -> str:
+    """Return the comparison that `make demo` ends with."""
+    minutes = sum(row["result"]["seconds"] for row in rows("quick")) / 60
+    sentences = "\n".join(f"- {sentence}" for sentence in load("quick/table.json")["summary"])
+    note = f"{len(rows('quick'))} runs, {minutes:.1f} minutes of training in all. {of_rows('quick')}"
+    return f"{small_study('quick/table.json')}\n\n{sentences}\n\n{note}"
+
+
+def goose() -> str:
+    """Return RWKV-7 from three starts, and RWKV-6 beside it."""
+    found = rows("goose")
+    sizes = " to ".join(f"{size:,}" for size in sorted({row["config"]["model"]["parameters"] for row in found}))
+    note = f"{sizes} parameters, {found[0]['result']['steps']} steps, {found[0]['curve']['bytes'][-1] / 1e6:.1f} MB."
+    return f"{small_study('goose/report/table.json')}\n\n{note} {of_rows('goose')}"
+
+
+def controls() -> str:
+    """Return the worth of every start where memory matters, early and at the end, and where it cannot matter."""
+    columns = [
+        (f"lags, {a}, {mb} MB", "memory-lags", f"_lags-{a}", key)
+        for a in (0.7, 1.3)
+        for mb, key in (("0.4", "val_bpb_step_200"), ("2", "final_val_bpb"))
+    ]
+    columns += [("Potts, 1.2 MB", "memory-potts", "", "val_bpb_step_600"), ("Potts, 3 MB", "memory-potts", "", FINAL)]
+    columns += [("Markov, 1 MB", "memory-markov", "", FINAL)]
+    found = {study: arms(f"{study}/report/table.json") for _, study, _, _ in columns}
+    lines = []
+    for name in ("short", "short-frozen", "long", "concentrated", "law", "information", "correlation"):
+        cells = []
+        for _, study, end, key in columns:
+            measures = found[study].get(("predictive" if (study, name) == ("memory-potts", "law") else name) + end)
+            cells.append(interval(measures and measures[key]["difference_to_baseline"]))
+        lines.append([name, *cells])
+    return markdown(
+        ["minus log-spaced, 95 % interval", *(title for title, *_ in columns)], lines, of_rows("memory-lags")
     )
+
+
+def declared(*studies: str) -> Callable[[], str]:
+    """Return a table of the gates and hypotheses of studies as they were registered, and what became of them."""
+
+    def table() -> str:
+        lines = []
+        for study in studies:
+            registered = load(f"{study}/report/table.json")["declared"]
+            for one in registered["gates"]:
+                edge = "at most" if one["at_least"] is None else "at least"
+                claim, passed = f"{edge} {one[edge.replace(' ', '_')]:g}", "passed" if one["passed"] else "**failed**"
+                lines.append([study, one["name"], claim, f"{one['mean']:.4f}", passed])
+            for one in registered["hypotheses"]:
+                claim = one["claim"] + (f", margin {one['margin']:g}" if one["margin"] else "")
+                lines.append([study, one["name"], claim, interval(one), f"**{one['verdict'].partition(':')[0]}**"])
+        return markdown(["study", "hypothesis or gate", "claim", "bits per byte, interval", "verdict"], lines)
+
+    return table
+
+
+def verdict() -> str:
+    """Return the last line of `plkernel.measure stdlib`."""
+    text = next(one for one in load("measure/texts.json")["texts"] if one["corpus"]["name"] == "stdlib")
+    return f"```text\nverdict: {text['verdict']['sentence']}\n```"
+
+
+def six() -> str:
+    """Return the errors of the best six nodes and of the published six."""
+    fits = load("minimax/table.json")["rows"]
+    best = next(row for row in fits if (row["beta"], row["max_lag"], row["terms"]) == (1.15, 512, 6))["error"]
+    published = load("fit/fit.json")["optimal"]["scores"]["max_relative_error"]
+    return f"Those are off by {best:.2%} at most on t = 1..512, where the published six are by up to {published:.0%}."
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    **{part.__name__: part for part in (verdict, six, quick, goose, controls)},
+    "verdicts": declared("memory-lags", "memory-potts", "memory-markov", "memory-dose"),
+    "text_verdicts": declared("memory-text"),
+    "length_verdicts": declared("memory-length"),
+    "prose_verdicts": lambda: f"{declared('memory-bible')()}\n\n{of_rows('memory-bible')}",
 }
-"""What a document may ask for, by the name after `record:`."""
 
 
 def render(text: str) -> str:
-    """A document with its marked parts rendered from the records."""
+    """Return a document with its marked parts rendered from the records."""
     return PART.sub(lambda match: f"{match[1]}{PARTS[match[2]]()}\n{match[3]}", text)
-
-
-def repository() -> str | None:
-    """Where the project says that its files are."""
-    urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"].get("urls", {})
-    return urls.get("Repository")
-
-
-def linked(text: str, base: str | None) -> str:
-    """A document of the root with its links to files below `base`; relative without one."""
-
-    def link(match: re.Match[str]) -> str:
-        picture, name, path = match.groups()
-        head = f"{base.rstrip('/')}/{'raw' if picture else 'blob'}/HEAD/" if base else ""
-        return f"{picture}[{name}]({head}{path})"
-
-    return LINK.sub(link, text)
-
-
-def written(document: Path) -> str:
-    """What a document should say."""
-    text = render(document.read_text())
-    return linked(text, repository()) if document == README else text
 
 
 def main() -> None:
     """Rewrite the documents, or check them."""
-    for document in DOCUMENTS:
+    for document in (ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))):
         text = document.read_text()
-        rendered = written(document)
-        if "--check" in sys.argv[1:] and rendered != text:
-            sys.exit(f"{document} differs from the records: run python runs/records/render.py")
-        if rendered != text:
+        if (rendered := render(text)) != text:
+            if "--check" in sys.argv[1:]:
+                sys.exit(f"{document} differs from the records: run python runs/records/render.py")
             document.write_text(rendered)
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
+from peaks import peak_bytes
 from torch.utils.flop_counter import FlopCounterMode
 
-from plkernel.benchmarks.contest import peak_bytes
 from plkernel.config.arm import Arm
 from plkernel.config.condition import resolve
 from plkernel.config.model import ModelSpec

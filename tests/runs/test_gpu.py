@@ -1,8 +1,8 @@
-"""make gpu, rehearsed on a CPU: its plan, what it needs, and that nothing is lost by an end in the middle."""
+"""make gpu on a CPU: what it finds, what it skips where packages lack, and that an end in the middle loses nothing."""
 
+import importlib.util
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,151 +13,128 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
+
+from plkernel.benchmarks import operators
+from plkernel.common.files import load_json
 
 ROOT = Path(__file__).parents[2]
-THERE = {"torch", "torchgen", "triton", "numba", "llvmlite", "numpy", "scipy", "tensorboard", "plkernel"}
-"""What that machine has; torch itself tries two more where they are installed."""
-TRIED = {"dill", "charset_normalizer", "functorch"}
-
-BLOCKS = [("none", "published"), ("none", "bytes"), ("ema", "bytes"), ("ema", "published")]
-
-
-def rehearsal(out: Path, name: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, str(ROOT / "runs" / "gpu.py"), "--rehearse", "--out", str(out), "--only", name]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
-
-
-def whole(out: Path, name: str) -> str:
-    process = rehearsal(out, name)
-    printed, _ = process.communicate()
-    assert process.returncode == 0, printed
-    return printed
-
-
-def rows(out: Path) -> dict[tuple[str, int], dict[str, Any]]:
-    """The rows of the record of a rehearsal, by arm and seed."""
-    (path,) = out.glob("records/exp013*/rows.jsonl")
-    found = [json.loads(line) for line in path.read_text().splitlines()]
-    return {(row["arm"], row["seed"]): row for row in found}
+THERE = "torch torchgen functorch triton numba llvmlite numpy scipy tensorboard"
+"""What a machine with nothing but torch and the kernels' needs has, beside what these need themselves:"""
+NEEDED = "typing_extensions sympy mpmath networkx jinja2 markupsafe fsspec filelock setuptools _distutils_hack"
 
 
 @pytest.fixture
-def studies(script_of: Callable[[str], ModuleType]) -> ModuleType:
-    return script_of("gpu_studies")
+def gpu(script_of: Callable[[str], ModuleType]) -> ModuleType:
+    return script_of("gpu")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("rehearse", [False, True])
-def test_the_plan_has_whole_specs_and_the_blocks_of_the_audit(
-    studies: ModuleType, tmp_path: Path, rehearse: bool
+def call(out: Path, *parts: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, str(ROOT / "runs" / "gpu.py"), *parts, "--device", "cpu", "--out", str(out / "out")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen([*command, "--record", str(out / "record")], env=environment, **options)
+
+
+def test_operators_are_held_to_float64_and_a_wrong_one_is_noticed(
+    gpu: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = list(studies.studies(tmp_path, tmp_path, None, tmp_path, rehearse))
-    arms = {study.name: len(study.arms) for study in found}
-    blocks = dict.fromkeys([f"exp013-audit-gpu {gain}_{patches}" for gain, patches in BLOCKS], 8)
-    assert arms == {"exp013": 3, **blocks, "memory-lags-gpu": 14, "memory-text-gpu": 14}
-    assert {study.spec.train.device for study in found} == {"cpu" if rehearse else "cuda"}
-    for study in found:
-        missing = study.missing()
-        assert set(missing) == set(study.spec.seeds)
-        assert set(missing.values()) == {len(study.arms)}
+    assert gpu.tests("cpu", tmp_path, lambda: 1.0) == []
+    rows = load_json(tmp_path / "equal.json")["rows"]
+    assert len(rows) == 11
+    assert any(row["strong_decays"] for row in rows)
+    exact = operators.operator
 
+    def wrong(name: str) -> Callable[..., Any]:
+        def off(first: torch.Tensor, *others: torch.Tensor, **options: Any) -> Any:
+            return exact(name)(first * (1 if options else 1.001), *others, **options)
 
-def test_packed_text_stands_for_what_is_on_the_network(
-    studies: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(studies, "STUDIES", {"exp013": [("*",)], "memory-text-gpu": [("*",)]})
-    (tmp_path / "stdlib.txt").write_bytes(b"text")
-    packed = str(tmp_path / "stdlib.txt")
-    found = {study.name: study.spec for study in studies.studies(tmp_path, tmp_path, None, tmp_path, False)}
-    assert found["exp013"].corpus.name == packed
-    assert found["exp013"].name == "exp013-stdlib"
-    assert found["memory-text-gpu"].corpus.name == packed
-    other = next(studies.studies(tmp_path, tmp_path, "bible:pt", tmp_path, False)).spec
-    assert (other.name, other.corpus.name) == ("exp013-bible-pt", "bible:pt")
+        return off
 
-
-def test_what_is_due_is_priced_at_the_pace_and_at_seeds_that_have_not_ended(
-    studies: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(studies, "STUDIES", {"memory-lags-gpu": [("*",)]})
-    (study,) = studies.studies(tmp_path, tmp_path, None, tmp_path, False)
-    assert not any(study.due().runs.values()), "without a pace nothing can be planned"
-    study.pace = studies.Timing(10.0, 0.02, 0.001, 0.002, 0.5, 0.0, 0.0, 0.0)
-    train, due = study.spec.train, study.due()
-    assert due.runs == dict.fromkeys(range(8), 14)
-    evaluations = (1 + train.steps / train.eval_every) * (train.eval_windows * 0.002 + 0.5)
-    final = (train.test_windows + 2 * train.truncation_windows) * 0.002
-    assert due.seconds == pytest.approx(10 + train.steps * 0.02 + evaluations + final)
-
-
-@pytest.mark.slow
-def test_what_is_packed_is_all_that_is_loaded(script_of: Callable[[str], ModuleType]) -> None:
-    packages = {package.replace("-", "_") for package in script_of("gpu_pack").PACKAGES}
-    code = (
-        "import sys, json, sysconfig; sys.path.insert(0, 'runs'); import gpu, plkernel.commands.run\n"
-        "site = sysconfig.get_path('purelib')\n"
-        "files = {name: getattr(module, '__file__', None) or '' for name, module in list(sys.modules.items())}\n"
-        "print(json.dumps(sorted({name.split('.')[0] for name, path in files.items() if path.startswith(site)})))"
+    monkeypatch.setattr(operators, "operator", wrong)
+    assert len(gpu.tests("cpu", tmp_path, lambda: 1.0)) == len(rows) - 1, (
+        "of one step, from nothing, decays say nothing"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def test_a_benchmark_is_timed_once_for_a_commit(
+    gpu: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu, "BENCHMARKS", ("scan",))
+    for said in ("bench scan\n", "bench scan: timed before\n"):
+        assert gpu.bench("cpu", tmp_path, lambda: 1.0) == []
+        assert capsys.readouterr().out.startswith(said)
+
+    def broken(*_: Any) -> None:
+        raise RuntimeError("no device")
+
+    monkeypatch.setattr(operators, "run", broken)
+    assert gpu.bench("cpu", tmp_path / "other", lambda: 1.0) == ["bench scan"]
+
+
+@pytest.mark.slow
+def test_nothing_but_torch_and_the_needs_of_the_kernels_is_enough(tmp_path: Path) -> None:
+    """Without pydantic, tyro, pytest and safetensors the operators are tested, and a study says what it lacks."""
+    site = tmp_path / "site"
+    site.mkdir()
+    for name in f"{THERE} {NEEDED} pkg_resources".split():
+        found = importlib.util.find_spec(name)
+        if found is not None and found.origin is not None:
+            path = Path(found.origin)
+            path = path.parent if path.name == "__init__.py" else path
+            (site / path.name).symlink_to(path)
+            for libraries in path.parent.glob(f"{name}.libs"):
+                (site / libraries.name).symlink_to(libraries)
+    command = [sys.executable, "-S", str(ROOT / "runs" / "gpu.py"), "tests", "memory-lags-gpu", "--device", "cpu"]
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+        [*command, "--record", str(tmp_path / "record"), "--out", str(tmp_path / "out")],
+        env={"PYTHONPATH": str(site), "PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    public = {name for name in json.loads(done.stdout) if not name.startswith("_")}
-    assert public - THERE - TRIED - packages == set()
-    assert {"pydantic", "tyro", "safetensors"} <= public, "nothing was loaded: the test sees nothing"
+    assert done.returncode == 0, done.stderr
+    assert "equal to float64: 11 of 11" in done.stdout
+    assert "memory-lags-gpu: skipped: pydantic, tyro, safetensors not installed" in done.stdout
 
 
-@pytest.fixture(scope="module")
-def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a rehearsal of the published study that nothing has ended."""
-    out = tmp_path_factory.mktemp("unbroken")
-    assert "measured before" not in whole(out, "exp013")
-    return out
+def test_it_does_nothing_without_a_gpu() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    done = subprocess.run([sys.executable, str(ROOT / "runs" / "gpu.py")], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.startswith("nothing to do: no GPU found")) == (0, True), done.stderr
+
+
+def rows(out: Path) -> dict[tuple[str, int], Any]:
+    """The curves of the record by arm and seed."""
+    lines = [json.loads(line) for line in (out / "record" / "tiny" / "rows.jsonl").read_text().splitlines()]
+    return {(row["arm"], row["seed"]): row["curve"] for row in lines if row["status"] == "finished"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_rehearsal_that_is_ended_in_the_middle_goes_on_to_the_rows_of_an_unbroken_one(
-    unbroken: Path, tmp_path: Path, number: signal.Signals
+def test_a_study_that_is_ended_in_the_middle_goes_on_to_the_same_rows(
+    tiny_spec: Callable[..., Path], tmp_path: Path
 ) -> None:
-    wanted = rows(unbroken)
-    assert len(wanted) == 6
+    spec = str(tiny_spec(steps=60, eval_every=20))
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    printed, _ = call(whole, spec).communicate()
+    assert len(rows(whole)) == 4, printed
 
-    broken = rehearsal(tmp_path, "exp013")
-    while not list(tmp_path.glob("exp013-*/*/seed-*/metrics.jsonl")):
-        assert broken.poll() is None, broken.communicate()[0]
-        time.sleep(0.05)
-    broken.send_signal(number)
-    printed, _ = broken.communicate()
-    assert ("everything is saved" in printed) == (number == signal.SIGTERM)
-    assert len(list(tmp_path.glob("exp013-*/*/seed-*/result.json"))) < 6, "it had ended before it was told to"
-
-    printed = whole(tmp_path, "exp013")
-    found = rows(tmp_path)
-    assert found.keys() == wanted.keys()
-    for key, row in found.items():
-        assert row["status"] == "finished"
-        assert row["curve"]["step"] == wanted[key]["curve"]["step"]
-        assert row["curve"]["val_bpb"] == pytest.approx(wanted[key]["curve"]["val_bpb"], abs=1e-4)
-    assert "measured before" in whole(tmp_path, "exp013")
-
-
-@pytest.mark.slow
-def test_what_has_ended_and_is_not_recorded_is_recorded_next_time(unbroken: Path, tmp_path: Path) -> None:
-    """As after kill -9 between the end of a run and the record of it."""
-    wanted = rows(unbroken)
-    out = shutil.copytree(unbroken, tmp_path / "out")
-    (record,) = out.glob("records/exp013*")
-    shutil.rmtree(record)
-    assert "measured before" in whole(out, "exp013")
-    assert rows(out) == wanted
-
-
-@pytest.mark.slow
-def test_a_name_that_no_row_has_is_refused(unbroken: Path) -> None:
-    process = rehearsal(unbroken, "exp031")
+    process = call(broken, spec)
+    while len(list(broken.glob("out/tiny/*/seed-*/result.json"))) < 1:
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
     printed, _ = process.communicate()
-    assert process.returncode != 0
-    assert "only exp031: no row of the plan has such a name" in printed
+    assert "stopped: every run is saved" in printed
+    assert 1 <= len(rows(broken)) < 4, "what had ended is recorded"
+
+    printed, _ = call(broken, spec).communicate()
+    assert rows(broken) == rows(whole), printed
+
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (broken / "record").rename(elsewhere / "record")
+    printed, _ = call(elsewhere, spec).communicate()
+    assert "4 runs taken from" in printed
+    assert rows(elsewhere) == rows(whole)

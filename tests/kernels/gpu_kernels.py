@@ -1,9 +1,24 @@
 """The Triton kernels, compiled ahead of time for a chip that need not be here, as the operators launch them."""
 
+import re
+import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+
+@dataclass(frozen=True)
+class Chip:
+    """Name of a GPU, and the bytes of shared memory that one of its blocks may have."""
+
+    name: str
+    block: int
+
+
+CHIPS = {80: Chip("A100", 163 << 10), 86: Chip("RTX 30", 99 << 10), 90: Chip("H100", 227 << 10)}
+"""By compute capability, of the CUDA programming guide."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +87,17 @@ def wkv7(name: str, chip: int, dtype: str, sizes: tuple[int, int], keep: bool = 
     return _compiled(kernel, label, chip, types, constants | _ones(sizes), _whole(sizes), gpu.OPTIONS)
 
 
-def cuobjdump() -> Path:
-    """The tool that reads machine code, which comes with Triton."""
+def spilled(compiled: Compiled) -> int:
+    """Bytes of a thread that did not fit into registers, as cuobjdump, which comes with Triton, reads them."""
     import triton
 
-    return Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "kernel.cubin"
+        file.write_bytes(compiled.cubin)
+        command = [Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump", "-res-usage", file]
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    (stack,) = re.findall(r"STACK:(\d+)", told)
+    return int(stack)
 
 
 def _ones(sizes: tuple[int, int]) -> dict[str, int]:

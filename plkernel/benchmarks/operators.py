@@ -1,0 +1,355 @@
+"""The operators scan, wkv and wkv7 beside other ways to compute them, forward plus backward through all inputs.
+
+Letters: B batch, T time, H heads, N key and value size, M chunks of C steps.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from plkernel.benchmarks import contest
+from plkernel.benchmarks.contest import OURS, Call, Contender, Row
+
+SHAPES: dict[str, dict[str, tuple[tuple[int, ...], ...]]] = {
+    "scan": {
+        "cpu": ((8, 1024, 256), (4, 4096, 256), (1, 65536, 64)),
+        "cuda": ((8, 1024, 256), (8, 4096, 1024), (8, 4096, 1536), (32, 4096, 1024), (1, 65536, 1024)),
+    },
+    "wkv": {"cpu": ((2, 1024, 4, 64), (2, 256, 4, 64)), "cuda": ((2, 1024, 4, 64), (8, 1024, 8, 64))},
+    "wkv7": {"cpu": ((2, 1024, 4, 64),), "cuda": ((2, 1024, 4, 64), (8, 1024, 8, 64))},
+}
+LIMITS = {"scan": {"cpu": 1e-5, "cuda": 1e-3}, "wkv": {"cpu": 2e-5, "cuda": 1e-4}, "wkv7": {"cpu": 2e-5, "cuda": 1e-4}}
+PEER_LIMITS = {"scan": 1e-2, "wkv": 1e-3, "wkv7": 1e-3}  # peers sum the gradient of a fixed decay in float32
+ROUNDED = (
+    2.0**-8,
+    3e-2,
+)  # more in bfloat16: for ours, which rounds what it stores, and for peers, which multiply in it
+STRONG = (1, 128, 2, 16)
+PACKAGES = ("mambapy", "accelerated-scan", "mamba-ssm", "flash-linear-attention")
+SIZES = (16, 32, 64)  # steps in a chunk
+Maker = Callable[["Problem"], Call]
+
+
+class Problem(NamedTuple):
+    """Inputs of an operator, gradients of a loss by its results, and the first axes (B,T) of tensors over time."""
+
+    inputs: tuple[Tensor, ...]
+    gradients: tuple[Tensor, ...]
+    time: tuple[int, ...]
+
+    def mapped(self, function: Callable[[Tensor], Tensor]) -> "Problem":
+        """Apply a function to every tensor."""
+        return Problem(tuple(map(function, self.inputs)), tuple(map(function, self.gradients)), self.time)
+
+
+def problem(
+    name: str, shape: tuple[int, ...], device: str = "cpu", dtype: torch.dtype = torch.float32, strong: bool = False
+) -> Problem:
+    """Draw the inputs of an operator from a fixed seed; half-lives from 1 to 2048 steps.
+
+    In wkv and wkv7 the rate of each step is off by a factor exp(normal / 2). strong: ln w from -exp(-8) to -exp(2.5)
+    instead, one in sixteen -50. dtype: of the inputs over time but for the decays.
+    """
+    generator = torch.Generator().manual_seed(0)
+    draw = partial(torch.randn, generator=generator)
+    rates = math.log(2) / torch.logspace(0, 11, shape[-1], base=2.0)
+    if name == "scan":
+        found = Problem((torch.exp(-rates), draw(shape)), (draw(shape),), shape[:2])
+        return found.mapped(lambda x: x.to(device))
+    batch, _, heads, size = shape
+    r, k, v, noise, grad_out = (draw(shape) for _ in range(5))
+    state, grad_last = (draw(batch, heads, size, size) for _ in range(2))
+    uniform = torch.special.ndtr(noise)
+    strongly = torch.where(uniform < 1 / 16, -50.0, -torch.exp(10.5 * uniform - 8))
+    log_decay = strongly if strong else -rates * torch.exp(noise / 2)
+    r, k, v, grad_out = (x.to(dtype) for x in (r, k, v, grad_out))
+    if name == "wkv":
+        inputs: tuple[Tensor, ...] = (r, k, v, log_decay, draw(heads, size), state)
+    else:
+        kappa = torch.nn.functional.normalize(draw(shape), dim=-1)
+        rate = torch.rand(shape, generator=generator)
+        inputs = (r, log_decay, k, v, -kappa.to(dtype), (kappa * rate).to(dtype), state)
+    return Problem(inputs, (grad_out, grad_last), shape[:2]).mapped(lambda x: x.to(device))
+
+
+def step(
+    function: Callable[..., Any], given: Problem, to: Callable[[Tensor], Tensor] = lambda x: x,
+    back: Callable[[Tensor], Tensor] = lambda x: x,
+) -> Call:  # fmt: skip
+    """Return a call of `function` with the gradients of its inputs; its result is (results.., gradients..).
+
+    Tensors over time are laid out by `to` before the call, which is not timed, and `back` views the results as before.
+    """
+    tensors = (*given.gradients, *given.inputs)
+    timed = [x.shape[:2] == given.time for x in tensors]
+    laid = [to(x).contiguous() if over else x for x, over in zip(tensors, timed, strict=True)]
+    gradients = laid[: len(given.gradients)]
+    leaves = [x.detach().requires_grad_() for x in laid[len(gradients) :]]
+
+    def call() -> tuple[Tensor, ...]:
+        results = function(*leaves)
+        results = results if isinstance(results, tuple) else (results,)
+        found = (*(x.detach() for x in results), *torch.autograd.grad(results, leaves, gradients))
+        return tuple(back(x) if over else x for x, over in zip(found, timed, strict=True))
+
+    return call
+
+
+def operator(name: str) -> Callable[..., Any]:
+    """Return the operator of this package: of scan without the last state."""
+    if name == "scan":
+        from plkernel.kernels.scan import scan
+
+        return lambda a, b, **options: scan(a, b, **options)[0]
+    if name == "wkv":
+        from plkernel.kernels.wkv import wkv
+
+        return wkv
+    from plkernel.kernels.wkv7 import wkv7
+
+    return wkv7
+
+
+def truth(name: str, given: Problem) -> tuple[Tensor, ...]:
+    """Return results and gradients of the loop in float64."""
+    return step(partial(operator(name), backend="reference"), given.mapped(lambda x: x.double().cpu()))()
+
+
+def widened(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a function compute in float32; its first result has the dtype of the first input."""
+
+    def wide(*inputs: Tensor) -> Any:
+        results = function(*(x.float() for x in inputs))
+        return results if isinstance(results, Tensor) else (results[0].to(inputs[0].dtype), *results[1:])
+
+    return wide
+
+
+def time_first(function: Callable[..., Any]) -> Maker:
+    """Make a loop over time from a function of tensors whose first axis is time."""
+    return lambda given: step(widened(function), given, lambda x: x.transpose(0, 1), lambda x: x.transpose(0, 1))
+
+
+def loop_scan(a: Tensor, b: Tensor) -> Tensor:
+    """h_t = a h_{t-1} + b_t under autograd; unbind and stack are the cheapest way to slice and to join."""
+    carry = torch.zeros_like(b[0])
+    return torch.stack([carry := a * carry + b_t for b_t in b.unbind(0)])
+
+
+def loop_wkv(r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """The recurrence of RWKV-6 in as few operations as torch allows, the term of u taken out of the loop."""
+    outputs, columns = [], (x[..., None].unbind(0) for x in (r, k, log_decay.exp()))
+    for v_t, r_t, k_t, w_t in zip(v[..., None, :].unbind(0), *columns, strict=True):
+        outputs.append((r_t.mT @ state).squeeze(-2))
+        state = torch.addcmul(k_t * v_t, w_t, state)
+    return torch.stack(outputs) + (r * u * k).sum(-1, keepdim=True) * v, state
+
+
+def loop_wkv7(
+    r: Tensor, log_decay: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The recurrence of RWKV-7 in few operations."""
+    outputs, rows = [], (x[..., None, :].unbind(0) for x in (log_decay.exp(), k, b))
+    columns = (x[..., None].unbind(0) for x in (r, v, a))
+    for w_t, k_t, b_t, r_t, v_t, a_t in zip(*rows, *columns, strict=True):
+        state = torch.addcmul(torch.addcmul(state * w_t, state @ a_t, b_t), v_t, k_t)
+        outputs.append((state @ r_t).squeeze(-1))
+    return torch.stack(outputs), state
+
+
+def chunked(function: Callable[..., Any], size: int) -> Maker:
+    """Make chunks of `size` steps, (M,B,H,C,N), for a function of matrix products under autograd."""
+    cut = lambda x: x.unflatten(1, (-1, size)).permute(1, 0, 3, 2, 4)  # noqa: E731
+    return lambda given: step(widened(function), given, cut, lambda x: x.permute(1, 0, 3, 2, 4))
+
+
+def below(x: Tensor, y: Tensor, before: Tensor, after: Tensor) -> Tensor:
+    """Return sum_n x_t y_s exp(before_t - after_s) for steps s < t of a chunk, else 0; x, y (..,C,N), result (..,C,C).
+
+    The decay from the early half to the late half is factored around the step between, so that no exponent is above 0.
+    """
+    half = x.shape[-2] // 2
+    if not half:
+        return x.new_zeros((*x.shape[:-1], 1))
+    middle = after[..., half - 1 : half, :]
+    late = x[..., half:, :] * (before[..., half:, :] - middle).exp()
+    early = y[..., :half, :] * (middle - after[..., :half, :]).exp()
+    inner = below(*(z.unflatten(-2, (2, half)) for z in (x, y, before, after)))
+    first, second = inner.unbind(-3)
+    return torch.cat([torch.cat([first, torch.zeros_like(first)], -1), torch.cat([late @ early.mT, second], -1)], -2)
+
+
+def chunks_wkv(r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """RWKV-6 in chunks: products within a chunk, and a state carried from chunk to chunk."""
+    after = log_decay.cumsum(3)
+    before, through = after - log_decay, after[..., -1:, :]
+    weights = below(r, k, before, after) + torch.diag_embed((r * u[:, None] * k).sum(-1))
+    states = []
+    for decay, written in zip(through.exp().mT, (k * (through - after).exp()).mT @ v, strict=True):
+        states.append(state)
+        state = torch.addcmul(written, decay, state)
+    return weights @ v + (r * before.exp()) @ torch.stack(states), state
+
+
+def chunks_wkv7(
+    r: Tensor, log_decay: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """RWKV-7 in chunks; what the steps of a chunk read of the state solves a triangular system."""
+    after = log_decay.cumsum(3)
+    before, through = after - log_decay, after[..., -1:, :]
+    decayed, size = r * log_decay.exp(), r.shape[-2]
+    seen_k, seen_b = (below(decayed, x, before, after) + torch.diag_embed((r * x).sum(-1)) for x in (k, b))
+    read_k, read_b = (below(a, x, before, after) for x in (k, b))
+    into, out_of = before.exp(), (through - after).exp()
+    right = torch.cat([a * into, read_k @ v], -1)
+    solved = torch.linalg.solve_triangular(torch.eye(size, device=r.device) - read_b, right, upper=False)
+    chunks = (*solved.split((r.shape[-1], v.shape[-1]), -1), v.mT @ (k * out_of), b * out_of, through.exp())
+    states, read = [], []
+    for of_state, of_values, written, again, decay in zip(*chunks, strict=True):
+        states.append(state)
+        read.append(of_values + of_state @ state.mT)
+        state = torch.addcmul(written + read[-1].mT @ again, state, decay)
+    return seen_k @ v + seen_b @ torch.stack(read) + (decayed * into) @ torch.stack(states).mT, state
+
+
+class AssociativeScan(torch.autograd.Function):
+    """torch's associative_scan; its backward pass is another one in reverse, faster than torch's own derivative."""
+
+    @staticmethod
+    def scanned(a: Tensor, b: Tensor, reverse: bool) -> Tensor:
+        """Return the scan of b (B,T,D) with a fixed decay."""
+        from torch._higher_order_ops.associative_scan import associative_scan
+
+        combine = lambda x, y: (x[0] * y[0], y[0] * x[1] + y[1])  # noqa: E731
+        return associative_scan(combine, (a.expand(b.shape), b), dim=1, reverse=reverse, combine_mode="generic")[1]
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        h = AssociativeScan.scanned(a, b, False)
+        ctx.save_for_backward(a, h)
+        return h
+
+    @staticmethod
+    def backward(ctx: Any, grad_h: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        a, h = ctx.saved_tensors
+        grad_b = AssociativeScan.scanned(a, grad_h, True)
+        return (grad_b[:, 1:] * h[:, :-1]).sum((0, 1)), grad_b
+
+
+def mambapy(given: Problem) -> Call:
+    """mambapy's parallel scan as (B,T,1,D): twice as fast there as with channels and states exchanged."""
+    from mambapy.pscan import pscan
+
+    return step(lambda a, b: pscan(a.expand(b.shape).unsqueeze(2), b.unsqueeze(2)).squeeze(2), given)
+
+
+def accelerated_scan(given: Problem) -> Call:
+    """accelerated-scan's Triton kernel, (B,D,T); it has no fixed decay, so the decay is spread out in the step."""
+    from accelerated_scan.triton import scan
+
+    swap = partial(Tensor.transpose, dim0=1, dim1=2)
+    return step(lambda a, b: scan(a[:, None].expand(b.shape).contiguous(), b), given, swap, swap)
+
+
+def mamba_ssm(given: Problem) -> Call:
+    """mamba-ssm's selective scan, (B,D,T), one state per channel: A = ln a, and delta, B and C are one."""
+    from mamba_ssm.ops.selective_scan_interface import selective_scan_fn
+
+    (_, b), swap = given.inputs, partial(Tensor.transpose, dim0=1, dim1=2)
+    delta, one = torch.ones_like(b.transpose(1, 2)), b.new_ones(b.shape[0], 1, b.shape[1])
+    return step(lambda a, b: selective_scan_fn(b, delta, a.log()[:, None], one, one), given, swap, swap)
+
+
+def fla(name: str) -> Maker:
+    """Make flash-linear-attention's kernel for a GPU, on the same layout."""
+
+    def make(given: Problem) -> Call:
+        if name == "scan":
+            from fla.ops.hgrn import chunk_hgrn
+
+            return step(lambda a, b: chunk_hgrn(b, a.log().expand(b.shape).contiguous())[0], given)
+        if name == "wkv":
+            from fla.ops.rwkv6 import chunk_rwkv6
+
+            options = {"scale": 1.0, "output_final_state": True}
+            return step(lambda *x: chunk_rwkv6(*x[:5], initial_state=x[5], **options), given)
+        from fla.ops.rwkv7 import chunk_rwkv7
+
+        def transposed(*x: Tensor) -> tuple[Tensor, Tensor]:
+            out, last = chunk_rwkv7(*x[:6], scale=1.0, initial_state=x[6].mT, output_final_state=True)
+            return out, last.mT
+
+        return step(transposed, given)
+
+    return make
+
+
+CHUNKS: dict[str, Callable[..., Any]] = {"wkv": chunks_wkv, "wkv7": chunks_wkv7}
+LOOPS: dict[str, Callable[..., Any]] = {"scan": loop_scan, "wkv": loop_wkv, "wkv7": loop_wkv7}
+SCANS: dict[str, Maker] = {"mambapy": mambapy, "associative_scan": partial(step, AssociativeScan.apply)}
+GPU_SCANS: dict[str, Maker] = {"accelerated_scan": accelerated_scan, "mamba_ssm": mamba_ssm}
+
+
+def makers(name: str, device: str) -> dict[str, Maker]:
+    """Return ours and the peers of an operator by name; on a GPU also the peers that need one."""
+    found: dict[str, Maker] = {OURS: partial(step, operator(name)), "loop": time_first(LOOPS[name])}
+    found |= SCANS if name == "scan" else {f"chunks of {size}": chunked(CHUNKS[name], size) for size in SIZES}
+    if device == "cuda":
+        found |= {**(GPU_SCANS if name == "scan" else {}), "fla": fla(name)}
+    return found
+
+
+def measure(name: str, shape: tuple[int, ...], rounds: int, device: str, dtype: torch.dtype) -> list[Row]:
+    """Check and time every contender at one shape, beside a copy of one input."""
+    given, steps = problem(name, shape, device, dtype), shape[0] * shape[1]
+    error = partial(contest.relative_error, truths=truth(name, given))
+    rounded = (0.0, 0.0) if dtype == torch.float32 else ROUNDED
+    limits = {OURS: LIMITS[name][device] + rounded[0]}
+    contenders = {
+        one: Contender(partial(make, given), error, limits.get(one, PEER_LIMITS[name] + rounded[1]), steps)
+        for one, make in makers(name, device).items()
+    }
+    source = max(given.inputs, key=Tensor.numel)
+    contenders["copy"] = Contender(lambda: source.clone, amount=steps, peer=False)
+    return contest.compare(contenders, rounds, contest.by_x(shape), device)
+
+
+def strong_errors(name: str, device: str) -> dict[str, float | None]:
+    """Return the error of each contender where some decays are strong; inf where it overflows."""
+    given = problem(name, STRONG, device, strong=True)
+    error = partial(contest.relative_error, truths=truth(name, given))
+    return {
+        one: contest.checked(Contender(partial(make, given), error))[0] for one, make in makers(name, device).items()
+    }
+
+
+def run(
+    name: str,
+    threads: int,
+    shapes: Sequence[tuple[int, ...]],
+    dtype: str,
+    rounds: int,
+    device: str | None,
+    out: Path | None,
+) -> None:
+    """Check every contender of an operator against float64 and time those that are right, at each shape in turn."""
+    for shape in shapes:
+        if min(shape) < 1 or (name != "scan" and shape[1] % max(SIZES)):
+            needed = f" and time a multiple of {max(SIZES)}" * (name != "scan")
+            raise ValueError(f"shapes has {shape}; all must be 1 or more{needed}")
+    device = contest.prepare(rounds, threads, device, out)
+    rows: list[Row] = []
+    for shape in shapes or SHAPES[name][device]:
+        contest.progress(f"checking against float64 at {shape}")
+        rows += measure(name, shape, rounds, device, getattr(torch, dtype))
+    if name != "scan":
+        strong = strong_errors(name, device)
+        rows = [replace(row, strong_error=strong.get(row.contender)) for row in rows]
+    label = name if dtype == "float32" else f"{name}-{dtype}"
+    contest.show(label, "steps/s", rows, out, PACKAGES, device=device, dtype=dtype)

@@ -19,9 +19,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from plkernel.config.condition import resolve
-from plkernel.config.corpus import CorpusSpec
-from plkernel.config.model import ModelSpec
-from plkernel.config.train import TrainSpec
+from plkernel.config.schema import CorpusSpec, ModelSpec, TrainSpec
 from plkernel.data.corpora import Corpus, Splits
 from plkernel.together.training import Batch
 from plkernel.training.folder import RunFolder

@@ -60,12 +60,8 @@ def _default(value: Any) -> str:
 
 def text() -> str:
     """The whole page."""
-    from plkernel.config.arm import Arm
-    from plkernel.config.corpus import CorpusSpec
-    from plkernel.config.hypotheses import Gate, Hypothesis
-    from plkernel.config.model import ModelSpec, PatchingSpec
+    from plkernel.config.schema import Arm, CorpusSpec, Gate, Hypothesis, ModelSpec, PatchingSpec, TrainSpec
     from plkernel.config.study import Spec, TuningSpec
-    from plkernel.config.train import TrainSpec
 
     sections = [
         ("The top of the file", "", Spec),

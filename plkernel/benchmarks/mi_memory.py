@@ -14,7 +14,7 @@ import numpy as np
 
 from plkernel.analysis.mutual_information.curve import BLOCKS, decay_curves, log_lags
 from plkernel.analysis.mutual_information.pair_counts import count_pairs
-from plkernel.common.process_memory import anonymous_bytes, ready, watch
+from plkernel.common.environment import anonymous_bytes, ready, watch
 
 LAGS = log_lags(1000, 82)
 """64 different ones: rounding to integers makes the shortest coincide."""

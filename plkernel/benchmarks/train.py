@@ -19,12 +19,11 @@ from plkernel.benchmarks import threads as two_threads
 from plkernel.benchmarks.contest import OURS, Spread, interleave, progress
 from plkernel.benchmarks.threads import Threads
 from plkernel.common.cli import text_table
-from plkernel.common.environment import environment, installed
+from plkernel.common.environment import environment, installed, keep_memory
 from plkernel.common.files import check_folder
-from plkernel.common.process_memory import keep_memory
 from plkernel.config.condition import resolve
-from plkernel.config.model import ModelSpec
 from plkernel.config.reading import load_spec
+from plkernel.config.schema import ModelSpec
 from plkernel.config.study import Spec
 from plkernel.models import rwkv, rwkv7, ssm
 from plkernel.models.words import Device

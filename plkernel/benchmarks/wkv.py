@@ -13,8 +13,8 @@ from plkernel.benchmarks.contest import OURS, Spread, Timing, by_x, peak_bytes, 
 from plkernel.benchmarks.threads import Threads
 from plkernel.benchmarks.wkv_peers import LOOP, STRONG_SHAPE, Contender, Problem, Shape, problem, strong_problem
 from plkernel.common.cli import text_table
+from plkernel.common.environment import anonymous_bytes, watch
 from plkernel.common.files import check_folder
-from plkernel.common.process_memory import anonymous_bytes, watch
 
 SHAPES: tuple[Shape, ...] = ((2, 1024, 4, 64), (2, 256, 4, 64))
 LARGEST_SIZE = max(wkv_peers.SIZES)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from plkernel.benchmarks import contest
 from plkernel.benchmarks.contest import OURS
-from plkernel.common.process_memory import ready
+from plkernel.common.environment import ready
 
 Shape = tuple[int, int, int, int]
 Step = Callable[[], tuple[Tensor, ...]]

@@ -13,7 +13,7 @@ from plkernel.analysis.trained.coordinates import FLAT, Coordinates, Propagation
 from plkernel.common import cli
 from plkernel.common.cli import text_table
 from plkernel.common.files import atomic_write, check_folder, save_json
-from plkernel.config.train import check_threads
+from plkernel.config.schema import check_threads
 from plkernel.data import corpora
 from plkernel.data.corpora import Corpus
 from plkernel.data.windows import check_length, fixed_windows

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from plkernel.config.arm import Arm
 from plkernel.config.condition import resolve
-from plkernel.config.model import ModelSpec
+from plkernel.config.schema import Arm, ModelSpec
 from plkernel.models.init.plan import Plan
 from plkernel.models.init.planning import check_options, find
 from plkernel.models.words import ModelKind

@@ -11,9 +11,8 @@ import torch
 
 from plkernel.common.cli import text_table
 from plkernel.common.files import check_file, save_json
-from plkernel.config.arm import Arm
 from plkernel.config.condition import resolve
-from plkernel.config.model import ModelSpec
+from plkernel.config.schema import Arm, ModelSpec
 from plkernel.init_command.options import arm_of, model_of, spec_of
 from plkernel.models.init.plan import Plan, spans
 from plkernel.models.init.planning import find

@@ -25,7 +25,7 @@ from plkernel.benchmarks.wkv_peers import (
     strong_problem,
 )
 from plkernel.commands.bench import wkv
-from plkernel.common.process_memory import anonymous_bytes
+from plkernel.common.environment import anonymous_bytes
 
 SHAPE = (2, 64, 2, 8)
 TOLERANCE = 3e-6

@@ -9,7 +9,7 @@ import torch
 from plkernel.benchmarks.contest import relative_error
 from plkernel.benchmarks.wkv7 import command, peers
 from plkernel.benchmarks.wkv7.peers import CHUNKED, CONTENDERS, LOOP, OURS, Problem, problem, strong_problem
-from plkernel.common.process_memory import anonymous_bytes
+from plkernel.common.environment import anonymous_bytes
 
 SHAPE = (2, 64, 2, 8)
 ALONE = [name for name in CONTENDERS if not name.startswith("fla")]

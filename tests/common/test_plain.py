@@ -9,8 +9,18 @@ from typing import Any
 
 import pytest
 
-from plkernel.common.files import load_json, load_object, read_lines
-from plkernel.common.plain import LARGEST_INTEGER, MOST_NESTED, check_regular, checked, parse_json, parse_toml, shown
+from plkernel.common.files import (
+    LARGEST_INTEGER,
+    MOST_NESTED,
+    check_regular,
+    checked,
+    load_json,
+    load_object,
+    parse_json,
+    parse_toml,
+    read_lines,
+    shown,
+)
 
 
 def nested(depth: int) -> list[Any]:

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plkernel.common import process_memory
-from plkernel.common.process_memory import anonymous_bytes, watch
+from plkernel.common import environment as process_memory
+from plkernel.common.environment import anonymous_bytes, watch
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
 SIZE = 1 << 28
@@ -33,7 +33,7 @@ def test_a_container_takes_its_limit_away(tmp_path: Path, monkeypatch: pytest.Mo
 def test_kept_memory_is_not_fetched_again() -> None:
     program = """if True:
         import resource, numpy as np
-        from plkernel.common.process_memory import keep_memory
+        from plkernel.common.environment import keep_memory
 
         def faults(steps):
             before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -13,8 +13,8 @@ from plkernel.benchmarks.wkv7 import peers
 from plkernel.benchmarks.wkv7.peers import CHUNKED, LOOP
 from plkernel.benchmarks.wkv_peers import SIZES, STRONG_SHAPE, Shape
 from plkernel.common.cli import text_table
+from plkernel.common.environment import anonymous_bytes, watch
 from plkernel.common.files import check_folder
-from plkernel.common.process_memory import anonymous_bytes, watch
 
 SHAPES: tuple[Shape, ...] = ((2, 1024, 4, 64),)
 LARGEST_ERROR = {"cpu": 2e-5, "cuda": 1e-4}  # of ours

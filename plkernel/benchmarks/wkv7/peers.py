@@ -21,7 +21,7 @@ from torch import Tensor
 from plkernel.benchmarks import contest
 from plkernel.benchmarks.contest import OURS
 from plkernel.benchmarks.wkv_peers import SIZES, STRONG_SHAPE, WARM, Shape, Step, factors, pairs, product, sides
-from plkernel.common.process_memory import ready
+from plkernel.common.environment import ready
 
 
 class Problem(NamedTuple):

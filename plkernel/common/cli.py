@@ -5,6 +5,7 @@ import errno
 import functools
 import inspect
 import io
+import itertools
 import math
 import os
 import re
@@ -106,11 +107,12 @@ def _quietly(parse: Callable[[], Any]) -> Any:
         except SystemExit as stop:
             if not stop.code:
                 raise
-    lines = [line.strip(" │") for line in said.getvalue().splitlines()[1:]]
-    end = next((place for place, line in enumerate(lines) if not line or line.startswith(("─", "╰"))), len(lines))
+    lines = [line.strip(" │") for line in said.getvalue().splitlines()[1:]]  # after the title
+    told = list(itertools.dropwhile(lambda line: not re.search(r"\w", line), lines))
+    told = list(itertools.takewhile(lambda line: re.search(r"\w", line), told))  # up to a rule or an empty line
     meant = re.search(r"Perhaps you meant:\s+(-[\w.-]+(?:, -[\w.-]+)*)", "\n".join(lines))
     hint = f"; did you mean {meant[1].replace(', ', ' or ')}?" if meant else "; see --help"
-    raise ValueError(f"{' '.join(lines[:end]).removesuffix('.')}{hint}")
+    raise ValueError(f"{' '.join(told).removesuffix('.')}{hint}")
 
 
 def report_errors(action: Callable[[], Any]) -> None:

@@ -113,7 +113,7 @@ def test_how_commands_end(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         (gallery, ["--only", NOWHERE], "--out"),
         (corpus, [NOWHERE], "--out"),
         (inspect, [NOWHERE], "--json"),
-        (probe, [NOWHERE], "--figure"),
+        (probe, [NOWHERE], "--json"),
         (export, ["file"], ""),
         (load_model, ["file"], ""),
         (train.command, ["spec"], "--out"),

@@ -31,7 +31,7 @@ def commands() -> dict[str, str]:
 
 def _run() -> None:
     given, known = sys.argv[1:], commands()
-    if not given or given[0] in cli.HELP:
+    if not given or given[0] in ("-h", "--help"):
         print(_listing(known))
     elif given[0] in ("--version", "-V"):
         print(f"plkernel {__version__}")

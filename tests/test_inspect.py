@@ -17,11 +17,9 @@ from plkernel.analysis.trained.memory import kernel_exponents
 from plkernel.commands.inspect import inspect
 from plkernel.common import cli
 from plkernel.common.files import read_lines
-from plkernel.config.arm import Arm
 from plkernel.config.condition import resolve
-from plkernel.config.model import ModelSpec
 from plkernel.config.reading import load_spec
-from plkernel.config.train import TrainSpec
+from plkernel.config.schema import Arm, ModelSpec, TrainSpec
 from plkernel.models.init import initialise_ as initialise_by_scheme_
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.records.layout import METRICS

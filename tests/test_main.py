@@ -1,4 +1,4 @@
-"""The command plkernel: every command by its name, named as it was called, found and listed without being loaded."""
+"""The package and its commands: found, listed and named without loading them, and light where they can be."""
 
 import os
 import subprocess
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import plkernel
 from plkernel.__main__ import commands
 from plkernel.common import cli
 
@@ -14,11 +15,12 @@ ROOT = Path(__file__).parent.parent
 SCRIPT = "import sys\nfrom plkernel.__main__ import main\nsys.exit(main())\n"
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 HEAVY = ("torch", "scipy", "numpy", "numba", "pydantic", "tyro", "matplotlib")
+LARGE = ("torch", "triton", "numba", "llvmlite", "tensorboard", "datasets", "pandas", "pyarrow", "transformers", "ray")
 
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
-    """What an installer writes for the entry point."""
+    """The file that an installer writes for the entry point."""
     path = tmp_path / "bin" / "plkernel"
     path.parent.mkdir()
     path.write_text(SCRIPT)
@@ -32,14 +34,8 @@ def call(*words: str | Path, environment: dict[str, str] | None = None) -> subpr
     return subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
 
 
-def test_every_command_is_listed_by_what_its_file_says() -> None:
-    files = {path.stem for path in (ROOT / "plkernel").glob("*.py")} - {"__init__", "__main__"}
-    packages = {path.parent.name for path in (ROOT / "plkernel").glob("*/__main__.py")}
-    assert set(commands()) == files | packages
-    assert all(commands().values())
-
-
-def test_the_list_loads_nothing(script: Path) -> None:
+def test_the_list_names_every_command_and_loads_nothing(script: Path) -> None:
+    assert set(commands()) == {path.stem for path in (ROOT / "plkernel" / "commands").glob("*.py")} - {"__init__"}
     listed = call("-X", "importtime", script)
     loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in listed.stderr.splitlines()}
     assert listed.returncode == 0
@@ -51,11 +47,21 @@ def test_the_list_loads_nothing(script: Path) -> None:
     assert module == listed.stdout.replace("plkernel COMMAND", "python -m plkernel COMMAND")
 
 
+def test_the_package_shows_its_public_names_alone() -> None:
+    assert dir(plkernel) == sorted([*plkernel.__all__, "__version__"])
+    assert not call("-c", "import sys, plkernel; sys.exit(bool({'numpy', 'torch'} & set(sys.modules)))").returncode
+    with pytest.raises(AttributeError, match="no attribute 'mesure'"):
+        plkernel.mesure  # noqa: B018
+
+
 @pytest.mark.parametrize(
     ("words", "program"),
-    [(["SCRIPT", "specs"], "plkernel specs"), (["-m", "plkernel", "specs"], "python -m plkernel specs"),
-     (["-m", "plkernel.specs"], "python -m plkernel.specs")],
-)  # fmt: skip
+    [
+        (["SCRIPT", "specs"], "plkernel specs"),
+        (["-m", "plkernel", "specs"], "python -m plkernel specs"),
+        (["-m", "plkernel.specs"], "python -m plkernel.specs"),
+    ],
+)
 def test_a_command_is_named_as_it_was_called(words: list[str], program: str, script: Path) -> None:
     words = [str(script) if word == "SCRIPT" else word for word in words]
     assert call(*words, "--help").stdout.splitlines()[0].startswith(f"usage: {program} [-h]")
@@ -76,12 +82,13 @@ def test_unknown_commands_are_one_line(script: Path) -> None:
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert wrong.stderr == "error: no command 'experimant'; did you mean 'experiment'?\n"
     mistake = call(script, "fit", "--betta", "1")
-    assert (mistake.returncode, mistake.stderr) == (2, "error: unknown option --betta; did you mean --beta?\n")
+    assert (mistake.returncode, mistake.stderr.count("\n")) == (2, 1)
+    assert mistake.stderr.endswith("did you mean --beta?\n")
 
 
 @pytest.mark.parametrize("name", ["SCRIPT", "other"])
 def test_threads_of_commands_sleep_and_those_of_other_programs_do_as_they_are_told(name: str, script: Path) -> None:
-    """The policy is read by torch, and so must be set before any of it is loaded."""
+    """torch reads the policy as it loads, so it must be set before."""
     path = script.with_name("other") if name == "other" else script
     path.write_text("import os, plkernel\nprint(os.environ.get('OMP_WAIT_POLICY'))\n")
     assert call(path).stdout.strip() == {"SCRIPT": "PASSIVE", "other": "None"}[name]
@@ -91,7 +98,6 @@ def test_threads_of_commands_sleep_and_those_of_other_programs_do_as_they_are_to
 def test_help_of_every_command_loads_no_torch() -> None:
     calls = [[name] for name in commands()]
     calls += [["init", name] for name in ("list", "show", "check")]
-    calls += [["bench", name] for name in ("scan", "wkv", "train", "mi")]
     program = f"""if True:
         import runpy, sys
         for name, *rest in {calls!r}:
@@ -105,3 +111,32 @@ def test_help_of_every_command_loads_no_torch() -> None:
     shown = call("-c", program)
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.count("usage: ") == len(calls)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["specs"],
+        ["fit", "--terms", "4", "--out", "OUT"],
+        ["gallery", "--only", "s4d", "--out", "OUT"],
+        ["measure", "TEXT", "--max-lag", "16", "--lags", "1", "16", "--out", "OUT"],
+    ],
+)
+def test_light_commands_need_no_large_package(arguments: list[str], tmp_path: Path) -> None:
+    """fit and measure run on numpy, scipy, matplotlib, tyro and pydantic."""
+    (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog. " * 500)
+    places = {"OUT": str(tmp_path / "out"), "TEXT": str(tmp_path / "text.txt")}
+    program = f"""if True:
+        import runpy, sys
+
+        class Blocked:
+            def find_spec(self, name, path=None, target=None):
+                if name.partition(".")[0] in {LARGE!r}:
+                    raise ModuleNotFoundError(f"{{name}} is blocked", name=name)
+
+        sys.meta_path.insert(0, Blocked())
+        runpy.run_module("plkernel." + sys.argv.pop(1), run_name="__main__", alter_sys=True)
+    """
+    done = call("-c", program, *(places.get(one, one) for one in arguments))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out").is_dir() == ("OUT" in arguments)

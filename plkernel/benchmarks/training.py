@@ -19,11 +19,10 @@ from plkernel.analysis.mutual_information.information import mutual_information
 from plkernel.analysis.mutual_information.pair_counts import Bytes, count_pairs
 from plkernel.benchmarks import contest
 from plkernel.benchmarks.contest import OURS, Contender, Row, progress
-from plkernel.common.environment import installed
-from plkernel.common.process_memory import keep_memory
+from plkernel.common.environment import installed, keep_memory
 from plkernel.config.condition import resolve
-from plkernel.config.model import ModelSpec
 from plkernel.config.reading import load_spec
+from plkernel.config.schema import ModelSpec
 from plkernel.config.study import Spec
 from plkernel.data import corpora
 from plkernel.models import rwkv, rwkv7, ssm

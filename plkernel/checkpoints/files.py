@@ -16,8 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from plkernel.common import cli
-from plkernel.common.files import load_object
-from plkernel.common.plain import check_regular, kind, shown
+from plkernel.common.files import check_regular, kind, load_object, shown
 
 CONFIG = "config.json"
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from plkernel.common.plain import shown
+from plkernel.common.files import shown
 from plkernel.data.hub import reachable
 from plkernel.data.hub_errors import endpoint
 

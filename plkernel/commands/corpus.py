@@ -7,8 +7,7 @@ import tyro
 
 from plkernel.analysis.mutual_information.entropy import unigram_entropy
 from plkernel.common import cli
-from plkernel.common.files import check_file, save_json
-from plkernel.common.plain import unescape
+from plkernel.common.files import check_file, save_json, unescape
 from plkernel.data import corpora
 
 

@@ -8,8 +8,8 @@ from typing import Annotated
 import tyro
 
 from plkernel.common import cli
+from plkernel.config.schema import check_threads
 from plkernel.config.study import LARGEST_SEED
-from plkernel.config.train import check_threads
 from plkernel.models.words import Device
 
 

@@ -18,8 +18,7 @@ from plkernel.models.words import ModelKind
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from plkernel.config.arm import Arm
-    from plkernel.config.model import ModelSpec
+    from plkernel.config.schema import Arm, ModelSpec
     from plkernel.models.init.coordinate_check import Coordinates, Propagation
     from plkernel.models.init.plan import Plan
     from plkernel.training.build import Model
@@ -225,7 +224,7 @@ def check(
     from plkernel.analysis.figures.style import rendered
     from plkernel.common import cli
     from plkernel.common.files import atomic_write, check_folder, save_json
-    from plkernel.config.train import check_threads
+    from plkernel.config.schema import check_threads
     from plkernel.data import corpora
     from plkernel.data.windows import check_length, fixed_windows
     from plkernel.models.init.coordinate_check import coordinate_check, coordinates_figure, propagation
@@ -318,7 +317,7 @@ def over_depth(streams: "Sequence[Propagation]", dim: int) -> str:
 
 def arm_of(scheme: str, given: Sequence[str]) -> "Arm":
     """The scheme with NAME=VALUE each as an option; ValueError for one that is not, or no option of this scheme."""
-    from plkernel.config.arm import Arm
+    from plkernel.config.schema import Arm
     from plkernel.models.init.plan import check_options, find
 
     options: dict[str, float] = {}
@@ -336,7 +335,7 @@ def arm_of(scheme: str, given: Sequence[str]) -> "Arm":
 
 def spec_of(kind: ModelKind, dim: int, layers: int, head_size: int | None = None) -> "ModelSpec":
     """One of our models, an RWKV of HEAD_SIZE unless given; ValueError for sizes that do not fit."""
-    from plkernel.config.model import ModelSpec
+    from plkernel.config.schema import ModelSpec
 
     if kind == "ssm" and head_size is not None:
         raise ValueError(f"head_size {head_size} belongs to models rwkv5 to rwkv7, got model 'ssm': leave it out")

@@ -17,8 +17,7 @@ from plkernel.analysis.mutual_information.power_law_fit import DRIFT_MULTIPLE, P
 from plkernel.analysis.mutual_information.words import VOCABULARY, word_symbols
 from plkernel.common import cli
 from plkernel.common.cli import text_table
-from plkernel.common.files import atomic_write, check_folder, save_json
-from plkernel.common.plain import unescape
+from plkernel.common.files import atomic_write, check_folder, save_json, unescape
 from plkernel.data import corpora
 from plkernel.data.ray_counts import Engine, counting
 from plkernel.data.synthetic import synthetic_corpus

@@ -23,7 +23,7 @@ def run(
         stop_with: Stop, saved, when this parent process has ended.
         trust_code: The code that they name may be imported and run.
     """
-    from plkernel.common.process_memory import keep_memory
+    from plkernel.common.environment import keep_memory
     from plkernel.together.training import Outcome, train_together
     from plkernel.training.objective import summary
     from plkernel.training.training import run_training

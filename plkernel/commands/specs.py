@@ -7,8 +7,8 @@ from typing import Annotated
 import tyro
 
 from plkernel.common import cli
-from plkernel.common.plain import parse_toml, read_bytes
-from plkernel.config.named import roles, specs
+from plkernel.common.files import parse_toml, read_bytes
+from plkernel.config.reading import roles, specs
 
 COST = re.compile(r"(?:about [\w ]{1,20}|a few |an )?(?:minutes|hours?) on two cores|for GPUs", re.IGNORECASE)
 """How the comments at the head of a spec say what it takes."""

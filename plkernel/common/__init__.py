@@ -1,4 +1,1 @@
-"""The ground of every command: command lines, files that are whole or absent, and what this machine is.
-
-Nothing here knows what a corpus, a model or a study is.
-"""
+"""Shared ground of the commands: command lines, whole files, other people's code by name, and this machine."""

@@ -1,7 +1,4 @@
-"""Objects by name, `module:attribute`: what a spec may name of other people's code, and how it is imported.
-
-To name is free, to import is to run: nobody calls `imported` before the person has said that this code may run.
-"""
+"""Other people's code by name, `module:attribute`: named by a spec, imported only with the person's consent."""
 
 import importlib
 import re
@@ -12,53 +9,51 @@ from plkernel.common.cli import nearest, shortened
 
 MARK = ":"
 TRUST = "--trust-code"
-"""The option of the commands, and of the workers that they start, by which a person says that a spec's code may run."""
+"""The option by which a person consents to the code that a spec names."""
 _IDENTIFIERS = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 NAME = re.compile(f"{_IDENTIFIERS}{MARK}{_IDENTIFIERS}", re.ASCII)
 
 
 def is_code(name: str | None) -> bool:
-    """Whether a name is meant as one of code: it has a colon."""
+    """True for a name of code, which has a colon."""
     return name is not None and MARK in name
 
 
 def check_consent(named: Mapping[str, str], trusted: bool) -> None:
-    """ValueError where code is named, by the option that names it, and the person has not said that it may run."""
+    """ValueError where code is `named`, by the option that names it, without consent to run it."""
     if named and not trusted:
         told = ", ".join(f"{option} {name!r}" for option, name in named.items())
         raise ValueError(f"{told} would be imported and run, which may do anything: read it, then say {TRUST}")
 
 
 def imported(name: str, option: str) -> Any:
-    """The object called `name`, its module imported; ValueError in one line, headed by `option`, where there is none.
+    """The callable called `name`, its module imported; ValueError in one line, headed by `option`, otherwise.
 
     >>> imported("math:hypot", "kind")(3, 4)
     5.0
     """
-    module_name, _, attributes = name.partition(MARK)
+    module, _, attributes = name.partition(MARK)
+    where = f"{option} {name!r}"
     try:
-        found = importlib.import_module(module_name)
+        result = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise ValueError(f"{option} {name!r}: {module_name} needs the module {error.name!r}, not here") from error
-        raise ValueError(
-            f"{option} {name!r}: there is no module {error.name!r}; install it, or start in the folder that holds it"
-        ) from error
-    except Exception as error:  # of whatever kind the module raises
-        raise ValueError(f"{option} {name!r}: importing {module_name} raised {told(error)}") from error
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise ValueError(f"{where}: {module} needs the module {error.name!r}, not here") from error
+        remedy = "install it, or start in the folder that holds it"
+        raise ValueError(f"{where}: there is no module {error.name!r}; {remedy}") from error
+    except Exception as error:
+        raise ValueError(f"{where}: importing {module} raised {told(error)}") from error
     for attribute in attributes.split("."):
         try:
-            found = getattr(found, attribute)
+            result = getattr(result, attribute)
         except AttributeError:
-            known = [one for one in dir(found) if not one.startswith("_")]
-            raise ValueError(
-                f"{option} {name!r}: {module_name} has no {attribute!r}; {nearest(attribute, known)}"
-            ) from None
+            public = [one for one in dir(result) if not one.startswith("_")]
+            raise ValueError(f"{where}: {module} has no {attribute!r}; {nearest(attribute, public)}") from None
         except Exception as error:  # of a module that imports on demand
-            raise ValueError(f"{option} {name!r}: {attribute} raised {told(error)}") from error
-    if not callable(found):
-        raise ValueError(f"{option} {name!r}: is a {type(found).__name__}, expected something to call")
-    return found
+            raise ValueError(f"{where}: {attribute} raised {told(error)}") from error
+    if not callable(result):
+        raise ValueError(f"{where}: is a {type(result).__name__}, expected something to call")
+    return result
 
 
 def told(error: BaseException) -> str:

@@ -1,7 +1,8 @@
-"""One condition of a study: what an arm stands for, resolved once, and all that a run of it is told."""
+"""One condition of a study: an arm resolved for its model, and all that decides the numbers of a run but its seed."""
 
+import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, cast
@@ -14,19 +15,7 @@ from plkernel.analysis.nodes.moments import scaled_to
 from plkernel.analysis.nodes.node_set import Aim, Nodes
 from plkernel.analysis.nodes.placement import PLACEMENTS_OF, Placement, place, shaped
 from plkernel.analysis.nodes.quantile import HORIZON, LOSS
-from plkernel.config.arm import (
-    AIM_OPTIONS,
-    ENDS,
-    IN_THE_STUDY,
-    NODE_VALUES,
-    OF_A_FOREIGN_ARM,
-    OF_ANY_ARM,
-    QUANTILE_OPTIONS,
-    Arm,
-)
-from plkernel.config.corpus import CorpusSpec
-from plkernel.config.model import ModelSpec
-from plkernel.config.train import TrainSpec
+from plkernel.config.schema import AIM_OPTIONS, IN_THE_STUDY, NODE_VALUES, Arm, CorpusSpec, ModelSpec, TrainSpec
 
 DEFAULT_SCHEMES = {
     "ssm": "transformers_default",
@@ -34,20 +23,27 @@ DEFAULT_SCHEMES = {
     "rwkv6": "rwkv_blinkdl",
     "rwkv7": "rwkv7_official",
 }
-# What an RWKV has at initialisation: random signs, information quadratic in them, the newest byte seen through u; in
+# At initialisation an RWKV has random signs, information quadratic in them, and sees the newest byte through u, in
 # RWKV-7 through the state.
 RWKV_AIM: dict[str, Any] = {"target": "correlation", "kernel": "rms", "lag": "bonus"}
 RWKV7_AIM = {**RWKV_AIM, "lag": "distance"}
 RWKV_TEMPERING = 0.5
 
+ENDS = ("shortest", "longest")
+QUANTILE_OPTIONS = ("tempering", "loss", "max_lag")
+OF_A_FOREIGN_ARM = ("learning_rate", "model", "corpus", "init", "init_options", *IN_THE_STUDY)
+OF_ANY_ARM = ("scheme", "scheme_options", "placement", *OF_A_FOREIGN_ARM)
+
 
 @dataclass(frozen=True)
 class Condition:
-    """Everything that decides the numbers of a run but its seed; `resolve` makes one, `from_config` reads one back.
+    """All that decides the numbers of a run but its seed; `resolve` makes one, `from_config` reads one back.
 
-    arm: with what it leaves to the kind of model filled in; train: with the arm's own learning rate where it has one,
-    None for a model that is not trained; study and name: of the spec and of the arm in it; trusted: whether the person
-    at the command line has said that the code it names may run, which no file ever says.
+    Immutable and hashable, and not checked again once a spec has been read.
+
+    arm: with the defaults of the model's kind filled in. train: with the learning rate of the arm, None for a model
+    that is not trained. study and name: of the spec and of the arm in it. trusted: consent of the person at the command
+    line to the code that it names, which no file can give.
     """
 
     model: ModelSpec
@@ -58,6 +54,13 @@ class Condition:
     name: str = ""
     trusted: bool = field(default=False, compare=False, repr=False)
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(json.dumps(self.config, sort_keys=True))
+
     @property
     def code(self) -> dict[str, str]:
         """The names of other people's code in it, by the option that names them."""
@@ -66,14 +69,14 @@ class Condition:
 
     @property
     def scheme(self) -> str:
-        """The initialisation scheme, where left out that of the model's kind; of other people's models none."""
+        """The initialisation scheme, by default that of the model's kind; other people's models have none."""
         if self.model.is_foreign:
             raise ValueError(f"a model of kind {self.model.kind!r} has no scheme")
         return self.arm.scheme or DEFAULT_SCHEMES[self.model.kind]
 
     @property
     def protocol(self) -> TrainSpec:
-        """How it is trained; ValueError for a model that is not."""
+        """The training protocol; ValueError for a model that is not trained."""
         if self.train is None:
             raise ValueError(f"condition {self.name!r} has no training protocol")
         return self.train
@@ -100,32 +103,34 @@ class Condition:
             raise ValueError(f"a model of kind {self.model.kind!r} has no nodes that are known")
         if self.arm.pending:
             raise ValueError("match, node_file or placement refers to more than this arm: read the spec with load_spec")
-        placed = self._placed()
-        return placed if self.arm.output_std is None else scaled_to(placed, self.arm.output_std)
+        given = {name: getattr(self.arm, name) for name in (*QUANTILE_OPTIONS, *AIM_OPTIONS)}
+        given = {name: value for name, value in given.items() if value is not None}
+        if self.model.kind != "ssm" and self.arm.placement not in PLACEMENTS_OF["max_lag"]:
+            given.pop("max_lag", None)  # the lag to which the law is checked; it places nothing
+        by_number = any(value is not None for value in self.arm.node_values.values()) and not self.arm.placed_elsewhere
+        nodes = self._given_nodes(given) if by_number else self._placed_nodes(given)
+        return nodes if self.arm.output_std is None else scaled_to(nodes, self.arm.output_std)
 
     def check(self) -> None:
-        """ValueError when the arm does not fit the model; of its scheme nothing is known here."""
+        """ValueError where the arm does not fit the model; its scheme is checked where models are built."""
         arm, model = self.arm, self.model
         if arm.init_options is not None and arm.init is None:
             raise ValueError("init_options need an init that is given them: set init, or leave them out")
         if model.is_foreign:
-            self._check_foreign()
-            return
+            return self._check_foreign()
         if model.kind == "ssm":
-            self._refuse(("bonus",), "belongs to model kinds rwkv5 and rwkv6: leave it out")
+            arm.refuse(["bonus"], "belongs to model kinds rwkv5 and rwkv6: leave it out")
             if arm.shape_on not in (None, "columns", "multiplier"):
                 raise ValueError(f"shape_on must be columns or multiplier in an SSM, got {arm.shape_on!r}")
             if not arm.shapes and not arm.levels:  # a design may cross the exponent with arms that have none
-                self._refuse(
-                    ("beta",), "belongs to a power law: set a projection or placement 'quantile', or leave it out"
+                arm.refuse(
+                    ["beta"], "belongs to a power law: set a projection or placement 'quantile', or leave it out"
                 )
-            self._check_multipliers()
-            return
-        self._refuse(("match", "output_std"), "does nothing in an RWKV, whose GroupNorm takes out any scale")
+            return self._check_multipliers()
+        arm.refuse(["match", "output_std"], "does nothing in an RWKV, whose GroupNorm takes out any scale")
         if not arm.places_nodes:
-            names = [name for name in Arm.model_fields if name not in OF_ANY_ARM]
-            self._refuse(names, "needs a placement in an RWKV, which otherwise keeps the decays of its scheme")
-            return
+            others = [name for name in Arm.model_fields if name not in OF_ANY_ARM]
+            return arm.refuse(others, "needs a placement in an RWKV, which otherwise keeps the decays of its scheme")
         if arm.projection == "published":
             raise ValueError(
                 "projection 'published' is right under the EMA gain only, which an RWKV does not have: use "
@@ -135,7 +140,7 @@ class Condition:
             raise ValueError("bonus law belongs to model kinds rwkv5 and rwkv6: leave it out")
         if arm.law is None:
             unused = ("beta", "max_lag", *AIM_OPTIONS, "bonus", "shape_on")
-            self._refuse(unused, "belongs to a power law: set projection 'gain-corrected', or leave it out")
+            arm.refuse(unused, "belongs to a power law: set projection 'gain-corrected', or leave it out")
         self._check_multipliers()
         check_nodes(
             self.nodes,
@@ -149,30 +154,21 @@ class Condition:
 
     def _check_foreign(self) -> None:
         """ValueError for an option that only models of plkernel have."""
-        names = [name for name in Arm.model_fields if name not in OF_A_FOREIGN_ARM]
-        self._refuse(names, f"belongs to models of plkernel, got kind {self.model.kind!r}: say it in config or init")
-        for name in ("backend", "decay_multiplier") if self.train else ():
-            if getattr(self.train, name) is not None:
-                raise ValueError(
-                    f"train.{name} {getattr(self.train, name)} belongs to models of plkernel, got kind "
-                    f"{self.model.kind!r}: leave it out; `multipliers` of the model sets rates of its parameters"
-                )
+        names, kind = [name for name in Arm.model_fields if name not in OF_A_FOREIGN_ARM], self.model.kind
+        self.arm.refuse(names, f"belongs to models of plkernel, got kind {kind!r}: say it in config or init")
+        if self.train:
+            remedy = "leave it out; `multipliers` of the model sets rates of its parameters"
+            reason = f"belongs to models of plkernel, got kind {kind!r}: {remedy}"
+            self.train.refuse(["backend", "decay_multiplier"], reason, "train.")
 
-    def _refuse(self, names: Iterable[str], reason: str) -> None:
-        """ValueError for the first of these options of the arm that is given."""
-        for name in names:
-            if getattr(self.arm, name) != Arm.model_fields[name].default:
-                raise ValueError(f"{name} {getattr(self.arm, name)} {reason}")
+    def _check_multipliers(self) -> None:
+        """ValueError for a shape whose squares float32 does not hold."""
+        largest, given = max(self.nodes.projection), self.arm.output_std
+        check_multipliers("output_std" if given else "node_multipliers", given or largest, largest)
 
-    def _placed(self) -> Nodes:
-        """The node set before any matching of its output."""
-        arm, model = self.arm, self.model
-        given = {name: getattr(arm, name) for name in (*QUANTILE_OPTIONS, *AIM_OPTIONS)}
-        given = {name: value for name, value in given.items() if value is not None}
-        if model.kind != "ssm" and arm.placement not in PLACEMENTS_OF["max_lag"]:
-            given.pop("max_lag", None)  # how far the law is checked: it places nothing
-        if any(value is not None for value in arm.node_values.values()) and not arm.placed_elsewhere:
-            return self._given_nodes(given)
+    def _placed_nodes(self, given: dict[str, Any]) -> Nodes:
+        """The nodes of the arm's placement."""
+        arm, model, step = self.arm, self.model, self.model.patching.size
         if arm.placement is None or arm.placement == "terms":
             raise ValueError(
                 "placement 'terms' needs a fit: write one with plkernel.fit --out and name it in node_file"
@@ -182,12 +178,23 @@ class Condition:
             if name in given and arm.placement not in homes:
                 belongs = " or ".join(map(repr, homes))
                 raise ValueError(f"{name} belongs to placement {belongs}, got placement {arm.placement!r}")
-        given |= {name: getattr(arm, name) for name in ENDS if arm.placement == "log-spaced"}
-        if arm.placement != "log-spaced":
-            self._refuse(ENDS, f"belongs to placement 'log-spaced', got placement {arm.placement!r}: leave it out")
-        self._check_half_lives()
+        if arm.placement == "log-spaced":
+            named = {name: getattr(arm, name) for name in ENDS}
+            given |= named
+        else:
+            arm.refuse(ENDS, f"belongs to placement 'log-spaced', got placement {arm.placement!r}: leave it out")
+        if arm.placement == "quantile":
+            loss = LOSS if arm.loss is None else arm.loss
+            check_quantiles(arm.law or Aim(arm.beta), arm.max_lag or HORIZON, loss, step)
+        else:
+            if arm.placement != "log-spaced":
+                ends, head = arm.half_lives(model.node_count), f"placement {arm.placement!r}"
+                named = {f"{head}, half-life": ends.min(), f"{head}, longest": ends.max()}
+            check_half_lives(named, step)
+            for name, value in named.items() if model.kind == "rwkv7" else ():
+                check_largest_rate(math.log(2) / value, name)
         if arm.placed_elsewhere:
-            rates = np.multiply(arm.node_rates or (), model.patching.size)
+            rates = np.multiply(arm.node_rates or (), step)
             return shaped(rates, arm.projection, model.input_gain, Aim(arm.beta, **given))
         return place(
             model.node_count,
@@ -195,31 +202,10 @@ class Condition:
             projection=arm.projection,
             gain=model.input_gain,
             beta=arm.beta,
-            step=model.patching.size,
+            step=step,
             fastest=model.largest_rate,
             **given,
         )
-
-    def _check_half_lives(self) -> None:
-        """ValueError, with what would work, where a float32 decay cannot hold the half-lives that the arm places."""
-        arm, step = self.arm, self.model.patching.size
-        if arm.placement == "quantile":
-            law, loss = arm.law or Aim(arm.beta), LOSS if arm.loss is None else arm.loss
-            check_quantiles(law, arm.max_lag or HORIZON, loss, step)
-            return
-        named = {name: getattr(arm, name) for name in ENDS}
-        if arm.placement != "log-spaced":
-            half_lives, what = arm.half_lives(self.model.node_count), f"placement {arm.placement!r}"
-            named = {f"{what}, half-life": half_lives.min(), f"{what}, longest": half_lives.max()}
-        check_half_lives(named, step)
-        if self.model.kind == "rwkv7":
-            for name, value in named.items():
-                check_largest_rate(math.log(2) / value, name)
-
-    def _check_multipliers(self) -> None:
-        """ValueError for a shape whose squares float32 does not hold."""
-        largest, given = max(self.nodes.projection), self.arm.output_std
-        check_multipliers("output_std" if given else "node_multipliers", given or largest, largest)
 
     def _given_nodes(self, options: Mapping[str, Any]) -> Nodes:
         """The nodes that are in the spec as numbers, per byte, for a step of the model."""
@@ -228,25 +214,23 @@ class Condition:
         missing = [name for name, value in arm.node_values.items() if value is None]
         if missing:
             raise ValueError(f"{missing[0]} is missing: {', '.join(NODE_VALUES)} go together")
-        ignored = (*ENDS, "beta") if model.kind == "ssm" else ENDS
-        self._refuse(ignored, "does not go with node_file, whose nodes are placed already: leave it out")
-        allowed = () if model.kind == "ssm" else AIM_OPTIONS  # what the law is that an RWKV is checked against
-        unused = [name for name in options if name not in allowed]
-        if unused or arm.placement not in (None, "log-spaced") or arm.projection != "uniform":
-            name = next(iter(unused), "projection" if arm.projection != "uniform" else "placement")
-            raise ValueError(f"{name} does not go with node_file, whose nodes are placed already: leave it out")
+        reason = "does not go with node_file, whose nodes are placed already: leave it out"
+        arm.refuse((*ENDS, "beta") if model.kind == "ssm" else ENDS, reason)
+        # An RWKV checks its nodes against the law of AIM_OPTIONS.
+        unused = [name for name in options if model.kind == "ssm" or name not in AIM_OPTIONS]
+        if unused or arm.projection != "uniform" or arm.placement not in (None, "log-spaced"):
+            raise ValueError(f"{[*unused, 'placement' if arm.projection == 'uniform' else 'projection'][0]} {reason}")
         if arm.node_gain != model.input_gain and model.kind == "ssm":
             raise ValueError(f"the nodes{where} assume gain {arm.node_gain!r}, but model.gain is {model.gain!r}")
-        counts = [len(values or ()) for values in (arm.node_rates, arm.node_multipliers)]
-        if counts != [model.node_count, model.node_count]:
+        rates, multipliers, step = arm.node_rates or (), arm.node_multipliers or (), model.patching.size
+        if not len(rates) == len(multipliers) == model.node_count:
             size = f"model.{'dim' if model.kind == 'ssm' else 'head_size'} is {model.node_count}"
             raise ValueError(
-                f"the nodes{where} are {counts[0]} rates and {counts[1]} multipliers, but {size}: "
+                f"the nodes{where} are {len(rates)} rates and {len(multipliers)} multipliers, but {size}: "
                 "the numbers must be equal"
             )
-        step, rates = model.patching.size, arm.node_rates or ()
         check_rates(f"node_rates{where}", rates, step)
-        return Nodes(tuple(rates), tuple(arm.node_multipliers or ()), arm.node_gain or "none").per_step(step)
+        return Nodes(tuple(rates), tuple(multipliers), arm.node_gain or "none").per_step(step)
 
 
 def resolve(
@@ -258,19 +242,13 @@ def resolve(
     name: str = "",
     trusted: bool = False,
 ) -> Condition:
-    """The condition of `arm`, with what it leaves out filled in where that depends on the model, and its own rate."""
+    """The condition of `arm`, with the defaults that depend on the model filled in, and its own learning rate."""
     arm, values = arm or Arm(), dict[str, Any]()
     if model.kind == "ssm":
         values = {"placement": "log-spaced"}
-    elif model.is_foreign:
-        values = {}
-    elif arm.places_nodes and arm.shapes:
-        values = {
-            **(RWKV7_AIM if model.kind == "rwkv7" else RWKV_AIM),
-            "max_lag": HORIZON,
-            "bonus": "scheme",
-            "shape_on": "receptance",
-        }
+    elif not model.is_foreign and arm.places_nodes and arm.shapes:
+        aim = RWKV7_AIM if model.kind == "rwkv7" else RWKV_AIM
+        values = {**aim, "max_lag": HORIZON, "bonus": "scheme", "shape_on": "receptance"}
         if arm.placement == "quantile":
             values["tempering"] = RWKV_TEMPERING
     arm = arm.model_copy(update={name: v for name, v in values.items() if getattr(arm, name) is None})
@@ -280,7 +258,7 @@ def resolve(
 
 
 def from_config(config: Mapping[str, Any], trusted: bool = False) -> Condition:
-    """The condition that `config`, the content of a run's config.json, tells of; `trusted` by the person who asks.
+    """The condition in `config`, the content of a run's config.json; `trusted` by the person who asks.
 
     Raises KeyError, TypeError, AttributeError or ValueError (pydantic's is one) for anything else.
     """

@@ -18,24 +18,14 @@ is compared with the combination of the first levels within its gain: log-spaced
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from plkernel.common import cli
-from plkernel.common.plain import shown
+from plkernel.common.cli import nearest
+from plkernel.common.files import shown
 
 Options = dict[str, Any]
-Levels = Mapping[str, str]
-"""The label of one level of each factor."""
-Factors = Mapping[str, Mapping[str, Options]]
-"""For each factor the options that each of its levels stands for, by label."""
-
-JOIN = "_"
-REFERENCES = ("match", "against")
-NOT_IN_NAMES = r"[^A-Za-z0-9.-]+"
-MOST_ARMS = 4096
-"""Of a study; each takes some milliseconds to check, and as many runs as there are seeds."""
-COUNTED = 10**15
+MOST_ARMS = 4096  # of a study; each takes some milliseconds to check, and as many runs as there are seeds
 
 
 def expanded(values: Options) -> Options:
@@ -45,79 +35,63 @@ def expanded(values: Options) -> Options:
     are expanded already come back as they are. Raises ValueError for a factor without levels, an unknown name in
     `within`, or two factors that set one option.
     """
-    given, named = _tables(values, "factors"), _tables(values, "arms")
-    if not given or any(_table(named, name) and named[name].get("levels") is not None for name in named):
+    given, arms = _table(values, "factors"), _table(values, "arms")
+    if not given or any(isinstance(arm, Mapping) and arm.get("levels") is not None for arm in arms.values()):
         return values
-    named = {name: _tables(named, name, "arms.") for name in named}
+    named = {name: _table(arms, name, "arms.") for name in arms}
     factors = {name: _levels(name, levels) for name, levels in given.items()}
-    within = _within(values, factors)
-    _check_number(factors, within, len(named))
-    crossed = [name for name in factors if name not in within]
-    cells = {_name(levels): levels for levels in _combinations(factors, crossed) if levels}
-    blocks = {_name(levels): levels for levels in _combinations(factors, within)}
-    whole = {_joined(cell, block): cell for cell in cells for block in blocks}
-    beside: dict[str, Levels] = {name: {} for name in named if name not in whole.keys() | cells.keys()}
-    baseline = values.get("baseline") or next(iter(cells), "")
-    if not isinstance(baseline, str):
-        raise ValueError(f"baseline: expected the name of an arm, got {shown(baseline)}")
-    arms = {}
-    for block, levels in blocks.items():
-        names = {short: _joined(short, block) for short in (*cells, *beside)}
-        for short, name in names.items():
-            own = {**cells.get(short, {}), **levels}
-            options = _options(factors, own)
-            for override in dict.fromkeys((short, name)):
-                options = deep_merge(options, named.get(override, {}))
-            against = names.get(whole.get(baseline, baseline))
-            referred = {key: options[key] for key in REFERENCES if isinstance(options.get(key), str)}
-            found = {key: names.get(other, other) for key, other in referred.items()}
-            if against and against != name:
-                found.setdefault("against", against)
-            arms[name] = {**options, **found, "levels": own}
-    first = baseline if baseline in arms else _joined(baseline, next(iter(blocks)))
-    return {**values, "arms": arms, **({"baseline": first} if baseline else {})}
-
-
-def _tables(values: Mapping[str, Any], key: str, head: str = "") -> Mapping[str, Any]:
-    """The table under `key`, empty where there is none; ValueError where it is another value."""
-    found = values.get(key)
-    if found is not None and not isinstance(found, Mapping):
-        raise ValueError(f"{head}{key}: expected a table, got {shown(found)}")
-    return found or {}
-
-
-def _within(values: Options, factors: Factors) -> list[str]:
-    """The factors within whose levels arms are compared."""
-    within = values.get("within") or ()
+    within, baseline = values.get("within") or (), values.get("baseline")
     if not isinstance(within, list | tuple) or not all(isinstance(name, str) for name in within):
         raise ValueError(f"within: expected a list of names of factors, got {shown(within)}")
     for name in within:
         if name not in factors:
-            raise ValueError(f"within: {name!r} is not a factor; {cli.nearest(name, factors)}")
-    return list(within)
-
-
-def _check_number(factors: Factors, within: Sequence[str], beside: int) -> None:
-    """ValueError where the combinations, counted and not made, are more than a study may have."""
-    blocks = math.prod(len(factors[name]) for name in within)
-    cells = math.prod(len(levels) for levels in factors.values())
-    number = cells + blocks * beside
+            raise ValueError(f"within: {name!r} is not a factor; {nearest(name, factors)}")
+    if baseline and not isinstance(baseline, str):
+        raise ValueError(f"baseline: expected the name of an arm, got {shown(baseline)}")
+    number = math.prod(map(len, factors.values())) + len(named) * math.prod(len(factors[name]) for name in within)
     if number > MOST_ARMS:
+        many = f"{number:,}" if number < 10**15 else "more than 10**15"
         raise ValueError(
-            f"factors: {len(factors)} factors and {beside} arms beside them make "
-            f"{f'{number:,}' if number < COUNTED else 'more than 10**15'} arms, and a study has {MOST_ARMS:,} at most: "
-            "leave out factors or levels"
+            f"factors: {len(factors)} factors and {len(named)} arms beside them make {many} arms, and a study has "
+            f"{MOST_ARMS:,} at most: leave out factors or levels"
         )
+    cells = {_joined(*own.values()): own for own in _combinations(factors, [f for f in factors if f not in within])}
+    cells.pop("", None)  # without crossed factors
+    blocks = {_joined(*own.values()): own for own in _combinations(factors, within)}
+    whole = {_joined(cell, block): cell for cell in cells for block in blocks}
+    short = [*cells, *(name for name in named if name not in whole and name not in cells)]
+    baseline = baseline or next(iter(cells), "")
+    written: Options = {}
+    for block, levels in blocks.items():
+        names = {name: _joined(name, block) for name in short}
+        against = names.get(whole.get(baseline, baseline))
+        for name, full in names.items():
+            own = {**cells.get(name, {}), **levels}
+            options = _options(factors, own)
+            for override in dict.fromkeys((name, full)):
+                options = deep_merge(options, named.get(override, {}))
+            for key in ("match", "against"):
+                if isinstance(other := options.get(key), str):
+                    options[key] = names.get(other, other)
+            if against and against != full and options.get("against") is None:
+                options["against"] = against
+            written[full] = {**options, "levels": own}
+    first = baseline if baseline in written else _joined(baseline, next(iter(blocks)))
+    return {**values, "arms": written, **({"baseline": first} if baseline else {})}
 
 
-def deep_merge(base: Options, over: Mapping[str, Any]) -> Options:
+def deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Options:
     """`base` with the values of `over`, table by table."""
-    both = {key: deep_merge(base[key], over[key]) for key in base if isinstance(base[key], dict) and _table(over, key)}
-    return {**base, **over, **both}
+    both = (key for key in base if isinstance(base[key], dict) and isinstance(over.get(key), Mapping))
+    return {**base, **over, **{key: deep_merge(base[key], over[key]) for key in both}}
 
 
-def _table(values: Mapping[str, Any], key: str) -> bool:
-    return isinstance(values.get(key), Mapping)
+def _table(values: Mapping[str, Any], key: str, head: str = "") -> Mapping[str, Any]:
+    """The table under `key`, empty where there is none; ValueError where it is another value."""
+    value = values.get(key)
+    if value is not None and not isinstance(value, Mapping):
+        raise ValueError(f"{head}{key}: expected a table, got {shown(value)}")
+    return value or {}
 
 
 def _levels(factor: str, given: Any) -> dict[str, Options]:
@@ -134,45 +108,37 @@ def _levels(factor: str, given: Any) -> dict[str, Options]:
     elif not isinstance(given, list | tuple):
         raise ValueError(f"factors.{factor}: expected a list of values or a table of levels, got {shown(given)}")
     else:
-        levels = {_label(value): _nested(factor, value) for value in given}
+        for value in given:
+            text = format(value, "g") if isinstance(value, float) else str(value)
+            for part in reversed(factor.split(".")):  # {"model": {"gain": value}} for model.gain
+                value = {part: value}
+            levels[re.sub(r"[^A-Za-z0-9.-]+", "-", text)] = value
     if len(levels) < 2 or len(levels) != len(given):
         raise ValueError(f"factors.{factor}: needs two levels or more, all different, got {shown(list(given))}")
     return levels
 
 
-def _label(value: Any) -> str:
-    """A level's value as part of a folder's name."""
-    text = format(value, "g") if isinstance(value, float) else str(value)
-    return re.sub(NOT_IN_NAMES, "-", text)
-
-
-def _nested(option: str, value: Any) -> Options:
-    """{"model": {"gain": value}} for model.gain."""
-    for part in reversed(option.split(".")):
-        value = {part: value}
-    return value
-
-
-def _combinations(factors: Factors, names: Sequence[str]) -> Iterator[Levels]:
-    """Every combination of one level of each of the factors `names`; of none, the empty one."""
+def _combinations(factors: Mapping[str, Options], names: Iterable[str]) -> Iterator[dict[str, str]]:
+    """Every combination of one level of each of the factors `names`, by label; of none, the empty one."""
+    names = list(names)
     for labels in itertools.product(*(factors[name] for name in names)):
         yield dict(zip(names, labels, strict=True))
 
 
-def _options(factors: Factors, levels: Levels) -> Options:
-    """What these levels stand for together."""
-    options: Options = {}
-    paths: dict[str, str] = {}
+def _options(factors: Mapping[str, Options], levels: Mapping[str, str]) -> Options:
+    """The options that one level of each factor stands for together."""
+    options, owners = Options(), dict[str, str]()
     for name, label in levels.items():
         for path in _paths(factors[name][label]):
-            if path in paths:
-                raise ValueError(f"factors {paths[path]} and {name} both set {path}: give it to one of them")
-            paths[path] = name
+            if path in owners:
+                raise ValueError(f"factors {owners[path]} and {name} both set {path}: give it to one of them")
+            owners[path] = name
         options = deep_merge(options, factors[name][label])
     return options
 
 
 def _paths(options: Mapping[str, Any], head: str = "") -> Iterator[str]:
+    """The dotted names of the options in nested tables."""
     for key, value in options.items():
         if isinstance(value, Mapping) and value:
             yield from _paths(value, f"{head}{key}.")
@@ -180,9 +146,5 @@ def _paths(options: Mapping[str, Any], head: str = "") -> Iterator[str]:
             yield f"{head}{key}"
 
 
-def _name(levels: Levels) -> str:
-    return JOIN.join(levels.values())
-
-
 def _joined(*parts: str) -> str:
-    return JOIN.join(filter(None, parts))
+    return "_".join(filter(None, parts))

@@ -1,37 +1,70 @@
-"""Specs from files: read, their factors written out, and every arm resolved into its condition, once."""
+"""Specs from files: found by path or name, read, their factors written out, and every arm resolved and checked once."""
 
 import copy
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import ValidationError
 
 from plkernel.analysis.nodes.moments import output_std
-from plkernel.common import cli
-from plkernel.common.files import load_object
-from plkernel.common.plain import parse_toml, read_bytes, shown
-from plkernel.config.arm import with_file_values, with_placed_values
+from plkernel.common.cli import existing, nearest
+from plkernel.common.files import load_json, load_object, parse_toml, read_bytes, shown
+from plkernel.common.imports import check_consent, imported, told
 from plkernel.config.condition import Condition, resolve
-from plkernel.config.errors import blaming, explained
 from plkernel.config.factors import expanded
-from plkernel.config.named import find
+from plkernel.config.schema import PLACEMENTS, Arm, explained, fingerprint
 from plkernel.config.study import Spec
 
+FOLDER = (
+    Path(__file__).parents[1] / "runs"
+)  # the specs that come with plkernel, in a checkout and where it is installed
+PLACEMENT_GROUP = "plkernel.placements"
+"""Entry points of other packages: name = "mypackage.mymodule:function", from a number of channels to half-lives."""
 BASELINE = "baseline"  # as the value of an arm's `match`: the study's baseline, whatever its name
 
 Place = tuple[str, ...]
 """Where a field stands in a spec: ("train", "steps")."""
 Check = Callable[[Condition], None]
-"""What else is asked of every condition: that of its scheme, for those who go on to build models."""
+"""A further check of every condition, e.g. that its scheme fits the model."""
+
+
+def specs() -> dict[str, Path]:
+    """The specs that come with plkernel, by name: quick is runs/quick.toml."""
+    return {path.stem: path for path in sorted(FOLDER.glob("*.toml"), key=lambda path: path.stem)}
+
+
+def roles() -> dict[str, Path]:
+    """The tables of roles that come with plkernel, by name; `RoleTable.from_toml` takes these names too."""
+    return {path.stem: path for path in sorted((FOLDER / "roles").glob("*.toml"))}
+
+
+def find(given: Path | str) -> Path:
+    """The file of a spec, by its path or its name; ValueError with the most similar one otherwise."""
+    path, known = Path(given), specs()
+    if path.is_file() or (path.exists() and str(path) not in known):
+        return path
+    if str(path) in known:
+        return known[str(path)]
+    if path.stem in known:
+        raise ValueError(f"spec {path}: no such file or folder; did you mean {path.stem}, which comes with plkernel?")
+    if path.suffix or len(path.parts) > 1:
+        return existing(path, "spec")
+    raise ValueError(
+        f"spec {path}: no such file, and none of that name comes with plkernel; {nearest(str(path), known)}"
+    )
 
 
 def load_spec(path: Path | str, check: Check | None = None, trusted: bool = False) -> Spec:
     """Read a TOML spec, or the spec.json of a study, from its path or by the name of one that comes with plkernel.
 
-    ValueError in one line names the file, the key and the remedy. trusted: whether the code that it names may run, once
-    models are built; nothing is imported here.
+    ValueError in one line names the file, the key and the remedy. trusted: consent to the code that the spec names,
+    which is imported once models are built, not here.
     """
     path = find(path)
     return spec_of(load_values(path), path, check=check, trusted=trusted)
@@ -41,24 +74,16 @@ def load_values(path: Path) -> dict[str, Any]:
     """The plain values of a spec, its factors written out as arms; ValueError names the file."""
     saved = path.suffix == ".json"  # by a study, with the rates that a search has found
     values = load_object(path) if saved else parse_toml(read_bytes(path), f"spec {path}")
-    try:
-        values = expanded(dict(values))
-        if not saved:
-            _check_rates(values)
+    with _heading(f"spec {path}: "):
+        values = expanded(values)
+        arms = values.get("arms")
+        for name, arm in arms.items() if isinstance(arms, dict) and not saved else ():
+            if isinstance(arm, dict) and {"rates", "learning_rate"} <= arm.keys():
+                raise ValueError(
+                    f"arms.{name}: rates {shown(arm['rates'])} are not tried beside a learning_rate, got "
+                    f"{shown(arm['learning_rate'])}: leave out one of them"
+                )
         return values
-    except ValueError as error:
-        raise ValueError(f"spec {path}: {error}") from None
-
-
-def _check_rates(values: Mapping[str, Any]) -> None:
-    """ValueError for an arm with a learning rate of its own and rates to search, which would not be tried."""
-    arms = values.get("arms")
-    for name, arm in arms.items() if isinstance(arms, Mapping) else ():
-        if isinstance(arm, Mapping) and {"rates", "learning_rate"} <= arm.keys():
-            raise ValueError(
-                f"arms.{name}: rates {shown(arm['rates'])} are not tried beside a learning_rate, got "
-                f"{shown(arm['learning_rate'])}: leave out one of them"
-            )
 
 
 def spec_of(
@@ -68,58 +93,59 @@ def spec_of(
     check: Check | None = None,
     trusted: bool = False,
 ) -> Spec:
-    """The spec of `values`, which came from `path`, with some of its fields changed."""
-    origin = f"{path} with its options" if changes else str(path)
-    return parse_spec(_changed(values, changes or {}), origin, check, trusted)
-
-
-def _changed(values: Mapping[str, Any], changes: Mapping[Place, Any]) -> dict[str, Any]:
+    """The spec of `values`, which came from `path`, with the fields at the places in `changes` replaced."""
     changed = copy.deepcopy(dict(values))
-    for (*heads, last), value in changes.items():
+    for (*heads, last), value in (changes or {}).items():
         table = changed
         for head in heads:
             if not isinstance(table.get(head), dict):
                 table[head] = {}
             table = table[head]
         table[last] = value
-    return changed
+    return parse_spec(changed, f"{path} with its options" if changes else str(path), check, trusted)
 
 
 def parse_spec(values: Mapping[str, Any], origin: str, check: Check | None = None, trusted: bool = False) -> Spec:
     """A spec from plain values, its files read and its matches computed; `origin` names it in the error."""
-    try:
+    with _heading(f"spec {origin}: "):
         return settle(Spec.model_validate(expanded(dict(values))).trusting(trusted), check)
-    except ValidationError as error:
-        raise ValueError(f"spec {origin}: {explained(error, Spec)}") from None
-    except ValueError as error:
-        raise ValueError(f"spec {origin}: {error}") from None
 
 
 def settle(spec: Spec, check: Check | None = None) -> Spec:
-    """The spec with every `node_file` read, every `match` turned into the number it stands for, and all arms resolved.
+    """The spec with every `node_file` read, every `match` turned into its number, and all arms resolved and checked.
 
     Hypotheses that leave out `against` get the arm that theirs is compared with. All is done again whenever a spec is
-    parsed, so flags that change the matched arm count. Raises ValueError, headed by the name of the arm, where an arm
+    parsed, so options that change the matched arm count. Raises ValueError, headed by the name of the arm, where an arm
     does not fit its model or `check` refuses it.
     """
     hypotheses = (one.model_copy(update={"against": one.against or spec.against(one.arm)}) for one in spec.hypotheses)
     spec = spec.model_copy(update={"hypotheses": tuple(hypotheses)})
-    read, settled = dict[str, Condition](), dict[str, Condition]()
+    conditions = dict[str, Condition]()
     for name, arm in spec.arms.items():
-        with blaming(name, Spec):
-            model, corpus = spec.model_of(name), spec.corpus_of(name)
-            own, train = with_file_values(arm), spec.train_of(name)
-            own = own if model.is_foreign else with_placed_values(own, model.node_count, spec.trusted)
-            read[name] = resolve(model, own, train, corpus, spec.name, name, spec.trusted)
-    for name, condition in read.items():
-        with blaming(name, Spec):
+        with _heading(f"arms.{name}: "):
+            model, train, corpus = spec.model_of(name), spec.train_of(name), spec.corpus_of(name)
+            arm = _with_file_values(arm)
+            arm = arm if model.is_foreign else _with_placed_values(arm, model.node_count, spec.trusted)
+            conditions[name] = resolve(model, arm, train, corpus, spec.name, name, spec.trusted)
+    for name, condition in conditions.items():
+        with _heading(f"arms.{name}: "):
             if condition.arm.match is not None and condition.model.kind == "ssm":
-                condition = _matched(condition, spec, read)
+                condition = conditions[name] = _matched(condition, spec, conditions)
             condition.check()
             if check is not None:
                 check(condition)
-            settled[name] = condition
-    return spec.with_conditions(settled)
+    return spec.with_conditions(conditions)
+
+
+@contextmanager
+def _heading(head: str) -> Iterator[None]:
+    """Put `head` in front of every ValueError, and pydantic's into words."""
+    try:
+        yield
+    except ValidationError as error:
+        raise ValueError(f"{head}{explained(error, Spec)}") from None
+    except ValueError as error:
+        raise ValueError(f"{head}{error}") from None
 
 
 def _matched(condition: Condition, spec: Spec, conditions: Mapping[str, Condition]) -> Condition:
@@ -130,7 +156,56 @@ def _matched(condition: Condition, spec: Spec, conditions: Mapping[str, Conditio
         raise ValueError("match 'baseline' may mean the arm of that name or the one compared with: rename the arm")
     other = against if arm.match == BASELINE else str(arm.match)
     if other not in conditions:
-        raise ValueError(f"match {other!r} is not an arm; {cli.nearest(other, [*conditions, BASELINE])}")
+        raise ValueError(f"match {other!r} is not an arm; {nearest(other, [*conditions, BASELINE])}")
     if conditions[other].arm.match is not None:
         raise ValueError(f"match {other!r} is itself matched: name an arm that is not")
     return replace(condition, arm=arm.model_copy(update={"output_std": output_std(conditions[other].nodes)}))
+
+
+def _with_file_values(arm: Arm) -> Arm:
+    """The arm with its `node_file` read: the values in the spec, and their fingerprint behind the file's name.
+
+    A run's configuration thus holds the nodes, and a saved spec does not need the file. Raises ValueError unless the
+    file is JSON with {"nodes": {"rates": [per byte], "projection": [...], "gain": "..."}}.
+    """
+    if arm.node_file is None or arm.has_file_values:
+        return arm
+    own = FOLDER.parent / arm.node_file  # runs/nodes/NAME.json of plkernel, where this folder has none
+    content = load_json(own if own.is_file() and not Path(arm.node_file).exists() else Path(arm.node_file))
+    try:
+        nodes = content["nodes"]
+        values = {
+            "node_rates": tuple(float(rate) for rate in nodes["rates"]),
+            "node_multipliers": tuple(float(multiplier) for multiplier in nodes["projection"]),
+            "node_gain": nodes["gain"],
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f'node_file {arm.node_file}: no node set in it, expected {{"nodes": {{"rates": [...], "projection": [...], '
+            f'"gain": "..."}}}} as plkernel.fit writes it'
+        ) from error
+    return Arm.model_validate({**arm.model_dump(), **values, "node_file": f"{arm.node_file}#{fingerprint(values)}"})
+
+
+def _with_placed_values(arm: Arm, channels: int, trusted: bool) -> Arm:
+    """The arm with the rates per byte of a placement of another package in `node_rates`, (channels,).
+
+    A run's configuration thus holds the nodes, and a saved spec does not need the package. Raises ValueError for
+    a placement that nobody offers, without consent, and where it gives no positive and finite half-lives (channels,).
+    """
+    if not arm.placed_elsewhere or len(arm.node_rates or ()) == channels:
+        return arm
+    name, offered = str(arm.placement), {entry.name: entry for entry in entry_points(group=PLACEMENT_GROUP)}
+    if name not in offered:
+        hint = nearest(name, [*PLACEMENTS, *offered])
+        raise ValueError(f"placement {name!r} is none of ours, nor an entry point of {PLACEMENT_GROUP}; {hint}")
+    code = offered[name].value
+    check_consent({"placement": code}, trusted)
+    function = imported(code, "placement")
+    try:
+        half_lives = np.asarray(function(channels), dtype=float)
+    except Exception as error:
+        raise ValueError(f"placement {name!r}: {code} raised {told(error)}") from error
+    if half_lives.shape != (channels,) or not (np.isfinite(half_lives) & (half_lives > 0)).all():
+        raise ValueError(f"placement {name!r}: {code} must give {channels} half-lives in bytes, positive and finite")
+    return arm.model_copy(update={"node_rates": tuple((math.log(2) / half_lives).tolist())})

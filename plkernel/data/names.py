@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from plkernel.common.cli import nearest
-from plkernel.common.plain import shown
+from plkernel.common.files import shown
 from plkernel.data import bible, synthetic
 from plkernel.data.columns import DEFAULT_COLUMN, table_blocks, table_format
 from plkernel.data.files import Blocks, compressed, file_blocks

@@ -10,10 +10,8 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from plkernel.common.environment import installed, source_state
-from plkernel.common.files import check_file, load_object, save_json
-from plkernel.common.plain import same, shown
-from plkernel.config.errors import explained
-from plkernel.config.hypotheses import Gate, Hypothesis
+from plkernel.common.files import check_file, load_object, same, save_json, shown
+from plkernel.config.schema import Gate, Hypothesis, explained
 from plkernel.config.study import Spec, with_defaults
 from plkernel.declared.rules import rules
 from plkernel.records.layout import REGISTERED, RESULT, run_folder

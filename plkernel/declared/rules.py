@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from plkernel.analysis.statistics.hypotheses import MOST_FLIPPED, deciding_test, seeds_for
-from plkernel.config.hypotheses import Gate, Hypothesis, Measured, families
+from plkernel.config.schema import Gate, Hypothesis, Measured, families
 
 UNIT = "bits per byte"
 CORRECTION = (

@@ -2,7 +2,7 @@
 
 import math
 
-from plkernel.common.numbers import finer, written
+from plkernel.common.cli import finer, written
 from plkernel.declared.rules import TESTS, counted, level, regions, requirement
 from plkernel.declared.verdicts import Declared, GateOutcome, Outcome
 

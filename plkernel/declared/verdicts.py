@@ -7,7 +7,7 @@ from pathlib import Path
 
 from plkernel.analysis.statistics.differences import Estimate, mean_interval
 from plkernel.analysis.statistics.hypotheses import Claimed, Judgement, judge
-from plkernel.config.hypotheses import Gate, Hypothesis, Measured, families
+from plkernel.config.schema import Gate, Hypothesis, Measured, families
 from plkernel.declared.registration import Registration, changes, declared_in, read_registration
 from plkernel.records.layout import REGISTERED, SPEC
 from plkernel.records.study import Run, Study

@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from plkernel.config.condition import Condition
-from plkernel.config.train import TrainSpec
+from plkernel.config.schema import TrainSpec
 from plkernel.foreign.model import Foreign
 from plkernel.models.layers import BYTES
 from plkernel.models.rwkv import RWKVConfig

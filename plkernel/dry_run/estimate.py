@@ -6,9 +6,9 @@ from itertools import chain
 
 import torch
 
-from plkernel.common.process_memory import available_memory
+from plkernel.common.environment import available_memory
+from plkernel.config.schema import TrainSpec
 from plkernel.config.study import Spec
-from plkernel.config.train import TrainSpec
 from plkernel.dry_run.cost import Cost, cost, shape_key
 from plkernel.dry_run.probe import TYPICAL_BASE, Timing
 from plkernel.dry_run.table import Forecast, Gpu, RunForecast

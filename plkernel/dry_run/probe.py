@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from plkernel.common.environment import anonymous_bytes, keep_memory, peak_anonymous, ready
 from plkernel.common.imports import TRUST
-from plkernel.common.process_memory import anonymous_bytes, keep_memory, peak_anonymous, ready
 from plkernel.config.condition import Condition, from_config
-from plkernel.config.corpus import CorpusSpec
+from plkernel.config.schema import CorpusSpec
 from plkernel.data.corpora import Corpus, Splits
 from plkernel.training.evaluate import diagnose
 from plkernel.training.folder import RunFolder

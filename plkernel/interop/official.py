@@ -19,8 +19,7 @@ from zipfile import is_zipfile
 import torch
 from torch import Tensor
 
-from plkernel.common.files import atomic_file
-from plkernel.common.plain import check_regular
+from plkernel.common.files import atomic_file, check_regular
 from plkernel.models.layers import BYTES
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config

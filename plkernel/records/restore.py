@@ -5,8 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from plkernel.common.files import atomic_write, read_lines, refuse_links_of_run, save_json
-from plkernel.common.plain import shown
+from plkernel.common.files import atomic_write, read_lines, refuse_links_of_run, save_json, shown
 from plkernel.records.layout import CONFIG, ENVIRONMENT, METRICS, RESULT, ROWS, SPEC, TUNING, run_folder
 from plkernel.records.schema import RowFile, points_of, validated
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from plkernel.common.plain import shown
+from plkernel.common.files import shown
 
 MOST_ERRORS = 3
 

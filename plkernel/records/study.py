@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from plkernel.common.files import load_json, load_object, read_lines
-from plkernel.common.plain import shown
+from plkernel.common.files import load_json, load_object, read_lines, shown
 from plkernel.records.layout import (
     CONFIG,
     DIVERGED,

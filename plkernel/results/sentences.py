@@ -9,7 +9,7 @@ from plkernel.analysis.figures.style import byte_unit
 from plkernel.analysis.statistics.differences import Estimate, PairedDifference, verdict
 from plkernel.analysis.statistics.hypotheses import Judgement
 from plkernel.analysis.statistics.power import sensitivity
-from plkernel.common.numbers import finer, written
+from plkernel.common.cli import finer, written
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.records.references import Reference
 from plkernel.results.comparison import ArmResult, Comparison, blocks, full_name, short_factor, short_name

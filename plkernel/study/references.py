@@ -11,8 +11,8 @@ from torch import Tensor
 from plkernel.analysis.trained.ngrams import AT_ONCE, Bytes, NGrams
 from plkernel.common.cli import progress_bar
 from plkernel.common.files import save_json
+from plkernel.config.schema import TrainSpec
 from plkernel.config.study import Spec
-from plkernel.config.train import TrainSpec
 from plkernel.data.corpora import Splits
 from plkernel.data.windows import fixed_windows, training_windows
 from plkernel.records.layout import REFERENCES

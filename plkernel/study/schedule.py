@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from plkernel.common import cli
 from plkernel.common.files import read_lines, refuse_links, refuse_links_of_run, save_json
-from plkernel.config.corpus import CorpusSpec
+from plkernel.config.schema import CorpusSpec
 from plkernel.config.study import Spec
 from plkernel.declared.registration import changes, few, keep, registration_of
 from plkernel.records.layout import (

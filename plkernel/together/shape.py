@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 import torch
 
 from plkernel.config.condition import Condition
-from plkernel.config.train import TrainSpec
+from plkernel.config.schema import TrainSpec
 from plkernel.models.rwkv import RWKV
 from plkernel.models.ssm import SSM
 from plkernel.training.build import build

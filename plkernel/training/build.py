@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from plkernel.common.imports import check_consent
-from plkernel.config.arm import IN_THE_STUDY, Arm
 from plkernel.config.condition import Condition
-from plkernel.config.model import ModelSpec
+from plkernel.config.schema import IN_THE_STUDY, Arm, ModelSpec
 from plkernel.foreign import groups
 from plkernel.foreign import model as foreign
 from plkernel.foreign.checks import LONGEST, check_model

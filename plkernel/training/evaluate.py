@@ -15,7 +15,7 @@ from plkernel.analysis.trained.context import Truncation, by_position, lengths, 
 from plkernel.analysis.trained.influence import FEWEST_PLACES, Influence, influence_of, is_read, others, places
 from plkernel.analysis.trained.memory import QUANTILES
 from plkernel.analysis.trained.saturation import Amplification, Saturation, saturation
-from plkernel.config.train import TrainSpec
+from plkernel.config.schema import TrainSpec
 from plkernel.data.synthetic import known_sequence
 from plkernel.data.windows import fixed_windows, spread_windows
 from plkernel.foreign.model import Foreign

@@ -12,8 +12,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from plkernel.common.files import load_json, read_lines, refuse_links_of_run, save_json
-from plkernel.common.plain import same
+from plkernel.common.files import load_json, read_lines, refuse_links_of_run, same, save_json
 from plkernel.config.study import with_defaults
 from plkernel.records import rows
 from plkernel.records.layout import (

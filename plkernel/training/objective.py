@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plkernel.config.train import TrainSpec
+from plkernel.config.schema import TrainSpec
 from plkernel.foreign.model import Foreign
 from plkernel.models.init.plan import Plan, grouped, is_matrix
 from plkernel.models.layers import BYTES

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from plkernel.common.cli import EXIT_INTERRUPTED, USER_ERRORS
-from plkernel.config.train import TrainSpec
+from plkernel.config.schema import TrainSpec
 from plkernel.foreign.model import Foreign
 from plkernel.training.task import choose_device
 

@@ -7,9 +7,8 @@ from typing import Any
 import torch
 
 from plkernel.config.condition import Condition
-from plkernel.config.corpus import CorpusSpec
+from plkernel.config.schema import CorpusSpec, TrainSpec
 from plkernel.config.study import LARGEST_SEED, Spec
-from plkernel.config.train import TrainSpec
 from plkernel.data import corpora
 from plkernel.data.corpora import Corpus, Splits
 from plkernel.data.windows import check_length, check_size

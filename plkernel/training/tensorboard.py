@@ -9,8 +9,8 @@ import numpy as np
 from plkernel.analysis.trained.memory import kernel_exponents, slope_range
 from plkernel.common.files import load_json
 from plkernel.common.imports import is_code
-from plkernel.config.arm import IN_THE_STUDY, Arm
 from plkernel.config.condition import DEFAULT_SCHEMES
+from plkernel.config.schema import IN_THE_STUDY, Arm
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.records.layout import SPEC
 

@@ -17,7 +17,7 @@ from plkernel.analysis.trained.saturation import Saturation
 from plkernel.common.cli import text_table
 from plkernel.common.files import read_lines
 from plkernel.config.condition import from_config
-from plkernel.config.corpus import CorpusSpec
+from plkernel.config.schema import CorpusSpec
 from plkernel.data import corpora
 from plkernel.data.windows import Bytes, check_length
 from plkernel.models.rwkv7 import RWKV7

@@ -16,7 +16,7 @@ from torch import nn
 
 from plkernel.common.files import load_json, read_lines
 from plkernel.config.reading import load_spec
-from plkernel.config.train import TrainSpec
+from plkernel.config.schema import TrainSpec
 from plkernel.data.windows import training_windows
 from plkernel.training.checkpoint import load_checkpoint
 from plkernel.training.objective import seed_dropout
@@ -49,7 +49,7 @@ AGREE = """
 import os, sys, time
 import torch
 from torch import nn
-from plkernel.config.train import TrainSpec
+from plkernel.config.schema import TrainSpec
 from plkernel.training.processes import joined
 for rank in "01":  # which need not each load torch
     if not os.fork():

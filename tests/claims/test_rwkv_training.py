@@ -10,8 +10,8 @@ from plkernel.analysis.nodes.placement import place
 from plkernel.common.files import load_json, read_lines, save_json
 from plkernel.config.condition import resolve
 from plkernel.config.reading import load_spec, parse_spec
+from plkernel.config.schema import TrainSpec
 from plkernel.config.study import Spec
-from plkernel.config.train import TrainSpec
 from plkernel.training.build import build, check, initialise_, parameter_count
 from plkernel.training.objective import build_optimizer
 from plkernel.training.task import prepare

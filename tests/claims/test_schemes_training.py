@@ -9,8 +9,8 @@ import torch
 from plkernel.commands.inspect import inspect
 from plkernel.common.files import load_json, read_lines
 from plkernel.config.condition import resolve
-from plkernel.config.model import ModelSpec
 from plkernel.config.reading import load_spec
+from plkernel.config.schema import ModelSpec
 from plkernel.config.study import Spec
 from plkernel.models.init.block_gains import calibrate_, scale_
 from plkernel.models.ssm import SSM

@@ -14,7 +14,7 @@ from torch import nn
 from plkernel.commands.train import command
 from plkernel.common.files import load_json, read_lines
 from plkernel.config.reading import load_spec
-from plkernel.config.train import TrainSpec
+from plkernel.config.schema import TrainSpec
 from plkernel.data.windows import check_length, fixed_windows, training_windows
 from plkernel.training.checkpoint import load_checkpoint
 from plkernel.training.objective import bits_per_byte, build_optimizer, learning_rate

@@ -1,36 +1,19 @@
-"""recipe = "blinkdl": what it fills in, what wins over it, and runs with its options."""
+"""Runs with the options of recipe = "blinkdl": dropout, l2wrap, resume, and configurations of earlier versions."""
 
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
 
 import pytest
 import torch
-import tyro
 
 from plkernel.common.files import load_json, save_json
-from plkernel.config import command_line
 from plkernel.config.reading import load_spec, parse_spec
 from plkernel.config.study import LARGEST_SEED, Spec
-from plkernel.config.train import TrainSpec
 from plkernel.training.objective import bits_per_byte, seed_dropout
 from plkernel.training.task import prepare
 from plkernel.training.training import Training, run_training
 
-BLINKDL = {
-    "beta1": 0.9,
-    "beta2": 0.99,
-    "eps": 1e-18,
-    "warmup": 10,
-    "warmup_from": 0.01,
-    "schedule": "cosine",
-    "final_fraction": 0.1,
-    "weight_decay": 0.001,
-    "clip": 1.0,
-    "l2wrap": 1e-4,
-    "decay_multiplier": 2.0,
-}
 CPU = torch.device("cpu")
 
 
@@ -45,77 +28,6 @@ def rwkv_spec(tiny_spec: Callable[..., Path]) -> Callable[..., Spec]:
         return load_spec(path)
 
     return make
-
-
-def test_the_recipe_fills_what_is_not_given() -> None:
-    train = TrainSpec(recipe="blinkdl", steps=100)
-    assert {name: getattr(train, name) for name in BLINKDL} == BLINKDL
-    plain = TrainSpec(steps=100)
-    untouched = set(TrainSpec.model_fields) - set(BLINKDL) - {"recipe"}
-    assert {name: getattr(train, name) for name in untouched} == {name: getattr(plain, name) for name in untouched}
-
-
-def test_given_values_win_and_survive_the_file(rwkv_spec: Callable[..., Spec], tmp_path: Path) -> None:
-    spec = rwkv_spec(recipe="blinkdl", beta2=0.95, weight_decay=0.01, dropout=0.1)
-    assert (spec.train.beta2, spec.train.weight_decay, spec.train.eps) == (0.95, 0.01, 1e-18)
-    saved = spec.model_dump(mode="json")
-    assert saved["train"].items() >= (BLINKDL | {"beta2": 0.95, "weight_decay": 0.01, "recipe": "blinkdl"}).items()
-    save_json(tmp_path / "spec.json", saved)
-    assert load_spec(tmp_path / "spec.json") == spec
-    assert prepare(spec, "uniform", 0, tmp_path / "out").config["train"].items() >= {"eps": 1e-18}.items()
-
-
-def with_flags(path: Path, *flags: str) -> TrainSpec:
-    taken: list[Spec] = []
-
-    def command(spec: Annotated[Spec, tyro.conf.arg(name="")]) -> None:
-        taken.append(spec)
-
-    command_line.main(command, [str(path), *flags])
-    return taken[0].train
-
-
-def test_a_recipe_as_a_flag_fills_what_file_and_flags_leave_open(tiny_spec: Callable[..., Path]) -> None:
-    """A value given as what happens to be the default is given all the same."""
-    path = tiny_spec(eps=1e-8)
-    flags = ("--train.recipe", "blinkdl", "--train.weight-decay", "0.01", "--train.beta2=0.999")
-    train = with_flags(path, *flags)
-    assert (train.eps, train.weight_decay, train.beta2, train.learning_rate) == (1e-8, 0.01, 0.999, 1e-2)
-    assert train.l2wrap == 1e-4
-    path = tiny_spec(recipe="blinkdl", beta2=0.95)
-    assert with_flags(path) == load_spec(path).train
-    off = with_flags(path, "--train.recipe", "None")
-    assert (off.recipe, off.beta2, off.eps, off.warmup_from, off.l2wrap) == (None, 0.95, 1e-8, None, 0.0)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"recipe": "blinkd"}, "train.recipe: Input should be 'blinkdl', got 'blinkd'"),
-        ({"recipe": "blinkdl", "beta3": 1.0}, r"unknown key 'beta3' in \[train\]"),
-        ({"schedule": "exponential", "final_fraction": 0.0}, "final_fraction must be above 0 with schedule 'expon"),
-        ({"dropout": 0.1}, "train.dropout belongs to model kinds rwkv5, rwkv6 and rwkv7, got 0.1 with kind 'ssm'"),
-        ({"dropout": 1.0}, "train.dropout: Input should be less than 1, got 1.0"),
-        ({"warmup_from": 0.1}, "train.warmup_from 0.1 needs steps of warm-up, got warmup 0: set warmup, or leave it"),
-        ({"warmup_from": 0.1, "recipe": "blinkdl", "warmup": 0}, "train.warmup_from 0.1 needs steps of warm-up"),
-        (
-            {"schedule": "constant", "final_fraction": 0.5},
-            "train.final_fraction 0.5 needs an end to reach, got schedule 'constant': name another, or leave it out",
-        ),
-        ({"eps": 1e-40}, "eps must be at least 1.2e-38, the least that float32 holds to all its digits, got 1e-40"),
-    ],
-)
-def test_bad_options_are_named(tiny_spec: Callable[..., Path], options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        load_spec(tiny_spec(**options))
-
-
-@pytest.mark.parametrize("options", [{"warmup": 0}, {"schedule": "constant"}])
-def test_a_recipe_may_be_left_without_what_it_says_more_about(
-    tiny_spec: Callable[..., Path], options: dict[str, Any]
-) -> None:
-    spec = load_spec(tiny_spec(recipe="blinkdl", **options))
-    assert parse_spec(spec.model_dump(mode="json"), "again") == spec
 
 
 def metrics(spec: Spec, out: Path) -> bytes:

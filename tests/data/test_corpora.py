@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from plkernel.common.files import load_json, save_json
-from plkernel.config.corpus import CorpusSpec
+from plkernel.config.schema import CorpusSpec
 from plkernel.data import corpora
 from plkernel.data.corpora import Corpus, cache_folder, load
 

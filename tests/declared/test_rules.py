@@ -3,7 +3,7 @@
 import pytest
 
 from plkernel.analysis.statistics.hypotheses import Claimed, deciding_test, judge
-from plkernel.config.hypotheses import Gate, Hypothesis
+from plkernel.config.schema import Gate, Hypothesis
 from plkernel.declared.rules import measure, prospects, regions, requirement, rules, statement
 
 

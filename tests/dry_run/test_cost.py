@@ -8,10 +8,10 @@ import torch
 from peaks import peak_bytes
 from torch.utils.flop_counter import FlopCounterMode
 
-from plkernel.config.arm import Arm
+from plkernel.config.schema import Arm
+from peaks import peak_bytes
 from plkernel.config.condition import resolve
-from plkernel.config.model import ModelSpec
-from plkernel.config.train import TrainSpec
+from plkernel.config.schema import Arm, ModelSpec, TrainSpec
 from plkernel.dry_run.cost import Cost, cost, flops, shape_key
 from plkernel.training.build import build, initialise_, parameter_count
 from plkernel.training.objective import next_byte_loss

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from plkernel.common.process_memory import anonymous_bytes
+from plkernel.common.environment import anonymous_bytes
 from plkernel.config.condition import Condition, resolve
 from plkernel.config.reading import load_spec, parse_spec
 from plkernel.config.study import Spec

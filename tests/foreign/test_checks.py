@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from plkernel.config.condition import resolve
-from plkernel.config.model import ModelSpec
+from plkernel.config.schema import ModelSpec
 from plkernel.foreign.checks import check_model
 from plkernel.foreign.model import build
 from plkernel.models.ssm import SSM, SSMConfig

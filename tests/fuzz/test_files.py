@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 import torch
 from hypothesis import strategies as st
 
-from plkernel.config.arm import Arm, with_file_values
-from plkernel.config.reading import load_spec
+from plkernel.config.reading import _with_file_values, load_spec
+from plkernel.config.schema import Arm
 from plkernel.data import corpora
 from plkernel.interop.fla import to_fla, write_fla
 from plkernel.interop.formats import read
@@ -176,7 +176,7 @@ def test_a_node_file(tally, mutated, damaged):
 
     def take(content: bytes, folder: Path) -> None:
         (folder / "fit.json").write_bytes(content)
-        with_file_values(Arm(node_file=str(folder / "fit.json")))
+        _with_file_values(Arm(node_file=str(folder / "fit.json")))
 
     assert tally(cases, take, 60)["refused"] > 20
 
@@ -205,7 +205,7 @@ def place(name: str) -> Callable[[Path], Any]:
         "corpus folder": lambda path: corpora.load(str(path.parent), cache=path.parent / ".." / "cache"),
         "checkpoint": read,
         "spec": load_spec,
-        "node file": lambda path: with_file_values(Arm(node_file=str(path))),
+        "node file": lambda path: _with_file_values(Arm(node_file=str(path))),
         "roles": RoleTable.from_toml,
     }[name]
 

@@ -5,10 +5,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from plkernel.config.arm import Arm
 from plkernel.config.condition import resolve
-from plkernel.config.model import ModelSpec
-from plkernel.config.train import TrainSpec
+from plkernel.config.schema import Arm, ModelSpec, TrainSpec
 from plkernel.training.build import build, initialise_
 from plkernel.training.objective import build_optimizer, next_byte_loss
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plkernel.common.numbers import finer, written
+from plkernel.common.cli import finer, written
 from plkernel.records.study import read_study
 from plkernel.results.comparison import Comparison, blocks, compare, short_name
 from plkernel.results.page.build import page_of, render

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plkernel.config.train import TrainSpec
+from plkernel.config.schema import TrainSpec
 from plkernel.models.init import initialise_
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.ssm import SSM, SSMConfig

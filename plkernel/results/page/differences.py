@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from plkernel.analysis.statistics.differences import critical_value
-from plkernel.common.numbers import written
+from plkernel.common.cli import written
 from plkernel.results.comparison import ArmResult, Block, Comparison, compared_with
 from plkernel.results.evidence import BOOTSTRAP_FROM, Evidence
 from plkernel.results.page.document import Cell, PageSection, Part, Prose, Table, folded, number, prose, section

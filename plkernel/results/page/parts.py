@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from plkernel.analysis.statistics.differences import Estimate, PairedDifference
-from plkernel.common.numbers import written
+from plkernel.common.cli import written
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.results.comparison import ArmResult, Block, Comparison, Measure, blocks, short_name
 from plkernel.results.page.document import Cell, Group, Line, Part, folded, number

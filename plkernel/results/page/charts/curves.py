@@ -8,7 +8,7 @@ from functools import cached_property
 from plkernel.analysis.figures.curves import FEWEST_FOR_WHOLE, difference_limits
 from plkernel.analysis.figures.style import byte_unit
 from plkernel.analysis.statistics.bands import Band, Curve, difference_curves, pointwise_band, simultaneous_band
-from plkernel.common.numbers import written
+from plkernel.common.cli import written
 from plkernel.results.comparison import CONFIDENCE, ArmResult, Block, Comparison, short_name
 from plkernel.results.figures import arm_label, reference_losses
 from plkernel.results.page.charts.axes import Axis, linear, logarithmic

@@ -8,7 +8,7 @@ from plkernel.analysis.exponentials.sums import Floats, power_law
 from plkernel.analysis.figures.context import Influenced, Truncated
 from plkernel.analysis.statistics.differences import student_interval
 from plkernel.analysis.trained.memory import Memory
-from plkernel.common.numbers import written
+from plkernel.common.cli import written
 from plkernel.results.comparison import CONFIDENCE
 from plkernel.results.memory import Change
 from plkernel.results.page.charts.axes import Axis, Tick, linear, logarithmic, path

@@ -1,0 +1,591 @@
+"""Sections of a study spec as pydantic models: corpus, model, training protocol, arm, hypothesis, gate.
+
+Every section is immutable and refuses keys it does not know. The text below a field is its entry in the reference.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, Self, cast, get_args, get_origin
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from plkernel.analysis.exponentials.sums import Floats
+from plkernel.analysis.nodes.heads import RWKV7_LARGEST_RATE, Bonus, ShapeOn, gain_of
+from plkernel.analysis.nodes.node_set import Aim, Gain, Lag, Summation, Target
+from plkernel.analysis.nodes.placement import Placement, Projection, half_lives_of
+from plkernel.analysis.statistics.hypotheses import Claim
+from plkernel.common.cli import nearest
+from plkernel.common.files import shown
+from plkernel.common.imports import NAME, is_code
+from plkernel.models.words import Device, ModelKind, PatchingMode
+
+# Limits beyond what any machine trains (a width of 65,536 in 1,024 blocks is 3e13 parameters), so that a spec is
+# checked in seconds.
+WIDEST = 2**16
+DEEPEST = 2**10
+LONGEST_PATCH = 2**16
+LONGEST_CONTEXT = 2**24
+LARGEST_STEP = 2**28  # bytes of training text in one step, batch * context
+MOST_THREADS = 2**10
+MOST_WINDOWS = 2**24
+SMALLEST_EPS = 1.2e-38  # the least that float32 holds to all its digits
+MOST_ERRORS = 8  # in one message
+
+Positive = Annotated[int, Field(ge=1)]
+PositiveNumber = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Fraction = Annotated[float, Field(gt=0, lt=0.5)]
+Windows = Annotated[int, Field(ge=0, le=MOST_WINDOWS)]
+Rank = Annotated[int, Field(ge=2, le=WIDEST)] | None
+Sentence = Annotated[str, Field(pattern=r"^\S(.*\S)?$", max_length=200)]
+Metric = Literal["val_bpb", "test_bpb", "excess_bpb", "truncation_cost"]
+
+KINDS: tuple[str, ...] = get_args(ModelKind)
+PLACEMENTS: tuple[str, ...] = get_args(Placement)
+ALONG = ("val_bpb", "excess_bpb")  # metrics of every evaluation; the others are taken once, at the end
+AIM_OPTIONS = ("target", "kernel", "lag")
+NODE_VALUES = ("node_rates", "node_multipliers", "node_gain")
+IN_THE_STUDY = ("against", "levels", "rates", "train")  # fields of an arm that stand elsewhere in a run, or nowhere
+OF_AN_ARM = (
+    *("weight_decay", "beta1", "beta2", "eps", "decay_multiplier", "warmup", "warmup_from", "schedule"),
+    *("final_fraction", "clip", "l2wrap", "dropout"),
+)
+"""Options of [train] that may differ between the arms of a study; the learning rate is a field of the arm."""
+# Defaults by name, for every option that a spec does not give. blinkdl: the demo training scripts of the official RWKV
+# code (github.com/BlinkDL/RWKV-LM, RWKV-v5, those with the small eps, and RWKV-v7/train_temp, which agree), with what
+# its optimiser and loss always do. Its README names other values for other data: weight decay 0.1 with a final fraction
+# of 0.01, warm-up 20, beta2 0.95 against spikes; its script for RWKV-7 on the Pile has weight decay 0.1. The peak rate
+# is left to the spec: the scripts take 6e-4 for 12 layers of width 768.
+RECIPES: dict[str, dict[str, Any]] = {
+    "blinkdl": {
+        "weight_decay": 1e-3,
+        "beta1": 0.9,
+        "beta2": 0.99,
+        "eps": 1e-18,
+        "decay_multiplier": 2.0,
+        "warmup": 10,
+        "warmup_from": 0.01,
+        "schedule": "cosine",
+        "final_fraction": 0.1,
+        "clip": 1.0,
+        "l2wrap": 1e-4,
+    }
+}
+
+
+class Section(BaseModel):
+    """A part of a spec: immutable, and closed to keys it does not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse true, which pydantic takes as 1."""
+        kinds = kinds_of(cls.model_fields[str(info.field_name)].annotation)
+        values = value if isinstance(value, list | tuple) else [value]
+        if kinds & {int, float} and not kinds & {bool, dict, Any} and any(isinstance(each, bool) for each in values):
+            raise PydanticCustomError("number", "must be a number, not true or false")
+        return value
+
+    def refuse(self, names: Iterable[str], reason: str, head: str = "") -> None:
+        """ValueError for the first of the fields `names` that is not at its default."""
+        for name in names:
+            if (value := getattr(self, name)) != type(self).model_fields[name].default:
+                raise ValueError(f"{head}{name} {value} {reason}")
+
+
+def kinds_of(annotation: Any) -> set[Any]:
+    """The types in an annotation: {tuple, int} for tuple[int, ...]."""
+    origin = get_origin(annotation)
+    inner = get_args(annotation)[:1] if origin is Annotated else get_args(annotation)
+    return {origin or annotation}.union(*map(kinds_of, () if origin is Literal else inner))
+
+
+def check_plain(options: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Options for other people's code, as they are; ValueError where JSON would not keep them."""
+    try:
+        json.dumps(options, allow_nan=False)
+    except (TypeError, ValueError):
+        raise PydanticCustomError("plain", "must hold finite numbers, texts, lists and tables, as JSON does") from None
+    return options
+
+
+def check_code(name: str | None) -> str | None:
+    """A name of code as it is; ValueError where it is none."""
+    if name is not None and not NAME.fullmatch(name):
+        raise PydanticCustomError("code", "must be module:attribute, as in mypackage.mymodule:function")
+    return name
+
+
+def check_threads(threads: int) -> None:
+    """ValueError for a number of threads that no machine has."""
+    if not 1 <= threads <= MOST_THREADS:
+        raise ValueError(f"threads must lie between 1 and {MOST_THREADS}, got {threads}")
+
+
+def explained(error: ValidationError, root: type[BaseModel], *within: str) -> str:
+    """The first few of pydantic's errors as words; `within` is the place in the spec, a `root`, of what it checked."""
+    texts = []
+    for one in error.errors()[:MOST_ERRORS]:
+        *head, last = place = [*within, *map(str, one["loc"])] or [""]
+        message = one["msg"].removeprefix("Value error, ")
+        if one["type"] == "extra_forbidden":
+            section = f"[{'.'.join(head)}]" if head else "the top level"
+            message = f"unknown key {shown(last)} in {section}; {nearest(last, _keys(root, head))}"
+        elif one["type"] == "missing":
+            message = f"{'.'.join(place)} is missing"
+        elif last and one["type"] != "value_error":
+            message = f"{'.'.join(place)}: {message}, got {shown(one['input'])}"
+        texts.append(message)
+    return "; ".join(texts)
+
+
+def _keys(section: Any, place: list[str]) -> list[str]:
+    """The valid keys of the section at `place` below `section`."""
+    while place:
+        section, *place = section.model_fields[place[0]].annotation, *place[1:]
+        if inner := [one for one in get_args(section) if isinstance(one, type)]:
+            section, place = inner[-1], place[1:]  # of dict[str, Arm] or tuple[Gate, ...]: next is a name or a number
+    return list(section.model_fields)
+
+
+class CorpusSpec(Section):
+    """Which bytes, and how they are divided into train, validation and test blocks."""
+
+    name: str = "stdlib"
+    """stdlib, a path, hf:NAME[:CONFIG[:SPLIT]], wiki-pt or fineweb."""
+    max_bytes: Positive | None = None
+    """Take no more than this many bytes."""
+    separator: str = "\n"
+    """The byte between documents."""
+    column: str | None = None
+    """The text column of a table."""
+    validation: Fraction = 0.05
+    """Share of the corpus that is held out for validation."""
+    test: Fraction = 0.05
+    """Share of the corpus that is held out for the test figure."""
+    follow_links: bool = False
+    """Read symbolic links that lead out of a folder too, and linked folders."""
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """Arguments of `corpora.load` beside the name."""
+        return self.model_dump(include={"max_bytes", "separator", "column", "follow_links"})
+
+
+class PatchingSpec(Section):
+    """How bytes are grouped into the steps of the recurrence."""
+
+    size: Annotated[int, Field(ge=1, le=LONGEST_PATCH)] = 1
+    """Bytes per patch; 1 is no patching."""
+    mode: PatchingMode = "causal"
+    """causal: a byte sees completed patches only. published: it sees its own target (kept for audit)."""
+
+
+class RanksSpec(Section):
+    """RWKV-7: ranks of the maps that move what a byte does; left out, those of the official code at this width."""
+
+    decay: Rank = None
+    """Of the decay w."""
+    rate: Rank = None
+    """Of the in-context rate a."""
+    value: Rank = None
+    """Of the share of the first block's values."""
+    gate: Rank = None
+    """Of the gate g."""
+
+
+class ModelSpec(Section):
+    """The model that all arms share."""
+
+    kind: ModelKind | str = "ssm"
+    """ssm: the diagonal SSM. rwkv5, rwkv6, rwkv7: Eagle, Finch and Goose. module:attribute: a builder of your own, or a
+    class of transformers such as transformers:MambaForCausalLM (plkernel/foreign); needs --trust-code."""
+    dim: Annotated[int, Field(ge=2, le=WIDEST)] = 96
+    """Width, also the state size."""
+    layers: Annotated[int, Field(ge=1, le=DEEPEST)] = 4
+    """Number of blocks."""
+    gain: Gain = "none"
+    """Input gain of the recurrence: none 1, ema 1 - a, lru sqrt(1 - a**2)."""
+    patching: PatchingSpec = PatchingSpec()
+    head_size: Annotated[int, Field(ge=1, le=WIDEST)] = 32
+    """RWKV: channels of a head; dim must be a multiple."""
+    k_clamp: bool = False
+    """RWKV-5 and 6: scale the key by min(1, lambda), an EMA-like input gain."""
+    ranks: RanksSpec = RanksSpec()
+    config: dict[str, Any] | None = None
+    """A model of your own: what its builder is given."""
+
+    @property
+    def is_foreign(self) -> bool:
+        """True where other people's code builds the model."""
+        return is_code(self.kind)
+
+    @property
+    def node_count(self) -> int:
+        """Number of decays that an arm places: channels of the state, in an RWKV of a head."""
+        return self.dim if self.kind == "ssm" else self.head_size
+
+    @property
+    def input_gain(self) -> Gain:
+        """Factor on the input of the recurrence; in an RWKV it follows from the K-clamp."""
+        return self.gain if self.kind == "ssm" else gain_of(self.k_clamp)
+
+    @property
+    def largest_rate(self) -> float:
+        """Upper bound of the decay rate per byte."""
+        return RWKV7_LARGEST_RATE if self.kind == "rwkv7" else math.inf
+
+    @field_validator("kind", mode="after")
+    @classmethod
+    def _known(cls, kind: str) -> str:
+        if is_code(kind):
+            check_code(kind)
+        elif kind not in KINDS:
+            known = f"{', '.join(KINDS)} or module:attribute"
+            raise PydanticCustomError("kind", "must be {known}", {"known": known})
+        return kind
+
+    _plain = field_validator("config", mode="after")(check_plain)
+
+    @model_validator(mode="after")
+    def _of_one_kind(self) -> "ModelSpec":
+        of_the_ssm, of_rwkv = ("gain", "patching"), ("head_size", "k_clamp", "ranks")
+        others = {
+            "ssm": ("config", *of_rwkv),
+            "rwkv5": ("config", *of_the_ssm, "ranks"),
+            "rwkv6": ("config", *of_the_ssm, "ranks"),
+            "rwkv7": ("config", *of_the_ssm, "k_clamp"),
+        }.get(self.kind, ("dim", "layers", *of_the_ssm, *of_rwkv))
+        self.refuse(others, f"does not belong to model kind {self.kind!r}: leave it out")
+        if self.kind in KINDS[1:] and self.dim % self.head_size:
+            raise ValueError(f"dim {self.dim} must be a multiple of head_size {self.head_size}")
+        return self
+
+
+class TrainSpec(Section):
+    """The training protocol, the same for every arm."""
+
+    recipe: Literal["blinkdl"] | None = None
+    """Defaults for what is not given. blinkdl: the official RWKV training scripts."""
+    context: Annotated[int, Field(ge=2, le=LONGEST_CONTEXT)] = 512
+    """Bytes predicted per window."""
+    batch: Annotated[int, Field(ge=1, le=LARGEST_STEP)] = 8
+    """Windows per step."""
+    steps: Positive | None = None
+    """Stop after this many steps (bit-reproducible on a CPU)."""
+    bytes: Positive | None = None
+    """Stop after this many bytes of training text instead (in whole steps)."""
+    minutes: PositiveNumber | None = None
+    """Stop after this many minutes of training instead."""
+    learning_rate: PositiveNumber = 3e-4
+    """Peak learning rate of AdamW."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    """Weight decay, on true matrices only (.weight, two or more dimensions above 1); with 0, AdamW is Adam."""
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """First-moment decay of AdamW."""
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    """Second-moment decay of AdamW."""
+    eps: float = 1e-8
+    """What AdamW adds to the root of the second moment."""
+    decay_multiplier: Annotated[float, Field(ge=0)] | None = None
+    """Learning rate of time_decay (SSM: log_rate, RWKV-7: w0) as a multiple; not of the low-rank maps that move it. 0
+    freezes them. Left out: as the arm's scheme has it, 2 in rwkv_blinkdl and rwkv7_official and 1 in most others."""
+    warmup: Annotated[int, Field(ge=0)] = 0
+    """Steps of linear warm-up."""
+    warmup_from: Share | None = None
+    """Warm up from this share of the peak, before the schedule; left out: from 1 / (warmup + 1), within it. Needs a
+    warmup."""
+    schedule: Literal["cosine", "exponential", "linear", "constant"] = "cosine"
+    """Learning rate from the peak to its final fraction."""
+    final_fraction: Share = 0.1
+    """Where the schedule ends, as a share of the peak; a constant one has no end."""
+    clip: PositiveNumber = 1.0
+    """Largest gradient norm."""
+    l2wrap: Annotated[float, Field(ge=0)] = 0.0
+    """Pull on the largest logit z of every position: l2wrap * z / (batch * context) is added to its gradient."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """RWKV: dropout on the embedding and after every residual sum."""
+    eval_every: Positive = 500
+    """Steps between evaluations; each one saves a checkpoint."""
+    eval_windows: Annotated[int, Field(ge=1, le=MOST_WINDOWS)] = 32
+    """Validation windows, evenly spaced and fixed."""
+    test_windows: Annotated[int, Field(ge=1, le=MOST_WINDOWS)] = 128
+    """Test windows, evaluated once, at the end."""
+    truncation_windows: Windows = 0
+    """Places of the test text at which, at the end, bits per byte are taken with 1, 2, 4 .. context bytes given."""
+    probe_windows: Windows = 0
+    """Windows of the test text in which, at the end, one byte at a time is replaced, for its influence against lag."""
+    device: Device = "auto"
+    """auto takes a GPU when there is one."""
+    backend: str | None = None
+    """Forces an implementation of the scan: cpu, gpu or reference; left out, the one for the device."""
+    compile: bool = False
+    """Compile the model of a step by torch.compile: half the operators to launch, on a GPU replayed as CUDA graphs, and
+    sums in another order."""
+    together: Annotated[int, Field(ge=1, le=2**10)] | Literal["auto"] = Field("auto", exclude=True)
+    """Runs of equal shape (arms, seeds) that plkernel.experiment trains as one batched model in one process; auto: 1 on
+    a CPU, on a GPU up to 8 where they are small. No part of a run's identity: rows agree up to rounding."""
+    threads: Annotated[int, Field(ge=1, le=MOST_THREADS)] = 1
+    """CPU threads of one run; part of a run's identity, since sums depend on it."""
+
+    @property
+    def total_steps(self) -> int | None:
+        """Steps of the whole run; None where the budget is time."""
+        return self.steps if self.bytes is None else self.bytes // (self.batch * self.context)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_recipe(cls, values: Any) -> Any:
+        """Fill in the options of the recipe that are not given."""
+        recipe = values.get("recipe") if isinstance(values, dict) else None
+        return {**RECIPES[recipe], **values} if isinstance(recipe, str) and recipe in RECIPES else values
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "TrainSpec":
+        if [self.steps, self.bytes, self.minutes].count(None) != 2:
+            raise ValueError("give exactly one of steps, bytes and minutes")
+        if self.batch * self.context > LARGEST_STEP:
+            raise ValueError(
+                f"batch * context must be at most {LARGEST_STEP} bytes in a step, got {self.batch} * {self.context}: "
+                "lower one of them"
+            )
+        if self.bytes is not None and self.bytes < self.batch * self.context:
+            raise ValueError(
+                f"bytes must be a step or more, batch * context {self.batch * self.context}, got {self.bytes}"
+            )
+        if self.eps < SMALLEST_EPS:
+            raise ValueError(
+                f"eps must be at least {SMALLEST_EPS}, the least that float32 holds to all its digits, got {self.eps}"
+            )
+        if self.schedule == "exponential" and self.final_fraction == 0:
+            raise ValueError("final_fraction must be above 0 with schedule 'exponential', got 0.0: 'linear' reaches 0")
+        idle = {
+            "warmup_from": (not self.warmup, "needs steps of warm-up, got warmup 0: set warmup"),
+            "final_fraction": (
+                self.schedule == "constant",
+                "needs an end to reach, got schedule 'constant': name another",
+            ),
+        }
+        for name, (ignored, reason) in idle.items():
+            value, default = getattr(self, name), type(self).model_fields[name].default
+            if ignored and value not in (default, RECIPES.get(self.recipe or "", {}).get(name, default)):
+                raise ValueError(f"train.{name} {value:g} {reason}, or leave it out")
+        return self
+
+
+class Arm(Section):
+    """One condition: where the decays are placed and how the projection is shaped."""
+
+    placement: str | None = None
+    """Node set of the half-lives; quantile: at the quantiles of the power law's own measure; chrono: forget gates for
+    lags up to max_lag (arXiv 1804.11188); inverse-gamma: time scales of an LSTM (2009.12727), there frozen, which is
+    train = { decay_multiplier = 0 }; or that of another package, by an entry point of plkernel.placements, which needs
+    --trust-code. If left out log-spaced, and in an RWKV the decays of its scheme. An RWKV has the
+    same nodes in every head."""
+    projection: Projection = "uniform"
+    """Shape of the projection's columns, in an RWKV of the receptance's rows; quantile nodes shape it by tempering."""
+    beta: PositiveNumber = 1.15
+    """Exponent of the power law."""
+    shortest: PositiveNumber = 1.0
+    """Shortest half-life of log-spaced nodes, in bytes; in RWKV-7 1.15 or more."""
+    longest: PositiveNumber = 2000.0
+    """Longest half-life of log-spaced nodes, in bytes."""
+    tempering: Share | None = None
+    """Quantile nodes: 1 puts the power law into the density of the nodes (the default; RWKV: 0.5), 0 into the
+    projection."""
+    loss: Fraction | None = None
+    """Quantile nodes: share of the kernel lost beyond either end; 0.05 if left out."""
+    max_lag: Annotated[float, Field(gt=1)] | None = None
+    """Quantile and chrono nodes: longest lag, in bytes; 2048 if left out. RWKV: how far a power law must hold."""
+    target: Target | None = None
+    """information: the kernel has the exponent beta (the default); correlation: beta/2, as information is quadratic
+    (the default of an RWKV)."""
+    kernel: Summation | None = None
+    """coherent: the law holds for the plain sum over channels (the default); rms: for random signs of B and C (the
+    default of an RWKV)."""
+    lag: Lag | None = None
+    """state: lag t is seen as a**t (the default); distance: as a**(t-1), which is what a prediction sees (the default
+    of RWKV-7); bonus: as a**(t-2), which it sees of the state of RWKV-5 and 6 (the default there)."""
+    match: str | None = None
+    """Scale the projection to the output standard deviation of this arm; baseline is the arm it is compared with."""
+    output_std: PositiveNumber | None = None
+    """Output standard deviation to scale to, for unit white input, over sqrt(N); set from match where that is given."""
+    node_file: str | None = None
+    """JSON file with the nodes, as plkernel.fit writes it; relative to the working directory. Read with the spec."""
+    node_rates: tuple[PositiveNumber, ...] | None = None
+    """Decay rates per byte, one per channel; what node_file held, or a placement of another package gave."""
+    node_multipliers: tuple[PositiveNumber, ...] | None = None
+    """Projection multipliers of these nodes; what node_file held."""
+    node_gain: Gain | None = None
+    """The input gain that these nodes assume; what node_file held."""
+
+    scheme: str | None = None
+    """The initialisation by name (plkernel.init list). Left out: transformers_default, which is N(0.02), and in an RWKV
+    rwkv_blinkdl, in RWKV-7 rwkv7_official, those of today's official code."""
+    scheme_options: dict[str, float] | None = None
+    """Free constants of the scheme, as in { base_width = 64 }."""
+    init: str | None = None
+    """A function of your own, module:attribute, called with the model once all else has initialised it; needs
+    --trust-code."""
+    init_options: dict[str, Any] | None = None
+    """What else that function is given, by name."""
+    learning_rate: PositiveNumber | None = None
+    """Peak learning rate of this arm, where it differs from train.learning_rate."""
+    rates: Annotated[tuple[PositiveNumber, ...], Field(min_length=2)] | None = None
+    """Learning rates to try for this arm, as many as tuning.rates, where its best lies elsewhere; not beside a
+    learning_rate."""
+    bonus: Bonus | None = None
+    """RWKV-5 and 6: scheme leaves u as the scheme has it (the default); law: 2**exponent, which puts distance 1 on the
+    law."""
+    shape_on: ShapeOn | Literal["columns", "multiplier"] | None = None
+    """Where the shape goes. SSM: columns of the projection (the default), or a fixed multiplier of every state, which
+    also acts where a scheme starts the projection at zero. RWKV: receptance; output is refused: it starts at zero."""
+
+    model: dict[str, Any] | None = None
+    """Options of [model] that differ in this arm, as in { gain = "ema" }."""
+    corpus: dict[str, Any] | None = None
+    """Options of [corpus] that differ in this arm, as in { name = "bible:en" }."""
+    train: dict[str, Any] | None = None
+    """Options of [train] that differ in this arm, as in { decay_multiplier = 0 }; not those that say what it reads,
+    how much of it, and when it is evaluated, in which all arms must agree."""
+    against: str | None = None
+    """The arm it is compared with; the study's baseline if left out."""
+    levels: dict[str, str] | None = None
+    """Its level of every factor; filled in from [factors]."""
+
+    _code = field_validator("init", mode="after")(check_code)
+    _plain = field_validator("init_options", mode="after")(check_plain)
+
+    @property
+    def placed_elsewhere(self) -> bool:
+        """True for a placement of another package, whose rates are in `node_rates` once the spec is read."""
+        return self.placement is not None and self.placement not in PLACEMENTS
+
+    @property
+    def places_nodes(self) -> bool:
+        """True where the arm says where the decays are; an RWKV otherwise keeps those of its scheme."""
+        return self.placement is not None or self.node_rates is not None
+
+    @property
+    def shapes(self) -> bool:
+        """True where the projection is to carry a power law rather than to be uniform."""
+        given = self.node_rates is not None and not self.placed_elsewhere
+        return self.placement in ("quantile", "terms") or self.projection != "uniform" or given
+
+    @property
+    def law(self) -> Aim | None:
+        """The power law of the arm, as `resolve` completes it; None without one."""
+        if not self.shapes:
+            return None
+        return Aim(self.beta, self.target or "information", self.kernel or "coherent", self.lag or "state")
+
+    @property
+    def node_values(self) -> dict[str, Any]:
+        """The nodes given as numbers, by field."""
+        return {name: getattr(self, name) for name in NODE_VALUES}
+
+    @property
+    def has_file_values(self) -> bool:
+        """True once the values of `node_file` are in the arm; the name then ends in # and their fingerprint."""
+        return self.node_file is not None and self.node_file.endswith(f"#{fingerprint(self.node_values)}")
+
+    @property
+    def pending(self) -> bool:
+        """True while the arm refers to a file, a package or another arm that `load_spec` has not read."""
+        return (
+            (self.node_file is not None and not self.has_file_values)
+            or (self.placed_elsewhere and self.node_rates is None)
+            or (self.match is not None and self.output_std is None)
+        )
+
+    def half_lives(self, channels: int) -> Floats:
+        """Half-lives of a placement that no power law decides, in bytes; (channels,)."""
+        if self.placed_elsewhere:
+            return math.log(2) / np.array(self.node_rates or ())
+        return half_lives_of(cast(Placement, self.placement), channels, max_lag=self.max_lag)
+
+
+def fingerprint(values: dict[str, Any]) -> str:
+    """Twelve hexadecimal digits that tell node values apart."""
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:12]
+
+
+class Measured(Section):
+    """One number of every run of an arm, in bits per byte."""
+
+    name: Sentence
+    """A sentence or a word that no other one has."""
+    arm: str
+    """The arm it is about."""
+    metric: Metric = "val_bpb"
+    """val_bpb, test_bpb; excess_bpb: validation above the floor of a known corpus; truncation_cost: bits per byte when
+    only `bytes` bytes are given, minus those with the whole context."""
+    bytes: Positive | None = None
+    """truncation_cost: how many bytes are given."""
+    step: Annotated[int, Field(ge=0)] | None = None
+    """The evaluation that counts, of val_bpb and excess_bpb; the last if left out."""
+
+    @model_validator(mode="after")
+    def _of_its_metric(self) -> Self:
+        if (self.bytes is None) == (self.metric == "truncation_cost"):
+            wrong = "needs bytes, such as 32" if self.bytes is None else f"takes no bytes, got {self.bytes}"
+            raise ValueError(f"{self.name!r}: metric {self.metric!r} {wrong}")
+        if self.step is not None and self.metric not in ALONG:
+            raise ValueError(
+                f"{self.name!r}: {self.metric} is taken at the end only, got step {self.step}: leave it out"
+            )
+        return self
+
+
+class Hypothesis(Measured):
+    """A claim on the mean difference of two arms."""
+
+    family: Sentence = "main"
+    """Those of one family are corrected for their number (Holm)."""
+    against: str | None = None
+    """The arm that is subtracted; left out, the one that `arm` is compared with."""
+    claim: Claim
+    """lower or higher: by more than the margin; equal: by less than the margin either way."""
+    margin: Annotated[float, Field(ge=0)] = 0.0
+    """In bits per byte."""
+    alpha: Fraction = 0.05
+    """The chance that any hypothesis of the family is confirmed falsely, and that any is refuted falsely."""
+
+    @model_validator(mode="after")
+    def _has_a_margin(self) -> Self:
+        if self.claim == "equal" and self.margin == 0.0:
+            raise ValueError(
+                f"{self.name!r}: claim 'equal' needs a margin above 0, such as 0.01: nothing shows exact equality"
+            )
+        return self
+
+
+class Gate(Measured):
+    """What the mean of an arm over its seeds must reach before any hypothesis is answered."""
+
+    at_least: float | None = None
+    """The least that the mean may be."""
+    at_most: float | None = None
+    """The most."""
+
+    @model_validator(mode="after")
+    def _has_a_limit(self) -> Self:
+        if self.at_least is None and self.at_most is None:
+            raise ValueError(f"{self.name!r}: a gate needs at_least or at_most")
+        if self.at_least is not None and self.at_most is not None and self.at_least > self.at_most:
+            raise ValueError(f"{self.name!r}: at_least {self.at_least:g} is above at_most {self.at_most:g}")
+        return self
+
+
+def families(hypotheses: Iterable[Hypothesis]) -> dict[str, list[Hypothesis]]:
+    """The hypotheses by family, in the order of the spec."""
+    by_family: dict[str, list[Hypothesis]] = {}
+    for one in hypotheses:
+        by_family.setdefault(one.family, []).append(one)
+    return by_family

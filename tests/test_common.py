@@ -1,0 +1,337 @@
+"""Shared ground: command lines in one line, whole files, plain values within limits, code by consent, memory."""
+
+import errno
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import pytest
+import tyro
+
+from plkernel.commands import experiment, train
+from plkernel.commands.corpus import corpus
+from plkernel.commands.export import export
+from plkernel.commands.fit import fit
+from plkernel.commands.gallery import gallery
+from plkernel.commands.generate import generate
+from plkernel.commands.inspect import inspect
+from plkernel.commands.load import load as load_model
+from plkernel.commands.measure import measure
+from plkernel.commands.probe import probe
+from plkernel.commands.report import report
+from plkernel.common import cli, environment, files, imports
+from plkernel.config import command_line
+
+NOWHERE = "missing.txt"  # read after the output folder is checked
+
+
+def refused(run: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line on standard error with which a command exits with code 2."""
+    with pytest.raises(SystemExit) as stop:
+        run()
+    printed = capsys.readouterr()
+    assert (stop.value.code, printed.out, printed.err.count("\n")) == (2, "", 1)
+    return printed.err
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "message"),
+    [
+        (fit, ["--betta", "1"], "--betta, 1; did you mean --beta?"),
+        (fit, ["--beta", "x"], "--beta: .* instantiated from .'x'."),
+        (fit, ["--beta"], "Missing value for argument '--beta'"),
+        (fit, ["--no-figur"], "--no-figur; did you mean --figure or --no-figure?"),
+        (fit, ["1.15"], "Unrecognized options: 1.15; see --help"),
+        (fit, ["--method", "mimax"], "'mimax' for argument '--method'. Expected one of .*'minimax'"),
+        (measure, ["stdlib", "--lags", "1"], "'--lags'. Expected 2 values"),
+        (generate, ["run", "--byts", "3"], "--byts, 3; did you mean --bytes?"),
+        (generate, [], "Missing from .*: PATH Folder of a run"),
+    ],
+)
+def test_wrong_arguments_are_one_line(
+    command: Callable[..., None], arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert re.search(message.replace("?", "[?]"), refused(lambda: cli.main(command, arguments), capsys))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["ftt"], "no subcommand 'ftt'; did you mean 'fit'?"), (["fit", "--betta"], "--betta"), ([], "{fit, export}")],
+)
+def test_subcommands(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert message in refused(lambda: cli.main_of({"fit": fit, "export": export}, "two", arguments), capsys)
+
+
+def test_right_arguments_reach_the_command_and_its_words_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    taken = []
+
+    def command(
+        names: Annotated[tuple[str, ...], tyro.conf.Positional], beta: float | None = None, figure: bool = True
+    ) -> None:
+        print("at work", file=sys.stderr)
+        taken.append((names, beta, figure))
+
+    cli.main(command, ["a", "b", "--beta", "-1e-3", "--no-figure"], prog="test")
+    cli.main_of({"one": command, "two": fit}, "two", ["one", "a"])
+    assert taken == [(("a", "b"), -1e-3, False), (("a",), None, True)]
+    assert capsys.readouterr().err == "at work\n" * 2
+
+
+def test_how_commands_end(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def long() -> None:
+        raise ValueError(f"key: got {'x ' * 10_000}: use y")
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt("saved")
+
+    error = refused(lambda: cli.main(long, [], prog="test"), capsys)
+    assert error.startswith("error: key: got x x")
+    assert error.endswith("x : use y\n")
+    assert len(error) < 1100
+    assert cli.nearest("q", [f"name-{i}" for i in range(500)]).endswith("and 476 more")
+    with pytest.raises(SystemExit) as stop:
+        cli.main(interrupted, [], prog="test")
+    assert (stop.value.code, capsys.readouterr().err) == (130, "\ninterrupted: saved\n")
+    monkeypatch.setenv("PLKERNEL_DEBUG", "1")
+    with pytest.raises(ValueError, match="use y"):
+        cli.main(long, [], prog="test")
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "option"),
+    [
+        (fit, ["--corpus", NOWHERE], "--out"),
+        (measure, [NOWHERE], "--out"),
+        (gallery, ["--only", NOWHERE], "--out"),
+        (corpus, [NOWHERE], "--out"),
+        (inspect, [NOWHERE], "--json"),
+        (probe, [NOWHERE], "--json"),
+        (export, ["file"], ""),
+        (load_model, ["file"], ""),
+        (train.command, ["spec"], "--out"),
+        (experiment.command, ["spec"], "--out"),
+    ],
+)
+def test_outputs_are_checked_before_the_work(
+    command: Callable[..., None],
+    arguments: list[str],
+    option: str,
+    tiny_spec: Callable[..., Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "file").write_bytes(b"no model")
+    place = tmp_path / "file" / "out.pth"
+    known = {"file": str(tmp_path / "file"), "spec": str(tiny_spec(corpus=NOWHERE))}
+    given = [*(known.get(one, one) for one in arguments), *filter(None, [option]), str(place)]
+    start = command_line.main if "spec" in arguments else cli.main
+    error = refused(lambda: start(command, given), capsys)
+    assert f"{option[2:] or 'out'} {place}: cannot be written (a file is in the way)" in error
+
+
+def test_a_missing_folder_is_said_with_the_nearest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "quick").mkdir()
+    for command, name in ((report, "folder"), (inspect, "model"), (probe, "target")):
+        error = refused(lambda command=command: cli.main(command, [str(tmp_path / "quik" / "x")]), capsys)
+        assert f"error: {name} {tmp_path}/quik/x: no such file or folder; did you mean {tmp_path}/quick?" in error
+
+
+def test_a_checked_folder_is_left_as_it_was(tmp_path: Path) -> None:
+    files.check_folder(tmp_path / "a" / "b", "out")
+    files.check_file(tmp_path / "a" / "b" / "c.json", "out")
+    assert not list(tmp_path.iterdir())
+    files.check_folder(tmp_path / "a" / "b", "out", keep=True)
+    assert [path.name for path in tmp_path.rglob("*")] == ["a", "b"]
+    with pytest.raises(OSError, match=r"out .*/a: is a folder; name a file"):
+        files.check_file(tmp_path / "a", "out")
+    with pytest.raises(OSError, match=r"out .* cannot be written \(File name too long\)"):
+        files.check_file(tmp_path / ("x" * 250), "out")
+
+
+@pytest.mark.parametrize(
+    "save",
+    [
+        lambda path: files.atomic_write(path, "x"),
+        lambda path: files.atomic_save(path, lambda temporary: temporary.write_bytes(b"x")),
+    ],
+)
+def test_a_full_disk_is_said_with_the_file(save: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path = tmp_path / "fit.json"
+    path.write_text("as it was")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left on device") as error:
+        save(path)
+    assert cli.in_words(error.value) == f"{path}: No space left on device"
+    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("fit.json", "as it was")]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_a_full_standard_output_is_one_line() -> None:
+    program = "from plkernel.common import cli\ndef work(): print('x', flush=True)\ncli.main(work, [], prog='work')"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (2, "error: standard output: No space left on device\n")
+
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from plkernel.common.files import atomic_file
+with atomic_file(Path(sys.argv[1])) as out:
+    out.write(b"half")
+    out.flush()
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_killed_writer_leaves_the_old_file_and_no_remains(tmp_path: Path) -> None:
+    path, kept = tmp_path / "fit.json", tmp_path / ".fit.json.original"
+    kept.write_text("of somebody else")
+    path.write_text("old")
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE)
+    assert writer.stdout is not None
+    assert writer.stdout.readline() == b"ready\n"
+    assert path.read_text() == "old"
+    files.atomic_write(path, "whole")
+    assert len(list(tmp_path.iterdir())) == 3, "the temporary file of a living writer stays"
+    writer.send_signal(signal.SIGKILL)
+    writer.communicate()
+    files.atomic_write(path, "whole again")
+    assert sorted(tmp_path.iterdir()) == [kept, path]
+    assert path.read_text() == "whole again"
+
+
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth - 1):
+        value = [value]
+    return value
+
+
+def test_values_within_the_limits_are_read_as_they_are(tmp_path: Path) -> None:
+    value = {"a": [1, 1 - 2**63, 2**63 - 1, 1e300, True, None, "x"], "deep": nested(files.MOST_NESTED - 1)}
+    files.save_json(tmp_path / "a.json", value | {"nan": float("nan")})
+    assert files.load_object(tmp_path / "a.json") == value | {"nan": None}
+    assert files.parse_toml(b"a.b = [1, 2]\nc = 1979-05-27", "here")["a"] == {"b": [1, 2]}
+    (tmp_path / "rows.jsonl").write_text('{"a": 1}\n{"a": 2}\n{"a"')
+    assert files.read_lines(tmp_path / "rows.jsonl") == [{"a": 1}, {"a": 2}], "the last line was not finished"
+
+
+@pytest.mark.parametrize(
+    ("parse", "content", "message"),
+    [
+        (
+            files.parse_json,
+            json.dumps(nested(files.MOST_NESTED + 1)).encode(),
+            "nested deeper than 64 lists and tables",
+        ),
+        (files.parse_json, b'{"a":' * 100_000, "nested deeper than 64 lists and tables"),
+        (files.parse_json, b'{"a": [0, 9223372036854775808]}', "a.1: whole numbers must lie between -922337203685477"),
+        (files.parse_json, b"1" * 10_000, "not readable as JSON"),
+        (files.parse_json, b"\xff", "not readable as JSON"),
+        (files.parse_toml, b"a = " + b"[" * 5000 + b"]" * 5000, "nested deeper than 64 lists and tables"),
+        (files.parse_toml, b"a = 9223372036854775808", "a: whole numbers must lie between"),
+        (files.parse_toml, b"a = ", "not valid TOML"),
+    ],
+)
+def test_values_beyond_the_limits_are_one_line(parse: Callable[..., Any], content: bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^here: {re.escape(message)}") as error:
+        parse(content, "here")
+    assert len(str(error.value)) < 300
+
+
+@pytest.mark.parametrize("key", ["a.", "a\t. ", '"a b".', "'a' . "])
+@pytest.mark.parametrize("table", ["{}a = 1", "[{}a]", "b = {{{}a = 1}}"])
+def test_a_key_that_is_too_deep_is_refused_in_linear_time(key: str, table: str) -> None:
+    assert files.parse_toml(table.format(key * (files.MOST_NESTED - 2)).encode(), "here")
+    start = time.perf_counter()
+    with pytest.raises(ValueError, match=r"^here: nested deeper than 64"):
+        files.parse_toml(table.format(key * 100_000).encode(), "here")
+    for comment in ("a" * 10**6, '"' * 10**6, "a." * 30 + " " * 10**6):
+        assert files.parse_toml(f"#{comment}".encode(), "here") == {}
+    assert time.perf_counter() - start < 5, "parsing takes time in the square of the length, minutes here"
+
+
+def test_strange_files_and_rows_are_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("/dev/zero")
+    (tmp_path / "rows.jsonl").write_text("{}\nnull\n")
+    for name, message in {
+        "pipe": "is a pipe or device",
+        "link": "is a pipe or device",
+        ".": "is a folder",
+        "pipe/x": "no such file",
+        "a\0b": "embedded null",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            files.check_regular(tmp_path / name)
+    with pytest.raises(ValueError, match=r"rows.jsonl: line 2: holds null, expected an object"):
+        files.read_lines(tmp_path / "rows.jsonl")
+    with pytest.raises(ValueError, match="link is a symbolic link to /dev/zero, and nothing is written through one"):
+        files.refuse_links_of_run(tmp_path)
+    for value in ("a" * 20_000, list(range(10_000)), 10**10_000, nested(50), {str(i): i for i in range(999)}):
+        assert len(files.shown(value)) < 400
+
+
+def test_code_is_imported_with_consent_alone() -> None:
+    with pytest.raises(ValueError, match=r"init 'a:b' would be imported and run, .* say --trust-code"):
+        imports.check_consent({"init": "a:b"}, trusted=False)
+    imports.check_consent({"init": "a:b"}, trusted=True)
+    for name, message in {
+        "nowhere:x": "there is no module 'nowhere'",
+        "math:hipot": "has no 'hipot'; did you mean 'hypot'",
+        "math:pi": "is a float, expected something to call",
+    }.items():
+        with pytest.raises(ValueError, match=f"init '{name}': .*{message}"):
+            imports.imported(name, "init")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
+def test_memory_of_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    before, size = environment.anonymous_bytes("self") or 0, 1 << 28
+    np.ones(size, np.uint8)  # gone at once
+    assert environment.peak_anonymous() > 0.9 * (before + size)
+    assert (environment.anonymous_bytes("self") or 0) < before + size / 2
+    (tmp_path / "memory.max").write_text("1000000\n")
+    (tmp_path / "memory.stat").write_text("anon 300000\nfile 600000\n")
+    monkeypatch.setattr(environment, "GROUP", tmp_path)
+    assert environment.available_memory() == 700_000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert (environment.available_memory() or 0) > 1e6
+    with pytest.raises(OSError, match=r"^json\.tool nowhere: failed in a process of its own$"):
+        environment.watch("json.tool", "nowhere")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc is told")
+def test_kept_memory_is_not_fetched_again() -> None:
+    program = """if True:
+        import resource, numpy as np
+        from plkernel.common.environment import keep_memory
+
+        def faults(steps):
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            for _ in range(steps):
+                arrays = [np.ones(1 << 20) for _ in range(4)]  # 8 MiB each, let go of together
+                del arrays
+            return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+        before = faults(2)
+        keep_memory()
+        faults(1)
+        print(before, faults(2))
+    """
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    before, after = map(int, printed.split())
+    assert after <= max(before / 10, 50)  # with huge pages there are few of them anyway

@@ -1,0 +1,302 @@
+"""Files and command lines that nobody meant to write: each is taken, or refused in one line, and nothing is executed.
+
+Cases are drawn by hypothesis from a fixed seed. Each runs in a forked process and is a fault where it ends in another
+exception than `cli.USER_ERRORS`, in a signal, in more time or memory than input of this size takes, in a message that
+no terminal shows whole, or where it leaves temporary files.
+"""
+
+import copy
+import json
+import os
+import pickle
+import resource
+import select
+import signal
+import tempfile
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("hypothesis", reason="the fuzzers draw their cases with hypothesis")
+import torch
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from safetensors.torch import save
+
+from plkernel.commands import inspect, report
+from plkernel.commands.corpus import corpus
+from plkernel.commands.fit import fit
+from plkernel.commands.generate import generate
+from plkernel.common import cli
+from plkernel.common.files import load_object
+from plkernel.config import command_line
+from plkernel.config.reading import load_spec
+from plkernel.config.study import Spec
+from plkernel.training.task import prepare
+from plkernel.training.training import run_training
+
+pytestmark = pytest.mark.slow
+MEMORY = 3 << 30
+FAULTS = ("traceback", "hang", "crash", "echo", "leftover")
+TRAIN = {"context": 32, "batch": 4, "steps": 8, "eval_every": 4, "eval_windows": 4, "test_windows": 4}
+SPECS: dict[str, dict[str, Any]] = {
+    "arms": {
+        "name": "tiny",
+        "baseline": "uniform",
+        "seeds": [0, 1],
+        "corpus": {"name": "text.txt", "max_bytes": 20000, "validation": 0.1},
+        "model": {"dim": 16, "layers": 2, "gain": "ema", "patching": {"size": 2, "mode": "causal"}},
+        "train": {**TRAIN, "learning_rate": 0.01, "warmup": 3, "schedule": "cosine"},
+        "tuning": {"rates": [0.01, 0.02], "seeds": [100], "steps": 5},
+        "arms": {
+            "uniform": {"scheme": "transformers_default"},
+            "power": {"projection": "published", "beta": 1.0, "longest": 50.0, "match": "baseline"},
+            "quantile": {"placement": "quantile", "tempering": 0.5, "loss": 0.1, "max_lag": 64, "rates": [0.1, 0.2]},
+            "given": {"node_rates": [0.1] * 16, "node_multipliers": [1.0] * 16, "node_gain": "ema"},
+        },
+        "hypotheses": [{"name": "a", "arm": "power", "claim": "lower", "margin": 0.1}],
+    },
+    "factors": {
+        "name": "crossed",
+        "within": ["model.gain"],
+        "model": {"dim": 16, "layers": 2},
+        "train": {**TRAIN, "recipe": "blinkdl"},
+        "factors": {
+            "placement": ["log-spaced", "concentrated"],
+            "projection": {"plain": {}, "corrected": {"projection": "gain-corrected", "beta": 1.0}},
+            "model.gain": ["none", "ema"],
+        },
+        "arms": {"quantile": {"placement": "quantile"}},
+    },
+}
+STRANGE: tuple[Any, ...] = (
+    *(None, True, False, 0, -1, 2, 7, 2**31, 2**63, 10**9, 10**30, 0.0, 0.5, 1e-320, 1e38, float("inf"), float("nan")),
+    *("", " ", "x", "0", "1e9", "é\x00", "\n", "a" * 255, "a" * 20000, "../..", "/dev/zero", "os:system", "a.b"),
+    *([], [[]], [None], [5], ["a", "a"], list(range(300)), [{}], {}, {"a": {}}, {"": 1}, {"dim": 10**9}, {"levels": 3}),
+)
+TOKENS = (
+    *("--train.steps", "--seeds", "--arms.power.beta", "--corpus.name", "--model.no-k-clamp", "--out", "--only", "-x"),
+    *("--arms.uniform.scheme-options", "--", "-1", "5", "nan", "None", "a", "--train.steps=9", "--zz", "=", "--help "),
+    *("--beta", "--terms", "--method", "minimax", "--bytes", "--trust-code", "", "é", "9" * 5000),
+)
+FILES = (
+    *(b"", b"\0" * 4096, b"\xff" * 64, b"null\n", b"[]\n", b"{}\n", b"3\n", b'{"text": null}\n', b"NaN\n", b"\n\n"),
+    *(b"[" * 100_000, b'{"a":' * 100_000, b"1" * 10_000, b"\xef\xbb\xbf{}", b"PAR1PAR1", b"PK\x03\x04", b"\x80\x04."),
+    *(b"a = " + b"[" * 5000 + b"]" * 5000, b"a." * 20_000 + b"a = 1", b"[" + b"a." * 2000 + b"a]\n", b"a = 1e999\n"),
+    pickle.dumps(os.getcwd),  # code, to a reader that unpickles
+)
+Action = Callable[[Any, Path], Any]
+
+
+def tally(strategy: st.SearchStrategy[Any], action: Action, examples: int) -> Counter[str]:
+    """Count how cases end; fail, with the cases, where one is a fault. `action(case, folder)` has an empty folder."""
+    ends, faults = Counter[str](), list[str]()
+
+    @seed(14)
+    @settings(
+        max_examples=examples,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(strategy)
+    def each(case: Any) -> None:
+        with tempfile.TemporaryDirectory(prefix="plkernel-fuzz-") as folder:
+            kind, detail = isolated(action, case, Path(folder))
+        ends[kind] += 1
+        if kind in FAULTS:
+            faults.append(f"{kind}: {repr(case)[:300]}\n    {detail}")
+
+    each()
+    assert not faults, f"{dict(ends)}\n" + "\n".join(faults)
+    return ends
+
+
+def isolated(action: Action, case: Any, folder: Path) -> tuple[str, str]:
+    """How `action(case, folder)` ends in a forked process, and a line about it."""
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of forking beside threads
+        child = os.fork()
+    if child == 0:
+        work(action, case, folder, writer)
+    os.close(writer)
+    answered = select.select([reader], [], [], 60.0)[0]
+    if not answered:
+        os.kill(child, signal.SIGKILL)
+    with os.fdopen(reader, "rb") as pipe:
+        told = pipe.read()
+    _, status = os.waitpid(child, 0)
+    if not answered or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU):
+        return "hang", "no end in its time"
+    if os.WIFSIGNALED(status) or not told:
+        return "crash", f"status {status}"
+    kind, detail = pickle.loads(told)
+    remains = [str(path.relative_to(folder)) for path in folder.rglob(".*") if path.name != ".lock"]
+    return ("leftover", ", ".join(remains)) if remains and kind not in FAULTS else (kind, detail)
+
+
+def work(action: Action, case: Any, folder: Path, writer: int) -> None:
+    """The child: do it, tell how it ended, and leave without Python's own ending."""
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 1)
+    os.dup2(quiet, 2)
+    os.chdir(folder)
+    warnings.simplefilter("default")
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (10, 11))
+    end = "accepted", ""
+    try:
+        action(case, folder)
+    except cli.USER_ERRORS as error:
+        message = " ".join(str(error).split())
+        end = ("refused" if 0 < len(message) <= 2000 else "echo"), f"{len(message)}: {message[:300]}"
+    except SystemExit as stop:
+        end = ("accepted" if not stop.code else "refused" if stop.code == 2 else "crash"), f"exit {stop.code}"
+    except BaseException as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        last = [frame for frame in frames if "plkernel" in frame.filename][-1]
+        end = "traceback", f"{type(error).__name__} at {last.filename}:{last.lineno}: {str(error)[:300]}"
+    os.write(writer, pickle.dumps(end))
+    os._exit(0)
+
+
+@st.composite
+def mutated(draw: st.DrawFn, base: Any) -> Any:
+    """Plain values with one to three places in them changed: another type, missing, foreign, wrapped."""
+    holder = {"": copy.deepcopy(base)}
+    for _ in range(draw(st.integers(1, 3))):
+        tables = [holder, *inner(holder)]
+        table = draw(st.sampled_from(tables))
+        keys = list(table) if isinstance(table, dict) else list(range(len(table)))
+        if not keys:
+            continue
+        key, new = draw(st.sampled_from(keys)), copy.deepcopy(draw(st.sampled_from(STRANGE)))
+        kind = draw(st.sampled_from(["replace", "replace", "wrap", "delete", "add", "noise"]))
+        if kind == "delete" and table is not holder:
+            del table[key]
+        elif kind == "add" and isinstance(table, dict) and table is not holder:
+            table[draw(st.sampled_from(("factors", "dim", "arms", "", "model", "é", "a.b", "levels")))] = new
+        else:
+            table[key] = {"wrap": [table[key]], "noise": draw(st.integers() | st.floats() | st.text())}.get(kind, new)
+    return holder[""]
+
+
+def inner(value: Any) -> list[Any]:
+    """The tables and lists inside a value."""
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [one for item in items if isinstance(item, dict | list) for one in (item, *inner(item))]
+
+
+@st.composite
+def damaged(draw: st.DrawFn, base: bytes) -> bytes:
+    """The bytes of a file cut short, with a bit flipped, a part overwritten; or other bytes altogether."""
+    at, noise = draw(st.integers(0, max(0, len(base) - 1))), draw(st.binary(max_size=64))
+    flipped = base[:at] + bytes([base[at] ^ (1 << draw(st.integers(0, 7)))]) + base[at + 1 :]
+    cases = [base[:at], flipped, base[:at] + noise + base[at + len(noise) :], base + base[at:]]
+    return draw(st.sampled_from([*cases, draw(st.sampled_from(FILES))]))
+
+
+def toml(value: Any, top: bool = True) -> str:
+    """Plain values as TOML; a value that TOML does not have makes the file invalid."""
+    if isinstance(value, dict):
+        rows = [f"{json.dumps(str(key))} = {toml(item, False)}" for key, item in value.items()]
+        return "\n".join(rows) if top else f"{{{', '.join(rows)}}}"
+    return f"[{', '.join(toml(item, False) for item in value)}]" if isinstance(value, list) else json.dumps(value)
+
+
+def read_spec(case: tuple[str, bytes], folder: Path) -> None:
+    (folder / case[0]).write_bytes(case[1])
+    spec = load_spec(folder / case[0])
+    assert all(hash(spec.condition(arm)) for arm in list(spec.arms)[:3])
+
+
+@pytest.mark.parametrize("form", ["toml", "json"])
+@pytest.mark.parametrize("name", SPECS)
+def test_specs(name: str, form: str) -> None:
+    write: Callable[[Any], str] = toml if form == "toml" else json.dumps
+    cases = mutated(SPECS[name]).map(lambda values: write(values).encode("utf-8", "surrogatepass"))
+    ends = tally((cases | damaged(write(SPECS[name]).encode())).map(lambda one: (f"s.{form}", one)), read_spec, 120)
+    assert ends["refused"] > 10
+    assert ends["accepted"] > 1
+
+
+def test_command_lines() -> None:
+    def spec_command(spec: Spec, out: Path | None = None, only: tuple[str, ...] = (), trust_code: bool = False) -> None:
+        assert spec.arms
+
+    def run(case: tuple[str, list[str]], folder: Path) -> None:
+        (folder / "s.json").write_text(json.dumps(SPECS["arms"]))
+        command = {"fit": fit, "generate": generate}.get(case[0])
+        if command is None:
+            command_line.main(spec_command, ["s.json", *case[1]])
+        else:
+            cli.main(command, case[1])
+
+    tokens = st.lists(st.sampled_from(TOKENS) | st.text(max_size=20), max_size=5)
+    ends = tally(st.tuples(st.sampled_from(["spec", "spec", "fit", "generate"]), tokens), run, 150)
+    assert ends["refused"] > 50
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study of two runs, trained for eight steps."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("fuzz")
+    (folder / "text.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 500)
+    values = {**SPECS["arms"], "corpus": {"name": str(folder / "text.txt")}, "tuning": {}, "seeds": [0]}
+    values |= {"arms": {name: SPECS["arms"]["arms"][name] for name in ("uniform", "power")}, "hypotheses": []}
+    (folder / "spec.json").write_text(json.dumps(values))
+    spec = load_spec(folder / "spec.json")
+    (folder / "spec.json").write_text(spec.model_dump_json())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PLKERNEL_CACHE", str(folder / "cache"))
+        for arm in spec.arms:
+            run_training(prepare(spec, arm, 0, folder), progress_bar=False)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "file", ["spec.json", *(f"power/seed-0/{name}.json" for name in ("config", "environment", "result")),
+             "power/seed-0/metrics.jsonl", "power/seed-0/checkpoint.safetensors"]
+)  # fmt: skip
+def test_run_folders(file: str, study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLKERNEL_CACHE", str(study / "cache"))
+    whole = (study / file).read_bytes()
+
+    def read(content: bytes, folder: Path) -> None:
+        import shutil
+
+        shutil.copytree(study, folder / "study", ignore=shutil.ignore_patterns("cache", ".lock", "tb"))
+        (folder / "study" / file).write_bytes(content)
+        if file.endswith("safetensors"):
+            inspect.inspect(folder / "study/power/seed-0")
+        report.report(folder / "study")
+
+    cases = damaged(whole)
+    if file.endswith(".json"):
+        cases = cases | mutated(load_object(study / file)).map(lambda value: json.dumps(value).encode())
+    tally(cases, read, 25)
+
+
+def test_checkpoints_and_texts_of_others() -> None:
+    tensors = {"model.layers.0.mixer.A_log": torch.linspace(-1, 1, 4), "model.layers.0.mixer.dt_bias": torch.ones(4)}
+    rows = b'{"text": "first"}\n{"text": "second line"}\n' * 20
+
+    def read(case: tuple[str, bytes], folder: Path) -> None:
+        (folder / case[0]).write_bytes(case[1])
+        if case[0] == "text.jsonl":
+            corpus(case[0], out=folder / "out")
+        else:
+            inspect.inspect(folder / case[0])
+
+    for name, whole in {"a.safetensors": save(tensors), "a.pth": pickle.dumps(os.getcwd), "text.jsonl": rows}.items():
+        ends = tally(damaged(whole).map(lambda content, name=name: (name, content)), read, 40)
+        assert ends["refused"] > 5

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -102,18 +103,9 @@ def step(
 
 
 def operator(name: str) -> Callable[..., Any]:
-    """Return the operator of this package: of scan without the last state."""
-    if name == "scan":
-        from plkernel.kernels.scan import scan
-
-        return lambda a, b, **options: scan(a, b, **options)[0]
-    if name == "wkv":
-        from plkernel.kernels.wkv import wkv
-
-        return wkv
-    from plkernel.kernels.wkv7 import wkv7
-
-    return wkv7
+    """Return the operator of this package; of scan without the last state."""
+    function = getattr(import_module(f"plkernel.kernels.{name}"), name)
+    return (lambda a, b, **options: function(a, b, **options)[0]) if name == "scan" else function
 
 
 def truth(name: str, given: Problem) -> tuple[Tensor, ...]:
@@ -266,28 +258,20 @@ def mamba_ssm(given: Problem) -> Call:
     return step(lambda a, b: selective_scan_fn(b, delta, a.log()[:, None], one, one), given, swap, swap)
 
 
-def fla(name: str) -> Maker:
-    """Make flash-linear-attention's kernel for a GPU, on the same layout."""
+def fla(name: str, given: Problem) -> Call:
+    """flash-linear-attention's kernel for a GPU, on the same layout."""
+    module = {"scan": "hgrn", "wkv": "rwkv6", "wkv7": "rwkv7"}[name]
+    kernel = getattr(import_module(f"fla.ops.{module}"), f"chunk_{module}")
+    if name == "scan":
+        return step(lambda a, b: kernel(b, a.log().expand(b.shape).contiguous())[0], given)
 
-    def make(given: Problem) -> Call:
-        if name == "scan":
-            from fla.ops.hgrn import chunk_hgrn
+    def function(*tensors: Tensor) -> tuple[Tensor, Tensor]:
+        *inputs, state = tensors
+        first = state.mT if name == "wkv7" else state
+        out, last = kernel(*inputs, scale=1.0, initial_state=first, output_final_state=True)
+        return out, last.mT if name == "wkv7" else last
 
-            return step(lambda a, b: chunk_hgrn(b, a.log().expand(b.shape).contiguous())[0], given)
-        if name == "wkv":
-            from fla.ops.rwkv6 import chunk_rwkv6
-
-            options = {"scale": 1.0, "output_final_state": True}
-            return step(lambda *x: chunk_rwkv6(*x[:5], initial_state=x[5], **options), given)
-        from fla.ops.rwkv7 import chunk_rwkv7
-
-        def transposed(*x: Tensor) -> tuple[Tensor, Tensor]:
-            out, last = chunk_rwkv7(*x[:6], scale=1.0, initial_state=x[6].mT, output_final_state=True)
-            return out, last.mT
-
-        return step(transposed, given)
-
-    return make
+    return step(function, given)
 
 
 CHUNKS: dict[str, Callable[..., Any]] = {"wkv": chunks_wkv, "wkv7": chunks_wkv7}
@@ -301,7 +285,7 @@ def makers(name: str, device: str) -> dict[str, Maker]:
     found: dict[str, Maker] = {OURS: partial(step, operator(name)), "loop": time_first(LOOPS[name])}
     found |= SCANS if name == "scan" else {f"chunks of {size}": chunked(CHUNKS[name], size) for size in SIZES}
     if device == "cuda":
-        found |= {**(GPU_SCANS if name == "scan" else {}), "fla": fla(name)}
+        found |= {**(GPU_SCANS if name == "scan" else {}), "fla": partial(fla, name)}
     return found
 
 

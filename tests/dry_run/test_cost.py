@@ -8,8 +8,6 @@ import torch
 from peaks import peak_bytes
 from torch.utils.flop_counter import FlopCounterMode
 
-from plkernel.config.schema import Arm
-from peaks import peak_bytes
 from plkernel.config.condition import resolve
 from plkernel.config.schema import Arm, ModelSpec, TrainSpec
 from plkernel.dry_run.cost import Cost, cost, flops, shape_key

@@ -12,6 +12,7 @@ import pytest
 import rounding
 import torch
 from operators import CASES, LOG_DECAYS, NAMES, OPERATORS, SCAN, WKV, WKV7, Operator, Problem, Shape, double, mild
+from peaks import peak_bytes
 from torch import Tensor, func
 
 import plkernel
@@ -443,24 +444,6 @@ def test_double_backward_and_dual_numbers_are_refused() -> None:
         grad.sum().backward()
     with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError, match="no forward-mode"):
         WKV.call(torch.autograd.forward_ad.make_dual(leaves[0].detach(), leaves[0].detach()), *leaves[1:])
-
-
-def peak_bytes(call: Callable[[], Any]) -> int:
-    """The most bytes that the second of two calls holds at once in torch's CPU allocator, results included."""
-    activities, second = [torch.profiler.ProfilerActivity.CPU], "the second call"
-    with torch.profiler.profile(activities=activities, profile_memory=True) as profiler:
-        call()
-        with torch.profiler.record_function(second):
-            result = call()
-    events = sorted(profiler.profiler.kineto_results.events(), key=lambda event: event.start_ns())
-    start = next(place for place, event in enumerate(events) if event.name() == second)
-    held = peak = 0
-    for event in events[start:]:
-        if event.name() == "[memory]":
-            held += event.nbytes()
-            peak = max(peak, held)
-    del result
-    return peak
 
 
 def step_of(one: Operator, shape: Shape, waste: int = 0) -> Callable[[], Any]:

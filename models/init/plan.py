@@ -43,6 +43,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args
 
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from plkernel.models.init import rwkv_vectors
@@ -578,10 +579,10 @@ class Plan:
         else:
             (first, a), *_, (last, b) = branches
             lines.append(f"each branch times a number of its own, from {a:.4g} ({first}) to {b:.4g} ({last})")
-        known = NEEDS | {
-            ("residual", self.needs.get("residual")): f"a = {self.needs.get('residual', 1):.6g} in norm(a x + f(x))"
-        }
-        return lines + [known.get((name, value), f"{name} = {value}") for name, value in self.needs.items()]
+        for name, value in self.needs.items():
+            residual = f"a = {value:.6g} in norm(a x + f(x))" if name == "residual" else f"{name} = {value}"
+            lines.append(NEEDS.get((name, value), residual))
+        return lines
 
     def diff(self, other: "Plan") -> list[str]:
         """The differences between two plans, one line each."""
@@ -603,15 +604,7 @@ class Plan:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Plan":
         """The inverse of `to_dict`."""
-        entries = []
-        for entry in values["entries"]:
-            parameter: Any = {k: tuple(v) if isinstance(v, list) else v for k, v in entry["parameter"].items()}
-            parts: Any = {"parameter": Parameter(**parameter), "distribution": Distribution(**entry["distribution"])}
-            entries.append(Entry(**{**entry, **parts}))
-        heads, tuned = values["sizes"]["heads"], values["calibration"]
-        sizes = Sizes(**{**values["sizes"], "heads": tuple(heads) if heads else None})
-        calibration = Calibrate(**tuned) if tuned else None
-        return cls(**{**values, "entries": tuple(entries), "sizes": sizes, "calibration": calibration})
+        return TypeAdapter(cls).validate_python(values)
 
 
 def plan(

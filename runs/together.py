@@ -25,8 +25,9 @@ from plkernel.config.train import TrainSpec
 from plkernel.data.corpora import Corpus, Splits
 from plkernel.together.training import Batch
 from plkernel.training.folder import RunFolder
-from plkernel.training.task import Task, choose_device
-from plkernel.training.training import Training
+from plkernel.training.loop import Task
+from plkernel.training.build import choose_device
+from plkernel.training.loop import Training
 
 ROUNDS = 20
 

@@ -30,7 +30,7 @@ from plkernel.models import rwkv, rwkv7, ssm
 from plkernel.models.words import Device
 from plkernel.training.build import build, initialise_
 from plkernel.training.objective import autocast, build_optimizer, next_byte_loss
-from plkernel.training.task import choose_device
+from plkernel.training.build import choose_device
 
 FLOOR = "scan replaced by the identity"
 PRODUCTS = "its matrix products alone"

@@ -36,7 +36,7 @@ def forecast(spec: Spec, only: Sequence[str], workers: int | None) -> str:
     from plkernel.dry_run.table import text
     from plkernel.study.schedule import chosen_arms
     from plkernel.study.tuning import search_of
-    from plkernel.training.task import check_ahead
+    from plkernel.training.loop import check_ahead
 
     arms = chosen_arms(spec, only)
     sections = dict.fromkeys(spec.condition(arm).corpus for arm in arms)

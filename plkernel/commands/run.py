@@ -10,7 +10,7 @@ from plkernel.common import cli
 from plkernel.common.files import load_object
 
 if TYPE_CHECKING:
-    from plkernel.training.task import Task
+    from plkernel.training.loop import Task
 
 
 def run(
@@ -26,7 +26,7 @@ def run(
     from plkernel.common.process_memory import keep_memory
     from plkernel.together.training import Outcome, train_together
     from plkernel.training.objective import summary
-    from plkernel.training.training import run_training
+    from plkernel.training.loop import run_training
 
     keep_memory()
     tasks = [_task(config, trust_code) for config in configs]
@@ -48,7 +48,7 @@ def run(
 def _task(config: Path, trusted: bool) -> "Task":
     """The run of a config.json; ValueError where it describes none."""
     from plkernel.config.condition import from_config
-    from plkernel.training.task import open_run
+    from plkernel.training.loop import open_run
 
     values = load_object(cli.existing(config, "config"))
     try:

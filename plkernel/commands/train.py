@@ -41,8 +41,8 @@ def command(
     from plkernel.common.process_memory import keep_memory
     from plkernel.training.objective import summary
     from plkernel.training.processes import joined
-    from plkernel.training.task import prepare
-    from plkernel.training.training import run_training
+    from plkernel.training.loop import prepare
+    from plkernel.training.loop import run_training
 
     keep_memory()
     with joined(spec.train) as ranks:

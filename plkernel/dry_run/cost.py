@@ -34,7 +34,7 @@ from plkernel.models.rwkv7 import RWKV7Config
 from plkernel.models.ssm import SSMConfig
 from plkernel.training.build import AnyModel, build, parameter_count, started
 from plkernel.training.objective import next_byte_loss
-from plkernel.training.task import choose_device
+from plkernel.training.build import choose_device
 
 FLOAT = 4  # bytes of a float32
 MOMENTS = 2  # numbers that AdamW keeps per parameter

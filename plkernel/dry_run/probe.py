@@ -24,8 +24,8 @@ from plkernel.config.corpus import CorpusSpec
 from plkernel.data.corpora import Corpus, Splits
 from plkernel.training.evaluate import diagnose
 from plkernel.training.folder import RunFolder
-from plkernel.training.task import Task
-from plkernel.training.training import Training
+from plkernel.training.loop import Task
+from plkernel.training.loop import Training
 
 STEPS = 3
 SECONDS = 8.0

@@ -13,7 +13,7 @@ from plkernel.config.condition import Condition
 from plkernel.config.study import Spec
 from plkernel.study.engine import Job, start_process
 from plkernel.together.shape import count
-from plkernel.training.task import check_machine
+from plkernel.training.build import check_machine
 
 
 @dataclass

@@ -28,7 +28,7 @@ from plkernel.data.ray_counts import RETRIES, failure
 from plkernel.records.layout import LOCK
 from plkernel.study.engine import Job
 from plkernel.study.ray_task import SEEN_SECONDS, End, digest_of, late, result_of, work
-from plkernel.training.task import check_machine
+from plkernel.training.build import check_machine
 
 LOCK_SECONDS = 600.0
 """How long the folder of a lost run is waited for."""

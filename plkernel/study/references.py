@@ -17,7 +17,7 @@ from plkernel.data.corpora import Splits
 from plkernel.data.windows import fixed_windows, training_windows
 from plkernel.records.layout import REFERENCES
 from plkernel.records.references import KEY, entries
-from plkernel.training.task import open_corpus
+from plkernel.training.loop import open_corpus
 
 ORDERS = 5
 MOST_BYTES = 2**26

@@ -35,7 +35,7 @@ from plkernel.together.shape import shape
 from plkernel.training.build import check
 from plkernel.training.folder import RunFolder, locked
 from plkernel.training.objective import label
-from plkernel.training.task import Opened, open_corpus, prepare
+from plkernel.training.loop import Opened, open_corpus, prepare
 
 POLL_SECONDS = 0.2
 BAR = "{desc}: {percentage:3.0f}%|{bar}| {n:.2f}/{total_fmt} runs [{elapsed}<{remaining}]"

@@ -18,8 +18,8 @@ from torch.func import functional_call, vmap
 from plkernel.together.shape import shape
 from plkernel.training.objective import autocast, next_byte_loss
 from plkernel.training.processes import stop_requests
-from plkernel.training.task import Task
-from plkernel.training.training import Training, opened, recorded, sitting
+from plkernel.training.loop import Task
+from plkernel.training.loop import Training, opened, recorded, sitting
 
 Outcome = dict[str, Any] | Exception
 

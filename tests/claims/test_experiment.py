@@ -17,8 +17,8 @@ from plkernel.common.files import load_json, save_json
 from plkernel.config.reading import load_spec
 from plkernel.dry_run import estimate, table
 from plkernel.study.schedule import run_experiment
-from plkernel.training.task import prepare
-from plkernel.training.training import run_training
+from plkernel.training.loop import prepare
+from plkernel.training.loop import run_training
 
 SpecWriter = Callable[..., Path]
 

@@ -14,8 +14,8 @@ from plkernel.config.study import Spec
 from plkernel.config.train import TrainSpec
 from plkernel.training.build import build, check, initialise_, parameter_count
 from plkernel.training.objective import build_optimizer
-from plkernel.training.task import prepare
-from plkernel.training.training import Training, run_training
+from plkernel.training.loop import prepare
+from plkernel.training.loop import Training, run_training
 
 
 @pytest.fixture

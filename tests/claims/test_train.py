@@ -18,8 +18,8 @@ from plkernel.config.train import TrainSpec
 from plkernel.data.windows import check_length, fixed_windows, training_windows
 from plkernel.training.checkpoint import load_checkpoint
 from plkernel.training.objective import bits_per_byte, build_optimizer, learning_rate
-from plkernel.training.task import prepare
-from plkernel.training.training import Training, run_training
+from plkernel.training.loop import prepare
+from plkernel.training.loop import Training, run_training
 
 SpecWriter = Callable[..., Path]
 

@@ -11,7 +11,7 @@ from plkernel.config.condition import resolve
 from plkernel.config.factors import expanded
 from plkernel.config.reading import load_spec, parse_spec
 from plkernel.config.study import Spec
-from plkernel.training.task import prepare
+from plkernel.training.loop import prepare
 
 FACTORS: dict[str, Any] = {
     "placement": ["log-spaced", "concentrated"],

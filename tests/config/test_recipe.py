@@ -15,8 +15,8 @@ from plkernel.config.reading import load_spec, parse_spec
 from plkernel.config.study import LARGEST_SEED, Spec
 from plkernel.config.train import TrainSpec
 from plkernel.training.objective import bits_per_byte, seed_dropout
-from plkernel.training.task import prepare
-from plkernel.training.training import Training, run_training
+from plkernel.training.loop import prepare
+from plkernel.training.loop import Training, run_training
 
 BLINKDL = {
     "beta1": 0.9,

@@ -18,8 +18,8 @@ from plkernel.foreign.model import Foreign
 from plkernel.training.build import check
 from plkernel.training.checkpoint import open_any_model
 from plkernel.training.generation import Rereading
-from plkernel.training.task import prepare
-from plkernel.training.training import run_training
+from plkernel.training.loop import prepare
+from plkernel.training.loop import run_training
 
 KIND = "somebodys.models:Recurrent"
 CONTEXT = 32

@@ -17,8 +17,8 @@ from plkernel.data import names
 from plkernel.foreign.groups import offered
 from plkernel.models.init import SCHEMES
 from plkernel.training.build import admit, check
-from plkernel.training.task import prepare
-from plkernel.training.training import run_training
+from plkernel.training.loop import prepare
+from plkernel.training.loop import run_training
 
 PARTS = '''
 from pathlib import Path

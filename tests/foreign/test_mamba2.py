@@ -95,8 +95,8 @@ def test_the_committed_study_names_three_starts_of_one_model() -> None:
 
 @pytest.mark.slow
 def test_the_committed_study_trains_a_few_steps(tmp_path: Path) -> None:
-    from plkernel.training.task import prepare
-    from plkernel.training.training import run_training
+    from plkernel.training.loop import prepare
+    from plkernel.training.loop import run_training
 
     spec = load_spec(COMMITTED, trusted=True)
     changes = {"steps": 3, "eval_every": 3, "eval_windows": 2, "test_windows": 2, "batch": 2, "context": 64}

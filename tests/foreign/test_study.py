@@ -24,8 +24,8 @@ from plkernel.config.study import Spec
 from plkernel.study.engine import Job, start_process
 from plkernel.study.tuning import search_of
 from plkernel.training.build import check
-from plkernel.training.task import prepare
-from plkernel.training.training import Training, run_training
+from plkernel.training.loop import prepare
+from plkernel.training.loop import Training, run_training
 
 SpecWriter = Callable[..., Path]
 KIND = "somebodys.models:Recurrent"

@@ -31,7 +31,7 @@ from plkernel.training.build import build, initialise_
 from plkernel.training.checkpoint import open_model, save_checkpoint
 from plkernel.training.evaluate import diagnose, kernels
 from plkernel.training.folder import Progress, RunFolder
-from plkernel.training.task import Task, prepare
+from plkernel.training.loop import Task, prepare
 
 pytestmark = pytest.mark.slow
 VALUES: dict[str, Any] = {

@@ -21,8 +21,8 @@ from plkernel.study.ray_engine import RETRIES, RayEngine
 from plkernel.study.ray_task import End, work
 from plkernel.study.schedule import opened, run_experiment
 from plkernel.training.folder import RunFolder
-from plkernel.training.task import prepare
-from plkernel.training.training import run_training
+from plkernel.training.loop import prepare
+from plkernel.training.loop import run_training
 
 SpecWriter = Callable[..., Path]
 

@@ -18,8 +18,8 @@ from plkernel.study.engine import Job
 from plkernel.study.local_engine import LocalEngine
 from plkernel.study.references import save_references
 from plkernel.study.schedule import run_experiment
-from plkernel.training.task import open_corpus, prepare
-from plkernel.training.training import Training, run_training
+from plkernel.training.loop import open_corpus, prepare
+from plkernel.training.loop import Training, run_training
 
 SpecWriter = Callable[..., Path]
 

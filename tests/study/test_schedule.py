@@ -24,10 +24,10 @@ from plkernel.results.comparison import compare
 from plkernel.study import schedule
 from plkernel.study.engine import Job
 from plkernel.study.schedule import run_experiment
-from plkernel.training import training
+from plkernel.training import loop as training
 from plkernel.training.folder import locked
-from plkernel.training.task import prepare
-from plkernel.training.training import Training, run_training
+from plkernel.training.loop import prepare
+from plkernel.training.loop import Training, run_training
 
 SpecWriter = Callable[..., Path]
 SEARCH = "[tuning]\nrates = [1e-3, 1e-2]\nseeds = [7]"

@@ -15,7 +15,7 @@ from plkernel.study.ray_engine import RayEngine
 from plkernel.study.schedule import run_experiment
 from plkernel.together.shape import describe, shape
 from plkernel.training.folder import differences
-from plkernel.training.task import prepare
+from plkernel.training.loop import prepare
 
 SpecWriter = Callable[..., Path]
 

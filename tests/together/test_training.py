@@ -17,8 +17,8 @@ from plkernel.config.reading import load_spec
 from plkernel.config.study import Spec
 from plkernel.together.training import Batch, train_together
 from plkernel.training.checkpoint import load_checkpoint
-from plkernel.training.task import Task, prepare
-from plkernel.training.training import Training, run_training
+from plkernel.training.loop import Task, prepare
+from plkernel.training.loop import Training, run_training
 
 SpecWriter = Callable[..., Path]
 ROUNDING = 1e-5
@@ -139,7 +139,7 @@ PROGRAM = """
 import os, signal, sys
 from pathlib import Path
 from plkernel.commands.run import run
-from plkernel.training.training import Training
+from plkernel.training.loop import Training
 
 save = Training.save
 

@@ -11,8 +11,8 @@ from plkernel.config.study import Spec
 from plkernel.models.rwkv import RWKV
 from plkernel.models.structure import Structure
 from plkernel.training.build import build, parameter_count
-from plkernel.training.task import prepare
-from plkernel.training.training import Training
+from plkernel.training.loop import prepare
+from plkernel.training.loop import Training
 
 COMMITTED = Path(__file__).parents[2] / "runs" / "saturation.toml"
 

@@ -11,8 +11,8 @@ from torch import nn
 
 from plkernel.config.reading import load_spec
 from plkernel.training.objective import compiled
-from plkernel.training.task import prepare
-from plkernel.training.training import Training
+from plkernel.training.loop import prepare
+from plkernel.training.loop import Training
 
 SpecWriter = Callable[..., Path]
 ROUNDING = 1e-5

@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from plkernel.config.reading import load_spec
 from plkernel.data.windows import StepWindows, training_windows
 from plkernel.together.training import Batch
-from plkernel.training.task import prepare
-from plkernel.training.training import MOST_UNREAD, Training
+from plkernel.training.loop import prepare
+from plkernel.training.loop import MOST_UNREAD, Training
 
 SpecWriter = Callable[..., Path]
 MODELS = {

@@ -39,10 +39,9 @@ def command(
         raise ValueError(f"seed {seed} is not one of the spec's seeds, {known}: choose one of these, or add it there")
     folder = out or Path("runs/out") / spec.name
     from plkernel.common.process_memory import keep_memory
+    from plkernel.training.loop import prepare, run_training
     from plkernel.training.objective import summary
     from plkernel.training.processes import joined
-    from plkernel.training.loop import prepare
-    from plkernel.training.loop import run_training
 
     keep_memory()
     with joined(spec.train) as ranks:

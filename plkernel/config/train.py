@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ModelWrapValidatorHandler, field_validator, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from plkernel.config.model import Positive, Section
 from plkernel.models.words import Device
@@ -13,7 +13,6 @@ LARGEST_STEP = 2**28
 """Bytes of training text in one step, batch * context."""
 MOST_THREADS = 2**10
 MOST_WINDOWS = 2**24
-MOST_TOGETHER = 2**10
 
 OF_AN_ARM = (
     *("weight_decay", "beta1", "beta2", "eps", "decay_multiplier", "warmup", "warmup_from", "schedule"),
@@ -109,9 +108,6 @@ class TrainSpec(Section):
     compile: bool = False
     """Compile the model of a step by torch.compile: half the operators to launch, on a GPU replayed as CUDA graphs, and
     sums in another order."""
-    together: int | Literal["auto"] = Field("auto", exclude=True)
-    """Runs of equal shape (arms, seeds) that plkernel.experiment trains as one batched model in one process; auto: 1 on
-    a CPU, on a GPU up to 8 where they are small. No part of a run's identity: rows agree up to rounding."""
     threads: Annotated[int, Field(ge=1, le=MOST_THREADS)] = 1
     """CPU threads of one run; part of a run's identity, since sums depend on it."""
 
@@ -119,13 +115,6 @@ class TrainSpec(Section):
     def total_steps(self) -> int | None:
         """Steps of the whole run; None where the budget is time."""
         return self.steps if self.bytes is None else self.bytes // (self.batch * self.context)
-
-    @field_validator("together", mode="before")
-    @classmethod
-    def _known(cls, together: Any) -> Any:
-        if together == "auto" or (type(together) is int and 1 <= together <= MOST_TOGETHER):
-            return together
-        raise ValueError(f"together must be 'auto' or a number of runs from 1 to {MOST_TOGETHER}, got {together!r}")
 
     @model_validator(mode="wrap")
     @classmethod

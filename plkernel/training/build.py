@@ -60,13 +60,14 @@ class Prepared:
             return cls(condition, tried)
         multiplier = condition.arm.shape_on == "multiplier"
         facts = _facts(condition.model, condition.scheme, tuple(options_of(condition).items()), multiplier)
-        zeros = (e.parameter.name for e in facts[1].entries if e.parameter.role == "mixer_out" and e.distribution.is_zero)
-        if (zero := next(zeros, None)) and condition.model.kind == "ssm" and not multiplier:
-            if any(value != 1 for value in condition.nodes.projection):
-                raise ValueError(
-                    f"scheme {condition.scheme!r} starts {zero} at zero, where a shape has nothing to act on: set "
-                    "shape_on = 'multiplier', a fixed number per state, or leave the projection uniform"
-                )
+        outputs = [entry for entry in facts[1].entries if entry.parameter.role == "mixer_out"]
+        zeros = [entry.parameter.name for entry in outputs if entry.distribution.is_zero]
+        shaped = condition.model.kind == "ssm" and any(value != 1 for value in condition.nodes.projection)
+        if zeros and shaped and not multiplier:
+            raise ValueError(
+                f"scheme {condition.scheme!r} starts {zeros[0]} at zero, where a shape has nothing to act on: set "
+                "shape_on = 'multiplier', a fixed number per state, or leave the projection uniform"
+            )
         return cls(condition, *facts)
 
 
@@ -75,7 +76,9 @@ def _facts(
     model: ModelSpec, scheme: str, options: tuple[tuple[str, float], ...], multiplier: bool
 ) -> tuple[int, Plan, Config]:
     """Parameters, plan and configuration of a model built on the meta device."""
-    condition = Condition(model, Arm(scheme=scheme, scheme_options=dict(options), shape_on="multiplier" if multiplier else None))
+    condition = Condition(
+        model, Arm(scheme=scheme, scheme_options=dict(options), shape_on="multiplier" if multiplier else None)
+    )
     with torch.device("meta"):
         built = build(condition)
     planned = plan_of(built, condition)

@@ -77,7 +77,9 @@ def load_checkpoint(
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             if set(metadata) not in ({PROGRESS}, {PROGRESS, CONFIGURATION, DIGEST}):
-                raise ValueError(f"its metadata are {', '.join(sorted(metadata)) or 'missing'}: not written by plkernel")
+                raise ValueError(
+                    f"its metadata are {', '.join(sorted(metadata)) or 'missing'}: not written by plkernel"
+                )
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         progress = _progress(metadata[PROGRESS])
         if DIGEST in metadata and metadata[DIGEST] != digest_of(tensors, metadata):
@@ -86,9 +88,9 @@ def load_checkpoint(
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
         hint = "" if optimizer else ": name the folder of a run, or a checkpoint in one"
         raise ValueError(f"checkpoint {path} is damaged or of another model ({error}){hint}") from error
-    if config is not None and CONFIGURATION in metadata:
-        if different := other_run(json.loads(metadata[CONFIGURATION]), config):
-            raise ValueError(f"checkpoint {path} belongs to another run ({different})")
+    its_own = metadata.get(CONFIGURATION)  # not in those of earlier versions
+    if config is not None and its_own is not None and (different := other_run(json.loads(its_own), config)):
+        raise ValueError(f"checkpoint {path} belongs to another run ({different})")
     with torch.no_grad():
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
             tensor.copy_(tensors[f"model.{name}"])
@@ -206,7 +208,7 @@ def describe(path: Path, config: Any) -> Model:
         for name, kind, sizes in (("rwkv", RWKV, RWKVConfig), ("rwkv7", RWKV7, RWKV7Config)):
             if name in config:  # as `save_model` has written it
                 values = config[name]
-                return kind(sizes(**{**values, "structure": Structure(**values.get("structure", {}))}))  # type: ignore[operator]
+                return kind(sizes(**{**values, "structure": Structure(**values.get("structure", {}))}))  # type: ignore[arg-type]
         return build(from_config({**config, "train": None}))
 
     return described(path, made)

@@ -41,7 +41,7 @@ from plkernel.training.loop import Task, Training
 from plkernel.training.objective import next_byte_loss
 
 OPERATIONS = {"scan": (2, 4), "wkv": (5, 11), "wkv7": (9, 19)}
-"""Per number of the first input, forward and backward; of wkv and wkv7 times the size of a head."""
+"""Per channel and step, forward and backward; of wkv and wkv7 times the size of a head."""
 STATE = 16  # bytes of a parameter, its gradient and two moments
 GPU_FLOPS, GPU_USE = 3e14, 0.3  # of a GPU that is not here: operations per second, and the share that is used
 LARGEST_STEP = {"cpu": 5e10, "cuda": 1e14}
@@ -210,13 +210,17 @@ def count(prepared: Prepared, phase: str, arms: tuple[str, ...], runs: int, devi
 def counter() -> FlopCounterMode:
     """A counter of the operations of products, as torch counts them, and of the recurrences of plkernel."""
 
-    def formula(each: int, heads: bool) -> Any:
-        return lambda first, *_, **__: each * math.prod(first) * (first[-1] if heads else 1)
+    def formula(each: int, place: int, heads: bool) -> Any:
+        return lambda *shapes, **_: each * math.prod(shapes[place]) * (shapes[place][-1] if heads else 1)
 
     known = {}
-    for name, counts in OPERATIONS.items():
-        for ending, each in zip(("", "_backward"), counts, strict=True):
-            known[getattr(torch.ops.plkernel, name + ending)] = formula(each, name != "scan")
+    for name, (forward, backward) in OPERATIONS.items():
+        heads, operators = (
+            name != "scan",
+            torch.ops.plkernel,
+        )  # the decay that a scan takes first may be one for all steps
+        known[getattr(operators, name)] = formula(forward, 0 if heads else 1, heads)
+        known[getattr(operators, f"{name}_backward")] = formula(backward, 0 if heads else 2, heads)
     return FlopCounterMode(display=False, custom_mapping=known)
 
 

@@ -17,8 +17,7 @@ import pytest
 from plkernel.common.files import load_json, read_lines
 from plkernel.config.reading import load_spec
 from plkernel.config.study import Spec
-from plkernel.training.loop import prepare
-from plkernel.training.loop import run_training
+from plkernel.training.loop import prepare, run_training
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="kills copies of this process")]
 

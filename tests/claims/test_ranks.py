@@ -19,10 +19,9 @@ from plkernel.config.reading import load_spec
 from plkernel.config.train import TrainSpec
 from plkernel.data.windows import training_windows
 from plkernel.training.checkpoint import load_checkpoint
+from plkernel.training.loop import Training, prepare, run_training
 from plkernel.training.objective import seed_dropout
 from plkernel.training.processes import ALONE, Ranks, joined
-from plkernel.training.loop import prepare
-from plkernel.training.loop import Training, run_training
 
 SpecWriter = Callable[..., Path]
 RUN = "uniform/seed-0"

@@ -13,8 +13,7 @@ from plkernel.config.reading import load_spec
 from plkernel.config.study import Spec
 from plkernel.records.rows import append, expected_steps
 from plkernel.training.folder import RunFolder
-from plkernel.training.loop import prepare
-from plkernel.training.loop import Training, run_training
+from plkernel.training.loop import Training, prepare, run_training
 
 SpecWriter = Callable[..., Path]
 Stopped = Callable[[Spec, str, Path, int], Path]

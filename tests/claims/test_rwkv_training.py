@@ -14,9 +14,8 @@ from plkernel.config.study import Spec
 from plkernel.config.train import TrainSpec
 from plkernel.training import check
 from plkernel.training.build import Prepared, build, initialise_
+from plkernel.training.loop import Training, prepare, run_training
 from plkernel.training.objective import build_optimizer
-from plkernel.training.loop import prepare
-from plkernel.training.loop import Training, run_training
 
 
 @pytest.fixture

@@ -15,8 +15,7 @@ from plkernel.config.study import Spec
 from plkernel.models.init.block_gains import calibrate_, scale_
 from plkernel.models.ssm import SSM
 from plkernel.training.build import build, check, initialise_
-from plkernel.training.loop import prepare
-from plkernel.training.loop import Training, run_training
+from plkernel.training.loop import Training, prepare, run_training
 from plkernel.training.view import calibrated_gains
 
 

@@ -16,8 +16,7 @@ from safetensors.torch import save_file
 from plkernel.common.files import load_json
 from plkernel.config.reading import load_spec
 from plkernel.config.study import Spec
-from plkernel.training.loop import prepare
-from plkernel.training.loop import run_training
+from plkernel.training.loop import prepare, run_training
 
 pytestmark = pytest.mark.slow
 

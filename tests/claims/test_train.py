@@ -17,9 +17,8 @@ from plkernel.config.reading import load_spec
 from plkernel.config.train import TrainSpec
 from plkernel.data.windows import check_length, fixed_windows, training_windows
 from plkernel.training.checkpoint import load_checkpoint
+from plkernel.training.loop import Training, prepare, run_training
 from plkernel.training.objective import bits_per_byte, build_optimizer, learning_rate
-from plkernel.training.loop import prepare
-from plkernel.training.loop import Training, run_training
 
 SpecWriter = Callable[..., Path]
 

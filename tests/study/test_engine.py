@@ -23,8 +23,7 @@ from plkernel.study.ray_engine import RETRIES, End, RayEngine, work
 from plkernel.study.schedule import opened, run_experiment
 from plkernel.training import build, check
 from plkernel.training.folder import RunFolder
-from plkernel.training.loop import prepare
-from plkernel.training.loop import run_training
+from plkernel.training.loop import prepare, run_training
 
 SpecWriter = Callable[..., Path]
 
@@ -141,9 +140,7 @@ def test_a_search_without_a_rate_says_what_ended_it(
         (ValueError("out: not shared"), "out: not shared"),
     ],
 )
-def test_an_error_stops_the_engine(
-    tiny_spec: SpecWriter, tmp_path: Path, error: BaseException, message: str
-) -> None:
+def test_an_error_stops_the_engine(tiny_spec: SpecWriter, tmp_path: Path, error: BaseException, message: str) -> None:
     engine = Idle(error=error)
     with pytest.raises(type(error), match=message):
         run_experiment(load_spec(tiny_spec()), tmp_path / "out", engine=engine)

@@ -18,8 +18,7 @@ from plkernel.study import tuning as references
 from plkernel.study.engine import Job, LocalEngine
 from plkernel.study.schedule import run_experiment
 from plkernel.study.tuning import save_references
-from plkernel.training.loop import open_corpus, prepare
-from plkernel.training.loop import Training, run_training
+from plkernel.training.loop import Training, open_corpus, prepare, run_training
 
 SpecWriter = Callable[..., Path]
 

@@ -25,8 +25,7 @@ from plkernel.study import schedule
 from plkernel.study.engine import Job
 from plkernel.study.schedule import run_experiment
 from plkernel.training.folder import locked
-from plkernel.training.loop import prepare
-from plkernel.training.loop import Training, run_training
+from plkernel.training.loop import Training, prepare, run_training
 
 SpecWriter = Callable[..., Path]
 SEARCH = "[tuning]\nrates = [1e-3, 1e-2]\nseeds = [7]"

@@ -11,8 +11,7 @@ from plkernel.config.study import Spec
 from plkernel.models.rwkv import RWKV
 from plkernel.models.structure import Structure
 from plkernel.training.build import Prepared, build
-from plkernel.training.loop import prepare
-from plkernel.training.loop import Training
+from plkernel.training.loop import Training, prepare
 
 COMMITTED = Path(__file__).parents[2] / "runs" / "saturation.toml"
 

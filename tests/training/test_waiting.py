@@ -12,8 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from plkernel.config.reading import load_spec
 from plkernel.data.windows import StepWindows, training_windows
-from plkernel.training.loop import prepare
-from plkernel.training.loop import MOST_UNREAD, Training
+from plkernel.training.loop import MOST_UNREAD, Training, prepare
 
 SpecWriter = Callable[..., Path]
 MODELS = {

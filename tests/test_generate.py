@@ -32,8 +32,7 @@ from plkernel.models.sampling import Sampling
 from plkernel.models.ssm import SSM, SSMConfig
 from plkernel.training.build import Model
 from plkernel.training.generation import continuation, open_checkpoint, windows, writer
-from plkernel.training.loop import prepare
-from plkernel.training.loop import run_training
+from plkernel.training.loop import prepare, run_training
 
 ROOT = Path(__file__).parent.parent
 SSMS = [SSMConfig(32, 2, gain, patch) for gain, patch in itertools.product(("none", "ema", "lru"), (1, 2, 4))]

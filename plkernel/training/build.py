@@ -55,7 +55,7 @@ class Prepared:
         Raises ValueError where the scheme does not fit the model, the arm or AdamW, and where code has no consent.
         """
         admit(condition)
-        tried = _tried(condition) if condition.code else 0
+        tried = _checked(condition) if condition.code else 0
         if condition.model.is_foreign:
             return cls(condition, tried)
         multiplier = condition.arm.shape_on == "multiplier"
@@ -90,7 +90,7 @@ def _facts(
     return count(built), planned, built.config
 
 
-def _tried(condition: Condition) -> int:
+def _checked(condition: Condition) -> int:
     """Try a model that other people's code makes or changes, once in a process; how many numbers it learns."""
     arm = condition.arm.model_dump(exclude={*IN_THE_STUDY, "learning_rate", "corpus", "model"})
     device, context = "cpu", LONGEST
@@ -99,11 +99,11 @@ def _tried(condition: Condition) -> int:
         device = "cuda" if condition.train.device != "cpu" and torch.cuda.is_available() else "cpu"
         if device == "cpu" and condition.train.device == "cuda":
             device = "meta"  # it is trained, and tried, on another machine
-    return _tried_once(json.dumps(condition.model.model_dump()), json.dumps(arm), context, device)
+    return _tried(json.dumps(condition.model.model_dump()), json.dumps(arm), context, device)
 
 
 @functools.cache
-def _tried_once(model: str, arm: str, context: int, device: str) -> int:
+def _tried(model: str, arm: str, context: int, device: str) -> int:
     whole = Condition(ModelSpec.model_validate_json(model), Arm.model_validate_json(arm), trusted=True)
     built = started(whole, 0)
     parameters = count(built)

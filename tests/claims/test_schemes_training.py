@@ -14,7 +14,8 @@ from plkernel.config.reading import load_spec
 from plkernel.config.study import Spec
 from plkernel.models.init.block_gains import calibrate_, scale_
 from plkernel.models.ssm import SSM
-from plkernel.training.build import build, check, initialise_
+from plkernel.training import check
+from plkernel.training.build import build, initialise_
 from plkernel.training.loop import Training, prepare, run_training
 from plkernel.training.view import calibrated_gains
 

@@ -15,8 +15,8 @@ from plkernel.config.condition import Condition, resolve
 from plkernel.config.model import ModelSpec
 from plkernel.config.reading import load_spec, parse_spec
 from plkernel.config.study import Spec
-from plkernel.dry_run import estimate
-from plkernel.dry_run.cost import Cost, Flops
+from plkernel.study import dry_run
+from plkernel.study.dry_run import Price
 from plkernel.training import check
 
 RUNS = Path(__file__).parents[2] / "runs"
@@ -146,8 +146,10 @@ def test_every_arm_of_the_audit_is_resolved_once(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(reading, "resolve", counted)
     monkeypatch.setattr(study, "resolve", counted)
-    monkeypatch.setattr(estimate, "calibrate", lambda *_: None)
-    monkeypatch.setattr(estimate, "cost", lambda *_, **__: Cost(1, Flops(1, 1), 1, 1))
+    monkeypatch.setattr(dry_run, "timed", lambda *_: (None, "nothing"))
+    monkeypatch.setattr(
+        dry_run, "count", lambda prepared, *rest: Price(*rest[:3], prepared.condition.protocol, 1, 1, 1, 1.0)
+    )
     spec = load_spec(RUNS / "exp013-audit.toml")
     assert len(spec.arms) == 117
     forecast(spec, (), 2)  # with the search for learning rates, whose arms are others

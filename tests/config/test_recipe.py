@@ -14,9 +14,8 @@ from plkernel.config import command_line
 from plkernel.config.reading import load_spec, parse_spec
 from plkernel.config.study import LARGEST_SEED, Spec
 from plkernel.config.train import TrainSpec
+from plkernel.training.loop import Training, prepare, run_training
 from plkernel.training.objective import bits_per_byte, seed_dropout
-from plkernel.training.loop import prepare
-from plkernel.training.loop import Training, run_training
 
 BLINKDL = {
     "beta1": 0.9,

@@ -65,8 +65,7 @@ def tiny_spec(tmp_path: Path) -> Callable[..., Path]:
 @pytest.fixture
 def stopped() -> "Callable[[Spec, str, Path, int], Path]":
     """Trains an arm at seed 0 until it is interrupted, as by Ctrl-C, after a step; gives the folder of the run."""
-    from plkernel.training.task import prepare
-    from plkernel.training.training import Training, run_training
+    from plkernel.training.loop import Training, prepare, run_training
 
     def train(spec: "Spec", arm: str, out: Path, step: int) -> Path:
         whole = Training.step

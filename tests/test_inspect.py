@@ -26,8 +26,7 @@ from plkernel.records.layout import METRICS
 from plkernel.records.study import read_study
 from plkernel.training.build import build, initialise_
 from plkernel.training.checkpoint import open_model, save_model
-from plkernel.training.task import prepare
-from plkernel.training.training import run_training
+from plkernel.training.loop import prepare, run_training
 from plkernel.training.view import view
 
 

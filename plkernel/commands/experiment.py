@@ -28,15 +28,14 @@ def _with_divergence(spec: Spec, out: Path, names: Sequence[str]) -> Iterator[st
 
 
 def forecast(spec: Spec, only: Sequence[str], workers: int | None) -> str:
-    """Parameters, operations, memory and hours of every run and of the whole, the search included, as a table.
+    """Parameters, operations, memory and hours of every run and of the whole, the search included.
 
     ValueError where a corpus does not exist or is too short; one that is still to be fetched or unpacked is named.
     """
-    from plkernel.dry_run.estimate import estimate
-    from plkernel.dry_run.table import text
+    from plkernel.study.dry_run import estimate, text
     from plkernel.study.schedule import chosen_arms
     from plkernel.study.tuning import search_of
-    from plkernel.training.task import check_ahead
+    from plkernel.training.loop import check_ahead
 
     arms = chosen_arms(spec, only)
     sections = dict.fromkeys(spec.condition(arm).corpus for arm in arms)
@@ -88,8 +87,8 @@ def command(
 ) -> None:
     """Run every condition at every seed, skip what has finished, resume what has not, then write the report.
 
-    Runs of one seed share base weights and data order; each run is a process of its own, or shares one with others
-    (train.together). Ctrl-C saves every run; the same command goes on. Learning curves: tensorboard --logdir OUT.
+    Runs of one seed share base weights and data order; each run is a process of its own. Ctrl-C saves every run; the
+    same command goes on. Learning curves: tensorboard --logdir OUT.
 
     Args:
         out: Folder of the study; runs/out/NAME if left out.

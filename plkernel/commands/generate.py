@@ -56,8 +56,8 @@ def generate(
     import torch
 
     from plkernel.models.sampling import Sampling
+    from plkernel.training.build import choose_device
     from plkernel.training.generation import continuation, open_checkpoint, open_prompt, writer
-    from plkernel.training.task import choose_device
 
     sampling = Sampling(temperature, top_p)
     check_numbers(count, seed, threads)

@@ -72,7 +72,7 @@ def probe(
     from plkernel.probing.measures import probe as probe_of
     from plkernel.probing.table import render
     from plkernel.probing.targets import open_target
-    from plkernel.training.task import choose_device
+    from plkernel.training.build import choose_device
 
     model = open_target(target, choose_device(device), trust_code)
     name, data = model.text(text)

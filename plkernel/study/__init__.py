@@ -1,4 +1,4 @@
-"""Many runs: which are due, in which order and on which machines, and the search for learning rates before them.
+"""Many runs: which are due and on which machines, the search for learning rates before them, and their price.
 
-Each run is a process of `plkernel.run`; what they leave is in `records`.
+Each run is a process of `plkernel.run`; what they leave is read through `records`.
 """

@@ -1,13 +1,18 @@
-"""Engines train the runs of a study: this machine or a Ray cluster, behind one interface; runs are processes."""
+"""Engines train the runs of a study, each in a process of its own: on this machine, or on a Ray cluster.
+
+Nothing here loads torch before a device is asked for: workers of a cluster wait beside every run.
+"""
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
+from plkernel.common.environment import COMMAND, command_line
 from plkernel.common.files import open_own, refuse_links_of_run, save_json
 from plkernel.common.imports import TRUST
 from plkernel.config.condition import Condition
@@ -21,9 +26,8 @@ EngineName = Literal["local", "ray"]
 class Job:
     """A run to be trained: an arm at a seed of the study in folder `study`, on a device of type `device`.
 
-    config: what it resolves to (`Task.config`); a process that makes something else of it refuses to train.
-    shape, together: runs of equal shape may share a process and its steps, so many at most; None: it is trained alone.
-    trusted: whether the person has consented to the code that it names; nothing of that is written to its folder.
+    config: of the run (`Task.config`); a process that resolves to another one refuses to train.
+    trusted: the user has consented to the code that it names; nothing of that is written to its folder.
     """
 
     study: Path
@@ -32,8 +36,6 @@ class Job:
     device: str
     threads: int
     config: Mapping[str, Any] = field(compare=False, repr=False)
-    shape: Hashable = field(default=None, compare=False, repr=False)
-    together: int = 1
     trusted: bool = False
 
     @property
@@ -54,11 +56,8 @@ class Engine(Protocol):
     def room(self, spec: Spec, device: str) -> int:
         """How many runs of the spec can be trained at a time now."""
 
-    def together(self, condition: Condition, device: str) -> int:
-        """How many runs of equal shape share a process and its steps at most; ValueError where that is no choice."""
-
-    def start(self, *jobs: Job) -> None:
-        """Begin a run, or go on with it; several: of equal shape, in one process."""
+    def start(self, job: Job) -> None:
+        """Begin a run, or go on with it."""
 
     def ended(self) -> list[Job]:
         """The runs that have ended, well or not, since this was last asked."""
@@ -67,34 +66,17 @@ class Engine(Protocol):
         """Ask every run to save and end, and wait for them."""
 
 
-def start_process(
-    jobs: Sequence[Job], environment: Mapping[str, str], directory: Path | None = None
-) -> subprocess.Popen[bytes]:
-    """Train `jobs` in a process of their own that ends, saved, with this one.
-
-    It prints to log.txt in the folder of the first; in those of the others log.txt says so.
-    """
-    for job in jobs:
-        refuse_links_of_run(job.folder)
-        job.folder.mkdir(parents=True, exist_ok=True)
-        if not (job.folder / CONFIG).exists():
-            save_json(job.folder / CONFIG, job.config)
-    first, threads = jobs[0], str(jobs[0].threads)
-    for job in jobs[1:]:
-        with _log(job) as log:
-            log.write(f"trained together with {first.name}: see {first.folder / LOG}\n".encode())
-    with _log(first) as log:
-        configs = [str(job.folder / CONFIG) for job in jobs]
+def start_process(job: Job, environment: Mapping[str, str], directory: Path | None = None) -> subprocess.Popen[bytes]:
+    """Train `job` in a process that prints to log.txt in the folder of the run, and ends, saved, with this one."""
+    refuse_links_of_run(job.folder)
+    job.folder.mkdir(parents=True, exist_ok=True)
+    config, threads = job.folder / CONFIG, str(job.threads)
+    if not config.exists():
+        save_json(config, job.config)
+    command = [sys.executable, "-m", "plkernel.run", str(config), "--stop-with", str(os.getpid())]
+    with os.fdopen(open_own(job.folder / LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as log:
         return subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "plkernel.run",
-                *configs,
-                "--stop-with",
-                str(os.getpid()),
-                *([TRUST] if first.trusted else []),
-            ],
+            [*command, *([TRUST] if job.trusted else [])],
             stdout=log,
             stderr=log,
             stdin=subprocess.DEVNULL,
@@ -104,6 +86,48 @@ def start_process(
         )
 
 
-def _log(job: Job) -> IO[bytes]:
-    """The log of a run, to add to."""
-    return os.fdopen(open_own(job.folder / LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")
+@dataclass
+class LocalEngine:
+    """An `Engine` of processes of this machine; a run on a GPU sees the one with the fewest runs on it."""
+
+    active: list[tuple[Job, str | None, subprocess.Popen[bytes]]] = field(default_factory=list)
+    """Runs with the GPU that their CUDA_VISIBLE_DEVICES names, None on a CPU, and their process."""
+
+    def device(self, condition: Condition) -> str:
+        from plkernel.training.build import check_machine
+
+        return check_machine(condition)
+
+    def room(self, spec: Spec, device: str) -> int:
+        return len(visible_gpus()) if device == "cuda" else max(1, cores() // spec.train.threads)
+
+    def start(self, job: Job) -> None:
+        environment, gpu = {**os.environ, COMMAND: command_line()}, None
+        if job.device == "cuda":
+            busy = [gpu for _, gpu, _ in self.active]
+            environment["CUDA_VISIBLE_DEVICES"] = gpu = min(visible_gpus(), key=busy.count)
+        self.active.append((job, gpu, start_process(job, environment)))
+
+    def ended(self) -> list[Job]:
+        done = [worker for worker in self.active if worker[2].poll() is not None]
+        self.active = [worker for worker in self.active if worker not in done]
+        return [job for job, _, _ in done]
+
+    def stop(self) -> None:
+        for _, _, process in self.active if os.name == "posix" else ():  # elsewhere Ctrl-C has reached them by itself
+            process.send_signal(signal.SIGINT)
+        for _, _, process in self.active:  # once all are asked, so that they save at the same time
+            process.wait()
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    import torch
+
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return visible.split(",") if visible else list(map(str, range(torch.cuda.device_count())))
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

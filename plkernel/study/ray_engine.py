@@ -5,41 +5,116 @@ folder of the study must therefore be on storage that all machines share, with l
 shared, every task checks. Every machine needs plkernel, and the corpora: each keeps its own flat copy, and one whose
 bytes differ refuses the run.
 
-Lost machines. When the worker or the machine that had a run dies, or the run's process is killed, the run is given to
-another, three times at most. A process whose worker is gone saves and ends by itself; its folder stays locked until
-then, or until the file system gives up a dead machine's lock, and the next attempt waits for that. A run that fails by
-itself is not tried again.
+When the worker or the machine that had a run dies, or the run's process is killed, the run is given to another, three
+times at most. A process whose worker is gone saves and ends by itself; its folder stays locked until then, or until the
+file system gives up a dead machine's lock, and the next attempt waits for that. A run that fails by itself is not tried
+again.
 """
 
+import hashlib
+import logging
 import os
+import socket
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
+from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from plkernel.common.environment import COMMAND, command_line
+from plkernel.common.files import refuse_links_of_run
 from plkernel.config.condition import Condition
 from plkernel.config.study import Spec
-from plkernel.data.ray_counts import RETRIES, failure
-from plkernel.records.layout import LOCK
-from plkernel.study.engine import Job
-from plkernel.study.ray_task import SEEN_SECONDS, End, digest_of, late, result_of, work
-from plkernel.training.task import check_machine
+from plkernel.records.layout import LOCK, RESULT, SPEC
+from plkernel.study.engine import Job, start_process
 
+CONNECT_SECONDS, POLL_SECONDS = 5.0, 0.2
+SEEN_SECONDS = 60.0
+"""How long a network file system may take to show on one machine what another has written."""
 LOCK_SECONDS = 600.0
 """How long the folder of a lost run is waited for."""
+RETRIES = 3
+
+End = tuple[int, bytes | None]
+"""Exit status of a run's process, and its result.json if any, as the machine that had it saw them."""
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """The `number`-th time, from 0, that a run is given to the cluster."""
+@contextmanager
+def connected(address: str | None = None) -> Iterator[Any]:
+    """The module ray, connected to the cluster at `address`, else at $RAY_ADDRESS, else to the cores of this machine.
 
-    job: Job
-    number: int
+    Raises ValueError where Ray is not installed, OSError when no cluster answers.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise ValueError("engine 'ray': Ray is not installed; pip install \"plkernel[dist]\"") from None
+    if ray.is_initialized():
+        yield ray
+        return
+    option = "RAY_ADDRESS" if address is None else "ray_address"
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    host, _, port = address.rpartition("/")[2].rpartition(":")
+    if port.isdigit():  # where nothing answers Ray itself would wait many minutes
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+        except OSError as error:
+            raise OSError(f"{option}={address}: no cluster answers ({error}); leave it out to stay here") from None
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        try:
+            ray.init(address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+        except RuntimeError as error:  # another version of Ray or Python there, no room for Ray here
+            raise OSError(f"engine 'ray': {error}") from None
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def work(job: Job, digest: str | None, environment: dict[str, str], directory: Path, patience: float) -> End:
+    """Train `job` in a process of its own, on the machine of this task; when it is cancelled, the run is saved first.
+
+    digest       of the spec.json in the folder of the study, to know the folder by
+    environment  what to add to that of this machine
+    directory    where the command runs that started the study, which names of corpora may be relative to
+    patience     seconds to wait for the lock of the run's folder
+
+    Raises ValueError where the folder of the study is not on this machine.
+    """
+    deadline = time.monotonic() + SEEN_SECONDS
+    while _digest(job) != digest:
+        if time.monotonic() > deadline:
+            raise ValueError(
+                f"out: {job.study} on {socket.gethostname()} is not the folder of this study; give --out a folder on "
+                "storage that all machines of the cluster share"
+            )
+        time.sleep(POLL_SECONDS)
+    refuse_links_of_run(job.folder)
+    job.folder.mkdir(parents=True, exist_ok=True)
+    with suppress(Timeout), FileLock(job.folder / LOCK, timeout=patience):
+        pass
+    process = start_process(job, {**os.environ, **environment}, directory if directory.is_dir() else None)
+    try:
+        while process.poll() is None:
+            time.sleep(POLL_SECONDS)  # which an interrupt ends, as it does not end wait()
+    except KeyboardInterrupt:  # the task is cancelled
+        process.terminate()  # workers of Ray block SIGINT, and so do their children
+        process.wait()
+    return process.returncode, _bytes(job.folder / RESULT)
+
+
+def _bytes(path: Path) -> bytes | None:
+    return path.read_bytes() if path.exists() else None
+
+
+def _digest(job: Job) -> str | None:
+    spec = _bytes(job.study / SPEC)
+    return None if spec is None else hashlib.sha256(spec).hexdigest()
 
 
 @dataclass
@@ -50,11 +125,16 @@ class RayEngine:
     """
 
     ray: Any
-    under_way: dict[Any, Attempt] = field(default_factory=dict)
-    unseen: dict[Job, tuple[End, float]] = field(default_factory=dict)
+    under_way: dict[Any, tuple[Job, int]] = field(default_factory=dict)
+    """Runs by the reference of their task, each with the number of the attempt, from 0."""
+    unseen: dict[Job, tuple[bytes | None, float]] = field(default_factory=dict)
     """Runs that have ended elsewhere and do not look so from here yet, and until when that is waited for."""
 
     def device(self, condition: Condition) -> str:
+        import torch
+
+        from plkernel.training.build import check_machine
+
         train = condition.protocol
         wanted, gpus = train.device, self.ray.cluster_resources().get("GPU", 0)
         if wanted == "cuda" and not gpus:
@@ -66,28 +146,27 @@ class RayEngine:
 
     def room(self, spec: Spec, device: str) -> int:
         machines = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
-        cores = [int(machine.get("CPU", 0) // spec.train.threads) for machine in machines]
+        runs = [int(machine.get("CPU", 0) // spec.train.threads) for machine in machines]
         gpus = [int(machine.get("GPU", 0)) for machine in machines]
-        return sum(map(min, cores, gpus)) if device == "cuda" else sum(cores)
+        return sum(map(min, runs, gpus)) if device == "cuda" else sum(runs)
 
-    def together(self, condition: Condition, device: str) -> int:
-        wanted = condition.protocol.together
-        if wanted not in ("auto", 1):
-            raise ValueError(f"train.together {wanted}: on a Ray cluster every run is trained alone: leave it out")
-        return 1
-
-    def start(self, *jobs: Job) -> None:
-        for job in jobs:
-            self._submit(Attempt(job, 0))
+    def start(self, job: Job, attempt: int = 0) -> None:
+        # Ray itself tries nothing again: it would not wait for the folder that the lost run may still hold.
+        task = self.ray.remote(num_cpus=job.threads, num_gpus=int(job.device == "cuda"), max_retries=0)(work)
+        environment = {name: value for name, value in os.environ.items() if name.startswith("PLKERNEL_")}
+        environment[COMMAND] = command_line()
+        there, patience = replace(job, study=job.study.absolute()), LOCK_SECONDS if attempt else 0.0
+        self.under_way[task.remote(there, _digest(job), environment, Path.cwd(), patience)] = job, attempt
 
     def ended(self) -> list[Job]:
         references = list(self.under_way)
         done = self.ray.wait(references, num_returns=len(references), timeout=0)[0] if references else []
-        lost = [attempt.job for attempt in map(self._take, done) if attempt]
-        seen = [job for job, (end, deadline) in self.unseen.items() if result_of(job) == end.result or late(deadline)]
+        given_up = [job for job in map(self._take, done) if job]
+        now = time.monotonic()
+        seen = [job for job, (result, end) in self.unseen.items() if now > end or _bytes(job.folder / RESULT) == result]
         for job in seen:
             del self.unseen[job]
-        return lost + seen
+        return given_up + seen
 
     def stop(self) -> None:
         for reference in self.under_way:
@@ -95,35 +174,26 @@ class RayEngine:
         if self.under_way:
             self.ray.wait(list(self.under_way), num_returns=len(self.under_way))
 
-    def _submit(self, attempt: Attempt) -> None:
-        job = attempt.job
-        # Ray itself tries nothing again: it would not wait for the folder that the lost run may still hold.
-        options = {"num_cpus": job.threads, "num_gpus": int(job.device == "cuda"), "max_retries": 0}
-        environment = {name: value for name, value in os.environ.items() if name.startswith("PLKERNEL_")}
-        patience = LOCK_SECONDS if attempt.number else 0.0
-        there = replace(job, study=job.study.absolute())
-        own = {**environment, COMMAND: command_line()}
-        task = self.ray.remote(**options)(work)
-        reference = task.remote(there, digest_of(job), own, Path.cwd(), there.folder / LOCK, patience)
-        self.under_way[reference] = attempt
-
-    def _take(self, reference: Any) -> Attempt | None:
-        """Look at how a task has ended; gives the attempt back when it was the last that a lost run had."""
-        attempt = self.under_way.pop(reference)
+    def _take(self, reference: Any) -> Job | None:
+        """Look at how a task has ended, and give a lost run out again; returns one that was lost too often."""
+        job, attempt = self.under_way.pop(reference)
         try:
-            end = self.ray.get(reference)
-            if end.status >= 0:
-                self.unseen[attempt.job] = end, time.monotonic() + SEEN_SECONDS
+            status, result = self.ray.get(reference)
+            if status >= 0:
+                self.unseen[job] = result, time.monotonic() + SEEN_SECONDS
                 return None
-            reason = f"its process was ended by signal {-end.status}"
+            reason = f"its process was ended by signal {-status}"
         except self.ray.exceptions.RayTaskError as error:
-            raise failure(error) from None
+            if isinstance(error.cause, ValueError):  # bad input
+                raise error.cause from None
+            last = "".join(str(error.cause).strip().splitlines()[-1:])
+            raise OSError(f"engine 'ray': a task failed, {last}; every machine needs plkernel") from None
         except self.ray.exceptions.RayError as error:
             reason = f"the worker that had it was lost ({type(error).__name__})"
-        again = attempt.number < RETRIES
-        remedy = f"tried again, {attempt.number + 1} of {RETRIES}" if again else "not tried again"
-        tqdm.write(f"{attempt.job.name}: {reason}; {remedy}", file=sys.stderr)
+        again = attempt < RETRIES
+        remedy = f"tried again, {attempt + 1} of {RETRIES}" if again else "not tried again"
+        tqdm.write(f"{job.name}: {reason}; {remedy}", file=sys.stderr)
         if not again:
-            return attempt
-        self._submit(Attempt(attempt.job, attempt.number + 1))
+            return job
+        self.start(job, attempt + 1)
         return None

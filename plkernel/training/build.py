@@ -1,7 +1,8 @@
-"""The model of a run: built as its arm's scheme needs it, filled by the scheme's plan and the arm's nodes."""
+"""The model of a run: its condition checked and counted once, its parameters filled by the scheme and the nodes."""
 
 import functools
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,9 +24,105 @@ from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.models.ssm import SSM, SSMConfig
 from plkernel.models.structure import structure_for
+from plkernel.models.words import Device
 
 Model = SSM | RWKV
 AnyModel = Model | Foreign
+Config = SSMConfig | RWKVConfig | RWKV7Config
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A condition that has been checked, with the facts of its model, which was built once on the meta device.
+
+    parameters: how many numbers the model learns. plan: what the scheme does to each of them; config: of the model,
+    without backend and dropout. Both are None for a model of other people's code.
+    """
+
+    condition: Condition
+    parameters: int
+    plan: Plan | None = None
+    config: Config | None = None
+
+    @classmethod
+    def of(cls, condition: Condition) -> "Prepared":
+        """Check a condition whose arm fits its model; arms that share a model and a scheme share its facts.
+
+        Other people's code in it is imported and tried: that it builds a model, which trains and knows no later byte.
+        Raises ValueError where the scheme does not fit the model, the arm or AdamW, and where code has no consent.
+        """
+        admit(condition)
+        tried = _checked(condition) if condition.code else 0
+        if condition.model.is_foreign:
+            return cls(condition, tried)
+        multiplier = condition.arm.shape_on == "multiplier"
+        facts = _facts(condition.model, condition.scheme, tuple(options_of(condition).items()), multiplier)
+        outputs = [entry for entry in facts[1].entries if entry.parameter.role == "mixer_out"]
+        zeros = [entry.parameter.name for entry in outputs if entry.distribution.is_zero]
+        shaped = condition.model.kind == "ssm" and any(value != 1 for value in condition.nodes.projection)
+        if zeros and shaped and not multiplier:
+            raise ValueError(
+                f"scheme {condition.scheme!r} starts {zeros[0]} at zero, where a shape has nothing to act on: set "
+                "shape_on = 'multiplier', a fixed number per state, or leave the projection uniform"
+            )
+        return cls(condition, *facts)
+
+
+@functools.cache
+def _facts(
+    model: ModelSpec, scheme: str, options: tuple[tuple[str, float], ...], multiplier: bool
+) -> tuple[int, Plan, Config]:
+    """Parameters, plan and configuration of a model built on the meta device."""
+    condition = Condition(
+        model, Arm(scheme=scheme, scheme_options=dict(options), shape_on="multiplier" if multiplier else None)
+    )
+    with torch.device("meta"):
+        built = build(condition)
+    planned = plan_of(built, condition)
+    if planned.optimizer != "adam":
+        raise ValueError(
+            f"scheme {planned.scheme!r} has learning rates for {planned.optimizer.upper()} here, and a run has AdamW: "
+            f"leave scheme option {planned.optimizer!r} out, or take Plan.param_groups for an optimiser of your own"
+        )
+    return count(built), planned, built.config
+
+
+def _checked(condition: Condition) -> int:
+    """Try a model that other people's code makes or changes, once in a process; how many numbers it learns."""
+    arm = condition.arm.model_dump(exclude={*IN_THE_STUDY, "learning_rate", "corpus", "model"})
+    device, context = "cpu", LONGEST
+    if condition.train is not None:
+        context = min(condition.train.context, LONGEST)
+        device = "cuda" if condition.train.device != "cpu" and torch.cuda.is_available() else "cpu"
+        if device == "cpu" and condition.train.device == "cuda":
+            device = "meta"  # it is trained, and tried, on another machine
+    return _tried(json.dumps(condition.model.model_dump()), json.dumps(arm), context, device)
+
+
+@functools.cache
+def _tried(model: str, arm: str, context: int, device: str) -> int:
+    whole = Condition(ModelSpec.model_validate_json(model), Arm.model_validate_json(arm), trusted=True)
+    built = started(whole, 0)
+    parameters = count(built)
+    if built.config.causal and device != "meta":
+        name = ", ".join(f"{option} {name!r}" for option, name in whole.code.items())
+        check_model(built, name, context, torch.device(device))
+    return parameters
+
+
+def count(model: torch.nn.Module) -> int:
+    """How many numbers a model learns."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def admit(condition: Condition) -> None:
+    """Register the schemes and corpora of other packages that the condition names, by their entry points.
+
+    Raises ValueError, before anything is imported, where it names code and the user has not said that it may run.
+    """
+    entries = groups.offered(condition.arm.scheme, condition.corpus.name)
+    check_consent(condition.code | {option: entry.value for option, entry in entries.items()}, condition.trusted)
+    groups.register(entries)
 
 
 def options_of(condition: Condition) -> dict[str, Any]:
@@ -36,15 +133,14 @@ def options_of(condition: Condition) -> dict[str, Any]:
 
 
 def rules_of(condition: Condition) -> Rules:
-    """What the scheme says at these sizes, before there is a model. Raises ValueError for an unknown name or option."""
+    """The rules of the scheme at these sizes, before there is a model; ValueError for an unknown name or option."""
     model = condition.model
     heads = (1, model.dim) if model.kind == "ssm" else (model.dim // model.head_size, model.head_size)
-    sizes = Sizes(model.dim, model.layers, BYTES, heads)
-    return rules_at(find(condition.scheme), sizes, options_of(condition))
+    return rules_at(find(condition.scheme), Sizes(model.dim, model.layers, BYTES, heads), options_of(condition))
 
 
 def build(condition: Condition) -> Model:
-    """The model as the condition's scheme and protocol need it, its parameters not yet set; of our own kinds only."""
+    """The model of plkernel as scheme and protocol need it, its parameters not yet set."""
     model, train, rules = condition.model, condition.train, rules_of(condition)
     always = () if model.kind == "ssm" else ("embedding_norm",)  # an RWKV has it, as ln0
     needs = {name: value for name, value in rules.needs.items() if name not in always}
@@ -55,56 +151,43 @@ def build(condition: Condition) -> Model:
         "structure": structure_for(needs, rules.forward),
     }
     if model.kind == "ssm":
-        return SSM(
-            SSMConfig(
-                gain=model.gain,
-                patch=model.patching.size,
-                mode=model.patching.mode,
-                shape_multiplier=condition.arm.shape_on == "multiplier",
-                **shared,
-            )
-        )
+        patching, multiplier = model.patching, condition.arm.shape_on == "multiplier"
+        shared |= {"gain": model.gain, "patch": patching.size, "mode": patching.mode}
+        return SSM(SSMConfig(shape_multiplier=multiplier, **shared))
     shared |= {"head_size": model.head_size, "dropout": train.dropout if train else 0.0}
     if model.kind == "rwkv7":
         return RWKV7(RWKV7Config(**{f"{name}_rank": rank for name, rank in model.ranks}, **shared))
     return RWKV(RWKVConfig(version=5 if model.kind == "rwkv5" else 6, k_clamp=model.k_clamp, **shared))
 
 
-def started(condition: Condition, seed: int) -> AnyModel:
-    """The model as it is before its first step, of whatever kind; ValueError where it needs code without consent."""
-    if not condition.model.is_foreign:
-        return initialise_(build(condition), condition, seed)
+def plan_of(built: Model, condition: Condition) -> Plan:
+    """The plan of the scheme for every parameter."""
+    return plan(built, condition.scheme, **options_of(condition))
+
+
+def started(condition: Condition, seed: int, plan: Plan | None = None) -> AnyModel:
+    """The model of any kind before its first step. plan: of its parameters, where it is known.
+
+    Raises ValueError where it needs code without consent.
+    """
     admit(condition)
+    if not condition.model.is_foreign:
+        return initialise_(build(condition), condition, seed, plan)
     built = foreign.build(condition.model.kind, condition.model.config, seed)
     if condition.arm.init is not None:
         foreign.start_(built, condition.arm.init, condition.arm.init_options, seed)
     return built
 
 
-def admit(condition: Condition) -> None:
-    """Make known the schemes and corpora of other packages that the condition names, by their entry points.
+def initialise_(built: Model, condition: Condition, seed: int, plan: Plan | None = None) -> Model:
+    """Fill the parameters in place: by the scheme, then the arm's decays and their shape, then the arm's function.
 
-    ValueError where it names any code and the person has not said that it may run; nothing is imported then.
-    """
-    entries = groups.offered(condition.arm.scheme, condition.corpus.name)
-    check_consent(condition.code | {option: entry.value for option, entry in entries.items()}, condition.trusted)
-    groups.register(entries)
-
-
-def plan_of(built: Model, condition: Condition) -> Plan:
-    """What the scheme does to every parameter."""
-    return plan(built, condition.scheme, **options_of(condition))
-
-
-def initialise_(built: Model, condition: Condition, seed: int) -> Model:
-    """Fill the parameters in place: by the scheme first, then the arm's decays and the shape that goes with them.
-
-    Then by the arm's own function, if there is one. What a scheme leaves to tune on data comes after that, `tune_`.
-    Raises ValueError for a shape on a projection that the scheme sets to zero.
+    What a scheme leaves to tune on data comes after that, `tune_`. Raises ValueError for a shape on a projection that
+    the scheme sets to zero, and where code has no consent.
     """
     admit(condition)
     arm = condition.arm
-    plan_of(built, condition).apply_(built, seed)
+    (plan or plan_of(built, condition)).apply_(built, seed)
     if isinstance(built, SSM):
         for recurrence in built.recurrences():
             recurrence.place_(condition.nodes)
@@ -123,82 +206,17 @@ def tune_(built: AnyModel, condition: Condition, inputs: Tensor) -> Calibration 
     return calibrate_(built, inputs, target=wanted.target) if wanted else None
 
 
-def check(condition: Condition) -> None:
-    """ValueError where the scheme does not fit the arm and the model; nothing is allocated.
-
-    Of a condition that names code, also where the person has not consented to it, and, once it is imported and built,
-    where it does not train or knows later bytes.
-    """
-    admit(condition)
-    if condition.code:
-        _checked(condition)
-    if condition.model.is_foreign:
-        return
-    options, multiplier = options_of(condition), condition.arm.shape_on == "multiplier"
-    zero = _zero_projection(condition.model, condition.scheme, tuple(options.items()), multiplier)
-    acts = condition.model.kind == "ssm" and any(value != 1 for value in condition.nodes.projection)
-    if zero and acts and not multiplier:
-        raise ValueError(
-            f"scheme {condition.scheme!r} starts {zero} at zero, where a shape has nothing to act on: set "
-            "shape_on = 'multiplier', a fixed number per state, or leave the projection uniform"
-        )
+def choose_device(name: Device) -> torch.device:
+    """The device called `name`, 'auto' being a GPU where there is one; ValueError where it does not exist."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device 'cuda' is not available here: use 'cpu' or 'auto'")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
-@functools.cache
-def _zero_projection(
-    model: ModelSpec, scheme: str, options: tuple[tuple[str, float], ...], multiplier: bool
-) -> str | None:
-    """The first projection that the scheme starts at zero; ValueError where scheme, model and AdamW do not fit.
-
-    The arms of a large design share a few models, whose plans are made once.
-    """
-    arm = Arm(scheme=scheme, scheme_options=dict(options), shape_on="multiplier" if multiplier else None)
-    with torch.device("meta"):
-        planned = plan_of(build(Condition(model, arm)), Condition(model, arm))
-    if planned.optimizer != "adam":
-        raise ValueError(
-            f"scheme {planned.scheme!r} has learning rates for {planned.optimizer.upper()} here, and a run has AdamW: "
-            f"leave scheme option {planned.optimizer!r} out, or take Plan.param_groups for an optimiser of your own"
-        )
-    zero = (e.parameter.name for e in planned.entries if e.parameter.role == "mixer_out" and e.distribution.is_zero)
-    return next(zero, None)
-
-
-def _checked(condition: Condition) -> int:
-    """Parameters of a model that other people's code makes or changes, which is tried here, once in a process."""
-    admit(condition)
-    arm = condition.arm.model_dump(exclude={*IN_THE_STUDY, "learning_rate", "corpus", "model"})
-    device, context = "cpu", LONGEST
-    if condition.train is not None:
-        context = min(condition.train.context, LONGEST)
-        device = "cuda" if condition.train.device != "cpu" and torch.cuda.is_available() else "cpu"
-        if device == "cpu" and condition.train.device == "cuda":
-            device = "meta"  # it is trained, and tried, on another machine
-    return _tried(json.dumps(condition.model.model_dump()), json.dumps(arm), context, device)
-
-
-@functools.cache
-def _tried(model: str, arm: str, context: int, device: str) -> int:
-    """`_checked` of what these texts say; the arms and seeds of a study share a few models."""
-    whole = Condition(ModelSpec.model_validate_json(model), Arm.model_validate_json(arm), trusted=True)
-    built = started(whole, 0)
-    count = sum(parameter.numel() for parameter in built.parameters())
-    if built.config.causal and device != "meta":
-        name = ", ".join(f"{option} {name!r}" for option, name in whole.code.items())
-        check_model(built, name, context, torch.device(device))
-    return count
-
-
-def parameter_count(condition: Condition) -> int:
-    """How many numbers the model learns, counted without allocating them, but where other people's code makes it."""
-    if condition.model.is_foreign:
-        return _checked(condition)
-    with torch.device("meta"):
-        return sum(parameter.numel() for parameter in build(condition).parameters())
-
-
-def check_backend(model: ModelSpec, backend: str | None, device: torch.device) -> None:
-    """ValueError when the forced implementation of the model's kernel does not exist on `device`."""
-    if not model.is_foreign:
-        operators = {"ssm": "scan", "rwkv7": "wkv7"}
-        backends.choose(operators.get(model.kind, "wkv"), backend, device)
+def check_machine(condition: Condition) -> str:
+    """The type of device of a condition's runs; ValueError when it or the forced backend does not exist here."""
+    device = choose_device(condition.protocol.device)
+    if not condition.model.is_foreign:
+        operator = {"ssm": "scan", "rwkv7": "wkv7"}.get(condition.model.kind, "wkv")
+        backends.choose(operator, condition.protocol.backend, device)
+    return device.type

@@ -2,15 +2,14 @@
 
 The metadata of the file are three texts: `progress`, `config` (the configuration of the run, which says whose it is)
 and `digest`, a CRC-32 over both and over the names, types, shapes and bytes of all tensors. It guards against damage
-and mix-ups, not against forgery, and it is quick on every processor: 0.07 s for 10 million parameters with their
-moments, where SHA-256 takes 0.10 s with the processor's own instructions for it, and BLAKE2b 0.24 s. Checkpoints of
-earlier versions have `progress` alone.
+and mix-ups, not against forgery, and it is quick: 0.07 s for 10 million parameters with their moments, where SHA-256
+takes 0.10 s. Checkpoints of earlier versions have `progress` alone.
 """
 
 import json
 import math
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,14 +23,13 @@ from plkernel.common import cli
 from plkernel.common.files import atomic_save, load_json, save_json
 from plkernel.common.imports import TRUST, is_code
 from plkernel.config.condition import from_config
-from plkernel.config.study import with_defaults
 from plkernel.models.init import SCHEMES
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.models.structure import Structure
 from plkernel.records.layout import CHECKPOINT, CONFIG
 from plkernel.training.build import AnyModel, Model, build, started
-from plkernel.training.folder import Progress, differences
+from plkernel.training.folder import Progress, other_run
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 PROGRESS, CONFIGURATION, DIGEST = "progress", "config", "digest"
@@ -53,7 +51,12 @@ def save_checkpoint(
         state = optimizer.state.get(parameter, {}) if optimizer is not None else {}
         tensors.update({f"{moment}.{name}": state[moment] for moment in MOMENTS if moment in state})
     tensors.update({f"model.{name}": buffer for name, buffer in model.named_buffers()})
-    tensors = _apart({name: tensor.cpu().contiguous() for name, tensor in tensors.items()})
+    seen: set[int] = set()
+    for name, tensor in tensors.items():  # a file of safetensors has each tensor on its own
+        tensor = tensor.cpu().contiguous()
+        place = tensor.untyped_storage().data_ptr()
+        tensors[name] = tensor.clone() if place in seen else tensor
+        seen.add(place)
     metadata = {PROGRESS: json.dumps(asdict(progress)), CONFIGURATION: json.dumps(config)}
     metadata[DIGEST] = digest_of(tensors, metadata)
     try:
@@ -62,70 +65,65 @@ def save_checkpoint(
         raise OSError(f"checkpoint {path} cannot be written: {error}") from error
 
 
-def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors, those that share memory with one before copied: a file of safetensors has each on its own."""
-    seen: set[int] = set()
-    for name, tensor in tensors.items():
-        place = tensor.untyped_storage().data_ptr()
-        tensors[name] = tensor.clone() if place in seen else tensor
-        seen.add(place)
-    return tensors
-
-
 def load_checkpoint(
     path: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None = None, config: Any = None
 ) -> Progress:
     """Fill `model` (and the AdamW moments of `optimizer`) from `path`.
 
-    Raises ValueError when the file is damaged, does not fit the model, or is that of a run with another `config`;
-    nothing has been filled then.
+    Raises ValueError, and fills nothing, when the file is damaged, does not fit the model, or is that of a run with
+    another `config`.
     """
     try:
-        tensors, metadata = _read(path)
-        progress = _progress(metadata)
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if set(metadata) not in ({PROGRESS}, {PROGRESS, CONFIGURATION, DIGEST}):
+                raise ValueError(
+                    f"its metadata are {', '.join(sorted(metadata)) or 'missing'}: not written by plkernel"
+                )
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        progress = _progress(metadata[PROGRESS])
         if DIGEST in metadata and metadata[DIGEST] != digest_of(tensors, metadata):
             raise ValueError("its digest is not that of its content")
         _check_tensors(tensors, model, optimizer is not None and progress.step > 0)
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
         hint = "" if optimizer else ": name the folder of a run, or a checkpoint in one"
         raise ValueError(f"checkpoint {path} is damaged or of another model ({error}){hint}") from error
-    if config is not None and CONFIGURATION in metadata:
-        _check_config(path, json.loads(metadata[CONFIGURATION]), config)
-    _fill(tensors, model, optimizer if progress.step > 0 else None, progress.step)
+    its_own = metadata.get(CONFIGURATION)  # not in those of earlier versions
+    if config is not None and its_own is not None and (different := other_run(json.loads(its_own), config)):
+        raise ValueError(f"checkpoint {path} belongs to another run ({different})")
+    with torch.no_grad():
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            tensor.copy_(tensors[f"model.{name}"])
+    if optimizer is not None and progress.step > 0:
+        fused = optimizer.defaults.get("fused")  # which counts its steps on the parameter's device, others on the CPU
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:  # a frozen one has no moments
+                moments = {moment: tensors[f"{moment}.{name}"].to(parameter, copy=True) for moment in MOMENTS}
+                count = torch.tensor(float(progress.step), device=parameter.device if fused else "cpu")
+                optimizer.state[parameter] = {"step": count, **moments}
     return progress
 
 
 def digest_of(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
     """CRC-32, in eight hexadecimal digits, of progress and config and of every tensor on the CPU, in order of names."""
-    found = zlib.crc32(f"{metadata[PROGRESS]}\n{metadata[CONFIGURATION]}\n".encode())
+    crc = zlib.crc32(f"{metadata[PROGRESS]}\n{metadata[CONFIGURATION]}\n".encode())
     for name, tensor in sorted(tensors.items()):
-        found = zlib.crc32(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode(), found)
-        found = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, found)
-    return f"{found:08x}"
+        crc = zlib.crc32(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode(), crc)
+        crc = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, crc)
+    return f"{crc:08x}"
 
 
-def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of the file, each on first use from the disk, and its metadata."""
-    with safe_open(path, framework="pt") as file:
-        metadata = file.metadata() or {}
-        if set(metadata) not in ({PROGRESS}, {PROGRESS, CONFIGURATION, DIGEST}):
-            raise ValueError(f"its metadata are {', '.join(sorted(metadata)) or 'missing'}: not written by plkernel")
-        return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
-
-
-def _progress(metadata: Mapping[str, str]) -> Progress:
-    """What the metadata say; ValueError for anything that no run has written."""
+def _progress(text: str) -> Progress:
+    """The progress in the metadata; ValueError for one that no run has written."""
     try:
-        values = json.loads(metadata[PROGRESS])
-        progress = Progress(**{"metrics_crc": None, "timing_crc": None, **values})
+        progress = Progress(**{"metrics_crc": None, "timing_crc": None, **json.loads(text)})
     except RecursionError:
         raise ValueError("progress is nested too deeply") from None
     for field in fields(progress):
         value = getattr(progress, field.name)
-        whole = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST
-        number = field.type is float and isinstance(value, float) and math.isfinite(value)
-        missing = value is None and field.name.endswith("_crc")
-        if not (whole or number or missing):
+        whole = type(value) is int and 0 <= value < LARGEST
+        number = field.type is float and type(value) is float and math.isfinite(value)
+        if not (whole or number or (value is None and field.name.endswith("_crc"))):
             raise ValueError(f"progress.{field.name} is {value!r}")
     if progress.evaluated < 0:
         raise ValueError(f"progress.loss_count is {progress.loss_count} after {progress.step} steps")
@@ -134,54 +132,21 @@ def _progress(metadata: Mapping[str, str]) -> Progress:
 
 def _check_tensors(tensors: Mapping[str, Tensor], model: nn.Module, moments: bool) -> None:
     """ValueError unless names, types and shapes are those of the model and, where `moments`, of its optimiser."""
+
+    def kind(tensor: Tensor) -> str:
+        return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
+
     parameters = dict(model.named_parameters())
     wanted = {f"model.{name}": tensor for name, tensor in (*parameters.items(), *model.named_buffers())}
     optional = {f"{moment}.{name}": tensor for moment in MOMENTS for name, tensor in parameters.items()}
-    trained = [name for name, tensor in parameters.items() if moments and tensor.requires_grad]
-    needed = {f"{moment}.{name}" for moment in MOMENTS for name in trained}
+    needed = {name for name, tensor in optional.items() if moments and tensor.requires_grad}
     missing = sorted((wanted.keys() | needed) - tensors.keys())
     unknown = sorted(tensors.keys() - (wanted | optional).keys())
     if missing or unknown:
         raise ValueError(f"{'no' if missing else 'unknown'} tensor {(missing or unknown)[0]}")
     for name, tensor in tensors.items():
-        model_has = (wanted | optional)[name]
-        if (tensor.dtype, tensor.shape) != (model_has.dtype, model_has.shape):
-            raise ValueError(f"{name} is {_kind(tensor)}, the model's {_kind(model_has)}")
-
-
-def _check_config(path: Path, of_the_checkpoint: Any, config: Any) -> None:
-    different = differences(with_defaults(of_the_checkpoint), with_defaults(json.loads(json.dumps(config))))
-    if different:
-        raise ValueError(f"checkpoint {path} belongs to another run ({'; '.join(different[:4])})")
-
-
-def _fill(tensors: Mapping[str, Tensor], model: nn.Module, optimizer: torch.optim.Optimizer | None, step: int) -> None:
-    """Copy the tensors into the model, and into the optimiser where one is given."""
-    with torch.no_grad():
-        for name, tensor in _named(model):
-            tensor.copy_(tensors[f"model.{name}"])
-    if optimizer is None:
-        return
-    for name, parameter in model.named_parameters():
-        if not parameter.requires_grad:  # frozen: it has no moments
-            continue
-        moments = {moment: tensors[f"{moment}.{name}"].to(parameter, copy=True) for moment in MOMENTS}
-        count = torch.tensor(float(step), device=_step_device(optimizer, parameter))
-        optimizer.state[parameter] = {"step": count, **moments}
-
-
-def _named(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from model.named_parameters()
-    yield from model.named_buffers()
-
-
-def _kind(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
-
-
-def _step_device(optimizer: torch.optim.Optimizer, parameter: Tensor) -> torch.device:
-    """The fused AdamW counts its steps on the parameter's device, the others on the CPU."""
-    return parameter.device if optimizer.defaults.get("fused") else torch.device("cpu")
+        if kind(tensor) != kind(expected := (wanted | optional)[name]):
+            raise ValueError(f"{name} is {kind(tensor)}, the model's {kind(expected)}")
 
 
 def open_model(path: Path) -> Model:
@@ -198,7 +163,7 @@ def open_model(path: Path) -> Model:
 
 
 def open_any_model(path: Path, trusted: bool) -> AnyModel:
-    """`open_model`, of other people's models too where the person has said that their code may run (`trusted`)."""
+    """`open_model`, of other people's models too where the user has said that their code may run (`trusted`)."""
     checkpoint, config, content = _saved(path)
     code = missing_code(content)
     if not code:
@@ -215,7 +180,7 @@ def open_any_model(path: Path, trusted: bool) -> AnyModel:
 
 
 def _saved(path: Path) -> tuple[Path, Path, Any]:
-    """The checkpoint file that `path` means, the config.json beside it and its content; ValueError for what is not."""
+    """The checkpoint file that `path` means, the config.json beside it and its content."""
     cli.existing(path, "model")
     folder = path if path.is_dir() else path.parent
     checkpoint, config = folder / CHECKPOINT if path.is_dir() else path, folder / CONFIG
@@ -227,7 +192,7 @@ def _saved(path: Path) -> tuple[Path, Path, Any]:
 
 
 def missing_code(config: Any) -> str | None:
-    """What the content of a config.json names of other people's code without which its model is not built here."""
+    """The code of other people that the content of a config.json names, without which its model is not built."""
     model, arm = ((config.get(key) if isinstance(config, dict) else None) for key in ("model", "arm_options"))
     kind = model.get("kind") if isinstance(model, dict) else None
     scheme = arm.get("scheme") if isinstance(arm, dict) else None
@@ -237,36 +202,28 @@ def missing_code(config: Any) -> str | None:
 
 
 def describe(path: Path, config: Any) -> Model:
-    """The model that `config`, the content of a config.json, describes, its parameters not yet set.
-
-    Raises ValueError naming `path`.
-    """
+    """The model that `config`, the content of `path`, describes, its parameters not yet set; ValueError for none."""
 
     def made() -> Model:
-        if "rwkv" in config:
-            return RWKV(RWKVConfig(**_sizes(config["rwkv"])))
-        if "rwkv7" in config:
-            return RWKV7(RWKV7Config(**_sizes(config["rwkv7"])))
+        for name, kind, sizes in (("rwkv", RWKV, RWKVConfig), ("rwkv7", RWKV7, RWKV7Config)):
+            if name in config:  # as `save_model` has written it
+                values = config[name]
+                return kind(sizes(**{**values, "structure": Structure(**values.get("structure", {}))}))  # type: ignore[arg-type]
         return build(from_config({**config, "train": None}))
 
     return described(path, made)
 
 
 def described(path: Path, read: Callable[[], T]) -> T:
-    """What `read` makes of the content of `path`; ValueError naming it where that does not describe a model."""
+    """The value of `read`, which reads the content of `path`; ValueError naming it where that describes no model."""
     try:
         return read()
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{path} does not describe a model ({error})") from error
 
 
-def _sizes(config: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a configuration that `save_model` has written."""
-    return {**config, "structure": Structure(**config.get("structure", {}))}
-
-
 def check_free(folder: Path) -> None:
-    """ValueError when the folder holds a model already."""
+    """Raise ValueError when the folder holds a model already."""
     taken = [name for name in (CONFIG, CHECKPOINT) if (folder / name).exists()]
     if taken:
         raise ValueError(f"{folder} holds a {taken[0]} already: choose another folder or remove it")

@@ -34,9 +34,9 @@ PLACES = 8
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What one pass over windows says; `amplification` is None for an SSM.
+    """The figures of one pass over windows, with `losses` (n,T) in bits at every predicted byte.
 
-    losses: (n,T) bits at every predicted byte.
+    amplification: growth of the residual stream, None for an SSM.
     """
 
     bits_per_byte: float
@@ -46,12 +46,12 @@ class Diagnosis:
 
     @property
     def finite(self) -> bool:
-        """Whether every figure is a number, as it is not once a run has diverged."""
+        """True where every figure is a number, as none need be once a run has diverged."""
         growth = self.amplification.per_block if self.amplification else ()
         return all(map(math.isfinite, (self.bits_per_byte, *self.saturation.to_dict().values(), *growth)))
 
     def to_row(self) -> dict[str, Any]:
-        """What goes into a row of metrics.jsonl beside the bits per byte."""
+        """The entries of a row of metrics.jsonl beside the bits per byte."""
         growth = {"amplification": list(self.amplification.per_block)} if self.amplification else {}
         known = {"saturation": self.saturation.to_dict(), **growth}
         if not self.losses.size:  # of a model that is not here, from what its run recorded
@@ -64,18 +64,23 @@ class Diagnosis:
 
 
 def diagnose(model: nn.Module, windows: Tensor, batch: int, device: torch.device) -> Diagnosis:
-    """Everything that one pass over `windows` (n, context + 1) says; leaves the model in eval mode, without hooks."""
-    found: list[Saturation] = []
+    """The figures of one pass over `windows` (n, context + 1); leaves the model in eval mode, without hooks."""
+    parts: list[Saturation] = []
     losses: list[Tensor] = []
 
     def watch(logits: Tensor, targets: Tensor) -> None:
-        found.append(saturation(logits.cpu().numpy(), targets.cpu().numpy()))
+        parts.append(saturation(logits.cpu().numpy(), targets.cpu().numpy()))
         losses.append(losses_per_byte(logits, targets))
 
-    with residual_stream(model) as growth:
+    with residual_stream(model) as stream:
         bpb = bits_per_byte(model, windows, batch, device, watch)
-    amplification = growth.amplification() if growth.means else None
-    return Diagnosis(bpb, torch.cat(losses).cpu().numpy(), reduce(Saturation.merged, found), amplification)
+    rms = []
+    for batches in stream:
+        means, counts = torch.stack([mean for mean, _ in batches]).tolist(), [count for _, count in batches]
+        squares = sum(mean * count for mean, count in zip(means, counts, strict=True))
+        rms.append(math.sqrt(squares / sum(counts)))
+    growth = Amplification(tuple(rms)) if rms else None
+    return Diagnosis(bpb, torch.cat(losses).cpu().numpy(), reduce(Saturation.merged, parts), growth)
 
 
 def predictor(model: AnyModel, device: torch.device) -> Predict:
@@ -154,7 +159,12 @@ def influence(
             read = is_read(known, place, length)
             at = torch.from_numpy(place + np.asarray(known)[read] - 1).to(before.device)
             after = logits_of(predict, replaced(inputs[rows], place, drawn[rows, index]))
-            found[rows, index, read] = _divergence(before[:, at], after[:, at]).cpu().numpy()
+            log_p, log_q = (
+                logits[:, at].double().log_softmax(-1) for logits in (before, after)
+            )  # far lags move little
+            p = log_p.exp()
+            divergence = torch.where(p > 0, p * (log_p - log_q), 0.0).sum(-1) / NATS_PER_BIT
+            found[rows, index, read] = divergence.cpu().numpy()
     return influence_of(known, found)
 
 
@@ -198,13 +208,6 @@ def logits_of(predict: Predict, tokens: Tensor) -> Tensor:
         return predict(tokens)
 
 
-def _divergence(before: Tensor, after: Tensor) -> Tensor:
-    """KL of softmax(before) from softmax(after) in bits, (..., V) to (...); in float64, as far lags move little."""
-    log_p, log_q = (logits.double().log_softmax(-1) for logits in (before, after))
-    p = log_p.exp()
-    return torch.where(p > 0, p * (log_p - log_q), 0.0).sum(-1) / NATS_PER_BIT
-
-
 def _losses(predict: Predict, windows: Tensor, first: int) -> np.ndarray:
     """Bits (n,T-first) at tokens `first` + 1 .. T of `windows` (n,T+1)."""
     with torch.no_grad():
@@ -213,54 +216,46 @@ def _losses(predict: Predict, windows: Tensor, first: int) -> np.ndarray:
 
 
 def kernels(model: AnyModel, context: int) -> dict[str, list[Any]]:
-    """What an input still weighs in every block after 1, 2, 4 .. `context` bytes: {"lags": (T), "blocks": (L, T)}."""
+    """The weight of an input in every block 1, 2, 4 .. `context` bytes later: {"lags": (T), "blocks": (L, T)}."""
     lags = [2**power for power in range(context.bit_length()) if 2**power <= context]
     return {"lags": lags, "blocks": [block.tolist() for block in model.kernels(torch.tensor(lags))]}
 
 
-def memory(half_lives: Sequence[np.ndarray], found: Mapping[str, list[Any]]) -> dict[str, Any]:
-    """What a row of metrics.jsonl says of the memory of the blocks; nothing of what is not known of the model."""
+def memory(half_lives: Sequence[np.ndarray], weights: Mapping[str, list[Any]]) -> dict[str, Any]:
+    """The entries of a row of metrics.jsonl on the memory of the blocks, as far as the model says it."""
     quantiles = [np.quantile(values, QUANTILES).tolist() for values in half_lives]
     return {
         **({"half_life_quantiles": quantiles} if quantiles else {}),
-        **({"kernel": found} if found["blocks"] else {}),
+        **({"kernel": weights} if weights["blocks"] else {}),
     }
 
 
-class ResidualStream:
-    """Mean squares of the residual stream: before the first block, which norms it first, and after each block."""
-
-    def __init__(self, places: int) -> None:
-        self.means: list[list[Tensor]] = [[] for _ in range(places)]
-        self.counts: list[list[int]] = [[] for _ in range(places)]
-
-    def add(self, place: int, stream: Tensor) -> None:
-        """Count one batch of the stream at `place`; nothing is read from its device before the end."""
-        self.means[place].append(stream.float().square().mean())
-        self.counts[place].append(stream.numel())
-
-    def amplification(self) -> Amplification:
-        """Of all batches so far, at least one."""
-        rms = []
-        for means, counts in zip(self.means, self.counts, strict=True):
-            squares = sum(mean * count for mean, count in zip(torch.stack(means).tolist(), counts, strict=True))
-            rms.append(math.sqrt(squares / sum(counts)))
-        return Amplification(tuple(rms))
-
-
 @contextmanager
-def residual_stream(model: nn.Module) -> Iterator[ResidualStream]:
-    """Watches the residual stream of an RWKV (B,T,D) as long as it is open; of other models nothing."""
-    if not isinstance(model, RWKV):
-        yield ResidualStream(0)
-        return
-    stream = ResidualStream(1 + len(model.blocks))
-    first = model.get_submodule("blocks.0.ln0")
-    hooks = [first.register_forward_hook(lambda _module, _inputs, x: stream.add(0, x))]
-    for place, block in enumerate(model.blocks, start=1):
-        hooks.append(block.register_forward_hook(lambda _module, _inputs, out, at=place: stream.add(at, out[0])))
+def residual_stream(model: nn.Module) -> Iterator[list[list[tuple[Tensor, int]]]]:
+    """Mean square and size of every batch of the residual stream (B,T,D) of an RWKV, at each place.
+
+    Places are before the first block, which norms the stream first, and after each block. Other models have none;
+    nothing is read from the device.
+    """
+    found: list[list[tuple[Tensor, int]]] = []
+    hooks = []
+
+    def watch(module: nn.Module, pick: Callable[[Any], Tensor]) -> None:
+        batches: list[tuple[Tensor, int]] = []
+        found.append(batches)
+
+        def note(_module: nn.Module, _inputs: Any, output: Any) -> None:
+            stream = pick(output)
+            batches.append((stream.float().square().mean(), stream.numel()))
+
+        hooks.append(module.register_forward_hook(note))
+
+    if isinstance(model, RWKV):
+        watch(model.get_submodule("blocks.0.ln0"), lambda output: output)
+        for block in model.blocks:
+            watch(block, lambda output: output[0])
     try:
-        yield stream
+        yield found
     finally:
         for hook in hooks:
             hook.remove()

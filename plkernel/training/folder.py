@@ -1,4 +1,4 @@
-"""The folder of one run: who it is, what it has measured, and how it is taken up again."""
+"""The folder of one run: whose it is, its rows, how it ended, and who holds it."""
 
 import json
 import re
@@ -28,14 +28,13 @@ from plkernel.records.layout import (
     TIMING,
 )
 
-LONGEST_REASON = 300  # characters of an error
-LONGEST_VALUE = 80  # characters of a value that differs
+LONGEST_REASON, LONGEST_VALUE = 300, 80  # characters of an error, and of a value that differs
 LOCK_PATIENCE = 20.0  # seconds: a worker whose parent was killed ends within a step
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands after `step` steps.
+    """The point that a run has reached after `step` steps.
 
     loss_sum and loss_count: nats and steps since the last evaluation; seconds: training time so far; metrics_bytes
     and timing_bytes: lengths of the two row files, which a resumed run cuts back to, with the CRC-32 of what they hold
@@ -69,7 +68,7 @@ class RunFolder:
 
     @property
     def result(self) -> dict[str, Any] | None:
-        """What an ended run recorded; None while it is unfinished. ValueError when the file is damaged."""
+        """The record of an ended run; None while it is unfinished. ValueError when the file is damaged."""
         path = self.path / RESULT
         if not path.exists():
             return None
@@ -79,46 +78,41 @@ class RunFolder:
         return result
 
     @property
+    def status(self) -> str | None:
+        """FINISHED, DIVERGED or FAILED; None while the run is unfinished."""
+        return (self.result or {}).get("status")
+
+    @property
     def finished(self) -> bool:
-        """Whether the run has ended well."""
-        result = self.result
-        return result is not None and result["status"] == FINISHED
+        return self.status == FINISHED
 
     @property
     def diverged(self) -> bool:
-        """Whether the run has ended in a loss that is no number."""
-        result = self.result
-        return result is not None and result["status"] == DIVERGED
+        return self.status == DIVERGED
 
     @property
     def failure(self) -> str:
-        """How a run that is not finished has ended, as in 'diverged at step 6'."""
+        """The end of a run that has not finished, as in 'diverged at step 6'."""
         result = self.result
         if result is None:
             return "did not finish"
+        error = result.get("error") or "no reason recorded"
         if result["status"] == DIVERGED:
-            found = re.search(r"at step \d+", result.get("error") or "")
-            return f"diverged {found.group() if found else ''}".rstrip()
-        reason = (result.get("error") or "no reason recorded").strip().splitlines()[-1]
-        return f"failed ({shorten(reason, LONGEST_REASON)})"
+            step = re.search(r" at step \d+", error)
+            return f"diverged{step.group() if step else ''}"
+        return f"failed ({shorten(error.strip().splitlines()[-1], LONGEST_REASON)})"
 
     def check(self, config: Mapping[str, Any]) -> None:
         """Raise ValueError when the folder holds the run of another configuration."""
         path = self.path / CONFIG
-        if not path.exists():
-            return
-        different = differences(with_defaults(load_json(path)), json.loads(json.dumps(config)))
-        if different:
+        if path.exists() and (different := other_run(load_json(path), config)):
             raise ValueError(
-                f"run folder {self.path} was made by another spec ({'; '.join(different[:4])}): "
-                "use another name or --out, or remove the folder"
+                f"run folder {self.path} was made by another spec ({different}): use another name or --out, or remove "
+                "the folder"
             )
 
     def open(self, config: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
-        """Create the folder, or check that it belongs to the run described by `config`; ValueError if to another.
-
-        How an earlier attempt failed or diverged is forgotten.
-        """
+        """Create the folder, or check that it is that of the run of `config`, whose failed attempt is forgotten."""
         self.check(config)
         if not self.finished:
             (self.path / RESULT).unlink(missing_ok=True)
@@ -128,10 +122,7 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the folder for this process; ValueError when another still holds it after a few seconds.
-
-        Also where the folder, or a file in it, is a symbolic link: what is received is not written through.
-        """
+        """Hold the folder for this process; ValueError for links in it, or when another process keeps holding it."""
         refuse_links_of_run(self.path)
         self.path.mkdir(parents=True, exist_ok=True)
         with locked(self.path, f"run folder {self.path}", LOCK_PATIENCE):
@@ -139,18 +130,13 @@ class RunFolder:
 
     def append(self, metrics: Mapping[str, Any], timing: Mapping[str, Any], progress: Progress) -> Progress:
         """Add one row to both row files, flushed to disk; `progress` with where they now end."""
-        metrics_bytes, metrics_crc = rows.append(self.path / METRICS, metrics, progress.metrics_crc or 0)
-        timing_bytes, timing_crc = rows.append(self.path / TIMING, timing, progress.timing_crc or 0)
-        return replace(
-            progress,
-            metrics_bytes=metrics_bytes,
-            metrics_crc=metrics_crc,
-            timing_bytes=timing_bytes,
-            timing_crc=timing_crc,
-        )
+        length, crc = rows.append(self.path / METRICS, metrics, progress.metrics_crc or 0)
+        progress = replace(progress, metrics_bytes=length, metrics_crc=crc)
+        length, crc = rows.append(self.path / TIMING, timing, progress.timing_crc or 0)
+        return replace(progress, timing_bytes=length, timing_crc=crc)
 
     def cut(self, progress: Progress, every: int) -> Progress:
-        """Drop rows written after the checkpoint that a resumed run starts from; `progress` with their CRC-32s.
+        """Drop the rows written after the checkpoint that a run goes on from; `progress` with their CRC-32s.
 
         Raises ValueError where the row files are not those of a run that was evaluated `every` so many steps.
         """
@@ -162,11 +148,11 @@ class RunFolder:
         return replace(progress, metrics_crc=metrics_crc, timing_crc=timing_crc)
 
     def rows(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        """The rows of both files in pairs, one for every evaluation."""
+        """The rows of metrics.jsonl and timing.jsonl in pairs, one for every evaluation."""
         return list(zip(read_lines(self.path / METRICS), read_lines(self.path / TIMING), strict=True))
 
     def fail(self, error: Exception) -> None:
-        """Record what the run has failed with; it has diverged where that is a loss that is no number."""
+        """Record the error that ended the run: a loss that is no number is divergence."""
         status = DIVERGED if isinstance(error, FloatingPointError) else FAILED
         self.finish({"status": status, "error": "".join(traceback.format_exception(error))})
 
@@ -193,16 +179,15 @@ def locked(folder: Path, name: str, patience: float = 0.0) -> Iterator[None]:
 
 
 def differences(old: Any, new: Any, key: str = "") -> list[str]:
-    """Where two configurations differ, as 'train.steps was 300, is now 400'; numbers may differ by rounding."""
+    """The differences of two plain values, as 'train.steps was 300, is now 400'; numbers may differ by rounding."""
     if isinstance(old, dict) and isinstance(new, dict):
         names = sorted(old.keys() | new.keys())
-        return [
-            line
-            for name in names
-            for line in differences(old.get(name), new.get(name), f"{key}.{name}" if key else name)
-        ]
-    return (
-        []
-        if same(old, new)
-        else [f"{key} was {shorten(repr(old), LONGEST_VALUE)}, is now {shorten(repr(new), LONGEST_VALUE)}"]
-    )
+        inner = [differences(old.get(name), new.get(name), f"{key}.{name}" if key else name) for name in names]
+        return [line for lines in inner for line in lines]
+    values = (shorten(repr(value), LONGEST_VALUE) for value in (old, new))
+    return [] if same(old, new) else ["{} was {}, is now {}".format(key, *values)]
+
+
+def other_run(old: Any, new: Any) -> str:
+    """The first four differences of two configurations of runs, '' for the same run; options it lacks have defaults."""
+    return "; ".join(differences(*(with_defaults(json.loads(json.dumps(config))) for config in (old, new)))[:4])

@@ -1,4 +1,4 @@
-"""Bytes drawn from a trained model: the prompt in windows, then one byte after another, in constant memory."""
+"""Generation: the prompt is read in windows, then one byte is drawn after another, in constant memory."""
 
 import io
 import sys
@@ -31,7 +31,7 @@ STANDARD_INPUT = Path("-")
 
 
 class Rereading(nn.Module):
-    """A model of other people's code, which carries no state: what is carried are the last `context` bytes, read anew.
+    """A model of other people's code, whose state is the last `context` bytes, which it reads anew each time.
 
     A window that does not fill its last patch is filled up with zeros, which a causal model does not see.
     """
@@ -113,39 +113,37 @@ def continuation(model: Reader, prompt: BinaryIO, sampling: Sampling, seed: int,
     """
     random = np.random.Generator(np.random.Philox(key=seed))
     state: Any = model.initial_state(1)
+
+    @torch.inference_mode()
+    def read_on(text: bytes, state: Any) -> tuple[NDArray[np.float64], Any]:
+        inputs = torch.tensor([list(text)], device=next(model.parameters()).device)
+        logits, state = model.resume(inputs, state)
+        return logits[0, -1].double().cpu().numpy(), state
+
     for window in windows(prompt, size):
-        logits, state = read_on(model, window, state)
+        logits, state = read_on(window, state)
     while True:
         byte = sampling.choose(logits, random.random())
         yield byte
-        logits, state = read_on(model, bytes([byte]), state)
-
-
-@torch.inference_mode()
-def read_on(model: Reader, text: bytes, state: Any) -> tuple[NDArray[np.float64], Any]:
-    """The logits (256,) after `text`, which continues what `state` has seen, and the next state."""
-    inputs = torch.tensor([list(text)], device=next(model.parameters()).device)
-    logits, state = model.resume(inputs, state)
-    return logits[0, -1].double().cpu().numpy(), state
+        logits, state = read_on(bytes([byte]), state)
 
 
 def writer(output: BinaryIO, terminal: str | None) -> Callable[[int], None]:
-    """Writes and flushes byte after byte: as they are, or as valid text for a terminal of the encoding `terminal`."""
+    """A function that writes and flushes a byte: as it is, or as valid text for a terminal of encoding `terminal`.
 
-    def raw(byte: int) -> None:
-        output.write(bytes([byte]))
-        output.flush()
-
-    def text(byte: int) -> None:
-        shown = "".join(map(printable, decoder.decode(bytes([byte]))))
-        output.write(shown.encode(terminal or "utf-8", "replace"))
-        output.flush()
-
+    A terminal gets U+FFFD for the control characters that would command it.
+    """
     decoder = getincrementaldecoder("utf-8")("replace")
-    return raw if terminal is None else text
 
+    def write(byte: int) -> None:
+        piece = bytes([byte])
+        if terminal is not None:
+            shown = (
+                "\N{REPLACEMENT CHARACTER}" if unicodedata.category(one) == "Cc" and one not in SHOWN else one
+                for one in decoder.decode(piece)
+            )
+            piece = "".join(shown).encode(terminal, "replace")
+        output.write(piece)
+        output.flush()
 
-def printable(character: str) -> str:
-    """`character`, or U+FFFD for the control characters that would command a terminal."""
-    control = unicodedata.category(character) == "Cc" and character not in SHOWN
-    return "\N{REPLACEMENT CHARACTER}" if control else character
+    return write

@@ -41,10 +41,9 @@ def build_optimizer(model: nn.Module, train: TrainSpec, plan: Plan | Foreign | N
 
 
 def fill_gradients_(model: nn.Module) -> None:
-    """A gradient of zero for every parameter that the loss did not reach in this step.
+    """Give every parameter that the loss did not reach a gradient of zero.
 
-    AdamW leaves one without a gradient out of a step, and its count of steps would then not be that of the run, which
-    a resumed run goes by.
+    AdamW leaves one without a gradient out of a step, and a resumed run takes the run's count of steps for all.
     """
     for parameter in model.parameters():
         if parameter.requires_grad and parameter.grad is None:
@@ -65,30 +64,21 @@ def learning_rate(train: TrainSpec, step: int, fraction: float) -> float:
     1 - (1 - f) p, constant 1. p is the spent share of the budget, with `warmup_from` of its steps after the warm-up
     (a budget in minutes cannot tell where that ends: there p is the share of all of it).
     """
-    floor, p = train.final_fraction, _progress(train, fraction)
+    if train.warmup_from is not None and train.total_steps is not None:
+        after = train.total_steps - train.warmup
+        fraction = (fraction * train.total_steps - train.warmup) / after if after > 0 else 0.0
+    floor, p = train.final_fraction, min(1.0, max(0.0, fraction))
     shape = {
         "cosine": floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * p)),
         "exponential": floor**p,
         "linear": 1 - (1 - floor) * p,
         "constant": 1.0,
     }[train.schedule]
-    return train.learning_rate * _warm_up(train, step) * shape
-
-
-def _warm_up(train: TrainSpec, step: int) -> float:
     if train.warmup_from is None:
-        return min(1.0, (step + 1) / (train.warmup + 1))
-    if step >= train.warmup:
-        return 1.0
-    return train.warmup_from + (1 - train.warmup_from) * step / train.warmup
-
-
-def _progress(train: TrainSpec, fraction: float) -> float:
-    """How far the schedule is, from 0 to 1."""
-    if train.warmup_from is not None and train.total_steps is not None:
-        after = train.total_steps - train.warmup
-        fraction = (fraction * train.total_steps - train.warmup) / after if after > 0 else 0.0
-    return min(1.0, max(0.0, fraction))
+        warm_up = min(1.0, (step + 1) / (train.warmup + 1))
+    else:
+        warm_up = train.warmup_from + (1 - train.warmup_from) * step / train.warmup if step < train.warmup else 1.0
+    return train.learning_rate * warm_up * shape
 
 
 def bits_per_byte(
@@ -140,21 +130,15 @@ def next_byte_loss(model: Callable[[Tensor], Tensor], windows: Tensor, l2wrap: f
 
 
 def seed_dropout(seed: int, step: int, rank: int = 0) -> None:
-    """Make the dropout masks of a step depend on (seed, step) alone, so that a resumed run draws the same.
-
-    The processes of one run draw others by `rank`: a run with dropout differs between numbers of processes.
-    """
+    """Seed the dropout masks of a step by (seed, step) alone, for resumed runs, and by the rank of the process."""
     entropy = [seed, step, rank] if rank else [seed, step]
     torch.manual_seed(int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0]))
 
 
 def compiled(model: nn.Module, train: TrainSpec, device: torch.device) -> nn.Module:
-    """`model`; where `train.compile` asks for it as torch.compile runs it: elementwise operators fused, and on a GPU
-    replayed as CUDA graphs, which need every step to have the shapes of the first, as those of training have.
-    """
-    if not train.compile:
-        return model
-    return cast(nn.Module, torch.compile(model, mode="reduce-overhead" if device.type == "cuda" else None))
+    """`model`, by torch.compile where `train.compile` asks for it; on a GPU replayed as CUDA graphs."""
+    mode = "reduce-overhead" if device.type == "cuda" else None
+    return cast(nn.Module, torch.compile(model, mode=mode)) if train.compile else model
 
 
 def autocast(device: torch.device) -> AbstractContextManager[Any]:
@@ -163,7 +147,7 @@ def autocast(device: torch.device) -> AbstractContextManager[Any]:
 
 
 def label(causal: bool) -> str:
-    """What follows the bits per byte of a model: nothing, or that they are no likelihood."""
+    """The words after the bits per byte of a model that is not causal; nothing for one that is."""
     return "" if causal else f" [{NOT_CAUSAL}]"
 
 
@@ -174,7 +158,7 @@ def progress_line(row: Mapping[str, Any]) -> str:
 
 
 def summary(name: str, result: Mapping[str, Any]) -> str:
-    """How the run of that name has ended, in one line."""
+    """The result of the run of that name in one line."""
     return (
         f"{name}: {result['steps']} steps, validation {result['final_val_bpb']:.4f} "
         f"(best {result['best_val_bpb']:.4f} at step {result['best_step']}), test {result['test_bpb']:.4f} "

@@ -1,4 +1,4 @@
-"""The processes that train one model together, as torchrun starts them: each takes its share of the windows of a step.
+"""Processes that train one model together under torchrun: each takes its share of the windows of a step.
 
 Their gradients are averaged (DistributedDataParallel), so that a step is that of one process on all windows, up to
 rounding. The first process alone evaluates, writes and prints, and says for all when the budget is spent. A process
@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from plkernel.common.cli import EXIT_INTERRUPTED, USER_ERRORS
 from plkernel.config.schema import TrainSpec
 from plkernel.foreign.model import Foreign
-from plkernel.training.task import choose_device
+from plkernel.training.build import choose_device
 
 Value = TypeVar("Value")
 
@@ -43,12 +43,12 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Whether this is the process that evaluates, writes and prints."""
+        """True for the process that evaluates, writes and prints."""
         return self.rank == 0
 
     @property
     def launcher(self) -> int | None:
-        """The id of the torchrun that started this process, whose end should be its own; None without."""
+        """The id of the torchrun that started this process, with which it ends; None without."""
         return None if self.count == 1 else os.getppid()
 
     def share(self, windows: Tensor) -> Tensor:
@@ -57,21 +57,20 @@ class Ranks:
 
     def parallel(self, model: nn.Module) -> nn.Module:
         """`model` with the gradients of all processes averaged by backward, and the first one's parameters in all."""
-        if self.count == 1:
-            return model
         # other people's models may have parameters that a step does not reach
-        return DistributedDataParallel(model, find_unused_parameters=isinstance(model, Foreign))
+        unused = isinstance(model, Foreign)
+        return model if self.count == 1 else DistributedDataParallel(model, find_unused_parameters=unused)
 
     def mean(self, values: list[float]) -> list[float]:
         """The means of all processes' values, as many in each."""
         return values if self.count == 1 else [total / self.count for total in self._sum(values)]
 
     def any(self, flag: bool) -> bool:
-        """Whether one process at least says so."""
+        """True where `flag` is in one process at least."""
         return flag if self.count == 1 else self._sum([float(flag)])[0] > 0
 
     def from_first(self, action: Callable[[], Value]) -> Value:
-        """What `action` gives in the first process, which alone calls it; bad input, divergence: raised by all."""
+        """The value of `action` in the first process, which alone calls it; bad input and divergence reach all."""
         if self.count == 1:
             return action()
         outcome: list[Any] = [None, None]
@@ -111,7 +110,18 @@ def joined(train: TrainSpec) -> Iterator[Ranks]:
             f"train.batch must be a multiple of the number of processes, got {train.batch} windows for "
             f"{ranks.count} processes: change it or torchrun's --nproc-per-node"
         )
-    _connect(choose_device(train.device), int(os.environ["LOCAL_RANK"]))
+    on_gpu = choose_device(train.device).type == "cuda"
+    if on_gpu:
+        gpus, local_rank = torch.cuda.device_count(), int(os.environ["LOCAL_RANK"])
+        if local_rank >= gpus:
+            raise ValueError(
+                f"train.device 'cuda' gives every process a GPU of its own, and this machine has {gpus}: lower "
+                "torchrun's --nproc-per-node, or take train.device 'cpu'"
+            )
+        torch.cuda.set_device(local_rank)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=PATIENCE)
+    _agreeing.append(dist.new_group(backend="gloo", timeout=PATIENCE))
+    atexit.register(_leave)
     try:
         yield ranks
     except KeyboardInterrupt:
@@ -125,9 +135,19 @@ def joined(train: TrainSpec) -> Iterator[Ranks]:
     dist.destroy_process_group()  # not after an error: its message shall come before those of the others
 
 
+def _leave() -> None:
+    """End gloo's threads while Python is there: one that lets go of a tensor later aborts the process (pytorch 190489).
+
+    After an error too; it waits for no other process, as this one is never here with an agreement under way.
+    """
+    group = _agreeing.pop()
+    if dist.is_initialized():
+        dist.destroy_process_group(group)
+
+
 @contextmanager
 def stop_requests(parent: int | None = None) -> Iterator[Callable[[], bool]]:
-    """Tells whether SIGINT or SIGTERM has arrived, or `parent` has ended, so that a run can stop between steps.
+    """Tell, between steps, whether SIGINT or SIGTERM has arrived or the process `parent` has ended.
 
     On Windows parents are not watched: that of a process in a virtual environment is a launcher, and its number stays.
     """
@@ -143,28 +163,3 @@ def stop_requests(parent: int | None = None) -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-def _connect(device: torch.device, local_rank: int) -> None:
-    """Join the group: what is agreed on goes through gloo, gradients on GPUs through NCCL, one GPU per process."""
-    if device.type == "cuda":
-        gpus = torch.cuda.device_count()
-        if local_rank >= gpus:
-            raise ValueError(
-                f"train.device 'cuda' gives every process a GPU of its own, and this machine has {gpus}: lower "
-                "torchrun's --nproc-per-node, or take train.device 'cpu'"
-            )
-        torch.cuda.set_device(local_rank)
-    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
-    _agreeing.append(dist.new_group(backend="gloo", timeout=PATIENCE))
-    atexit.register(_leave)
-
-
-def _leave() -> None:
-    """End gloo's threads while Python is there: one that lets go of a tensor later aborts the process (pytorch 190489).
-
-    After an error too; it waits for no other process, as this one is never here with an agreement under way.
-    """
-    group = _agreeing.pop()
-    if dist.is_initialized():
-        dist.destroy_process_group(group)

@@ -1,4 +1,4 @@
-"""A model at one time, in figures: its half-lives, its kernels, and one evaluation; two times of it as text."""
+"""A model at one time: its half-lives, its kernels, and one evaluation; and two times of it as tables."""
 
 import math
 from collections.abc import Mapping
@@ -35,10 +35,9 @@ ABSENT = "-"
 
 @dataclass(frozen=True)
 class View:
-    """A model at one time: what its blocks remember, in bytes, and one evaluation.
+    """The memory of the blocks of a model at one time, in bytes, and one evaluation.
 
-    responses: of an RWKV-7, what a byte still weighs at the lags of the kernels, measured with erasing and without,
-    (L,T) each.
+    responses: of an RWKV-7, the impulse response at the lags of the kernels, with erasing and without, (L,T) each.
     """
 
     memory: Memory
@@ -71,14 +70,14 @@ class View:
 
 
 def view(model: Model, windows: Tensor) -> View:
-    """What `model` remembers up to the length of `windows` (n, context + 1), and one evaluation on them."""
+    """The memory of `model` up to the length of `windows` (n, context + 1), and one evaluation on them."""
     half_lives = [values.numpy() for values in model.half_lives()]
     known = memory_of([memory(half_lives, kernels(model, windows.shape[1] - 1))])
     return View(known, diagnose(model, windows, BATCH, torch.device("cpu")), responses_of(model, known.lags))
 
 
 def responses_of(model: Model, lags: Floats) -> dict[str, Floats]:
-    """What erasing does to the memory of an RWKV-7, by name; of other models, which never erase, nothing."""
+    """The impulse responses of an RWKV-7 with erasing and by its decays alone; none of models that never erase."""
     if not isinstance(model, RWKV7) or not len(lags):
         return {}
     steps = torch.tensor(lags, dtype=torch.long)
@@ -107,20 +106,18 @@ def recorded(folder: Path) -> tuple[int, View, View]:
     rows = [validated(path, EvaluationPart, row) for row in read_lines(path)] if path.exists() else []
     if not rows:
         raise ValueError(f"{path}: holds no evaluation of the run yet")
-    first, last = (_recorded(path, row) for row in (rows[0], rows[-1]))
-    return rows[-1]["step"], first, last
-
-
-def _recorded(path: Path, row: Mapping[str, Any]) -> View:
-    state = validated(path, StatePart, row)
-    if not state.get("saturation") or row["val_bpb"] is None:
-        raise ValueError(f"{path}: the row of step {row['step']} does not say how saturated its predictions were")
-    found = Diagnosis(row["val_bpb"], np.empty((0, 0)), Saturation.from_dict(state["saturation"]), None)
-    return View(memory_of([state]), found)
+    views = []
+    for row in (rows[0], rows[-1]):
+        state = validated(path, StatePart, row)
+        if not state.get("saturation") or row["val_bpb"] is None:
+            raise ValueError(f"{path}: the row of step {row['step']} does not say how saturated its predictions were")
+        found = Diagnosis(row["val_bpb"], np.empty((0, 0)), Saturation.from_dict(state["saturation"]), None)
+        views.append(View(memory_of([state]), found))
+    return rows[-1]["step"], views[0], views[1]
 
 
 def calibrated_gains(folder: Path) -> list[float]:
-    """What a run's calibration multiplied the blocks by, from its first row; none where its scheme asks for none."""
+    """The factors of a run's calibration, from its first row; none where its scheme asks for none."""
     rows = read_lines(folder / METRICS)
     gains: list[float] = rows[0].get("calibration", {}).get("gains", []) if rows else []
     return gains
@@ -149,7 +146,7 @@ def validation_text(config: dict[str, Any], corpus: str | None, option: str = "c
 
 
 def truncated(found: Truncation) -> str:
-    """What the last bytes are worth, as a table."""
+    """The worth of the last bytes, as a table."""
     rows = [
         [f"{given:,}", f"{bpb:.4f}", f"{cost:+.4f} +- {1.96 * error:.4f}" if error else ABSENT]
         for given, bpb, cost, error in zip(found.given, found.bpb, found.cost, found.standard_error, strict=True)
@@ -163,28 +160,31 @@ def truncated(found: Truncation) -> str:
 
 def render(start: View | None, now: View, note: str = "") -> str:
     """All tables as text; `note` follows the bits per byte."""
-    views = [start, now]
+    tables, views, lags = [], [start, now], now.memory.lags
     header = ["block", "half-lives at initialisation", "now", "amplification at initialisation", "now"]
-    rows = [
-        [str(block), *(_half_lives(view, block) for view in views), *(_growth(view, block) for view in views)]
-        for block in range(now.memory.blocks)
-    ]
-    columns = [_figures(view) if view else {} for view in views]
-    figures = [
-        [name + (note if name == "bits per byte" else ""), *(column.get(name, ABSENT) for column in columns)]
-        for name in columns[1]
-    ]
-    responses = {"at initialisation": start.responses if start else {}, "now": now.responses}
-    remembered = [*_kernels(start, now), *erasing(now.memory.lags, responses)]
-    blocks = [text_table(header, rows)] if rows else []
-    tables = [*blocks, *remembered, text_table(["", "at initialisation", "now"], figures)]
-    return "\n\n".join(tables)
+    if now.memory.blocks:
+        cells = [
+            [str(block), *(_half_lives(view, block) for view in views), *(_growth(view, block) for view in views)]
+            for block in range(now.memory.blocks)
+        ]
+        tables.append(text_table(header, cells))
+    known = slope_range(lags)
+    if known and now.memory.has_kernels:
+        before = start.exponents if start and start.exponents else [math.nan] * now.memory.blocks
+        pairs = zip(before, now.exponents, strict=True)
+        cells = [[str(block), *map(_exponent, pair)] for block, pair in enumerate(pairs)]
+        title = f"kernels fall as t**-x over lags {known[0]:g} to {known[1]:g} bytes:"
+        tables.append(f"{title}\n{text_table(['block', 'x at initialisation', 'now'], cells)}")
+    tables += erasing(lags, {"at initialisation": start.responses if start else {}, "now": now.responses})
+    first, last = (_figures(view) if view else {} for view in views)
+    cells = [[name + note * (name == "bits per byte"), first.get(name, ABSENT), last[name]] for name in last]
+    return "\n\n".join([*tables, text_table(["", "at initialisation", "now"], cells)])
 
 
 def erasing(lags: Floats, times: Mapping[str, Mapping[str, Floats]]) -> list[str]:
-    """What erasing adds to the forgetting of an RWKV-7, from its `View.responses` at one or more times."""
-    found, known = slope_range(lags), {name: responses for name, responses in times.items() if responses}
-    if found is None or not known:
+    """The table of what erasing adds to the forgetting of an RWKV-7, from its `View.responses` by time."""
+    span, known = slope_range(lags), {name: responses for name, responses in times.items() if responses}
+    if span is None or not known:
         return []
     columns = {}
     for name, responses in known.items():
@@ -195,22 +195,10 @@ def erasing(lags: Floats, times: Mapping[str, Mapping[str, Floats]]) -> list[str
         columns[f"{name}, left at {lags[-1]:g}"] = [f"{share:.3g}" for share in left]
     table = [[str(block), *cells] for block, cells in enumerate(zip(*columns.values(), strict=True))]
     title = (
-        f"impulse response of the time mixing to white input, measured: x of t**-x over lags {found[0]:g} to "
-        f"{found[1]:g} bytes\nwith erasing and by decays alone, and the share that erasing leaves at the longest lag:"
+        f"impulse response of the time mixing to white input, measured: x of t**-x over lags {span[0]:g} to "
+        f"{span[1]:g} bytes\nwith erasing and by decays alone, and the share that erasing leaves at the longest lag:"
     )
     return [f"{title}\n{text_table(['block', *columns], table)}"]
-
-
-def _kernels(start: View | None, now: View) -> list[str]:
-    """How steeply the kernel of every block falls, where the context holds enough lags to say it."""
-    found = slope_range(now.memory.lags)
-    if found is None or not now.memory.has_kernels:
-        return []
-    before = start.exponents if start and start.exponents else [math.nan] * now.memory.blocks
-    pairs = zip(before, now.exponents, strict=True)
-    rows = [[str(block), *map(_exponent, pair)] for block, pair in enumerate(pairs)]
-    title = f"kernels fall as t**-x over lags {found[0]:g} to {found[1]:g} bytes:"
-    return [f"{title}\n{text_table(['block', 'x at initialisation', 'now'], rows)}"]
 
 
 def _exponent(value: float) -> str:

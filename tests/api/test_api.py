@@ -19,8 +19,7 @@ from plkernel.analysis.nodes.moments import node_scores
 from plkernel.analysis.nodes.node_set import Aim
 from plkernel.api.models import Run, table
 from plkernel.config.reading import load_spec
-from plkernel.training.task import prepare
-from plkernel.training.training import run_training
+from plkernel.training.loop import prepare, run_training
 
 ROOT = Path(__file__).parents[2]
 

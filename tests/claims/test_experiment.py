@@ -15,10 +15,9 @@ import pytest
 from plkernel.commands.experiment import command, forecast
 from plkernel.common.files import load_json, save_json
 from plkernel.config.reading import load_spec
-from plkernel.dry_run import estimate, table
+from plkernel.study import dry_run
 from plkernel.study.schedule import run_experiment
-from plkernel.training.task import prepare
-from plkernel.training.training import run_training
+from plkernel.training.loop import prepare, run_training
 
 SpecWriter = Callable[..., Path]
 
@@ -149,32 +148,27 @@ def test_a_dry_run_refuses_what_a_run_refuses(tiny_spec: SpecWriter, options: di
         forecast(load_spec(tiny_spec(**options)), (), 1)
 
 
-def test_a_dry_run_names_what_it_cannot_check(tiny_spec: SpecWriter, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "text", lambda found: "the table")
-    monkeypatch.setattr(estimate, "estimate", lambda *_, **options: None)
+@pytest.fixture
+def nothing_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dry_run, "text", lambda found: "the table")
+    monkeypatch.setattr(dry_run, "estimate", lambda *_, **options: None)
+
+
+@pytest.mark.usefixtures("nothing_timed")
+def test_a_dry_run_says_what_a_study_cannot_know_or_decide(tiny_spec: SpecWriter) -> None:
+    """A corpus that is not here, seeds that are too few, and quantiles of a flat law beyond what is read."""
     spec = load_spec(tiny_spec(corpus="hf:some/text"))
     assert forecast(spec, (), 1) == "the table\ncorpus 'hf:some/text' is not read yet: nothing is known of its size"
-
-
-def test_a_dry_run_says_whether_the_seeds_can_decide(tiny_spec: SpecWriter, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "text", lambda found: "the table")
-    monkeypatch.setattr(estimate, "estimate", lambda *_, **options: None)
     head = "[[hypotheses]]\nname = 'a'\narm = 'power-law'\nclaim = 'lower'"
     assert forecast(load_spec(tiny_spec(head=head)), (), 1) == (
         "the table\nfamily main: 1 hypothesis, 2 seeds: cannot decide by exact sign flips (smallest p 0.25, alpha "
         "0.05), 5 seeds could; the t test decides, which needs normal differences"
     )
-
-
-def test_a_dry_run_names_decays_that_outlast_a_window(tiny_spec: SpecWriter, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Quantiles of a flat law under an EMA: nearly all of them lie beyond what is read."""
-    monkeypatch.setattr(table, "text", lambda found: "the table")
-    monkeypatch.setattr(estimate, "estimate", lambda *_, **options: None)
-    spec = tiny_spec()
+    path = tiny_spec()
     slow = "[arms.slow]\nplacement = 'quantile'\nbeta = 0.456\nlag = 'distance'\n"
-    spec.write_text(spec.read_text().replace("[model]\n", "[model]\ngain = 'ema'\n") + slow)
+    path.write_text(path.read_text().replace("[model]\n", "[model]\ngain = 'ema'\n") + slow)
     words = r"half or more of its half-lives, [\d,]+ to [\d,]+ bytes, are longer than 10 windows of 32 bytes"
-    assert re.fullmatch(f"the table\nslow: {words}", forecast(load_spec(spec), (), 1))
+    assert re.fullmatch(f"the table\nslow: {words}", forecast(load_spec(path), (), 1))
 
 
 def test_an_address_without_ray_is_refused(tiny_spec: SpecWriter, tmp_path: Path) -> None:

@@ -33,8 +33,7 @@ from plkernel.models.ssm import SSM
 from plkernel.models.structure import Structure
 from plkernel.records.layout import CHECKPOINT
 from plkernel.training.checkpoint import open_model, save_model
-from plkernel.training.task import prepare
-from plkernel.training.training import run_training
+from plkernel.training.loop import prepare, run_training
 
 TEXT = torch.tensor(list(inspect.getsource(inspect).encode()))
 SMALL = RWKVConfig(6, 24, 2, 8, mix_rank=3, decay_rank=5)

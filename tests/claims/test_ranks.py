@@ -19,10 +19,9 @@ from plkernel.config.reading import load_spec
 from plkernel.config.schema import TrainSpec
 from plkernel.data.windows import training_windows
 from plkernel.training.checkpoint import load_checkpoint
+from plkernel.training.loop import Training, prepare, run_training
 from plkernel.training.objective import seed_dropout
 from plkernel.training.processes import ALONE, Ranks, joined
-from plkernel.training.task import prepare
-from plkernel.training.training import Training, run_training
 
 SpecWriter = Callable[..., Path]
 RUN = "uniform/seed-0"
@@ -34,7 +33,7 @@ PATCHED = """
 import os, signal
 from plkernel import train
 from plkernel.training import processes as ranks
-from plkernel.training.training import Training
+from plkernel.training.loop import Training
 from plkernel.config import command_line
 step = Training.step
 def patched(self):

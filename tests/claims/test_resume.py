@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,14 +12,17 @@ import pytest
 from plkernel.common.files import read_lines
 from plkernel.config.reading import load_spec
 from plkernel.config.study import Spec
+from plkernel.data.synthetic import known_sequence, predictor_of
+from plkernel.data.windows import fixed_windows, spread_windows
 from plkernel.records.rows import append, expected_steps
 from plkernel.training.folder import RunFolder
-from plkernel.training.task import prepare
-from plkernel.training.training import Training, run_training
+from plkernel.training.loop import Training, prepare, run_training
 
 SpecWriter = Callable[..., Path]
 Stopped = Callable[[Spec, str, Path, int], Path]
 CHECKPOINT, METRICS, TIMING = "checkpoint.safetensors", "metrics.jsonl", "timing.jsonl"
+RUN = "uniform/seed-0"
+MARKOV = "synthetic:markov,symbols=4,bytes=20k,seed=1"
 
 
 @pytest.fixture
@@ -26,33 +30,31 @@ def spec(tiny_spec: SpecWriter) -> Spec:
     return load_spec(tiny_spec(steps=8, eval_every=2))
 
 
-def go_on(spec: Spec, out: Path) -> dict:
-    return run_training(prepare(spec, "uniform", 0, out), progress_bar=False)
+def go_on(spec: Spec, out: Path, arm: str = "uniform") -> dict[str, Any]:
+    return run_training(prepare(spec, arm, 0, out), progress_bar=False)
 
 
 def refused(spec: Spec, out: Path, message: str) -> None:
     """The run is, and its row files stay as they are."""
-    folder = out / "uniform/seed-0"
-    rows = {name: (folder / name).read_bytes() for name in (METRICS, TIMING) if (folder / name).exists()}
+    rows = {path: path.read_bytes() for name in (METRICS, TIMING) if (path := out / RUN / name).exists()}
     with pytest.raises(ValueError, match=message):
         go_on(spec, out)
-    assert {name: (folder / name).read_bytes() for name in rows} == rows
+    assert {path: path.read_bytes() for path in rows} == rows
 
 
 def test_the_checkpoint_of_another_arm_is_refused(spec: Spec, stopped: Stopped, tmp_path: Path) -> None:
     one, other = (stopped(spec, arm, tmp_path / "out", 5) for arm in ("uniform", "power-law"))
     shutil.copy(other / CHECKPOINT, one / CHECKPOINT)
     refused(spec, tmp_path / "out", r"belongs to another run \(arm was 'power-law', is now 'uniform'.*bring the run's")
-
-
-LEFT = r"seed-0/{} is not as the run left it at the step 4 of its last evaluation \({}\): bring it back, or remove"
+    (one / CHECKPOINT).write_bytes((one / CHECKPOINT).read_bytes()[:100])
+    refused(spec, tmp_path / "out", r"checkpoint .*checkpoint.safetensors is damaged")
 
 
 def test_row_files_that_have_changed_are_refused(spec: Spec, stopped: Stopped, tmp_path: Path) -> None:
+    left = r"seed-0/{} is not as the run left it at the step 4 of its last evaluation \({}\): bring it back, or remove"
     folder = stopped(spec, "uniform", tmp_path / "out", 5)
     for name in (METRICS, TIMING):
-        path = folder / name
-        whole = path.read_bytes()
+        path, whole = folder / name, (folder / name).read_bytes()
         rows = whole.splitlines(keepends=True)
         changes = {
             "0 of .* bytes are there": b"",
@@ -64,10 +66,9 @@ def test_row_files_that_have_changed_are_refused(spec: Spec, stopped: Stopped, t
         }
         for reason, content in changes.items():
             path.write_bytes(content)
-            refused(spec, tmp_path / "out", LEFT.format(name, reason))
-            assert path.read_bytes() == content
+            refused(spec, tmp_path / "out", left.format(name, reason))
         path.unlink()
-        refused(spec, tmp_path / "out", LEFT.format(name, "it is missing"))
+        refused(spec, tmp_path / "out", left.format(name, "it is missing"))
         path.write_bytes(whole + b'{"step": 6, "unfin')
     assert go_on(spec, tmp_path / "out")["steps"] == 8
     assert [row["step"] for row in read_lines(folder / METRICS)] == [0, 2, 4, 6, 8]
@@ -89,8 +90,7 @@ def test_a_run_of_an_earlier_version_goes_on_to_the_same_rows(spec: Spec, stoppe
     (folder / METRICS).write_bytes(rows)
     go_on(spec, tmp_path / "out")
     go_on(spec, tmp_path / "whole")
-    files = [tmp_path / out / "uniform/seed-0" / METRICS for out in ("out", "whole")]
-    assert files[0].read_bytes() == files[1].read_bytes()
+    assert (folder / METRICS).read_bytes() == (tmp_path / "whole" / RUN / METRICS).read_bytes()
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
@@ -100,9 +100,7 @@ def test_a_row_without_room_names_its_file() -> None:
 
 
 def test_expected_steps() -> None:
-    assert expected_steps(4, 0) == [0]
-    assert expected_steps(4, 8) == [0, 4, 8]
-    assert expected_steps(4, 10) == [0, 4, 8, 10]
+    assert [expected_steps(4, last) for last in (0, 8, 10)] == [[0], [0, 4, 8], [0, 4, 8, 10]]
 
 
 @pytest.mark.parametrize("name", [METRICS, TIMING, CHECKPOINT, "environment.json", ".checkpoint.partial.safetensors"])
@@ -115,20 +113,17 @@ def test_nothing_is_written_through_a_link(spec: Spec, stopped: Stopped, tmp_pat
     assert precious.read_text() == "precious\n"
 
 
-@pytest.mark.parametrize("depth", [0, 1])
-def test_no_folder_below_that_of_the_study_may_be_a_link(spec: Spec, tmp_path: Path, depth: int) -> None:
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_only_the_folder_of_the_study_may_be_a_link(spec: Spec, tmp_path: Path, depth: int) -> None:
     (tmp_path / "elsewhere").mkdir()
-    path = (tmp_path / "out/uniform/seed-0", tmp_path / "out/uniform")[depth]
-    path.parent.mkdir(parents=True)
+    path = (tmp_path / "out" / RUN, tmp_path / "out/uniform", tmp_path / "out")[depth]
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.symlink_to(tmp_path / "elsewhere")
-    refused(spec, tmp_path / "out", r"is a symbolic link to .*elsewhere")
-    assert not list((tmp_path / "elsewhere").iterdir())
-
-
-def test_the_folder_of_the_study_may_be_a_link(spec: Spec, tmp_path: Path) -> None:
-    (tmp_path / "disk").mkdir()
-    (tmp_path / "out").symlink_to(tmp_path / "disk")
-    assert go_on(spec, tmp_path / "out")["steps"] == 8
+    if depth == 2:
+        assert go_on(spec, tmp_path / "out")["steps"] == 8
+    else:
+        refused(spec, tmp_path / "out", r"is a symbolic link to .*elsewhere")
+        assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_a_link_that_comes_later_is_not_followed(spec: Spec, tmp_path: Path) -> None:
@@ -158,18 +153,14 @@ def test_tensorboard_shows_every_step_once_after_a_kill(
     with monkeypatch.context() as patch:
         patch.setattr(place, name, killed)
         with pytest.raises(SystemExit):
-            go_on(spec, tmp_path / "out")
-    go_on(spec, tmp_path / "out")
-    folder = tmp_path / "out/uniform/seed-0"
-    events, rows = EventAccumulator(str(folder), {"histograms": 0}).Reload(), read_lines(folder / METRICS)
-    positions = {
-        "when_started/val_bpb": [0],
-        "val/bpb": [row["step"] for row in rows[1:]],
-        "train/bpb": [row["step"] for row in rows[1:]],
-        "versus_bytes/val_bpb": [row["bytes"] for row in rows[1:]],
-        "versus_bytes/train_bpb": [row["bytes"] for row in rows[1:]],
-    }
-    assert {tag: [event.step for event in events.Scalars(tag)] for tag in positions} == positions
+            go_on(spec, tmp_path)
+    go_on(spec, tmp_path)
+    events = EventAccumulator(str(tmp_path / RUN), {"histograms": 0}).Reload()
+    rows = read_lines(tmp_path / RUN / METRICS)
+    steps, positions = ([row[name] for row in rows[1:]] for name in ("step", "bytes"))
+    expected = {"when_started/val_bpb": [0], "val/bpb": steps, "train/bpb": steps}
+    expected |= {"versus_bytes/val_bpb": positions, "versus_bytes/train_bpb": positions}
+    assert {tag: [event.step for event in events.Scalars(tag)] for tag in expected} == expected
     histograms = events.Histograms("weights/log2_half_life_block_0")
     assert [event.step for event in histograms] == [0, 2, 4, 6, 8]
 
@@ -179,58 +170,37 @@ def test_frozen_decays_stay_and_their_run_goes_on(tiny_spec: SpecWriter, stopped
     path = tiny_spec(steps=8, eval_every=2, truncation_windows=6)
     path.write_text(path.read_text() + "[arms.frozen]\ntrain = { decay_multiplier = 0 }\n")
     spec, out = load_spec(path), tmp_path / "out"
-    folder = stopped(spec, "frozen", out, 5)
-    result = run_training(prepare(spec, "frozen", 0, out), progress_bar=False)
-    whole = run_training(prepare(spec, "frozen", 0, tmp_path / "whole"), progress_bar=False)
+    rows = stopped(spec, "frozen", out, 5) / METRICS
+    result, whole = go_on(spec, out, "frozen"), go_on(spec, tmp_path / "whole", "frozen")
     assert {**result, "seconds": 0} == {**whole, "seconds": 0}
-    rows = read_lines(folder / METRICS)
-    assert {str(row["half_life_quantiles"]) for row in rows} == {str(rows[0]["half_life_quantiles"])}
-    assert rows[-1]["val_bpb"] < rows[0]["val_bpb"]
+    frozen = read_lines(rows)
+    assert {str(row["half_life_quantiles"]) for row in frozen} == {str(frozen[0]["half_life_quantiles"])}
+    assert frozen[-1]["val_bpb"] < frozen[0]["val_bpb"]
     go_on(spec, out)
-    moved = read_lines(out / "uniform/seed-0" / METRICS)
-    assert moved[0] == rows[0]
+    moved = read_lines(out / RUN / METRICS)
+    assert moved[0] == frozen[0]
     assert moved[-1]["half_life_quantiles"] != moved[0]["half_life_quantiles"]
 
 
-def test_a_run_ends_with_what_its_context_is_worth(tiny_spec: SpecWriter, tmp_path: Path) -> None:
-    spec = load_spec(tiny_spec(steps=2, eval_every=2, truncation_windows=6))
-    result = go_on(spec, tmp_path / "out")
-    found = result["truncation"]
-    assert found["given"] == [1, 2, 4, 8, 16, 32]
-    assert found["windows"] == 6
-    assert found["cost"] == pytest.approx([bpb - found["bpb"][-1] for bpb in found["bpb"]])
-    assert "truncation" not in go_on(load_spec(tiny_spec(steps=2, eval_every=2)), tmp_path / "other")
-
-
-def test_a_run_ends_with_how_far_back_it_reads(tiny_spec: SpecWriter, tmp_path: Path) -> None:
-    """Where its spec asks; beside it in bits what pairs of a Markov chain tell, which is most for neighbours."""
-    from plkernel.data.synthetic import known_sequence
-
-    name = "synthetic:markov,symbols=4,bytes=20k,seed=1"
-    spec = load_spec(tiny_spec(corpus=name, steps=2, eval_every=2, probe_windows=5))
-    found = go_on(spec, tmp_path / "out")["influence"]
-    assert (found["lags"], found["windows"]) == ([1, 2, 4, 8, 16, 32], 5)
-    assert all(bits > 0 for bits in found["bits"])
-    law = known_sequence(name)
+def test_a_run_ends_with_what_its_context_is_worth_where_asked(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+    """Truncation and influence; on a chain of a known law also the floor, and what pairs tell, in bits."""
+    spec = load_spec(tiny_spec(corpus=MARKOV, steps=2, eval_every=1, truncation_windows=6, probe_windows=5))
+    task, law, chain = prepare(spec, "uniform", 0, tmp_path / "out"), predictor_of(MARKOV), known_sequence(MARKOV)
     assert law is not None
-    assert found["information"] == pytest.approx(law.mutual_information([1, 2, 4, 8, 16, 32]) / np.log(2))
-    other = go_on(load_spec(tiny_spec(steps=2, eval_every=2, probe_windows=3)), tmp_path / "other")
-    assert "information" not in other["influence"]
-    assert "influence" not in go_on(load_spec(tiny_spec(steps=2, eval_every=2)), tmp_path / "third")
-
-
-def test_a_run_on_a_corpus_of_a_known_law_says_how_far_it_is(tiny_spec: SpecWriter, tmp_path: Path) -> None:
-    """Validation minus the loss of the law itself on the same windows; the same for every length that is given."""
-    from plkernel.data.synthetic import predictor_of
-    from plkernel.data.windows import fixed_windows, spread_windows
-
-    name = "synthetic:markov,symbols=4,bytes=20k,seed=1"
-    spec = load_spec(tiny_spec(corpus=name, steps=2, eval_every=1, truncation_windows=6))
-    task, law = prepare(spec, "uniform", 0, tmp_path / "out"), predictor_of(name)
-    assert law is not None
-    found = run_training(task, progress_bar=False)["truncation"]
-    windows = fixed_windows(task.splits.validation, 32, 4).numpy()
-    for row in read_lines(tmp_path / "out/uniform/seed-0" / METRICS):
-        assert row["excess_bpb"] == pytest.approx(row["val_bpb"] - law.losses(windows).mean())
+    assert chain is not None
+    result = run_training(task, progress_bar=False)
+    cut, near = result["truncation"], result["influence"]
+    assert (cut["given"], cut["windows"]) == ([1, 2, 4, 8, 16, 32], 6)
+    assert cut["cost"] == pytest.approx([bpb - cut["bpb"][-1] for bpb in cut["bpb"]])
     last = law.losses(spread_windows(task.splits.test, 32, 6).numpy())[:, -1].mean()
-    assert found["floor"] == pytest.approx([last] * 6)
+    assert cut["floor"] == pytest.approx([last] * 6)
+    assert (near["lags"], near["windows"]) == ([1, 2, 4, 8, 16, 32], 5)
+    assert all(bits > 0 for bits in near["bits"])
+    assert near["information"] == pytest.approx(chain.mutual_information([1, 2, 4, 8, 16, 32]) / np.log(2))
+    floor = law.losses(fixed_windows(task.splits.validation, 32, 4).numpy()).mean()
+    for row in read_lines(tmp_path / "out" / RUN / METRICS):
+        assert row["excess_bpb"] == pytest.approx(row["val_bpb"] - floor)
+    plain = go_on(load_spec(tiny_spec(steps=2, eval_every=2, probe_windows=3)), tmp_path / "other")
+    assert "truncation" not in plain
+    assert "information" not in plain["influence"]
+    assert "influence" not in go_on(load_spec(tiny_spec(steps=2, eval_every=2)), tmp_path / "third")

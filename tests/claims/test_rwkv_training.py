@@ -10,12 +10,12 @@ from plkernel.analysis.nodes.placement import place
 from plkernel.common.files import load_json, read_lines, save_json
 from plkernel.config.condition import resolve
 from plkernel.config.reading import load_spec, parse_spec
-from plkernel.config.schema import TrainSpec
 from plkernel.config.study import Spec
-from plkernel.training.build import build, check, initialise_, parameter_count
+from plkernel.config.train import TrainSpec
+from plkernel.training import check
+from plkernel.training.build import Prepared, build, initialise_
+from plkernel.training.loop import Training, prepare, run_training
 from plkernel.training.objective import build_optimizer
-from plkernel.training.task import prepare
-from plkernel.training.training import Training, run_training
 
 
 @pytest.fixture
@@ -186,5 +186,5 @@ def test_the_committed_spec_is_valid(name: str) -> None:
 
 def test_goose_and_finch_are_compared_at_equal_parameters() -> None:
     spec = load_spec(Path(__file__).parents[2] / "runs" / "goose.toml")
-    counts = {name: parameter_count(resolve(spec.model_of(name), spec.arm(name))) for name in spec.arms}
+    counts = {name: Prepared.of(resolve(spec.model_of(name), spec.arm(name))).parameters for name in spec.arms}
     assert max(counts.values()) / min(counts.values()) < 1.01

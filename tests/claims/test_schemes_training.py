@@ -14,9 +14,9 @@ from plkernel.config.schema import ModelSpec
 from plkernel.config.study import Spec
 from plkernel.models.init.block_gains import calibrate_, scale_
 from plkernel.models.ssm import SSM
-from plkernel.training.build import build, check, initialise_
-from plkernel.training.task import prepare
-from plkernel.training.training import Training, run_training
+from plkernel.training import check
+from plkernel.training.build import build, initialise_
+from plkernel.training.loop import Training, prepare, run_training
 from plkernel.training.view import calibrated_gains
 
 

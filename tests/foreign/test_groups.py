@@ -16,9 +16,9 @@ from plkernel.config.reading import load_spec
 from plkernel.data import names
 from plkernel.foreign.groups import offered
 from plkernel.models.init import SCHEMES
-from plkernel.training.build import admit, check
-from plkernel.training.task import prepare
-from plkernel.training.training import run_training
+from plkernel.training import check
+from plkernel.training.build import admit
+from plkernel.training.loop import prepare, run_training
 
 PARTS = '''
 from pathlib import Path

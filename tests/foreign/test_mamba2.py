@@ -15,7 +15,8 @@ from plkernel.config.reading import load_spec
 from plkernel.foreign.mamba2 import log_spaced_, power_law_
 from plkernel.foreign.model import Foreign, build
 from plkernel.models.init.power_law import decays_
-from plkernel.training.build import check, started
+from plkernel.training import check
+from plkernel.training.build import started
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -95,8 +96,7 @@ def test_the_committed_study_names_three_starts_of_one_model() -> None:
 
 @pytest.mark.slow
 def test_the_committed_study_trains_a_few_steps(tmp_path: Path) -> None:
-    from plkernel.training.task import prepare
-    from plkernel.training.training import run_training
+    from plkernel.training.loop import prepare, run_training
 
     spec = load_spec(COMMITTED, trusted=True)
     changes = {"steps": 3, "eval_every": 3, "eval_windows": 2, "test_windows": 2, "batch": 2, "context": 64}

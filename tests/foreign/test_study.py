@@ -23,9 +23,8 @@ from plkernel.config.reading import load_spec
 from plkernel.config.study import Spec
 from plkernel.study.engine import Job, start_process
 from plkernel.study.tuning import search_of
-from plkernel.training.build import check
-from plkernel.training.task import prepare
-from plkernel.training.training import Training, run_training
+from plkernel.training import check
+from plkernel.training.loop import Training, prepare, run_training
 
 SpecWriter = Callable[..., Path]
 KIND = "somebodys.models:Recurrent"
@@ -202,7 +201,7 @@ def test_an_engine_tells_its_workers_of_consent(
     asked: list[list[str]] = []
     monkeypatch.setattr(subprocess, "Popen", lambda line, **_: asked.append(line))
     job = Job(tmp_path, "uniform", 0, "cpu", 1, {"arm": "uniform"}, trusted=trusted)
-    start_process([pickle.loads(pickle.dumps(job))], {})
+    start_process(pickle.loads(pickle.dumps(job)), {})
     assert (asked[0][-1] == "--trust-code") == trusted
     assert "trust" not in (job.folder / "config.json").read_text()
 

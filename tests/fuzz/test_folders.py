@@ -23,15 +23,14 @@ from plkernel.results.figures import memory_drawings
 from plkernel.results.page.build import page_of, render
 from plkernel.results.table import save_record, table
 from plkernel.results.terminal import text_report
-from plkernel.study.references import save_references
 from plkernel.study.schedule import finished
-from plkernel.study.tuning import search_of
+from plkernel.study.tuning import save_references, search_of
 from plkernel.training import view
 from plkernel.training.build import build, initialise_
 from plkernel.training.checkpoint import open_model, save_checkpoint
 from plkernel.training.evaluate import diagnose, kernels
 from plkernel.training.folder import Progress, RunFolder
-from plkernel.training.task import Task, prepare
+from plkernel.training.loop import Task, prepare
 
 pytestmark = pytest.mark.slow
 VALUES: dict[str, Any] = {

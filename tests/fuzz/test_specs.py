@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from plkernel.config.reading import load_spec
 from plkernel.study.schedule import chosen_arms
 from plkernel.study.tuning import search_of
-from plkernel.training.task import open_corpus, prepare
+from plkernel.training.loop import open_corpus, prepare
 
 pytestmark = pytest.mark.slow
 TRAIN = {"context": 32, "batch": 4, "steps": 12, "eval_every": 4, "eval_windows": 4, "test_windows": 4}

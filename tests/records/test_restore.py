@@ -13,8 +13,7 @@ from plkernel.records.restore import restore
 from plkernel.records.study import read_study
 from plkernel.results.table import save_record
 from plkernel.training.folder import RunFolder
-from plkernel.training.task import prepare
-from plkernel.training.training import run_training
+from plkernel.training.loop import prepare, run_training
 
 
 @pytest.fixture

@@ -9,20 +9,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from plkernel.common.files import load_json
 from plkernel.config.condition import Condition
 from plkernel.config.reading import load_spec
 from plkernel.config.study import Spec
-from plkernel.study import local_engine, ray_engine, ray_task
-from plkernel.study.engine import Job, start_process
-from plkernel.study.local_engine import LocalEngine, Worker
-from plkernel.study.ray_engine import RETRIES, RayEngine
-from plkernel.study.ray_task import End, work
+from plkernel.models.ssm import SSM
+from plkernel.study import engine as engines
+from plkernel.study import ray_engine
+from plkernel.study.engine import Job, LocalEngine, start_process
+from plkernel.study.ray_engine import RETRIES, End, RayEngine, work
 from plkernel.study.schedule import opened, run_experiment
+from plkernel.training import build, check
 from plkernel.training.folder import RunFolder
-from plkernel.training.task import prepare
-from plkernel.training.training import run_training
+from plkernel.training.loop import prepare, run_training
 
 SpecWriter = Callable[..., Path]
 
@@ -30,18 +31,25 @@ SpecWriter = Callable[..., Path]
 RESULT = {"status": "finished", "final_val_bpb": 2.0, "steps": 2, "seconds": 0.1, "causal": True}
 
 
+ORDER = ["uniform seed 0", "power-law seed 0", "uniform seed 1", "power-law seed 1"]
+SEARCH = "[tuning]\nrates = [1e-3, 1e-2]\nseeds = [7]"
+
+
 @dataclass
 class Idle:
-    """An engine whose runs end, one each time that it is asked, without having been trained; those of one arm fail."""
+    """An engine whose runs end one by one, untrained, with `result`, one of an iterator, or not at all; see `broken`.
+
+    broken: the arm whose runs end without a result. error: raised in place of ending.
+    """
 
     places: int = 2
-    company: int = 1
+    results: Any = None
     broken: str | None = None
+    error: BaseException | None = None
     active: list[Job] = field(default_factory=list)
     started: list[str] = field(default_factory=list)
     most: int = 0
     stopped: bool = False
-    interrupt: bool = False
 
     def device(self, condition: Condition) -> str:
         return "cpu"
@@ -49,70 +57,51 @@ class Idle:
     def room(self, spec: Spec, device: str) -> int:
         return self.places
 
-    def together(self, condition: Condition, device: str) -> int:
-        return self.company
-
-    def start(self, *jobs: Job) -> None:
-        self.active += jobs
-        self.started += [" + ".join(job.name for job in jobs)]
+    def start(self, job: Job) -> None:
+        self.active.append(job)
+        self.started.append(job.name)
         self.most = max(self.most, len(self.active))
 
     def ended(self) -> list[Job]:
-        if self.interrupt:
-            raise KeyboardInterrupt
+        if self.error:
+            raise self.error
         job = self.active.pop(0)
-        if job.arm != self.broken:
-            RunFolder(job.folder).finish(RESULT)
+        result = next(self.results) if self.results else RESULT
+        if result and job.arm != self.broken:
+            RunFolder(job.folder).finish(result)
         return [job]
 
     def stop(self) -> None:
         self.stopped = True
 
 
-ORDER = ["uniform seed 0", "power-law seed 0", "uniform seed 1", "power-law seed 1"]
-
-
 def test_a_study_gives_the_engine_what_is_left_as_room_allows(tiny_spec: SpecWriter, tmp_path: Path) -> None:
     spec, out = load_spec(tiny_spec(steps=2)), tmp_path / "out"
-    first = Idle(broken="power-law")
+    first, second, third = Idle(broken="power-law"), Idle(), Idle()
     assert run_experiment(spec, out, engine=first) == ["power-law seed 0", "power-law seed 1"]
     assert (first.started, first.most) == (ORDER, 2)
-    second = Idle()
     assert run_experiment(spec, out, workers=1, engine=second) == []
     assert (second.started, second.most) == (["power-law seed 0", "power-law seed 1"], 1)
-    third = Idle()
     assert run_experiment(spec, out, engine=third) == []
     assert third.started == []
 
 
-WIDE = ["wide seed 0", "wide seed 1"]
-ONE_PLACE = pytest.param(1, [ORDER[:3], WIDE, ORDER[3:]], marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize(("places", "started"), [(2, [ORDER[:2], WIDE, ORDER[2:]]), ONE_PLACE])
-def test_runs_of_equal_shape_share_a_process_as_places_allow(
-    tiny_spec: SpecWriter, tmp_path: Path, places: int, started: list[list[str]]
+def test_a_condition_is_built_once_whatever_the_seeds(
+    tiny_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Four alike in two places are two and two, in one place three and one; two have another shape."""
-    path = tiny_spec(steps=2)
-    path.write_text(path.read_text() + "[arms.wide]\nmodel = { dim = 32 }\n")
-    engine = Idle(places=places, company=3)
-    assert run_experiment(load_spec(path), tmp_path / "out", engine=engine) == []
-    assert engine.started[: len(started)] == [" + ".join(names) for names in started]
+    """Two arms of one model at two seeds: one model on the meta device, and none of numbers."""
+    built: list[str] = []
+    original = SSM.__init__
 
+    def counted(self: SSM, config: Any) -> None:
+        built.append(torch.get_default_device().type)
+        original(self, config)
 
-def test_the_search_runs_on_the_same_engine(tiny_spec: SpecWriter, tmp_path: Path) -> None:
-    spec, engine = load_spec(tiny_spec(head="[tuning]\nrates = [1e-3, 1e-2]\nseeds = [7]")), EndsNothing()
-    with pytest.raises(ValueError, match=r"tuning.rates: no learning rate for arm 'uniform'"):
-        run_experiment(spec, tmp_path / "out", only=["uniform"], engine=engine)
-    assert engine.started == ["uniform_rate-0.001 seed 7", "uniform_rate-0.01 seed 7"]
-
-
-class EndsNothing(Idle):
-    """Every run ends without a result."""
-
-    def ended(self) -> list[Job]:
-        return [self.active.pop(0)]
+    monkeypatch.setattr(SSM, "__init__", counted)
+    build._facts.cache_clear()
+    spec = load_spec(tiny_spec(steps=2), check)
+    assert run_experiment(spec, tmp_path / "out", engine=Idle()) == []
+    assert built == ["meta"]
 
 
 DIVERGED = {"status": "diverged", "error": "the loss is nan at step 3"}
@@ -129,43 +118,31 @@ BROKEN = {"status": "failed", "error": "Traceback ...\nRuntimeError: not enough 
         ),
         (
             [BROKEN, None],
-            r"uniform_rate-0.001 seed 7 failed \(.*\), see .*log.txt and 1 more; mend the cause",
+            r"'uniform': uniform_rate-0.001 seed 7 failed \(.*\), see .*log.txt and 1 more; mend the cause",
         ),
-        ([None, RESULT], "uniform_rate-0.001 seed 7 did not finish, see .*log.txt; mend the cause"),
+        ([None, RESULT], "'uniform': uniform_rate-0.001 seed 7 did not finish, see .*log.txt; mend the cause"),
     ],
 )
 def test_a_search_without_a_rate_says_what_ended_it(
     tiny_spec: SpecWriter, tmp_path: Path, results: list[dict[str, Any] | None], message: str
 ) -> None:
     """Lower rates are no remedy where memory or a file is missing."""
-    left = list(results)
-
-    class Ends(Idle):
-        def ended(self) -> list[Job]:
-            job, result = self.active.pop(0), left.pop(0)
-            if result:
-                RunFolder(job.folder).finish(result)
-            return [job]
-
-    spec = load_spec(tiny_spec(head="[tuning]\nrates = [1e-3, 1e-2]\nseeds = [7]"))
-    with pytest.raises(ValueError, match=message):
-        run_experiment(spec, tmp_path / "out", only=["uniform"], engine=Ends())
+    engine = Idle(results=iter(results))
+    with pytest.raises(ValueError, match=r"tuning.rates: no learning rate for arm " + message):
+        run_experiment(load_spec(tiny_spec(head=SEARCH)), tmp_path / "out", only=["uniform"], engine=engine)
+    assert engine.started == ["uniform_rate-0.001 seed 7", "uniform_rate-0.01 seed 7"]
 
 
-def test_an_interrupt_stops_the_engine_before_it_is_told(tiny_spec: SpecWriter, tmp_path: Path) -> None:
-    engine = Idle(interrupt=True)
-    with pytest.raises(KeyboardInterrupt, match="every run is saved; run the same command again to go on"):
-        run_experiment(load_spec(tiny_spec()), tmp_path / "out", engine=engine)
-    assert engine.stopped
-
-
-def test_an_error_of_the_engine_leaves_no_run_behind(tiny_spec: SpecWriter, tmp_path: Path) -> None:
-    class Fails(Idle):
-        def ended(self) -> list[Job]:
-            raise ValueError("out: not shared")
-
-    engine = Fails()
-    with pytest.raises(ValueError, match="not shared"):
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (KeyboardInterrupt(), "every run is saved; run the same command again to go on"),
+        (ValueError("out: not shared"), "out: not shared"),
+    ],
+)
+def test_an_error_stops_the_engine(tiny_spec: SpecWriter, tmp_path: Path, error: BaseException, message: str) -> None:
+    engine = Idle(error=error)
+    with pytest.raises(type(error), match=message):
         run_experiment(load_spec(tiny_spec()), tmp_path / "out", engine=engine)
     assert engine.stopped
 
@@ -177,24 +154,25 @@ def test_no_room_is_bad_input_and_writes_nothing(tiny_spec: SpecWriter, tmp_path
     assert not (tmp_path / "out").exists()
 
 
-def test_a_free_gpu_is_taken_before_a_busy_one() -> None:
-    """The first of two workers has ended: the next run goes to its GPU, not beside the other."""
-    engine, job, process = LocalEngine(), Job(Path("out"), "uniform", 0, "cuda", 1, {}), SimpleNamespace()
-    assert engine.idlest(["0", "1"]) == "0"
-    engine.active = [Worker(job, "1", process)]
-    assert engine.idlest(["0", "1"]) == "0"
-    engine.active = [Worker(job, "0", process)]
-    assert engine.idlest(["0", "1"]) == "1"
-
-
-def test_a_run_on_a_gpu_sees_that_one_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
+def test_a_run_on_a_gpu_sees_the_idlest_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third run goes beside the first; once the second has ended, the next goes to its GPU."""
+    seen: list[str] = []
+    polls: dict[str, int | None] = {}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
-    monkeypatch.setattr(local_engine, "start_process", lambda jobs, environment: seen.append(environment))
-    engine = LocalEngine()
-    for device in ("cuda", "cuda", "cpu"):
-        engine.start(Job(Path("out"), "uniform", 0, device, 1, {}))
-    assert [environment["CUDA_VISIBLE_DEVICES"] for environment in seen] == ["3", "5", "3,5"]
+
+    def start(job: Job, environment: dict[str, str]) -> SimpleNamespace:
+        seen.append(environment["CUDA_VISIBLE_DEVICES"])
+        return SimpleNamespace(poll=lambda: polls.get(job.name))
+
+    monkeypatch.setattr(engines, "start_process", start)
+    engine, jobs = LocalEngine(), [Job(Path("out"), "uniform", seed, "cuda", 1, {}) for seed in range(4)]
+    for job in jobs[:3]:
+        engine.start(job)
+    polls[jobs[1].name] = 0
+    assert engine.ended() == [jobs[1]]
+    engine.start(jobs[3])
+    engine.start(Job(Path("out"), "uniform", 9, "cpu", 1, {}))
+    assert seen == ["3", "5", "3", "5", "3,5"]
 
 
 @pytest.mark.parametrize(
@@ -272,9 +250,9 @@ def drain(engine: RayEngine, most: int = 10) -> list[Job]:
 LOST = WorkerCrashedError()
 
 
-@pytest.mark.parametrize("loss", [LOST, End(-9, None)])
+@pytest.mark.parametrize("loss", [LOST, (-9, None)])
 def test_a_lost_run_is_given_to_the_cluster_again(loss: Any, job: Job, capsys: pytest.CaptureFixture[str]) -> None:
-    ray = Ray(loss, loss, End(0, None))
+    ray = Ray(loss, loss, (0, None))
     engine = RayEngine(ray)
     engine.start(job)
     assert drain(engine) == [job]
@@ -295,7 +273,7 @@ def test_a_run_that_is_lost_every_time_is_given_up(job: Job, capsys: pytest.Capt
 
 
 def test_a_run_that_fails_by_itself_is_not_tried_again(job: Job) -> None:
-    ray = Ray(End(2, None))
+    ray = Ray((2, None))
     engine = RayEngine(ray)
     engine.start(job)
     assert drain(engine) == [job]
@@ -303,7 +281,7 @@ def test_a_run_that_fails_by_itself_is_not_tried_again(job: Job) -> None:
 
 
 def test_a_run_has_ended_when_its_result_is_seen_here(job: Job) -> None:
-    engine = RayEngine(Ray(End(0, b"{}")))
+    engine = RayEngine(Ray((0, b"{}")))
     engine.start(job)
     assert drain(engine) == []
     RunFolder(job.folder).path.mkdir(parents=True)
@@ -328,12 +306,12 @@ def test_an_error_of_a_task_ends_the_study(cause: Exception, kind: type, message
 @pytest.mark.parametrize("content", [None, "{}"])
 def test_a_folder_that_is_not_shared_is_named(content: str | None, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """No such folder on the other machine, or one of the same name."""
-    monkeypatch.setattr(ray_task, "SEEN_SECONDS", 0.0)
+    monkeypatch.setattr(ray_engine, "SEEN_SECONDS", 0.0)
     if content:
         job.study.mkdir()
         (job.study / "spec.json").write_text(content)
     with pytest.raises(ValueError, match=r"out: .*out on .* is not the folder of this study; give --out a folder on"):
-        work(job, "the digest of another", {}, Path.cwd(), job.folder / ".lock", 0.0)
+        work(job, "the digest of another", {}, Path.cwd(), 0.0)
 
 
 def test_room_and_devices_are_those_of_the_cluster(tiny_spec: SpecWriter) -> None:
@@ -360,7 +338,7 @@ def test_a_process_that_resolves_to_another_configuration_refuses(
     job = Job(out, "uniform", 0, "cpu", 1, config)
     with monkeypatch.context() as patch:
         patch.setattr(subprocess, "Popen", lambda *args, **kwargs: None)
-        start_process([job], {})
+        start_process(job, {})
     assert load_json(job.folder / "config.json") == config
     with pytest.raises(ValueError, match=r"corpus.sha256 was '000"):
         run_training(prepare(spec, "uniform", 0, out), progress_bar=False)
@@ -368,5 +346,5 @@ def test_a_process_that_resolves_to_another_configuration_refuses(
 
 def test_the_worker_that_waits_for_a_run_loads_no_torch() -> None:
     """It would take a few hundred megabytes beside every run."""
-    code = "import sys, plkernel.study.ray_task; assert 'torch' not in sys.modules"
+    code = "import sys, plkernel.study.ray_engine; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -13,13 +13,12 @@ from plkernel.config.study import Spec
 from plkernel.data.windows import fixed_windows
 from plkernel.records.layout import REFERENCES, TUNING
 from plkernel.records.study import read_study
-from plkernel.study import references, schedule
-from plkernel.study.engine import Job
-from plkernel.study.local_engine import LocalEngine
-from plkernel.study.references import save_references
+from plkernel.study import schedule
+from plkernel.study import tuning as references
+from plkernel.study.engine import Job, LocalEngine
 from plkernel.study.schedule import run_experiment
-from plkernel.training.task import open_corpus, prepare
-from plkernel.training.training import Training, run_training
+from plkernel.study.tuning import save_references
+from plkernel.training.loop import Training, open_corpus, prepare, run_training
 
 SpecWriter = Callable[..., Path]
 

@@ -24,10 +24,8 @@ from plkernel.results.comparison import compare
 from plkernel.study import schedule
 from plkernel.study.engine import Job
 from plkernel.study.schedule import run_experiment
-from plkernel.training import training
 from plkernel.training.folder import locked
-from plkernel.training.task import prepare
-from plkernel.training.training import Training, run_training
+from plkernel.training.loop import Training, prepare, run_training
 
 SpecWriter = Callable[..., Path]
 SEARCH = "[tuning]\nrates = [1e-3, 1e-2]\nseeds = [7]"
@@ -46,9 +44,6 @@ class Here:
         return "cpu"
 
     def room(self, spec: Spec, device: str) -> int:
-        return 1
-
-    def together(self, condition: Condition, device: str) -> int:
         return 1
 
     def start(self, job: Job) -> None:
@@ -169,16 +164,15 @@ def test_the_command_says_what_diverged(
 
 def test_what_an_earlier_attempt_came_to_is_forgotten(tiny_spec: SpecWriter, tmp_path: Path) -> None:
     """A run that failed, was begun again and is killed has not failed a second time."""
-    spec, out = load_spec(tiny_spec()), tmp_path / "out"
-    folder = prepare(spec, "uniform", 0, out).folder
-    folder.finish({"status": "failed", "error": "ValueError: then"})
+    task = prepare(load_spec(tiny_spec()), "uniform", 0, tmp_path / "out")
+    task.folder.finish({"status": "failed", "error": "ValueError: then"})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "sitting", lambda *_: sys.exit(1))
+        patch.setattr(Training, "run", lambda *_: sys.exit(1))
         with pytest.raises(SystemExit):
-            run_training(prepare(spec, "uniform", 0, out), progress_bar=False)
-    assert folder.failure == "did not finish"
-    folder.finish({"status": "failed", "error": "Traceback\nValueError: now"})
-    assert folder.failure == "failed (ValueError: now)"
+            run_training(task, progress_bar=False)
+    assert task.folder.failure == "did not finish"
+    task.folder.finish({"status": "failed", "error": "Traceback\nValueError: now"})
+    assert task.folder.failure == "failed (ValueError: now)"
 
 
 def finished(spec: Spec, out: Path) -> Path:

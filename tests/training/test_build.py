@@ -10,9 +10,8 @@ from plkernel.config.reading import load_spec
 from plkernel.config.study import Spec
 from plkernel.models.rwkv import RWKV
 from plkernel.models.structure import Structure
-from plkernel.training.build import build, parameter_count
-from plkernel.training.task import prepare
-from plkernel.training.training import Training
+from plkernel.training.build import Prepared, build
+from plkernel.training.loop import Training, prepare
 
 COMMITTED = Path(__file__).parents[2] / "runs" / "saturation.toml"
 
@@ -37,7 +36,7 @@ def test_the_published_ablation_by_one_word() -> None:
     assert official.config.structure == Structure()
     assert naive.config.structure == Structure(norm="rms", tied=True)
     biases = (2 + 2 * 8) * 144
-    counts = [parameter_count(resolve(spec.model, spec.arm(name))) for name in ("official", "naive")]
+    counts = [Prepared.of(resolve(spec.model, spec.arm(name))).parameters for name in ("official", "naive")]
     assert counts == [sum(p.numel() for p in model.parameters()) for model in (official, naive)]
     assert counts[0] - counts[1] == 256 * 144 + biases
 

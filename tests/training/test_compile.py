@@ -10,9 +10,8 @@ import torch
 from torch import nn
 
 from plkernel.config.reading import load_spec
+from plkernel.training.loop import Training, prepare
 from plkernel.training.objective import compiled
-from plkernel.training.task import prepare
-from plkernel.training.training import Training
 
 SpecWriter = Callable[..., Path]
 ROUNDING = 1e-5

@@ -10,9 +10,8 @@ import pytest
 from plkernel.common.files import load_json
 from plkernel.config.reading import load_spec
 from plkernel.models.words import NOT_CAUSAL
-from plkernel.training.task import prepare
+from plkernel.training.loop import prepare, run_training
 from plkernel.training.tensorboard import ENDINGS, FIRST, columns, first_columns
-from plkernel.training.training import run_training
 
 ARMS = """
 [arms.quantile]

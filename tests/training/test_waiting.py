@@ -12,9 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from plkernel.config.reading import load_spec
 from plkernel.data.windows import StepWindows, training_windows
-from plkernel.together.training import Batch
-from plkernel.training.task import prepare
-from plkernel.training.training import MOST_UNREAD, Training
+from plkernel.training.loop import MOST_UNREAD, Training, prepare
 
 SpecWriter = Callable[..., Path]
 MODELS = {
@@ -101,15 +99,6 @@ def test_no_step_waits(tiny_spec: SpecWriter, tmp_path: Path, kind: str, waits: 
     assert waits(lambda: [training.step() for _ in range(3)]) == []
     assert waits(training.settle) == ["tolist"], "all losses at once"
     assert training.progress.loss_count == 4
-
-
-@pytest.mark.parametrize("kind", ["ssm", "finch"])
-def test_no_step_of_two_runs_together_waits(
-    tiny_spec: SpecWriter, tmp_path: Path, kind: str, waits: Callable[..., list[str]]
-) -> None:
-    batch = Batch([opened(tiny_spec, kind, tmp_path / "out", seed) for seed in (0, 1)])
-    batch.step()
-    assert waits(batch.step) == []
 
 
 def test_what_waits_is_counted(waits: Callable[..., list[str]]) -> None:

@@ -1,0 +1,350 @@
+"""One run: its task, its steps and evaluations, and how it is taken up again, in one process or in several."""
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from plkernel.common.environment import environment
+from plkernel.common.files import read_lines
+from plkernel.config.condition import Condition
+from plkernel.config.corpus import CorpusSpec
+from plkernel.config.study import LARGEST_SEED, Spec
+from plkernel.config.train import TrainSpec
+from plkernel.data import corpora
+from plkernel.data.corpora import Corpus, Splits
+from plkernel.data.synthetic import predictor_of
+from plkernel.data.windows import StepWindows, check_length, check_size, fixed_windows
+from plkernel.foreign.model import Foreign, origins
+from plkernel.models.init.block_gains import Calibration
+from plkernel.models.words import NOT_CAUSAL
+from plkernel.records.layout import FINISHED, METRICS, run_folder
+from plkernel.training.build import Prepared, check_machine, choose_device, started, tune_
+from plkernel.training.checkpoint import load_checkpoint, save_checkpoint
+from plkernel.training.evaluate import diagnose, kernels, memory, patch_of, predictor, worth_of_context
+from plkernel.training.folder import Progress, RunFolder
+from plkernel.training.objective import (
+    NATS_PER_BIT,
+    autocast,
+    bits_per_byte,
+    build_optimizer,
+    compiled,
+    fill_gradients_,
+    learning_rate,
+    next_byte_loss,
+    progress_line,
+    seed_dropout,
+    set_learning_rate,
+)
+from plkernel.training.processes import ALONE, Ranks, stop_requests
+from plkernel.training.tensorboard import Curves
+
+MOST_UNREAD = 1024
+"""Losses of steps that are kept one by one on the device."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run: a prepared condition at one seed, on an opened corpus, in a folder, on a type of device."""
+
+    prepared: Prepared
+    seed: int
+    corpus: Corpus
+    splits: Splits
+    folder: RunFolder
+    device: str
+
+    @property
+    def condition(self) -> Condition:
+        return self.prepared.condition
+
+    @property
+    def train(self) -> TrainSpec:
+        """The protocol."""
+        return self.condition.protocol
+
+    @property
+    def name(self) -> str:
+        return f"{self.condition.name} seed {self.seed}"
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """Everything that determines the run's numbers; the run folder refuses another."""
+        config = self.condition.config
+        return {
+            "study": config["study"],
+            "arm": config["arm"],
+            "seed": self.seed,
+            "corpus": {**config["corpus"], "size": self.corpus.size, "sha256": self.corpus.sha256},
+            "model": {**config["model"], "parameters": self.prepared.parameters},
+            "arm_options": config["arm_options"],
+            "train": {**config["train"], "device": self.device},
+        }
+
+
+def prepare(spec: Spec, arm: str, seed: int, out: Path) -> Task:
+    """The run of an arm of a spec at a seed, in the folder `out` of the study; see `open_run`."""
+    return open_run(spec.condition(arm), seed, run_folder(out, arm, seed))
+
+
+def open_run(condition: Condition, seed: int, folder: Path) -> Task:
+    """Check the condition, the machine and the corpus of a run in `folder`; nothing is written yet.
+
+    Raises ValueError on bad input.
+    """
+    if not 0 <= seed <= LARGEST_SEED:
+        raise ValueError(f"seed must lie between 0 and {LARGEST_SEED}, got {seed}")
+    device = check_machine(condition)
+    prepared = Prepared.of(condition)
+    return Task(prepared, seed, *open_corpus(condition.corpus, condition.protocol.context), RunFolder(folder), device)
+
+
+def open_corpus(section: CorpusSpec, context: int) -> tuple[Corpus, Splits]:
+    """A corpus and its three splits, each checked to hold at least one window of `context` predicted bytes."""
+    corpus = corpora.load(section.name, **section.reading)
+    splits = corpus.splits(section.validation, section.test)
+    for name in ("train", "validation", "test"):
+        check_length(getattr(splits, name), context, f"the {name} split of corpus {section.name!r}")
+    return corpus, splits
+
+
+def check_ahead(section: CorpusSpec, context: int) -> bool:
+    """Refuse as `open_corpus` does, but read and fetch nothing; False where the size is not known before that."""
+    size = corpora.size_ahead(section.name, **section.reading)
+    if size is None:
+        return False
+    held_out = {name: int(size * getattr(section, name)) for name in ("validation", "test")}
+    for name, length in {"train": size - sum(held_out.values()), **held_out}.items():
+        check_size(length, context, f"the {name} split of corpus {section.name!r}")
+    return True
+
+
+class Training:
+    """One run in progress: model, optimiser, fixed windows, writer, and the point it has reached.
+
+    Of several processes all take the steps, and the first alone the rest: it has the writer and a `progress` to keep.
+    """
+
+    curves: Curves
+
+    def __init__(self, task: Task, ranks: Ranks = ALONE) -> None:
+        self.task, self.train, self.ranks, self.config = task, task.train, ranks, task.config
+        train, condition = self.train, task.condition
+        torch.set_num_threads(train.threads)
+        self.device = choose_device(train.device)
+        self.model = started(condition, task.seed, task.prepared.plan).to(self.device)
+        plan = self.model if isinstance(self.model, Foreign) else task.prepared.plan
+        self.optimizer = build_optimizer(self.model, train, plan)
+        self.windows = StepWindows(task.splits.train, train.context, train.batch, task.seed, self.device)
+        self.validation = fixed_windows(task.splits.validation, train.context, train.eval_windows)
+        self.law = predictor_of(condition.corpus.name)
+        self.floor = None if self.law is None else float(self.law.losses(self.validation.numpy()).mean())
+        self.progress = Progress()
+        self.calibration: Calibration | None = None
+        if ranks.from_first(task.folder.checkpoint.exists):
+            try:
+                self.progress = load_checkpoint(task.folder.checkpoint, self.model, self.optimizer, self.config)
+            except ValueError as error:
+                raise ValueError(f"{error}: bring the run's own back, or remove it to start over") from error
+        else:
+            self.calibration = tune_(self.model, condition, self.windows.at(0)[:, :-1])
+        self.unread: list[Tensor] = []
+        self.parallel = compiled(ranks.parallel(self.model), train, self.device)
+        # After the checkpoint was read: where that is refused, the rows stay as they are.
+        self.progress = ranks.from_first(lambda: task.folder.cut(self.progress, train.eval_every))
+        if ranks.first:
+            self.curves = Curves(task.folder.path, self.model.config.causal, task.folder.rows())
+        self._clock = time.perf_counter()
+        self.done = self.fraction >= 1
+
+    @property
+    def seconds(self) -> float:
+        """Training and evaluation time so far, over all sittings."""
+        return self.progress.seconds + time.perf_counter() - self._clock
+
+    @property
+    def fraction(self) -> float:
+        """The spent share of the budget, of several processes by the clock of the first."""
+        if self.train.total_steps is not None:
+            return self.progress.step / self.train.total_steps
+        return self.ranks.from_first(lambda: self.seconds) / (60 * cast(float, self.train.minutes))
+
+    def next_windows(self) -> Tensor:
+        """The windows of the next step, for which the model and the optimiser's rate are made ready."""
+        number = self.progress.step
+        set_learning_rate(self.optimizer, learning_rate(self.train, number, self.fraction))
+        self.model.train()
+        if self.train.dropout or isinstance(self.model, Foreign):
+            seed_dropout(self.task.seed, number, self.ranks.rank)
+        return self.ranks.share(self.windows.at(number))
+
+    def step(self) -> None:
+        """Take one optimiser step; nothing waits for the device, whose losses `settle` reads."""
+        windows = self.next_windows()
+        with autocast(self.device):
+            loss = next_byte_loss(self.parallel, windows, l2wrap=self.train.l2wrap)
+        loss.backward()
+        fill_gradients_(self.model)
+        nn.utils.clip_grad_norm_(self.model.parameters(), self.train.clip)
+        self.optimizer.step()
+        self.stepped(loss.detach())
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def stepped(self, loss: Tensor) -> None:
+        """Count a step that has been taken; `loss` is one number on the device."""
+        self.unread.append(loss.reshape(1))
+        if len(self.unread) == MOST_UNREAD:
+            self.unread = [torch.cat(self.unread)]
+        self.progress = replace(self.progress, step=self.progress.step + 1, loss_count=self.progress.loss_count + 1)
+        self.done = self.fraction >= 1
+
+    def settle(self) -> None:
+        """Read the losses of the steps since the last call; all processes call it, before one of them evaluates.
+
+        Raises FloatingPointError with the step where one is no number: what was trained after that is lost.
+        """
+        values, self.unread = self.ranks.mean(torch.cat(self.unread).tolist()) if self.unread else [], []
+        for step, value in enumerate(values, start=self.progress.step - len(values) + 1):
+            _check_finite(value, step)
+            self.progress = replace(self.progress, loss_sum=self.progress.loss_sum + value)
+
+    def evaluate(self) -> dict[str, Any]:
+        """Measure, write one row to each file and to TensorBoard, and save a checkpoint; returns the row."""
+        self.settle()
+        done = self.progress
+        measured = diagnose(self.model, self.validation, self.train.batch, self.device)
+        half_lives = [values.cpu().numpy() for values in self.model.half_lives()]  # infinite where a rate became zero
+        usable = measured.finite and all(((values > 0) & np.isfinite(values)).all() for values in half_lives)
+        _check_finite(measured.bits_per_byte if usable else math.nan, done.step)
+        row = {
+            "step": done.step,
+            "bytes": done.step * self.train.batch * self.train.context,
+            "train_bpb": done.loss_sum / done.loss_count / NATS_PER_BIT if done.loss_count else None,
+            "val_bpb": measured.bits_per_byte,
+            **({} if self.floor is None else {"excess_bpb": measured.bits_per_byte - self.floor}),
+            "learning_rate": self.optimizer.param_groups[0]["lr"],
+            **({} if self.model.config.causal else {"label": NOT_CAUSAL}),
+            **memory(half_lives, kernels(self.model, self.train.context)),
+            **measured.to_row(),
+            **({"calibration": asdict(self.calibration)} if self.calibration and done.step == 0 else {}),
+        }
+        timing = {"step": done.step, "seconds": (spent := self.seconds), "bytes_per_second": row["bytes"] / spent}
+        self.curves.add(row, timing, half_lives)
+        # Rows before the checkpoint: one too many after a kill is cut, one too few could not be made again.
+        self.progress = replace(self.task.folder.append(row, timing, done), loss_sum=0.0, loss_count=0)
+        self.save()
+        return row
+
+    def save(self) -> None:
+        """Checkpoint the present state."""
+        self.settle()
+        self.progress = replace(self.progress, seconds=self.seconds)
+        self._clock = time.perf_counter()
+        save_checkpoint(self.task.folder.checkpoint, self.model, self.optimizer, self.progress, self.config)
+
+    def run(self, stopped: Callable[[], bool], progress_bar: bool) -> dict[str, Any]:
+        """Train and evaluate to the end of the budget; returns the result.
+
+        Raises KeyboardInterrupt, with the last step saved, once `stopped` says so, and FloatingPointError.
+        """
+        folder, train, ranks = self.task.folder, self.train, self.ranks
+        rows = ranks.from_first(lambda: read_lines(folder.path / METRICS))
+        if not rows:
+            rows.append(ranks.from_first(self.evaluate))
+        bar = tqdm(
+            total=train.total_steps,
+            initial=self.progress.step,
+            desc=self.task.name,
+            unit="step",
+            disable=None if progress_bar and ranks.first else True,
+        )
+        with bar:
+            while not self.done:
+                self.step()
+                bar.update()
+                if self.progress.step % train.eval_every == 0 or self.done:
+                    self.settle()
+                    rows.append(ranks.from_first(self.evaluate))
+                    if ranks.first:
+                        tqdm.write(progress_line(rows[-1]), file=sys.stderr)
+                if ranks.any(stopped()):
+                    self.settle()
+                    ranks.from_first(self.save)
+                    raise KeyboardInterrupt(f"step {self.progress.step} is saved; run the same command again to go on")
+            if rows[-1]["step"] != self.progress.step:  # the budget ran out while the run was interrupted
+                rows.append(ranks.from_first(self.evaluate))
+        return ranks.from_first(lambda: self.result(rows))
+
+    def result(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        """The end of the run: final and best validation, and the one test figure, all in bits per byte."""
+        train, text, causal = self.train, self.task.splits.test, self.model.config.causal
+        best, context = min(rows, key=lambda row: row["val_bpb"]), dict[str, Any]()
+        test_bpb = bits_per_byte(
+            self.model, fixed_windows(text, train.context, train.test_windows), train.batch, self.device
+        )
+        if causal:
+            name, floor = self.task.condition.corpus.name, None if self.law is None else self.law.losses
+            predict = predictor(self.model, self.device)
+            context = worth_of_context(predict, text, train, name, floor, patch_of(self.model))
+        result = {
+            "status": FINISHED,
+            "steps": self.progress.step,
+            "bytes": rows[-1]["bytes"],
+            "final_val_bpb": rows[-1]["val_bpb"],
+            "best_val_bpb": best["val_bpb"],
+            "best_step": best["step"],
+            "test_bpb": test_bpb,
+            **context,
+            "seconds": self.seconds,
+            "causal": causal,
+            "error": None,
+        }
+        self.curves.close(self.config, result)
+        return result
+
+
+def run_training(
+    task: Task, progress_bar: bool = True, stop_with: int | None = None, ranks: Ranks = ALONE
+) -> dict[str, Any]:
+    """Train, or go on from the last checkpoint; returns the result.
+
+    ranks: the processes that train it together, all of which call this; their number may change when it goes on.
+    Raises KeyboardInterrupt after Ctrl-C (or when process `stop_with`, the parent, has ended), with the last step
+    saved. Any other failure is recorded in the run folder and raised.
+    """
+    folder = task.folder
+
+    def opened() -> dict[str, Any] | None:
+        held.enter_context(folder.lock())
+        code = origins(task.condition.code.values())
+        folder.open(task.config, environment(task.train.threads, ranks.count) | code)
+        return folder.result if folder.finished else None
+
+    with ExitStack() as held:
+        if (ended := ranks.from_first(opened)) is not None:
+            return ended
+        try:
+            with stop_requests(stop_with or ranks.launcher) as stopped:
+                result = Training(task, ranks).run(stopped, progress_bar)
+        except Exception as error:
+            if ranks.first:
+                folder.fail(error)
+            raise
+        if ranks.first:
+            folder.finish(result)
+        return result
+
+
+def _check_finite(value: float, step: int) -> None:
+    if not math.isfinite(value):
+        raise FloatingPointError(f"the run diverged: {value} at step {step}; lower train.learning_rate")

@@ -21,11 +21,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from plkernel.checkpoints.layers import half_lives
-from plkernel.checkpoints.show import Shown, shown
 from plkernel.common.cli import progress_bar, report_errors, text_table
 from plkernel.common.environment import environment, installed
 from plkernel.common.files import save_json
+from plkernel.memory.findings import half_lives
+from plkernel.memory.inspection import Shown, shown
 
 OUT = Path(__file__).resolve().parent / "records" / "findings" / "table.json"
 FRAMEWORKS = {"transformers": "transformers", "fla": "flash-linear-attention"}

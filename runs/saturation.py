@@ -12,12 +12,12 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from plkernel.analysis.trained.saturation import Saturation, geometric_mean
 from plkernel.common import cli
 from plkernel.common.cli import text_table
 from plkernel.common.files import load_json, read_lines, save_json
 from plkernel.config.reading import load_spec
 from plkernel.config.study import Spec
+from plkernel.memory.diagnostics import Saturation, geometric_mean
 from plkernel.records.layout import ENVIRONMENT, METRICS, run_folder
 from plkernel.study.schedule import run_experiment
 

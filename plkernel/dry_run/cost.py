@@ -27,7 +27,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from plkernel.config.condition import Condition
 from plkernel.config.train import TrainSpec
-from plkernel.foreign.model import Foreign
+from plkernel.memory.foreign import Foreign
 from plkernel.models.layers import BYTES
 from plkernel.models.rwkv import RWKVConfig
 from plkernel.models.rwkv7 import RWKV7Config

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from plkernel.analysis.trained.ngrams import AT_ONCE, Bytes, NGrams
 from plkernel.common.cli import progress_bar
 from plkernel.common.files import save_json
 from plkernel.config.study import Spec
 from plkernel.config.train import TrainSpec
 from plkernel.data.corpora import Splits
 from plkernel.data.windows import fixed_windows, training_windows
+from plkernel.memory.diagnostics import AT_ONCE, Bytes, NGrams
 from plkernel.records.layout import REFERENCES
 from plkernel.records.references import KEY, entries
 from plkernel.training.task import open_corpus

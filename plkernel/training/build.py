@@ -11,11 +11,9 @@ from plkernel.common.imports import check_consent
 from plkernel.config.arm import IN_THE_STUDY, Arm
 from plkernel.config.condition import Condition
 from plkernel.config.model import ModelSpec
-from plkernel.foreign import groups
-from plkernel.foreign import model as foreign
-from plkernel.foreign.checks import LONGEST, check_model
-from plkernel.foreign.model import Foreign
 from plkernel.kernels import backends
+from plkernel.memory import foreign
+from plkernel.memory.foreign import LONGEST, Foreign, check_model
 from plkernel.models.init.block_gains import Calibration, calibrate_
 from plkernel.models.init.plan import Plan
 from plkernel.models.init.planning import find, plan, rules_at
@@ -89,9 +87,9 @@ def admit(condition: Condition) -> None:
 
     ValueError where it names any code and the person has not said that it may run; nothing is imported then.
     """
-    entries = groups.offered(condition.arm.scheme, condition.corpus.name)
+    entries = foreign.offered(condition.arm.scheme, condition.corpus.name)
     check_consent(condition.code | {option: entry.value for option, entry in entries.items()}, condition.trusted)
-    groups.register(entries)
+    foreign.register(entries)
 
 
 def plan_of(built: Model, condition: Condition) -> Plan:

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from plkernel.common import cli
 from plkernel.common.files import load_json
-from plkernel.foreign.model import Foreign
-from plkernel.interop.formats import read
+from plkernel.interop.official import read
+from plkernel.memory.foreign import Foreign
 from plkernel.models.sampling import Sampling
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.records.layout import CONFIG

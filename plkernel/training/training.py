@@ -17,7 +17,7 @@ from plkernel.common.environment import environment
 from plkernel.common.files import read_lines
 from plkernel.data.synthetic import predictor_of
 from plkernel.data.windows import StepWindows, fixed_windows
-from plkernel.foreign.model import Foreign, origins
+from plkernel.memory.foreign import Foreign, origins
 from plkernel.models.init.block_gains import Calibration
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.records.layout import FINISHED, METRICS

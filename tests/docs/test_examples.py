@@ -27,7 +27,7 @@ from plkernel.config import command_line
 from plkernel.config.arm import PLACEMENT_GROUP
 from plkernel.config.factors import deep_merge
 from plkernel.config.reading import parse_spec
-from plkernel.foreign.groups import CORPUS_GROUP, SCHEME_GROUP
+from plkernel.memory.foreign import CORPUS_GROUP, SCHEME_GROUP
 from plkernel.models.init import SCHEMES
 from plkernel.models.init.roles import RoleTable
 

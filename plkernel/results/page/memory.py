@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from plkernel.analysis.trained.memory import Memory
 from plkernel.common.imports import is_code
 from plkernel.common.numbers import written
+from plkernel.memory.diagnostics import Memory
 from plkernel.results.comparison import Block, Comparison, blocks
 from plkernel.results.figures import MOST_PANELS
 from plkernel.results.memory import Change, changes

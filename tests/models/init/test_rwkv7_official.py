@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from plkernel.checkpoints import starts
+from plkernel.memory.formulas import rwkv7_start
 from plkernel.models.init import initialise_, plan
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
@@ -71,7 +71,7 @@ def test_decays_are_those_that_inspect_takes_for_untrained() -> None:
     found = drawn()
     for block in range(L):
         w0 = found[f"blocks.{block}.att.w0"].flatten().double().numpy()
-        assert w0 == pytest.approx(starts.rwkv7((D,), block, L), abs=1e-6)
+        assert w0 == pytest.approx(rwkv7_start((D,), block, L), abs=1e-6)
     lives = RWKV7(CONFIG)
     initialise_(lives, "rwkv7_official", 0)
     shortest, longest = (getattr(lives.half_lives()[0], end)().item() for end in ("min", "max"))

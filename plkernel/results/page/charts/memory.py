@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from plkernel.analysis.exponentials.sums import Floats, power_law
-from plkernel.analysis.figures.context import Influenced, Truncated
 from plkernel.analysis.statistics.differences import student_interval
-from plkernel.analysis.trained.memory import Memory
 from plkernel.common.numbers import written
+from plkernel.memory.diagnostics import Memory
+from plkernel.memory.figures import Influenced, Truncated
 from plkernel.results.comparison import CONFIDENCE
 from plkernel.results.memory import Change
 from plkernel.results.page.charts.axes import Axis, Tick, linear, logarithmic, path

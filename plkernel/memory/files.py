@@ -200,7 +200,8 @@ class _Shard:
         with self.path.open("rb") as handle:
             handle.seek(self.start + first)
             raw = np.frombuffer(handle.read(end - first), stored)
-        return Stored(_widened(raw, dtype).astype(np.float64).reshape(entry["shape"]), dtype)
+        with np.errstate(invalid="ignore"):  # of NaN
+            return Stored(_widened(raw, dtype).astype(np.float64).reshape(entry["shape"]), dtype)
 
 
 def _widened(raw: Any, dtype: str) -> Any:

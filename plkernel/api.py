@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -34,14 +34,15 @@ if TYPE_CHECKING:
     from plkernel.training.build import Model
     from plkernel.training.evaluate import Predict
 
+    Subject: TypeAlias = "Run | Model | Predict"
+
 Text = bytes | bytearray | memoryview | str | Path | NDArray[Any]
 """Bytes and vectors of integers from 0 to 255 are the text; a string or path names a corpus, as for plkernel.corpus."""
 PUBLISHED_BETA, PUBLISHED_MAX_LAG = 1.15, 512
 CONTEXT, BATCH = 512, 4
 
 
-@dataclass(frozen=True)
-class Named:
+class Named(NamedTuple):
     """Origin of symbols that are given directly, for the record of a measurement."""
 
     name: str
@@ -49,7 +50,7 @@ class Named:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {"name": self.name, "source": self.source}
+        return self._asdict()
 
 
 def load_corpus(name: str | Path, **options: Any) -> corpora.Corpus:
@@ -185,8 +186,7 @@ class Run:
     @property
     def config(self) -> dict[str, Any]:
         """Content of config.json: corpus, model, arm, training."""
-        values: dict[str, Any] = load_json(self._folder / CONFIG)
-        return values
+        return dict(load_json(self._folder / CONFIG))
 
     @property
     def metrics(self) -> NDArray[Any]:
@@ -223,12 +223,7 @@ def load_run(path: str | Path) -> Run:
 
 
 def evaluate(
-    model: "Run | Model | Predict",
-    text: Text | None = None,
-    *,
-    context: int | None = None,
-    windows: int = 64,
-    batch: int = BATCH,
+    model: "Subject", text: Text | None = None, *, context: int | None = None, windows: int = 64, batch: int = BATCH
 ) -> Evaluation:
     """Mean of -log2 p(byte | those before it in its window), over disjoint windows evenly spaced over a text.
 
@@ -250,12 +245,7 @@ def evaluate(
 
 
 def truncation(
-    model: "Run | Model | Predict",
-    text: Text | None = None,
-    *,
-    context: int | None = None,
-    windows: int = 256,
-    batch: int = BATCH,
+    model: "Subject", text: Text | None = None, *, context: int | None = None, windows: int = 256, batch: int = BATCH
 ) -> "Truncation":
     """Bits per byte at the same bytes when only the last 1, 2, 4 .. context are given: the worth of far context.
 
@@ -269,7 +259,7 @@ def truncation(
 
 
 def influence(
-    model: "Run | Model | Predict",
+    model: "Subject",
     text: Text | None = None,
     *,
     lags: Sequence[int] | None = None,
@@ -340,7 +330,7 @@ def _read_text(text: Text) -> tuple[Named | corpora.Corpus, NDArray[np.uint8]]:
 
 
 def _opened(
-    model: "Run | Model | Predict", text: Text | None, context: int | None, windows: int, batch: int
+    model: "Subject", text: Text | None, context: int | None, windows: int, batch: int
 ) -> "tuple[Predict, int, NDArray[np.uint8], int]":
     """The model as a callable, the bytes of its patches, the text, and the context."""
     import torch

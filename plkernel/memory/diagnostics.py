@@ -53,9 +53,12 @@ def lengths(context: int, step: int = 1) -> list[int]:
     return [length for length in (*powers, context) if (context - length) % step == 0]
 
 
-def finite_or_none(values: ArrayLike) -> list[float | None]:
-    """List of numbers for JSON, null for those that are not finite, e.g. the standard error of one window."""
-    return [value if np.isfinite(value) else None for value in np.asarray(values, dtype=np.float64).tolist()]
+def _lists(**columns: ArrayLike) -> dict[str, list[float | None]]:
+    """Lists of numbers for JSON, null for those that are not finite, e.g. the standard error of one window."""
+    return {
+        name: [value if np.isfinite(value) else None for value in np.asarray(values, dtype=np.float64).tolist()]
+        for name, values in columns.items()
+    }
 
 
 def moments(values: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -78,11 +81,7 @@ class Means:
 
     def to_dict(self) -> dict[str, list[Any]]:
         """Lists by field name, for JSON."""
-        return {
-            "given": list(self.given),
-            "bpb": list(self.bpb),
-            "standard_error": finite_or_none(self.standard_error),
-        }
+        return {"given": list(self.given), "bpb": list(self.bpb), **_lists(standard_error=self.standard_error)}
 
 
 def by_position(losses: ArrayLike) -> Means:
@@ -116,7 +115,7 @@ class Truncation:
         """Lists by field name, for JSON."""
         values = {name: list(getattr(self, name)) for name in ("given", "bpb", "cost")}
         known = {} if self.floor is None else {"floor": list(self.floor)}
-        return {"windows": self.windows, **values, "standard_error": finite_or_none(self.standard_error), **known}
+        return {"windows": self.windows, **values, **_lists(standard_error=self.standard_error), **known}
 
 
 def truncation_of(given: list[int], losses: ArrayLike, floor: ArrayLike | None = None) -> Truncation:
@@ -141,11 +140,7 @@ class Influence:
 
     def to_dict(self) -> dict[str, Any]:
         """Lists by field name, for JSON."""
-        return {
-            "lags": list(self.lags),
-            "bits": finite_or_none(self.bits),
-            "standard_error": finite_or_none(self.standard_error),
-        }
+        return {"lags": list(self.lags), **_lists(bits=self.bits, standard_error=self.standard_error)}
 
 
 def influence_of(lags: Sequence[int], divergences: ArrayLike) -> Influence:
@@ -222,20 +217,16 @@ class Probe:
         along, cut, text = self.positions, self.truncation, self.information_bits()
         curves: dict[str, dict[str, Any]] = {
             "influence": self.influence.to_dict(),
-            "positions": {"given": list(along.given), **_curve(bits=along.bpb, standard_error=along.standard_error)},
+            "positions": {"given": list(along.given), **_lists(bits=along.bpb, standard_error=along.standard_error)},
             "truncation": {
                 "given": list(cut.given),
-                **_curve(bits=cut.bpb, cost=cut.cost, standard_error=cut.standard_error),
+                **_lists(bits=cut.bpb, cost=cut.cost, standard_error=cut.standard_error),
                 **({} if cut.floor is None else {"floor": list(cut.floor)}),
             },
         }
         if text is not None:
-            curves["information"] = {"lags": list(self.influence.lags), **_curve(bits=text[0], standard_error=text[1])}
+            curves["information"] = {"lags": list(self.influence.lags), **_lists(bits=text[0], standard_error=text[1])}
         return {**known, "bits_per_token": self.bits_per_token, **curves}
-
-
-def _curve(**columns: ArrayLike) -> dict[str, list[float | None]]:
-    return {name: finite_or_none(values) for name, values in columns.items()}
 
 
 @dataclass(frozen=True)

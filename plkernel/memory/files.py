@@ -30,23 +30,15 @@ CONFIG, INDEX, SINGLE, PICKLE = "config.json", "model.safetensors.index.json", "
 PICKLED = (".pth", ".pt", ".bin")
 MOST_NUMBERS = 2**26
 """Numbers in one tensor of decays; the largest that is published has under a million."""
-TYPES: dict[str, tuple[str, str]] = {
-    "F64": ("float64", "<f8"),
-    "F32": ("float32", "<f4"),
-    "F16": ("float16", "<f2"),
-    "BF16": ("bfloat16", "<u2"),
-    "F8_E5M2": ("float8_e5m2", "u1"),
-    "F8_E4M3": ("float8_e4m3fn", "u1"),
+TYPES: dict[str, tuple[str, str, float]] = {
+    "F64": ("float64", "<f8", 2.0**-52),
+    "F32": ("float32", "<f4", 2.0**-23),
+    "F16": ("float16", "<f2", 2.0**-10),
+    "BF16": ("bfloat16", "<u2", 2.0**-7),
+    "F8_E5M2": ("float8_e5m2", "u1", 2.0**-2),
+    "F8_E4M3": ("float8_e4m3fn", "u1", 2.0**-3),
 }
-"""Types of .safetensors files: torch's name, and how numpy reads their bytes."""
-EPS = {
-    "float64": 2.0**-52,
-    "float32": 2.0**-23,
-    "float16": 2.0**-10,
-    "bfloat16": 2.0**-7,
-    "float8_e5m2": 2.0**-2,
-    "float8_e4m3fn": 2.0**-3,
-}
+"""Types of .safetensors files: torch's name, how numpy reads the bytes, and the distance from 1 to the next number."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +51,7 @@ class Stored:
     @property
     def eps(self) -> float:
         """Distance from 1 to the next number of the stored type."""
-        return EPS.get(self.dtype, 1.0)
+        return {name: eps for name, _, eps in TYPES.values()}.get(self.dtype, 1.0)
 
 
 @dataclass(frozen=True)
@@ -195,7 +187,7 @@ class _Shard:
                 f"{name}: is {entry['dtype']}, expected a tensor of floating-point numbers ({', '.join(TYPES)})"
             )
         _check_size(name, tuple(entry["shape"]))
-        dtype, stored = TYPES[entry["dtype"]]
+        dtype, stored, _ = TYPES[entry["dtype"]]
         first, end = entry["data_offsets"]
         with self.path.open("rb") as handle:
             handle.seek(self.start + first)

@@ -221,10 +221,10 @@ def test_mistakes_are_one_line(
         raise RuntimeError("0 active drivers.\nThere should be one.")
 
     with monkeypatch.context() as patch:
-        patch.setattr(observed, "_layers", broken)
+        patch.setattr(observed, "known_layers", broken)
         assert "does not run on this CPU: 0 active drivers. There should be one." in refused(folder)
     with monkeypatch.context() as patch:
-        patch.setattr(observed, "_layers", lambda _: [])
+        patch.setattr(observed, "known_layers", lambda _: [])
         assert "0 of 3 layers with decays are known" in refused(folder)
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert "needs transformers, which is missing" in refused(folder)

@@ -71,18 +71,20 @@ def mamba2(given: Given) -> Floats:
     if given.setting("model_type") in ("zamba2", "nemotron_h"):
         low, high = given.number("time_step_min", 0.0), np.inf
     else:
-        low, high = _limits(given.setting("time_step_limit"))
+        low, high = _limits(given)
     return np.exp(given["A_log"]) * np.clip(softplus(given["dt_bias"]).reshape(given["A_log"].shape), low, high)
 
 
-def _limits(value: Any) -> tuple[float, float]:
-    """Two limits, each a number or an object that holds one, as transformers writes infinity."""
-    if value is None:
-        return 0.0, np.inf
+def _limits(given: Given) -> tuple[float, float]:
+    """Two limits under any of their names, each a number or an object that holds one, as transformers writes infinity."""
+    inner = given.setting("ssm_cfg")  # of mamba_ssm
+    settings = {name: given.setting(name) for name in ("time_step_limit", "dt_limit", "mamba_dt_limit")}
+    settings["ssm_cfg.dt_limit"] = inner.get("dt_limit") if isinstance(inner, dict) else None
+    name, value = next(((name, value) for name, value in settings.items() if value is not None), ("", (0.0, np.inf)))
     try:
         low, high = (float(next(iter(one.values()), "") if isinstance(one, dict) else one) for one in value)
     except (TypeError, ValueError):
-        raise ValueError(f"config.json: time_step_limit must be two numbers, got {shown(value)}") from None
+        raise ValueError(f"config.json: {name} must be two numbers, got {shown(value)}") from None
     return low, high
 
 

@@ -43,6 +43,8 @@ CLOSED: dict[str, tuple[str, Arrays, dict[str, Any], Any]] = {
     "mamba": ("Mamba", MAMBA, {}, np.exp(MAMBA["layers.0.A_log"]) * softplus(X[:4])[:, None]),
     "mamba-2": ("Mamba-2", HEADS, {}, STEPPED),
     "mamba-2 limited": ("Mamba-2", HEADS, {"time_step_limit": [0.01, 0.1]}, CLIPPED),
+    "mamba-2 limited in fla": ("Mamba-2", HEADS, {"dt_limit": [0.01, 0.1]}, CLIPPED),
+    "mamba-2 limited in mamba_ssm": ("Mamba-2", HEADS, {"ssm_cfg": {"dt_limit": [0.01, 0.1]}}, CLIPPED),
     "mamba-2 limited in text_config": ("Mamba-2", HEADS, {"text_config": {"time_step_limit": [0.01, 0.1]}}, CLIPPED),
     "nemotron": (
         "Mamba-2",

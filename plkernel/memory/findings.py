@@ -19,6 +19,9 @@ LONGEST = 1e6  # tokens: beyond any training context
 LARGEST_SHIFT = 0.02
 """Relative change of a half-life by rounding; a larger one is a finding."""
 HALF_PRECISION = ("bfloat16", "float16")
+LOW_PRECISION = (*HALF_PRECISION, "float8_e4m3fn", "float8_e5m2")
+KEPT_IN_FLOAT32 = ("bailing_hybrid", "glm5_next")
+"""Model types whose A_log and dt_bias transformers loads in float32, whatever config.json says."""
 
 
 @dataclass(frozen=True)
@@ -177,10 +180,11 @@ def _of_dtype(layer: Layer) -> Iterator[Finding]:
 
     Numbers that are rounded already lie anywhere within half a unit of their last place.
     """
-    wanted = layer.config.get("dtype", layer.config.get("torch_dtype"))
+    kept = str(layer.config.get("model_type")).removesuffix("_text") in KEPT_IN_FLOAT32
+    wanted = None if kept else layer.config.get("dtype", layer.config.get("torch_dtype"))
     for role, stored in layer.tensors.items():
         values = stored.values
-        if stored.dtype in HALF_PRECISION:
+        if stored.dtype in LOW_PRECISION:
             half = stored.eps / 2 * np.exp2(np.floor(np.log2(np.maximum(np.abs(values), 1e-30))))
             shift = max(_shift(layer, layer.rates_of(**{role: values + sign * half})) for sign in (1, -1))
             seen = f"{stored.dtype} leaves half-lives uncertain by up to {shift:.1%}"

@@ -76,7 +76,7 @@ def mamba2(given: Given) -> Floats:
 
 
 def _limits(given: Given) -> tuple[float, float]:
-    """Two limits under any of their names, each a number or an object that holds one, as transformers writes infinity."""
+    """Two limits under any of their names, each a number or an object with one, as transformers writes infinity."""
     inner = given.setting("ssm_cfg")  # of mamba_ssm
     settings = {name: given.setting(name) for name in ("time_step_limit", "dt_limit", "mamba_dt_limit")}
     settings["ssm_cfg.dt_limit"] = inner.get("dt_limit") if isinstance(inner, dict) else None

@@ -360,10 +360,15 @@ def test_half_precision(tmp_path: Path) -> None:
     assert f"shifts half-lives by up to {np.expm1(float(shift)):.1%}" in finding.seen
     assert "of 64 distinct ones" in finding.seen
     assert found(tmp_path, tensors, dtype="float16") == ()  # has eight times the digits
+    for kept in ("bailing_hybrid", "glm5_next", "glm5_next_text"):  # in float32 by transformers
+        assert found(tmp_path, tensors, dtype="bfloat16", model_type=kept) == ()
     tensors = healthy()
     tensors[BIAS][0] = -9.0
     (finding,) = found(tmp_path, {name: values.bfloat16() for name, values in tensors.items()})
     assert finding == Finding("dtype", BIAS, "bfloat16 leaves half-lives uncertain by up to 3.2%")
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):  # of A_log and of dt_bias in both layers
+        seen = found(tmp_path, {name: values.to(dtype) for name, values in healthy().items()})
+        assert [one.tensor for one in seen if one.name == "dtype"] == list(healthy())
 
 
 def test_slopes_other_than_defined(tmp_path: Path) -> None:

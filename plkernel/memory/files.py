@@ -78,6 +78,8 @@ def open_checkpoint(target: str) -> Checkpoint:
     for name in (SINGLE, PICKLE):
         if (path / name).exists() or (path / name).is_symlink():
             return _single(_inside(path, name, path), config)
+    if (path / f"{PICKLE}.index.json").exists():
+        raise ValueError(f"{path}: pickles in several parts are not read: save the model as .safetensors")
     raise ValueError(f"{path}: holds neither {INDEX} nor {SINGLE}; name a file of weights in it")
 
 

@@ -147,6 +147,16 @@ def fused_forget_gate(given: Given) -> Floats:
     return forget_gate(Given({"bias": np.split(given["bias"], 2)[1]}, given.config, given.layer))
 
 
+def plain_gate(given: Given) -> Floats:
+    """softplus(-b) for a = sigmoid(b), b (H,)."""
+    return softplus(-given["bias"])
+
+
+def mamba3(given: Given) -> Floats:
+    """softplus(dt_bias) max(ln 2, A_floor): the input-dependent A without an input is -softplus(0); dt_bias (H,)."""
+    return softplus(given["dt_bias"]) * max(np.log(2.0), given.number("A_floor", 0.0) or 0.0)
+
+
 def gla(given: Given) -> Floats:
     """softplus(-b) / 16, for a = sigmoid(b)**(1/16); at most -clamp_min."""
     most = given.number("clamp_min")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 SHOWN = {"shortest": 0, "10 %": 1, "median": 3, "90 %": 5, "longest": 6}
 """Places among QUANTILES."""
+WEIGHTS = (INDEX, SINGLE, PICKLE, f"{PICKLE}.index.json")
 FAINTEST = 1e-6  # of a kernel that is drawn
 SLOPES_OVER = slope_range(LAGS) or (0.0, 0.0)
 
@@ -61,7 +62,9 @@ def is_other_software(model: Path) -> bool:
     if str(model).startswith(HUB):
         return True
     if existing(model, "model").is_dir():
-        return not (model / CHECKPOINT).exists() and any((model / name).exists() for name in (INDEX, SINGLE, PICKLE))
+        return not (model / CHECKPOINT).exists() and any((model / name).exists() for name in WEIGHTS)
+    if model.suffix == ".gguf":
+        raise ValueError(f"model {model}: .gguf files are not read; name the .safetensors files that it was made from")
     return model.suffix in (".safetensors", *PICKLED) and model.name != CHECKPOINT
 
 

@@ -62,7 +62,7 @@ def open_checkpoint(path: Path, trusted: bool = False) -> Reader:
     model, it is damaged, it needs code that may not run, or it has no likelihood of the next byte.
     """
     cli.existing(path, "model")
-    foreign = path.suffix == ".pth" or (path / "model.safetensors").is_file()
+    foreign = path.suffix == ".pth"
     model = read(path).eval() if foreign else open_any_model(path, trusted)
     if isinstance(model, Foreign):
         return Rereading(model, load_json((path if path.is_dir() else path.parent) / CONFIG)["train"]["context"])

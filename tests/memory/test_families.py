@@ -87,6 +87,11 @@ CLOSED: dict[str, tuple[str, Arrays, dict[str, Any], Any]] = {
     "gla": ("GLA", {"l.gk_proj.1.bias": X}, {}, softplus(-X) / 16),
     "gla clamped": ("GLA", {"l.gk_proj.1.bias": X}, {"clamp_min": -0.2}, np.minimum(softplus(-X) / 16, 0.2)),
     "hgrn": ("HGRN", BOUNDS, {}, np.stack([np.full(4, math.log(2)), -np.log((1 + LOW) / 2)])),
+    "mesa net": ("Mesa net", {"l.a_proj.bias": X, "l.lambda_params": X}, {}, softplus(-X)),
+    "fox": ("forgetting transformer", {"l.f_proj.bias": X}, {"model_type": "forgetting_transformer"}, softplus(-X)),
+    "mamba-3": ("Mamba-3", {"l.dt_bias": X}, {"model_type": "mamba3"}, softplus(X) * math.log(2)),
+    "mom shared": ("gated delta net", {**HEADS, "layers.0.shared_b.weight": np.ones(1)}, {}, STEPPED),
+    "mom": ("gated delta net", {**HEADS, "layers.0.b_proj.0.weight": np.ones(1)}, {}, STEPPED),
     "s4d": (
         "S4D",
         {"l.log_dt": X[:2], "l.log_A_real": X.reshape(2, 4)},
@@ -246,6 +251,10 @@ def hgrn(layer: Any, model: Any) -> Tensor:
     return -(low + (1 - low) * layer.f_proj(NOTHING).flatten().sigmoid()).log()
 
 
+def mamba3(layer: Any, model: nn.Module) -> Tensor:
+    return -layer._compute_a(torch.zeros(layer.num_heads)).double() * F.softplus(layer.dt_bias)
+
+
 def retnet(layer: Any, model: nn.Module) -> Tensor:
     return -(1 - 2.0 ** (-5.0 - torch.arange(layer.num_heads, dtype=torch.float64))).log()  # fla/ops/retention
 
@@ -261,8 +270,12 @@ FLA: dict[str, tuple[str, dict[str, Any], Callable[[Any, nn.Module], Tensor]]] =
     "hgrn": ("HGRN", {}, hgrn),
     "hgrn2": ("HGRN2", {"expand_ratio": 8}, hgrn),
     "retnet": ("RetNet", {}, retnet),
+    "mesa": ("MesaNet", {"head_dim": 8}, lambda layer, model: -F.logsigmoid(layer.a_proj(NOTHING))),
+    "fox": ("ForgettingTransformer", {}, lambda layer, model: -F.logsigmoid(layer.f_proj(NOTHING))),
+    "mamba3": ("Mamba3", {"head_dim": 8, "num_heads": 4, "state_size": 8, "is_mimo": False}, mamba3),
+    "mom": ("Mom", {"head_dim": 8, "num_memories": 2, "topk": 1}, stepped),
 }
-DRAWN = ("A_log", "dt_bias", "bounds", "gk_proj.1", "w_lora", "w_proj")
+DRAWN = ("A_log", "dt_bias", "bounds", "gk_proj.1", "w_lora", "w_proj", "a_proj.bias", "f_proj.bias")
 
 
 @pytest.mark.slow
@@ -281,7 +294,10 @@ def test_flash_linear_attention(case: str, tmp_path: Path, monkeypatch: pytest.M
     model.double()
     with torch.no_grad(), monkeypatch.context() as patched:
         patched.setattr(Tensor, "float", Tensor.double)  # the layer's own formula, without its own rounding
-        layers = [getattr(block, "attn", None) or block.mixer for block in model.base_model.layers]
+        layers = [
+            getattr(block, "attn", None) or block.mixer
+            for block in (getattr(model, "model", None) or model.backbone).layers
+        ]
         expected = [rates_of(layer, model).numpy().ravel() for layer in layers]
     model.save_pretrained(tmp_path)
     compare(tmp_path, expected)

@@ -130,6 +130,9 @@ def test_strict_exits_with_1_on_a_finding(file: Path, tmp_path: Path) -> None:
 def test_mistakes_are_one_line(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_file({name: x for name, x in rwkv5().items() if name.startswith("blocks.0")}, tmp_path / "short.safetensors")
     (tmp_path / "run").mkdir()
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "pytorch_model.bin.index.json").write_text("{}")
+    (tmp_path / "x.gguf").write_bytes(b"GGUF")
     for arguments, message in [
         ([file, "--windows", "3"], "corpus, windows and truncation are for runs of plkernel"),
         ([file, "--compare", tmp_path / "short.safetensors"], "has 1 layer with decays, but"),
@@ -137,6 +140,8 @@ def test_mistakes_are_one_line(file: Path, tmp_path: Path, capsys: pytest.Captur
         ([file, "--figure", "x.jpeg"], "figure must end in .pdf, .png, .svg, got 'x.jpeg'"),
         ([tmp_path / "run", "--strict"], "heads, compare and strict are for checkpoints of other software"),
         ([tmp_path / "missing.pth"], "no such file"),
+        ([tmp_path / "x.gguf"], ".gguf files are not read"),
+        ([tmp_path / "parts"], "pickles in several parts are not read"),
         (["hf:../../etc"], "expected hf:OWNER/NAME"),
         (["hf:"], "expected hf:OWNER/NAME"),
     ]:

@@ -20,18 +20,18 @@ if os.path.basename("".join(sys.argv[:1])) in _COMMANDS and not any(name in os.e
     os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 
 _PUBLIC = {
-    "apply": "plkernel.api.models",
-    "evaluate": "plkernel.api.models",
-    "fit": "plkernel.api.memory",
-    "influence": "plkernel.api.models",
-    "load_corpus": "plkernel.api.text",
-    "load_run": "plkernel.api.models",
+    "apply": "plkernel.api",
+    "evaluate": "plkernel.api",
+    "fit": "plkernel.api",
+    "influence": "plkernel.api",
+    "load_corpus": "plkernel.api",
+    "load_run": "plkernel.api",
     "load_spec": "plkernel.config.reading",
-    "measure": "plkernel.api.memory",
+    "measure": "plkernel.api",
     "place": "plkernel.analysis.nodes",
-    "read_checkpoint": "plkernel.api.models",
+    "read_checkpoint": "plkernel.api",
     "read_study": "plkernel.records.study",
-    "truncation": "plkernel.api.models",
+    "truncation": "plkernel.api",
 }
 """Public names and the modules that define them; `__init__.pyi` repeats them for editors."""
 __all__ = list(_PUBLIC)

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from plkernel.analysis.exponentials.sums import Floats
-from plkernel.analysis.figures.memory import decades, draw_law
 from plkernel.analysis.figures.style import INK, PAGE_WIDTH, headline, line_style, style
 from plkernel.analysis.statistics.bands import pointwise_band
-from plkernel.analysis.trained.memory import QUANTILES, Memory
+from plkernel.memory.diagnostics import QUANTILES, Memory
+from plkernel.memory.figures import decades, draw_law
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -51,7 +51,7 @@ def forecast(spec: Spec, only: Sequence[str], workers: int | None) -> str:
 
 def _too_slow(spec: Spec) -> Iterator[str]:
     """The arms that place decays which hardly move within a window."""
-    from plkernel.analysis.trained.memory import outlasting
+    from plkernel.memory.diagnostics import outlasting
 
     for name in spec.arms:
         condition = spec.condition(name)

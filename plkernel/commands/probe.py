@@ -1,20 +1,12 @@
 """python -m plkernel.probe: what any causal model makes of its context, from its predictions alone."""
 
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import tyro
 
 from plkernel.common import cli
-from plkernel.common.files import atomic_write, check_file, save_json
-from plkernel.config.study import LARGEST_SEED
+from plkernel.common.files import check_file, save_json
 from plkernel.models.words import Device
-
-if TYPE_CHECKING:
-    from plkernel.analysis.mutual_information.curve import DecayCurve
-
-KINDS = ("pdf", "png", "svg")
 
 
 def probe(
@@ -34,7 +26,7 @@ def probe(
 
     Influence at lag d is how far the prediction of the next token moves, as KL divergence in bits, when the token d
     steps back is replaced by another, drawn by its frequency in the windows. Beside it stand the bits per token by
-    position in the window, the bits when only the last 1, 2, 4 .. tokens are given, and, where tokens are bytes, the
+    position in the window, the bits when only the last 1, 2, 4 .. tokens are given, and, for tokens that are bytes, the
     mutual information I(d) of the text itself, which counts pairs alone: influence is only what the other tokens do not
     tell already. That the model sees nothing ahead is checked first.
 
@@ -58,65 +50,25 @@ def probe(
         json: Write the figures to this file too.
         figure: Draw the three curves to this file: .pdf, .png or .svg.
     """
-    if figure is not None and figure.suffix[1:] not in KINDS:
-        raise ValueError(f"figure must end in {', '.join(f'.{kind}' for kind in KINDS)}, got {str(figure)!r}")
-    for option, value in (("windows", windows), ("batch", batch), ("context", context)):
-        if value is not None and value < 1:
-            raise ValueError(f"{option} must be at least 1, got {value}")
+    from plkernel.config.study import LARGEST_SEED
+    from plkernel.memory.figures import check_options
+
+    check_options(figure, [("windows", windows, 1), ("batch", batch, 1), ("context", context, 1)])
     if not 0 <= seed <= LARGEST_SEED:
         raise ValueError(f"seed must lie between 0 and {LARGEST_SEED}, got {seed}")
     check_file(json, "json")
     check_file(figure, "figure")
-    from plkernel.data.windows import fixed_windows
-    from plkernel.probing.measures import check_lags
-    from plkernel.probing.measures import probe as probe_of
-    from plkernel.probing.table import render
-    from plkernel.probing.targets import open_target
-    from plkernel.training.build import choose_device
+    from plkernel.memory.probe import probe_text
+    from plkernel.training.task import choose_device
 
-    model = open_target(target, choose_device(device), trust_code)
-    name, data = model.text(text)
-    length = context or model.context
-    if model.most is not None and length > model.most:
-        raise ValueError(f"context must be at most {model.most:,}, which is all that the model takes, got {length:,}")
-    known = check_lags(lags, length)
-    tokens = model.encode(data)
-    if tokens.size < length + 1:
-        raise ValueError(
-            f"text {name!r} has {tokens.size:,} {model.unit}s, fewer than one window of context + 1 = {length + 1:,}: "
-            "give a longer text or a smaller --context"
-        )
-    read = fixed_windows(tokens, length, windows)
-    options: dict[str, Any] = {"batch": batch, "seed": seed, "step": model.step, "unit": model.unit}
-    with cli.progress_bar(str(target)) as progress:
-        found = probe_of(
-            model.predict,
-            read,
-            known,
-            bytes_per_token=min(data.size, model.reads) / tokens.size,
-            progress=progress,
-            **options,
-        )
-    if model.unit == "byte":
-        found = replace(found, information=_information(data, known))
-    print(f"{target} on {name}, {render(found)}")
+    report = probe_text(target, text, windows, context, lags, batch, seed, choose_device(device), trust_code)
+    print(report.text)
     if json is not None:
-        save_json(json, {"target": str(target), "text": name, "seed": seed, **found.to_dict()})
+        save_json(json, report.values)
         print(f"\nwritten: {json}")
     if figure is not None:
-        from plkernel.analysis.figures.context import probe_figure
-        from plkernel.analysis.figures.style import rendered
-
-        kind = figure.suffix[1:]
-        atomic_write(figure, rendered(probe_figure(found, f"{target} on {name}"), [kind])[kind])
+        report.write(figure)
         print(f"\nwritten: {figure}")
-
-
-def _information(data: Any, lags: list[int]) -> "DecayCurve | None":
-    """I(d) of the text at `lags`; None of one that is too short for the longest."""
-    from plkernel.analysis.mutual_information.curve import BLOCKS, decay_curves
-
-    return decay_curves(data, lags)[0] if data.size >= lags[-1] + BLOCKS else None
 
 
 if __name__ == "__main__":

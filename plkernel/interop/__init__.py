@@ -1,4 +1,1 @@
-"""Checkpoints in the layouts of other people's software, both ways.
-
-Beside `run`, for `plkernel.export` and `plkernel.load`.
-"""
+"""Checkpoints in the official format of RWKV, both ways."""

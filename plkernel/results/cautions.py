@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Iterator
 
-from plkernel.analysis.trained.memory import outlasting
+from plkernel.memory.diagnostics import outlasting
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.records.layout import FINISHED
 from plkernel.results.comparison import COMMON_STEP, Comparison, block_levels, short_factor

@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from plkernel.analysis.figures.context import influence_figure, truncation_figure
-from plkernel.analysis.figures.memory import Panel, half_life_figure, kernel_figure
 from plkernel.analysis.statistics.bands import difference_curves
+from plkernel.memory.figures import Panel, half_life_figure, influence_figure, kernel_figure, truncation_figure
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.records.study import Run
 from plkernel.results.comparison import (

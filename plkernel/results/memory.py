@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from plkernel.analysis.figures.context import Influenced, Truncated
-from plkernel.analysis.trained.memory import Memory, memory_of, slope_range
+from plkernel.memory.diagnostics import Memory, memory_of, slope_range
+from plkernel.memory.figures import Influenced, Truncated
 from plkernel.records.study import Run, Study
 from plkernel.results.comparison import ArmResult, Block, Comparison, short_name
 

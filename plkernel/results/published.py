@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from plkernel.analysis.exponentials.sums import Floats
 from plkernel.analysis.figures.published import DrawnCondition, published_figure
-from plkernel.analysis.trained.memory import memory_of
+from plkernel.memory.diagnostics import memory_of
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.records.study import Run, Study
 from plkernel.results.comparison import ArmResult, Block, Comparison, blocks, short_name

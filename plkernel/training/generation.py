@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from plkernel.common import cli
 from plkernel.common.files import load_json
-from plkernel.foreign.model import Foreign
-from plkernel.interop.formats import read
+from plkernel.interop.official import read
+from plkernel.memory.foreign import Foreign
 from plkernel.models.sampling import Sampling
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.records.layout import CONFIG
@@ -62,7 +62,7 @@ def open_checkpoint(path: Path, trusted: bool = False) -> Reader:
     model, it is damaged, it needs code that may not run, or it has no likelihood of the next byte.
     """
     cli.existing(path, "model")
-    foreign = path.suffix == ".pth" or (path / "model.safetensors").is_file()
+    foreign = path.suffix == ".pth"
     model = read(path).eval() if foreign else open_any_model(path, trusted)
     if isinstance(model, Foreign):
         return Rereading(model, load_json((path if path.is_dir() else path.parent) / CONFIG)["train"]["context"])

@@ -11,15 +11,13 @@ import torch
 from torch import Tensor
 
 from plkernel.analysis.exponentials.sums import Floats
-from plkernel.analysis.trained.context import Truncation
-from plkernel.analysis.trained.memory import Memory, kernel_exponents, memory_of, slope_range
-from plkernel.analysis.trained.saturation import Saturation
 from plkernel.common.cli import text_table
 from plkernel.common.files import read_lines
 from plkernel.config.condition import from_config
 from plkernel.config.schema import CorpusSpec
 from plkernel.data import corpora
 from plkernel.data.windows import Bytes, check_length
+from plkernel.memory.diagnostics import Memory, Saturation, Truncation, kernel_exponents, memory_of, slope_range
 from plkernel.models.rwkv7 import RWKV7
 from plkernel.records.layout import METRICS
 from plkernel.records.schema import EvaluationPart, StatePart, validated

@@ -16,7 +16,6 @@ pytest.importorskip("hypothesis", reason="the fuzzers draw their cases with hypo
 import datasets  # noqa: F401 - once here, and not again in the process of every case
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 from hypothesis import strategies as st
 
 from plkernel.config.reading import _with_file_values, load_spec
@@ -27,6 +26,7 @@ from plkernel.interop.formats import read
 from plkernel.interop.official import to_official
 from plkernel.models.init.plan import RoleTable
 from plkernel.models.rwkv import RWKV, RWKVConfig
+from plkernel.models.init.roles import RoleTable
 
 pytestmark = pytest.mark.slow
 TEXTS = ["first", "second line\n", "", "drei é"] * 20
@@ -103,71 +103,6 @@ def test_a_cached_corpus_whose_description_is_damaged(tally, mutated, damaged):
     tally(descriptions, take, 60)
 
 
-@pytest.fixture(scope="module")
-def finch() -> RWKV:
-    return RWKV(RWKVConfig(6, dim=32, layers=1, head_size=16))
-
-
-def pickled(value: Any) -> bytes:
-    buffer = io.BytesIO()
-    torch.save(value, buffer)
-    return buffer.getvalue()
-
-
-def as_checkpoint(content: bytes, folder: Path) -> None:
-    torch.set_num_threads(1)
-    (folder / "model.pth").write_bytes(content)
-    read(folder / "model.pth")
-
-
-def test_an_official_checkpoint(finch, tally, damaged):
-    tally(damaged(pickled(to_official(finch))), as_checkpoint, 60)
-
-
-def strange_tensors() -> list[Any]:
-    wide = [torch.zeros(size) for size in ((), (0,), (1,), (256, 32), (32, 256), (2, 2, 2))]
-    kinds = [torch.zeros(256, 32, dtype=kind) for kind in (torch.bfloat16, torch.int8, torch.complex64, torch.bool)]
-    other = [torch.empty(256, 32, device="meta"), torch.zeros(256, 32).to_sparse(), torch.full((256, 32), torch.nan)]
-    return [*wide, *kinds, *other, None, 3, "x", [1.0], {}, torch.nn.Parameter(torch.zeros(256, 32))]
-
-
-def test_an_official_checkpoint_of_strange_tensors(finch, tally):
-    state, strange = to_official(finch), strange_tensors()
-
-    def with_strange(case: tuple[str, int, str]) -> bytes:
-        name, number, kind = case
-        if kind == "all":
-            return pickled(dict.fromkeys(state, strange[number]))
-        return pickled({**state, name if kind == "one" else f"{name}.x": strange[number]})
-
-    names = st.sampled_from(sorted(state))
-    cases = st.tuples(names, st.integers(0, len(strange) - 1), st.sampled_from(["one", "one", "one", "more", "all"]))
-    tally(cases.map(with_strange), as_checkpoint, 60)
-
-
-def test_a_checkpoint_whose_tensors_have_no_numbers(finch, tally):
-    """All on the device `meta`, as torch saves a model that was never filled."""
-    state = {name: tensor.to("meta") for name, tensor in to_official(finch).items()}
-    assert tally(st.just(pickled(state)), as_checkpoint, 1)["refused"]
-
-
-@pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
-def test_a_folder_of_other_software(file, finch, tmp_path, tally, mutated, damaged):
-    write_fla(tmp_path, *to_fla(finch))
-    whole = (tmp_path / file).read_bytes()
-    cases = damaged(whole)
-    if file == "config.json":
-        cases = st.one_of(cases, mutated(json.loads(whole)).map(lambda value: json.dumps(value).encode()))
-
-    def take(content: bytes, folder: Path) -> None:
-        torch.set_num_threads(1)
-        for name in ("config.json", "model.safetensors"):
-            (folder / name).write_bytes(content if name == file else (tmp_path / name).read_bytes())
-        read(folder)
-
-    tally(cases, take, 60)
-
-
 NODES = {"nodes": {"rates": [0.5, 0.1, 0.01], "projection": [1.0, 0.5, 0.25], "gain": "none"}, "beta": 1.0}
 
 
@@ -203,14 +138,13 @@ def place(name: str) -> Callable[[Path], Any]:
     return {
         "corpus": lambda path: corpora.load(str(path), cache=path.parent / "cache"),
         "corpus folder": lambda path: corpora.load(str(path.parent), cache=path.parent / ".." / "cache"),
-        "checkpoint": read,
         "spec": load_spec,
         "node file": lambda path: _with_file_values(Arm(node_file=str(path))),
         "roles": RoleTable.from_toml,
     }[name]
 
 
-@pytest.mark.parametrize("door", ["corpus", "corpus folder", "checkpoint", "spec", "node file", "roles"])
+@pytest.mark.parametrize("door", ["corpus", "corpus folder", "spec", "node file", "roles"])
 def test_what_is_no_file(door, tally):
     """Pipes that nobody writes to, endless devices, folders, and links to nothing and to themselves."""
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from plkernel.analysis.nodes.placement import place
-from plkernel.analysis.trained.memory import QUANTILES, memory_of
 from plkernel.config.reading import parse_spec
+from plkernel.memory.diagnostics import QUANTILES, memory_of
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.records.layout import run_folder
 from plkernel.records.study import STATE, read_study

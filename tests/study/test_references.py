@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plkernel.analysis.trained.ngrams import NGrams
 from plkernel.common.files import load_json
 from plkernel.config.reading import load_spec
 from plkernel.config.study import Spec
 from plkernel.data.windows import fixed_windows
+from plkernel.memory.diagnostics import NGrams
 from plkernel.records.layout import REFERENCES, TUNING
 from plkernel.records.study import read_study
 from plkernel.study import schedule

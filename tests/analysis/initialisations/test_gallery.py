@@ -248,7 +248,7 @@ def test_gated_delta_nets() -> None:
 
 def test_lightning_layers() -> None:
     """Half-lives grow by 2**(1/8) from head to head, and towards the last layer without end."""
-    from plkernel.checkpoints.formulas import Given, lightning
+    from plkernel.memory.formulas import Given, lightning
 
     config = {"num_attention_heads": 64, "num_hidden_layers": 80}
     for name, layer in (("first", 0), ("middle", 40), ("last", 78)):

@@ -5,7 +5,7 @@ import numpy as np
 from plkernel.analysis.exponentials.sums import power_law
 from plkernel.analysis.figures.published import POINTS, DrawnCondition
 from plkernel.analysis.statistics.bands import pointwise_band
-from plkernel.analysis.trained.memory import QUANTILES
+from plkernel.memory.diagnostics import QUANTILES
 from plkernel.results.comparison import Comparison
 from plkernel.results.page.charts import captions
 from plkernel.results.page.charts.axes import linear, logarithmic

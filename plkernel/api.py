@@ -1,0 +1,361 @@
+"""Public Python functions: `import plkernel` offers those of this module and `place`, `load_spec` and `read_study`.
+
+Each is thin over what the command of the same purpose does. torch is imported by the functions that need it.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from plkernel.analysis.exponentials.fits import Method
+from plkernel.analysis.exponentials.sums import terms_for
+from plkernel.analysis.exponentials.targets import array_target, power_law_target
+from plkernel.analysis.mutual_information.curve import MAX_LAG
+from plkernel.analysis.mutual_information.information import Estimator
+from plkernel.analysis.mutual_information.measurement import STATED, Measurement, Range, measure_corpus
+from plkernel.analysis.nodes.fit import FitResult, fit_exponentials
+from plkernel.common.files import load_json, read_lines
+from plkernel.data import corpora
+from plkernel.records.layout import CONFIG, METRICS
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from plkernel.analysis.nodes.node_set import Nodes
+    from plkernel.memory.diagnostics import Influence, Truncation
+    from plkernel.memory.inspection import Shown
+    from plkernel.models.init.power_law import Parametrisation
+    from plkernel.training.build import Model
+    from plkernel.training.evaluate import Predict
+
+    Subject: TypeAlias = "Run | Model | Predict"
+
+Text = bytes | bytearray | memoryview | str | Path | NDArray[Any]
+"""Bytes and vectors of integers from 0 to 255 are the text; a string or path names a corpus, as for plkernel.corpus."""
+PUBLISHED_BETA, PUBLISHED_MAX_LAG = 1.15, 512
+CONTEXT, BATCH = 512, 4
+
+
+class Named(NamedTuple):
+    """Origin of symbols that are given directly, for the record of a measurement."""
+
+    name: str
+    source: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return self._asdict()
+
+
+def load_corpus(name: str | Path, **options: Any) -> corpora.Corpus:
+    """Load a corpus by name, as plkernel.corpus: 'stdlib', a file or folder, 'hf:NAME', 'synthetic:beta=1.0'.
+
+    Options as in `plkernel.data.corpora.load`: max_bytes, separator, column, cache, follow_links. Raises ValueError or
+    OSError, in one line, if there is none.
+    """
+    return corpora.load(str(name), **options)
+
+
+def measure(
+    text: Text,
+    *,
+    lags: Range = STATED,
+    max_lag: int = MAX_LAG,
+    estimator: Estimator = "jackknife",
+    threads: int | None = None,
+) -> Measurement:
+    """Measure the mutual information I(d) of symbols d apart, and its exponent in I(d) ~ d**-beta.
+
+    text     bytes, a vector (n,) of integers from 0 to 255, or the name of a corpus; a string is a name or a path
+    lags     first and last lag, in symbols, of the exponent `law`
+    max_lag  the longest lag of the curve
+
+    In the result, `information` has lags (L,), values (L,) in nats and intervals; `law.beta`, `law.low` and `law.high`
+    are the exponent with its 95 % interval, None in place of `law` if nothing decays; `verdict.sentence` says whether
+    the curve is a power law. Raises ValueError for a text that is too short for `max_lag`.
+
+    >>> import numpy as np
+    >>> measure(np.random.default_rng(0).integers(0, 4, 50_000), max_lag=20, lags=(1, 20)).verdict.kind
+    'none'
+    """
+    corpus, data = _read_text(text)
+    return measure_corpus(
+        corpus, data, stated=lags, max_lag=max_lag, estimator=estimator, threads=threads or os.cpu_count() or 1
+    )
+
+
+def fit(
+    beta: float | None = None,
+    *,
+    values: ArrayLike | None = None,
+    max_lag: int | None = None,
+    terms: int | None = None,
+    tolerance: float | None = None,
+    method: Method | None = None,
+) -> FitResult:
+    """Fit sum_k w_k exp(-lambda_k t), all w_k >= 0, to t**-beta on t = 1..max_lag, or to the values of another kernel.
+
+    beta       of t**-beta, 1.15 unless given
+    values     (T,) positive values of a kernel at t = 1..T, instead of beta
+    max_lag    512 unless given; with values it is T
+    terms      K exponentials, with the least largest relative error (minimax); without, the published fit
+    tolerance  largest relative error instead of K
+    method     as in plkernel.fit: nnls, nnls-relative, minimax, least-squares, quadrature, trapezoid
+
+    In the result, `active` has rates (K,) per step and weights (K,), `active.half_lives()` in steps, `optimal_scores`
+    the errors. place(N, placement="terms", terms=result.active) shares them among channels. Raises ValueError for
+    options that contradict each other. Published fit: Lawson & Hanson, chapter 23; minimax: Braess & Hackbusch (2005).
+
+    >>> [len(fit(1.15, terms=count).active.rates) for count in (4, 6)]
+    [4, 6]
+    """
+    if values is not None:
+        if beta is not None or max_lag is not None or tolerance is not None:
+            raise ValueError("values: are the kernel at t = 1..T; leave out beta, max_lag and tolerance, or values")
+        target = array_target(values)
+    else:
+        target = power_law_target(PUBLISHED_BETA if beta is None else beta, max_lag or PUBLISHED_MAX_LAG)
+    if tolerance is not None:
+        if terms is not None:
+            raise ValueError(f"terms {terms} and tolerance {tolerance:g}: give one of the two")
+        terms = terms_for(PUBLISHED_BETA if beta is None else beta, target.max_lag, tolerance)
+    return fit_exponentials(target, method or ("nnls" if terms is None else "minimax"), terms)
+
+
+def apply(
+    nodes: "Nodes",
+    decays: "Tensor",
+    projection: "Tensor | None" = None,
+    *,
+    parametrisation: "Parametrisation" = "log_rate",
+    dt_bias: "Tensor | float | None" = None,
+    dim: int = -1,
+    match: "Nodes | None" = None,
+) -> None:
+    """Write nodes into a layer in place: its decays a = exp(-rate), and slice i of its projection times multiplier i.
+
+    decays           (N,), or with N as its last dimension: filled as `parametrisation` says, log_rate, exp_exp, sigmoid
+                     or a_log, which needs dt_bias (`plkernel.models.init.decays_`)
+    projection       the matrix that reads the N states, (out, N) as in torch.nn.Linear; None leaves it as it is
+    dim              the dimension of `projection` that counts the states
+    match            scale so that the output is as large as with these nodes
+
+    Raises ValueError for sizes that differ, and for a decay that is 0 or 1 in the type of the tensor; the projection is
+    only touched after the decays.
+    """
+    from plkernel.models.init.power_law import decays_, projection_
+
+    decays_(decays, nodes, parametrisation, dt_bias=dt_bias)
+    if projection is not None:
+        projection_(projection, nodes, dim=dim, match=match)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """bits_per_byte: mean of losses (n,T), bits at every predicted symbol; error: its standard error over windows, NaN
+    for a single one."""
+
+    bits_per_byte: float
+    error: float
+    losses: NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained model with the files of its run: the folder of a run, or of plkernel.load.
+
+    evaluate, truncation and influence are the functions of those names, with this model, the context of the run and,
+    unless a text is given, its validation split.
+    """
+
+    path: Path
+
+    @cached_property
+    def model(self) -> "Model":
+        """The model, on the CPU and in evaluation mode: bytes (B,T) int64 to logits (B,T,256)."""
+        from plkernel.training.checkpoint import open_model
+
+        return open_model(self.path)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Content of config.json: corpus, model, arm, training."""
+        return dict(load_json(self._folder / CONFIG))
+
+    @property
+    def metrics(self) -> NDArray[Any]:
+        """Numbers of every evaluation, a row each, by name: metrics["step"], metrics["val_bpb"]; NaN for missing ones.
+
+        Names of nested figures are dotted, saturation.entropy; lists are left out, and stand in metrics.jsonl.
+        `pandas.DataFrame(metrics)` takes it. Raises ValueError for a damaged file; empty if there is none.
+        """
+        return table([dict(_numbers(row)) for row in read_lines(self._folder / METRICS)])
+
+    def evaluate(self, text: Text | None = None, **options: Any) -> Evaluation:
+        """`evaluate` of this model."""
+        return evaluate(self, text, **options)
+
+    def truncation(self, text: Text | None = None, **options: Any) -> "Truncation":
+        """`truncation` of this model."""
+        return truncation(self, text, **options)
+
+    def influence(self, text: Text | None = None, **options: Any) -> "Influence":
+        """`influence` of this model."""
+        return influence(self, text, **options)
+
+    @property
+    def _folder(self) -> Path:
+        return self.path if self.path.is_dir() else self.path.parent
+
+
+def load_run(path: str | Path) -> Run:
+    """Open the run in a folder STUDY/ARM/seed-K, or the model in one of plkernel.load; ValueError if there is none."""
+    run = Run(Path(path))
+    if not (run._folder / CONFIG).is_file():
+        raise ValueError(f"{run._folder}: holds no {CONFIG}; give the folder of a run, STUDY/ARM/seed-K")
+    return run
+
+
+def evaluate(
+    model: "Subject", text: Text | None = None, *, context: int | None = None, windows: int = 64, batch: int = BATCH
+) -> Evaluation:
+    """Mean of -log2 p(byte | those before it in its window), over disjoint windows evenly spaced over a text.
+
+    model    a `Run`, a model of plkernel, or any callable from tokens (B,T) int64 to logits (B,T,V); causal
+    text     bytes, a vector of integers from 0 to 255, or the name of a corpus; a `Run` has its validation split
+    context  T: a window has T + 1 bytes; that of the run, or 512
+    windows  largest number of windows
+
+    Raises ValueError for a model that sees ahead by its configuration, and a text shorter than a window.
+    """
+    from plkernel.data.windows import fixed_windows
+    from plkernel.training.evaluate import token_losses
+
+    predict, _, data, length = _opened(model, text, context, windows, batch)
+    losses = token_losses(predict, fixed_windows(data, length, windows), batch)
+    means = losses.mean(axis=1, dtype=np.float64)
+    error = float(means.std(ddof=1) / np.sqrt(means.size)) if means.size > 1 else float("nan")
+    return Evaluation(float(means.mean()), error, losses)
+
+
+def truncation(
+    model: "Subject", text: Text | None = None, *, context: int | None = None, windows: int = 256, batch: int = BATCH
+) -> "Truncation":
+    """Bits per byte at the same bytes when only the last 1, 2, 4 .. context are given: the worth of far context.
+
+    Arguments as in `evaluate`. The result has given (L,) bytes, bpb (L,) and cost (L,) against the whole context.
+    """
+    from plkernel.data.windows import spread_windows
+    from plkernel.training.evaluate import truncation as curve_of
+
+    predict, step, data, length = _opened(model, text, context, windows, batch)
+    return curve_of(predict, spread_windows(data, length, windows), batch, step=step)
+
+
+def influence(
+    model: "Subject",
+    text: Text | None = None,
+    *,
+    lags: Sequence[int] | None = None,
+    context: int | None = None,
+    windows: int = 64,
+    batch: int = BATCH,
+    seed: int = 0,
+) -> "Influence":
+    """KL divergence in bits of a prediction from what it is when the token d steps back is another, at lags d.
+
+    lags: ascending, 1 to the context; 1, 2, 4 .. unless given. Other arguments as in `evaluate`. The result has lags
+    (L,) and bits (L,). For integer arrays of other alphabets: `plkernel.memory.probe`.
+    """
+    from plkernel.data.windows import fixed_windows
+    from plkernel.training.evaluate import influence as curve_of
+
+    predict, _, data, length = _opened(model, text, context, windows, batch)
+    return curve_of(predict, fixed_windows(data, length, windows), lags, batch, seed=seed)
+
+
+def read_checkpoint(path: str | Path) -> "Shown":
+    """Read the decays of anybody's checkpoint, found by name and read alone: nothing of it is executed.
+
+    path: a folder as on the Hugging Face hub, a .safetensors or .pth file, or hf:OWNER/NAME. In the result, `layers`
+    have rates = -ln a per token, `kernels` (L,T) the later weights of an input, `findings` what is wrong with them.
+    Raises ValueError if no decays are known. As plkernel.inspect.
+    """
+    from plkernel.memory.inspection import shown
+
+    return shown(str(path))
+
+
+def table(rows: Sequence[dict[str, float]]) -> NDArray[Any]:
+    """Rows of numbers by name as a structured array (n,) of float64, NaN for missing ones; step and bytes int64."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    kinds = [(name, np.int64 if all(isinstance(row.get(name), int) for row in rows) else np.float64) for name in names]
+    return np.array([tuple(row.get(name, np.nan) for name in names) for row in rows], dtype=kinds)
+
+
+def _numbers(row: dict[str, Any], head: str = "") -> list[tuple[str, float]]:
+    """Every number in nested objects, by its dotted name; null is NaN."""
+    numbers: list[tuple[str, float]] = []
+    for name, value in row.items():
+        if isinstance(value, dict):
+            numbers += _numbers(value, f"{head}{name}.")
+        elif value is None or isinstance(value, int | float):
+            numbers.append((f"{head}{name}", np.nan if value is None else value))
+    return numbers
+
+
+def _read_text(text: Text) -> tuple[Named | corpora.Corpus, NDArray[np.uint8]]:
+    """Origin of a text and its symbols (n,), uint8; ValueError that says what would work for anything else."""
+    if isinstance(text, str | Path):
+        corpus = load_corpus(text)
+        return corpus, np.asarray(corpus.bytes)
+    data = np.frombuffer(text, np.uint8) if isinstance(text, bytes | bytearray | memoryview) else np.asarray(text)
+    if data.ndim != 1 or data.dtype.kind not in "iu":
+        raise ValueError(
+            f"text must be bytes, a vector of integers from 0 to 255, or the name of a corpus, got {data.dtype} of "
+            f"shape {data.shape}"
+        )
+    if data.dtype != np.uint8 and data.size and not 0 <= data.min() <= data.max() < 256:
+        raise ValueError(
+            f"text must hold integers from 0 to 255, got {data.min()} to {data.max()}: np.unique(text, "
+            "return_inverse=True)[1] renumbers up to 256 different ones"
+        )
+    return Named("array" if isinstance(text, np.ndarray) else "bytes", "given"), data.astype(np.uint8, copy=False)
+
+
+def _opened(
+    model: "Subject", text: Text | None, context: int | None, windows: int, batch: int
+) -> "tuple[Predict, int, NDArray[np.uint8], int]":
+    """The model as a callable, the bytes of its patches, the text, and the context."""
+    import torch
+
+    from plkernel.training.build import Model
+    from plkernel.training.evaluate import patch_of, predictor
+    from plkernel.training.view import validation_text
+
+    config = model.config if isinstance(model, Run) else {}
+    if text is not None:
+        data = _read_text(text)[1]
+    elif isinstance(model, Run):
+        data = validation_text(config, None, "text")[1]
+    else:
+        raise ValueError("text must be given: bytes, an array, or the name of a corpus such as 'stdlib'")
+    length = config.get("train", {}).get("context", CONTEXT) if context is None else context
+    for name, value in (("context", length), ("windows", windows), ("batch", batch)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    if data.size < length + 1:
+        raise ValueError(
+            f"text has {data.size:,} bytes, fewer than one window of context + 1 = {length + 1:,}: give a longer one "
+            "or a smaller context"
+        )
+    opened: Any = model.model if isinstance(model, Run) else model
+    if isinstance(opened, Model):
+        return predictor(opened, torch.device("cpu")), patch_of(opened), data, length
+    return opened, 1, data, length

@@ -1,1 +1,0 @@
-"""plkernel from Python: the dozen functions that `import plkernel` offers, each thin over what a command does."""

@@ -1,0 +1,541 @@
+"""Numbers that say how a model uses its context: influence, truncation, saturation, n-grams, memory over runs.
+
+A softmax with logits far apart puts all probability on one symbol, whatever the text; its gradient vanishes there, or
+is large where the symbol is wrong. A good start predicts nearly uniformly: entropy ln 256 = 5.545 nats for bytes.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from plkernel.analysis.nodes.moments import falling_exponent
+
+if TYPE_CHECKING:
+    from plkernel.analysis.mutual_information.curve import DecayCurve
+
+Floats = NDArray[np.float64]
+Tokens = NDArray[np.int64]
+Bytes = NDArray[np.uint8]
+Table = tuple[NDArray[np.uint64], NDArray[np.int64]]
+"""Different keys (k,), ascending, and how often each was seen (k,)."""
+
+QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
+"""Levels of the half-lives of a block's channels that a run records."""
+OUTLASTING = 10
+"""Contexts: a channel with a half-life longer than this many hardly decays while a window is read."""
+SLOPE_LAGS = (4.0, 128.0)
+"""Lags in bytes over which slopes of kernels are taken, or up to the longest known lag."""
+FEWEST_PLACES = 4
+"""Replaced tokens in a window from which on every lag has a reading."""
+SATURATED = 0.99
+"""A position is saturated if its largest probability exceeds this."""
+ROWS = 256  # rows of logits at a time, which stay in the cache
+LEAST_EXPONENT = -746.0  # exp of it is 0 in float64
+MEANS = ("loss", "largest_probability", "entropy", "saturated_share")
+LONGEST_GRAM = 7
+"""A key, and the first key of the next history, fit into 64 bits."""
+AT_ONCE = 2**22
+"""Bytes that are counted, or judged, at a time."""
+
+
+def lengths(context: int, step: int = 1) -> list[int]:
+    """1, 2, 4, 8 .. and `context` itself, restricted to those that leave whole patches of `step` bytes.
+
+    >>> lengths(12)
+    [1, 2, 4, 8, 12]
+    """
+    powers = [2**power for power in range(context.bit_length()) if 2**power < context]
+    return [length for length in (*powers, context) if (context - length) % step == 0]
+
+
+def _lists(**columns: ArrayLike) -> dict[str, list[float | None]]:
+    """Lists of numbers for JSON, null for those that are not finite, e.g. the standard error of one window."""
+    return {
+        name: [value if np.isfinite(value) else None for value in np.asarray(values, dtype=np.float64).tolist()]
+        for name, values in columns.items()
+    }
+
+
+def moments(values: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Means of rows (L,n), and their standard errors, NaN for n = 1."""
+    count = values.shape[1]
+    spread = values.std(axis=1, ddof=1) / np.sqrt(count) if count > 1 else np.full(len(values), np.nan)
+    return tuple(values.mean(axis=1).tolist()), tuple(spread.tolist())
+
+
+@dataclass(frozen=True)
+class Means:
+    """Mean bits per byte, or per token, (L,), with at most `given` (L,) bytes known before the predicted one.
+
+    standard_error: (L,), windows being independent of one another.
+    """
+
+    given: tuple[int, ...]
+    bpb: tuple[float, ...]
+    standard_error: tuple[float, ...]
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """Lists by field name, for JSON."""
+        return {"given": list(self.given), "bpb": list(self.bpb), **_lists(standard_error=self.standard_error)}
+
+
+def by_position(losses: ArrayLike) -> Means:
+    """Means over positions of losses (n,T) in bits, by the number of bytes given: 1, 2, 3..4, 5..8 and so on up to T.
+
+    Positions of one window share its text: the error is that of n means of windows.
+    """
+    values = np.asarray(losses, dtype=np.float64)
+    given = lengths(values.shape[1])
+    windows = [values[:, start:end].mean(axis=1) for start, end in zip([0, *given], given, strict=False)]
+    return Means(tuple(given), *moments(np.stack(windows)))
+
+
+@dataclass(frozen=True)
+class Truncation:
+    """Bits per byte, or per token, of the same ones when only the last `given` before them are known, ascending.
+
+    cost   loss against the last entry, the whole context: bpb - bpb[-1], with the standard error of these paired
+           differences
+    floor  bits per byte of the best possible predictor, if the source of the text is known
+    """
+
+    given: tuple[int, ...]
+    bpb: tuple[float, ...]
+    cost: tuple[float, ...]
+    standard_error: tuple[float, ...]
+    windows: int
+    floor: tuple[float, ...] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Lists by field name, for JSON."""
+        values = {name: list(getattr(self, name)) for name in ("given", "bpb", "cost")}
+        known = {} if self.floor is None else {"floor": list(self.floor)}
+        return {"windows": self.windows, **values, **_lists(standard_error=self.standard_error), **known}
+
+
+def truncation_of(given: list[int], losses: ArrayLike, floor: ArrayLike | None = None) -> Truncation:
+    """Truncation from losses (L,n) in bits at n bytes of text, and from those of the best predictor."""
+    values = np.asarray(losses, dtype=np.float64)
+    cost, error = moments(values - values[-1])
+    least = None if floor is None else tuple(np.asarray(floor, dtype=np.float64).mean(axis=1).tolist())
+    return Truncation(tuple(given), tuple(values.mean(axis=1).tolist()), cost, error, values.shape[1], least)
+
+
+@dataclass(frozen=True)
+class Influence:
+    """Mean change of the prediction of x[t+1] when x[t+1-d] is another token, at lags d = `lags` (L,), ascending.
+
+    bits            (L,) KL(P(. | x) || P(. | x with the other token)) in bits
+    standard_error  (L,); windows are independent, readings in one window are not
+    """
+
+    lags: tuple[int, ...]
+    bits: tuple[float, ...]
+    standard_error: tuple[float, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Lists by field name, for JSON."""
+        return {"lags": list(self.lags), **_lists(bits=self.bits, standard_error=self.standard_error)}
+
+
+def influence_of(lags: Sequence[int], divergences: ArrayLike) -> Influence:
+    """Influence from divergences (n,P,L) in bits: n windows, P replaced tokens in each, NaN at lags that are not read.
+
+    P and the NaN are the same in every window, so that the mean of windows is that of all readings.
+    """
+    windows = np.nanmean(np.asarray(divergences, dtype=np.float64), axis=1)
+    return Influence(tuple(lags), *moments(windows.T))
+
+
+def places(length: int, count: int, rng: np.random.Generator) -> Tokens:
+    """Tokens of a window (length,) to replace: the first, and one drawn from each further of `count` strata."""
+    edges = np.arange(count + 1) * length // count
+    drawn = rng.integers(edges[:-1], edges[1:])
+    drawn[0] = 0
+    return drawn
+
+
+def is_read(lags: ArrayLike, place: int, length: int) -> NDArray[np.bool_]:
+    """Mask of the lags (L,) to read when `place` is replaced: those with half of the window or more given.
+
+    A lag d is read at the prediction that place + d tokens are given to. Every lag from 1 to `length` is read at one
+    of the `places`, if these are FEWEST_PLACES or more, or all.
+    """
+    given = place + np.asarray(lags)
+    return (given >= length - length // 2) & (given <= length)
+
+
+def others(text: ArrayLike, tokens: ArrayLike, rng: np.random.Generator) -> Tokens:
+    """For each of `tokens`, all of which occur in `text`, a different one, drawn by its frequency in `text`.
+
+    Raises ValueError for a text of one token only.
+    """
+    known, counts = np.unique(np.asarray(text), return_counts=True)
+    if known.size < 2:
+        raise ValueError(f"text: repeats one token, {known[0]}, only, which no other can replace; give a longer text")
+    ends, at = counts.cumsum(), np.searchsorted(known, tokens)
+    drawn = rng.integers(0, ends[-1] - counts[at])
+    drawn += np.where(drawn >= ends[at] - counts[at], counts[at], 0)
+    return np.asarray(known[np.searchsorted(ends, drawn, side="right")], dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Use of the context by a causal model, from `windows` windows of `context` tokens.
+
+    unit             'byte', or 'token' of an alphabet of the model's own
+    bytes_per_token  of the text: bits per byte are bits per token over that
+    positions        bits per token by the number of tokens before it in the window
+    truncation       bits per token at the last token when only the last so many before it are given
+    information      of the text, at the lags of `influence` in nats; known for bytes, if there are enough
+    """
+
+    unit: str
+    windows: int
+    context: int
+    bytes_per_token: float
+    influence: Influence
+    positions: Means
+    truncation: Truncation
+    bits_per_token: float
+    information: "DecayCurve | None" = None
+
+    def information_bits(self) -> tuple[Floats, Floats] | None:
+        """The text's own I(d) in bits and its standard error, (L,) each."""
+        if self.information is None:
+            return None
+        return np.asarray(self.information.values) / np.log(2), self.information.standard_errors() / np.log(2)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All curves in bits per token, for JSON."""
+        known = {name: getattr(self, name) for name in ("unit", "windows", "context", "bytes_per_token")}
+        along, cut, text = self.positions, self.truncation, self.information_bits()
+        curves: dict[str, dict[str, Any]] = {
+            "influence": self.influence.to_dict(),
+            "positions": {"given": list(along.given), **_lists(bits=along.bpb, standard_error=along.standard_error)},
+            "truncation": {
+                "given": list(cut.given),
+                **_lists(bits=cut.bpb, cost=cut.cost, standard_error=cut.standard_error),
+                **({} if cut.floor is None else {"floor": list(cut.floor)}),
+            },
+        }
+        if text is not None:
+            curves["information"] = {"lags": list(self.influence.lags), **_lists(bits=text[0], standard_error=text[1])}
+        return {**known, "bits_per_token": self.bits_per_token, **curves}
+
+
+@dataclass(frozen=True)
+class Saturation:
+    """Figures of the logits of `positions` predictions, each over V symbols; p is their softmax.
+
+    loss                     mean of -ln p(target), nats
+    logit_min, logit_max     over all positions and symbols
+    largest_probability      mean over positions of max p
+    peak_probability         maximum over positions of max p
+    entropy                  mean of -sum p ln p, nats; ln V for equal logits
+    saturated_share          share of positions with max p > 0.99
+    """
+
+    positions: int
+    loss: float
+    logit_min: float
+    logit_max: float
+    largest_probability: float
+    peak_probability: float
+    entropy: float
+    saturated_share: float
+
+    def merged(self, other: "Saturation") -> "Saturation":
+        """The figures of both sets of positions together."""
+        total = self.positions + other.positions
+        mine, theirs = self.positions / total, other.positions / total
+        return Saturation(
+            positions=total,
+            logit_min=min(self.logit_min, other.logit_min),
+            logit_max=max(self.logit_max, other.logit_max),
+            peak_probability=max(self.peak_probability, other.peak_probability),
+            **{name: mine * getattr(self, name) + theirs * getattr(other, name) for name in MEANS},
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers by name, in the order of the fields."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "Saturation":
+        """Inverse of `to_dict`; ValueError if a figure is missing."""
+        missing = [field.name for field in fields(cls) if field.name not in values]
+        if missing:
+            raise ValueError(f"saturation has no {', '.join(missing)}")
+        return cls(**{field.name: values[field.name] for field in fields(cls)})
+
+
+def saturation(logits: ArrayLike, targets: ArrayLike) -> Saturation:
+    """Saturation of logits (..., V) with targets (...), integers in 0..V-1; in float64, without overflow.
+
+    A logit of -inf is a probability of 0 (and infinite loss at the target); NaN gives NaN figures. Raises ValueError
+    for shapes that do not fit, no position, or a target that is no symbol.
+    """
+    z, symbols = np.asarray(logits), np.asarray(targets)
+    if z.ndim < 1 or symbols.shape != z.shape[:-1] or z.size == 0:
+        raise ValueError(
+            f"targets must have one entry per row of logits, at least one, got shapes {symbols.shape} and {z.shape}"
+        )
+    if symbols.dtype.kind not in "iu" or symbols.min() < 0 or symbols.max() >= z.shape[-1]:
+        raise ValueError(f"targets must be integers from 0 to {z.shape[-1] - 1}, the symbols of the logits")
+    z, symbols = z.reshape(-1, z.shape[-1]), symbols.reshape(-1)
+    with np.errstate(invalid="ignore"):  # NaN and infinite logits, of a run that diverged
+        parts = (_figures(z[i : i + ROWS], symbols[i : i + ROWS]) for i in range(0, len(z), ROWS))
+        return reduce(Saturation.merged, parts)
+
+
+def _figures(logits: NDArray[Any], targets: NDArray[Any]) -> Saturation:
+    """`saturation` of logits (n, V) and targets (n,)."""
+    peak = logits.max(axis=1)
+    below = np.subtract(logits, peak[:, None], dtype=np.float64)
+    of_target = below[np.arange(len(targets)), targets]
+    np.maximum(below, LEAST_EXPONENT, out=below)
+    weights = np.exp(below)
+    total = weights.sum(axis=1)
+    largest = 1.0 / total
+    entropy = np.log(total) - np.einsum("nv,nv->n", weights, below) / total
+    return Saturation(
+        positions=len(targets),
+        loss=float((np.log(total) - of_target).mean()),
+        logit_min=float(logits.min()),
+        logit_max=float(peak.max()),
+        largest_probability=float(largest.mean()),
+        peak_probability=float(largest.max()),
+        entropy=float(entropy.mean()),
+        saturated_share=float((largest > SATURATED).mean()),
+    )
+
+
+@dataclass(frozen=True)
+class Amplification:
+    """Growth of the residual stream: its root mean square `rms` before the first block and after each."""
+
+    rms: tuple[float, ...]
+
+    @property
+    def per_block(self) -> tuple[float, ...]:
+        """rms after each block over that before it; NaN after a stream of zeros."""
+        return tuple(
+            after / before if before else math.nan for before, after in zip(self.rms, self.rms[1:], strict=False)
+        )
+
+    @property
+    def mean(self) -> float:
+        """Geometric mean over the blocks."""
+        return geometric_mean(self.per_block)
+
+
+def geometric_mean(factors: Sequence[float]) -> float:
+    """(product of the factors)**(1 / their number); NaN unless all are positive.
+
+    >>> round(geometric_mean([0.5, 8.0]), 12)
+    2.0
+    """
+    if not factors or not all(factor > 0 for factor in factors):
+        return math.nan
+    return math.exp(math.fsum(map(math.log, factors)) / len(factors))
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Blocks at one time of their training, S runs of L blocks each.
+
+    half_lives  (S, L, 7) QUANTILES of every block's half-lives, in bytes; (0, 0, 7) if unknown
+    lags        (T,) bytes; empty if kernels are unknown
+    kernels     (S, L, T) weight of an input that many bytes later, in units of its own for every block
+    """
+
+    half_lives: Floats
+    lags: Floats
+    kernels: Floats
+
+    @property
+    def blocks(self) -> int:
+        """L."""
+        return max(self.half_lives.shape[1], self.kernels.shape[1])
+
+    @property
+    def has_kernels(self) -> bool:
+        return self.kernels.size > 0
+
+    @property
+    def has_half_lives(self) -> bool:
+        return self.half_lives.size > 0
+
+    def block(self, index: int) -> "Memory":
+        """One of the blocks alone."""
+        kept = slice(index, index + 1)
+        return Memory(self.half_lives[:, kept], self.lags, self.kernels[:, kept])
+
+    def log_kernels(self) -> Floats:
+        """ln k(t) / k(t of the first lag) of every block, mean over runs, (L, T); -inf after a kernel has vanished.
+
+        The mean of logarithms is a geometric mean: its slope is the mean of the slopes.
+        """
+        logs = _log(self.kernels)
+        with np.errstate(invalid="ignore"):
+            return np.asarray((logs - logs[..., :1]).mean(axis=0))
+
+    def half_life_quantiles(self) -> Floats:
+        """Geometric mean over runs of every block's quantiles, (L, 7); of the two ends the outermost of all runs."""
+        quantiles = np.exp(np.log(self.half_lives).mean(axis=0))
+        quantiles[:, 0], quantiles[:, -1] = self.half_lives[..., 0].min(axis=0), self.half_lives[..., -1].max(axis=0)
+        return quantiles
+
+    def exponents(self) -> Floats:
+        """x of the law t**-x that every run's kernels follow on `slope_range`, (S, L)."""
+        return kernel_exponents(self.lags, self.kernels)
+
+
+def slope_range(lags: ArrayLike) -> tuple[float, float] | None:
+    """First and last of the known lags over which slopes are taken; None if there are fewer than two."""
+    known = np.asarray(lags, dtype=float)
+    inside = known[(known >= SLOPE_LAGS[0]) & (known <= SLOPE_LAGS[1])]
+    return (float(inside.min()), float(inside.max())) if inside.size > 1 else None
+
+
+def kernel_exponents(lags: ArrayLike, kernels: ArrayLike) -> Floats:
+    """x of the law t**-x that kernels (..., T) follow on `slope_range` of `lags` (T,); ValueError for too few lags."""
+    known, span = np.asarray(lags, dtype=float), slope_range(lags)
+    if span is None:
+        first, last = SLOPE_LAGS
+        raise ValueError(f"lags must hold two of {first:g} to {last:g} for a slope, got {known.tolist()}")
+    inside = (known >= span[0]) & (known <= span[1])
+    return falling_exponent(known[inside], _log(np.asarray(kernels, dtype=float)[..., inside]))
+
+
+def _log(values: Floats) -> Floats:
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(values))
+
+
+def memory_of(states: Sequence[Mapping[str, Any]]) -> Memory:
+    """Memory of several runs of one arm at one time; a quantity that some run lacks is unknown for all."""
+    half_lives = _stacked(states, "half_life_quantiles", len(QUANTILES))
+    kernels = [state.get("kernel") or {} for state in states]
+    lags = [kernel.get("lags") for kernel in kernels]
+    same = bool(lags) and lags[0] and all(one == lags[0] for one in lags)
+    known = np.asarray(lags[0] if same else [], dtype=float)
+    return Memory(half_lives, known, _stacked(kernels if same else [], "blocks", len(known)))
+
+
+def _stacked(states: Sequence[Mapping[str, Any]], key: str, length: int) -> Floats:
+    """The rows of every state as (S, L, length); empty unless all of them have such rows, and equally many."""
+    rows = [state.get(key) for state in states]
+    shapes: set[tuple[int, ...]] = {np.shape(one) if one else () for one in rows}
+    if len(shapes) != 1 or shapes.pop()[1:] != (length,):
+        return np.empty((0, 0, length))
+    return np.asarray(rows, dtype=float)
+
+
+def outlasting(half_lives: ArrayLike, context: int) -> str | None:
+    """Caution for a start of which half or more of the half-lives exceed OUTLASTING windows; None for any other.
+
+    half_lives: those of its channels, or QUANTILES of them, in bytes; context: the bytes of a window of training.
+
+    >>> outlasting([200, 40_000, 1_000_000], 512)
+    'half or more of its half-lives, 200 to 1,000,000 bytes, are longer than 10 windows of 512 bytes'
+    >>> outlasting([1, 40, 1_000_000], 512)
+    """
+    shortest, median, longest = np.quantile(np.asarray(half_lives, dtype=float), (0.0, 0.5, 1.0))
+    if median <= OUTLASTING * context:
+        return None
+    span = f"{shortest:,.0f} to {longest:,.0f} bytes"
+    return f"half or more of its half-lives, {span}, are longer than {OUTLASTING} windows of {context:,} bytes"
+
+
+@dataclass(frozen=True)
+class NGrams:
+    """P_n(x|h) = (c(h,x) + N1+(h) P_{n-1}(x|h')) / (c(h) + N1+(h)) for n = 1 .. orders, P_0 = 1/256.
+
+    h are the n - 1 bytes before x, h' the same without the first of them, N1+(h) the number of different bytes seen
+    after h; if h was never seen, P_n = P_{n-1}. Witten and Bell 1991 (method C), interpolated as in Chen and Goodman
+    1999.
+
+    tables: by order, the n-grams as numbers to the base 256 (k,), ascending, and before each how many of all that were
+    counted have a smaller one (k + 1,), with their number at the end.
+    """
+
+    tables: tuple[Table, ...]
+
+    @classmethod
+    def of(cls, windows: Bytes | Iterable[Bytes], orders: int = 5) -> Self:
+        """Count windows (n, T + 1), or an iterable of such blocks: T targets each, all after the window's first byte.
+
+        No n-gram reaches beyond its window, and repeated windows count repeatedly. ValueError for other orders than
+        1..7 and for windows of another shape or type.
+        """
+        if not 1 <= orders <= LONGEST_GRAM:
+            raise ValueError(f"orders must lie between 1 and {LONGEST_GRAM}, got {orders}")
+        nothing = np.empty(0, np.uint64), np.empty(0, np.int64)
+        counted = [[nothing] for _ in range(orders)]
+        for block in [windows] if isinstance(windows, np.ndarray) else windows:
+            rows = max(1, AT_ONCE // _checked(block).shape[1])
+            for start in range(0, len(block), rows):
+                for order, parts in enumerate(counted, start=1):
+                    parts.append(np.unique(_keys(block[start : start + rows], order), return_counts=True))
+                    while len(parts) > 1 and parts[-1][0].size >= parts[-2][0].size:  # each key is merged a few times
+                        parts.append(_merged(parts.pop(), parts.pop()))
+        return cls(tuple(map(_cumulated, counted)))
+
+    def losses(self, windows: Bytes) -> Floats:
+        """-log2 P_n of the targets of windows (n, T + 1), in bits: (orders, n, T).
+
+        The first targets of a window have fewer bytes before them, and every order takes those there are.
+        """
+        targets = _checked(windows).shape[0], windows.shape[1] - 1
+        losses = np.empty((len(self.tables), *targets))
+        probability = np.full(targets, 1 / 256)
+        for order, table in enumerate(self.tables, start=1):
+            keys = _keys(windows, order)
+            history = keys & ~np.uint64(255)
+            first, end = (np.searchsorted(table[0], edge) for edge in (history, history + np.uint64(256)))
+            this, after = (np.searchsorted(table[0], keys, side) for side in ("left", "right"))
+            seen, different = table[1][end] - table[1][first], end - first
+            lower = probability[:, targets[1] - keys.shape[1] :]
+            mixed = table[1][after] - table[1][this] + different * lower
+            np.divide(mixed, seen + different, out=lower, where=seen > 0)
+            losses[order - 1] = -np.log2(probability)
+        return losses
+
+
+def _checked(windows: Bytes) -> Bytes:
+    if windows.ndim != 2 or windows.shape[1] < 2 or windows.dtype != np.uint8:
+        raise ValueError(f"windows must be bytes (n, T + 1) with T at least 1, got {windows.dtype} {windows.shape}")
+    return windows
+
+
+def _keys(windows: Bytes, order: int) -> NDArray[np.uint64]:
+    """The n-grams that end at a target and begin in its window, as numbers: (n, T), or fewer at the start."""
+    width = windows.shape[1]
+    start = min(max(order - 1, 1), width)
+    keys = np.zeros((len(windows), width - start), np.uint64)
+    for back in range(order - 1, -1, -1):
+        keys <<= np.uint64(8)
+        keys |= windows[:, start - back : width - back]
+    return keys
+
+
+def _merged(one: Table, other: Table) -> Table:
+    """Sum of two tables."""
+    keys, counts = (np.concatenate(pair) for pair in zip(one, other, strict=True))
+    order = np.argsort(keys, kind="stable")
+    keys, counts = keys[order], counts[order]
+    first = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]][: keys.size])
+    return keys[first], np.add.reduceat(counts, first)
+
+
+def _cumulated(parts: list[Table]) -> Table:
+    """All parts as one table of `NGrams`."""
+    keys, counts = reduce(_merged, reversed(parts))
+    return keys, np.r_[0, np.cumsum(counts)]

@@ -1,0 +1,262 @@
+"""Checkpoint files as names and arrays: only what is asked for is read, and nothing is executed.
+
+Read are a folder in the layout of the Hugging Face hub, one .safetensors file, one .pth, .pt or .bin file that holds a
+flat dictionary of tensors, and hf:OWNER/NAME. No file outside the folder is read, wherever an index or a link may
+point; in the cache of huggingface_hub, whose snapshots are links, the blobs of the same repository belong to the
+folder. A .safetensors file needs neither torch nor transformers.
+"""
+
+import json
+import math
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zipfile import is_zipfile
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from plkernel.common import cli
+from plkernel.common.files import load_object
+from plkernel.common.plain import check_regular, kind, shown
+from plkernel.memory.formulas import Floats
+
+HUB = "hf:"
+HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(@[\w./-]+)?", re.ASCII)
+CONFIG, INDEX, SINGLE, PICKLE = "config.json", "model.safetensors.index.json", "model.safetensors", "pytorch_model.bin"
+PICKLED = (".pth", ".pt", ".bin")
+MOST_NUMBERS = 2**26
+"""Numbers in one tensor of decays; the largest that is published has under a million."""
+TYPES: dict[str, tuple[str, str, float]] = {
+    "F64": ("float64", "<f8", 2.0**-52),
+    "F32": ("float32", "<f4", 2.0**-23),
+    "F16": ("float16", "<f2", 2.0**-10),
+    "BF16": ("bfloat16", "<u2", 2.0**-7),
+    "F8_E5M2": ("float8_e5m2", "u1", 2.0**-2),
+    "F8_E4M3": ("float8_e4m3fn", "u1", 2.0**-3),
+}
+"""Types of .safetensors files: torch's name, how numpy reads the bytes, and the distance from 1 to the next number."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor of decays: its numbers, widened to float64, and the type it is stored in, by torch's name."""
+
+    values: Floats
+    dtype: str
+
+    @property
+    def eps(self) -> float:
+        """Distance from 1 to the next number of the stored type."""
+        return {name: eps for name, _, eps in TYPES.values()}.get(self.dtype, 1.0)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Names of the tensors of a checkpoint, its config.json (empty if there is none), and `read`, which reads one.
+
+    `read` raises ValueError unless the tensor holds at least one and at most MOST_NUMBERS floating-point numbers.
+    """
+
+    names: tuple[str, ...]
+    config: Mapping[str, Any]
+    read: Callable[[str], Stored]
+
+
+def open_checkpoint(target: str) -> Checkpoint:
+    """Open the checkpoint in a folder, in a file or, as hf:OWNER/NAME, on the hub; ValueError that names the file."""
+    path = _downloaded(target.removeprefix(HUB)) if target.startswith(HUB) else cli.existing(Path(target), "model")
+    folder = path if path.is_dir() else path.parent
+    config = load_object(_inside(folder, CONFIG, folder)) if (folder / CONFIG).exists() else {}
+    if not path.is_dir():
+        return _single(path, config)
+    if (path / INDEX).exists():
+        return _sharded(path, config)
+    for name in (SINGLE, PICKLE):
+        if (path / name).exists() or (path / name).is_symlink():
+            return _single(_inside(path, name, path), config)
+    if (path / f"{PICKLE}.index.json").exists():
+        raise ValueError(f"{path}: pickles in several parts are not read: save the model as .safetensors")
+    raise ValueError(f"{path}: holds neither {INDEX} nor {SINGLE}; name a file of weights in it")
+
+
+def of_tensors(tensors: Mapping[str, Any], config: Mapping[str, Any]) -> Checkpoint:
+    """The checkpoint of torch tensors by name, as a live model's state_dict."""
+
+    def read(name: str) -> Stored:
+        tensor = tensors[name]
+        plain = str(getattr(tensor, "layout", "")) == "torch.strided" and not (tensor.is_meta or tensor.is_nested)
+        if not plain or not tensor.is_floating_point():
+            held = getattr(tensor, "dtype", type(tensor).__name__)
+            raise ValueError(f"{name}: is {held}, expected a tensor of floating-point numbers")
+        _check_size(name, tuple(tensor.shape))
+        return Stored(tensor.detach().cpu().double().numpy(), str(tensor.dtype).removeprefix("torch."))
+
+    return Checkpoint(tuple(tensors), config, read)
+
+
+def read_pickle(path: Path, mmap: bool = False) -> dict[str, Any]:
+    """Read the dictionary of tensors in a .pth file; ValueError for any other content. Nothing in it is executed.
+
+    mmap: read numbers when they are used; files of before PyTorch 1.6 are read as a whole all the same.
+    """
+    check_regular(path)
+    try:
+        import torch
+    except ImportError as error:
+        raise ValueError(f"{path}: reading this format needs torch, which is missing: pip install torch") from error
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of another pickle protocol, which the error names
+            content: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap and is_zipfile(path))
+    except Exception as error:  # a damaged or hostile pickle can raise anything
+        reason = type(error).__name__  # torch's own text advises to switch the safety off
+        raise ValueError(
+            f"{path}: not a .pth file that holds tensors only, and nothing else is read ({reason})"
+        ) from error
+    if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
+        raise ValueError(f"{path}: holds {type(content).__name__}, expected a flat dictionary of named tensors")
+    return content
+
+
+def rounded(values: Floats, dtype: str) -> Floats:
+    """`values` as they are after conversion to float16 or bfloat16, by way of float32 as in torch."""
+    with np.errstate(over="ignore"):
+        single = values.astype(np.float32)
+        if dtype == "float16":
+            return single.astype(np.float16).astype(np.float64)
+    bits = single.view(np.uint32).astype(np.uint64)
+    nearest = ((bits + 0x7FFF + ((bits >> np.uint64(16)) & np.uint64(1))) >> np.uint64(16)) << np.uint64(16)
+    return np.where(np.isnan(single), np.nan, nearest.astype(np.uint32).view(np.float32)).astype(np.float64)
+
+
+def _single(path: Path, config: Mapping[str, Any]) -> Checkpoint:
+    check_regular(path)
+    if path.suffix in PICKLED:
+        return of_tensors(read_pickle(path, mmap=True), config)
+    shard = _Shard(path)
+    return Checkpoint(tuple(shard.header), config, shard.read)
+
+
+def _sharded(folder: Path, config: Mapping[str, Any]) -> Checkpoint:
+    """A checkpoint of several files, opened when a tensor in them is asked for."""
+    index = _inside(folder, INDEX, folder)
+    places = load_object(index).get("weight_map")
+    if not isinstance(places, dict) or not places:
+        raise ValueError(f"{index}: weight_map must say which tensor is in which file, got {shown(places)}")
+    files: dict[str, Path] = {}
+    for name, file in places.items():
+        if not isinstance(file, str):
+            raise ValueError(f"{index}: the file of {name} must be a name, got {kind(file)}")
+        if file not in files:
+            files[file] = _inside(folder, file, index)
+            check_regular(files[file], f"{index}: shard ")
+    opened: dict[str, _Shard] = {}
+
+    def read(name: str) -> Stored:
+        file = places[name]
+        if file not in opened:
+            opened[file] = _Shard(files[file])
+        return opened[file].read(name)
+
+    return Checkpoint(tuple(places), config, read)
+
+
+class _Shard:
+    """A .safetensors file whose header the library has checked; numbers are read from their place in the file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with safe_open(path, "numpy") as file:
+                names = tuple(file.keys())
+            with path.open("rb") as handle:
+                length = int.from_bytes(handle.read(8), "little")
+                header = json.loads(handle.read(length))
+        except (SafetensorError, OSError, RuntimeError, ValueError) as error:
+            raise ValueError(f"{path}: not a whole .safetensors file ({error})") from error
+        self.header: dict[str, Any] = {name: header[name] for name in names}
+        self.start = 8 + length
+
+    def read(self, name: str) -> Stored:
+        if name not in self.header:
+            raise ValueError(f"{self.path}: has no tensor {name}, which the index says is there")
+        entry = self.header[name]
+        if entry["dtype"] not in TYPES:
+            raise ValueError(
+                f"{name}: is {entry['dtype']}, expected a tensor of floating-point numbers ({', '.join(TYPES)})"
+            )
+        _check_size(name, tuple(entry["shape"]))
+        dtype, stored, _ = TYPES[entry["dtype"]]
+        first, end = entry["data_offsets"]
+        with self.path.open("rb") as handle:
+            handle.seek(self.start + first)
+            raw = np.frombuffer(handle.read(end - first), stored)
+        with np.errstate(invalid="ignore"):  # of NaN
+            return Stored(_widened(raw, dtype).astype(np.float64).reshape(entry["shape"]), dtype)
+
+
+def _widened(raw: Any, dtype: str) -> Any:
+    """Numbers from the bits of a type that numpy does not have."""
+    if dtype == "bfloat16":
+        return (raw.astype(np.uint32) << 16).view(np.float32)
+    if dtype == "float8_e5m2":
+        return (raw.astype(np.uint16) << 8).view(np.float16)
+    if dtype == "float8_e4m3fn":  # 1 sign, 4 exponent (bias 7) and 3 mantissa bits; no infinity, NaN where all are set
+        exponent, mantissa = (raw >> 3 & 15).astype(int), (raw & 7) / 8
+        size = np.where(exponent > 0, np.ldexp(1 + mantissa, exponent - 7), np.ldexp(mantissa, -6))
+        return np.where(raw & 127 == 127, np.nan, np.where(raw & 128, -size, size))
+    return raw
+
+
+def _check_size(name: str, shape: tuple[int, ...]) -> None:
+    if not 0 < math.prod(shape) <= MOST_NUMBERS:
+        raise ValueError(f"{name}: shape {shape}, expected decays: at least one number and at most {MOST_NUMBERS:,}")
+
+
+def _inside(folder: Path, name: str, origin: Path) -> Path:
+    """The file `name` of a folder; ValueError, headed by `origin`, if it is outside of it."""
+    place, roots = Path(name), [folder.resolve()]
+    if roots[0].parent.name == "snapshots":  # of the hub's cache: REPOSITORY/snapshots/COMMIT beside REPOSITORY/blobs
+        roots.append(roots[0].parent.parent / "blobs")
+    try:
+        real = (folder / place).resolve()
+    except (ValueError, RuntimeError) as error:  # a zero byte, or links in a circle
+        raise ValueError(f"{origin}: {shown(name)} names no file ({error})") from error
+    if place.is_absolute() or ".." in place.parts or not any(real.is_relative_to(one) for one in roots):
+        raise ValueError(f"{origin}: {shown(name)} is outside of the folder, and nothing there is read")
+    return folder / place
+
+
+def _downloaded(name: str) -> Path:
+    """Folder of the repository OWNER/NAME[@REVISION] in the cache of huggingface_hub, downloaded if necessary.
+
+    Only config.json and .safetensors files are fetched. OSError if it is neither in the cache nor reachable.
+    """
+    if not HUB_NAME.fullmatch(name):
+        raise ValueError(f"model hf:{name}: expected hf:OWNER/NAME or hf:OWNER/NAME@REVISION, got {shown(name)}")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    from plkernel.data.hub import reachable
+    from plkernel.data.hub_errors import endpoint
+
+    repository, _, revision = name.partition("@")
+    wanted = [CONFIG, "*.safetensors", "*.safetensors.index.json"]
+    try:
+        return Path(
+            snapshot_download(
+                repository, revision=revision or None, allow_patterns=wanted, local_files_only=not reachable()
+            )
+        )
+    except HFValidationError as error:
+        raise ValueError(f"model hf:{name}: {' '.join(str(error).split())}") from error
+    except LocalEntryNotFoundError as error:
+        raise OSError(
+            f"model hf:{name}: not in the cache, and {endpoint()} cannot be reached: connect to a network, "
+            "or name a folder or file that holds the checkpoint"
+        ) from error
+    except HfHubHTTPError as error:
+        raise OSError(f"model hf:{name}: {' '.join(str(error).split())}") from error

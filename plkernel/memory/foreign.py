@@ -1,0 +1,356 @@
+"""Models, initialisations, schemes and corpora of other people's code, named in a spec as module:attribute.
+
+`kind = "mypackage.mymodule:Builder"` names a callable that takes the table `config` of [model] as one dictionary and
+returns a torch.nn.Module with
+
+    model(bytes)        (B,T) int64, 0..255, to logits (B,T,256), those at t from bytes 0..t alone; for any T, or with
+                        an attribute `patch` = P for multiples of P
+
+and optionally
+
+    half_lives()        of every block those of its channels, in bytes: [(N,), ..], positive. Without it, the decays
+                        that plkernel.inspect finds by names of tensors; if it knows none, rows hold no half-lives
+    kernels(lags)       of every block the weight of an input after `lags` (T,) bytes: [(T,), ..]. Without it, the root
+                        mean square of these decays; if there are none, rows hold no kernels
+    multipliers()       {pattern of parameter names: {"learning_rate": x, "weight_decay": y, "eps": z}}, relative to
+                        [train]. The default is 1, but 0 for the weight decay of what is no matrix (`.weight` of two or
+                        more dimensions)
+
+`kind = "transformers:MambaForCausalLM"` names a class with a `config_class`: that is built from `config`, over bytes.
+
+The constructor draws from the global generators of torch, numpy and random, seeded by the run; so do dropout and the
+like, anew at every step, so that a run that was killed resumes to the same numbers. State beside parameters and buffers
+is lost with the process. Parameters are float32 or float64; on a GPU a run is in bfloat16 autocast.
+`init = "mypackage.mymodule:function"` of an arm names `function(model, generator, **init_options)`, called after all
+else, which changes the model in place.
+
+An installed package can offer schemes and corpora by name, as entry points:
+
+    [project.entry-points."plkernel.schemes"]
+    halved = "mypackage.schemes:halved"        # (sizes, *, option=default, ..) -> Rules, as in models/init/schemes
+    [project.entry-points."plkernel.corpora"]
+    genome = "mypackage.corpora:genome"        # (rest, request) -> Source of the corpus genome:REST, as in data/names
+
+Nothing is imported before the person has said --trust-code.
+"""
+
+import copy
+import hashlib
+import random
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from plkernel.common.cli import nearest
+from plkernel.common.environment import installed
+from plkernel.common.imports import MARK, imported, told
+from plkernel.data.names import KINDS, PRESETS
+from plkernel.memory.files import of_tensors
+from plkernel.memory.findings import half_lives, kernel, known_layers
+from plkernel.models.init import SCHEMES
+from plkernel.models.init.base import generator_for
+from plkernel.models.init.plan import is_matrix
+from plkernel.models.init.planning import Scheme
+from plkernel.models.layers import BYTES
+
+MULTIPLIERS = ("learning_rate", "weight_decay", "eps")
+TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
+"""Special tokens of transformers, none of which a byte is."""
+SCHEME_GROUP, CORPUS_GROUP = "plkernel.schemes", "plkernel.corpora"
+LONGEST = 512
+"""Bytes of a window on which causality is checked, at most."""
+ROUNDING, REORDERED = 2.0**7, 2.0**12
+"""Tolerances of logits with another byte and with fewer bytes, in units of rounding of the largest."""
+NOISE, NOISE_OF_ZEROS = 0.1, 0.02
+"""Standard deviation of the noise, as a share of a parameter's root mean square; for a zero parameter, itself."""
+
+
+@dataclass(frozen=True)
+class ForeignConfig:
+    """The configuration that a run needs of any model."""
+
+    kind: str
+    patch: int = 1
+    causal: bool = True
+
+
+class Foreign(nn.Module):
+    """`module`, built by the code that `kind` names, with the methods that a run needs of a model."""
+
+    def __init__(self, kind: str, module: nn.Module) -> None:
+        super().__init__()
+        patch = getattr(module, "patch", 1)
+        if not isinstance(patch, int) or patch < 1:
+            raise ValueError(f"kind {kind!r}: patch must be a whole number of bytes, at least 1, got {patch!r}")
+        self.config = ForeignConfig(kind, patch)
+        self.module = module
+
+    def forward(self, inputs: Tensor) -> Any:
+        """Logits (B,T,256) of bytes (B,T), also of an output that has them as a field."""
+        output = self.module(inputs)
+        return getattr(output, "logits", output)
+
+    def half_lives(self) -> list[Tensor]:
+        """Half-lives of every block in bytes, (N,) float64 on the CPU; empty if unknown."""
+        if hasattr(self.module, "half_lives"):
+            return [_plain(values).reshape(-1) for values in self.module.half_lives()]  # type: ignore[operator]
+        return [torch.from_numpy(half_lives(rates).reshape(-1)) for rates in self._named_rates()]
+
+    def kernels(self, lags: Tensor) -> list[Tensor]:
+        """Weight of an input `lags` (T,) bytes later in every block, (T,) float64; empty if unknown."""
+        if hasattr(self.module, "kernels"):
+            return [_plain(values) for values in self.module.kernels(lags)]  # type: ignore[operator]
+        rates = [] if hasattr(self.module, "half_lives") else self._named_rates()
+        return [torch.from_numpy(kernel(values, lags.double().numpy())) for values in rates]
+
+    def multipliers(self) -> dict[str, tuple[float, float, float]]:
+        """Multipliers of learning rate, weight decay and eps, by parameter; ValueError for unknown names."""
+        module: Any = self.module
+        given = module.multipliers() if hasattr(module, "multipliers") else {}
+        parameters, result = dict(self.module.named_parameters()), {}
+        for pattern, values in given.items():
+            named = f"kind {self.config.kind!r}: multipliers"
+            if unknown := set(values) - set(MULTIPLIERS):
+                raise ValueError(f"{named} has {unknown.pop()!r}; {nearest('', MULTIPLIERS)}")
+            matching = [name for name in parameters if name == pattern or fnmatchcase(name, pattern)]
+            if not matching:
+                raise ValueError(f"{named} names {pattern!r}, which is no parameter; {nearest(pattern, parameters)}")
+            for name in matching:
+                defaults = (1.0, float(is_matrix(name, parameters[name])), 1.0)
+                rate, decay, eps = (float(values.get(*pair)) for pair in zip(MULTIPLIERS, defaults, strict=True))
+                result[f"module.{name}"] = rate, decay, eps
+        return result
+
+    def _named_rates(self) -> list[np.ndarray]:
+        """Rates per byte of the layers that a reader knows; empty unless all are positive and finite."""
+        settings: Any = getattr(self.module, "config", None)
+        config = settings.to_dict() if hasattr(settings, "to_dict") else {}
+        try:
+            rates = [layer.rates for layer in known_layers(of_tensors(self.module.state_dict(), config))]
+        except ValueError:  # names of a family, but other shapes
+            return []
+        return rates if all(((one > 0) & np.isfinite(one)).all() for one in rates) else []
+
+
+def _plain(values: Any) -> Tensor:
+    return torch.as_tensor(values).detach().double().cpu()
+
+
+def build(kind: str, options: Mapping[str, Any] | None, seed: int) -> Foreign:
+    """Build the model that `kind` names from `options`, its parameters as its constructor draws them under `seed`.
+
+    The person must have consented: the module is imported. Raises ValueError, in one line, for whatever goes wrong.
+    """
+    builder = imported(kind, "kind")
+    given = copy.deepcopy(dict(options or {}))
+    with seeded(seed, "model"), one_line(f"kind {kind!r}", "building it"):
+        module = _of_transformers(builder, given) if hasattr(builder, "config_class") else builder(given)
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"kind {kind!r}: gave a {type(module).__name__}, expected a torch.nn.Module")
+    return Foreign(kind, module)
+
+
+def _of_transformers(model_class: Any, options: dict[str, Any]) -> Any:
+    """A model of transformers over bytes, from the options of its config class."""
+    known = model_class.config_class()
+    for name in options:
+        if not hasattr(known, name):
+            raise ValueError(f"config has {name!r}; {nearest(name, known.to_dict())}")
+    if options.get("vocab_size", BYTES) != BYTES:
+        raise ValueError(f"vocab_size must be {BYTES}, one for every byte, got {options['vocab_size']}: leave it out")
+    settings = {"vocab_size": BYTES, **dict.fromkeys(TOKENS), "use_cache": False, **options}
+    return model_class(model_class.config_class(**settings))
+
+
+def start_(model: nn.Module, name: str, options: Mapping[str, Any] | None, seed: int) -> None:
+    """Call the function `name` with the model, a generator of this seed and the options; it works in place.
+
+    The person must have consented: the module is imported. Raises ValueError, in one line, for whatever goes wrong.
+    """
+    function = imported(name, "init")
+    target = model.module if isinstance(model, Foreign) else model
+    with seeded(seed, name), torch.no_grad(), one_line(f"init {name!r}", "it"):
+        function(target, generator=generator_for(seed, name), **copy.deepcopy(dict(options or {})))
+
+
+def origins(names: Iterable[str]) -> dict[str, Any]:
+    """{"code": {name: {"version": .., "sha256": ..}}} of imported code, for the record of a run; {} for no names."""
+    code = {}
+    for name in names:
+        module = sys.modules.get(name.partition(MARK)[0])
+        file = getattr(module, "__file__", None)
+        digest = hashlib.sha256(Path(file).read_bytes()).hexdigest() if file and Path(file).is_file() else None
+        code[name] = {"version": installed(name.partition(".")[0].partition(MARK)[0]), "sha256": digest}
+    return {"code": code} if code else {}
+
+
+@contextmanager
+def seeded(seed: int, name: str) -> Iterator[None]:
+    """Seed the global generators of torch, numpy and random by (seed, name); restore them afterwards."""
+    number = generator_for(seed, name).initial_seed()
+    before = random.getstate(), np.random.get_state()  # noqa: NPY002
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(number)
+        np.random.seed(number % 2**32)  # noqa: NPY002
+        random.seed(number)
+        try:
+            yield
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])  # noqa: NPY002
+
+
+@contextmanager
+def one_line(head: str, what: str) -> Iterator[None]:
+    """Turn any exception into a ValueError of one line: "HEAD: WHAT raised TypeError: ..."."""
+    try:
+        yield
+    except Exception as error:  # of whatever kind other people's code raises
+        raise ValueError(f"{head}: {what} raised {told(error)}") from error
+
+
+def offered(scheme: str | None, corpus: str) -> dict[str, EntryPoint]:
+    """Entry points of other packages under unknown names of a scheme and a corpus; nothing is imported."""
+    kind = corpus.partition(":")[0]
+    entries = {}
+    if scheme is not None and scheme not in SCHEMES:
+        entries["scheme"] = next(iter(entry_points(group=SCHEME_GROUP, name=scheme)), None)
+    if kind not in KINDS and corpus not in PRESETS and not Path(corpus).exists():
+        entries["corpus"] = next(iter(entry_points(group=CORPUS_GROUP, name=kind)), None)
+    return {option: entry for option, entry in entries.items() if entry is not None}
+
+
+def register(entries: dict[str, EntryPoint]) -> None:
+    """Import entry points, and make them known by their names; the person must have consented."""
+    for option, entry in entries.items():
+        function = imported(entry.value, option)
+        if option == "corpus":
+            KINDS[entry.name] = function
+        else:
+            origin = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
+            SCHEMES.setdefault(entry.name, Scheme(entry.name, origin, function))
+
+
+def check_model(model: nn.Module, name: str, context: int, device: torch.device) -> None:
+    """Raise ValueError, headed by `name`, if a run of `context` bytes on `device` cannot train `model`.
+
+    Checked are type, shape, finiteness, and that no logit depends on later bytes. A byte t that is replaced must leave
+    every logit before t as it was: to the last bit as a rule, within ROUNDING for a convolution through Fourier space.
+    Without the last bytes, the others must have the same logits, within REORDERED, since sums of other lengths are
+    added in another order. All is asked again with noise on every parameter, because zeros leak nothing yet. The model
+    is changed, and useless afterwards.
+    """
+    for parameter, values in model.named_parameters():
+        if values.dtype not in (torch.float32, torch.float64):
+            kind = str(values.dtype).removeprefix("torch.")
+            raise ValueError(f"{name}: parameter {parameter.removeprefix('module.')} is {kind}, expected float32")
+    with seeded(0, name):
+        with one_line(name, f"moving it to {device.type}"):
+            model.to(device)
+        patch: int = getattr(model.config, "patch", 1)  # type: ignore[arg-type]
+        length = min(context, LONGEST)
+        length = length // patch * patch or length
+        window = torch.randint(BYTES, (1, length))
+        quarters = (quarter * length // 4 - back for quarter in (1, 2, 3) for back in (1, 0))
+        places = sorted({place for place in (1, 2, 3, length - 1, *quarters) if 0 < place < length})
+        inputs = window.repeat(1 + len(places), 1).to(device)  # a row for every replaced byte
+        first, again = _logits(model, name, inputs), _logits(model, name, inputs)
+        if not first.isfinite().all():
+            raise ValueError(f"{name}: its logits are not finite at the start")
+        if _far(first, again, ROUNDING).any():
+            raise ValueError(f"{name}: the same bytes give other logits each time, in evaluation mode too")
+        _check_causal(model, name, inputs, places, patch)
+        if isinstance(model, Foreign):
+            _check_memory(model, name)
+            model.multipliers()
+        _check_learns(model, name, inputs)
+        with torch.no_grad():
+            for values in model.parameters():
+                size = values.square().mean().sqrt()
+                values.add_(torch.randn_like(values) * (NOISE * size if size > 0 else NOISE_OF_ZEROS))
+        _check_causal(model, name, inputs, places, patch)
+
+
+def _logits(model: nn.Module, name: str, inputs: Tensor, training: bool = False) -> Tensor:
+    """Logits (B,T,256); ValueError for another shape or type."""
+    model.train(training)
+    with one_line(name, f"{tuple(inputs.shape)} bytes"), torch.set_grad_enabled(training):
+        logits = model(inputs)
+    expected = (*inputs.shape, BYTES)
+    if not isinstance(logits, Tensor):
+        raise ValueError(f"{name}: gave a {type(logits).__name__}, expected logits {expected}")
+    if tuple(logits.shape) != expected or not logits.is_floating_point():
+        kind = str(logits.dtype).removeprefix("torch.")
+        raise ValueError(f"{name}: gave {kind} of shape {tuple(logits.shape)}, expected logits {expected}")
+    return logits
+
+
+def _check_causal(model: nn.Module, name: str, inputs: Tensor, places: list[int], patch: int) -> None:
+    """Raise ValueError unless later bytes, and other windows of the batch, leave logits as they are."""
+    before = _logits(model, name, inputs)
+    if not before.isfinite().all():  # possible with noise
+        return
+    changed = inputs.clone()
+    for row, place in enumerate(places, start=1):
+        changed[row, place] = (changed[row, place] + BYTES // 2) % BYTES
+    far = _far(before, _logits(model, name, changed), ROUNDING)
+    if far[0].any():
+        raise ValueError(f"{name}: the logits of a window change with the other windows of its batch")
+    for row, place in enumerate(places, start=1):
+        if far[row, :place].any():
+            seen = int(far[row, :place].nonzero()[0])
+            raise ValueError(
+                f"{name}: is not causal: byte {place} changes the logits at byte {seen}, which may know the bytes up "
+                f"to {seen} only"
+            )
+    length = inputs.shape[1]
+    for kept in sorted({patch, length // 2 // patch * patch}):
+        if 0 < kept < length:
+            far = _far(before[:, :kept], _logits(model, name, inputs[:, :kept]), REORDERED)
+            if far.any():
+                seen = int(far.any(dim=0).nonzero()[0])
+                raise ValueError(
+                    f"{name}: is not causal: the logits at byte {seen} change when the bytes from {kept} on are left "
+                    "out"
+                )
+
+
+def _far(one: Tensor, other: Tensor, units: float) -> Tensor:
+    """Mask (B,T) of logits (B,T,256) that differ by more than `units` of rounding of the largest of them."""
+    most = units * torch.finfo(one.dtype).eps * one.abs().max()
+    return ~((one - other).abs().amax(dim=-1) <= most)
+
+
+def _check_learns(model: nn.Module, name: str, inputs: Tensor) -> None:
+    """Raise ValueError unless the gradient of the loss reaches a parameter."""
+    logits = _logits(model, name, inputs, training=True)
+    loss = F.cross_entropy(logits.float().reshape(-1, BYTES), inputs.reshape(-1))
+    if loss.requires_grad:
+        with one_line(name, "the backward pass"):
+            loss.backward()
+    if all(parameter.grad is None for parameter in model.parameters()):
+        raise ValueError(f"{name}: its loss has no gradient in any parameter: nothing can be learnt")
+    model.zero_grad(set_to_none=True)
+
+
+def _check_memory(model: Foreign, name: str) -> None:
+    """Raise ValueError unless half-lives and kernels, if known, are positive, finite and one for each lag."""
+    with one_line(name, "half_lives"):
+        lives = model.half_lives()
+    if not all(values.numel() and ((values > 0) & values.isfinite()).all() for values in lives):
+        raise ValueError(f"{name}: half_lives must give positive numbers of bytes for every block")
+    lags = torch.tensor([1, 2, 4])
+    with one_line(name, "kernels"):
+        kernels = model.kernels(lags)
+    if not all(values.shape == lags.shape and values.isfinite().all() for values in kernels):
+        raise ValueError(f"{name}: kernels must give as many finite numbers for every block as it is asked for lags")

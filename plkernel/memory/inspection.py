@@ -1,0 +1,243 @@
+"""A checkpoint as plkernel.inspect shows it: tables, sentences, JSON, a figure; and two of them side by side."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from plkernel.common.cli import existing, text_table
+from plkernel.memory.diagnostics import QUANTILES, Memory, kernel_exponents, slope_range
+from plkernel.memory.figures import DRAWN, Report, decades, mark_observed, model_figure
+from plkernel.memory.files import HUB, INDEX, PICKLE, PICKLED, SINGLE, open_checkpoint
+from plkernel.memory.findings import LAGS, Finding, Layer, findings, half_lives, kernel, quantiles, read_layers
+from plkernel.memory.formulas import Floats
+from plkernel.records.layout import CHECKPOINT
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SHOWN = {"shortest": 0, "10 %": 1, "median": 3, "90 %": 5, "longest": 6}
+"""Places among QUANTILES."""
+WEIGHTS = (INDEX, SINGLE, PICKLE, f"{PICKLE}.index.json")
+FAINTEST = 1e-6  # of a kernel that is drawn
+SLOPES_OVER = slope_range(LAGS) or (0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Layers with decays of a checkpoint, and what is wrong with them."""
+
+    name: str
+    model_type: str | None
+    layers: tuple[Layer, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def kernels(self) -> Floats:
+        """The kernel of every layer at LAGS, (L, T)."""
+        return np.stack([kernel(layer.rates) for layer in self.layers])
+
+    @property
+    def memory(self) -> Memory:
+        """Half-lives and kernels for figures, within what can be drawn."""
+        tokens = np.stack([quantiles(layer.rates) for layer in self.layers])
+        return Memory(np.clip(tokens, *DRAWN)[None], LAGS, np.nan_to_num(self.kernels)[None])
+
+    def to_dict(self, heads: bool) -> dict[str, Any]:
+        """For JSON; numbers that are not finite become null."""
+        layers = [_to_dict(layer, heads) for layer in self.layers]
+        return {
+            "model": self.name,
+            "model_type": self.model_type,
+            "layers": layers,
+            "findings": [asdict(finding) for finding in self.findings],
+        }
+
+
+def is_other_software(model: Path) -> bool:
+    """True for a checkpoint of other software, by the names of its files; ValueError if there is no such file."""
+    if str(model).startswith(HUB):
+        return True
+    if existing(model, "model").is_dir():
+        return not (model / CHECKPOINT).exists() and any((model / name).exists() for name in WEIGHTS)
+    if model.suffix == ".gguf":
+        raise ValueError(f"model {model}: .gguf files are not read; name the .safetensors files that it was made from")
+    return model.suffix in (".safetensors", *PICKLED) and model.name != CHECKPOINT
+
+
+def of_checkpoint(model: Path, heads: bool, compare: Path | None, text: str | None, tokens: int) -> Report:
+    """Decays and findings of a checkpoint of other software; options as of the command."""
+    observed = None
+    if text is not None:
+        from plkernel.memory import observed as running
+
+        observed = running.observe_text(model, text, tokens)
+    now, before = shown(str(model)), shown(str(compare)) if compare is not None else None
+    parts, values = [render(now, heads)], now.to_dict(heads)
+    if observed is not None:
+        if len(observed.layers) != len(now.layers):
+            ran = f"{len(observed.layers)} of {len(now.layers)} layers with decays are known"
+            raise ValueError(f"text: {ran} in {model} as transformers runs it")
+        parts.append(running.render(observed, heads))
+    if before is not None:
+        parts.append(compared(before, now))
+        values["compare"] = before.to_dict(heads)
+    if observed is not None:
+        values["observed"] = observed.to_dict(heads)
+
+    def draw() -> "Figure":
+        figure = drawn(now, before)
+        if observed is not None and observed.layers:
+            mark_observed(figure, observed.drawn)
+        return figure
+
+    return Report("\n\n".join(parts), values, draw, bool(now.findings))
+
+
+def shown(target: str) -> Shown:
+    """Read a folder, a file or, as hf:OWNER/NAME, a repository on the hub; ValueError if no decays are known."""
+    checkpoint = open_checkpoint(target)
+    try:
+        layers = read_layers(checkpoint)
+        seen = tuple(findings(checkpoint, layers))
+    except ValueError as error:
+        raise ValueError(f"{target}: {error}") from error
+    model_type = checkpoint.config.get("model_type")
+    return Shown(target, model_type if isinstance(model_type, str) else None, tuple(layers), seen)
+
+
+def render(now: Shown, heads: bool = False) -> str:
+    """All tables and sentences of one checkpoint."""
+    parts = [f"{now.name}: {_count(now)}" + (f", {now.model_type}" if now.model_type else "")]
+    kinds: dict[str, list[Layer]] = {}
+    for layer in now.layers:
+        kinds.setdefault(layer.reader.pattern + layer.reader.family, []).append(layer)
+    header = ["layer", "channels", *SHOWN, "x"]
+    title = (
+        "half-lives in tokens; the kernel, root mean square over channels, falls as t**-x over "
+        "{:g} to {:g} tokens:".format(*SLOPES_OVER)
+    )
+    for layers in kinds.values():
+        reader = layers[0].reader
+        types = sorted({stored.dtype for layer in layers for stored in layer.tensors.values()})
+        kept = ", ".join(types) or "no tensor is read"
+        lines = [f"{reader.family}, {layers[0].module} .. ({kept}): {reader.formula}", reader.source]
+        rows = [row for index, layer in enumerate(layers) for row in _rows(layer, index, heads)]
+        parts += [
+            "\n".join([*lines, *(f"note: {note}" for note in reader.notes)]),
+            f"{title}\n{text_table(header, rows)}",
+        ]
+    if heads and not any(layer.reader.heads for layer in now.layers):
+        parts.append("heads: these layers have none, or their checkpoint does not say which channels each has")
+    return "\n\n".join([*parts, _findings(now.findings)])
+
+
+def compared(before: Shown, now: Shown) -> str:
+    """Half-lives of two checkpoints of one model, layer by layer in their order; ValueError for other layers."""
+    if len(before.layers) != len(now.layers):
+        raise ValueError(f"compare {before.name}: has {_count(before)}, but {now.name} has {len(now.layers)}")
+    rows = []
+    for index, (old, new) in enumerate(zip(before.layers, now.layers, strict=True)):
+        spans = (" / ".join(_digits(quantiles(one.rates)[place]) for place in (0, 3, 6)) for one in (old, new))
+        exponents = (_digits(_exponent(one.rates)) for one in (old, new))
+        rows.append([_place(new, index), *spans, *exponents, _moved(old, new)])
+    title = f"half-lives in tokens (shortest / median / longest) and x, {before.name} before and {now.name} now:"
+    return f"{title}\n{text_table(['layer', 'before', 'now', 'x before', 'x now', 'largest change'], rows)}"
+
+
+def drawn(now: Shown, before: Shown | None) -> "Figure":
+    """Kernels and half-lives of every layer; those of another checkpoint behind them."""
+    earlier = before.memory if before else None
+    figure = model_figure(earlier, now.memory, now.name, unit="tokens", earlier="before", block_name="layer")
+    kernels, tokens = figure.axes
+    kernels.set_ylim(FAINTEST, 2.0)
+    known = np.concatenate([one.memory.half_lives.ravel() for one in (now, before) if one is not None])
+    known = known[np.isfinite(known)]
+    tokens.set_ylim(known.min(initial=DRAWN[1]) / 1.5, known.max(initial=DRAWN[0]) * 1.5)
+    decades(tokens.yaxis)
+    return figure
+
+
+def _moved(old: Layer, new: Layer) -> str:
+    """Largest factor by which a half-life has changed, in words."""
+    if old.rates.size != new.rates.size:
+        return "other shape"
+    before, after = half_lives(old.rates).ravel(), half_lives(new.rates).ravel()
+    if np.array_equal(before, after, equal_nan=True):
+        return "none"
+    with np.errstate(all="ignore"):
+        factors = np.where(before == after, 1.0, np.exp(np.abs(np.log(after / before))))
+    return f"x {np.nan_to_num(factors, nan=np.inf).max():.4g}"
+
+
+def _count(one: Shown) -> str:
+    return f"{len(one.layers)} layer{'s' if len(one.layers) > 1 else ''} with decays"
+
+
+def _to_dict(layer: Layer, heads: bool) -> dict[str, Any]:
+    tensors = {
+        role: {"name": layer.names[role], "shape": list(stored.values.shape), "dtype": stored.dtype}
+        for role, stored in layer.tensors.items()
+    }
+    return {
+        "module": layer.module,
+        "layer": layer.number,
+        **{name: getattr(layer.reader, name) for name in ("family", "formula", "source", "notes")},
+        "tensors": tensors,
+        **_numbers(layer.rates),
+        **({"heads": [_numbers(rates) for rates in layer.heads()]} if heads and layer.reader.heads else {}),
+    }
+
+
+def _numbers(rates: Floats) -> dict[str, Any]:
+    tokens = quantiles(rates)
+    return {
+        "channels": rates.size,
+        "half_lives": {f"{QUANTILES[place]:g}": float(tokens[place]) for place in SHOWN.values()},
+        "kernel": {"lags": LAGS.tolist(), "values": kernel(rates).tolist()},
+        "exponent": _exponent(rates),
+        "exponent_over_lags": SLOPES_OVER,
+    }
+
+
+def _rows(layer: Layer, index: int, heads: bool) -> Iterator[list[str]]:
+    split = layer.heads() if heads else []
+    for name, rates in [(_place(layer, index), layer.rates), *((f"  head {i}", part) for i, part in enumerate(split))]:
+        tokens = quantiles(rates)
+        yield [
+            name,
+            f"{rates.size:,}",
+            *(_digits(tokens[place]) for place in SHOWN.values()),
+            _digits(_exponent(rates)),
+        ]
+
+
+def _place(layer: Layer, index: int) -> str:
+    """Number of a layer in its name, or else its place in the order."""
+    return str(layer.number or index)
+
+
+def _exponent(rates: Floats) -> float:
+    with np.errstate(invalid="ignore"):  # of kernels that are unknown or unbounded
+        return float(kernel_exponents(LAGS, kernel(rates)))
+
+
+def _digits(value: float) -> str:
+    if np.isnan(value):
+        return "-"
+    return f"{value:,.0f}" if 1000 <= value < 1e7 else f"{value:.3g}"
+
+
+def _findings(seen: Sequence[Finding]) -> str:
+    """One line for each kind of finding in tensors of one name, whatever their layers."""
+    kinds: dict[tuple[str, str], list[Finding]] = {}
+    for one in seen:
+        kinds.setdefault((one.name, re.sub(r"\d+", "*", one.tensor)), []).append(one)
+    lines = ["findings:" if seen else "findings: none"]
+    for (name, _), alike in kinds.items():
+        more = f" (and {len(alike) - 1} more like it)" if len(alike) > 1 else ""
+        lines.append(f"  {name}: {alike[0].tensor}: {alike[0].seen}{more}")
+    return "\n".join(lines)

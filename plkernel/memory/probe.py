@@ -1,0 +1,292 @@
+"""Functional probe: how far back a causal model reads, from its predictions alone; and the models it opens."""
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from plkernel.analysis.mutual_information.curve import BLOCKS, decay_curves
+from plkernel.analysis.statistics.differences import critical_value
+from plkernel.common import cli
+from plkernel.common.cli import text_table
+from plkernel.common.files import load_json
+from plkernel.data import corpora
+from plkernel.data.windows import fixed_windows
+from plkernel.memory.diagnostics import Bytes, Probe, by_position, lengths, others
+from plkernel.memory.figures import Report, probe_figure
+from plkernel.records.layout import CHECKPOINT, CONFIG
+from plkernel.training.checkpoint import open_any_model
+from plkernel.training.evaluate import (
+    PLACES,
+    Predict,
+    check_lags,
+    influence,
+    logits_of,
+    patch_of,
+    predictor,
+    replaced,
+    token_losses,
+    truncation,
+)
+from plkernel.training.view import UNTRAINED_CONTEXT, validation_text
+
+ROUNDING = 1e-4
+"""Share of the largest logit by which those before a replaced token may move, as by a convolution through FFTs."""
+TOKENISED = 1 << 22
+"""Bytes of a text that become tokens, at most."""
+NEED_A_GPU = ("fla", "mamba_ssm", "causal_conv1d")
+"""Packages whose kernels transformers takes if they are installed, once and for all when it imports a model."""
+
+
+def check_causal(predict: Predict, windows: Tensor, batch: int = 4, seed: int = 0) -> None:
+    """Raise ValueError that names the place unless logits before a replaced token stay as they are.
+
+    Of the first `batch` of `windows` (n,T+1), the last token that is given is replaced, the one before it, and two in
+    the middle. Logits that are not numbers are refused too.
+    """
+    inputs = windows[:batch, :-1]
+    length = inputs.shape[1]
+    known = logits_of(predict, inputs)
+    if bool(known.isnan().any()):
+        raise ValueError("the logits of the model are not numbers: has its training diverged?")
+    limit = ROUNDING * max(float(row[row.isfinite()].abs().max()) for row in known)
+    rng = np.random.default_rng(seed)
+    for place in sorted({length - 1, length - 2, length // 2, length // 2 - 1} & set(range(1, length)), reverse=True):
+        changed = replaced(inputs, place, others(windows.numpy(), inputs[:, place].numpy(), rng))
+        difference = logits_of(predict, changed)[:, :place] - known[:, :place]
+        moved = difference.nan_to_num_().abs_().amax(dim=(0, 2))
+        if bool((moved > limit).any()):
+            at = int(torch.nonzero(moved > limit)[-1])
+            raise ValueError(
+                f"the model is not causal: replacing the token at position {place} of {length} moves the logits at "
+                f"position {at} by {float(moved[at]):.2g}; give a model that predicts each token from those before it"
+            )
+
+
+def probe(
+    predict: Predict,
+    windows: Tensor,
+    lags: Sequence[int] | None = None,
+    *,
+    batch: int = 4,
+    seed: int = 0,
+    step: int = 1,
+    unit: str = "token",
+    bytes_per_token: float = 1.0,
+    progress: Callable[[float], Any] | None = None,
+) -> Probe:
+    """Apply `influence`, `token_losses` and `truncation` to `windows` (n,T+1), after `check_causal` has passed.
+
+    progress: called with shares of the work, which add up to 1
+    """
+    count, length = len(windows), windows.shape[1] - 1
+    known = check_lags(lags, length)
+    work = length * (count * (2 + min(PLACES, length)) + 5 * min(batch, count)) + count * sum(lengths(length, step))
+
+    def counted(tokens: Tensor) -> Tensor:
+        logits = predict(tokens)
+        if progress is not None:
+            progress(tokens.numel() / work)
+        return logits
+
+    check_causal(counted, windows, batch, seed)
+    losses = token_losses(counted, windows, batch)
+    return Probe(
+        unit=unit,
+        windows=count,
+        context=length,
+        bytes_per_token=bytes_per_token,
+        influence=influence(counted, windows, known, batch, seed=seed),
+        positions=by_position(losses),
+        truncation=truncation(counted, windows, batch, step=step),
+        bits_per_token=float(losses.mean(dtype=np.float64)),
+    )
+
+
+def probe_text(
+    path: Path,
+    text: str | None,
+    windows: int,
+    context: int | None,
+    lags: Sequence[int],
+    batch: int,
+    seed: int,
+    device: torch.device,
+    trusted: bool,
+) -> Report:
+    """Probe the model in `path` on the corpus `text`; options as of the command."""
+    target = open_target(path, device, trusted)
+    name, data = target.text(text)
+    length = context or target.context
+    if target.most is not None and length > target.most:
+        raise ValueError(f"context must be at most {target.most:,}, which is all that the model takes, got {length:,}")
+    known = check_lags(lags, length)
+    tokens = target.encode(data)
+    if tokens.size < length + 1:
+        raise ValueError(
+            f"text {name!r} has {tokens.size:,} {target.unit}s, fewer than one window of context + 1 = {length + 1:,}: "
+            "give a longer text or a smaller --context"
+        )
+    options: dict[str, Any] = {"batch": batch, "seed": seed, "step": target.step, "unit": target.unit}
+    options["bytes_per_token"] = min(data.size, target.reads) / tokens.size
+    with cli.progress_bar(str(path)) as progress:
+        result = probe(target.predict, fixed_windows(tokens, length, windows), known, progress=progress, **options)
+    if target.unit == "byte" and data.size >= known[-1] + BLOCKS:
+        result = replace(result, information=decay_curves(data, known)[0])
+    return Report(
+        f"{path} on {name}, {render(result)}",
+        {"target": str(path), "text": name, "seed": seed, **result.to_dict()},
+        lambda: probe_figure(result, f"{path} on {name}"),
+    )
+
+
+def render(result: Probe) -> str:
+    """The quantities measured, their units, and a table: one row for every lag, or number of tokens given."""
+    unit, t = result.unit, critical_value(result.windows)
+    near, along, cut, text = result.influence, result.positions, result.truncation, result.information_bits()
+    columns = {"influence": (near.lags, _with_errors(near.bits, near.standard_error, t, ".2e"))}
+    columns["by position"] = (along.given, _with_errors(along.bpb, along.standard_error, t, ".4f"))
+    if unit != "byte":
+        columns["per byte"] = (along.given, [f"{bits / result.bytes_per_token:.4f}" for bits in along.bpb])
+    columns["given alone"] = (cut.given, [f"{bits:.4f}" for bits in cut.bpb])
+    columns["cost"] = (cut.given, _with_errors(cut.cost, cut.standard_error, t, "+.4f"))
+    if text is not None and result.information is not None:
+        blocks = critical_value(len(result.information.replicates[0]))
+        columns["I(d) of the text"] = (near.lags, _with_errors(*text, blocks, ".2e"))
+    cells = {name: dict(zip(at, values, strict=True)) for name, (at, values) in columns.items()}
+    places = sorted(set().union(*cells.values()))
+    rows = [[f"{at:,}", *(column.get(at, "-") for column in cells.values())] for at in places]
+    per_byte = "" if unit == "byte" else f", {result.bits_per_token / result.bytes_per_token:.4f} bits per byte"
+    length = "" if unit == "byte" else f"; a token is {result.bytes_per_token:.2f} bytes of this text"
+    return "\n".join(
+        [
+            f"{result.windows:,} windows of {result.context:,} {unit}s: {result.bits_per_token:.4f} bits per {unit}"
+            f"{per_byte}{length}",
+            f"influence: how far the prediction moves (KL, bits) when the {unit} so many before it is another",
+            f"by position: bits per {unit} where so many {unit}s of the window come before, since the row above",
+            f"given alone: bits at the last {unit} of each window when only so many are given; cost: against all",
+            "+-: 95 % intervals over windows, and of I(d) over blocks of the text",
+            "",
+            text_table([f"{unit}s", *cells], rows),
+        ]
+    )
+
+
+def _with_errors(values: Iterable[float], errors: Iterable[float], t: float, form: str) -> list[str]:
+    """Every value +- t errors, unless the error is zero or unknown."""
+    return [
+        f"{value:{form}} +- {t * error:{form.lstrip('+')}}" if t * error > 0 else f"{value:{form}}"
+        for value, error in zip(values, errors, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A causal model over the tokens of a text.
+
+    model    the module
+    predict  tokens (B,T) to logits (B,T,V)
+    encode   bytes (n,) to tokens
+    unit     'byte' or 'token'
+    context  tokens in a window unless asked otherwise
+    reads    bytes of a text that become tokens, at most
+    most     tokens that the model takes; None: any number
+    step     it starts anew at multiples of so many tokens only
+    config   of a run of plkernel
+    """
+
+    model: nn.Module
+    predict: Predict
+    encode: Callable[[Bytes], NDArray[Any]]
+    unit: str
+    context: int
+    reads: float = math.inf
+    most: int | None = None
+    step: int = 1
+    config: dict[str, Any] = field(default_factory=dict)
+
+    def text(self, name: str | None) -> tuple[str, Bytes]:
+        """Name and bytes of the corpus `name`, all of it, or else of the validation text of the run."""
+        if name is not None:
+            return name, corpora.load(name).bytes
+        known, data, _ = validation_text(self.config, None, "text")
+        return f"validation text of {known}", data
+
+
+def open_target(path: Path, device: torch.device, trusted: bool = False) -> Target:
+    """Open the model in `path`: a run, a folder of plkernel.load, a checkpoint in one, or a transformers folder.
+
+    trusted: the code that a run's configuration names may be imported. Raises ValueError if there is no model, not all
+    of it, or one whose code may not run.
+    """
+    cli.existing(path, "target")
+    if path.is_file() or (path / CHECKPOINT).is_file():
+        model = open_any_model(path, trusted).to(device)
+        config = load_json((path if path.is_dir() else path.parent) / CONFIG)
+        context = (config.get("train") or {}).get("context", UNTRAINED_CONTEXT)
+        predict, step = predictor(model, device), patch_of(model)
+        return Target(model, predict, lambda text: text, "byte", context, step=step, config=config)
+    content = load_json(path / CONFIG) if (path / CONFIG).is_file() else None
+    if isinstance(content, dict) and "model_type" in content:
+        return _transformers(path, device)
+    raise ValueError(
+        f"target {path}: neither a run of ours ({CHECKPOINT}, {CONFIG}) nor a transformers model, whose {CONFIG} names "
+        "a model_type"
+    )
+
+
+@contextmanager
+def without(packages: tuple[str, ...]) -> Iterator[None]:
+    """Hide those of `packages` that are not imported yet: importing one fails."""
+    hidden = [name for name in packages if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: the import fails
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]
+
+
+def _transformers(path: Path, device: torch.device) -> Target:
+    """Model and tokenizer of a folder. Nothing is fetched, and no code of the folder runs."""
+    try:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+    except ImportError as error:
+        raise ValueError(f"target {path}: needs transformers, which is missing: pip install transformers") from error
+    local = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        with without(NEED_A_GPU if device.type == "cpu" else ()):
+            model: Any = AutoModelForCausalLM.from_pretrained(path, **local)
+    except Exception as error:  # of whatever kind the model's own module raises
+        raise ValueError(f"target {path}: transformers does not open it as a causal language model: {error}") from error
+    absent = f"target {path}: no tokenizer, which says what its tokens are: save_pretrained that of the model there"
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(path, **local)
+    except Exception as error:
+        raise ValueError(f"{absent} ({error})") from error
+    if len(tokenizer) <= len(tokenizer.all_special_ids):  # made up if the folder has none
+        raise ValueError(absent)
+    model.float().to(device).eval()
+
+    def predict(tokens: Tensor) -> Tensor:
+        logits: Tensor = model(input_ids=tokens.to(device), use_cache=False).logits
+        return logits.float()
+
+    def encode(text: Bytes) -> NDArray[Any]:
+        words = text[:TOKENISED].tobytes().decode("utf-8", errors="replace")
+        tokens = np.asarray(tokenizer(words, add_special_tokens=False, verbose=False)["input_ids"], dtype=np.int64)
+        if tokens.size and tokens.max() >= (size := model.get_input_embeddings().num_embeddings):
+            raise ValueError(f"target {path}: its tokenizer gives token {tokens.max()}, but the model has {size} only")
+        return tokens
+
+    most = getattr(model.config, "max_position_embeddings", None)
+    context = min(UNTRAINED_CONTEXT, most or UNTRAINED_CONTEXT)
+    return Target(model, predict, encode, "token", context, TOKENISED, most)

@@ -1,1 +1,0 @@
-"""The functional probe: what any causal model makes of its context, from its predictions alone."""

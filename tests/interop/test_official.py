@@ -1,0 +1,416 @@
+"""Official checkpoints of RWKV-5, 6 and 7: the same logits in the official package, the same numbers back."""
+
+import dataclasses
+import inspect
+import json
+import os
+import pickle
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from plkernel.commands.export import export
+from plkernel.commands.load import load
+from plkernel.common import cli
+from plkernel.config.reading import load_spec
+from plkernel.interop.official import cast, from_official, read, to_official, write_official
+from plkernel.models.init import initialise_
+from plkernel.models.rwkv import RWKV, RWKVConfig
+from plkernel.models.rwkv7 import RWKV7, RWKV7Config
+from plkernel.models.structure import Structure
+from plkernel.records.layout import CHECKPOINT
+from plkernel.training.checkpoint import open_model, save_model
+from plkernel.training.task import prepare
+from plkernel.training.training import run_training
+
+TEXT = torch.tensor(list(inspect.getsource(inspect).encode()))
+EAGLE, FINCH = RWKVConfig(5, 24, 2, 8), RWKVConfig(6, 24, 2, 8, mix_rank=3, decay_rank=5)
+GOOSE = RWKV7Config(24, 2, 8, 3, 5, 2, 4)
+SMALL = {5: EAGLE, 6: FINCH, 7: GOOSE}
+SIZES = {
+    5: [
+        RWKVConfig(5, 64, 1, 16, feed_forward=100),
+        RWKVConfig(5, 32, 1, 32),
+        RWKVConfig(5, 64, 3, 32, feed_forward=333),
+        RWKVConfig(5, 128, 3, 64),
+    ],
+    6: [
+        RWKVConfig(6, 64, 1, 32, mix_rank=2, decay_rank=2, feed_forward=333),
+        RWKVConfig(6, 128, 1, 64),
+        RWKVConfig(6, 64, 3, 16, feed_forward=100),
+        RWKVConfig(6, 64, 3, 32, mix_rank=7, decay_rank=9),
+    ],
+    7: [
+        RWKV7Config(64, 1, 16),
+        RWKV7Config(64, 3, 32, 7, 9, 5, 11, feed_forward=100),
+        RWKV7Config(128, 2, 64),
+    ],
+}
+PROMISE = {"rtol": 1e-4, "atol": 2e-5}
+MEASURED = {5: {"rtol": 3e-5, "atol": 6e-6}, 6: {"rtol": 3e-5, "atol": 6e-6}, 7: PROMISE}
+OFFICIAL = """
+import gc, sys, torch
+from rwkv.model import RWKV
+gc.collect = lambda: 0
+torch.set_num_threads(1)
+results = []
+for path, inputs in torch.load(sys.argv[1]):
+    try:
+        model = RWKV(model=path, strategy="cpu fp32")
+        whole, _ = model.forward(inputs, None, full_output=True)
+        state, each = None, []
+        for byte in inputs:
+            logits, state = model.forward([byte], state)
+            each.append(logits.clone())
+        results.append((whole, torch.stack(each)))
+    except (RuntimeError, AttributeError):
+        results.append(None)
+torch.save(results, sys.argv[2])
+"""
+Logits = Callable[..., list[Any]]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tensors of these sizes are slower on several threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def official(tmp_path: Path) -> Logits:
+    """Logits (T,256) of bytes (T,) by the official package, whole and byte by byte; it has one version a process."""
+    pytest.importorskip("rwkv", reason="the official inference package `rwkv` is not installed")
+
+    def run(version: int, *cases: tuple[Path, Tensor]) -> list[Any]:
+        names = [(str(path).removesuffix(".pth") if version == 7 else str(path), x.tolist()) for path, x in cases]
+        torch.save(names, tmp_path / "cases")
+        flags = {"RWKV_V7_ON": str(int(version == 7)), "RWKV_JIT_ON": "0", "RWKV_CUDA_ON": "0"}
+        command = [sys.executable, "-c", OFFICIAL, str(tmp_path / "cases"), str(tmp_path / "results")]
+        subprocess.run(command, check=True, capture_output=True, env={**os.environ, **flags})
+        results: list[Any] = torch.load(tmp_path / "results")
+        return results
+
+    return run
+
+
+def model_of(config: Any) -> RWKV:
+    return RWKV7(config) if isinstance(config, RWKV7Config) else RWKV(config)
+
+
+@cache
+def trained(config: Any) -> RWKV:
+    """A model trained for a moment on source text, then moved by noise, so that every number of it matters."""
+    generator = torch.Generator().manual_seed(0)
+    model = initialise_(model_of(config), "rwkv7_official" if config.version == 7 else "rwkv_blinkdl", 0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for _ in range(8):
+        starts = torch.randint(0, len(TEXT) - 33, (4,), generator=generator).tolist()
+        windows = torch.stack([TEXT[start : start + 33] for start in starts])
+        loss = F.cross_entropy(model(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
+    return model.eval()
+
+
+def logits_of(model: RWKV, inputs: Tensor) -> Tensor:
+    with torch.no_grad():
+        return model(inputs[None])[0]
+
+
+def assert_equal(other: RWKV, expected: RWKV) -> None:
+    """Same configuration, same names in the same order, same bits."""
+    assert other.config == expected.config
+    ours, theirs = expected.state_dict(), other.state_dict()
+    assert list(ours) == list(theirs)
+    for name, value in ours.items():
+        assert theirs[name].dtype == value.dtype
+        assert torch.equal(theirs[name], value), name
+
+
+def save_torch(path: Path, content: Any) -> Path:
+    torch.save(content, path)
+    return path
+
+
+@pytest.mark.parametrize("version", SIZES)
+def test_the_official_package_computes_the_logits_of_an_export(version: int, official: Logits, tmp_path: Path) -> None:
+    """Whole and byte by byte; what is exported comes back bit for bit."""
+    inputs, cases = TEXT[1000:1080], []
+    for number, config in enumerate(SIZES[version]):
+        assert all(parameter.count_nonzero() == parameter.numel() for parameter in trained(config).parameters())
+        save_model(tmp_path / f"model-{number}", trained(config), "a test")
+        export(tmp_path / f"model-{number}", tmp_path / f"out-{number}")
+        cases.append((tmp_path / f"out-{number}.pth", inputs))
+        assert_equal(read(cases[-1][0]), trained(config))
+    for config, results in zip(SIZES[version], official(version, *cases), strict=True):
+        for logits in results:
+            assert torch.allclose(logits, logits_of(trained(config), inputs), **MEASURED[version])
+
+
+@pytest.mark.parametrize("version", [5, 6, pytest.param(7, marks=pytest.mark.slow)])
+def test_every_tensor_of_an_export_matters(version: int, official: Logits, tmp_path: Path) -> None:
+    """The comparison can fail: with any one tensor moved, the official package computes something else."""
+    config = RWKV7Config(16, 2, 8, 4, 4, 4, 4) if version == 7 else RWKVConfig(version, 16, 1, 8)
+    state, inputs = to_official(trained(config)), TEXT[1000:1008]
+    paths = [save_torch(tmp_path / "0.pth", state)]
+    for number, (name, value) in enumerate(state.items(), start=1):
+        noise = torch.randn(value.shape, generator=torch.Generator().manual_seed(0))
+        paths.append(save_torch(tmp_path / f"{number}.pth", {**state, name: value + 0.2 * noise}))
+    expected, *moved = (whole for whole, _ in official(version, *((path, inputs) for path in paths)))
+    for name, logits in zip(state, moved, strict=True):
+        assert not torch.allclose(logits, expected, **PROMISE), name
+
+
+def test_the_official_package_needs_the_order(official: Logits, tmp_path: Path) -> None:
+    """In the order of the parameters, an Eagle of one block is another function or none."""
+    model, inputs = trained(SIZES[5][1]), TEXT[1000:1020]
+    (result,) = official(5, (save_torch(tmp_path / "model.pth", dict(model.state_dict())), inputs))
+    assert result is None or not torch.allclose(result[0], logits_of(model, inputs), **PROMISE)
+
+
+def by_hand(version: int, dim: int = 32, heads: int = 4, hidden: int = 72) -> dict[str, Tensor]:
+    """A checkpoint of two layers with the names, order and shapes of the official training code."""
+    shapes: dict[str, tuple[int, ...]] = {"emb.weight": (256, dim)}
+    mix, vector, head = {5: "time_mix", 6: "time_maa"}.get(version, "x"), (1, 1, dim), (heads, dim // heads)
+    for i in range(2):
+        norms = ("ln1", "ln2", "ln0") if i == 0 else ("ln1", "ln2")
+        block: dict[str, tuple[int, ...]] = {f"{norm}.{kind}": (dim,) for norm in norms for kind in ("weight", "bias")}
+        block |= {f"att.{mix}_{stream}": vector for stream in {5: "kvrg", 6: "xwkvrg", 7: "rwkvag"}[version]}
+        if version == 7:
+            for one, rank in {"w": 4, "a": 6, "v": 3, "g": 5}.items():
+                block |= {f"att.{one}1": (dim, rank), f"att.{one}2": (rank, dim)}
+                block |= {f"att.{one}0": vector} if one != "g" else {}
+            block |= {"att.k_k": vector, "att.k_a": vector, "att.r_k": head, "ffn.x_k": vector}
+        else:
+            block |= {"att.time_decay": vector if version == 6 else head, "att.time_faaaa": head}
+            block |= {"att.gate.weight": (dim, dim), "ffn.receptance.weight": (dim, dim)}
+            block |= {f"ffn.{mix}_k": vector, f"ffn.{mix}_r": vector}
+        if version == 6:
+            block |= {"att.time_maa_w1": (dim, 5 * 4), "att.time_maa_w2": (5, 4, dim)}
+            block |= {"att.time_decay_w1": (dim, 6), "att.time_decay_w2": (6, dim)}
+        block |= {f"att.{name}.weight": (dim, dim) for name in ("receptance", "key", "value", "output")}
+        block |= {"att.ln_x.weight": (dim,), "att.ln_x.bias": (dim,)}
+        block |= {"ffn.key.weight": (hidden, dim), "ffn.value.weight": (dim, hidden)}
+        shapes |= {f"blocks.{i}.{name}": shape for name, shape in block.items()}
+    shapes |= {"ln_out.weight": (dim,), "ln_out.bias": (dim,), "head.weight": (256, dim)}
+    order = {"att.time_decay": 1, "att.time_faaaa": 2}  # after ln_x and time_maa
+    names = sorted(shapes, key=lambda name: (name.split(".")[:2], order.get(name.split(".", 2)[-1], 0)))
+    generator = torch.Generator().manual_seed(version)
+    return {name: 0.3 * torch.randn(shapes[name], generator=generator) + ("ln" in name) for name in names}
+
+
+@pytest.mark.parametrize("version", [5, 6, 7])
+def test_a_checkpoint_of_the_official_code_loads(version: int, official: Logits, tmp_path: Path) -> None:
+    """Also with shuffled keys, without dimensions of one, as some converters write, and in bfloat16."""
+    state, inputs = by_hand(version), TEXT[1000:1050]
+    model = read(save_torch(tmp_path / "theirs.pth", state))
+    assert (model.config.head_size, model.config.hidden, model.config.layers) == (8, 72, 2)
+    if version == 7:
+        assert model.config == RWKV7Config(32, 2, 8, 4, 6, 3, 5, feed_forward=72)
+    squeezed = [(name, value.squeeze()) for name, value in state.items()]
+    random.Random(0).shuffle(squeezed)
+    assert_equal(read(save_torch(tmp_path / "squeezed.pth", dict(squeezed))), model)
+    (results,) = official(version, (tmp_path / "theirs.pth", inputs))
+    for logits in results:
+        assert torch.allclose(logits, logits_of(model, inputs), **MEASURED[version])
+    halved = {name: value.bfloat16() for name, value in state.items()}
+    for name, value in from_official(halved).state_dict().items():
+        assert torch.equal(value, halved[name].float()), name
+
+
+def test_an_early_eagle_holds_the_logarithm_of_u() -> None:
+    state = by_hand(5)
+    expected = state["blocks.0.att.time_faaaa"].exp()
+    state["blocks.0.att.time_first"] = state.pop("blocks.0.att.time_faaaa")
+    assert torch.equal(from_official(state).state_dict()["blocks.0.att.time_faaaa"], expected)
+
+
+def test_a_run_goes_out_and_comes_back_by_the_commands(
+    tiny_spec: Callable[..., Path], official: Logits, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tiny_spec()
+    text = path.read_text().replace("[model]", '[model]\nkind = "rwkv6"\nhead_size = 8')
+    path.write_text(text.replace('projection = "published"', ""))
+    task = prepare(load_spec(path), "uniform", 0, tmp_path / "runs")
+    run_training(task, progress_bar=False)
+    cli.main(export, [str(task.folder.path / CHECKPOINT), str(tmp_path / "official.pth")])
+    assert "Finch (rwkv6): 2 layers of width 16, 2 heads of 8" in capsys.readouterr().out
+    model, inputs = open_model(task.folder.path), TEXT[1000:1050]
+    ((whole, _),) = official(6, (tmp_path / "official.pth", inputs))
+    assert torch.allclose(whole, logits_of(model, inputs), **MEASURED[6])
+    folder = tmp_path / "loaded"
+    cli.main(load, [str(tmp_path / "official.pth"), str(folder)])
+    assert_equal(open_model(folder), model)
+    assert json.loads((folder / "config.json").read_text())["source"] == str(tmp_path / "official.pth")
+    with pytest.raises(ValueError, match="already: choose another folder"):
+        load(tmp_path / "official.pth", folder)
+    task = prepare(load_spec(tiny_spec(steps=1, eval_every=1)), "uniform", 0, tmp_path / "ssm")
+    run_training(task, progress_bar=False)
+    with pytest.raises(ValueError, match="is a model of kind 'ssm'"):
+        export(task.folder.path, tmp_path / "out")
+
+
+@pytest.mark.parametrize("version", SMALL)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_numbers_of_another_type_are_the_rounded_ones(dtype: Any, version: int, tmp_path: Path) -> None:
+    model = trained(SMALL[version])
+    save_model(tmp_path / "model", model, "a test")
+    export(tmp_path / "model", tmp_path / "out.pth", dtype)
+    for name, value in read(tmp_path / "out.pth").state_dict().items():
+        assert torch.equal(value, model.state_dict()[name].to(getattr(torch, dtype)).float()), name
+    with pytest.raises(ValueError, match="dtype float16: a has a number too large"):
+        cast({"a": torch.tensor([7e4])}, "float16")
+
+
+def test_a_tied_head_is_written_as_a_copy(official: Logits, tmp_path: Path) -> None:
+    model = RWKV(dataclasses.replace(FINCH, structure=Structure(tied=True), dropout=0.5)).eval()
+    model.load_state_dict({**trained(FINCH).state_dict(), "head.weight": trained(FINCH).emb.weight})
+    write_official(tmp_path / "tied.pth", to_official(model))
+    ((whole, _),) = official(6, (tmp_path / "tied.pth", TEXT[1000:1050]))
+    assert torch.allclose(whole, logits_of(model, TEXT[1000:1050]), **MEASURED[6])
+    back = read(tmp_path / "tied.pth")
+    assert not back.config.structure.tied
+    assert torch.equal(back.head.weight, model.emb.weight)
+
+
+@pytest.mark.parametrize("version", SMALL)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"k_clamp": True}, "k_clamp: a checkpoint cannot say"),
+        ({"structure": Structure(norm="rms")}, "norm 'rms': the format has LayerNorm only"),
+        ({"structure": Structure(gate=True)}, "gate = True: the format has no such option"),
+        ({"structure": Structure(multipliers={"logits": 0.5})}, "multiplier logits = 0.5: the format has no"),
+        ({"head_size": 1}, "head_size 1: the official code needs more"),
+    ],
+)
+def test_an_inexpressible_model_is_refused(
+    change: dict[str, Any], message: str, version: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if version == 7 and "k_clamp" in change:
+        return  # a Goose has none
+    save_model(tmp_path / "model", model_of(dataclasses.replace(SMALL[version], **change)), "a test")
+    with pytest.raises(SystemExit) as stop:
+        cli.main(export, [str(tmp_path / "model"), str(tmp_path / "out")])
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.startswith(f"error: {message}")
+    assert not (tmp_path / "out.pth").exists()
+
+
+def put(name: str, value: Any) -> Callable[[dict[str, Any]], Any]:
+    return lambda state: {**state, name: value}
+
+
+def dropped(part: str) -> Callable[[dict[str, Any]], Any]:
+    return lambda state: {name: value for name, value in state.items() if part not in name}
+
+
+@pytest.mark.parametrize(
+    ("version", "change", "message"),
+    [
+        (6, put("emb.weight", torch.zeros(65536, 24)), "vocabulary: emb.weight has 65536 rows"),
+        (6, put("blocks.0.att.time_state", torch.zeros(3, 8, 8)), "models do not have: blocks.0.att.time_state"),
+        (6, put("blocks.9.ln1.weight", torch.zeros(24)), r"blocks are numbered \[0, 1, 9\]"),
+        (6, put("blocks.999999999.ln1.weight", torch.zeros(24)), "without a gap"),
+        (6, put("blocks.1.att.key.weight", torch.zeros(24, 23)), r"blocks.1.att.key.weight: shape \(24, 23\)"),
+        (6, put("blocks.1.att.key.weight", torch.zeros(1, 24, 24)), r"expected \(24, 24\)"),
+        (6, put("blocks.0.att.time_faaaa", torch.zeros(24)), r"expected \(heads, head size\)"),
+        (6, put("blocks.0.att.time_faaaa", torch.zeros(5, 8)), r"expected \(heads, head size\)"),
+        (6, put("blocks.0.ffn.key.weight", torch.zeros(84)), "expected a matrix"),
+        (6, put("emb.weight", torch.zeros(256, 24, dtype=torch.uint8)), "emb.weight: is torch.uint8"),
+        (6, put("emb.weight", torch.zeros(256, 24).to_sparse()), "emb.weight: is torch.float32, expected"),
+        (6, put("head.weight", torch.zeros(256, 24, device="meta")), "head.weight: is a tensor on the device 'meta'"),
+        (6, put("_strategy", "cpu fp32"), "_strategy: is str"),
+        (6, put("blocks.0.att.r_k", torch.zeros(3, 8)), "tensors are missing: blocks.0.att.w1"),
+        (6, dropped("ln0"), "missing: blocks.0.ln0.bias"),
+        (6, dropped("emb."), "missing: emb.weight"),
+        (6, lambda state: {k.replace("maa", "mix"): v for k, v in dropped("gate")(state).items()}, "RWKV-4, 5.0 or"),
+        (6, lambda state: {"model": state}, "model: is dict"),
+        (6, lambda state: {"weight": torch.zeros(3)}, "no RWKV model: among the keys weight"),
+        (6, lambda state: {}, "no RWKV model"),
+        (6, lambda state: [*state.values()], "holds list"),
+        (6, lambda state: {0: torch.zeros(3)}, "expected a flat dictionary"),
+        (6, lambda state: torch.zeros(3), "holds Tensor"),
+        (7, put("blocks.0.ffn.s_emb.weight", torch.zeros(256, 24)), "do not have: blocks.0.ffn.s_emb.weight"),
+        (7, put("blocks.0.att.r_k", torch.zeros(24)), r"att.r_k: shape \(24,\), expected \(heads, head size\)"),
+        (7, put("blocks.1.att.w2", torch.zeros(4, 24)), r"blocks.1.att.w2: shape \(4, 24\), expected \(3, 24\)"),
+        (7, dropped("blocks.1.att.v1"), "missing: blocks.1.att.v1"),
+        (7, dropped("blocks.0.att.a0"), "missing: blocks.0.att.a0"),
+    ],
+)
+def test_a_wrong_checkpoint_gives_one_clear_error(
+    version: int, change: Callable[[Any], Any], message: str, tmp_path: Path
+) -> None:
+    path = save_torch(tmp_path / "theirs.pth", change(to_official(trained(SMALL[version]))))
+    with pytest.raises(ValueError, match=message) as error:
+        load(path, tmp_path / "out")
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "out").exists()
+
+
+class Bomb:
+    """Unpickling it creates a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("place", ["bare", "tensor file", "among tensors", "as a key"])
+def test_a_pickle_that_would_execute_is_refused(place: str, tmp_path: Path) -> None:
+    mark, path = tmp_path / "executed", tmp_path / "bomb.pth"
+    bomb = Bomb(mark)
+    content = {"tensor file": bomb, "among tensors": {"a": torch.zeros(2), "b": bomb}, "as a key": {bomb: 1}}
+    if place == "bare":
+        path.write_bytes(pickle.dumps({"emb.weight": bomb}))
+    else:
+        save_torch(path, content[place])
+    with pytest.raises(ValueError, match="holds tensors only, and nothing else is read") as error:
+        load(path, tmp_path / "out")
+    assert "\n" not in str(error.value)
+    assert not mark.exists()
+    if place == "among tensors":
+        torch.load(path, weights_only=False)
+        assert mark.exists(), "the bomb must work, or the test cannot fail"
+
+
+def test_damaged_files_give_one_clear_error(tmp_path: Path) -> None:
+    """Cut anywhere, a byte changed, empty, absent, a pipe, or text: never another kind of exception."""
+    path = tmp_path / "model.pth"
+    write_official(path, to_official(trained(FINCH)))
+    whole = path.read_bytes()
+    pieces = [whole[: len(whole) * k // 7] for k in range(7)]
+    pieces += [bytes([*whole[:at], whole[at] ^ 255, *whole[at + 1 :]]) for at in range(0, 400, 20)]
+    refused = []
+    for piece in [*pieces, b"", b"hello", b"\x80\x02", b"PK\x03\x04", *(pickle.dumps({"a": 1}, n) for n in (2, 4, 5))]:
+        path.write_bytes(piece)
+        with suppress(ValueError):  # a changed byte may pass if nothing depends on it
+            read(path)
+            continue
+        refused.append(piece)
+    assert len(refused) > len(pieces) / 2
+    with pytest.raises(ValueError, match="no such file"):
+        read(tmp_path / "absent.pth")
+    os.mkfifo(tmp_path / "pipe.pth")
+    with pytest.raises(ValueError, match="is a pipe or device, expected a regular file"):
+        read(tmp_path / "pipe.pth")

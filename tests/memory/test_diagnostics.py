@@ -1,0 +1,320 @@
+"""Influence, truncation, saturation, n-grams and memory over runs: closed forms, other software, exact power laws."""
+
+import json
+import math
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from node_kernels import kernel_exponent, rms_kernel
+from scipy.special import logsumexp, softmax
+
+from plkernel.analysis.nodes.moments import falling_exponent
+from plkernel.analysis.nodes.placement import place
+from plkernel.memory import diagnostics
+from plkernel.memory.diagnostics import (
+    QUANTILES,
+    Amplification,
+    Memory,
+    NGrams,
+    Probe,
+    Saturation,
+    by_position,
+    geometric_mean,
+    influence_of,
+    is_read,
+    kernel_exponents,
+    lengths,
+    others,
+    places,
+    saturation,
+    slope_range,
+    truncation_of,
+)
+
+RANDOM = np.random.default_rng(0)
+LAGS = 2.0 ** np.arange(10)
+
+
+def test_lengths_are_powers_of_two_and_the_context() -> None:
+    assert (lengths(1), lengths(8), lengths(12)) == ([1], [1, 2, 4, 8], [1, 2, 4, 8, 12])
+    assert (lengths(12, step=4), lengths(8, step=2)) == ([4, 8, 12], [2, 4, 8])
+
+
+def test_positions_are_grouped_by_the_bytes_given() -> None:
+    """Losses equal to the number of bytes given: the mean of 3..4 is 3.5, that of 9..12 is 10.5."""
+    losses = np.tile(np.arange(1.0, 13.0), (3, 1)) + np.array([[-1.0], [0.0], [1.0]])
+    means = by_position(losses)
+    assert means.given == (1, 2, 4, 8, 12)
+    assert means.bpb == pytest.approx((1, 2, 3.5, 6.5, 10.5))
+    assert means.standard_error == pytest.approx([1 / np.sqrt(3)] * 5)
+
+
+def test_errors_are_those_of_windows_not_of_bytes() -> None:
+    """Readings of one window that are all alike count as one; lags that are not read leave the mean alone."""
+    windows = np.random.default_rng(0).normal(size=(50, 1))
+    expected = windows.std(ddof=1) / np.sqrt(50)
+    for length in (64, 256):
+        assert set(np.round(by_position(np.repeat(windows, length, axis=1)).standard_error, 12)) == {expected.round(12)}
+    readings = np.tile(windows[..., None], (1, 8, 3))
+    readings[:, 2:, 1] = np.nan
+    influence = influence_of([1, 2, 4], readings)
+    assert influence.bits == pytest.approx([windows.mean()] * 3)
+    assert influence.standard_error == pytest.approx([expected] * 3)
+
+
+def test_the_cost_of_truncation_is_paired() -> None:
+    """A loss that all lengths share is no error of their difference."""
+    rng = np.random.default_rng(1)
+    shared, noise = rng.normal(5, 2, 400), rng.normal(0, 0.1, 400)
+    curve = truncation_of([1, 2], np.stack([shared + 0.5 + noise, shared]), floor=np.full((2, 400), 1.5))
+    assert curve.cost == (pytest.approx(0.5, abs=0.02), 0.0)
+    assert curve.standard_error == (pytest.approx(noise.std(ddof=1) / 20), 0.0)
+    assert (curve.floor, curve.windows) == ((1.5, 1.5), 400)
+
+
+def test_another_token_comes_by_its_frequency() -> None:
+    """Without the one that stands there: in AAAABBC, for B, A in 4 of 5 and C in 1."""
+    text = np.array([7, 7, 7, 7, 3, 3, 9])
+    drawn = others(text, np.repeat([7, 3, 9], 20_000), np.random.default_rng(0)).reshape(3, -1)
+    shares = np.array([[(row == token).mean() for token in (7, 3, 9)] for row in drawn])
+    assert shares == pytest.approx(np.array([[0, 2 / 3, 1 / 3], [4 / 5, 0, 1 / 5], [4 / 6, 2 / 6, 0]]), abs=0.015)
+    assert np.diag(shares).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("length", [4, 7, 16, 37])
+def test_half_of_the_window_is_given_and_every_lag_read(length: int) -> None:
+    lags = np.arange(1, length + 1)
+    for seed in range(50):
+        chosen = places(length, 4, np.random.default_rng(seed))
+        read = np.stack([is_read(lags, place, length) for place in chosen])
+        given = chosen[:, None] + lags
+        assert read.any(axis=0).all()
+        assert (length / 2 <= given[read]).all()
+        assert (given[read] <= length).all()
+
+
+def test_json_has_no_nan() -> None:
+    """One window has no standard error: null."""
+    curves = (
+        influence_of([1, 2], np.ones((1, 1, 2))),
+        by_position(np.ones((1, 2))),
+        truncation_of([1, 2], np.ones((2, 1))),
+    )
+    kept = json.loads(json.dumps(Probe("token", 1, 2, 4.0, *curves, 1.0).to_dict(), allow_nan=False))
+    assert kept["influence"] == {"lags": [1, 2], "bits": [1, 1], "standard_error": [None, None]}
+    assert kept["truncation"] == {"given": [1, 2], "bits": [1, 1], "cost": [0, 0], "standard_error": [None, None]}
+    assert "information" not in kept
+
+
+def figures(logits: np.ndarray, targets: np.ndarray) -> dict[str, float]:
+    """The definitions, with scipy's softmax."""
+    z = logits.astype(np.float64)
+    p, logs = softmax(z, axis=1), z - logsumexp(z, axis=1, keepdims=True)
+    return {
+        "positions": len(p),
+        "loss": -logs[np.arange(len(p)), targets].mean(),
+        "logit_min": logits.min(),
+        "logit_max": logits.max(),
+        "largest_probability": p.max(axis=1).mean(),
+        "peak_probability": p.max(),
+        "entropy": -(p * logs).sum(axis=1).mean(),
+        "saturated_share": (p.max(axis=1) > 0.99).mean(),
+    }
+
+
+@pytest.mark.parametrize("scale", [0.01, 1.0, 12.0, 3000.0])
+def test_saturation_is_its_definition(scale: float) -> None:
+    logits = (scale * RANDOM.standard_normal((600, 256))).astype(np.float32)
+    targets = RANDOM.integers(0, 256, 600)
+    expected = figures(logits, targets)
+    for name, value in saturation(logits, targets).to_dict().items():
+        assert value == pytest.approx(expected[name], rel=2e-14, abs=1e-14), name
+
+
+@pytest.mark.parametrize("level", [0.0, 3.5, -1e4, 1e30])
+def test_equal_logits_are_open_and_one_large_logit_saturates(level: float) -> None:
+    equal = saturation(np.full((7, 256), level, np.float32), np.arange(7))
+    assert (equal.entropy, equal.loss) == pytest.approx((math.log(256), math.log(256)), rel=1e-15)
+    assert (equal.largest_probability, equal.peak_probability, equal.saturated_share) == (1 / 256, 1 / 256, 0)
+    logits = np.zeros((4, 256), np.float32)
+    logits[:, 65] = size = 1e3 + abs(level)
+    right, wrong = saturation(logits, np.full(4, 65)), saturation(logits, np.full(4, 66))
+    assert (right.loss, right.entropy, right.largest_probability, right.saturated_share) == (0, 0, 1, 1)
+    assert wrong.loss == np.float32(size)
+    for odds, share in ((98.9, 0.0), (99.1, 1.0)):
+        assert saturation([[math.log(odds), 0.0]], [0]).saturated_share == share
+
+
+def test_batches_merge_to_the_whole_and_are_read_back() -> None:
+    logits, targets = 12 * RANDOM.standard_normal((700, 5, 256)), RANDOM.integers(0, 256, (700, 5))
+    whole, merged = saturation(logits, targets), saturation(logits[:1], targets[:1])
+    for start, end in ((1, 300), (300, 301), (301, 700)):
+        merged = merged.merged(saturation(logits[start:end], targets[start:end]))
+    assert merged.positions == whole.positions == 3500
+    assert list(merged.to_dict().values()) == pytest.approx(list(whole.to_dict().values()), rel=1e-14)
+    assert Saturation.from_dict(whole.to_dict()) == whole
+    with pytest.raises(ValueError, match="saturation has no entropy"):
+        Saturation.from_dict({key: value for key, value in whole.to_dict().items() if key != "entropy"})
+
+
+def test_impossible_symbols_and_diverged_models() -> None:
+    logits = np.full((3, 256), -np.inf, np.float32)
+    logits[:, :2] = 0
+    half = saturation(logits, np.array([0, 1, 1]))
+    assert (half.entropy, half.loss) == pytest.approx((math.log(2), math.log(2)), rel=1e-15)
+    assert saturation(logits, np.array([0, 1, 9])).loss == math.inf
+    for bad in (np.nan, np.inf):
+        logits = np.zeros((3, 256), np.float32)
+        logits[1, 4] = bad
+        diverged = saturation(logits, np.array([0, 1, 4]))
+        assert math.isnan(diverged.loss)
+        assert math.isnan(diverged.entropy)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: saturation(np.zeros((3, 256)), np.zeros(2, int)), r"got shapes \(2,\) and \(3, 256\)"),
+        (lambda: saturation(np.zeros((0, 256)), np.zeros(0, int)), "at least one"),
+        (lambda: saturation(np.zeros(()), np.zeros((), int)), "got shapes"),
+        (lambda: saturation(np.zeros((1, 4)), [4]), "targets must be integers from 0 to 3"),
+        (lambda: saturation(np.zeros((1, 4)), [-1]), "targets must be integers from 0 to 3"),
+        (lambda: saturation(np.zeros((1, 4)), [0.5]), "targets must be integers from 0 to 3"),
+        (lambda: kernel_exponents(LAGS[:3], LAGS[:3]), r"lags must hold two of 4 to 128 for a slope, got \[1.0, 2.0"),
+        (lambda: falling_exponent([4.0], [1.0]), "lags must be two or more for a slope, got 1"),
+        (lambda: NGrams.of(np.zeros((2, 5), np.int64)), r"windows must be bytes \(n, T \+ 1\)"),
+        (lambda: NGrams.of(np.zeros(5, np.uint8)), r"windows must be bytes \(n, T \+ 1\)"),
+        (lambda: NGrams.of(np.zeros((2, 1), np.uint8)), r"windows must be bytes \(n, T \+ 1\)"),
+        (lambda: NGrams.of(np.zeros((2, 5), np.uint8), 8), "orders must lie between 1 and 7, got 8"),
+    ],
+)
+def test_bad_input_is_named(call, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_amplification_is_the_ratio_of_successive_rms() -> None:
+    growth = Amplification((0.5, 1.0, 1.0, 4.0))
+    assert growth.per_block == (2.0, 1.0, 4.0)
+    assert growth.mean == pytest.approx(2.0, rel=1e-15)
+    assert all(
+        math.isnan(one) for one in (Amplification((0.0, 1.0)).mean, geometric_mean([]), geometric_mean([1.0, 0.0]))
+    )
+    assert geometric_mean([1.28] * 8) == pytest.approx(1.28, rel=1e-15)
+
+
+def memory(kernels: np.ndarray | None = None, half_lives: np.ndarray | None = None) -> Memory:
+    empty = np.empty((0, 0, len(QUANTILES)))
+    return Memory(
+        empty if half_lives is None else half_lives, LAGS, np.empty((0, 0, 10)) if kernels is None else kernels
+    )
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.575, 1.15, 3.0])
+def test_the_slope_of_a_power_law_is_its_exponent(exponent: float) -> None:
+    """At any scale, and with any kernel outside lags 4 to 128."""
+    scales = np.array([[1.0, 1e-200], [1e200, 3.0]])
+    kernels = scales[..., None] * LAGS**-exponent
+    kernels[..., [0, 1, 8, 9]] = 7.0
+    assert kernel_exponents(LAGS, kernels) == pytest.approx(np.full((2, 2), exponent), abs=3e-13)
+    y = np.random.default_rng(0).normal(size=(3, LAGS.size))
+    expected = [-np.polyfit(np.log(LAGS), row, 1)[0] for row in y]
+    assert falling_exponent(LAGS, y) == pytest.approx(expected, rel=1e-13)
+    assert kernel_exponents(LAGS, np.where(LAGS > 30, 0.0, LAGS**-1.0)) == kernel_exponents(LAGS, 0 * LAGS) == np.inf
+
+
+@pytest.mark.parametrize(("lags", "expected"), [(LAGS, (4, 128)), (LAGS[:5], (4, 16)), (LAGS[:3], None), ([], None)])
+def test_the_range_ends_at_128_or_the_longest_lag(lags: np.ndarray, expected: tuple[float, float] | None) -> None:
+    assert slope_range(lags) == expected
+
+
+def test_means_over_runs_are_geometric() -> None:
+    """The slope of the mean kernel is the mean slope; of half-lives the ends are the outermost of all runs."""
+    exponents, scales = np.array([[0.5, 1.0], [0.7, 2.0]]), np.array([[1.0, 1e3], [1e-3, 7.0]])
+    both = memory(kernels=scales[..., None] * LAGS ** -exponents[..., None])
+    mean = both.log_kernels()
+    assert mean[:, 0] == pytest.approx([0.0, 0.0], abs=1e-15)
+    assert kernel_exponents(LAGS, np.exp(mean)) == pytest.approx(exponents.mean(axis=0), rel=1e-13)
+    assert both.exponents() == pytest.approx(exponents, rel=1e-13)
+    assert both.block(1).exponents() == pytest.approx(exponents[:, 1:], rel=1e-13)
+    assert (both.blocks, both.has_kernels, both.has_half_lives) == (2, True, False)
+    first = np.array([1.0, 2, 3, 4, 5, 6, 7])
+    quantiles = memory(half_lives=np.stack([first, 4 * first])[:, None]).half_life_quantiles()
+    assert quantiles == pytest.approx(np.array([[1.0, 4, 6, 8, 10, 12, 28]]))
+
+
+@pytest.mark.parametrize(
+    ("placement", "projection"),
+    [("log-spaced", "uniform"), ("log-spaced", "published"), ("concentrated", "published")],
+)
+def test_powers_of_two_give_the_slope_of_a_fine_grid(placement, projection) -> None:
+    nodes = place(256, placement=placement, projection=projection, gain="ema")
+    fine = kernel_exponent(nodes, "rms", 4, 128)
+    assert float(kernel_exponents(LAGS, rms_kernel(nodes, LAGS))) == pytest.approx(fine, abs=0.012)
+
+
+def drawn(n: int, width: int, letters: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, letters, (n, width)).astype(np.uint8)
+
+
+class Recursive:
+    """Witten-Bell n-grams by dictionaries."""
+
+    def __init__(self, windows: Sequence[bytes], orders: int) -> None:
+        self.after: dict[bytes, Counter[int]] = defaultdict(Counter)
+        for window in windows:
+            for at in range(1, len(window)):
+                for length in range(min(orders - 1, at) + 1):
+                    self.after[window[at - length : at]][window[at]] += 1
+
+    def probability(self, byte: int, history: bytes | None) -> float:
+        if history is None:
+            return 1 / 256
+        lower = self.probability(byte, history[1:] if history else None)
+        seen = self.after.get(history)
+        return (seen[byte] + len(seen) * lower) / (seen.total() + len(seen)) if seen else lower
+
+
+@pytest.mark.parametrize(("letters", "width", "orders"), [(2, 9, 5), (4, 30, 5), (256, 40, 3), (3, 3, 5), (3, 12, 7)])
+def test_n_grams_are_those_of_the_formula(letters: int, width: int, orders: int) -> None:
+    """No count crosses the border of a window, and its first byte is history alone."""
+    seen, judged = drawn(40, width, letters, 0), drawn(10, width, min(256, letters + 1), 1)
+    expected = Recursive(list(map(bytes, seen)), orders)
+    losses = NGrams.of(seen, orders).losses(judged)
+    assert losses.shape == (orders, 10, width - 1)
+    for order in range(1, orders + 1):
+        for row, window in zip(losses[order - 1], map(bytes, judged), strict=True):
+            histories = [window[max(0, at - order + 1) : at] for at in range(1, width)]
+            wanted = [expected.probability(*pair) for pair in zip(window[1:], histories, strict=True)]
+            assert row == pytest.approx(-np.log2(wanted), rel=1e-12)
+
+
+@pytest.mark.parametrize("history", [b"abab", b"bbab", b"zzzz", b"azzz", b"zzza"])
+def test_probabilities_of_all_bytes_sum_to_one(history: bytes) -> None:
+    """After histories that were seen, that were not, and of which only the end was."""
+    model = NGrams.of(np.frombuffer(b"abababbab" * 20, np.uint8).reshape(-1, 18))
+    windows = np.array([[*history, byte] for byte in range(256)], np.uint8)
+    assert (2.0 ** -model.losses(windows)[:, :, -1]).sum(axis=1) == pytest.approx(np.ones(5), rel=1e-12)
+
+
+def test_blocks_of_any_size_give_the_same_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    windows, judged = drawn(60, 20, 3, 2), drawn(5, 20, 3, 3)
+    whole = NGrams.of(windows).losses(judged)
+    monkeypatch.setattr(diagnostics, "AT_ONCE", 70)
+    assert np.array_equal(NGrams.of(iter([windows[:7], windows[7:8], windows[8:8], windows[8:]])).losses(judged), whole)
+    assert not np.array_equal(NGrams.of(np.concatenate([windows, windows])).losses(judged), whole)
+
+
+def test_pairs_reach_the_entropy_of_a_markov_chain_and_single_bytes_do_not() -> None:
+    """Stay with 0.9 or move to one of three others: H2(0.1) + 0.1 log2 3 a byte; single bytes are uniform, 2 bits."""
+    rng = np.random.default_rng(0)
+
+    def chain(n: int) -> np.ndarray:
+        moves = np.where(rng.random((n, 257)) < 0.1, rng.integers(1, 4, (n, 257)), 0)
+        return (np.cumsum(moves, axis=1) % 4).astype(np.uint8)
+
+    losses = NGrams.of(chain(2000), 3).losses(chain(1000)).mean(axis=(1, 2))
+    rate = -0.9 * np.log2(0.9) - 0.1 * np.log2(0.1) + 0.1 * np.log2(3)
+    assert losses == pytest.approx([2.0, rate, rate], abs=0.01)

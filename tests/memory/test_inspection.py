@@ -1,0 +1,434 @@
+"""plkernel.inspect on checkpoints of other software: files, findings, tables, comparison, and errors in one line."""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from plkernel.commands.inspect import inspect
+from plkernel.common import cli
+from plkernel.memory.files import INDEX
+from plkernel.memory.findings import LAGS, Finding, half_lives, kernel, quantiles
+from plkernel.memory.formulas import Given, lightning
+from plkernel.memory.inspection import drawn, render, shown
+
+DECAYS = "blocks.{}.att.time_decay"
+MIXER = "model.layers.{}.mixer.{}"
+A_LOG, BIAS = MIXER.format(1, "A_log"), MIXER.format(1, "dt_bias")
+HEADS = 8
+
+
+def rwkv5(tokens: float = 2.0, heads: int = 2) -> dict[str, Tensor]:
+    """Two layers whose half-lives are `tokens` times 1, 2 .. 16, and eight times that in the second."""
+    rates = np.log(2) / (tokens * np.arange(1, 17).reshape(heads, -1))
+    state = {DECAYS.format(layer): torch.from_numpy(np.log(rates / 8**layer)) for layer in range(2)}
+    return state | {f"blocks.{layer}.att.ln_x.weight": torch.ones(16) for layer in range(2)}
+
+
+def healthy(layers: int = 2) -> dict[str, Tensor]:
+    """Layers of Mamba-2, half-lives of 14 to 700 tokens."""
+    values = {"A_log": torch.linspace(-0.5, 0.5, HEADS), "dt_bias": torch.linspace(-3.3, -6.5, HEADS)}
+    return {MIXER.format(layer, name): values[name] + 0.1 * layer for layer in range(layers) for name in values}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    save_file(rwkv5(), tmp_path / "model.safetensors")
+    return tmp_path / "model.safetensors"
+
+
+def found(folder: Path, tensors: dict[str, Tensor], **config: object) -> tuple[Finding, ...]:
+    save_file(tensors, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({"model_type": "mamba2", **config}))
+    return shown(str(folder)).findings
+
+
+def sharded(folder: Path, tensors: dict[str, Tensor]) -> dict[str, str]:
+    """A folder as on the hub, tensors dealt out to two files in turn."""
+    folder.mkdir(exist_ok=True)
+    places = {name: f"model-{index % 2}.safetensors" for index, name in enumerate(tensors)}
+    for file in set(places.values()):
+        save_file({name: values for name, values in tensors.items() if places[name] == file}, folder / file)
+    (folder / INDEX).write_text(json.dumps({"weight_map": places}))
+    return places
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+    """The one line that the command ends with."""
+    with pytest.raises(SystemExit) as stop:
+        cli.main(inspect, list(map(str, arguments)))
+    error = capsys.readouterr().err
+    assert stop.value.code == 2, error
+    assert error.count("\n") == 1
+    return error
+
+
+def test_tables(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    inspect(file, heads=True)
+    text = capsys.readouterr().out
+    rows = [line.split()[:-1] for line in text.splitlines() if line]
+    assert ["0", "16", "2", "5", "17", "29", "32"] in rows
+    assert ["1", "16", "16", "40", "136", "232", "256"] in rows
+    assert ["head", "1", "8", "18", "19.4", "25", "30.6", "32"] in rows
+    assert "RWKV-5, blocks.0.att .. (float64): a = exp(-exp(time_decay))" in text
+    assert "falls as t**-x over 4 to 128 tokens" in text
+    assert text.endswith("findings: none\n")
+
+
+def test_json_and_figure(file: Path, tmp_path: Path) -> None:
+    inspect(file, json=tmp_path / "found.json", figure=tmp_path / "found.svg", heads=True, compare=file)
+    values = json.loads((tmp_path / "found.json").read_text())
+    first, second = values["layers"]
+    assert (first["module"], first["layer"], first["channels"]) == ("blocks.0.att", 0, 16)
+    assert first["half_lives"] == pytest.approx({"0": 2, "0.1": 5, "0.5": 17, "0.9": 29, "1": 32})
+    assert second["half_lives"] == pytest.approx({"0": 16, "0.1": 40, "0.5": 136, "0.9": 232, "1": 256})
+    assert first["tensors"]["w"] == {"name": DECAYS.format(0), "shape": [2, 8], "dtype": "float64"}
+    assert [head["half_lives"]["1"] for head in first["heads"]] == pytest.approx([16, 32])
+    squares = [np.mean([0.5 ** (2 * t / (2 * n)) for n in range(1, 17)]) for t in first["kernel"]["lags"]]
+    assert first["kernel"]["values"] == pytest.approx(np.sqrt(squares))
+    assert (values["findings"], values["compare"]["layers"]) == ([], values["layers"])
+    assert "half-life (tokens)" in (tmp_path / "found.svg").read_text()
+    state = rwkv5()
+    state[DECAYS.format(1)].fill_(3.0)
+    save_file(state, tmp_path / "short.safetensors")
+    low, high = drawn(shown(str(file)), shown(str(tmp_path / "short.safetensors"))).axes[1].get_ylim()
+    assert low < np.log(2) / np.exp(3.0) < 256 < high
+
+
+def test_before_and_after(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    state = rwkv5()
+    state[DECAYS.format(1)][0, 3] += np.log(10.0)
+    save_file(state, tmp_path / "after.safetensors")
+    inspect(tmp_path / "after.safetensors", compare=file)
+    table = capsys.readouterr().out.partition("half-lives in tokens (shortest")[2]
+    rows = [[cell.strip() for cell in line.split("  ") if cell] for line in table.splitlines()]
+    assert [row[-1] for row in rows[-2:]] == ["none", "x 10"]
+    assert rows[-1][1:3] == ["16 / 136 / 256", "6.4 / 136 / 256"]
+
+
+def test_strict_exits_with_1_on_a_finding(file: Path, tmp_path: Path) -> None:
+    inspect(file, strict=True)
+    state = rwkv5()
+    state[DECAYS.format(1)][0, 3] = -torch.inf
+    save_file(state, tmp_path / "broken.safetensors")
+    with pytest.raises(SystemExit) as stop:
+        cli.main(inspect, [str(tmp_path / "broken.safetensors"), "--strict", "--figure", str(tmp_path / "broken.png")])
+    assert stop.value.code == 1
+    assert (tmp_path / "broken.png").exists()
+
+
+def test_mistakes_are_one_line(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_file({name: x for name, x in rwkv5().items() if name.startswith("blocks.0")}, tmp_path / "short.safetensors")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "pytorch_model.bin.index.json").write_text("{}")
+    (tmp_path / "x.gguf").write_bytes(b"GGUF")
+    for arguments, message in [
+        ([file, "--windows", "3"], "corpus, windows and truncation are for runs of plkernel"),
+        ([file, "--compare", tmp_path / "short.safetensors"], "has 1 layer with decays, but"),
+        ([file, "--compare", tmp_path / "missing"], "no such file"),
+        ([file, "--figure", "x.jpeg"], "figure must end in .pdf, .png, .svg, got 'x.jpeg'"),
+        ([tmp_path / "run", "--strict"], "heads, compare and strict are for checkpoints of other software"),
+        ([tmp_path / "missing.pth"], "no such file"),
+        ([tmp_path / "x.gguf"], ".gguf files are not read"),
+        ([tmp_path / "parts"], "pickles in several parts are not read"),
+        (["hf:../../etc"], "expected hf:OWNER/NAME"),
+        (["hf:"], "expected hf:OWNER/NAME"),
+    ]:
+        assert message in refused(capsys, *arguments)
+
+
+def test_a_name_on_the_hub(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub.constants
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    assert "not in the cache, and https://" in refused(capsys, "hf:someone/something")
+
+
+@pytest.mark.parametrize(
+    ("rates", "shortest", "longest", "last"),
+    [
+        ([0.0, 0.5], np.log(2) / 0.5, np.inf, np.sqrt(0.5)),
+        ([np.inf, np.inf], 0.0, 0.0, 0.0),
+        ([np.nan, 0.5], np.log(2) / 0.5, np.log(2) / 0.5, 0.0),
+        ([np.nan], np.nan, np.nan, np.nan),
+    ],
+)
+def test_decays_of_zero_one_and_none(rates: list[float], shortest: float, longest: float, last: float) -> None:
+    assert quantiles(np.array(rates))[[0, -1]] == pytest.approx([shortest, longest], nan_ok=True)
+    assert kernel(np.array(rates), LAGS)[-1] == pytest.approx(last, nan_ok=True)
+    assert np.isnan(half_lives(np.array([-1.0])))
+
+
+def rates(target: Path) -> list[list[float]]:
+    return [layer.rates.ravel().tolist() for layer in shown(str(target)).layers]
+
+
+def test_one_file_shards_a_pickle_and_the_cache_of_the_hub_are_one_checkpoint(tmp_path: Path) -> None:
+    tensors = healthy(3)
+    save_file(tensors, tmp_path / "one.safetensors")
+    torch.save(tensors, tmp_path / "one.pth")
+    torch.save(tensors, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
+    sharded(tmp_path / "folder", tensors)
+    snapshot, blobs = tmp_path / "models--a--b" / "snapshots" / "c0ffee", tmp_path / "models--a--b" / "blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    save_file(tensors, blobs / "beef")
+    (snapshot / "model.safetensors").symlink_to("../../blobs/beef")
+    first = rates(tmp_path / "one.safetensors")
+    assert len(first) == 3
+    for other in (tmp_path / "one.pth", tmp_path / "old.pth", tmp_path / "folder", snapshot):
+        assert rates(other) == first
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda places: dict.fromkeys(places, "../outside.safetensors"), "is outside of the folder"),
+        (lambda places: dict.fromkeys(places, "/etc/passwd"), "is outside of the folder"),
+        (lambda places: dict.fromkeys(places, "link.safetensors"), "is outside of the folder"),
+        (lambda places: dict.fromkeys(places, "folder/../../outside.safetensors"), "is outside of the folder"),
+        (lambda places: dict.fromkeys(places, "a\0b"), "names no file"),
+        (lambda places: dict.fromkeys(places, "model-9.safetensors"), "no such file"),
+        (lambda places: dict.fromkeys(places, "."), "is a folder"),
+        (lambda places: dict.fromkeys(places, "pipe"), "is a pipe or device"),
+        (lambda places: dict.fromkeys(places, next(iter(places.values()))), "which the index says is there"),
+        (lambda places: dict.fromkeys(places, 1), "must be a name, got a number"),
+        (lambda places: [], "weight_map must say"),
+        (lambda places: {"model.embed.weight": next(iter(places.values()))}, "no decays are known"),
+    ],
+)
+def test_an_index_that_lies(
+    change: Callable[[Any], Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_file(healthy(), tmp_path / "outside.safetensors")
+    folder = tmp_path / "folder"
+    places = sharded(folder, healthy())
+    (folder / "link.safetensors").symlink_to("../outside.safetensors")
+    os.mkfifo(folder / "pipe")
+    (folder / INDEX).write_text(json.dumps({"weight_map": change(places)}))
+    assert message in refused(capsys, folder)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", INDEX, "config.json"])
+def test_a_link_out_of_the_folder(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for file in (tmp_path / "outside", folder / "model.safetensors"):
+        save_file(healthy(), file)
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to("../outside")
+    assert "is outside of the folder" in refused(capsys, folder)
+
+
+def with_header(path: Path, header: Any, body: bytes = b"", length: int | None = None) -> Path:
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + body)
+    return path
+
+
+def entry(shape: list[int], end: int, dtype: str = "F32") -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [0, end]}
+
+
+@pytest.mark.parametrize(
+    ("header", "size", "length", "message"),
+    [
+        ({A_LOG: entry([4, 4], 64)}, 8, None, "not a whole .safetensors file"),
+        ({A_LOG: entry([2**40, 2**40], 64)}, 64, None, "not a whole .safetensors file"),
+        ({A_LOG: entry([4, 4], 64)}, 64, 2**62, "not a whole .safetensors file"),
+        ({"a.nu_log": entry([4], 16, "I32")}, 16, None, "is I32, expected a tensor of floating-point numbers"),
+        ({"a.nu_log": entry([4], 2, "F4")}, 2, None, "is F4, expected a tensor of floating-point numbers"),
+        ({"a.nu_log": entry([0], 0)}, 0, None, "at least one number"),
+        ({}, 0, None, "holds no tensors"),
+        ([1], 0, None, "not a whole .safetensors file"),
+    ],
+)
+def test_a_header_that_lies(
+    header: Any, size: int, length: int | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert message in refused(capsys, with_header(tmp_path / "x.safetensors", header, b"\0" * size, length))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "family"),
+    [
+        ({"a.A_log": (8, 4), "a.dt_proj.bias": (7,)}, "Mamba"),
+        ({"a.A_log": (2**20, 1), "a.dt_proj.bias": (1, 2**19)}, "Mamba"),
+        ({"a.A_log": (2**20, 1), "a.dt_bias": (1, 2**19)}, "Mamba-2"),
+        ({"a.A_log": (3,), "a.dt_bias": (4,), "a.f_proj.weight": (1,)}, "Kimi Delta Attention"),
+        ({"a.Lambda_re": (2**20, 1), "a.log_step": (1, 2**19)}, "S5"),
+        ({"a.log_dt": (2,), "a.log_A_real": ()}, "S4D"),
+        ({"m.lower_bounds": (), "m.layers.0.attn.f_proj.weight": (1,)}, "HGRN"),
+        ({"m.lower_bounds": (2, 3), "m.layers.7.attn.f_proj.weight": (1,)}, "HGRN"),
+        ({"a.ifgate_preact.bias": (3,)}, "xLSTM"),
+        ({"a.recurrent_param": (4,), "a.recurrent_gate_bias": (2, 3)}, "RG-LRU"),
+    ],
+)
+def test_shapes_that_do_not_fit_one_another(
+    shapes: dict[str, tuple[int, ...]], family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_file({name: torch.ones(shape) for name, shape in shapes.items()}, tmp_path / "x.safetensors")
+    first = next(iter(shapes))
+    assert f"{family} does not fit {first} {shapes[first]}" in refused(capsys, tmp_path / "x.safetensors")
+
+
+@pytest.mark.parametrize("name", ["nu_log", "time_decay", "fgate.bias", "slope_rate"])
+@pytest.mark.parametrize("shape", [(), (1,), (2, 3, 4)])
+def test_shapes_that_nobody_has(name: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    save_file({f"layers.0.{name}": torch.ones(shape)}, tmp_path / "x.safetensors")
+    inspect(tmp_path / "x.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("[]", "expected an object"),
+        ("{", "not readable as JSON"),
+        ('{"time_step_limit": 3}', "time_step_limit must be two numbers"),
+        ('{"time_step_limit": ["a", {}]}', "time_step_limit must be two numbers"),
+        ('{"time_step_limit": [{"a": 1}, {}]}', "time_step_limit must be two numbers"),
+    ],
+)
+def test_a_configuration_that_lies(
+    config: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_file(healthy(), tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(config)
+    assert message in refused(capsys, tmp_path)
+
+
+def test_a_healthy_checkpoint_has_no_findings(tmp_path: Path) -> None:
+    assert found(tmp_path, healthy(), dtype="bfloat16") == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "change", "seen"),
+    [
+        ("zeros", BIAS, lambda x: x.zero_(), f"all {HEADS} numbers are zero"),
+        ("-inf", A_LOG, lambda x: x[:2].fill_(-torch.inf), f"2 of {HEADS}"),
+        ("+inf", BIAS, lambda x: x[:3].fill_(torch.inf), f"3 of {HEADS}"),
+        ("NaN", A_LOG, lambda x: x[0].fill_(torch.nan), f"1 of {HEADS}"),
+        ("all equal", BIAS, lambda x: x.fill_(-4.0), f"all {HEADS} numbers are -4"),
+        ("initialisation", BIAS, lambda x: x.fill_(1.0), "still is ones"),
+        ("initialisation", A_LOG, lambda x: x.copy_(torch.arange(1, HEADS + 1).log()), "still is ln(1), ln(2)"),
+        ("unread", "model.layers.1.other.A_log", None, "no formula is known"),
+        ("below one token", BIAS, lambda x: x[-1].fill_(3.0), "1 of 8, the shortest 0."),
+        ("above a million tokens", BIAS, lambda x: x[-1].fill_(-20.0), "1 of 8, up to 1.85e+08"),
+    ],
+)
+def test_a_broken_tensor(name: str, tensor: str, change: Any, seen: str, tmp_path: Path) -> None:
+    tensors = healthy()
+    if change is None:
+        tensors[tensor] = torch.ones(3)
+    else:
+        change(tensors[tensor])
+    (finding,) = [one for one in found(tmp_path, tensors) if one.name == name]
+    assert finding.tensor == (f"{A_LOG} with {BIAS}" if "token" in name else tensor)
+    assert seen in finding.seen
+    assert f"{name}: {finding.tensor}: " in render(shown(str(tmp_path)))
+
+
+def test_the_start_of_bamba_forgets_within_a_token(tmp_path: Path) -> None:
+    """A_log = ln(1), ln(2) .. and a bias of ones: half-lives are ln 2 / (n softplus(1)), 0.53 / n tokens."""
+    tensors = {A_LOG: torch.arange(1, HEADS + 1).log(), BIAS: torch.ones(HEADS)}
+    assert [one.name for one in found(tmp_path, tensors)] == ["initialisation", "initialisation", "below one token"]
+    expected = np.log(2) / (np.arange(1, HEADS + 1) * np.log1p(np.e))
+    assert np.log(2) / shown(str(tmp_path)).layers[0].rates == pytest.approx(expected, rel=1e-6)
+
+
+def test_decays_above_one_grow(tmp_path: Path) -> None:
+    tensors = {"s.Lambda_re": torch.tensor([-0.5, 0.5]), "s.log_step": torch.tensor([-3.0, -3.5])}
+    (finding,) = found(tmp_path, tensors)
+    assert (finding.name, finding.seen) == ("grows", "1 of 2 grow with time: their decay is above 1")
+
+
+def test_half_precision(tmp_path: Path) -> None:
+    """Half a unit in the last place of 9 is 2**-5 in bfloat16: half-lives shift by up to 3 %, and many become one."""
+    bias = torch.linspace(-9.1, -8.9, 64)
+    tensors = {A_LOG: torch.linspace(-0.01, 0.01, 64), BIAS: bias}
+    assert found(tmp_path, tensors) == ()
+    (finding,) = found(tmp_path, tensors, dtype="bfloat16")
+    shift = (bias - bias.bfloat16().float()).double().abs().max()
+    assert (finding.name, finding.tensor) == ("dtype", BIAS)
+    assert f"shifts half-lives by up to {np.expm1(float(shift)):.1%}" in finding.seen
+    assert "of 64 distinct ones" in finding.seen
+    assert found(tmp_path, tensors, dtype="float16") == ()  # has eight times the digits
+    for kept in ("bailing_hybrid", "glm5_next", "glm5_next_text"):  # in float32 by transformers
+        assert found(tmp_path, tensors, dtype="bfloat16", model_type=kept) == ()
+    tensors = healthy()
+    tensors[BIAS][0] = -9.0
+    (finding,) = found(tmp_path, {name: values.bfloat16() for name, values in tensors.items()})
+    assert finding == Finding("dtype", BIAS, "bfloat16 leaves half-lives uncertain by up to 3.2%")
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):  # of A_log and of dt_bias in both layers
+        seen = found(tmp_path, {name: values.to(dtype) for name, values in healthy().items()})
+        assert [one.tensor for one in seen if one.name == "dtype"] == list(healthy())
+
+
+def test_slopes_other_than_defined(tmp_path: Path) -> None:
+    """Lightning attention: slopes that config.json defines are no finding, overwritten ones are."""
+    config = {"num_attention_heads": HEADS, "num_hidden_layers": 3}
+    slopes = {f"model.layers.{layer}.self_attn.slope_rate": lightning(Given({}, config, layer)) for layer in range(2)}
+    tensors = {name: torch.from_numpy(values)[:, None, None].float() for name, values in slopes.items()}
+    assert found(tmp_path, tensors, **config) == ()
+    name = "model.layers.1.self_attn.slope_rate"
+    tensors[name] = tensors[name] * 0.9
+    (finding,) = found(tmp_path, tensors, **config)
+    assert (finding.name, finding.tensor) == ("not as defined", name)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_initialisations_that_are_known_exactly(dtype: torch.dtype, tmp_path: Path) -> None:
+    """RWKV-4: the official formula of the last of three layers, written out here."""
+    x = torch.arange(64, dtype=torch.float64) / 63
+    tensors = {f"blocks.{layer}.att.time_decay": -5 + 8 * x ** (0.7 + 1.3 * layer / 2) for layer in range(3)}
+
+    def untrained() -> list[str]:
+        seen = found(tmp_path, {name: values.to(dtype) for name, values in tensors.items()})
+        return [one.tensor for one in seen if one.name == "initialisation"]
+
+    assert untrained() == list(tensors)
+    tensors["blocks.2.att.time_decay"][5] += 0.5
+    assert untrained() == list(tensors)[:2]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="peak memory is read from /proc")
+def test_two_gigabytes_are_read_in_megabytes(tmp_path: Path) -> None:
+    """A sparse checkpoint of 2 GB."""
+    places, shape = {}, [4096]
+    for shard in range(2):
+        header, end, bodies = {f"embedding.{shard}": entry([2**28], 2**30)}, 2**30, b""
+        for layer in range(shard, 32, 2):
+            for name in ("A_log", "dt_bias"):
+                values = torch.linspace(-4, -3, 4096).numpy().tobytes()
+                offsets = [end, end + len(values)]
+                header[MIXER.format(layer, name)] = {"dtype": "F32", "shape": shape, "data_offsets": offsets}
+                end, bodies = end + len(values), bodies + values
+        file = with_header(tmp_path / f"model-{shard}.safetensors", header)
+        os.truncate(file, file.stat().st_size + 2**30)
+        with file.open("ab") as handle:
+            handle.write(bodies)
+        places |= dict.fromkeys(header, file.name)
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": places}))
+    program = """if True:
+        import sys
+        from pathlib import Path
+        from plkernel.commands.inspect import inspect
+        inspect(Path(sys.argv[1]))
+        print("peak", next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
+    """
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert "32 layers with decays" in done.stdout
+    assert int(done.stdout.split("peak")[1]) < 300 * 1024

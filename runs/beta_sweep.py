@@ -12,19 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from plkernel.analysis.figures.style import rendered
-from plkernel.analysis.figures.sweep import Sweep, sweep_figure
 from plkernel.analysis.mutual_information.measurement import measure_corpus
-from plkernel.analysis.statistics.optimum import quadratic_optimum
 from plkernel.common import cli
 from plkernel.common.cli import text_table
 from plkernel.common.environment import environment
 from plkernel.common.files import atomic_write, save_json
 from plkernel.config.reading import load_spec
 from plkernel.data import corpora
-from plkernel.records.layout import ROWS
-from plkernel.records.study import read_study
 from plkernel.results.comparison import Comparison, compare
-from plkernel.results.table import save_record
+from plkernel.results.figures import Sweep, sweep_figure
+from plkernel.results.layout import ROWS
+from plkernel.results.statistics import quadratic_optimum
+from plkernel.results.study import read_study, save_record
 from plkernel.study.schedule import run_experiment
 
 HERE = Path(__file__).resolve().parent

@@ -37,8 +37,8 @@ try:
     from plkernel.dry_run.cost import shape_key
     from plkernel.dry_run.probe import Timing, wall_seconds
     from plkernel.dry_run.timing import measure, share_of_many
-    from plkernel.records.layout import ROWS
-    from plkernel.records.restore import restore
+    from plkernel.results.layout import ROWS
+    from plkernel.results.study import restore
     from plkernel.together.shape import count
 except ModuleNotFoundError as error:
     print(f"nothing to do: {error.name} is not installed under {sys.executable}; runs/gpu_pack.py packs what lacks")

@@ -13,9 +13,8 @@ from plkernel.config.study import Spec
 from plkernel.dry_run.budget import Due
 from plkernel.dry_run.estimate import seconds_of
 from plkernel.dry_run.probe import Timing
-from plkernel.records.layout import SPEC, TUNING, run_folder
-from plkernel.records.study import read_study
-from plkernel.results.table import save_record
+from plkernel.results.layout import SPEC, TUNING, run_folder
+from plkernel.results.study import read_study, save_record
 from plkernel.study.engine import Job
 from plkernel.study.local_engine import LocalEngine
 from plkernel.study.schedule import run_experiment

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from plkernel.analysis.intervals import critical_value
 from plkernel.analysis.mutual_information.curve import BLOCKS, DecayCurve, decay_curves, log_lags
 from plkernel.analysis.mutual_information.decay_models import judge
 from plkernel.analysis.mutual_information.jackknife import without_bias
@@ -24,7 +25,6 @@ from plkernel.analysis.sequences.chains import MarkovChain
 from plkernel.analysis.sequences.lags import LagMixture, decaying_copies, power_law_copies
 from plkernel.analysis.sequences.potts import PottsCorpus
 from plkernel.analysis.sequences.trees import TreeLeaves
-from plkernel.analysis.statistics.differences import critical_value
 from plkernel.common import cli
 from plkernel.common.cli import text_table
 from plkernel.common.environment import environment

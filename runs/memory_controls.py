@@ -8,12 +8,12 @@ runs/records/memory-lags unless given.
 
 from pathlib import Path
 
-from plkernel.analysis.figures.curves import Arms, effects
 from plkernel.analysis.figures.style import rendered
-from plkernel.analysis.statistics.bands import difference_curves
 from plkernel.common import cli
 from plkernel.common.files import atomic_write
-from plkernel.records.study import Study, read_study
+from plkernel.results.figures import Arms, effects
+from plkernel.results.statistics import difference_curves
+from plkernel.results.study import Study, read_study
 
 RECORDS = Path(__file__).resolve().parent / "records"
 ARMS = {"short-frozen": "short, frozen", "short": "short", "long": "long", "law": "the law of the data"}

@@ -12,15 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from plkernel.analysis.figures.curves import Arms, effects
 from plkernel.analysis.figures.style import rendered
-from plkernel.analysis.statistics.bands import Curve, difference_curves, simultaneous_band
-from plkernel.analysis.statistics.differences import mean_interval
-from plkernel.analysis.statistics.vanishing import Vanishing, decay_exponent
 from plkernel.common import cli
 from plkernel.common.cli import text_table
 from plkernel.common.files import atomic_write, save_json
-from plkernel.records.study import Study, read_study
+from plkernel.results.figures import Arms, effects
+from plkernel.results.statistics import (
+    Curve,
+    Vanishing,
+    decay_exponent,
+    difference_curves,
+    mean_interval,
+    simultaneous_band,
+)
+from plkernel.results.study import Study, read_study
 
 OUT = Path(__file__).resolve().parent / "records" / "memory-length"
 ARMS = {"short": "short", "published": "published", "concentrated-published": "concentrated, published"}

@@ -18,7 +18,7 @@ from plkernel.common.cli import text_table
 from plkernel.common.files import load_json, read_lines, save_json
 from plkernel.config.reading import load_spec
 from plkernel.config.study import Spec
-from plkernel.records.layout import ENVIRONMENT, METRICS, run_folder
+from plkernel.results.layout import ENVIRONMENT, METRICS, run_folder
 from plkernel.study.schedule import run_experiment
 
 HERE = Path(__file__).resolve().parent

@@ -19,7 +19,7 @@ from plkernel.analysis.figures.style import (
     line_style,
     style,
 )
-from plkernel.analysis.statistics.differences import critical_value, student_interval
+from plkernel.analysis.intervals import critical_value, student_interval
 from plkernel.analysis.trained.influence import Probe
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from plkernel.common.files import load_json, read_lines
 from plkernel.data.windows import fixed_windows, spread_windows
 from plkernel.models.init.power_law import Parametrisation, decays_, projection_
 from plkernel.probing.measures import influence as influence_of
-from plkernel.records.layout import CONFIG, METRICS
+from plkernel.results.layout import CONFIG, METRICS
 from plkernel.training.build import Model
 from plkernel.training.checkpoint import open_model
 from plkernel.training.evaluate import Predict, patch_of, predictor, token_losses

@@ -8,7 +8,7 @@ import tyro
 
 from plkernel.common import cli
 from plkernel.common.files import atomic_write, check_file, load_json, save_json
-from plkernel.records.layout import CHECKPOINT, CONFIG
+from plkernel.results.layout import CHECKPOINT, CONFIG
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

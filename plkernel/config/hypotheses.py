@@ -19,11 +19,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from plkernel.analysis.statistics.hypotheses import Claim
 from plkernel.common import cli
 from plkernel.config.model import Positive, Section
 from plkernel.config.train import TrainSpec
 
+Claim = Literal["lower", "higher", "equal"]
 Metric = Literal["val_bpb", "test_bpb", "excess_bpb", "truncation_cost"]
 ALONG = ("val_bpb", "excess_bpb")
 """What every evaluation measures; the others are taken once, at the end."""

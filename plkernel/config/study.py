@@ -17,7 +17,7 @@ from plkernel.config.factors import MOST_ARMS, deep_merge
 from plkernel.config.hypotheses import Gate, Hypothesis, check
 from plkernel.config.model import ModelSpec, Positive, PositiveNumber, Section
 from plkernel.config.train import OF_AN_ARM, TrainSpec
-from plkernel.records.layout import name_at
+from plkernel.results.layout import name_at
 
 LARGEST_SEED = 2**63 - 1
 FOLDER_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"

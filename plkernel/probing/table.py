@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from plkernel.analysis.statistics.differences import critical_value
+from plkernel.analysis.intervals import critical_value
 from plkernel.analysis.trained.influence import Probe
 from plkernel.common.cli import text_table
 

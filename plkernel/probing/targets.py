@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from plkernel.common import cli
 from plkernel.common.files import load_json
 from plkernel.data import corpora
-from plkernel.records.layout import CHECKPOINT, CONFIG
+from plkernel.results.layout import CHECKPOINT, CONFIG
 from plkernel.training.checkpoint import open_any_model
 from plkernel.training.evaluate import Predict, patch_of, predictor
 from plkernel.training.view import UNTRAINED_CONTEXT, validation_text

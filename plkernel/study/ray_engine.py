@@ -25,7 +25,7 @@ from plkernel.common.environment import COMMAND, command_line
 from plkernel.config.condition import Condition
 from plkernel.config.study import Spec
 from plkernel.data.ray_counts import RETRIES, failure
-from plkernel.records.layout import LOCK
+from plkernel.results.layout import LOCK
 from plkernel.study.engine import Job
 from plkernel.study.ray_task import SEEN_SECONDS, End, digest_of, late, result_of, work
 from plkernel.training.task import check_machine

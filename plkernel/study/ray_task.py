@@ -11,7 +11,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from plkernel.common.files import refuse_links_of_run
-from plkernel.records.layout import RESULT, SPEC
+from plkernel.results.layout import RESULT, SPEC
 from plkernel.study.engine import Job, start_process
 
 POLL_SECONDS = 0.2

@@ -15,8 +15,8 @@ from plkernel.config.study import Spec
 from plkernel.config.train import TrainSpec
 from plkernel.data.corpora import Splits
 from plkernel.data.windows import fixed_windows, training_windows
-from plkernel.records.layout import REFERENCES
-from plkernel.records.references import KEY, entries
+from plkernel.results.layout import REFERENCES
+from plkernel.results.study import REFERENCE_KEY, reference_entries
 from plkernel.training.task import open_corpus
 
 ORDERS = 5
@@ -36,7 +36,7 @@ def save_references(spec: Spec, arms: Sequence[str], out: Path) -> None:
         corpus, splits = open_corpus(section, spec.train.context)
         described = {**section.model_dump(mode="json"), "size": corpus.size, "sha256": corpus.sha256}
         key = _key(spec.train, described, splits.train, seed)
-        kept = [entry for entry in known if all(entry.get(name) == key[name] for name in KEY)]
+        kept = [entry for entry in known if all(entry.get(name) == key[name] for name in REFERENCE_KEY)]
         found.append(kept[0] if kept else {**key, **_counted(spec.train, splits, seed, key, section.name)})
     corpora = [entry["corpus"] for entry in found]
     found += [entry for entry in known if entry["corpus"] not in corpora]
@@ -46,14 +46,14 @@ def save_references(spec: Spec, arms: Sequence[str], out: Path) -> None:
 
 def _known(path: Path) -> list[dict[str, Any]]:
     try:
-        return entries(path)
+        return reference_entries(path)
     except ValueError as error:
         print(f"{error}; it is written anew", file=sys.stderr)
         return []
 
 
 def _key(train: TrainSpec, corpus: dict[str, Any], data: Bytes, seed: int) -> dict[str, Any]:
-    """KEY of an entry: what decides its numbers."""
+    """REFERENCE_KEY of an entry: what decides its numbers."""
     steps, context = train.total_steps, train.context
     protocol = train.model_dump(include={"context", "batch", "eval_windows", "test_windows"})
     windows = min(_there(train, data), MOST_BYTES // context)

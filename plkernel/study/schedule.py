@@ -14,8 +14,7 @@ from plkernel.common import cli
 from plkernel.common.files import read_lines, refuse_links, refuse_links_of_run, save_json
 from plkernel.config.corpus import CorpusSpec
 from plkernel.config.study import Spec
-from plkernel.declared.registration import changes, few, keep, registration_of
-from plkernel.records.layout import (
+from plkernel.results.layout import (
     LOCK,
     LOG,
     METRICS,
@@ -27,6 +26,7 @@ from plkernel.records.layout import (
     name_at,
     run_folder,
 )
+from plkernel.results.registration import changes, few, keep, registration_of
 from plkernel.study.engine import Engine, EngineName, Job
 from plkernel.study.local_engine import LocalEngine
 from plkernel.study.references import save_references

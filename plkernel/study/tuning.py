@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from plkernel.config.study import Spec
-from plkernel.records.layout import TUNING, name_at
-from plkernel.records.tuning import choices
+from plkernel.results.layout import TUNING, name_at
+from plkernel.results.study import choices
 
 
 def search_of(spec: Spec) -> Spec:

@@ -14,7 +14,7 @@ from plkernel.data import corpora
 from plkernel.data.corpora import Corpus, Splits
 from plkernel.data.windows import check_length, check_size
 from plkernel.models.words import Device
-from plkernel.records.layout import run_folder
+from plkernel.results.layout import run_folder
 from plkernel.training.build import admit, check, check_backend, parameter_count
 from plkernel.training.folder import RunFolder
 

@@ -12,7 +12,7 @@ from plkernel.common.imports import is_code
 from plkernel.config.arm import IN_THE_STUDY, Arm
 from plkernel.config.condition import DEFAULT_SCHEMES
 from plkernel.models.words import NOT_CAUSAL
-from plkernel.records.layout import SPEC
+from plkernel.results.layout import SPEC
 
 Row = Mapping[str, Any]
 NO_KERNEL: Row = {"lags": (), "blocks": ()}  # of a model that says nothing of its memory

@@ -20,7 +20,7 @@ from plkernel.data.windows import StepWindows, fixed_windows
 from plkernel.foreign.model import Foreign, origins
 from plkernel.models.init.block_gains import Calibration
 from plkernel.models.words import NOT_CAUSAL
-from plkernel.records.layout import FINISHED, METRICS
+from plkernel.results.layout import FINISHED, METRICS
 from plkernel.training.build import plan_of, started, tune_
 from plkernel.training.checkpoint import load_checkpoint, save_checkpoint
 from plkernel.training.evaluate import diagnose, kernels, memory, patch_of, predictor, worth_of_context

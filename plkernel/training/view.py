@@ -21,8 +21,8 @@ from plkernel.config.corpus import CorpusSpec
 from plkernel.data import corpora
 from plkernel.data.windows import Bytes, check_length
 from plkernel.models.rwkv7 import RWKV7
-from plkernel.records.layout import METRICS
-from plkernel.records.schema import EvaluationPart, StatePart, validated
+from plkernel.results.layout import METRICS
+from plkernel.results.study import Evaluation, State, validated
 from plkernel.training.build import Model, build, initialise_
 from plkernel.training.evaluate import Diagnosis, diagnose, kernels, memory
 
@@ -104,7 +104,7 @@ def recorded(folder: Path) -> tuple[int, View, View]:
     For models of other people's code, which is not imported to look at them. ValueError where there is no such row.
     """
     path = folder / METRICS
-    rows = [validated(path, EvaluationPart, row) for row in read_lines(path)] if path.exists() else []
+    rows = [validated(path, Evaluation, row) for row in read_lines(path)] if path.exists() else []
     if not rows:
         raise ValueError(f"{path}: holds no evaluation of the run yet")
     first, last = (_recorded(path, row) for row in (rows[0], rows[-1]))
@@ -112,7 +112,7 @@ def recorded(folder: Path) -> tuple[int, View, View]:
 
 
 def _recorded(path: Path, row: Mapping[str, Any]) -> View:
-    state = validated(path, StatePart, row)
+    state = validated(path, State, row)
     if not state.get("saturation") or row["val_bpb"] is None:
         raise ValueError(f"{path}: the row of step {row['step']} does not say how saturated its predictions were")
     found = Diagnosis(row["val_bpb"], np.empty((0, 0)), Saturation.from_dict(state["saturation"]), None)

@@ -31,7 +31,7 @@ from plkernel.models.init import initialise_
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.ssm import SSM
 from plkernel.models.structure import Structure
-from plkernel.records.layout import CHECKPOINT
+from plkernel.results.layout import CHECKPOINT
 from plkernel.training.checkpoint import open_model, save_model
 from plkernel.training.task import prepare
 from plkernel.training.training import run_training

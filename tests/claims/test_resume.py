@@ -11,7 +11,7 @@ import pytest
 from plkernel.common.files import read_lines
 from plkernel.config.reading import load_spec
 from plkernel.config.study import Spec
-from plkernel.records.rows import append, expected_steps
+from plkernel.results.rows import append, expected_steps
 from plkernel.training.folder import RunFolder
 from plkernel.training.task import prepare
 from plkernel.training.training import Training, run_training

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from plkernel.analysis.intervals import critical_value
 from plkernel.analysis.sequences.lags import LagCorpus
-from plkernel.analysis.statistics.differences import critical_value
 from plkernel.data.windows import fixed_windows
 from plkernel.probing.measures import probe
 from plkernel.training.evaluate import truncation

@@ -11,7 +11,7 @@ import pytest
 from plkernel.common.files import load_json, save_json
 from plkernel.config.reading import load_spec
 from plkernel.data import corpora
-from plkernel.records.study import read_study
+from plkernel.results.study import read_study
 
 RUNS = Path(__file__).parents[2] / "runs"
 BEST = {"stdlib": 1.0, "english": 1.3, "portuguese": 2.5}

@@ -7,7 +7,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from plkernel.analysis.figures.curves import effects
+from plkernel.results.figures import effects
 
 
 def test_the_figure_is_that_of_the_rows() -> None:

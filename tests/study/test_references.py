@@ -11,8 +11,8 @@ from plkernel.common.files import load_json
 from plkernel.config.reading import load_spec
 from plkernel.config.study import Spec
 from plkernel.data.windows import fixed_windows
-from plkernel.records.layout import REFERENCES, TUNING
-from plkernel.records.study import read_study
+from plkernel.results.layout import REFERENCES, TUNING
+from plkernel.results.study import read_study
 from plkernel.study import references, schedule
 from plkernel.study.engine import Job
 from plkernel.study.local_engine import LocalEngine

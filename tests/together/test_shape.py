@@ -10,7 +10,7 @@ import pytest
 from plkernel.config.reading import load_spec
 from plkernel.config.study import with_defaults
 from plkernel.dry_run.table import Forecast, RunForecast, text
-from plkernel.records.layout import LOG
+from plkernel.results.layout import LOG
 from plkernel.study.ray_engine import RayEngine
 from plkernel.study.schedule import run_experiment
 from plkernel.together.shape import describe, shape

@@ -4,7 +4,7 @@ from typing import Any
 
 from tables.records import load, markdown, rows, source, with_interval
 
-from plkernel.analysis.statistics.differences import paired_difference
+from plkernel.results.statistics import paired_difference
 
 
 def quick() -> str:

@@ -9,10 +9,10 @@ from plkernel.common import cli
 from plkernel.common.files import atomic_write, check_folder, refuse_links, save_json
 from plkernel.results.comparison import Comparison, compare
 from plkernel.results.layout import PAGE, REPORT, ROWS
+from plkernel.results.page import page, text_report
 from plkernel.results.registration import keep
 from plkernel.results.study import read_study, save_record, save_rows
 from plkernel.results.table import table
-from plkernel.results.text import text_report
 
 
 def report(folder: tyro.conf.Positional[Path], record: Path | None = None, registered: Path | None = None) -> None:
@@ -50,7 +50,6 @@ def write_comparison(comparison: Comparison) -> Path:
     """Write report.html, table.json and the figures as PDF and PNG, and of a study rows.jsonl; the path of the page."""
     from plkernel.analysis.figures.style import rendered
     from plkernel.results.figures import drawings
-    from plkernel.results.page import page
 
     study = comparison.study
     out = report_folder(study.folder)

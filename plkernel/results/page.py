@@ -1,4 +1,4 @@
-"""The report as one self-contained HTML page: no scripts, no requests, light and dark, fit to print."""
+"""The report for readers: one self-contained HTML page without scripts or requests, and its tables as plain text."""
 
 import math
 import re
@@ -12,6 +12,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from plkernel.analysis.intervals import critical_value
+from plkernel.analysis.trained.memory import SLOPE_LAGS, Memory, slope_range
+from plkernel.common.cli import text_table
 from plkernel.common.imports import is_code
 from plkernel.common.numbers import written
 from plkernel.models.words import NOT_CAUSAL
@@ -19,18 +21,15 @@ from plkernel.results.comparison import (
     ArmResult,
     Block,
     Comparison,
-    Cost,
     Effects,
     Evidence,
-    Measure,
     factor_levels,
     short_factor,
 )
-from plkernel.results.figures import Change, Drawing, change_of, truncated
+from plkernel.results.figures import Drawing, change_of, truncated
 from plkernel.results.layout import DIVERGED, FAILED, FINISHED
 from plkernel.results.registration import Declared, requirement, statement
 from plkernel.results.statistics import Estimate, mean_interval
-from plkernel.results.study import Run
 from plkernel.results.text import (
     effects_sentence,
     gram_name,
@@ -116,7 +115,7 @@ def page(comparison: Comparison, drawn: Mapping[str, tuple[Drawing, bytes]]) -> 
         "Memory before and after training": [*_folded(comparison, figures.get("memory", ())), *_memory(comparison)],
         "The published figures, redrawn": figures.get("published", ()),
         "Design": [_design(comparison), _arms(comparison)],
-        "Runs": [*_rates(comparison), *_costs(comparison), *_missing(comparison), *_provenance(comparison)],
+        "Runs": [*_rates(comparison), *_costs(comparison), *_missing(comparison), _provenance(comparison)],
     }
     templates = Environment(
         loader=PackageLoader("plkernel.results", ""),
@@ -133,17 +132,28 @@ def page(comparison: Comparison, drawn: Mapping[str, tuple[Drawing, bytes]]) -> 
     )
 
 
+def text_report(comparison: Comparison) -> str:
+    """The first screen and the tables of results and differences as plain text."""
+    texts: list[str] = []
+    for part in (*_decided(comparison), *_results(comparison), *_differences(comparison, ())):
+        if isinstance(part, Text) and part.css != "notes":
+            texts += [f"{'note: ' if part.css == 'warnings' else ''}{text}" for text in part.texts]
+        elif isinstance(part, Table):
+            rows = []
+            for title, group in part.groups:
+                rows += [[title, *[""] * (len(part.header) - 1)]] if title else []
+                rows += [[row[0].split("\n")[0], *(cell.replace("\n", "  ") for cell in row[1:])] for row in group]
+            texts += ["", text_table(list(part.header), rows), f"({part.caption})", ""]
+    return "\n".join(texts)
+
+
 def _embedded(svg: bytes, prefix: str) -> Markup:
     """An SVG of matplotlib inside a page: ids of its own, the page's ink, and no size but that of its frame."""
     text = svg.decode()
     text = text[text.index("<svg") :]
     text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}", text)
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL).replace("#1a1a1b", "currentColor")
-    return Markup(re.sub(r'<svg (?:height|width)="[^"]*"|(?<=")\s(?:height|width)="[^"]*pt"', _unsized, text))
-
-
-def _unsized(match: re.Match[str]) -> str:
-    return "<svg" if match[0].startswith("<svg") else ""
+    return Markup(re.sub(r' (?:width|height)="[\d.]+pt"', "", text, count=2))
 
 
 def _clean(arm: ArmResult) -> bool:
@@ -253,45 +263,33 @@ def _verdicts(comparison: Comparison, one: Declared) -> Iterator[Part]:
 
 
 def _results(comparison: Comparison) -> list[Part]:
-    """Mean and interval of every measure of every arm."""
-    along = [measure for measure in comparison.measures if measure.key.startswith("val_bpb_")]
-    whole = [measure for measure in comparison.measures if measure not in along]
+    """Mean and interval of every measure of every arm, and the losses of n-grams."""
+    measures, references = comparison.measures, comparison.references
 
-    def row(measures: Sequence[Measure], facts: bool) -> Callable[[Block, ArmResult], list[str]]:
-        def cells(part: Block, arm: ArmResult) -> list[str]:
-            told = [str(len(arm.seeds)), _numbers(arm.parameters), _numbers(arm.steps)] if facts else []
-            means = (_estimate(arm.estimates.get(measure.key), ".4f", len(arm.seeds)) for measure in measures)
-            return [_named(comparison, part, arm), *means, *told]
-
-        return cells
+    def row(part: Block, arm: ArmResult) -> list[str]:
+        means = (_estimate(arm.estimates.get(measure.key), ".4f", len(arm.seeds)) for measure in measures)
+        facts = str(len(arm.seeds)), _numbers(arm.parameters), _numbers(arm.steps)
+        return [_named(comparison, part, arm), *means, *facts]
 
     caption = "Bits per byte: mean over seeds, with the 95 % t interval of the mean (none for one seed)."
-    groups = _grouped(comparison, row(whole, True))
-    for one in comparison.references:
+    groups = _grouped(comparison, row)
+    for counted, windows in dict.fromkeys((one.training_bytes, one.training_windows) for one in references):
         caption += (
-            f" N-grams: interpolated Witten-Bell counts of {one.training_bytes:,} bytes, {one.training_windows}, "
+            f" N-grams: interpolated Witten-Bell counts of {counted:,} bytes, {windows}, "
             "with the standard error over windows."
         )
-        losses = {"final_val_bpb": (one.val_bpb, one.val_error), "test_bpb": (one.test_bpb, one.test_error)}
+    for one in references:
         rows = []
         for at, order in enumerate(one.orders):
-            cells = []
-            for measure in whole:
-                loss, error = (values[at] for values in losses.get(measure.key, ([None] * at + [None],) * 2))
-                cells.append(
-                    "" if loss is None else f"{loss:.4f}" + (f"\n\N{PLUS-MINUS SIGN} {error:.4f}" if error else "")
-                )
-            rows.append([gram_name(comparison, one, order), *cells, "", "", ""])
+            losses = {"final_val_bpb": (one.val_bpb, one.val_error), "test_bpb": (one.test_bpb, one.test_error)}
+            cells = dict.fromkeys((measure.key for measure in measures), "")
+            for key, (loss, error) in losses.items():
+                spread = error[at]
+                cells[key] = f"{loss[at]:.4f}" + ("" if spread is None else f"\n\N{PLUS-MINUS SIGN} {spread:.4f}")
+            rows.append([gram_name(comparison, one, order), *cells.values(), "", "", ""])
         groups.append(("for reference", rows))
-    header = ["arm", *(measure.title for measure in whole), "seeds", "parameters", "steps"]
-    table = Table(caption, header, groups)
-    parts: list[Part] = [Folded(f"All {len(comparison.arms)} arms", [table]) if len(comparison.arms) > 40 else table]
-    if along:
-        header = ["arm", *(measure.title for measure in along)]
-        parts += [
-            Folded("Results along the way", [Table("Bits per byte.", header, _grouped(comparison, row(along, False)))])
-        ]
-    return parts
+    table = Table(caption, ["arm", *(measure.title for measure in measures), "seeds", "parameters", "steps"], groups)
+    return [Folded(f"All {len(comparison.arms)} arms", [table]) if len(comparison.arms) > 40 else table]
 
 
 def _numbers(values: Iterable[int]) -> str:
@@ -412,12 +410,11 @@ def _context(comparison: Comparison) -> Iterator[Part]:
     lengths = sorted({length for one in curves.values() for length in one.given[-7:-1]})
 
     def row(part: Block, arm: ArmResult) -> list[str] | None:
-        one, cells = curves.get(arm.name), []
-        for length in lengths if one else ():
-            known = one is not None and length in one.given
-            cost = one.cost[:, one.given.index(length)].tolist() if one is not None and known else []
-            cells.append(_estimate(mean_interval(cost), "+.4f", len(cost)) if cost else "-")
-        return [_named(comparison, part, arm), *cells] if one else None
+        if (one := curves.get(arm.name)) is None:
+            return None
+        costs = (one.cost[:, one.given.index(length)] if length in one.given else None for length in lengths)
+        cells = ("-" if cost is None else _estimate(mean_interval(cost), "+.4f", len(cost)) for cost in costs)
+        return [_named(comparison, part, arm), *cells]
 
     if curves:
         caption = (
@@ -428,226 +425,179 @@ def _context(comparison: Comparison) -> Iterator[Part]:
 
 
 def _memory(comparison: Comparison) -> Iterator[Part]:
-    """Slopes of kernels, half-lives and predictions in numbers, before and after training."""
+    """Slopes of kernels, half-lives and predictions of every arm, before and after training, and outside models."""
     changes = {arm.name: change_of(comparison, arm) for arm in comparison.arms if arm.seeds}
 
-    def table(
-        title: str, caption: str, names: Sequence[str], known: Callable[[Change], Any], cells: Any
-    ) -> Iterator[Part]:
-        def row(part: Block, arm: ArmResult) -> list[str] | None:
-            one = changes.get(arm.name)
-            return [_named(comparison, part, arm), *cells(one)] if one and known(one) else None
+    def slope(memory: Memory, _: Any) -> str:
+        if not memory.has_kernels or slope_range(memory.lags) is None:
+            return "-"
+        seeds = memory.exponents().mean(axis=1)
+        return f"{seeds.mean():.2f}" + (f"\n\N{PLUS-MINUS SIGN} {seeds.std(ddof=1):.3f}" if len(seeds) > 1 else "")
 
-        if groups := _grouped(comparison, row):
-            yield Folded(title, [Table(caption, ["arm", *names], groups)])
+    def half_life(memory: Memory, _: Any) -> str:
+        if not memory.has_half_lives:
+            return "-"
+        known = np.exp(np.log(memory.half_lives).mean(axis=(0, 1)))[[3, 0, -1]]
+        median, shortest, longest = (f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in known)
+        return f"{median}\n{shortest} to {longest}"
 
-    def slopes(one: Change) -> list[str]:
-        before, after = one.before.exponents(), one.after.exponents()
-        texts = []
-        for values, form in ((before, ".2f"), (after, ".2f"), (after - before, "+.2f")):
-            seeds = values.mean(axis=1)
-            spread = f"\n\N{PLUS-MINUS SIGN} {seeds.std(ddof=1):.3f}" if len(seeds) > 1 else ""
-            texts.append(written(float(seeds.mean()), form) + spread)
-        return [*texts, ", ".join(f"{value:.2f}" for value in after.mean(axis=0))]
+    def mean(key: str, form: str) -> Callable[[Memory, Sequence[Mapping[str, Any]]], str]:
+        return lambda _, states: form.format(np.mean([one["saturation"][key] for one in states])) if states else "-"
 
-    def half_lives(one: Change) -> list[str]:
-        both = [np.exp(np.log(memory.half_lives).mean(axis=(0, 1))) for memory in (one.before, one.after)]
-        return [f"{each[at]:,.0f}" if each[at] >= 100 else f"{each[at]:.3g}" for at in (0, 3, 6) for each in both]
+    def growth(_: Memory, states: Sequence[Mapping[str, Any]]) -> str:
+        factors = [one["amplification"] for one in states if one.get("amplification")]
+        return f"{np.exp(np.mean(np.log(factors))):.3f}" if factors else "-"
 
-    def outputs(one: Change) -> list[str]:
-        texts, both = [], (one.before_outputs, one.after_outputs)
-        for form, keys in (
-            ("{:.1%}", ("saturated_share",)),
-            ("{:.1f}", ("logit_max", "logit_min")),
-            ("{:.2f}", ("entropy",)),
-        ):
-            for states in both:
-                values = [[state["saturation"][key] for key in keys] for state in states]
-                texts.append(form.format(np.mean([value[0] - sum(value[1:]) for value in values])))
-        for states in both:
-            factors = [state["amplification"] for state in states if state.get("amplification")]
-            texts.append(f"{np.exp(np.mean(np.log(factors))):.3f}" if factors else "-")
-        return texts
+    columns: dict[str, Callable[[Memory, Sequence[Mapping[str, Any]]], str]] = {
+        "slope": slope,
+        "half-life": half_life,
+        "saturated": mean("saturated_share", "{:.1%}"),
+        "entropy": mean("entropy", "{:.2f}"),
+        "growth": growth,
+    }
+    cells = {
+        name: [
+            text(memory, states)
+            for text in columns.values()
+            for memory, states in ((one.before, one.before_outputs), (one.after, one.after_outputs))
+        ]
+        for name, one in changes.items()
+    }
+    shown = [at for at in range(2 * len(columns)) if any(row[at] != "-" for row in cells.values())]
 
-    ranges = [one.slope_range for one in changes.values() if one.slope_range]
-    if ranges:
+    def row(part: Block, arm: ArmResult) -> list[str] | None:
+        return [_named(comparison, part, arm), *(cells[arm.name][at] for at in shown)] if arm.name in cells else None
+
+    if shown:
+        header = [f"{name}, {time}" for name in columns for time in ("before", "after")]
         caption = (
-            f"x of t**-x by least squares over the lags {min(low for low, _ in ranges):g} to "
-            f"{max(high for _, high in ranges):g} bytes, mean over blocks and seeds with the standard deviation over "
-            "seeds; then every block after training, from the first."
+            f"Before and after training. Slope: x of t**-x, by least squares over the lags {SLOPE_LAGS[0]:g} to "
+            f"{SLOPE_LAGS[1]:g} bytes of each block's kernel, mean over blocks and seeds with the standard deviation "
+            "over seeds. Half-life: median, shortest and longest in bytes, geometric means over blocks and seeds. "
+            "Saturated: positions where one byte has a probability above 0.99; entropy of the predictions in nats "
+            "(uniform: 5.545). Growth: root mean square of the residual stream after a block over before it."
         )
-        names = ["at initialisation", "after training", "change", "by block"]
-        yield from table("Slopes of kernels in numbers", caption, names, lambda one: one.slope_range, slopes)
-    pairs = [f"{name}, {time}" for name in ("shortest", "median", "longest") for time in ("before", "after")]
-    caption = "Half-lives in bytes: geometric means over blocks and seeds."
-    yield from table("Half-lives in numbers", caption, pairs, lambda one: one.has_half_lives, half_lives)
-    caption = (
-        "Predictions on the validation windows, means over seeds. At a saturated position one byte has a probability "
-        "above 0.99; guessing uniformly has the entropy ln 256 = 5.545 nats. Growth: root mean square of the residual "
-        "stream after a block over before it, geometric mean."
-    )
-    told = ("saturated positions", "range of logits", "entropy in nats", "growth per block")
-    pairs = [f"{name}, {time}" for name in told for time in ("before", "after")]
-    yield from table("Predictions in numbers", caption, pairs, lambda one: one.after_outputs, outputs)
-    unknown: dict[str, set[str]] = {}
-    for one in changes.values():
-        missing = {"half-lives": not one.has_half_lives, "kernels": not one.has_kernels}
-        if is_code(one.kind) and any(missing.values()):
-            unknown.setdefault(one.kind, set()).update(name for name, of in missing.items() if of)
-    if unknown:
-        texts = (
-            f"Left out: {' and '.join(sorted(of))} of {kind}, which the model does not say."
-            for kind, of in unknown.items()
-        )
-        yield Text("notes", list(texts))
+        table = Table(caption, ["arm", *(header[at] for at in shown)], _grouped(comparison, row))
+        yield Folded("Memory and predictions in numbers", [table])
+    for kind in sorted({one.kind for one in changes.values() if is_code(one.kind) and not one.has_half_lives}):
+        yield Text("notes", [f"Left out: the memory of {kind}, which the model does not say."])
 
 
 def _design(comparison: Comparison) -> Table:
     """The design in a few lines: what is varied, what is shared, and the budget of training and tuning."""
     study, spec, runs = comparison.study, comparison.study.spec, comparison.study.finished()
-    model, train, tuning = (spec.get(name) or {} for name in ("model", "train", "tuning"))
+    model, train, tuning, held = (spec.get(name) or {} for name in ("model", "train", "tuning", "corpus"))
     factors, results = factor_levels(study), [run.result for run in runs if run.result]
     sizes = [size for arm in comparison.arms for size in arm.parameters]
-    own = not is_code(str(model.get("kind", "")))  # width and blocks of another's model are not known
-    facts: dict[str, str] = {}
-    if factors:
-        facts["factors"] = "\n".join(f"{short_factor(name, factors)}: {', '.join(of)}" for name, of in factors.items())
+    own = not is_code(str(model.get("kind", "")))  # width and blocks of an outside model are not known
+    rates = [rate for arm in study.arms for rate in spec["arms"][arm].get("rates") or tuning.get("rates") or ()]
+    given = [rate for arm in comparison.arms if (rate := spec["arms"][arm.name].get("learning_rate"))]
+    given = given or [rate for rate in [train.get("learning_rate")] if rate]
+    same = len({str(run.config["corpus"].get("sha256")) for run in runs}) == 1
     done = sum(run.status == FINISHED for run in study.runs)
-    facts["runs"] = f"{len(study.arms)} arms x {len(study.seeds)} seeds: {len(study.runs)}, of which {done} finished"
-    if within := spec.get("within"):
-        facts["blocks"] = (
-            f"by {listed(short_factor(name, within) for name in within)}, {len(comparison.blocks)} with a finished run"
-        )
-    corpora = {str(run.config["corpus"].get("sha256")) for run in runs}
-    data = "the same data in the same order" if len(corpora) == 1 else "the order of the data"
-    facts["seeds"] = f"{', '.join(map(str, study.seeds))}; runs of one seed share their base weights and {data}"
-    told = [str(model.get("kind", ""))]
-    told += [f"width {model['dim']}"] if own and "dim" in model else []
-    told += [f"{model['layers']} blocks"] if own and "layers" in model else []
-    facts["model"] = ", ".join(filter(None, [*told, f"{span(sizes)} parameters" if sizes else ""]))
-    steps, size = span(one.steps for one in results), span(one.bytes for one in results)
-    windows = (
-        f", {train['batch']} windows of {train['context']} bytes each" if {"batch", "context"} <= train.keys() else ""
-    )
-    schedule = (
-        f"; {train['schedule']} schedule, {train.get('warmup', 0)} steps of warm-up" if "schedule" in train else ""
-    )
-    facts["budget"] = f"{steps} steps{windows}: {size} bytes of training text{schedule}"
-    given = {rate for arm in comparison.arms if (rate := spec["arms"][arm.name].get("learning_rate"))}
-    if tuning.get("rates"):
-        grids = [spec["arms"][arm].get("rates") or tuning["rates"] for arm in study.arms]
-        length = f"{tuning['steps']:,} steps" if tuning.get("steps") else "as many steps as a run"
-        facts["learning rate"] = (
-            f"searched for each arm, the same budget for all: {span(map(len, grids))} rates "
-            f"({span((rate for grid in grids for rate in grid), 'g')}), seeds {listed(tuning['seeds'])}, {length}"
-        )
-    elif given:
-        facts["learning rate"] = f"given for the arm, {span(given, 'g')}"
-    elif train.get("learning_rate"):
-        facts["learning rate"] = f"{train['learning_rate']:g} for every arm, not searched for"
-    held, lengths = spec.get("corpus") or {}, [length for run in runs if (length := run.config["corpus"].get("size"))]
     names = dict.fromkeys(str(run.config["corpus"].get("name")) for run in runs)
-    shares = (
-        f"; {100 * held['validation']:g} % validation, {100 * held['test']:g} % test"
-        if {"validation", "test"} <= held.keys()
-        else ""
-    )
-    facts["corpus"] = f"{listed(names)}{f', {span(lengths)} bytes' if lengths else ''}{shares}"
-    judged = f", on {train['eval_windows']} windows" if "eval_windows" in train else ""
-    facts["arms compared by"] = f"{comparison.primary.title}, bits per byte{judged}"
+    lengths = [length for run in runs if (length := run.config["corpus"].get("size"))]
+
+    def told(values: Mapping[str, Any], *forms: str) -> list[str]:
+        """The forms whose values are known."""
+        return [form.format(**values) for form in forms if all(key in values for key in re.findall(r"{(\w+)", form))]
+
+    facts = {
+        "factors": "\n".join(f"{short_factor(name, factors)}: {', '.join(of)}" for name, of in factors.items()),
+        "runs": f"{len(study.arms)} arms x {len(study.seeds)} seeds: {len(study.runs)}, of which {done} finished",
+        "blocks": f"by {listed(short_factor(name, within) for name in within)}"
+        if (within := spec.get("within"))
+        else "",
+        "seeds": f"{', '.join(map(str, study.seeds))}; runs of one seed share their base weights and the order of "
+        f"the data{', which are the same' if same else ''}",
+        "model": ", ".join(
+            [
+                *told(model, "{kind}", *(["width {dim}", "{layers} blocks"] if own else [])),
+                *([f"{span(sizes)} parameters"] if sizes else []),
+            ]
+        ),
+        "budget": "; ".join(
+            [
+                f"{span(one.steps for one in results)} steps, {span(one.bytes for one in results)} training bytes",
+                *told(
+                    train, "{batch} windows of {context} bytes a step", "{schedule} schedule, {warmup} steps of warm-up"
+                ),
+            ]
+        ),
+        "learning rate": f"searched for each arm between {span(rates, 'g')}, on seeds {listed(tuning['seeds'])}"
+        if rates
+        else span(given, "g"),
+        "corpus": "; ".join(
+            [
+                f"{listed(names)}{f', {span(lengths)} bytes' if lengths else ''}",
+                *told(held, "{validation:.3g} of it for validation, {test:.3g} for the test"),
+            ]
+        ),
+        "arms compared by": f"{comparison.primary.title}, bits per byte",
+    }
     return Table("The study.", ["", ""], [("", [[name, text] for name, text in facts.items() if text])])
 
 
 def _arms(comparison: Comparison) -> Part:
-    """Every arm by its name in its block, and its options that differ from the arm it is compared with."""
-    study, told = comparison.study, dict[str, dict[str, list[str]]]()
-    hidden = ("learning_rate", "rates") if (study.spec.get("tuning") or {}).get("rates") else ()
+    """The options of every arm that differ from the arm it is compared with."""
+    study = comparison.study
 
     def flat(options: Mapping[str, Any], head: str = "") -> dict[str, Any]:
         values: dict[str, Any] = {}
         for name, value in options.items():
-            if head or name not in (*NOT_OPTIONS, *hidden):
+            if head or name not in NOT_OPTIONS:
                 inner = isinstance(value, Mapping)
                 values |= flat(value, f"{head}{name}.") if inner else {f"{head}{name}": value}
         return {name: value for name, value in values.items() if value is not None}
 
-    def text(value: Any) -> str:
-        if isinstance(value, str) and value in study.arms:
-            return comparison.short(value)
-        return "not set" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-
+    rows = []
     for arm in study.arms:
         own, against = flat(study.spec["arms"][arm]), study.against(arm)
-        if against is None:
-            shape = ("placement", "projection", "shortest", "longest", "tempering", "scheme")
-            names = [name for name in (shape if "placement" in own else ("scheme", "init", "node_file")) if name in own]
-            what = f"the baseline{': ' if names else ''}{', '.join(f'{name} {text(own[name])}' for name in names)}"
-        else:
-            other = flat(study.spec["arms"][against])
-            names = [name for name in {**own, **other} if own.get(name) != other.get(name)]
-            options = ", ".join(f"{name} {text(own.get(name))}" for name in names) or "the same options"
-            what = f"{comparison.short(against)} with {options}"
-        told.setdefault(comparison.short(arm), {}).setdefault(what, []).append(arm)
-    rows = []
-    for name, ways in told.items():
-        many = [f"{listed(comparison.title(arm) or arm for arm in arms)}: {what}" for what, arms in ways.items()]
-        rows.append([name, "\n".join(many) if len(ways) > 1 else next(iter(ways))])
-    table = Table("The arms, and how each differs from the arm it is compared with.", ["arm", "options"], [("", rows)])
-    return Folded(f"The arms, {len(rows)}", [table]) if len(rows) > FEW else table
+        other = flat(study.spec["arms"][against]) if against else {}
+        differing = {name: own.get(name, "not set") for name in {**own, **other} if own.get(name) != other.get(name)}
+        if not against and "placement" not in own:  # its decays are the scheme's, and other options do nothing
+            differing = {name: value for name, value in own.items() if name in ("scheme", "init", "node_file")}
+        options = ", ".join(
+            f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in differing.items()
+        )
+        rows.append([arm, f"{against} with {options or 'the same options'}" if against else f"the baseline\n{options}"])
+    table = Table("Each arm, and how it differs from the one it is compared with.", ["arm", "options"], [("", rows)])
+    return Folded(f"The {len(rows)} arms", [table]) if len(rows) > FEW else table
 
 
 def _rates(comparison: Comparison) -> Iterator[Part]:
     """The search for learning rates: the loss of every arm at every rate, and the rate it was given."""
     tuning = comparison.tuning
-    if not tuning:
-        return
     rates = sorted({rate for choice in tuning.values() for rate in choice.losses})
 
     def row(part: Block, arm: ArmResult) -> list[str] | None:
-        if arm.name not in tuning:
+        if (choice := tuning.get(arm.name)) is None:
             return None
-        choice = tuning[arm.name]
-        losses = choice.losses
-        texts = (
-            f"{losses[rate]:.4f}"
-            if math.isfinite(losses.get(rate, math.nan))
-            else "diverged"
-            if rate in losses
-            else "-"
-            for rate in rates
-        )
+        losses = (choice.losses.get(rate) for rate in rates)
+        texts = ("-" if loss is None else f"{loss:.4f}" if math.isfinite(loss) else "diverged" for loss in losses)
         return [_named(comparison, part, arm), f"{choice.rate:g}{', at the edge' if choice.at_edge else ''}", *texts]
 
-    counts = sorted(Counter(choice.rate for choice in tuning.values()).items())
-    taken = listed(f"{rate:g} by {times} {'arm' if times == 1 else 'arms'}" for rate, times in counts)
-    edge = sum(choice.at_edge for choice in tuning.values())
-    yield Text("", [f"Learning rates taken: {taken}; {edge or 'none'} at the edge of the rates tried."])
-    caption = "Validation bits per byte at the end of the search, mean over its seeds."
-    table = Table(caption, ["arm", "taken", *(f"{rate:g}" for rate in rates)], _grouped(comparison, row))
-    yield Folded("Every arm at every rate", [table])
+    if tuning:
+        caption = "Search for learning rates: validation bits per byte at its end, mean over its seeds."
+        table = Table(caption, ["arm", "taken", *(f"{rate:g}" for rate in rates)], _grouped(comparison, row))
+        yield Folded("Learning rates", [table]) if is_large(comparison) else table
 
 
 def _costs(comparison: Comparison) -> Iterator[Part]:
-    def cells(cost: Cost | None) -> list[str]:
-        if cost is None:
-            return ["-"] * 5
-        speed = "-" if cost.bytes_per_second is None else f"{cost.bytes_per_second / 1e3:,.1f}"
-        cores = "-" if cost.core_hours is None else f"{cost.core_hours:,.2f}"
-        return [f"{cost.runs:,}", f"{cost.seconds:,.1f}", speed, f"{cost.hours:,.2f}", cores]
-
-    machines = comparison.hardware
-    runs = sum(machines.values())
-    made = listed(
-        name if len(machines) == 1 else f"{name} ({count} of {runs} runs)" for name, count in machines.items()
-    )
+    rows = []
+    for name, cost in (("study", comparison.cost()), ("search for learning rates", comparison.search_cost)):
+        if cost:
+            numbers = (cost.runs, cost.seconds, (cost.bytes_per_second or math.nan) / 1e3, cost.hours, cost.core_hours)
+            forms = (",", ",.1f", ",.1f", ",.2f", ",.2f")
+            rows.append(
+                [name, *("-" if of is None else f"{of:{form}}" for of, form in zip(numbers, forms, strict=True))]
+            )
+    made = listed(f"{name} ({count} {'run' if count == 1 else 'runs'})" for name, count in comparison.hardware.items())
     caption = (
         "Wall time of the finished runs, their evaluations included. Core hours are hours times threads."
-        f"{f' Made on {made}.' if machines else ''}"
+        f"{f' Made on {made}.' if comparison.hardware else ''}"
     )
-    header = ["", "runs", "seconds per run", "kB per second", "hours", "core hours"]
-    rows = [["study", *cells(comparison.cost())]]
-    rows += [["search for learning rates", *cells(comparison.search_cost)]] if comparison.search_cost else []
-    yield Table(caption, header, [("", rows)])
+    yield Table(caption, ["", "runs", "seconds per run", "kB per second", "hours", "core hours"], [("", rows)])
 
 
 def _missing(comparison: Comparison) -> Iterator[Part]:
@@ -663,31 +613,26 @@ def _missing(comparison: Comparison) -> Iterator[Part]:
         yield Table("Runs without a result.", ["run", "state", "error"], [("", rows)])
 
 
-def _provenance(comparison: Comparison) -> Iterator[Part]:
-    """Corpus and environment of the runs, and the steps, bytes and seconds of each."""
-    runs = comparison.study.finished()
-    facts = [_facts(run) for run in runs]
-    rows = []
-    for name in dict.fromkeys(name for one in facts for name in one):
-        values = Counter(one.get(name, "-") for one in facts)
-        first = next(iter(values))
-        if len(values) > 3:
-            told = f"{first} (the first of {len(values)}; rows.jsonl has them all)"
-        else:
-            told = "\n".join(
-                f"{text} ({n} of {len(facts)} runs)" if len(values) > 1 else text for text, n in values.items()
-            )
-        rows.append([name, told])
-    yield Table("Corpus and environment of the finished runs.", ["", ""], [("", rows)])
+def _provenance(comparison: Comparison) -> Table:
+    """Corpus and environment of the runs: the value all share, or each with the number of runs that have it."""
 
-
-def _facts(run: Run) -> dict[str, str]:
     def text(value: Any) -> str:
         if isinstance(value, dict):
             return ", ".join(f"{key} {text(item)}" for key, item in value.items())
-        if isinstance(value, str):
-            return value if value.strip() else repr(value)
         return {"None": "none", "True": "yes", "False": "no"}.get(str(value), str(value))
 
-    corpus = {f"corpus {key}": value for key, value in run.config["corpus"].items()}
-    return {name: text(value) for name, value in {**corpus, **run.environment}.items()}
+    runs = comparison.study.finished()
+    facts: dict[str, Counter[str]] = {}
+    for run in runs:
+        for name, value in {
+            **{f"corpus {key}": of for key, of in run.config["corpus"].items()},
+            **run.environment,
+        }.items():
+            facts.setdefault(name, Counter())[text(value) if str(value).strip() else repr(value)] += 1
+    rows = []
+    for name, values in facts.items():
+        each = [
+            f"{value} ({count} of {len(runs)} runs)" if count < len(runs) else value for value, count in values.items()
+        ]
+        rows.append([name, "\n".join([*each[:3], *([f"and {len(each) - 3} more"] if len(each) > 3 else [])])])
+    return Table("Corpus and environment of the finished runs.", ["", ""], [("", rows)])

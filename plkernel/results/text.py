@@ -1,4 +1,4 @@
-"""A comparison in words: what may be concluded, what must be known before, and the table of the terminal."""
+"""A comparison in words: what may be concluded, and what must be known before."""
 
 import math
 from collections.abc import Collection, Iterable, Iterator
@@ -7,20 +7,17 @@ from typing import Any
 
 from plkernel.analysis.figures.style import byte_unit
 from plkernel.analysis.trained.memory import outlasting
-from plkernel.common.cli import text_table
 from plkernel.common.numbers import finer, written
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.results.comparison import (
     ALPHA,
     COMMON_STEP,
-    EXCESS,
     ArmResult,
     Comparison,
     Effects,
     short_factor,
 )
 from plkernel.results.layout import FINISHED
-from plkernel.results.registration import Declared
 from plkernel.results.statistics import Estimate, Judgement, PairedDifference, detectable_difference, sd_upper
 from plkernel.results.study import Reference
 
@@ -28,8 +25,6 @@ FEW_ARMS = 4
 """So many arms beside the baseline have a sentence each at the top, and are named in warnings."""
 NAMED = 3
 """The number of largest differences that are named."""
-MOST_ROWS, SHOWN = 40, 20
-"""Of more than 40 compared arms the terminal shows the 20 with the smallest p."""
 
 
 # Numbers as text
@@ -357,73 +352,3 @@ def _incomplete(comparison: Comparison) -> Iterator[str]:
 def _arms(comparison: Comparison, names: Collection[str]) -> str:
     """Few arms by their names, of many their number."""
     return listed(names) if len(names) <= FEW_ARMS else f"{len(names)} of {len(comparison.arms)} arms"
-
-
-# The terminal
-
-
-def text_report(comparison: Comparison) -> str:
-    """The verdicts, the summary, a table, and the warnings."""
-    keys = ["best_val_bpb", "final_val_bpb", "test_bpb"]
-    keys += [EXCESS] if any(measure.key == EXCESS for measure in comparison.measures) else []
-    p = {name: one.difference.p_value for name, one in comparison.evidence.items()}
-    least = sorted(p, key=lambda name: (math.isnan(p[name]), p[name]))[:SHOWN]
-    many, rows = len(comparison.others) > MOST_ROWS, []
-    for arm in comparison.arms:
-        if many and arm.name not in least:
-            continue
-        one = arm.differences.get(comparison.primary.key)
-        means = (f"{estimate.mean:.4f}" if (estimate := arm.estimates.get(key)) else "-" for key in keys)
-        facts = [_labelled(arm.name, not arm.causal), str(len(arm.seeds)), ", ".join(map(str, arm.steps)) or "-"]
-        tests = [p_text(p) for p in (one.p_value, comparison.corrected[arm.name])] if one else []
-        numbers = [mean_text(one), interval_text(one), *tests] if one else [""] * 4
-        rows.append([*facts, *means, arm.against or "", *numbers])
-    for reference in comparison.references:
-        for order, *losses in zip(reference.orders, reference.val_bpb, reference.test_bpb, strict=True):
-            shown = ["", *(f"{loss:.4f}" for loss in losses), *[""] * (len(keys) + 2)]
-            rows.append([gram_name(comparison, reference, order), "", "", *shown])
-    floor = ["above the floor"] if EXCESS in keys else []
-    header = [
-        "arm",
-        "seeds",
-        "steps",
-        "best",
-        "final",
-        "test",
-        *floor,
-        "minus",
-        "is",
-        "95 % interval",
-        "p",
-        "corrected p",
-    ]
-    label = f", {NOT_CAUSAL}" if not any(arm.causal for arm in comparison.arms if arm.seeds) else ""
-    note = f"(bits per byte{label}; difference: {comparison.primary.title}, paired by seed, below 0 is better"
-    note += f"; the {SHOWN} arms with the smallest p of {len(p)}, the page has all" * many
-    note += "; n-grams: counts of the training bytes, for reference)" if comparison.references else ")"
-    first = _declared(comparison.declared) if comparison.declared else []
-    cautions = [f"note: {text}" for text in warnings(comparison)]
-    return "\n".join([*first, *overview(comparison), "", text_table(header, rows), note, "", *cautions])
-
-
-def _declared(one: Declared) -> list[str]:
-    """What the study declared and the verdicts, before all else."""
-    texts = [one.headline, *one.provenance, ""]
-    if one.outcomes:
-        rows = []
-        for outcome in one.outcomes:
-            judged, late = outcome.judgement, " (not declared before)" if one.late(outcome) else ""
-            name = _labelled(f"{outcome.hypothesis.name}{late}", not outcome.causal)
-            numbers = [mean_text(judged) if judged.n else outcome.missing, interval_text(judged)]
-            tests = [p_text(p) for p in (judged.p_family, judged.p_opposite_family)]
-            rows.append([name, str(judged.n), *numbers, *tests, one.short_verdict(outcome)])
-        header = ["hypothesis", "seeds", "difference", one.interval_title, "p confirming", "p refuting", "verdict"]
-        bases = "; ".join(map(one.basis, dict.fromkeys(outcome.hypothesis.family for outcome in one.outcomes)))
-        texts += [text_table(header, rows), f"(bits per byte; p after Holm; {bases})", ""]
-    texts += [f"gate {gate.sentence}" for gate in one.gates]
-    texts += ["what would have changed the verdicts:", *(f"  {text}" for text in one.mind)] if one.outcomes else []
-    return [*texts, ""]
-
-
-def _labelled(name: str, leaks: bool) -> str:
-    return f"{name} [{NOT_CAUSAL}]" if leaks else name

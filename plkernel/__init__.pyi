@@ -9,7 +9,7 @@ from plkernel.api import measure as measure
 from plkernel.api import read_checkpoint as read_checkpoint
 from plkernel.api import truncation as truncation
 from plkernel.config.reading import load_spec as load_spec
-from plkernel.records.study import read_study as read_study
+from plkernel.results.study import read_study as read_study
 
 __all__: list[str]
 __version__: str

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from plkernel.analysis.figures.style import INK, PAGE_WIDTH, plain_ticks
+from plkernel.analysis.intervals import critical_value
 from plkernel.analysis.mutual_information.curve import DecayCurve
 from plkernel.analysis.mutual_information.power_law_fit import (
     FEWEST_LAGS,
@@ -15,7 +16,6 @@ from plkernel.analysis.mutual_information.power_law_fit import (
     local_slopes,
     log_log_slope,
 )
-from plkernel.analysis.statistics.differences import critical_value
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

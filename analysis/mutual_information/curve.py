@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from plkernel.analysis.intervals import critical_value
 from plkernel.analysis.mutual_information.information import (
     ESTIMATORS,
     Estimator,
@@ -31,7 +32,6 @@ from plkernel.analysis.mutual_information.pair_counts import (
     count_pairs,
     histogram,
 )
-from plkernel.analysis.statistics.differences import critical_value
 
 Quantity = Literal["information", "correlation"]
 Counting = Callable[..., PairCounts]

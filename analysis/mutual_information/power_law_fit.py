@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtr
 
+from plkernel.analysis.intervals import critical_value
 from plkernel.analysis.mutual_information.curve import DecayCurve
 from plkernel.analysis.mutual_information.jackknife import jackknife_error
-from plkernel.analysis.statistics.differences import critical_value
 
 Floats = NDArray[np.float64]
 

@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import solve_toeplitz
 
+from plkernel.analysis.intervals import critical_value
 from plkernel.analysis.mutual_information.jackknife import jackknife_error
 from plkernel.analysis.mutual_information.pair_counts import Bytes
 from plkernel.analysis.mutual_information.power_law_fit import log_log_slope
 from plkernel.analysis.prediction.repeats import repeat_correlations
-from plkernel.analysis.statistics.differences import critical_value
 
 Floats = NDArray[np.float64]
 

@@ -8,11 +8,10 @@ from pathlib import Path
 from plkernel.common.files import check_folder
 from plkernel.config import command_line
 from plkernel.config.study import Spec
-from plkernel.declared.registration import place_of
-from plkernel.declared.registration import register as register_study
-from plkernel.declared.rules import prospects
-from plkernel.records.layout import run_folder
-from plkernel.records.restore import restore
+from plkernel.results.layout import run_folder
+from plkernel.results.registration import place_of, prospects
+from plkernel.results.registration import register as register_study
+from plkernel.results.study import restore
 from plkernel.study.engine import EngineName
 from plkernel.training import check
 

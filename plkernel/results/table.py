@@ -1,210 +1,113 @@
-"""A comparison and its runs in the forms that machines read: table.json and rows.jsonl."""
+"""The comparison as plain values: table.json."""
 
-import json
-import math
-from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
-from plkernel.analysis.statistics.differences import verdict
-from plkernel.common.files import atomic_write, load_json, save_json
-from plkernel.declared.sentences import headline, mind, registration
-from plkernel.declared.verdicts import Declared
 from plkernel.models.words import NOT_CAUSAL
-from plkernel.records.layout import REFERENCES, ROWS, SPEC, TUNING
-from plkernel.records.study import Run, Study, read_study
-from plkernel.results.cautions import warnings
-from plkernel.results.comparison import CONFIDENCE, ArmResult, Comparison, block_levels
-from plkernel.results.costs import ArmCost, cost_of, hardware, search_cost
-from plkernel.results.effects import Effects, effects
-from plkernel.results.evidence import Evidence
-from plkernel.results.sentences import excluding, overview, sentences, surviving
+from plkernel.results.comparison import ArmResult, Comparison, Effects, Evidence
+from plkernel.results.registration import Declared
+from plkernel.results.text import overview, sentences, verdict, warnings
 
 
 def table(comparison: Comparison) -> dict[str, Any]:
-    """Every number of the report, for machines: per arm and measure the values by seed, n, mean and interval."""
+    """Every number of the report: per arm and measure the values by seed, n, mean and interval; NaN stays NaN."""
     study = comparison.study
     return {
         "study": study.name,
         "baseline": study.baseline,
-        "confidence": CONFIDENCE,
+        "confidence": 0.95,
         "interval": "t, per comparison, not corrected for the number of arms; p_corrected (Holm) is",
         "unit": "bits per byte",
         "primary": comparison.primary.key,
         "summary": overview(comparison),
         "sentences": sentences(comparison),
         "warnings": warnings(comparison),
-        "excluding_zero": excluding(comparison),
-        "surviving_correction": surviving(comparison),
-        "declared": _declared_row(comparison.declared) if comparison.declared else None,
-        "arms": [_arm_row(comparison, arm) for arm in comparison.arms],
-        "factorial": [_effects_row(found) for found in effects(comparison)],
-        "references": [vars(one) for one in study.references],
-        "costs": _costs(study),
+        "excluding_zero": comparison.excluding,
+        "surviving_correction": comparison.surviving,
+        "declared": comparison.declared and _declared(comparison.declared),
+        "arms": [_arm(comparison, arm) for arm in comparison.arms],
+        "factorial": [_effects(one) for one in comparison.effects],
+        "references": [one.model_dump(include=set(type(one).model_fields)) for one in study.references],
+        "costs": {
+            "study": _fields(comparison.cost()),
+            "search": _fields(comparison.search_cost),
+            "hardware": comparison.hardware,
+        },
         "runs": [{"arm": run.arm, "seed": run.seed, "status": run.status} for run in study.runs],
     }
 
 
-def record(study: Study, run: Run) -> dict[str, Any]:
-    """One ended run as a row to keep: configuration, environment, results, its validation curve and its state."""
-    row = {
-        "study": study.name,
-        "arm": run.arm,
-        "seed": run.seed,
-        "status": run.status,
-        "error": run.error,
-        "config": {key: value for key, value in run.config.items() if key not in ("study", "arm", "seed")},
-        "environment": dict(run.environment),
-    }
-    if run.result is None:
-        return row
-    label = {} if run.result.causal else {"label": NOT_CAUSAL}
-    return {
-        **row,
-        **label,
-        "result": {key: _or_null(value) for key, value in vars(run.result).items()},
-        "curve": {
-            "step": [row.step for row in run.evaluations],
-            "bytes": [row.bytes for row in run.evaluations],
-            "val_bpb": [_or_null(row.val_bpb) for row in run.evaluations],
-            **_excess(run),
-        },
-        "first": dict(run.first),
-        "last": dict(run.last),
-    }
+def _fields(one: Any) -> dict[str, Any] | None:
+    """A dataclass as an object, its seeds as texts."""
+    if one is None:
+        return None
+    values = asdict(one)
+    if "per_seed" in values:
+        values["per_seed"] = {str(seed): value for seed, value in values["per_seed"].items()}
+    return values
 
 
-def _excess(run: Run) -> dict[str, list[float | None]]:
-    """The excess over the floor of a known corpus, where rows have it."""
-    found = [row.excess_bpb for row in run.evaluations]
-    return {} if found.count(None) == len(found) else {"excess_bpb": found}
-
-
-def save_rows(study: Study, path: Path) -> None:
-    """Write the ended runs of a study to `path`, one JSON object per line."""
-    rows = [json.dumps(record(study, run)) for run in study.ended]
-    atomic_write(path, "".join(f"{row}\n" for row in rows))
-
-
-def save_record(study: Study, out: Path) -> None:
-    """Write what a report needs of a study, and of its search for learning rates, to the folder `out`.
-
-    `read_study` reads it like the study. Raises ValueError when `out` is the study itself.
-    """
-    if out.resolve() == study.folder.resolve():
-        raise ValueError(f"record must be another folder than the study's, got {out}")
-    save_json(out / SPEC, study.spec)
-    save_rows(study, out / ROWS)
-    if study.references:
-        save_json(out / REFERENCES, load_json(study.folder / REFERENCES))
-    if (study.folder / TUNING / SPEC).exists():
-        save_record(read_study(study.folder / TUNING), out / TUNING)
-
-
-def _or_null(value: Any) -> Any:
-    """NaN and infinity have no place in JSON."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _arm_row(comparison: Comparison, arm: ArmResult) -> dict[str, Any]:
+def _arm(comparison: Comparison, arm: ArmResult) -> dict[str, Any]:
+    measures: dict[str, Any] = {}
+    for key, estimate in arm.estimates.items():
+        per_seed = {str(seed): value for seed, value in arm.values[key].items()}
+        measures[key] = {"per_seed": per_seed, **vars(estimate)}
+        if key in arm.differences:
+            one = arm.differences[key]
+            measures[key]["difference_to_baseline"] = {**(_fields(one) or {}), "verdict": verdict(one)}
     return {
         "arm": arm.name,
         "against": arm.against,
-        "block": block_levels(comparison.study, arm.name),
+        "block": comparison.levels(arm.name),
         "levels": comparison.study.levels(arm.name),
-        "p_corrected": _or_null(comparison.corrected.get(arm.name, math.nan)),
+        "p_corrected": comparison.corrected.get(arm.name),
         "causal": arm.causal,
         "label": None if arm.causal else NOT_CAUSAL,
         "n": len(arm.seeds),
         "seeds": list(arm.seeds),
         "parameters": list(arm.parameters),
         "steps": list(arm.steps),
-        "measures": {key: _measure_row(arm, key) for key in arm.estimates},
-        "evidence": _evidence_row(found) if (found := comparison.evidence.get(arm.name)) else None,
-        "cost": _cost_row(cost_of(comparison.study.finished(arm.name))),
+        "measures": measures,
+        "evidence": _evidence(comparison.evidence[arm.name]) if arm.name in comparison.evidence else None,
+        "cost": _fields(comparison.cost(arm.name)),
     }
 
 
-def _declared_row(found: Declared) -> dict[str, Any]:
-    """What was declared, what came of it, and whether it was registered."""
-    one = found.registration
+def _evidence(one: Evidence) -> dict[str, Any]:
     return {
-        "summary": [headline(found), *registration(found)],
-        "registration": one and {"sha256": one.sha256, "intact": one.intact, "changes": list(found.changes)},
-        "gates": [{**gate.gate.model_dump(), **vars(gate.estimate), "passed": gate.passed} for gate in found.gates],
+        "excludes_zero": one.excludes_zero,
+        "survives_correction": one.survives,
+        "sign_flip": one.flips and one.flips._asdict(),
+        "standardised_effect": vars(one.effect),
+        "detectable_difference": one.detectable,
+        "earlier": _fields(one.earlier),
+    }
+
+
+def _declared(one: Declared) -> dict[str, Any]:
+    known = one.registration
+    return {
+        "summary": [one.headline, *one.provenance],
+        "registration": known and {"sha256": known.sha256, "intact": known.intact, "changes": list(one.changes)},
+        "gates": [{**gate.gate.model_dump(), **vars(gate.estimate), "passed": gate.passed} for gate in one.gates],
         "hypotheses": [
             {
                 **outcome.hypothesis.model_dump(),
                 **vars(outcome.judgement),
-                "verdict": found.verdict(outcome),
+                "verdict": one.verdict(outcome),
                 "registered": outcome.registered,
-                "per_seed": _by_seed(outcome.per_seed),
+                "per_seed": {str(seed): value for seed, value in outcome.per_seed.items()},
             }
-            for outcome in found.outcomes
+            for outcome in one.outcomes
         ],
-        "would_have_changed_it": mind(found),
+        "would_have_changed_it": one.mind,
     }
 
 
-def _evidence_row(found: Evidence) -> dict[str, Any]:
-    """What speaks for the difference in the primary measure, beside its interval and p."""
-    earlier = found.earlier
-    return {
-        "excludes_zero": found.excludes_zero,
-        "survives_correction": found.survives,
-        "sign_flip": found.flips._asdict() if found.flips else None,
-        "standardised_effect": vars(found.effect),
-        "bootstrap": vars(found.bootstrap) if found.bootstrap else None,
-        "detectable_difference": found.detectable,
-        "earlier": {"per_seed": _by_seed(earlier.per_seed), "mean": earlier.mean and vars(earlier.mean)}
-        if earlier
-        else None,
-    }
-
-
-def _effects_row(found: Effects) -> dict[str, Any]:
-    """One complete part of a factorial design: its levels, and every contrast."""
+def _effects(one: Effects) -> dict[str, Any]:
+    keys = ("levels", "fixed", "left_out", "causal", "cells", "seeds", "dropped_seeds")
     contrasts = [
-        {
-            "effect": found.title(one),
-            "order": one.order,
-            **{**vars(one.difference), "per_seed": _by_seed(one.difference.per_seed)},
-            "p_corrected": found.corrected[one.name],
-        }
-        for one in found.factorial.contrasts
+        {"effect": one.title(each), "order": each.order, **(_fields(each.difference) or {}), "p_corrected": p}
+        for each, p in zip(one.contrasts, one.corrected, strict=True)
     ]
-    return {
-        "levels": dict(found.levels),
-        "fixed": dict(found.fixed),
-        "left_out": dict(found.left_out),
-        "causal": found.causal,
-        "cells": found.factorial.cells,
-        "seeds": found.factorial.seeds,
-        "dropped_seeds": found.factorial.dropped_seeds,
-        "contrasts": contrasts,
-    }
-
-
-def _costs(study: Study) -> dict[str, Any]:
-    return {
-        "study": _cost_row(cost_of(study.runs)),
-        "search": _cost_row(search_cost(study)),
-        "hardware": hardware(study.runs),
-    }
-
-
-def _cost_row(cost: ArmCost | None) -> dict[str, Any] | None:
-    return vars(cost) if cost else None
-
-
-def _measure_row(arm: ArmResult, key: str) -> dict[str, Any]:
-    row = {"per_seed": _by_seed(arm.values[key]), **vars(arm.estimates[key])}
-    if key in arm.differences:
-        difference = arm.differences[key]
-        paired = {**vars(difference), "per_seed": _by_seed(difference.per_seed)}
-        row["difference_to_baseline"] = {**paired, "verdict": verdict(difference)}
-    return row
-
-
-def _by_seed(values: Mapping[int, float | None]) -> dict[str, float | None]:
-    return {str(seed): value for seed, value in values.items()}
+    return {**{key: getattr(one, key) for key in keys}, "contrasts": contrasts}

@@ -17,7 +17,7 @@ from plkernel.common.files import open_own, refuse_links_of_run, save_json
 from plkernel.common.imports import TRUST
 from plkernel.config.condition import Condition
 from plkernel.config.study import Spec
-from plkernel.records.layout import CONFIG, LOG, run_folder
+from plkernel.results.layout import CONFIG, LOG, run_folder
 
 EngineName = Literal["local", "ray"]
 

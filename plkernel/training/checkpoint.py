@@ -27,7 +27,7 @@ from plkernel.models.init import SCHEMES
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.models.structure import Structure
-from plkernel.records.layout import CHECKPOINT, CONFIG
+from plkernel.results.layout import CHECKPOINT, CONFIG
 from plkernel.training.build import AnyModel, Model, build, started
 from plkernel.training.folder import Progress, other_run
 

@@ -14,8 +14,8 @@ from filelock import FileLock, Timeout
 
 from plkernel.common.files import load_json, read_lines, refuse_links_of_run, same, save_json
 from plkernel.config.study import with_defaults
-from plkernel.records import rows
-from plkernel.records.layout import (
+from plkernel.results import rows
+from plkernel.results.layout import (
     CHECKPOINT,
     CONFIG,
     DIVERGED,

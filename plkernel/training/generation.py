@@ -20,7 +20,7 @@ from plkernel.interop.official import read
 from plkernel.memory.foreign import Foreign
 from plkernel.models.sampling import Sampling
 from plkernel.models.words import NOT_CAUSAL
-from plkernel.records.layout import CONFIG
+from plkernel.results.layout import CONFIG
 from plkernel.training.build import Model
 from plkernel.training.checkpoint import open_any_model
 

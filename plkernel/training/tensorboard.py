@@ -12,7 +12,7 @@ from plkernel.common.imports import is_code
 from plkernel.config.condition import DEFAULT_SCHEMES
 from plkernel.config.schema import IN_THE_STUDY, Arm
 from plkernel.models.words import NOT_CAUSAL
-from plkernel.records.layout import SPEC
+from plkernel.results.layout import SPEC
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

@@ -11,18 +11,22 @@ import pytest
 pytest.importorskip("hypothesis", reason="the fuzzers draw their cases with hypothesis")
 import torch
 from hypothesis import strategies as st
+from plkernel.results.page.build import page_of, render
 
 from plkernel.common.files import read_lines, save_json
 from plkernel.config.reading import parse_spec
 from plkernel.config.study import Spec
 from plkernel.data.windows import fixed_windows
-from plkernel.records.layout import CHECKPOINT, METRICS, run_folder
-from plkernel.records.study import read_study
 from plkernel.results.comparison import compare
 from plkernel.results.figures import memory_drawings
 from plkernel.results.page.build import page_of, render
 from plkernel.results.table import save_record, table
 from plkernel.results.terminal import text_report
+from plkernel.results.layout import CHECKPOINT, METRICS, run_folder
+from plkernel.results.study import read_study, save_record
+from plkernel.results.table import table
+from plkernel.results.text import text_report
+from plkernel.study.references import save_references
 from plkernel.study.schedule import finished
 from plkernel.study.tuning import save_references, search_of
 from plkernel.training import view

@@ -24,8 +24,8 @@ from plkernel.config.train import TrainSpec
 from plkernel.memory.diagnostics import kernel_exponents
 from plkernel.models.init import initialise_ as initialise_by_scheme_
 from plkernel.models.rwkv import RWKV, RWKVConfig
-from plkernel.records.layout import METRICS
-from plkernel.records.study import read_study
+from plkernel.results.layout import METRICS
+from plkernel.results.study import read_study
 from plkernel.training.build import build, initialise_
 from plkernel.training.checkpoint import open_model, save_model
 from plkernel.training.task import prepare

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from plkernel.records.study import read_study
+from plkernel.results.study import read_study
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "runs" / "records"

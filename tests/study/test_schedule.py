@@ -16,11 +16,10 @@ from plkernel.common.files import load_json, read_lines
 from plkernel.config.condition import Condition
 from plkernel.config.reading import load_spec
 from plkernel.config.study import Spec
-from plkernel.declared.registration import place_of, register
-from plkernel.declared.verdicts import declared
-from plkernel.records.layout import REGISTERED, TUNING
-from plkernel.records.study import read_study
 from plkernel.results.comparison import compare
+from plkernel.results.layout import REGISTERED, TUNING
+from plkernel.results.registration import declared, place_of, register
+from plkernel.results.study import read_study
 from plkernel.study import schedule
 from plkernel.study.engine import Job
 from plkernel.study.schedule import run_experiment
@@ -192,7 +191,7 @@ def finished(spec: Spec, out: Path) -> Path:
 def test_the_report_says_which_rows_are_missing(
     tiny_spec: SpecWriter, tmp_path: Path, change: Callable, fault: str
 ) -> None:
-    from plkernel.results.cautions import warnings
+    from plkernel.results.text import warnings
 
     path = finished(load_spec(tiny_spec()), tmp_path / "out")
     before = warnings(compare(read_study(tmp_path / "out")))

@@ -10,9 +10,8 @@ import pytest
 
 from plkernel.common.files import load_json, read_lines
 from plkernel.config.reading import load_spec, parse_spec
-from plkernel.records.layout import ROWS, SPEC, TUNING, name_at
-from plkernel.records.study import read_study
-from plkernel.records.tuning import Choice, choices
+from plkernel.results.layout import ROWS, SPEC, TUNING, name_at
+from plkernel.results.study import Choice, choices, read_study
 from plkernel.study.schedule import chosen_arms, run_experiment
 from plkernel.study.tuning import search_of, tuned
 

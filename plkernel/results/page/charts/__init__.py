@@ -1,1 +1,0 @@
-"""Figures of a page as plain values: places in a frame, words at its edges; the page draws them at any width."""

@@ -1,0 +1,547 @@
+"""Pre-registration of a study: hypotheses and gates written down before its runs, and the verdicts on them."""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from plkernel.common.environment import installed, source_state
+from plkernel.common.files import check_file, load_object, save_json
+from plkernel.common.numbers import finer, written
+from plkernel.common.plain import same, shown
+from plkernel.config.errors import explained
+from plkernel.config.hypotheses import Gate, Hypothesis, Measured, families
+from plkernel.config.study import Spec, with_defaults
+from plkernel.results.layout import REGISTERED, RESULT, SPEC, run_folder
+from plkernel.results.statistics import (
+    MOST_FLIPPED,
+    Claimed,
+    Estimate,
+    Judgement,
+    deciding_test,
+    judge,
+    mean_interval,
+    seeds_for,
+)
+from plkernel.results.study import Count, Part, Run, Study, StudyFile, validated
+
+FOLDER = Path("runs/registered")
+UNIT = "bits per byte"
+VERDICTS = ("confirmed", "refuted", "undecided")
+TESTS = {"sign flips": "exact sign flips", "t": "the paired t test"}
+
+
+# Registrations
+
+
+class RegisteredFile(Part):
+    """registered.json: spec and rules of a study, and the fingerprint of all the rest of the file."""
+
+    spec: StudyFile
+    rules: list[str]
+    runs_before: Count
+    plkernel: str | None = None
+    commit: str | None = None
+    dirty: bool | None = None
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Registration:
+    """A registration: its content but for the fingerprint, the fingerprint, and True if they still agree."""
+
+    content: Mapping[str, Any]
+    sha256: str
+    intact: bool
+    hypotheses: tuple[Hypothesis, ...]
+    gates: tuple[Gate, ...]
+
+    @property
+    def spec(self) -> Mapping[str, Any]:
+        """The registered spec."""
+        return dict(self.content["spec"])
+
+
+def place_of(spec: Spec) -> Path:
+    """The file of a study's registration, unless another is named: runs/registered/NAME.json."""
+    return FOLDER / f"{spec.name}.json"
+
+
+def register(spec: Spec, path: Path, out: Path) -> bool:
+    """Write the registration of a study; return False where the same one is there already, which is left unchanged.
+
+    out: the folder of the study, whose ended runs are counted. Raises ValueError for a spec without hypotheses, and
+    where `path` holds another registration.
+    """
+    if not spec.hypotheses:
+        raise ValueError(f"register: spec {spec.name!r} declares nothing to decide; give it [[hypotheses]]")
+    check_file(path, "register")
+    stated = spec.model_dump(mode="json")
+    if path.exists():
+        before = read_registration(path)
+        if not before.intact:
+            raise ValueError(f"register {path}: was changed after it was written; bring it back, or name another file")
+        if differing := changes(before.spec, stated):
+            raise ValueError(
+                f"register {path}: holds another registration ({few(differing)}), which is never overwritten: "
+                "name another file"
+            )
+        return False
+    content = {
+        "study": spec.name,
+        "plkernel": installed("plkernel"),
+        **source_state(),
+        "runs_before": sum((run_folder(out, arm, seed) / RESULT).exists() for arm in spec.arms for seed in spec.seeds),
+        "rules": rules(spec.hypotheses, spec.gates, spec.seeds),
+        "spec": stated,
+    }
+    save_json(path, {**content, "sha256": fingerprint(content)})
+    return True
+
+
+def registration_of(spec: Spec, out: Path) -> Registration | None:
+    """The registration that a study keeps in its folder `out`; None where there is none of its name.
+
+    Raises ValueError where it was changed after it was written, and where the folder holds another one.
+    """
+    path, own = place_of(spec), out / REGISTERED
+    if not path.exists():
+        return None
+    one = read_registration(path)
+    if not one.intact:
+        raise ValueError(f"registration {path}: was changed after it was written; bring it back, or remove it")
+    if own.exists() and read_registration(own) != one:
+        raise ValueError(f"registration {path}: is not the one in {out}; bring that back, or name another out")
+    return one
+
+
+def keep(one: Registration | None, out: Path) -> None:
+    """Write a registration, if there is one, to the folder of a study or a record."""
+    if one is not None:
+        save_json(out / REGISTERED, {**one.content, "sha256": one.sha256})
+
+
+def read_registration(path: Path) -> Registration:
+    """The registration at `path`; ValueError, naming the file, where there is none."""
+    content = validated(path, RegisteredFile, load_object(path))
+    sha256 = content.pop("sha256")
+    hypotheses, gates = declared_in(content["spec"], Hypothesis, path), declared_in(content["spec"], Gate, path)
+    return Registration(content, sha256, sha256 == fingerprint(content), hypotheses, gates)
+
+
+M = TypeVar("M", Hypothesis, Gate)
+
+
+def declared_in(spec: Mapping[str, Any], kind: type[M], path: Path) -> tuple[M, ...]:
+    """The hypotheses or gates of a saved spec; ValueError, naming its file, where they are damaged."""
+    key = "hypotheses" if kind is Hypothesis else "gates"
+    try:
+        return TypeAdapter(tuple[kind, ...]).validate_python(spec.get(key) or ())  # type: ignore[valid-type]
+    except ValidationError as error:
+        raise ValueError(f"{path}: {explained(error, Spec, key)}") from None
+
+
+def fingerprint(content: Mapping[str, Any]) -> str:
+    """SHA-256 of the content as JSON, keys sorted and without spaces."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def changes(registered: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The differences of a spec from the registered one, in words; rates that were to be searched for may be settled.
+
+    An option that one of them is too old for is at its default there.
+    """
+    registered, now = with_defaults(registered), with_defaults(now)
+    searching = (registered.get("tuning") or {}).get("rates")
+    searched = [name for name, arm in registered["arms"].items() if searching and arm.get("learning_rate") is None]
+
+    def named(spec: Mapping[str, Any]) -> dict[str, Any]:
+        lists = {key: {one["name"]: one for one in spec.get(key) or ()} for key in ("hypotheses", "gates")}
+        arms = {name: {**arm, "learning_rate": None} if name in searched else arm for name, arm in spec["arms"].items()}
+        return {**spec, **lists, "arms": arms}
+
+    return list(_differing(named(registered), named(now)))
+
+
+def _differing(registered: Mapping[str, Any], now: Mapping[str, Any], head: str = "") -> Iterator[str]:
+    for key in dict.fromkeys((*registered, *now)):
+        old, new, place = registered.get(key), now.get(key), f"{head}{key}"
+        if same(old, new):
+            continue
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from _differing(old, new, f"{place}: " if key in ("hypotheses", "gates") else f"{place}.")
+        elif isinstance(old or new, Mapping) and not (old and new):
+            yield f"{place} {'was not declared' if new else 'was declared and is gone'}"
+        elif isinstance(old, list) and isinstance(new, list) and sorted(map(str, old)) != sorted(map(str, new)):
+            parts = ([one for one in new if one not in old], "added"), ([one for one in old if one not in new], "gone")
+            told = (f"{', '.join(map(shown, some))} {word}" for some, word in parts if some)
+            yield f"{place}: {' and '.join(told)}"
+        else:
+            yield f"{place} was {shown(old)}, is {shown(new)}"
+
+
+def few(texts: list[str]) -> str:
+    """The first three texts, and the number of the others."""
+    return f"{'; '.join(texts[:3])}{f' and {len(texts) - 3} more' if len(texts) > 3 else ''}"
+
+
+# Hypotheses, gates and rules in words
+
+
+def statement(one: Hypothesis) -> str:
+    """The claim: "power-law is lower than log-spaced by more than 0.005 bits per byte (validation at the end)"."""
+    margin = f"{one.margin:g} {UNIT}"
+    if one.claim == "equal":
+        return f"{one.arm} and {one.against} differ by less than {margin} ({_measure(one)})"
+    more = f" by more than {margin}" if one.margin else ""
+    return f"{one.arm} is {one.claim} than {one.against}{more} ({_measure(one)})"
+
+
+def _measure(one: Measured) -> str:
+    when = "at the end" if one.step is None else f"at step {one.step:,}"
+    return {
+        "val_bpb": f"validation {when}",
+        "test_bpb": "test",
+        "excess_bpb": f"validation above the floor of its corpus, {when}",
+        "truncation_cost": f"cost of being given {one.bytes} {'byte' if one.bytes == 1 else 'bytes'} only",
+    }[one.metric]
+
+
+def requirement(gate: Gate) -> str:
+    """The demand of a gate: "log-spaced at most 4 bits per byte (validation at the end), mean over seeds"."""
+    limits = {"at least": gate.at_least, "at most": gate.at_most}
+    asked = " and ".join(f"{word} {limit:g}" for word, limit in limits.items() if limit is not None)
+    return f"{gate.arm} {asked} {UNIT} ({_measure(gate)}), mean over seeds"
+
+
+def regions(one: Hypothesis) -> dict[str, str]:
+    """By verdict, the interval that gives it to a hypothesis on its own: "the 90 % interval ... wholly below -0.005".
+
+    Of equality a difference on either side is the opposite, each at alpha / 2.
+    """
+    low, high = (f"{edge:+g}" if edge else "0" for edge in (-one.margin, one.margin))
+    confirmed, refuted = {
+        "equal": (f"between {low} and {high}", f"below {low} or above {high}"),
+        "lower": (f"below {low}", f"above {low}"),
+        "higher": (f"above {high}", f"below {high}"),
+    }[one.claim]
+    beyond = one.alpha / 2 if one.claim == "equal" else one.alpha
+    wide = "the {} interval {{}} wholly {}"
+    return {
+        "confirmed": wide.format(level(one.alpha), confirmed),
+        "refuted": wide.format(level(beyond), refuted),
+    }
+
+
+def level(alpha: float) -> str:
+    """The interval that goes with one-sided tests at alpha: "90 %" at 0.05."""
+    return f"{100 * (1 - 2 * alpha):.4g} %"
+
+
+def rules(hypotheses: Iterable[Hypothesis], gates: Iterable[Gate], seeds: Sequence[int]) -> list[str]:
+    """The rules of decision, a sentence or two each: what is compared, the tests, every hypothesis, every gate."""
+    texts = [
+        "Differences are taken seed by seed, the arm minus the one it is compared with, over seeds "
+        f"{', '.join(map(str, seeds))}."
+    ]
+    for name, members in families(hypotheses).items():
+        m, alpha = len(members), members[0].alpha
+        texts.append(
+            f"Family {name}: {counted(m, 'hypothesis', 'hypotheses')}, alpha {alpha:g}, one-sided tests. Exact sign "
+            f"flips decide where every member that has differences has {seeds_for(m, alpha)} to {MOST_FLIPPED} seeds, "
+            "else the paired t test does."
+        )
+    texts.append(
+        "Holm's correction is over all hypotheses of a family, for confirmations and for refutations apart: the chance "
+        "of any false confirmation in a family is at most its alpha, and so is that of any false refutation. "
+        "A hypothesis neither confirmed nor refuted is undecided."
+    )
+    for one in hypotheses:
+        alone = {verdict: f"alone: if {region.format('lies')}" for verdict, region in regions(one).items()}
+        texts.append(
+            f"Hypothesis: {one.name}. {statement(one)}. Confirmed if p against its opposite is at most {one.alpha:g} "
+            f"after the correction ({alone['confirmed']}). Refuted if p against it is ({alone['refuted']})."
+        )
+    return texts + [
+        f"Gate: {one.name}. {requirement(one)}. If not, or if not known, nothing is answered." for one in gates
+    ]
+
+
+def prospects(hypotheses: Iterable[Hypothesis], seeds: int) -> list[str]:
+    """For every family: can so many seeds decide at all, by which test, and how many would suffice."""
+    texts = []
+    for name, members in families(hypotheses).items():
+        m, alpha = len(members), members[0].alpha
+        enough = seeds_for(m, alpha)
+        least = f"smallest p{f' x {m} =' if m > 1 else ''} {m * 2.0**-seeds:.2g}"
+        if seeds < 2:
+            told = f"cannot decide, one seed shows no spread; 2 could by the t test, {enough} by exact sign flips"
+        elif deciding_test([seeds], m, alpha) == "sign flips":
+            told = f"can decide by exact sign flips ({least}, alpha {alpha:g})"
+        elif seeds > MOST_FLIPPED:
+            told = "can decide by the t test"
+        else:
+            told = (
+                f"cannot decide by exact sign flips ({least}, alpha {alpha:g}), {enough} seeds could; the t test "
+                "decides, which needs normal differences"
+            )
+        head = f"family {name}: {counted(m, 'hypothesis', 'hypotheses')}, {counted(seeds, 'seed', 'seeds')}"
+        texts.append(f"{head}: {told}")
+    return texts
+
+
+def counted(number: int, one: str, several: str) -> str:
+    """A number and its noun."""
+    return f"{number} {one if number == 1 else several}"
+
+
+# Verdicts
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of one hypothesis.
+
+    registered  True if it stands in an intact registration
+    causal      True if all runs behind it give a likelihood
+    missing     why there is no difference at all; empty where there is one
+    """
+
+    hypothesis: Hypothesis
+    judgement: Judgement
+    per_seed: Mapping[int, float]
+    registered: bool
+    causal: bool
+    missing: str
+
+
+@dataclass(frozen=True)
+class GateOutcome:
+    """The result of one gate: the mean over seeds with its 95 % interval, NaN where no run measured it."""
+
+    gate: Gate
+    estimate: Estimate
+
+    @property
+    def passed(self) -> bool:
+        """True if the mean lies within the limits."""
+        mean, low, high = self.estimate.mean, self.gate.at_least, self.gate.at_most
+        return (mean if low is None else low) <= mean <= (mean if high is None else high)
+
+    @property
+    def sentence(self) -> str:
+        """The demand and the measurement: "has learnt: uniform at most 4 ...: 3.6866 (...), passed"."""
+        return (
+            f"{self.gate.name}: {requirement(self.gate)}: {self.reading}, {'passed' if self.passed else 'not passed'}"
+        )
+
+    @property
+    def reading(self) -> str:
+        """The mean and its interval; "not known" where no run measured it."""
+        one = self.estimate
+        if not math.isfinite(one.mean):
+            return "not known"
+        form = finer(".4f", one.low, one.high)
+        bounds = f", 95 % interval {written(one.low, form)} to {written(one.high, form)}"
+        return f"{written(one.mean, form)}{bounds if math.isfinite(one.low) else ''}, n = {one.n}"
+
+
+@dataclass(frozen=True)
+class Declared:
+    """Everything that a study declared, and the verdicts.
+
+    registration  None where there is none
+    changes       the differences of the study's spec from the registered one, in words
+    waiting       number of runs behind a hypothesis that have not ended: until then no verdict is final
+    """
+
+    outcomes: tuple[Outcome, ...]
+    gates: tuple[GateOutcome, ...]
+    registration: Registration | None
+    changes: tuple[str, ...]
+    waiting: int = 0
+
+    @property
+    def registered(self) -> bool:
+        """True if there is an intact registration."""
+        return self.registration is not None and self.registration.intact
+
+    @property
+    def closed(self) -> list[str]:
+        """The gates that were not passed."""
+        return [one.gate.name for one in self.gates if not one.passed]
+
+    def verdict(self, outcome: Outcome) -> str:
+        """confirmed, refuted, undecided, or "cannot answer" behind a closed gate; "so far" while runs remain."""
+        said = f"cannot answer: {', '.join(self.closed)}" if self.closed else outcome.judgement.verdict
+        return f"{said} so far" if self.waiting else said
+
+    def short_verdict(self, outcome: Outcome) -> str:
+        """The verdict without the names of gates."""
+        return re.sub(": .*?(?= so far|$)", "", self.verdict(outcome))
+
+    def late(self, outcome: Outcome) -> bool:
+        """True for a hypothesis that was added after the others were registered."""
+        return self.registered and not outcome.registered
+
+    @property
+    def interval_title(self) -> str:
+        """The title of a column of intervals: "90 % interval"; of several alphas, "1 - 2 alpha interval"."""
+        levels = {level(one.hypothesis.alpha) for one in self.outcomes}
+        return f"{levels.pop() if len(levels) == 1 else '1 - 2 alpha'} interval"
+
+    def basis(self, family: str) -> str:
+        """The test that decides a family: "family main: 2 hypotheses, alpha 0.05, by exact sign flips"."""
+        members = [one for one in self.outcomes if one.hypothesis.family == family]
+        tests = " and ".join(dict.fromkeys(TESTS[one.judgement.test] for one in members))
+        added = sum(map(self.late, members))
+        some = 0 < added < len(members)
+        first = counted(len(members) - added if some else len(members), "hypothesis", "hypotheses")
+        more = f", {added} not declared before and corrected for all {len(members)}" if some else ""
+        return f"family {family}: {first}{more}, alpha {members[0].hypothesis.alpha:g}, by {tests}"
+
+    @property
+    def headline(self) -> str:
+        """The number of hypotheses by verdict, in one sentence."""
+        if not self.outcomes:
+            return "No hypothesis is declared."
+        first = [one for one in self.outcomes if not self.late(one)]
+        added = len(self.outcomes) - len(first)
+        where = "declared before the runs" if self.registered else "declared in the spec"
+        many = counted(len(first), "hypothesis", "hypotheses")
+        more = f"; {added} more {'was' if added == 1 else 'were'} not declared before" if added else ""
+        if self.closed:
+            names = ", ".join(f"'{name}'" for name in self.closed)
+            closed = f"gate {names} is not passed" if len(self.closed) == 1 else f"gates {names} are not passed"
+            return f"The study cannot answer its {many} {where}: {closed}{more}."
+        counts = (f"{sum(one.judgement.verdict == verdict for one in first)} {verdict}" for verdict in VERDICTS)
+        early = f"Preliminary, {counted(self.waiting, 'run is', 'runs are')} still to end: of" if self.waiting else "Of"
+        return f"{early} {many} {where}: {', '.join(counts)}{more}."
+
+    @property
+    def provenance(self) -> list[str]:
+        """Sentences on the registration, and on what differs from it."""
+        one = self.registration
+        if one is None:
+            return [
+                "Not registered: nothing shows that the hypotheses came before the results. "
+                "python -m plkernel.experiment SPEC --register writes a registration to commit before the runs."
+            ]
+        if not one.intact:
+            return [
+                f"The registration {one.sha256[:12]} was changed after it was written: its content has another sha256, "
+                "so it counts for nothing, and the hypotheses of the spec as it is now are judged."
+            ]
+        told = one.content
+        dirty = " with changes" if told.get("dirty") else ""
+        made = [f"sha256 {one.sha256[:12]}, verified"]
+        made += [f"commit {told['commit'][:12]}{dirty}"] if told.get("commit") else []
+        made += [f"plkernel {told['plkernel']}"] if told.get("plkernel") else []
+        texts = [f"Registered: {', '.join(made)}{'' if self.changes else '; the spec is as it was registered'}."]
+        if told["runs_before"]:
+            texts.append(f"{counted(told['runs_before'], 'run', 'runs')} had ended before it, so results were at hand.")
+        if self.changes:
+            texts.append(
+                f"Changed since: {'; '.join(self.changes)}. Registered hypotheses are judged as they were registered, "
+                "over the registered seeds."
+            )
+        return texts
+
+    @property
+    def mind(self) -> list[str]:
+        """What would have changed the verdicts, a sentence for every hypothesis, and the effect of the correction."""
+        texts = [f"Any answer needs {requirement(one.gate)}." for one in self.gates if not one.passed]
+        for outcome in self.outcomes:
+            others = (
+                f"{verdict} if {region.format('had lain')}"
+                for verdict, region in regions(outcome.hypothesis).items()
+                if verdict != outcome.judgement.verdict
+            )
+            texts.append(f"{outcome.hypothesis.name}: {'; '.join(others)}.")
+        if len(self.outcomes) > len({one.hypothesis.family for one in self.outcomes}):
+            texts.append(
+                "These are the intervals of a hypothesis on its own. Of the m in a family the surest must pass at "
+                "alpha / m, the next at alpha / (m - 1) and so on: among 3 at 0.05, the surest by its 96.67 % interval."
+            )
+        return texts
+
+
+def declared(study: Study, path: Path | None = None) -> Declared | None:
+    """The verdicts of a study; None where it declares nothing.
+
+    path: its registration, where that is not in its folder. An intact registration decides what is judged: its
+    hypotheses as registered, over its seeds. Hypotheses of the spec that it lacks are judged beside them, in a family
+    with them, over all seeds. Raises ValueError where a file is damaged.
+    """
+    place = path or study.folder / REGISTERED
+    registration = read_registration(place) if path or place.exists() else None
+    hypotheses = declared_in(study.spec, Hypothesis, study.folder / SPEC)
+    gates = declared_in(study.spec, Gate, study.folder / SPEC)
+    if not hypotheses and not gates and registration is None:
+        return None
+    if registration is None or not registration.intact:
+        outcomes, seeds, differing = _judged(study, hypotheses, study.seeds, False), study.seeds, []
+    else:
+        before, seeds = registration.hypotheses, registration.spec["seeds"]
+        late = [one for one in hypotheses if one.name not in {one.name for one in before}]
+        beside = _judged(study, (*before, *late), study.seeds, False)
+        outcomes = _judged(study, before, seeds, True) + [one for one in beside if one.hypothesis in late]
+        hypotheses, gates, differing = before, registration.gates, changes(registration.spec, study.spec)
+    ended = {(run.arm, run.seed) for run in study.ended}
+    arms = {arm for one in hypotheses for arm in (one.arm, _against(study, one)) if arm}
+    waiting = sum((arm, seed) not in ended for arm in arms for seed in seeds)
+    passed = tuple(GateOutcome(one, _estimate(_values(study, one.arm, one, seeds))) for one in gates)
+    return Declared(tuple(outcomes), passed, registration, tuple(differing), waiting)
+
+
+def value_of(run: Run, one: Measured) -> float | None:
+    """The measurement of a finished run; None where it made none."""
+    if run.result is None:
+        return None
+    if one.metric == "test_bpb":
+        return run.result.test_bpb
+    if one.metric == "truncation_cost":
+        return run.result.truncation_cost(one.bytes or 0)
+    if one.metric == "val_bpb" and one.step is None:
+        return run.result.final_val_bpb
+    step = run.result.steps if one.step is None else one.step
+    row = next((row for row in run.evaluations if row.step == step), None)
+    return None if row is None else row.val_bpb if one.metric == "val_bpb" else row.excess_bpb
+
+
+def _judged(study: Study, hypotheses: Iterable[Hypothesis], seeds: Collection[int], registered: bool) -> list[Outcome]:
+    hypotheses, outcomes = list(hypotheses), dict[str, Outcome]()
+    for members in families(hypotheses).values():
+        differences = {}
+        for one in members:
+            arm, other = (_values(study, name, one, seeds) for name in (one.arm, _against(study, one)))
+            differences[one.name] = {seed: arm[seed] - other[seed] for seed in sorted(arm.keys() & other.keys())}
+        claims = {one.name: Claimed(one.claim, one.margin, [*differences[one.name].values()]) for one in members}
+        judgements = judge(claims, members[0].alpha)
+        for one in members:
+            pair = [[run for run in study.finished() if run.arm == name] for name in (one.arm, _against(study, one))]
+            causal = all(run.result.causal for runs in pair for run in runs if run.result)
+            common = set(seeds).intersection(*({run.seed for run in runs} for runs in pair))
+            missing = f"its runs tell no {one.metric}" if common else "no finished seed in common"
+            told = differences[one.name], registered, causal, "" if differences[one.name] else missing
+            outcomes[one.name] = Outcome(one, judgements[one.name], *told)
+    return [outcomes[one.name] for one in hypotheses]
+
+
+def _values(study: Study, arm: str | None, one: Measured, seeds: Collection[int]) -> dict[int, float]:
+    runs = (run for run in study.runs if run.arm == arm and run.result and run.seed in seeds)
+    return {run.seed: value for run in runs if (value := value_of(run, one)) is not None}
+
+
+def _against(study: Study, one: Hypothesis) -> str | None:
+    return one.against or (study.against(one.arm) if one.arm in study.arms else None)
+
+
+def _estimate(values: Mapping[int, float]) -> Estimate:
+    return mean_interval(values.values()) if values else Estimate(0, *[math.nan] * 4)

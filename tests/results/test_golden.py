@@ -1,0 +1,45 @@
+"""Every committed study gives the numbers and verdicts of the table that is committed with it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plkernel.common.files import save_json
+from plkernel.results.comparison import compare
+from plkernel.results.study import read_study
+from plkernel.results.table import table
+
+RECORDS = Path(__file__).parents[2] / "runs" / "records"
+TABLES = sorted([*RECORDS.glob("*/report/table.json"), RECORDS / "quick/table.json", RECORDS / "schemes/table.json"])
+PROSE = {"summary", "sentences", "warnings", "would_have_changed_it", "label", "interval"}
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Every number, name and verdict with its place; sentences are left out."""
+    if isinstance(value, dict | list):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            if key not in PROSE and not (key == "verdict" and path[-1] == "difference_to_baseline"):
+                yield from leaves(item, (*path, key))
+    else:
+        yield path, value
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.relative_to(RECORDS).parts[0])
+def test_committed_table_is_reproduced(path: Path, tmp_path: Path) -> None:
+    study = RECORDS / path.relative_to(RECORDS).parts[0]
+    save_json(tmp_path / "table.json", table(compare(read_study(study))))
+    now = dict(leaves(json.loads((tmp_path / "table.json").read_text())))
+    committed = dict(leaves(json.loads(path.read_text())))
+    assert len(committed) > 50
+    assert {place: now.get(place) for place in committed} == {
+        place: pytest.approx(value, rel=1e-9, abs=1e-12) if isinstance(value, float) else value
+        for place, value in committed.items()
+    }
+
+
+def test_every_study_with_a_report_is_compared() -> None:
+    studies = {path.parent.name for path in RECORDS.glob("*/rows.jsonl") if (path.parent / "spec.json").exists()}
+    assert {path.relative_to(RECORDS).parts[0] for path in TABLES} == studies

@@ -1,0 +1,360 @@
+"""Registrations, and verdicts: which runs, which numbers, which family, and what a registration holds fast."""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plkernel.commands.experiment import command
+from plkernel.common.files import load_json, save_json
+from plkernel.config.hypotheses import Gate, Hypothesis
+from plkernel.config.reading import load_spec, parse_spec
+from plkernel.config.study import Spec
+from plkernel.results.registration import (
+    Declared,
+    Outcome,
+    changes,
+    declared,
+    place_of,
+    prospects,
+    read_registration,
+    register,
+    registration_of,
+    requirement,
+    rules,
+    statement,
+)
+from plkernel.results.statistics import Claimed, judge
+from plkernel.results.study import read_study
+
+Writer = Callable[..., Path]
+HELPS = {"name": "helps", "arm": "better", "claim": "lower", "margin": 0.01}
+WORSE = {"name": "worse", "arm": "better", "claim": "higher"}
+SAME = {"name": "same", "arm": "same", "claim": "equal", "margin": 0.01}
+
+
+def of(folder: Path, path: Path | None = None) -> Declared:
+    one = declared(read_study(folder), path)
+    assert one is not None
+    return one
+
+
+def outcomes(one: Declared) -> dict[str, Outcome]:
+    return {outcome.hypothesis.name: outcome for outcome in one.outcomes}
+
+
+def verdicts(one: Declared) -> dict[str, str]:
+    return {outcome.hypothesis.name: one.verdict(outcome) for outcome in one.outcomes}
+
+
+def registered(folder: Path) -> Path:
+    register(load_spec(folder / "spec.json"), folder / "registered.json", folder)
+    return folder / "registered.json"
+
+
+@pytest.fixture
+def spec(declared_study: Writer) -> Spec:
+    return load_spec(declared_study([HELPS], [{"name": "learnt", "arm": "base", "at_most": 4.0}]) / "spec.json")
+
+
+def other(spec: Spec, **values: Any) -> Spec:
+    return parse_spec({**spec.model_dump(mode="json"), **values}, "here")
+
+
+# Verdicts
+
+
+def test_verdicts_are_those_of_the_family_of_paired_differences(declared_study: Writer) -> None:
+    folder = declared_study([HELPS, WORSE, SAME])
+    one = of(folder)
+    assert verdicts(one) == {"helps": "confirmed", "worse": "refuted", "same": "confirmed"}
+    losses = {(run.arm, run.seed): run.result.final_val_bpb for run in read_study(folder).finished() if run.result}
+    values = {arm: tuple(losses[arm, seed] - losses["base", seed] for seed in range(6)) for arm in ("better", "same")}
+    claims = {
+        "helps": Claimed("lower", 0.01, values["better"]),
+        "worse": Claimed("higher", 0.0, values["better"]),
+        "same": Claimed("equal", 0.01, values["same"]),
+    }
+    assert {name: outcome.judgement for name, outcome in outcomes(one).items()} == judge(claims, 0.05)
+    assert one.headline == "Of 3 hypotheses declared in the spec: 2 confirmed, 1 refuted, 0 undecided."
+    assert one.provenance[0].startswith("Not registered: ")
+    assert one.mind[:3] == [
+        "helps: refuted if the 90 % interval had lain wholly above -0.01.",
+        "worse: confirmed if the 90 % interval had lain wholly above 0.",
+        "same: refuted if the 95 % interval had lain wholly below -0.01 or above +0.01.",
+    ]
+    assert one.interval_title == "90 % interval"
+    assert one.basis("main") == "family main: 3 hypotheses, alpha 0.05, by exact sign flips"
+
+
+@pytest.mark.parametrize(
+    ("given", "mean"),
+    [
+        ({}, -0.05),
+        ({"step": 20}, -0.025),
+        ({"metric": "test_bpb"}, -0.05),
+        ({"metric": "excess_bpb", "step": 20}, -0.025),
+        ({"metric": "excess_bpb"}, -0.05),
+        ({"metric": "truncation_cost", "bytes": 4}, -0.5),
+        ({"arm": "base", "against": "better"}, 0.05),
+    ],
+)
+def test_every_metric_is_read_where_it_stands(declared_study: Writer, given: dict[str, Any], mean: float) -> None:
+    one = outcomes(of(declared_study([{**HELPS, **given}])))["helps"]
+    assert one.judgement.mean == pytest.approx(mean, abs=0.0015)
+    assert one.judgement.n == 6
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"arm": "untried"}, "no finished seed in common"),
+        ({"metric": "truncation_cost", "bytes": 32}, "its runs tell no truncation_cost"),
+    ],
+)
+def test_a_missing_measurement_is_undecided_and_counts_in_its_family(
+    declared_study: Writer, given: dict[str, Any], reason: str
+) -> None:
+    one = outcomes(of(declared_study([HELPS, {**SAME, **given}])))
+    assert (one["same"].missing, one["same"].judgement.verdict) == (reason, "undecided")
+    assert one["helps"].judgement.p_family == 2 / 64
+
+
+@pytest.mark.parametrize(
+    ("limits", "passed"),
+    [({"at_most": 9.0}, True), ({"at_most": 2.0}, False), ({"at_least": 9.0}, False), ({"at_least": 2.0}, True)],
+)
+def test_a_closed_gate_leaves_everything_without_an_answer(
+    declared_study: Writer, limits: dict[str, float], passed: bool
+) -> None:
+    one = of(declared_study([HELPS, WORSE], [{"name": "learnt", "arm": "base", **limits}]))
+    (gate,) = one.gates
+    assert (gate.passed, gate.estimate.n) == (passed, 6)
+    assert gate.estimate.low < gate.estimate.mean < gate.estimate.high
+    assert gate.sentence.endswith(f", n = 6, {'passed' if passed else 'not passed'}")
+    assert set(verdicts(one).values()) == ({"confirmed", "refuted"} if passed else {"cannot answer: learnt"})
+    if not passed:
+        assert {one.short_verdict(outcome) for outcome in one.outcomes} == {"cannot answer"}
+        closed = "gate 'learnt' is not passed."
+        assert one.headline == f"The study cannot answer its 2 hypotheses declared in the spec: {closed}"
+        assert one.mind[0].startswith("Any answer needs base at ")
+
+
+def test_a_gate_that_no_run_measured_is_not_passed_and_no_declaration_gives_none(declared_study: Writer) -> None:
+    (gate,) = of(declared_study([HELPS], [{"name": "learnt", "arm": "untried", "at_most": 9.0}])).gates
+    assert (gate.passed, math.isnan(gate.estimate.mean), gate.reading) == (False, True, "not known")
+    assert declared(read_study(declared_study(name="none"))) is None
+
+
+def test_the_registered_hypotheses_are_judged(declared_study: Writer) -> None:
+    """Later the margin is lowered, a hypothesis left out, another added, a gate and a seed: none of it counts."""
+    before = declared_study([{**HELPS, "margin": 0.06}, WORSE], seeds=6, name="before")
+    path = registered(before)
+    same = of(before)
+    assert same.provenance[0].endswith("; the spec is as it was registered.")
+    gates = [{"name": "late", "arm": "base", "at_most": 1.0}]
+    after = declared_study([{**HELPS, "margin": 0.01}, SAME], gates, seeds=7, name="after")
+    one = of(after, path)
+    assert verdicts(one) == {"helps": "refuted", "worse": "refuted", "same": "confirmed"}
+    assert [outcome.registered for outcome in one.outcomes] == [True, True, False]
+    assert [outcome.judgement.n for outcome in one.outcomes] == [6, 6, 7]
+    assert outcomes(one)["helps"].judgement == outcomes(same)["helps"].judgement
+    assert outcomes(one)["same"].judgement.p_family == 3 / 2**7, "a late one is corrected for all of its family"
+    assert set(one.changes) == {
+        "seeds: 6 added",
+        "hypotheses: helps.margin was 0.06, is 0.01",
+        "hypotheses: worse was declared and is gone",
+        "hypotheses: same was not declared",
+        "gates: late was not declared",
+    }
+    assert one.headline == (
+        "Of 2 hypotheses declared before the runs: 0 confirmed, 2 refuted, 0 undecided; 1 more was not declared before."
+    )
+    assert one.provenance[-1].startswith("Changed since: ")
+
+
+def test_a_changed_registration_counts_for_nothing(declared_study: Writer) -> None:
+    folder = declared_study([HELPS])
+    save_json(folder / "base/seed-0/result.json", {})
+    path = registered(folder)
+    assert "1 run had ended before it, so results were at hand." in of(folder).provenance
+    path.write_text(path.read_text().replace('"margin": 0.01', '"margin": 0.02'))
+    one = of(folder)
+    assert not one.registered
+    assert "was changed after it was written" in one.provenance[0]
+    assert outcomes(one)["helps"].hypothesis.margin == 0.01
+
+
+def test_while_runs_are_to_come_verdicts_are_preliminary(declared_study: Writer) -> None:
+    folder = declared_study([HELPS], [{"name": "learnt", "arm": "base", "at_most": 4.0}])
+    registered(folder)
+    rows = (folder / "rows.jsonl").read_text().splitlines(keepends=True)
+    kept = [row for row in rows if not (json.loads(row)["arm"] == "better" and json.loads(row)["seed"] > 3)]
+    (folder / "rows.jsonl").write_text("".join(kept))
+    one = of(folder)
+    assert one.waiting == 2
+    assert verdicts(one)["helps"].endswith(" so far")
+    assert one.headline.startswith("Preliminary, 2 runs are still to end: of 1 hypothesis declared before the runs")
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        ([{"name": "x"}], "hypotheses.0.arm is missing"),
+        ([{**HELPS, "mragin": 1}], r"unknown key 'mragin' in \[hypotheses.0\]; did you mean 'margin'"),
+        (3, "hypotheses: "),
+    ],
+)
+def test_damage_is_named_with_its_file(declared_study: Writer, broken: Any, message: str) -> None:
+    folder = declared_study([HELPS])
+    save_json(folder / "spec.json", {**load_json(folder / "spec.json"), "hypotheses": broken})
+    with pytest.raises(ValueError, match=f"spec.json: {message}"):
+        of(folder)
+
+
+# Registrations
+
+
+def test_a_registration_holds_the_settled_spec_and_a_fingerprint(spec: Spec, tmp_path: Path) -> None:
+    path = tmp_path / "registered" / "claims.json"
+    assert register(spec, path, tmp_path)
+    content = load_json(path)
+    sha256 = content.pop("sha256")
+    assert sha256 == hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    assert Spec.model_validate(content["spec"]) == spec
+    assert content["spec"]["hypotheses"][0]["against"] == "base"
+    assert (content["runs_before"], "commit" in content, len(content["rules"])) == (0, True, 5)
+    one = read_registration(path)
+    assert (one.intact, one.hypotheses, one.gates) == (True, spec.hypotheses, spec.gates)
+    before = path.read_bytes()
+    assert not register(spec, path, tmp_path)
+    with pytest.raises(ValueError, match=r"holds another registration \(seeds: 6 added\), which is never overwritten"):
+        register(other(spec, seeds=list(range(7))), path, tmp_path)
+    assert path.read_bytes() == before
+    with pytest.raises(ValueError, match=r"spec 'claims' declares nothing to decide; give it \[\[hypotheses\]\]"):
+        register(other(spec, hypotheses=[]), tmp_path / "r.json", tmp_path)
+
+
+def test_one_changed_word_and_another_registration_are_noticed(
+    spec: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    register(other(spec, seeds=[0]), tmp_path / "other/registered.json", tmp_path)
+    assert registration_of(spec, tmp_path / "other") is None
+    path = place_of(spec)
+    register(spec, path, tmp_path)
+    assert registration_of(spec, tmp_path / "out") == read_registration(path)
+    with pytest.raises(ValueError, match=r"is not the one in .*other; bring that back, or name another out"):
+        registration_of(spec, tmp_path / "other")
+    path.write_text(path.read_text().replace('"margin": 0.01', '"margin": 0.001'))
+    assert not read_registration(path).intact
+    for action in (lambda: register(spec, path, tmp_path), lambda: registration_of(spec, tmp_path / "out")):
+        with pytest.raises(ValueError, match="was changed after it was written; bring it back"):
+            action()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("{}", "spec is missing"), ("[]", "expected an object"), ('{"spec": {}, "sha256": "", "rules": []}', "spec.name")],
+)
+def test_a_damaged_registration_is_named(content: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text(content)
+    with pytest.raises(ValueError, match=f"r.json: .*{message}"):
+        read_registration(tmp_path / "r.json")
+
+
+def test_changes_are_named(spec: Spec) -> None:
+    before = spec.model_dump(mode="json")
+    now = json.loads(json.dumps(before))
+    now["hypotheses"] = [{**now["hypotheses"][0], "margin": 0.001}, {**before["hypotheses"][0], "name": "late"}]
+    now["train"]["steps"], now["gates"], now["seeds"] = 50, [], [0, 1, 2, 3, 4, 6, 7]
+    del now["arms"]["untried"]
+    assert changes(before, before) == []
+    assert set(changes(before, now)) == {
+        "hypotheses: helps.margin was 0.01, is 0.001",
+        "hypotheses: late was not declared",
+        "train.steps was 40, is 50",
+        "gates: learnt was declared and is gone",
+        "seeds: 6, 7 added and 5 gone",
+        "arms.untried was declared and is gone",
+    }
+
+
+def test_younger_options_rounding_and_searched_rates_change_nothing(spec: Spec) -> None:
+    now = spec.model_dump(mode="json")
+    before = {**now, "train": {name: value for name, value in now["train"].items() if name != "compile"}}
+    assert changes(before, now) == changes(now, before) == []
+    assert changes(before, {**now, "train": {**now["train"], "compile": True}}) == ["train.compile was False, is True"]
+    for factor, differing in ((1 + 2**-52, []), (2.0, ["arms.base.output_std was 0.25, is 0.5"])):
+        arms = [{**now["arms"], "base": {**now["arms"]["base"], "output_std": 0.25 * by}} for by in (1.0, factor)]
+        assert changes({**now, "arms": arms[0]}, {**now, "arms": arms[1]}) == differing
+    searched = other(spec, tuning={"rates": [1e-3, 2e-3], "seeds": [100]}).model_dump(mode="json")
+    settled = json.loads(json.dumps(searched))
+    settled["arms"]["base"]["learning_rate"] = 2e-3
+    assert changes(searched, settled) == []
+    assert changes({**searched, "tuning": {}}, settled) != []
+
+
+def test_the_command_registers_and_runs_nothing(
+    spec: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command(spec, register=())
+    said = capsys.readouterr().out
+    assert "registered: runs/registered/claims.json; commit it before the runs" in said
+    assert "family main: 1 hypothesis, 6 seeds: can decide by exact sign flips" in said
+    command(spec, register=(Path("mine.json"),))
+    assert read_registration(Path("mine.json")).hypotheses == spec.hypotheses
+    assert not Path("runs/out").exists()
+
+
+# Words
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "a is lower than b by more than 0.01 bits per byte (validation at the end)"),
+        ({"margin": 0.0, "step": 2000}, "a is lower than b (validation at step 2,000)"),
+        ({"claim": "equal", "metric": "test_bpb"}, "a and b differ by less than 0.01 bits per byte (test)"),
+        (
+            {"claim": "higher", "metric": "truncation_cost", "bytes": 1},
+            "a is higher than b by more than 0.01 bits per byte (cost of being given 1 byte only)",
+        ),
+    ],
+)
+def test_claims_are_stated(given: dict[str, Any], words: str) -> None:
+    values = {"name": "h", "arm": "a", "against": "b", "claim": "lower", "margin": 0.01}
+    assert statement(Hypothesis.model_validate({**values, **given})) == words
+
+
+def test_gates_and_rules_are_stated() -> None:
+    gate = Gate(name="g", arm="a", at_least=1.0, at_most=4.0, metric="excess_bpb")
+    asked = "a at least 1 and at most 4 bits per byte (validation above the floor of its corpus, at the end)"
+    assert requirement(gate) == f"{asked}, mean over seeds"
+    one = Hypothesis(name="h", arm="a", against="b", claim="equal", margin=0.01, alpha=0.1)
+    texts = rules([one], [gate], [0, 1])
+    assert "over seeds 0, 1." in texts[0]
+    assert "1 hypothesis, alpha 0.1" in texts[1]
+    assert "alone: if the 80 % interval lies wholly between -0.01 and +0.01" in texts[3]
+    assert "alone: if the 90 % interval lies wholly below -0.01 or above +0.01" in texts[3]
+    assert texts[4].startswith(f"Gate: g. {asked}")
+
+
+@pytest.mark.parametrize(
+    ("seeds", "words"),
+    [
+        (1, "cannot decide, one seed shows no spread; 2 could by the t test, 6 by exact sign flips"),
+        (4, "cannot decide by exact sign flips (smallest p x 2 = 0.12, alpha 0.05), 6 seeds could; the t test decides"),
+        (6, "can decide by exact sign flips (smallest p x 2 = 0.031, alpha 0.05)"),
+        (30, "can decide by the t test"),
+    ],
+)
+def test_prospects_say_whether_the_seeds_can_decide(seeds: int, words: str) -> None:
+    pair = [Hypothesis(name=name, arm="a", against="b", claim="lower") for name in "gh"]
+    (text,) = prospects(pair, seeds)
+    assert words in text

@@ -1,0 +1,430 @@
+"""Statistics against scipy, statsmodels, enumeration, closed forms, and their coverage by simulation."""
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy import stats
+from statsmodels.stats.anova import AnovaRM
+from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.power import TTestPower
+from statsmodels.stats.weightstats import DescrStatsW, ttost_paired
+
+from plkernel.analysis.intervals import critical_value
+from plkernel.results.statistics import (
+    Claimed,
+    claim_p,
+    decay_exponent,
+    deciding_test,
+    detectable_difference,
+    difference_curves,
+    factorial_effects,
+    holm,
+    interval,
+    judge,
+    mean_interval,
+    paired_difference,
+    pointwise_band,
+    power_of,
+    quadratic_optimum,
+    sd_upper,
+    seeds_for,
+    sign_flip_below,
+    sign_flip_bounds,
+    sign_flip_test,
+    simultaneous_band,
+    speedup,
+    standardised_effect,
+    steps_to_reach,
+    t_below,
+)
+
+
+def sample(n: int, shift: float = 0.0, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng([n, seed]).normal(shift, 0.01, n)
+
+
+def paired(values):
+    return paired_difference(dict(enumerate(values)), dict.fromkeys(range(len(values)), 0.0))
+
+
+# Means and paired differences
+
+
+@pytest.mark.parametrize("n", [2, 5, 30])
+@pytest.mark.parametrize("confidence", [0.9, 0.95])
+def test_means_and_differences_are_those_of_scipy(n, confidence):
+    arm, base = sample(n, 0.004, 1), sample(n, 0.0, 2)
+    one = mean_interval(arm, confidence)
+    wanted = stats.t.interval(confidence, n - 1, arm.mean(), stats.sem(arm))
+    assert (one.low, one.high) == pytest.approx(wanted, rel=1e-9)
+    test = stats.ttest_rel(arm, base)
+    difference = paired_difference(dict(enumerate(arm)), dict(enumerate(base)), confidence)
+    bounds = test.confidence_interval(confidence)
+    assert (difference.p_value, difference.low, difference.high) == pytest.approx((test.pvalue, *bounds), rel=1e-9)
+    assert difference.contains_zero == (difference.low <= 0 <= difference.high)
+    assert critical_value(n, confidence) == pytest.approx(stats.t.ppf(0.5 + confidence / 2, n - 1), rel=1e-12)
+
+
+def test_seeds_are_paired_and_degenerate_samples_have_no_interval():
+    difference = paired_difference({3: 2.0, 1: 1.5, 9: 7.0}, {1: 1.0, 3: 1.0, 4: 5.0})
+    assert difference.per_seed == {1: 0.5, 3: 1.0}
+    assert math.isnan(critical_value(1))
+    for values, p in (([0.1], math.nan), ([0.0, 0.0], math.nan), ([0.25, 0.25], 0.0), ([0.1, math.nan], math.nan)):
+        assert paired(values).p_value == pytest.approx(p, nan_ok=True)
+    assert math.isnan(paired([0.1]).low)
+    assert not paired([0.1]).contains_zero
+
+
+def test_holm_is_that_of_statsmodels_and_keeps_nan_out_of_the_count():
+    p = dict(zip("abcdef", np.random.default_rng(0).uniform(0, 0.2, 6).tolist(), strict=True))
+    wanted = multipletests([*p.values()], method="holm")[1]
+    assert [*holm(p).values()] == pytest.approx(wanted.tolist(), rel=1e-12)
+    assert holm({**p, "z": math.nan}) == {**holm(p), "z": pytest.approx(math.nan, nan_ok=True)}
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: mean_interval([]), "values: got none"),
+        (lambda: paired_difference({0: 1.0}, {1: 1.0}), "none in common"),
+        (lambda: critical_value(5, 95), "confidence: got 95"),
+        (lambda: holm({"a": 1.2}), "p_values: got {'a': 1.2}"),
+        (lambda: judge({}, 0.5), "alpha: got 0.5, give a number between 0 and 0.5"),
+        (lambda: pointwise_band([]), "curves: got none"),
+        (lambda: quadratic_optimum({1.0: {0: 1.0}, 2.0: {0: 1.0}}), "3 or more"),
+        (lambda: quadratic_optimum({1.0: {0: 1.0}, 2.0: {1: 1.0}, 3.0: {0: 1.0}}), "the same seeds"),
+        (lambda: decay_exponent([{0: 0.0, 10: 0.05}]), "two positions"),
+        (lambda: decay_exponent([]), "needs a curve"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+# Sign flips and claims
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 9])
+def test_sign_flips_are_the_share_of_all_patterns(n):
+    data = sample(n, -0.005)
+    for bound in (0.0, -0.006, 0.004):
+        sums = np.array([signs @ (data - bound) for signs in product((-1.0, 1.0), repeat=n)])
+        assert sign_flip_below(data, bound) == np.mean(sums <= (data - bound).sum() + 1e-12)
+    sums = np.array([signs @ data for signs in product((-1.0, 1.0), repeat=n)])
+    flips = sign_flip_test(data)
+    assert flips == (np.mean(np.abs(sums) >= abs(data.sum()) - 1e-12), 2.0 ** (1 - n), True)
+    if n > 2:
+        wanted = stats.permutation_test((data,), np.mean, permutation_type="samples", n_resamples=2**n)
+        assert flips.p_value == pytest.approx(wanted.pvalue)
+
+
+def test_ties_count_against_the_effect_and_many_differences_are_sampled():
+    assert sign_flip_below([-0.1, -0.2, -0.3 + 1e-17, 0.0]) == 2 / 16
+    assert sign_flip_below([0.0, 0.0, 0.0]) == sign_flip_test([0.0, 0.0]).p_value == 1.0
+    assert math.isnan(sign_flip_test([0.1, math.nan]).p_value)
+    many = sample(24, 0.004)
+    sampled = sign_flip_test(many)
+    assert not sampled.exact
+    assert sampled.p_value == pytest.approx(stats.ttest_1samp(many, 0).pvalue, abs=0.03)
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.2, 1 / 64])
+def test_sign_flip_bounds_are_where_the_tests_begin_to_reject(alpha):
+    data, step = sample(7, 0.01), 1e-9
+    low, high = sign_flip_bounds(data, alpha)
+    assert sign_flip_below(data, high + step) <= alpha < sign_flip_below(data, high - step)
+    assert sign_flip_below(-data, -low + step) <= alpha < sign_flip_below(-data, -low - step)
+    assert sign_flip_bounds(sample(4), 0.05) == (-math.inf, math.inf)
+
+
+@pytest.mark.parametrize(("n", "shift", "margin"), [(3, -0.02, 0.005), (8, -0.004, 0.002), (40, 0.001, 0.1)])
+def test_one_sided_t_tests_and_equivalence_are_those_of_statsmodels(n, shift, margin):
+    data = sample(n, shift)
+    for claim, bound, way in (("lower", -margin, "smaller"), ("higher", margin, "larger")):
+        other = "larger" if way == "smaller" else "smaller"
+        wanted = [DescrStatsW(data).ttest_mean(bound, alternative=one)[1] for one in (way, other)]
+        assert claim_p(Claimed(claim, margin, data), t_below) == pytest.approx(wanted, rel=1e-9)
+    arm, base = sample(n, shift, 1), sample(n, 0.0, 2)
+    wanted, lower, upper = ttost_paired(arm, base, -margin, margin)
+    p, opposite = claim_p(Claimed("equal", margin, arm - base), t_below)
+    assert p == pytest.approx(wanted, rel=1e-9)
+    assert opposite == pytest.approx(min(1.0, 2 * min(1 - lower[1], 1 - upper[1])), rel=1e-6)
+
+
+@pytest.mark.parametrize("test", ["sign flips", "t"])
+def test_intervals_cover_the_mean_as_often_as_they_say(test):
+    rng, alpha, repetitions = np.random.default_rng(5), 0.05, 2000
+    bounds = [interval(rng.normal(0.3, 1.0, 8), alpha, test) for _ in range(repetitions)]
+    exact = 1 - 2 * (int(alpha * 2**8) / 2**8 if test == "sign flips" else alpha)
+    inside = np.mean([low <= 0.3 <= high for low, high in bounds])
+    assert inside == pytest.approx(exact, abs=4 * math.sqrt(exact * (1 - exact) / repetitions))
+
+
+@pytest.mark.parametrize(
+    ("claim", "shifts"), [("lower", (-0.012, 0.0)), ("higher", (0.012, 0.0)), ("equal", (0.0, 0.03))]
+)
+@pytest.mark.parametrize("n", [3, 8])
+def test_alone_a_verdict_is_where_the_interval_lies(claim, shifts, n):
+    """Confirmed where the 1 - 2 alpha interval lies inside the claim, refuted where outside (equal: 1 - alpha)."""
+    verdicts, margin = set(), 0.006
+    for shift, seed in product(shifts, range(40)):
+        data = sample(n, shift, seed)
+        one = judge({"one": Claimed(claim, margin, data)}, 0.05)["one"]
+        low, high = interval(data, 0.05, one.test)
+        wide = interval(data, 0.025, one.test)
+        inside = {"lower": high < -margin, "higher": low > margin, "equal": -margin < low and high < margin}[claim]
+        outside = {"lower": low > -margin, "higher": high < margin, "equal": wide[0] > margin or wide[1] < -margin}
+        wanted = "confirmed" if inside else "refuted" if outside[claim] else "undecided"
+        assert (one.verdict, one.test) == (wanted, "sign flips" if n == 8 else "t")
+        assert (one.low, one.high) == (low, high)
+        verdicts.add(wanted)
+    assert verdicts == {"confirmed", "refuted", "undecided"}
+
+
+@pytest.mark.parametrize(("n", "heavy"), [(3, False), (8, False), (8, True)])
+def test_false_confirmations_and_refutations_of_a_family_stay_below_alpha(n, heavy):
+    """Four claims on the border between true and false, over differences that share a baseline."""
+    rng, alpha, repetitions, margin = np.random.default_rng([n, heavy]), 0.1, 1000, 0.5
+    edges = {"lower": -margin, "higher": margin, "equal": margin, "lower by none": 0.0}
+    false = {"confirmed": 0, "refuted": 0}
+    for _ in range(repetitions):
+        noise = rng.standard_t(2, (5, n)) if heavy else rng.normal(size=(5, n))
+        family = {
+            name: Claimed(name.split()[0], 0.0 if "none" in name else margin, edge + noise[at] - noise[4])
+            for at, (name, edge) in enumerate(edges.items())
+        }
+        verdicts = {one.verdict for one in judge(family, alpha).values()}
+        for kind in false:
+            false[kind] += kind in verdicts
+    for kind, times in false.items():
+        assert times / repetitions <= alpha + 3 * math.sqrt(alpha * (1 - alpha) / repetitions), kind
+        assert times > 0.01 * repetitions, "a test that never rejects shows nothing"
+
+
+def test_the_correction_counts_every_member_of_the_family():
+    data = np.array([-0.02, -0.021, -0.019, -0.022, -0.02, -0.018])
+    alone = judge({"a": Claimed("lower", 0.0, data)}, 0.05)["a"]
+    assert (alone.p, alone.p_family, alone.verdict) == (1 / 64, 1 / 64, "confirmed")
+    missing = {name: Claimed("lower", 0.0, ()) for name in "bc"}
+    three = judge({"a": Claimed("lower", 0.0, data), **missing}, 0.05)
+    assert (three["a"].p_family, three["a"].verdict) == (3 / 64, "confirmed")
+    assert (three["b"].verdict, three["b"].n, math.isnan(three["b"].p_family)) == ("undecided", 0, True)
+    four = judge({"a": Claimed("lower", 0.0, data), **missing, "d": Claimed("lower", 0.0, (0.1,))}, 0.05)["a"]
+    assert (four.test, four.verdict) == ("t", "confirmed"), "4 / 64 > 0.05: the sign flips could not reject"
+    assert judge({"a": Claimed("lower", 0.0, sample(21, -0.01))})["a"].test == "t"
+    for values in ((0.1,), (0.1, math.nan), ()):
+        one = judge({"a": Claimed("lower", 0.0, values)})["a"]
+        assert (one.verdict, math.isnan(one.p), math.isnan(one.low)) == ("undecided", True, True)
+
+
+@pytest.mark.parametrize(("m", "seeds"), [(1, 5), (3, 6), (28, 10)])
+def test_seeds_for_is_where_holm_first_rejects_the_smallest_p(m, seeds):
+    assert seeds_for(m, 0.05) == seeds
+    for n in (seeds - 1, seeds):
+        assert (m * sign_flip_below(-1.0 - np.arange(n)) <= 0.05) == (n == seeds)
+        assert deciding_test([n, n + 3], m) == ("sign flips" if n == seeds else "t")
+
+
+# Power and standardised effects. The noncentral t of older scipy is right to 7e-6.
+
+TOLERANCE = 2e-5
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 8, 20])
+def test_power_is_that_of_statsmodels_and_the_inverse_of_the_detectable_difference(n):
+    power = TTestPower()
+    for size in (0.0, 0.3, 0.8, -1.2):
+        wanted = power.power(abs(size), nobs=n, alpha=0.05) if size else 0.05
+        assert power_of(size * math.sqrt(n), n) == pytest.approx(wanted, rel=TOLERANCE)
+    wanted = power.solve_power(effect_size=None, nobs=n, alpha=0.05, power=0.8)
+    assert detectable_difference(0.004, n) == pytest.approx(0.004 * wanted, rel=TOLERANCE)
+    size = detectable_difference(1.0, n, 0.95, 0.01)
+    assert power_of(size * math.sqrt(n), n, 0.01) == pytest.approx(0.95, abs=1e-9)
+
+
+def test_simulated_studies_find_a_difference_as_often_as_predicted():
+    repetitions, sd, n = 20_000, 0.004, 5
+    runs = np.random.default_rng(n).normal(detectable_difference(sd, n), sd, (repetitions, n))
+    rejected = np.mean(stats.ttest_1samp(runs, 0.0, axis=1).pvalue < 0.05)
+    assert rejected == pytest.approx(0.8, abs=3 * math.sqrt(0.8 * 0.2 / repetitions))
+    assert sd_upper(0.3, 8) == pytest.approx(0.3 * math.sqrt(7 / stats.chi2.ppf(0.05, 7)), rel=1e-12)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_effect_and_its_interval_are_those_of_the_noncentral_t(sign):
+    values = [sign * value for value in (0.3, 0.5, 0.1, 0.4, -0.1)]
+    effect = standardised_effect(paired(values))
+    t = stats.ttest_1samp(values, 0.0).statistic
+    assert effect.d_z == pytest.approx(np.mean(values) / np.std(values, ddof=1), rel=1e-14)
+    assert stats.nct.sf(t, 4, effect.low * math.sqrt(5)) == pytest.approx(0.025, rel=TOLERANCE)
+    assert stats.nct.cdf(t, 4, effect.high * math.sqrt(5)) == pytest.approx(0.025, rel=TOLERANCE)
+    assert effect.hedges_g / effect.d_z == pytest.approx(math.sqrt(2 / math.pi), rel=1e-12)  # v = 4, in closed form
+
+
+def test_the_interval_of_an_effect_excludes_zero_with_the_t_interval():
+    for values in np.random.default_rng(5).normal(0.8, 1.0, (200, 5)):
+        effect = standardised_effect(paired(values))
+        assert paired(values).contains_zero == (effect.low <= 0.0 <= effect.high)
+    for values in ([0.1], [0.0, 0.0], [0.25, 0.25], [0.1, math.nan]):
+        assert math.isnan(standardised_effect(paired(values)).d_z)
+        assert math.isnan(detectable_difference(paired(values).standard_deviation, len(values)))
+
+
+# Curves
+
+
+def as_curves(values):
+    return [dict(enumerate(row)) for row in values]
+
+
+def test_bands_pair_seeds_and_positions():
+    arm = {0: {0: 8.0, 5: 3.0}, 1: {0: 8.0, 5: 2.0, 9: 1.0}, 7: {0: 8.0}}
+    assert difference_curves(arm, {1: {0: 8.0, 5: 2.5}, 0: {5: 2.0}}) == {0: {5: 1.0}, 1: {0: 0.0, 5: -0.5}}
+    band = pointwise_band([{0: 1.0, 10: 2.0, 20: 3.0}, {10: 2.5, 20: 2.0, 30: 9.0}, {0: 1.0, 10: 4.0, 20: 2.2}])
+    assert band.at.tolist() == [10, 20]
+    wanted = mean_interval([2.0, 2.5, 4.0])
+    assert (band.mean[0], band.low[0], band.high[0]) == pytest.approx((wanted.mean, wanted.low, wanted.high))
+
+
+@pytest.mark.parametrize("rough", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_a_simultaneous_band_covers_whole_curves(rough):
+    """The pointwise band, on the same curves, holds 0.35 to 0.81 of them."""
+    rng, truth, positions = np.random.default_rng(5), np.linspace(0.0, -3.0, 20), np.arange(20)
+    root = np.linalg.cholesky(np.exp(-0.5 * (np.subtract.outer(positions, positions) / 5.0) ** 2) + 1e-8 * np.eye(20))
+    noise = rng.normal(size=(200, 5, 20))
+    inside, pointwise = [], []
+    for values in truth + (noise.cumsum(axis=-1) if rough else noise @ root.T):
+        for band, hits in (
+            (simultaneous_band(as_curves(values), draws=300), inside),
+            (pointwise_band(as_curves(values)), pointwise),
+        ):
+            hits.append(((band.low <= truth) & (truth <= band.high)).all())
+    assert np.mean(inside) >= 0.95 - 3 * math.sqrt(0.05 * 0.95 / 200)
+    assert np.mean(pointwise) < 0.87
+
+
+def test_a_simultaneous_band_lies_between_the_pointwise_one_and_bonferroni():
+    values = np.random.default_rng(0).normal(size=(6, 20)).cumsum(axis=-1)
+    band, narrow = simultaneous_band(as_curves(values)), pointwise_band(as_curves(values))
+    ratio = (band.high - band.low) / (narrow.high - narrow.low)
+    assert ratio == pytest.approx(ratio[0], rel=1e-9)
+    assert 1.1 < ratio[0] < critical_value(6, 1 - 0.05 / 20) / critical_value(6)
+    few = simultaneous_band(as_curves(values[:3]))
+    half = stats.t.ppf(1 - 0.025 / 20, 2) * stats.sem(values[:3], axis=0)
+    assert few.high - few.mean == pytest.approx(half, rel=1e-9)
+    padded = simultaneous_band(as_curves(np.column_stack([np.zeros(6), values, [1.0, math.nan, 3.0, 4.0, 5.0, 6.0]])))
+    assert (padded.low[0], math.isnan(padded.low[-1])) == (0.0, True)
+    assert padded.low[1:-1] == pytest.approx(band.low, rel=1e-12)
+    assert np.isnan(simultaneous_band([{0: 1.0, 5: 2.0}]).low).all()
+
+
+def test_reaching_counts_the_last_crossing():
+    assert steps_to_reach({0: 4.0, 10: 2.0, 20: 3.0, 30: 1.0}, 2.5) == pytest.approx(22.5)
+    assert steps_to_reach({0: 4.0, 10: 3.0}, 2.5) is None
+    assert steps_to_reach({0: 1.0, 10: 1.0}, 2.5) == 0.0
+    assert steps_to_reach({0: 4.0, 10: math.nan, 20: 1.0}, 2.5) == 20.0
+    base = {0: {0: 4.0, 100: 2.0}, 1: {0: 4.0, 100: 2.0}, 2: {0: 4.0}}
+    arm = {0: {0: 4.0, 50: 2.0, 100: 1.0}, 1: {0: 4.0, 80: 2.0, 100: 1.9}, 3: {}}
+    both = speedup(arm, base)
+    assert both is not None
+    assert both.per_seed == pytest.approx({0: 0.5, 1: 0.2})
+    assert both.mean is not None
+    assert both.mean.mean == pytest.approx(0.35)
+    late = speedup({**arm, 1: {0: 4.0, 100: 3.0}}, base)
+    assert (late and late.per_seed[1], late and late.mean) == (None, None)
+    assert speedup({2: {0: 4.0}}, base) is None
+
+
+# Factorial designs
+
+FACTORS = {"placement": ["log", "quantile"], "gain": ["none", "ema"], "projection": ["uniform", "published", "other"]}
+CELLS = list(product(*FACTORS.values()))
+
+
+def test_a_design_of_two_by_two_by_three_by_hand():
+    """One seed; cells count 0 to 11 in the order of the design, but for one that is raised by 12."""
+    values = {cell: {0: float(index)} for index, cell in enumerate(CELLS)}
+    values["quantile", "ema", "other"][0] += 12.0
+    contrasts = factorial_effects(values, FACTORS, order=3)
+    by_hand = [6 + 2, 3 + 2, 1, 2 + 3, 4, 0, 6, 0, 6, 0, 12]
+    assert [one.difference.mean for one in contrasts] == pytest.approx(by_hand, abs=1e-13)
+    assert [one.order for one in contrasts] == [1] * 4 + [2] * 5 + [3] * 2
+    assert (contrasts[4].factors, contrasts[4].levels) == (("placement", "gain"), ("quantile", "ema"))
+
+
+def test_contrasts_are_paired_t_tests_of_averaged_cells_and_the_anova_of_statsmodels():
+    import pandas
+
+    rng = np.random.default_rng(0)
+    base = rng.normal(2.3, 1.0, 7)
+    values = {
+        cell: dict(enumerate(base + 0.3 * (cell[0] == "quantile") + rng.normal(0, 0.1, 7)))
+        for cell in product(*list(FACTORS.values())[:2])
+    }
+    del values["log", "none"][6]  # a seed that a cell lacks is left out of all
+    contrasts = factorial_effects(values, {name: FACTORS[name] for name in ("placement", "gain")})
+    means = [
+        np.mean([[of[seed] for seed in range(6)] for cell, of in values.items() if cell[0] == level], axis=0)
+        for level in FACTORS["placement"]
+    ]
+    wanted = stats.ttest_rel(means[1], means[0])
+    one = contrasts[0].difference
+    bounds = wanted.confidence_interval(0.95)
+    assert (one.p_value, one.low, one.high) == pytest.approx((wanted.pvalue, *bounds), rel=1e-9)
+    rows = [(*cell, seed, of[seed]) for cell, of in values.items() for seed in range(6)]
+    data = pandas.DataFrame(rows, columns=["placement", "gain", "seed", "y"])
+    p = AnovaRM(data, "y", "seed", within=["placement", "gain"]).fit().anova_table["Pr > F"]
+    assert [contrast.difference.p_value for contrast in contrasts] == pytest.approx(p.tolist(), rel=1e-9)
+
+
+# Optima and decays
+
+
+def losses(optimum: float, curvature: float, noise: float, seeds: int, rng: np.random.Generator) -> dict:
+    shift = rng.normal(0, 0.1, seeds)
+    return {
+        level: {s: curvature * (level - optimum) ** 2 + shift[s] + noise * rng.standard_normal() for s in range(seeds)}
+        for level in (0.6, 0.8, 1.0, 1.2, 1.4, 1.6)
+    }
+
+
+def test_the_optimum_of_a_parabola():
+    rng = np.random.default_rng(0)
+    exact = quadratic_optimum(losses(1.15, 0.3, 0.0, 4, rng))
+    assert (exact.at, exact.low, exact.high) == pytest.approx((1.15,) * 3, abs=1e-6)
+    assert exact.inside
+    several = [quadratic_optimum(losses(1.3, 0.05, 0.004, 5, rng)) for _ in range(1000)]
+    assert 0.93 < np.mean([one.low <= 1.3 <= one.high for one in several]) < 0.97
+    flat = [quadratic_optimum(losses(1.0, 0.0, 0.01, 5, rng)) for _ in range(300)]
+    assert np.mean([math.isinf(one.high) for one in flat]) > 0.93
+    peak = quadratic_optimum(losses(1.0, -0.3, 1e-4, 5, rng))
+    assert (math.isnan(peak.at), peak.bounds()) == (True, "not bounded by these seeds")
+    assert not quadratic_optimum(losses(2.0, 0.3, 1e-4, 5, rng)).inside
+    assert quadratic_optimum(losses(1.0, 0.3, 0.0, 1, rng)).bounds() == "one seed has none"
+
+
+def decays(exponent: float, effect: float, noise: float, seeds: int, rng: np.random.Generator) -> list:
+    at = np.array((400_000, 2_000_000, 8_000_000, 16_000_000))
+    errors = noise * np.cumsum(rng.standard_normal((seeds, at.size)), axis=1) * (at / at[0]) ** -0.5
+    law = effect * (at / at[0]) ** -exponent
+    return [{0: 0.0, **dict(zip(at.tolist(), law + error, strict=True))} for error in errors]
+
+
+@pytest.mark.parametrize("exponent", [-0.5, 0.3, 1.0, 2.5])
+def test_exact_laws_give_their_own_exponent(exponent: float) -> None:
+    one = decay_exponent(decays(exponent, -0.03, 0.0, 5, np.random.default_rng(0)))
+    assert one.at == pytest.approx(exponent, abs=1e-4)
+    assert one.low - 0.005 <= one.at <= one.high + 0.005
+
+
+def test_the_interval_of_an_exponent_covers_it_and_noise_has_none() -> None:
+    rng = np.random.default_rng(5)
+    several = [decay_exponent(decays(0.8, 0.03, 0.003, 5, rng)) for _ in range(1000)]
+    assert 0.92 < np.mean([one.low <= 0.8 <= one.high for one in several]) < 0.98
+    noise = [decay_exponent(decays(0.0, 0.0, 0.01, 7, rng)) for _ in range(200)]
+    assert np.mean([math.isinf(one.low) or math.isinf(one.high) for one in noise]) > 0.85
+    assert math.isnan(decay_exponent([{1: 0.1, 10: -0.05}, {1: 0.2, 10: -0.05}]).at)
+    assert math.isnan(decay_exponent([{1: 0.1, 10: 0.05}]).low)

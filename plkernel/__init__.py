@@ -30,7 +30,7 @@ _PUBLIC = {
     "measure": "plkernel.api",
     "place": "plkernel.analysis.nodes",
     "read_checkpoint": "plkernel.api",
-    "read_study": "plkernel.records.study",
+    "read_study": "plkernel.results.study",
     "truncation": "plkernel.api",
 }
 """Public names and the modules that define them; `__init__.pyi` repeats them for editors."""

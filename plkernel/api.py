@@ -22,7 +22,7 @@ from plkernel.analysis.mutual_information.measurement import STATED, Measurement
 from plkernel.analysis.nodes.fit import FitResult, fit_exponentials
 from plkernel.common.files import load_json, read_lines
 from plkernel.data import corpora
-from plkernel.records.layout import CONFIG, METRICS
+from plkernel.results.layout import CONFIG, METRICS
 
 if TYPE_CHECKING:
     from torch import Tensor

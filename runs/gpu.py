@@ -132,9 +132,8 @@ def study(spec: str, device: str, out: Path, record: Path, left: Callable[[], fl
         print(f"{spec}: {said}; give them in {SITE}", flush=True)
         return []
     from plkernel.config.reading import load_spec
-    from plkernel.records.layout import RESULT, ROWS, SPEC
-    from plkernel.records.study import read_study
-    from plkernel.results.table import save_record
+    from plkernel.results.layout import RESULT, ROWS, SPEC
+    from plkernel.results.study import read_study, save_record
 
     name = load_spec(Path(spec)).name
     out, record = out / name, record / name

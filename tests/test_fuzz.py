@@ -37,8 +37,7 @@ from plkernel.common.files import load_object
 from plkernel.config import command_line
 from plkernel.config.reading import load_spec
 from plkernel.config.study import Spec
-from plkernel.training.task import prepare
-from plkernel.training.training import run_training
+from plkernel.training.loop import prepare, run_training
 
 pytestmark = pytest.mark.slow
 MEMORY = 3 << 30

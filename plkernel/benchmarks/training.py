@@ -27,9 +27,8 @@ from plkernel.config.study import Spec
 from plkernel.data import corpora
 from plkernel.models import rwkv, rwkv7, ssm
 from plkernel.models.words import Device
-from plkernel.training.build import build, initialise_
+from plkernel.training.build import build, choose_device, initialise_
 from plkernel.training.objective import autocast, build_optimizer, next_byte_loss
-from plkernel.training.task import choose_device
 
 OPERATORS = {"ssm": (ssm, "scan"), "rwkv5": (rwkv, "wkv"), "rwkv6": (rwkv, "wkv"), "rwkv7": (rwkv7, "wkv7")}
 LARGEST_ERROR = 1e-5  # of loss and gradients, relative

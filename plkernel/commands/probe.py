@@ -59,7 +59,7 @@ def probe(
     check_file(json, "json")
     check_file(figure, "figure")
     from plkernel.memory.probe import probe_text
-    from plkernel.training.task import choose_device
+    from plkernel.training.build import choose_device
 
     report = probe_text(target, text, windows, context, lags, batch, seed, choose_device(device), trust_code)
     print(report.text)

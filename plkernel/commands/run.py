@@ -17,7 +17,7 @@ def run(config: tyro.conf.Positional[Path], stop_with: int | None = None, trust_
         stop_with: Stop, saved, when this parent process has ended.
         trust_code: The code that it names may be imported and run.
     """
-    from plkernel.common.process_memory import keep_memory
+    from plkernel.common.environment import keep_memory
     from plkernel.config.condition import from_config
     from plkernel.training.loop import open_run, run_training
     from plkernel.training.objective import summary

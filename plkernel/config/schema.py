@@ -17,10 +17,10 @@ from plkernel.analysis.exponentials.sums import Floats
 from plkernel.analysis.nodes.heads import RWKV7_LARGEST_RATE, Bonus, ShapeOn, gain_of
 from plkernel.analysis.nodes.node_set import Aim, Gain, Lag, Summation, Target
 from plkernel.analysis.nodes.placement import Placement, Projection, half_lives_of
-from plkernel.analysis.statistics.hypotheses import Claim
 from plkernel.common.cli import nearest
 from plkernel.common.files import shown
 from plkernel.common.imports import NAME, is_code
+from plkernel.config.hypotheses import Claim
 from plkernel.models.words import Device, ModelKind, PatchingMode
 
 # Limits beyond what any machine trains (a width of 65,536 in 1,024 blocks is 3e13 parameters), so that a spec is

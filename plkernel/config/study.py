@@ -25,7 +25,7 @@ from plkernel.config.schema import (
     TrainSpec,
     explained,
 )
-from plkernel.records.layout import name_at
+from plkernel.results.layout import name_at
 
 LARGEST_SEED = 2**63 - 1
 FOLDER_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"

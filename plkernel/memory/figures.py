@@ -22,7 +22,7 @@ from plkernel.analysis.figures.style import (
     rendered,
     style,
 )
-from plkernel.analysis.statistics.differences import critical_value, student_interval
+from plkernel.analysis.intervals import critical_value, student_interval
 from plkernel.common.files import atomic_write
 from plkernel.memory.diagnostics import Floats, Memory, Probe
 

@@ -20,8 +20,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from plkernel.common import cli
-from plkernel.common.files import load_object
-from plkernel.common.plain import check_regular, kind, shown
+from plkernel.common.files import check_regular, kind, load_object, shown
 from plkernel.memory.formulas import Floats
 
 HUB = "hf:"

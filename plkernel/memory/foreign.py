@@ -58,9 +58,7 @@ from plkernel.data.names import KINDS, PRESETS
 from plkernel.memory.files import of_tensors
 from plkernel.memory.findings import half_lives, kernel, known_layers
 from plkernel.models.init import SCHEMES
-from plkernel.models.init.base import generator_for
-from plkernel.models.init.plan import is_matrix
-from plkernel.models.init.planning import Scheme
+from plkernel.models.init.plan import Scheme, generator_for, is_matrix
 from plkernel.models.layers import BYTES
 
 MULTIPLIERS = ("learning_rate", "weight_decay", "eps")

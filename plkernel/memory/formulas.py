@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from plkernel.common.plain import shown
+from plkernel.common.files import shown
 
 Floats = NDArray[np.float64]
 

@@ -14,7 +14,7 @@ from plkernel.memory.figures import DRAWN, Report, decades, mark_observed, model
 from plkernel.memory.files import HUB, INDEX, PICKLE, PICKLED, SINGLE, open_checkpoint
 from plkernel.memory.findings import LAGS, Finding, Layer, findings, half_lives, kernel, quantiles, read_layers
 from plkernel.memory.formulas import Floats
-from plkernel.records.layout import CHECKPOINT
+from plkernel.results.layout import CHECKPOINT
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

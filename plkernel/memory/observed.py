@@ -25,7 +25,7 @@ from plkernel.memory.findings import Layer, half_lives, known_layers
 from plkernel.memory.formulas import Floats
 from plkernel.memory.probe import open_target
 from plkernel.memory.readers import BY_INPUT, Argument
-from plkernel.records.layout import CHECKPOINT
+from plkernel.results.layout import CHECKPOINT
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Levels of the quantiles of half-lives."""

@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from plkernel.analysis.intervals import critical_value
 from plkernel.analysis.mutual_information.curve import BLOCKS, decay_curves
-from plkernel.analysis.statistics.differences import critical_value
 from plkernel.common import cli
 from plkernel.common.cli import text_table
 from plkernel.common.files import load_json
@@ -22,7 +22,7 @@ from plkernel.data import corpora
 from plkernel.data.windows import fixed_windows
 from plkernel.memory.diagnostics import Bytes, Probe, by_position, lengths, others
 from plkernel.memory.figures import Report, probe_figure
-from plkernel.records.layout import CHECKPOINT, CONFIG
+from plkernel.results.layout import CHECKPOINT, CONFIG
 from plkernel.training.checkpoint import open_any_model
 from plkernel.training.evaluate import (
     PLACES,

@@ -11,7 +11,7 @@ from plkernel.memory.figures import Report, mark_observed, model_figure
 from plkernel.memory.observed import observe_text
 from plkernel.memory.observed import render as render_observed
 from plkernel.models.init.block_gains import scale_
-from plkernel.records.layout import CHECKPOINT, CONFIG
+from plkernel.results.layout import CHECKPOINT, CONFIG
 from plkernel.training.checkpoint import load_checkpoint, missing_code, open_model
 from plkernel.training.evaluate import patch_of, predictor
 from plkernel.training.evaluate import truncation as curve_of

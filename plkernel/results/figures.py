@@ -10,8 +10,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from plkernel.analysis.exponentials.sums import Floats
-from plkernel.analysis.figures.context import Influenced, Truncated, influence_figure, truncation_figure
-from plkernel.analysis.figures.memory import Panel, decades, draw_law, half_life_figure, kernel_figure
 from plkernel.analysis.figures.style import (
     COLOURS,
     COLUMN_WIDTH,
@@ -25,7 +23,18 @@ from plkernel.analysis.figures.style import (
     plain_ticks,
     style,
 )
-from plkernel.analysis.trained.memory import QUANTILES, Memory, memory_of, slope_range
+from plkernel.memory.diagnostics import QUANTILES, Memory, memory_of, slope_range
+from plkernel.memory.figures import (
+    Influenced,
+    Panel,
+    Truncated,
+    decades,
+    draw_law,
+    half_life_figure,
+    influence_figure,
+    kernel_figure,
+    truncation_figure,
+)
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.results.comparison import ArmResult, Block, Comparison
 from plkernel.results.registration import Outcome

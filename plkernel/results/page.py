@@ -12,10 +12,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from plkernel.analysis.intervals import critical_value
-from plkernel.analysis.trained.memory import SLOPE_LAGS, Memory, slope_range
-from plkernel.common.cli import text_table
+from plkernel.common.cli import text_table, written
 from plkernel.common.imports import is_code
-from plkernel.common.numbers import written
+from plkernel.memory.diagnostics import SLOPE_LAGS, Memory, slope_range
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.results.comparison import (
     ArmResult,

@@ -11,12 +11,10 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from plkernel.common.cli import finer, written
 from plkernel.common.environment import installed, source_state
-from plkernel.common.files import check_file, load_object, save_json
-from plkernel.common.numbers import finer, written
-from plkernel.common.plain import same, shown
-from plkernel.config.errors import explained
-from plkernel.config.hypotheses import Gate, Hypothesis, Measured, families
+from plkernel.common.files import check_file, load_object, same, save_json, shown
+from plkernel.config.schema import Gate, Hypothesis, Measured, explained, families
 from plkernel.config.study import Spec, with_defaults
 from plkernel.results.layout import REGISTERED, RESULT, SPEC, run_folder
 from plkernel.results.statistics import (

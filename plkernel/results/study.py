@@ -24,8 +24,15 @@ from pydantic import (
     model_validator,
 )
 
-from plkernel.common.files import atomic_write, load_json, load_object, read_lines, refuse_links_of_run, save_json
-from plkernel.common.plain import shown
+from plkernel.common.files import (
+    atomic_write,
+    load_json,
+    load_object,
+    read_lines,
+    refuse_links_of_run,
+    save_json,
+    shown,
+)
 from plkernel.results.layout import (
     CONFIG,
     DIVERGED,

@@ -6,8 +6,8 @@ from statistics import median
 from typing import Any
 
 from plkernel.analysis.figures.style import byte_unit
-from plkernel.analysis.trained.memory import outlasting
-from plkernel.common.numbers import finer, written
+from plkernel.common.cli import finer, written
+from plkernel.memory.diagnostics import outlasting
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.results.comparison import (
     ALPHA,

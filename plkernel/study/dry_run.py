@@ -26,11 +26,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from plkernel.common.cli import text_table
-from plkernel.common.process_memory import available_memory, keep_memory, peak_anonymous
+from plkernel.common.environment import available_memory, keep_memory, peak_anonymous
 from plkernel.config.condition import Condition, from_config
-from plkernel.config.corpus import CorpusSpec
+from plkernel.config.schema import CorpusSpec, TrainSpec
 from plkernel.config.study import Spec
-from plkernel.config.train import TrainSpec
 from plkernel.data.corpora import Corpus, Splits
 from plkernel.models.ssm import SSMConfig
 from plkernel.study.engine import cores

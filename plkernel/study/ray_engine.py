@@ -30,7 +30,7 @@ from plkernel.common.environment import COMMAND, command_line
 from plkernel.common.files import refuse_links_of_run
 from plkernel.config.condition import Condition
 from plkernel.config.study import Spec
-from plkernel.records.layout import LOCK, RESULT, SPEC
+from plkernel.results.layout import LOCK, RESULT, SPEC
 from plkernel.study.engine import Job, start_process
 
 CONNECT_SECONDS, POLL_SECONDS = 5.0, 0.2

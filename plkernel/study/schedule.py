@@ -15,8 +15,7 @@ from plkernel.common.files import read_lines, refuse_links, refuse_links_of_run,
 from plkernel.config.schema import CorpusSpec
 from plkernel.config.study import Spec
 from plkernel.data.corpora import Corpus, Splits
-from plkernel.declared.registration import changes, few, keep, registration_of
-from plkernel.records.layout import (
+from plkernel.results.layout import (
     LOCK,
     LOG,
     METRICS,
@@ -28,6 +27,7 @@ from plkernel.records.layout import (
     name_at,
     run_folder,
 )
+from plkernel.results.registration import changes, few, keep, registration_of
 from plkernel.study.engine import Engine, EngineName, Job, LocalEngine
 from plkernel.study.tuning import save_references, search_of, tuned
 from plkernel.training.build import Prepared

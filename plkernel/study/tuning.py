@@ -14,16 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from plkernel.analysis.trained.ngrams import AT_ONCE, Bytes, NGrams
 from plkernel.common.cli import progress_bar
 from plkernel.common.files import save_json
+from plkernel.config.schema import TrainSpec
 from plkernel.config.study import Spec
-from plkernel.config.train import TrainSpec
 from plkernel.data.corpora import Splits
 from plkernel.data.windows import fixed_windows, training_windows
-from plkernel.records.layout import REFERENCES, TUNING, name_at
-from plkernel.records.references import KEY, entries
-from plkernel.records.tuning import choices
+from plkernel.memory.diagnostics import AT_ONCE, Bytes, NGrams
+from plkernel.results.layout import REFERENCES, TUNING, name_at
+from plkernel.results.study import REFERENCE_KEY, choices, reference_entries
 from plkernel.training.loop import open_corpus
 
 ORDERS = 5
@@ -70,7 +69,7 @@ def save_references(spec: Spec, arms: Sequence[str], out: Path) -> None:
     """
     path, seed, train = out / REFERENCES, spec.seeds[0], spec.train
     try:
-        known = entries(path)
+        known = reference_entries(path)
     except ValueError as error:
         print(f"{error}; it is written anew", file=sys.stderr)
         known = []
@@ -85,7 +84,7 @@ def save_references(spec: Spec, arms: Sequence[str], out: Path) -> None:
             "seed": None if train.total_steps is None else seed,
             "training_bytes": min(there, MOST_BYTES // train.context) * train.context,
         }
-        kept = [entry for entry in known if all(entry.get(name) == key[name] for name in KEY)]
+        kept = [entry for entry in known if all(entry.get(name) == key[name] for name in REFERENCE_KEY)]
         saved.append(kept[0] if kept else {**key, **_counted(train, splits, seed, key, section.name)})
     corpora = [entry["corpus"] for entry in saved]
     saved += [entry for entry in known if entry["corpus"] not in corpora]

@@ -11,11 +11,10 @@ from torch import Tensor
 from plkernel.common.imports import check_consent
 from plkernel.config.condition import Condition
 from plkernel.config.schema import IN_THE_STUDY, Arm, ModelSpec
-from plkernel.foreign import groups
-from plkernel.foreign import model as foreign
-from plkernel.foreign.checks import LONGEST, check_model
-from plkernel.foreign.model import Foreign
 from plkernel.kernels import backends
+from plkernel.memory import foreign
+from plkernel.memory import foreign as groups
+from plkernel.memory.foreign import LONGEST, Foreign, check_model
 from plkernel.models.init.block_gains import Calibration, calibrate_
 from plkernel.models.init.plan import Plan, Rules, Sizes, find, plan, rules_at
 from plkernel.models.init.power_law import power_law_

@@ -11,14 +11,26 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from plkernel.analysis.trained.context import Truncation, by_position, lengths, truncation_of
-from plkernel.analysis.trained.influence import FEWEST_PLACES, Influence, influence_of, is_read, others, places
-from plkernel.analysis.trained.memory import QUANTILES
-from plkernel.analysis.trained.saturation import Amplification, Saturation, saturation
 from plkernel.config.schema import TrainSpec
 from plkernel.data.synthetic import known_sequence
 from plkernel.data.windows import fixed_windows, spread_windows
-from plkernel.foreign.model import Foreign
+from plkernel.memory.diagnostics import (
+    FEWEST_PLACES,
+    QUANTILES,
+    Amplification,
+    Influence,
+    Saturation,
+    Truncation,
+    by_position,
+    influence_of,
+    is_read,
+    lengths,
+    others,
+    places,
+    saturation,
+    truncation_of,
+)
+from plkernel.memory.foreign import Foreign
 from plkernel.models.rwkv import RWKV
 from plkernel.models.ssm import SSM
 from plkernel.training.build import AnyModel

@@ -18,17 +18,16 @@ from tqdm import tqdm
 from plkernel.common.environment import environment
 from plkernel.common.files import read_lines
 from plkernel.config.condition import Condition
-from plkernel.config.corpus import CorpusSpec
+from plkernel.config.schema import CorpusSpec, TrainSpec
 from plkernel.config.study import LARGEST_SEED, Spec
-from plkernel.config.train import TrainSpec
 from plkernel.data import corpora
 from plkernel.data.corpora import Corpus, Splits
 from plkernel.data.synthetic import predictor_of
 from plkernel.data.windows import StepWindows, check_length, check_size, fixed_windows
-from plkernel.foreign.model import Foreign, origins
+from plkernel.memory.foreign import Foreign, origins
 from plkernel.models.init.block_gains import Calibration
 from plkernel.models.words import NOT_CAUSAL
-from plkernel.records.layout import FINISHED, METRICS, run_folder
+from plkernel.results.layout import FINISHED, METRICS, run_folder
 from plkernel.training.build import Prepared, check_machine, choose_device, started, tune_
 from plkernel.training.checkpoint import load_checkpoint, save_checkpoint
 from plkernel.training.evaluate import diagnose, kernels, memory, patch_of, predictor, worth_of_context

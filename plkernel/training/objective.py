@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plkernel.config.schema import TrainSpec
-from plkernel.foreign.model import Foreign
+from plkernel.memory.foreign import Foreign
 from plkernel.models.init.plan import Plan, grouped, is_matrix
 from plkernel.models.layers import BYTES
 from plkernel.models.words import NOT_CAUSAL

@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from plkernel.common.cli import EXIT_INTERRUPTED, USER_ERRORS
 from plkernel.config.schema import TrainSpec
-from plkernel.foreign.model import Foreign
+from plkernel.memory.foreign import Foreign
 from plkernel.training.build import choose_device
 
 Value = TypeVar("Value")

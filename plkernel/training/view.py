@@ -19,8 +19,8 @@ from plkernel.data import corpora
 from plkernel.data.windows import Bytes, check_length
 from plkernel.memory.diagnostics import Memory, Saturation, Truncation, kernel_exponents, memory_of, slope_range
 from plkernel.models.rwkv7 import RWKV7
-from plkernel.records.layout import METRICS
-from plkernel.records.schema import EvaluationPart, StatePart, validated
+from plkernel.results.layout import METRICS
+from plkernel.results.study import Evaluation, State, validated
 from plkernel.training.build import Model, build, initialise_
 from plkernel.training.evaluate import Diagnosis, diagnose, kernels, memory
 
@@ -101,12 +101,12 @@ def recorded(folder: Path) -> tuple[int, View, View]:
     For models of other people's code, which is not imported to look at them. ValueError where there is no such row.
     """
     path = folder / METRICS
-    rows = [validated(path, EvaluationPart, row) for row in read_lines(path)] if path.exists() else []
+    rows = [validated(path, Evaluation, row) for row in read_lines(path)] if path.exists() else []
     if not rows:
         raise ValueError(f"{path}: holds no evaluation of the run yet")
     views = []
     for row in (rows[0], rows[-1]):
-        state = validated(path, StatePart, row)
+        state = validated(path, State, row)
         if not state.get("saturation") or row["val_bpb"] is None:
             raise ValueError(f"{path}: the row of step {row['step']} does not say how saturated its predictions were")
         found = Diagnosis(row["val_bpb"], np.empty((0, 0)), Saturation.from_dict(state["saturation"]), None)

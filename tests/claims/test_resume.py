@@ -14,7 +14,7 @@ from plkernel.config.reading import load_spec
 from plkernel.config.study import Spec
 from plkernel.data.synthetic import known_sequence, predictor_of
 from plkernel.data.windows import fixed_windows, spread_windows
-from plkernel.records.rows import append, expected_steps
+from plkernel.results.rows import append, expected_steps
 from plkernel.training.folder import RunFolder
 from plkernel.training.loop import Training, prepare, run_training
 

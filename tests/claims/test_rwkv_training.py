@@ -10,8 +10,8 @@ from plkernel.analysis.nodes.placement import place
 from plkernel.common.files import load_json, read_lines, save_json
 from plkernel.config.condition import resolve
 from plkernel.config.reading import load_spec, parse_spec
+from plkernel.config.schema import TrainSpec
 from plkernel.config.study import Spec
-from plkernel.config.train import TrainSpec
 from plkernel.training import check
 from plkernel.training.build import Prepared, build, initialise_
 from plkernel.training.loop import Training, prepare, run_training

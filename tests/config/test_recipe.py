@@ -10,9 +10,8 @@ import torch
 from plkernel.common.files import load_json, save_json
 from plkernel.config.reading import load_spec, parse_spec
 from plkernel.config.study import LARGEST_SEED, Spec
+from plkernel.training.loop import Training, prepare, run_training
 from plkernel.training.objective import bits_per_byte, seed_dropout
-from plkernel.training.task import prepare
-from plkernel.training.training import Training, run_training
 
 CPU = torch.device("cpu")
 

@@ -26,7 +26,7 @@ from plkernel.common import cli
 from plkernel.config import command_line
 from plkernel.config.factors import deep_merge
 from plkernel.config.reading import PLACEMENT_GROUP, parse_spec
-from plkernel.foreign.groups import CORPUS_GROUP, SCHEME_GROUP
+from plkernel.memory.foreign import CORPUS_GROUP, SCHEME_GROUP
 from plkernel.models.init import SCHEMES
 from plkernel.models.init.plan import RoleTable
 

@@ -21,12 +21,7 @@ from hypothesis import strategies as st
 from plkernel.config.reading import _with_file_values, load_spec
 from plkernel.config.schema import Arm
 from plkernel.data import corpora
-from plkernel.interop.fla import to_fla, write_fla
-from plkernel.interop.formats import read
-from plkernel.interop.official import to_official
 from plkernel.models.init.plan import RoleTable
-from plkernel.models.rwkv import RWKV, RWKVConfig
-from plkernel.models.init.roles import RoleTable
 
 pytestmark = pytest.mark.slow
 TEXTS = ["first", "second line\n", "", "drei é"] * 20

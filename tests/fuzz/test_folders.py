@@ -19,14 +19,11 @@ from plkernel.config.study import Spec
 from plkernel.data.windows import fixed_windows
 from plkernel.results.comparison import compare
 from plkernel.results.figures import memory_drawings
-from plkernel.results.page.build import page_of, render
-from plkernel.results.table import save_record, table
-from plkernel.results.terminal import text_report
 from plkernel.results.layout import CHECKPOINT, METRICS, run_folder
+from plkernel.results.page import text_report
 from plkernel.results.study import read_study, save_record
 from plkernel.results.table import table
 from plkernel.results.text import text_report
-from plkernel.study.references import save_references
 from plkernel.study.schedule import finished
 from plkernel.study.tuning import save_references, search_of
 from plkernel.training import view

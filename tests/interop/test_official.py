@@ -28,10 +28,9 @@ from plkernel.models.init import initialise_
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.models.structure import Structure
-from plkernel.records.layout import CHECKPOINT
+from plkernel.results.layout import CHECKPOINT
 from plkernel.training.checkpoint import open_model, save_model
-from plkernel.training.task import prepare
-from plkernel.training.training import run_training
+from plkernel.training.loop import prepare, run_training
 
 TEXT = torch.tensor(list(inspect.getsource(inspect).encode()))
 EAGLE, FINCH = RWKVConfig(5, 24, 2, 8), RWKVConfig(6, 24, 2, 8, mix_rank=3, decay_rank=5)

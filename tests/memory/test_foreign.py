@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from plkernel.config.train import TrainSpec
+from plkernel.config.schema import TrainSpec
 from plkernel.memory.foreign import Foreign, build, start_
 from plkernel.training.objective import build_optimizer
 

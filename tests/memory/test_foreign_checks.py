@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from plkernel.config.condition import resolve
-from plkernel.config.model import ModelSpec
+from plkernel.config.schema import ModelSpec
 from plkernel.memory.foreign import build, check_model
 from plkernel.models.ssm import SSM, SSMConfig
 from plkernel.training.build import initialise_

@@ -15,11 +15,10 @@ from plkernel.common import cli
 from plkernel.common.files import read_lines
 from plkernel.config.reading import load_spec
 from plkernel.memory.foreign import Foreign
-from plkernel.training.build import check
+from plkernel.training import check
 from plkernel.training.checkpoint import open_any_model
 from plkernel.training.generation import Rereading
-from plkernel.training.task import prepare
-from plkernel.training.training import run_training
+from plkernel.training.loop import prepare, run_training
 
 KIND = "somebodys.models:Recurrent"
 CONTEXT = 32

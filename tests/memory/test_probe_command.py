@@ -15,8 +15,7 @@ from plkernel.common import cli
 from plkernel.common.files import read_lines
 from plkernel.config.reading import load_spec
 from plkernel.memory.probe import NEED_A_GPU, open_target
-from plkernel.training.task import prepare
-from plkernel.training.training import run_training
+from plkernel.training.loop import prepare, run_training
 
 CPU = torch.device("cpu")
 

@@ -11,8 +11,8 @@ import pytest
 
 from plkernel.commands.experiment import command
 from plkernel.common.files import load_json, save_json
-from plkernel.config.hypotheses import Gate, Hypothesis
 from plkernel.config.reading import load_spec, parse_spec
+from plkernel.config.schema import Gate, Hypothesis
 from plkernel.config.study import Spec
 from plkernel.results.registration import (
     Declared,

@@ -13,13 +13,11 @@ from typing import Any
 
 import pytest
 
-from plkernel.common.process_memory import anonymous_bytes
-from plkernel.config.arm import Arm
+from plkernel.common.environment import anonymous_bytes
 from plkernel.config.condition import Condition, resolve
-from plkernel.config.model import ModelSpec
 from plkernel.config.reading import load_spec, parse_spec
+from plkernel.config.schema import Arm, ModelSpec, TrainSpec
 from plkernel.config.study import Spec
-from plkernel.config.train import TrainSpec
 from plkernel.models.rwkv7 import RWKV7Config
 from plkernel.models.ssm import SSMConfig
 from plkernel.study import dry_run

@@ -11,8 +11,8 @@ from plkernel.config.reading import load_spec
 from plkernel.config.study import Spec
 from plkernel.data.windows import fixed_windows
 from plkernel.memory.diagnostics import NGrams
-from plkernel.records.layout import REFERENCES, TUNING
-from plkernel.records.study import read_study
+from plkernel.results.layout import REFERENCES, TUNING
+from plkernel.results.study import read_study
 from plkernel.study import schedule
 from plkernel.study import tuning as references
 from plkernel.study.engine import Job, LocalEngine

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from plkernel.analysis.figures.style import rendered
-from plkernel.analysis.figures.sweep import Sweep, sweep_figure
 from plkernel.analysis.mutual_information.power_law_fit import log_log_slope
-from plkernel.analysis.statistics.optimum import quadratic_optimum
 from plkernel.common.files import atomic_write, save_json
 from plkernel.data.synthetic import predictor_of
-from plkernel.records.study import Study, read_study
+from plkernel.results.figures import Sweep, sweep_figure
+from plkernel.results.statistics import quadratic_optimum
+from plkernel.results.study import Study, read_study
 
 HERE = Path(__file__).resolve().parent
 LAGS = (2, 256)  # over which the exponents of the information are taken

@@ -6,11 +6,11 @@ python runs/records/memory-lags/effect.py [FOLDER]    into this folder unless gi
 import sys
 from pathlib import Path
 
-from plkernel.analysis.figures.curves import Arms, effects
 from plkernel.analysis.figures.style import rendered
-from plkernel.analysis.statistics.bands import difference_curves
 from plkernel.common.files import atomic_write
-from plkernel.records.study import read_study
+from plkernel.results.figures import Arms, effects
+from plkernel.results.statistics import difference_curves
+from plkernel.results.study import read_study
 
 HERE = Path(__file__).resolve().parent
 ARMS = {"short-frozen": "short, frozen", "short": "short", "long": "long", "law": "the law of the data"}

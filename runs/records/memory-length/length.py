@@ -9,13 +9,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from plkernel.analysis.figures.curves import effects
 from plkernel.analysis.figures.style import rendered
-from plkernel.analysis.statistics.bands import Curve, difference_curves, simultaneous_band
-from plkernel.analysis.statistics.differences import mean_interval
-from plkernel.analysis.statistics.vanishing import decay_exponent
 from plkernel.common.files import atomic_write, save_json
-from plkernel.records.study import read_study
+from plkernel.results.figures import effects
+from plkernel.results.statistics import Curve, decay_exponent, difference_curves, mean_interval, simultaneous_band
+from plkernel.results.study import read_study
 
 HERE = Path(__file__).resolve().parent
 ARMS = {"short": "short", "published": "published", "concentrated-published": "concentrated, published"}

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from plkernel.checkpoints import starts
+from plkernel.memory import formulas as starts
 from plkernel.models.init import initialise_, plan
 from plkernel.models.init.rwkv_vectors import VERSIONS
 from plkernel.models.rwkv import RWKV, RWKVConfig

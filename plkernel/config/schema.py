@@ -20,7 +20,6 @@ from plkernel.analysis.nodes.placement import Placement, Projection, half_lives_
 from plkernel.common.cli import nearest
 from plkernel.common.files import shown
 from plkernel.common.imports import NAME, is_code
-from plkernel.config.hypotheses import Claim
 from plkernel.models.words import Device, ModelKind, PatchingMode
 
 # Limits beyond what any machine trains (a width of 65,536 in 1,024 blocks is 3e13 parameters), so that a spec is
@@ -42,6 +41,7 @@ Fraction = Annotated[float, Field(gt=0, lt=0.5)]
 Windows = Annotated[int, Field(ge=0, le=MOST_WINDOWS)]
 Rank = Annotated[int, Field(ge=2, le=WIDEST)] | None
 Sentence = Annotated[str, Field(pattern=r"^\S(.*\S)?$", max_length=200)]
+Claim = Literal["lower", "higher", "equal"]
 Metric = Literal["val_bpb", "test_bpb", "excess_bpb", "truncation_cost"]
 
 KINDS: tuple[str, ...] = get_args(ModelKind)

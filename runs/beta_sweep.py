@@ -13,7 +13,7 @@ from typing import Any
 
 from plkernel.analysis.figures.style import rendered
 from plkernel.analysis.figures.sweep import Sweep, sweep_figure
-from plkernel.analysis.mutual_information.measurement import measure_corpus
+from plkernel.analysis.information.measurement import measure_corpus
 from plkernel.analysis.statistics.optimum import quadratic_optimum
 from plkernel.common import cli
 from plkernel.common.cli import text_table

@@ -15,15 +15,18 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from plkernel.analysis.mutual_information.curve import BLOCKS, DecayCurve, decay_curves, log_lags
-from plkernel.analysis.mutual_information.decay_models import judge
-from plkernel.analysis.mutual_information.jackknife import without_bias
-from plkernel.analysis.mutual_information.pair_counts import block_edges
-from plkernel.analysis.mutual_information.power_law_fit import fit_power_law, log_log_slope
-from plkernel.analysis.sequences.chains import MarkovChain
-from plkernel.analysis.sequences.lags import LagMixture, decaying_copies, power_law_copies
-from plkernel.analysis.sequences.potts import PottsCorpus
-from plkernel.analysis.sequences.trees import TreeLeaves
+from plkernel.analysis.information.counts import block_edges
+from plkernel.analysis.information.curve import BLOCKS, DecayCurve, decay_curves, log_lags
+from plkernel.analysis.information.estimate import without_bias
+from plkernel.analysis.information.laws import fit_power_law, judge, log_log_slope
+from plkernel.analysis.sequences import (
+    LagMixture,
+    MarkovChain,
+    PottsCorpus,
+    TreeLeaves,
+    decaying_copies,
+    power_law_copies,
+)
 from plkernel.analysis.statistics.differences import critical_value
 from plkernel.common import cli
 from plkernel.common.cli import text_table

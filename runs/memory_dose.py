@@ -15,8 +15,8 @@ import numpy as np
 
 from plkernel.analysis.figures.style import rendered
 from plkernel.analysis.figures.sweep import Sweep, sweep_figure
-from plkernel.analysis.mutual_information.power_law_fit import log_log_slope
-from plkernel.analysis.sequences.lags import LagCorpus
+from plkernel.analysis.information.laws import log_log_slope
+from plkernel.analysis.sequences import LagCorpus
 from plkernel.analysis.statistics.optimum import Optimum, quadratic_optimum
 from plkernel.common import cli
 from plkernel.common.cli import text_table

@@ -20,11 +20,11 @@ from tqdm import tqdm
 
 from plkernel.analysis.figures.decay import comparison_figure, decay_figure
 from plkernel.analysis.figures.style import rendered
-from plkernel.analysis.mutual_information.curve import FEWEST_BLOCKS, decay_curves, log_lags
-from plkernel.analysis.mutual_information.information import ESTIMATORS
-from plkernel.analysis.mutual_information.measurement import measure_corpus
-from plkernel.analysis.mutual_information.power_law_fit import fit_power_law, log_log_slope
-from plkernel.analysis.sequences.potts import PottsCorpus
+from plkernel.analysis.information.curve import FEWEST_BLOCKS, decay_curves, log_lags
+from plkernel.analysis.information.estimate import ESTIMATORS
+from plkernel.analysis.information.laws import fit_power_law, log_log_slope
+from plkernel.analysis.information.measurement import measure_corpus
+from plkernel.analysis.sequences import PottsCorpus
 from plkernel.common.cli import nearest, report_errors
 from plkernel.common.environment import environment
 from plkernel.common.files import atomic_write, save_json

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from plkernel.analysis.exponentials.sums import Floats
-from plkernel.analysis.figures.decay_panels import power_ticks
+from plkernel.analysis.figures.decay import power_ticks
 from plkernel.analysis.figures.style import (
     COLOURS,
     COLUMN_WIDTH,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from plkernel.analysis.mutual_information.curve import DecayCurve
+from plkernel.analysis.information.curve import DecayCurve
 from plkernel.analysis.trained.context import Means, Truncation, moments
 
 Tokens = NDArray[np.int64]

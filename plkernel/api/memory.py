@@ -7,9 +7,9 @@ from numpy.typing import ArrayLike
 from plkernel.analysis.exponentials.fits import Method
 from plkernel.analysis.exponentials.sums import terms_for
 from plkernel.analysis.exponentials.targets import array_target, power_law_target
-from plkernel.analysis.mutual_information.curve import MAX_LAG
-from plkernel.analysis.mutual_information.information import Estimator
-from plkernel.analysis.mutual_information.measurement import STATED, Measurement, Range, measure_corpus
+from plkernel.analysis.information.curve import MAX_LAG
+from plkernel.analysis.information.estimate import Estimator
+from plkernel.analysis.information.measurement import STATED, Measurement, Range, measure_corpus
 from plkernel.analysis.nodes.fit import FitResult, fit_exponentials
 from plkernel.api.text import Text, read_text
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plkernel.analysis.mutual_information.information import mutual_information
-from plkernel.analysis.mutual_information.pair_counts import Bytes, check_data, check_lags
+from plkernel.analysis.information.counts import Bytes, check_data, check_lags
+from plkernel.analysis.information.estimate import mutual_information
 from plkernel.benchmarks import contest, mi_peers
 from plkernel.benchmarks.contest import Spread, Times, interleave, progress
 from plkernel.benchmarks.mi_memory import LAGS as MEMORY_LAGS

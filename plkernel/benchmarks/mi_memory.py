@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from plkernel.analysis.mutual_information.curve import BLOCKS, decay_curves, log_lags
-from plkernel.analysis.mutual_information.pair_counts import count_pairs
+from plkernel.analysis.information.counts import count_pairs
+from plkernel.analysis.information.curve import BLOCKS, decay_curves, log_lags
 from plkernel.common.process_memory import anonymous_bytes, ready, watch
 
 LAGS = log_lags(1000, 82)

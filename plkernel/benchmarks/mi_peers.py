@@ -12,9 +12,9 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from plkernel.analysis.mutual_information import pair_counts
-from plkernel.analysis.mutual_information.information import mutual_information
-from plkernel.analysis.mutual_information.pair_counts import SYMBOLS, Bytes, PairCounts, count_pairs
+from plkernel.analysis.information import counts
+from plkernel.analysis.information.counts import SYMBOLS, Bytes, PairCounts, count_pairs
+from plkernel.analysis.information.estimate import mutual_information
 
 Lags = Sequence[int]
 Work = Literal["tables", "information"]
@@ -44,7 +44,7 @@ def with_threads(threads: int) -> Callable[[Bytes, Lags], PairCounts]:
 
 def with_numpy(data: Bytes, lags: Lags) -> PairCounts:
     """This project's pair tables where nothing is compiled."""
-    with patch.object(pair_counts, "counter", lambda: pair_counts.count_with_numpy):
+    with patch.object(counts, "counter", lambda: counts.count_with_numpy):
         return count_pairs(data, lags)
 
 

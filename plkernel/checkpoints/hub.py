@@ -4,8 +4,7 @@ import re
 from pathlib import Path
 
 from plkernel.common.plain import shown
-from plkernel.data.hub import reachable
-from plkernel.data.hub_errors import endpoint
+from plkernel.data.hub import endpoint, reachable
 
 NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(@[\w./-]+)?", re.ASCII)
 WANTED = ["config.json", "*.safetensors", "*.safetensors.index.json"]

@@ -12,7 +12,7 @@ from plkernel.config.study import LARGEST_SEED
 from plkernel.models.words import Device
 
 if TYPE_CHECKING:
-    from plkernel.analysis.mutual_information.curve import DecayCurve
+    from plkernel.analysis.information.curve import DecayCurve
 
 KINDS = ("pdf", "png", "svg")
 
@@ -114,7 +114,7 @@ def probe(
 
 def _information(data: Any, lags: list[int]) -> "DecayCurve | None":
     """I(d) of the text at `lags`; None of one that is too short for the longest."""
-    from plkernel.analysis.mutual_information.curve import BLOCKS, decay_curves
+    from plkernel.analysis.information.curve import BLOCKS, decay_curves
 
     return decay_curves(data, lags)[0] if data.size >= lags[-1] + BLOCKS else None
 

@@ -11,9 +11,13 @@ then, or until the file system gives up a dead machine's lock, and the next atte
 itself is not tried again.
 """
 
+import logging
 import os
+import socket
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,12 +28,14 @@ from tqdm import tqdm
 from plkernel.common.environment import COMMAND, command_line
 from plkernel.config.condition import Condition
 from plkernel.config.study import Spec
-from plkernel.data.ray_counts import RETRIES, failure
 from plkernel.records.layout import LOCK
 from plkernel.study.engine import Job
 from plkernel.study.ray_task import SEEN_SECONDS, End, digest_of, late, result_of, work
 from plkernel.training.task import check_machine
 
+CONNECT_SECONDS = 5.0
+RETRIES = 3
+"""How often a run is given to another worker after the one that had it died."""
 LOCK_SECONDS = 600.0
 """How long the folder of a lost run is waited for."""
 
@@ -127,3 +133,44 @@ class RayEngine:
             return attempt
         self._submit(Attempt(attempt.job, attempt.number + 1))
         return None
+
+
+@contextmanager
+def connected(address: str | None = None) -> Iterator[Any]:
+    """The module ray, connected to the cluster at `address`, else at $RAY_ADDRESS, else to the cores of this machine.
+
+    What was connected here is disconnected at the end, what was started, stopped. Raises ValueError where Ray is not
+    installed, OSError when no cluster answers.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise ValueError("engine 'ray': Ray is not installed; pip install \"plkernel[dist]\"") from None
+    if ray.is_initialized():
+        yield ray
+        return
+    name = "RAY_ADDRESS" if address is None else "ray_address"
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    host, _, port = address.rpartition("/")[2].rpartition(":")
+    if port.isdigit():  # Ray itself would wait many minutes for an answer
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+        except OSError as error:
+            raise OSError(f"{name}={address}: no cluster answers ({error}); leave it out to stay here") from None
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        try:
+            ray.init(address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+        except RuntimeError as error:  # another version of Ray or Python there, no room for Ray here
+            raise OSError(f"engine 'ray': {error}") from None
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def failure(error: Any) -> Exception:
+    """The error of a task in one line; bad input is raised as it was there."""
+    if isinstance(error.cause, ValueError):
+        return error.cause
+    reason = str(error.cause).strip().splitlines()[-1:]
+    return OSError(f"engine 'ray': a task failed, {''.join(reason)}; every machine needs plkernel")

@@ -270,7 +270,7 @@ def _line(job: Job) -> str:
 
 @contextmanager
 def opened(name: EngineName = "local", address: str | None = None) -> Iterator[Engine]:
-    """The engine of that name. address: of a running Ray cluster, see `plkernel.data.ray_counts.connected`.
+    """The engine of that name. address: of a running Ray cluster, see `plkernel.study.ray_engine.connected`.
 
     Raises ValueError for another name, an address without Ray and Ray not installed, OSError when no cluster answers.
     """
@@ -281,8 +281,7 @@ def opened(name: EngineName = "local", address: str | None = None) -> Iterator[E
             raise ValueError(f"ray_address belongs to engine 'ray', got {address!r} with engine 'local': leave it out")
         yield LocalEngine()
     else:
-        from plkernel.data.ray_counts import connected
-        from plkernel.study.ray_engine import RayEngine
+        from plkernel.study.ray_engine import RayEngine, connected
 
         with connected(address) as ray:
             yield RayEngine(ray)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plkernel.analysis.mutual_information import pair_counts
-from plkernel.analysis.mutual_information.information import mutual_information
-from plkernel.analysis.mutual_information.pair_counts import PairCounts, count_pairs
+from plkernel.analysis.information import counts
+from plkernel.analysis.information.counts import PairCounts, count_pairs
+from plkernel.analysis.information.estimate import mutual_information
 from plkernel.benchmarks import mi as bench
 from plkernel.benchmarks import mi_memory, mi_peers
 from plkernel.benchmarks.contest import Times
@@ -113,13 +113,13 @@ def test_a_smaller_stretch_is_compared_at_the_same_work(data: np.ndarray, monkey
 
 
 def test_nothing_compiled_counts_with_numpy(data: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, exact = [], pair_counts.count_with_numpy
+    calls, exact = [], counts.count_with_numpy
 
     def recorded(*arguments: Any) -> int:
         calls.append(arguments[1])
         return exact(*arguments)
 
-    monkeypatch.setattr(pair_counts, "count_with_numpy", recorded)
+    monkeypatch.setattr(counts, "count_with_numpy", recorded)
     mi_peers.with_numpy(data, LAGS)
     assert calls == LAGS
 

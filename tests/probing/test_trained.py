@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plkernel.analysis.sequences.lags import LagCorpus
+from plkernel.analysis.sequences import LagCorpus
 from plkernel.analysis.statistics.differences import critical_value
 from plkernel.data.windows import fixed_windows
 from plkernel.probing.measures import probe

@@ -8,7 +8,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from plkernel.analysis.mutual_information.curve import decay_curves
+from plkernel.analysis.information.curve import decay_curves
 
 ROOT = Path(__file__).parents[2]
 

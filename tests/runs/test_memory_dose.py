@@ -8,7 +8,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from plkernel.analysis.sequences.lags import LagCorpus
+from plkernel.analysis.sequences import LagCorpus
 from plkernel.common.files import load_json, save_json
 from plkernel.config.reading import load_spec
 

@@ -8,7 +8,7 @@ from matplotlib.colors import to_hex
 
 from plkernel.analysis.figures.context import Truncated, probe_figure, truncation_figure
 from plkernel.analysis.figures.style import COLOURS, INK, rendered
-from plkernel.analysis.mutual_information.curve import decay_curves
+from plkernel.analysis.information.curve import decay_curves
 from plkernel.analysis.trained.context import by_position, truncation_of
 from plkernel.analysis.trained.influence import Influence, Probe
 

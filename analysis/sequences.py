@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import entr
 
 Floats = NDArray[np.float64]
 Bytes = NDArray[np.uint8]
@@ -321,6 +320,7 @@ class _Copies:
     def bits_per_byte(self) -> float:
         """The mean entropy of the next byte's distribution, over 512 KiB of `blocks`."""
         from scipy.signal import oaconvolve
+        from scipy.special import entr
 
         longest = self.chances.size
         longer: Any = replace(self, size=SAMPLE + longest)  # type: ignore[type-var]
@@ -474,6 +474,8 @@ class MarkovChain:
 
     def bits_per_byte(self) -> float:
         """-sum_ij pi_i P_ij log2 P_ij, the entropy rate."""
+        from scipy.special import entr
+
         return float(self.stationary @ entr(self.transitions / CHANCES).sum(axis=1)) / math.log(2)
 
     def losses(self, windows: Windows, given: int | None = None) -> Floats:

@@ -24,8 +24,9 @@ STRETCH = 1 << 24
 """Bytes counted at all lags before the next are touched: a corpus larger than memory is read once, not once a lag."""
 PIECE = 1 << 18
 """Bytes that numpy counts at a time, so that its copies stay in the cache."""
-SMALL = 1 << 25
-"""Pairs that numpy counts in less time than numba takes to load."""
+FEW, SMALL = 1 << 20, 1 << 25
+"""Bytes, and pairs, that numpy counts in less time than numba takes to load."""
+LEFT_OUT = "symbols leave out a byte value that occurs in the data"
 VOCABULARY = 256
 CHUNK = 1 << 20
 """Bytes of text that are divided into words at a time."""
@@ -139,15 +140,19 @@ def count_pairs(
     symbols = np.arange(SYMBOLS, dtype=np.uint8) if symbols is None else symbols
     dtype = np.uint32 if int(np.diff(edges).max()) < 2**31 else np.uint64
     tables = np.zeros((lags.size, edges.size - 1, symbols.size, symbols.size), dtype)
-    few = data.size * lags.size < SMALL and not compiled.cache_info().currsize
-    count = count_with_numpy if few else counter()
+    if data.size <= FEW and data.size * lags.size < SMALL and not compiled.cache_info().currsize:
+        for done in _count_few(data, lags, symbols, edges, tables):
+            if progress is not None:
+                progress(done)
+        return PairCounts(lags, symbols, tables)
+    count = counter()
 
     def add(index: int, start: int, stop: int) -> int:
         lag = int(lags[index])
         stop = max(start, min(stop, data.size - lag))
         counted = count(data, lag, start, stop, edges, symbols, tables[index])
         if counted != stop - start:
-            raise ValueError("symbols leave out a byte value that occurs in the data")
+            raise ValueError(LEFT_OUT)
         return counted
 
     with ThreadPoolExecutor(threads) as pool:
@@ -174,26 +179,45 @@ def count_with_numpy(
 
     Return how many pairs were of two of the `symbols` and so were added.
     """
-    others = symbols.size  # one more symbol for all that are left out
-    place = np.full(SYMBOLS, others)
-    place[symbols] = np.arange(others)
-    shape, total = (others + 1, others + 1), 0
-    for left in range(start, stop, PIECE):
-        right = min(left + PIECE, stop)
-        low, high = np.searchsorted(edges, left, side="right") - 1, np.searchsorted(edges, right)
-        blocks = np.repeat(np.arange(high - low), np.diff(np.clip(edges[low : high + 1], left, right)))
-        codes = np.ravel_multi_index(
-            (blocks, place[data[left:right]], place[data[left + lag : right + lag]]), (high - low, *shape)
-        )
-        counts = np.bincount(codes, minlength=(high - low) * shape[0] ** 2).reshape(-1, *shape)[:, :others, :others]
-        tables[low:high] += counts.astype(tables.dtype)
-        total += int(counts.sum())
+    cells = (symbols.astype(np.intp)[:, None] * SYMBOLS + symbols).ravel()
+    total = 0
+    for table, first, last in zip(tables, edges[:-1], edges[1:], strict=True):
+        counts = np.zeros(SYMBOLS * SYMBOLS, np.int64)
+        for left in range(max(start, int(first)), min(stop, int(last)), PIECE):
+            right = min(left + PIECE, stop, int(last))
+            codes = data[left:right].astype(np.intp)  # before the product: uint8 would overflow
+            codes *= SYMBOLS
+            codes += data[left + lag : right + lag]
+            counts += np.bincount(codes, minlength=SYMBOLS * SYMBOLS)
+        added = counts[cells]
+        table += added.reshape(table.shape).astype(table.dtype)
+        total += int(added.sum())
     return total
+
+
+def _count_few(
+    data: Bytes, lags: NDArray[np.int64], symbols: Bytes, edges: NDArray[np.int64], tables: NDArray[Any]
+) -> Iterator[int]:
+    """Count one lag after the other, the pairs of all blocks at once; yields how many pairs each lag has."""
+    size = symbols.size + 1  # the last stands for all that are left out
+    place = np.full(SYMBOLS, symbols.size)
+    place[symbols] = np.arange(symbols.size)
+    start, stop, column = int(edges[0]), int(edges[-1]), place[data]
+    blocks: NDArray[np.int64] = np.repeat(np.arange(edges.size - 1), np.diff(edges).astype(int))
+    rows = (blocks * size + column[start:stop]) * size
+    for lag, table in zip(lags.tolist(), tables, strict=True):
+        pairs = max(0, min(stop, data.size - lag) - start)
+        codes = rows[:pairs] + column[start + lag : start + lag + pairs]
+        counts = np.bincount(codes, minlength=(edges.size - 1) * size**2).reshape(-1, size, size)[:, :-1, :-1]
+        table[:] = counts
+        if counts.sum() != pairs:
+            raise ValueError(LEFT_OUT)
+        yield pairs
 
 
 @cache
 def compiled() -> PairCounter:
-    """Compile `count_with_numpy`'s equal, for one thread and without the interpreter's lock."""
+    """Compile the equal of `count_with_numpy`, for one thread and without the interpreter's lock."""
     from numba import njit
 
     def count(

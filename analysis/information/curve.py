@@ -176,7 +176,8 @@ def decay_curves(
         report((1 - COUNTING) / lags.size)
         return mutual_information(left, estimator), correlation(tables, pool)
 
-    estimates, at_once = [], max(1, TABLE_BYTES // (blocks * symbols.size**2 * np.dtype(np.uint32).itemsize))
+    estimates: list[tuple[Floats, Floats]] = []
+    at_once = max(1, TABLE_BYTES // (blocks * symbols.size**2 * np.dtype(np.uint32).itemsize))
     for first in range(0, lags.size, at_once):
         counted = count_pairs(
             data,

@@ -44,7 +44,7 @@ def with_threads(threads: int) -> Callable[[Bytes, Lags], PairCounts]:
 
 def with_numpy(data: Bytes, lags: Lags) -> PairCounts:
     """This project's pair tables where nothing is compiled."""
-    with patch.object(counts, "counter", lambda: counts.count_with_numpy):
+    with patch.object(counts, "counter", lambda: counts.count_with_numpy), patch.object(counts, "FEW", 0):
         return count_pairs(data, lags)
 
 

@@ -38,8 +38,8 @@ def by_bincount(data, lag, start=0, stop=None):
 
 @pytest.fixture(params=["numba", "numpy", "few"])
 def how(request, monkeypatch):
-    """Each way of counting; 'few' is numpy's, chosen because there is little to count."""
-    monkeypatch.setattr(counts, "SMALL", 1 << 30 if request.param == "few" else 0)
+    """Each way of counting; 'few' is taken where there is little to count and nothing compiled yet."""
+    monkeypatch.setattr(counts, "FEW", 1 << 30 if request.param == "few" else 0)
     if request.param == "few":
         counts.compiled.cache_clear()
         monkeypatch.setattr(counts, "counter", None)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import plkernel
-from plkernel.analysis.mutual_information import decay_curves
+from plkernel.analysis.information.curve import decay_curves
 from plkernel.analysis.nodes.moments import node_scores
 from plkernel.analysis.nodes.node_set import Aim
 from plkernel.api import Run, table

@@ -14,14 +14,13 @@ import pytest
 from plkernel.analysis.exponentials.minimax import Certificate
 from plkernel.analysis.exponentials.sums import ExponentialSum
 from plkernel.analysis.exponentials.targets import Target, array_target, broken_power_law_target, power_law_target
-from plkernel.analysis.mutual_information import measurement
-from plkernel.analysis.mutual_information.decay_models import ModelFit, Verdict
+from plkernel.analysis.information import measurement
+from plkernel.analysis.information.laws import ModelFit, Verdict
 from plkernel.analysis.nodes import fit as fitting
 from plkernel.analysis.nodes.fit import follow_target
 from plkernel.analysis.nodes.moments import node_scores, target_scores
 from plkernel.analysis.nodes.node_set import Aim, Nodes, Reading, Summation
-from plkernel.analysis.sequences.lags import LagMixture, decaying_copies, power_law_copies
-from plkernel.analysis.sequences.potts import PottsCorpus
+from plkernel.analysis.sequences import LagMixture, PottsCorpus, decaying_copies, power_law_copies
 from plkernel.commands.fit import fit
 from plkernel.common import cli
 from plkernel.config.condition import resolve

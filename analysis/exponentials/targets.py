@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from plkernel.analysis.mutual_information.curve import DecayCurve
-from plkernel.analysis.mutual_information.power_law_fit import fit_power_law, points
+from plkernel.analysis.information.curve import DecayCurve
+from plkernel.analysis.information.laws import fit_power_law, points
 
 if TYPE_CHECKING:
-    from plkernel.analysis.mutual_information.decay_models import Verdict
+    from plkernel.analysis.information.laws import Verdict
 
 Floats = NDArray[np.float64]
 

@@ -1,11 +1,11 @@
 """python -m plkernel.corpus: fetch a corpus, keep it in the cache, and describe it."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
-from plkernel.analysis.mutual_information.entropy import unigram_entropy
+from plkernel.analysis.information.counts import unigram_entropy
 from plkernel.common import cli
 from plkernel.common.files import check_file, save_json, unescape
 from plkernel.data import corpora
@@ -34,21 +34,22 @@ def corpus(
         out: Write the description to this JSON file too.
     """
     check_file(out, "out")
-    options: dict[str, Any] = {"separator": unescape(separator), "column": column, "follow_links": follow_links}
-    found = corpora.load(name, max_bytes=max_bytes, **options)
-    entropy = unigram_entropy(found.bytes)
+    loaded = corpora.load(
+        name, max_bytes=max_bytes, separator=unescape(separator), column=column, follow_links=follow_links
+    )
+    entropy = unigram_entropy(loaded.bytes)
     rows = {
-        "corpus": found.name,
-        "source": found.source,
-        "size": f"{found.size:,} bytes",
-        "documents": f"{found.documents:,}",
-        "sha256": found.sha256,
+        "corpus": loaded.name,
+        "source": loaded.source,
+        "size": f"{loaded.size:,} bytes",
+        "documents": f"{loaded.documents:,}",
+        "sha256": loaded.sha256,
         "unigram entropy": f"{entropy:.4f} bits per byte",
-        "cache": found.path,
+        "cache": loaded.path,
     }
     print("\n".join(f"{label:<15}  {value}" for label, value in rows.items()))
     if out is not None:
-        save_json(out, {**found.to_dict(), "unigram_entropy_bits_per_byte": entropy})
+        save_json(out, {**loaded.to_dict(), "unigram_entropy_bits_per_byte": entropy})
         print(f"\nwritten: {out}")
 
 

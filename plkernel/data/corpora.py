@@ -6,11 +6,13 @@ where it is damaged. Writing moves st_ctime, which no program sets back, so an e
 Not noticed: bytes that change below the file system, and an edit within the same tick of its clock (some 4 ms).
 """
 
+import errno
 import hashlib
 import os
 import re
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
@@ -18,13 +20,20 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from plkernel.common.files import check_folder, load_json, save_json
-from plkernel.data.flat_file import locked, remove_remains, write_flat
+from plkernel.common.files import atomic_file, check_folder, load_json, save_json
+from plkernel.data.files import Blocks
 from plkernel.data.names import Request, Source, resolve
 
-# Part of every cache key: to be raised when the same source would give other bytes.
+try:
+    import fcntl
+except ImportError:  # no such locks on this system: two builders then repeat each other's work, and no more
+    fcntl = None  # type: ignore[assignment]
+
 FORMAT = 1
+"""Part of every cache key: to be raised when the same source would give other bytes."""
 VERIFIED = "verified"
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+BAR_AFTER = 2.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +92,7 @@ class Corpus:
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """The inverse of `to_dict`, which leaves out what a cache notes beside it (`VERIFIED`).
 
-        ValueError unless `values` has exactly the fields of a corpus, each of its type.
+        Raises ValueError unless `values` has exactly the fields of a corpus, each of its type.
         """
         expected = {field.name: field.type for field in fields(cls)}
         if not isinstance(values, dict) or set(values) - {VERIFIED} != set(expected):
@@ -97,7 +106,7 @@ class Corpus:
 def cache_folder() -> Path:
     """$PLKERNEL_CACHE, else plkernel under $XDG_CACHE_HOME, else ~/.cache/plkernel.
 
-    Raises ValueError where that names a home that there is not.
+    Raises ValueError where that names a home that does not exist.
     """
     folder = os.environ.get("PLKERNEL_CACHE")
     try:
@@ -118,7 +127,7 @@ def load(
     cache: Path | None = None,
     follow_links: bool = False,
 ) -> Corpus:
-    """The corpus called `name`, from the cache, or built into it.
+    """Load the corpus called `name` from the cache, or build it there.
 
     name       'stdlib', a preset ('wiki-pt', 'fineweb'), 'hf:NAME[:CONFIG[:SPLIT]]', 'bible:LANGUAGE',
                'synthetic:beta=1.0', 'synthetic:lags', or a file or folder
@@ -160,25 +169,20 @@ def _located(
     """The source of a corpus, and its flat file in the cache."""
     if max_bytes is not None and max_bytes < 1:
         raise ValueError(f"max_bytes = {max_bytes}: must be at least 1")
+    if len(separator) != 1 or ord(separator) > 0xFF:
+        raise ValueError(f"separator {separator!r}: must be one byte, a single character from U+0000 to U+00FF")
     folder = (cache_folder() if cache is None else Path(cache)).resolve()
-    request = Request(_one_byte(separator), column, folder, follow_links)
+    request = Request(separator.encode("latin-1"), column, folder, follow_links)
     source = resolve(name, request)
     digest = source.digest(format=FORMAT, max_bytes=max_bytes, separator=request.separator.hex())
     stem = re.sub(r"[^A-Za-z0-9.]+", "_", source.label)[-60:].strip("_.")
     return source, folder / f"{stem}-{digest}.bin"
 
 
-def _one_byte(separator: str) -> bytes:
-    if len(separator) != 1 or ord(separator) > 0xFF:
-        raise ValueError(f"separator {separator!r}: must be one byte, a single character from U+0000 to U+00FF")
-    return separator.encode("latin-1")
-
-
 def _cached(path: Path) -> Corpus | None:
     """The corpus in the flat file `path`, if file and JSON are there and the bytes are those that were written."""
-    description = path.with_suffix(".json")
     try:
-        values, stamp = load_json(description), _stamp(path)
+        values, stamp = load_json(path.with_suffix(".json")), _stamp(path)
         corpus = replace(Corpus.from_dict(values), path=path)
     except (ValueError, OSError):
         return None
@@ -209,23 +213,78 @@ def _describe(corpus: Corpus, stamp: dict[str, int]) -> None:
 
 def _build(name: str, source: Source, path: Path, max_bytes: int | None) -> Corpus:
     check_folder(path.parent, "cache folder (PLKERNEL_CACHE)", keep=True)
-    with locked(path) as held:
-        if corpus := _cached(path):  # another process has built it while we waited
+    with _locked(path):
+        if corpus := _cached(path):  # another process has built it in the meantime
             return corpus
-        if held:
-            remove_remains(path)
         description = path.with_suffix(".json")
         damaged = path.exists() and description.exists()
         if damaged:
             print(f"corpus {name!r}: {path} is damaged, built again", file=sys.stderr)
         description.unlink(missing_ok=True)
         try:
-            flat = write_flat(path, source.blocks(), max_bytes, source.size, name)
+            corpus = _written(name, source, path, max_bytes)
         except (ValueError, OSError) as error:
             if not damaged:
                 raise
             kind = OSError if isinstance(error, OSError) else ValueError
             raise kind(f"{path} is damaged, and could not be built again: {error}") from error
-        corpus = Corpus(name, source.label, path, flat.size, flat.sha256, flat.documents)
-        _describe(corpus, _stamp(path))  # last: only what is whole has one
+        _describe(corpus, _stamp(path))  # last: only a whole file has one
     return corpus
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Let one process at a time build the flat file `path`, where the system has locks."""
+    lock = path.with_name(f".{path.stem}.lock")
+    with lock.open("a") as handle:
+        if fcntl is not None:
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+def _written(name: str, source: Source, path: Path, max_bytes: int | None) -> Corpus:
+    """Write the blocks of `source` to `path`, separators between documents only, at most `max_bytes`; atomic.
+
+    A bar appears on a terminal's standard error after two seconds.
+    """
+    from tqdm import tqdm
+
+    total = min((value for value in (source.size, max_bytes) if value is not None), default=None)
+    bar = tqdm(
+        desc=name, total=total, unit="B", unit_scale=True, delay=BAR_AFTER, leave=False, disable=None, file=sys.stderr
+    )
+    digest, size, documents = hashlib.sha256(), 0, 0
+    try:
+        with closing(source.blocks()) as blocks, bar, atomic_file(path) as out:
+            for data, begun in _joined(blocks, max_bytes):
+                out.write(data)
+                digest.update(data)
+                size, documents = size + len(data), documents + begun
+                bar.update(len(data))
+            if size < max(documents, 1):  # nothing, or separators only
+                raise ValueError(f"corpus {name!r} is empty: no text in {documents} documents")
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        hint = "free some space, set PLKERNEL_CACHE to a folder with more, or ask for fewer bytes"
+        raise OSError(f"no room for the corpus in {path.parent}: {hint}") from error
+    return Corpus(name, source.label, path, size, digest.hexdigest(), documents)
+
+
+def _joined(blocks: Blocks, max_bytes: int | None) -> Iterator[tuple[memoryview, int]]:
+    """Bytes, and how many documents begin in them, without the first separator, cut at `max_bytes`."""
+    left, first = max_bytes, 1
+    for data, starts in blocks:
+        if not len(data):
+            continue
+        keep = len(data) if left is None else min(len(data), left + first)
+        yield data[first:keep].data, int(np.searchsorted(starts, keep))
+        if left is not None:
+            left -= keep - first
+            if not left:
+                return
+        first = 0

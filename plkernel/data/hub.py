@@ -1,28 +1,41 @@
-"""Data sets of the Hugging Face hub; without a network, those in the cache of `datasets`."""
+"""Data sets of the Hugging Face hub, streamed in Arrow batches; without a network, those in the cache of `datasets`."""
 
+import logging
+import os
 import socket
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, suppress
 from urllib.parse import urlsplit
 
-from plkernel.data.columns import Query, column_blocks
-from plkernel.data.files import Blocks
-from plkernel.data.hub_errors import endpoint, offline_variable
+from plkernel.common.cli import nearest
+from plkernel.data.files import ROWS, Blocks, check_column, one_line, text_block
 
 
 def hub_blocks(name: str, config: str | None, split: str | None, separator: bytes, column: str) -> Blocks:
-    """The text column of the data set `name`; nothing it brings along is ever executed.
+    """Read the text column of the data set `name`; nothing it brings along is ever executed.
 
-    Raises OSError without a network, ValueError for an unknown name, configuration, split or column.
+    Raises OSError without a network, ValueError for an unknown name, configuration, split or column, in one line.
     """
-    query = Query(":".join(filter(None, ["hf", name, config])), {"path": name, "name": config}, column, split)
-    with nullcontext() if reachable() else _offline():
-        yield from column_blocks(query, separator)
+    with one_line(":".join(filter(None, ["hf", name, config])), _explain), _settings(offline=not reachable()):
+        from datasets import load_dataset
+
+        splits = load_dataset(name, config, streaming=True)
+        split = split or (next(iter(splits)) if len(splits) == 1 else "train")
+        if split not in splits:
+            raise ValueError(f"no split {split!r}; {nearest(split, splits)}")
+        rows = splits[split]
+        names = rows.column_names or [name for row in rows.take(1) for name in row]  # csv has them in its rows only
+        check_column(list(names), column)
+        with suppress(TypeError, ValueError):  # only parquet can leave out other columns while reading
+            rows = load_dataset(name, config, streaming=True, columns=[column])[split]
+        for table in rows.with_format("arrow").iter(batch_size=ROWS):
+            for chunk in table.column(column).chunks:
+                yield text_block(chunk, separator)
 
 
 def reachable() -> bool:
-    """Whether the hub may be asked and its name resolves: `datasets` itself would retry for 24 s before it knew."""
+    """True if the hub may be asked and its name resolves: `datasets` itself would retry for 24 s before it knew."""
     if offline_variable():
         return False
     parts = urlsplit(endpoint())
@@ -35,18 +48,61 @@ def reachable() -> bool:
     return True
 
 
+def endpoint() -> str:
+    """The address of the hub: $HF_ENDPOINT or the public one."""
+    return os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+
+
+def offline_variable() -> str | None:
+    """The environment variable that forbids the network, if one does."""
+    for variable in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
+        if os.environ.get(variable, "").upper() in {"1", "ON", "YES", "TRUE"}:
+            return variable
+    return None
+
+
+def _explain(error: Exception) -> str:
+    """The message of `error`, or a better one for the common failures."""
+    from datasets.exceptions import DatasetNotFoundError
+
+    text = str(error)
+    if isinstance(error, DatasetNotFoundError):
+        return (
+            "no such data set on the hub, or a private one; check the spelling, "
+            "hf:OWNER/NAME[:CONFIG[:SPLIT]], or log in with `hf auth login`"
+        )
+    if isinstance(error, ConnectionError):
+        absent = f"{endpoint()} cannot be reached and the data set is not in the local cache: connect to a network "
+        absent += "or set HF_ENDPOINT to a mirror"
+        if variable := offline_variable():
+            absent = f"not in the local cache, and {variable} forbids the network: unset it to download"
+        return f"{absent}; a local .parquet, .jsonl or .csv file works without a network"
+    if isinstance(error, RuntimeError) and "script" in text:
+        return f"loading needs the data set's own code, which is never run ({text}); use a parquet copy of it"
+    return text
+
+
 @contextmanager
-def _offline() -> Iterator[None]:
-    """Make `datasets` look at its own cache only. Both libraries read the environment once, at import."""
+def _settings(offline: bool) -> Iterator[None]:
+    """Silence `datasets`, whose errors come as exceptions too, stop its counting of opened files by a request for each,
+    and make it look at its own cache only if `offline`: it reads the environment once, at import."""
     import datasets
     import huggingface_hub
 
-    flags = [datasets.config, huggingface_hub.constants]
-    before = [module.HF_HUB_OFFLINE for module in flags]
+    wanted = [(datasets.config, "HF_UPDATE_DOWNLOAD_COUNTS", False)]
+    if offline:
+        wanted += [(module, "HF_HUB_OFFLINE", True) for module in (datasets.config, huggingface_hub.constants)]
+    before = [(module, name, getattr(module, name)) for module, name, _ in wanted]
+    level, hidden = datasets.logging.get_verbosity(), datasets.are_progress_bars_disabled()
     try:
-        for module in flags:
-            module.HF_HUB_OFFLINE = True
+        for module, name, value in wanted:
+            setattr(module, name, value)
+        datasets.logging.set_verbosity(logging.CRITICAL + 1)
+        datasets.disable_progress_bars()
         yield
     finally:
-        for module, value in zip(flags, before, strict=True):
-            module.HF_HUB_OFFLINE = value
+        for module, name, value in before:
+            setattr(module, name, value)
+        datasets.logging.set_verbosity(level)
+        if not hidden:
+            datasets.enable_progress_bars()

@@ -14,8 +14,7 @@ from typing import Any
 from plkernel.common.cli import nearest
 from plkernel.common.files import shown
 from plkernel.data import bible, synthetic
-from plkernel.data.columns import DEFAULT_COLUMN, table_blocks, table_format
-from plkernel.data.files import Blocks, compressed, file_blocks
+from plkernel.data.files import DEFAULT_COLUMN, Blocks, compressed, file_blocks, table_blocks, table_format
 from plkernel.data.hub import hub_blocks
 
 PRESETS = {"wiki-pt": "hf:wikimedia/wikipedia:20231101.pt", "fineweb": "hf:HuggingFaceFW/fineweb:sample-10BT"}
@@ -24,8 +23,8 @@ NOT_LIBRARY = frozenset({"test", "tests", "idle_test", "site-packages", "dist-pa
 
 @dataclass(frozen=True)
 class Request:
-    """What may be asked of any source: the byte between documents, the text column, a folder to leave out, and whether
-    symbolic links that lead out of a folder are followed."""
+    """Options of any source: the byte between documents, the text column, the cache folder, which is left out of
+    folders that hold it, and whether symbolic links that lead out of a folder are followed."""
 
     separator: bytes = b"\n"
     column: str | None = None
@@ -55,7 +54,7 @@ class Source:
 
 
 def resolve(name: str, request: Request) -> Source:
-    """The source called `name`: a preset, 'KIND' or 'KIND:REST' for a kind in KINDS, or a file or folder.
+    """Find the source called `name`: a preset, 'KIND' or 'KIND:REST' for a kind in KINDS, or a file or folder.
 
     Raises ValueError, with the nearest valid name, when it is none of them.
     """
@@ -64,26 +63,20 @@ def resolve(name: str, request: Request) -> Source:
         return KINDS[kind](rest, request)
     if not name:
         raise ValueError("corpus '': name a corpus, a file or a folder ('.' for this one)")
-    path = _path(name)
-    if path.exists():
-        return path_source(path, request)
-    if os.sep in name or path.suffix:
-        raise ValueError(f"corpus {name!r}: no such file or folder")
-    hint = nearest(name, [*KINDS, *PRESETS])
-    raise ValueError(f"corpus {name!r}: neither a file or folder nor the name of a corpus; {hint}")
-
-
-def _path(name: str) -> Path:
-    """The path that a name may be; ValueError where it cannot be one."""
     try:
         path = Path(name).expanduser()
-        path.exists()
+        exists = path.exists()
     except RuntimeError as error:  # '~' without a home directory
         raise ValueError(f"corpus {name!r}: {error}; write the path without '~'") from error
     except (OSError, ValueError) as error:  # too long, a circle of links, a zero byte
         reason = error.strerror if isinstance(error, OSError) else error
         raise ValueError(f"corpus {shown(name)}: no such file or folder ({reason})") from error
-    return path
+    if exists:
+        return path_source(path, request)
+    if os.sep in name or path.suffix:
+        raise ValueError(f"corpus {name!r}: no such file or folder")
+    hint = nearest(name, [*KINDS, *PRESETS])
+    raise ValueError(f"corpus {name!r}: neither a file or folder nor the name of a corpus; {hint}")
 
 
 def stdlib_source(rest: str, request: Request) -> Source:
@@ -92,11 +85,11 @@ def stdlib_source(rest: str, request: Request) -> Source:
         raise ValueError(f"corpus 'stdlib:{rest}': nothing may follow 'stdlib'")
     _refuse_column("stdlib", request)
     root = Path(sysconfig.get_path("stdlib"))
-    found = [path for path in _walk(root, NOT_LIBRARY) if path.suffix == ".py"]
-    if not found:
+    paths = [path for path in _walk(root, NOT_LIBRARY) if path.suffix == ".py"]
+    if not paths:
         raise ValueError(f"corpus 'stdlib': {root} holds no .py files; name a folder of text instead")
     label = f"standard library of {platform.python_implementation()} {platform.python_version()}"
-    return _file_source(label, root, found, request)
+    return _file_source(label, root, paths, request)
 
 
 def path_source(path: Path, request: Request) -> Source:
@@ -104,24 +97,23 @@ def path_source(path: Path, request: Request) -> Source:
 
     Symbolic links are read where they lead to a file inside the folder; with `follow_links` all are, to folders too.
     """
-    root, outside = path.resolve(), list[Path]()
+    root, outside = path.resolve(), set[Path]()
     if not (root.is_dir() or root.is_file()):
         raise ValueError(f"corpus {str(path)!r}: neither a regular file nor a folder")
-    found = [root]
+    paths = [root]
     if root.is_dir():
         cache = request.cache and request.cache.resolve()
-        found = [item for item in _walk(root, links=request.follow_links) if not (cache and item.is_relative_to(cache))]
+        paths = [item for item in _walk(root, links=request.follow_links) if not (cache and item.is_relative_to(cache))]
         if not request.follow_links:
-            outside = [item for item in found if item.is_symlink() and not item.resolve().is_relative_to(root)]
-            found = [item for item in found if item not in set(outside)]
+            outside = {item for item in paths if item.is_symlink() and not item.resolve().is_relative_to(root)}
+            paths = [item for item in paths if item not in outside]
     left_out = f"the symbolic links out of it ({len(outside)})"
-    if not found:
+    if not paths:
         hint = f"but {left_out}: --follow-links reads them" if outside else "that are not hidden"
         raise ValueError(f"corpus {str(path)!r}: the folder holds no files {hint}")
-    if not any(map(table_format, found)):
+    if not any(map(table_format, paths)):
         _refuse_column(str(path), request)
-    label = f"{root}, without {left_out}" if outside else str(root)
-    return _file_source(label, root, found, request)
+    return _file_source(f"{root}, without {left_out}" if outside else str(root), root, paths, request)
 
 
 def hub_source(rest: str, request: Request) -> Source:
@@ -139,12 +131,12 @@ def hub_source(rest: str, request: Request) -> Source:
 
 def bible_source(rest: str, request: Request) -> Source:
     """'bible:LANGUAGE[:IDENTIFIER]': the verses of one translation, the first of its language unless named."""
-    translation = bible.translation(rest)
+    language, identifier, title = bible.translation(rest)
     _refuse_column(f"bible:{rest}", request)
     path, version = bible.database(), bible.version()
-    key = {"bible": translation.identifier, "version": version, "size": path.stat().st_size}
-    label = f"{translation}, {bible.PACKAGE} {version or 'of unknown version'}"
-    return Source(label, key, lambda: bible.bible_blocks(path, translation.identifier, request.separator))
+    key = {"bible": identifier, "version": version, "size": path.stat().st_size}
+    label = f"bible:{language}:{identifier} ({title}), {bible.PACKAGE} {version or 'of unknown version'}"
+    return Source(label, key, lambda: bible.bible_blocks(path, identifier, request.separator))
 
 
 def synthetic_source(rest: str, request: Request) -> Source:
@@ -163,22 +155,19 @@ KINDS: dict[str, Callable[[str, Request], Source]] = {
 }
 
 
-def _file_source(label: str, root: Path, found: list[Path], request: Request) -> Source:
-    stats = [(path, path.stat()) for path in found]
+def _file_source(label: str, root: Path, paths: list[Path], request: Request) -> Source:
+    stats = [(path, path.stat()) for path in paths]
     listing = [(path.relative_to(root).as_posix(), stat.st_size, stat.st_mtime_ns) for path, stat in stats]
     column = request.column or DEFAULT_COLUMN
-    key = {"label": label, "root": str(root), "listing": listing, "column": column}
-    plain = not any(table_format(path) or compressed(path) for path in found)
-    size = sum(stat.st_size for _, stat in stats) + len(found) - 1
-    return Source(label, key, lambda: _read(found, request.separator, column), size if plain else None)
 
+    def blocks() -> Blocks:
+        for path in paths:
+            table = table_format(path)
+            yield from table_blocks(path, request.separator, column) if table else file_blocks(path, request.separator)
 
-def _read(found: list[Path], separator: bytes, column: str) -> Blocks:
-    for path in found:
-        if table_format(path):
-            yield from table_blocks(path, separator, column)
-        else:
-            yield from file_blocks(path, separator)
+    plain = not any(table_format(path) or compressed(path) for path in paths)
+    size = sum(stat.st_size for _, stat in stats) + len(paths) - 1 if plain else None
+    return Source(label, {"label": label, "root": str(root), "listing": listing, "column": column}, blocks, size)
 
 
 def _walk(root: Path, skip: frozenset[str] = frozenset({"__pycache__"}), links: bool = False) -> list[Path]:
@@ -186,24 +175,18 @@ def _walk(root: Path, skip: frozenset[str] = frozenset({"__pycache__"}), links: 
 
     links: enter linked folders too, each folder once, so that a loop ends.
     """
-    found, seen = [], {root.resolve()}
-    for folder, folders, names in os.walk(root, onerror=_raise, followlinks=links):
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    paths, seen = [], {root.resolve()}
+    for folder, folders, names in os.walk(root, onerror=fail, followlinks=links):
         folders[:] = [name for name in sorted(folders) if name not in skip and not name.startswith(".")]
         if links:
-            folders[:] = [name for name in folders if _first(Path(folder, name).resolve(), seen)]
-        found += [Path(folder, name) for name in names if not name.startswith(".")]
-    return sorted((path for path in found if path.is_file()), key=lambda path: path.relative_to(root).as_posix())
-
-
-def _first(folder: Path, seen: set[Path]) -> bool:
-    """Whether `folder` is not among those `seen`, where it is from now on."""
-    new = folder not in seen
-    seen.add(folder)
-    return new
-
-
-def _raise(error: OSError) -> None:
-    raise error
+            real = {name: Path(folder, name).resolve() for name in folders}
+            folders[:] = [name for name in folders if real[name] not in seen and not seen.add(real[name])]  # type: ignore[func-returns-value]
+        paths += [Path(folder, name) for name in names if not name.startswith(".")]
+    return sorted((path for path in paths if path.is_file()), key=lambda path: path.relative_to(root).as_posix())
 
 
 def _refuse_column(name: str, request: Request) -> None:

@@ -1,4 +1,4 @@
-"""Sequences with exactly known mutual information, made from a seed."""
+"""Sequences with exactly known mutual information, made from a seed, by name."""
 
 import re
 from dataclasses import asdict
@@ -7,10 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plkernel.analysis.sequences.chains import Independent, MarkovChain
-from plkernel.analysis.sequences.lags import LagCorpus
-from plkernel.analysis.sequences.law import Predictor
-from plkernel.analysis.sequences.potts import PottsCorpus
+from plkernel.analysis.sequences import Independent, LagCorpus, MarkovChain, PottsCorpus, Predictor
 from plkernel.common.cli import nearest
 from plkernel.data.files import Blocks, Chunk
 
@@ -18,7 +15,7 @@ Synthetic = PottsCorpus | LagCorpus | MarkovChain | Independent
 
 
 class Law(NamedTuple):
-    """What makes the bytes of a law, and its parameters by name.
+    """Class of a law, and its parameters by name.
 
     format  part of the cache key: to be raised when `blocks` gives other bytes for the same parameters
     """
@@ -51,11 +48,47 @@ def synthetic_corpus(rest: str) -> Synthetic:
     >>> synthetic_corpus("lags,longest=64,bytes=2MB").size
     2000000
     """
+    first, *others = (item.strip() for item in rest.split(","))
+    law, items = (first, others) if first in LAWS else (DEFAULT, [first, *others] if rest else [])
+    names, values = LAWS[law].names, dict[str, Any]()
     try:
-        law, values = _parsed(rest)
+        if law != first and first and "=" not in first and first not in names:
+            raise ValueError(f"no law {first!r}; {nearest(first, LAWS)}")
+        for item in items:
+            name, _, text = (part.strip() for part in item.partition("="))
+            if name not in names:
+                raise ValueError(f"no parameter {name!r}; {nearest(name, names)}")
+            field = FIELDS.get(name, name)
+            if field in values:
+                raise ValueError(f"{name} is given twice")
+            values[field] = _value(name, text)
+        if "beta" in names and "beta" not in values:
+            raise ValueError(f"beta is missing; write e.g. {EXAMPLE}, or name another law: {', '.join(LAWS)}")
         return LAWS[law].corpus(**values)
     except ValueError as error:
-        raise ValueError(f"corpus {name_of(rest)!r}: {error}") from error
+        name = f"synthetic:{rest}" if rest else "synthetic"
+        raise ValueError(f"corpus {name!r}: {error}") from error
+
+
+def _value(name: str, text: str) -> float:
+    wanted = "a number" if name in REAL else "a whole number"
+    try:
+        if name != "bytes":
+            return float(text) if name in REAL else int(text)
+        wanted = "a number of bytes such as 500000, 500k, 10MB or 1G"
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?)b?", text, re.IGNORECASE | re.ASCII)
+        size = Fraction(match[1]) * UNITS[match[2].lower()] if match else Fraction(0)
+        if size < 1 or size.denominator != 1:
+            raise ValueError
+        return int(size)
+    except ValueError:
+        raise ValueError(f"{name} = {text!r}: must be {wanted}") from None
+
+
+def known_sequence(name: str) -> Synthetic | None:
+    """The corpus called `name` where its mutual information is known exactly; nothing is generated."""
+    kind, _, rest = name.partition(":")
+    return synthetic_corpus(rest) if kind == "synthetic" else None
 
 
 def predictor_of(name: str) -> Predictor | None:
@@ -67,17 +100,11 @@ def predictor_of(name: str) -> Predictor | None:
     return None if isinstance(corpus, PottsCorpus) else corpus
 
 
-def known_sequence(name: str) -> Synthetic | None:
-    """The corpus called `name` where its mutual information is known exactly; nothing is generated."""
-    kind, _, rest = name.partition(":")
-    return synthetic_corpus(rest) if kind == "synthetic" else None
-
-
 def spelling(corpus: Synthetic) -> str:
     """The name under which `synthetic_corpus` finds `corpus` again, every parameter spelled out."""
     law = _law_of(corpus)
     values = [f"{name}={getattr(corpus, FIELDS.get(name, name))}" for name in LAWS[law].names]
-    return name_of(",".join([law, *values] if law != DEFAULT else values))
+    return f"synthetic:{','.join([law, *values] if law != DEFAULT else values)}"
 
 
 def key_of(corpus: Synthetic) -> dict[str, Any]:
@@ -87,56 +114,12 @@ def key_of(corpus: Synthetic) -> dict[str, Any]:
     return {"synthetic": {**named, **asdict(corpus)}, "generator": LAWS[law].format}
 
 
+def _law_of(corpus: Synthetic) -> str:
+    return next(name for name, law in LAWS.items() if law.corpus is type(corpus))
+
+
 def synthetic_blocks(corpus: Synthetic, separator: bytes) -> Blocks:
     """The sequence as one document."""
     yield Chunk(np.frombuffer(separator, np.uint8), np.zeros(1, np.int64))
     for data in corpus.blocks():
         yield Chunk(data, np.zeros(0, np.int64))
-
-
-def name_of(rest: str) -> str:
-    """'synthetic:REST', or 'synthetic' alone."""
-    return f"synthetic:{rest}" if rest else "synthetic"
-
-
-def _law_of(corpus: Synthetic) -> str:
-    return next(name for name, law in LAWS.items() if law.corpus is type(corpus))
-
-
-def _parsed(rest: str) -> tuple[str, dict[str, Any]]:
-    """The law, and the arguments of its class."""
-    first, *others = (item.strip() for item in rest.split(","))
-    law, items = (first, others) if first in LAWS else (DEFAULT, [first, *others] if rest else [])
-    names, values = LAWS[law].names, dict[str, Any]()
-    if law != first and first and "=" not in first and first not in names:
-        raise ValueError(f"no law {first!r}; {nearest(first, LAWS)}")
-    for item in items:
-        name, _, text = (part.strip() for part in item.partition("="))
-        if name not in names:
-            raise ValueError(f"no parameter {name!r}; {nearest(name, names)}")
-        field = FIELDS.get(name, name)
-        if field in values:
-            raise ValueError(f"{name} is given twice")
-        values[field] = _value(name, text)
-    if "beta" in names and "beta" not in values:
-        raise ValueError(f"beta is missing; write e.g. {EXAMPLE}, or name another law: {', '.join(LAWS)}")
-    return law, values
-
-
-def _value(name: str, text: str) -> float:
-    try:
-        if name in REAL:
-            return float(text)
-        return _bytes(text) if name == "bytes" else int(text)
-    except ValueError:
-        size = "a number of bytes such as 500000, 500k, 10MB or 1G"
-        wanted = "a number" if name in REAL else size if name == "bytes" else "a whole number"
-        raise ValueError(f"{name} = {text!r}: must be {wanted}") from None
-
-
-def _bytes(text: str) -> int:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?)b?", text, re.IGNORECASE | re.ASCII)
-    size = Fraction(match[1]) * UNITS[match[2].lower()] if match else Fraction(0)
-    if size < 1 or size.denominator != 1:
-        raise ValueError
-    return int(size)

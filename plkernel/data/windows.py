@@ -24,7 +24,7 @@ def training_windows(data: Bytes, context: int, batch: int, seed: int, step: int
 class StepWindows:
     """The `training_windows` of a run on `device`, step by step.
 
-    To a GPU those of `ahead` steps go at a time, as bytes in pinned memory, so that neither it nor the host waits.
+    A GPU gets the windows of `ahead` steps at a time, as bytes in pinned memory, so that neither it nor the host waits.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class StepWindows:
         self._first, self._drawn = 0, torch.empty(0)
 
     def at(self, step: int) -> Tensor:
-        """Those of this step (batch, context + 1), int64."""
+        """The windows of this step (batch, context + 1), int64."""
         if self.ahead == 1:
             return self._draw(step).to(self.device)
         if not 0 <= step - self._first < len(self._drawn):

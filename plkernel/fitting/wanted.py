@@ -75,7 +75,7 @@ def _law(aim: Aim, max_lag: int, measured: dict[str, Any] | None = None, told: t
 
 def _measured(corpus: str, target: FitTarget, reading: Reading, max_lag: int) -> Wanted:
     """One exponent of what `measure` finds, or the curve in the shape of its verdict; its root where so named."""
-    from plkernel.analysis.mutual_information.measurement import measure_corpus
+    from plkernel.analysis.information.measurement import measure_corpus
 
     loaded = corpora.load(corpus)
     with cli.progress_bar(corpus) as progress:
@@ -103,7 +103,7 @@ def _measured(corpus: str, target: FitTarget, reading: Reading, max_lag: int) ->
 
 def _predictive(corpus: str, reading: Reading, max_lag: int) -> Wanted:
     """The weights of the best linear predictor, in bands of lags, as far as they stand out from noise."""
-    from plkernel.analysis.prediction.predictive import predictive_weights
+    from plkernel.analysis.prediction import predictive_weights
 
     loaded = corpora.load(corpus)
     with cli.progress_bar(corpus) as progress:

@@ -101,10 +101,10 @@ def test_the_key_names_translation_version_and_size(stand_in, monkeypatch):
     [
         ("not a database", "damaged .*not a database"),
         ("overwritten", "damaged"),
-        ("empty", "no table 'bible' with columns bNumber"),
-        ("no column", "no table 'bible' with columns bNumber"),
-        ("view", "no table 'bible'"),
-        ("numbers", "holds something else than text"),
+        ("empty", "damaged .*no such table"),
+        ("no column", "damaged .*bNumber"),
+        ("view", "damaged"),
+        ("numbers", "damaged"),
         ("no translation", "holds no translation '2'"),
     ],
 )
@@ -133,26 +133,19 @@ def test_a_damaged_or_changed_database_is_one_line_and_leaves_nothing(stand_in, 
     assert not list((tmp_path / "cache").iterdir())
 
 
-def test_a_missing_database_is_reported_by_the_system(tmp_path):
+def test_a_missing_database_or_package_is_one_line(tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match=r"none\.db"):
         read(tmp_path / "none.db")
-
-
-def test_without_the_package_one_line_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr(bible, "PACKAGE", "no_such_package")
     with pytest.raises(ValueError, match=r'is not installed: pip install "plkernel\[text\]"$'):
         resolve("bible:en", Request())
-
-
-def test_a_package_without_its_database_is_named(tmp_path, monkeypatch):
-    (tmp_path / "hollow_package").mkdir()
+    (tmp_path / "hollow_package" / "data").mkdir(parents=True)
     (tmp_path / "hollow_package" / "__init__.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(bible, "PACKAGE", "hollow_package")
     with pytest.raises(ValueError, match=r"installed without its data/bible\.db"):
         bible.database()
     assert bible.version() is None
-    (tmp_path / "hollow_package" / "data").mkdir()
     (tmp_path / "hollow_package" / "data" / "bible.db").touch()
     assert bible.database() == tmp_path / "hollow_package" / "data" / "bible.db"
 
@@ -176,71 +169,23 @@ def test_bad_names_say_what_would_work(rest, message):
     assert message in str(caught.value)
 
 
-def test_there_are_no_columns(stand_in):
-    with pytest.raises(ValueError, match="column 'text': bible:en has no columns"):
-        resolve("bible:en", Request(column="text"))
-
-
-def test_there_are_31_translations_in_22_languages():
-    identifiers = [identifier for titles in TRANSLATIONS.values() for identifier in titles]
-    assert (len(identifiers), len(set(identifiers)), len(TRANSLATIONS)) == (31, 31, 22)
-    assert {language: "".join(TRANSLATIONS[language]) for language in ("en", "de", "es", "fr", "it", "pt")} == {
-        "en": "234k",
-        "de": "es",
-        "es": "9v",
-        "fr": "5lo",
-        "it": "1d",
-        "pt": "a",
-    }
-
-
-# A word of Genesis 1:1 that tells the language: heaven, earth, God or beginning.
-FIRST_VERSE = {
-    "ar": "السموات",
-    "bn": "পৃথিবী",
-    "de": "Himmel",
-    "en": "heaven",
-    "es": "cielos",
-    "fa": "آسمانها",
-    "fr": "commencement",
-    "hi": "पृथ्वी",
-    "id": "langit dan bumi",
-    "it": "cieli|cielo",
-    "ja": "神が天と地を",
-    "ko": "천지를",
-    "pl": "początku",
-    "pt": "princípio",
-    "ro": "cerurile",
-    "ru": "В начале",  # noqa: RUF001
-    "sw": "mbingu",
-    "tl": "langit at ang lupa",
-    "tr": "göğü ve yeri",
-    "uk": "На початку",  # noqa: RUF001
-    "vi": "trời đất",
-    "zh": "起初",
-}
-
-
 @installed
-def test_the_database_holds_exactly_the_translations_each_in_its_language():
+def test_the_database_holds_exactly_the_translations():
     with closing(sqlite3.connect(f"{bible.database().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
-        first = dict(
-            connection.execute("SELECT bbName, vText FROM bible WHERE bNumber = 1 AND cNumber = 1 AND vNumber = 1")
-        )
-    assert set(first) == {identifier for titles in TRANSLATIONS.values() for identifier in titles}
-    for language, titles in TRANSLATIONS.items():
-        for identifier in titles:
-            assert any(word in first[identifier] for word in FIRST_VERSE[language].split("|")), (language, identifier)
+        names = {name for (name,) in connection.execute("SELECT DISTINCT bbName FROM bible")}
+    assert names == {identifier for titles in TRANSLATIONS.values() for identifier in titles}
+    assert (len(names), len(TRANSLATIONS)) == (31, 22)
 
 
 @installed
-@pytest.mark.parametrize("name", ["en", "en:k", "pt", "zh"])
-def test_every_translation_is_aligned_by_verse(name, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "word"), [("en", "heaven"), ("en:k", "heaven"), ("pt", "princípio"), ("zh", "起初"), ("ru", "начале")]
+)
+def test_every_translation_is_aligned_by_verse_and_in_its_language(name, word, tmp_path):
     corpus = load(f"bible:{name}", separator="\0", cache=tmp_path)
     assert corpus.documents == 31_102
     assert np.count_nonzero(corpus.bytes == 0) == 31_101
-    corpus.bytes.tobytes().decode()
-    assert 3.5e6 < corpus.size < 4.2e6
+    assert word in corpus.bytes.tobytes().decode()[:200]
 
 
 @installed

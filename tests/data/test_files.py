@@ -1,14 +1,24 @@
+"""Local files: bytes as they are, compressed or not, and text columns against reading row by row."""
+
 import bz2
+import csv
 import gzip
+import json
 import lzma
 import os
+import socket
+import subprocess
+import sys
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from plkernel.data.files import CHUNK, file_blocks
+from plkernel.data.files import CHUNK, ROWS, file_blocks, table_blocks, text_block
 
-DATA = bytes(range(256)) * 4000 + b"line\r\nline\n\n\0end without a line feed"
+DATA = bytes(range(256)) * 400 + b"line\r\nline\n\n\0end without a line feed"
+TEXTS = ["first", "", None, "olá, ção", "a\nb", "x" * 5000, None, "", "last\r\n"]
 
 
 def zstandard(data):
@@ -21,35 +31,42 @@ def zstandard(data):
 PACKERS = {".txt": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstandard}
 
 
-def read(path):
-    return b"".join(block.data.tobytes() for block in file_blocks(path, b"\xff"))
+def joined(blocks, separator=b"\n"):
+    """All bytes of the blocks, and how many documents start."""
+    blocks = list(blocks)
+    for block in blocks:
+        assert block.data.dtype == np.uint8
+        assert set(block.data[block.starts].tobytes()) <= set(separator)
+    return b"".join(block.data.tobytes() for block in blocks), sum(block.starts.size for block in blocks)
+
+
+def row_by_row(values, separator=b"\n"):
+    texts = [value for value in values if value is not None]
+    return b"".join(separator + text.encode() for text in texts), len(texts)
 
 
 @pytest.mark.parametrize("suffix", PACKERS)
 def test_bytes_come_back_byte_for_byte_behind_one_separator(tmp_path, suffix):
     path = tmp_path / f"a{suffix}"
-    path.write_bytes(PACKERS[suffix](DATA))
-    blocks = list(file_blocks(path, b"\xff"))
-    assert read(path) == b"\xff" + DATA
-    assert [block.starts.tolist() for block in blocks] == [[0]] + [[]] * (len(blocks) - 1)
+    path.write_bytes(PACKERS[suffix](DATA) + PACKERS[suffix](b"more"))  # streams one after the other are one file
+    assert joined(file_blocks(path, b"\xff"), b"\xff") == (b"\xff" + DATA + b"more", 1)
 
 
-@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
-def test_streams_written_one_after_the_other_are_one_file(tmp_path, suffix):
-    path = tmp_path / f"a{suffix}"
-    path.write_bytes(PACKERS[suffix](DATA) + PACKERS[suffix](b"more"))
-    assert read(path) == b"\xff" + DATA + b"more"
+def test_large_files_come_in_blocks(tmp_path):
+    (tmp_path / "a").write_bytes(bytes(CHUNK + 1))
+    assert [block.data.size for block in file_blocks(tmp_path / "a", b"\n")] == [1, CHUNK, 1]
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
 @pytest.mark.parametrize("damage", ["truncated", "not compressed", "overwritten"])
-def test_damaged_data_is_one_line_that_names_the_file(tmp_path, suffix, damage):
-    whole = PACKERS[suffix](os.urandom(100_000))
-    path = tmp_path / f"a{suffix}"
+@pytest.mark.parametrize("table", ["", ".jsonl"])
+def test_damaged_data_is_one_line_that_names_the_file(tmp_path, suffix, damage, table):
+    whole = PACKERS[suffix](b"".join(b'{"text": "%s"}\n' % os.urandom(50).hex().encode() for _ in range(2000)))
+    path = tmp_path / f"a{table}{suffix}"
     broken = {"truncated": whole[:-1000], "not compressed": DATA, "overwritten": b"\0" * 3000 + whole[3000:]}
     path.write_bytes(broken[damage])
-    with pytest.raises(ValueError, match=rf"a{suffix}: damaged {suffix} data") as caught:
-        read(path)
+    with pytest.raises(ValueError, match=rf"a{table}{suffix}: damaged {suffix} data") as caught:
+        joined(table_blocks(path, b"\n", "text") if table else file_blocks(path, b"\n"))
     assert "\n" not in str(caught.value)
 
 
@@ -57,14 +74,112 @@ def test_damaged_data_is_one_line_that_names_the_file(tmp_path, suffix, damage):
 def test_archives_are_refused(tmp_path, name):
     (tmp_path / name).write_bytes(b"anything")
     with pytest.raises(ValueError, match="archive of several files; unpack it"):
-        read(tmp_path / name)
+        joined(file_blocks(tmp_path / name, b"\n"))
 
 
-def test_a_missing_compressed_file_is_reported_as_missing(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"a\.gz"):
-        read(tmp_path / "a.gz")
+@pytest.mark.parametrize("name", ["a.gz", "a.parquet", "a.jsonl", "a.csv.gz"])
+def test_a_missing_file_is_reported_by_the_system(tmp_path, name):
+    with pytest.raises(FileNotFoundError, match=name):
+        joined(table_blocks(tmp_path / name, b"\n", "text") if name != "a.gz" else file_blocks(tmp_path / name, b"\n"))
 
 
-def test_large_files_come_in_blocks(tmp_path):
-    (tmp_path / "a").write_bytes(bytes(CHUNK + 1))
-    assert [block.data.size for block in file_blocks(tmp_path / "a", b"\n")] == [1, CHUNK, 1]
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary(), pa.string_view()], ids=str
+)
+@pytest.mark.parametrize("bounds", [(0, 9), (1, 8), (3, 4), (2, 3), (4, 4)], ids=str)
+def test_a_block_of_arrow_is_what_reading_row_by_row_gives(kind, bounds):
+    binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    values = [value.encode() if binary and value is not None else value for value in TEXTS]
+    block = text_block(pa.array(values, kind).slice(bounds[0], bounds[1] - bounds[0]), b"\n")
+    assert joined([block]) == row_by_row(TEXTS[slice(*bounds)])
+
+
+def test_dictionaries_are_decoded_and_a_separator_outside_utf8_is_one_byte():
+    column = pa.array(["a", "bb", None, "a", ""]).dictionary_encode().slice(1, 4)
+    assert text_block(column, b"\0").data.tobytes() == b"\0bb\0a\0"
+    assert text_block(pa.array(["é", "b"]), b"\xff").data.tobytes() == b"\xff\xc3\xa9\xffb"
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".jsonl.gz", ".csv", ".csv.zst"])
+def test_random_texts_of_many_batches_survive_a_table_whole(tmp_path, suffix):
+    lengths = np.random.default_rng(0).integers(0, 60, 3 * ROWS)
+    texts = ["ação \r\n"[: int(n)] * int(n) if n % 7 else None for n in lengths]
+    path = tmp_path / f"a [1]*{suffix}"  # characters that mean something in a pattern
+    if suffix == ".parquet":
+        pq.write_table(pa.table({"id": range(3 * ROWS), "text": texts, "more": texts}), path, row_group_size=777)
+    elif suffix.startswith(".jsonl"):
+        rows = ({"id": 1, "text": text} if text is not None or n % 2 else {"id": 1} for n, text in enumerate(texts))
+        content = "".join(json.dumps(row) + "\n" for row in rows).encode()
+        path.write_bytes(PACKERS.get(path.suffix, bytes)(content))
+    else:
+        texts = [text or "" for text in texts]
+        with (tmp_path / "plain").open("w", newline="", encoding="utf-8") as handle:
+            csv.writer(handle).writerows([["id", "text"], *enumerate(texts)])
+        path.write_bytes(PACKERS.get(path.suffix, bytes)((tmp_path / "plain").read_bytes()))
+    assert joined(table_blocks(path, b"\n", "text")) == row_by_row(texts)
+
+
+def test_what_looks_like_numbers_dates_and_nulls_stays_text(tmp_path):
+    texts = ["NA", "007", "", "two\r\nlines", 'a "quote", and a comma', "null", "1e3", "2020-01-01", "a\0b", "\\"]
+    with (tmp_path / "a.csv").open("w", newline="", encoding="utf-8-sig") as handle:
+        csv.writer(handle).writerows([["text", "id"], *([text, 1] for text in texts)])
+        handle.write("\r\n")  # an empty line is no row
+    (tmp_path / "a.jsonl").write_text("\n\n".join(json.dumps({"text": text, "deep": [None, {}]}) for text in texts))
+    assert joined(table_blocks(tmp_path / "a.csv", b"\n", "text")) == row_by_row(texts)
+    assert joined(table_blocks(tmp_path / "a.jsonl", b"\n", "text")) == row_by_row(texts)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", b"id,body\n1,x\n", r"no column 'text'.*--column, one of: id, body$"),
+        ("a.csv", b"", "empty: no rows"),
+        ("a.csv", b"text\na,b\n", "line 2 has 2 fields, the header 1"),
+        ("a.csv", b'text\n"open\n', "unexpected end of data"),
+        ("a.csv", b"text\n\xff\n", "codec can't decode"),
+        ("a.jsonl", b'{"id": 1, "body": "x"}\n', r"no column 'text'.*--column, one of: id, body$"),
+        ("a.jsonl", b'{"id": 1, "body": "x"}\n' * (ROWS + 1), "no column 'text'"),
+        ("a.jsonl", b"", "empty: no rows"),
+        ("a.jsonl", b"null\n", "line 1 is no JSON object"),
+        ("a.jsonl", b'{"text": "a"}\n[]\n', "line 2 is no JSON object"),
+        ("a.jsonl", b'{"text": "a"} null', "line 1 is no JSON object"),
+        ("a.jsonl", b'{"text": 3}\n', "line 1: the column holds int, not text; name another with --column"),
+        ("a.jsonl", b'{"text": "\\ud800"}\n', "surrogates"),
+        ("a.jsonl", b'{"a":' * 100_000, "line 1 is no JSON object"),
+        ("a.jsonl", b"[" * 100_000 + b"]" * 100_000, "line 1 is no JSON object"),
+        ("a.parquet", b"not a table", "a.parquet: "),
+        ("a.parquet", pa.table({"id": [1], "body": ["x"]}), r"no column 'text'.*--column, one of: id, body$"),
+        ("a.parquet", pa.table({"text": [1, 2]}), r"a\.parquet: the column holds int64, not text"),
+        ("a.parquet", pa.table({"text": [["a"]]}), "not text"),
+    ],
+)
+def test_a_bad_table_is_one_line_that_names_it(tmp_path, name, content, message):
+    path = tmp_path / name
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        pq.write_table(content, path)
+    with pytest.raises(ValueError, match=message) as caught:
+        joined(table_blocks(path, b"\n", "text"))
+    assert str(caught.value).startswith(f"corpus file {path}: ")
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) <= 400
+
+
+def test_a_local_table_is_read_without_a_word_to_anybody_and_without_datasets(tmp_path, monkeypatch):
+    """No request is sent, and no library loaded that might send one."""
+    asked = []
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *address, **_: asked.append(address))
+    pq.write_table(pa.table({"text": ["a"]}), tmp_path / "a.parquet")
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
+    (tmp_path / "a.csv").write_text("text\na\n")
+    for suffix in ("parquet", "jsonl", "csv"):
+        assert joined(table_blocks(tmp_path / f"a.{suffix}", b"\n", "text")) == (b"\na", 1)
+    assert not asked
+    program = (
+        "import sys; from plkernel.data.corpora import load\n"
+        f"for suffix in ('csv', 'jsonl', 'parquet'): load({str(tmp_path)!r} + '/a.' + suffix); "
+        "print([name for name in ('torch', 'datasets', 'pyarrow') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n[]\n['pyarrow']\n"

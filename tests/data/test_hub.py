@@ -1,6 +1,7 @@
 """No hub is asked here: its code path runs on local files, and its failures are raised in its stead."""
 
 import json
+import logging
 import socket
 
 import datasets
@@ -37,17 +38,19 @@ def test_a_repository_of_parquet_files_is_read_as_from_the_hub(tmp_path, no_netw
         pq.write_table(pa.table({"id": range(len(texts)), "text": texts}), tmp_path / f"{split}-0.parquet")
     assert read(str(tmp_path)) == b"\na\n\xc3\xa9"
     assert read(str(tmp_path), "default", "test") == b"\nt"
-    with pytest.raises(ValueError, match="no split 'valid'; valid: test, train"):
-        read(str(tmp_path), None, "valid")
-    with pytest.raises(ValueError, match=r"'nope' not found. Available: \['default'\]"):
-        read(str(tmp_path), "nope")
+    for arguments, message in (
+        ((None, "tset"), r"no split 'tset'; did you mean 'test'\?"),
+        (("nope",), r"'nope' not found. Available: \['default'\]"),
+        ((None, None, "body"), r"no column 'body'; name the text with --column, one of: id, text"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            read(str(tmp_path), *arguments)
 
 
 def test_a_repository_of_another_format_is_read_without_column_selection(tmp_path, no_network):
-    folder = tmp_path / "data"
-    folder.mkdir()
-    (folder / "train.jsonl").write_text('{"text": "a", "id": 1}\n{"text": "b", "id": 2}\n')
-    assert read(str(folder)) == b"\na\nb"
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n')
+    assert read(str(tmp_path / "data")) == b"\na\nb"
 
 
 def test_code_of_a_data_set_is_never_run(tmp_path, no_network):
@@ -79,13 +82,12 @@ def test_without_a_network_what_datasets_has_cached_is_read(tmp_path, no_network
     info = json.loads((built / "dataset_info.json").read_text())
     (folder / "dataset_info.json").write_text(json.dumps(info | {"dataset_name": "name", "config_name": "plain"}))
     (folder / "name-train.arrow").write_bytes((built / "parquet-train.arrow").read_bytes())
-    assert read("owner/name", "plain") == b"\nfrom\ncache"
-
-
-def test_a_forbidden_network_is_named(monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(OSError, match="HF_HUB_OFFLINE forbids the network: unset it"):
-        read("owner/name")
+    before = datasets.logging.get_verbosity(), datasets.are_progress_bars_disabled()
+    for block in hub_blocks("owner/name", "plain", None, b"\n", "text"):
+        assert block.data.tobytes() == b"\nfrom\ncache"
+        assert datasets.are_progress_bars_disabled()
+        assert not datasets.logging.get_logger().isEnabledFor(logging.CRITICAL)
+    assert (datasets.logging.get_verbosity(), datasets.are_progress_bars_disabled()) == before
 
 
 @pytest.mark.parametrize(
@@ -101,7 +103,7 @@ def test_a_forbidden_network_is_named(monkeypatch):
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
 def test_each_failure_of_the_hub_is_one_line(monkeypatch, error, kind, message):
-    def fail(**arguments):
+    def fail(*_, **__):
         raise error
 
     monkeypatch.setattr(hub, "reachable", lambda: True)
@@ -114,17 +116,18 @@ def test_each_failure_of_the_hub_is_one_line(monkeypatch, error, kind, message):
     assert len(text) < 500
 
 
-def test_the_mirror_is_probed_instead_of_the_hub(monkeypatch):
-    asked = []
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *address: asked.append(address))
-    monkeypatch.setenv("HF_ENDPOINT", "https://mirror.example:8443")
-    assert reachable()
-    monkeypatch.delenv("HF_ENDPOINT")
-    assert reachable()
-    assert asked == [("mirror.example", 8443), ("huggingface.co", 443)]
-
-
-def test_behind_a_proxy_names_need_not_resolve_here(monkeypatch, no_network):
+def test_a_forbidden_network_is_named_and_mirrors_and_proxies_are_respected(monkeypatch, no_network):
     assert not reachable()
     monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
+    assert reachable(), "behind a proxy names need not resolve here"
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(OSError, match="HF_HUB_OFFLINE forbids the network: unset it"):
+        read("owner/name")
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.delenv("https_proxy")
+    asked = []
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *address: asked.append(address))
     assert reachable()
+    monkeypatch.setenv("HF_ENDPOINT", "https://mirror.example:8443")
+    assert reachable()
+    assert asked == [("huggingface.co", 443), ("mirror.example", 8443)]

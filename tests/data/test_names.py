@@ -1,18 +1,25 @@
+"""Names become sources: their bytes in order, the keys of the cache, and what a wrong name says."""
+
+import hashlib
 import os
 import sysconfig
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from plkernel.analysis.sequences import Independent, LagCorpus, MarkovChain, PottsCorpus
+from plkernel.data.corpora import load
 from plkernel.data.names import PRESETS, Request, resolve
+from plkernel.data.synthetic import LAWS, predictor_of, spelling, synthetic_blocks, synthetic_corpus
 
 
 def text(source):
     return b"".join(block.data.tobytes() for block in source.blocks())
 
 
-def digest(path, **request):
-    return resolve(str(path), Request(**request)).digest()
+def digest(name, **request):
+    return resolve(str(name), Request(**request)).digest()
 
 
 def test_the_standard_library_is_all_its_sources_in_order_and_no_tests():
@@ -23,15 +30,13 @@ def test_the_standard_library_is_all_its_sources_in_order_and_no_tests():
     assert {"os.py", "json/decoder.py", "idlelib/pyshell.py"} <= set(names)
     assert not [name for name in names if {"test", "tests", "idle_test", "site-packages"} & set(name.split("/"))]
     assert all(name.endswith(".py") for name in names)
-    assert 8e6 < source.size < 20e6
     data = text(source)
     assert data.count(b"\xff" + (root / "os.py").read_bytes()) == 1
     assert len(data) - 1 == source.size
 
 
 def test_a_folder_is_read_in_order_of_paths_without_hidden_files_and_the_cache(tmp_path):
-    files = ["b/2", "a", "b.txt", ".hidden", "b/.git/x", "__pycache__/x", "cache/flat.bin", "c/1"]
-    for name in files:
+    for name in ["b/2", "a", "b.txt", ".hidden", "b/.git/x", "__pycache__/x", "cache/flat.bin", "c/1"]:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(name)
@@ -40,39 +45,25 @@ def test_a_folder_is_read_in_order_of_paths_without_hidden_files_and_the_cache(t
     assert source.size == len(b"a|b.txt|b/2|c/1")
 
 
-@pytest.fixture
-def linked(tmp_path):
-    """A folder with links to a file inside, to a file and a folder outside, and to itself."""
+def test_links_that_lead_out_of_a_folder_are_followed_on_request_only_and_loops_end(tmp_path):
     root, outside = tmp_path / "root", tmp_path / "outside"
     (root / "sub").mkdir(parents=True)
     outside.mkdir()
     (root / "a").write_text("inside")
     (outside / "x").write_text("secret")
-    (root / "b").symlink_to("a")
-    (root / "c").symlink_to(outside / "x")
-    (root / "sub" / "d").symlink_to(outside)
-    (root / "sub" / "loop").symlink_to(root)
-    (root / "broken").symlink_to("nothing")
-    return root
-
-
-def test_links_that_lead_out_of_a_folder_are_not_followed(linked):
-    source = resolve(str(linked), Request(b"|"))
+    links = {"b": "a", "c": outside / "x", "sub/d": outside, "sub/loop": root, "broken": "nothing"}
+    for name, target in links.items():
+        (root / name).symlink_to(target)
+    source = resolve(str(root), Request(b"|"))
     assert text(source) == b"|inside|inside"
-    assert source.label == f"{linked}, without the symbolic links out of it (1)"
-
-
-def test_links_are_followed_on_request_and_loops_end(linked):
-    source = resolve(str(linked), Request(b"|", follow_links=True))
-    assert text(source) == b"|inside|inside|secret|secret"
-    assert source.label == str(linked)
-
-
-def test_a_folder_of_links_alone_says_how_to_read_them(linked):
+    assert source.label == f"{root}, without the symbolic links out of it (1)"
+    followed = resolve(str(root), Request(b"|", follow_links=True))
+    assert text(followed) == b"|inside|inside|secret|secret"
+    assert followed.label == str(root)
     for name in ("a", "b"):
-        (linked / name).unlink()
+        (root / name).unlink()
     with pytest.raises(ValueError, match=r"holds no files but the symbolic links out of it \(1\): --follow-links"):
-        resolve(str(linked), Request())
+        resolve(str(root), Request())
 
 
 def test_the_key_changes_with_everything_that_determines_the_bytes(tmp_path):
@@ -80,27 +71,19 @@ def test_the_key_changes_with_everything_that_determines_the_bytes(tmp_path):
     path.write_text("text\nx\n")
     os.utime(path, ns=(1, 1))
     before = digest(path)
-    assert digest(path) == before
-    assert digest(tmp_path / "." / "a.csv") == before
-    assert digest(path, column="text") == before
+    assert digest(path) == digest(tmp_path / "." / "a.csv") == digest(path, column="text") == before
     assert digest(path, column="other") != before
     os.utime(path, ns=(1, 2))
-    touched = digest(path)
-    assert touched != before
-    folder = digest(tmp_path)
+    touched, folder = digest(path), digest(tmp_path)
     (tmp_path / "b").write_text("")
-    assert digest(tmp_path) not in (folder, touched, before)
+    assert len({before, touched, folder, digest(tmp_path)}) == 4
 
 
 def test_presets_are_the_data_sets_they_stand_for():
     for name, target in PRESETS.items():
         assert resolve(name, Request()).key == resolve(target, Request()).key
-    assert resolve("wiki-pt", Request()).key == {
-        "hub": "wikimedia/wikipedia",
-        "config": "20231101.pt",
-        "split": None,
-        "column": "text",
-    }
+    expected = {"hub": "wikimedia/wikipedia", "config": "20231101.pt", "split": None, "column": "text"}
+    assert resolve("wiki-pt", Request()).key == expected
     key = resolve("hf:a/b::test", Request(column="body")).key
     assert (key["config"], key["split"], key["column"]) == (None, "test", "body")
 
@@ -119,6 +102,8 @@ def test_presets_are_the_data_sets_they_stand_for():
         ("hf:a:b:c:d", "write hf:NAME"),
         ("hf:.", "name it without 'hf:'"),
         (os.devnull, "neither a regular file nor a folder"),
+        ("~nouser/x", "write the path without '~'"),
+        ("a\0b", "neither a file|null byte"),
     ],
 )
 def test_bad_names_say_what_would_work(name, message):
@@ -127,13 +112,149 @@ def test_bad_names_say_what_would_work(name, message):
     assert repr(name) in str(caught.value)
 
 
+def test_paths_that_cannot_be_are_one_short_line(tmp_path):
+    (tmp_path / "circle").symlink_to("circle")
+    for name in (str(tmp_path / "circle"), "x/" * 5000):
+        with pytest.raises(ValueError, match="no such file or folder") as caught:
+            resolve(name, Request())
+        assert len(str(caught.value)) < 300
+    (tmp_path / "circle").unlink()
+    with pytest.raises(ValueError, match="holds no files that are not hidden"):
+        resolve(str(tmp_path), Request())
+
+
 def test_a_column_is_refused_where_there_are_none(tmp_path):
     (tmp_path / "a.txt").write_text("x")
-    for name in ("stdlib", str(tmp_path), str(tmp_path / "a.txt")):
+    for name in ("stdlib", str(tmp_path), str(tmp_path / "a.txt"), "synthetic:beta=1"):
         with pytest.raises(ValueError, match=r"column 'text': .* has no columns"):
             resolve(name, Request(column="text"))
 
 
-def test_an_empty_folder_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="holds no files"):
-        resolve(str(tmp_path), Request())
+@pytest.mark.parametrize(
+    ("rest", "corpus", "spelled"),
+    [
+        ("beta=0.5", PottsCorpus(beta=0.5), "beta=0.5,symbols=16,bytes=10000000,seed=0"),
+        ("potts,beta=1", PottsCorpus(1.0), "beta=1.0,symbols=16,bytes=10000000,seed=0"),
+        (
+            " seed = 7, bytes=1234 ,beta=1.5, symbols=4",
+            PottsCorpus(1.5, 4, 1234, 7),
+            "beta=1.5,symbols=4,bytes=1234,seed=7",
+        ),
+        (
+            "lags, seed=7,bytes=1k, symbols=4,redrawn=.5,longest=9,alpha=2",
+            LagCorpus(2.0, 9, 0.5, 4, 1000, 7),
+            "lags,alpha=2.0,longest=9,redrawn=0.5,symbols=4,bytes=1000,seed=7",
+        ),
+        (
+            "markov,spread=1,symbols=5,seed=2",
+            MarkovChain(5, 1.0, seed=2),
+            "markov,symbols=5,spread=1.0,bytes=10000000,seed=2",
+        ),
+        ("iid,bytes=5", Independent(size=5), "iid,symbols=16,bytes=5,seed=0"),
+    ],
+)
+def test_the_name_of_a_law_is_its_sequence(rest, corpus, spelled):
+    assert synthetic_corpus(rest) == synthetic_corpus(spelled) == corpus
+    assert spelling(corpus) == f"synthetic:{spelled}"
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [("5", 5), ("500k", 500_000), ("2M", 2_000_000), ("10MB", 10**7), ("1.5mb", 1_500_000), ("1G", 10**9), ("7B", 7)],
+)
+def test_sizes_may_have_a_unit(size, expected):
+    assert synthetic_corpus(f"beta=1,bytes={size}").size == expected
+
+
+@pytest.mark.parametrize(
+    ("rest", "message"),
+    [
+        ("", "corpus 'synthetic': beta is missing; write e.g. synthetic:beta=1.0"),
+        ("symbols=4", "corpus 'synthetic:symbols=4': beta is missing"),
+        ("potts", "beta is missing"),
+        ("beta=1,symbol=4", "no parameter 'symbol'; did you mean 'symbols'?"),
+        ("beta=1,x=4", "no parameter 'x'; valid: beta, bytes, seed, symbols"),
+        ("beta=1,", "no parameter ''; valid"),
+        ("beta=1,lags", "no parameter 'lags'; valid: beta"),
+        ("beta=1,beta=2", "beta is given twice"),
+        ("beta=one", "beta = 'one': must be a number"),
+        ("beta=nan", "beta = nan: must be a positive number"),
+        ("beta=1,symbols=2.5", "symbols = '2.5': must be a whole number"),
+        ("beta=1,symbols=1", "symbols = 1: must be a whole number from 2 to 256"),
+        ("beta=1,bytes=0", "bytes = '0': must be a number of bytes such as 500000"),
+        ("beta=1,bytes=0.5", "bytes = '0.5'"),
+        ("beta=1,bytes=3T", "bytes = '3T'"),
+        ("beta=1,bytes=\u0663", "bytes = "),
+        ("lag", "no law 'lag'; did you mean 'lags'?"),
+        ("x,beta=1", "no law 'x'; valid: iid, lags, markov, potts"),
+        ("lags,long=4", "no parameter 'long'; did you mean 'longest'?"),
+        ("lags,alpha=-1", "alpha = -1.0: must be a number of at least 0"),
+    ],
+)
+def test_bad_parameters_are_one_line_that_says_what_would_work(rest, message):
+    with pytest.raises(ValueError, match=r"^corpus 'synthetic") as caught:
+        predictor_of(f"synthetic:{rest}")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["beta=1,bytes=200k", "lags,bytes=200k", "markov,bytes=200k", "iid,bytes=200k"])
+def test_the_corpus_is_the_sequence_as_one_document_and_a_limit_gives_the_beginning(name, tmp_path):
+    whole, part = (load(f"synthetic:{name}", max_bytes=limit, cache=tmp_path) for limit in (None, 150_000))
+    np.testing.assert_array_equal(whole.bytes, np.concatenate(list(synthetic_corpus(name).blocks())))
+    np.testing.assert_array_equal(part.bytes, whole.bytes[:150_000])
+    assert (whole.size, whole.documents, whole.source) == (200_000, 1, spelling(synthetic_corpus(name)))
+
+
+def test_the_key_of_a_sequence_changes_with_every_parameter_and_not_with_their_spelling():
+    names = ["beta=1", "beta=2", "beta=1,symbols=4", "beta=1,bytes=5", "beta=1,seed=1", "lags", "lags,alpha=2"]
+    names += ["lags,longest=9", "lags,redrawn=0.3", "lags,seed=1", "markov", "markov,spread=1", "iid", "iid,symbols=4"]
+    assert len({digest(f"synthetic:{name}") for name in names}) == len(names)
+    spellings = ["beta=1", "beta=1.0,seed=0", "symbols=16,beta=1e0,bytes=10MB", "potts,beta=1"]
+    assert len({digest(f"synthetic:{name}") for name in spellings}) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "flat"),
+    [
+        ("beta=1", "81611753f643a7e0", "d1699e1dad4d9c99"),
+        ("seed=7,bytes=1234,beta=1.5,symbols=4", "82aa6d240a6f11d4", "cdfa1284d31b6742"),
+    ],
+)
+def test_the_keys_of_cached_corpora_stay(name, key, flat):
+    """The second is the one in the name of the flat file."""
+    source = resolve(f"synthetic:{name}", Request())
+    assert (source.digest(), source.digest(format=1, max_bytes=None, separator="0a")) == (key, flat)
+
+
+@pytest.mark.parametrize(
+    ("rest", "version", "expected"),
+    [
+        ("beta=1.0", 1, "cea600819cd8aa6b"),
+        ("lags", 1, "cc0b703ed8e9a994"),
+        ("markov", 1, "cc075ba64a944147"),
+        ("iid", 1, "f9d7db5ec5e1d9b7"),
+    ],
+)
+def test_a_change_of_the_generator_is_a_change_of_its_format(rest, version, expected):
+    """Another digest here means other bytes under the name of old ones: `Law.format`, and this pair, have to change."""
+    data = b"".join(block.tobytes() for block in synthetic_corpus(f"{rest},bytes=200k").blocks())
+    law = next(law for law in LAWS.values() if isinstance(synthetic_corpus(rest), law.corpus))
+    assert (law.format, hashlib.sha256(data).hexdigest()[:16]) == (version, expected)
+
+
+@pytest.mark.parametrize("rest", ["lags,longest=9,symbols=7", "markov,symbols=7", "iid,symbols=7"])
+def test_a_corpus_has_its_predictor_by_name(rest):
+    """The separator before the document is in no window to be predicted, and harms none in which it is the first."""
+    predictor = predictor_of(f"synthetic:{rest},bytes=50k")
+    data = np.concatenate([chunk.data for chunk in synthetic_blocks(synthetic_corpus(f"{rest},bytes=50k"), b"\n")])
+    assert data[0] == 10
+    losses = predictor.losses(data[None])
+    assert losses.shape == (1, 50_000)
+    assert losses[0, 0] <= -np.log2(0.01)
+    assert losses.mean() == pytest.approx(predictor.bits_per_byte(), abs=0.03)
+
+
+@pytest.mark.parametrize("name", ["synthetic:beta=1", "synthetic:potts,beta=1", "stdlib", "lags", "hf:lags", "./lags"])
+def test_other_corpora_have_no_predictor(name):
+    assert predictor_of(name) is None

@@ -8,7 +8,7 @@ import torch
 from scipy.stats import entropy
 from torch import Tensor
 
-from plkernel.analysis.sequences.lags import LagCorpus
+from plkernel.analysis.sequences import LagCorpus
 from plkernel.data.windows import fixed_windows
 from plkernel.memory.probe import check_causal, probe
 from plkernel.training.evaluate import PLACES, Predict, influence, truncation

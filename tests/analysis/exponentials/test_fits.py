@@ -17,9 +17,9 @@ from plkernel.analysis.exponentials.targets import (
     lag_target,
 )
 from plkernel.analysis.exponentials.targets import power_law_target as power_law
-from plkernel.analysis.mutual_information.curve import decay_curves, log_lags
-from plkernel.analysis.mutual_information.power_law_fit import log_log_slope
-from plkernel.analysis.sequences.potts import PottsCorpus
+from plkernel.analysis.information.curve import decay_curves, log_lags
+from plkernel.analysis.information.laws import log_log_slope
+from plkernel.analysis.sequences import PottsCorpus
 
 LAW = power_law(1.15, 512)
 

@@ -16,9 +16,8 @@ from plkernel.analysis.exponentials.targets import (
     power_law_target,
     verdict_target,
 )
-from plkernel.analysis.mutual_information.curve import DecayCurve
-from plkernel.analysis.mutual_information.decay_models import ModelFit, Verdict
-from plkernel.analysis.mutual_information.power_law_fit import fit_power_law
+from plkernel.analysis.information.curve import DecayCurve
+from plkernel.analysis.information.laws import ModelFit, Verdict, fit_power_law
 
 LAGS = (1, 2, 4, 8, 16, 32)
 

@@ -7,11 +7,19 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from plkernel.analysis.figures.decay import EXACT, FIT, FLOOR, comparison_figure, decay_figure
-from plkernel.analysis.figures.decay_panels import WIDEST_SLOPE, exact_slopes, known_slopes
+from plkernel.analysis.figures.decay import (
+    EXACT,
+    FIT,
+    FLOOR,
+    WIDEST_SLOPE,
+    comparison_figure,
+    decay_figure,
+    exact_slopes,
+    known_slopes,
+)
 from plkernel.analysis.figures.style import INK, line_style, rendered, style
-from plkernel.analysis.mutual_information.curve import DecayCurve, log_lags
-from plkernel.analysis.mutual_information.power_law_fit import fit_power_law, local_slopes
+from plkernel.analysis.information.curve import DecayCurve, log_lags
+from plkernel.analysis.information.laws import fit_power_law, local_slopes
 
 LAGS = log_lags(1000, 40)
 BITS = 1 / math.log(2)
@@ -20,33 +28,23 @@ BITS = 1 / math.log(2)
 def curve_of(values, error=0.02, noise=0.0, **changes) -> DecayCurve:
     """`values` at LAGS in nats, with jackknife errors `error` times the value plus `noise`."""
     values = np.asarray(values, dtype=float)
-    rng = np.random.default_rng(5)
     spread = (error * np.abs(values) + noise)[:, None] / np.sqrt(19)
-    replicates = values[:, None] + spread * rng.normal(size=(values.size, 20))
-    fields = {
-        "quantity": "information",
-        "estimator": "shuffle",
-        "unit": "byte",
-        "size": 10**6,
-        "symbols": 64,
-        "drift": 0.0,
-    }
-    arrays = {"values": tuple(values), "floor": (1e-3,) * values.size, "replicates": tuple(map(tuple, replicates))}
-    return DecayCurve(**{**fields, "lags": tuple(LAGS.tolist()), **arrays, **changes})
+    replicates = values[:, None] + spread * np.random.default_rng(5).normal(size=(values.size, 20))
+    columns = tuple(LAGS.tolist()), tuple(values), (1e-3,) * values.size, 0.0, tuple(map(tuple, replicates))
+    return replace(DecayCurve("information", "shuffle", "byte", 10**6, 64, *columns), **changes)
 
 
 @pytest.fixture
 def steep() -> DecayCurve:
     """A power law that sinks into noise: every fourth value past lag 100 is negative."""
     values = 0.5 * LAGS**-1.3
-    far = np.flatnonzero(LAGS > 100)[::4]
-    values[far] = -1e-4
+    values[np.flatnonzero(LAGS > 100)[::4]] = -1e-4
     return curve_of(values, noise=6e-5)
 
 
 @pytest.fixture
 def noise() -> DecayCurve:
-    """What an i.i.d. corpus shows: a little at the first two lags, nothing positive behind."""
+    """The curve of an i.i.d. corpus: a little at the first two lags, nothing positive behind."""
     values = -1e-5 * (1 + LAGS % 3)
     values[:2] = 2e-5
     return curve_of(values, noise=3e-5)
@@ -62,19 +60,14 @@ def legend_texts(figure):
     return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
 
 
-def test_drawn_values_are_those_of_the_curve_in_bits(steep):
+def test_drawn_values_and_band_are_those_of_the_curve_in_bits(steep):
     above = decay_figure(steep, None, title="steep").axes[0]
-    [(lags, values)] = drawn(above, INK, "o")
+    [(lags, values)], [(_, floor)] = drawn(above, INK, "o"), drawn(above, FLOOR, "None")
     expected = np.where(np.array(steep.values) > 0, np.array(steep.values) * BITS, np.nan)
     assert lags == pytest.approx(LAGS)
     assert values == pytest.approx(expected, rel=1e-14, nan_ok=True)
-    [(_, floor)] = drawn(above, FLOOR, "None")
     assert floor == pytest.approx(np.array(steep.floor) * BITS, rel=1e-14)
     assert above.get_ylabel() == "I(d) in bits"
-
-
-def test_band_is_the_interval_in_bits_cut_at_the_frame(steep):
-    above = decay_figure(steep, None, title="steep").axes[0]
     vertices = above.collections[0].get_paths()[0].vertices
     low, high = (edge * BITS for edge in steep.interval())
     bottom = above.get_ylim()[0]
@@ -88,8 +81,7 @@ def test_every_lag_is_a_point_or_a_triangle(steep, noise):
     for curve in (steep, noise):
         figure = decay_figure(curve, None, title="")
         above, values = figure.axes[0], np.array(curve.values)
-        [(lags, shown)] = drawn(above, INK, "o")
-        [(below, heights)] = drawn(above, INK, "v")
+        [(lags, shown)], [(below, heights)] = drawn(above, INK, "o"), drawn(above, INK, "v")
         assert sorted([*lags[np.isfinite(shown)], *below]) == LAGS.tolist()
         assert set(LAGS[values <= 0]) <= set(below)
         assert ((heights > 0) & (heights < 0.1)).all(), "fractions of the panel's height"
@@ -97,19 +89,15 @@ def test_every_lag_is_a_point_or_a_triangle(steep, noise):
         assert f"below the frame: {len(below)} of {LAGS.size} lags ({negative} at or below 0)" in legend_texts(figure)
 
 
-def test_a_tiny_positive_value_does_not_stretch_the_axis():
+def test_a_tiny_positive_value_does_not_stretch_the_axis_and_nothing_hidden_needs_no_triangles():
     values = 0.5 * LAGS**-1.0
-    values[-3] = 1e-12
-    curve = curve_of(values, noise=1e-5)
-    figure = decay_figure(curve, None, title="")
-    assert figure.axes[0].get_ylim()[0] > 1e-7
-    assert f"below the frame: 1 of {LAGS.size} lags (0 at or below 0)" in legend_texts(figure)
-
-
-def test_nothing_hidden_needs_no_triangles():
-    figure = decay_figure(curve_of(LAGS**-1.0), None, title="")
+    figure = decay_figure(curve_of(values), None, title="")
     assert not drawn(figure.axes[0], INK, "v")
     assert not any("below the frame" in text for text in legend_texts(figure))
+    values[-3] = 1e-12
+    figure = decay_figure(curve_of(values, noise=1e-5), None, title="")
+    assert figure.axes[0].get_ylim()[0] > 1e-7
+    assert f"below the frame: 1 of {LAGS.size} lags (0 at or below 0)" in legend_texts(figure)
 
 
 def test_law_is_drawn_where_it_was_fitted_and_beyond(steep):
@@ -155,14 +143,9 @@ def test_exact_curve_and_its_slopes_lie_on_a_curve_without_error():
     [(_, slopes)] = drawn(below, EXACT, "None")
     assert slopes == pytest.approx(exact_slopes(LAGS, values), nan_ok=True)
     assert slopes == pytest.approx(known_slopes(curve, 0.95)[0], rel=1e-12, nan_ok=True)
-
-
-def test_correlation_is_drawn_as_it_is():
     above, below = decay_figure(curve_of(LAGS**-0.5, quantity="correlation", unit="word"), None, title="").axes
-    [(_, values)] = drawn(above, INK, "o")
-    assert values == pytest.approx(LAGS**-0.5, rel=1e-14)
-    assert above.get_ylabel() == "correlation q(d)"
-    assert below.get_xlabel() == "lag d (words)"
+    assert drawn(above, INK, "o")[0][1] == pytest.approx(LAGS**-0.5, rel=1e-14), "a correlation as it is"
+    assert (above.get_ylabel(), below.get_xlabel()) == ("correlation q(d)", "lag d (words)")
 
 
 @pytest.mark.parametrize("offset", [pytest.param(0.0, marks=pytest.mark.slow), -1e-3])
@@ -175,52 +158,29 @@ def test_pure_noise_is_drawn_and_renders(noise, offset):
     assert np.isnan(known_slopes(curve, 0.95)[0]).all()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("count", [1, 2])
-def test_same_figure_gives_the_same_bytes(steep, count):
-    law = fit_power_law(steep, (1, 60))
-
-    def draw():
-        return (
-            decay_figure(steep, law, title="a")
-            if count == 1
-            else comparison_figure({"a": steep, "b": steep}, {"a": law})
-        )
-
-    assert rendered(draw()) == rendered(draw())
-
-
-def test_comparison_holds_every_curve(steep, noise):
+def test_comparison_holds_every_curve_and_their_triangles_apart(steep, noise):
     curves = {"steep": steep, "flat": curve_of(0.2 * LAGS**-0.3), "noise": noise}
     laws = {name: fit_power_law(curves[name], (1, 60)) for name in ("steep", "flat")}
     figure = comparison_figure(curves, laws)
     above, below = figure.axes
+    heights = []
     for index, (name, curve) in enumerate(curves.items()):
         colour = line_style(index)["color"]
         line, *ring = drawn(above, colour, "o")
         shown = np.isfinite(line[1])
         assert line[1][shown] == pytest.approx(np.array(curve.values)[shown] * BITS, rel=1e-14)
-        assert len(ring) == (name in laws)
-        for mark in ring:
-            assert mark[0, 0] == LAGS[LAGS <= 60][-1]
-        hidden = [lag for triangles in drawn(above, colour, "v") for lag in triangles[0]]
-        assert sorted([*LAGS[shown], *hidden]) == LAGS.tolist()
+        assert [mark[0, 0] for mark in ring] == [LAGS[LAGS <= 60][-1]] * (name in laws)
+        triangles = drawn(above, colour, "v")
+        assert sorted([*LAGS[shown], *(lag for each in triangles for lag in each[0])]) == LAGS.tolist()
+        heights += [set(each[1]) for each in triangles]
         assert len(drawn(below, colour, "o")) == 1
+    assert len(heights) == 2
+    assert not heights[0] & heights[1]
     texts = [text.replace("\n", " ") for text in legend_texts(figure)]
     beta = f"beta = {laws['flat'].beta:.2f} ({laws['flat'].low:.2f} to {laws['flat'].high:.2f})"
     assert f"flat: {beta}, lags 1 to {LAGS[LAGS <= 60][-1]}" in texts
     assert "noise: no power law fitted" in texts
     assert any(text.startswith("below the frame: steep 4 of") and "noise" in text for text in texts)
-
-
-def test_triangles_of_two_curves_do_not_cover_each_other(noise):
-    above = comparison_figure({"a": noise, "b": noise}, {}).axes[0]
-    [first], [second] = (drawn(above, line_style(index)["color"], "v") for index in range(2))
-    assert not set(first[1]) & set(second[1])
-
-
-def test_a_single_corpus_can_be_compared_with_nothing(steep):
-    assert len(comparison_figure({"steep": steep}, {"steep": fit_power_law(steep, (1, 60))}).axes) == 2
 
 
 def test_curves_that_share_no_axis_are_refused(steep):
@@ -230,15 +190,13 @@ def test_curves_that_share_no_axis_are_refused(steep):
         comparison_figure({"a": steep, "b": curve_of(LAGS**-1.0, unit="word")}, {})
 
 
-@pytest.mark.parametrize(
-    "name", ["synthetic:beta=1.0,symbols=16,bytes=2000000,seed=7", pytest.param("bible:en", marks=pytest.mark.slow)]
-)
-def test_legends_stay_inside_the_figure(steep, noise, name):
-    law = fit_power_law(steep, (1, 60))
-    curves = {name: steep, "noise": noise}
+def test_legends_stay_inside_the_figure_and_the_same_figure_gives_the_same_bytes(steep, noise):
+    law, name = fit_power_law(steep, (1, 60)), "synthetic:beta=1.0,symbols=16,bytes=2000000,seed=7"
     one = decay_figure(steep, law, title=name, exact=(LAGS, LAGS**-1.0))
-    for figure in (one, decay_figure(noise, None, title=name), comparison_figure(curves, {name: law})):
+    several, *same = [comparison_figure({name: steep, "noise": noise}, {name: law}) for _ in range(3)]
+    for figure in (one, decay_figure(noise, None, title=name), several):
         with style():
             figure.draw_without_rendering()
         box = figure.legends[0].get_window_extent()
         assert 0 <= box.x0 < box.x1 <= figure.bbox.width
+    assert rendered(same[0]) == rendered(same[1])

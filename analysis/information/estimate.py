@@ -1,17 +1,16 @@
-"""Mutual information from a pair table: estimators, what a corpus without memory would show, correlation.
+"""Estimates from pair tables: mutual information, its value without memory, correlation, and the jackknife.
 
-Everything in nats. A table is (..., S, S) of counts, rows the first symbol of a pair, columns the second.
+Information is in nats. A table is (..., S, S) of counts, rows the first symbol of a pair, columns the second.
 """
 
-from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln, psi, xlogy
+from scipy.special import gammaln, psi, stdtrit, xlogy
 
 Estimator = Literal["jackknife", "shuffle", "plugin", "miller-madow", "grassberger"]
-ESTIMATORS: tuple[Estimator, ...] = ("jackknife", "shuffle", "plugin", "miller-madow", "grassberger")
+ESTIMATORS: tuple[Estimator, ...] = get_args(Estimator)
 
 EXPANDED_ABOVE = 100.0
 """Mean count from which a cell's expectation is expanded about the mean: the next term is under 2e-5 of the result."""
@@ -28,56 +27,43 @@ def mutual_information(tables: Table, estimator: Estimator = "plugin") -> Floats
     miller-madow  plugin + (m - 1)/2n with m the cells that occur (Miller 1955)
     grassberger   H = ln n - (1/n) sum_i n_i G(n_i), G(k) = psi(k) + (-1)^k/2 [psi((k+1)/2) - psi(k/2)]
                   (Grassberger, arXiv physics/0307138, eq. 30)
-    shuffle       plugin; what the curve subtracts is `expected_information` of the corpus
-    jackknife     as shuffle; the curve then takes off what becomes of it without each block (`decay_curves`)
+    shuffle, jackknife  as plugin: `decay_curves` corrects the result
     """
-    entropy, exact = ENTROPIES[estimator], np.result_type(tables, np.int64)
+    exact = np.result_type(tables, np.int64)
     rows, columns = tables.sum(axis=-1, dtype=exact), tables.sum(axis=-2, dtype=exact)
     total = rows.sum(axis=-1)
     joint = tables.reshape(*tables.shape[:-2], -1)
-    return entropy(rows, total) + entropy(columns, total) - entropy(joint, total)
+    return entropy(rows, total, estimator) + entropy(columns, total, estimator) - entropy(joint, total, estimator)
 
 
-def _plugin(counts: Table, total: Table) -> Floats:
+def entropy(counts: Table, total: Table, estimator: Estimator = "plugin") -> Floats:
+    """Entropy in nats of counts (..., m) that sum to `total` (...)."""
+    if estimator == "grassberger":
+        values, places = np.unique(counts, return_inverse=True)
+        k = values[values > 0].astype(np.float64)
+        g = psi(k) + np.where(values[values > 0] % 2, -0.5, 0.5) * (psi((k + 1) / 2) - psi(k / 2))
+        terms = np.concatenate([np.zeros(values.size - k.size), k * g])[places].reshape(counts.shape)
+        return np.log(total) - terms.sum(axis=-1) / total
     cells = np.ascontiguousarray(counts).ravel()
     occurring = np.flatnonzero(cells)  # few of a joint table, and the logarithms are most of the work
-    values = cells[occurring].astype(np.float64)
+    k = cells[occurring].astype(np.float64)
     rows = occurring // counts.shape[-1]
-    sums = np.bincount(rows, values * np.log(values), minlength=max(1, cells.size // counts.shape[-1]))
-    return np.log(total) - sums.reshape(np.shape(total)) / total
-
-
-def _miller_madow(counts: Table, total: Table) -> Floats:
-    return _plugin(counts, total) + ((counts > 0).sum(axis=-1) - 1) / (2 * total)
-
-
-def _grassberger(counts: Table, total: Table) -> Floats:
-    values, places = np.unique(counts, return_inverse=True)
-    k = values[values > 0].astype(np.float64)
-    g = psi(k) + np.where(values[values > 0] % 2, -0.5, 0.5) * (psi((k + 1) / 2) - psi(k / 2))
-    terms = np.concatenate([np.zeros(values.size - k.size), k * g])[places].reshape(counts.shape)
-    return np.log(total) - terms.sum(axis=-1) / total
-
-
-ENTROPIES: dict[str, Callable[[Table, Table], Floats]] = {
-    "jackknife": _plugin,
-    "shuffle": _plugin,
-    "plugin": _plugin,
-    "miller-madow": _miller_madow,
-    "grassberger": _grassberger,
-}
+    sums = np.bincount(rows, k * np.log(k), minlength=max(1, cells.size // counts.shape[-1]))
+    plugin = np.log(total) - sums.reshape(np.shape(total)) / total
+    return plugin + ((counts > 0).sum(axis=-1) - 1) / (2 * total) if estimator == "miller-madow" else plugin
 
 
 def expected_information(counts: Table) -> float:
-    """The plug-in mutual information, in nats, that remains between the symbols of a corpus once it is shuffled.
+    """Mean plug-in mutual information, in nats, between the symbols of a corpus over all its shuffles.
 
     `counts` (S,) is how often each symbol occurs, n = sum. Over all ways of pairing n firsts with n seconds the count
-    of a cell is hypergeometric, hence the mean over all shuffles is
+    of a cell is hypergeometric, hence
 
         E[I] = ln n + (1/n) sum_ij E[N_ij ln N_ij] - (2/n) sum_i n_i ln n_i ,  N_ij ~ Hypergeometric(n, n_i, n_j)
 
-    (Vinh, Epps & Bailey, JMLR 11:2837, 2010, eq. 24a). This is the limit of averaging over ever more shuffled copies,
-    without their noise. Cells of mean count above 100 use the expansion of x ln x about the mean to fourth order.
+    (Vinh, Epps & Bailey, JMLR 11:2837, 2010, eq. 24a): the limit of averaging over ever more shuffled copies, without
+    their noise. Cells of mean count above 100 use the expansion of x ln x about the mean to fourth order. Raises
+    ValueError without any symbol.
 
     >>> round(expected_information(np.array([5000, 3000, 2000])) * 2 * 10_000 / (3 - 1) ** 2, 3)  # (S-1)^2 / 2n
     1.0
@@ -88,12 +74,12 @@ def expected_information(counts: Table) -> float:
         raise ValueError("counts must hold at least one symbol")
     upper, left = np.triu_indices(occurring.size)
     row, column = occurring[upper], occurring[left]
-    weight = np.where(upper == left, 1.0, 2.0)
     mean = row * column / n
     large = mean > EXPANDED_ABOVE
     cells = np.empty_like(mean)
     cells[large] = _expanded(row[large], column[large], n)
     cells[~large] = _summed(row[~large], column[~large], n)
+    weight = np.where(upper == left, 1.0, 2.0)
     return float(max(0.0, np.log(n) + (weight @ cells - 2 * xlogy(occurring, occurring).sum()) / n))
 
 
@@ -112,7 +98,9 @@ def _summed(row: Floats, column: Floats, n: float) -> Floats:
     mean = row * column / n
     k = np.maximum(0.0, row + column - n)
     last = np.minimum(np.minimum(row, column), np.ceil(mean + 12 * np.sqrt(mean) + 40))
-    p = np.exp(_log_probability(k, row, column, n))
+    chosen = gammaln(column + 1) - gammaln(k + 1) - gammaln(column - k + 1)
+    others = gammaln(n - column + 1) - gammaln(row - k + 1) - gammaln(n - column - row + k + 1)
+    p = np.exp(chosen + others - (gammaln(n + 1) - gammaln(row + 1) - gammaln(n - row + 1)))
     result = np.zeros_like(mean)
     active = np.arange(mean.size)
     while active.size:
@@ -126,17 +114,10 @@ def _summed(row: Floats, column: Floats, n: float) -> Floats:
     return unsorted
 
 
-def _log_probability(k: Floats, row: Floats, column: Floats, n: float) -> Floats:
-    """ln P(N = k) of the hypergeometric distribution."""
-    chosen = gammaln(column + 1) - gammaln(k + 1) - gammaln(column - k + 1)
-    others = gammaln(n - column + 1) - gammaln(row - k + 1) - gammaln(n - column - row + k + 1)
-    return chosen + others - (gammaln(n + 1) - gammaln(row + 1) - gammaln(n - row + 1))
-
-
 def drift_table(parts: Table) -> Floats:
-    """The pair table (S, S) of a corpus once each of its blocks is shuffled: sum_g n_g p_g p_g^T, parts (G, S) counts.
+    """Pair table (S, S) of a corpus with each of its blocks shuffled: sum_g n_g p_g p_g^T, of counts `parts` (G, S).
 
-    What information it has comes from blocks that differ in composition, and stands at every lag shorter than a block.
+    Its information comes from blocks that differ in composition, and stands at every lag shorter than a block.
     """
     size = parts.sum(axis=1, keepdims=True)
     shares = np.divide(parts, np.sqrt(size), out=np.zeros(parts.shape), where=size > 0)
@@ -144,7 +125,7 @@ def drift_table(parts: Table) -> Floats:
 
 
 def pools(counts: Table) -> NDArray[np.int64]:
-    """The pool of each symbol (S,) for `correlation`: its own, but one for all rarer than `POOLED_BELOW` of counts.
+    """Pool of each symbol (S,) for `correlation`: its own, but one for all rarer than `POOLED_BELOW` of the counts.
 
     Without it a pair of two symbols seen once would count as perfect correlation.
     """
@@ -153,34 +134,34 @@ def pools(counts: Table) -> NDArray[np.int64]:
 
 
 def correlation(tables: Table, pool: NDArray[np.int64]) -> Floats:
-    """The largest non-trivial singular value of P_ij / sqrt(p_i q_j), from the pair tables (G, S, S) of G >= 2 blocks.
+    """Largest non-trivial singular value of P_ij / sqrt(p_i q_j), from the pair tables (G, S, S) of G >= 2 blocks.
 
     It is the largest correlation that functions of the two symbols can have (Hirschfeld 1935, Gebelein 1941, Renyi
     1959); for small I it falls with half the exponent of I. Symbols of one pool (S,) are taken as one. The largest
     singular value of a noisy table is too large, so the singular vectors of the even blocks are applied to the odd ones
     and the other way round, and the two results averaged: zero on average where there is no memory.
 
-    Returns (1 + G,): the estimate, and what it becomes with each block left out, the vectors staying as they are, so
-    that errors from these are somewhat small where several singular values lie close together, and no jackknife can
-    take off the bias that noisy vectors leave: on mixtures of lags up to 18 % too small just above the floor. Where
-    memory is longer than a block the halves share their noise and it comes out too large, on the leaves of trees up
-    to 1.6 times where the information is right (runs/records/measure/coverage.json).
+    Returns (1 + G,): the estimate, and the estimate with each block left out, the vectors staying as they are. Errors
+    from these are somewhat small where several singular values lie close together, and no jackknife removes the bias
+    that noisy vectors leave: on mixtures of lags up to 18 % too small just above the floor. Where memory is longer than
+    a block the halves share their noise and the value is too large, on the leaves of trees up to 1.6 times where the
+    information is right (runs/records/measure/coverage.json).
     """
     pooled = _pooled(tables, pool)
-    halves = [pooled[0::2].sum(axis=0), pooled[1::2].sum(axis=0)]
-    vectors = [_leading(_normalised(half)) for half in halves]
+    halves = [_normalised(pooled[start::2].sum(axis=0)) for start in (0, 1)]
     result = np.zeros(1 + len(tables))
     for index, half in enumerate(halves):
-        left, right = vectors[1 - index]
-        weight = 0.5 * left[:, None] * right
-        whole = np.sum(weight * _normalised(half))
+        left, _, right = np.linalg.svd(halves[1 - index])
+        weight = 0.5 * left[:, :1] * right[0]
+        whole = np.sum(weight * half)
+        without = pooled[index::2].sum(axis=0) - pooled[index::2]
         result += whole
-        result[1 + index :: 2] += np.sum(weight * _normalised(half - pooled[index::2]), axis=(-2, -1)) - whole
+        result[1 + index :: 2] += np.sum(weight * _normalised(without), axis=(-2, -1)) - whole
     return result
 
 
 def _pooled(tables: Table, pool: NDArray[np.int64]) -> Floats:
-    """The tables (..., P, P) of pools."""
+    """Sum the tables (..., S, S) over pools, (..., P, P)."""
     order = np.argsort(pool, kind="stable")
     starts = np.searchsorted(pool[order], np.arange(pool.max() + 1))
     rows = np.add.reduceat(tables[..., order, :], starts, axis=-2, dtype=np.float64)
@@ -195,13 +176,8 @@ def _normalised(pooled: Floats) -> Floats:
     return np.divide(p, trivial, out=np.zeros_like(p), where=trivial > 0) - trivial
 
 
-def _leading(matrix: Floats) -> tuple[Floats, Floats]:
-    left, _, right = np.linalg.svd(matrix)
-    return left[:, 0], right[0]
-
-
 def correlation_drift(table: Floats, pool: NDArray[np.int64]) -> float:
-    """The largest non-trivial singular value of one table (S, S) without noise, such as `drift_table`."""
+    """Largest non-trivial singular value of one table (S, S) without noise, such as `drift_table`."""
     return float(np.linalg.norm(_normalised(_pooled(table, pool)), ord=2))
 
 
@@ -211,3 +187,40 @@ def correlation_floor(pool: NDArray[np.int64], pairs: int) -> float:
     The edge of the Marchenko-Pastur law for the square table of half the pairs.
     """
     return 2 * float(np.sqrt(2 * pool.max() / pairs))
+
+
+def each_left_out(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Sum of counts by block (..., G), and the sum without each block: (..., 1 + G)."""
+    total = counts.sum(axis=-1, keepdims=True)
+    return np.concatenate([total, total - counts], axis=-1)
+
+
+def jackknife_error(replicates: NDArray[Any]) -> Floats:
+    """Standard errors (...) from delete-one replicates (..., G): sqrt((G-1)/G sum_g (v_(-g) - mean)^2).
+
+    Kunsch (Annals of Statistics 17:1217, 1989), section 2. Blocks must be longer than the memory of the observations:
+    what two blocks have in common is neither in the errors nor in the correction of `without_bias`.
+    """
+    return np.sqrt((replicates.shape[-1] - 1) * replicates.var(axis=-1))
+
+
+def half_width(replicates: NDArray[Any], confidence: float = 0.95) -> Floats:
+    """Half the interval (...) of a jackknife: t_{G-1} standard errors of the replicates (..., G)."""
+    if not 0.0 < confidence < 1.0:
+        raise ValueError(f"confidence: got {confidence}, give a number between 0 and 1, such as 0.95")
+    return stdtrit(replicates.shape[-1] - 1, 0.5 + confidence / 2) * jackknife_error(replicates)
+
+
+def without_bias(estimates: Floats, sizes: NDArray[Any]) -> Floats:
+    """v_J = G v - sum_g (1 - m_g/n) v_(-g), and its replicates with each block left out, both (..., 1 + G).
+
+    `estimates` (..., 1 + G) are an estimate v of n observations in G blocks of m_g, `sizes` (..., G), and the v_(-g)
+    with block g left out. With equal blocks this is Quenouille's G v - (G-1) mean_g v_(-g); with any, a bias of c/n is
+    removed entirely (Busing, Meijer & van der Leeden, Statistics and Computing 9:3, 1999, eq. 6). v_J is the mean,
+    weighted by m_g, of the pseudo-values h_g v - (h_g - 1) v_(-g), h_g = n/m_g; a replicate is that mean without one of
+    them, v_(-g) + (v_J - v) h_g / (h_g - 1), so that `jackknife_error` of the replicates is the error of v_J.
+    """
+    shares = sizes / sizes.sum(axis=-1, keepdims=True)
+    value, left = estimates[..., :1], estimates[..., 1:]
+    shift = np.sum((1 - shares) * (value - left), axis=-1, keepdims=True)
+    return np.concatenate([value + shift, left + shift / (1 - shares)], axis=-1)

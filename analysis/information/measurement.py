@@ -7,11 +7,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from plkernel.analysis.mutual_information.curve import BLOCKS, MAX_LAG, Counting, DecayCurve, decay_curves, log_lags
-from plkernel.analysis.mutual_information.decay_models import Verdict, judge
-from plkernel.analysis.mutual_information.information import Estimator
-from plkernel.analysis.mutual_information.pair_counts import Bytes, count_pairs
-from plkernel.analysis.mutual_information.power_law_fit import PowerLaw, fit_power_law, local_slopes, log_log_slope
+from plkernel.analysis.information.counts import Bytes
+from plkernel.analysis.information.curve import BLOCKS, MAX_LAG, DecayCurve, decay_curves, log_lags
+from plkernel.analysis.information.estimate import Estimator
+from plkernel.analysis.information.laws import PowerLaw, Verdict, fit_power_law, judge, local_slopes, log_log_slope
 
 Unit = Literal["byte", "word"]
 Protocol = Literal["default", "published"]
@@ -25,7 +24,7 @@ PUBLISHED_RANGE: Range = (1, 500)
 
 
 class Described(typing.Protocol):
-    """Whose symbols they are: `plkernel.data.corpora.Corpus`, or anything with a name that says where it is from."""
+    """Origin of the symbols: `plkernel.data.corpora.Corpus`, or anything with a name and a source."""
 
     @property
     def name(self) -> str: ...
@@ -38,7 +37,7 @@ class Described(typing.Protocol):
 
 @dataclass(frozen=True)
 class FittedExponent:
-    """One exponent: what was fitted, on which grid of lags, and the law; `exact` where the corpus tells it."""
+    """One exponent: the range and grid of lags fitted, and the law; `exact` where the corpus tells it."""
 
     label: str
     law: PowerLaw
@@ -47,7 +46,7 @@ class FittedExponent:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What `measure` finds in one corpus; `law` is the exponent on the stated range, None where nothing decays."""
+    """Result of `measure_corpus`; `law` is the exponent on the stated range, None where nothing decays."""
 
     corpus: Described
     estimator: Estimator
@@ -85,54 +84,33 @@ def measure_corpus(
     protocol: Protocol = "default",
     exact: Callable[[Any], Any] | None = None,
     threads: int = 1,
-    count: Counting = count_pairs,
     progress: Callable[[float], Any] | None = None,
 ) -> Measurement:
     """Measure the symbols `data` (n,) uint8 of `corpus` on log-spaced lags up to `max_lag`.
 
     exact     gives the true information in nats at an array of lags, where it is known
-    protocol  'published' adds the exponents as published: plug-in, least squares on logarithms, lags 1..500
+    protocol  'published' adds the exponents as published: plug-in, least squares on logarithms, lags 1..500, on every
+              lag and on log-spaced ones of the same curve: the grid alone changes beta
 
-    Raises ValueError as `decay_curves` does.
+    Other options as of `decay_curves`, which raises ValueError.
     """
     report = progress or (lambda share: None)
     shares = (1.0, 0.0) if protocol == "default" else (0.15, 0.85)
-    options: dict[str, Any] = {"unit": unit, "blocks": blocks, "threads": threads, "count": count}
+    options: dict[str, Any] = {"unit": unit, "blocks": blocks, "threads": threads}
     ends = [end for limits in (stated, *OTHER_RANGES) for end in limits if end <= max_lag]
     lags = np.union1d(log_lags(max_lag), ends)  # so that a stated range is measured from end to end
     information, correlation = decay_curves(
         data, lags, estimator=estimator, progress=lambda share: report(share * shares[0]), **options
     )
     verdict = judge(information)
-    rows = _rows(information, correlation, verdict, stated, exact)
-    if protocol == "published":
-        every = np.arange(1, min(PUBLISHED_RANGE[1], max_lag) + 1)
-        plugin, _ = decay_curves(
-            data, every, estimator="plugin", progress=lambda share: report(share * shares[1]), **options
-        )
-        rows += _published(plugin)
-    law = next((row.law for row in rows if row.label == _label(stated)), None)
-    true = tuple(np.asarray(exact(lags)).tolist()) if exact else None
-    return Measurement(corpus, estimator, information, correlation, law, tuple(rows), verdict, true)
-
-
-def _rows(
-    information: DecayCurve,
-    correlation: DecayCurve,
-    verdict: Verdict,
-    stated: Range,
-    exact: Callable[[Any], Any] | None,
-) -> list[FittedExponent]:
-    """The exponents that the curve allows: on the stated range, on others, above the floor, and of the correlation."""
-    longest = information.lags[-1]
     wanted: dict[str, tuple[DecayCurve, Range]] = {}
     for limits in (stated, *OTHER_RANGES):
-        if limits[1] <= longest:
+        if limits[1] <= max_lag:
             wanted.setdefault(_label(limits), (information, limits))
     if verdict.last_lag > verdict.first_lag:
         above = (verdict.first_lag, verdict.last_lag)
         wanted[f"{_label(above)}, what stands out"] = (information, above)
-    if CORRELATION_RANGE[1] <= longest:
+    if CORRELATION_RANGE[1] <= max_lag:
         wanted[f"correlation, {_label(CORRELATION_RANGE)}"] = (correlation, CORRELATION_RANGE)
     rows = []
     for label, (curve, limits) in wanted.items():
@@ -140,25 +118,26 @@ def _rows(
             law = fit_power_law(curve, limits)
         except ValueError:  # too few positive values: this range shows nothing
             continue
-        true = None
+        slope = np.nan
         if exact and curve is information:
             used = [lag for lag in curve.lags if limits[0] <= lag <= limits[1] and lag not in law.dropped]
             slope = log_log_slope(used, exact(np.array(used)))
-            true = slope if np.isfinite(slope) else None
-        rows.append(FittedExponent(label, law, true))
-    return rows
-
-
-def _published(plugin: DecayCurve) -> list[FittedExponent]:
-    """The published choices on every lag, and on log-spaced ones of the same curve: the grid alone changes beta."""
-    last = plugin.lags[-1]
-    grids = {"every lag": plugin, "log-spaced": plugin.at(log_lags(last).tolist())}
-    return [
-        FittedExponent(
-            f"published, {_label((1, last))}, {name}", fit_power_law(curve, (1, last), weights=np.ones(len(curve.lags)))
+        rows.append(FittedExponent(label, law, slope if np.isfinite(slope) else None))
+    if protocol == "published":
+        last = min(PUBLISHED_RANGE[1], max_lag)
+        plugin, _ = decay_curves(
+            data,
+            np.arange(1, last + 1),
+            estimator="plugin",
+            progress=lambda share: report(share * shares[1]),
+            **options,
         )
-        for name, curve in grids.items()
-    ]
+        for grid, curve in (("every lag", plugin), ("log-spaced", plugin.at(log_lags(last).tolist()))):
+            law = fit_power_law(curve, (1, last), weights=np.ones(len(curve.lags)))
+            rows.append(FittedExponent(f"published, {_label((1, last))}, {grid}", law))
+    stated_law = next((row.law for row in rows if row.label == _label(stated)), None)
+    true = tuple(np.asarray(exact(lags)).tolist()) if exact else None
+    return Measurement(corpus, estimator, information, correlation, stated_law, tuple(rows), verdict, true)
 
 
 def _label(limits: Range) -> str:

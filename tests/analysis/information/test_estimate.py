@@ -1,17 +1,23 @@
+"""Estimators against direct sums, enumeration and closed forms; the jackknife against brute force."""
+
 from itertools import permutations
 
 import numpy as np
 import pytest
 from scipy.special import psi
 
-from plkernel.analysis.mutual_information import information
-from plkernel.analysis.mutual_information.information import (
+from plkernel.analysis.information import estimate
+from plkernel.analysis.information.estimate import (
     ESTIMATORS,
     correlation,
     correlation_floor,
+    entropy,
     expected_information,
+    half_width,
+    jackknife_error,
     mutual_information,
     pools,
+    without_bias,
 )
 
 
@@ -30,9 +36,13 @@ def random_table(seed, symbols=9, pairs=400):
     return rng.multinomial(pairs, rng.dirichlet(np.ones(symbols**2))).reshape(symbols, symbols)
 
 
-def test_plugin_is_the_information_of_the_observed_shares():
+def test_plugin_and_miller_madow_are_their_formulas():
     tables = np.stack([random_table(seed) for seed in range(5)])
     np.testing.assert_allclose(mutual_information(tables), [direct(table) for table in tables], rtol=1e-12)
+    table = tables[1]
+    cells, rows, columns = (table > 0).sum(), (table.sum(1) > 0).sum(), (table.sum(0) > 0).sum()
+    expected = direct(table) + (rows + columns - cells - 1) / (2 * table.sum())
+    assert mutual_information(table, "miller-madow") == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -40,13 +50,6 @@ def test_a_permutation_of_symbols_and_transposition_change_nothing(estimator):
     table = random_table(3)
     shuffled = table[np.random.default_rng(0).permutation(9)].T
     assert mutual_information(shuffled, estimator) == pytest.approx(mutual_information(table, estimator), rel=1e-12)
-
-
-def test_miller_madow_adds_half_the_cells_that_occur_to_each_entropy():
-    table = random_table(1)
-    cells, rows, columns = (table > 0).sum(), (table.sum(1) > 0).sum(), (table.sum(0) > 0).sum()
-    expected = direct(table) + (rows + columns - cells - 1) / (2 * table.sum())
-    assert mutual_information(table, "miller-madow") == pytest.approx(expected, rel=1e-12)
 
 
 def test_grassbergers_terms_obey_his_recurrence():
@@ -57,8 +60,7 @@ def test_grassbergers_terms_obey_his_recurrence():
     for counts in ([1, 2, 3], [7, 7, 40], [5, 12, 31, 2]):
         n = sum(counts)
         expected = np.log(n) - sum(c * g[c] for c in counts) / n
-        found = information.ENTROPIES["grassberger"](np.array(counts), np.array(n))
-        assert float(found) == pytest.approx(expected, rel=1e-12)
+        assert float(entropy(np.array(counts), np.array(n), "grassberger")) == pytest.approx(expected, rel=1e-12)
 
 
 def test_corrections_lower_the_bias_of_independent_symbols():
@@ -83,28 +85,22 @@ def test_the_floor_is_the_mean_over_shuffled_copies():
     rng = np.random.default_rng(0)
     shares = 0.5 ** np.arange(1, 14)
     data = rng.choice(13, 20_000, p=shares / shares.sum())
-    found = []
-    for _ in range(50):
-        copy = rng.permutation(data)
-        found.append(mutual_information(table_of(copy[:-1], copy[1:], 13)))
-    error = np.std(found, ddof=1) / np.sqrt(50)
-    floor = expected_information(np.bincount(data))
-    assert abs(floor - np.mean(found)) < 3 * error
+    copies = [rng.permutation(data) for _ in range(50)]
+    values = [mutual_information(table_of(copy[:-1], copy[1:], 13)) for copy in copies]
+    error, floor = np.std(values, ddof=1) / np.sqrt(50), expected_information(np.bincount(data))
+    assert abs(floor - np.mean(values)) < 3 * error
     assert error < 0.02 * floor  # the test could tell a floor 6 % off
 
 
-def test_the_expansion_for_large_means_agrees_with_the_sum(monkeypatch):
-    counts = np.full(40, 11_000)  # a mean of 275 in every cell
-    quick = expected_information(counts)
-    monkeypatch.setattr(information, "EXPANDED_ABOVE", 300.0)
-    assert quick == pytest.approx(expected_information(counts), rel=2e-5)
-    assert quick != expected_information(counts)  # two ways, not one
-
-
-def test_the_floor_of_much_data_is_that_of_wilks():
+def test_the_floor_of_much_data_is_that_of_wilks_by_sum_and_by_expansion(monkeypatch):
     """2 n I of independent symbols is chi squared with (S-1)^2 degrees of freedom."""
     counts = np.full(20, 1_000_000)
     assert expected_information(counts) == pytest.approx(19**2 / (2 * counts.sum()), rel=1e-3)
+    counts = np.full(40, 11_000)  # a mean of 275 in every cell
+    expanded = expected_information(counts)
+    monkeypatch.setattr(estimate, "EXPANDED_ABOVE", 300.0)
+    assert expanded == pytest.approx(expected_information(counts), rel=2e-5)
+    assert expanded != expected_information(counts)  # two ways, not one
 
 
 def test_one_symbol_has_no_information_and_no_floor():
@@ -123,34 +119,76 @@ def test_the_correlation_of_a_binary_channel_is_one_minus_twice_its_errors():
     rng = np.random.default_rng(0)
     first = rng.integers(0, 2, 200_000)
     second = first ^ (rng.random(first.size) < 0.3)
-    found = correlation(blocks_of(first, second, 2), np.arange(2))
-    assert found[0] == pytest.approx(0.4, abs=0.007)  # three standard errors, sqrt((1 - 0.4^2) / n)
-    error = np.sqrt(0.9 * np.sum((found[1:] - found[1:].mean()) ** 2))
+    value, *replicates = correlation(blocks_of(first, second, 2), np.arange(2))
+    assert value == pytest.approx(0.4, abs=0.007)  # three standard errors, sqrt((1 - 0.4^2) / n)
+    error = jackknife_error(np.array(replicates))
     assert error == pytest.approx(np.sqrt((1 - 0.4**2) / first.size), rel=0.6)
 
 
 def test_correlation_has_no_floor_where_the_largest_singular_value_has_one():
     rng = np.random.default_rng(1)
-    found, largest = [], []
+    values, largest = [], []
     for _ in range(20):
         first, second = rng.integers(0, 30, (2, 20_000))
         tables = blocks_of(first, second, 30)
-        found.append(correlation(tables, np.arange(30))[0])
+        values.append(correlation(tables, np.arange(30))[0])
         p = tables.sum(axis=0) / first.size
         outer = np.outer(p.sum(axis=1), p.sum(axis=0))
         largest.append(np.linalg.norm(p / np.sqrt(outer) - np.sqrt(outer), ord=2))
-    assert abs(np.mean(found)) < 3 * np.std(found) / np.sqrt(20)
+    assert abs(np.mean(values)) < 3 * np.std(values) / np.sqrt(20)
     assert np.mean(largest) == pytest.approx(correlation_floor(np.arange(30), 2 * 20_000), rel=0.1)
-    assert np.mean(largest) > 10 * np.abs(np.mean(found))
+    assert np.mean(largest) > 10 * np.abs(np.mean(values))
 
 
 def test_rare_symbols_are_pooled():
-    counts = np.array([500_000, 3, 499_000, 4])
-    assert pools(counts).tolist() == [0, 2, 1, 2]
-    rng = np.random.default_rng(0)
-    first, second = rng.choice(2, (2, 10_000))
+    assert pools(np.array([500_000, 3, 499_000, 4])).tolist() == [0, 2, 1, 2]
+    first, second = np.random.default_rng(0).choice(2, (2, 10_000))
     rare = [10, 3000, 6000, 9000]
     first[rare] = second[rare] = 2  # always with itself: a correlation of 1 unless pooled
     tables = blocks_of(first, second, 3, blocks=4)
     assert correlation(tables, np.arange(3))[0] > 0.9
     assert abs(correlation(tables, np.array([0, 1, 1]))[0]) < 0.05
+
+
+def leave_one_out(sums: np.ndarray, sizes: np.ndarray, function) -> np.ndarray:
+    left = [function(sums.sum() - total, sizes.sum() - size) for total, size in zip(sums, sizes, strict=True)]
+    return np.array([function(sums.sum(), sizes.sum()), *left])
+
+
+@pytest.mark.parametrize("sizes", [np.full(10, 50), np.array([50, 50, 80, 10, 3])])
+def test_a_bias_of_one_over_n_is_removed_and_a_mean_stays(sizes):
+    """7 + 3/n, without noise: 7, exactly but for rounding, with every block left out too."""
+    estimates = leave_one_out(sizes, sizes, lambda total, n: 7 + 3 / n)
+    np.testing.assert_allclose(without_bias(estimates, sizes)[0], 7, rtol=1e-14)
+    assert abs(estimates[0] - 7) > 1e-3
+    means = leave_one_out(np.random.default_rng(1).normal(size=sizes.size) * sizes, sizes, lambda total, n: total / n)
+    np.testing.assert_allclose(without_bias(means, sizes), means)
+
+
+def test_equal_blocks_give_quenouille_and_keep_the_error():
+    estimates = np.random.default_rng(0).normal(1, 0.1, (3, 9))
+    corrected = without_bias(estimates, np.full((3, 8), 100))
+    np.testing.assert_allclose(corrected[:, 0], 8 * estimates[:, 0] - 7 * estimates[:, 1:].mean(axis=1))
+    np.testing.assert_allclose(corrected[:, 1:].mean(axis=1), corrected[:, 0])
+    np.testing.assert_allclose(jackknife_error(corrected[:, 1:]), jackknife_error(estimates[:, 1:]))
+
+
+def test_the_square_of_a_mean_is_estimated_without_bias():
+    """mean^2 is too large by variance/n: 2000 samples of 40 values in unequal blocks, mean 0.5."""
+    rng, edges = np.random.default_rng(2), np.array([0, 6, 12, 20, 26, 40])
+    plain, corrected = [], []
+    for _ in range(2000):
+        sums = np.add.reduceat(rng.normal(0.5, 1, 40), edges[:-1])
+        estimates = leave_one_out(sums, np.diff(edges), lambda total, n: (total / n) ** 2)
+        plain.append(estimates[0])
+        corrected.append(without_bias(estimates, np.diff(edges))[0])
+    error = np.std(corrected) / np.sqrt(2000)
+    assert abs(np.mean(corrected) - 0.25) < 3 * error
+    assert np.mean(plain) - 0.25 > 3 * error
+
+
+def test_an_interval_is_that_of_student():
+    replicates = np.array([1.0, 2.0, 3.0, 4.0])
+    assert half_width(replicates) == pytest.approx(3.182446305 * np.sqrt(3 * 1.25))
+    with pytest.raises(ValueError, match=r"confidence: got 1\.0"):
+        half_width(replicates, 1.0)

@@ -1,36 +1,75 @@
-"""The weights of the best linear predictor, from the Yule-Walker equations of the correlations.
+"""The best linear predictor of the next symbol: correlations, exact or measured, and the weights that follow from them.
 
 With e_t the indicator vector of the symbol at t and p its mean, the predictor with one number for each lag,
 
     e_t - p  =  sum_{k=1..L} w(k) (e_{t-k} - p) ,   solves   sum_k w(k) q(|d - k|) = q(d) ,  d = 1..L ,  q(0) = 1 ,
 
-q(d) being the correlation of `repeats`. Of a mixture of lags, where a byte copies the one k before it with probability
-w(k), they are exactly those probabilities, and the predictor is the true conditional distribution. So a kernel that
-predicts follows w, neither the information nor q, which falls more slowly since copies are copied.
+q(d) being the correlation of `repeat_correlations`. Of a mixture of lags, where a byte copies the one k before it with
+probability w(k), they are exactly those probabilities, and the predictor is the true conditional distribution. So a
+kernel that predicts follows w, neither the information nor q, which falls more slowly since copies are copied.
 
 Source: Yule (1927) and Walker (1931); Raftery (JRSS B 47:528, 1985) for mixtures, equation of their correlations.
 """
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.linalg import solve_toeplitz
 
-from plkernel.analysis.intervals import critical_value
-from plkernel.analysis.mutual_information.jackknife import jackknife_error
-from plkernel.analysis.mutual_information.pair_counts import Bytes
-from plkernel.analysis.mutual_information.power_law_fit import log_log_slope
-from plkernel.analysis.prediction.repeats import repeat_correlations
-
-Floats = NDArray[np.float64]
+from plkernel.analysis.information.counts import Bytes, block_edges, check_data, histogram
+from plkernel.analysis.information.curve import BLOCKS, FEWEST_BLOCKS
+from plkernel.analysis.information.estimate import Floats, each_left_out, half_width, jackknife_error, without_bias
+from plkernel.analysis.information.laws import log_log_slope
 
 REACH = 4
 """The predictor sees so many times the lags that are asked for: the weights near its end stand in for all beyond it."""
 PER_OCTAVE = 4
 FEWEST_BANDS = 3
+
+
+def repeat_correlations(
+    data: Bytes,
+    longest: int,
+    *,
+    blocks: int = BLOCKS,
+    threads: int = 1,
+    progress: Callable[[float], Any] | None = None,
+) -> Floats:
+    """r(d) = (P(x_t = x_{t+d}) - sum p_i^2) / (1 - sum p_i^2) at every d = 1..longest, (longest, 1 + G).
+
+    The autocorrelation E<e_t - p, e_{t+d} - p> / E|e_t - p|^2 of the indicator vectors e_t of the symbols. Where
+    P_ij = (1 - q) p_i p_j + q p_i [i = j], as in a Potts sequence and a mixture of lags, it is q(d). Its sign is free
+    and it is 0 on average without memory: there is no floor to subtract. The first column is the estimate, the others
+    the estimate with each block left out, all less the bias of order 1/n (`without_bias`).
+
+    Takes `longest` comparisons for each symbol of `data` (n,) uint8, some 0.3 s for 1 MB at longest 1024, and memory
+    that does not grow with n. Raises ValueError for data too short, and for data of one symbol.
+    """
+    if blocks < FEWEST_BLOCKS:
+        raise ValueError(f"blocks must be at least {FEWEST_BLOCKS} for a jackknife, got {blocks}")
+    check_data(data, longest, blocks)
+    data = np.asarray(data)  # a mapped file as a plain array
+    edges, lags = block_edges(data.size, longest, blocks), np.arange(1, longest + 1)
+    parts = np.stack([histogram(data[start:stop]) for start, stop in pairwise(edges)])
+    if np.count_nonzero(parts.sum(axis=0)) < 2:
+        raise ValueError(f"data holds one symbol only, {data[0]}: there is nothing to predict")
+
+    def repeats(ends: tuple[int, int]) -> NDArray[np.int64]:
+        start, stop = ends
+        equal = [np.count_nonzero(data[start : min(stop, data.size - d)] == data[start + d : stop + d]) for d in lags]
+        if progress is not None:
+            progress((stop - start) / data.size)
+        return np.array(equal)
+
+    with ThreadPoolExecutor(threads) as workers:
+        repeated = np.stack(list(workers.map(repeats, pairwise(edges.tolist()))), axis=1)
+    sizes = np.diff(np.minimum(edges, (data.size - lags)[:, None]))
+    chance = np.sum((each_left_out(parts.T) / each_left_out(parts.sum(axis=1))) ** 2, axis=0)
+    return without_bias((each_left_out(repeated) / each_left_out(sizes) - chance) / (1 - chance), sizes)
 
 
 def yule_walker(correlations: ArrayLike, ridge: float = 0.0) -> Floats:
@@ -41,6 +80,8 @@ def yule_walker(correlations: ArrayLike, ridge: float = 0.0) -> Floats:
     >>> abs(yule_walker([0.5, 0.25, 0.125])).round(12).tolist()
     [0.5, 0.0, 0.0]
     """
+    from scipy.linalg import solve_toeplitz
+
     q = np.asarray(correlations, dtype=np.float64)
     try:
         return np.asarray(solve_toeplitz(np.append(1 + ridge, q[:-1]), q))
@@ -85,9 +126,8 @@ class Bands:
         return jackknife_error(self.replicates)
 
     def clear(self, confidence: float = 0.95) -> NDArray[np.intp]:
-        """The bands whose interval is above 0: what a positive kernel can follow."""
-        half = critical_value(self.replicates.shape[1], confidence) * self.standard_errors()
-        return np.flatnonzero(self.values > half)
+        """The bands whose interval is above 0, which a positive kernel can follow."""
+        return np.flatnonzero(self.values > half_width(self.replicates, confidence))
 
 
 @dataclass(frozen=True)
@@ -108,7 +148,7 @@ class PredictiveWeights:
     ridge: float
 
     def bands(self, first: int, last: int, per_octave: int = PER_OCTAVE) -> Bands:
-        """Means over bands of first..last, both included, the ridge's shrinking left in."""
+        """Means over bands of first..last, both included; the ridge shrinks them."""
         count = max(2, 1 + round(per_octave * np.log2((last + 1) / first)))
         edges = np.unique(np.geomspace(first, last + 1, count).round().astype(np.int64))
         widths, starts = np.diff(edges), edges[:-1] - first
@@ -131,7 +171,7 @@ class PredictiveWeights:
         beta = log_log_slope(lags, values)
         steps = bands.replicates[used] / values[:, None] - 1  # of ln values, to first order
         each = np.array([log_log_slope(lags, values * np.exp(step)) for step in steps.T])
-        half = critical_value(each.size, confidence) * float(jackknife_error(each))
+        half = float(half_width(each, confidence))
         return Slope(beta, beta - half, beta + half)
 
 
@@ -142,7 +182,7 @@ def predictive_weights(
     threads: int = 1,
     progress: Callable[[float], Any] | None = None,
 ) -> PredictiveWeights:
-    """The weights at d = 1..lags of the best predictor of `data` (n,) uint8 from `REACH` times as many symbols.
+    """Measure the weights at d = 1..lags of the best predictor of `data` (n,) uint8 from `REACH` times as many symbols.
 
     From `repeat_correlations` with `noise_ridge`; the ridge of the replicates is that of all data. Raises ValueError as
     they do.

@@ -1,6 +1,6 @@
 """From bytes to a decay curve: mutual information against lag, with its floor and a jackknife over blocks."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
@@ -9,8 +9,15 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from plkernel.analysis.intervals import critical_value
-from plkernel.analysis.mutual_information.information import (
+from plkernel.analysis.information.counts import (
+    Bytes,
+    block_edges,
+    check_data,
+    check_lags,
+    count_pairs,
+    histogram,
+)
+from plkernel.analysis.information.estimate import (
     ESTIMATORS,
     Estimator,
     Floats,
@@ -18,50 +25,41 @@ from plkernel.analysis.mutual_information.information import (
     correlation_drift,
     correlation_floor,
     drift_table,
+    each_left_out,
     expected_information,
+    half_width,
+    jackknife_error,
     mutual_information,
     pools,
-)
-from plkernel.analysis.mutual_information.jackknife import jackknife_error, without_bias
-from plkernel.analysis.mutual_information.pair_counts import (
-    Bytes,
-    PairCounts,
-    block_edges,
-    check_data,
-    check_lags,
-    count_pairs,
-    histogram,
+    without_bias,
 )
 
 Quantity = Literal["information", "correlation"]
-Counting = Callable[..., PairCounts]
 
 BLOCKS = 40
 FEWEST_BLOCKS = 4
 MAX_LAG = 1000
 LAGS = 64
-CORRECTED: tuple[Estimator, ...] = ("jackknife", "shuffle")
-"""The estimators that take the floor off."""
 TABLE_BYTES = 1 << 26
-"""What the tables of one pass may take; lags beyond that wait for another pass."""
+"""Limit of the tables of one pass; lags beyond that wait for another pass."""
 COUNTING = 0.5
-"""The share of the work, as progress tells it, that is counting; the rest is estimating from the tables."""
+"""Share of the work, as progress reports it, that is counting; the rest is estimating from the tables."""
 
 
 @dataclass(frozen=True)
 class DecayCurve:
-    """How a dependence decays with the lag, and how far it can be trusted.
+    """Decay of a dependence with the lag, and how far it can be trusted.
 
     quantity    'information' in nats, or 'correlation' (largest non-trivial singular value of the pair matrix)
     estimator   of the information; 'plugin' for the correlation
-    unit        what a lag counts: 'byte' or 'word'
+    unit        of the lags: 'byte' or 'word'
     size        symbols in the corpus
     symbols     different symbols in the corpus
     lags        (L,) ascending
     values      (L,)
-    floor       (L,) what the plug-in estimate would show without any memory: its mean over all shuffles of the corpus
-    drift       what remains when each block of the jackknife is shuffled on its own: blocks of different composition,
-                such as texts by several authors, show it at every lag
+    floor       (L,) mean of the plug-in estimate over all shuffles of the corpus, which have no memory
+    drift       value that remains when each block of the jackknife is shuffled on its own: blocks of different
+                composition, such as texts by several authors, show it at every lag
     replicates  (L, G) the values with block g of the corpus left out; of 'jackknife' corrected by `without_bias`
     """
 
@@ -82,7 +80,7 @@ class DecayCurve:
 
     def interval(self, confidence: float = 0.95) -> tuple[Floats, Floats]:
         """Lower and upper bounds (L,): value -+ t_{G-1} standard errors, at each lag on its own."""
-        half = critical_value(len(self.replicates[0]), confidence) * self.standard_errors()
+        half = half_width(np.asarray(self.replicates), confidence)
         return np.asarray(self.values) - half, np.asarray(self.values) + half
 
     def at(self, lags: Sequence[int]) -> Self:
@@ -127,30 +125,28 @@ def decay_curves(
     unit: str = "byte",
     blocks: int = BLOCKS,
     threads: int = 1,
-    count: Counting = count_pairs,
     progress: Callable[[float], Any] | None = None,
 ) -> tuple[DecayCurve, DecayCurve]:
     """Information and correlation of the symbols of `data` (n,) uint8 at each of `lags`, from one count.
 
     lags       ascending, 1 or more; `log_lags(1000)` unless given
-    estimator  what is done about the plug-in's bias, which is that of a corpus without memory, the floor, times about
+    estimator  treatment of the plug-in's bias, which is that of a corpus without memory, the floor, times about
                1 + 2 sum_k q(k)^2 where symbols k apart correlate by q(k):
-               'shuffle': the floor taken off: exact for independent symbols, too little for any others; far lags of
+               'shuffle': less the floor: exact for independent symbols, too little for any others; far lags of
                slowly decaying memory come out too high by more than their error, whatever the size of the corpus
-               'jackknife': what remains beyond the floor taken off too, as the jackknife finds it (`without_bias`).
+               'jackknife': also less what remains beyond the floor, as the jackknife estimates it (`without_bias`).
                Not from the plug-in at once: with many rare symbols its bias does not fall as 1/n, that of the rest does
                'plugin', 'miller-madow', 'grassberger': the entropies as they are (`mutual_information`)
-    blocks     of the jackknife. They must be longer than what is remembered, for its errors to be honest and for the
-               correction to be whole: memory that a block is short beside stays in the values
+    blocks     of the jackknife. They must be longer than the memory, for its errors to be honest and for the correction
+               to be whole: memory that a block is short beside stays in the values
     threads    lags counted at the same time; the curves do not depend on it
-    count      counts pairs in place of `count_pairs`, with the same signature and result
     progress   called with the share of the work done since the last call; the shares add up to 1
 
     Memory does not grow with n. Raises ValueError for unknown estimators, unusable lags, and data that are too short
     or hold one symbol only.
 
-    >>> from plkernel.analysis.sequences.potts import PottsCorpus
-    >>> from plkernel.analysis.mutual_information.power_law_fit import fit_power_law
+    >>> from plkernel.analysis.information.laws import fit_power_law
+    >>> from plkernel.analysis.sequences import PottsCorpus
     >>> data = np.concatenate(list(PottsCorpus(beta=1.0, size=500_000).blocks()))
     >>> information, _ = decay_curves(data, log_lags(100))
     >>> law = fit_power_law(information)
@@ -180,59 +176,34 @@ def decay_curves(
         report((1 - COUNTING) / lags.size)
         return mutual_information(left, estimator), correlation(tables, pool)
 
-    def one_pass(group: NDArray[np.int64]) -> list[tuple[Floats, Floats]]:
-        def counted_some(pairs_done: int) -> None:
-            report(COUNTING * pairs_done / pairs)
-
-        counted = count(data, group, symbols=symbols, edges=edges, threads=threads, progress=counted_some)
+    estimates: list[tuple[Floats, Floats]] = []
+    at_once = max(1, TABLE_BYTES // (blocks * symbols.size**2 * np.dtype(np.uint32).itemsize))
+    for first in range(0, lags.size, at_once):
+        counted = count_pairs(
+            data,
+            lags[first : first + at_once],
+            symbols=symbols,
+            edges=edges,
+            threads=threads,
+            progress=lambda done: report(COUNTING * done / pairs),
+        )
         with ThreadPoolExecutor(threads) as workers:
-            return list(workers.map(estimate, counted.tables))
-
-    estimates = [item for group in _passes(lags, blocks, symbols.size) for item in one_pass(group)]
+            estimates += workers.map(estimate, counted.tables)
     information, correlations = (np.array(values) for values in zip(*estimates, strict=True))
     sizes = np.diff(np.minimum(edges, (data.size - lags)[:, None]))
-    floor = floors * _left(parts.sum(axis=1)) / _left(sizes)
-    values = information - (floor if estimator in CORRECTED else 0.0)
+    floor = floors * each_left_out(parts.sum(axis=1)) / each_left_out(sizes)
+    if estimator in ("jackknife", "shuffle"):
+        information = information - floor
     if estimator == "jackknife":
-        values = without_bias(values, sizes)
-    noise = np.array([correlation_floor(pool, data.size - int(lag)) for lag in lags])
-    common: dict[str, Any] = {
-        "unit": unit,
-        "size": int(data.size),
-        "symbols": int(symbols.size),
-        "lags": tuple(lags.tolist()),
-    }
+        information = without_bias(information, sizes)
+
+    def curve(quantity: Quantity, estimator: Estimator, values: Floats, floor: list[float], drift: float) -> DecayCurve:
+        columns = tuple(lags.tolist()), tuple(values[:, 0].tolist()), tuple(floor)
+        replicates = tuple(map(tuple, values[:, 1:].tolist()))
+        return DecayCurve(quantity, estimator, unit, int(data.size), int(symbols.size), *columns, drift, replicates)
+
+    noise = [correlation_floor(pool, data.size - int(lag)) for lag in lags]
     return (
-        DecayCurve(
-            quantity="information",
-            estimator=estimator,
-            **common,
-            **_columns(values, floor[:, 0]),
-            drift=float(mutual_information(drift)),
-        ),
-        DecayCurve(
-            quantity="correlation",
-            estimator="plugin",
-            **common,
-            **_columns(correlations, noise),
-            drift=correlation_drift(drift, pool),
-        ),
+        curve("information", estimator, information, floor[:, 0].tolist(), float(mutual_information(drift))),
+        curve("correlation", "plugin", correlations, noise, correlation_drift(drift, pool)),
     )
-
-
-def _left(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """What all blocks (..., G) hold, and what remains without each: (..., 1 + G)."""
-    total = sizes.sum(axis=-1, keepdims=True)
-    return np.concatenate([total, total - sizes], axis=-1)
-
-
-def _columns(values: Floats, floor: Floats) -> dict[str, Any]:
-    replicates = tuple(tuple(row) for row in values[:, 1:].tolist())
-    return {"values": tuple(values[:, 0].tolist()), "floor": tuple(floor.tolist()), "replicates": replicates}
-
-
-def _passes(lags: NDArray[np.int64], blocks: int, symbols: int) -> Iterator[NDArray[np.int64]]:
-    """Groups of lags whose tables fit into TABLE_BYTES."""
-    size = max(1, TABLE_BYTES // (blocks * symbols**2 * np.dtype(np.uint32).itemsize))
-    for start in range(0, lags.size, size):
-        yield lags[start : start + size]

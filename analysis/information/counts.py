@@ -1,0 +1,307 @@
+"""Counts: how often symbol j follows symbol i at a distance of d, block by block, and words as symbols.
+
+Counts add up: the tables of two stretches of a corpus sum to the table of both, so threads and the blocks of a
+jackknife rest on the same function, and every way of counting gives the same integers.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from heapq import nsmallest
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Bytes = NDArray[np.uint8]
+PairCounter = Callable[[Bytes, int, int, int, NDArray[np.int64], Bytes, NDArray[Any]], int]
+
+SYMBOLS = 256
+STRETCH = 1 << 24
+"""Bytes counted at all lags before the next are touched: a corpus larger than memory is read once, not once a lag."""
+PIECE = 1 << 18
+"""Bytes that numpy counts at a time, so that its copies stay in the cache."""
+FEW, SMALL = 1 << 20, 1 << 25
+"""Bytes, and pairs, that numpy counts in less time than numba takes to load."""
+LEFT_OUT = "symbols leave out a byte value that occurs in the data"
+VOCABULARY = 256
+CHUNK = 1 << 20
+"""Bytes of text that are divided into words at a time."""
+FOLD = bytes(byte if byte >= 0x80 or chr(byte).isalnum() else 0x20 for byte in range(256)).lower()
+"""Map of each byte: letters to lower case, what stands between words to a space."""
+
+
+@dataclass(frozen=True, eq=False)
+class PairCounts:
+    """Pair tables of some lags, by block.
+
+    lags     (L,) ascending
+    symbols  (S,) uint8, the byte values kept apart, ascending
+    tables   (L, G, S, S): tables[l, g, i, j] pairs with symbol i at position t in block g and j at t + lags[l]
+    """
+
+    lags: NDArray[np.int64]
+    symbols: Bytes
+    tables: NDArray[Any]
+
+
+def check_lags(lags: ArrayLike) -> NDArray[np.int64]:
+    """Return `lags` as ascending positive integers (L,); ValueError if they are anything else."""
+    values = np.atleast_1d(np.asarray(lags))
+    if values.ndim != 1 or not values.size or not np.issubdtype(values.dtype, np.integer):
+        raise ValueError(f"lags must be a list of integers, got {values.dtype} of shape {values.shape}")
+    if values.min() < 1:
+        raise ValueError(f"lags must be 1 or more, got {values.min()}")
+    if np.any(np.diff(values) <= 0):
+        at = int(np.argmax(np.diff(values) <= 0))
+        raise ValueError(f"lags must ascend without repeats, got {values[at]} before {values[at + 1]}: sort them")
+    return values.astype(np.int64)
+
+
+def check_data(data: Bytes, longest: int, blocks: int) -> None:
+    """Raise ValueError unless `data` is a vector of uint8 with a pair in each block at lag `longest`."""
+    if not isinstance(data, np.ndarray) or data.ndim != 1 or data.dtype != np.uint8:
+        got = f"{data.dtype} of shape {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
+        whole = isinstance(data, np.ndarray) and data.dtype.kind in "iu"
+        way = "data.astype(np.uint8), if all are from 0 to 255," if whole else "np.frombuffer(text, np.uint8)"
+        raise ValueError(f"data must be a vector of uint8, got {got}; {way} makes one")
+    if blocks < 1:
+        raise ValueError(f"blocks must be at least 1, got {blocks}")
+    if data.size < longest + blocks:
+        raise ValueError(
+            f"data has {data.size:,} symbols, which is too short for lag {longest:,} in {blocks} blocks: "
+            f"give at least {longest + blocks:,} or a smaller max_lag"
+        )
+
+
+def block_edges(size: int, longest: int, blocks: int) -> NDArray[np.int64]:
+    """Edges (blocks + 1,) of the blocks of first positions, from 0 to `size`.
+
+    Equal in length as far as lag `longest` has pairs; at shorter lags the last block has a few more.
+    """
+    edges = np.linspace(0, size - longest, blocks + 1).astype(np.int64)
+    edges[-1] = size
+    return edges
+
+
+def histogram(data: Bytes) -> NDArray[np.int64]:
+    """Counts (256,) of each byte value, in memory that does not grow with the data."""
+    counts = np.zeros(SYMBOLS, np.int64)
+    for start in range(0, data.size, PIECE):
+        counts += np.bincount(data[start : start + PIECE], minlength=SYMBOLS)
+    return counts
+
+
+def unigram_entropy(data: Bytes) -> float:
+    """-sum_i p_i log2 p_i in bits per byte, p_i the share of byte i in `data` (n,) uint8.
+
+    The plug-in estimate, too low by about 255 / (2 n ln 2) bits when all bytes occur. Raises ValueError for empty data
+    and for anything but a vector of uint8.
+
+    >>> unigram_entropy(np.frombuffer(b"abababab", np.uint8))
+    1.0
+    """
+    if data.ndim != 1 or data.dtype != np.uint8 or not data.size:
+        raise ValueError(f"data must be a non-empty vector of uint8, got {data.dtype} of shape {data.shape}")
+    counts = histogram(data)
+    shares = counts[counts > 0] / data.size
+    return float(np.sum(shares * np.log2(1.0 / shares)))
+
+
+def count_pairs(
+    data: Bytes,
+    lags: ArrayLike,
+    *,
+    symbols: Bytes | None = None,
+    edges: NDArray[np.int64] | None = None,
+    threads: int = 1,
+    progress: Callable[[int], Any] | None = None,
+) -> PairCounts:
+    """Count the pairs of `data` (n,) uint8, which may be mapped from a file, at every lag, in one pass.
+
+    symbols   the byte values to keep apart, ascending; all 256 unless given
+    edges     (G + 1,) ascending: block g holds the pairs whose first symbol stands at edges[g] <= t < edges[g + 1];
+              one block of all unless given
+    threads   lags counted at the same time; the result does not depend on it
+    progress  called with the number of pairs counted since the last call
+
+    Memory beyond the result: 256 kB per thread. Raises ValueError for lags that do not ascend from 1, data too short
+    for them, and symbols that leave out one that occurs.
+    """
+    lags = check_lags(lags)
+    check_data(data, int(lags[-1]), 1)
+    if threads < 1:
+        raise ValueError(f"threads must be at least 1, got {threads}")
+    data = np.asarray(data)  # a mapped file as a plain array
+    edges = np.array([0, data.size]) if edges is None else edges
+    symbols = np.arange(SYMBOLS, dtype=np.uint8) if symbols is None else symbols
+    dtype = np.uint32 if int(np.diff(edges).max()) < 2**31 else np.uint64
+    tables = np.zeros((lags.size, edges.size - 1, symbols.size, symbols.size), dtype)
+    if data.size <= FEW and data.size * lags.size < SMALL and not compiled.cache_info().currsize:
+        for done in _count_few(data, lags, symbols, edges, tables):
+            if progress is not None:
+                progress(done)
+        return PairCounts(lags, symbols, tables)
+    count = counter()
+
+    def add(index: int, start: int, stop: int) -> int:
+        lag = int(lags[index])
+        stop = max(start, min(stop, data.size - lag))
+        counted = count(data, lag, start, stop, edges, symbols, tables[index])
+        if counted != stop - start:
+            raise ValueError(LEFT_OUT)
+        return counted
+
+    with ThreadPoolExecutor(threads) as pool:
+        for start in range(int(edges[0]), int(edges[-1]), STRETCH):
+            stop = min(start + STRETCH, int(edges[-1]))
+            for done in pool.map(add, range(lags.size), repeat(start), repeat(stop)):
+                if progress is not None:
+                    progress(done)
+    return PairCounts(lags, symbols, tables)
+
+
+def counter() -> PairCounter:
+    """The compiled counter, or numpy's where numba is missing."""
+    try:
+        return compiled()
+    except ImportError:
+        return count_with_numpy
+
+
+def count_with_numpy(
+    data: Bytes, lag: int, start: int, stop: int, edges: NDArray[np.int64], symbols: Bytes, tables: NDArray[Any]
+) -> int:
+    """Add the pairs (data[t], data[t + lag]), start <= t < stop, to the table (S, S) of the block that holds t.
+
+    Return how many pairs were of two of the `symbols` and so were added.
+    """
+    cells = (symbols.astype(np.intp)[:, None] * SYMBOLS + symbols).ravel()
+    total = 0
+    for table, first, last in zip(tables, edges[:-1], edges[1:], strict=True):
+        counts = np.zeros(SYMBOLS * SYMBOLS, np.int64)
+        for left in range(max(start, int(first)), min(stop, int(last)), PIECE):
+            right = min(left + PIECE, stop, int(last))
+            codes = data[left:right].astype(np.intp)  # before the product: uint8 would overflow
+            codes *= SYMBOLS
+            codes += data[left + lag : right + lag]
+            counts += np.bincount(codes, minlength=SYMBOLS * SYMBOLS)
+        added = counts[cells]
+        table += added.reshape(table.shape).astype(table.dtype)
+        total += int(added.sum())
+    return total
+
+
+def _count_few(
+    data: Bytes, lags: NDArray[np.int64], symbols: Bytes, edges: NDArray[np.int64], tables: NDArray[Any]
+) -> Iterator[int]:
+    """Count one lag after the other, the pairs of all blocks at once; yields how many pairs each lag has."""
+    size = symbols.size + 1  # the last stands for all that are left out
+    place = np.full(SYMBOLS, symbols.size)
+    place[symbols] = np.arange(symbols.size)
+    start, stop, column = int(edges[0]), int(edges[-1]), place[data]
+    blocks: NDArray[np.int64] = np.repeat(np.arange(edges.size - 1), np.diff(edges).astype(int))
+    rows = (blocks * size + column[start:stop]) * size
+    for lag, table in zip(lags.tolist(), tables, strict=True):
+        pairs = max(0, min(stop, data.size - lag) - start)
+        codes = rows[:pairs] + column[start + lag : start + lag + pairs]
+        counts = np.bincount(codes, minlength=(edges.size - 1) * size**2).reshape(-1, size, size)[:, :-1, :-1]
+        table[:] = counts
+        if counts.sum() != pairs:
+            raise ValueError(LEFT_OUT)
+        yield pairs
+
+
+@cache
+def compiled() -> PairCounter:
+    """Compile the equal of `count_with_numpy`, for one thread and without the interpreter's lock."""
+    from numba import njit
+
+    def count(
+        data: Bytes, lag: int, start: int, stop: int, edges: NDArray[np.int64], symbols: Bytes, tables: NDArray[Any]
+    ) -> int:
+        scratch = np.zeros(SYMBOLS * SYMBOLS, np.uint32)
+        total = 0
+        for block in range(edges.size - 1):
+            left, right = max(start, edges[block]), min(stop, edges[block + 1])
+            if left >= right:
+                continue
+            first, second, table = data[left:right], data[left + lag : right + lag], tables[block]
+            for position in range(right - left):
+                scratch[np.int64(first[position]) << 8 | second[position]] += np.uint32(1)
+            for i in range(symbols.size):
+                for j in range(symbols.size):
+                    cell = np.int64(symbols[i]) << 8 | symbols[j]
+                    table[i, j] += scratch[cell]
+                    total += scratch[cell]
+                    scratch[cell] = 0
+        return total
+
+    try:
+        return njit(nogil=True, cache=True)(count)
+    except RuntimeError:  # nowhere to keep compiled code: compile once per process
+        return njit(nogil=True)(count)
+
+
+@dataclass(frozen=True, eq=False)
+class WordSymbols:
+    """A text as one code per word.
+
+    codes  (m,) uint8, the words in their order: a word's place in `words`, len(words) when it is not there
+    words  the most frequent words, most frequent first
+    """
+
+    codes: Bytes
+    words: tuple[bytes, ...]
+
+
+def word_symbols(data: Bytes, vocabulary: int = VOCABULARY) -> WordSymbols:
+    """Encode the words of `data` (n,) uint8, which may be mapped from a file, as at most `vocabulary` symbols.
+
+    A word is a longest run of letters, digits and bytes from 0x80 on, with A-Z in lower case. Everything else parts
+    words, apostrophe, hyphen and underscore too. Letters beyond ASCII stay whole in UTF-8 and keep their case, but
+    punctuation beyond ASCII sticks to its word, and text without spaces, such as Chinese, is cut at ASCII bytes only.
+
+    The `vocabulary - 1` most frequent words, of equally frequent ones those first in byte order, have the codes from 0
+    on; all others share the next one. Codes are a function of the word, so they can only lower the mutual information
+    between two words (data-processing inequality; Cover & Thomas 2006, theorem 2.8.1).
+
+    Reads the data twice. Raises ValueError when there is no word, and for a vocabulary outside 2..256.
+
+    >>> text = "To be, or not to be: that is the question."
+    >>> symbols = word_symbols(np.frombuffer(text.encode(), np.uint8), vocabulary=4)
+    >>> symbols.words, symbols.codes.tolist()
+    ((b'be', b'to', b'is'), [1, 0, 3, 3, 1, 0, 3, 2, 3, 3])
+    """
+    if not isinstance(data, np.ndarray) or data.ndim != 1 or data.dtype != np.uint8:
+        raise ValueError("data must be a vector of uint8; np.frombuffer(text, np.uint8) makes one of bytes")
+    if not 2 <= vocabulary <= VOCABULARY:
+        raise ValueError(f"vocabulary = {vocabulary}: must be from 2 to {VOCABULARY}, so that a code is one byte")
+    counts = Counter[bytes]()
+    for words in _words(data):
+        counts.update(words)
+    if not counts:
+        raise ValueError(f"data holds no word in {data.size:,} bytes: give text, or measure bytes")
+    ranked = nsmallest(vocabulary - 1, counts, key=lambda word: (-counts[word], word))
+    code = {word: rank for rank, word in enumerate(ranked)}
+    codes, filled = np.empty(counts.total(), np.uint8), 0
+    for words in _words(data):
+        codes[filled : filled + len(words)] = np.frombuffer(bytes(map(code.get, words, repeat(len(ranked)))), np.uint8)
+        filled += len(words)
+    return WordSymbols(codes, tuple(ranked))
+
+
+def _words(data: Bytes) -> Iterator[list[bytes]]:
+    """Yield all words of `data` in order, in lists; a word cut by the end of a chunk is carried into the next."""
+    carry: list[bytes] = []
+    for start in range(0, data.size, CHUNK):
+        folded = data[start : start + CHUNK].tobytes().translate(FOLD)
+        end = folded.rfind(b" ") + 1
+        if end:
+            yield b"".join([*carry, folded[:end]]).split()
+            carry = []
+        carry.append(folded[end:])
+    yield b"".join(carry).split()

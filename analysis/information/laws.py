@@ -1,0 +1,425 @@
+"""Laws of a decay curve: its exponent with jackknife intervals, local slopes, curvature, and whether it is a power law.
+
+Four shapes of decay are compared on one curve, each by least squares on ln I, and a sentence follows from that.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import stdtr
+
+from plkernel.analysis.information.curve import DecayCurve
+from plkernel.analysis.information.estimate import Floats, half_width, jackknife_error
+
+Kind = Literal["power law", "broken power law", "stretched exponential", "exponential", "too short", "none"]
+
+FLOOR_MULTIPLE = 1.0
+DRIFT_MULTIPLE = 2.0
+"""The default range of a fit ends where the curve first falls below so many floors, or so many times its drift."""
+FEWEST_LAGS = 3
+FEWEST_COMPARED = 6
+WINDOW = 2.0
+"""A local slope at d uses the lags from d / WINDOW to d * WINDOW."""
+CANDIDATES = 64
+FLATTEST_STRETCH = 0.05
+DRAWS = 999
+"""Draws of noise; the least chance that they can give is one in a thousand."""
+SHORTEST_SPAN = 10.0
+"""A range that covers less than this factor of lags decides nothing."""
+SIGNIFICANT = 0.01
+
+
+@dataclass(frozen=True)
+class PowerLaw:
+    """amplitude * d**-beta, fitted to a decay curve.
+
+    beta, standard_error, low, high  exponent, its jackknife error and its interval of the given confidence
+    amplitude     value at d = 1, in the unit of the curve
+    used          number of lags fitted, first_lag and last_lag the first and last of them
+    dropped       lags of the range left out because the corrected value is zero or negative
+    r_squared     of the logarithms; near 1 for curves far from a power law too, so it says little
+    curvature     c of ln I = a - beta ln d + c (ln d)^2, with its jackknife error and two-sided p of c = 0;
+                  positive: the decay slows down. NaN with three lags
+    """
+
+    beta: float
+    standard_error: float
+    low: float
+    high: float
+    confidence: float
+    amplitude: float
+    first_lag: int
+    last_lag: int
+    used: int
+    dropped: tuple[int, ...]
+    r_squared: float
+    curvature: float
+    curvature_error: float
+    curvature_p: float
+
+    def values(self, lags: ArrayLike) -> Floats:
+        """amplitude * d**-beta at `lags`."""
+        return self.amplitude * np.asarray(lags, dtype=np.float64) ** -self.beta
+
+    def to_dict(self) -> dict[str, Any]:
+        """A dictionary that JSON keeps exactly (NaN as null); `from_dict` gives back the same law."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """The inverse of `to_dict`; ValueError unless `values` has exactly the fields of a power law."""
+        expected = [field.name for field in fields(cls)]
+        if not isinstance(values, dict) or set(values) != set(expected):
+            raise ValueError(f"not a power law: needs exactly {', '.join(expected)}")
+        numbers: dict[str, Any] = {key: float("nan") if value is None else value for key, value in values.items()}
+        return cls(**{**numbers, "dropped": tuple(values["dropped"])})
+
+
+@dataclass(frozen=True)
+class Points:
+    """Points of a fit: lags (m,), ln I (m,), and ln I with each block left out (m, G), to first order."""
+
+    lags: NDArray[np.int64]
+    logs: Floats
+    replicates: Floats
+    dropped: tuple[int, ...]
+
+    @property
+    def x(self) -> Floats:
+        """ln d."""
+        return np.log(self.lags)
+
+    @property
+    def errors(self) -> Floats:
+        """Jackknife standard errors of ln I."""
+        return jackknife_error(self.replicates)
+
+
+def clear_until(curve: DecayCurve) -> int:
+    """The last lag before `curve` falls below its floor or twice its drift; 0 when it never stands out from them."""
+    return curve.last_above(np.maximum(FLOOR_MULTIPLE * np.asarray(curve.floor), DRIFT_MULTIPLE * curve.drift))
+
+
+def points(curve: DecayCurve, lags: tuple[int, int] | None = None) -> Points:
+    """The positive values of `curve` on first..last inclusive; on 1 .. `clear_until` unless given.
+
+    Raises ValueError when fewer than three remain.
+    """
+    first, last = (curve.lags[0], clear_until(curve)) if lags is None else lags
+    if lags is not None and not 1 <= first < last:
+        raise ValueError(f"lags: a range must ascend from 1 or more, got {first} to {last}")
+    at, values = np.asarray(curve.lags), np.asarray(curve.values)
+    inside = (at >= first) & (at <= last)
+    used = inside & (values > 0)
+    if used.sum() < FEWEST_LAGS:
+        where = f"lags {first} to {last}" if lags else "the lags with values above the floor"
+        raise ValueError(f"{where}: {used.sum()} usable values, a fit needs {FEWEST_LAGS}; measure more data or lags")
+    logs = np.log(values[used])
+    replicates = logs[:, None] + np.asarray(curve.replicates)[used] / values[used, None] - 1
+    return Points(at[used], logs, replicates, tuple(at[inside & ~used].tolist()))
+
+
+def fit_power_law(
+    curve: DecayCurve,
+    lags: tuple[int, int] | None = None,
+    *,
+    weights: ArrayLike | None = None,
+    confidence: float = 0.95,
+) -> PowerLaw:
+    """Fit ln I(d) = ln amplitude - beta ln d by least squares, on the lags first..last of `curve`.
+
+    lags     inclusive; left out, from the first lag to the last before the curve falls below its floor or twice its
+             drift (`clear_until`)
+    weights  (L,) of the squared residuals, one for each lag of the curve. Unless given, each lag counts for the stretch
+             of ln d that it stands for (`octave_weights`), so that every octave counts the same and beta hardly
+             depends on which lags were measured. Equal weights make it depend on that: on curved data by half
+
+    The error of beta is that of the delete-a-block jackknife, so it knows that neighbouring lags share their noise; it
+    says nothing about curves that are no power law: see `curvature`, `local_slopes` and `compare_models`. Raises
+    ValueError for fewer than three positive values in the range and for weights that are not finite and positive.
+    """
+    chosen = points(curve, lags)
+    if weights is None:
+        w = octave_weights(chosen.lags)
+    else:
+        given = np.asarray(weights, dtype=np.float64)
+        if given.shape != (len(curve.lags),):
+            raise ValueError(f"weights must be one for each of the {len(curve.lags)} lags, got shape {given.shape}")
+        if (bad := given[~(np.isfinite(given) & (given > 0))]).size:
+            raise ValueError(f"weights must be finite and positive, got {bad[0]} among them")
+        w = given[np.isin(curve.lags, chosen.lags)]
+    line = _projector(chosen.x, 1, w)
+    (constant, slope), betas = line @ chosen.logs, -(line @ chosen.replicates)[1]
+    half = half_width(betas, confidence)
+    residual = chosen.logs - constant - slope * chosen.x
+    spread = chosen.logs - np.average(chosen.logs, weights=w)
+    bend = bend_error = bend_p = float("nan")
+    if chosen.lags.size > FEWEST_LAGS:
+        row = _projector(chosen.x, 2, w)[2]
+        bend, bend_error = float(row @ chosen.logs), float(jackknife_error(row @ chosen.replicates))
+        bend_p = float(2 * stdtr(betas.size - 1, -abs(bend) / bend_error)) if bend_error else float("nan")
+    return PowerLaw(
+        beta=float(-slope),
+        standard_error=float(jackknife_error(betas)),
+        low=float(-slope - half),
+        high=float(-slope + half),
+        confidence=confidence,
+        amplitude=float(np.exp(constant)),
+        first_lag=int(chosen.lags[0]),
+        last_lag=int(chosen.lags[-1]),
+        used=int(chosen.lags.size),
+        dropped=chosen.dropped,
+        r_squared=float(1 - (w @ residual**2) / (w @ spread**2)) if np.any(spread) else float("nan"),
+        curvature=bend,
+        curvature_error=bend_error,
+        curvature_p=bend_p,
+    )
+
+
+def log_log_slope(lags: ArrayLike, values: ArrayLike) -> float:
+    """beta of the least-squares line through (ln d, ln I) with octave weights: `fit_power_law` of exact values.
+
+    NaN where one of them is not positive.
+
+    >>> round(log_log_slope([1, 2, 4, 8], [1, 0.5, 0.25, 0.125]), 12)
+    1.0
+    """
+    x, y = np.log(np.asarray(lags, dtype=np.float64)), np.asarray(values, dtype=np.float64)
+    return float(-(_projector(x, 1, octave_weights(lags)) @ np.log(y))[1]) if np.all(y > 0) else np.nan
+
+
+def octave_weights(lags: ArrayLike) -> Floats:
+    """The stretch of ln d that each of `lags` (m,) stands for, (m,): the weights of the trapezoid rule.
+
+    >>> (octave_weights([1, 2, 4, 16]) / np.log(2)).round(12).tolist()
+    [0.5, 1.0, 1.5, 1.0]
+    """
+    steps = np.diff(np.log(np.asarray(lags, dtype=np.float64)))
+    return (np.append(steps, 0.0) + np.append(0.0, steps)) / 2
+
+
+def local_slopes(curve: DecayCurve) -> tuple[NDArray[np.int64], Floats, Floats]:
+    """-d ln I / d ln d at each lag with its jackknife error: lags, slopes, errors, each (m,).
+
+    A line through the positive values from d / 2 to 2 d; lags with fewer than three of them are left out.
+    """
+    at, slopes, errors = [], [], []
+    values = np.asarray(curve.values)
+    for lag in np.asarray(curve.lags)[values > 0].tolist():
+        try:
+            window = points(curve, (max(1, int(np.ceil(lag / WINDOW))), int(lag * WINDOW)))
+        except ValueError:
+            continue
+        line = _projector(window.x, 1, octave_weights(window.lags))[1]
+        at.append(lag)
+        slopes.append(-line @ window.logs)
+        errors.append(jackknife_error(line @ window.replicates))
+    return np.array(at, np.int64), np.array(slopes), np.array(errors)
+
+
+def _projector(x: Floats, degree: int, weights: Floats) -> Floats:
+    """(degree + 1, m): takes values at x to the coefficients of their weighted least-squares polynomial."""
+    root = np.sqrt(weights)
+    design: Floats = root[:, None] * x[:, None] ** np.arange(degree + 1)
+    return np.asarray(np.linalg.pinv(design) * root, np.float64)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """ln I = a + sum_j b_j column_j(d; place): linear but for `place`, which is searched on `grid` and polished.
+
+    count       number of parameters
+    columns     (data, place) -> the columns, (m,) each
+    parameters  (a, b_1, ..; place) -> the parameters by name
+    grid        candidates of place; one where the shape has no such parameter
+    """
+
+    count: int
+    columns: Callable[[Points, float], list[Floats]]
+    parameters: Callable[[Floats, float], dict[str, float]]
+    grid: Callable[[Points], Floats] = lambda data: np.zeros(1)
+
+    def design(self, data: Points, place: float) -> Floats:
+        """(m, 1 + columns) in standard errors of ln I."""
+        return np.stack([np.ones_like(data.x), *self.columns(data, place)], axis=1) / data.errors[:, None]
+
+    def least(self, data: Points, targets: Floats) -> Floats:
+        """The least chi squared (B,) over the grid for each of `targets` (m, B), values in standard errors."""
+        explained = np.zeros(targets.shape[1])
+        for place in self.grid(data):
+            basis = np.linalg.qr(self.design(data, place))[0]
+            explained = np.maximum(explained, np.sum((basis.T @ targets) ** 2, axis=0))
+        return np.asarray(np.sum(targets**2, axis=0) - explained)
+
+    def fit(self, data: Points) -> tuple[dict[str, float], Floats, float]:
+        """Parameters by name, fitted values (m,) in standard errors, and chi squared."""
+        from scipy.optimize import minimize_scalar
+
+        target = data.logs / data.errors
+
+        def at(place: float) -> tuple[Floats, Floats, float]:
+            design = self.design(data, place)
+            coefficients: Floats = np.linalg.lstsq(design, target)[0].astype(np.float64)
+            fitted = design @ coefficients
+            return coefficients, fitted, float(np.sum((target - fitted) ** 2))
+
+        grid = self.grid(data)
+        best = int(np.argmin([at(place)[2] for place in grid]))
+        place, low, high = grid[best], grid[max(best - 1, 0)], grid[min(best + 1, grid.size - 1)]
+        if low < high:
+            place = minimize_scalar(lambda value: at(value)[2], bounds=(low, high), method="bounded").x
+        coefficients, fitted, chi_squared = at(float(place))
+        named = self.parameters(coefficients, float(place))
+        return {key: float(value) for key, value in named.items()}, fitted, chi_squared
+
+
+def _stretched(c: Floats, log_gamma: float) -> dict[str, float]:
+    gamma = np.exp(log_gamma)
+    return {"amplitude": np.exp(c[0]), "tau": c[1] ** (-1 / gamma) if c[1] > 0 else float("inf"), "gamma": gamma}
+
+
+SHAPES = {
+    "power law": Shape(2, lambda d, _: [-d.x], lambda c, _: {"amplitude": np.exp(c[0]), "beta": c[1]}),
+    "exponential": Shape(
+        2,
+        lambda d, _: [-d.lags.astype(float)],
+        lambda c, _: {"amplitude": np.exp(c[0]), "tau": 1 / c[1] if c[1] else float("inf")},
+    ),
+    "stretched exponential": Shape(
+        3,
+        lambda d, log_gamma: [-(d.lags ** np.exp(log_gamma))],
+        _stretched,
+        lambda _: np.linspace(np.log(FLATTEST_STRETCH), 0.0, CANDIDATES),
+    ),
+    "broken power law": Shape(
+        4,
+        lambda d, place: [-np.minimum(d.x, place), -np.maximum(0.0, d.x - place)],
+        lambda c, place: {"amplitude": np.exp(c[0]), "beta_1": c[1], "beta_2": c[2], "break": np.exp(place)},
+        lambda d: np.linspace(d.x[1], d.x[-2], CANDIDATES),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class ModelFit:
+    """One shape of decay, fitted to ln I by weights 1 / standard error^2.
+
+    parameters   by name; lags in symbols, exponents as positive numbers
+    chi_squared  sum of squared residuals over standard errors; near the degrees of freedom for a shape that fits
+                 independent lags, and rarely so for lags that share their noise: see chi_squared_p
+    freedom      degrees of freedom: lags less parameters
+    aicc         chi^2 + 2 k + 2 k (k + 1) / (m - k - 1), k parameters and m lags
+    excess       aicc less that of the best of the models compared
+    chi_squared_p, excess_p  the chance of a chi squared, and of a lead of the best other model, as large, were this
+                 model true and the noise of the lags correlated as the replicates are
+    """
+
+    name: str
+    parameters: dict[str, float]
+    chi_squared: float
+    freedom: int
+    aicc: float
+    excess: float
+    chi_squared_p: float
+    excess_p: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Shape of a curve on the lags that stand clear of floor and drift: a kind, and a sentence for the reader."""
+
+    kind: Kind
+    sentence: str
+    first_lag: int
+    last_lag: int
+    models: tuple[ModelFit, ...]
+
+    @property
+    def is_power_law(self) -> bool:
+        """True if one exponent describes the curve within its errors."""
+        return self.kind == "power law"
+
+
+def compare_models(curve: DecayCurve, lags: tuple[int, int] | None = None) -> tuple[ModelFit, ...]:
+    """Compare four shapes by corrected Akaike criterion (Hurvich & Tsai 1989), best first; lags as in `fit_power_law`.
+
+        power law              ln I = a - beta ln d
+        exponential            ln I = a - d / tau
+        stretched exponential  ln I = a - (d / tau)^gamma, 0.05 <= gamma <= 1
+        broken power law       ln I = a - beta_1 ln d up to the break, slope -beta_2 beyond it, continuous
+
+    The residuals are weighted by jackknife errors lag by lag. Errors of neighbouring lags are positively correlated, so
+    chi squared falls short of its degrees of freedom while its differences exceed theirs; both are therefore held
+    against draws of noise with the replicates' own covariance, in `chi_squared_p` and `excess_p`. Every shape is fitted
+    to fitted + noise as to the data, so that the search for the best break or stretch is in p as well. The draws are
+    the same at every call. Raises ValueError for fewer than six usable lags.
+    """
+    data = points(curve, lags)
+    size = data.lags.size
+    if size < FEWEST_COMPARED:
+        raise ValueError(f"lags: {size} usable values, four models need at least {FEWEST_COMPARED}")
+    drawn, target = noise(data), data.logs / data.errors
+
+    def criterion(chi_squared: Any, shape: Shape) -> Any:
+        return chi_squared + 2 * shape.count + 2 * shape.count * (shape.count + 1) / (size - shape.count - 1)
+
+    fits = []
+    for name, shape in SHAPES.items():
+        parameters, fitted, chi_squared = shape.fit(data)
+        samples = np.column_stack([target, fitted[:, None] + drawn])
+        chi = {key: other.least(data, samples) for key, other in SHAPES.items()}
+        all_of_them = {key: criterion(chi[key], other) for key, other in SHAPES.items()}
+        excess = all_of_them.pop(name) - np.min(list(all_of_them.values()), axis=0)
+        chances = [float(np.mean(values >= values[0])) for values in (chi[name], excess)]
+        aicc = float(criterion(chi_squared, shape))
+        fits.append(ModelFit(name, parameters, chi_squared, size - shape.count, aicc, 0.0, *chances))
+    fits.sort(key=lambda fit: fit.aicc)
+    return tuple(replace(fit, excess=fit.aicc - fits[0].aicc) for fit in fits)
+
+
+def noise(data: Points) -> Floats:
+    """(m, DRAWS) of noise of ln I in standard errors, with the covariance of the replicates.
+
+    Normal with the jackknife's covariance of the m lags, which has rank G - 1 and need not be inverted, times
+    sqrt((G-1) / chi^2_{G-1}): any one contrast over its own jackknife error is then Student's t, as the measured one.
+    """
+    blocks, rng = data.replicates.shape[1], np.random.default_rng(0)
+    away = data.replicates - data.replicates.mean(axis=1, keepdims=True)
+    scale = np.sqrt((blocks - 1) ** 2 / blocks / rng.chisquare(blocks - 1, DRAWS))
+    return np.asarray(away @ rng.standard_normal((blocks, DRAWS)) * scale / data.errors[:, None])
+
+
+def judge(curve: DecayCurve) -> Verdict:
+    """Decide whether the part of `curve` clear of floor and drift is a power law, and its shape if not.
+
+    It is called one when it spans a decade of lags, unless another shape is better by more than noise explains, or ln I
+    against ln d is bent; each at p = 0.01, with the correlation between lags in both.
+    """
+    last = clear_until(curve)
+    usable = [lag for lag in curve.lags if lag <= last]
+    if len(usable) < FEWEST_LAGS:
+        sentence = "no memory that stands out from a shuffled corpus" + (f" beyond lag {last}" if last else "")
+        return Verdict("none", sentence, curve.lags[0], last, ())
+    first, span = usable[0], f"lags {usable[0]} to {last}"
+    if len(usable) < FEWEST_COMPARED or last < SHORTEST_SPAN * first:
+        sentence = f"only {span} stand out from a shuffled corpus: too few to tell a power law from other decays"
+        return Verdict("too short", sentence, first, last, ())
+    models, law = compare_models(curve, (first, last)), fit_power_law(curve, (first, last))
+    best, straight = models[0], next(fit for fit in models if fit.name == "power law")
+    kind: Any = best.name
+    if straight.excess_p >= SIGNIFICANT and not law.curvature_p < SIGNIFICANT:
+        kind, interval = "power law", f"{law.beta:.2f} ({law.low:.2f} to {law.high:.2f})"
+        sentence = f"a single power law describes the curve, beta {interval}"
+    elif best.name != "power law":
+        shown = {name.replace("_", " "): value for name, value in best.parameters.items() if name != "amplitude"}
+        told = ", ".join(f"{name} {value:.3g}" for name, value in shown.items())
+        how = "poorly too" if best.chi_squared_p < SIGNIFICANT else "within the errors"
+        lead = f"better by {straight.excess:.0f} in AICc (p {straight.excess_p:.1g})"
+        sentence = f"not a single power law: {best.name} ({told}) is {lead} and fits {how}"
+    else:
+        kind, how = "broken power law", "slows down" if law.curvature > 0 else "speeds up"
+        sentence = f"not a single power law: the decay {how} with the lag (curvature p {law.curvature_p:.1g})"
+    return Verdict(kind, f"{span}: {sentence}", first, last, models)

@@ -1,6 +1,0 @@
-"""How information decays with distance in a sequence: counts of pairs, estimates, intervals and laws."""
-
-from plkernel.analysis.mutual_information.curve import decay_curves
-from plkernel.analysis.mutual_information.power_law_fit import fit_power_law
-
-__all__ = ["decay_curves", "fit_power_law"]

@@ -1,1 +1,0 @@
-"""What the best linear predictor of the next symbol weighs the past with: from correlations, exact or measured."""

@@ -1,0 +1,582 @@
+"""Sequences of a known law: their bytes, their exact information, and the best prediction of each next byte."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
+Bytes = NDArray[np.uint8]
+Windows = NDArray[np.integer[Any]]
+
+BLOCK = 1 << 17
+"""Bytes generated at a time."""
+CELLS = 1 << 12
+SMALL = 0.01
+LONGEST_LIFETIME = 1e15
+LIFETIMES = 20
+"""So many mean lengths of a chain of copies are generated and thrown away before the first byte."""
+SAMPLE = 1 << 19
+ROUNDS = 60
+CHANCES = 4096
+"""Transition probabilities of a Markov chain are multiples of one over this."""
+SLOWEST = 0.999
+"""The largest second eigenvalue of a chain: memory of some thousand bytes."""
+ROUNDING = 1e-14
+"""Nats below which the information of a chain is rounding."""
+
+
+class Predictor(Protocol):
+    """The prediction of each next byte by the law that the bytes were drawn from: no model is better on average."""
+
+    def losses(self, windows: Windows, given: int | None = None) -> Floats:
+        """-log2 P(x[t+1] | x[t], x[t-1] .. x[t+1-c]) in bits, (n, T), for `windows` x (n, T + 1), t = 0..T-1.
+
+        c is `given`, but at most the t + 1 bytes that the window has; None for all of them. A byte in the context that
+        is no symbol, such as a separator, counts as not known. Raises ValueError where one is to be predicted.
+        """
+
+    def bits_per_byte(self) -> float:
+        """The mean loss in the long run, the whole past given."""
+
+
+def check(good: bool | np.bool, name: str, value: object, wanted: str) -> None:
+    """Raise ValueError that `name` must be `wanted`, unless it is `good`."""
+    if not good:
+        raise ValueError(f"{name} = {value}: must be {wanted}")
+
+
+def check_whole(name: str, value: int, least: int, most: float = math.inf) -> None:
+    """Raise ValueError unless `value` is a whole number within the limits."""
+    wanted = f"a whole number of at least {least}" if most == math.inf else f"a whole number from {least} to {most}"
+    check(isinstance(value, int) and least <= value <= most, name, value, wanted)
+
+
+def check_common(symbols: int, size: int, seed: int) -> None:
+    """Raise ValueError unless a sequence can have these."""
+    check_whole("symbols", symbols, 2, 256)
+    check_whole("size", size, 1)
+    check_whole("seed", seed, 0)
+
+
+def known_bytes(windows: Windows, symbols: int, given: int | None) -> int:
+    """Return `given`, at most what windows (n, T + 1) have; ValueError for what `Predictor.losses` refuses."""
+    if windows.ndim != 2 or windows.shape[1] < 2:
+        raise ValueError(f"windows of shape {windows.shape}: must be (n, T + 1), T at least 1")
+    if windows.shape[0] and (most := int(windows[:, 1:].max())) >= symbols:
+        raise ValueError(f"windows hold byte {most}: must be of this corpus, whose bytes are 0..{symbols - 1}")
+    if given is not None:
+        check_whole("given", given, 0)
+    steps = windows.shape[1] - 1
+    return steps if given is None else min(given, steps)
+
+
+def uniform(symbols: int) -> Floats:
+    """Equal shares (symbols,)."""
+    return np.full(symbols, 1 / symbols)
+
+
+def potts_information(correlation: ArrayLike, shares: Floats) -> Floats:
+    """I(q) = sum_i p_i (q + (1-q) p_i) ln((q + (1-q) p_i) / p_i) + (1 - sum_i p_i**2) (1-q) ln(1-q) in nats.
+
+    The mutual information of P_ij = (1-q) p_i p_j + q p_i [i = j]; `correlation` q has shape (L,), values in [0, 1),
+    `shares` p shape (S,). Derivation: P_ij = p_i p_j (1 + x_ij), x_ii = q (1 - p_i) / p_i and x_ij = -q elsewhere;
+    because sum_ij p_i p_j x_ij = 0, I = sum_ij p_i p_j h(x_ij) with h(x) = (1 + x) ln(1 + x) - x, no term of which
+    is negative. It is evaluated so: in the formula above the terms of first order in q cancel, and with them all
+    digits of a small I.
+
+    >>> float(potts_information([1e-9], np.array([0.5, 0.5]))[0])
+    5e-19
+    """
+
+    def divergence(x: Floats) -> Floats:
+        """(1 + x) ln(1 + x) - x for x > -1, to full relative precision."""
+        series = np.polyval([(-1.0) ** n / (n * (n - 1)) for n in range(10, 1, -1)], x) * x**2
+        return np.where(np.abs(x) < SMALL, series, (1 + x) * np.log1p(x) - x)
+
+    q = np.asarray(correlation, dtype=float)
+    alike = shares**2 @ divergence(np.outer((1 - shares) / shares, q))
+    return np.asarray(alike + (1 - shares @ shares) * divergence(-q))
+
+
+@dataclass(frozen=True)
+class PottsCorpus:
+    """P(x_t = i, x_{t+d} = j) = (1 - q(d)) p_i p_j + q(d) p_i [i = j], the pair law of a Potts model.
+
+    Channel k = 0..channels-1 holds one symbol and redraws it from p in a step with probability 1 - exp(-1/tau_k),
+    tau_k = base**k steps. Each step shows one channel, number k with probability w_k ~ tau_k**(-beta/4), the w_k
+    adding up to 1. Two steps d apart show the same draw with probability
+
+        q(d) = sum_k w_k**2 exp(-d/tau_k),
+
+    independent draws otherwise. For lags far from both 1 and the longest tau, q falls as d**(-beta/2) and the
+    mutual information, which is quadratic in a small q, as d**-beta. Within a finite range it does not: compare
+    estimates with `mutual_information` on the same lags and never with the nominal beta (0.5 gives a log-log slope
+    of 0.64 over 1..500, log-spaced lags, 16 symbols).
+
+    beta           nominal exponent of the mutual information
+    symbols        size of the alphabet; the bytes are 0..symbols-1
+    size           bytes in the sequence
+    seed           of the generator, PCG64; a shorter sequence is the beginning of a longer one
+    base           ratio of the lifetimes of neighbouring channels
+    channels       number of channels
+    probabilities  p, `symbols` positive numbers that add up to 1; None for 1/symbols each
+
+    Raises ValueError for parameters outside these ranges.
+
+    >>> corpus = PottsCorpus(beta=1.0)
+    >>> corpus.mutual_information([1, 10, 100]).round(6).tolist()
+    [0.028778, 0.003852, 0.000354]
+    """
+
+    beta: float
+    symbols: int = 16
+    size: int = 10_000_000
+    seed: int = 0
+    base: float = 2.0
+    channels: int = 14
+    probabilities: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        check(0 < self.beta < math.inf, "beta", self.beta, "a positive number")
+        check_common(self.symbols, self.size, self.seed)
+        check(1 < self.base < math.inf, "base", self.base, "above 1")
+        longest = math.floor(math.log(LONGEST_LIFETIME) / math.log(self.base))
+        check_whole("channels", self.channels, 1, min(1 + longest, 256))
+        shares = self.shares
+        check(shares.shape == (self.symbols,), "number of probabilities", shares.size, f"symbols, {self.symbols}")
+        check(shares.min() > 0, "smallest probability", shares.min(), "above 0")
+        check(abs(shares.sum() - 1) < 1e-9, "sum of probabilities", shares.sum(), "1")
+
+    @property
+    def shares(self) -> Floats:
+        """p, shape (symbols,)."""
+        return uniform(self.symbols) if self.probabilities is None else np.array(self.probabilities)
+
+    @property
+    def lifetimes(self) -> Floats:
+        """tau_k = base**k in steps, shape (channels,)."""
+        return np.asarray(float(self.base) ** np.arange(self.channels), dtype=np.float64)
+
+    @property
+    def weights(self) -> Floats:
+        """w_k ~ tau_k**(-beta/4), adding up to 1, shape (channels,)."""
+        weights = self.lifetimes ** (-self.beta / 4)
+        return weights / weights.sum()
+
+    def correlation(self, lags: ArrayLike) -> Floats:
+        """q(d) = sum_k w_k**2 exp(-d/tau_k) at `lags`, shape (L,), each at least 1; ValueError for others.
+
+        Every non-trivial singular value of P(i,j;d) / sqrt(p_i p_j) equals it.
+        """
+        lags = np.asarray(lags, dtype=float)
+        if lags.ndim != 1 or not np.all(lags >= 1):
+            raise ValueError(f"lags must be a vector of numbers from 1 on, got {lags}")
+        return np.asarray(np.exp(-np.outer(lags, 1 / self.lifetimes)) @ self.weights**2)
+
+    def mutual_information(self, lags: ArrayLike) -> Floats:
+        """I(d) in nats between bytes `lags` apart, exact, shape (L,)."""
+        return potts_information(self.correlation(lags), self.shares)
+
+    def blocks(self) -> Iterator[Bytes]:
+        """The sequence, uint8, in consecutive pieces of 128 KiB, the last one shorter: memory does not grow with size.
+
+        The same parameters give the same bytes. Every call starts anew.
+
+        Only what is shown is simulated: a channel last shown g steps ago has since redrawn its symbol with probability
+        1 - exp(-g/tau_k), independently of everything before. Steps are sorted by channel, each channel led by what
+        the block before left of it, so that one pass serves all channels.
+        """
+        rng = np.random.Generator(np.random.PCG64(self.seed))
+        seen = np.zeros(self.channels, np.int64)  # step when each was last shown, from the start of the next block
+        held = _draw(rng, self.shares, self.channels)  # its symbol then
+        for start in range(0, self.size, BLOCK):
+            steps = np.concatenate([seen, np.arange(BLOCK)])
+            shown = np.concatenate([np.arange(self.channels, dtype=np.uint8), _draw(rng, self.weights, BLOCK)])
+            order = np.argsort(shown, kind="stable")
+            carried = order < self.channels
+            gaps = np.diff(steps[order], prepend=0)
+            redrawn = rng.standard_exponential(order.size) * self.lifetimes[shown[order]] < gaps
+            source = np.cumsum(redrawn | carried) - 1
+            symbols = _draw(rng, self.shares, source[-1] + 1)
+            symbols[source[carried]] = held
+            out = np.empty_like(shown)
+            out[order] = symbols[source]
+            last = np.cumsum(np.bincount(shown)) - 1
+            seen, held = steps[order[last]] - BLOCK, symbols[source[last]]
+            yield out[self.channels :][: self.size - start]
+
+
+def _draw(rng: np.random.Generator, shares: Floats, count: int) -> Bytes:
+    """`count` independent indices, number i with probability shares[i].
+
+    The inverse of the distribution function, looked up in a table but for the few cells that hold a jump of it:
+    half the time of `np.searchsorted` for all.
+    """
+    edges = np.cumsum(shares)[:-1]
+    table = np.searchsorted(edges, np.arange(CELLS + 1) / CELLS, side="right").astype(np.uint8)
+    draws = rng.random(count)
+    cells = (draws * CELLS).astype(np.int64)
+    drawn = table[cells]
+    unsure = np.flatnonzero(table[cells + 1] != drawn)
+    drawn[unsure] = np.searchsorted(edges, draws[unsure], side="right")
+    return drawn
+
+
+class _Copies:
+    """Bytes that copy one of those before them or are drawn anew, from the chances of copying (K,).
+
+    A mixture transition distribution (Raftery, JRSS B 47:528, 1985). Two bytes d apart stem from the same draw with
+    probability q(d) = sum_k chances[k-1] q(|d - k|), q(0) = 1. Pair law and information are those of a Potts sequence
+    with uniform p; unlike there, the best prediction of the next byte is known too.
+    """
+
+    symbols: int
+    size: int
+    seed: int
+
+    @property
+    def chances(self) -> Floats:
+        raise NotImplementedError
+
+    @cached_property
+    def _near(self) -> Floats:
+        """q(0..K), (K + 1,)."""
+        return self.correlation(np.arange(self.chances.size + 1))
+
+    @property
+    def _burn(self) -> int:
+        reach = self.chances @ np.arange(1, self.chances.size + 1) / (1 - self.chances.sum())
+        return int(LIFETIMES * reach)
+
+    def correlation(self, lags: ArrayLike) -> Floats:
+        """q(d) at `lags` (L,), by fixed-point iteration to rounding: a contraction by the sum of the chances."""
+        from scipy.signal import fftconvolve  # half a second to load, for those who name such a corpus
+
+        far = self.chances.size
+        longest = max(far, int(np.max(lags)))
+        q = np.append(1.0, np.zeros(longest))
+        for _ in range(int(np.ceil(np.log(1e-17) / np.log(self.chances.sum())))):
+            mirrored = np.append(q[far:0:-1], q)
+            q[1:] = fftconvolve(mirrored, self.chances)[far:][:longest]
+        return np.asarray(q[np.asarray(lags)])
+
+    def mutual_information(self, lags: ArrayLike) -> Floats:
+        """I(d) in nats at `lags` (L,)."""
+        return potts_information(self.correlation(lags), uniform(self.symbols))
+
+    def sequence(self) -> Bytes:
+        """The bytes (size,): chains of copies followed back to their draws, all at once by pointer doubling."""
+        rng, here = np.random.default_rng(self.seed), np.arange(self._burn + self.size)
+        lag = self._lags(rng, here.size)
+        source = _followed(here - np.where(lag > here, 0, lag))
+        return rng.integers(0, self.symbols, here.size, np.uint8)[source][self._burn :]
+
+    def blocks(self) -> Iterator[Bytes]:
+        """Another draw of the same law than `sequence`, in consecutive pieces of 128 KiB: memory is bounded.
+
+        A shorter one is the beginning of a longer one.
+        """
+        rng, far = np.random.default_rng(self.seed), self.chances.size
+        past = rng.integers(0, self.symbols, far, np.uint8)
+        for start in range(-math.ceil(self._burn / BLOCK) * BLOCK, self.size, BLOCK):
+            lag = np.concatenate([np.zeros(far, np.int64), self._lags(rng, BLOCK)])
+            drawn = np.concatenate([past, rng.integers(0, self.symbols, BLOCK, np.uint8)])
+            data = drawn[_followed(np.arange(lag.size) - lag)]  # to a draw in this block, or into the past
+            past = data[-far:]
+            if start >= 0:
+                yield data[far:][: self.size - start]
+
+    def _lags(self, rng: np.random.Generator, count: int) -> NDArray[np.int64]:
+        """How far back `count` bytes copy from, 0 for a new draw."""
+        lag = np.searchsorted(self.chances.cumsum(), rng.random(count), side="right") + 1
+        return np.where(lag > self.chances.size, 0, lag)
+
+    def losses(self, windows: Windows, given: int | None = None) -> Floats:
+        """`Predictor.losses`, with K = len(chances) and c bytes given, by
+
+            P(x) = 1 / S + sum_{k<=c} a_k ([x[t+1-k] = x] - 1 / S) ,  sum_{j<=c} a_j q(|i - j|) = q(i), i = 1..c .
+
+        For c >= K these a are the chances and P is exact, as it is for c = 1. Between, P is the best that is linear in
+        the bytes given, which say a little about those that are not: on average within 2e-5 bits of Bayes' rule
+        wherever both were enumerated, where copies from beyond c, spread evenly, would cost up to 1 bit.
+        """
+        known, steps = known_bytes(windows, self.symbols, given), windows.shape[1] - 1
+        before, after, most = windows[:, :-1], windows[:, 1:], min(known, self.chances.size)
+        share = (before < self.symbols) / self.symbols  # 0 where a byte is no symbol and says nothing
+        chance, weights = np.full(after.shape, 1 / self.symbols), np.zeros(0)
+        for count, weights in enumerate(linear_weights(self._near[: most + 1]), start=1):  # as a window begins
+            alike = (before[:, :count] == after[:, count - 1 : count]) - share[:, :count]
+            chance[:, count - 1] += alike[:, ::-1] @ weights
+        for lag, weight in enumerate(weights, start=1):
+            source = slice(most + 1 - lag, steps + 1 - lag)
+            chance[:, most:] += weight * ((before[:, source] == after[:, most:]) - share[:, source])
+        return -np.log2(chance)
+
+    def bits_per_byte(self) -> float:
+        """The mean entropy of the next byte's distribution, over 512 KiB of `blocks`."""
+        from scipy.signal import oaconvolve
+        from scipy.special import entr
+
+        longest = self.chances.size
+        longer: Any = replace(self, size=SAMPLE + longest)  # type: ignore[type-var]
+        data = np.concatenate(list(longer.blocks()))
+        bits = 0.0
+        for symbol in range(self.symbols):
+            copied = oaconvolve(data == symbol, self.chances)[longest - 1 : data.size - 1]
+            bits += entr(copied + (1 - self.chances.sum()) / self.symbols).mean() / math.log(2)
+        return float(bits)
+
+
+@dataclass(frozen=True)
+class LagMixture(_Copies):
+    """Each byte copies the one k before it with probability `copies[k-1]`, or is redrawn from `symbols` equal ones.
+
+    `copies` (K,) not negative, of a sum below 1.
+    """
+
+    copies: tuple[float, ...]
+    symbols: int
+    size: int
+    seed: int = 0
+
+    @cached_property
+    def chances(self) -> Floats:
+        """`copies` as an array."""
+        return np.asarray(self.copies, dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class LagCorpus(_Copies):
+    """Each byte copies the one d before it, d = 1..longest, with a probability ~ d**-alpha, or is drawn anew.
+
+    alpha    exponent of the copies, from 0 on; also that of the optimal predictor's weights
+    longest  lag, 1 to 16384
+    redrawn  probability of a new draw, from 0.01 to below 1
+    symbols  size of the alphabet; the bytes are 0..symbols-1
+    size     bytes in the sequence
+    seed     of the generator; a shorter sequence is the beginning of a longer one
+
+    Raises ValueError for parameters outside these ranges.
+
+    >>> corpus = LagCorpus(longest=16, size=1000)
+    >>> corpus.correlation([1, 4, 16]).round(4).tolist()
+    [0.4135, 0.3051, 0.2041]
+    """
+
+    alpha: float = 1.0
+    longest: int = 256
+    redrawn: float = 0.2
+    symbols: int = 16
+    size: int = 10_000_000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check(0 <= self.alpha < math.inf, "alpha", self.alpha, "a number of at least 0")
+        check_whole("longest", self.longest, 1, 16384)
+        check(0.01 <= self.redrawn < 1, "redrawn", self.redrawn, "from 0.01 to below 1")
+        check_common(self.symbols, self.size, self.seed)
+
+    @cached_property
+    def chances(self) -> Floats:
+        """(longest,): `decaying_copies`."""
+        return np.asarray(decaying_copies(self.alpha, self.longest, self.redrawn))
+
+
+def linear_weights(correlation: Floats) -> Iterator[Floats]:
+    """a (c,) that solve sum_{j<=c} a_j q(|i - j|) = q(i), i = 1..c, for c = 1..C; `correlation` is q(0..C), q(0) = 1.
+
+    Levinson's recursion (Durbin, Rev. Inst. Int. Stat. 28:233, 1960).
+    """
+    weights, error = np.zeros(0), 1.0
+    for count in range(1, correlation.size):
+        last = (correlation[count] - weights @ correlation[count - 1 : 0 : -1]) / error
+        weights = np.append(weights - last * weights[::-1], last)
+        error *= 1 - last**2
+        yield weights
+
+
+def _followed(source: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Ends of the chains source[source[..]], all at once by pointer doubling."""
+    while np.any((further := source[source]) != source):
+        source = further
+    return source
+
+
+def decaying_copies(alpha: float, longest: int, redrawn: float) -> tuple[float, ...]:
+    """Chances (longest,) of copying from k before, ~ k**-alpha, that leave `redrawn` for a new draw."""
+    weights = np.arange(1.0, longest + 1) ** -alpha
+    return tuple(((1 - redrawn) * weights / weights.sum()).tolist())
+
+
+def power_law_copies(beta: float, first: float, longest: int, symbols: int) -> tuple[float, ...]:
+    """Chances (longest,) of copying under which I(d) = first * d**-beta nats, exactly, at d = 1..longest.
+
+    q(d) by inverting the information, then the Toeplitz system of q for the copies. Raises ValueError where it has no
+    solution that is a probability.
+    """
+    from scipy.linalg import solve_toeplitz
+
+    wanted = first * np.arange(1.0, longest + 1) ** -beta
+    q = np.sqrt(2 * wanted / (symbols - 1))  # what small ones give; ln I rises by about 2 ln q
+    for _ in range(ROUNDS):
+        q *= np.sqrt(wanted / potts_information(q, uniform(symbols)))
+    copies = solve_toeplitz(np.append(1.0, q[:-1]), q)
+    if copies.min() < 0 or copies.sum() >= 1:
+        raise ValueError(f"beta {beta:g}, first {first:g}: no mixture of lags has this information")
+    return tuple(copies.tolist())
+
+
+@dataclass(frozen=True)
+class MarkovChain:
+    """A chain of `symbols` states whose transitions are drawn from Dirichlet(`spread`), the same for every seed.
+
+    Its information falls exponentially and has no Potts form: the negative control. Raises ValueError for parameters
+    out of range, and where so small a `spread` has made a chain that does not forget.
+    """
+
+    symbols: int = 16
+    spread: float = 0.3
+    size: int = 10_000_000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_common(self.symbols, self.size, self.seed)
+        check(0.01 <= self.spread <= 1000, "spread", self.spread, "from 0.01 to 1000")
+        second = np.sort(np.abs(np.linalg.eigvals(self.transitions / CHANCES)))[-2]
+        check(second < SLOWEST, "spread", self.spread, f"larger: with {self.symbols} symbols this chain never forgets")
+
+    @cached_property
+    def transitions(self) -> NDArray[np.int64]:
+        """(S, S), rows adding up to CHANCES."""
+        rng = np.random.default_rng(self.symbols)
+        return rng.multinomial(CHANCES, rng.dirichlet(np.full(self.symbols, self.spread), self.symbols))
+
+    @cached_property
+    def stationary(self) -> Floats:
+        """(S,): the left eigenvector of eigenvalue 1."""
+        values, vectors = np.linalg.eig(self.transitions.T / CHANCES)
+        leading = np.abs(np.real(vectors[:, np.argmax(np.real(values))]))
+        return np.asarray(leading / leading.sum())
+
+    def mutual_information(self, lags: ArrayLike) -> Floats:
+        """I(d) = sum_ij pi_i P^d_ij ln(P^d_ij / pi_j) in nats at `lags` (L,); 0 where that is lost in rounding."""
+        nats = []
+        for lag in np.atleast_1d(lags):
+            step = np.linalg.matrix_power(self.transitions / CHANCES, int(lag))
+            ratio = np.divide(step, self.stationary, out=np.ones_like(step), where=step > 0)
+            nats.append(self.stationary @ np.sum(step * np.log(ratio), axis=1))
+        return np.where(np.array(nats) > ROUNDING, nats, 0.0)
+
+    def bits_per_byte(self) -> float:
+        """-sum_ij pi_i P_ij log2 P_ij, the entropy rate."""
+        from scipy.special import entr
+
+        return float(self.stationary @ entr(self.transitions / CHANCES).sum(axis=1)) / math.log(2)
+
+    def losses(self, windows: Windows, given: int | None = None) -> Floats:
+        """`Predictor.losses`: by the transition from the last byte, or by the stationary shares where it is unknown."""
+        known = known_bytes(windows, self.symbols, given)
+        last = np.minimum(windows[:, :-1].astype(np.intp), self.symbols if known else 0)
+        with np.errstate(divide="ignore"):
+            bits = -np.log2(np.vstack([self.transitions / CHANCES, self.stationary]))
+        return np.asarray(bits[last if known else self.symbols, windows[:, 1:]])
+
+    def blocks(self) -> Iterator[Bytes]:
+        """The sequence, from the stationary distribution on, in consecutive pieces of 128 KiB."""
+        rng = np.random.default_rng(self.seed)
+        follow = [np.repeat(np.arange(self.symbols, dtype=np.uint8), row).tobytes() for row in self.transitions]
+        state = int(rng.choice(self.symbols, p=self.stationary))
+        for start in range(0, self.size, BLOCK):
+            draws = rng.integers(0, CHANCES, BLOCK).tolist()
+            data = bytes([state := follow[state][draw] for draw in draws])
+            yield np.frombuffer(data, np.uint8)[: self.size - start]
+
+    def sequence(self) -> Bytes:
+        """All `blocks` in one, (size,)."""
+        return np.concatenate(list(self.blocks()))
+
+
+@dataclass(frozen=True)
+class Independent:
+    """Bytes drawn one by one from `symbols` equal ones: nothing to predict."""
+
+    symbols: int = 16
+    size: int = 10_000_000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_common(self.symbols, self.size, self.seed)
+
+    def mutual_information(self, lags: ArrayLike) -> Floats:
+        """Zero at `lags` (L,)."""
+        return np.zeros(np.atleast_1d(lags).shape)
+
+    def bits_per_byte(self) -> float:
+        """log2 S."""
+        return math.log2(self.symbols)
+
+    def losses(self, windows: Windows, given: int | None = None) -> Floats:
+        """`Predictor.losses`: log2 S everywhere."""
+        known_bytes(windows, self.symbols, given)
+        return np.full((windows.shape[0], windows.shape[1] - 1), self.bits_per_byte())
+
+    def blocks(self) -> Iterator[Bytes]:
+        """The sequence in consecutive pieces of 128 KiB."""
+        rng = np.random.default_rng(self.seed)
+        for start in range(0, self.size, BLOCK):
+            yield rng.integers(0, self.symbols, BLOCK, np.uint8)[: self.size - start]
+
+
+@dataclass(frozen=True)
+class TreeLeaves:
+    """The leaves, left to right, of a tree in which a child takes its parent's symbol with probability `kept`.
+
+    Otherwise it draws one of `symbols` equal ones; every node has `branches` children (Lin & Tegmark, Entropy 19:299,
+    2017). Two leaves whose last common ancestor is h levels up share a draw with probability kept**(2h), and
+
+        q(d) = sum_h kept**(2h) P(h; d) ,  P(h; d) the share of the pairs of leaves d apart with that ancestor.
+    """
+
+    branches: int
+    kept: float
+    symbols: int
+    size: int
+    seed: int = 0
+
+    @property
+    def depth(self) -> int:
+        """Levels between root and leaves."""
+        levels = 1
+        while self.branches**levels < self.size:
+            levels += 1
+        return levels
+
+    def correlation(self, lags: ArrayLike) -> Floats:
+        """q(d) at `lags` (L,), averaged over the positions of this sequence."""
+        lags = np.asarray(lags)
+        within = [np.zeros(lags.shape)]
+        for level in range(1, self.depth + 1):
+            whole, rest = divmod(self.size, self.branches**level)
+            pairs = whole * np.maximum(0, self.branches**level - lags) + np.maximum(0, rest - lags)
+            within.append(pairs / (self.size - lags))
+        shares = np.diff(within, axis=0)
+        return np.asarray(self.kept ** (2.0 * np.arange(1, self.depth + 1)) @ shares)
+
+    def mutual_information(self, lags: ArrayLike) -> Floats:
+        """I(d) in nats at `lags` (L,)."""
+        return potts_information(self.correlation(lags), uniform(self.symbols))
+
+    def sequence(self) -> Bytes:
+        """The bytes (size,)."""
+        rng = np.random.default_rng(self.seed)
+        nodes = rng.integers(0, self.symbols, 1, np.uint8)
+        for _ in range(self.depth):
+            nodes = np.repeat(nodes, self.branches)
+            fresh = rng.random(nodes.size) >= self.kept
+            nodes[fresh] = rng.integers(0, self.symbols, int(fresh.sum()), np.uint8)
+        return nodes[: self.size]

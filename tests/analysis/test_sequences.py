@@ -1,0 +1,434 @@
+"""Sequences of a known law: the bytes are of the law that is stated, and predictors know what they are given alone."""
+
+import hashlib
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy.linalg import solve_toeplitz
+
+from plkernel.analysis import sequences
+from plkernel.analysis.sequences import (
+    BLOCK,
+    CHANCES,
+    Independent,
+    LagCorpus,
+    LagMixture,
+    MarkovChain,
+    PottsCorpus,
+    TreeLeaves,
+    decaying_copies,
+    linear_weights,
+    potts_information,
+    power_law_copies,
+)
+
+UNEQUAL = (0.4, 0.25, 0.2, 0.1, 0.05)
+POTTS = [
+    PottsCorpus(beta=0.5),
+    PottsCorpus(beta=1.5, symbols=2, channels=6, base=3.0),
+    PottsCorpus(beta=1.0, symbols=5, probabilities=UNEQUAL),
+    PottsCorpus(beta=1.0, symbols=256, channels=1, base=50.0),
+]
+# The longest lifetime, 128 steps, is short against the sequences made of these.
+MIXING = [PottsCorpus(0.5, channels=8), PottsCorpus(1.0, symbols=5, channels=8, probabilities=UNEQUAL)]
+PREDICTED = [LagCorpus(longest=20), LagCorpus(alpha=0.5, longest=3, symbols=256), MarkovChain(), Independent(symbols=5)]
+CORPORA = [PottsCorpus(beta=0.5), *PREDICTED]
+LAGS = np.array([1, 2, 3, 7, 20, 64, 65])
+SEEDS = 24
+
+
+def sequence(source):
+    return source.sequence() if isinstance(source, TreeLeaves) else np.concatenate(list(source.blocks()))
+
+
+def pair_law(q, shares):
+    """P(i, j) of a Potts model."""
+    return (1 - q) * np.outer(shares, shares) + q * np.diag(shares)
+
+
+def pair_counts(data, lag, symbols):
+    return np.bincount(data[:-lag].astype(np.int64) * symbols + data[lag:], minlength=symbols**2).reshape(symbols, -1)
+
+
+@pytest.mark.parametrize("corpus", POTTS)
+def test_information_and_correlation_are_those_of_the_pair_table(corpus):
+    p, lags = corpus.shares, [1, 2, 5, 20]
+    for q, information in zip(corpus.correlation(lags), corpus.mutual_information(lags), strict=True):
+        law = pair_law(q, p).astype(np.longdouble)
+        direct = np.sum(law * np.log(law / np.outer(law.sum(1), law.sum(0))))
+        assert information == pytest.approx(float(direct), rel=3e-11)
+        values = np.linalg.svd(pair_law(q, p) / np.sqrt(np.outer(p, p)))[1]
+        assert values[0] == pytest.approx(1, abs=1e-12)
+        np.testing.assert_allclose(values[1:], q, atol=3e-15)
+    q = np.linspace(0.05, 0.95, 10)[:, None]
+    own = q + (1 - q) * p
+    usual = (p * own * np.log(own / p)).sum(1) + (1 - p @ p) * ((1 - q) * np.log1p(-q))[:, 0]
+    np.testing.assert_allclose(potts_information(q[:, 0], p), usual, rtol=1e-12)
+
+
+def test_a_tiny_information_keeps_its_digits_where_the_usual_formula_loses_them():
+    shares, q = np.array(UNEQUAL), np.array([1e-6, 1e-9, 1e-12])
+    # To second order I = q**2 (symbols - 1) / 2, half the sum of the squared singular values.
+    np.testing.assert_allclose(potts_information(q, shares), q**2 * 4 / 2, rtol=1e-5)
+    own = q[2] + (1 - q[2]) * shares
+    usual = shares @ (own * np.log1p(q[2] * (1 - shares) / shares)) + (1 - shares @ shares) * np.log1p(-q[2])
+    assert abs(usual / (2 * q[2] ** 2) - 1) > 0.1
+    below, above = potts_information(2 * sequences.SMALL * np.array([0.5 - 1e-12, 0.5 + 1e-12]), np.array([0.5, 0.5]))
+    assert above / below - 1 == pytest.approx(8e-12, abs=6e-13), "smooth where its two evaluations meet"
+
+
+def test_the_slope_is_the_nominal_one_far_from_both_ends_and_steeper_over_a_finite_range():
+    def slope(lags, values):
+        return -np.polyfit(np.log(lags), np.log(values), 1)[0]
+
+    near, far = np.geomspace(1, 500, 200), np.geomspace(1e5, 1e7, 50)
+    slopes = [slope(near, PottsCorpus(beta).mutual_information(near)) for beta in (0.5, 1.0, 1.5, 2.0)]
+    assert slopes == pytest.approx([0.635, 1.021, 1.465, 1.933], abs=0.001)
+    corpus = PottsCorpus(beta=1.2, base=1.5, channels=80)
+    assert slope(far, corpus.correlation(far)) == pytest.approx(0.6, abs=0.003)
+    assert slope(far, corpus.mutual_information(far)) == pytest.approx(1.2, abs=0.01)
+
+
+def covariances(table):
+    """P(i, j) - P(i) P(j): the fluctuations of the shares, large when channels are slow, drop out."""
+    return table - np.multiply.outer(table.sum(1), table.sum(0))
+
+
+def scores(corpus, truth, lags):
+    """Student's t (SEEDS - 1 degrees) of each covariance at `lags` against the exact one of `truth`, (L, S, S).
+
+    Pairs within one sequence depend on each other: only independent sequences tell the error.
+    """
+    size = 170_000
+    measured = [
+        [covariances(pair_counts(data, lag, corpus.symbols) / (size - lag)) for lag in lags]
+        for data in (sequence(replace(corpus, size=size, seed=seed)) for seed in range(SEEDS))
+    ]
+    exact = [covariances(pair_law(q, truth.shares)) for q in truth.correlation(lags)]
+    error = np.std(measured, axis=0, ddof=1) / np.sqrt(SEEDS)
+    return (np.mean(measured, axis=0) - exact) / error
+
+
+@pytest.mark.parametrize("corpus", MIXING)
+def test_four_megabytes_have_the_exact_pair_table(corpus):
+    t = scores(corpus, corpus, [1, 3, 20, 150])
+    # With 23 degrees of freedom the variance of t is 23/21, and 5.5 is passed by one value of 75 000.
+    assert np.abs(t).max() < 5.5
+    assert np.mean(t**2) == pytest.approx(23 / 21, abs=0.3)
+    others = [replace(corpus, beta=1.5), replace(corpus, probabilities=None)] if corpus.probabilities else []
+    for other in others:
+        assert np.abs(scores(corpus, other, [1, 20])).max() > 7
+    counts = np.bincount(sequence(replace(corpus, size=4_000_000)), minlength=corpus.symbols)
+    np.testing.assert_allclose(counts / 4_000_000, corpus.shares, atol=0.003)
+
+
+def test_rare_symbols_are_drawn_as_by_a_search_for_each():
+    shares = np.random.default_rng(0).pareto(0.3, 256)
+    shares /= shares.sum()
+    drawn = sequences._draw(np.random.default_rng(1), shares, 100_000)
+    searched = np.searchsorted(np.cumsum(shares)[:-1], np.random.default_rng(1).random(100_000), side="right")
+    np.testing.assert_array_equal(drawn, searched)
+    assert np.sum(shares < 1 / sequences.CELLS) > 100
+
+
+def same_draw(data: np.ndarray, symbols: int) -> np.ndarray:
+    """q(d) from how often two symbols are equal: q + (1 - q) / S."""
+    equal = np.array([np.mean(data[:-lag] == data[lag:]) for lag in LAGS])
+    return (equal - 1 / symbols) / (1 - 1 / symbols)
+
+
+@pytest.mark.parametrize(
+    ("make", "read"),
+    [
+        (lambda seed: LagMixture((0.3, 0.0, 0.2), 4, 20_000, seed), LagMixture.sequence),
+        (lambda seed: LagMixture(decaying_copies(1.3, 100, 0.2), 8, 20_000, seed), LagMixture.sequence),
+        (lambda seed: LagCorpus(1.3, 100, 0.2, 8, 200_000, seed), sequence),
+        (lambda seed: LagCorpus(0.0, 40, 0.05, 4, 200_000, seed), sequence),
+        (lambda seed: TreeLeaves(2, 0.8, 4, 16_384, seed), sequence),
+        (lambda seed: TreeLeaves(3, 0.7, 8, 20_000, seed), sequence),  # cut short of 3^10 leaves
+    ],
+)
+def test_the_sequences_have_the_correlation_that_is_stated(make, read):
+    """The mean over seeds within four of its own standard errors at every lag."""
+    found = np.array([same_draw(read(make(seed)), make(0).symbols) for seed in range(SEEDS)])
+    error = found.std(axis=0, ddof=1) / np.sqrt(SEEDS)
+    assert np.all(np.abs(found.mean(axis=0) - make(0).correlation(LAGS)) < 4 * error)
+    assert np.all(error < 0.01)
+    expected = potts_information(make(0).correlation(LAGS), np.full(make(0).symbols, 1 / make(0).symbols))
+    np.testing.assert_array_equal(make(0).mutual_information(LAGS), expected)
+
+
+@pytest.mark.parametrize(
+    ("source", "digest"),
+    [
+        (LagMixture(decaying_copies(1.3, 2000, 0.1), 32, 200_000, 3).sequence, "fd73ae1b3cbf3b39"),
+        (MarkovChain(8, 0.3, 500_000, 3).sequence, "dd140f2cbd1252da"),
+    ],
+)
+def test_recorded_studies_can_be_made_again(source, digest):
+    assert hashlib.sha256(source().tobytes()).hexdigest()[:16] == digest
+
+
+@pytest.mark.parametrize("corpus", CORPORA)
+def test_bytes_are_determined_by_the_seed_in_blocks_and_shorter_ones_are_beginnings(corpus):
+    longer = replace(corpus, size=2 * BLOCK + 5)
+    data = sequence(longer)
+    assert [block.size for block in longer.blocks()] == [BLOCK, BLOCK, 5], "memory does not grow with the size"
+    assert data.dtype == np.uint8
+    assert set(data) == set(range(corpus.symbols))
+    np.testing.assert_array_equal(sequence(longer), data)
+    assert np.mean(sequence(replace(longer, seed=1)) == data) < 0.5
+    for size in (1, 1000, BLOCK, BLOCK + 1):
+        np.testing.assert_array_equal(sequence(replace(corpus, size=size)), data[:size])
+
+
+@pytest.mark.parametrize(
+    "corpus",
+    [LagCorpus(1.0, 7, 0.3, 3, 6000), MarkovChain(3, 0.5, 6000), PottsCorpus(0.5, 2, 3000, 0, 4.0, 2)],
+)
+def test_state_is_carried_across_blocks(corpus, monkeypatch):
+    """In blocks of two bytes no pair at lag 2 lies within one."""
+    monkeypatch.setattr(sequences, "BLOCK", 2)
+    both = [same_draw(sequence(replace(corpus, seed=seed)), corpus.symbols)[:2] for seed in range(8)]
+    monkeypatch.undo()
+    whole = same_draw(sequence(replace(corpus, size=2_000_000)), corpus.symbols)[:2]
+    error = np.std(both, axis=0, ddof=1) / np.sqrt(8)
+    assert np.all(np.abs(np.mean(both, axis=0) - whole) < 5 * error)
+    assert np.any(np.abs(whole) > 8 * error)
+
+
+def test_lags_longer_than_a_block_are_carried_on():
+    """Copies of one byte from 200,000 before: each draw returns until another takes its place."""
+    data = sequence(LagMixture((*[0.0] * 199_999, 0.5), 256, 1_000_000))
+    assert np.mean(data[200_000:] == data[:-200_000]) == pytest.approx(0.5 + 0.5 / 256, abs=0.005)
+    assert np.mean(data[199_999:] == data[:-199_999]) == pytest.approx(1 / 256, abs=0.001)
+
+
+@pytest.mark.parametrize("corpus", [PREDICTED[0], replace(PREDICTED[1], symbols=4), *PREDICTED[2:]])
+def test_the_loss_in_the_long_run_is_that_of_the_predictor(corpus):
+    """Within four standard errors over pieces of 20 kB, which are long beside the memory."""
+    data = sequence(replace(corpus, size=400_020, seed=1))
+    pieces = corpus.losses(data[None])[0, 19:].reshape(20, -1).mean(axis=1)
+    assert abs(pieces.mean() - corpus.bits_per_byte()) <= 4 * pieces.std(ddof=1) / np.sqrt(20) + 1e-12
+
+
+@pytest.mark.parametrize("corpus", PREDICTED)
+def test_a_prediction_rests_on_what_is_given_alone_and_its_chances_add_up_to_one(corpus):
+    windows = sequence(replace(corpus, size=40 * 26)).reshape(40, 26)
+    whole, part = corpus.losses(windows), corpus.losses(windows, 4)
+    assert whole.shape == part.shape == (40, 25)
+    np.testing.assert_array_equal(corpus.losses(windows, 1000), whole)
+    np.testing.assert_allclose(part[:, :4], whole[:, :4], rtol=1e-12)
+    np.testing.assert_allclose(corpus.losses(windows[:, 6:11])[:, 3], part[:, 9], rtol=1e-12)
+    other = ((windows.astype(int) + 1) % corpus.symbols).astype(np.uint8)
+    other[:, 6:11] = windows[:, 6:11]
+    np.testing.assert_allclose(corpus.losses(other, 4)[:, 9], part[:, 9], rtol=1e-12)
+    window = np.repeat(windows[:1], corpus.symbols, axis=0)
+    window[:, -1] = np.arange(corpus.symbols)
+    for given in (0, 1, 2, 10, None):
+        assert np.sum(2.0 ** -corpus.losses(window, given)[:, -1]) == pytest.approx(1, abs=1e-9)
+    assert corpus.losses(windows[:0]).shape == (0, 25)
+
+
+TINY = [
+    LagMixture(decaying_copies(alpha, longest, redrawn), symbols, 10)
+    for symbols, longest in ((2, 3), (3, 4), (2, 6))
+    for alpha in (0.0, 1.0, 2.0)
+    for redrawn in (0.01, 0.2, 0.5)
+]
+
+
+def words(symbols: int, count: int) -> np.ndarray:
+    return np.array(list(product(range(symbols), repeat=count)), np.uint8)
+
+
+def chances_of_words(mixture: LagMixture) -> tuple[np.ndarray, np.ndarray]:
+    """P of the next byte after each word of K, (S^K, S), and of each word of K + 1, (S,) * (K + 1), long after the
+    first byte."""
+    symbols, longest, redrawn = mixture.symbols, len(mixture.copies), 1 - sum(mixture.copies)
+    step = np.full((symbols**longest, symbols), redrawn / symbols)
+    for number, word in enumerate(words(symbols, longest)):
+        for lag, copied in enumerate(mixture.copies, start=1):
+            step[number, word[-lag]] += copied
+    move = np.zeros((symbols**longest, symbols**longest))
+    for number, symbol in product(range(len(move)), range(symbols)):
+        move[number, (number * symbols + symbol) % len(move)] = step[number, symbol]
+    equations = np.vstack([move.T - np.eye(len(move)), np.ones(len(move))])
+    stationary = np.linalg.lstsq(equations, np.eye(len(move) + 1)[-1], rcond=None)[0]
+    return step, (stationary[:, None] * step).reshape((symbols,) * (longest + 1))
+
+
+def bayes(joint: np.ndarray, given: int) -> np.ndarray:
+    """-log2 P(last byte | the `given` before it) for each word, from the law of all words."""
+    known = joint.sum(axis=tuple(range(joint.ndim - 1 - given)), keepdims=True)
+    bits = -np.log2(known / known.sum(axis=-1, keepdims=True))
+    return np.broadcast_to(bits, joint.shape).ravel()
+
+
+@pytest.mark.parametrize("mixture", TINY)
+def test_the_predictor_of_a_mixture_is_that_of_bayes(mixture):
+    """Exactly with no byte given, one, or all that are copied from; on average nearly, and never better, between."""
+    longest = len(mixture.copies)
+    step, joint = chances_of_words(mixture)
+    windows = words(mixture.symbols, longest + 1)
+    np.testing.assert_allclose(mixture.losses(windows)[:, -1], -np.log2(step.ravel()), rtol=1e-7)
+    for given in range(longest + 1):
+        losses, best = mixture.losses(windows, given)[:, -1], bayes(joint, given)
+        if given in (0, 1, longest):
+            np.testing.assert_allclose(losses, best, rtol=1e-7)
+        assert -1e-9 < joint.ravel() @ (losses - best) < 2e-5
+    if mixture in TINY[:9:4]:
+        entropy = joint.ravel() @ bayes(joint, longest)
+        assert mixture.bits_per_byte() == pytest.approx(entropy, abs=0.01)
+
+
+def test_copies_from_further_back_spread_evenly_would_be_no_floor():
+    """The simpler formula, which the comparison above would tell apart."""
+    mixture = LagMixture(decaying_copies(1.0, 3, 0.2), 2, 10)
+    _, joint = chances_of_words(mixture)
+    windows = words(2, 4)
+    even = 0.5 + mixture.copies[0] * ((windows[:, -2] == windows[:, -1]) - 0.5)
+    assert joint.ravel() @ (-np.log2(even) - bayes(joint, 1)) == pytest.approx(0.0548, abs=1e-4)
+
+
+@pytest.mark.parametrize("corpus", [LagCorpus(), LagCorpus(0.5, 40, 0.05, 4)])
+def test_another_predictor_loses_more(corpus):
+    """Each by more than three standard errors of the difference, over 20 pieces of 5 kB."""
+    data = next(replace(corpus, size=100_001).blocks())[None]
+    true = corpus.losses(data)
+    changes = [{"alpha": corpus.alpha + 0.3}, {"alpha": corpus.alpha - 0.3}, {"redrawn": corpus.redrawn * 1.4}]
+    changes += [{"redrawn": corpus.redrawn * 0.7}, {"longest": corpus.longest // 2}, {"longest": corpus.longest * 2}]
+    for change in changes:
+        more = (replace(corpus, **change).losses(data) - true).reshape(20, -1).mean(axis=1)
+        assert more.mean() > 3 * more.std(ddof=1) / np.sqrt(20) > 0, change
+
+
+def test_the_more_is_given_the_smaller_the_loss_up_to_the_longest_lag():
+    corpus = LagCorpus(longest=64, size=120 * 1025)
+    windows = sequence(corpus).reshape(120, 1025)
+    mean = [corpus.losses(windows, given)[:, 64:].mean() for given in (0, 1, 2, 4, 8, 16, 32, 63)]
+    whole = corpus.losses(windows, 64)
+    assert mean[0] == 4
+    assert np.all(np.diff([*mean, whole[:, 64:].mean()]) < 0)
+    np.testing.assert_array_equal(corpus.losses(windows, None), whole)
+
+
+def test_a_byte_that_is_no_symbol_counts_as_not_known():
+    corpus = LagCorpus(longest=3, symbols=4)
+    window = np.array([[200, 1, 2, 1, 3]], np.uint8)
+    np.testing.assert_allclose(corpus.losses(window)[:, 3:], corpus.losses(window[:, 1:])[:, 2:], rtol=1e-12)
+    assert corpus.losses(window)[0, 0] == pytest.approx(2)
+
+
+@pytest.mark.parametrize("redrawn", [0.01, 0.5])
+def test_weights_are_the_solutions_of_the_toeplitz_systems(redrawn):
+    q = LagCorpus(longest=40, redrawn=redrawn).correlation(np.arange(61))
+    for count, weights in enumerate(linear_weights(q), start=1):
+        np.testing.assert_allclose(weights, solve_toeplitz(q[:count], q[1 : count + 1]), atol=1e-10)
+    np.testing.assert_allclose(weights, [*decaying_copies(1.0, 40, redrawn), *[0] * 20], atol=1e-10)
+
+
+@pytest.mark.parametrize("beta", [0.8, 1.3])
+def test_copies_can_be_chosen_so_that_the_information_is_a_power_law(beta):
+    lags = np.arange(1, 301)
+    mixture = LagMixture(power_law_copies(beta, 0.05, 300, 16), 16, 1000)
+    np.testing.assert_allclose(mixture.mutual_information(lags), 0.05 * lags**-beta, rtol=1e-9)
+    single = LagMixture((0.0, 0.0, 0.6), 4, 1000)
+    np.testing.assert_allclose(single.correlation([1, 3, 4, 6, 9]), [0, 0.6, 0, 0.36, 0.216], atol=1e-15)
+
+
+def test_a_markov_chain_has_its_transitions_their_information_and_entropy():
+    """Given how often each state is left, the counts are multinomial: every z below 5, the most in two to the 20th."""
+    chain = MarkovChain(4, 0.5, 1_000_000)
+    step = chain.transitions / CHANCES
+    counts = pair_counts(chain.sequence(), 1, 4)
+    left = counts.sum(axis=1, keepdims=True)
+    assert np.abs((counts - left * step) / np.sqrt(left * step * (1 - step))).max() < 5
+    law = chain.stationary[:, None] * np.linalg.matrix_power(step, 2)
+    np.testing.assert_allclose(pair_counts(chain.sequence(), 2, 4) / (chain.size - 2), law, atol=0.01)
+    expected = np.sum(law * np.log(law / np.outer(law.sum(axis=1), law.sum(axis=0))))
+    assert chain.mutual_information([2])[0] == pytest.approx(expected, rel=1e-9)
+    assert chain.mutual_information([500])[0] == 0
+    two = chain.stationary[:, None] * step
+    three = two[:, :, None] * step
+    rate = np.sum(two * np.log2(two)) - np.sum(three * np.log2(three))  # H(x_1, x_2, x_3) - H(x_1, x_2)
+    assert chain.bits_per_byte() == pytest.approx(rate, rel=1e-12)
+
+
+def test_the_predictor_of_a_chain_is_its_table():
+    chain = MarkovChain(4, 0.5)
+    windows = np.array([[a, b, c] for a in (0, 1, 2, 3, 10) for b in range(4) for c in range(4)], np.uint8)
+    step, known = chain.transitions / CHANCES, windows[:, 0] < 4
+    losses = chain.losses(windows)
+    np.testing.assert_allclose(losses[:, 1], -np.log2(step[windows[:, 1], windows[:, 2]]))
+    np.testing.assert_allclose(losses[known, 0], -np.log2(step[windows[known, 0], windows[known, 1]]))
+    np.testing.assert_allclose(losses[~known, 0], -np.log2(chain.stationary[windows[~known, 1]]))
+    np.testing.assert_array_equal(chain.losses(windows, 1), losses)
+    np.testing.assert_allclose(chain.losses(windows, 0), -np.log2(chain.stationary[windows[:, 1:]]))
+    data = next(chain.blocks())[None]
+    assert MarkovChain(4, 1.0).losses(data).mean() > chain.losses(data).mean() + 0.1
+
+
+def test_there_is_nothing_to_predict_in_independent_bytes():
+    data = sequence(Independent(6, 600_000))
+    assert np.abs((np.bincount(data) - 100_000) / np.sqrt(100_000 * 5 / 6)).max() < 5
+    np.testing.assert_array_equal(Independent(6).losses(data[None]), np.log2(6))
+    assert Independent(6).mutual_information([1, 2]).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"windows": np.zeros(5, np.uint8)}, r"windows of shape \(5,\): must be \(n, T \+ 1\)"),
+        ({"windows": np.zeros((5, 1), np.uint8)}, "must be"),
+        ({"windows": np.full((1, 3), 255, np.uint8)}, r"windows hold byte 255: must be of this corpus, .* 0\.\.15"),
+        ({"given": -1}, "given = -1: must be a whole number of at least 0"),
+    ],
+)
+@pytest.mark.parametrize("corpus", [LagCorpus(), MarkovChain(), Independent()])
+def test_bad_windows_are_refused(corpus, values, message):
+    with pytest.raises(ValueError, match=message):
+        corpus.losses(**{"windows": np.zeros((2, 3), np.uint8), **values})
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "message"),
+    [
+        (PottsCorpus, {"beta": 0.0}, "beta = 0.0: must be a positive number"),
+        (PottsCorpus, {"beta": float("nan")}, "beta = nan"),
+        (PottsCorpus, {"beta": 1, "symbols": 1}, "symbols = 1: must be a whole number from 2 to 256"),
+        (PottsCorpus, {"beta": 1, "symbols": 4.0}, "symbols = 4.0"),
+        (PottsCorpus, {"beta": 1, "size": 0}, "size = 0: must be a whole number of at least 1"),
+        (PottsCorpus, {"beta": 1, "seed": -1}, "seed = -1: must be a whole number of at least 0"),
+        (PottsCorpus, {"beta": 1, "base": 1.0}, "base = 1.0: must be above 1"),
+        (PottsCorpus, {"beta": 1, "channels": 51}, "channels = 51: must be a whole number from 1 to 50"),
+        (
+            PottsCorpus,
+            {"beta": 1, "base": 1.001, "channels": 257},
+            "channels = 257: must be a whole number from 1 to 256",
+        ),
+        (PottsCorpus, {"beta": 1, "probabilities": (0.5, 0.5)}, "number of probabilities = 2: must be symbols, 16"),
+        (PottsCorpus, {"beta": 1, "symbols": 2, "probabilities": (0.0, 1.0)}, "smallest probability = 0.0"),
+        (PottsCorpus, {"beta": 1, "symbols": 2, "probabilities": (0.5, 0.4)}, "sum of probabilities = 0.9"),
+        (LagCorpus, {"alpha": -1.0}, "alpha = -1.0: must be a number of at least 0"),
+        (LagCorpus, {"longest": 0}, "longest = 0: must be a whole number from 1 to 16384"),
+        (LagCorpus, {"redrawn": 1.0}, "redrawn = 1.0: must be from 0.01 to below 1"),
+        (LagCorpus, {"symbols": 257}, "symbols = 257: must be a whole number from 2 to 256"),
+        (MarkovChain, {"spread": 0.0}, "spread = 0.0: must be from 0.01 to 1000"),
+        (MarkovChain, {"symbols": 8, "spread": 0.01}, "spread = 0.01: must be larger: with 8 symbols this chain never"),
+        (Independent, {"size": 0}, "size = 0: must be a whole number of at least 1"),
+    ],
+)
+def test_bad_parameters_are_named(kind, values, message):
+    with pytest.raises(ValueError, match=message):
+        kind(**values)
+
+
+@pytest.mark.parametrize("lags", [[0], [[1]], [float("nan")], 3])
+def test_bad_lags_and_impossible_laws_are_refused(lags):
+    with pytest.raises(ValueError, match="lags must be a vector of numbers from 1 on"):
+        PottsCorpus(beta=1.0).mutual_information(lags)
+    with pytest.raises(ValueError, match="no mixture of lags"):
+        power_law_copies(5.0, 2.0, 10, 16)

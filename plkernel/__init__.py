@@ -22,7 +22,7 @@ if os.path.basename("".join(sys.argv[:1])) in _COMMANDS and not any(name in os.e
 _PUBLIC = {
     "apply": "plkernel.api.models",
     "evaluate": "plkernel.api.models",
-    "fit": "plkernel.api.memory",
+    "fit": "plkernel.analysis.fit",
     "influence": "plkernel.api.models",
     "load_corpus": "plkernel.api.text",
     "load_run": "plkernel.api.models",

@@ -1,5 +1,5 @@
+from plkernel.analysis.fit import fit as fit
 from plkernel.analysis.nodes import place as place
-from plkernel.api.memory import fit as fit
 from plkernel.api.memory import measure as measure
 from plkernel.api.models import apply as apply
 from plkernel.api.models import evaluate as evaluate

@@ -3,7 +3,7 @@
     python runs/minimax_table.py [FOLDER]    a few minutes on one core; FOLDER is runs/records/minimax unless given
 
 For each exponent, last lag and number of terms: the certified largest relative error, its ratio to the closed form of
-`plkernel.analysis.exponentials.sums.closed_form_error`, how level the errors are, and the milliseconds of one call.
+`plkernel.analysis.exponentials.closed_form_error`, how level the errors are, and the milliseconds of one call.
 Writes FOLDER/table.json.
 """
 
@@ -14,9 +14,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from plkernel.analysis.exponentials.minimax import certificate, minimax
-from plkernel.analysis.exponentials.sums import closed_form_error, most_terms
-from plkernel.analysis.exponentials.targets import power_law_target
+from plkernel.analysis.exponentials import closed_form_error, most_terms, power_law_target
+from plkernel.analysis.fit import certificate, minimax
 from plkernel.common.cli import report_errors
 from plkernel.common.environment import environment
 from plkernel.common.files import save_json

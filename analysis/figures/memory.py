@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from plkernel.analysis.exponentials.sums import Floats, power_law
+from plkernel.analysis.exponentials import Floats, power_law
 from plkernel.analysis.figures.style import COLUMN_WIDTH, GREY, INK, PAGE_WIDTH, headline, line_style, style
 from plkernel.analysis.trained.memory import Memory
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from plkernel.analysis.exponentials.sums import Floats
+from plkernel.analysis.exponentials import Floats
 from plkernel.analysis.figures.memory import decades, draw_law
 from plkernel.analysis.figures.style import INK, PAGE_WIDTH, headline, line_style, style
 from plkernel.analysis.statistics.bands import pointwise_band

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from plkernel.analysis.exponentials.sums import Floats
+from plkernel.analysis.exponentials import Floats
 
 
 @dataclass(frozen=True)

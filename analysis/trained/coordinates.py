@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from plkernel.analysis.exponentials.sums import Floats
+from plkernel.analysis.exponentials import Floats
 
 FLAT = 0.1
 """Slopes of at most this size count as flat."""

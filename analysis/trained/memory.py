@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from plkernel.analysis.exponentials.sums import Floats
-from plkernel.analysis.nodes.moments import falling_exponent
+from plkernel.analysis.exponentials import Floats
+from plkernel.analysis.nodes import falling_exponent
 
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 """Of the half-lives of a block's channels, as a run records them."""

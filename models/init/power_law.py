@@ -14,9 +14,8 @@ import math
 import torch
 from torch import Tensor
 
-from plkernel.analysis.nodes.heads import check_largest_rate
-from plkernel.analysis.nodes.moments import output_std
-from plkernel.analysis.nodes.node_set import Nodes
+from plkernel.analysis.limits import check_largest_rate
+from plkernel.analysis.nodes import Nodes, output_std
 from plkernel.models.parametrisations import Parametrisation, check_limits, form_of
 
 

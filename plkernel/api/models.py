@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plkernel.analysis.nodes.node_set import Nodes
+from plkernel.analysis.nodes import Nodes
 from plkernel.analysis.trained.context import Truncation
 from plkernel.analysis.trained.influence import Influence
 from plkernel.api.text import Text, read_text

@@ -10,10 +10,19 @@ from typing import Annotated, Any, Literal, cast, get_args
 import numpy as np
 from pydantic import Field, field_validator
 
-from plkernel.analysis.exponentials.sums import Floats
-from plkernel.analysis.nodes.heads import Bonus, ShapeOn
-from plkernel.analysis.nodes.node_set import Aim, Gain, Lag, Summation, Target
-from plkernel.analysis.nodes.placement import Placement, Projection, half_lives_of, rates_from_half_lives
+from plkernel.analysis.exponentials import Floats
+from plkernel.analysis.limits import Bonus, ShapeOn
+from plkernel.analysis.nodes import (
+    Aim,
+    AimTarget,
+    Gain,
+    Lag,
+    Placement,
+    Projection,
+    Summation,
+    half_lives_of,
+    rates_from_half_lives,
+)
 from plkernel.common.cli import nearest
 from plkernel.common.files import load_json
 from plkernel.common.imports import check_consent, imported, told
@@ -58,7 +67,7 @@ class Arm(Section):
     """Quantile nodes: share of the kernel lost beyond either end; 0.05 if left out."""
     max_lag: Annotated[float, Field(gt=1)] | None = None
     """Quantile and chrono nodes: longest lag, in bytes; 2048 if left out. RWKV: how far a power law must hold."""
-    target: Target | None = None
+    target: AimTarget | None = None
     """information: the kernel has the exponent beta (the default); correlation: beta/2, as information is quadratic
     (the default of an RWKV)."""
     kernel: Summation | None = None

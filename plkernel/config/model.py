@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from plkernel.analysis.nodes.heads import RWKV7_LARGEST_RATE, gain_of
-from plkernel.analysis.nodes.node_set import Gain
+from plkernel.analysis.limits import RWKV7_LARGEST_RATE, gain_of
+from plkernel.analysis.nodes import Gain
 from plkernel.common.imports import NAME, is_code
 from plkernel.models.words import ModelKind, PatchingMode
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from plkernel.analysis.nodes.moments import output_std
+from plkernel.analysis.nodes import output_std
 from plkernel.common import cli
 from plkernel.common.files import load_object
 from plkernel.common.plain import parse_toml, read_bytes, shown

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from plkernel.analysis.nodes.node_set import Nodes
-from plkernel.analysis.nodes.placement import place
+from plkernel.analysis.nodes import Nodes, place
 from plkernel.models.init.power_law import decays_
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike
 
-from plkernel.analysis.exponentials.sums import Floats
+from plkernel.analysis.exponentials import Floats
 from plkernel.analysis.figures.published import DrawnCondition, published_figure
 from plkernel.analysis.trained.memory import memory_of
 from plkernel.models.words import NOT_CAUSAL

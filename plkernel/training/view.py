@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plkernel.analysis.exponentials.sums import Floats
+from plkernel.analysis.exponentials import Floats
 from plkernel.analysis.trained.context import Truncation
 from plkernel.analysis.trained.memory import Memory, kernel_exponents, memory_of, slope_range
 from plkernel.analysis.trained.saturation import Saturation

@@ -15,8 +15,7 @@ from torch import Tensor
 
 import plkernel
 from plkernel.analysis.mutual_information import decay_curves
-from plkernel.analysis.nodes.moments import node_scores
-from plkernel.analysis.nodes.node_set import Aim
+from plkernel.analysis.nodes import Aim, node_scores
 from plkernel.api.models import Run, table
 from plkernel.config.reading import load_spec
 from plkernel.training.task import prepare

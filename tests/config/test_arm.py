@@ -8,9 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plkernel.analysis.nodes.moments import output_std
-from plkernel.analysis.nodes.node_set import Nodes
-from plkernel.analysis.nodes.placement import place
+from plkernel.analysis.nodes import Nodes, output_std, place
 from plkernel.common.files import load_json, save_json
 from plkernel.config import command_line
 from plkernel.config.arm import Arm

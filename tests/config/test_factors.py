@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from plkernel.analysis.nodes.moments import output_std
+from plkernel.analysis.nodes import output_std
 from plkernel.config.condition import resolve
 from plkernel.config.factors import expanded
 from plkernel.config.reading import load_spec, parse_spec

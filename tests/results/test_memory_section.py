@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plkernel.analysis.nodes.placement import place
+from plkernel.analysis.nodes import place
 from plkernel.analysis.trained.memory import QUANTILES, memory_of
 from plkernel.config.reading import parse_spec
 from plkernel.models.words import NOT_CAUSAL

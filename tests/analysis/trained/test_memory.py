@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from node_kernels import kernel_exponent, rms_kernel
 
-from plkernel.analysis.nodes.moments import falling_exponent
-from plkernel.analysis.nodes.placement import place
+from plkernel.analysis.nodes import falling_exponent, place
 from plkernel.analysis.trained.memory import QUANTILES, Memory, kernel_exponents, slope_range
 
 LAGS = 2.0 ** np.arange(10)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plkernel.analysis.nodes.placement import place
+from plkernel.analysis.nodes import place
 from plkernel.models.init.plan import Plan
 from plkernel.models.init.planning import asked, plan
 from plkernel.models.init.roles import RoleTable

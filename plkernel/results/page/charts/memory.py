@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from plkernel.analysis.exponentials.sums import Floats, power_law
+from plkernel.analysis.exponentials import Floats, power_law
 from plkernel.analysis.figures.context import Influenced, Truncated
 from plkernel.analysis.statistics.differences import student_interval
 from plkernel.analysis.trained.memory import Memory

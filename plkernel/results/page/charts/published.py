@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from plkernel.analysis.exponentials.sums import power_law
+from plkernel.analysis.exponentials import power_law
 from plkernel.analysis.figures.published import POINTS, DrawnCondition
 from plkernel.analysis.statistics.bands import pointwise_band
 from plkernel.analysis.trained.memory import QUANTILES

@@ -270,7 +270,7 @@ def test_a_few_free_terms_beat_the_published_grid(options: dict[str, Any], tmp_p
         ({"tolerance": 1e-3}, "tolerance 0.001 needs a power law, and predictive weights is none: give terms"),
         ({"method": "minimax", "terms": 4}, "predictive weights has errors, and its noise would be followed"),
         ({"method": "quadrature", "terms": 4}, "quadrature knows power laws only, not predictive weights"),
-        ({"max_lag": 100_000}, "too short for lag 400,000 in 40 blocks"),
+        ({"max_lag": 150_000}, "too short for lag 600,000 in 40 blocks"),
     ],
 )
 def test_what_predictive_weights_cannot_be_is_refused(

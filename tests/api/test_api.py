@@ -41,7 +41,7 @@ def test_every_name_is_there_and_told_to_editors() -> None:
 
 def test_names_load_what_they_need_and_stay_functions_beside_commands_of_their_names() -> None:
     program = """if True:
-        import sys, plkernel
+        import importlib, sys, plkernel
         assert not {"torch", "numpy"} & set(sys.modules)
         from plkernel import fit
         import plkernel.fit, plkernel.measure

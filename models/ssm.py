@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plkernel.analysis.nodes.node_set import Gain, Nodes
+from plkernel.analysis.nodes import Gain, Nodes
 from plkernel.kernels.scan import scan
 from plkernel.models.init.plan import initialise_
 from plkernel.models.init.power_law import apply_nodes_

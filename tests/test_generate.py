@@ -19,7 +19,7 @@ import torch
 from scipy.stats import chisquare
 from torch import Tensor
 
-from plkernel.analysis.nodes.placement import place
+from plkernel.analysis.nodes import place
 from plkernel.commands.export import export
 from plkernel.commands.generate import generate
 from plkernel.common import cli

@@ -1,17 +1,43 @@
 """python -m plkernel.fit: a kernel, the exponentials that carry it, and the decays and weights that follow."""
 
+import os
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any, Literal, get_args
 
-from plkernel.analysis.exponentials.fits import BY_HALF_LIVES, PUBLISHED_HALF_LIVES, Method
-from plkernel.analysis.exponentials.sums import Floats, check_design, terms_for
-from plkernel.analysis.exponentials.targets import Target
-from plkernel.analysis.nodes.fit import fit_exponentials, follow_target, place_channels, weightings
-from plkernel.analysis.nodes.node_set import Aim, Gain, Lag, Summation
-from plkernel.analysis.nodes.placement import Placement, check_half_lives, check_options, log_spaced
+from plkernel import __version__
+from plkernel.analysis import fit as fits
+from plkernel.analysis.channels import CHANNEL_HALF_LIVES, Channels, Weighting, place_channels, weightings
+from plkernel.analysis.exponentials import (
+    FEWEST_LAGS,
+    Scores,
+    Target,
+    check_design,
+    closed_form_error,
+    lag_target,
+    power_law_target,
+    verdict_target,
+)
+from plkernel.analysis.nodes import Aim, Gain, Lag, Placement, Reading, Summation, check_name, check_options, log_spaced
 from plkernel.common import cli
 from plkernel.common.files import atomic_write, check_folder, save_json
-from plkernel.fitting.table import render, report
-from plkernel.fitting.wanted import FitTarget, wanted
+
+FitTarget = Literal["information", "correlation", "curve", "correlation-curve", "predictive"]
+SLOPE_FROM, SLOPE_TO = 2, 256
+"""The lags, as far as they are asked for, of the printed slope of predictive weights."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The kernel to fit, how channels are read as it, and the measurement that led to it, for JSON and in lines.
+
+    aim  an `Aim` where the kernel is one power law, so that everything known of those applies; else a `Reading`
+    """
+
+    target: Target
+    aim: Aim | Reading
+    measured: dict[str, Any] | None = None
+    lines: list[str] = field(default_factory=list)
 
 
 def fit(
@@ -21,7 +47,7 @@ def fit(
     kernel: Summation = "coherent",
     lag: Lag = "state",
     max_lag: int = 512,
-    method: Method | None = None,
+    method: fits.Method | None = None,
     terms: int | None = None,
     tolerance: float | None = None,
     grid: int | None = None,
@@ -72,79 +98,199 @@ def fit(
     """
     check_options(nodes, tempering=tempering, loss=loss)
     check_folder(out, "out")
-    chosen = wanted(beta, corpus, target, kernel, lag, max_lag)
-    aim, added = chosen.aim, chosen.kernel.raised(chosen.aim.power)
-    method, terms = _choose(method, terms, tolerance, added)
-    half_lives = _grid(method, grid, min_half_life, max_half_life, max_lag)
-    if channels < 2:
-        raise ValueError(f"channels must be at least 2, got {channels}")
-    check_design(max_lag, channels)
-    if chosen.told:
-        print("\n".join(chosen.told), end="\n\n", flush=True)
-    result = fit_exponentials(added, method, terms, half_lives)
-    found = result.optimal.active()
-    if isinstance(aim, Aim):
-        table = weightings(aim.beta, max_lag, channels, gain)
-        placed = place_channels(channels, nodes, aim, gain, max_lag, tempering=tempering, loss=loss, terms=found)
-    else:
-        table = []
-        placed = follow_target(channels, nodes, chosen.kernel, aim, gain, tempering=tempering, terms=found)
+    check_name("target", target, get_args(FitTarget))
+    if max_lag < FEWEST_LAGS:
+        raise ValueError(f"max_lag must be at least {FEWEST_LAGS}, got {max_lag}")
+    for name, count in (("channels", channels), ("grid", grid)):
+        if count is not None and count < 2:
+            raise ValueError(f"{name} must be at least 2, got {count}")
+    check_design(max_lag, max(channels, grid or 0))  # before any node is placed
+    half_lives = None
+    if method == "nnls-relative" or (grid, min_half_life, max_half_life) != (None, None, None):
+        first, last, most = fits.PUBLISHED_HALF_LIVES
+        half_lives = log_spaced(
+            most if grid is None else grid,
+            first if min_half_life is None else min_half_life,
+            last if max_half_life is None else max_half_life,
+        )
+    chosen = kernel_of(beta, corpus, target, Reading(kernel, lag), max_lag)
+    aim, summed = chosen.aim, chosen.target.raised(chosen.aim.power)
+    if chosen.lines:
+        print("\n".join(chosen.lines), end="\n\n", flush=True)
+    options: dict[str, Any] = {"terms": terms, "tolerance": tolerance, "method": method, "half_lives": half_lives}
+    result = fits.fit(values=summed, **options)
+    table = weightings(aim.beta, max_lag, channels, gain) if isinstance(aim, Aim) else []
+    options = {"tempering": tempering, "loss": loss, "terms": result.active}
+    placed = place_channels(channels, nodes, chosen.target, aim, gain, **options)
     print(render(chosen, result, table, placed), flush=True)
-    save_json(out / "fit.json", {**report(chosen, result, table, placed), "target": target})
+    found = {
+        "plkernel": __version__,
+        "beta": aim.beta if isinstance(aim, Aim) else None,
+        "exponent": summed.beta,
+        "kernel": None if isinstance(aim, Aim) else chosen.target.to_dict(),
+        "target": target,
+        "gain": gain,
+        **result.to_dict(),
+        "weightings": [weighting.to_dict() for weighting in table],
+        "nodes": placed.nodes.to_dict(),
+        "nodes_aim": placed.to_dict(),
+        "measured": chosen.measured,
+    }
+    save_json(out / "fit.json", found)
     print(f"\nwritten: {out / 'fit.json'}", flush=True)
     if figure:
         from plkernel.analysis.figures.fit import fit_figure
         from plkernel.analysis.figures.style import rendered
 
         shown = {weighting.formula: weighting.nodes for weighting in table} or {"channels written": placed.nodes}
-        drawing = fit_figure(result.optimal, shown, result.target, gain, result.method)
-        for kind, content in rendered(drawing).items():
+        for kind, content in rendered(fit_figure(result, shown, gain)).items():
             atomic_write(out / f"fit.{kind}", content)
         print(f"figure:  {out / 'fit.pdf'}, .png, .svg")
 
 
-def _choose(
-    method: Method | None, terms: int | None, tolerance: float | None, target: Target
-) -> tuple[Method, int | None]:
-    """The method and the number of its terms, from what was given of three options."""
-    if terms is not None and tolerance is not None:
-        raise ValueError(f"terms {terms} and tolerance {tolerance:g}: give one of the two")
-    if method is None:
-        free: Method = "minimax" if target.errors is None else "least-squares"
-        method = "nnls" if terms is None and tolerance is None else free
-    if method in BY_HALF_LIVES:
-        if terms is not None or tolerance is not None:
-            raise ValueError(f"method {method!r} chooses its terms from the grid: leave out terms and tolerance")
-        return method, None
-    if tolerance is not None:
-        if target.beta is None:
-            raise ValueError(f"tolerance {tolerance:g} needs a power law, and {target.label} is none: give --terms")
-        terms = terms_for(target.beta, target.max_lag, tolerance)
-    if terms is None:
-        raise ValueError(f"method {method!r} needs --terms or --tolerance")
-    return method, terms
+def kernel_of(beta: float | None, corpus: str | None, target: FitTarget, reading: Reading, max_lag: int) -> Kernel:
+    """The kernel that `target` names on t = 1..max_lag, of a power law or measured on a corpus."""
+    if corpus is None:
+        if target not in ("information", "correlation"):
+            given = f"beta {beta:g}" if beta is not None else "no corpus"
+            raise ValueError(
+                f"target {target!r} is measured on a corpus, got {given}: name one with --corpus, or use target "
+                "'information' or 'correlation'"
+            )
+        return _law(fits.PUBLISHED_BETA if beta is None else beta, target, reading, max_lag)
+    if beta is not None:
+        raise ValueError(f"beta {beta:g} and corpus {corpus!r}: give one of the two")
+    return (_predictive if target == "predictive" else _measured)(corpus, target, reading, max_lag)
 
 
-def _grid(
-    method: Method, count: int | None, shortest: float | None, longest: float | None, max_lag: int
-) -> Floats | None:
-    """The half-lives that the fit may use; None where the method places its own."""
-    given = {"grid": count, "min_half_life": shortest, "max_half_life": longest}
-    if method not in BY_HALF_LIVES:
-        for name, value in given.items():
-            if value is not None:
-                raise ValueError(
-                    f"{name} {value:g} belongs to methods {' and '.join(BY_HALF_LIVES)}, got method {method!r}, which "
-                    "places its own half-lives: leave it out"
-                )
-        return None
-    default_shortest, default_longest, default_count = PUBLISHED_HALF_LIVES
-    ends = default_shortest if shortest is None else shortest, default_longest if longest is None else longest
-    check_half_lives(*ends)
-    if (count := default_count if count is None else count) < 2:
-        raise ValueError(f"grid must be at least 2, got {count}")
-    check_design(max_lag, count)  # before any node is placed
-    return log_spaced(count, *ends)
+def _law(beta: float, target: FitTarget, reading: Reading, max_lag: int, *told: Any) -> Kernel:
+    aim = Aim(beta, "correlation" if target == "correlation" else "information", reading.kernel, reading.lag)
+    return Kernel(power_law_target(aim.exponent, max_lag), aim, *told)
+
+
+def _measured(corpus: str, target: FitTarget, reading: Reading, max_lag: int) -> Kernel:
+    """The one exponent that `measure` finds, or the curve in the shape of its verdict, or the root of that."""
+    from plkernel.analysis.mutual_information.measurement import measure_corpus
+    from plkernel.data import corpora
+
+    loaded = corpora.load(corpus)
+    with cli.progress_bar(corpus) as progress:
+        measured = measure_corpus(loaded, loaded.bytes, threads=os.cpu_count() or 1, progress=progress)
+    law, verdict = measured.law, measured.verdict
+    if law is None or verdict.kind == "none":
+        raise ValueError(f"corpus {corpus!r}: no exponent to fit, {verdict.sentence}; give --beta")
+    shown = {"corpus": loaded.to_dict(), "law": law.to_dict(), "verdict": verdict.sentence}
+    shown["estimator"] = measured.estimator
+    lines = [
+        f"{corpus}: beta {law.beta:.3f} (95 % {law.low:.3f} to {law.high:.3f}) on lags {law.first_lag}..{law.last_lag}",
+        f"{corpus}: {verdict.sentence}",
+    ]
+    if target in ("information", "correlation"):
+        if not verdict.is_power_law:
+            lines.append(f"{corpus}: fitted is that one exponent all the same; --target curve fits what was found")
+        return _law(law.beta, target, reading, max_lag, shown, lines)
+    curve = verdict_target(verdict, measured.information, max_lag).raised(0.5 if target == "correlation-curve" else 1)
+    beyond = f"; beyond lag {verdict.last_lag} it goes on as judged" if curve.max_lag > verdict.last_lag else ""
+    lines.append(f"{corpus}: the kernel is {curve.label} on lags {curve.lags[0]:g}..{curve.max_lag:g}{beyond}")
+    if curve.beta is not None:
+        return _law(curve.beta, "information", reading, max_lag, shown, lines)
+    return Kernel(curve, reading, shown, lines)
+
+
+def _predictive(corpus: str, target: FitTarget, reading: Reading, max_lag: int) -> Kernel:
+    """The weights of the best linear predictor, in bands of lags, as far as they stand out from noise."""
+    from plkernel.analysis.prediction.predictive import predictive_weights
+    from plkernel.data import corpora
+
+    loaded = corpora.load(corpus)
+    with cli.progress_bar(corpus) as progress:
+        weights = predictive_weights(loaded.bytes, max_lag, threads=os.cpu_count() or 1, progress=progress)
+    bands = weights.bands(1, max_lag)
+    used, edges, errors = bands.clear(), bands.edges, bands.standard_errors()
+    if used.size < FEWEST_LAGS:
+        raise ValueError(
+            f"corpus {corpus!r}: predictive weights stand out from noise at {used.size} bands of lags, a fit needs "
+            f"{FEWEST_LAGS}; use more data, or target 'information'"
+        )
+    kernel = lag_target(bands.lags[used], bands.values[used], (errors / bands.values)[used], "predictive weights")
+    reach = used[-1] + 1
+    last = min(SLOPE_TO, int(edges[reach]) - 1)
+    lines = [f"predictive weights stand out from noise on lags 1..{edges[reach] - 1}, {weights.values[0]:.4g} at lag 1"]
+    slope = weights.slope(SLOPE_FROM, last) if used.size == reach and last > SLOPE_FROM * FEWEST_LAGS else None
+    if slope:
+        interval = f"(95 % {slope.low:.3f} to {slope.high:.3f}) on lags {SLOPE_FROM}..{last}"
+        lines.append(f"they fall as d**-{slope.beta:.3f} {interval}")
+    left = ", ".join(f"{edges[at]}..{edges[at + 1] - 1}" for at in range(reach) if at not in used)
+    if left:
+        lines.append(
+            f"left out are lags {left}, where they are negative or not told from zero, which no sum of "
+            "exponentials with positive weights follows"
+        )
+    shown = {
+        "corpus": loaded.to_dict(),
+        "ridge": weights.ridge,
+        "slope": slope and {**asdict(slope), "first_lag": SLOPE_FROM, "last_lag": last},
+        "bands": {"edges": edges.tolist(), "weights": bands.values.tolist(), "errors": errors.tolist()},
+    }
+    return Kernel(kernel, reading, shown, [f"{corpus}: {line}" for line in lines])
+
+
+def render(kernel: Kernel, result: fits.FitResult, table: list[Weighting], placed: Channels) -> str:
+    """The tables that `fit` prints; `table` is empty where the kernel is no power law."""
+    best, uniform, active, target = result.optimal_scores, result.uniform_scores, result.active, result.target
+    half_lives, proof, count = result.optimal.half_lives(), result.certificate, len(result.optimal.rates)
+    figures = [
+        ("active nodes (weight > 1e-8 of the largest)", f"{len(active.rates)} of {count}"),
+        ("their half-lives, steps", ", ".join(f"{v:.1f}" if v >= 1 else f"{v:.2g}" for v in active.half_lives())),
+        (f"share of weight on half-life {half_lives[0]:.3g}", f"{result.fastest_share:.2%}"),
+        ("optimal weights: R0 (as fitted)", f"{best.r0:.4f}"),
+        ("optimal weights: R1 / R* / Elog", " / ".join(_scores(best))),
+        ("optimal weights: linear R²", f"{best.r_linear:.4f}"),
+        ("largest relative error", f"{_percent(best.max_relative_error)} at t = {best.worst_lag:.0f}"),
+    ]
+    if proof:
+        told = f"smallest of {proof.needed} alternating errors over the largest {proof.ratio:.5f}"
+        bounds = f"{_percent(proof.smallest)} and {_percent(proof.largest)}"
+        unlevel = f"NOT LEVEL, perhaps not the best (level from {fits.LEVEL_RATIO:g} on)"
+        level = ("level, the best sum of so many terms", told)
+        not_level = (unlevel, f"{told}: the least error of so many terms lies between {bounds}")
+        figures.append(level if proof.level else not_level)
+    if result.method in fits.BY_TERMS and target.beta is not None:
+        bound = closed_form_error(target.beta, result.max_lag, count)
+        figures.append((f"closed form for the best {count} terms", f"about {_percent(bound)}"))
+    figures += [
+        ("uniform weights: R1 / R* / Elog", " / ".join(_scores(uniform))),
+        (f"uniform over true kernel at t = {result.max_lag}", f"{result.uniform_excess:.1f}x"),
+    ]
+    nodes, aim, weights = placed.nodes, placed.aim, []
+    if table:
+        ends = f"half-lives {CHANNEL_HALF_LIVES[0]:g}..{CHANNEL_HALF_LIVES[1]:g}"
+        figures.append((f"lambda**(beta-1), largest over smallest, {ends}", f"{table[1].projection_range:.2f}"))
+        rows = [[one.formula, one.belongs_to, f"{one.projection_range:.4g}", *_scores(one.scores)] for one in table]
+        weights = [
+            f"Projection weights of {len(nodes.rates)} log-spaced channels under input gain '{nodes.gain}' "
+            "(a weighting is right under the gain it belongs to)",
+            cli.text_table(["weight", "belongs to gain", "range", "R1", "R*", "Elog"], rows) + "\n",
+        ]
+    span = f"{target.label} on t = {target.lags[0]:g}..{result.max_lag}"
+    title = f"{span} by {result.method}: {count} half-lives up to {half_lives[-1]:.4g}"
+    clipped = f" (slower terms are clipped to {placed.clipped:.4g})" if placed.clipped else ""
+    channels = (
+        f"Channels written: {len(nodes.rates)} {placed.placement}, gain '{nodes.gain}', {aim.kernel} kernel "
+        f"{kernel.target.label} seen by {aim.lag}: half-lives {min(nodes.half_lives()):.3g} to "
+        f"{max(nodes.half_lives()):.4g}{clipped}, projection range "
+        f"{max(nodes.projection) / min(nodes.projection):.4g}, R1 / R* / Elog {' / '.join(_scores(placed.scores))}"
+    )
+    return "\n".join([cli.text_table([title, "value"], figures), "", *weights, channels])
+
+
+def _scores(scores: Scores) -> list[str]:
+    r2 = [f"{value:.4f}" if abs(value) < 1 else f"{value:.2f}" for value in (scores.r1, scores.r_star)]
+    return [*r2, f"{scores.e_log:.3g}"]
+
+
+def _percent(value: float) -> str:
+    return f"{value:.1%}" if value >= 1e-3 else f"{value:.2e}"
 
 
 if __name__ == "__main__":

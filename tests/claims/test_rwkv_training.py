@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from plkernel.analysis.nodes.node_set import Aim
-from plkernel.analysis.nodes.placement import place
+from plkernel.analysis.nodes import Aim, place
 from plkernel.common.files import load_json, read_lines, save_json
 from plkernel.config.condition import resolve
 from plkernel.config.reading import load_spec, parse_spec

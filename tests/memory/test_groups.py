@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plkernel.analysis.nodes.placement import Projection, projection_weights
+from plkernel.analysis.nodes import Aim, Projection, shaped
 from plkernel.common.files import load_json
 from plkernel.config.condition import from_config
 from plkernel.config.reading import load_spec
@@ -138,7 +138,7 @@ def test_a_placement_is_asked_once_after_consent_and_kept_as_numbers(
     condition = load_spec(saved, check).condition("placed")
     rates = np.log(2) * np.arange(1, 17) / 64
     assert condition.nodes.rates == pytest.approx(rates)
-    assert condition.nodes.projection == pytest.approx(projection_weights(rates, 1.15, projection, "none"))
+    assert condition.nodes.projection == pytest.approx(shaped(rates, projection, "none", Aim(1.15)).projection)
     assert from_config(condition.config).nodes == spec.condition("placed").nodes
 
 

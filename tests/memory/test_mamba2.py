@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from plkernel.analysis.nodes.placement import place
+from plkernel.analysis.nodes import place
 from plkernel.common.files import load_json
 from plkernel.config.reading import load_spec
 from plkernel.memory.foreign import Foreign, build

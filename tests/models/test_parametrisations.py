@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from plkernel.analysis.nodes.node_set import Nodes
+from plkernel.analysis.nodes import Nodes
 from plkernel.models.init import decays_
 from plkernel.models.parametrisations import FORMS, inverse_softplus, softplus
 

@@ -12,7 +12,7 @@ from scipy.integrate import quad
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plkernel.analysis.nodes.placement import place
+from plkernel.analysis.nodes import place
 from plkernel.kernels.scan import scan
 from plkernel.models.init.plan import SCHEMES, asked, plan
 from plkernel.models.init.rwkv_vectors import VERSIONS

@@ -3,9 +3,8 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from plkernel.analysis.exponentials.sums import Floats
-from plkernel.analysis.nodes.moments import falling_exponent, log_kernel, log_rms_kernel
-from plkernel.analysis.nodes.node_set import Lag, Nodes, Summation
+from plkernel.analysis.exponentials import Floats
+from plkernel.analysis.nodes import Lag, Nodes, Summation, falling_exponent, log_kernel, log_rms_kernel
 
 
 def rms_kernel(nodes: Nodes, lags: ArrayLike, lag: Lag = "state") -> Floats:

@@ -8,9 +8,7 @@ import pytest
 import torch
 from node_kernels import kernel_exponent
 
-from plkernel.analysis.nodes.moments import output_std
-from plkernel.analysis.nodes.node_set import Nodes
-from plkernel.analysis.nodes.placement import place
+from plkernel.analysis.nodes import Nodes, output_std, place
 from plkernel.models.init import apply_nodes_, decays_, projection_
 from plkernel.models.ssm import SSM, SSMConfig
 

@@ -8,10 +8,8 @@ import pytest
 import torch
 from node_kernels import kernel_exponent
 
-from plkernel.analysis.nodes.heads import RWKV7_LARGEST_RATE, check_nodes, gain_of
-from plkernel.analysis.nodes.moments import falling_exponent, node_scores
-from plkernel.analysis.nodes.node_set import Aim, Nodes
-from plkernel.analysis.nodes.placement import place
+from plkernel.analysis.limits import RWKV7_LARGEST_RATE, check_nodes, gain_of
+from plkernel.analysis.nodes import Aim, Nodes, falling_exponent, node_scores, place
 from plkernel.kernels.wkv import wkv
 from plkernel.models import rwkv as rwkv_module
 from plkernel.models.init import initialise_

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from plkernel.analysis.nodes.float32_decays import FASTEST, HALF_LIVES, SLOWEST, held, quantile_betas, rounded_up
-from plkernel.analysis.nodes.node_set import Aim, Nodes
+from plkernel.analysis.limits import FASTEST, HALF_LIVES, SLOWEST, held, quantile_betas, rounded_up
+from plkernel.analysis.nodes import Aim, Nodes
 from plkernel.models.init.power_law import decays_
 
 
@@ -32,9 +32,9 @@ def test_a_model_holds_what_is_said_and_little_more() -> None:
 
 @pytest.mark.parametrize("aim", [Aim(1.0), Aim(1.0, "correlation", "rms", "bonus")])
 def test_betas_of_quantile_nodes_are_the_ends_of_what_is_held(aim: Aim) -> None:
-    found = quantile_betas(aim, 2048.0, 0.05)
-    assert found is not None
-    for beta, inside in ((found[0], 1.01), (found[1], 0.99)):
+    betas = quantile_betas(aim, 2048.0, 0.05)
+    assert betas is not None
+    for beta, inside in ((betas[0], 1.01), (betas[1], 0.99)):
         assert held(*Aim(beta * inside, aim.target, aim.kernel).rate_range(2048, 0.05))
         assert not held(*Aim(beta / inside, aim.target, aim.kernel).rate_range(2048, 0.05))
     assert quantile_betas(aim, 1e12, 0.05) is None

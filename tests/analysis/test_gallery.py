@@ -2,62 +2,31 @@
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy.special import beta as beta_function
 
-from plkernel.analysis.exponentials.sums import ExponentialSum, Scores, power_law
-from plkernel.analysis.figures.gallery import drawn_lags, gallery_figure
-from plkernel.analysis.figures.style import rendered
-from plkernel.analysis.initialisations.conditions import CONDITIONS, initialisations
-from plkernel.analysis.initialisations.gallery import Initialisation, Origin, Profile, families, initialisation, profile
-from plkernel.analysis.initialisations.published import (
+from plkernel.analysis.exponentials import ExponentialSum, power_law
+from plkernel.analysis.gallery import (
+    Profile,
+    drawn_lags,
+    families,
+    gallery_figure,
     head_norm,
     hippo_normal_poles,
-    quantiles,
-    step_sizes,
+    initialisations,
+    profile,
     zero_order_hold,
 )
-from plkernel.analysis.nodes.node_set import gain_at
-from plkernel.analysis.nodes.placement import place
+from plkernel.analysis.nodes import gain_at
 
+RECORD = Path(__file__).parents[2] / "runs/records/gallery/gallery.json"
 LAGS = np.array([1.0, 2, 7, 50, 333, 2048])
 ENTRIES = {item.name: item for item in initialisations(1.15, 2048)}
 SHORTEST_STEP, LONGEST_STEP = 1e-3, 1e-1
-
-# R1, R* and log-log slope over t = 4..128 at max_lag 512, with the decimals they are known to.
-KNOWN = {
-    "1-none": ("-17.98", ".51", "-.24"),
-    "1-ema": ("-.85", ".985", "-.98"),
-    "1-lru": ("-8.49", ".79", "-.54"),
-    "2-none": ("-15.19", ".59", "-.32"),
-    "2-ema": (".32", ".9975", "-1.12"),
-    "2-lru": ("-5.69", ".87", "-.67"),
-    "3-none": ("-12.03", ".62", "-.39"),
-    "3-ema": (".71", ".93", "-1.24"),
-    "3-lru": ("-1.67", ".96", "-.80"),
-    "missing-none": ("-16.21", ".48", "-.28"),
-    "missing-ema": (".955", ".98", "-1.10"),
-    "missing-lru": ("-4.23", ".88", "-.67"),
-}
-# rms slope over t = 4..512 at max_lag 2048.
-KNOWN_RMS = {
-    "1-none": "-.18",
-    "1-ema": "-.98",
-    "1-lru": "-.52",
-    "2-none": "-.26",
-    "2-ema": "-1.13",
-    "2-lru": "-.65",
-    "3-none": "-.28",
-    "3-ema": "-1.23",
-    "3-lru": "-.77",
-}
-
-
-def agrees(value: float, text: str) -> bool:
-    return value == pytest.approx(float(text), abs=0.55 * 10 ** -len(text.split(".")[1]))
 
 
 def ratio(log_kernel: np.ndarray, closed_form: np.ndarray) -> float:
@@ -65,21 +34,31 @@ def ratio(log_kernel: np.ndarray, closed_form: np.ndarray) -> float:
     return float(np.abs(np.expm1(log_kernel - log_kernel[0] - np.log(closed_form / closed_form[0]))).max())
 
 
-@pytest.mark.parametrize("name", KNOWN)
-def test_studied_conditions_have_the_known_kernels(name: str) -> None:
-    found = profile(ENTRIES[f"exp013-{name}"], 1.15, 512)
-    for value, text in zip((found.scores.r1, found.scores.r_star, found.slope), KNOWN[name], strict=True):
-        assert agrees(value, text), (value, text)
+def flat(value: Any, path: str = "") -> dict[str, Any]:
+    """The leaves of nested dictionaries and lists by their path."""
+    if not isinstance(value, dict | list | tuple):
+        return {path: value}
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    return {leaf: one for key, inner in items for leaf, one in flat(inner, f"{path}/{key}").items()}
 
 
-@pytest.mark.parametrize("name", KNOWN_RMS)
-def test_studied_conditions_have_the_known_rms_slopes(name: str) -> None:
-    assert agrees(profile(ENTRIES[f"exp013-{name}"], 1.15, 2048).slope_rms, KNOWN_RMS[name])
+@pytest.fixture(scope="module")
+def profiles() -> list[Profile]:
+    return [profile(item, 1.15, 2048) for item in ENTRIES.values()]
 
 
-def test_every_condition_stands_under_every_gain() -> None:
-    names = {name for name in ENTRIES if name.startswith("exp013")}
-    assert names == {f"exp013-{condition}-{g}" for condition in CONDITIONS for g in ("none", "ema", "lru")}
+def test_every_profile_is_that_of_the_record(profiles: list[Profile]) -> None:
+    """Names, origins, half-lives, scores, slopes and memory of the committed table."""
+    recorded = json.loads(RECORD.read_text())["entries"]
+    assert len(profiles) == len(recorded) == len(initialisations(1.15, 2048))
+    for item, expected in zip(profiles, recorded, strict=True):
+        start, leaves = item.initialisation, flat(item.to_dict())
+        for path, value in flat(expected).items():
+            value = math.inf if value is None else value
+            assert leaves[path] == (pytest.approx(value, rel=1e-9) if isinstance(value, float) else value), path
+        assert sum(start.shares) == pytest.approx(1)
+        assert start.half_lives[0] <= np.log(2) / max(start.rates) * (1 + 1e-12)
+        assert start.half_lives[1] >= np.log(2) / min(start.rates) * (1 - 1e-12)
 
 
 def test_a_wrong_exponent_fails() -> None:
@@ -114,14 +93,6 @@ def test_mamba_is_a_sum_of_exponential_integrands() -> None:
     b = 2 * n * t
     tail = [(1 + b * x) * np.exp(-b * x) / b**2 for x in (SHORTEST_STEP, LONGEST_STEP)]
     assert ratio(ENTRIES["mamba-1"].log_rms(LAGS), np.sqrt((tail[0] - tail[1]).sum(axis=1))) < 1e-14
-
-
-def test_mamba_half_lives() -> None:
-    """Decay rates n dt reach from 0.001 to 1.6 per step, in Mamba-2 too."""
-    for name in ("mamba-1", "mamba-2"):
-        assert ENTRIES[name].half_lives == pytest.approx((np.log(2) / 1.6, np.log(2) / 0.001))
-        assert max(ENTRIES[name].rates) < 1.6
-        assert min(ENTRIES[name].rates) > 0.001
 
 
 def test_quantiles_are_expectations_over_draws() -> None:
@@ -183,21 +154,6 @@ def test_rg_lru_as_another_implementation_draws_it() -> None:
     assert np.median(half_lives) == pytest.approx(np.log(0.5) / 2 / np.log(squares.mean()), rel=0.03)
 
 
-def test_retnet_half_lives() -> None:
-    gammas = 1 - 2.0 ** -np.arange(5, 13)
-    assert np.log(2) / np.array(ENTRIES["retnet"].rates) == pytest.approx(np.log(0.5) / np.log(gammas))
-    assert ENTRIES["retnet"].half_lives == pytest.approx((21.832, 2838.8), rel=2e-5)
-    assert ENTRIES["retnet-normed"].gains == pytest.approx(np.sqrt(1 - gammas**2))
-
-
-def test_mlstm_and_gla() -> None:
-    decays = np.exp(-np.array(ENTRIES["mlstm"].rates))
-    assert np.log(decays / (1 - decays)) == pytest.approx([3, 4, 5, 6])
-    assert ENTRIES["gla"].half_lives == pytest.approx((16, 16))
-    decays = np.exp(-np.array(ENTRIES["xlstm-7b"].rates))
-    assert 15 * np.arctanh(np.log(decays / (1 - decays)) / 15) == pytest.approx(np.linspace(3, 6, 8))
-
-
 def test_rwkv_layers() -> None:
     """ln(-ln a) runs from -6 to -1 in every layer; halfway along it is -6 + 5 / 2**p, with p = 0.7 first, 2 last."""
     for name, power in (("first", 0.7), ("middle", 0.7 + 1.3 * 12 / 23), ("last", 2.0)):
@@ -217,17 +173,6 @@ def test_rwkv7_layers() -> None:
         assert middle == pytest.approx(ramp.mean(), abs=1e-9)
         assert ENTRIES[f"rwkv7-{name}"].half_lives[0] > np.log(2) * np.exp(0.5)
         assert "at most" in ENTRIES[f"rwkv7-{name}"].family
-
-
-def test_rwkv6_of_flash_linear_attention_forgets_within_a_step() -> None:
-    assert ENTRIES["rwkv6-fla"].half_lives == pytest.approx((0.6931, 0.6931), abs=1e-4)
-
-
-def test_mamba_3_has_the_half_life_of_one_over_its_step() -> None:
-    """softplus(0) = ln 2 is its rate for a step of 1: half-lives 1 / dt, a kernel of the mean of dt 2**-(dt t)."""
-    assert ENTRIES["mamba-3"].half_lives == pytest.approx((10, 1000))
-    first, last = (np.exp(-np.log(2) * edge * LAGS) for edge in (SHORTEST_STEP, LONGEST_STEP))
-    assert ratio(ENTRIES["mamba-3"].log_coherent(LAGS), (first - last) / LAGS) < 1e-9
 
 
 def test_gated_delta_nets() -> None:
@@ -255,22 +200,6 @@ def test_lightning_layers() -> None:
         rates = ENTRIES[f"lightning-{name}"].rates
         assert rates == pytest.approx(lightning(Given({}, config, layer)), rel=1e-9)
         assert np.divide(rates[:-1], rates[1:]) == pytest.approx(2 ** (1 / 8))
-
-
-def test_gates_of_lstms_are_the_placements_of_an_arm() -> None:
-    for name in ("chrono", "inverse-gamma"):
-        nodes = place(256, placement=name, gain="ema")
-        assert ENTRIES[name].rates == nodes.rates
-        assert ENTRIES[name].gains == pytest.approx(gain_at(nodes.rates, "ema"))
-
-
-def test_hgrn_layers() -> None:
-    """Lower bounds 0, 12/24 and 23/24, and the gate halfway between bound and 1; an average's gain, 1 - a."""
-    for name, bound in (("first", 0), ("middle", 12 / 24), ("last", 23 / 24)):
-        layer = ENTRIES[f"hgrn-{name}"]
-        decay = np.exp(-layer.rates[0])
-        assert decay == pytest.approx((1 + bound) / 2)
-        assert layer.gains[0] == pytest.approx(1 - decay)
 
 
 def test_poles_of_s5_are_those_of_the_hippo_matrix() -> None:
@@ -301,13 +230,6 @@ def test_a_head_that_passed_its_norm_has_variance_one() -> None:
     assert head_norm(rates, 1) == pytest.approx(gain_at(rates, "lru"))
 
 
-def test_nodes_integrate_what_they_stand_for() -> None:
-    levels, weights = quantiles(16)
-    assert [weights @ levels**power for power in range(4)] == pytest.approx([1, 1 / 2, 1 / 3, 1 / 4])
-    steps, weights = step_sizes()
-    assert weights @ steps == pytest.approx((LONGEST_STEP - SHORTEST_STEP) / np.log(LONGEST_STEP / SHORTEST_STEP))
-
-
 def test_kernels_equal_the_exponential_sum() -> None:
     """Sums taken in blocks of lags are those of ExponentialSum, far below the smallest float too."""
     lags = np.arange(1.0, 3000)
@@ -323,83 +245,33 @@ def test_effective_memory_of_an_exponential() -> None:
     assert ENTRIES["gla"].memory(left=0.5) == pytest.approx(17)
 
 
-def restored(values: dict[str, Any]) -> Initialisation:
-    """From JSON, where an endless half-life is null."""
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-    shortest, longest = values["half_lives"]
-    half_lives = (shortest, math.inf if longest is None else longest)
-    return Initialisation(**{**values, "origin": Origin(**values["origin"]), "half_lives": half_lives})
+def test_half_lives_of_published_formulas() -> None:
+    """RetNet 1 - 2**-(5..12), GLA 2**(-1/16), Mamba-3 1 / dt, HGRN halfway between its bound and 1, RWKV-6 exp(-1)."""
+    gammas = 1 - 2.0 ** -np.arange(5, 13)
+    assert np.log(2) / np.array(ENTRIES["retnet"].rates) == pytest.approx(np.log(0.5) / np.log(gammas))
+    assert ENTRIES["retnet-normed"].gains == pytest.approx(np.sqrt(1 - gammas**2))
+    for name, ends in {"gla": (16, 16), "mamba-3": (10, 1000), "rwkv6-fla": (np.log(2), np.log(2))}.items():
+        assert ENTRIES[name].half_lives == pytest.approx(ends)
+    for name in ("mamba-1", "mamba-2"):
+        assert ENTRIES[name].half_lives == pytest.approx((np.log(2) / 1.6, np.log(2) / 0.001))
+    decays = np.exp(-np.array(ENTRIES["mlstm"].rates))
+    assert np.log(decays / (1 - decays)) == pytest.approx([3, 4, 5, 6])
+    for name, bound in (("first", 0), ("middle", 12 / 24), ("last", 23 / 24)):
+        layer = ENTRIES[f"hgrn-{name}"]
+        assert np.exp(-layer.rates[0]) == pytest.approx((1 + bound) / 2)
+        assert layer.gains[0] == pytest.approx(1 - np.exp(-layer.rates[0]))
 
 
-def test_entries_are_deterministic_and_round_trip() -> None:
-    again = initialisations(1.15, 2048)
-    assert again == list(ENTRIES.values())
-    for item in again:
-        values = json.loads(json.dumps(item.to_dict()).replace("Infinity", "null"))
-        assert restored(values) == item
-    found = profile(ENTRIES["lru"], 1.15, 2048)
-    values = json.loads(json.dumps(found.to_dict()).replace("Infinity", "null"))
-    start = restored(values["initialisation"])
-    assert Profile(**{**values, "initialisation": start, "scores": Scores(**values["scores"])}) == found
-
-
-def test_every_entry_says_where_it_comes_from() -> None:
-    assert len(ENTRIES) == len(initialisations(1.15, 2048))
-    for item in ENTRIES.values():
-        origin = item.origin
-        assert origin.paper.startswith(("arXiv ", "EXP-013", "this package")), item.name
-        assert all((origin.formula, origin.gain, origin.assumed, origin.code)), item.name
-        assert sum(item.shares) == pytest.approx(1)
-        assert item.half_lives[0] <= np.log(2) / max(item.rates) * (1 + 1e-12)
-        assert item.half_lives[1] >= np.log(2) / min(item.rates) * (1 - 1e-12)
-
-
-@pytest.mark.parametrize(
-    ("beta", "max_lag", "message"),
-    [
-        (0.0, 512, "beta must be"),
-        (1.0, 31, "max_lag must be at least 32"),
-        (200.0, 512, "falls by"),
-        (1e-9, 64, "falls"),
-    ],
-)
-def test_bad_targets_are_refused(beta: float, max_lag: int, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        profile(ENTRIES["gla"], beta, max_lag)
-
-
-@pytest.fixture(scope="module")
-def found() -> list[Profile]:
-    return [profile(item, 1.15, 512) for item in ENTRIES.values()]
-
-
-def test_figure_draws_the_kernels(found: list[Profile]) -> None:
+def test_figure_draws_the_kernels(profiles: list[Profile]) -> None:
     """Every panel: the target first, then the rms and the coherent kernel of each member, 1 at lag 1."""
-    figure = gallery_figure(found, 1.15, 512)
-    lags = drawn_lags(512)
-    panels = {axes.get_title(loc="left"): axes for axes in figure.axes if axes.lines}
-    assert list(panels) == list(families(found))
-    for family, members in families(found).items():
-        lines = [line.get_xydata().T for line in panels[family].lines]
+    lags = drawn_lags(2048)
+    panels = {axes.get_title(loc="left"): axes for axes in gallery_figure(profiles, 1.15, 2048).axes if axes.lines}
+    assert list(panels) == list(families(profiles))
+    for family, members in families(profiles).items():
         expected = [power_law(lags, 1.15)]
-        for member in members:
-            item = member.initialisation
-            expected += [np.exp(log - log[0]) for log in (item.log_rms(lags), item.log_coherent(lags))]
-        assert len(lines) == len(expected)
-        for (x, y), values in zip(lines, expected, strict=True):
-            assert x == pytest.approx(lags)
-            assert y == pytest.approx(values)
+        for start in (member.initialisation for member in members):
+            expected += [np.exp(log - log[0]) for log in (start.log_rms(lags), start.log_coherent(lags))]
+        for line, values in zip(panels[family].lines, expected, strict=True):
+            assert pytest.approx(np.array([lags, values])) == line.get_xydata().T
         labels = [text.get_text() for text in panels[family].get_legend().get_texts()]
         assert [label.split(",")[0].split(" ")[0] for label in labels] == [m.initialisation.name for m in members]
-
-
-@pytest.mark.slow
-def test_figure_is_the_same_every_time(found: list[Profile]) -> None:
-    one = [item for item in found if item.initialisation.family in ("Mamba", "LRU")]
-    assert rendered(gallery_figure(one, 1.15, 512)) == rendered(gallery_figure(one, 1.15, 512))
-
-
-def test_a_family_may_have_more_members_than_colours() -> None:
-    origin = Origin("a", "1", "-", "arXiv 2", "-")
-    many = [profile(initialisation(f"many-{i}", "many", origin, [0.1, 0.2 + i]), 1.0, 64) for i in range(9)]
-    assert len(gallery_figure(many, 1.0, 64).axes[0].lines) == 1 + 2 * 9

@@ -1,0 +1,406 @@
+"""Sums of decaying exponentials, the kernels they are fitted to, and scores of how close the two are.
+
+A sum is sum_i w_i exp(-lambda_i t) with w_i >= 0. A target is a positive kernel: a power law on every real lag, or a
+measured curve or array on its own lags.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+if TYPE_CHECKING:
+    from plkernel.analysis.mutual_information.curve import DecayCurve
+    from plkernel.analysis.mutual_information.decay_models import Verdict
+
+Floats = NDArray[np.float64]
+
+ACTIVE_WEIGHT = 1e-8
+MAX_DESIGN_ENTRIES = 50_000_000
+ACCURACY_FLOOR = 1e-9
+"""The relative error below which float64 cannot tell sums of exponentials apart; more terms are refused."""
+FEWEST_LAGS = 3
+SMALLEST_VALUE = 1e-300
+"""The least value a target may take: below it float64 loses relative accuracy."""
+FLATTEST = 1e-6
+"""The least fall of ln(power law) over its lags that counts as a fall."""
+DENSE_POINTS = 4096
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Closeness of a kernel k(t) to a target y(t), both positive, on the same lags.
+
+    r0: log-log R² of the kernel as it stands; r1: with both divided by their value at the first lag; r_star: after
+    the best common scale; e_log: half the range of ln(k/y), the error in e-folds that no scale removes; r_linear: R²
+    of k against y as they are; max_relative_error: max |k/y - 1|, reached at `worst_lag`.
+    """
+
+    r0: float
+    r1: float
+    r_star: float
+    e_log: float
+    r_linear: float
+    max_relative_error: float
+    worst_lag: float
+
+
+@dataclass(frozen=True)
+class ExponentialSum:
+    """k(t) = sum_i weights_i exp(-rates_i t), with rates per step and non-negative weights, fastest rate first."""
+
+    rates: tuple[float, ...]
+    weights: tuple[float, ...]
+
+    def log_kernel(self, lags: ArrayLike) -> Floats:
+        """ln k(t) at `lags` (T,), computed without underflow; -inf where every weight is zero."""
+        from scipy.special import logsumexp
+
+        weights = np.asarray(self.weights)
+        active = weights > 0
+        if not active.any():
+            return np.full(np.shape(lags), -np.inf)
+        rates = np.asarray(self.rates)[active]
+        return np.asarray(logsumexp(np.log(weights[active]) - np.outer(np.asarray(lags, dtype=float), rates), axis=1))
+
+    def kernel(self, lags: ArrayLike) -> Floats:
+        """k(t) at `lags`, shape (T,)."""
+        return np.asarray(np.exp(self.log_kernel(lags)))
+
+    def active(self, threshold: float = ACTIVE_WEIGHT) -> "ExponentialSum":
+        """The terms whose weight exceeds `threshold` times the largest weight."""
+        weights = np.asarray(self.weights)
+        kept = weights > threshold * weights.max()
+        return exponential_sum(np.asarray(self.rates)[kept], weights[kept])
+
+    def largest_relative_error(self, target: "Target") -> float:
+        """max |k(t) / target(t) - 1| over the target's lags; over 4096 of them when it is continuous."""
+        lags = target.judged_lags()
+        return float(np.abs(np.expm1(self.log_kernel(lags) - target.log_value(lags))).max())
+
+    def half_lives(self) -> Floats:
+        """ln 2 / rate of every term, in steps."""
+        return np.log(2) / np.asarray(self.rates)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A dictionary that JSON keeps exactly; `from_dict` gives back an equal object."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Sequence[float]]) -> Self:
+        """The inverse of `to_dict`."""
+        return cls(tuple(values["rates"]), tuple(values["weights"]))
+
+
+def exponential_sum(rates: Floats, weights: Floats) -> ExponentialSum:
+    """An `ExponentialSum` from arrays."""
+    return ExponentialSum(tuple(rates.tolist()), tuple(weights.tolist()))
+
+
+def power_law(lags: ArrayLike, beta: float) -> Floats:
+    """t**-beta at `lags`.
+
+    >>> power_law([1, 2, 4], 1.0).tolist()
+    [1.0, 0.5, 0.25]
+    """
+    return np.asarray(lags, dtype=float) ** -beta
+
+
+def integer_lags(max_lag: int) -> Floats:
+    """1, 2, ..., max_lag as floats."""
+    return np.arange(1, max_lag + 1, dtype=float)
+
+
+def score(log_kernel: ArrayLike, target: ArrayLike, lags: ArrayLike) -> Scores:
+    """Scores of a kernel given by its logarithm against `target` on `lags`; all of shape (T,), target positive."""
+    log_k, y, t = (np.asarray(values, dtype=float) for values in (log_kernel, target, lags))
+    log_y = np.log(y)
+    with np.errstate(over="ignore", invalid="ignore"):
+        kernel = np.exp(log_k)
+        difference = log_k - log_y
+        total = float(np.sum((log_y - log_y.mean()) ** 2))
+        relative = np.abs(np.expm1(difference))
+        return Scores(
+            r0=1 - float(np.sum(difference**2)) / total,
+            r1=1 - float(np.sum((difference - difference[0]) ** 2)) / total,
+            r_star=1 - float(np.sum((difference - difference.mean()) ** 2)) / total,
+            e_log=float(np.ptp(difference)) / 2,
+            r_linear=1 - float(np.sum((kernel - y) ** 2) / np.sum((y - y.mean()) ** 2)),
+            max_relative_error=float(relative.max()),
+            worst_lag=float(t[np.argmax(relative)]),
+        )
+
+
+def check_design(max_lag: int, nodes: int) -> None:
+    """ValueError when the matrix of a linear fit, max_lag x nodes, would be too large for memory."""
+    if nodes * max_lag > MAX_DESIGN_ENTRIES:
+        raise ValueError(
+            f"max_lag {max_lag} times {nodes} nodes exceeds {MAX_DESIGN_ENTRIES:,} matrix entries: "
+            "use a smaller max_lag or fewer nodes"
+        )
+
+
+def closed_form_error(beta: float, max_lag: float, terms: int) -> float:
+    """2 |Gamma(beta + 2 pi i K / ln(4 T))| / Gamma(beta): about the least max |k / t**-beta - 1| of K terms on [1, T].
+
+    Twice the first Fourier coefficient of the ripple of evenly log-spaced terms, at the spacing ln(4 T) / K that fits
+    the lags. An empirical rule, not proved: for beta from 0.5 to 2, T from 64 and K from 2 the least error is 0.48 to
+    0.98 of it, never more (`runs/minimax_table.py`); below beta 0.5 it can be more, by 18 % at beta 0.05.
+
+    >>> round(closed_form_error(1.15, 512, 6), 5)
+    0.00644
+    """
+    from scipy.special import loggamma
+
+    if not (np.isfinite(beta) and beta > 0):
+        raise ValueError(f"beta must be positive and finite, got {beta}")
+    if not (np.isfinite(max_lag) and max_lag > 1):
+        raise ValueError(f"max_lag must be finite and above 1, got {max_lag}")
+    ripple = loggamma(beta + 2j * np.pi * terms / np.log(4 * max_lag)).real - loggamma(beta)
+    return float(2 * np.exp(ripple))
+
+
+def terms_for(beta: float, max_lag: float, tolerance: float) -> int:
+    """The least number of terms whose closed-form error for t**-beta on [1, max_lag] is at most `tolerance`.
+
+    A safe choice for beta from 0.5 to 2, where the best sum has that error or less. Raises ValueError for a tolerance
+    that is not between the accuracy of float64 and 1.
+
+    >>> terms_for(1.15, 512, 1e-3)
+    8
+    """
+    if not ACCURACY_FLOOR <= tolerance < 1:
+        raise ValueError(
+            f"tolerance must be from {ACCURACY_FLOOR:g}, what float64 can tell, to below 1, got {tolerance:g}"
+        )
+    terms = 1
+    while closed_form_error(beta, max_lag, terms) > tolerance:
+        terms += 1
+    return terms
+
+
+def most_terms(beta: float, max_lag: float) -> int:
+    """The largest number of terms whose error float64 can tell from none."""
+    terms = 1
+    while closed_form_error(beta, max_lag, terms + 1) > ACCURACY_FLOOR:
+        terms += 1
+    return terms
+
+
+@dataclass(frozen=True)
+class Target:
+    """A positive kernel on the lags from the first to the last, known at every lag between or at some only.
+
+    label      its name in messages and figures
+    lags       (L,) ascending, in steps: where it is known, or where the pieces of a continuous one join
+    values     (L,) positive
+    exponents  (L-1,) of a continuous target: value(lags[i]) (t / lags[i])**-exponents[i] between lags i and i+1;
+               None: the target is known at `lags` only
+    errors     (L,) relative standard errors of the values, the weights of a fit; None: all lags count the same
+    """
+
+    label: str
+    lags: tuple[float, ...]
+    values: tuple[float, ...]
+    exponents: tuple[float, ...] | None = None
+    errors: tuple[float, ...] | None = None
+
+    @property
+    def beta(self) -> float | None:
+        """The exponent of a target that is one power law throughout, else None."""
+        return self.exponents[0] if self.exponents and len(set(self.exponents)) == 1 else None
+
+    @property
+    def max_lag(self) -> float:
+        """The last lag."""
+        return self.lags[-1]
+
+    def log_value(self, lags: ArrayLike) -> Floats:
+        """ln of `value`."""
+        return np.asarray(np.log(self.value(lags)))
+
+    def value(self, lags: ArrayLike) -> Floats:
+        """The target at `lags`, any shape; a power law continues beyond its ends.
+
+        Raises ValueError at lags where the target is not known.
+        """
+        t, knots, values = np.asarray(lags, dtype=float), np.asarray(self.lags), np.asarray(self.values)
+        if self.exponents is None:
+            at = np.minimum(np.searchsorted(knots, t), knots.size - 1)
+            if (knots[at] != t).any():
+                raise ValueError(f"target {self.label!r} is known at its own {knots.size} lags only, not between them")
+            return np.asarray(values[at])
+        piece = np.clip(np.searchsorted(knots, t, side="right") - 1, 0, len(self.exponents) - 1)
+        return np.asarray(values[piece] * (t / knots[piece]) ** -np.asarray(self.exponents)[piece])
+
+    def integer_lags(self) -> Floats:
+        """The integers among the lags of a continuous target; the lags of any other."""
+        if self.exponents is None:
+            return np.asarray(self.lags)
+        return np.arange(np.ceil(self.lags[0]), np.floor(self.max_lag) + 1)
+
+    def judged_lags(self) -> Floats:
+        """The lags on which fits are judged: all of a discrete target; 4096 and the knots of a continuous one."""
+        if self.exponents is None:
+            return np.asarray(self.lags)
+        return np.union1d(self.spread_lags()[0], self.lags)
+
+    def spread_lags(self, count: int = DENSE_POINTS, evenly: float = 0.0) -> tuple[Floats, Floats]:
+        """Lags from first to last, Chebyshev-Lobatto in ln t, and the number of the `count` points each stands for.
+
+        A target that is not continuous takes, for each point, the nearest of its lags.
+
+        evenly  0: Chebyshev-Lobatto; 1: evenly spaced in ln t; between: the mean of both, so weighted
+        """
+        low, high = np.log(self.lags[0]), np.log(self.max_lag)
+        even = np.arange(count) / (count - 1)
+        logs = low + (high - low) * (evenly * even + (1 - evenly) * np.sin(np.pi / 2 * even) ** 2)
+        if self.exponents is None:
+            known = np.log(self.lags)
+            at, counts = np.unique(np.searchsorted((known[1:] + known[:-1]) / 2, logs), return_counts=True)
+            return np.asarray(self.lags)[at], counts.astype(float)
+        lags = np.exp(logs)
+        lags[[0, -1]] = self.lags[0], self.max_lag
+        return lags, np.ones(count)
+
+    def raised(self, power: float) -> "Target":
+        """The target to a positive power, with the relative errors that it then has, to first order."""
+        if power == 1:
+            return self
+        if self.beta is not None:
+            return power_law_target(power * self.beta, self.max_lag)
+        values = tuple((np.asarray(self.values) ** power).tolist())
+        exponents, errors = (
+            given and tuple(power * value for value in given) for given in (self.exponents, self.errors)
+        )
+        return Target(f"({self.label})**{power:g}", self.lags, values, exponents, errors)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A dictionary that JSON keeps exactly; `from_dict` gives back an equal object."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """The inverse of `to_dict`."""
+        tuples = {name: value and tuple(value) for name, value in values.items() if name != "label"}
+        return cls(label=values["label"], **tuples)
+
+
+def power_law_target(beta: float, max_lag: float) -> Target:
+    """t**-beta on every real lag from 1 to max_lag.
+
+    Raises ValueError unless beta is positive and max_lag at least 3, and where the law is flat or vanishes in float64.
+
+    >>> power_law_target(1.0, 512).value([1, 2.5, 10]).tolist()
+    [1.0, 0.4, 0.1]
+    """
+    return _pieces(f"t**-{beta:g}", {"beta": beta}, (1.0, float(max_lag)))
+
+
+def broken_power_law_target(beta_1: float, beta_2: float, break_lag: float, max_lag: float) -> Target:
+    """t**-beta_1 up to break_lag and proportional to t**-beta_2 from there: continuous, 1 at t = 1.
+
+    Raises ValueError as `power_law_target` does, and unless 1 < break_lag < max_lag.
+
+    >>> broken_power_law_target(0.5, 1.5, 100, 1000).value([1, 25, 100, 400]).round(6).tolist()
+    [1.0, 0.2, 0.1, 0.0125]
+    """
+    label = f"t**-{beta_1:.4g} to {break_lag:.4g}, then t**-{beta_2:.4g}"
+    return _pieces(label, {"beta_1": beta_1, "beta_2": beta_2}, (1.0, float(break_lag), float(max_lag)))
+
+
+def curve_target(curve: "DecayCurve", lags: tuple[int, int] | None = None) -> Target:
+    """The positive values of a measured curve on the lags first..last, with their relative jackknife errors.
+
+    lags: inclusive; from the first lag to `power_law_fit.clear_until` unless given. Raises ValueError for fewer than
+    three positive values, and for values without error.
+    """
+    from plkernel.analysis.mutual_information.power_law_fit import points
+
+    chosen = points(curve, lags)
+    label = f"{curve.quantity} per {curve.unit}"
+    return lag_target(chosen.lags.astype(float), np.exp(chosen.logs), chosen.errors, label)
+
+
+def verdict_target(verdict: "Verdict", curve: "DecayCurve", max_lag: int) -> Target:
+    """The shape that `judge` found `curve` to have, 1 at t = 1, on t = 1..max_lag, continued beyond the judged lags.
+
+    A power law, or a broken one, on every real lag; an exponential or stretched exponential at the integers up to where
+    it vanishes in float64. A curve too short to have a shape is its own values (`curve_target`). Raises ValueError for
+    a curve without memory, and for a shape that does not fall.
+    """
+    from plkernel.analysis.mutual_information.power_law_fit import fit_power_law
+
+    if verdict.kind == "none":
+        raise ValueError(f"curve of {curve.quantity}: {verdict.sentence}, so it has no shape")
+    if verdict.kind == "too short":
+        return curve_target(curve)
+    if verdict.kind == "power law":
+        return power_law_target(fit_power_law(curve, (verdict.first_lag, verdict.last_lag)).beta, max_lag)
+    shape = next(model.parameters for model in verdict.models if model.name == verdict.kind)
+    if verdict.kind == "broken power law":
+        if shape["break"] >= max_lag:
+            return power_law_target(shape["beta_1"], max_lag)
+        return broken_power_law_target(shape["beta_1"], shape["beta_2"], shape["break"], max_lag)
+    tau, gamma = shape["tau"], shape.get("gamma", 1.0)
+    if not (np.isfinite(tau) and tau > 0):
+        raise ValueError(f"curve of {curve.quantity}: its {verdict.kind} does not fall (tau {tau:g})")
+    logs = (1 - np.arange(1.0, max_lag + 1) ** gamma) / tau**gamma
+    label = f"exp(-(t/{tau:.3g})**{gamma:.3g})" if gamma != 1 else f"exp(-t/{tau:.3g})"
+    return array_target(np.exp(logs[logs > np.log(SMALLEST_VALUE)]), label)
+
+
+def array_target(values: ArrayLike, label: str = "array") -> Target:
+    """Values (T,) at the lags t = 1..T, known there only. Raises ValueError unless positive, finite and T >= 3."""
+    array = np.asarray(values, dtype=float)
+    if array.ndim != 1:
+        raise ValueError(f"values must be one-dimensional, the value at lag 1 first, got shape {array.shape}")
+    return lag_target(np.arange(1.0, array.size + 1), array, label=label)
+
+
+def lag_target(lags: ArrayLike, values: ArrayLike, errors: ArrayLike | None = None, label: str = "values") -> Target:
+    """Values (L,) at ascending lags (L,), known there only, with relative errors (L,) as the weights of a fit.
+
+    Raises ValueError for fewer than three lags, values below 1e-300 and anything that is not positive and finite.
+    """
+    arrays = {"lags": lags, "values": values, "errors": errors}
+    given = {name: np.asarray(array, dtype=float) for name, array in arrays.items() if array is not None}
+    shapes = [array.shape for array in given.values()]
+    t, y = given["lags"], given["values"]
+    if t.ndim != 1 or len(set(shapes)) > 1:
+        raise ValueError(f"lags, values and errors must be of one length, got shapes {', '.join(map(str, shapes))}")
+    if t.size < FEWEST_LAGS:
+        raise ValueError(f"target {label!r}: {t.size} lags, at least {FEWEST_LAGS} are needed")
+    for name, array in given.items():
+        bad = array[~(np.isfinite(array) & (array > 0))]
+        if bad.size:
+            raise ValueError(f"target {label!r}: {name} must be positive and finite, got {bad[0]:g} among them")
+    if (y < SMALLEST_VALUE).any():
+        raise ValueError(f"target {label!r}: values must be at least {SMALLEST_VALUE:g}, got {y.min():g}")
+    if (np.diff(t) <= 0).any():
+        raise ValueError(f"target {label!r}: lags must ascend, got {t[:-1][np.diff(t) <= 0][0]:g} out of order")
+    kept = tuple(given["errors"].tolist()) if "errors" in given else None
+    return Target(label, tuple(t.tolist()), tuple(y.tolist()), errors=kept)
+
+
+def _pieces(label: str, betas: dict[str, float], lags: tuple[float, ...]) -> Target:
+    """Power laws joined at the inner `lags`; ValueError unless all of it can be fitted."""
+    for name, beta in betas.items():
+        if not (np.isfinite(beta) and beta > 0):
+            raise ValueError(f"{name} must be a positive number, got {beta}")
+    if not (np.isfinite(lags[-1]) and lags[-1] >= FEWEST_LAGS):
+        raise ValueError(f"max_lag must be finite and at least {FEWEST_LAGS}, got {lags[-1]:g}")
+    if not all(a < b for a, b in pairwise(lags)):
+        raise ValueError(f"break_lag must lie between 1 and max_lag {lags[-1]:g}, got {lags[1]:g}")
+    falls = np.array(list(betas.values())) * np.diff(np.log(lags))
+    if falls.sum() < FLATTEST:
+        raise ValueError(f"{label} is flat up to max_lag {lags[-1]:g}: use a larger beta or max_lag")
+    if falls.sum() > -np.log(SMALLEST_VALUE):
+        raise ValueError(
+            f"{label} falls below {SMALLEST_VALUE:g} before max_lag {lags[-1]:g}: use a smaller beta or max_lag"
+        )
+    values = np.exp(-np.concatenate([[0.0], np.cumsum(falls)]))
+    return Target(label, lags, tuple(values.tolist()), tuple(map(float, betas.values())))

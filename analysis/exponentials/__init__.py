@@ -1,1 +1,0 @@
-"""Sums of decaying exponentials for a power law: by least squares, by quadrature, and the best that K terms allow."""

@@ -1,0 +1,688 @@
+"""Fits of exponential sums to a target: on given half-lives, by quadrature, and the best that K free terms allow.
+
+minimax        K terms with the least largest relative error, by Remez exchanges; `certificate` proves it
+least-squares  K terms with the least sum of squared logarithmic errors, for targets with errors
+quadrature     McLean's rule for t**-beta, K terms
+trapezoid      the trapezoid rule for t**-beta in ln(rate), K terms
+nnls           weights on given half-lives, on the linear scale: the published fit
+nnls-relative  weights on given half-lives, relative to the target: nearly exact, but keeps 30 to 60 terms
+
+Free terms have the parameters (ln rates, ln weights), shape (2K,), so that both stay positive; rates are per first lag
+of the target. Their errors are ln(kernel / target): near 0 they are the relative error, and they grow without end as a
+kernel vanishes, which relative errors do not.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from plkernel.analysis.exponentials import (
+    ACCURACY_FLOOR,
+    ExponentialSum,
+    Floats,
+    Scores,
+    Target,
+    array_target,
+    check_design,
+    exponential_sum,
+    most_terms,
+    power_law_target,
+    score,
+    terms_for,
+)
+
+Method = Literal["minimax", "least-squares", "quadrature", "trapezoid", "nnls", "nnls-relative"]
+Rule = Callable[[Floats, float, float], tuple[Floats, Floats]]
+
+METHODS: tuple[Method, ...] = get_args(Method)
+PUBLISHED_BETA, PUBLISHED_MAX_LAG = 1.15, 512
+PUBLISHED_HALF_LIVES = (1.0, 2048.0, 256)
+RELATIVE_NODES, RELATIVE_ROWS = 256, 512
+RELATIVE_ENDS = (0.1, 4.0)
+"""Shortest half-life over the first lag and longest over the last, of the grid of `nnls_relative`."""
+SHORTEST_COLUMN = 1e-100
+"""Columns of a design that are no longer than this are taken as nothing."""
+RULE_POINTS, RULE_STARTS = 300, 12
+
+FEWEST_POINTS, POINTS_PER_TERM = 40, 6
+EVENLY = 0.3
+"""How far the points of the least squares lean from Chebyshev's towards evenly spaced in ln t. Chebyshev's alone leave
+the ends with half the error of the middle."""
+TOLERANCE, EVALUATIONS = 1e-6, 200
+SETTLED, PATIENT_EVALUATIONS = 1e-14, 2000
+"""Tolerance and evaluations where the above end too early, in the long valleys of short targets with many terms."""
+WORTHWHILE = 1e-6
+"""A further term is refused when it lowers the sum of squares by no more than this, relative."""
+CANDIDATES = 400
+SEED_SHARE = 0.05
+"""The largest share of the kernel that a term inserted where it lowers the sum of squares starts with."""
+LEAST_LOG_RATE, MOST_LOG_RATE = -100.0, 6.0
+"""Per first lag. A term that the target does not need may drift off; beyond these it changes no more, and its weight
+stays a number."""
+UNSEEN = 1e-14
+"""A term is left out when it is nowhere more than this share of the kernel."""
+
+EXCHANGES = 60
+PATIENCE = 5
+"""Exchanges end when so many in a row have not lowered the largest error."""
+NEWTON_STEPS = 8
+SHARES = (1.0, 0.5, 0.25, 0.1, 0.05)
+"""Parts of the way to level errors that one exchange tries, until Newton's method arrives."""
+ARRIVED = 0.01
+"""The miss that Newton's method is allowed, as a share of the largest error."""
+LARGEST_LOG = 300.0
+"""Newton's method has failed when the logarithm of a rate or weight exceeds this."""
+LEVEL_RATIO = 0.999
+"""The errors of a sum count as level from this ratio of the smallest to the largest of 2K + 1 alternating extrema on:
+then no sum of K exponentials has an error that is smaller by more than 0.1 %."""
+LEVEL, NEARLY_LEVEL = 1e-6, 0.05
+"""Exchanges end when the alternating extrema of ln(kernel / target) differ by no more than LEVEL, relative; when they
+end with more than NEARLY_LEVEL, linear programs take over."""
+PROGRAM_WORTHWHILE = 1e-4
+"""Linear programs end when the next would lower the largest error by no more than this, relative."""
+PROGRAMS, PROGRAM_POINTS = 60, 150
+FIRST_RADIUS, LEAST_RADIUS = 0.1, 1e-8
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Distance of a sum of K exponentials from the best: its errors k/target - 1 alternate from extremum to extremum.
+
+    alternations  how many extrema alternate in sign; the best sum of K has at least 2K + 1 ("equi-oscillation")
+    needed        2K + 1
+    largest       the largest relative error
+    smallest      the smallest of `needed` alternating extrema; 0 when there are fewer. By de la Vallee Poussin's
+                  theorem no sum of K exponentials, of any signs, has a smaller largest error, up to rounding
+
+    Source: Braess, "Nonlinear Approximation Theory" (Springer 1986), on exponential sums.
+    """
+
+    alternations: int
+    needed: int
+    largest: float
+    smallest: float
+
+    @property
+    def ratio(self) -> float:
+        """smallest / largest: 1 for the best sum."""
+        return self.smallest / self.largest if self.largest else 1.0
+
+    @property
+    def level(self) -> bool:
+        """True if the sum is the best, to `LEVEL_RATIO`."""
+        return self.ratio >= LEVEL_RATIO
+
+    def to_dict(self) -> dict[str, float]:
+        """Everything, for JSON."""
+        return {**asdict(self), "ratio": self.ratio, "level": self.level}
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """`optimal` against `uniform` weights on the same decays, both scored against `target` on its integer lags."""
+
+    target: Target
+    method: Method
+    optimal: ExponentialSum
+    uniform: ExponentialSum
+    optimal_scores: Scores
+    uniform_scores: Scores
+    certificate: Certificate | None = None
+    """Of method minimax: whether its errors are level, and how far from the least error it can be."""
+
+    @property
+    def max_lag(self) -> int:
+        """The last lag."""
+        return int(self.target.max_lag)
+
+    @property
+    def active(self) -> ExponentialSum:
+        """The terms that carry more than 1e-8 of the largest weight."""
+        return self.optimal.active()
+
+    @property
+    def fastest_share(self) -> float:
+        """The share of the total weight on the shortest half-life, in [0, 1]."""
+        return self.optimal.weights[0] / sum(self.optimal.weights)
+
+    @property
+    def uniform_excess(self) -> float:
+        """Uniform kernel over true kernel at the last lag, both 1 at the first."""
+        ends = [self.target.lags[0], self.target.max_lag]
+        (first, last), (true_first, true_last) = self.uniform.kernel(ends), self.target.value(ends)
+        return float(last / first * true_first / true_last)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fit and its scores, for JSON."""
+        return {
+            "max_lag": self.max_lag,
+            "method": self.method,
+            "active_nodes": len(self.active.rates),
+            "active_half_lives": self.active.half_lives().tolist(),
+            "fastest_share": self.fastest_share,
+            "uniform_excess": self.uniform_excess,
+            "certificate": self.certificate and self.certificate.to_dict(),
+            "optimal": {**self.optimal.to_dict(), "scores": asdict(self.optimal_scores)},
+            "uniform": {"scores": asdict(self.uniform_scores)},
+        }
+
+
+def fit(
+    beta: float | None = None,
+    *,
+    values: ArrayLike | Target | None = None,
+    max_lag: float | None = None,
+    terms: int | None = None,
+    tolerance: float | None = None,
+    method: Method | None = None,
+    half_lives: ArrayLike | None = None,
+) -> FitResult:
+    """Fit sum_k w_k exp(-lambda_k t), all w_k >= 0, to t**-beta on t = 1..max_lag, or to the values of another kernel.
+
+    beta        of t**-beta, 1.15 unless given
+    values      (T,) positive values of a kernel at t = 1..T instead of beta, or a `Target`, such as a measured curve
+    max_lag     512 unless given; with values it is theirs
+    terms       K exponentials, with the least largest relative error (minimax); without, the published fit
+    tolerance   largest relative error of a power law, instead of K
+    method      nnls, nnls-relative, minimax, least-squares, quadrature or trapezoid. Left out: minimax with terms or
+                tolerance (least-squares for a target with errors), nnls otherwise
+    half_lives  (N,) in steps, which nnls and nnls-relative may use: 256 from 1 to 2048 for nnls, from 0.1 to 4 max_lag
+                for nnls-relative unless given
+
+    Of the result, `active` has rates (K,) per step and weights (K,), `active.half_lives()` in steps, `optimal_scores`
+    how close they are. place(N, placement="terms", terms=result.active) shares them among channels. Raises ValueError
+    for options that contradict each other. Published fit: Lawson & Hanson, chapter 23; minimax: Braess & Hackbusch
+    (2005).
+
+    >>> [len(fit(1.15, terms=count).active.rates) for count in (4, 6)]
+    [4, 6]
+    """
+    if values is None:
+        target = power_law_target(
+            PUBLISHED_BETA if beta is None else beta, PUBLISHED_MAX_LAG if max_lag is None else max_lag
+        )
+    elif beta is not None or max_lag is not None:
+        raise ValueError("values are the kernel at their own lags: leave out beta and max_lag, or values")
+    else:
+        target = values if isinstance(values, Target) else array_target(values)
+    if terms is not None and tolerance is not None:
+        raise ValueError(f"terms {terms} and tolerance {tolerance:g}: give one of the two")
+    if method is None:
+        free: Method = "minimax" if target.errors is None else "least-squares"
+        method = "nnls" if terms is None and tolerance is None else free
+    if method in BY_HALF_LIVES:
+        if terms is not None or tolerance is not None:
+            raise ValueError(f"method {method!r} chooses its terms from the half-lives: leave out terms and tolerance")
+        optimal = BY_HALF_LIVES[method](target, half_lives)
+    elif method in BY_TERMS:
+        if half_lives is not None:
+            raise ValueError(
+                f"half_lives (grid, min_half_life, max_half_life) belong to methods {' and '.join(BY_HALF_LIVES)}, got "
+                f"method {method!r}, which places its own: leave them out"
+            )
+        if tolerance is not None:
+            if target.beta is None:
+                raise ValueError(f"tolerance {tolerance:g} needs a power law, and {target.label} is none: give terms")
+            terms = terms_for(target.beta, target.max_lag, tolerance)
+        if terms is None:
+            raise ValueError(f"method {method!r} needs terms or a tolerance")
+        optimal = BY_TERMS[method](target, terms)
+    else:
+        raise ValueError(f"method {method!r}: must be one of {', '.join(METHODS)}")
+    uniform = ExponentialSum(optimal.rates, (1.0,) * len(optimal.rates))
+    lags = target.integer_lags()
+    known = target.value(lags)
+    best, even = (score(kernel.log_kernel(lags), known, lags) for kernel in (optimal, uniform))
+    proof = certificate(optimal, target) if method == "minimax" else None
+    return FitResult(target, method, optimal, uniform, best, even, proof)
+
+
+def nnls(target: Target, half_lives: ArrayLike | None = None) -> ExponentialSum:
+    """Weights >= 0 with the least sum of (k - target)**2 over the integer lags, or over the lags of a discrete target.
+
+    The first lags decide. half_lives: (N,), the published 256 from 1 to 2048 unless given. Where the target has errors,
+    each difference is divided by error times value. Source: Lawson & Hanson, "Solving Least Squares Problems" (1974),
+    chapter 23, as in scipy.optimize.nnls.
+    """
+    lags = target.integer_lags()
+    values = target.value(lags)
+    scale = np.ones(lags.size) if target.errors is None else 1 / (values * np.asarray(target.errors))
+    return _nonnegative(_rates(half_lives, *PUBLISHED_HALF_LIVES), lags, values, scale)
+
+
+def nnls_relative(target: Target, half_lives: ArrayLike | None = None) -> ExponentialSum:
+    """Weights >= 0 with the least sum of (k / target - 1)**2 over 512 lags spread in ln t, or over the target's errors.
+
+    half_lives: (N,), 256 from 0.1 first lags to 4 last lags unless given, enough for exponents of 0.5 to 2: flatter
+    targets need longer ones and steeper ones shorter. A target with errors is fitted at all its lags, each divided by
+    its relative error.
+    """
+    rates = _rates(half_lives, RELATIVE_ENDS[0] * target.lags[0], RELATIVE_ENDS[1] * target.max_lag, RELATIVE_NODES)
+    if target.errors is None:
+        lags, counts = target.spread_lags(RELATIVE_ROWS)
+        scale = np.sqrt(counts)
+    else:
+        lags, scale = np.asarray(target.lags), 1 / np.asarray(target.errors)
+    return _nonnegative(rates, lags, target.value(lags), scale / target.value(lags), balanced=True).active(0.0)
+
+
+def _rates(half_lives: ArrayLike | None, shortest: float, longest: float, count: int) -> Floats:
+    """Rates of the half-lives, or of `count` log-spaced ones, fastest first."""
+    given = np.geomspace(shortest, longest, count) if half_lives is None else half_lives
+    array = np.atleast_1d(np.asarray(given, dtype=float))
+    if array.ndim != 1 or not array.size or not (np.isfinite(array) & (array > 0)).all():
+        raise ValueError("half_lives must be positive and finite, one or more")
+    return np.asarray(np.log(2) / np.sort(array))
+
+
+def _nonnegative(rates: Floats, lags: Floats, values: Floats, scale: Floats, balanced: bool = False) -> ExponentialSum:
+    """Weights w >= 0 of `rates` (N,) with the least sum over lags of (scale (sum_i w_i exp(-rates_i t) - values))**2.
+
+    balanced: solve for columns of equal length. The solution is the same but for rounding, and is reached where columns
+    of very unequal length lead nowhere.
+    """
+    from scipy.optimize import nnls
+
+    check_design(lags.size, rates.size)
+    try:
+        design = np.exp(-np.outer(lags, rates)) * scale[:, None]
+        lengths = np.maximum(np.linalg.norm(design, axis=0), SHORTEST_COLUMN) if balanced else 1.0
+        weights = nnls(design / lengths, values * scale, maxiter=30 * rates.size)[0] / lengths
+    except RuntimeError as error:
+        raise ValueError(f"non-negative least squares did not converge ({error}): use fewer nodes") from error
+    if not weights.any():
+        raise ValueError("no node helps: every half-life is too short to be seen at the first lag, use longer ones")
+    return exponential_sum(rates, weights)
+
+
+def quadrature(target: Target, terms: int) -> ExponentialSum:
+    """The trapezoid rule in x for t**-beta = integral of exp(-t rate) rate**(beta-1) d rate / Gamma(beta).
+
+    Here rate = exp(x - exp(-x)) / T, which ends the integrand sharply on both sides. First node and step are those
+    with the least largest relative error, after the best common scale.
+    Source: McLean, "Exponential sum approximations for t^-beta" (2018, arXiv 1606.00123).
+    """
+
+    def mclean(x: Floats, beta: float, span: float) -> tuple[Floats, Floats]:
+        log_rates = x - np.exp(-x)
+        return log_rates - np.log(span), beta * log_rates + np.log1p(np.exp(-x))
+
+    return _rule(target, terms, mclean, (-3.0, 0.5), (0.0, 4.0))
+
+
+def trapezoid(target: Target, terms: int) -> ExponentialSum:
+    """The trapezoid rule for the integral of `quadrature` with rate = exp(x) / T, its nodes chosen likewise.
+
+    Source: Beylkin & Monzon, "Approximation by exponential sums revisited", Appl. Comput. Harmon. Anal. 28 (2010).
+    """
+    return _rule(target, terms, lambda x, beta, span: (x - np.log(span), beta * x), (-7.0, 0.5), (-1.0, 3.0))
+
+
+def _rule(
+    target: Target, terms: int, rule: Rule, first: tuple[float, float], last: tuple[float, float]
+) -> ExponentialSum:
+    """The equidistant nodes with the least error; `first` and `last` (beyond ln T) bound where the search starts.
+
+    `rule` gives ln rates and ln weights, up to a common factor, of the nodes x.
+    """
+    from scipy.optimize import minimize
+
+    beta = target.beta
+    if beta is None:
+        raise ValueError(f"quadrature knows power laws only, not {target.label}: use minimax or least-squares")
+    if terms < 2:
+        raise ValueError(f"terms must be at least 2 for a rule with equal steps, got {terms}")
+    first_lag, span = target.lags[0], target.max_lag / target.lags[0]
+    lags, _ = target.spread_lags(RULE_POINTS)
+    logs = target.log_value(lags)
+
+    def kernel(ends: Sequence[float]) -> ExponentialSum:
+        log_rates, log_weights = rule(np.linspace(ends[1], ends[0], terms), beta, span)
+        return exponential_sum(np.exp(log_rates) / first_lag, np.exp(log_weights))
+
+    def spread(ends: Sequence[float]) -> float:
+        return float(np.ptp(kernel(ends).log_kernel(lags) - logs))
+
+    lasts = np.log(span) + np.linspace(*last, RULE_STARTS)
+    starts = [(low, high) for low in np.linspace(*first, RULE_STARTS) for high in lasts]
+    best = kernel(minimize(spread, min(starts, key=spread), method="Nelder-Mead").x)
+    ratio = np.exp(best.log_kernel(lags) - logs)
+    return exponential_sum(np.asarray(best.rates), 2 / (ratio.max() + ratio.min()) * np.asarray(best.weights))
+
+
+@dataclass(frozen=True)
+class Lags:
+    """Where errors are taken: lags (T,) per first lag of the target, ln target (T,), and the weight of each (T,)."""
+
+    lags: Floats
+    logs: Floats
+    scale: Floats
+
+    def at(self, places: NDArray[np.intp]) -> "Lags":
+        """Those at `places`."""
+        return Lags(self.lags[places], self.logs[places], self.scale[places])
+
+    def errors(self, parameters: Floats) -> Floats:
+        """(T,): ln(kernel / target) * scale."""
+        return self._errors_and_shares(parameters)[0] * self.scale
+
+    def jacobian(self, parameters: Floats) -> Floats:
+        """(T, 2K): derivatives of the errors."""
+        shares = self.shares(parameters)
+        by_rate = shares * np.outer(self.lags, _bounded_rates(parameters[: shares.shape[1]]))
+        return np.asarray(np.concatenate([-by_rate, shares], axis=1) * self.scale[:, None])
+
+    def shares(self, parameters: Floats) -> Floats:
+        """(T, K): each term over the kernel."""
+        return self._errors_and_shares(parameters)[1]
+
+    def _errors_and_shares(self, parameters: Floats) -> tuple[Floats, Floats]:
+        log_rates, log_weights = parameters.reshape(2, -1)
+        exponents = log_weights - np.outer(self.lags, _bounded_rates(log_rates)) - self.logs[:, None]
+        highest = exponents.max(axis=1)
+        parts = np.exp(exponents - highest[:, None])  # neither overflows nor vanishes altogether
+        total = parts.sum(axis=1)
+        return highest + np.log(total), parts / total[:, None]
+
+
+def judged(target: Target) -> Lags:
+    """The lags on which fits of `target` are judged, all of the same weight."""
+    lags = target.judged_lags()
+    return Lags(lags / target.lags[0], target.log_value(lags), np.ones(lags.size))
+
+
+def least_squares_terms(target: Target, terms: int) -> ExponentialSum:
+    """`terms` free exponentials with the least sum of squares of ln(kernel / target) over the target's errors.
+
+    A target without errors counts alike all along ln t. Raises ValueError for more terms than lower the sum, naming the
+    largest number that does: noise supports few.
+
+    >>> from plkernel.analysis.exponentials import array_target
+    >>> t = np.arange(1, 101)
+    >>> least_squares_terms(array_target(0.7 * np.exp(-t / 3) + 0.3 * np.exp(-t / 50)), 2).half_lives().round(6)
+    array([ 2.079442, 34.657359])
+    """
+    return _as_sum(_grown(target, terms), target)
+
+
+def minimax(target: Target, terms: int, exchanges: int = EXCHANGES) -> ExponentialSum:
+    """The k(t) of `terms` exponentials with the least max |k(t) / target(t) - 1| over the target's lags.
+
+    exchanges  at most so many after the least squares, until the errors are level; 0 leaves the least squares, within
+               1.2 of the least error for power laws of moderate length. There 3 are enough, steep and long ones take
+               6, and the steepest (beta 8 up to 1e12) 30
+
+    `certificate` of the result says whether it is level (`Certificate.level`), and how far from the least error it can
+    be. Kinks and noise set a floor that no number of terms passes, and near it the errors of the best sum need not
+    alternate: linear programs take over from the exchanges, and `certificate` cannot tell how near they came.
+    Deterministic, and nothing is kept between calls. Raises ValueError for targets with errors, whose noise it would
+    follow, and for more terms than float64 or the target supports, naming the largest number that works.
+    Source: Hackbusch, "Computation of best L-infinity exponential sums for 1/x by Remez' algorithm", Comput. Vis. Sci.
+    20 (2019), for the exchanges.
+
+    >>> from plkernel.analysis.exponentials import power_law_target
+    >>> law = power_law_target(1.15, 512)
+    >>> round(minimax(law, 6).largest_relative_error(law), 5)
+    0.00486
+    """
+    if target.errors is not None:
+        raise ValueError(
+            f"minimax: {target.label} has errors, and its noise would be followed; use least-squares or nnls-relative"
+        )
+    if target.beta is not None:
+        most = most_terms(target.beta, target.max_lag / target.lags[0])
+        reason = f"where its error reaches {ACCURACY_FLOOR:g}, the least that float64 can tell"
+    else:
+        most = terms if target.exponents else (len(target.lags) - 1) // 2
+        reason = f"half its {len(target.lags)} lags"
+    if terms > most:
+        raise ValueError(
+            f"terms {terms}: {target.label} up to lag {target.max_lag:g} supports at most {most}, {reason}"
+        )
+    start, lags = _grown(target, terms), judged(target)
+    if exchanges and _reference(lags.errors(start), start.size + 1) is None:
+        start = _least_squares(start, _fitted(target, terms), SETTLED, PATIENT_EVALUATIONS)
+    best, level = _exchanged(start, lags, exchanges)
+    if exchanges and not level and np.ptp(lags.errors(best)) > 2 * ACCURACY_FLOOR:
+        best, _ = _exchanged(_descended(best, lags), lags, exchanges)
+    errors = lags.errors(best)  # of the logarithm; the scale makes the largest relative errors of both signs equal
+    return _as_sum(best, target, scale=2 / float(np.exp(errors.max()) + np.exp(errors.min())))
+
+
+BY_TERMS: dict[str, Callable[[Target, int], ExponentialSum]] = {
+    "minimax": minimax,
+    "least-squares": least_squares_terms,
+    "quadrature": quadrature,
+    "trapezoid": trapezoid,
+}
+BY_HALF_LIVES: dict[str, Callable[[Target, ArrayLike | None], ExponentialSum]] = {
+    "nnls": nnls,
+    "nnls-relative": nnls_relative,
+}
+
+
+def certificate(kernel: ExponentialSum, target: Target) -> Certificate:
+    """The alternating extrema of `kernel` / `target` - 1, and the bound on every other sum that follows from them."""
+    lags = target.judged_lags()
+    errors = np.expm1(kernel.log_kernel(lags) - target.log_value(lags))
+    needed = 2 * len(kernel.rates) + 1
+    at = _reference(errors, needed)
+    smallest = 0.0 if at is None else float(np.abs(errors[at]).min())
+    return Certificate(_extrema(errors).size, needed, float(np.abs(errors).max()), smallest)
+
+
+def _grown(target: Target, terms: int) -> Floats:
+    """Least-squares parameters of `terms` terms; ValueError, with the number, when the target supports fewer."""
+    if terms < 1:
+        raise ValueError(f"terms must be at least 1, got {terms}")
+    check_design(int(target.judged_lags().size), terms)
+    stages = list(_stages(target, terms))
+    if terms > len(stages):
+        raise ValueError(f"terms {terms}: {target.label} supports at most {len(stages)}, more do not come nearer to it")
+    return stages[-1]
+
+
+def _stages(target: Target, terms: int) -> Iterator[Floats]:
+    """Least-squares parameters (2k,) for k = 1, 2, ... terms, each started from the last; fewer when no more help.
+
+    They no longer help when the error is at the accuracy of float64, or when no term lowers the sum of squares.
+
+    A start from scratch stalls from about eight terms on. Source of the test for one more term: Lindsay, Ann. Statist.
+    11 (1983), the gradient of a mixture.
+    """
+    span = target.max_lag / target.lags[0]
+    heights = np.log([target.values[0], target.values[-1]])
+    rate = max((heights[0] - heights[1]) / (span - 1), 1 / span)
+    parameters = np.array([np.log(rate), heights[0] + rate])
+    for k in range(1, terms + 1):
+        lags = _fitted(target, k)
+        if k == 1:
+            parameters = _least_squares(parameters, lags)
+        else:
+            spread = np.array([0.0, -np.log(span), *(heights + 0.5)])
+            further = _one_more(parameters, spread if k == 2 else _stretched(parameters), lags)
+            if further is None:
+                return
+            parameters = further
+        yield parameters
+        if np.ptp(lags.errors(parameters)) < 2 * ACCURACY_FLOOR:
+            return
+
+
+def _fitted(target: Target, terms: int) -> Lags:
+    """All lags of a target that has errors; of others lags spread in ln t, each weighted by its number of points."""
+    if target.errors is not None:
+        lags, scale = np.asarray(target.lags), 1 / np.asarray(target.errors)
+    else:
+        lags, counts = target.spread_lags(max(FEWEST_POINTS, POINTS_PER_TERM * terms), EVENLY)
+        scale = np.sqrt(counts)
+    return Lags(lags / target.lags[0], target.log_value(lags), scale)
+
+
+def _as_sum(parameters: Floats, target: Target, scale: float = 1.0) -> ExponentialSum:
+    """`scale` times the sum with these parameters, fastest rate first, without the terms that are nowhere seen."""
+    shares = judged(target).shares(parameters)
+    seen = parameters.reshape(2, -1)[:, shares.max(axis=0) > UNSEEN]
+    log_rates, log_weights = seen[:, np.argsort(-seen[0])]
+    return exponential_sum(_bounded_rates(log_rates) / target.lags[0], scale * np.exp(log_weights))
+
+
+def _bounded_rates(log_rates: Floats) -> Floats:
+    """exp(log_rates), within what the lags can tell."""
+    return np.asarray(np.exp(np.clip(log_rates, LEAST_LOG_RATE, MOST_LOG_RATE)))
+
+
+def _least_squares(start: Floats, lags: Lags, tolerance: float = TOLERANCE, evaluations: int = EVALUATIONS) -> Floats:
+    from scipy.optimize import least_squares
+
+    stop = {name: tolerance for name in ("ftol", "xtol", "gtol")}
+    solved = least_squares(lags.errors, start, lags.jacobian, method="lm", max_nfev=evaluations, **stop)
+    return np.asarray(solved.x, np.float64)
+
+
+def _one_more(parameters: Floats, start: Floats, lags: Lags) -> Floats | None:
+    """The fit with a term more, from `start` or else from where a new term lowers the squares; None when none does."""
+    enough = (1 - WORTHWHILE) * np.sum(lags.errors(parameters) ** 2)
+    further = _least_squares(start, lags)
+    if np.sum(lags.errors(further) ** 2) < enough:
+        return further
+    inserted = _inserted(parameters, lags)
+    if inserted is None:
+        return None
+    further = _least_squares(inserted, lags)
+    return further if np.sum(lags.errors(further) ** 2) < enough else None
+
+
+def _inserted(parameters: Floats, lags: Lags) -> Floats | None:
+    """With a small term at the rate where the sum of squares falls fastest with its share; None when it never falls."""
+    errors = lags.errors(parameters) * lags.scale
+    log_rates = np.linspace(-np.log(10 * lags.lags[-1]), 3.0, CANDIDATES)
+    log_kernel = lags.errors(parameters) / lags.scale + lags.logs
+    shapes = -np.outer(lags.lags, np.exp(log_rates)) - log_kernel[:, None]
+    peaks = shapes.max(axis=0)
+    gradient = errors @ np.exp(shapes - peaks)
+    best = int(np.argmin(gradient))
+    if gradient[best] >= 0:
+        return None
+    term = [log_rates[best], np.log(SEED_SHARE) - peaks[best]]
+    return np.concatenate([parameters.reshape(2, -1), np.array(term)[:, None]], axis=1).ravel()
+
+
+def _stretched(parameters: Floats) -> Floats:
+    """One term more: the terms, evenly numbered, are read off at one more place on the same range, a little beyond.
+
+    Each weight shrinks by K / (K + 1).
+    """
+    terms = parameters.size // 2
+    order = np.argsort(-parameters[:terms])
+    old, new = ((np.arange(k) + 0.5) / k for k in (terms, terms + 1))
+
+    def read(logs: Floats) -> Floats:
+        slopes = (logs[[1, -1]] - logs[[0, -2]]) * terms
+        values = np.interp(new, old, logs)
+        values[[0, -1]] += slopes * (new[[0, -1]] - old[[0, -1]])
+        return np.asarray(values)
+
+    rates, weights = (read(logs[order]) for logs in parameters.reshape(2, -1))
+    return np.concatenate([rates, weights + np.log(terms / (terms + 1))])
+
+
+def _exchanged(parameters: Floats, lags: Lags, exchanges: int) -> tuple[Floats, bool]:
+    """The best parameters met while the errors are levelled on their extrema, then on the extrema of the result.
+
+    Also True if they are nearly level. The errors at 2K + 1 lags become level, +E, -E, +E ..., or go as far on the way
+    there as Newton's method arrives.
+    """
+    best, least, level, idle = parameters, np.inf, False, 0
+    for remaining in range(exchanges, -1, -1):
+        errors = lags.errors(parameters)
+        at = _reference(errors, parameters.size + 1)
+        ratio = 0.0 if at is None else np.abs(errors[at]).min() / np.abs(errors).max()
+        idle += 1
+        if np.ptp(errors) < least:
+            best, least, level, idle = parameters, float(np.ptp(errors)), ratio > 1 - NEARLY_LEVEL, 0
+        if not remaining or at is None or ratio > 1 - LEVEL or idle == PATIENCE:
+            break
+        tried = (_newton(parameters, lags.at(at), share) for share in SHARES)
+        further = next((one for one in tried if one is not None), None)
+        if further is None:
+            break
+        parameters = further
+    return best, level
+
+
+def _newton(parameters: Floats, lags: Lags, share: float) -> Floats | None:
+    """Newton's method for errors (1 - share) e + share E s, e being those at the start and s their signs, in the
+    parameters and E. None where it does not arrive.
+
+    The steps are not damped: the first overshoots many times over, since it leaves a curved valley, and the next come
+    back; steps that never exceed the old errors take hundreds.
+    """
+    moved, start = parameters, lags.errors(parameters)
+    kept, signs = (1 - share) * start, share * np.sign(start)
+    for _ in range(NEWTON_STEPS):
+        matrix = np.column_stack([lags.jacobian(moved), -signs])
+        try:
+            step = np.linalg.solve(matrix, kept - lags.errors(moved))
+        except np.linalg.LinAlgError:
+            return None
+        moved = moved + step[:-1]
+        if not np.abs(moved).max() < LARGEST_LOG:
+            return None
+    missed = np.abs(lags.errors(moved) - kept - step[-1] * signs).max()
+    return moved if missed < ARRIVED * np.abs(start).max() else None
+
+
+def _descended(parameters: Floats, lags: Lags) -> Floats:
+    """Linear programs for the step that lowers the largest error most, within a radius that follows their success.
+
+    Slower than exchanges, but needs no alternation to start from.
+    Source: Madsen, "An algorithm for minimax solution of overdetermined systems", J. Inst. Maths Applics 16 (1975).
+    """
+    from scipy.optimize import linprog
+
+    radius, least = FIRST_RADIUS, float(np.abs(lags.errors(parameters)).max())
+    cost = np.append(np.zeros(parameters.size), 1.0)
+    for _ in range(PROGRAMS):
+        errors = lags.errors(parameters)
+        evenly = np.linspace(0, errors.size - 1, PROGRAM_POINTS).astype(int)
+        near = lags.at(np.union1d(evenly, _extrema(errors)))
+        now, slope = near.errors(parameters) / least, near.jacobian(parameters) / least
+        level = -np.ones((near.lags.size, 1))
+        solved = linprog(
+            cost,
+            A_ub=np.block([[slope, level], [-slope, level]]),
+            b_ub=np.concatenate([-now, now]),
+            bounds=[(-radius, radius)] * parameters.size + [(0, None)],
+        )
+        if solved.x is None or solved.x[-1] > 1 - PROGRAM_WORTHWHILE or radius < LEAST_RADIUS:
+            break
+        tried = parameters + solved.x[:-1]
+        largest = float(np.abs(lags.errors(tried)).max())
+        gained = (1 - largest / least) / (1 - solved.x[-1])
+        if gained > 0:
+            parameters, least = tried, largest
+        radius *= 2.0 if gained > 0.5 else 1.0 if gained > 0.1 else 0.3
+    return parameters
+
+
+def _extrema(errors: Floats) -> NDArray[np.intp]:
+    """The place of the largest error in each run of one sign."""
+    runs = np.split(np.arange(errors.size), np.flatnonzero(np.diff(errors >= 0)) + 1)
+    return np.array([run[np.argmax(np.abs(errors[run]))] for run in runs])
+
+
+def _reference(errors: Floats, count: int) -> NDArray[np.intp] | None:
+    """`count` alternating extrema, the large ones; None when there are fewer."""
+    at = _extrema(errors)
+    while at.size > count:
+        sizes = np.abs(errors[at])
+        if at.size == count + 1:
+            at = at[1:] if sizes[0] < sizes[-1] else at[:-1]
+        else:
+            pair = int(np.argmin(np.maximum(sizes[1:], sizes[:-1])))
+            at = np.delete(at, [pair, pair + 1])
+    return at if at.size == count else None

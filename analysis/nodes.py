@@ -1,0 +1,704 @@
+"""N channels of a diagonal recurrence: where their decays lie, and what their projections are multiplied by.
+
+A channel with rate lambda and input gain g(lambda) adds C g(lambda) exp(-lambda t) to the kernel. Since
+t**-beta = 1/Gamma(beta) * integral of lambda**(beta-1) exp(-lambda t) dlambda, log-spaced channels carry the power law
+when C is proportional to lambda**beta / g(lambda): lambda**beta without gain, about lambda**(beta-1/2) under the LRU
+gain and lambda**(beta-1) under the EMA gain. More generally the density of the nodes over ln(lambda) times C is that.
+
+With random signs, as at initialisation, squares add up and the number of nodes counts half: with node density
+lambda**r dln(lambda), gain lambda**gamma and C ~ lambda**s, the coherent kernel (all signs equal) falls with the
+exponent gamma + s + r and the rms kernel with gamma + s + r/2.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, Self, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from plkernel.analysis.exponentials import (
+    ExponentialSum,
+    Floats,
+    Scores,
+    Target,
+    integer_lags,
+    power_law,
+    score,
+)
+
+Gain = Literal["none", "ema", "lru", "clamp"]
+AimTarget = Literal["information", "correlation"]
+Summation = Literal["coherent", "rms"]
+Lag = Literal["state", "distance", "bonus"]
+Placement = Literal["log-spaced", "concentrated", "chrono", "inverse-gamma", "quantile", "terms"]
+Projection = Literal["uniform", "published", "gain-corrected"]
+
+AHEAD: dict[Lag, int] = {"state": 0, "distance": 1, "bonus": 2}
+"""How many decays fewer than the lag a byte has gone through."""
+SHORTEST, LONGEST = 1.0, 2000.0
+LOSS = 0.05
+HORIZON = 2048.0
+ANCHORS = (1.0, 10.0, 80.0, 2000.0)
+SHARES = (0.40, 0.25, 0.20, 0.15)
+INVERSE_GAMMA = 0.56
+"""The shape of the published distribution of time scales, of scale 1 token."""
+PLACEMENTS_OF: dict[str, tuple[Placement, ...]] = {
+    "shortest": ("log-spaced",),
+    "longest": ("log-spaced",),
+    "tempering": ("quantile", "terms"),
+    "loss": ("quantile",),
+    "max_lag": ("quantile", "chrono"),
+    "terms": ("terms",),
+}
+"""The placements that an option has an effect on."""
+LARGEST_LOG = 700.0
+"""The largest logarithm of a number that float64 holds, and its reciprocal, rounded down."""
+CELLS, ORDER, NEWTON_STEPS = 2048, 6, 4
+"""Cells of the cumulative of quantile nodes, Gauss-Legendre points in each, and steps that invert it."""
+CLOSE = 0.1
+"""The relative error to which `smooth_nodes` follows a target, besides its own. Less lets the projections of channels
+that are all too slow, or too fast, span thousands to little avail: half-lives from 1 on miss t**-1.15 by 17 % instead
+of 13 %."""
+POINTS = 160
+STIFFNESS = 1.0
+"""How much the slope of ln(density) is expected to change from one knot, an octave wide, to the next."""
+LARGEST_LOG_DENSITY = 300.0
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """N channels: decay rates per step, projection multipliers, and the input gain they assume.
+
+    Multipliers have mean 1 unless they were matched to the output of another node set.
+    """
+
+    rates: tuple[float, ...]
+    projection: tuple[float, ...]
+    gain: Gain
+
+    def half_lives(self) -> Floats:
+        """ln 2 / rate, in steps."""
+        return np.log(2) / np.asarray(self.rates)
+
+    def kernel(self) -> ExponentialSum:
+        """The coherent kernel sum_i projection_i g(rate_i) exp(-rate_i t)."""
+        weights = np.asarray(self.projection) * gain_at(self.rates, self.gain)
+        return ExponentialSum(self.rates, tuple(weights.tolist()))
+
+    def per_step(self, step: float) -> "Nodes":
+        """The same kernel sum_i projection_i g(rate_i) exp(-rate_i t) for a layer whose step is `step` times as long.
+
+        Rates become rate * step. The gain acts on the new rates, so each multiplier is divided by the growth of its
+        gain, g(rate * step) / g(rate); all are then scaled back to their former mean.
+        """
+        if step == 1:
+            return self
+        rates, before = np.asarray(self.rates) * step, np.asarray(self.projection)
+        after = before * gain_at(self.rates, self.gain) / gain_at(rates, self.gain)
+        after *= before.mean() / after.mean()
+        return _nodes(rates, after, self.gain)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A dictionary that JSON keeps exactly; `from_dict` gives back an equal object."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """The inverse of `to_dict`."""
+        return cls(tuple(values["rates"]), tuple(values["projection"]), values["gain"])
+
+
+def _nodes(rates: Floats, projection: Floats, gain: Gain) -> Nodes:
+    return Nodes(tuple(rates.tolist()), tuple(projection.tolist()), gain)
+
+
+def gain_at(rates: ArrayLike, gain: Gain) -> Floats:
+    """The factor on the input of the recurrence: none 1, ema 1 - a, lru sqrt(1 - a**2), clamp min(1, lambda).
+
+    a = exp(-lambda). Sources: exponential moving average, as in Mega (arXiv 2209.10655); LRU (arXiv 2303.06349),
+    equation 7; clamp is what RWKV's K-clamp does to the key, k * exp(min(w_raw, 0)) with a = exp(-exp(w_raw)).
+    """
+    rates = np.asarray(rates, dtype=float)
+    if gain == "none":
+        return np.ones_like(rates)
+    if gain == "ema":
+        return -np.expm1(-rates)
+    if gain == "lru":
+        return np.sqrt(-np.expm1(-2 * rates))
+    if gain == "clamp":
+        return np.minimum(1.0, rates)
+    raise ValueError(f"gain must be one of {', '.join(get_args(Gain))}, got {gain!r}")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How N channels together are read as a kernel of any shape: `kernel` and `lag` as in `Aim`."""
+
+    kernel: Summation = "coherent"
+    lag: Lag = "state"
+
+    def __post_init__(self) -> None:
+        check_name("kernel", self.kernel, get_args(Summation))
+        check_name("lag", self.lag, get_args(Lag))
+
+    @property
+    def power(self) -> int:
+        """The power of the amplitude that adds up over channels: 1 coherent, 2 rms."""
+        return 1 if self.kernel == "coherent" else 2
+
+
+@dataclass(frozen=True)
+class Aim:
+    """The power law that N channels together should follow, d**-exponent.
+
+    beta: the exponent of the mutual information. target: `information` gives the kernel the exponent beta, as
+    published; `correlation` gives it beta/2, since mutual information is quadratic in correlation.
+
+    kernel: `coherent` is the plain sum over channels, as if C and B had one sign; `rms` is the root of the expected
+    square when C and B are random with mean zero, as in a model at initialisation.
+
+    lag: the meaning of a lag of t. `state`: a channel contributes a**t, t >= 1: the state t steps after a byte came in.
+    `distance`: a channel contributes a**(t-1): the newest byte is already in the state that predicts the next one, so
+    at prediction distance 1 nothing has decayed. A model that predicts the next step has `distance`; `state` is the
+    default because the published weights and all tables of such kernels are stated in it. `bonus`: a**(t-2), t >= 2:
+    an RWKV reads the state from before the newest byte, which it sees through its bonus u alone.
+    """
+
+    beta: float
+    target: AimTarget = "information"
+    kernel: Summation = "coherent"
+    lag: Lag = "state"
+
+    def __post_init__(self) -> None:
+        check_beta(self.beta)
+        check_name("target", self.target, get_args(AimTarget))
+        Reading(self.kernel, self.lag)  # checks both
+
+    @property
+    def exponent(self) -> float:
+        """The exponent of the kernel."""
+        return self.beta if self.target == "information" else self.beta / 2
+
+    @property
+    def power(self) -> int:
+        """The power of the amplitude that adds up over channels: 1 coherent, 2 rms."""
+        return 1 if self.kernel == "coherent" else 2
+
+    def log_amplitude(self, rates: ArrayLike, gain: Gain) -> Floats:
+        """ln of m(lambda) = lambda**exponent / g(lambda), times a**n for the n of `AHEAD`: C of log-spaced channels.
+
+        Coherent: t**-e is proportional to the integral of C g exp(-lambda t) dln(lambda) with C = m. Rms: t**-2e is
+        proportional to the integral of (C g)**2 exp(-2 lambda t) dln(lambda) with C = m. The factor a**n makes up for
+        the n decays that a lag of t is ahead: none under `state`, 1 under `distance`, 2 under `bonus`.
+        """
+        rates = np.asarray(rates, dtype=float)
+        return np.asarray(self.exponent * np.log(rates) - AHEAD[self.lag] * rates - np.log(gain_at(rates, gain)))
+
+    def rate_range(self, max_lag: float, loss: float) -> tuple[float, float]:
+        """Slowest and fastest rate for lags 1..max_lag: beyond either end lies the share `loss` of the kernel there.
+
+        With P the regularised incomplete gamma function and k = power: the share of t**(-k e) that rates below
+        lambda carry is P(k e, k lambda t). Set to 1 - loss at t = 1 and to loss at t = max_lag.
+        """
+        from scipy.special import gammaincinv
+
+        shape = self.power * self.exponent
+        slowest, fastest = gammaincinv(shape, [loss, 1 - loss]) / self.power
+        return float(slowest / max_lag), float(fastest)
+
+
+def check_beta(beta: float) -> None:
+    """ValueError unless beta is a positive finite number."""
+    if not (np.isfinite(beta) and beta > 0):
+        raise ValueError(f"beta must be a positive number (1.15 is typical of text), got {beta}")
+
+
+def check_name(what: str, name: str, valid: Iterable[str]) -> None:
+    """ValueError unless `name` is one of the `valid` ones."""
+    if name not in valid:
+        raise ValueError(f"{what} must be one of {', '.join(valid)}, got {name!r}")
+
+
+def as_lags(lags: ArrayLike, lag: Lag) -> Floats:
+    """The number of decays at each lag: t for `state`, t - 1 for `distance`, t - 2 for `bonus`."""
+    check_name("lag", lag, AHEAD)
+    return np.asarray(lags, dtype=float) - AHEAD[lag]
+
+
+def seen_lags(lags: Floats, lag: Lag) -> Floats:
+    """Those of `lags` that the decays reach: under `bonus` from t = 2, as t = 1 is seen through u."""
+    return lags[lags >= AHEAD[lag]]
+
+
+def log_rms_kernel(nodes: Nodes, lags: ArrayLike, lag: Lag = "state") -> Floats:
+    """ln sqrt(E k(t)**2) = ln sqrt(sum_i projection_i**2 g_i**2 a_i**(2 t)), for C_i = projection_i z_i.
+
+    z_i, B_i are independent, of mean 0 and variance 1. Nothing underflows. Shape of `lags`, (T,), in steps; under lag
+    `distance` a_i**(2 (t - 1)), under `bonus` a_i**(2 (t - 2)).
+    """
+    weights = (np.asarray(nodes.projection) * gain_at(nodes.rates, nodes.gain)) ** 2
+    squared = ExponentialSum(tuple(2 * rate for rate in nodes.rates), tuple(weights.tolist()))
+    return squared.log_kernel(as_lags(lags, lag)) / 2
+
+
+def log_kernel(nodes: Nodes, kernel: Summation, lags: ArrayLike, lag: Lag) -> Floats:
+    """ln of the plain sum over channels (`coherent`), or of the root mean square over random signs (`rms`)."""
+    return log_rms_kernel(nodes, lags, lag) if kernel == "rms" else nodes.kernel().log_kernel(as_lags(lags, lag))
+
+
+def falling_exponent(lags: ArrayLike, log_values: ArrayLike) -> Floats:
+    """-d ln y / d ln t by least squares over `lags` (T,), for every ln y in `log_values` (..., T): 1.15 for t**-1.15.
+
+    Infinite where y is 0 at one of the lags: it then falls faster than any power. Raises ValueError for fewer than two
+    lags.
+
+    >>> lags = np.array([1.0, 2.0, 4.0])
+    >>> round(float(falling_exponent(lags, np.log(lags**-1.5))), 9)
+    1.5
+    """
+    x, y = np.log(np.asarray(lags, dtype=float)), np.asarray(log_values, dtype=float)
+    if x.size < 2:
+        raise ValueError(f"lags must be two or more for a slope, got {x.size}")
+    x = x - x.mean()
+    vanishes = np.isneginf(y)
+    slope = np.where(vanishes, 0.0, y) @ x / (x @ x)
+    return np.where(vanishes.any(axis=-1), np.inf, -slope)
+
+
+def node_scores(nodes: Nodes, aim: Aim, max_lag: int) -> Scores:
+    """The kernel that `aim` speaks of, in its lag convention, against t**-exponent on t = 1..max_lag.
+
+    Under lag `bonus` from t = 2: the decays do not reach t = 1, which is seen through u.
+    """
+    lags = seen_lags(integer_lags(max_lag), aim.lag)
+    return score(log_kernel(nodes, aim.kernel, lags, aim.lag), power_law(lags, aim.exponent), lags)
+
+
+def target_scores(nodes: Nodes, reading: Reading, target: Target) -> Scores:
+    """`node_scores` for a target of any shape, at its integer lags or at those where it is known."""
+    lags = seen_lags(target.integer_lags(), reading.lag)
+    return score(log_kernel(nodes, reading.kernel, lags, reading.lag), target.value(lags), lags)
+
+
+def output_std(nodes: Nodes) -> float:
+    """sqrt(1/N sum_i projection_i**2 g_i**2 / (1 - a_i**2)): the rms output of white input of variance 1, over sqrt(N).
+
+    It is the sum of the squared rms kernel over t >= 0, taken with B and C of variance 1 and divided by N. Slow
+    nodes keep their digits: 1 - a**2 goes through expm1.
+    """
+    rates = np.asarray(nodes.rates)
+    powers = (np.asarray(nodes.projection) * gain_at(rates, nodes.gain)) ** 2 / -np.expm1(-2 * rates)
+    return float(np.sqrt(powers.mean()))
+
+
+def scaled_to(nodes: Nodes, std: float) -> Nodes:
+    """The same nodes with all multipliers times one number, so that `output_std` is `std` (positive)."""
+    if not (np.isfinite(std) and std > 0):
+        raise ValueError(f"output std must be a positive number, got {std}")
+    factor = std / output_std(nodes)
+    return replace(nodes, projection=tuple(factor * value for value in nodes.projection))
+
+
+def rates_from_half_lives(half_lives: ArrayLike) -> Floats:
+    """lambda = ln 2 / half-life, per step of the unit the half-lives are in."""
+    return np.log(2) / np.asarray(half_lives, dtype=float)
+
+
+def log_spaced(channels: int, shortest: float = SHORTEST, longest: float = LONGEST) -> Floats:
+    """Half-lives spaced evenly in ln(half-life) from `shortest` to `longest`, both included; shape (channels,).
+
+    >>> log_spaced(4, 1.0, 1000.0).round(6).tolist()
+    [1.0, 10.0, 100.0, 1000.0]
+    """
+    if not (np.isfinite(shortest) and np.isfinite(longest) and 0 < shortest < longest):
+        raise ValueError(
+            f"half-lives must satisfy 0 < shortest < longest, got shortest {shortest} and longest {longest}"
+        )
+    if channels < 2:
+        raise ValueError(f"channels must be at least 2, got {channels}")
+    return np.geomspace(shortest, longest, channels)
+
+
+def concentrated(channels: int) -> Floats:
+    """Half-lives in one group per anchor, log-spaced from anchor/2 to 2 anchor; the published "concentrated" set.
+
+    Group sizes are `SHARES` of the channels, rounded; the last group takes the remainder. Raises ValueError when a
+    group would be empty.
+
+    >>> [int(((h >= a / 2) & (h <= a * 2)).sum()) for h in [concentrated(256)] for a in (1, 10, 80, 2000)]
+    [102, 64, 51, 39]
+    """
+    sizes = [round(share * channels) for share in SHARES[:-1]]
+    sizes.append(channels - sum(sizes))
+    if min(sizes) < 1:
+        raise ValueError(f"channels must be large enough for {len(ANCHORS)} groups, got {channels}")
+    groups = [np.geomspace(anchor / 2, anchor * 2, size) for anchor, size in zip(ANCHORS, sizes, strict=True)]
+    return np.concatenate(groups)
+
+
+def chrono(channels: int, max_lag: float) -> Floats:
+    """Half-lives of forget gates a = sigmoid(b), exp(b) uniform on 1..max_lag - 1: at its quantiles; shape (channels,).
+
+    About ln 2 times that uniform variable. The input gates of the paper start at 1 - a, which is the EMA gain. Raises
+    ValueError unless max_lag is above 2. Source: Tallec and Ollivier 2018 (arXiv 1804.11188).
+
+    >>> chrono(4, 2048.0).round(1).tolist()
+    [178.3, 532.9, 887.4, 1241.9]
+    """
+    if not (np.isfinite(max_lag) and max_lag > 2):
+        raise ValueError(f"max_lag must be above 2 under placement 'chrono', got {max_lag:g}")
+    return np.log(2) / np.log1p(1 / (1 + (max_lag - 2) * _levels(channels)))
+
+
+def inverse_gamma(channels: int, shape: float = INVERSE_GAMMA) -> Floats:
+    """ln 2 times quantiles of the inverse gamma distribution of `shape` and scale 1; half-lives, shape (channels,).
+
+    The mean of exp(-t / T) is (1 + t)**-shape: time scales T so distributed carry a power law without gain, and
+    `quantile` nodes under that gain do so for any exponent. Published for the second layer of an LSTM, T in words, with
+    frozen forget gates exp(-1 / T) and input gates 1 - a, the EMA gain. Source: Mahto, Vo, Turek and Huth 2021 (arXiv
+    2009.12727); the levels of their code end in T = 0, and here they are midpoints.
+
+    >>> inverse_gamma(4).round(2).tolist()
+    [0.53, 1.49, 4.46, 34.56]
+    """
+    from scipy.special import gammaincinv
+
+    return np.log(2) / gammaincinv(shape, _levels(channels))[::-1]
+
+
+def _levels(channels: int) -> Floats:
+    """(i - 1/2) / channels for i = 1..channels, the levels at which quantiles are taken."""
+    if channels < 2:
+        raise ValueError(f"channels must be at least 2, got {channels}")
+    return (np.arange(channels) + 0.5) / channels
+
+
+def half_lives_of(
+    placement: Placement,
+    channels: int,
+    shortest: float | None = None,
+    longest: float | None = None,
+    max_lag: float | None = None,
+) -> Floats:
+    """The half-lives of a placement that no power law decides, in bytes; shape (channels,)."""
+    if placement == "concentrated":
+        return concentrated(channels)
+    if placement == "chrono":
+        return chrono(channels, HORIZON if max_lag is None else max_lag)
+    if placement == "inverse-gamma":
+        return inverse_gamma(channels)
+    return log_spaced(channels, SHORTEST if shortest is None else shortest, LONGEST if longest is None else longest)
+
+
+def place(
+    channels: int,
+    *,
+    placement: Placement = "log-spaced",
+    projection: Projection = "uniform",
+    gain: Gain = "none",
+    beta: float = 1.15,
+    shortest: float | None = None,
+    longest: float | None = None,
+    step: float = 1.0,
+    target: AimTarget = "information",
+    kernel: Summation = "coherent",
+    lag: Lag = "state",
+    tempering: float | None = None,
+    loss: float | None = None,
+    max_lag: float | None = None,
+    terms: ExponentialSum | None = None,
+    fastest: float = np.inf,
+    gain_name: Gain | None = None,
+) -> Nodes:
+    """Nodes of `channels` channels by name; half-lives and lags are in bytes and a step of the layer is `step` bytes.
+
+    log-spaced: evenly in ln(half-life) from `shortest`, 1, to `longest`, 2000. concentrated: the published groups.
+    chrono: forget gates for dependencies up to `max_lag`, 2048 (`chrono`). inverse-gamma: the published time scales of
+    an LSTM of words (`inverse_gamma`), free here unless the arm's decays are not trained.
+    quantile: at the quantiles of the power law's own measure up to `max_lag`, 2048 (`quantile_nodes`, with `tempering`,
+    1, and `loss`, 0.05). terms: the exponentials of `terms`, rates per byte, each on several channels (`term_nodes`,
+    with `tempering`, 1).
+    `projection` belongs to all but the last two, which shape it themselves. `target`, `kernel` and `lag` say which
+    power law is meant (`Aim`); projections `uniform` and `published` follow none, and there they are refused. `fastest`
+    is the rate per step where quantile nodes end at the latest.
+
+    `gain` is the factor on the input of the recurrence, "none", "ema", "lru" or "clamp"; `gain_name` is an alias.
+    lambda = ln 2 * step / half-life.
+
+    Raises ValueError for an unknown name, an impossible range, and an option that belongs to another placement.
+    """
+    gain, aim = gain_name or gain, Aim(beta, target, kernel, lag)
+    check_name("projection", projection, get_args(Projection))
+    check_options(
+        placement, shortest=shortest, longest=longest, tempering=tempering, loss=loss, max_lag=max_lag, terms=terms
+    )
+    tempering = 1.0 if tempering is None else tempering
+    if placement not in ("quantile", "terms"):
+        rates = rates_from_half_lives(half_lives_of(placement, channels, shortest, longest, max_lag)) * step
+        return shaped(rates, projection, gain, aim)
+    if projection != "uniform":
+        raise ValueError(
+            f"projection {projection!r} does not go with placement {placement!r}, which shapes the projection "
+            "itself: leave it out and set tempering"
+        )
+    if placement == "quantile":
+        loss, reach = LOSS if loss is None else loss, HORIZON if max_lag is None else max_lag
+        options = {"tempering": tempering, "loss": loss, "max_lag": reach / step, "fastest": fastest}
+        return quantile_nodes(channels, aim, gain, **options)
+    if terms is None:
+        raise ValueError("placement 'terms' needs terms: the exponential sum whose terms the channels share")
+    per_step = ExponentialSum(tuple(rate * step for rate in terms.rates), terms.weights)
+    return term_nodes(per_step, channels, aim, gain, tempering=tempering)
+
+
+def check_options(placement: str, **options: object) -> None:
+    """ValueError for an unknown placement, and for an option (not None) that does nothing under it."""
+    check_name("placement", placement, get_args(Placement))
+    for name, value in options.items():
+        if value is not None and placement not in PLACEMENTS_OF[name]:
+            shown = f"{value:g}" if isinstance(value, int | float) else "an exponential sum"
+            raise ValueError(
+                f"{name} {shown} belongs to placement {' or '.join(map(repr, PLACEMENTS_OF[name]))}, got placement "
+                f"{placement!r}: leave it out"
+            )
+
+
+def shaped(rates: ArrayLike, projection: Projection, gain: Gain, aim: Aim) -> Nodes:
+    """Nodes at these rates (N,) per step, their projection shaped by name, of mean 1.
+
+    uniform: 1. published: lambda**(beta-1), right under the EMA gain only. gain-corrected, which alone follows an `aim`
+    with a target, kernel or lag: lambda**exponent * a**n * dln(lambda)**(1/k) / g(lambda), right for the gain it names
+    on any node set; n as in `Aim.log_amplitude`, k = 1 for a coherent kernel and 2 for an rms one, where squares add up
+    and the number of nodes counts half. Raises ValueError where these are no numbers.
+    """
+    if aim != Aim(aim.beta) and projection != "gain-corrected":
+        raise ValueError(
+            f"projection {projection!r} follows no target, kernel or lag: use projection 'gain-corrected' or "
+            "placement 'quantile'"
+        )
+    rates = np.asarray(rates, dtype=float)
+    gains = gain_at(rates, gain)
+    with np.errstate(all="ignore"):
+        if projection == "uniform":
+            weights = np.ones_like(rates)
+        elif projection == "published":
+            weights = rates ** (aim.beta - 1)
+        else:
+            spacing = local_spacing(rates) ** (1 / aim.power)
+            weights = rates**aim.exponent * np.exp(-AHEAD[aim.lag] * rates) * spacing / gains
+        weights = np.asarray(weights / weights.mean())
+    if not np.isfinite(weights).all():
+        most = LARGEST_LOG / np.abs(np.log(rates)).max()
+        raise ValueError(
+            f"beta {aim.beta:g} takes the projection's weights, powers of rates from {rates.min():.3g} to "
+            f"{rates.max():.3g}, out of float64: use a beta up to {most:.3g}"
+        )
+    return _nodes(rates, weights, gain)
+
+
+def local_spacing(rates: ArrayLike) -> Floats:
+    """The width in ln(lambda) that each node stands for: half the distance between its neighbours, ends mirrored."""
+    log_rates = np.log(np.asarray(rates, dtype=float))
+    order = np.argsort(log_rates)
+    widths = np.empty_like(log_rates)
+    widths[order] = np.gradient(log_rates[order])
+    return widths
+
+
+def quantile_nodes(
+    channels: int,
+    aim: Aim,
+    gain: Gain = "none",
+    *,
+    tempering: float = 1.0,
+    loss: float = LOSS,
+    max_lag: float = HORIZON,
+    fastest: float = np.inf,
+) -> Nodes:
+    """Node i at the quantile (i - 1/2)/N of the density m**(k s) over ln(lambda), with C proportional to m**(1 - s).
+
+    m(lambda) = lambda**exponent / g(lambda) times a**n (`Aim.log_amplitude`), k = 1 for a coherent aim, 2 for rms, and
+    s = `tempering` in [0, 1]: s = 1 gives a uniform C and puts the whole law into the density of the nodes, s = 0
+    gives log-spaced nodes and puts it into C. The cumulative is inverted exactly, for any gain. The rates reach from
+    gammaincinv(k e, loss) / (k max_lag) to gammaincinv(k e, 1 - loss) / k, e being the exponent of the aim, or
+    to `fastest` where that is less: faster channels, and what they would carry at the shortest lags, are then missing.
+
+    A uniform C needs many slow channels: with m ~ lambda**p it reaches lags of about N**(1/(k p)), and no further.
+    `max_lag` is in steps. Raises ValueError on values outside their range.
+    Prior art: time scales of LSTM units drawn from an inverse gamma law (arXiv 2009.12727) is s = 1 without gain.
+    """
+    if channels < 2:
+        raise ValueError(f"channels must be at least 2, got {channels}")
+    check_tempering(tempering)
+    check_loss(loss)
+    if not (np.isfinite(max_lag) and max_lag > 1):
+        raise ValueError(f"max_lag must be more than one step, got {max_lag}")
+    slowest, end = aim.rate_range(max_lag, loss)
+    if not (slowest > 0 and np.isfinite(end)):
+        raise ValueError(f"beta {aim.beta:g} places rates from {slowest:g} to {end:g}: use one of about 0.1 to 100")
+    end = min(end, fastest)
+    if not slowest < end:
+        raise ValueError(
+            f"beta {aim.beta:g} with max_lag {max_lag:g} places rates from {slowest:g} on, but none above {fastest:g} "
+            "exists: use a smaller beta or a longer max_lag"
+        )
+    shares = (np.arange(channels, 0, -1) - 0.5) / channels  # fastest first
+
+    def log_density(log_rates: Floats) -> Floats:
+        return np.asarray(aim.power * tempering * aim.log_amplitude(np.exp(log_rates), gain))
+
+    rates = np.exp(_quantiles(log_density, np.log(slowest), np.log(end), shares))
+    log_projection = (1 - tempering) * aim.log_amplitude(rates, gain)
+    projection = np.exp(log_projection - log_projection.max())
+    return _nodes(rates, projection / projection.mean(), gain)
+
+
+def check_loss(loss: float) -> None:
+    """ValueError unless loss lies between 0 and a half."""
+    if not 0 < loss < 0.5:
+        raise ValueError(f"loss must lie between 0 and 0.5 (0.05 is the default), got {loss}")
+
+
+def check_tempering(tempering: float) -> None:
+    """ValueError unless tempering lies in [0, 1]."""
+    if not 0 <= tempering <= 1:
+        raise ValueError(f"tempering must lie between 0 (log-spaced) and 1 (uniform projection), got {tempering}")
+
+
+def _quantiles(log_density: Callable[[Floats], Floats], low: float, high: float, shares: Floats) -> Floats:
+    """The points below which the given shares of the measure exp(log_density) on [low, high] lie.
+
+    The cumulative is summed by Gauss-Legendre quadrature over cells, and inverted inside a cell by Newton's method. The
+    densities are smooth, and a cell is some 1e-2 wide in ln(lambda).
+    """
+    edges = np.linspace(low, high, CELLS + 1)
+    points, weights = np.polynomial.legendre.leggauss(ORDER)
+    top = log_density(edges).max()
+
+    def measure(left: Floats, right: Floats) -> Floats:
+        half = (right - left) / 2
+        inside = (left + half)[:, None] + half[:, None] * points
+        return np.asarray(np.exp(log_density(inside) - top) @ weights * half)
+
+    masses = measure(edges[:-1], edges[1:])
+    cumulative = np.concatenate([[0.0], np.cumsum(masses)])
+    wanted = shares * cumulative[-1]
+    cell = np.clip(np.searchsorted(cumulative, wanted, side="right") - 1, 0, CELLS - 1)
+    left, right = edges[cell], edges[cell + 1]
+    at = left + (wanted - cumulative[cell]) / masses[cell] * (right - left)
+    for _ in range(NEWTON_STEPS):
+        excess = cumulative[cell] + measure(left, at) - wanted
+        at = np.clip(at - excess / np.exp(log_density(at) - top), left, right)
+    return np.asarray(at)
+
+
+def term_nodes(
+    terms: ExponentialSum, channels: int, aim: Aim | Reading, gain: Gain = "none", *, tempering: float = 1.0
+) -> Nodes:
+    """Share out `channels` among fitted terms, so that the channels of a term together give its weight.
+
+    Term j, of weight w_j at rate lambda_j, needs the total projection c_j = w_j / g(lambda_j). It gets channels in
+    proportion to c_j**tempering (at least one each, largest remainders first), all at its rate, each with the
+    multiplier c_j / n_j. Under an rms aim the terms are those of the SQUARED kernel: the rates are halved, c_j is
+    sqrt(w_j) / g and a channel's multiplier c_j / sqrt(n_j), so that the squares add up. Where a lag is n
+    decays ahead of its state (`AHEAD`), c_j is multiplied by a**n. Terms of weight zero are left out; rates are per
+    step. Raises ValueError when there are fewer channels than terms.
+    """
+    check_tempering(tempering)
+    weights = np.asarray(terms.weights)
+    kept = np.flatnonzero(weights > 0)
+    if not 0 < kept.size <= channels:
+        raise ValueError(f"channels must be at least the number of terms, {kept.size} (and one), got {channels}")
+    rates = np.asarray(terms.rates)[kept] / aim.power
+    needed = np.exp(np.log(weights[kept]) / aim.power - AHEAD[aim.lag] * rates) / gain_at(rates, gain)
+    counts = allot(needed**tempering, channels)
+    each = needed / counts ** (1 / aim.power)
+    order = np.argsort(-rates, kind="stable")
+    spread = [np.repeat(values[order], counts[order]) for values in (rates, each)]
+    return _nodes(spread[0], spread[1] / spread[1].mean(), gain)
+
+
+def allot(shares: ArrayLike, seats: int) -> np.ndarray:
+    """Whole numbers that sum to `seats`, at least 1 each, in proportion to `shares` by largest remainder.
+
+    Parties that proportion would leave under one seat get one, the rest share what remains; a tie goes to the first.
+
+    >>> allot([5.0, 3.0, 0.01], 9).tolist()
+    [5, 3, 1]
+    """
+    shares = np.asarray(shares, dtype=float)
+    counts = np.ones(shares.size, dtype=int)
+    free = np.ones(shares.size, dtype=bool)
+    while free.any():
+        left = seats - counts[~free].sum()
+        quota = left * shares / shares[free].sum()
+        small = free & (quota < 1)
+        if not small.any():
+            break
+        free &= ~small
+    if free.any():
+        counts[free] = np.floor(quota[free])
+        remainders = np.where(free, quota - np.floor(quota), -1.0)
+        counts[np.argsort(-remainders, kind="stable")[: seats - counts.sum()]] += 1
+    return counts
+
+
+def smooth_nodes(rates: ArrayLike, target: Target, gain: Gain, reading: Reading) -> Nodes:
+    """Channels of these `rates` (N,), per step, whose kernel follows `target` as nearly as a smooth density can.
+
+    A channel's weight to the power k (1 coherent, 2 rms) is (p_i g_i)**k = rho(rate_i) dln(rate_i), the stretch of
+    ln(rate) that it stands for, as in `shaped`. ln rho is a broken line over ln(rate), a knot for each octave, by least
+    squares of ln(kernel / target) over 10 % and the target's own errors, and of the changes of its slope over
+    `STIFFNESS`. Those vanish for a power law, of which rho is one too: stiffness costs a law nothing, and decides only
+    what the target leaves open. Unlike non-negative least squares, which ends with most channels at zero, every
+    projection is positive.
+
+    Raises ValueError where this leads nowhere, as rates do that are too far from the lags of the target.
+    """
+    from scipy.optimize import least_squares
+
+    rates = np.asarray(rates, dtype=float)
+    if target.errors is None:
+        known, counts = target.spread_lags(POINTS)
+        precision = np.sqrt(counts / counts.mean()) / CLOSE
+    else:
+        known, precision = np.asarray(target.lags), 1 / np.hypot(CLOSE, target.errors)
+    lags = seen_lags(known, reading.lag)
+    scale = precision[-lags.size :] / reading.power
+    wanted = reading.power * target.log_value(lags)
+
+    slowest, fastest = float(np.log(rates.min())), float(np.log(rates.max()))
+    knots = np.linspace(slowest, fastest, max(2, 1 + round((fastest - slowest) / np.log(2))))
+    hats = np.stack([np.interp(np.log(rates), knots, unit) for unit in np.eye(knots.size)], axis=1)
+    spacing = local_spacing(rates)
+    exponents = np.log(spacing) - reading.power * np.outer(as_lags(lags, reading.lag), rates)
+    bends = np.diff(np.eye(knots.size), 2, axis=0) / (STIFFNESS * np.log(2))
+
+    def parts(density: Floats) -> tuple[Floats, Floats]:
+        """ln(kernel / target) and the share of each channel in the kernel."""
+        logs = exponents + hats @ density
+        highest = logs.max(axis=1, keepdims=True)
+        shares = np.exp(logs - highest)
+        total = shares.sum(axis=1, keepdims=True)
+        return (highest + np.log(total))[:, 0] - wanted, shares / total
+
+    def residuals(density: Floats) -> Floats:
+        return np.concatenate([parts(density)[0] * scale, bends @ density])
+
+    def jacobian(density: Floats) -> Floats:
+        return np.concatenate([(parts(density)[1] @ hats) * scale[:, None], bends])
+
+    slope = (wanted[0] - wanted[-1]) / np.log(lags[-1] / lags[0])
+    start = slope * knots
+    start -= parts(start)[0].mean()
+    density = least_squares(residuals, start, jacobian, method="lm").x
+    if not np.abs(density).max() < LARGEST_LOG_DENSITY:
+        half_lives = np.log(2) / rates
+        raise ValueError(
+            f"half-lives from {half_lives.min():.3g} to {half_lives.max():.3g} cannot follow {target.label}: use "
+            "nodes 'terms'"
+        )
+    log_weights = (hats @ density + np.log(spacing)) / reading.power - np.log(gain_at(rates, gain))
+    projection = np.exp(log_weights - log_weights.max())
+    return _nodes(rates, projection / projection.mean(), gain)

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 if TYPE_CHECKING:
-    from plkernel.analysis.mutual_information.curve import DecayCurve
-    from plkernel.analysis.mutual_information.decay_models import Verdict
+    from plkernel.analysis.information.curve import DecayCurve
+    from plkernel.analysis.information.laws import Verdict
 
 Floats = NDArray[np.float64]
 
@@ -318,7 +318,7 @@ def curve_target(curve: "DecayCurve", lags: tuple[int, int] | None = None) -> Ta
     lags: inclusive; from the first lag to `power_law_fit.clear_until` unless given. Raises ValueError for fewer than
     three positive values, and for values without error.
     """
-    from plkernel.analysis.mutual_information.power_law_fit import points
+    from plkernel.analysis.information.laws import points
 
     chosen = points(curve, lags)
     label = f"{curve.quantity} per {curve.unit}"
@@ -332,7 +332,7 @@ def verdict_target(verdict: "Verdict", curve: "DecayCurve", max_lag: int) -> Tar
     it vanishes in float64. A curve too short to have a shape is its own values (`curve_target`). Raises ValueError for
     a curve without memory, and for a shape that does not fall.
     """
-    from plkernel.analysis.mutual_information.power_law_fit import fit_power_law
+    from plkernel.analysis.information.laws import fit_power_law
 
     if verdict.kind == "none":
         raise ValueError(f"curve of {curve.quantity}: {verdict.sentence}, so it has no shape")

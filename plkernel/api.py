@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from plkernel.analysis.exponentials.fits import Method
-from plkernel.analysis.exponentials.sums import terms_for
-from plkernel.analysis.exponentials.targets import array_target, power_law_target
-from plkernel.analysis.mutual_information.curve import MAX_LAG
-from plkernel.analysis.mutual_information.information import Estimator
-from plkernel.analysis.mutual_information.measurement import STATED, Measurement, Range, measure_corpus
-from plkernel.analysis.nodes.fit import FitResult, fit_exponentials
+from plkernel.analysis.channels import fit_exponentials
+from plkernel.analysis.exponentials import array_target, power_law_target, terms_for
+from plkernel.analysis.fit import FitResult, Method
+from plkernel.analysis.information.curve import MAX_LAG
+from plkernel.analysis.information.estimate import Estimator
+from plkernel.analysis.information.measurement import STATED, Measurement, Range, measure_corpus
 from plkernel.common.files import load_json, read_lines
 from plkernel.data import corpora
 from plkernel.results.layout import CONFIG, METRICS
@@ -27,7 +26,7 @@ from plkernel.results.layout import CONFIG, METRICS
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from plkernel.analysis.nodes.node_set import Nodes
+    from plkernel.analysis.nodes import Nodes
     from plkernel.memory.diagnostics import Influence, Truncation
     from plkernel.memory.inspection import Shown
     from plkernel.models.init.power_law import Parametrisation

@@ -15,8 +15,7 @@ from torch import Tensor
 
 import plkernel
 from plkernel.analysis.information.curve import decay_curves
-from plkernel.analysis.nodes.moments import node_scores
-from plkernel.analysis.nodes.node_set import Aim
+from plkernel.analysis.nodes import Aim, node_scores
 from plkernel.api import Run, table
 from plkernel.config.reading import load_spec
 from plkernel.training.loop import prepare, run_training

@@ -20,11 +20,10 @@ from plkernel.analysis.exponentials import (
     broken_power_law_target,
     power_law_target,
 )
-from plkernel.analysis.mutual_information import measurement
-from plkernel.analysis.mutual_information.decay_models import ModelFit, Verdict
+from plkernel.analysis.information import measurement
+from plkernel.analysis.information.laws import ModelFit, Verdict
 from plkernel.analysis.nodes import Aim, Nodes, Reading, Summation, node_scores, target_scores
-from plkernel.analysis.sequences.lags import LagMixture, decaying_copies, power_law_copies
-from plkernel.analysis.sequences.potts import PottsCorpus
+from plkernel.analysis.sequences import LagMixture, PottsCorpus, decaying_copies, power_law_copies
 from plkernel.commands.fit import fit
 from plkernel.common import cli
 from plkernel.config.condition import resolve

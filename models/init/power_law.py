@@ -17,10 +17,8 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from plkernel.analysis.nodes.heads import Bonus, ShapeOn, check_largest_rate, check_nodes
-from plkernel.analysis.nodes.moments import output_std
-from plkernel.analysis.nodes.node_set import Aim, Nodes
-from plkernel.analysis.nodes.quantile import HORIZON
+from plkernel.analysis.limits import Bonus, ShapeOn, check_largest_rate, check_nodes
+from plkernel.analysis.nodes import HORIZON, Aim, Nodes, output_std
 from plkernel.models.parametrisations import Parametrisation, check_limits, form_of
 from plkernel.models.rwkv import RWKV, TimeMixing
 from plkernel.models.rwkv7 import RWKV7, GooseMixing
@@ -167,7 +165,7 @@ def power_law_(
     carry the shape: its columns belong to channels of the value, which do not decay apart, and it starts at zero.
     GroupNorm divides every head by its own size, so only the shape inside a head acts: each holds the whole law, in N
     nodes. A byte at prediction distance d >= 2 is seen through a**(d-2), and at d = 1 through the bonus u alone (lag
-    `bonus` of `plkernel.analysis.nodes.node_set.Aim`). The key is not scaled by the decay (gain `none`) unless the
+    `bonus` of `plkernel.analysis.nodes.Aim`). The key is not scaled by the decay (gain `none`) unless the
     K-clamp multiplies it by min(1, lambda) (gain `clamp`). Goose reads the state after the newest byte, through
     a**(d-1) (lag `distance`), and has no half-life below 1.143 bytes; what it erases comes on top of the decays.
 

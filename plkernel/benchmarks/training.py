@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from plkernel.analysis.mutual_information.information import mutual_information
-from plkernel.analysis.mutual_information.pair_counts import Bytes, count_pairs
+from plkernel.analysis.information.counts import Bytes, count_pairs
+from plkernel.analysis.information.estimate import mutual_information
 from plkernel.benchmarks import contest
 from plkernel.benchmarks.contest import OURS, Contender, Row, progress
 from plkernel.common.environment import installed, keep_memory

@@ -170,7 +170,7 @@ def _law(beta: float, target: FitTarget, reading: Reading, max_lag: int, *told: 
 
 def _measured(corpus: str, target: FitTarget, reading: Reading, max_lag: int) -> Kernel:
     """The one exponent that `measure` finds, or the curve in the shape of its verdict, or the root of that."""
-    from plkernel.analysis.mutual_information.measurement import measure_corpus
+    from plkernel.analysis.information.measurement import measure_corpus
     from plkernel.data import corpora
 
     loaded = corpora.load(corpus)
@@ -199,7 +199,7 @@ def _measured(corpus: str, target: FitTarget, reading: Reading, max_lag: int) ->
 
 def _predictive(corpus: str, target: FitTarget, reading: Reading, max_lag: int) -> Kernel:
     """The weights of the best linear predictor, in bands of lags, as far as they stand out from noise."""
-    from plkernel.analysis.prediction.predictive import predictive_weights
+    from plkernel.analysis.prediction import predictive_weights
     from plkernel.data import corpora
 
     loaded = corpora.load(corpus)

@@ -9,12 +9,15 @@ from typing import Any, cast
 
 import numpy as np
 
-from plkernel.analysis.nodes.float32_decays import check_half_lives, check_multipliers, check_quantiles, check_rates
-from plkernel.analysis.nodes.heads import check_largest_rate, check_nodes
-from plkernel.analysis.nodes.moments import scaled_to
-from plkernel.analysis.nodes.node_set import Aim, Nodes
-from plkernel.analysis.nodes.placement import PLACEMENTS_OF, Placement, place, shaped
-from plkernel.analysis.nodes.quantile import HORIZON, LOSS
+from plkernel.analysis.limits import (
+    check_half_lives,
+    check_largest_rate,
+    check_multipliers,
+    check_nodes,
+    check_quantiles,
+    check_rates,
+)
+from plkernel.analysis.nodes import HORIZON, LOSS, PLACEMENTS_OF, Aim, Nodes, Placement, place, scaled_to, shaped
 from plkernel.config.schema import AIM_OPTIONS, IN_THE_STUDY, NODE_VALUES, Arm, CorpusSpec, ModelSpec, TrainSpec
 
 DEFAULT_SCHEMES = {

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from plkernel.analysis.nodes.moments import output_std
+from plkernel.analysis.nodes import output_std
 from plkernel.common.cli import existing, nearest
 from plkernel.common.files import load_json, load_object, parse_toml, read_bytes, shown
 from plkernel.common.imports import check_consent, imported, told

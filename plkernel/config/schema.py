@@ -13,10 +13,9 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from plkernel.analysis.exponentials.sums import Floats
-from plkernel.analysis.nodes.heads import RWKV7_LARGEST_RATE, Bonus, ShapeOn, gain_of
-from plkernel.analysis.nodes.node_set import Aim, Gain, Lag, Summation, Target
-from plkernel.analysis.nodes.placement import Placement, Projection, half_lives_of
+from plkernel.analysis.exponentials import Floats
+from plkernel.analysis.limits import RWKV7_LARGEST_RATE, Bonus, ShapeOn, gain_of
+from plkernel.analysis.nodes import Aim, AimTarget, Gain, Lag, Placement, Projection, Summation, half_lives_of
 from plkernel.common.cli import nearest
 from plkernel.common.files import shown
 from plkernel.common.imports import NAME, is_code
@@ -403,7 +402,7 @@ class Arm(Section):
     """Quantile nodes: share of the kernel lost beyond either end; 0.05 if left out."""
     max_lag: Annotated[float, Field(gt=1)] | None = None
     """Quantile and chrono nodes: longest lag, in bytes; 2048 if left out. RWKV: how far a power law must hold."""
-    target: Target | None = None
+    target: AimTarget | None = None
     """information: the kernel has the exponent beta (the default); correlation: beta/2, as information is quadratic
     (the default of an RWKV)."""
     kernel: Summation | None = None

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from plkernel.analysis.nodes.moments import falling_exponent
+from plkernel.analysis.nodes import falling_exponent
 
 if TYPE_CHECKING:
-    from plkernel.analysis.mutual_information.curve import DecayCurve
+    from plkernel.analysis.information.curve import DecayCurve
 
 Floats = NDArray[np.float64]
 Tokens = NDArray[np.int64]

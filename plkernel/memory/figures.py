@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from plkernel.analysis.exponentials.sums import power_law
-from plkernel.analysis.figures.decay_panels import power_ticks
+from plkernel.analysis.exponentials import power_law
+from plkernel.analysis.figures.decay import power_ticks
 from plkernel.analysis.figures.style import (
     COLOURS,
     COLUMN_WIDTH,

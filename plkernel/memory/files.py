@@ -239,8 +239,7 @@ def _downloaded(name: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    from plkernel.data.hub import reachable
-    from plkernel.data.hub_errors import endpoint
+    from plkernel.data.hub import endpoint, reachable
 
     repository, _, revision = name.partition("@")
     wanted = [CONFIG, "*.safetensors", "*.safetensors.index.json"]

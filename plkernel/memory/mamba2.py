@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from plkernel.analysis.nodes.placement import place
+from plkernel.analysis.nodes import place
 from plkernel.models.init.power_law import decays_
 
 

@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from plkernel.analysis.information.curve import BLOCKS, decay_curves
 from plkernel.analysis.intervals import critical_value
-from plkernel.analysis.mutual_information.curve import BLOCKS, decay_curves
 from plkernel.common import cli
 from plkernel.common.cli import text_table
 from plkernel.common.files import load_json

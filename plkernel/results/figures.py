@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from plkernel.analysis.exponentials.sums import Floats
+from plkernel.analysis.exponentials import Floats
 from plkernel.analysis.figures.style import (
     COLOURS,
     COLUMN_WIDTH,

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plkernel.analysis.exponentials.sums import Floats
+from plkernel.analysis.exponentials import Floats
 from plkernel.common.cli import text_table
 from plkernel.common.files import read_lines
 from plkernel.config.condition import from_config

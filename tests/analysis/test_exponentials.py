@@ -25,9 +25,8 @@ from plkernel.analysis.exponentials import (
     verdict_target,
 )
 from plkernel.analysis.fit import FitResult, fit
-from plkernel.analysis.mutual_information.curve import DecayCurve
-from plkernel.analysis.mutual_information.decay_models import ModelFit, Verdict
-from plkernel.analysis.mutual_information.power_law_fit import fit_power_law
+from plkernel.analysis.information.curve import DecayCurve
+from plkernel.analysis.information.laws import ModelFit, Verdict, fit_power_law
 
 BETA, MAX_LAG = 1.15, 512
 LAGS = integer_lags(MAX_LAG)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from plkernel.analysis.mutual_information.information import mutual_information
+from plkernel.analysis.information.estimate import mutual_information
 from plkernel.benchmarks import training
 from plkernel.benchmarks.contest import OURS
 from plkernel.commands import bench

@@ -11,9 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plkernel.analysis.nodes.moments import output_std
-from plkernel.analysis.nodes.node_set import Nodes
-from plkernel.analysis.nodes.placement import place
+from plkernel.analysis.nodes import Nodes, output_std, place
 from plkernel.commands.specs import COST, command, listing
 from plkernel.common.files import load_json, save_json
 from plkernel.config import command_line

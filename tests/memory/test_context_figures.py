@@ -7,7 +7,7 @@ import pytest
 from matplotlib.colors import to_hex
 
 from plkernel.analysis.figures.style import COLOURS, INK, rendered
-from plkernel.analysis.mutual_information.curve import decay_curves
+from plkernel.analysis.information.curve import decay_curves
 from plkernel.memory.diagnostics import Influence, Probe, by_position, truncation_of
 from plkernel.memory.figures import Truncated, probe_figure, truncation_figure
 

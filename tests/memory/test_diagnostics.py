@@ -10,8 +10,7 @@ import pytest
 from node_kernels import kernel_exponent, rms_kernel
 from scipy.special import logsumexp, softmax
 
-from plkernel.analysis.nodes.moments import falling_exponent
-from plkernel.analysis.nodes.placement import place
+from plkernel.analysis.nodes import falling_exponent, place
 from plkernel.memory import diagnostics
 from plkernel.memory.diagnostics import (
     QUANTILES,

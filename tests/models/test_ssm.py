@@ -6,8 +6,7 @@ import pytest
 import torch
 from node_kernels import rms_kernel
 
-from plkernel.analysis.nodes.node_set import gain_at
-from plkernel.analysis.nodes.placement import place
+from plkernel.analysis.nodes import gain_at, place
 from plkernel.models.init.plan import initialise_
 from plkernel.models.ssm import SSM, SSMConfig, input_gain
 

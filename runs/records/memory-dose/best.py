@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from plkernel.analysis.figures.style import rendered
-from plkernel.analysis.mutual_information.power_law_fit import log_log_slope
+from plkernel.analysis.information.laws import log_log_slope
 from plkernel.common.files import atomic_write, save_json
 from plkernel.data.synthetic import predictor_of
 from plkernel.results.figures import Sweep, sweep_figure

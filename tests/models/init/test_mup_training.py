@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plkernel.analysis.nodes.placement import place
+from plkernel.analysis.nodes import place
 from plkernel.models.init.plan import Plan, RoleTable, asked, plan
 from plkernel.models.ssm import SSM, SSMConfig
 

@@ -22,7 +22,7 @@ if os.path.basename("".join(sys.argv[:1])) in _COMMANDS and not any(name in os.e
 _PUBLIC = {
     "apply": "plkernel.api",
     "evaluate": "plkernel.api",
-    "fit": "plkernel.api",
+    "fit": "plkernel.analysis.fit",
     "influence": "plkernel.api",
     "load_corpus": "plkernel.api",
     "load_run": "plkernel.api",

@@ -1,4 +1,4 @@
-"""Public Python functions: `import plkernel` offers those of this module and `place`, `load_spec` and `read_study`.
+"""Public Python functions: `import plkernel` offers those of this module and `fit`, `place`, `load_spec` and `read_study`.
 
 Each is thin over what the command of the same purpose does. torch is imported by the functions that need it.
 """
@@ -11,11 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from plkernel.analysis.channels import fit_exponentials
-from plkernel.analysis.exponentials import array_target, power_law_target, terms_for
-from plkernel.analysis.fit import FitResult, Method
 from plkernel.analysis.information.curve import MAX_LAG
 from plkernel.analysis.information.estimate import Estimator
 from plkernel.analysis.information.measurement import STATED, Measurement, Range, measure_corpus
@@ -37,7 +34,6 @@ if TYPE_CHECKING:
 
 Text = bytes | bytearray | memoryview | str | Path | NDArray[Any]
 """Bytes and vectors of integers from 0 to 255 are the text; a string or path names a corpus, as for plkernel.corpus."""
-PUBLISHED_BETA, PUBLISHED_MAX_LAG = 1.15, 512
 CONTEXT, BATCH = 512, 4
 
 
@@ -87,44 +83,6 @@ def measure(
     return measure_corpus(
         corpus, data, stated=lags, max_lag=max_lag, estimator=estimator, threads=threads or os.cpu_count() or 1
     )
-
-
-def fit(
-    beta: float | None = None,
-    *,
-    values: ArrayLike | None = None,
-    max_lag: int | None = None,
-    terms: int | None = None,
-    tolerance: float | None = None,
-    method: Method | None = None,
-) -> FitResult:
-    """Fit sum_k w_k exp(-lambda_k t), all w_k >= 0, to t**-beta on t = 1..max_lag, or to the values of another kernel.
-
-    beta       of t**-beta, 1.15 unless given
-    values     (T,) positive values of a kernel at t = 1..T, instead of beta
-    max_lag    512 unless given; with values it is T
-    terms      K exponentials, with the least largest relative error (minimax); without, the published fit
-    tolerance  largest relative error instead of K
-    method     as in plkernel.fit: nnls, nnls-relative, minimax, least-squares, quadrature, trapezoid
-
-    In the result, `active` has rates (K,) per step and weights (K,), `active.half_lives()` in steps, `optimal_scores`
-    the errors. place(N, placement="terms", terms=result.active) shares them among channels. Raises ValueError for
-    options that contradict each other. Published fit: Lawson & Hanson, chapter 23; minimax: Braess & Hackbusch (2005).
-
-    >>> [len(fit(1.15, terms=count).active.rates) for count in (4, 6)]
-    [4, 6]
-    """
-    if values is not None:
-        if beta is not None or max_lag is not None or tolerance is not None:
-            raise ValueError("values: are the kernel at t = 1..T; leave out beta, max_lag and tolerance, or values")
-        target = array_target(values)
-    else:
-        target = power_law_target(PUBLISHED_BETA if beta is None else beta, max_lag or PUBLISHED_MAX_LAG)
-    if tolerance is not None:
-        if terms is not None:
-            raise ValueError(f"terms {terms} and tolerance {tolerance:g}: give one of the two")
-        terms = terms_for(PUBLISHED_BETA if beta is None else beta, target.max_lag, tolerance)
-    return fit_exponentials(target, method or ("nnls" if terms is None else "minimax"), terms)
 
 
 def apply(

@@ -293,9 +293,6 @@ def test_a_run_generates(
     if "rwkv" in model:
         export(folder, tmp_path / "official.pth")
         places.append(tmp_path / "official.pth")
-    if "rwkv6" in model or "rwkv7" in model:
-        export(folder, tmp_path / "fla", format="fla")
-        places.append(tmp_path / "fla")
     file = tmp_path / "prompt"
     file.write_bytes("déf".encode())
     capfdbinary.readouterr()

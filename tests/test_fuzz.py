@@ -11,6 +11,7 @@ import os
 import pickle
 import resource
 import select
+import shutil
 import signal
 import tempfile
 import traceback
@@ -28,7 +29,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
 
-from plkernel.commands import inspect, report
+import plkernel
+from plkernel.commands import inspect
 from plkernel.commands.corpus import corpus
 from plkernel.commands.fit import fit
 from plkernel.commands.generate import generate
@@ -271,13 +273,13 @@ def test_run_folders(file: str, study: Path, monkeypatch: pytest.MonkeyPatch) ->
     whole = (study / file).read_bytes()
 
     def read(content: bytes, folder: Path) -> None:
-        import shutil
-
         shutil.copytree(study, folder / "study", ignore=shutil.ignore_patterns("cache", ".lock", "tb"))
         (folder / "study" / file).write_bytes(content)
+        plkernel.read_study(folder / "study")
+        run = plkernel.load_run(folder / "study/power/seed-0")
+        assert len(run.metrics) >= 0
         if file.endswith("safetensors"):
-            inspect.inspect(folder / "study/power/seed-0")
-        report.report(folder / "study")
+            run.evaluate(b"the quick brown fox jumps over the lazy dog" * 20, windows=2)
 
     cases = damaged(whole)
     if file.endswith(".json"):

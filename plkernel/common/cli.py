@@ -51,7 +51,7 @@ def main(command: Callable[..., Any], args: Sequence[str] | None = None, prog: s
     instead. An interrupt exits with 130.
     """
     prog = prog or program(None if command.__module__ == "__main__" else command.__module__)
-    report_errors(lambda: parsed(command, args, prog)[0]())
+    report_errors(lambda: parsed(command, args, prog)())
 
 
 def main_of(commands: Mapping[str, Callable[..., Any]], description: str, args: Sequence[str] | None = None) -> None:
@@ -70,20 +70,24 @@ def main_of(commands: Mapping[str, Callable[..., Any]], description: str, args: 
     report_errors(run)
 
 
-def parsed(
-    command: Callable[..., Any], args: Sequence[str] | None, prog: str, more: str = "", unknown: bool = False
-) -> tuple[Callable[[], Any], list[str]]:
-    """`command` with its arguments from the command line, to be called, and the arguments left over.
+def parsed(command: Callable[..., Any], args: Sequence[str] | None, prog: str, more: str = "") -> Callable[[], Any]:
+    """`command` with its arguments from the command line, to be called; ValueError in one line for a mistake in them.
 
-    more: stands in --help after the docstring. unknown: leave options that `command` does not have to the caller.
-    Raises ValueError in one line for a mistake.
+    more: stands in --help after the docstring.
     """
+    return parsed_in_part(command, args, prog, more, whole=True)[0]
+
+
+def parsed_in_part(
+    command: Callable[..., Any], args: Sequence[str] | None, prog: str, more: str = "", whole: bool = False
+) -> tuple[Callable[[], Any], list[str]]:
+    """As `parsed`, and the arguments that belong to no option of `command`, unless they are an error (`whole`)."""
     import tyro
 
     given = list(sys.argv[1:] if args is None else args)
     about = as_called("\n\n".join(filter(None, [(inspect.getdoc(command) or "").partition("\n\nArgs:")[0], more])))
     options: dict[str, Any] = {"args": given, "prog": prog, "description": about}
-    if not unknown:
+    if whole:
         return _quietly(lambda: tyro.cli(_bound(command), **options)), []
     call, rest = _quietly(lambda: tyro.cli(_bound(command), return_unknown_args=True, **options))
     return call, rest

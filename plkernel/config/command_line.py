@@ -41,7 +41,7 @@ def _run(command: Callable[..., Any], given: list[str], prog: str, check: Check 
     if path.is_dir():
         raise ValueError(f"spec {path}: is a folder; name a TOML file, or the spec.json of a study")
     bare = [f"--{arg.removeprefix('--spec.')}" if arg.startswith("--spec.") else arg for arg in given[1:]]
-    call, rest = cli.parsed(own, bare, prog, unknown=True)
+    call, rest = cli.parsed_in_part(own, bare, prog)
     values = load_values(path)
     changes = overrides(rest, [name for name in values.get("arms") or ()], list(inspect.signature(own).parameters))
     options: dict[str, Any] = call()

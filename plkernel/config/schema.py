@@ -261,7 +261,9 @@ class ModelSpec(Section):
             "rwkv6": ("config", *of_the_ssm, "ranks"),
             "rwkv7": ("config", *of_the_ssm, "k_clamp"),
         }.get(self.kind, ("dim", "layers", *of_the_ssm, *of_rwkv))
-        self.refuse(others, f"does not belong to model kind {self.kind!r}: leave it out")
+        for name in others:
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} does not belong to model kind {self.kind!r}: leave it out")
         if self.kind in KINDS[1:] and self.dim % self.head_size:
             raise ValueError(f"dim {self.dim} must be a multiple of head_size {self.head_size}")
         return self

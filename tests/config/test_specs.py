@@ -118,7 +118,7 @@ REPLACED: list[tuple[str, str, str]] = [  # in the tiny spec
     ('baseline = "uniform"', f"baseline = [1]\n{FACTORS}", r"baseline: expected the name of an arm, got \[1\]"),
     ("dim = 16", "dim = 1000000000", "model.dim: .*less than or equal to 65536, got 1000000000"),
     ("dim = 16", f"dim = '{'x' * 20000}'", "model.dim: .*got 'x{1,40}[.]{3}x{1,40}'"),
-    ("dim = 16", "dim = 16\nhead_size = 4", "head_size 4 does not belong to model kind 'ssm'"),
+    ("dim = 16", "dim = 16\nhead_size = 4", "head_size does not belong to model kind 'ssm'"),
     ("dim = 16", "kind = 'rwkv'", "model.kind: must be ssm, rwkv5, rwkv6, rwkv7 or module:attribute"),
     ("dim = 16\nlayers = 2", "kind = 'other:Model'", "arms.power-law: projection published belongs to models of plker"),
     ("dim = 16", "kind = 'a b:c'", "model.kind: must be module:attribute"),

@@ -109,7 +109,7 @@ def test_without_consent_nothing_is_imported(
 ) -> None:
     path = foreign_spec()
     assert load_spec(path).condition("uniform").model.kind == KIND
-    for options in ([], ["--dry-run"], ["--register"], ["--trust-code=false"]):
+    for options in ([], ["--dry-run"], ["--register"]):
         with pytest.raises(SystemExit) as stop:
             command_line.main(command, [str(path), "--out", str(tmp_path / "out"), *options], check)
         assert stop.value.code == 2

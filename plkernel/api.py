@@ -17,8 +17,8 @@ from plkernel.analysis.information.curve import MAX_LAG
 from plkernel.analysis.information.estimate import Estimator
 from plkernel.analysis.information.measurement import STATED, Measurement, Range, measure_corpus
 from plkernel.common.files import load_json, read_lines
+from plkernel.common.layout import CONFIG, METRICS
 from plkernel.data import corpora
-from plkernel.results.layout import CONFIG, METRICS
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from plkernel.common.files import check_folder
+from plkernel.common.layout import run_folder
 from plkernel.config import command_line
 from plkernel.config.study import Spec
-from plkernel.results.layout import run_folder
 from plkernel.results.registration import place_of, prospects
 from plkernel.results.registration import register as register_study
 from plkernel.results.study import restore

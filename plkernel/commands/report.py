@@ -7,8 +7,8 @@ from tqdm import tqdm
 
 from plkernel.common import cli
 from plkernel.common.files import atomic_write, check_folder, refuse_links, save_json
+from plkernel.common.layout import PAGE, REPORT, ROWS
 from plkernel.results.comparison import Comparison, compare
-from plkernel.results.layout import PAGE, REPORT, ROWS
 from plkernel.results.page import page, text_report
 from plkernel.results.registration import keep
 from plkernel.results.study import read_study, save_record, save_rows

@@ -9,6 +9,7 @@ from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from plkernel.common.cli import nearest
 from plkernel.common.files import shown
+from plkernel.common.layout import name_at
 from plkernel.config.condition import Condition, resolve
 from plkernel.config.factors import MOST_ARMS, deep_merge
 from plkernel.config.schema import (
@@ -25,7 +26,6 @@ from plkernel.config.schema import (
     TrainSpec,
     explained,
 )
-from plkernel.results.layout import name_at
 
 LARGEST_SEED = 2**63 - 1
 FOLDER_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from plkernel.common.cli import existing, text_table
+from plkernel.common.layout import CHECKPOINT
 from plkernel.memory.diagnostics import QUANTILES, Memory, kernel_exponents, slope_range
 from plkernel.memory.figures import DRAWN, Report, decades, mark_observed, model_figure
 from plkernel.memory.files import HUB, INDEX, PICKLE, PICKLED, SINGLE, open_checkpoint
 from plkernel.memory.findings import LAGS, Finding, Layer, findings, half_lives, kernel, quantiles, read_layers
 from plkernel.memory.formulas import Floats
-from plkernel.results.layout import CHECKPOINT
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from plkernel.common.cli import text_table
+from plkernel.common.layout import CHECKPOINT
 from plkernel.data.windows import fixed_windows
 from plkernel.memory.figures import DRAWN
 from plkernel.memory.files import HUB, of_tensors
@@ -25,7 +26,6 @@ from plkernel.memory.findings import Layer, half_lives, known_layers
 from plkernel.memory.formulas import Floats
 from plkernel.memory.probe import open_target
 from plkernel.memory.readers import BY_INPUT, Argument
-from plkernel.results.layout import CHECKPOINT
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Levels of the quantiles of half-lives."""

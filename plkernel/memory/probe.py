@@ -18,11 +18,11 @@ from plkernel.analysis.intervals import critical_value
 from plkernel.common import cli
 from plkernel.common.cli import text_table
 from plkernel.common.files import load_json
+from plkernel.common.layout import CHECKPOINT, CONFIG
 from plkernel.data import corpora
 from plkernel.data.windows import fixed_windows
 from plkernel.memory.diagnostics import Bytes, Probe, by_position, lengths, others
 from plkernel.memory.figures import Report, probe_figure
-from plkernel.results.layout import CHECKPOINT, CONFIG
 from plkernel.training.checkpoint import open_any_model
 from plkernel.training.evaluate import (
     PLACES,

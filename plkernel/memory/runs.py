@@ -6,12 +6,12 @@ from typing import Any
 import torch
 
 from plkernel.common.files import load_json
+from plkernel.common.layout import CHECKPOINT, CONFIG
 from plkernel.data.windows import fixed_windows, spread_windows
 from plkernel.memory.figures import Report, mark_observed, model_figure
 from plkernel.memory.observed import observe_text
 from plkernel.memory.observed import render as render_observed
 from plkernel.models.init.block_gains import scale_
-from plkernel.results.layout import CHECKPOINT, CONFIG
 from plkernel.training.checkpoint import load_checkpoint, missing_code, open_model
 from plkernel.training.evaluate import patch_of, predictor
 from plkernel.training.evaluate import truncation as curve_of

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 
-from plkernel.results.layout import SPEC, TUNING
+from plkernel.common.layout import SPEC, TUNING
 from plkernel.results.registration import Declared, declared
 from plkernel.results.statistics import (
     Cell,

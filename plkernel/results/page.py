@@ -14,6 +14,7 @@ from markupsafe import Markup
 from plkernel.analysis.intervals import critical_value
 from plkernel.common.cli import text_table, written
 from plkernel.common.imports import is_code
+from plkernel.common.layout import DIVERGED, FAILED, FINISHED
 from plkernel.memory.diagnostics import SLOPE_LAGS, Memory, slope_range
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.results.comparison import (
@@ -26,7 +27,6 @@ from plkernel.results.comparison import (
     short_factor,
 )
 from plkernel.results.figures import Drawing, change_of, truncated
-from plkernel.results.layout import DIVERGED, FAILED, FINISHED
 from plkernel.results.registration import Declared, requirement, statement
 from plkernel.results.statistics import Estimate, mean_interval
 from plkernel.results.text import (

@@ -14,9 +14,9 @@ from pydantic import TypeAdapter, ValidationError
 from plkernel.common.cli import finer, written
 from plkernel.common.environment import installed, source_state
 from plkernel.common.files import check_file, load_object, same, save_json, shown
+from plkernel.common.layout import REGISTERED, RESULT, SPEC, run_folder
 from plkernel.config.schema import Gate, Hypothesis, Measured, explained, families
 from plkernel.config.study import Spec, with_defaults
-from plkernel.results.layout import REGISTERED, RESULT, SPEC, run_folder
 from plkernel.results.statistics import (
     MOST_FLIPPED,
     Claimed,

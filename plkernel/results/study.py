@@ -33,7 +33,7 @@ from plkernel.common.files import (
     save_json,
     shown,
 )
-from plkernel.results.layout import (
+from plkernel.common.layout import (
     CONFIG,
     DIVERGED,
     ENVIRONMENT,

@@ -7,6 +7,7 @@ from typing import Any
 
 from plkernel.analysis.figures.style import byte_unit
 from plkernel.common.cli import finer, written
+from plkernel.common.layout import FINISHED
 from plkernel.memory.diagnostics import outlasting
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.results.comparison import (
@@ -17,7 +18,6 @@ from plkernel.results.comparison import (
     Effects,
     short_factor,
 )
-from plkernel.results.layout import FINISHED
 from plkernel.results.statistics import Estimate, Judgement, PairedDifference, detectable_difference, sd_upper
 from plkernel.results.study import Reference
 

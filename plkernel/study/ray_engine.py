@@ -28,9 +28,9 @@ from tqdm import tqdm
 
 from plkernel.common.environment import COMMAND, command_line
 from plkernel.common.files import refuse_links_of_run
+from plkernel.common.layout import LOCK, RESULT, SPEC
 from plkernel.config.condition import Condition
 from plkernel.config.study import Spec
-from plkernel.results.layout import LOCK, RESULT, SPEC
 from plkernel.study.engine import Job, start_process
 
 CONNECT_SECONDS, POLL_SECONDS = 5.0, 0.2

@@ -12,10 +12,7 @@ from tqdm import tqdm
 
 from plkernel.common import cli
 from plkernel.common.files import read_lines, refuse_links, refuse_links_of_run, save_json
-from plkernel.config.schema import CorpusSpec
-from plkernel.config.study import Spec
-from plkernel.data.corpora import Corpus, Splits
-from plkernel.results.layout import (
+from plkernel.common.layout import (
     LOCK,
     LOG,
     METRICS,
@@ -27,6 +24,9 @@ from plkernel.results.layout import (
     name_at,
     run_folder,
 )
+from plkernel.config.schema import CorpusSpec
+from plkernel.config.study import Spec
+from plkernel.data.corpora import Corpus, Splits
 from plkernel.results.registration import changes, few, keep, registration_of
 from plkernel.study.engine import Engine, EngineName, Job, LocalEngine
 from plkernel.study.tuning import save_references, search_of, tuned

@@ -16,12 +16,12 @@ import numpy as np
 
 from plkernel.common.cli import progress_bar
 from plkernel.common.files import save_json
+from plkernel.common.layout import REFERENCES, TUNING, name_at
 from plkernel.config.schema import TrainSpec
 from plkernel.config.study import Spec
 from plkernel.data.corpora import Splits
 from plkernel.data.windows import fixed_windows, training_windows
 from plkernel.memory.diagnostics import AT_ONCE, Bytes, NGrams
-from plkernel.results.layout import REFERENCES, TUNING, name_at
 from plkernel.results.study import REFERENCE_KEY, choices, reference_entries
 from plkernel.training.loop import open_corpus
 

@@ -13,9 +13,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from plkernel.common.files import load_json, read_lines, refuse_links_of_run, same, save_json
-from plkernel.config.study import with_defaults
-from plkernel.results import rows
-from plkernel.results.layout import (
+from plkernel.common.layout import (
     CHECKPOINT,
     CONFIG,
     DIVERGED,
@@ -27,6 +25,8 @@ from plkernel.results.layout import (
     RESULT,
     TIMING,
 )
+from plkernel.config.study import with_defaults
+from plkernel.results import rows
 
 LONGEST_REASON, LONGEST_VALUE = 300, 80  # characters of an error, and of a value that differs
 LOCK_PATIENCE = 20.0  # seconds: a worker whose parent was killed ends within a step

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from plkernel.common import cli
 from plkernel.common.files import load_json
+from plkernel.common.layout import CONFIG
 from plkernel.interop.official import read
 from plkernel.memory.foreign import Foreign
 from plkernel.models.sampling import Sampling
 from plkernel.models.words import NOT_CAUSAL
-from plkernel.results.layout import CONFIG
 from plkernel.training.build import Model
 from plkernel.training.checkpoint import open_any_model
 

@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from plkernel.common.environment import environment
 from plkernel.common.files import read_lines
+from plkernel.common.layout import FINISHED, METRICS, run_folder
 from plkernel.config.condition import Condition
 from plkernel.config.schema import CorpusSpec, TrainSpec
 from plkernel.config.study import LARGEST_SEED, Spec
@@ -27,7 +28,6 @@ from plkernel.data.windows import StepWindows, check_length, check_size, fixed_w
 from plkernel.memory.foreign import Foreign, origins
 from plkernel.models.init.block_gains import Calibration
 from plkernel.models.words import NOT_CAUSAL
-from plkernel.results.layout import FINISHED, METRICS, run_folder
 from plkernel.training.build import Prepared, check_machine, choose_device, started, tune_
 from plkernel.training.checkpoint import load_checkpoint, save_checkpoint
 from plkernel.training.evaluate import diagnose, kernels, memory, patch_of, predictor, worth_of_context

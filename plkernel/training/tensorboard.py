@@ -8,11 +8,11 @@ import numpy as np
 
 from plkernel.common.files import load_json
 from plkernel.common.imports import is_code
+from plkernel.common.layout import SPEC
 from plkernel.config.condition import DEFAULT_SCHEMES
 from plkernel.config.schema import IN_THE_STUDY, Arm
 from plkernel.memory.diagnostics import kernel_exponents, slope_range
 from plkernel.models.words import NOT_CAUSAL
-from plkernel.results.layout import SPEC
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

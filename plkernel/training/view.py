@@ -13,13 +13,13 @@ from torch import Tensor
 from plkernel.analysis.exponentials import Floats
 from plkernel.common.cli import text_table
 from plkernel.common.files import read_lines
+from plkernel.common.layout import METRICS
 from plkernel.config.condition import from_config
 from plkernel.config.schema import CorpusSpec
 from plkernel.data import corpora
 from plkernel.data.windows import Bytes, check_length
 from plkernel.memory.diagnostics import Memory, Saturation, Truncation, kernel_exponents, memory_of, slope_range
 from plkernel.models.rwkv7 import RWKV7
-from plkernel.results.layout import METRICS
 from plkernel.results.study import Evaluation, State, validated
 from plkernel.training.build import Model, build, initialise_
 from plkernel.training.evaluate import Diagnosis, diagnose, kernels, memory

@@ -22,13 +22,13 @@ from torch.nn import functional as F
 from plkernel.commands.export import export
 from plkernel.commands.load import load
 from plkernel.common import cli
+from plkernel.common.layout import CHECKPOINT
 from plkernel.config.reading import load_spec
 from plkernel.interop.official import cast, from_official, read, to_official, write_official
 from plkernel.models.init import initialise_
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.models.structure import Structure
-from plkernel.results.layout import CHECKPOINT
 from plkernel.training.checkpoint import open_model, save_model
 from plkernel.training.loop import prepare, run_training
 

@@ -16,13 +16,13 @@ from node_kernels import kernel_exponent
 from plkernel.commands.inspect import inspect
 from plkernel.common import cli
 from plkernel.common.files import read_lines
+from plkernel.common.layout import METRICS
 from plkernel.config.condition import resolve
 from plkernel.config.reading import load_spec
 from plkernel.config.schema import Arm, ModelSpec, TrainSpec
 from plkernel.memory.diagnostics import kernel_exponents
 from plkernel.models.init import initialise_ as initialise_by_scheme_
 from plkernel.models.rwkv import RWKV, RWKVConfig
-from plkernel.results.layout import METRICS
 from plkernel.results.study import read_study
 from plkernel.training.build import build, initialise_
 from plkernel.training.checkpoint import open_model, save_model

@@ -16,11 +16,11 @@ from studies import BASELINE, CORPUS, REFERENCE, change, save, write_study
 from plkernel.analysis.figures import style
 from plkernel.commands.report import report, write_comparison
 from plkernel.common import cli
+from plkernel.common.layout import run_folder
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.results import figures
 from plkernel.results.comparison import Comparison, compare, complete_part, short_factor
 from plkernel.results.figures import Drawing, ForestRow, change_of, difference_limits, drawings, forest_limits
-from plkernel.results.layout import run_folder
 from plkernel.results.page import text_report
 from plkernel.results.statistics import (
     detectable_difference,

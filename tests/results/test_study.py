@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from studies import BASELINE, REFERENCE, change, save, write_study
 
+from plkernel.common.layout import run_folder
 from plkernel.results import rows
-from plkernel.results.layout import run_folder
 from plkernel.results.study import Choice, Study, choices, read_study, restore, save_record
 
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from plkernel.common.files import load_json
+from plkernel.common.layout import REFERENCES, TUNING
 from plkernel.config.reading import load_spec
 from plkernel.config.study import Spec
 from plkernel.data.windows import fixed_windows
 from plkernel.memory.diagnostics import NGrams
-from plkernel.results.layout import REFERENCES, TUNING
 from plkernel.results.study import read_study
 from plkernel.study import schedule
 from plkernel.study import tuning as references

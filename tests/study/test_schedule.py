@@ -13,11 +13,11 @@ import pytest
 from plkernel import experiment
 from plkernel.commands.report import write_comparison
 from plkernel.common.files import load_json, read_lines
+from plkernel.common.layout import REGISTERED, TUNING
 from plkernel.config.condition import Condition
 from plkernel.config.reading import load_spec
 from plkernel.config.study import Spec
 from plkernel.results.comparison import compare
-from plkernel.results.layout import REGISTERED, TUNING
 from plkernel.results.registration import declared, place_of, register
 from plkernel.results.study import read_study
 from plkernel.study import schedule

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from plkernel.common.files import load_json, read_lines
+from plkernel.common.layout import ROWS, SPEC, TUNING, name_at
 from plkernel.config.reading import load_spec, parse_spec
-from plkernel.results.layout import ROWS, SPEC, TUNING, name_at
 from plkernel.results.study import Choice, choices, read_study
 from plkernel.study.schedule import chosen_arms, run_experiment
 from plkernel.study.tuning import search_of, tuned

@@ -1,4 +1,4 @@
-"""Public Python functions: `import plkernel` offers those of this module and `fit`, `place`, `load_spec` and `read_study`.
+"""Public Python functions; `import plkernel` offers them with `fit`, `place`, `load_spec` and `read_study`.
 
 Each is thin over what the command of the same purpose does. torch is imported by the functions that need it.
 """

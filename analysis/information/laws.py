@@ -4,8 +4,8 @@ Four shapes of decay are compared on one curve, each by least squares on ln I, a
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal, Self
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -65,17 +65,8 @@ class PowerLaw:
         return self.amplitude * np.asarray(lags, dtype=np.float64) ** -self.beta
 
     def to_dict(self) -> dict[str, Any]:
-        """A dictionary that JSON keeps exactly (NaN as null); `from_dict` gives back the same law."""
+        """A dictionary for JSON, NaN as null."""
         return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The inverse of `to_dict`; ValueError unless `values` has exactly the fields of a power law."""
-        expected = [field.name for field in fields(cls)]
-        if not isinstance(values, dict) or set(values) != set(expected):
-            raise ValueError(f"not a power law: needs exactly {', '.join(expected)}")
-        numbers: dict[str, Any] = {key: float("nan") if value is None else value for key, value in values.items()}
-        return cls(**{**numbers, "dropped": tuple(values["dropped"])})
 
 
 @dataclass(frozen=True)

@@ -144,27 +144,24 @@ def load(
     return replace(_cached(path) or _build(name, source, path, max_bytes), name=name)
 
 
-def size_ahead(
+def size_ahead(name: str, *, max_bytes: int | None = None, **options: Any) -> int | None:
+    """Bytes of the corpus that `load` would give with these options, where known without reading it; else None.
+
+    Nothing is written or fetched. Raises ValueError, as `load` does, when there is no such corpus.
+    """
+    source, path = _located(name, max_bytes, **options)
+    if corpus := _cached(path):
+        return corpus.size
+    return min(source.size, max_bytes or source.size) if source.size is not None else None
+
+
+def _located(
     name: str,
-    *,
-    max_bytes: int | None = None,
+    max_bytes: int | None,
     separator: str = "\n",
     column: str | None = None,
     cache: Path | None = None,
     follow_links: bool = False,
-) -> int | None:
-    """Bytes of the corpus that `load` would give, where that is known without reading it; else None.
-
-    Nothing is written or fetched. Raises ValueError, as `load` does, when there is no such corpus.
-    """
-    source, path = _located(name, max_bytes, separator, column, cache, follow_links)
-    if corpus := _cached(path):
-        return corpus.size
-    return source.size if None in (source.size, max_bytes) else min(source.size or 0, max_bytes or 0)
-
-
-def _located(
-    name: str, max_bytes: int | None, separator: str, column: str | None, cache: Path | None, follow_links: bool
 ) -> tuple[Source, Path]:
     """The source of a corpus, and its flat file in the cache."""
     if max_bytes is not None and max_bytes < 1:

@@ -174,9 +174,9 @@ def check_nodes(
         )
     e_log = node_scores(nodes, aim, int(max_lag)).e_log
     if not e_log <= LARGEST_E_LOG:
-        clamp = "" if k_clamp or goose else " k_clamp = true,"
+        clamp = "" if k_clamp or goose else ", k_clamp = true"
         raise ValueError(
             f"{head_size} nodes in a head miss d**-{aim.exponent:g} on distances {1 if goose else 2}..{int(max_lag)} "
             f"by a factor of exp({e_log:.3g}) either way (at most exp({LARGEST_E_LOG:g})): use "
-            f"a head_size above {head_size},{clamp} or a smaller tempering"
+            f"a head_size above {head_size}{clamp} or a smaller tempering"
         )

@@ -11,18 +11,17 @@ import pytest
 pytest.importorskip("hypothesis", reason="the fuzzers draw their cases with hypothesis")
 import torch
 from hypothesis import strategies as st
-from plkernel.results.page.build import page_of, render
 
 from plkernel.common.files import read_lines, save_json
 from plkernel.config.reading import parse_spec
 from plkernel.config.study import Spec
 from plkernel.data.windows import fixed_windows
 from plkernel.results.comparison import compare
-from plkernel.results.figures import memory_drawings
+from plkernel.results.figures import drawings
 from plkernel.results.layout import CHECKPOINT, METRICS, run_folder
+from plkernel.results.page import page, text_report
 from plkernel.results.study import read_study, save_record
 from plkernel.results.table import table
-from plkernel.results.text import text_report
 from plkernel.study.references import save_references
 from plkernel.study.schedule import finished
 from plkernel.study.tuning import search_of
@@ -119,7 +118,7 @@ def report(folder: Path) -> None:
     comparison = compare(read_study(folder))
     text_report(comparison)
     json.dumps(table(comparison))
-    render(page_of(comparison))
+    page(comparison, {})
 
 
 def contents(path: Path, mutated: Any, damaged: Any) -> st.SearchStrategy[bytes]:
@@ -163,9 +162,9 @@ def test_a_figure_of_a_report(study, tally, mutated, damaged, changed):
     cases = contents(study / "record" / "rows.jsonl", mutated, damaged).map(lambda content: ("rows.jsonl", content))
 
     def draw(folder: Path) -> None:
-        memory_drawings(compare(read_study(folder)))
+        list(drawings(compare(read_study(folder))))
 
-    tally(cases, changed(draw, "record"), 10)
+    tally(cases, changed(draw, "record"), 4)
 
 
 def take_up(folder: Path) -> None:

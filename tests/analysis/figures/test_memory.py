@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
-from plkernel.analysis.figures.published import DrawnCondition, published_figure
 
 from plkernel.analysis.figures.memory import START, Panel, half_life_figure, kernel_figure, model_figure
 from plkernel.analysis.figures.style import COLOURS, INK, rendered
 from plkernel.analysis.trained.memory import QUANTILES, Memory
+from plkernel.results.figures import DrawnCondition, published_figure
 
 LAGS = 2.0 ** np.arange(7)
 SEEDS, BLOCKS = 2, 3

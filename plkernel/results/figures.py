@@ -453,7 +453,8 @@ def _step_axis(axes: "Axes", bytes_per_step: float | None, unit: float) -> None:
         plain_ticks(axes.xaxis)
     if bytes_per_step:
         per_step = bytes_per_step / unit
-        above = axes.secondary_xaxis("top", functions=(lambda x: x / per_step, lambda step: step * per_step))
+        functions: Any = (lambda x: x / per_step, lambda step: step * per_step)
+        above = axes.secondary_xaxis("top", functions=functions)
         above.set_xlabel("steps")
         above.spines["top"].set_visible(True)
         if log:
@@ -471,7 +472,7 @@ def truncated(comparison: Comparison, arm: ArmResult) -> Truncated | None:
     if not same:
         return None
     floors = [curve.floor for curve in same if curve.floor]
-    floor = tuple(np.mean(floors, axis=0).tolist()) if floors else None
+    floor = tuple(np.mean(np.array(floors, dtype=float), axis=0).tolist()) if floors else None
     return Truncated(tuple(same[0].given), np.array([curve.bpb for curve in same], dtype=float), floor)
 
 
@@ -489,7 +490,7 @@ def influenced(comparison: Comparison, arm: ArmResult) -> Influenced | None:
 def _context(comparison: Comparison, part: Block) -> Iterator[Drawing]:
     where = f"{part.title}: " if part.title else ""
     arms = [(arm_label(comparison, part, arm), arm) for arm in part.arms]
-    if lost := {label: one for label, arm in arms if (one := truncated(comparison, arm))}:
+    if lost := {label: curve for label, arm in arms if (curve := truncated(comparison, arm))}:
         alt = f"{where}bits per byte of every arm against the number of bytes given, and the loss against all of them"
         yield Drawing(f"truncation{part.slug}", "context", alt, TRUNCATION, truncation_figure(lost, part.title))
     if read := {label: one for label, arm in arms if (one := influenced(comparison, arm))}:

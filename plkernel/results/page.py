@@ -105,7 +105,9 @@ def page(comparison: Comparison, drawn: Mapping[str, tuple[Drawing, bytes]]) -> 
         figures.setdefault(drawing.section, []).append(Figure(drawing, _embedded(svg, f"f{at}-")))
     label = "" if comparison.causal else f" ({NOT_CAUSAL})" if not any(map(_clean, comparison.arms)) else ""
     sections: dict[str, Sequence[Part]] = {
-        "What was decided": [*_decided(comparison), *figures.get("decided", ())],
+        "What was decided": sorted(
+            [*_decided(comparison), *figures.get("decided", ())], key=lambda part: part.kind == "folded"
+        ),
         f"Results{label}": _results(comparison),
         f"Differences{label}": [*_differences(comparison, figures.get("differences", ()))],
         "Effects of the factors": [part for one in comparison.effects for part in _effects(comparison, one)],
@@ -152,7 +154,10 @@ def _embedded(svg: bytes, prefix: str) -> Markup:
     text = text[text.index("<svg") :]
     text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}", text)
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL).replace("#1a1a1b", "currentColor")
-    return Markup(re.sub(r' (?:width|height)="[\d.]+pt"', "", text, count=2))
+    text = re.sub(r' height="[\d.]+pt"', "", text, count=1)
+    return Markup(
+        re.sub(r' width="([\d.]+)pt"', r' style="min-width: \g<1>pt; max-width: calc(1.5 * \g<1>pt)"', text, count=1)
+    )
 
 
 def _clean(arm: ArmResult) -> bool:
@@ -479,7 +484,7 @@ def _memory(comparison: Comparison) -> Iterator[Part]:
         table = Table(caption, ["arm", *(header[at] for at in shown)], _grouped(comparison, row))
         yield Folded("Memory and predictions in numbers", [table])
     for kind in sorted({one.kind for one in changes.values() if is_code(one.kind) and not one.has_half_lives}):
-        yield Text("notes", [f"Left out: the memory of {kind}, which the model does not say."])
+        yield Text("notes", [f"Left out: half-lives and kernels of {kind}, which the model does not say."])
 
 
 def _design(comparison: Comparison) -> Table:

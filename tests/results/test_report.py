@@ -250,6 +250,9 @@ def test_many_arms_are_counted_and_the_largest_named(blocked_study: Callable[...
     assert sum(leaks) >= 2, "likelihoods come first although the leaking differences are larger"
     alone = [each.detectable for each in one.evidence.values()]
     assert f"a difference of {np.median(alone):.2g} bits per byte or more" in detectable
+    spreads = [each.difference.standard_deviation for each in one.evidence.values()]
+    strict = [detectable_difference(sd, 8, alpha=0.05 / 16) for sd in spreads]
+    assert f"of {np.median(strict):.2g} or more ({min(strict):.2g} to {max(strict):.2g}) at the level" in detectable
 
 
 FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -358,6 +361,8 @@ def test_the_first_screen_says_what_was_decided(declared_page: Page) -> None:
     claim = "helps better is lower than base by more than 0.01 bits per byte (validation at the end) confirmed"
     assert f"{claim} {MINUS}0.04" in first
     assert f"worse better is higher than base (validation at the end) refuted {MINUS}0.04" in first
+    assert "n = 6 0.047 1 worse better" in first, "confirming before refuting"
+    assert "n = 6 1 0.047 hostile" in first
     assert re.search(
         r"learnt base at most 9 bits per byte \(validation at the end\), mean over seeds passed 2\.\d+", first
     )

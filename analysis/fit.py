@@ -324,10 +324,7 @@ def trapezoid(target: Target, terms: int) -> ExponentialSum:
 def _rule(
     target: Target, terms: int, rule: Rule, first: tuple[float, float], last: tuple[float, float]
 ) -> ExponentialSum:
-    """The equidistant nodes with the least error; `first` and `last` (beyond ln T) bound where the search starts.
-
-    `rule` gives ln rates and ln weights, up to a common factor, of the nodes x.
-    """
+    """The equidistant nodes x with the least error; `first` and `last` (beyond ln T) bound where the search starts."""
     from scipy.optimize import minimize
 
     beta = target.beta
@@ -367,19 +364,16 @@ class Lags:
 
     def errors(self, parameters: Floats) -> Floats:
         """(T,): ln(kernel / target) * scale."""
-        return self._errors_and_shares(parameters)[0] * self.scale
+        return self.logs_and_shares(parameters)[0] * self.scale
 
     def jacobian(self, parameters: Floats) -> Floats:
         """(T, 2K): derivatives of the errors."""
-        shares = self.shares(parameters)
+        _, shares = self.logs_and_shares(parameters)
         by_rate = shares * np.outer(self.lags, _bounded_rates(parameters[: shares.shape[1]]))
         return np.asarray(np.concatenate([-by_rate, shares], axis=1) * self.scale[:, None])
 
-    def shares(self, parameters: Floats) -> Floats:
-        """(T, K): each term over the kernel."""
-        return self._errors_and_shares(parameters)[1]
-
-    def _errors_and_shares(self, parameters: Floats) -> tuple[Floats, Floats]:
+    def logs_and_shares(self, parameters: Floats) -> tuple[Floats, Floats]:
+        """ln(kernel / target), (T,), and each term over the kernel, (T, K)."""
         log_rates, log_weights = parameters.reshape(2, -1)
         exponents = log_weights - np.outer(self.lags, _bounded_rates(log_rates)) - self.logs[:, None]
         highest = exponents.max(axis=1)
@@ -399,11 +393,6 @@ def least_squares_terms(target: Target, terms: int) -> ExponentialSum:
 
     A target without errors counts alike all along ln t. Raises ValueError for more terms than lower the sum, naming the
     largest number that does: noise supports few.
-
-    >>> from plkernel.analysis.exponentials import array_target
-    >>> t = np.arange(1, 101)
-    >>> least_squares_terms(array_target(0.7 * np.exp(-t / 3) + 0.3 * np.exp(-t / 50)), 2).half_lives().round(6)
-    array([ 2.079442, 34.657359])
     """
     return _as_sum(_grown(target, terms), target)
 
@@ -411,17 +400,15 @@ def least_squares_terms(target: Target, terms: int) -> ExponentialSum:
 def minimax(target: Target, terms: int, exchanges: int = EXCHANGES) -> ExponentialSum:
     """The k(t) of `terms` exponentials with the least max |k(t) / target(t) - 1| over the target's lags.
 
-    exchanges  at most so many after the least squares, until the errors are level; 0 leaves the least squares, within
-               1.2 of the least error for power laws of moderate length. There 3 are enough, steep and long ones take
-               6, and the steepest (beta 8 up to 1e12) 30
+    exchanges: at most so many after the least squares, until the errors are level. 0 leaves the least squares, within
+    1.2 of the least error for power laws of moderate length; there 3 are enough, steep and long ones take 6 to 30.
 
-    `certificate` of the result says whether it is level (`Certificate.level`), and how far from the least error it can
-    be. Kinks and noise set a floor that no number of terms passes, and near it the errors of the best sum need not
-    alternate: linear programs take over from the exchanges, and `certificate` cannot tell how near they came.
-    Deterministic, and nothing is kept between calls. Raises ValueError for targets with errors, whose noise it would
-    follow, and for more terms than float64 or the target supports, naming the largest number that works.
-    Source: Hackbusch, "Computation of best L-infinity exponential sums for 1/x by Remez' algorithm", Comput. Vis. Sci.
-    20 (2019), for the exchanges.
+    `certificate` of the result bounds its distance from the least error. Kinks and noise set a floor that no number of
+    terms passes, and near it the errors of the best sum need not alternate: linear programs take over from the
+    exchanges, and the certificate cannot tell how near they came. Deterministic. Raises ValueError for targets with
+    errors, whose noise it would follow, and for more terms than float64 or the target supports, naming the largest
+    number that works. Source: Hackbusch, "Computation of best L-infinity exponential sums for 1/x by Remez' algorithm",
+    Comput. Vis. Sci. 20 (2019), for the exchanges.
 
     >>> from plkernel.analysis.exponentials import power_law_target
     >>> law = power_law_target(1.15, 512)
@@ -486,12 +473,10 @@ def _grown(target: Target, terms: int) -> Floats:
 
 
 def _stages(target: Target, terms: int) -> Iterator[Floats]:
-    """Least-squares parameters (2k,) for k = 1, 2, ... terms, each started from the last; fewer when no more help.
+    """Least-squares parameters (2k,) for k = 1, 2, ... terms, each started from the last: from scratch 8 terms stall.
 
-    They no longer help when the error is at the accuracy of float64, or when no term lowers the sum of squares.
-
-    A start from scratch stalls from about eight terms on. Source of the test for one more term: Lindsay, Ann. Statist.
-    11 (1983), the gradient of a mixture.
+    Ends when the error is at the accuracy of float64, or when no term lowers the sum of squares. Source of the test for
+    one more term: Lindsay, Ann. Statist. 11 (1983), the gradient of a mixture.
     """
     span = target.max_lag / target.lags[0]
     heights = np.log([target.values[0], target.values[-1]])
@@ -524,7 +509,7 @@ def _fitted(target: Target, terms: int) -> Lags:
 
 def _as_sum(parameters: Floats, target: Target, scale: float = 1.0) -> ExponentialSum:
     """`scale` times the sum with these parameters, fastest rate first, without the terms that are nowhere seen."""
-    shares = judged(target).shares(parameters)
+    _, shares = judged(target).logs_and_shares(parameters)
     seen = parameters.reshape(2, -1)[:, shares.max(axis=0) > UNSEEN]
     log_rates, log_weights = seen[:, np.argsort(-seen[0])]
     return exponential_sum(_bounded_rates(log_rates) / target.lags[0], scale * np.exp(log_weights))
@@ -615,11 +600,10 @@ def _exchanged(parameters: Floats, lags: Lags, exchanges: int) -> tuple[Floats, 
 
 
 def _newton(parameters: Floats, lags: Lags, share: float) -> Floats | None:
-    """Newton's method for errors (1 - share) e + share E s, e being those at the start and s their signs, in the
-    parameters and E. None where it does not arrive.
+    """Newton's method, in the parameters and E, for errors (1 - share) e + share E sign(e) of those at the start, e.
 
-    The steps are not damped: the first overshoots many times over, since it leaves a curved valley, and the next come
-    back; steps that never exceed the old errors take hundreds.
+    None where it does not arrive. The steps are not damped: the first overshoots many times over, since it leaves a
+    curved valley, and the next come back; steps that never exceed the old errors take hundreds.
     """
     moved, start = parameters, lags.errors(parameters)
     kept, signs = (1 - share) * start, share * np.sign(start)

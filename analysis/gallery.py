@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from plkernel.analysis.exponentials import Floats, Scores, integer_lags, power_law, score
+from plkernel.analysis.exponentials import Floats, Scores, integer_lags, power_law, power_law_target, score
 from plkernel.analysis.figures.style import COLOURS, COLUMN_WIDTH, INK, PAGE_WIDTH, style
-from plkernel.analysis.nodes import Gain, Nodes, Placement, Projection, Summation, check_beta, gain_at, place
+from plkernel.analysis.nodes import Gain, Nodes, Placement, Projection, Summation, gain_at, place
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 LEFT = 0.01
 """The share of a kernel's value at lag 1 that ends its effective memory."""
 MIN_LAG = 32
-FALLS = (1e-6, 690.0)
-"""e-folds by which a target may fall over its lags: more than none, and short of the smallest float64."""
 SLOPE_POINTS = 200
 BLOCK_ENTRIES = 1 << 18
 AT_MOST = "at most"
@@ -218,12 +216,9 @@ def slope_lags(max_lag: int) -> tuple[float, float]:
 
 def check_target(beta: float, max_lag: int) -> None:
     """ValueError unless t**-beta on 1..max_lag is a target: beta positive, 32 lags, a fall that float64 holds."""
-    check_beta(beta)
     if max_lag < MIN_LAG:
         raise ValueError(f"max_lag must be at least {MIN_LAG} so that slopes have a range of lags, got {max_lag}")
-    fall = beta * math.log(max_lag)
-    if not FALLS[0] < fall < FALLS[1]:
-        raise ValueError(f"beta {beta:g} to lag {max_lag}: t**-beta falls by {fall:.3g} e-folds, outside {FALLS}")
+    power_law_target(beta, max_lag)
 
 
 def families(profiles: Sequence[Profile]) -> dict[str, list[Profile]]:
@@ -307,10 +302,9 @@ def zero_order_hold(poles: NDArray[np.complexfloating[Any, Any]], steps: Floats)
 
 
 def hippo_normal_poles(size: int) -> NDArray[np.complexfloating[Any, Any]]:
-    """The poles -1/2 + i w of HiPPO-N, those with w < 0 from each conjugate pair; shape (size // 2,).
+    """The poles -1/2 + i w, w < 0, of HiPPO-N, the normal part of HiPPO-LegS: shape (size // 2,).
 
-    The normal part of the HiPPO-LegS matrix: -1/2 on the diagonal, and skew-symmetric beside it, with
-    -sqrt((2n+1)(2k+1))/2 below. Source: S5 (arXiv 2208.04933), section 2.3.
+    -1/2 on its diagonal, skew-symmetric beside it, -sqrt((2n+1)(2k+1))/2 below. Source: S5 (arXiv 2208.04933), 2.3.
     """
     scale = np.sqrt(2 * np.arange(size) + 1)
     lower = np.tril(np.outer(scale, scale) / 2, -1)
@@ -506,7 +500,7 @@ def gallery_figure(profiles: Sequence[Profile], beta: float, max_lag: int) -> "F
 
 
 def drawn_lags(max_lag: int) -> Floats:
-    """The lags at which kernels are drawn: log-spaced and real, 1 and max_lag included."""
+    """The real lags at which kernels are drawn."""
     return np.geomspace(1, max_lag, POINTS)
 
 

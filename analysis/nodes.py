@@ -152,17 +152,15 @@ class Reading:
 class Aim:
     """The power law that N channels together should follow, d**-exponent.
 
-    beta: the exponent of the mutual information. target: `information` gives the kernel the exponent beta, as
-    published; `correlation` gives it beta/2, since mutual information is quadratic in correlation.
-
-    kernel: `coherent` is the plain sum over channels, as if C and B had one sign; `rms` is the root of the expected
-    square when C and B are random with mean zero, as in a model at initialisation.
-
-    lag: the meaning of a lag of t. `state`: a channel contributes a**t, t >= 1: the state t steps after a byte came in.
-    `distance`: a channel contributes a**(t-1): the newest byte is already in the state that predicts the next one, so
-    at prediction distance 1 nothing has decayed. A model that predicts the next step has `distance`; `state` is the
-    default because the published weights and all tables of such kernels are stated in it. `bonus`: a**(t-2), t >= 2:
-    an RWKV reads the state from before the newest byte, which it sees through its bonus u alone.
+    beta    of the mutual information
+    target  information: the kernel has the exponent beta, as published; correlation: beta/2, since mutual information
+            is quadratic in correlation
+    kernel  coherent: the plain sum over channels, as if C and B had one sign; rms: the root of the expected square
+            when C and B are random with mean zero, as in a model at initialisation
+    lag     of t. state: a channel contributes a**t, the state t steps after a byte came in, as in the published weights
+            and all tables of such kernels. distance: a**(t-1), as the newest byte is already in the state that predicts
+            the next one. bonus: a**(t-2), t >= 2, as an RWKV reads the state from before the newest byte, which it sees
+            through its bonus u alone
     """
 
     beta: float
@@ -183,14 +181,13 @@ class Aim:
     @property
     def power(self) -> int:
         """The power of the amplitude that adds up over channels: 1 coherent, 2 rms."""
-        return 1 if self.kernel == "coherent" else 2
+        return Reading(self.kernel).power
 
     def log_amplitude(self, rates: ArrayLike, gain: Gain) -> Floats:
         """ln of m(lambda) = lambda**exponent / g(lambda), times a**n for the n of `AHEAD`: C of log-spaced channels.
 
         Coherent: t**-e is proportional to the integral of C g exp(-lambda t) dln(lambda) with C = m. Rms: t**-2e is
-        proportional to the integral of (C g)**2 exp(-2 lambda t) dln(lambda) with C = m. The factor a**n makes up for
-        the n decays that a lag of t is ahead: none under `state`, 1 under `distance`, 2 under `bonus`.
+        proportional to the integral of (C g)**2 exp(-2 lambda t) dln(lambda) with C = m.
         """
         rates = np.asarray(rates, dtype=float)
         return np.asarray(self.exponent * np.log(rates) - AHEAD[self.lag] * rates - np.log(gain_at(rates, gain)))
@@ -231,31 +228,23 @@ def seen_lags(lags: Floats, lag: Lag) -> Floats:
     return lags[lags >= AHEAD[lag]]
 
 
-def log_rms_kernel(nodes: Nodes, lags: ArrayLike, lag: Lag = "state") -> Floats:
-    """ln sqrt(E k(t)**2) = ln sqrt(sum_i projection_i**2 g_i**2 a_i**(2 t)), for C_i = projection_i z_i.
+def log_kernel(nodes: Nodes, kernel: Summation, lags: ArrayLike, lag: Lag) -> Floats:
+    """ln k(t) at `lags` (T,) in steps: the plain sum over channels (`coherent`), or the root mean square (`rms`).
 
-    z_i, B_i are independent, of mean 0 and variance 1. Nothing underflows. Shape of `lags`, (T,), in steps; under lag
-    `distance` a_i**(2 (t - 1)), under `bonus` a_i**(2 (t - 2)).
+    rms: sqrt(E k(t)**2) = sqrt(sum_i projection_i**2 g_i**2 a_i**(2 t)) for C_i = projection_i z_i, with z_i and B_i
+    independent, of mean 0 and variance 1. Nothing underflows.
     """
+    if kernel == "coherent":
+        return nodes.kernel().log_kernel(as_lags(lags, lag))
     weights = (np.asarray(nodes.projection) * gain_at(nodes.rates, nodes.gain)) ** 2
     squared = ExponentialSum(tuple(2 * rate for rate in nodes.rates), tuple(weights.tolist()))
     return squared.log_kernel(as_lags(lags, lag)) / 2
 
 
-def log_kernel(nodes: Nodes, kernel: Summation, lags: ArrayLike, lag: Lag) -> Floats:
-    """ln of the plain sum over channels (`coherent`), or of the root mean square over random signs (`rms`)."""
-    return log_rms_kernel(nodes, lags, lag) if kernel == "rms" else nodes.kernel().log_kernel(as_lags(lags, lag))
-
-
 def falling_exponent(lags: ArrayLike, log_values: ArrayLike) -> Floats:
     """-d ln y / d ln t by least squares over `lags` (T,), for every ln y in `log_values` (..., T): 1.15 for t**-1.15.
 
-    Infinite where y is 0 at one of the lags: it then falls faster than any power. Raises ValueError for fewer than two
-    lags.
-
-    >>> lags = np.array([1.0, 2.0, 4.0])
-    >>> round(float(falling_exponent(lags, np.log(lags**-1.5))), 9)
-    1.5
+    Infinite where y is 0 at one of the lags: it then falls faster than any power.
     """
     x, y = np.log(np.asarray(lags, dtype=float)), np.asarray(log_values, dtype=float)
     if x.size < 2:
@@ -306,11 +295,7 @@ def rates_from_half_lives(half_lives: ArrayLike) -> Floats:
 
 
 def log_spaced(channels: int, shortest: float = SHORTEST, longest: float = LONGEST) -> Floats:
-    """Half-lives spaced evenly in ln(half-life) from `shortest` to `longest`, both included; shape (channels,).
-
-    >>> log_spaced(4, 1.0, 1000.0).round(6).tolist()
-    [1.0, 10.0, 100.0, 1000.0]
-    """
+    """Half-lives spaced evenly in ln(half-life) from `shortest` to `longest`, both included; shape (channels,)."""
     if not (np.isfinite(shortest) and np.isfinite(longest) and 0 < shortest < longest):
         raise ValueError(
             f"half-lives must satisfy 0 < shortest < longest, got shortest {shortest} and longest {longest}"
@@ -323,11 +308,7 @@ def log_spaced(channels: int, shortest: float = SHORTEST, longest: float = LONGE
 def concentrated(channels: int) -> Floats:
     """Half-lives in one group per anchor, log-spaced from anchor/2 to 2 anchor; the published "concentrated" set.
 
-    Group sizes are `SHARES` of the channels, rounded; the last group takes the remainder. Raises ValueError when a
-    group would be empty.
-
-    >>> [int(((h >= a / 2) & (h <= a * 2)).sum()) for h in [concentrated(256)] for a in (1, 10, 80, 2000)]
-    [102, 64, 51, 39]
+    Group sizes are `SHARES` of the channels, rounded; the last group takes the remainder.
     """
     sizes = [round(share * channels) for share in SHARES[:-1]]
     sizes.append(channels - sum(sizes))
@@ -340,11 +321,8 @@ def concentrated(channels: int) -> Floats:
 def chrono(channels: int, max_lag: float) -> Floats:
     """Half-lives of forget gates a = sigmoid(b), exp(b) uniform on 1..max_lag - 1: at its quantiles; shape (channels,).
 
-    About ln 2 times that uniform variable. The input gates of the paper start at 1 - a, which is the EMA gain. Raises
-    ValueError unless max_lag is above 2. Source: Tallec and Ollivier 2018 (arXiv 1804.11188).
-
-    >>> chrono(4, 2048.0).round(1).tolist()
-    [178.3, 532.9, 887.4, 1241.9]
+    About ln 2 times that uniform variable. The input gates of the paper start at 1 - a, which is the EMA gain.
+    Source: Tallec and Ollivier 2018 (arXiv 1804.11188).
     """
     if not (np.isfinite(max_lag) and max_lag > 2):
         raise ValueError(f"max_lag must be above 2 under placement 'chrono', got {max_lag:g}")
@@ -358,9 +336,6 @@ def inverse_gamma(channels: int, shape: float = INVERSE_GAMMA) -> Floats:
     `quantile` nodes under that gain do so for any exponent. Published for the second layer of an LSTM, T in words, with
     frozen forget gates exp(-1 / T) and input gates 1 - a, the EMA gain. Source: Mahto, Vo, Turek and Huth 2021 (arXiv
     2009.12727); the levels of their code end in T = 0, and here they are midpoints.
-
-    >>> inverse_gamma(4).round(2).tolist()
-    [0.53, 1.49, 4.46, 34.56]
     """
     from scipy.special import gammaincinv
 
@@ -413,18 +388,15 @@ def place(
 ) -> Nodes:
     """Nodes of `channels` channels by name; half-lives and lags are in bytes and a step of the layer is `step` bytes.
 
-    log-spaced: evenly in ln(half-life) from `shortest`, 1, to `longest`, 2000. concentrated: the published groups.
-    chrono: forget gates for dependencies up to `max_lag`, 2048 (`chrono`). inverse-gamma: the published time scales of
-    an LSTM of words (`inverse_gamma`), free here unless the arm's decays are not trained.
-    quantile: at the quantiles of the power law's own measure up to `max_lag`, 2048 (`quantile_nodes`, with `tempering`,
-    1, and `loss`, 0.05). terms: the exponentials of `terms`, rates per byte, each on several channels (`term_nodes`,
-    with `tempering`, 1).
-    `projection` belongs to all but the last two, which shape it themselves. `target`, `kernel` and `lag` say which
-    power law is meant (`Aim`); projections `uniform` and `published` follow none, and there they are refused. `fastest`
-    is the rate per step where quantile nodes end at the latest.
-
-    `gain` is the factor on the input of the recurrence, "none", "ema", "lru" or "clamp"; `gain_name` is an alias.
-    lambda = ln 2 * step / half-life.
+    placement  log-spaced: evenly in ln(half-life) from `shortest`, 1, to `longest`, 2000. concentrated: the published
+               groups. chrono: forget gates for dependencies up to `max_lag`, 2048. inverse-gamma: the published time
+               scales of an LSTM of words. quantile: at the quantiles of the power law's own measure up to `max_lag`,
+               2048 (`quantile_nodes`, with `tempering`, 1, and `loss`, 0.05). terms: the exponentials of `terms`, rates
+               per byte, each on several channels (`term_nodes`, with `tempering`, 1)
+    projection uniform, published or gain-corrected (`shaped`); quantile and terms shape it themselves
+    gain       the factor on the input of the recurrence, none, ema, lru or clamp; `gain_name` is an alias
+    target, kernel, lag  the power law meant (`Aim`); projections uniform and published follow none
+    fastest    the rate per step where quantile nodes end at the latest
 
     Raises ValueError for an unknown name, an impossible range, and an option that belongs to another placement.
     """
@@ -520,12 +492,10 @@ def quantile_nodes(
 
     m(lambda) = lambda**exponent / g(lambda) times a**n (`Aim.log_amplitude`), k = 1 for a coherent aim, 2 for rms, and
     s = `tempering` in [0, 1]: s = 1 gives a uniform C and puts the whole law into the density of the nodes, s = 0
-    gives log-spaced nodes and puts it into C. The cumulative is inverted exactly, for any gain. The rates reach from
-    gammaincinv(k e, loss) / (k max_lag) to gammaincinv(k e, 1 - loss) / k, e being the exponent of the aim, or
-    to `fastest` where that is less: faster channels, and what they would carry at the shortest lags, are then missing.
+    gives log-spaced nodes and puts it into C. The cumulative is inverted exactly, for any gain. The rates reach over
+    `Aim.rate_range`, or to `fastest` where that is less. `max_lag` is in steps.
 
     A uniform C needs many slow channels: with m ~ lambda**p it reaches lags of about N**(1/(k p)), and no further.
-    `max_lag` is in steps. Raises ValueError on values outside their range.
     Prior art: time scales of LSTM units drawn from an inverse gamma law (arXiv 2009.12727) is s = 1 without gain.
     """
     if channels < 2:
@@ -598,12 +568,10 @@ def term_nodes(
 ) -> Nodes:
     """Share out `channels` among fitted terms, so that the channels of a term together give its weight.
 
-    Term j, of weight w_j at rate lambda_j, needs the total projection c_j = w_j / g(lambda_j). It gets channels in
-    proportion to c_j**tempering (at least one each, largest remainders first), all at its rate, each with the
-    multiplier c_j / n_j. Under an rms aim the terms are those of the SQUARED kernel: the rates are halved, c_j is
-    sqrt(w_j) / g and a channel's multiplier c_j / sqrt(n_j), so that the squares add up. Where a lag is n
-    decays ahead of its state (`AHEAD`), c_j is multiplied by a**n. Terms of weight zero are left out; rates are per
-    step. Raises ValueError when there are fewer channels than terms.
+    Term j, of weight w_j at rate lambda_j per step, needs the total projection c_j = a**n w_j / g(lambda_j), n as in
+    `AHEAD`. It gets n_j channels in proportion to c_j**tempering (at least one each, largest remainders first), all at
+    its rate, each with the multiplier c_j / n_j. Under an rms aim the terms are those of the SQUARED kernel: rates are
+    halved, c_j has sqrt(w_j) and the multiplier is c_j / sqrt(n_j). Terms of weight zero are left out.
     """
     check_tempering(tempering)
     weights = np.asarray(terms.weights)
@@ -623,9 +591,6 @@ def allot(shares: ArrayLike, seats: int) -> np.ndarray:
     """Whole numbers that sum to `seats`, at least 1 each, in proportion to `shares` by largest remainder.
 
     Parties that proportion would leave under one seat get one, the rest share what remains; a tie goes to the first.
-
-    >>> allot([5.0, 3.0, 0.01], 9).tolist()
-    [5, 3, 1]
     """
     shares = np.asarray(shares, dtype=float)
     counts = np.ones(shares.size, dtype=int)
@@ -648,13 +613,10 @@ def smooth_nodes(rates: ArrayLike, target: Target, gain: Gain, reading: Reading)
     """Channels of these `rates` (N,), per step, whose kernel follows `target` as nearly as a smooth density can.
 
     A channel's weight to the power k (1 coherent, 2 rms) is (p_i g_i)**k = rho(rate_i) dln(rate_i), the stretch of
-    ln(rate) that it stands for, as in `shaped`. ln rho is a broken line over ln(rate), a knot for each octave, by least
-    squares of ln(kernel / target) over 10 % and the target's own errors, and of the changes of its slope over
-    `STIFFNESS`. Those vanish for a power law, of which rho is one too: stiffness costs a law nothing, and decides only
-    what the target leaves open. Unlike non-negative least squares, which ends with most channels at zero, every
-    projection is positive.
-
-    Raises ValueError where this leads nowhere, as rates do that are too far from the lags of the target.
+    ln(rate) that it stands for. ln rho is a broken line over ln(rate), a knot for each octave, by least squares of
+    ln(kernel / target) over 10 % and the target's own errors, and of the changes of its slope over `STIFFNESS`. Those
+    vanish for a power law: stiffness decides only what the target leaves open. Unlike non-negative least squares, every
+    projection is positive. Raises ValueError for rates too far from the lags of the target.
     """
     from scipy.optimize import least_squares
 

@@ -4,12 +4,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from plkernel.analysis.exponentials import Floats
-from plkernel.analysis.nodes import Lag, Nodes, Summation, falling_exponent, log_kernel, log_rms_kernel
+from plkernel.analysis.nodes import Lag, Nodes, Summation, falling_exponent, log_kernel
 
 
 def rms_kernel(nodes: Nodes, lags: ArrayLike, lag: Lag = "state") -> Floats:
     """sqrt(E k(t)**2) for random signs."""
-    return np.asarray(np.exp(log_rms_kernel(nodes, lags, lag)))
+    return np.asarray(np.exp(log_kernel(nodes, "rms", lags, lag)))
 
 
 def kernel_exponent(

@@ -1,11 +1,10 @@
-"""Connecting to a Ray cluster: what is missing is named at once, and errors of tasks are one line."""
+"""Connecting to a Ray cluster: what is missing is named at once."""
 
 import sys
-from types import SimpleNamespace
 
 import pytest
 
-from plkernel.study.ray_engine import connected, failure
+from plkernel.study.ray_engine import connected
 
 
 def test_without_ray_the_extra_is_named(monkeypatch):
@@ -20,11 +19,3 @@ def test_a_cluster_that_does_not_answer_is_named(monkeypatch, scheme):
     monkeypatch.setenv("RAY_ADDRESS", f"{scheme}127.0.0.1:1")
     with pytest.raises(OSError, match=f"RAY_ADDRESS={scheme}127.0.0.1:1: no cluster answers"), connected():
         pass
-
-
-def test_an_error_of_a_task_is_one_line_and_bad_input_as_it_was():
-    bad = ValueError("bad input")
-    assert failure(SimpleNamespace(cause=bad)) is bad
-    other = failure(SimpleNamespace(cause=ModuleNotFoundError("trace\nNo module named 'plkernel'")))
-    assert isinstance(other, OSError)
-    assert str(other) == "engine 'ray': a task failed, No module named 'plkernel'; every machine needs plkernel"

@@ -329,9 +329,6 @@ class TrainSpec(Section):
     compile: bool = False
     """Compile the model of a step by torch.compile: half the operators to launch, on a GPU replayed as CUDA graphs, and
     sums in another order."""
-    together: Annotated[int, Field(ge=1, le=2**10)] | Literal["auto"] = Field("auto", exclude=True)
-    """Runs of equal shape (arms, seeds) that plkernel.experiment trains as one batched model in one process; auto: 1 on
-    a CPU, on a GPU up to 8 where they are small. No part of a run's identity: rows agree up to rounding."""
     threads: Annotated[int, Field(ge=1, le=MOST_THREADS)] = 1
     """CPU threads of one run; part of a run's identity, since sums depend on it."""
 

@@ -6,7 +6,6 @@ import platform
 import shlex
 import subprocess
 import sys
-import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ PACKAGES = ("plkernel", "torch", "triton", "numba", "numpy", "scipy", "tensorboa
 COMMAND = "PLKERNEL_COMMAND"
 """Variable set for the workers of a study: the command that started it, which their records name."""
 GROUP = Path("/sys/fs/cgroup")
-INTERVAL = 0.002  # seconds between two looks; a page takes about 0.5 us to touch, so less than 20 MB slip by
 
 
 def environment(threads: int, ranks: int = 1) -> dict[str, Any]:
@@ -135,33 +133,3 @@ def _sizes(path: str) -> dict[str, float]:
     except OSError:
         return {}
     return {row[0].rstrip(":"): 1024.0 * int(row[1]) for row in rows if row[-1:] == ["kB"]}
-
-
-def watch(module: str, *arguments: str, interval: float = INTERVAL) -> tuple[int, str]:
-    """Run `python -m module arguments`, which calls `ready` and then works; its memory and what it printed.
-
-    The memory is the most anonymous memory after that call beyond that at it, in bytes. The parent looks, since the
-    process may hold its interpreter lock throughout; VmHWM would count the pages of mapped files too.
-    """
-    command = [sys.executable, "-m", module, *arguments]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        started = process.stdout.readline()
-        before = peak = anonymous_bytes(process.pid) or 0
-        if started:  # otherwise it has failed
-            process.stdin.write("\n")
-            process.stdin.flush()
-        while process.poll() is None:
-            peak = max(peak, anonymous_bytes(process.pid) or 0)
-            time.sleep(interval)
-        printed = process.stdout.read()
-    if process.returncode:
-        raise OSError(f"{module} {' '.join(arguments)}: failed in a process of its own")
-    return peak - before, printed
-
-
-def ready() -> None:
-    """Tell the parent that calls `watch` that the inputs are there; from here it watches."""
-    print("ready", flush=True)
-    sys.stdin.readline()

@@ -17,7 +17,6 @@ from plkernel.analysis.sequences import (
     LagMixture,
     MarkovChain,
     PottsCorpus,
-    TreeLeaves,
     decaying_copies,
     linear_weights,
     potts_information,
@@ -40,7 +39,7 @@ SEEDS = 24
 
 
 def sequence(source):
-    return source.sequence() if isinstance(source, TreeLeaves) else np.concatenate(list(source.blocks()))
+    return np.concatenate(list(source.blocks()))
 
 
 def pair_law(q, shares):
@@ -146,8 +145,6 @@ def same_draw(data: np.ndarray, symbols: int) -> np.ndarray:
         (lambda seed: LagMixture(decaying_copies(1.3, 100, 0.2), 8, 20_000, seed), LagMixture.sequence),
         (lambda seed: LagCorpus(1.3, 100, 0.2, 8, 200_000, seed), sequence),
         (lambda seed: LagCorpus(0.0, 40, 0.05, 4, 200_000, seed), sequence),
-        (lambda seed: TreeLeaves(2, 0.8, 4, 16_384, seed), sequence),
-        (lambda seed: TreeLeaves(3, 0.7, 8, 20_000, seed), sequence),  # cut short of 3^10 leaves
     ],
 )
 def test_the_sequences_have_the_correlation_that_is_stated(make, read):

@@ -121,7 +121,7 @@ def test_vectors_of_goose_by_hand() -> None:
     for block in range(L):  # what plkernel.inspect takes for untrained, in heads of 64 as published
         config = RWKV7Config(128, L, 64)
         w0 = dict(initialise_(RWKV7(config), "rwkv7_official", 0).named_parameters())[f"blocks.{block}.att.w0"]
-        assert w0.detach().flatten().double().numpy() == pytest.approx(starts.rwkv7((128,), block, L), abs=1e-6)
+        assert w0.detach().flatten().double().numpy() == pytest.approx(starts.rwkv7_start((128,), block, L), abs=1e-6)
 
 
 @pytest.mark.parametrize(("scheme", "version"), OFFICIAL)

@@ -113,20 +113,21 @@ def run(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def parsing_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands read their arguments, and a spec, then do nothing."""
-    read, main = cli.parsed, command_line.main
+    bound, main = cli._bound, command_line.main
 
-    def parsed(*given: Any, **options: Any) -> Callable[[], None]:
-        read(*given, **options)
-        return lambda: None
-
-    def of_spec(command: Callable[..., Any], args: Any = None, check: Any = None) -> None:
+    def idle(command: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(command)
         def nothing(*given: Any, **options: Any) -> None:
             pass
 
-        main(nothing, args, check)
+        return nothing
 
-    monkeypatch.setattr(cli, "parsed", parsed)
+    def of_spec(command: Callable[..., Any], **options: Any) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(cli, "_bound", bound)
+            main(idle(command), **options)
+
+    monkeypatch.setattr(cli, "_bound", lambda command: bound(idle(command)))
     monkeypatch.setattr(command_line, "main", of_spec)
 
 

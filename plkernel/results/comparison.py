@@ -1,15 +1,17 @@
 """A study in numbers: every measure of every arm, its paired difference to the baseline, and the evidence for it."""
 
-import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from pathlib import Path
-from statistics import fmean
+from typing import NamedTuple
 
 from plkernel.common.layout import SPEC, TUNING
+from plkernel.results import statistics as stats
 from plkernel.results.registration import Declared, declared
 from plkernel.results.statistics import (
     Cell,
@@ -19,30 +21,26 @@ from plkernel.results.statistics import (
     SignFlip,
     Speedup,
     StandardisedEffect,
-    detectable_difference,
-    factorial_effects,
-    holm,
-    mean_interval,
-    paired_difference,
-    sign_flip_test,
-    speedup,
-    standardised_effect,
 )
 from plkernel.results.study import Choice, Reference, Run, Study, choices, read_study
 
 ALPHA = 0.05
-COMMON_STEP, EXCESS = "val_bpb_common_step", "excess_bpb"
+COMMON_STEP = "val_bpb_common_step"
+TITLES = {
+    "final_val_bpb": "final validation",
+    "best_val_bpb": "best validation",
+    "test_bpb": "test",
+    "excess_bpb": "final validation above the floor",
+}
 Levels = Mapping[str, tuple[str, ...]]
 """The levels of every factor, by name."""
 
 
-@dataclass(frozen=True)
-class Measure:
+class Measure(NamedTuple):
     """One number per run, in bits per byte: its key in files and its title in tables."""
 
     key: str
     title: str
-    of: Callable[[Run], float | None]
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ class Evidence:
     """One arm's difference in the primary measure, and the evidence for it.
 
     corrected   p of the paired t test, adjusted for the number of arms (Holm)
-    flips       the exact sign-flip test; None for one seed
+    flips       the exact sign-flip test; None for one seed, and for too many to count
     detectable  the smallest difference found 8 times in 10 at this spread, by this comparison on its own
     earlier     how much earlier the arm reaches the baseline's final value: a description, no test
     """
@@ -154,8 +152,7 @@ class Effects:
         return " x ".join(f"{self.short(factor)}: {level} - {self.levels[factor][0]}" for factor, level in named)
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(NamedTuple):
     """Cost of some finished runs.
 
     seconds           mean wall time of a run, its evaluations included
@@ -224,7 +221,7 @@ class Comparison:
     def short(self, arm: str) -> str:
         """The name of an arm inside its block: log-spaced_uniform_none of the block gain none is log-spaced_uniform."""
         end = "".join(f"_{level}" for level in self.levels(arm).values()) if arm in self.study.arms else ""
-        return arm.removesuffix(end) if end and arm != end else arm
+        return arm.removesuffix(end) if arm != end else arm
 
     @cached_property
     def blocks(self) -> list[Block]:
@@ -234,11 +231,11 @@ class Comparison:
             groups.setdefault(tuple(self.levels(arm.name).values()), []).append(arm)
         blocks = []
         for levels, arms in groups.items():
-            against = [arm.against for arm in arms if arm.against is not None]
-            base = max(against, key=against.count) if against else arms[0].name
+            against = Counter(arm.against for arm in arms if arm.against)
+            base = max(against, key=against.__getitem__, default=arms[0].name)
             slug = "".join(f"-{re.sub(r'[^A-Za-z0-9.-]+', '-', level)}" for level in levels)
             ordered = tuple(sorted(arms, key=lambda arm: arm.name != base))
-            blocks.append(Block(self.title(ordered[0].name), slug, base, ordered))
+            blocks.append(Block(self.title(arms[0].name), slug, base, ordered))
         return blocks
 
     def reference(self, arm: ArmResult) -> Reference | None:
@@ -255,22 +252,18 @@ class Comparison:
     def corrected(self) -> dict[str, float]:
         """p of every arm's difference in the primary measure, adjusted for their number (Holm)."""
         key = self.primary.key
-        return holm({arm.name: arm.differences[key].p_value for arm in self.others if key in arm.differences})
+        return stats.holm({arm.name: arm.differences[key].p_value for arm in self.others if key in arm.differences})
 
     @cached_property
     def evidence(self) -> dict[str, Evidence]:
         """The evidence for the difference of every arm in the primary measure, for arms that have one."""
         evidence = {}
         for name, p in self.corrected.items():
-            one = self[name].differences[self.primary.key]
-            evidence[name] = Evidence(
-                difference=one,
-                corrected=p,
-                flips=sign_flip_test(one.per_seed.values()) if one.n > 1 else None,
-                effect=standardised_effect(one),
-                detectable=detectable_difference(one.standard_deviation, one.n),
-                earlier=speedup(self.study.curves(name), self.study.curves(str(self[name].against))),
-            )
+            one, curves = self[name].differences[self.primary.key], self.study.curves
+            flips = stats.sign_flip_test([*one.per_seed.values()]) if one.n > 1 else None
+            detectable = stats.detectable_difference(one.standard_deviation, one.n)
+            earlier = stats.speedup(curves(name), curves(str(self[name].against)))
+            evidence[name] = Evidence(one, p, flips, stats.standardised_effect(one), detectable, earlier)
         return evidence
 
     @property
@@ -290,21 +283,18 @@ class Comparison:
 
         Empty where the study has fewer than two factors, or too little of them is finished for the same seeds.
         """
-        levels = factor_levels(self.study)
-        cells = {
-            tuple(own[name] for name in levels): arm
-            for arm in self.arms
-            if len(levels) > 1 and levels.keys() <= (own := self.study.levels(arm.name)).keys()
-        }
-        every = {
-            cell: {seed: value for seed, value in arm.values[self.primary.key].items() if math.isfinite(value)}
-            for cell, arm in cells.items()
-        }
-        likelihoods = {cell: values for cell, values in every.items() if cells[cell].causal}
+        levels, key = factor_levels(self.study), self.primary.key
+        arms = [arm for arm in self.arms if len(levels) > 1 and levels.keys() <= self.study.levels(arm.name).keys()]
+        cells = {tuple(self.study.levels(arm.name)[name] for name in levels): arm for arm in arms}
         effects = []
-        for values in [likelihoods, every] if len(likelihoods) < len(every) else [every]:
+        for only in (True, False) if any(not arm.causal for arm in arms) else (False,):
+            values = {
+                cell: {seed: value for seed, value in arm.values[key].items() if math.isfinite(value)}
+                for cell, arm in cells.items()
+                if arm.causal or not only
+            }
             if chosen := _largest_part(levels, values):
-                causal = all(cells[cell].causal for cell in itertools.product(*chosen.values()))
+                causal = all(cells[cell].causal for cell in product(*chosen.values()))
                 effects.append(_effects(levels, chosen, values, causal))
         return effects
 
@@ -321,43 +311,49 @@ class Comparison:
     @property
     def hardware(self) -> dict[str, int]:
         """Number of finished runs by machine, in words: processor or GPU, and threads."""
-        machines: dict[str, int] = {}
+        machines: Counter[str] = Counter()
         for run in self.study.finished():
             facts, threads = run.environment.get("hardware") or {}, run.environment.get("threads")
-            name = str(facts.get("gpu") or facts.get("cpu") or "")
-            name += f", {threads} {'thread' if threads == 1 else 'threads'}" if name and threads else ""
-            if name:
-                machines[name] = machines.get(name, 0) + 1
-        return machines
+            if name := facts.get("gpu") or facts.get("cpu"):
+                machines[name + (f", {threads} {'thread' if threads == 1 else 'threads'}" if threads else "")] += 1
+        return dict(machines)
 
 
 def compare(study: Study, registration: Path | None = None) -> Comparison:
-    """Compare every arm with the one it names or else the study's baseline, paired by seed.
+    """Every finished run of a study, compared.
 
-    registration: of the study, where it is not in its folder. Raises ValueError when no run is finished.
+    registration: the file of the study's registration, where it is not in the folder. Raises ValueError where no run
+    is finished.
     """
     runs = study.finished()
     if not runs:
         states = ", ".join(sorted({run.status for run in study.runs}))
         raise ValueError(f"folder: {study.folder} holds no finished run (only {states}), finish one first")
-    measures = _measures(study, runs)
-    started = [name for name in study.arms if study.finished(name)]
-    needed = {study.baseline, *started, *filter(None, map(study.against, started))}
+    common = max(set.intersection(*({row.step for row in run.evaluations} for run in runs)) - {0}, default=None)
+    unequal = len({run.result.steps for run in runs if run.result}) > 1
+    at = {COMMON_STEP: common} if common and unequal else {}
+    at |= {f"val_bpb_step_{step}": step for step in study.spec.get("report_steps") or ()}
+    titles = TITLES | {key: f"validation at step {step:,}" for key, step in at.items()}
+    values: dict[str, dict[str, dict[int, float]]] = {arm: {key: {} for key in titles} for arm in study.arms}
+    for run in runs:
+        known = vars(run.result) | {key: run.at_step(step) for key, step in at.items()}
+        known["excess_bpb"] = run.evaluations[-1].excess_bpb if run.evaluations else None
+        for key, of in values[run.arm].items():
+            if known[key] is not None:
+                of[run.seed] = known[key]
+    if COMMON_STEP in titles:
+        titles[COMMON_STEP] += ", the last in common"
+    measures = [Measure(key, title) for key, title in titles.items() if any(of[key] for of in values.values())]
+    started = [arm for arm in study.arms if study.finished(arm)]
+    needed = {study.baseline, *started, *(against for arm in started if (against := study.against(arm)))}
     names = sorted(needed, key=lambda name: (name != study.baseline, study.arms.index(name)))
-    values: dict[str, dict[str, dict[int, float]]] = {
-        name: {
-            measure.key: {run.seed: value for run in study.finished(name) if (value := measure.of(run)) is not None}
-            for measure in measures
-        }
-        for name in names
-    }
-    common = (study.spec.get("tuning") or {}).get("rates") or ()
+    rates = (study.spec.get("tuning") or {}).get("rates") or ()
     return Comparison(
         study=study,
-        measures=measures,
+        measures=tuple(measures),
         primary=next((measure for measure in measures if measure.key == COMMON_STEP), measures[0]),
         arms=tuple(_arm(study, name, values) for name in names),
-        tuning=choices({name: study.spec["arms"][name].get("rates") or common for name in names}, study.folder),
+        tuning=choices({name: study.spec["arms"][name].get("rates") or rates for name in names}, study.folder),
         declared=declared(study, registration),
     )
 
@@ -377,31 +373,9 @@ def factor_levels(study: Study) -> Levels:
     return {name: tuple(of) for name, of in levels.items()}
 
 
-def _measures(study: Study, runs: Sequence[Run]) -> tuple[Measure, ...]:
-    def at(step: int) -> Callable[[Run], float | None]:
-        return lambda run: run.at_step(step)
-
-    titles = {"final_val_bpb": "final validation", "best_val_bpb": "best validation", "test_bpb": "test"}
-    measures = [Measure(key, title, lambda run, key=key: getattr(run.result, key)) for key, title in titles.items()]  # type: ignore[misc]
-    if any(run.evaluations and run.evaluations[-1].excess_bpb is not None for run in runs):
-        measures.append(Measure(EXCESS, "final validation above the floor", lambda run: run.evaluations[-1].excess_bpb))
-    shared = set.intersection(*({row.step for row in run.evaluations} for run in runs)) - {0}
-    if shared and len({run.result.steps for run in runs if run.result}) > 1:
-        last = max(shared)
-        measures.append(Measure(COMMON_STEP, f"validation at step {last:,}, the last in common", at(last)))
-    for step in study.report_steps:
-        if any(run.at_step(step) is not None for run in runs):
-            measures.append(Measure(f"val_bpb_step_{step}", f"validation at step {step:,}", at(step)))
-    return tuple(measures)
-
-
 def _arm(study: Study, name: str, values: Mapping[str, Mapping[str, Mapping[int, float]]]) -> ArmResult:
-    runs, against = study.finished(name), study.against(name)
-    differences = {}
-    if against is not None:
-        for key, own in values[name].items():
-            if set(own) & set(values[against][key]):
-                differences[key] = paired_difference(own, values[against][key])
+    runs, against, own = study.finished(name), study.against(name), values[name]
+    other = values[against] if against else {}
     return ArmResult(
         name=name,
         against=against,
@@ -409,39 +383,36 @@ def _arm(study: Study, name: str, values: Mapping[str, Mapping[str, Mapping[int,
         seeds=tuple(run.seed for run in runs),
         parameters=tuple(sorted({size for run in runs if (size := run.config["model"].get("parameters"))})),
         steps=tuple(sorted({run.result.steps for run in runs if run.result})),
-        values=values[name],
-        estimates={key: mean_interval(own.values()) for key, own in values[name].items() if own},
-        differences=differences,
+        values=own,
+        estimates={key: stats.mean_interval(of.values()) for key, of in own.items() if of},
+        differences={
+            key: stats.paired_difference(own[key], of) for key, of in other.items() if of.keys() & own[key].keys()
+        },
     )
 
 
-def _largest_part(levels: Levels, values: Mapping[Cell, Mapping[int, float]]) -> dict[str, tuple[str, ...]] | None:
+def _largest_part(levels: Levels, values: Mapping[Cell, Mapping[int, float]]) -> Levels | None:
     """The complete part of the design that holds the most runs; None unless two factors and two seeds are left."""
-    best, most = None, 0
-    for least in sorted({len(one) for one in values.values()}):
-        chosen = complete_part(levels, {cell for cell, of in values.items() if len(of) >= max(least, 2)})
-        if chosen is None or sum(len(of) > 1 for of in chosen.values()) < 2:
-            continue
-        cells = list(itertools.product(*chosen.values()))
-        seeds = len(set.intersection(*(set(values[cell]) for cell in cells)))
-        if seeds > 1 and len(cells) * seeds > most:
-            best, most = chosen, len(cells) * seeds
-    return best
+    parts: dict[int, Levels] = {}
+    for least in sorted({max(len(one), 2) for one in values.values()}):
+        part = complete_part(levels, {cell for cell, of in values.items() if len(of) >= least})
+        if part and sum(len(of) > 1 for of in part.values()) > 1:
+            cells = list(product(*part.values()))
+            seeds = len(set.intersection(*(set(values[cell]) for cell in cells)))
+            if seeds > 1:
+                parts.setdefault(len(cells) * seeds, part)
+    return parts[max(parts)] if parts else None
 
 
-def complete_part(levels: Levels, present: set[Cell]) -> dict[str, tuple[str, ...]] | None:
+def complete_part(levels: Levels, present: set[Cell]) -> Levels | None:
     """Levels such that every combination of them is `present`; None where nothing is.
 
     The level with the largest share of missing combinations goes first, of equals the later one, until none misses.
     """
     left = {name: list(of) for name, of in levels.items()}
-    while True:
-        cells = list(itertools.product(*left.values()))
-        missing = [cell for cell in cells if cell not in present]
-        if not missing:
-            return {name: tuple(of) for name, of in left.items()}
+    while missing := set(product(*left.values())) - present:
         shares = [
-            (sum(cell[place] == level for cell in missing) * len(of) / len(cells), index, name)
+            (sum(cell[place] == level for cell in missing) * len(of), index, name)
             for place, (name, of) in enumerate(left.items())
             for index, level in enumerate(of)
             if len(of) > 1
@@ -450,17 +421,16 @@ def complete_part(levels: Levels, present: set[Cell]) -> dict[str, tuple[str, ..
             return None
         _, index, name = max(shares)
         del left[name][index]
+    return {name: tuple(of) for name, of in left.items()}
 
 
 def _effects(levels: Levels, chosen: Levels, values: Mapping[Cell, Mapping[int, float]], causal: bool) -> Effects:
     varying = {name: of for name, of in chosen.items() if len(of) > 1}
     kept = [place for place, name in enumerate(chosen) if name in varying]
-    part = {tuple(cell[place] for place in kept): values[cell] for cell in itertools.product(*chosen.values())}
-    contrasts = factorial_effects(part, varying)
+    part = {tuple(cell[place] for place in kept): values[cell] for cell in product(*chosen.values())}
+    contrasts = stats.factorial_effects(part, varying)
     left_out = {name: tuple(level for level in of if level not in chosen[name]) for name, of in levels.items()}
     seeds = tuple(contrasts[0].difference.per_seed)
-    seen = {seed for of in part.values() for seed in of}
-    p = holm({str(place): one.difference.p_value for place, one in enumerate(contrasts)})
     return Effects(
         levels=varying,
         fixed={name: of[0] for name, of in chosen.items() if len(of) == 1},
@@ -468,25 +438,23 @@ def _effects(levels: Levels, chosen: Levels, values: Mapping[Cell, Mapping[int, 
         causal=causal,
         cells=len(part),
         seeds=seeds,
-        dropped_seeds=tuple(sorted(seen - set(seeds))),
+        dropped_seeds=tuple(sorted(set().union(*part.values()) - set(seeds))),
         contrasts=tuple(contrasts),
-        corrected=tuple(p.values()),
+        corrected=tuple(stats.holm({str(at): one.difference.p_value for at, one in enumerate(contrasts)}).values()),
     )
 
 
 def _cost(runs: Iterable[Run]) -> Cost | None:
-    ended = [(run, run.result) for run in runs if run.result is not None]
+    ended = [(run.result, run.environment) for run in runs if run.result]
     if not ended:
         return None
-    seconds, threads = sum(result.seconds for _, result in ended), []
-    for run, _ in ended:
-        on_gpu = (run.environment.get("hardware") or {}).get("gpu")
-        threads.append(None if on_gpu else run.environment.get("threads"))
-    known = [result.seconds * of for of, (_, result) in zip(threads, ended, strict=True) if of is not None]
+    seconds, read = sum(result.seconds for result, _ in ended), sum(result.bytes for result, _ in ended)
+    cores = [None if (of.get("hardware") or {}).get("gpu") else of.get("threads") for _, of in ended]
+    core_seconds = sum(result.seconds * (threads or 0) for threads, (result, _) in zip(cores, ended, strict=True))
     return Cost(
         runs=len(ended),
-        seconds=fmean(result.seconds for _, result in ended),
-        bytes_per_second=sum(result.bytes for _, result in ended) / seconds if seconds > 0 else None,
+        seconds=seconds / len(ended),
+        bytes_per_second=read / seconds if seconds > 0 else None,
         hours=seconds / 3600,
-        core_hours=sum(known) / 3600 if len(known) == len(ended) else None,
+        core_hours=None if None in cores else core_seconds / 3600,
     )

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,41 +12,24 @@ from pydantic import TypeAdapter, ValidationError
 
 from plkernel.common.cli import finer, written
 from plkernel.common.environment import installed, source_state
-from plkernel.common.files import check_file, load_object, same, save_json, shown
+from plkernel.common.files import check_file, load_json, same, save_json, shown
 from plkernel.common.layout import REGISTERED, RESULT, SPEC, run_folder
 from plkernel.config.schema import Gate, Hypothesis, Measured, explained, families
 from plkernel.config.study import Spec, with_defaults
-from plkernel.results.statistics import (
-    MOST_FLIPPED,
-    Claimed,
-    Estimate,
-    Judgement,
-    deciding_test,
-    judge,
-    mean_interval,
-    seeds_for,
-)
-from plkernel.results.study import Count, Part, Run, Study, StudyFile, validated
+from plkernel.results import statistics as stats
+from plkernel.results.statistics import MOST_FLIPPED, Estimate, Judgement
+from plkernel.results.study import Count, Run, Study, StudyFile, part, validated
 
-FOLDER = Path("runs/registered")
 UNIT = "bits per byte"
-VERDICTS = ("confirmed", "refuted", "undecided")
 TESTS = {"sign flips": "exact sign flips", "t": "the paired t test"}
 
 
 # Registrations
 
-
-class RegisteredFile(Part):
-    """registered.json: spec and rules of a study, and the fingerprint of all the rest of the file."""
-
-    spec: StudyFile
-    rules: list[str]
-    runs_before: Count
-    plkernel: str | None = None
-    commit: str | None = None
-    dirty: bool | None = None
-    sha256: str
+RegisteredFile = part(
+    **{"spec": (StudyFile, ...), "rules": (list[str], ...), "runs_before": (Count, ...), "sha256": (str, ...)},
+    **{"plkernel": str, "commit": str, "dirty": bool},
+)
 
 
 @dataclass(frozen=True)
@@ -68,7 +50,7 @@ class Registration:
 
 def place_of(spec: Spec) -> Path:
     """The file of a study's registration, unless another is named: runs/registered/NAME.json."""
-    return FOLDER / f"{spec.name}.json"
+    return Path("runs/registered") / f"{spec.name}.json"
 
 
 def register(spec: Spec, path: Path, out: Path) -> bool:
@@ -127,10 +109,10 @@ def keep(one: Registration | None, out: Path) -> None:
 
 def read_registration(path: Path) -> Registration:
     """The registration at `path`; ValueError, naming the file, where there is none."""
-    content = validated(path, RegisteredFile, load_object(path))
+    content = validated(path, RegisteredFile, load_json(path))
     sha256 = content.pop("sha256")
-    hypotheses, gates = declared_in(content["spec"], Hypothesis, path), declared_in(content["spec"], Gate, path)
-    return Registration(content, sha256, sha256 == fingerprint(content), hypotheses, gates)
+    parts = declared_in(content["spec"], Hypothesis, path), declared_in(content["spec"], Gate, path)
+    return Registration(content, sha256, sha256 == fingerprint(content), *parts)
 
 
 M = TypeVar("M", Hypothesis, Gate)
@@ -218,8 +200,8 @@ def requirement(gate: Gate) -> str:
     return f"{gate.arm} {asked} {UNIT} ({_measure(gate)}), mean over seeds"
 
 
-def regions(one: Hypothesis) -> dict[str, str]:
-    """By verdict, the interval that gives it to a hypothesis on its own: "the 90 % interval ... wholly below -0.005".
+def regions(one: Hypothesis, verb: str) -> dict[str, str]:
+    """By verdict, the interval that gives it to a hypothesis alone: "the 90 % interval lies wholly below -0.005".
 
     Of equality a difference on either side is the opposite, each at alpha / 2.
     """
@@ -230,10 +212,9 @@ def regions(one: Hypothesis) -> dict[str, str]:
         "higher": (f"above {high}", f"below {high}"),
     }[one.claim]
     beyond = one.alpha / 2 if one.claim == "equal" else one.alpha
-    wide = "the {} interval {{}} wholly {}"
     return {
-        "confirmed": wide.format(level(one.alpha), confirmed),
-        "refuted": wide.format(level(beyond), refuted),
+        "confirmed": f"the {level(one.alpha)} interval {verb} wholly {confirmed}",
+        "refuted": f"the {level(beyond)} interval {verb} wholly {refuted}",
     }
 
 
@@ -244,30 +225,25 @@ def level(alpha: float) -> str:
 
 def rules(hypotheses: Iterable[Hypothesis], gates: Iterable[Gate], seeds: Sequence[int]) -> list[str]:
     """The rules of decision, a sentence or two each: what is compared, the tests, every hypothesis, every gate."""
-    texts = [
+    return [
         "Differences are taken seed by seed, the arm minus the one it is compared with, over seeds "
-        f"{', '.join(map(str, seeds))}."
-    ]
-    for name, members in families(hypotheses).items():
-        m, alpha = len(members), members[0].alpha
-        texts.append(
-            f"Family {name}: {counted(m, 'hypothesis', 'hypotheses')}, alpha {alpha:g}, one-sided tests. Exact sign "
-            f"flips decide where every member that has differences has {seeds_for(m, alpha)} to {MOST_FLIPPED} seeds, "
-            "else the paired t test does."
-        )
-    texts.append(
+        f"{', '.join(map(str, seeds))}.",
+        *(
+            f"Family {name}: {counted(len(members), 'hypothesis', 'hypotheses')}, alpha {members[0].alpha:g}, "
+            "one-sided tests. Exact sign flips decide where every member that has differences has "
+            f"{stats.seeds_for(len(members), members[0].alpha)} to {MOST_FLIPPED} seeds, else the paired t test does."
+            for name, members in families(hypotheses).items()
+        ),
         "Holm's correction is over all hypotheses of a family, for confirmations and for refutations apart: the chance "
         "of any false confirmation in a family is at most its alpha, and so is that of any false refutation. "
-        "A hypothesis neither confirmed nor refuted is undecided."
-    )
-    for one in hypotheses:
-        alone = {verdict: f"alone: if {region.format('lies')}" for verdict, region in regions(one).items()}
-        texts.append(
+        "A hypothesis neither confirmed nor refuted is undecided.",
+        *(
             f"Hypothesis: {one.name}. {statement(one)}. Confirmed if p against its opposite is at most {one.alpha:g} "
-            f"after the correction ({alone['confirmed']}). Refuted if p against it is ({alone['refuted']})."
-        )
-    return texts + [
-        f"Gate: {one.name}. {requirement(one)}. If not, or if not known, nothing is answered." for one in gates
+            f"after the correction (alone: if {regions(one, 'lies')['confirmed']}). Refuted if p against it is "
+            f"(alone: if {regions(one, 'lies')['refuted']})."
+            for one in hypotheses
+        ),
+        *(f"Gate: {one.name}. {requirement(one)}. If not, or if not known, nothing is answered." for one in gates),
     ]
 
 
@@ -276,19 +252,17 @@ def prospects(hypotheses: Iterable[Hypothesis], seeds: int) -> list[str]:
     texts = []
     for name, members in families(hypotheses).items():
         m, alpha = len(members), members[0].alpha
-        enough = seeds_for(m, alpha)
-        least = f"smallest p{f' x {m} =' if m > 1 else ''} {m * 2.0**-seeds:.2g}"
+        enough = stats.seeds_for(m, alpha)
+        least = f"(smallest p{f' x {m} =' if m > 1 else ''} {m * 2.0**-seeds:.2g}, alpha {alpha:g})"
         if seeds < 2:
             told = f"cannot decide, one seed shows no spread; 2 could by the t test, {enough} by exact sign flips"
-        elif deciding_test([seeds], m, alpha) == "sign flips":
-            told = f"can decide by exact sign flips ({least}, alpha {alpha:g})"
+        elif stats.deciding_test([seeds], m, alpha) == "sign flips":
+            told = f"can decide by exact sign flips {least}"
         elif seeds > MOST_FLIPPED:
             told = "can decide by the t test"
         else:
-            told = (
-                f"cannot decide by exact sign flips ({least}, alpha {alpha:g}), {enough} seeds could; the t test "
-                "decides, which needs normal differences"
-            )
+            told = f"cannot decide by exact sign flips {least}, {enough} seeds could; the t test decides, which needs "
+            told += "normal differences"
         head = f"family {name}: {counted(m, 'hypothesis', 'hypotheses')}, {counted(seeds, 'seed', 'seeds')}"
         texts.append(f"{head}: {told}")
     return texts
@@ -333,13 +307,6 @@ class GateOutcome:
         return (mean if low is None else low) <= mean <= (mean if high is None else high)
 
     @property
-    def sentence(self) -> str:
-        """The demand and the measurement: "has learnt: uniform at most 4 ...: 3.6866 (...), passed"."""
-        return (
-            f"{self.gate.name}: {requirement(self.gate)}: {self.reading}, {'passed' if self.passed else 'not passed'}"
-        )
-
-    @property
     def reading(self) -> str:
         """The mean and its interval; "not known" where no run measured it."""
         one = self.estimate
@@ -375,14 +342,15 @@ class Declared:
         """The gates that were not passed."""
         return [one.gate.name for one in self.gates if not one.passed]
 
-    def verdict(self, outcome: Outcome) -> str:
-        """confirmed, refuted, undecided, or "cannot answer" behind a closed gate; "so far" while runs remain."""
-        said = f"cannot answer: {', '.join(self.closed)}" if self.closed else outcome.judgement.verdict
+    def verdict(self, outcome: Outcome, gates: bool = True) -> str:
+        """confirmed, refuted, undecided, or "cannot answer" and the closed `gates`; "so far" while runs remain."""
+        names = f": {', '.join(self.closed)}" if gates else ""
+        said = f"cannot answer{names}" if self.closed else outcome.judgement.verdict
         return f"{said} so far" if self.waiting else said
 
     def short_verdict(self, outcome: Outcome) -> str:
         """The verdict without the names of gates."""
-        return re.sub(": .*?(?= so far|$)", "", self.verdict(outcome))
+        return self.verdict(outcome, gates=False)
 
     def late(self, outcome: Outcome) -> bool:
         """True for a hypothesis that was added after the others were registered."""
@@ -398,29 +366,28 @@ class Declared:
         """The test that decides a family: "family main: 2 hypotheses, alpha 0.05, by exact sign flips"."""
         members = [one for one in self.outcomes if one.hypothesis.family == family]
         tests = " and ".join(dict.fromkeys(TESTS[one.judgement.test] for one in members))
-        added = sum(map(self.late, members))
-        some = 0 < added < len(members)
-        first = counted(len(members) - added if some else len(members), "hypothesis", "hypotheses")
-        more = f", {added} not declared before and corrected for all {len(members)}" if some else ""
-        return f"family {family}: {first}{more}, alpha {members[0].hypothesis.alpha:g}, by {tests}"
+        added = sum(map(self.late, members)) % len(members)
+        more = f", {added} not declared before and corrected for all {len(members)}" if added else ""
+        many = counted(len(members) - added, "hypothesis", "hypotheses")
+        return f"family {family}: {many}{more}, alpha {members[0].hypothesis.alpha:g}, by {tests}"
 
     @property
     def headline(self) -> str:
         """The number of hypotheses by verdict, in one sentence."""
         if not self.outcomes:
             return "No hypothesis is declared."
-        first = [one for one in self.outcomes if not self.late(one)]
-        added = len(self.outcomes) - len(first)
-        where = "declared before the runs" if self.registered else "declared in the spec"
-        many = counted(len(first), "hypothesis", "hypotheses")
+        verdicts = [one.judgement.verdict for one in self.outcomes if not self.late(one)]
+        added = len(self.outcomes) - len(verdicts)
+        many = counted(len(verdicts), "hypothesis", "hypotheses")
+        many += " declared before the runs" if self.registered else " declared in the spec"
         more = f"; {added} more {'was' if added == 1 else 'were'} not declared before" if added else ""
         if self.closed:
             names = ", ".join(f"'{name}'" for name in self.closed)
-            closed = f"gate {names} is not passed" if len(self.closed) == 1 else f"gates {names} are not passed"
-            return f"The study cannot answer its {many} {where}: {closed}{more}."
-        counts = (f"{sum(one.judgement.verdict == verdict for one in first)} {verdict}" for verdict in VERDICTS)
+            closed = f"gate {names} is" if len(self.closed) == 1 else f"gates {names} are"
+            return f"The study cannot answer its {many}: {closed} not passed{more}."
+        counts = (f"{verdicts.count(verdict)} {verdict}" for verdict in ("confirmed", "refuted", "undecided"))
         early = f"Preliminary, {counted(self.waiting, 'run is', 'runs are')} still to end: of" if self.waiting else "Of"
-        return f"{early} {many} {where}: {', '.join(counts)}{more}."
+        return f"{early} {many}: {', '.join(counts)}{more}."
 
     @property
     def provenance(self) -> list[str]:
@@ -436,11 +403,12 @@ class Declared:
                 f"The registration {one.sha256[:12]} was changed after it was written: its content has another sha256, "
                 "so it counts for nothing, and the hypotheses of the spec as it is now are judged."
             ]
-        told = one.content
-        dirty = " with changes" if told.get("dirty") else ""
+        told, texts = one.content, []
         made = [f"sha256 {one.sha256[:12]}, verified"]
-        made += [f"commit {told['commit'][:12]}{dirty}"] if told.get("commit") else []
-        made += [f"plkernel {told['plkernel']}"] if told.get("plkernel") else []
+        made += [f"commit {told['commit'][:12]}{' with changes' if told.get('dirty') else ''}"] * bool(
+            told.get("commit")
+        )
+        made += [f"plkernel {told['plkernel']}"] * bool(told.get("plkernel"))
         texts = [f"Registered: {', '.join(made)}{'' if self.changes else '; the spec is as it was registered'}."]
         if told["runs_before"]:
             texts.append(f"{counted(told['runs_before'], 'run', 'runs')} had ended before it, so results were at hand.")
@@ -455,13 +423,10 @@ class Declared:
     def mind(self) -> list[str]:
         """What would have changed the verdicts, a sentence for every hypothesis, and the effect of the correction."""
         texts = [f"Any answer needs {requirement(one.gate)}." for one in self.gates if not one.passed]
-        for outcome in self.outcomes:
-            others = (
-                f"{verdict} if {region.format('had lain')}"
-                for verdict, region in regions(outcome.hypothesis).items()
-                if verdict != outcome.judgement.verdict
-            )
-            texts.append(f"{outcome.hypothesis.name}: {'; '.join(others)}.")
+        for one in self.outcomes:
+            others = regions(one.hypothesis, "had lain").items()
+            told = (f"{verdict} if {region}" for verdict, region in others if verdict != one.judgement.verdict)
+            texts.append(f"{one.hypothesis.name}: {'; '.join(told)}.")
         if len(self.outcomes) > len({one.hypothesis.family for one in self.outcomes}):
             texts.append(
                 "These are the intervals of a hypothesis on its own. Of the m in a family the surest must pass at "
@@ -483,34 +448,24 @@ def declared(study: Study, path: Path | None = None) -> Declared | None:
     gates = declared_in(study.spec, Gate, study.folder / SPEC)
     if not hypotheses and not gates and registration is None:
         return None
-    if registration is None or not registration.intact:
-        outcomes, seeds, differing = _judged(study, hypotheses, study.seeds, False), study.seeds, []
-    else:
-        before, seeds = registration.hypotheses, registration.spec["seeds"]
-        late = [one for one in hypotheses if one.name not in {one.name for one in before}]
-        beside = _judged(study, (*before, *late), study.seeds, False)
-        outcomes = _judged(study, before, seeds, True) + [one for one in beside if one.hypothesis in late]
-        hypotheses, gates, differing = before, registration.gates, changes(registration.spec, study.spec)
+    seeds: Collection[int] = study.seeds
+    differing, outcomes = [], []
+    if registration and registration.intact:
+        known = {one.name for one in registration.hypotheses}
+        late = [one for one in hypotheses if one.name not in known]
+        hypotheses, gates, seeds = registration.hypotheses, registration.gates, registration.spec["seeds"]
+        differing = changes(registration.spec, study.spec)
+        beside = _judged(study, (*hypotheses, *late), study.seeds, False)
+        outcomes = [one for one in beside if one.hypothesis in late]
+    outcomes = _judged(study, hypotheses, seeds, bool(registration and registration.intact)) + outcomes
     ended = {(run.arm, run.seed) for run in study.ended}
-    arms = {arm for one in hypotheses for arm in (one.arm, _against(study, one)) if arm}
+    arms = {arm for one in hypotheses for arm in _pair(study, one) if arm}
     waiting = sum((arm, seed) not in ended for arm in arms for seed in seeds)
-    passed = tuple(GateOutcome(one, _estimate(_values(study, one.arm, one, seeds))) for one in gates)
-    return Declared(tuple(outcomes), passed, registration, tuple(differing), waiting)
-
-
-def value_of(run: Run, one: Measured) -> float | None:
-    """The measurement of a finished run; None where it made none."""
-    if run.result is None:
-        return None
-    if one.metric == "test_bpb":
-        return run.result.test_bpb
-    if one.metric == "truncation_cost":
-        return run.result.truncation_cost(one.bytes or 0)
-    if one.metric == "val_bpb" and one.step is None:
-        return run.result.final_val_bpb
-    step = run.result.steps if one.step is None else one.step
-    row = next((row for row in run.evaluations if row.step == step), None)
-    return None if row is None else row.val_bpb if one.metric == "val_bpb" else row.excess_bpb
+    passed = []
+    for one in gates:
+        values = _values(study, one.arm, one, seeds).values()
+        passed.append(GateOutcome(one, stats.mean_interval(values) if values else Estimate(0, *[math.nan] * 4)))
+    return Declared(tuple(outcomes), tuple(passed), registration, tuple(differing), waiting)
 
 
 def _judged(study: Study, hypotheses: Iterable[Hypothesis], seeds: Collection[int], registered: bool) -> list[Outcome]:
@@ -518,12 +473,12 @@ def _judged(study: Study, hypotheses: Iterable[Hypothesis], seeds: Collection[in
     for members in families(hypotheses).values():
         differences = {}
         for one in members:
-            arm, other = (_values(study, name, one, seeds) for name in (one.arm, _against(study, one)))
+            arm, other = (_values(study, name, one, seeds) for name in _pair(study, one))
             differences[one.name] = {seed: arm[seed] - other[seed] for seed in sorted(arm.keys() & other.keys())}
-        claims = {one.name: Claimed(one.claim, one.margin, [*differences[one.name].values()]) for one in members}
-        judgements = judge(claims, members[0].alpha)
+        claims = {one.name: stats.Claimed(one.claim, one.margin, [*differences[one.name].values()]) for one in members}
+        judgements = stats.judge(claims, members[0].alpha)
         for one in members:
-            pair = [[run for run in study.finished() if run.arm == name] for name in (one.arm, _against(study, one))]
+            pair = [[run for run in study.finished() if run.arm == name] for name in _pair(study, one)]
             causal = all(run.result.causal for runs in pair for run in runs if run.result)
             common = set(seeds).intersection(*({run.seed for run in runs} for runs in pair))
             missing = f"its runs tell no {one.metric}" if common else "no finished seed in common"
@@ -532,14 +487,22 @@ def _judged(study: Study, hypotheses: Iterable[Hypothesis], seeds: Collection[in
     return [outcomes[one.name] for one in hypotheses]
 
 
+def _pair(study: Study, one: Hypothesis) -> tuple[str, str | None]:
+    """The arm of a hypothesis, and the one that is subtracted."""
+    return one.arm, one.against or (study.against(one.arm) if one.arm in study.arms else None)
+
+
 def _values(study: Study, arm: str | None, one: Measured, seeds: Collection[int]) -> dict[int, float]:
-    runs = (run for run in study.runs if run.arm == arm and run.result and run.seed in seeds)
-    return {run.seed: value for run in runs if (value := value_of(run, one)) is not None}
+    """The measurement in every finished run of an arm that made it, by seed."""
+    runs = (run for run in study.finished() if run.arm == arm and run.seed in seeds)
+    return {run.seed: value for run in runs if (value := _value(run, one)) is not None}
 
 
-def _against(study: Study, one: Hypothesis) -> str | None:
-    return one.against or (study.against(one.arm) if one.arm in study.arms else None)
-
-
-def _estimate(values: Mapping[int, float]) -> Estimate:
-    return mean_interval(values.values()) if values else Estimate(0, *[math.nan] * 4)
+def _value(run: Run, one: Measured) -> float | None:
+    result: Any = run.result
+    if one.metric == "truncation_cost":
+        return result.truncation_cost(one.bytes or 0)
+    if one.metric == "test_bpb" or (one.metric == "val_bpb" and one.step is None):
+        return getattr(result, "test_bpb" if one.metric == "test_bpb" else "final_val_bpb")
+    step = result.steps if one.step is None else one.step
+    return next((getattr(row, one.metric) for row in run.evaluations if row.step == step), None)

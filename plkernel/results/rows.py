@@ -30,11 +30,16 @@ def check(path: Path, length: int, crc: int | None, steps: list[int]) -> int:
 
     Raises ValueError naming the file and the fault.
     """
-    kept = b""
-    if path.exists():
-        with path.open("rb") as handle:
-            kept = handle.read(length)
-    if length and (fault := _fault(kept, length, crc, steps) if path.exists() else "it is missing"):
+    kept = path.read_bytes()[:length] if path.exists() else b""
+    present = [_step(line) for line in kept.split(b"\n") if line]
+    faults = {
+        "it is missing": not path.exists(),
+        f"{len(kept):,} of {length:,} bytes are there": len(kept) < length,
+        "its line ends have been changed": b"\r" in kept,
+        f"its rows are of steps {_few(present)}, expected {_few(steps)}": present != steps or kept[-1:] != b"\n",
+        "its content has been changed": crc not in (None, zlib.crc32(kept)),
+    }
+    if length and (fault := next((fault for fault, true in faults.items() if true), None)):
         raise ValueError(
             f"{path} is not as the run left it at the step {steps[-1]} of its last evaluation ({fault}): "
             f"bring it back, or remove {path.parent} to start over"
@@ -49,26 +54,12 @@ def cut(path: Path, length: int) -> None:
             handle.truncate(length)
 
 
-def _fault(kept: bytes, length: int, crc: int | None, steps: list[int]) -> str | None:
-    """The difference between the rows that are there and those that a checkpoint counts on."""
-    if len(kept) < length:
-        return f"{len(kept):,} of {length:,} bytes are there"
-    if b"\r" in kept:
-        return "its line ends have been changed"
-    present = [_step(line) for line in kept.split(b"\n") if line]
-    if not kept.endswith(b"\n") or present != steps:
-        return f"its rows are of steps {_few(present)}, expected {_few(steps)}"
-    return "its content has been changed" if crc not in (None, zlib.crc32(kept)) else None
-
-
 def _step(line: bytes) -> Any:
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return row.get("step") if isinstance(row, dict) else None
+        return json.loads(line)["step"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return "unreadable"
 
 
 def _few(steps: list[Any]) -> str:
-    shown = steps if len(steps) <= 6 else [*steps[:3], "...", *steps[-2:]]
-    return ", ".join("unreadable" if step is None else str(step) for step in shown) or "none"
+    return ", ".join(map(str, steps if len(steps) <= 6 else [*steps[:3], "...", *steps[-2:]])) or "none"

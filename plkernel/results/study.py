@@ -7,23 +7,15 @@ and nothing is required that a reader can do without.
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    AliasChoices,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    create_model,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model, model_validator
+from pydantic_core import from_json, to_json
 
+from plkernel.common import layout
 from plkernel.common.files import (
     atomic_write,
     load_json,
@@ -33,30 +25,19 @@ from plkernel.common.files import (
     save_json,
     shown,
 )
-from plkernel.common.layout import (
-    CONFIG,
-    DIVERGED,
-    ENVIRONMENT,
-    FAILED,
-    FINISHED,
-    METRICS,
-    NOT_STARTED,
-    REFERENCES,
-    RESULT,
-    ROWS,
-    SPEC,
-    TUNING,
-    UNFINISHED,
-    name_at,
-    run_folder,
-)
+from plkernel.common.layout import CONFIG, DIVERGED, ENVIRONMENT, FAILED, FINISHED, METRICS, RESULT, ROWS, SPEC, TUNING
 from plkernel.results.rows import expected_steps
 
+T = TypeVar("T")
 Number = float | None
 """null stands for NaN and infinity, which JSON cannot write."""
 Loss = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=0)]
+Filled = Annotated[list[T], Field(min_length=1)]
+
+
+# Files
 
 
 class Part(BaseModel):
@@ -76,101 +57,6 @@ class Columns(Part):
         return self
 
 
-def _fields(**kinds: Any) -> AfterValidator:
-    """A check of an object: each of these fields, where it is there and not null, is of this type."""
-    optional: dict[str, Any] = {name: (kind | None, None) for name, kind in kinds.items()}
-    part = create_model("Fields", __base__=Part, **optional)
-
-    def check(value: dict[str, Any]) -> dict[str, Any]:
-        try:
-            part.model_validate(value)
-        except ValidationError as error:
-            raise ValueError(_in_words(error.errors()[0])) from None
-        return value
-
-    return AfterValidator(check)
-
-
-Object = dict[str, Any]
-Arm = Annotated[
-    Object,
-    _fields(
-        **dict.fromkeys(("against", "target", "placement", "projection"), str),
-        **dict.fromkeys(("learning_rate", "beta"), Positive),
-        levels=dict[str, str],
-        rates=list[Positive],
-    ),
-]
-Patching = Annotated[Object, _fields(size=Annotated[int, Field(ge=1)], mode=str)]
-Model = Annotated[Object, _fields(kind=str, gain=str, parameters=int, patching=Patching)]
-Hardware = Annotated[Object, _fields(cpu=str, gpu=str)]
-
-
-class EnvironmentFile(Part):
-    """environment.json."""
-
-    commit: str | None = None
-    threads: Count | None = None
-    hardware: Hardware | None = None
-
-
-class StudyFile(Part):
-    """spec.json."""
-
-    name: str
-    description: str | None = None
-    baseline: str
-    within: list[str] | None = None
-    seeds: Annotated[list[int], Field(min_length=1)]
-    report_steps: list[int] | None = None
-    arms: dict[str, Arm]
-    model: Object | None = None
-    train: Annotated[Object, _fields(learning_rate=Positive)] | None = None
-    corpus: Annotated[Object, _fields(validation=float, test=float)] | None = None
-    tuning: Annotated[Object, _fields(rates=list[Positive], seeds=list[int], steps=int)] | None = None
-
-    @model_validator(mode="after")
-    def _whole(self) -> "StudyFile":
-        if self.baseline not in self.arms:
-            raise ValueError(f"baseline {self.baseline!r} is none of the arms {', '.join(map(repr, self.arms))}")
-        for name, arm in self.arms.items():
-            if arm.get("against") and arm["against"] not in self.arms:
-                raise ValueError(f"arms.{name}.against is {shown(arm['against'])}, none of the arms")
-        if self.tuning and self.tuning.get("rates") and not self.tuning.get("seeds"):
-            raise ValueError("tuning.rates need tuning.seeds")
-        return self
-
-
-class ConfigFile(Part):
-    """config.json of a run; in a record it lacks arm and seed."""
-
-    corpus: Annotated[Object, _fields(size=int, sha256=str)]
-    model: Model
-    train: Annotated[Object, _fields(context=int)] | None = None
-
-
-class Kernel(Part):
-    """Kernels of every block at some lags."""
-
-    lags: list[Positive]
-    blocks: list[list[Number]]
-
-
-Saturation = Annotated[Object, _fields(saturated_share=float, logit_min=float, logit_max=float, entropy=float)]
-
-
-class State(Part):
-    """The state of the model in a row of metrics.jsonl, beside its losses."""
-
-    half_life_quantiles: list[list[Number]] | None = None
-    kernel: Kernel | None = None
-    saturation: Saturation | None = None
-    amplification: list[Number] | None = None
-
-
-STATE = (*State.model_fields, "positions")
-
-
 class Evaluation(Part, extra="ignore"):
     """Validation bits per byte after `step` steps and `bytes` bytes read; `excess_bpb` above the corpus's floor."""
 
@@ -183,7 +69,7 @@ class Evaluation(Part, extra="ignore"):
 class Truncation(Columns):
     """Bits per byte of the same bytes when only the last 1, 2, 4 .. before them are given, the whole context last."""
 
-    given: Annotated[list[int], Field(min_length=1, validation_alias=AliasChoices("given", "bytes"))]
+    given: Filled[int]
     bpb: list[Number]
     floor: list[Number] | None = None
 
@@ -191,7 +77,7 @@ class Truncation(Columns):
 class Influence(Columns):
     """Change of the prediction in bits when the byte so many before it is another; I(d) of a known law, in bits."""
 
-    lags: Annotated[list[int], Field(min_length=1)]
+    lags: Filled[int]
     bits: list[Number]
     information: list[Number] | None = None
 
@@ -218,43 +104,18 @@ class Result(Part, extra="ignore"):
         return math.nan if some is None or whole is None else some - whole
 
 
-class Curve(Columns):
-    """The evaluations of a run, column by column."""
-
-    step: list[int]
-    bytes: list[int]
-    val_bpb: list[Number]
-    excess_bpb: list[Number] | None = None
-
-
-class RowFile(Part):
-    """A row of rows.jsonl: a run that has ended."""
-
-    arm: str
-    seed: int
-    status: str
-    config: ConfigFile
-    environment: EnvironmentFile
-    result: dict[str, Any] | None = None
-    curve: Curve | None = None
-    first: State | None = None
-    last: State | None = None
-
-
 class Reference(Columns):
     """Losses of n-grams counted in the windows that a run reads, in bits per byte on the windows that judge runs.
 
-    corpus, train     as in the config.json of the runs that they suit; of train the part that counts
-    training_windows  which windows were counted, in words; `training_bytes` in all
-    orders            n, bytes of an n-gram with the predicted one
-    val_bpb, test_bpb, val_error, test_error  by order; standard errors over windows, None where there is one window
+    corpus, train are as in the config.json of the runs that they suit, `orders` are the n, bytes of an n-gram with the
+    predicted one; losses and their standard errors over windows, None where there is one window, are by order.
     """
 
     corpus: dict[str, Any]
     train: dict[str, Any]
     training_windows: str
     training_bytes: Count
-    orders: Annotated[list[Count], Field(min_length=1)]
+    orders: Filled[Count]
     val_bpb: list[float]
     test_bpb: list[float]
     val_error: list[Number]
@@ -263,46 +124,80 @@ class Reference(Columns):
     def suits(self, config: Mapping[str, Any]) -> bool:
         """True if a run of that configuration reads, and is judged by, the same windows."""
         corpus, train = config["corpus"], config.get("train") or {}
+        read = "sha256" in corpus and corpus.items() <= self.corpus.items()
         same = ("context", "batch", "eval_windows", "test_windows")
-        read = "sha256" in corpus and all(self.corpus.get(name) == value for name, value in corpus.items())
         return read and all(train.get(name) == self.train.get(name) for name in same)
 
 
+def part(**fields: Any) -> type[Part]:
+    """A part with these fields: each may be missing or null, but for those given as pydantic's (type, ...)."""
+    typed = {name: kind if isinstance(kind, tuple) else (kind | None, None) for name, kind in fields.items()}
+    return create_model("Part", __base__=Part, **typed)  # type: ignore[call-overload,no-any-return]
+
+
+ArmFile = part(
+    against=str, target=str, learning_rate=Positive, beta=Positive, levels=dict[str, str], rates=list[Positive]
+)
+StudyFile = part(
+    name=(str, ...),
+    description=str,
+    baseline=(str, ...),
+    within=list[str],
+    seeds=(Filled[int], ...),
+    report_steps=list[int],
+    arms=(dict[str, ArmFile], ...),  # type: ignore[valid-type]
+    model=dict,
+    train=part(learning_rate=Positive),
+    corpus=part(validation=float, test=float),
+    tuning=part(rates=list[Positive], seeds=list[int], steps=int),
+)
+ConfigFile = part(
+    corpus=(part(size=int, sha256=str), ...),
+    model=(part(kind=str, gain=str, parameters=int, patching=part(size=Annotated[int, Field(ge=1)], mode=str)), ...),
+    train=part(context=int),
+)
+EnvironmentFile = part(commit=str, threads=Count, hardware=part(cpu=str, gpu=str))
+State = part(
+    half_life_quantiles=list[list[Number]],
+    kernel=part(lags=(list[Positive], ...), blocks=(list[list[Number]], ...)),
+    saturation=part(saturated_share=float, logit_min=float, logit_max=float, entropy=float),
+    amplification=list[Number],
+)
+STATE = (*State.model_fields, "positions")
+"""The state of the model in a row of metrics.jsonl, beside its losses."""
+ReferencesFile = part(references=(list[Reference], ...))
+RowFile = part(
+    **{"arm": (str, ...), "seed": (int, ...), "status": (str, ...), "config": (dict, ...), "environment": (dict, ...)},
+    **{"result": dict, "first": dict, "last": dict, "curve": Columns},
+)
 REFERENCE_KEY = ("corpus", "train", "seed", "training_bytes")
 """The part of an entry of references.json that decides its numbers."""
-
-
-class ReferencesFile(Part):
-    """references.json."""
-
-    references: list[Reference]
-
 
 P = TypeVar("P", bound=Part)
 
 
-def parsed(path: Path, part: type[P], value: Any) -> P:
-    """`value` as a `part`; ValueError in one line, naming the file and the keys, where it is none."""
+def parsed(path: Path, kind: type[P], value: Any) -> P:
+    """`value` as a part of that kind; ValueError in one line, naming the file and the keys, where it is none."""
     if not isinstance(value, Mapping):
         raise ValueError(f"{path}: holds {shown(value)}, expected an object")
     try:
-        return part.model_validate(value)
+        return kind.model_validate(value)
     except ValidationError as error:
-        raise ValueError(f"{path}: {'; '.join(map(_in_words, error.errors()[:3]))}") from None
+        texts = []
+        for one in error.errors()[:3]:
+            where, message = ".".join(str(key)[:80] for key in one["loc"]), one["msg"].removeprefix("Value error, ")
+            said = f"{where} is {shown(one['input'])}: {message[:1].lower()}{message[1:]}" if where else message
+            texts.append(f"{where} is missing" if one["type"] == "missing" else said)
+        raise ValueError(f"{path}: {'; '.join(texts)}") from None
 
 
-def validated(path: Path, part: type[Part], value: Any) -> dict[str, Any]:
-    """`value` unchanged, once it is known to be a `part`."""
-    parsed(path, part, value)
+def validated(path: Path, kind: type[Part], value: Any) -> dict[str, Any]:
+    """`value` unchanged, once it is known to be a part of that kind."""
+    parsed(path, kind, value)
     return dict(value)
 
 
-def _in_words(error: Any) -> str:
-    where = ".".join(str(part)[:80] for part in error["loc"])
-    if error["type"] == "missing":
-        return f"{where} is missing"
-    message = error["msg"].removeprefix("Value error, ")
-    return f"{where} is {shown(error['input'])}: {message[:1].lower()}{message[1:]}" if where else message
+# Runs and studies
 
 
 @dataclass(frozen=True)
@@ -315,11 +210,11 @@ class Run:
     arm: str
     seed: int
     status: str
-    config: Mapping[str, Any]
-    environment: Mapping[str, Any]
-    evaluations: tuple[Evaluation, ...] = ()
-    result: Result | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
     error: str | None = None
+    result: Result | None = None
+    evaluations: tuple[Evaluation, ...] = ()
     first: Mapping[str, Any] = field(default_factory=dict)
     last: Mapping[str, Any] = field(default_factory=dict)
 
@@ -342,8 +237,7 @@ class Run:
             return f"{len(set(steps) & set(wanted))} of its {len(wanted)} evaluations are in its rows{between}{order}"
         if steps and steps[-1] != result.steps:
             return f"its rows end at step {steps[-1]}, its result is of step {result.steps}"
-        last, final = self.evaluations[-1].val_bpb if steps else result.final_val_bpb, result.final_val_bpb
-        same = last == final or (math.isnan(last) and math.isnan(final))
+        same = not steps or repr(self.evaluations[-1].val_bpb) == repr(result.final_val_bpb)  # NaN equals NaN so
         return None if same else "the last of its rows is not what its result says"
 
     def at_step(self, step: int) -> float | None:
@@ -365,7 +259,6 @@ class Study:
     baseline: str
     arms: tuple[str, ...]
     seeds: tuple[int, ...]
-    report_steps: tuple[int, ...]
     spec: Mapping[str, Any]
     runs: tuple[Run, ...]
     references: tuple[Reference, ...] = ()
@@ -405,12 +298,24 @@ class Study:
 def read_study(folder: Path | str) -> Study:
     """Read spec.json and every run below it. Raises ValueError naming the file that is missing or damaged."""
     folder = Path(folder)
-    path = folder / SPEC
+    path, rows = folder / SPEC, folder / ROWS
     if not path.is_file():
         raise ValueError(f"folder: {folder} holds no {SPEC}, give the folder of a study (runs/out/NAME)")
     spec = validated(path, StudyFile, load_json(path))
-    pairs = [(arm, seed) for arm in spec["arms"] for seed in spec["seeds"]]
-    kept = {(row["arm"], row["seed"]): row for row in _rows(folder / ROWS)} if (folder / ROWS).exists() else None
+    arms, tuning = spec["arms"], spec.get("tuning") or {}
+    named = {"baseline": spec["baseline"], **{f"arms.{name}.against": arm.get("against") for name, arm in arms.items()}}
+    for place, arm in named.items():
+        if arm is not None and arm not in arms:
+            raise ValueError(f"{path}: {place} is {shown(arm)}, none of the arms")
+    if tuning.get("rates") and not tuning.get("seeds"):
+        raise ValueError(f"{path}: tuning.rates need tuning.seeds")
+    pairs = [(arm, seed) for arm in arms for seed in spec["seeds"]]
+    if rows.exists():
+        kept = {(row["arm"], row["seed"]): files_of_row(row) for row in _rows(rows)}
+        runs = [_run(*pair, kept.get(pair, {}), lambda _: rows) for pair in pairs]
+    else:
+        folders = {pair: layout.run_folder(folder, *pair) for pair in pairs}
+        runs = [_run(*pair, files_of_folder(place), place.joinpath) for pair, place in folders.items()]
     return Study(
         folder=folder,
         name=spec["name"],
@@ -418,13 +323,9 @@ def read_study(folder: Path | str) -> Study:
         baseline=spec["baseline"],
         arms=tuple(spec["arms"]),
         seeds=tuple(spec["seeds"]),
-        report_steps=tuple(spec.get("report_steps") or ()),
         spec=spec,
-        runs=tuple(
-            read_run(folder, *pair) if kept is None else _kept_run(folder / ROWS, *pair, kept.get(pair))
-            for pair in pairs
-        ),
-        references=tuple(Reference.model_validate(entry) for entry in reference_entries(folder / REFERENCES)),
+        runs=tuple(runs),
+        references=tuple(Reference.model_validate(entry) for entry in reference_entries(folder / layout.REFERENCES)),
     )
 
 
@@ -433,63 +334,56 @@ def reference_entries(path: Path) -> list[dict[str, Any]]:
     return list(validated(path, ReferencesFile, load_json(path))["references"]) if path.exists() else []
 
 
-def read_run(study: Path, arm: str, seed: int) -> Run:
-    """Read one run, whatever state it is in. Raises ValueError naming the file that is missing or damaged."""
-    folder = run_folder(study, arm, seed)
-    if not (folder / CONFIG).exists():
-        return Run(arm, seed, NOT_STARTED, {}, {})
-    config = load_object(folder / CONFIG)
+def files_of_folder(folder: Path) -> dict[str, Any]:
+    """The content of the files of a run, by name, of those that are there."""
+    files = {name: load_object(folder / name) for name in (CONFIG, ENVIRONMENT, RESULT) if (folder / name).exists()}
+    path, finished = folder / METRICS, files.get(RESULT, {}).get("status") == FINISHED
+    rows = read_lines(path) if finished else []
+    if finished and not rows:
+        fault = "holds no evaluation" if path.is_file() else "no such file"
+        raise ValueError(f"{path}: {fault}, although the run is recorded as finished")
+    return {**files, METRICS: rows}
+
+
+def files_of_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of the files of the run that a row of a record was made from; columns of null are left out."""
+    curve = {name: values for name, values in (row.get("curve") or {}).items() if values is not None}
+    points = [dict(zip(curve, values, strict=True)) for values in zip(*curve.values(), strict=True)]
+    for point, state in zip((points[:1] + points[-1:]), (row.get("first"), row.get("last")), strict=False):
+        point |= state or {}
+    return {
+        CONFIG: {"study": row.get("study"), "arm": row["arm"], "seed": row["seed"], **row["config"]},
+        ENVIRONMENT: row["environment"],
+        METRICS: points,
+        RESULT: {**(row.get("result") or {}), "status": row["status"], "error": row.get("error")},
+    }
+
+
+def _run(arm: str, seed: int, files: Mapping[str, Any], path: Callable[[str], Path]) -> Run:
+    """The run of these files; errors name `path` of a file."""
+    if CONFIG not in files:
+        return Run(arm, seed, layout.NOT_STARTED)
+    config = validated(path(CONFIG), ConfigFile, files[CONFIG])
     if (owner := (config.get("arm"), config.get("seed"))) != (arm, seed):
         arms = f"arm {shown(owner[0])} and seed {shown(owner[1])}"
-        raise ValueError(f"{folder / CONFIG}: belongs to {arms}, not to this folder")
-    place, path = folder / ENVIRONMENT, folder / RESULT
-    environment = validated(place, EnvironmentFile, load_json(place)) if place.exists() else {}
-    run = Run(arm, seed, UNFINISHED, validated(folder / CONFIG, ConfigFile, config), environment)
-    if not path.exists():
-        return run
-    result, metrics = load_object(path), folder / METRICS
-    rows: list[dict[str, Any]] = []
-    if result.get("status") == FINISHED:
-        rows = read_lines(metrics)
-        if not rows:
-            fault = "holds no evaluation" if metrics.is_file() else "no such file"
-            raise ValueError(f"{metrics}: {fault}, although the run is recorded as finished")
-    states = [{name: row[name] for name in STATE if name in row} for row in (rows[:1] + rows[-1:])] or [{}, {}]
-    first, last = (validated(metrics, State, state) for state in states)
-    return _ended(path, run, result, tuple(parsed(metrics, Evaluation, row) for row in rows), first, last)
-
-
-def _kept_run(path: Path, arm: str, seed: int, row: dict[str, Any] | None) -> Run:
-    """The run in a row of a record."""
-    if row is None:
-        return Run(arm, seed, NOT_STARTED, {}, {})
-    run = Run(arm, seed, UNFINISHED, row["config"], row["environment"])
-    result = {**(row.get("result") or {}), "status": row["status"], "error": row.get("error")}
-    evaluations = tuple(parsed(path, Evaluation, point) for point in _points(row))
-    return _ended(path, run, result, evaluations, row.get("first") or {}, row.get("last") or {})
-
-
-def _ended(
-    path: Path, run: Run, row: dict[str, Any], evaluations: tuple[Evaluation, ...], first: Any, last: Any
-) -> Run:
-    """`run` as it ended according to `row`."""
-    status = row.get("status")
-    if status in (FAILED, DIVERGED):
-        return replace(run, status=status, error=str(row.get("error") or "no reason recorded"))
+        raise ValueError(f"{path(CONFIG)}: belongs to {arms}, not to this folder")
+    environment = validated(path(ENVIRONMENT), EnvironmentFile, files.get(ENVIRONMENT, {}))
+    end = files.get(RESULT, {})
+    status = end.get("status") if RESULT in files else layout.UNFINISHED
+    if status not in (FINISHED, DIVERGED, FAILED, layout.UNFINISHED):
+        raise ValueError(f"{path(RESULT)}: status is {shown(status)}, expected 'finished', 'diverged' or 'failed'")
     if status != FINISHED:
-        raise ValueError(f"{path}: status is {shown(status)}, expected {FINISHED!r}, {DIVERGED!r} or {FAILED!r}")
-    result = parsed(path, Result, row)
-    return replace(run, status=FINISHED, result=result, evaluations=evaluations, first=first, last=last)
+        error = str(end.get("error") or "no reason recorded") if end else None
+        return Run(arm, seed, status, config, environment, error)
+    result, rows = parsed(path(RESULT), Result, end), files[METRICS]
+    evaluations = tuple(parsed(path(METRICS), Evaluation, row) for row in rows)
+    states = ({name: row[name] for name in STATE if name in row} for row in (rows[:1] + rows[-1:]) or ({}, {}))
+    first, last = (validated(path(METRICS), State, state) for state in states)
+    return Run(arm, seed, status, config, environment, None, result, evaluations, first, last)
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
     return [validated(path, RowFile, row) for row in read_lines(path)]
-
-
-def _points(row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The evaluations of a row of rows.jsonl, one after another; columns that none of them has are left out."""
-    curve = {name: values for name, values in (row.get("curve") or {}).items() if values is not None}
-    return [dict(zip(curve, values, strict=True)) for values in zip(*curve.values(), strict=True)]
 
 
 # The search for learning rates
@@ -517,15 +411,14 @@ def choices(grids: Mapping[str, Sequence[float]], out: Path) -> dict[str, Choice
         runs.setdefault(run.arm, []).append(run)
     chosen = {}
     for name, rates in grids.items():
-        each = {rate: runs.get(name_at(name, rate), []) for rate in rates}
-        if not all(of and all(run.status in (FINISHED, DIVERGED) for run in of) for of in each.values()):
-            continue
-        losses = {
-            rate: sum(run.result.final_val_bpb if run.result else math.inf for run in of) / len(of)
-            for rate, of in each.items()
-        }
-        if losses and min(losses.values()) < math.inf:
-            chosen[name] = Choice(min(losses, key=lambda rate: losses[rate]), losses)
+        each = {rate: runs.get(layout.name_at(name, rate), []) for rate in rates}
+        if all(of and all(run.status in (FINISHED, DIVERGED) for run in of) for of in each.values()):
+            losses = {
+                rate: sum(run.result.final_val_bpb if run.result else math.inf for run in of) / len(of)
+                for rate, of in each.items()
+            }
+            if min(losses.values(), default=math.inf) < math.inf:
+                chosen[name] = Choice(min(losses, key=lambda rate: losses[rate]), losses)
     return chosen
 
 
@@ -536,45 +429,23 @@ def record(study: Study, run: Run) -> dict[str, Any]:
     """One ended run as a row to keep: configuration, environment, results, its validation curve and its state."""
     from plkernel.models.words import NOT_CAUSAL
 
-    row: dict[str, Any] = {
-        "study": study.name,
-        "arm": run.arm,
-        "seed": run.seed,
-        "status": run.status,
-        "error": run.error,
-        "config": {key: value for key, value in run.config.items() if key not in ("study", "arm", "seed")},
-        "environment": dict(run.environment),
-    }
+    told = {name: getattr(run, name) for name in ("arm", "seed", "status", "error")}
+    config = {key: value for key, value in run.config.items() if key not in ("study", "arm", "seed")}
+    row: dict[str, Any] = {"study": study.name, **told, "config": config, "environment": run.environment}
     if run.result is None:
         return row
     curve = {key: [getattr(one, key) for one in run.evaluations] for key in Evaluation.model_fields}
     if not any(value is not None for value in curve["excess_bpb"]):
         del curve["excess_bpb"]
-    return {
-        **row,
-        **({} if run.result.causal else {"label": NOT_CAUSAL}),
-        "result": {
-            name: value.model_dump(exclude_unset=True) if isinstance(value, Part) else value
-            for name, value in run.result
-        },
-        "curve": curve,
-        "first": dict(run.first),
-        "last": dict(run.last),
-    }
+    label = {} if run.result.causal else {"label": NOT_CAUSAL}
+    result = dict.fromkeys(Result.model_fields) | run.result.model_dump(exclude_unset=True)
+    return {**row, **label, "result": result, "curve": curve, "first": run.first, "last": run.last}
 
 
 def save_rows(study: Study, path: Path) -> None:
     """Write the ended runs of a study to `path`, one JSON object per line."""
-    rows = (json.dumps(_without_nan(record(study, run)), allow_nan=False) for run in study.ended)
+    rows = (json.dumps(from_json(to_json(record(study, run), inf_nan_mode="null"))) for run in study.ended)
     atomic_write(path, "".join(f"{row}\n" for row in rows))
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nan(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_without_nan(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def save_record(study: Study, out: Path) -> None:
@@ -587,7 +458,7 @@ def save_record(study: Study, out: Path) -> None:
     save_json(out / SPEC, study.spec)
     save_rows(study, out / ROWS)
     if study.references:
-        save_json(out / REFERENCES, load_json(study.folder / REFERENCES))
+        save_json(out / layout.REFERENCES, load_json(study.folder / layout.REFERENCES))
     if (study.folder / TUNING / SPEC).exists():
         save_record(read_study(study.folder / TUNING), out / TUNING)
 
@@ -605,18 +476,13 @@ def restore(record: Path, study: Path) -> int:
     for row in rows:  # a name from elsewhere might lead out of the study's folder
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", row["arm"]) or row["seed"] < 0:
             raise ValueError(f"{path}: {shown(row['arm'])} and {row['seed']} are no arm and seed")
-    missing = [row for row in rows if not (run_folder(study, row["arm"], row["seed"]) / CONFIG).exists()]
-    for row in missing:
-        folder, points = run_folder(study, row["arm"], row["seed"]), _points(row)
+    folders = {layout.run_folder(study, row["arm"], row["seed"]): files_of_row(row) for row in rows}
+    missing = {folder: files for folder, files in folders.items() if not (folder / CONFIG).exists()}
+    for folder, files in missing.items():
         refuse_links_of_run(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        save_json(folder / CONFIG, {"study": row.get("study"), "arm": row["arm"], "seed": row["seed"], **row["config"]})
-        save_json(folder / ENVIRONMENT, row["environment"])
-        for place, state in ((0, row.get("first")), (-1, row.get("last"))):
-            if points and state:
-                points[place] |= state
-        atomic_write(folder / METRICS, "".join(f"{json.dumps(point)}\n" for point in points))
-        # the result comes last: without it the run counts as unfinished
-        save_json(folder / RESULT, {**(row.get("result") or {}), "status": row["status"], "error": row.get("error")})
+        atomic_write(folder / METRICS, "".join(f"{json.dumps(point)}\n" for point in files[METRICS]))
+        for name in (CONFIG, ENVIRONMENT, RESULT):  # the result comes last: without it the run counts as unfinished
+            save_json(folder / name, files[name])
     below = restore(record / TUNING, study / TUNING) if (record / TUNING / SPEC).exists() else 0
     return len(missing) + below

@@ -1,18 +1,27 @@
 """The comparison as plain values: table.json."""
 
-from dataclasses import asdict
+from collections.abc import Mapping
 from typing import Any
 
+from pydantic import BaseModel
+
 from plkernel.models.words import NOT_CAUSAL
-from plkernel.results.comparison import ArmResult, Comparison, Effects, Evidence
+from plkernel.results.comparison import ArmResult, Comparison
 from plkernel.results.registration import Declared
 from plkernel.results.text import overview, sentences, verdict, warnings
 
 
 def table(comparison: Comparison) -> dict[str, Any]:
     """Every number of the report: per arm and measure the values by seed, n, mean and interval; NaN stays NaN."""
-    study = comparison.study
-    return {
+    study, declared = comparison.study, comparison.declared
+    factorial = []
+    for one in comparison.effects:
+        pairs = zip(one.contrasts, one.corrected, strict=True)
+        rows = [
+            {"effect": one.title(of), "order": of.order, **vars(of.difference), "p_corrected": p} for of, p in pairs
+        ]
+        factorial.append({**{key: value for key, value in vars(one).items() if key != "corrected"}, "contrasts": rows})
+    values = {
         "study": study.name,
         "baseline": study.baseline,
         "confidence": 0.95,
@@ -24,63 +33,55 @@ def table(comparison: Comparison) -> dict[str, Any]:
         "warnings": warnings(comparison),
         "excluding_zero": comparison.excluding,
         "surviving_correction": comparison.surviving,
-        "declared": comparison.declared and _declared(comparison.declared),
+        "declared": declared and _declared(declared),
         "arms": [_arm(comparison, arm) for arm in comparison.arms],
-        "factorial": [_effects(one) for one in comparison.effects],
+        "factorial": factorial,
         "references": [one.model_dump(include=set(type(one).model_fields)) for one in study.references],
-        "costs": {
-            "study": _fields(comparison.cost()),
-            "search": _fields(comparison.search_cost),
-            "hardware": comparison.hardware,
-        },
+        "costs": {"study": comparison.cost(), "search": comparison.search_cost, "hardware": comparison.hardware},
         "runs": [{"arm": run.arm, "seed": run.seed, "status": run.status} for run in study.runs],
     }
+    return dict(plain(values))
 
 
-def _fields(one: Any) -> dict[str, Any] | None:
-    """A dataclass as an object, its seeds as texts."""
-    if one is None:
-        return None
-    values = asdict(one)
-    if "per_seed" in values:
-        values["per_seed"] = {str(seed): value for seed, value in values["per_seed"].items()}
-    return values
+def plain(value: Any) -> Any:
+    """Dataclasses, named tuples and models as objects; keys as texts."""
+    if isinstance(value, BaseModel):
+        value = value.model_dump()
+    elif hasattr(value, "_asdict"):
+        value = value._asdict()
+    elif hasattr(value, "__dataclass_fields__"):
+        value = vars(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _arm(comparison: Comparison, arm: ArmResult) -> dict[str, Any]:
     measures: dict[str, Any] = {}
     for key, estimate in arm.estimates.items():
-        per_seed = {str(seed): value for seed, value in arm.values[key].items()}
-        measures[key] = {"per_seed": per_seed, **vars(estimate)}
-        if key in arm.differences:
-            one = arm.differences[key]
-            measures[key]["difference_to_baseline"] = {**(_fields(one) or {}), "verdict": verdict(one)}
+        measures[key] = {"per_seed": arm.values[key], **vars(estimate)}
+        if one := arm.differences.get(key):
+            measures[key]["difference_to_baseline"] = {**vars(one), "verdict": verdict(one)}
+    known = comparison.evidence.get(arm.name)
+    evidence = known and {
+        "excludes_zero": known.excludes_zero,
+        "survives_correction": known.survives,
+        "sign_flip": known.flips,
+        "standardised_effect": known.effect,
+        "detectable_difference": known.detectable,
+        "earlier": known.earlier,
+    }
     return {
         "arm": arm.name,
-        "against": arm.against,
         "block": comparison.levels(arm.name),
         "levels": comparison.study.levels(arm.name),
         "p_corrected": comparison.corrected.get(arm.name),
-        "causal": arm.causal,
         "label": None if arm.causal else NOT_CAUSAL,
         "n": len(arm.seeds),
-        "seeds": list(arm.seeds),
-        "parameters": list(arm.parameters),
-        "steps": list(arm.steps),
+        **{key: getattr(arm, key) for key in ("against", "causal", "seeds", "parameters", "steps")},
         "measures": measures,
-        "evidence": _evidence(comparison.evidence[arm.name]) if arm.name in comparison.evidence else None,
-        "cost": _fields(comparison.cost(arm.name)),
-    }
-
-
-def _evidence(one: Evidence) -> dict[str, Any]:
-    return {
-        "excludes_zero": one.excludes_zero,
-        "survives_correction": one.survives,
-        "sign_flip": one.flips and one.flips._asdict(),
-        "standardised_effect": vars(one.effect),
-        "detectable_difference": one.detectable,
-        "earlier": _fields(one.earlier),
+        "evidence": evidence,
+        "cost": comparison.cost(arm.name),
     }
 
 
@@ -88,26 +89,14 @@ def _declared(one: Declared) -> dict[str, Any]:
     known = one.registration
     return {
         "summary": [one.headline, *one.provenance],
-        "registration": known and {"sha256": known.sha256, "intact": known.intact, "changes": list(one.changes)},
-        "gates": [{**gate.gate.model_dump(), **vars(gate.estimate), "passed": gate.passed} for gate in one.gates],
+        "registration": known and {"sha256": known.sha256, "intact": known.intact, "changes": one.changes},
+        "gates": [{**dict(gate.gate), **vars(gate.estimate), "passed": gate.passed} for gate in one.gates],
         "hypotheses": [
             {
-                **outcome.hypothesis.model_dump(),
-                **vars(outcome.judgement),
-                "verdict": one.verdict(outcome),
-                "registered": outcome.registered,
-                "per_seed": {str(seed): value for seed, value in outcome.per_seed.items()},
+                **{**dict(each.hypothesis), **vars(each.judgement), "verdict": one.verdict(each)},
+                **{"registered": each.registered, "per_seed": each.per_seed},
             }
-            for outcome in one.outcomes
+            for each in one.outcomes
         ],
         "would_have_changed_it": one.mind,
     }
-
-
-def _effects(one: Effects) -> dict[str, Any]:
-    keys = ("levels", "fixed", "left_out", "causal", "cells", "seeds", "dropped_seeds")
-    contrasts = [
-        {"effect": one.title(each), "order": each.order, **(_fields(each.difference) or {}), "p_corrected": p}
-        for each, p in zip(one.contrasts, one.corrected, strict=True)
-    ]
-    return {**{key: getattr(one, key) for key in keys}, "contrasts": contrasts}

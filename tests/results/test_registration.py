@@ -14,20 +14,8 @@ from plkernel.common.files import load_json, save_json
 from plkernel.config.reading import load_spec, parse_spec
 from plkernel.config.schema import Gate, Hypothesis
 from plkernel.config.study import Spec
-from plkernel.results.registration import (
-    Declared,
-    Outcome,
-    changes,
-    declared,
-    place_of,
-    prospects,
-    read_registration,
-    register,
-    registration_of,
-    requirement,
-    rules,
-    statement,
-)
+from plkernel.results import registration
+from plkernel.results.registration import Declared, changes, declared, read_registration, register, registration_of
 from plkernel.results.statistics import Claimed, judge
 from plkernel.results.study import read_study
 
@@ -35,16 +23,13 @@ Writer = Callable[..., Path]
 HELPS = {"name": "helps", "arm": "better", "claim": "lower", "margin": 0.01}
 WORSE = {"name": "worse", "arm": "better", "claim": "higher"}
 SAME = {"name": "same", "arm": "same", "claim": "equal", "margin": 0.01}
+LEARNT = {"name": "learnt", "arm": "base", "at_most": 4.0}
 
 
 def of(folder: Path, path: Path | None = None) -> Declared:
     one = declared(read_study(folder), path)
     assert one is not None
     return one
-
-
-def outcomes(one: Declared) -> dict[str, Outcome]:
-    return {outcome.hypothesis.name: outcome for outcome in one.outcomes}
 
 
 def verdicts(one: Declared) -> dict[str, str]:
@@ -58,7 +43,7 @@ def registered(folder: Path) -> Path:
 
 @pytest.fixture
 def spec(declared_study: Writer) -> Spec:
-    return load_spec(declared_study([HELPS], [{"name": "learnt", "arm": "base", "at_most": 4.0}]) / "spec.json")
+    return load_spec(declared_study([HELPS], [LEARNT]) / "spec.json")
 
 
 def other(spec: Spec, **values: Any) -> Spec:
@@ -73,21 +58,17 @@ def test_verdicts_are_those_of_the_family_of_paired_differences(declared_study: 
     one = of(folder)
     assert verdicts(one) == {"helps": "confirmed", "worse": "refuted", "same": "confirmed"}
     losses = {(run.arm, run.seed): run.result.final_val_bpb for run in read_study(folder).finished() if run.result}
-    values = {arm: tuple(losses[arm, seed] - losses["base", seed] for seed in range(6)) for arm in ("better", "same")}
-    claims = {
-        "helps": Claimed("lower", 0.01, values["better"]),
-        "worse": Claimed("higher", 0.0, values["better"]),
-        "same": Claimed("equal", 0.01, values["same"]),
-    }
-    assert {name: outcome.judgement for name, outcome in outcomes(one).items()} == judge(claims, 0.05)
+    better, same = ([losses[arm, seed] - losses["base", seed] for seed in range(6)] for arm in ("better", "same"))
+    claims = {"helps": Claimed("lower", 0.01, better), "worse": Claimed("higher", 0.0, better)}
+    judged = judge({**claims, "same": Claimed("equal", 0.01, same)}, 0.05)
+    assert {outcome.hypothesis.name: outcome.judgement for outcome in one.outcomes} == judged
     assert one.headline == "Of 3 hypotheses declared in the spec: 2 confirmed, 1 refuted, 0 undecided."
-    assert one.provenance[0].startswith("Not registered: ")
+    assert [one.provenance[0][:14], one.interval_title] == ["Not registered", "90 % interval"]
     assert one.mind[:3] == [
         "helps: refuted if the 90 % interval had lain wholly above -0.01.",
         "worse: confirmed if the 90 % interval had lain wholly above 0.",
         "same: refuted if the 95 % interval had lain wholly below -0.01 or above +0.01.",
     ]
-    assert one.interval_title == "90 % interval"
     assert one.basis("main") == "family main: 3 hypotheses, alpha 0.05, by exact sign flips"
 
 
@@ -104,9 +85,8 @@ def test_verdicts_are_those_of_the_family_of_paired_differences(declared_study: 
     ],
 )
 def test_every_metric_is_read_where_it_stands(declared_study: Writer, given: dict[str, Any], mean: float) -> None:
-    one = outcomes(of(declared_study([{**HELPS, **given}])))["helps"]
-    assert one.judgement.mean == pytest.approx(mean, abs=0.0015)
-    assert one.judgement.n == 6
+    (one,) = of(declared_study([{**HELPS, **given}])).outcomes
+    assert (one.judgement.mean, one.judgement.n) == (pytest.approx(mean, abs=0.0015), 6)
 
 
 @pytest.mark.parametrize(
@@ -119,51 +99,55 @@ def test_every_metric_is_read_where_it_stands(declared_study: Writer, given: dic
 def test_a_missing_measurement_is_undecided_and_counts_in_its_family(
     declared_study: Writer, given: dict[str, Any], reason: str
 ) -> None:
-    one = outcomes(of(declared_study([HELPS, {**SAME, **given}])))
-    assert (one["same"].missing, one["same"].judgement.verdict) == (reason, "undecided")
-    assert one["helps"].judgement.p_family == 2 / 64
+    helps, same = of(declared_study([HELPS, {**SAME, **given}])).outcomes
+    assert (same.missing, same.judgement.verdict) == (reason, "undecided")
+    assert helps.judgement.p_family == 2 / 64
 
 
 @pytest.mark.parametrize(
     ("limits", "passed"),
-    [({"at_most": 9.0}, True), ({"at_most": 2.0}, False), ({"at_least": 9.0}, False), ({"at_least": 2.0}, True)],
+    [
+        ({"at_most": 9.0}, True),
+        ({"at_most": 2.0}, False),
+        ({"at_least": 9.0}, False),
+        ({"at_least": 2.0}, True),
+        ({"arm": "untried", "at_most": 9.0}, False),
+    ],
 )
 def test_a_closed_gate_leaves_everything_without_an_answer(
-    declared_study: Writer, limits: dict[str, float], passed: bool
+    declared_study: Writer, limits: dict[str, Any], passed: bool
 ) -> None:
     one = of(declared_study([HELPS, WORSE], [{"name": "learnt", "arm": "base", **limits}]))
     (gate,) = one.gates
-    assert (gate.passed, gate.estimate.n) == (passed, 6)
-    assert gate.estimate.low < gate.estimate.mean < gate.estimate.high
-    assert gate.sentence.endswith(f", n = 6, {'passed' if passed else 'not passed'}")
+    assert gate.passed == passed
+    if "arm" in limits:
+        assert (math.isnan(gate.estimate.mean), gate.reading) == (True, "not known")
+    else:
+        assert gate.estimate.low < gate.estimate.mean < gate.estimate.high
+        assert gate.reading.endswith(", n = 6")
     assert set(verdicts(one).values()) == ({"confirmed", "refuted"} if passed else {"cannot answer: learnt"})
     if not passed:
         assert {one.short_verdict(outcome) for outcome in one.outcomes} == {"cannot answer"}
-        closed = "gate 'learnt' is not passed."
-        assert one.headline == f"The study cannot answer its 2 hypotheses declared in the spec: {closed}"
-        assert one.mind[0].startswith("Any answer needs base at ")
-
-
-def test_a_gate_that_no_run_measured_is_not_passed_and_no_declaration_gives_none(declared_study: Writer) -> None:
-    (gate,) = of(declared_study([HELPS], [{"name": "learnt", "arm": "untried", "at_most": 9.0}])).gates
-    assert (gate.passed, math.isnan(gate.estimate.mean), gate.reading) == (False, True, "not known")
-    assert declared(read_study(declared_study(name="none"))) is None
+        assert one.headline.startswith("The study cannot answer its 2 hypotheses declared in the spec: gate 'learnt'")
+        assert one.mind[0].startswith("Any answer needs ")
 
 
 def test_the_registered_hypotheses_are_judged(declared_study: Writer) -> None:
     """Later the margin is lowered, a hypothesis left out, another added, a gate and a seed: none of it counts."""
+    assert declared(read_study(declared_study(name="none"))) is None
     before = declared_study([{**HELPS, "margin": 0.06}, WORSE], seeds=6, name="before")
     path = registered(before)
     same = of(before)
     assert same.provenance[0].endswith("; the spec is as it was registered.")
     gates = [{"name": "late", "arm": "base", "at_most": 1.0}]
-    after = declared_study([{**HELPS, "margin": 0.01}, SAME], gates, seeds=7, name="after")
-    one = of(after, path)
+    one = of(declared_study([{**HELPS, "margin": 0.01}, SAME], gates, seeds=7, name="after"), path)
     assert verdicts(one) == {"helps": "refuted", "worse": "refuted", "same": "confirmed"}
     assert [outcome.registered for outcome in one.outcomes] == [True, True, False]
+    assert [one.late(outcome) for outcome in one.outcomes] == [False, False, True]
     assert [outcome.judgement.n for outcome in one.outcomes] == [6, 6, 7]
-    assert outcomes(one)["helps"].judgement == outcomes(same)["helps"].judgement
-    assert outcomes(one)["same"].judgement.p_family == 3 / 2**7, "a late one is corrected for all of its family"
+    assert one.outcomes[0].judgement == same.outcomes[0].judgement
+    assert one.outcomes[2].judgement.p_family == 3 / 2**7, "a late one is corrected for all of its family"
+    assert "2 hypotheses, 1 not declared before and corrected for all 3" in one.basis("main")
     assert set(one.changes) == {
         "seeds: 6 added",
         "hypotheses: helps.margin was 0.06, is 0.01",
@@ -171,9 +155,8 @@ def test_the_registered_hypotheses_are_judged(declared_study: Writer) -> None:
         "hypotheses: same was not declared",
         "gates: late was not declared",
     }
-    assert one.headline == (
-        "Of 2 hypotheses declared before the runs: 0 confirmed, 2 refuted, 0 undecided; 1 more was not declared before."
-    )
+    counts = "0 confirmed, 2 refuted, 0 undecided; 1 more was not declared before."
+    assert one.headline == f"Of 2 hypotheses declared before the runs: {counts}"
     assert one.provenance[-1].startswith("Changed since: ")
 
 
@@ -184,36 +167,20 @@ def test_a_changed_registration_counts_for_nothing(declared_study: Writer) -> No
     assert "1 run had ended before it, so results were at hand." in of(folder).provenance
     path.write_text(path.read_text().replace('"margin": 0.01', '"margin": 0.02'))
     one = of(folder)
-    assert not one.registered
+    assert (one.registered, one.outcomes[0].hypothesis.margin) == (False, 0.01)
     assert "was changed after it was written" in one.provenance[0]
-    assert outcomes(one)["helps"].hypothesis.margin == 0.01
 
 
 def test_while_runs_are_to_come_verdicts_are_preliminary(declared_study: Writer) -> None:
-    folder = declared_study([HELPS], [{"name": "learnt", "arm": "base", "at_most": 4.0}])
+    folder = declared_study([HELPS], [LEARNT])
     registered(folder)
-    rows = (folder / "rows.jsonl").read_text().splitlines(keepends=True)
-    kept = [row for row in rows if not (json.loads(row)["arm"] == "better" and json.loads(row)["seed"] > 3)]
-    (folder / "rows.jsonl").write_text("".join(kept))
+    rows = [json.loads(row) for row in (folder / "rows.jsonl").read_text().splitlines()]
+    kept = [row for row in rows if row["arm"] != "better" or row["seed"] <= 3]
+    (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in kept))
     one = of(folder)
     assert one.waiting == 2
     assert verdicts(one)["helps"].endswith(" so far")
     assert one.headline.startswith("Preliminary, 2 runs are still to end: of 1 hypothesis declared before the runs")
-
-
-@pytest.mark.parametrize(
-    ("broken", "message"),
-    [
-        ([{"name": "x"}], "hypotheses.0.arm is missing"),
-        ([{**HELPS, "mragin": 1}], r"unknown key 'mragin' in \[hypotheses.0\]; did you mean 'margin'"),
-        (3, "hypotheses: "),
-    ],
-)
-def test_damage_is_named_with_its_file(declared_study: Writer, broken: Any, message: str) -> None:
-    folder = declared_study([HELPS])
-    save_json(folder / "spec.json", {**load_json(folder / "spec.json"), "hypotheses": broken})
-    with pytest.raises(ValueError, match=f"spec.json: {message}"):
-        of(folder)
 
 
 # Registrations
@@ -240,13 +207,17 @@ def test_a_registration_holds_the_settled_spec_and_a_fingerprint(spec: Spec, tmp
 
 
 def test_one_changed_word_and_another_registration_are_noticed(
-    spec: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spec: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     register(other(spec, seeds=[0]), tmp_path / "other/registered.json", tmp_path)
     assert registration_of(spec, tmp_path / "other") is None
-    path = place_of(spec)
-    register(spec, path, tmp_path)
+    command(spec, register=())
+    path = registration.place_of(spec)
+    said = capsys.readouterr().out
+    assert f"registered: {path}; commit it before the runs" in said
+    assert "family main: 1 hypothesis, 6 seeds: can decide by exact sign flips" in said
+    assert not Path("runs/out").exists()
     assert registration_of(spec, tmp_path / "out") == read_registration(path)
     with pytest.raises(ValueError, match=r"is not the one in .*other; bring that back, or name another out"):
         registration_of(spec, tmp_path / "other")
@@ -258,13 +229,24 @@ def test_one_changed_word_and_another_registration_are_noticed(
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
-    [("{}", "spec is missing"), ("[]", "expected an object"), ('{"spec": {}, "sha256": "", "rules": []}', "spec.name")],
+    ("file", "content", "message"),
+    [
+        ("registered", {"spec": None}, "spec is None"),
+        ("registered", {"rules": 3}, "rules is 3"),
+        ("registered", {"spec": {}}, "spec.name is missing"),
+        ("spec", {"hypotheses": [{"name": "x"}]}, "hypotheses.0.arm is missing"),
+        ("spec", {"hypotheses": [{**HELPS, "mragin": 1}]}, r"unknown key 'mragin' in \[hypotheses.0\]; did you mean"),
+        ("spec", {"hypotheses": 3}, "hypotheses: "),
+        ("spec", {"gates": [{"name": "g", "arm": "base"}]}, "'g': a gate needs at_least or at_most"),
+    ],
 )
-def test_a_damaged_registration_is_named(content: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / "r.json").write_text(content)
-    with pytest.raises(ValueError, match=f"r.json: .*{message}"):
-        read_registration(tmp_path / "r.json")
+def test_damage_is_named_with_its_file(declared_study: Writer, file: str, content: Any, message: str) -> None:
+    folder = declared_study([HELPS])
+    registered(folder)
+    path = folder / f"{file}.json"
+    save_json(path, {**load_json(path), **content})
+    with pytest.raises(ValueError, match=f"{file}.json: .*{message}"):
+        of(folder)
 
 
 def test_changes_are_named(spec: Spec) -> None:
@@ -299,50 +281,16 @@ def test_younger_options_rounding_and_searched_rates_change_nothing(spec: Spec) 
     assert changes({**searched, "tuning": {}}, settled) != []
 
 
-def test_the_command_registers_and_runs_nothing(
-    spec: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    command(spec, register=())
-    said = capsys.readouterr().out
-    assert "registered: runs/registered/claims.json; commit it before the runs" in said
-    assert "family main: 1 hypothesis, 6 seeds: can decide by exact sign flips" in said
-    command(spec, register=(Path("mine.json"),))
-    assert read_registration(Path("mine.json")).hypotheses == spec.hypotheses
-    assert not Path("runs/out").exists()
-
-
-# Words
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({}, "a is lower than b by more than 0.01 bits per byte (validation at the end)"),
-        ({"margin": 0.0, "step": 2000}, "a is lower than b (validation at step 2,000)"),
-        ({"claim": "equal", "metric": "test_bpb"}, "a and b differ by less than 0.01 bits per byte (test)"),
-        (
-            {"claim": "higher", "metric": "truncation_cost", "bytes": 1},
-            "a is higher than b by more than 0.01 bits per byte (cost of being given 1 byte only)",
-        ),
-    ],
-)
-def test_claims_are_stated(given: dict[str, Any], words: str) -> None:
-    values = {"name": "h", "arm": "a", "against": "b", "claim": "lower", "margin": 0.01}
-    assert statement(Hypothesis.model_validate({**values, **given})) == words
-
-
-def test_gates_and_rules_are_stated() -> None:
+def test_the_rules_have_the_limits_of_hypotheses_and_gates() -> None:
     gate = Gate(name="g", arm="a", at_least=1.0, at_most=4.0, metric="excess_bpb")
-    asked = "a at least 1 and at most 4 bits per byte (validation above the floor of its corpus, at the end)"
-    assert requirement(gate) == f"{asked}, mean over seeds"
     one = Hypothesis(name="h", arm="a", against="b", claim="equal", margin=0.01, alpha=0.1)
-    texts = rules([one], [gate], [0, 1])
+    texts = registration.rules([one], [gate], [0, 1])
     assert "over seeds 0, 1." in texts[0]
     assert "1 hypothesis, alpha 0.1" in texts[1]
+    assert "a and b differ by less than 0.01 bits per byte (validation at the end)" in texts[3]
     assert "alone: if the 80 % interval lies wholly between -0.01 and +0.01" in texts[3]
     assert "alone: if the 90 % interval lies wholly below -0.01 or above +0.01" in texts[3]
-    assert texts[4].startswith(f"Gate: g. {asked}")
+    assert "a at least 1 and at most 4 bits per byte (validation above the floor of its corpus, at the end)" in texts[4]
 
 
 @pytest.mark.parametrize(
@@ -356,5 +304,5 @@ def test_gates_and_rules_are_stated() -> None:
 )
 def test_prospects_say_whether_the_seeds_can_decide(seeds: int, words: str) -> None:
     pair = [Hypothesis(name=name, arm="a", against="b", claim="lower") for name in "gh"]
-    (text,) = prospects(pair, seeds)
+    (text,) = registration.prospects(pair, seeds)
     assert words in text

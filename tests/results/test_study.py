@@ -13,6 +13,8 @@ from plkernel.common.layout import run_folder
 from plkernel.results import rows
 from plkernel.results.study import Choice, Study, choices, read_study, restore, save_record
 
+RUN = f"{BASELINE}/seed-0"
+
 
 @pytest.fixture
 def study(tmp_path: Path) -> Path:
@@ -21,24 +23,20 @@ def study(tmp_path: Path) -> Path:
 
 
 def test_every_state_of_a_run_is_told(study: Path) -> None:
-    result = run_folder(study, BASELINE, 0) / "result.json"
     assert [run.status for run in read_study(study).runs] == ["finished"] * 4
-    change(result, status="failed", error="out of memory")
-    change(run_folder(study, BASELINE, 1) / "result.json", status="diverged")
-    (run_folder(study, "concentrated", 0) / "result.json").unlink()
-    (run_folder(study, "concentrated", 1) / "config.json").unlink()
+    run = read_study(study).finished("concentrated")[1]
+    assert [row.step for row in run.evaluations] == [0, 10, 20, 30, 40]
+    assert run.at_step(40) == run.curve()[40 * 8192] == run.result.final_val_bpb  # type: ignore[union-attr]
+    assert (run.at_step(7), run.result.truncation_cost(1)) == (None, None)  # type: ignore[union-attr]
+    assert set(run.first) == set(run.last) == {"kernel", "half_life_quantiles"}
+    change(study / RUN / "result.json", status="failed", error="out of memory")
+    change(study / BASELINE / "seed-1/result.json", status="diverged")
+    (study / "concentrated/seed-0/result.json").unlink()
+    (study / "concentrated/seed-1/config.json").unlink()
     read = read_study(study)
     assert [run.status for run in read.runs] == ["failed", "diverged", "unfinished", "not started"]
     assert [run.error for run in read.ended] == ["out of memory", "no reason recorded"]
     assert read.finished() == []
-
-
-def test_rows_are_read(study: Path) -> None:
-    run = read_study(study).finished("concentrated")[1]
-    assert [row.step for row in run.evaluations] == [0, 10, 20, 30, 40]
-    assert run.at_step(40) == run.curve()[40 * 8192] == run.result.final_val_bpb  # type: ignore[union-attr]
-    assert run.at_step(7) is None
-    assert set(run.first) == set(run.last) == {"kernel", "half_life_quantiles"}
 
 
 @pytest.mark.parametrize(
@@ -47,22 +45,24 @@ def test_rows_are_read(study: Path) -> None:
         ("spec.json", None, "holds no spec.json"),
         ("spec.json", "[]", r"spec.json: holds \[\], expected an object"),
         ("spec.json", "{", "spec.json: not readable as JSON"),
-        ("spec.json", {"baseline": "x"}, "baseline 'x' is none of the arms"),
+        ("spec.json", {"baseline": "x"}, "baseline is 'x', none of the arms"),
         ("spec.json", {"seeds": []}, "seeds is "),
         ("spec.json", {"arms": {BASELINE: {"against": "x"}}}, f"arms.{BASELINE}.against is 'x', none of the arms"),
         ("spec.json", {"arms": {BASELINE: {"rates": [-1.0]}}}, "rates.0 is -1.0"),
         ("spec.json", {"tuning": {"rates": [0.1]}}, "tuning.rates need tuning.seeds"),
         ("references.json", {"references": [{**REFERENCE, "orders": [1]}]}, "references.json: .*of one length"),
-        (f"{BASELINE}/seed-0/config.json", {"seed": 7}, f"belongs to arm '{BASELINE}' and seed 7, not to this folder"),
-        (f"{BASELINE}/seed-0/config.json", {"model": 3}, "config.json: model is 3"),
-        (f"{BASELINE}/seed-0/environment.json", {"hardware": {"cpu": 1}}, "environment.json: hardware is .*cpu is 1"),
-        (f"{BASELINE}/seed-0/result.json", {"status": "done"}, "result.json: status is 'done', expected 'finished'"),
-        (f"{BASELINE}/seed-0/result.json", {"steps": "9"}, "result.json: steps is '9'"),
-        (f"{BASELINE}/seed-0/result.json", {"truncation": {"bytes": [1], "bpb": []}}, "of one length"),
-        (f"{BASELINE}/seed-0/metrics.jsonl", None, "no such file, although the run is recorded as finished"),
-        (f"{BASELINE}/seed-0/metrics.jsonl", "", "holds no evaluation, although the run is recorded as finished"),
-        (f"{BASELINE}/seed-0/metrics.jsonl", '{"step": 0}\n', "metrics.jsonl: bytes is missing"),
-        (f"{BASELINE}/seed-0/metrics.jsonl", '{"step": 0\n{}\n', "metrics.jsonl: line 1"),
+        (f"{RUN}/config.json", {"seed": 7}, f"belongs to arm '{BASELINE}' and seed 7, not to this folder"),
+        (f"{RUN}/config.json", {"model": 3}, "config.json: model is 3"),
+        (f"{RUN}/environment.json", {"hardware": {"cpu": 1}}, "environment.json: hardware.cpu is 1"),
+        (f"{RUN}/result.json", {"status": "done"}, "result.json: status is 'done', expected 'finished'"),
+        (f"{RUN}/result.json", "3", "result.json: holds a number, expected an object"),
+        (f"{RUN}/result.json", {"steps": "9"}, "result.json: steps is '9'"),
+        (f"{RUN}/result.json", {"truncation": {"given": [1], "bpb": []}}, "of one length"),
+        (f"{RUN}/metrics.jsonl", None, "no such file, although the run is recorded as finished"),
+        (f"{RUN}/metrics.jsonl", "", "holds no evaluation, although the run is recorded as finished"),
+        (f"{RUN}/metrics.jsonl", '{"step": 0}\n', "metrics.jsonl: bytes is missing"),
+        (f"{RUN}/metrics.jsonl", '{"step": 0\n{}\n', "metrics.jsonl: line 1"),
+        ("rows.jsonl", '{"arm": "a", "seed": 0}\n', "rows.jsonl: status is missing; config is missing"),
     ],
 )
 def test_damage_is_named_with_its_file(study: Path, file: str, content: Any, message: str) -> None:
@@ -87,10 +87,9 @@ def test_damage_is_named_with_its_file(study: Path, file: str, content: Any, mes
     ],
 )
 def test_rows_that_contradict_the_result_are_noticed(study: Path, change_rows: Any, fault: str | None) -> None:
-    folder = run_folder(study, BASELINE, 0)
-    change(folder / "config.json", train={"eval_every": 10})
-    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (folder / "metrics.jsonl").write_text("".join(change_rows(lines)))
+    change(study / RUN / "config.json", train={"eval_every": 10})
+    path = study / RUN / "metrics.jsonl"
+    path.write_text("".join(change_rows(path.read_text().splitlines(keepends=True))))
     told = read_study(study).runs[0].fault
     assert (told is None) if fault is None else re.match(fault, told or "")
 
@@ -106,9 +105,9 @@ def told(study: Study) -> list[str]:
 def test_a_record_is_the_study_and_restores_it(study: Path, tmp_path: Path) -> None:
     save(study / "references.json", {"references": [REFERENCE]})
     save(study / "tuning/spec.json", json.loads((study / "spec.json").read_text()))
-    change(run_folder(study, BASELINE, 0) / "result.json", status="failed", error="no memory")
-    change(run_folder(study, BASELINE, 1) / "result.json", test_bpb=None, causal=False)
-    change(run_folder(study, "concentrated", 0) / "result.json", truncation={"given": [1, 64], "bpb": [3.0, 2.5]})
+    change(study / RUN / "result.json", status="failed", error="no memory")
+    change(study / BASELINE / "seed-1/result.json", test_bpb=None, causal=False)
+    change(study / "concentrated/seed-0/result.json", truncation={"given": [1, 64], "bpb": [3.0, 2.5]})
     record, again = tmp_path / "record", tmp_path / "again"
     before = read_study(study)
     save_record(before, record)
@@ -120,8 +119,7 @@ def test_a_record_is_the_study_and_restores_it(study: Path, tmp_path: Path) -> N
     assert kept.references == before.references
     assert kept.reference(BASELINE) is kept.references[0]
     save(again / "spec.json", json.loads((study / "spec.json").read_text()))
-    assert restore(record, again) == 4
-    assert restore(record, again) == 0
+    assert [restore(record, again), restore(record, again)] == [4, 0]
     assert told(read_study(again)) == told(kept)
     save_record(kept, tmp_path / "third")
     assert (tmp_path / "third/rows.jsonl").read_bytes() == (record / "rows.jsonl").read_bytes()
@@ -163,25 +161,10 @@ def test_rates_are_chosen_when_the_search_has_ended(tmp_path: Path) -> None:
     assert set(choices(grids, tmp_path)) == {"a"}
 
 
-# Row files of a run
-
-
-def test_rows_are_added_checked_and_cut(tmp_path: Path) -> None:
-    path, crc, lengths = tmp_path / "metrics.jsonl", 0, []
-    for step in (0, 10, 20):
-        length, crc = rows.append(path, {"step": step}, crc)
-        lengths.append(length)
-    assert rows.check(path, lengths[-1], crc, [0, 10, 20]) == rows.check(path, lengths[-1], None, [0, 10, 20]) == crc
-    assert rows.expected_steps(10, 25) == [0, 10, 20, 25]
-    rows.cut(path, lengths[1])
-    assert path.read_text() == '{"step": 0}\n{"step": 10}\n'
-    with pytest.raises(ValueError, match="JSON"):
-        rows.append(path, {"step": 30, "loss": math.nan}, crc)
-
-
 @pytest.mark.parametrize(
     ("content", "fault"),
     [
+        (b'{"step": 0}\n{"step": 10}\n{"step": 20}\n', None),
         (None, "it is missing"),
         (b'{"step": 0}\n', "12 of 25 bytes are there"),
         (b'{"step": 0}\r\n{"step": 10}', "line ends have been changed"),
@@ -190,13 +173,19 @@ def test_rows_are_added_checked_and_cut(tmp_path: Path) -> None:
         (b'{"step":0 }\n{"step": 10}\n', "its content has been changed"),
     ],
 )
-def test_rows_that_a_checkpoint_does_not_know_are_refused(tmp_path: Path, content: bytes | None, fault: str) -> None:
+def test_rows_are_added_checked_and_cut_and_others_refused(tmp_path: Path, content: bytes | None, fault: str) -> None:
     path, crc = tmp_path / "metrics.jsonl", 0
     for step in (0, 10):
         length, crc = rows.append(path, {"step": step}, crc)
-    if content is None:
-        path.unlink()
-    else:
-        path.write_bytes(content)
-    with pytest.raises(ValueError, match=fault):
-        rows.check(path, length, crc, [0, 10])
+    kept = path.read_bytes()
+    with pytest.raises(ValueError, match="JSON"):
+        rows.append(path, {"step": 20, "loss": math.nan}, crc)
+    path.unlink() if content is None else path.write_bytes(content)
+    if fault:
+        with pytest.raises(ValueError, match=fault):
+            rows.check(path, length, crc, [0, 10])
+        return
+    assert rows.check(path, length, crc, [0, 10]) == rows.check(path, length, None, [0, 10]) == crc
+    rows.cut(path, length)
+    assert path.read_bytes() == kept
+    assert rows.expected_steps(10, 25) == [0, 10, 20, 25]

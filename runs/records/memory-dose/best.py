@@ -56,7 +56,8 @@ def main(out: Path = HERE) -> None:
             found = sweep(study, (corpus, decays), step)
             expected = {name: at for name, (at, _, _) in found.expected.items()}
             where = {"corpus": corpus, "decays": decays, "step": step}
-            rows.append({**where, "best": asdict(found.best), "expected": expected})
+            best = {**asdict(found.best), "levels": sorted(found.differences)}
+            rows.append({**where, "best": best, "expected": expected})
             ends += [found] if step is None else []
     save_json(out / "best.json", {"lags_of_the_information": LAGS, "rows": rows})
     for kind, content in rendered(sweep_figure(ends, columns=2)).items():

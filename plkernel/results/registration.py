@@ -34,18 +34,14 @@ RegisteredFile = part(
 
 @dataclass(frozen=True)
 class Registration:
-    """A registration: its content but for the fingerprint, the fingerprint, and True if they still agree."""
+    """A registration: its content but for the fingerprint, the spec in it, and True if the fingerprint agrees."""
 
     content: Mapping[str, Any]
+    spec: Mapping[str, Any]
     sha256: str
     intact: bool
     hypotheses: tuple[Hypothesis, ...]
     gates: tuple[Gate, ...]
-
-    @property
-    def spec(self) -> Mapping[str, Any]:
-        """The registered spec."""
-        return dict(self.content["spec"])
 
 
 def place_of(spec: Spec) -> Path:
@@ -110,9 +106,9 @@ def keep(one: Registration | None, out: Path) -> None:
 def read_registration(path: Path) -> Registration:
     """The registration at `path`; ValueError, naming the file, where there is none."""
     content = validated(path, RegisteredFile, load_json(path))
-    sha256 = content.pop("sha256")
-    parts = declared_in(content["spec"], Hypothesis, path), declared_in(content["spec"], Gate, path)
-    return Registration(content, sha256, sha256 == fingerprint(content), *parts)
+    sha256, spec = content.pop("sha256"), content["spec"]
+    hypotheses, gates = declared_in(spec, Hypothesis, path), declared_in(spec, Gate, path)
+    return Registration(content, spec, sha256, sha256 == fingerprint(content), hypotheses, gates)
 
 
 M = TypeVar("M", Hypothesis, Gate)
@@ -403,12 +399,11 @@ class Declared:
                 f"The registration {one.sha256[:12]} was changed after it was written: its content has another sha256, "
                 "so it counts for nothing, and the hypotheses of the spec as it is now are judged."
             ]
-        told, texts = one.content, []
-        made = [f"sha256 {one.sha256[:12]}, verified"]
-        made += [f"commit {told['commit'][:12]}{' with changes' if told.get('dirty') else ''}"] * bool(
-            told.get("commit")
-        )
-        made += [f"plkernel {told['plkernel']}"] * bool(told.get("plkernel"))
+        told, made = one.content, [f"sha256 {one.sha256[:12]}, verified"]
+        if commit := told.get("commit"):
+            made.append(f"commit {commit[:12]}{' with changes' if told.get('dirty') else ''}")
+        if told.get("plkernel"):
+            made.append(f"plkernel {told['plkernel']}")
         texts = [f"Registered: {', '.join(made)}{'' if self.changes else '; the spec is as it was registered'}."]
         if told["runs_before"]:
             texts.append(f"{counted(told['runs_before'], 'run', 'runs')} had ended before it, so results were at hand.")

@@ -377,7 +377,7 @@ def _run(arm: str, seed: int, files: Mapping[str, Any], path: Callable[[str], Pa
         return Run(arm, seed, status, config, environment, error)
     result, rows = parsed(path(RESULT), Result, end), files[METRICS]
     evaluations = tuple(parsed(path(METRICS), Evaluation, row) for row in rows)
-    states = ({name: row[name] for name in STATE if name in row} for row in (rows[:1] + rows[-1:]) or ({}, {}))
+    states = [{name: row[name] for name in STATE if name in row} for row in ([rows[0], rows[-1]] if rows else [{}, {}])]
     first, last = (validated(path(METRICS), State, state) for state in states)
     return Run(arm, seed, status, config, environment, None, result, evaluations, first, last)
 

@@ -275,20 +275,11 @@ def test_a_simultaneous_band_lies_between_the_pointwise_one_and_bonferroni():
     assert np.isnan(ours.simultaneous_band([{0: 1.0, 5: 2.0}]).low).all()
 
 
-@pytest.mark.parametrize(
-    ("curve", "position"),
-    [
-        ({0: 4.0, 10: 2.0, 20: 3.0, 30: 1.0}, 22.5),
-        ({0: 4.0, 10: 3.0}, None),
-        ({0: 1.0, 10: 1.0}, 0.0),
-        ({0: 4.0, 10: nan, 20: 1.0}, 20.0),
-    ],
-)
-def test_reaching_counts_the_last_crossing(curve, position):
-    assert ours.steps_to_reach(curve, 2.5) == pytest.approx(position)
-
-
-def test_a_speedup_is_the_share_of_the_baselines_run():
+def test_reaching_counts_the_last_crossing_and_a_speedup_is_a_share_of_the_baselines_run():
+    assert ours.steps_to_reach({0: 4.0, 10: 2.0, 20: 3.0, 30: 1.0}, 2.5) == pytest.approx(22.5)
+    assert ours.steps_to_reach({0: 4.0, 10: 3.0}, 2.5) is None
+    assert ours.steps_to_reach({0: 1.0, 10: 1.0}, 2.5) == 0.0
+    assert ours.steps_to_reach({0: 4.0, 10: nan, 20: 1.0}, 2.5) == 20.0
     base = {0: {0: 4.0, 100: 2.0}, 1: {0: 4.0, 100: 2.0}, 2: {0: 4.0}}
     arm = {0: {0: 4.0, 50: 2.0, 100: 1.0}, 1: {0: 4.0, 80: 2.0, 100: 1.9}, 3: {}}
     both, late = ours.speedup(arm, base), ours.speedup({**arm, 1: {0: 4.0, 100: 3.0}}, base)

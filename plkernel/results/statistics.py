@@ -9,7 +9,6 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import brentq
 from scipy.special import chdtri, gammaln, nctdtr, stdtr
 
 from plkernel.analysis.intervals import critical_value, student_interval
@@ -444,6 +443,8 @@ def _noncentral_t(n: int, shift: float, t: float) -> float:
 
 def _shift(falling: Callable[[float], float], p: float, low: float, t: float) -> float:
     """The noncentrality, from `low` on, at which a falling probability of t is p; none is 20 (t + 1) away from 0."""
+    from scipy.optimize import brentq
+
     far = 20.0 * (t + 1.0)
     return float(brentq(lambda shift: falling(shift) - p, max(low, -far), far, xtol=1e-12, rtol=1e-12))
 

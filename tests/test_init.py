@@ -3,7 +3,6 @@
 import json
 import re
 import runpy
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from plkernel.commands.init import arm_of, check, listing, planned, show, spec_of
+from plkernel.commands.init import check, condition_of, listing, planned, show
 from plkernel.common import cli
 from plkernel.models.init import SCHEMES
 from plkernel.models.init.plan import Plan
@@ -70,16 +69,6 @@ def test_every_scheme_shows_on_every_model_it_is_for(kind: ModelKind, capsys: Sh
     assert refused == {name for name in SCHEMES if re.search(wrong[kind], name)}
 
 
-def test_the_memory_of_a_goose_is_shown(capsys: Shown) -> None:
-    """Half-lives of every block, and slopes with erasing and without; at any width, measured on a small one."""
-    show("rwkv7_official", model="rwkv7", dim=4096, layers=2, head_size=16)
-    text = capsys.readouterr().out
-    assert "memory at the start, width 64, 2 blocks: half-lives of 1.2 to 3.41e+03; " in text
-    assert "with erasing and by decays alone" in text
-    show("rwkv_blinkdl", model="rwkv6", dim=64)
-    assert "erasing" not in capsys.readouterr().out
-
-
 def test_a_model_of_a_hundred_billion_is_shown_at_once(capsys: Shown) -> None:
     start, width = time.process_time(), 13312
     show("megatron_mup", dim=width, layers=96, option=("base_width=256",))
@@ -123,7 +112,7 @@ def test_the_plan_is_saved(tmp_path: Path) -> None:
     show("u_mup", model="rwkv6", dim=64, layers=2, json=tmp_path / "plan.json")
     values = json.loads((tmp_path / "plan.json").read_text())
     assert values.pop("model") == "rwkv6"
-    assert Plan.from_dict(values) == planned(spec_of("rwkv6", 64, 2), arm_of("u_mup", ()))
+    assert Plan.from_dict(values) == planned(condition_of("u_mup", "rwkv6", 64, 2, None))
 
 
 @pytest.mark.parametrize("kind", [pytest.param("ssm", marks=pytest.mark.slow), "rwkv6"])
@@ -175,19 +164,6 @@ def test_mistakes_are_answered_in_one_line(action: Any, message: str, capsys: Sh
     assert error.startswith("error: ")
     assert message in error
     assert "\n" not in error
-
-
-@pytest.mark.slow
-def test_help_leads_from_list_to_show_to_check() -> None:
-    def run(*words: str) -> str:
-        command = [sys.executable, "-m", "plkernel.init", *words]
-        return " ".join(subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout.split())
-
-    assert all(name in run("--help") for name in ("list", "show", "check"))
-    text = run("show", "--help")
-    assert "RoleTable.from_toml" in text
-    assert "plkernel.init list" in text
-    assert "Tensor Programs V" in run("check", "--help")
 
 
 def test_repeated_options_all_count(monkeypatch: pytest.MonkeyPatch, capsys: Shown) -> None:

@@ -585,10 +585,16 @@ class Plan:
         return lines
 
     def diff(self, other: "Plan") -> list[str]:
-        """The differences between two plans, one line each."""
+        """The differences between two plans, a line each; equal ones of several layers as one."""
         mine, theirs = ({entry.parameter.label: entry for entry in p.entries} for p in (self, other))
-        pairs = [(name, mine.get(name), theirs.get(name)) for name in {**mine, **theirs}]
-        lines = [f"{name}: {a or 'absent'} -> {b or 'absent'}" for name, a, b in pairs if a != b]
+        layers: dict[str, list[int]] = {}
+        for name in {**mine, **theirs}:
+            a, b = mine.get(name), theirs.get(name)
+            if a != b:
+                layer = (a or b).parameter.layer  # type: ignore[union-attr]
+                line = f"{name.replace(f'.{layer}.', '.*.', 1)}: {a or 'absent'} -> {b or 'absent'}"
+                layers.setdefault(line, []).append(-1 if layer is None else layer)
+        lines = [f"{line}  (blocks {where})" if (where := spans(at)) else line for line, at in layers.items()]
         for what in ("forward", "needs"):
             x, y = getattr(self, what), getattr(other, what)
             lines += [f"{what} {k}: {x.get(k)} -> {y.get(k)}" for k in sorted({*x, *y}) if x.get(k) != y.get(k)]

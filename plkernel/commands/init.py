@@ -5,10 +5,9 @@ of any size; check trains small models for a few steps at several widths, and se
 """
 
 import os
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -18,7 +17,7 @@ from plkernel.models.words import ModelKind
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from plkernel.config.schema import Arm, ModelSpec
+    from plkernel.config.condition import Condition
     from plkernel.models.init.coordinate_check import Coordinates, Propagation
     from plkernel.models.init.plan import Plan
     from plkernel.training.build import Model
@@ -32,14 +31,11 @@ LEGEND = (
 )
 
 
-def listing(
-    pattern: Annotated[str, tyro.conf.Positional] = "*",
-) -> None:
-    """Name the initialisation schemes, by family: what each does, its free constants and its source.
+def listing(pattern: Annotated[str, tyro.conf.Positional] = "*") -> None:
+    """List the initialisation schemes by family, with their free constants and sources.
 
     Args:
-        pattern: Those alone whose name holds this, or fits it where it has * or ?: mup, megatron*. One that is a name
-            tells all about that scheme.
+        pattern: A part of the name, or a pattern with * or ?: mup, megatron*. The name of a scheme prints all about it.
     """
     from fnmatch import fnmatchcase
     from inspect import getdoc
@@ -58,12 +54,11 @@ def listing(
         notes = [f"free constants: {one.constants or 'none'}", one.calibration, f"source: {one.source}"]
         print(one.name, "-" * len(one.name), getdoc(one.rules) or "", "", *filter(None, notes), sep="\n")
         return
-    column = max(map(len, names)) + 4
-    schemes = sorted((SCHEMES[name] for name in names), key=lambda scheme: scheme.family)
-    for family, members in groupby(schemes, key=lambda scheme: scheme.family):
+    margin = " " * (max(map(len, names)) + 4)
+    for family, members in groupby(sorted((SCHEMES[n] for n in names), key=lambda s: s.family), lambda s: s.family):
         print(family)
         for one in members:
-            first, margin = f"  {one.name}".ljust(column), " " * column
+            first = f"  {one.name}".ljust(len(margin))
             print(fill(one.summary, 120, initial_indent=first, subsequent_indent=margin))
             for note in filter(None, (one.constants, one.calibration, one.source)):
                 print(fill(note, 120, initial_indent=f"{margin}  ", subsequent_indent=f"{margin}  "))
@@ -84,13 +79,10 @@ def show(
 ) -> None:
     """Print what a scheme does to every parameter of one of our models: nothing is allocated, so any size will do.
 
-    Of an RWKV-7, which also forgets by erasing, it says what that adds to its decays, measured on a small model.
-
     A model of another library is planned from Python, with plan and RoleTable of plkernel.models.init: plan(model,
     "megatron_default", RoleTable.from_toml("gpt2")).apply_(model, seed=0). Roles are a TOML of a few lines; those of
-    GPT-2 and Mamba in transformers come with plkernel (python -m plkernel.specs gpt2). heads=(number, size) says what a
-    scheme that scales by heads asks for, structure=Structure(...) that such a model has what a scheme asks beyond
-    weights.
+    GPT-2 and Mamba in transformers come with plkernel (python -m plkernel.specs gpt2). heads=(number, size) is for a
+    scheme that scales by heads, structure=Structure(...) for one that asks for more than weights.
 
     Args:
         scheme: Name of the scheme, see plkernel.init list.
@@ -99,31 +91,28 @@ def show(
         layers: Number of blocks.
         head_size: RWKV: channels of a head, 32 if left out.
         option: Free constants of the scheme: --option std=0.01 --option base_width=64.
-        against: Another scheme; prints what differs from it, at its own constants where it lacks one of these.
+        against: Another scheme; prints the differences, with its own constants where it lacks one of these.
         json: File for the plan.
     """
     from plkernel.common.files import check_file, save_json
     from plkernel.models.init.plan import find
 
-    spec, arm = spec_of(model, dim, layers, head_size), arm_of(scheme, option)
+    condition = condition_of(scheme, model, dim, layers, head_size, option)
     check_file(json, "json")
-    shared = [text for text in option if against and text.partition("=")[0] in find(against).options]
-    other = arm_of(against, shared) if against else None
-    chosen = planned(spec, arm)
+    chosen = planned(condition)
     print(shown(chosen, model), flush=True)
-    if model == "rwkv7":
-        print(f"\n{memory(spec, arm)}", flush=True)
-    if other is not None:
-        lines = joined(chosen.diff(planned(spec, other)))
+    if against is not None:
+        shared = [text for text in option if text.partition("=")[0] in find(against).options]
+        lines = chosen.diff(planned(condition_of(against, model, dim, layers, head_size, shared)))
         title = f"\n{scheme} -> {against}:"
-        print("\n  ".join([title, *lines]) if lines else f"{title} no difference", flush=True)
+        print(*([title, *lines] if lines else [f"{title} no difference"]), sep="\n  ", flush=True)
     if json is not None:
         save_json(json, {"model": model, **chosen.to_dict()})
         print(f"\nwritten: {json}", flush=True)
 
 
 def shown(chosen: "Plan", model: str) -> str:
-    """The plan: a line on the model, the table, what it asks of the model, and what is left to do."""
+    """The plan as text: sizes, the table of parameters, and the scheme's demands on model and training."""
     from math import prod
 
     from plkernel.common.cli import text_table
@@ -142,32 +131,6 @@ def shown(chosen: "Plan", model: str) -> str:
     if chosen.optimizer != "adam":
         parts.append(f"the rates are for {chosen.optimizer.upper()}; a run here has AdamW and refuses them")
     return "\n\n".join(parts)
-
-
-def memory(spec: "ModelSpec", arm: "Arm") -> str:
-    """Memory of a small RWKV-7 of this scheme: half-lives, and the impulse response with erasing and without."""
-    import numpy as np
-
-    from plkernel.training.view import erasing, responses_of
-
-    dim, layers = min(spec.dim, 4 * spec.head_size), min(spec.layers, 4)
-    model, _ = filled(spec.model_copy(update={"dim": dim, "layers": layers}), arm, seed=0)
-    lives = [f"{shortest:.3g} to {longest:.3g}" for shortest, longest in (v.aminmax() for v in model.half_lives())]
-    lags = np.exp2(np.arange(8.0))
-    title = f"memory at the start, width {dim}, {layers} blocks: half-lives of {'; '.join(lives)} bytes"
-    return "\n".join([title, *erasing(lags, {"at the start": responses_of(model, lags)})])
-
-
-def joined(lines: Sequence[str]) -> list[str]:
-    """Lines that are equal up to the number of the block, as one that says which blocks."""
-    from plkernel.models.init.plan import spans
-
-    blocks: dict[str, list[int]] = {}
-    for line in lines:
-        number = re.match(r"blocks\.(\d+)\.", line)
-        text = re.sub(r"^blocks\.\d+\.", "blocks.*.", line)
-        blocks.setdefault(text, []).append(int(number[1]) if number else -1)
-    return [f"{text}  (blocks {where})" if (where := spans(numbers)) else text for text, numbers in blocks.items()]
 
 
 def check(
@@ -222,7 +185,7 @@ def check(
 
     from plkernel import __version__
     from plkernel.analysis.figures.style import rendered
-    from plkernel.common import cli
+    from plkernel.common.cli import progress_bar
     from plkernel.common.files import atomic_write, check_folder, save_json
     from plkernel.config.schema import check_threads
     from plkernel.data import corpora
@@ -232,56 +195,50 @@ def check(
     check_threads(threads)
     if not depths or min(depths) < 1:
         raise ValueError(f"depths must be at least 1, got {depths}")
-    arm = arm_of(scheme, option)
-    wide = {width: spec_of(model, width, layers, head_size) for width in widths}
-    deep = {depth: spec_of(model, dim, depth, head_size) for depth in sorted(set(depths))}
+    wide = {width: condition_of(scheme, model, width, layers, head_size, option) for width in widths}
+    deep = {depth: condition_of(scheme, model, dim, depth, head_size, option) for depth in sorted(set(depths))}
     check_folder(out, "out")
     torch.set_num_threads(threads)
     data = corpora.load(corpus)
     check_length(data.bytes, CONTEXT, f"corpus {corpus!r}")
     windows = fixed_windows(data.bytes, CONTEXT, BATCH)
     inputs, title = windows[:, :-1], f"{scheme} on {model}"
-    with cli.progress_bar("widths") as progress:
+    given: dict[str, Any] = {"steps": steps, "seeds": seeds, "learning_rate": learning_rate}
+    with progress_bar("widths") as progress:
         coordinates = coordinate_check(
-            lambda width, seed: filled(wide[width], arm, seed, inputs),
-            windows,
-            widths,
-            steps=steps,
-            seeds=seeds,
-            learning_rate=learning_rate,
-            progress=progress,
+            lambda width, seed: filled(wide[width], seed, inputs), windows, widths, progress=progress, **given
         )
-    optimizer = planned(wide[min(wide)], arm).optimizer
-    print(over_width(coordinates, title, optimizer), end="\n\n", flush=True)
-
-    def deep_model(spec: "ModelSpec") -> "Callable[[int], Model]":
-        return lambda seed: filled(spec, arm, seed, inputs)[0]
-
+    optimizer = planned(wide[min(wide)]).optimizer
+    named = optimizer.title() if optimizer == "adam" else optimizer.upper()
+    print(f"{title}: rms of x_t - x_0 after {steps} steps of {named} at {learning_rate:.3g}\n")
+    print(over_width(coordinates), f"verdict: {coordinates.verdict()}", sep="\n\n", end="\n\n", flush=True)
     streams = []
-    with cli.progress_bar("depths") as progress:
-        for depth, spec in deep.items():
-            streams.append(propagation(deep_model(spec), windows, seeds))
+    with progress_bar("depths") as progress:
+        for depth, condition in deep.items():
+            streams.append(propagation(lambda seed, one=condition: filled(one, seed, inputs)[0], windows, seeds))
             progress(depth / sum(deep))
-    print(over_depth(streams, dim), end="\n\n", flush=True)
+    print(f"residual stream at initialisation, width {dim}: rms before the first block and after the last\n")
+    print(over_depth(streams), flush=True)
     values = {
-        **{"plkernel": __version__, "scheme": scheme, "model": model, "options": arm.scheme_options},
-        **{"layers": layers, "dim": dim, "optimizer": optimizer, "corpus": data.name, "sha256": data.sha256},
-        **{"context": CONTEXT, "batch": BATCH, "seeds": seeds, "coordinates": coordinates.to_dict()},
+        **{"plkernel": __version__, "scheme": scheme, "model": model, "layers": layers, "dim": dim},
+        **{"options": wide[min(wide)].arm.scheme_options, "optimizer": optimizer, "corpus": data.name},
+        **{"sha256": data.sha256, "context": CONTEXT, "batch": BATCH, "seeds": seeds},
+        "coordinates": coordinates.to_dict(),
         "slopes": {name: vars(coordinates.slope(name)) for name in coordinates.names},
         "verdict": coordinates.verdict(),
         "depths": [{**vars(item), "depth": item.depth, "growth": item.growth} for item in streams],
     }
     path = out / f"{scheme}-{model}"
     save_json(path.with_name(f"{path.name}.json"), values)
-    print(f"written: {path}.json", flush=True)
+    print(f"\nwritten: {path}.json", flush=True)
     if figure:
         for kind, content in rendered(coordinates_figure(coordinates, streams, title)).items():
             atomic_write(path.with_name(f"{path.name}.{kind}"), content)
         print(f"figure:  {path}.pdf, .png, .svg", flush=True)
 
 
-def over_width(coordinates: "Coordinates", title: str, optimizer: str) -> str:
-    """The table of the coordinate check, and the verdict."""
+def over_width(coordinates: "Coordinates") -> str:
+    """The table of the coordinate check, a row for each activation."""
     from plkernel.common.cli import text_table
     from plkernel.models.init.coordinate_check import FLAT
 
@@ -292,32 +249,31 @@ def over_width(coordinates: "Coordinates", title: str, optimizer: str) -> str:
         verdict = f"flat within {FLAT:g}" if slope.verdict == "flat" else slope.verdict
         rows.append([name, *moved, f"{slope.value:+.2f}", error, verdict])
     header = ["activation", *(f"width {width}" for width in coordinates.widths), "slope", "error", "verdict"]
-    steps = f"{coordinates.steps} steps of {optimizer.title() if optimizer == 'adam' else optimizer.upper()}"
-    title = f"{title}: rms of x_t - x_0 after {steps} at {coordinates.learning_rate:.3g}"
-    return f"{title}\n\n{text_table(header, rows)}\n\nverdict: {coordinates.verdict()}"
+    return text_table(header, rows)
 
 
-def over_depth(streams: "Sequence[Propagation]", dim: int) -> str:
-    """The table of the residual stream over depth."""
+def over_depth(streams: Sequence["Propagation"]) -> str:
+    """The table of the residual stream over depth, a row for each `Propagation`."""
     from plkernel.common.cli import text_table
 
+    header = ["blocks", "stream before", "after", "growth per block", "gradient after", "before", "growth per block"]
     rows = []
     for item in streams:
-        ends = [
-            f"{values[place]:.4g}"
-            for values, order in ((item.forward, (0, -1)), (item.backward, (-1, 0)))
-            for place in order
-        ]
-        forward, backward = (f"{growth:.4f}" for growth in item.growth)
-        rows.append([str(item.depth), *ends[:2], forward, *ends[2:], backward])
-    header = ["blocks", "stream before", "after", "growth per block", "gradient after", "before", "growth per block"]
-    title = f"residual stream at initialisation, width {dim}: rms before the first block and after the last"
-    return f"{title}\n\n{text_table(header, rows)}"
+        (there, back), (up, down) = (item.forward, item.backward), item.growth
+        ends = [f"{there[0]:.4g}", f"{there[-1]:.4g}", f"{up:.4f}", f"{back[-1]:.4g}", f"{back[0]:.4g}", f"{down:.4f}"]
+        rows.append([str(item.depth), *ends])
+    return text_table(header, rows)
 
 
-def arm_of(scheme: str, given: Sequence[str]) -> "Arm":
-    """The scheme with NAME=VALUE each as an option; ValueError for one that is not, or no option of this scheme."""
-    from plkernel.config.schema import Arm
+def condition_of(
+    scheme: str, kind: ModelKind, dim: int, layers: int, head_size: int | None, given: Sequence[str] = ()
+) -> "Condition":
+    """One of our models with NAME=VALUE each as an option of the scheme; ValueError for a size or option that is wrong.
+
+    An RWKV has heads of HEAD_SIZE channels unless `head_size` is given.
+    """
+    from plkernel.config.condition import resolve
+    from plkernel.config.schema import Arm, ModelSpec
     from plkernel.models.init.plan import check_options, find
 
     options: dict[str, float] = {}
@@ -330,47 +286,34 @@ def arm_of(scheme: str, given: Sequence[str]) -> "Arm":
         except ValueError as error:
             raise ValueError(f"option {name} must be a number, true or false, got {value!r}") from error
     check_options(find(scheme), options)
-    return Arm(scheme=scheme, scheme_options=options)
-
-
-def spec_of(kind: ModelKind, dim: int, layers: int, head_size: int | None = None) -> "ModelSpec":
-    """One of our models, an RWKV of HEAD_SIZE unless given; ValueError for sizes that do not fit."""
-    from plkernel.config.schema import ModelSpec
-
     if kind == "ssm" and head_size is not None:
         raise ValueError(f"head_size {head_size} belongs to models rwkv5 to rwkv7, got model 'ssm': leave it out")
-    head_size = HEAD_SIZE if head_size is None else head_size
-    for name, value, least in (("width", dim, 2), ("number of blocks", layers, 1), ("head_size", head_size, 2)):
-        if value < least:
-            raise ValueError(f"{name} must be at least {least}, got {value}")
-    if kind == "ssm":
-        return ModelSpec(kind=kind, dim=dim, layers=layers)
-    if dim % head_size:
-        raise ValueError(f"width {dim} must be a multiple of head_size {head_size} in an RWKV")
-    return ModelSpec(kind=kind, dim=dim, layers=layers, head_size=head_size)
+    size = head_size or HEAD_SIZE
+    for name, number, least in (("width", dim, 2), ("number of blocks", layers, 1), ("head_size", size, 2)):
+        if number < least:
+            raise ValueError(f"{name} must be at least {least}, got {number}")
+    if kind != "ssm" and dim % size:
+        raise ValueError(f"width {dim} must be a multiple of head_size {size} in an RWKV")
+    heads = {} if kind == "ssm" else {"head_size": size}
+    return resolve(ModelSpec(kind=kind, dim=dim, layers=layers, **heads), Arm(scheme=scheme, scheme_options=options))
 
 
-def planned(spec: "ModelSpec", arm: "Arm") -> "Plan":
-    """The plan of a scheme for one of our models, of which nothing is allocated."""
+def planned(condition: "Condition") -> "Plan":
+    """The plan of a condition; nothing is allocated."""
     import torch
 
-    from plkernel.config.condition import resolve
     from plkernel.training.build import build, plan_of
 
-    condition = resolve(spec, arm)
     with torch.device("meta"):
         return plan_of(build(condition), condition)
 
 
-def filled(spec: "ModelSpec", arm: "Arm", seed: int, inputs: "Tensor | None" = None) -> "tuple[Model, Plan]":
-    """A filled model and its plan; calibrated on `inputs`, bytes (B,T), where they are given and the scheme asks."""
-    from plkernel.config.condition import resolve
+def filled(condition: "Condition", seed: int, inputs: "Tensor") -> "tuple[Model, Plan]":
+    """A filled model and its plan; calibrated on `inputs`, bytes (B,T), where the scheme asks for that."""
     from plkernel.training.build import build, initialise_, plan_of, tune_
 
-    condition = resolve(spec, arm)
     model = initialise_(build(condition), condition, seed)
-    if inputs is not None:
-        tune_(model, condition, inputs)
+    tune_(model, condition, inputs)
     return model, plan_of(model, condition)
 
 

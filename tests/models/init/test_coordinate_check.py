@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from plkernel.analysis.figures.style import rendered
-from plkernel.commands.init import arm_of, filled, spec_of
+from plkernel.commands.init import condition_of, filled
 from plkernel.models.init.coordinate_check import (
     Coordinates,
     Propagation,
@@ -49,16 +49,16 @@ def windows(batch: int = 4, context: int = 64) -> Tensor:
 
 
 def model_of(kind: ModelKind, dim: int, layers: int, scheme: str, seed: int = 0) -> nn.Module:
-    return filled(spec_of(kind, dim, layers), arm_of(scheme, ()), seed)[0]
+    return filled(condition_of(scheme, kind, dim, layers, None), seed, windows()[:, :-1])[0]
 
 
 def checked(
     kind: ModelKind, scheme: str, options: tuple[str, ...], widths: tuple[int, ...], rate: float = RATE, **other: Any
 ) -> Coordinates:
-    arm = arm_of(scheme, options)
-    return coordinate_check(
-        lambda width, seed: filled(spec_of(kind, width, 2), arm, seed), windows(), widths, learning_rate=rate, **other
-    )
+    def make(width: int, seed: int) -> tuple[nn.Module, Plan]:
+        return filled(condition_of(scheme, kind, width, 2, None, options), seed, windows()[:, :-1])
+
+    return coordinate_check(make, windows(), widths, learning_rate=rate, **other)
 
 
 def slopes(done: Coordinates) -> dict[str, float]:
@@ -126,7 +126,7 @@ def test_mup_for_sgd_is_flat_under_sgd(scheme: str) -> None:
     assert is_flat(done := checked("ssm", scheme, ("sgd=1", *ZERO), FAST, 0.03, seeds=2)), slopes(done)
 
     def wrong(width: int, seed: int) -> tuple[nn.Module, Plan]:
-        model, chosen = filled(spec_of("ssm", width, 2), arm_of(scheme, ZERO), seed)
+        model, chosen = filled(condition_of(scheme, "ssm", width, 2, None, ZERO), seed, windows()[:, :-1])
         return model, replace(chosen, optimizer="sgd")
 
     slowed = slopes(coordinate_check(wrong, windows(), FAST, learning_rate=0.03, seeds=1))

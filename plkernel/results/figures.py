@@ -2,8 +2,7 @@
 
 import math
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -56,20 +55,17 @@ FEWEST_FOR_WHOLE = 5
 """From so many seeds on the band for the whole curve is drawn: with fewer it leaves every frame."""
 BESIDE, FAR = 3.0, 8.0
 """Intervals are cut at BESIDE times the largest difference of a seed; rows FAR times beyond the median are arrows."""
-CLAIMED = {"lower": (-math.inf, -1.0), "higher": (1.0, math.inf), "equal": (-1.0, 1.0)}
-"""Range of differences, in margins, in which a claim holds."""
+CUT = "An interval is cut at the frame; an arrow stands for a mean outside it."
 KINDS = {
     "verdicts": (
         "decided",
         "Hypotheses: strokes are seeds, the circle their mean (filled: confirmed), the line the interval of this "
-        "hypothesis alone, the shaded range where the claim holds. An interval is cut at the frame; an arrow stands "
-        "for a mean outside it.",
+        f"hypothesis alone, the shaded range where the claim holds. {CUT}",
     ),
     "forest": (
         "differences",
         "Every arm minus the one it is compared with: strokes are seeds, the circle their mean (filled: significant "
-        "after Holm's correction), the line the 95 % t interval. An interval is cut at the frame; an arrow stands for "
-        "a mean outside it.",
+        f"after Holm's correction), the line the 95 % t interval. {CUT}",
     ),
     "convergence": (
         "curves",
@@ -79,27 +75,24 @@ KINDS = {
     "difference": (
         "curves",
         "Difference during training, paired by seed: thin lines are seeds, the thick line is their mean, the darker "
-        "band its 95 % t interval at each position on its own. From five seeds on the lighter band is simultaneous: "
-        "the whole true curve lies inside with 95 %. Bands are cut at the frame; one seed has none.",
+        "band its 95 % t interval at each position. From five seeds on the whole true curve lies inside the lighter "
+        "band with 95 %. Bands are cut at the frame.",
     ),
     "truncation": (
         "context",
-        "Bits per byte of the same bytes of the test text, predicted from the last 1, 2, 4 .. bytes before them, and "
-        "the loss against the whole context: means over seeds with 95 % t intervals. The broad grey line, where drawn, "
-        "is the best possible: the source of the text is known.",
+        "Bits per byte of the same text, predicted from the last 1, 2, 4 .. bytes, and the loss against the whole "
+        "context: means over seeds, 95 % t intervals. Broad grey line: the best possible, where the source is known.",
     ),
     "influence": (
         "context",
-        "Influence of one byte: change of a prediction (Kullback-Leibler divergence, in bits) when the byte d before "
-        "it is replaced by another, drawn by its frequency; means over seeds with 95 % t intervals. The grey line, "
-        "where drawn, is the mutual information I(d) of the text, whose law is known.",
+        "Influence: change of a prediction (Kullback-Leibler divergence, bits) when the byte d before it is replaced "
+        "by another, drawn by its frequency; means over seeds, 95 % t intervals. Grey line: I(d) of a known law.",
     ),
     "kernels": (
         "memory",
         "Kernels: weight of an input t bytes later in the recurrent branch (root mean square over its entries), 1 at "
-        "lag 1. Thin lines are blocks of the model, thick lines their geometric mean over blocks and seeds. The broad "
-        "grey line is the power law of the arm, stated for the plain sum over channels; signs are random at "
-        "initialisation, so channels add up as squares.",
+        "lag 1. Thin lines are blocks of the model, thick lines their geometric mean over blocks and seeds. Broad grey "
+        "line: the power law of the arm, for the plain sum over channels; with random signs they add up as squares.",
     ),
     "half-lives": (
         "memory",
@@ -108,6 +101,11 @@ KINDS = {
     ),
 }
 """Section of the page and caption of each kind of figure."""
+CONTEXT: dict[str, tuple[Any, str, str, str]] = {
+    "truncation": (Truncated, "given", "bpb", "floor"),
+    "influence": (Influenced, "lags", "bits", "information"),
+}
+"""How curves over the context are kept for drawing, and the keys of their positions, values and law in a result."""
 
 Arms = Mapping[str, Sequence[Curve]]
 """The curves of every arm's seeds, keyed by bytes read."""
@@ -135,39 +133,27 @@ def drawings(comparison: Comparison) -> Iterator[Drawing]:
 
 
 def _of_block(comparison: Comparison, part: Block) -> Iterator[Drawing]:
-    study = comparison.study
+    study, title = comparison.study, titled(part)
     arms = {arm_label(comparison, part, arm): arm for arm in part.arms}
-    against = {label: str(arm.against) for label, arm in arms.items() if arm.differences}
     curves = {label: study.curves(arm.name) for label, arm in arms.items()}
-    paired = {label: difference_curves(curves[label], study.curves(base)) for label, base in against.items()}
+    yield _drawing("convergence", convergence(_without_seeds(curves), title, reference_losses(comparison, part)), part)
+    against = {label: str(arm.against) for label, arm in arms.items() if arm.differences}
+    if against:
+        paired = {label: difference_curves(curves[label], study.curves(base)) for label, base in against.items()}
+        bases = {label: comparison.short(base) for label, base in against.items()}
+        yield _drawing("difference", differences(_without_seeds(paired), bases, title), part)
+    for kind, draw in (("truncation", truncation_figure), ("influence", influence_figure)):
+        if known := {label: one for label, arm in arms.items() if (one := context_of(comparison, arm, kind))}:
+            yield _drawing(kind, draw(known, title), part)
     panels = [
         Panel(comparison.short(arm.name), *memories(comparison, arm), exponent_of(study.spec["arms"][arm.name]))
         for arm in part.arms
         if arm.seeds
     ]
-    figures: dict[str, tuple[Callable[..., Figure], Any]] = {
-        "convergence": (partial(convergence, references=reference_losses(comparison, part)), _without_seeds(curves)),
-        "difference": (
-            partial(differences, baselines={label: comparison.short(base) for label, base in against.items()}),
-            _without_seeds(paired),
-        ),
-        "truncation": (
-            truncation_figure,
-            {label: one for label, arm in arms.items() if (one := truncated(comparison, arm))},
-        ),
-        "influence": (
-            influence_figure,
-            {label: one for label, arm in arms.items() if (one := influenced(comparison, arm))},
-        ),
-        "kernels": (kernel_figure, [one for one in panels if one.before.has_kernels and one.after.has_kernels]),
-        "half-lives": (
-            half_life_figure,
-            [one for one in panels if one.before.has_half_lives and one.after.has_half_lives],
-        ),
-    }
-    for kind, (draw, data) in figures.items():
-        if data:
-            yield _drawing(kind, draw(data, heading=titled(part)), part)
+    if shown := [one for one in panels if one.before.has_kernels and one.after.has_kernels]:
+        yield _drawing("kernels", kernel_figure(shown, title), part)
+    if shown := [one for one in panels if one.before.has_half_lives and one.after.has_half_lives]:
+        yield _drawing("half-lives", half_life_figure(shown, title), part)
 
 
 def _drawing(kind: str, figure: "Figure", part: Block | None = None) -> Drawing:
@@ -198,28 +184,17 @@ def reference_losses(comparison: Comparison, part: Block) -> dict[str, float]:
     return dict(zip(map(str, first.orders), first.val_bpb, strict=True))
 
 
-def truncated(comparison: Comparison, arm: ArmResult) -> Truncated | None:
-    """Truncation curves of an arm's finished runs, of the lengths of the first; None where there are none."""
-    if not (same := _alike(comparison, arm, "truncation", "given", "bpb")):
-        return None
-    floors = [curve.floor for curve in same if curve.floor]
-    floor = tuple(np.mean(np.array(floors, dtype=float), axis=0).tolist()) if floors else None
-    return Truncated(tuple(same[0].given), np.array([curve.bpb for curve in same], dtype=float), floor)
-
-
-def influenced(comparison: Comparison, arm: ArmResult) -> Influenced | None:
-    """Influence in an arm's finished runs, at the lags of the first; None where there is none."""
-    if not (same := _alike(comparison, arm, "influence", "lags", "bits")):
-        return None
-    text = tuple(math.nan if value is None else value for value in same[0].information or ()) or None
-    return Influenced(tuple(same[0].lags), np.array([curve.bits for curve in same], dtype=float), text)
-
-
-def _alike(comparison: Comparison, arm: ArmResult, name: str, at: str, values: str) -> list[Any]:
-    """Curves `name` of an arm's finished runs without gaps, at the positions of the first."""
-    curves = [getattr(run.result, name) for run in comparison.study.finished(arm.name)]
+def context_of(comparison: Comparison, arm: ArmResult, kind: str) -> Any:
+    """Truncation or influence curves of an arm's finished runs, at the positions of the first; None without any."""
+    make, at, values, law = CONTEXT[kind]
+    curves = [getattr(run.result, kind) for run in comparison.study.finished(arm.name)]
     known = [curve for curve in curves if curve and None not in getattr(curve, values)]
-    return [curve for curve in known if getattr(curve, at) == getattr(known[0], at)]
+    same = [curve for curve in known if getattr(curve, at) == getattr(known[0], at)]
+    if not same:
+        return None
+    laws = np.array([getattr(curve, law) for curve in same if getattr(curve, law)], dtype=float)
+    measured = np.array([getattr(curve, values) for curve in same], dtype=float)
+    return make(tuple(getattr(same[0], at)), measured, tuple(laws.mean(axis=0).tolist()) if len(laws) else None)
 
 
 def memories(comparison: Comparison, arm: ArmResult) -> tuple[Memory, Memory]:
@@ -253,7 +228,9 @@ Groups = Mapping[str, Sequence[ForestRow]]
 
 def _hypothesis(outcome: Outcome) -> ForestRow:
     one, judged = outcome.hypothesis, outcome.judgement
-    low, high = (edge * one.margin if math.isfinite(edge) else edge for edge in CLAIMED[one.claim])
+    low, high = {"lower": (-math.inf, -one.margin), "higher": (one.margin, math.inf)}.get(
+        one.claim, (-one.margin, one.margin)
+    )
     seeds = list(outcome.per_seed.values())
     return ForestRow(textwrap.fill(one.name, 44), judged, seeds, judged.verdict == "confirmed", (low, high))
 

@@ -4,7 +4,7 @@ import math
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,11 +30,12 @@ from plkernel.results.text import (
     overview,
     p_text,
     sentences,
+    span,
     warnings,
 )
 
-MANY_ARMS, MANY_RUNS, WIDTH = 40, 12, 120
-"""Tables of more arms are folded, more missing runs are counted, and a terminal shows so many columns."""
+MANY_ARMS, WIDTH = 40, 120
+"""A table of more arms is folded, and a terminal shows so many columns."""
 NOT_OPTIONS = ("levels", "against", "node_rates", "node_multipliers", "node_gain", "output_std")
 """Keys of a saved arm that are no options: its place in the study, and numbers that follow from other options."""
 Part = dict[str, Any]
@@ -79,25 +80,24 @@ def sections(comparison: Comparison, figures: Mapping[str, list[Part]]) -> dict[
     """Parts of every section by its title; `figures` by the name of their section."""
     label, count = _label(comparison), len(comparison.blocks)
 
-    def folded(name: str) -> list[Part]:
+    def drawn(name: str) -> list[Part]:
         """All figures of a small study; of a large one those of the first block, the others folded."""
         every = figures.get(name, [])
         first = len(every) if count < 3 else -(-len(every) // count)
-        return [
-            *every[:first],
-            *([_folded(f"{len(every) - first} more figures", *every[first:])] if every[first:] else []),
-        ]
+        return every[:first] + (
+            [_folded(f"{len(every) - first} more figures", *every[first:])] if every[first:] else []
+        )
 
     return {
         "What was decided": [*_decided(comparison, figures.get("decided", []))],
         f"Results{label}": [_results(comparison)],
         f"Differences{label}": [*_differences(comparison, figures.get("differences", []))],
         "Effects of the factors": [part for one in comparison.effects for part in _effects(comparison, one)],
-        "Curves": folded("curves"),
-        "Worth of far context": folded("context"),
-        "Memory before and after training": [*folded("memory"), *_memory(comparison)],
-        "Design": [_design(comparison), _arms(comparison)],
-        "Runs": [*_rates(comparison), _costs(comparison), *_missing(comparison), _provenance(comparison)],
+        "Curves": drawn("curves"),
+        "Worth of far context": drawn("context"),
+        "Memory before and after training": [*drawn("memory"), *_memory(comparison)],
+        "Design": [_design(comparison)],
+        "Runs": [_costs(comparison), *_missing(comparison), _provenance(comparison)],
     }
 
 
@@ -248,16 +248,12 @@ def _verdicts(one: Declared) -> Iterator[Part]:
 def _results(comparison: Comparison) -> Part:
     """Mean and interval of every measure of every arm, and the losses of n-grams."""
     measures = [measure for measure in comparison.measures if measure.key != "best_val_bpb"]
-    facts = {
-        "seeds": lambda arm: (len(arm.seeds),),
-        "parameters": lambda arm: arm.parameters,
-        "steps": lambda arm: arm.steps,
-    }
-    varying = {name: of for name, of in facts.items() if len({of(arm) for arm in comparison.arms}) > 1}
+    facts = {arm.name: ((len(arm.seeds),), arm.parameters, arm.steps) for arm in comparison.arms}
+    varying = [at for at, each in enumerate(zip(*facts.values(), strict=True)) if len(set(each)) > 1]
 
     def cells(arm: ArmResult) -> list[str]:
         means = [_plus_minus(arm.estimates.get(measure.key), ".4f", len(arm.seeds)) for measure in measures]
-        return means + [", ".join(f"{value:,}" for value in of(arm)) or "-" for of in varying.values()]
+        return means + [", ".join(f"{value:,}" for value in facts[arm.name][at]) or "-" for at in varying]
 
     groups = _grouped(comparison, cells)
     caption = "Bits per byte: mean over seeds ± half of its 95 % t interval (none for one seed)."
@@ -269,7 +265,8 @@ def _results(comparison: Comparison) -> Part:
         groups.append((f"for reference, on {one.corpus.get('name')}", rows))
     for counted, windows in dict.fromkeys((one.training_bytes, one.training_windows) for one in comparison.references):
         caption += f" N-grams: interpolated Witten-Bell counts of {counted:,} bytes, {windows}."
-    table = _table(caption, ["arm", *(measure.title for measure in measures), *varying], groups)
+    header = ["arm", *(measure.title for measure in measures)]
+    table = _table(caption, header + [("seeds", "parameters", "steps")[at] for at in varying], groups)
     return _folded(f"All {len(comparison.arms)} arms", table) if len(comparison.arms) > MANY_ARMS else table
 
 
@@ -282,7 +279,7 @@ def _differences(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Pa
 
     def cells(arm: ArmResult) -> list[str]:
         if (one := evidence.get(arm.name)) is None:
-            return ["no common seed", *["-"] * (len(header) - 2)]
+            return ["-"] * (len(header) - 1)
         p = one.difference.p_value, one.corrected, one.flips.p_value if one.flips else math.nan
         d_z = f"{one.effect.d_z:+.2f}" if math.isfinite(one.effect.d_z) else "-"
         reached = "-"
@@ -290,8 +287,8 @@ def _differences(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Pa
             share = 100 * one.earlier.mean.mean
             reached = f"{abs(share):.0f} % {'earlier' if share >= 0 else 'later'}"
         elif one.earlier:
-            some = [value for value in one.earlier.per_seed.values() if value is not None]
-            reached = f"{len(some)} of {len(one.earlier.per_seed)} seeds"
+            seeds = list(one.earlier.per_seed.values())
+            reached = f"{sum(value is not None for value in seeds)} of {len(seeds)} seeds"
         few = "" if one.difference.n == len(arm.seeds) else f" (n = {one.difference.n})"
         return [f"{mean_text(one.difference)}{few}", interval_text(one.difference), *map(p_text, p), d_z, reached]
 
@@ -306,16 +303,13 @@ def _differences(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Pa
     )
     yield _table(caption, header, _grouped(comparison, cells, paired=True))
     notes = [
-        "Paired runs start from the same base weights and read the same data in the same order.",
-        "The sign-flip test assumes no normal distribution. d_z is the mean in standard deviations of the differences.",
-        "Baseline reached: how much earlier in training the arm stays at or below the baseline's final value, "
-        "or how many seeds do. A description, no test: among runs of equal length it cannot be negative.",
+        "Paired runs start from the same base weights and read the same data in the same order. d_z is the mean in "
+        "standard deviations of the differences. Baseline reached: how much earlier in training the arm stays at or "
+        "below the baseline's final value, or how many seeds do: a description, among runs of equal length never later."
     ]
     if 2 <= (n := min(one.difference.n for one in evidence.values())) < 5:
-        notes.append(
-            f"With {n} seeds a 95 % interval reaches {critical_value(n):.1f} standard errors to either side of the "
-            f"mean, with 5 seeds {critical_value(5):.1f}: only large effects can show here."
-        )
+        reach = f"{critical_value(n):.1f} standard errors, with 5 seeds {critical_value(5):.1f}"
+        notes.append(f"With {n} seeds a 95 % interval reaches {reach}: only large effects can show here.")
     yield _text("notes", *notes)
     yield from figures
     seeds = sorted({seed for one in evidence.values() for seed in one.difference.per_seed})
@@ -343,16 +337,13 @@ def _effects(comparison: Comparison, one: Effects) -> list[Part]:
         difference, kind = contrast.difference, list(groups)[contrast.order > 1]
         row = [one.title(contrast), mean_text(difference), interval_text(difference)]
         groups[kind].append([*row, p_text(difference.p_value), p_text(p)])
-    facts = {
-        "Fixed": named({name: [level] for name, level in one.fixed.items()}),
-        "Left out, leaking or not finished everywhere": named(one.left_out),
-        "Seeds not in every cell": ", ".join(map(str, one.dropped_seeds)),
-    }
+    fixed = {name: [level] for name, level in one.fixed.items()}
     caption = (
         f"{comparison.primary.title.capitalize()}, bits per byte{'' if one.causal else f' ({NOT_CAUSAL})'}, below zero "
-        f"is better. {one.cells} combinations of {named(one.levels)}; seeds {', '.join(map(str, one.seeds))}. "
-        f"{''.join(f'{name}: {text}. ' for name, text in facts.items() if text)}"
-        "A main effect is the mean over the combinations of the other factors, an interaction the difference of two "
+        f"is better. {one.cells} combinations of {named(one.levels)}; {len(one.seeds)} seeds."
+        f"{f' Fixed: {named(fixed)}.' if fixed else ''}"
+        f"{f' Left out, leaking or not finished everywhere: {named(one.left_out)}.' if one.left_out else ''} A main "
+        "effect is the mean over the combinations of the other factors, an interaction the difference of two "
         f"differences; each is taken within a seed. Corrected p is for all {len(one.contrasts)} (Holm)."
     )
     header = ["effect", "mean", "95 % interval", "p", "corrected p"]
@@ -382,12 +373,8 @@ def _memory(comparison: Comparison) -> Iterator[Part]:
     header = ["arm", *(f"{name}, {time}" for name in names for time in ("before", "after"))]
     if len((table := _table(caption, header, _grouped(comparison, cells)))["header"]) > 1:
         yield _folded("Memory and predictions in numbers", table)
-    kinds = {
-        str(run.config["model"].get("kind", ""))
-        for run in comparison.study.finished()
-        if "half_life_quantiles" not in run.last
-    }
-    for kind in filter(is_code, sorted(kinds)):
+    runs = [run for run in comparison.study.finished() if "half_life_quantiles" not in run.last]
+    for kind in filter(is_code, sorted({str(run.config["model"].get("kind", "")) for run in runs})):
         yield _text("notes", f"Left out: half-lives and kernels of {kind}, which the model does not say.")
 
 
@@ -410,73 +397,48 @@ def _memory_texts(memory: Memory, states: Sequence[Mapping[str, Any]]) -> list[s
 # Design and runs
 
 
-def _flat(options: Mapping[str, Any], head: str = "") -> dict[str, str]:
+def _flat(options: Mapping[str, Any], left_out: Collection[str] = (), head: str = "") -> dict[str, str]:
     """Options that are set, as texts, by dotted name."""
     texts: dict[str, str] = {}
     for name, value in options.items():
         if isinstance(value, Mapping):
-            texts |= _flat(value, f"{head}{name}.")
-        elif value not in (None, [], ""):
+            texts |= _flat(value, (), f"{head}{name}.") if name not in left_out else {}
+        elif value not in (None, [], "") and name not in left_out:
             texts[f"{head}{name}"] = f"{value:g}" if isinstance(value, float) else str(value)
     return texts
 
 
 def _design(comparison: Comparison) -> Part:
-    """What is varied and what is shared."""
+    """What is varied and what is shared, and the options of every arm that differ from the one it is compared with."""
     study, spec, factors = comparison.study, comparison.study.spec, factor_levels(comparison.study)
-    done = sum(run.status == FINISHED for run in study.runs)
+    rates = [rate for choice in comparison.tuning.values() for rate in choice.losses]
     facts = {
         "factors": "; ".join(f"{short_factor(name, factors)}: {', '.join(of)}" for name, of in factors.items()),
-        "blocks": f"by {listed(short_factor(name, factors) for name in within)}"
-        if (within := spec.get("within"))
-        else "",
-        "runs": f"{len(study.arms)} arms x {len(study.seeds)} seeds: {len(study.runs)}, of which {done} finished",
+        "blocks": ", ".join(short_factor(name, factors) for name in spec.get("within") or ()),
+        "runs": f"{len(study.arms)} arms x {len(study.seeds)} seeds, {len(study.finished())} finished",
         "seeds": ", ".join(map(str, study.seeds)),
+        "compared by": f"{comparison.primary.title}, bits per byte",
+        "learning rates": f"searched between {span(rates, 'g')} for each arm" if rates else "",
     }
-    for name in ("model", "train", *(["tuning"] if comparison.tuning else [])):
-        options = dict(spec.get(name) or {})
-        if is_code(str(options.get("kind", ""))):  # width and blocks of an outside model are not known
-            options = {key: value for key, value in options.items() if key not in ("dim", "layers", "head_size")}
-        facts[name] = ", ".join(f"{key} {value}" for key, value in _flat(options).items())
-    facts["arms compared by"] = f"{comparison.primary.title}, bits per byte"
-    rows = [[name, text] for name, text in facts.items() if text]
-    return _table("The study; the options of an arm, below, replace these.", ["", ""], [("", rows)])
-
-
-def _arms(comparison: Comparison) -> Part:
-    """The options of every arm that differ from the arm it is compared with."""
-    study, rows = comparison.study, []
-    options = {
-        name: _flat({key: value for key, value in arm.items() if key not in NOT_OPTIONS})
-        for name, arm in study.spec["arms"].items()
-    }
+    for name in ("model", "train"):
+        options = _flat(spec.get(name) or {})
+        if is_code(options.get("kind", "")):  # width and blocks of an outside model are not known
+            options = {"kind": options["kind"]}
+        facts[name] = ", ".join(f"{key} {value}" for key, value in options.items())
+    arms, rows = {}, [[name, text] for name, text in facts.items() if text]
+    options = {name: _flat(arm, NOT_OPTIONS) for name, arm in spec["arms"].items()}
     for arm, own in options.items():
         other = options[against] if (against := study.against(arm)) else {}
         differing = {name: own.get(name, "not set") for name in {**own, **other} if own.get(name) != other.get(name)}
         if not against and "placement" not in own:  # its decays are the scheme's, and other options do nothing
             differing = {name: value for name, value in own.items() if name in ("scheme", "init", "node_file")}
         text = ", ".join(f"{name} {value}" for name, value in differing.items())
-        rows.append([arm, f"{against} with {text or 'the same options'}" if against else f"the baseline: {text}"])
-    table = _table("Each arm, and how it differs from the one it is compared with.", ["arm", "options"], [("", rows)])
-    return _folded(f"The {len(rows)} arms", table) if len(rows) > MANY_RUNS else table
-
-
-def _rates(comparison: Comparison) -> Iterator[Part]:
-    """The search for learning rates: the loss of every arm at every rate, and the rate it was given."""
-    tuning = comparison.tuning
-    rates = sorted({rate for choice in tuning.values() for rate in choice.losses})
-
-    def cells(arm: ArmResult) -> list[str] | None:
-        if (choice := tuning.get(arm.name)) is None:
-            return None
-        losses = (choice.losses.get(rate) for rate in rates)
-        texts = ("-" if loss is None else f"{loss:.4f}" if math.isfinite(loss) else "diverged" for loss in losses)
-        return [f"{choice.rate:g}{', at the edge' if choice.at_edge else ''}", *texts]
-
-    if tuning:
-        caption = "Search for learning rates: validation bits per byte at its end, mean over its seeds."
-        table = _table(caption, ["arm", "taken", *(f"{rate:g}" for rate in rates)], _grouped(comparison, cells))
-        yield _folded("Learning rates", table) if is_large(comparison) else table
+        arms[arm] = f"{against} with {text or 'the same options'}" if against else f"the baseline: {text}"
+    groups = [
+        ("", rows),
+        ("arms, and how each differs from the one it is compared with", list(map(list, arms.items()))),
+    ]
+    return _table("The study; the options of an arm replace those of the study.", ["", ""], groups)
 
 
 def _costs(comparison: Comparison) -> Part:
@@ -495,9 +457,9 @@ def _costs(comparison: Comparison) -> Part:
 def _missing(comparison: Comparison) -> Iterator[Part]:
     if absent := [run for run in comparison.study.runs if run.status != FINISHED]:
         counts = listed(f"{count:,} {state}" for state, count in Counter(run.status for run in absent).most_common())
-        rows = [[run.name, run.status, run.error or ""] for run in absent if run.error or len(absent) <= MANY_RUNS]
         yield _text("", f"Missing: {counts}.")
-        yield _table("Runs without a result.", ["run", "state", "error"], [("", rows)])
+        if rows := [[run.name, run.status, run.error] for run in absent if run.error]:
+            yield _table("Runs that ended in an error.", ["run", "state", "error"], [("", rows)])
 
 
 def _provenance(comparison: Comparison) -> Part:

@@ -12,7 +12,7 @@ from plkernel.memory.diagnostics import outlasting
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.results.comparison import ALPHA, COMMON_STEP, ArmResult, Comparison, Effects, short_factor
 from plkernel.results.registration import few
-from plkernel.results.statistics import Estimate, Judgement, PairedDifference, detectable_difference, sd_upper
+from plkernel.results.statistics import Estimate, Judgement, PairedDifference, detectable_difference
 
 FEW = 4
 """Up to so many compared arms get a sentence each and are named in cautions; more are counted."""
@@ -161,16 +161,16 @@ def _sentence(comparison: Comparison, arm: ArmResult) -> str:
     difference = arm.differences.get(comparison.primary.key)
     if difference is None:
         return f"no finished seed in common with {arm.against}, no difference to report"
-    p = {"p": difference.p_value} | (
-        {"corrected p": comparison.corrected[arm.name]} if len(comparison.corrected) > 1 else {}
-    )
+    p = {"p": difference.p_value}
+    if len(comparison.corrected) > 1:
+        p["corrected p"] = comparison.corrected[arm.name]
     parts = [f"{mean_text(difference)} bits per byte against {arm.against} ({comparison.primary.title})"]
     parts += [f"95 % interval {bounds}"] if (bounds := interval_text(difference)) else []
     parts += [f"n = {difference.n}"] if difference.n > 1 else []
     parts += [f"{name} {_equals(value)}" for name, value in p.items() if not math.isnan(value)]
-    label = f" [{NOT_CAUSAL}]" if comparison.leaks(arm) else ""
-    power = f"; {_sensitivity(difference)}" if difference.contains_zero else ""
-    return f"{', '.join(parts)}{label}; {verdict(difference)}{power}"
+    label, least = f" [{NOT_CAUSAL}]" if comparison.leaks(arm) else "", comparison.evidence[arm.name].detectable
+    power = f"; {difference.n} seeds with this spread find a difference of {least:.2g} 8 times in 10"
+    return f"{', '.join(parts)}{label}; {verdict(difference)}{power if difference.contains_zero and least > 0 else ''}"
 
 
 def verdict(difference: PairedDifference) -> str:
@@ -186,18 +186,6 @@ def verdict(difference: PairedDifference) -> str:
         return f"the interval contains zero: no difference is shown with {n} seeds"
     direction = "lower" if difference.mean < 0 else "higher"
     return f"the interval excludes zero: {direction} than the baseline over {n} seeds"
-
-
-def _sensitivity(difference: PairedDifference) -> str:
-    """Smallest detectable difference at the observed spread, and at its 95 % upper bound."""
-    n, sd = difference.n, difference.standard_deviation
-    if not (sd > 0.0 and math.isfinite(sd)):
-        return "without any spread, the smallest detectable difference is unknown"
-    seen, at_most = (detectable_difference(spread, n) for spread in (sd, sd_upper(sd, n)))
-    return (
-        f"with this spread {n} seeds find a difference of {seen:.2g} 8 times in 10 ({at_most:.2g} at the 95 % upper "
-        "bound of the spread)"
-    )
 
 
 # Cautions
@@ -276,12 +264,10 @@ def _beaten(comparison: Comparison) -> Iterator[str]:
             if pair := next(better, None):
                 beaten.setdefault(pair, {})[arm.name] = final.mean
     for (order, loss), finals in sorted(beaten.items()):
-        few = listed(f"{name} ({mean:.4f})" for name, mean in finals.items())
+        names = listed(f"{name} ({mean:.4f})" for name, mean in finals.items())
         counts = {1: "single bytes", 2: "byte pairs"}.get(order, f"{order} bytes in a row")
-        memory = "without memory" if order == 1 else f"with {order - 1} {'byte' if order == 2 else 'bytes'} of memory"
         yield (
-            f"{few if len(finals) <= FEW else _arms(comparison, finals)} {'is' if len(finals) == 1 else 'are'} worse "
-            f"on the validation windows than counts of {counts} ({loss:.4f}), {memory}: "
-            f"{'its loss says' if len(finals) == 1 else 'their losses say'} nothing about "
-            f"{'longer ' if order > 1 else ''}memory."
+            f"{names if len(finals) <= FEW else _arms(comparison, finals)} {'is' if len(finals) == 1 else 'are'} worse "
+            f"on the validation windows than counts of {counts} ({loss:.4f}), so the loss says nothing about "
+            f"{'memory' if order == 1 else 'longer memory'}."
         )

@@ -196,7 +196,7 @@ def test_sentences_have_the_numbers_of_the_difference(tmp_path: Path) -> None:
     assert f"{difference.low:+.4f} to {difference.high:+.4f}, n = 4, p " in told
     assert f"corrected p {p_text(one.corrected['a'])}" in told.replace("p = ", "p ")
     assert told.endswith("the interval excludes zero: lower than the baseline over 4 seeds.")
-    assert f"4 seeds find a difference of {one.evidence['none'].detectable:.2g} 8 times in 10" in untold
+    assert f"4 seeds with this spread find a difference of {one.evidence['none'].detectable:.2g} 8 times in 10" in untold
     facts = "quick compares a and none with log-spaced: 4 seeds each, 312,345 parameters, 40 steps, 327.7 kB read of"
     assert overview(one)[1].startswith(facts)
 
@@ -243,7 +243,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "leak": (result("concentrated", 0, causal=False), f"concentrated: {NOT_CAUSAL}; a prediction sees part of its own"),
     "n-grams": (
         lambda folder: save(folder / "references.json", {"references": [REFERENCE]}),
-        "are worse on the validation windows than counts of byte pairs (1.0000), with 1 byte of memory: their losses",
+        "are worse on the validation windows than counts of byte pairs (1.0000), so the loss says nothing about longer",
     ),
     "diverged": (
         result("concentrated", 1, final_val_bpb=None),

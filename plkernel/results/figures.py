@@ -39,7 +39,6 @@ from plkernel.results.statistics import (
     Curve,
     Estimate,
     Judgement,
-    Optimum,
     difference_curves,
     pointwise_band,
     simultaneous_band,
@@ -135,13 +134,17 @@ def drawings(comparison: Comparison) -> Iterator[Drawing]:
 def _of_block(comparison: Comparison, part: Block) -> Iterator[Drawing]:
     study, title = comparison.study, titled(part)
     arms = {arm_label(comparison, part, arm): arm for arm in part.arms}
-    curves = {label: study.curves(arm.name) for label, arm in arms.items()}
-    yield _drawing("convergence", convergence(_without_seeds(curves), title, reference_losses(comparison, part)), part)
-    against = {label: str(arm.against) for label, arm in arms.items() if arm.differences}
-    if against:
-        paired = {label: difference_curves(curves[label], study.curves(base)) for label, base in against.items()}
-        bases = {label: comparison.short(base) for label, base in against.items()}
-        yield _drawing("difference", differences(_without_seeds(paired), bases, title), part)
+    curves = {label: list(study.curves(arm.name).values()) for label, arm in arms.items()}
+    yield _drawing("convergence", convergence(curves, title, reference_losses(comparison, part)), part)
+    paired = {
+        f"{label}\nminus {comparison.short(str(arm.against))}": list(
+            difference_curves(study.curves(arm.name), study.curves(str(arm.against))).values()
+        )
+        for label, arm in arms.items()
+        if arm.differences
+    }
+    if paired:
+        yield _drawing("difference", differences(paired, title), part)
     for kind, draw in (("truncation", truncation_figure), ("influence", influence_figure)):
         if known := {label: one for label, arm in arms.items() if (one := context_of(comparison, arm, kind))}:
             yield _drawing(kind, draw(known, title), part)
@@ -227,12 +230,10 @@ Groups = Mapping[str, Sequence[ForestRow]]
 
 
 def _hypothesis(outcome: Outcome) -> ForestRow:
-    one, judged = outcome.hypothesis, outcome.judgement
-    low, high = {"lower": (-math.inf, -one.margin), "higher": (one.margin, math.inf)}.get(
-        one.claim, (-one.margin, one.margin)
-    )
+    one, judged, margin = outcome.hypothesis, outcome.judgement, outcome.hypothesis.margin
+    region = {"lower": (-math.inf, -margin), "higher": (margin, math.inf), "equal": (-margin, margin)}[one.claim]
     seeds = list(outcome.per_seed.values())
-    return ForestRow(textwrap.fill(one.name, 44), judged, seeds, judged.verdict == "confirmed", (low, high))
+    return ForestRow(textwrap.fill(one.name, 44), judged, seeds, judged.verdict == "confirmed", region)
 
 
 def _all_differences(comparison: Comparison) -> "Figure":
@@ -264,32 +265,29 @@ def forest(groups: Groups) -> "Figure":
             if title:
                 axes.text(0.0, len(labels), title, transform=axes.get_yaxis_transform(), va="center", fontweight="bold")
                 labels.append("")
-            for row in rows:
-                _forest_row(axes, len(labels), row, low, high)
-                labels.append(row.label)
+            for label, one, per_seed, holds, region in rows:
+                place = len(labels)
+                labels.append(label)
+                if region:
+                    start, end = np.clip(region, low, high)
+                    axes.barh(place, end - start, 0.8, left=start, color=GREY, alpha=0.25, lw=0, zorder=0.5)
+                if one is None or not math.isfinite(one.mean):
+                    axes.text(
+                        0.0, place, " no common seed" if one is None else " not finite", va="center", fontsize=6.5
+                    )
+                    continue
+                look: dict[str, Any] = {"color": COLOURS[0] if one.mean < 0 else COLOURS[1]}
+                axes.plot(per_seed, [place] * len(per_seed), "|", ms=4, alpha=0.55, mew=0.7, **look)
+                axes.plot([one.low, one.high], [place, place], lw=1.2, solid_capstyle="butt", **look)
+                look |= {"marker": "<" if one.mean < low else ">" if one.mean > high else "o", "clip_on": False}
+                look["mfc"] = look["color"] if holds else "none"
+                axes.plot([np.clip(one.mean, low, high)], [place], ms=4.2, mew=1.0, **look)
         axes.set_yticks(range(count), labels)
         axes.set(xlim=(low, high), ylim=(count - 0.4, -0.6), xlabel="difference in bits per byte, below 0 is better")
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
         axes.grid(axis="x", lw=0.3, alpha=0.5)
     return figure
-
-
-def _forest_row(axes: "Axes", place: int, row: ForestRow, low: float, high: float) -> None:
-    one = row.difference
-    if row.region:
-        start, end = np.clip(row.region, low, high)
-        axes.barh(place, end - start, 0.8, left=start, color=GREY, alpha=0.25, lw=0, zorder=0.5)
-    if one is None or not math.isfinite(one.mean):
-        axes.text(0.0, place, " no common seed" if one is None else " not finite", va="center", fontsize=6.5)
-        return
-    colour = COLOURS[0] if one.mean < 0 else COLOURS[1]
-    axes.plot(row.per_seed, [place] * len(row.per_seed), "|", color=colour, ms=4, alpha=0.55, mew=0.7)
-    if math.isfinite(one.low):
-        axes.plot([one.low, one.high], [place, place], color=colour, lw=1.2, solid_capstyle="butt")
-    marker = "<" if one.mean < low else ">" if one.mean > high else "o"
-    face = colour if row.holds else "none"
-    axes.plot([np.clip(one.mean, low, high)], [place], marker, color=colour, mfc=face, ms=4.2, mew=1.0, clip_on=False)
 
 
 def forest_limits(groups: Groups) -> tuple[float, float]:
@@ -314,10 +312,6 @@ def _frame(seeds: Iterable[float], bounds: Iterable[float]) -> tuple[float, floa
 
 
 # Curves
-
-
-def _without_seeds(curves: Mapping[str, Mapping[int, Curve]]) -> dict[str, list[Curve]]:
-    return {arm: list(of.values()) for arm, of in curves.items()}
 
 
 def _last(arms: Arms) -> int:
@@ -387,23 +381,17 @@ def convergence(arms: Arms, heading: str = "", references: Mapping[str, float] |
     return figure
 
 
-def differences(arms: Arms, baselines: Mapping[str, str], heading: str = "") -> "Figure":
-    """Draw arm minus baseline against bytes read, a panel per arm, with bands for each point and the whole curve.
-
-    `arms` maps each arm to its difference curves, `baselines` to the name of what was subtracted.
-    """
+def differences(arms: Arms, heading: str = "") -> "Figure":
+    """Draw difference curves against bytes read, a panel per arm, with bands for each point and the whole curve."""
     unit, unit_name = byte_unit(_last(arms))
     with style():
         figure, grid = _grid(len(arms), 3, 2.2, sharex=True, sharey=True)
         every = []
-        for index, (axes, (arm, curves)) in enumerate(zip(grid, arms.items(), strict=True), start=1):
-            bands = [
-                draw(curves) for draw in (pointwise_band, simultaneous_band)[: 1 + (len(curves) >= FEWEST_FOR_WHOLE)]
-            ]
+        for index, (axes, (title, curves)) in enumerate(zip(grid, arms.items(), strict=True), start=1):
+            bands = [pointwise_band(curves), *([simultaneous_band(curves)] if len(curves) >= FEWEST_FOR_WHOLE else [])]
             axes.axhline(0.0, color=INK, lw=0.6)
             _draw(axes, curves, line_style(index), unit, bands=bands)
-            size = 8.0 * min(1.0, max(0.6, 34 / max(len(arm), len(baselines[arm]) + 6)))
-            axes.set_title(f"{arm}\nminus {baselines[arm]}", fontsize=size)
+            axes.set_title(title, fontsize=8.0 * min(1.0, max(0.6, 34 / max(map(len, title.split("\n"))))))
             axes.xaxis.set_tick_params(labelbottom=index + 3 > len(arms))
             every += bands
         grid[0].set_ylim(*difference_limits(arms, every))
@@ -445,43 +433,4 @@ def effects(panels: Mapping[str, Arms], names: Mapping[str, str], linear: float)
             axes.label_outer()
         legend_below(figure, ["log-spaced", *names.values()])
         figure.supylabel("bits per byte minus log-spaced", fontsize=8)
-    return figure
-
-
-# Sweeps
-
-
-class Sweep(NamedTuple):
-    """One panel: differences to the baseline by exponent and seed, in bits per byte, the best one and those expected.
-
-    expected: exponents by name, each with the bounds of its interval, which are its own where it is exact.
-    """
-
-    name: str
-    differences: Mapping[float, Mapping[int, float]]
-    best: Optimum
-    expected: Mapping[str, tuple[float, float, float]]
-
-
-def sweep_figure(sweeps: Sequence[Sweep], columns: int | None = None) -> "Figure":
-    """Draw a panel per sweep: seeds thin, their means, the parabola of the means, and exponents with intervals."""
-    with style():
-        figure, grid = _grid(len(sweeps), columns or len(sweeps), 2.0, sharey=True)
-        for panel, sweep in zip(grid, sweeps, strict=True):
-            levels = np.array(sorted(sweep.differences))
-            values = np.array([[*sweep.differences[level].values()] for level in levels])
-            fine = np.linspace(levels[0], levels[-1], 100)
-            panel.plot(levels, values, color=INK, lw=0.5, alpha=0.4)
-            panel.plot(levels, values.mean(axis=1), "o", color=INK, ms=3, label="mean over seeds")
-            panel.plot(fine, np.polyval(np.polyfit(levels, values.mean(axis=1), 2), fine), color=INK, label="parabola")
-            panel.axhline(0, color=INK, lw=0.5, ls=":")
-            points = [levels[0], levels[-1], *(at for at, _, _ in sweep.expected.values())]
-            panel.set(xlim=(min(points) - 0.05, max(points) + 0.05), title=sweep.name, xlabel="exponent")
-            exponents = {"best for the model": (sweep.best.at, sweep.best.low, sweep.best.high), **sweep.expected}
-            for colour, (name, (at, *bounds)) in zip(np.array(COLOURS)[[1, 2, 0, 3]], exponents.items(), strict=False):
-                panel.axvspan(*np.clip(bounds, *panel.get_xlim()), color=colour, alpha=0.15, lw=0)
-                panel.axvline(at, color=colour, lw=1.2, label=name)
-            panel.set_ylabel("bits per byte minus uniform")
-            panel.label_outer()
-        figure.legend(*grid[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure

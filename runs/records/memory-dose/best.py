@@ -64,9 +64,9 @@ def figure_of(sweeps: list[dict[str, Any]]) -> Figure:
             exponents = {"best for the model": best.at, **one["expected"]}
             for index, (name, at) in zip((1, 2, 0, 3), exponents.items(), strict=True):
                 panel.axvline(at, color=COLOURS[index], lw=1.2, label=name)
-            panel.set(xlabel="exponent", ylabel="bits per byte minus uniform")
-            panel.label_outer()
-        figure.legend(*grid[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+        figure.supxlabel("exponent", fontsize=8)
+        figure.supylabel("bits per byte minus uniform", fontsize=8)
+        figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
 
 

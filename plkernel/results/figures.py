@@ -69,7 +69,7 @@ KINDS = {
     "convergence": (
         "curves",
         "Validation bits per byte against training bytes read: thin lines are seeds, thick lines their mean; step 0 is "
-        "left out. Dotted, where drawn: n-grams, counts of so many bytes in a row of the same training text.",
+        "left out.",
     ),
     "difference": (
         "curves",
@@ -135,7 +135,7 @@ def _of_block(comparison: Comparison, part: Block) -> Iterator[Drawing]:
     study, title = comparison.study, titled(part)
     arms = {arm_label(comparison, part, arm): arm for arm in part.arms}
     curves = {label: list(study.curves(arm.name).values()) for label, arm in arms.items()}
-    yield _drawing("convergence", convergence(curves, title, reference_losses(comparison, part)), part)
+    yield _drawing("convergence", convergence(curves, title), part)
     paired = {
         f"{label}\nminus {comparison.short(str(arm.against))}": list(
             difference_curves(study.curves(arm.name), study.curves(str(arm.against))).values()
@@ -176,15 +176,6 @@ def arm_label(comparison: Comparison, part: Block, arm: ArmResult) -> str:
     """Name of an arm in its block, marked where it leaks and the title of its block does not say so."""
     name = comparison.short(arm.name)
     return name if arm.causal or (part.title and part.leaks) else f"{name} ({NOT_CAUSAL})"
-
-
-def reference_losses(comparison: Comparison, part: Block) -> dict[str, float]:
-    """Validation loss of n-grams by n, where all arms of the block that are likelihoods share it."""
-    suiting = [comparison.reference(arm) for arm in part.arms if arm.causal and arm.seeds]
-    first = suiting[0] if suiting else None
-    if first is None or any(one is not first for one in suiting):
-        return {}
-    return dict(zip(map(str, first.orders), first.val_bpb, strict=True))
 
 
 def context_of(comparison: Comparison, arm: ArmResult, kind: str) -> Any:
@@ -352,12 +343,8 @@ def _draw(
         axes.plot(mean.at[shown] / unit, mean.mean[shown], lw=1.5, **look)
 
 
-def convergence(arms: Arms, heading: str = "", references: Mapping[str, float] | None = None) -> "Figure":
-    """Draw validation bits per byte against bytes read: left the whole run on a log scale, right its second half.
-
-    The first of `arms` is the baseline. `references` are losses by name, dotted lines across: all on the left, on the
-    right those between the curves.
-    """
+def convergence(arms: Arms, heading: str = "") -> "Figure":
+    """Draw validation bits per byte against bytes read: left the whole run on a log scale, right its second half."""
     last = _last(arms)
     unit, unit_name = byte_unit(last)
     thin = min(0.6, 12 / max(1, sum(map(len, arms.values()))))  # many lines would hide the means
@@ -366,12 +353,6 @@ def convergence(arms: Arms, heading: str = "", references: Mapping[str, float] |
         for axes, start in ((whole, 1.0), (late, last / 2)):
             for index, curves in enumerate(arms.values()):
                 _draw(axes, curves, line_style(index), unit, thin, start)
-            low, high = axes.get_ylim()
-            for name, loss in (references or {}).items():
-                if axes is whole or low < loss < high:
-                    axes.axhline(loss, color=GREY, ls=(0, (1, 2)), lw=0.8, zorder=0.9)
-                    place = axes.get_yaxis_transform()
-                    axes.text(1.01, loss, name, transform=place, va="center", fontsize=6, color=GREY)
             axes.set_xlabel(f"training bytes read ({unit_name})")
         whole.set(xscale="log", title="whole run", ylabel="validation bits per byte")
         plain_ticks(whole.xaxis)

@@ -4,7 +4,7 @@ import math
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,9 +34,9 @@ from plkernel.results.text import (
     warnings,
 )
 
-MANY_ARMS, WIDTH = 40, 120
-"""A table of more arms is folded, and a terminal shows so many columns."""
-NOT_OPTIONS = ("levels", "against", "node_rates", "node_multipliers", "node_gain", "output_std")
+WIDTH = 120
+"""Columns of a terminal."""
+NOT_OPTIONS = ("against", "node_rates", "node_multipliers", "node_gain", "output_std")
 """Keys of a saved arm that are no options: its place in the study, and numbers that follow from other options."""
 Part = dict[str, Any]
 """A part of a section for the template: its kind, and what it shows."""
@@ -266,8 +266,7 @@ def _results(comparison: Comparison) -> Part:
     for counted, windows in dict.fromkeys((one.training_bytes, one.training_windows) for one in comparison.references):
         caption += f" N-grams: interpolated Witten-Bell counts of {counted:,} bytes, {windows}."
     header = ["arm", *(measure.title for measure in measures)]
-    table = _table(caption, header + [("seeds", "parameters", "steps")[at] for at in varying], groups)
-    return _folded(f"All {len(comparison.arms)} arms", table) if len(comparison.arms) > MANY_ARMS else table
+    return _table(caption, header + [("seeds", "parameters", "steps")[at] for at in varying], groups)
 
 
 def _differences(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Part]:
@@ -397,15 +396,15 @@ def _memory_texts(memory: Memory, states: Sequence[Mapping[str, Any]]) -> list[s
 # Design and runs
 
 
-def _flat(options: Mapping[str, Any], left_out: Collection[str] = (), head: str = "") -> dict[str, str]:
+def _flat(options: Mapping[str, Any], head: str = "") -> dict[str, str]:
     """Options that are set, as texts, by dotted name."""
     texts: dict[str, str] = {}
     for name, value in options.items():
         if isinstance(value, Mapping):
-            texts |= _flat(value, (), f"{head}{name}.") if name not in left_out else {}
-        elif value not in (None, [], "") and name not in left_out:
+            texts |= _flat(value, f"{head}{name}.")
+        elif value not in (None, [], "") and name not in NOT_OPTIONS:
             texts[f"{head}{name}"] = f"{value:g}" if isinstance(value, float) else str(value)
-    return texts
+    return {name: text for name, text in texts.items() if not name.startswith("levels.")}
 
 
 def _design(comparison: Comparison) -> Part:
@@ -426,7 +425,7 @@ def _design(comparison: Comparison) -> Part:
             options = {"kind": options["kind"]}
         facts[name] = ", ".join(f"{key} {value}" for key, value in options.items())
     arms, rows = {}, [[name, text] for name, text in facts.items() if text]
-    options = {name: _flat(arm, NOT_OPTIONS) for name, arm in spec["arms"].items()}
+    options = {name: _flat(arm) for name, arm in spec["arms"].items()}
     for arm, own in options.items():
         other = options[against] if (against := study.against(arm)) else {}
         differing = {name: own.get(name, "not set") for name in {**own, **other} if own.get(name) != other.get(name)}

@@ -17,7 +17,6 @@ from plkernel.analysis.figures import style
 from plkernel.analysis.figures.style import COLOURS
 from plkernel.commands.report import report, write_comparison
 from plkernel.common import cli
-from plkernel.common.layout import run_folder
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.results import figures
 from plkernel.results.comparison import Comparison, compare
@@ -193,60 +192,42 @@ def test_many_arms_are_counted_and_the_largest_named(blocked_study: Callable[...
         assert words.format(np.median([detectable_difference(sd, 8, alpha=level) for sd in spreads])) in detectable
 
 
-def result(arm: str, seed: int, **values: Any) -> Callable[[Path], object]:
-    return lambda folder: change(run_folder(folder, arm, seed) / "result.json", **values)
-
-
-def of_baseline(name: str, **values: Any) -> Callable[[Path], object]:
-    return lambda folder: change(run_folder(folder, BASELINE, 0) / f"{name}.json", **values)
-
-
-def unfinished(*runs: tuple[str, int]) -> Callable[[Path], object]:
-    return lambda folder: [(run_folder(folder, *run) / "result.json").unlink() for run in runs]
-
-
-FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "leak": (result("concentrated", 0, causal=False), f"concentrated: {NOT_CAUSAL}; a prediction sees part of its own"),
-    "n-grams": (
-        lambda folder: save(folder / "references.json", {"references": [REFERENCE]}),
-        "are worse on the validation windows than counts of byte pairs (1.0000), so the loss says nothing about longer",
+ARM, OTHER = "concentrated/seed-{}/{}.json", f"{BASELINE}/seed-0/{{}}.json"
+FAULTS: list[tuple[list[str], dict[str, Any] | None, str]] = [
+    ([ARM.format(0, "result")], {"causal": False}, f"concentrated: {NOT_CAUSAL}; a prediction sees part of its own"),
+    (["references.json"], {"references": [REFERENCE]}, "worse on the validation windows than counts of byte pairs (1."),
+    (
+        [ARM.format(1, "result")],
+        {"final_val_bpb": None},
+        "concentrated, seed 1: the loss is not finite, so the arm has",
     ),
-    "diverged": (
-        result("concentrated", 1, final_val_bpb=None),
-        "concentrated, seed 1: the loss is not finite, so the arm has no mean.",
+    ([OTHER.format("config")], {"model": {"parameters": 1}}, "Arms differ in their number of parameters."),
+    ([ARM.format(0, "result")], None, "Arms finished different seeds: their means are not comparable, their paired"),
+    ([ARM.format(0, "result")], None, "1 of 4 runs are not finished; every figure covers the others only."),
+    (
+        [f"{BASELINE}/seed-{n}/result.json" for n in (0, 1)],
+        None,
+        "No run of the baseline log-spaced is finished: there",
     ),
-    "sizes": (of_baseline("config", model={"parameters": 1}), "Arms differ in their number of parameters."),
-    "seeds": (unfinished(("concentrated", 0)), "Arms finished different seeds: their means are not comparable, their"),
-    "missing": (
-        unfinished(("concentrated", 0)),
-        "1 of 4 runs are not finished; every figure covers the others only.",
-    ),
-    "baseline": (
-        unfinished((BASELINE, 0), (BASELINE, 1)),
-        "No run of the baseline log-spaced is finished: there is nothing to compare with.",
-    ),
-    "commits": (of_baseline("environment", commit="other"), "Runs come from different commits of the code."),
-    "dirty": (
-        of_baseline("environment", dirty=True),
-        "Some runs come from code that differs from its commit (dirty).",
-    ),
-    "bytes": (of_baseline("config", corpus={**CORPUS, "sha256": "0"}), "Runs were trained on different bytes"),
-    "rows": (of_baseline("result", final_val_bpb=9.0), "log-spaced, seed 0: the last of its rows is not what its"),
-    "half-lives": (
-        lambda folder: [
-            change(run_folder(folder, "concentrated", seed) / "config.json", train={"context": 64}) for seed in (0, 1)
-        ],
-        "concentrated: half or more of its half-lives, 900 to 960 bytes, are longer than 10 windows of 64 bytes.",
-    ),
-}
+    ([OTHER.format("environment")], {"commit": "other"}, "Runs come from different commits of the code."),
+    ([OTHER.format("environment")], {"dirty": True}, "Some runs come from code that differs from its commit (dirty)."),
+    ([OTHER.format("config")], {"corpus": {**CORPUS, "sha256": "0"}}, "Runs were trained on different bytes"),
+    ([OTHER.format("result")], {"final_val_bpb": 9.0}, "log-spaced, seed 0: the last of its rows is not what its"),
+    ([ARM.format(n, "config") for n in (0, 1)], {"train": {"context": 64}}, "concentrated: half or more of its half-l"),
+]
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_every_fault_is_warned_of_and_only_it(tmp_path: Path, fault: str) -> None:
+@pytest.mark.parametrize(("names", "values", "words"), FAULTS)
+def test_every_fault_is_warned_of_and_only_it(tmp_path: Path, names: list[str], values: Any, words: str) -> None:
     folder = write_study(tmp_path, state={"half_life_quantiles": [[900, 910, 920, 930, 940, 950, 960]]})
     assert warnings(of(folder)) == []
-    make, words = FAULTS[fault]
-    make(folder)
+    for path in (folder / name for name in names):
+        if values is None:
+            path.unlink()
+        elif path.exists():
+            change(path, **values)
+        else:
+            save(path, values)
     told = warnings(of(folder))
     assert [text for text in told if words in text], told
     assert len(told) <= 2
@@ -332,7 +313,7 @@ def test_hostile_names_stay_text_in_tables_and_figures(tmp_path: Path) -> None:
 def test_every_number_of_a_leaking_arm_is_in_a_row_that_says_so(tmp_path: Path, undrawn: None) -> None:
     folder = write_study(tmp_path, effects={BASELINE: 0.0, "leaks": -0.05})
     for seed in (0, 1):
-        result("leaks", seed, causal=False)(folder)
+        change(folder / f"leaks/seed-{seed}/result.json", causal=False)
     page = Page(write_comparison(of(folder)))
     labelled = [NOT_CAUSAL in row for row in re.findall(r'<th scope="row">leaks(.*?)</th>', page.source)]
     assert len(labelled) >= 4
@@ -359,8 +340,8 @@ def test_the_tables_hold_the_numbers_of_the_comparison(tmp_path: Path, undrawn: 
 
 def test_missing_runs_are_listed_with_their_errors(tmp_path: Path, undrawn: None) -> None:
     folder = write_study(tmp_path)
-    result("concentrated", 0, status="failed", error="<b>no memory</b>")(folder)
-    unfinished(("concentrated", 1))(folder)
+    change(folder / ARM.format(0, "result"), status="failed", error="<b>no memory</b>")
+    (folder / ARM.format(1, "result")).unlink()
     page = Page(write_comparison(of(folder)))
     assert "Missing: 1 failed and 1 unfinished." in page.text
     assert "concentrated/seed-0 failed <b>no memory</b>" in page.text
@@ -402,7 +383,6 @@ def test_the_page_shows_the_figures_of_the_files(tmp_path: Path, monkeypatch: py
 
 
 def test_figures_are_drawn_from_the_rows(tmp_path: Path) -> None:
-    save(tmp_path / "references.json", {"references": [{**REFERENCE, "val_bpb": [4.5, 2.17]}]})
     one = of(write_study(tmp_path, seeds=range(5)))
     convergence, difference = (drawing.figure for drawing in drawings(one))
     own, base = (one.study.curves(arm) for arm in ("concentrated", BASELINE))
@@ -411,8 +391,6 @@ def test_figures_are_drawn_from_the_rows(tmp_path: Path) -> None:
         for line, curves in zip(thick, (base, own), strict=True):
             mean = pointwise_band([*curves.values()])
             assert line == pytest.approx(np.column_stack([mean.at[start:] / 1e3, mean.mean[start:]]))
-    dotted = [[line.get_ydata()[0] for line in axes.lines if line.get_linewidth() == 0.8] for axes in convergence.axes]
-    assert dotted == [[4.5, 2.17], [2.17]]
     assert convergence.axes[1].get_xlim() == pytest.approx((mean.at[-1] / 2e3, mean.at[-1] / 1e3))
     curves = [{at: curve[at] - base[seed][at] for at in curve} for seed, curve in own.items()]
     panel = difference.axes[0]
@@ -489,7 +467,8 @@ def test_the_command_keeps_a_record_and_leaves_records_as_they_are(
 
 def test_no_finished_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_study(tmp_path)
-    unfinished(*itertools.product((BASELINE, "concentrated"), (0, 1)))(folder)
+    for path in list(folder.rglob("result.json")):
+        path.unlink()
     with pytest.raises(SystemExit) as exit_info:
         cli.main(report, [str(folder)])
     assert exit_info.value.code == 2

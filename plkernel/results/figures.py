@@ -235,7 +235,7 @@ def _all_differences(comparison: Comparison) -> "Figure":
             minus = f" minus {comparison.short(str(arm.against))}" if several else ""
             one, label = comparison.evidence.get(arm.name), f"{arm_label(comparison, part, arm)}{minus}"
             seeds = list(one.difference.per_seed.values()) if one else []
-            row = ForestRow(label, one and one.difference, seeds, one is not None and one.survives)
+            row = ForestRow(label, one.difference if one else None, seeds, one is not None and one.survives)
             groups.setdefault(titled(part), []).append(row)
     return forest(groups)
 

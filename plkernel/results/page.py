@@ -128,7 +128,8 @@ def _table(caption: str, header: Sequence[str], groups: Groups) -> Part:
 
 def _plain(table: Part) -> str:
     """A table as text: notes are left out, long names broken, and columns that do not fit are dropped."""
-    header, rows, titles = table["header"], [], {}
+    header, titles = table["header"], dict[int, str]()
+    rows: list[list[str]] = []
     columns = zip(header, *(row for _, of in table["groups"] for row in of), strict=True)
     widths = [max(map(len, column)) + 2 for column in ([cell.split("\n")[0] for cell in of] for of in columns)]
     count = next((n for n in range(len(widths), 1, -1) if sum(widths[1:n]) + min(widths[0], 32) <= WIDTH), 1)
@@ -424,19 +425,16 @@ def _design(comparison: Comparison) -> Part:
         if is_code(options.get("kind", "")):  # width and blocks of an outside model are not known
             options = {"kind": options["kind"]}
         facts[name] = ", ".join(f"{key} {value}" for key, value in options.items())
-    arms, rows = {}, [[name, text] for name, text in facts.items() if text]
-    options = {name: _flat(arm) for name, arm in spec["arms"].items()}
-    for arm, own in options.items():
-        other = options[against] if (against := study.against(arm)) else {}
+    arms, set_by = [], {name: _flat(arm) for name, arm in spec["arms"].items()}
+    for arm, own in set_by.items():
+        other = set_by[against] if (against := study.against(arm)) else {}
         differing = {name: own.get(name, "not set") for name in {**own, **other} if own.get(name) != other.get(name)}
         if not against and "placement" not in own:  # its decays are the scheme's, and other options do nothing
             differing = {name: value for name, value in own.items() if name in ("scheme", "init", "node_file")}
         text = ", ".join(f"{name} {value}" for name, value in differing.items())
-        arms[arm] = f"{against} with {text or 'the same options'}" if against else f"the baseline: {text}"
-    groups = [
-        ("", rows),
-        ("arms, and how each differs from the one it is compared with", list(map(list, arms.items()))),
-    ]
+        arms.append([arm, f"{against} with {text or 'the same options'}" if against else f"the baseline: {text}"])
+    rows = [[name, text] for name, text in facts.items() if text]
+    groups = [("", rows), ("arms, and how each differs from the one it is compared with", arms)]
     return _table("The study; the options of an arm replace those of the study.", ["", ""], groups)
 
 

@@ -16,11 +16,11 @@ from plkernel.results.table import table
 
 
 def report(folder: tyro.conf.Positional[Path], record: Path | None = None, registered: Path | None = None) -> None:
-    """Compare the arms of a study: print the table, write FOLDER/report (page, figures, JSON, rows).
+    """Compare the arms of a study: print the tables, write FOLDER/report (page, figures, JSON, rows).
 
-    Arms are compared with the baseline seed by seed, each difference with its 95 % t interval, and a plain
-    sentence says what may be concluded. Runs that failed or have not finished are listed, never counted. The report of
-    a record goes to FOLDER/page, so that files kept with the record stay as they are.
+    Arms are compared with the baseline seed by seed, each difference with its 95 % t interval. Runs that failed or have
+    not finished are listed, never counted. The report of a record goes to FOLDER/page, so that files kept with the
+    record stay as they are.
 
     Args:
         folder: The folder of a study, as plkernel.experiment writes it (runs/out/NAME), or of a record.
@@ -31,7 +31,7 @@ def report(folder: tyro.conf.Positional[Path], record: Path | None = None, regis
     """
     cli.existing(folder, "folder")
     study = read_study(folder)
-    check_folder(report_folder(folder), f"folder {folder}:")
+    check_folder(_place(folder), f"folder {folder}:")
     check_folder(record, "record")
     comparison = compare(study, registered and cli.existing(registered, "registered"))
     if record is not None:
@@ -41,23 +41,23 @@ def report(folder: tyro.conf.Positional[Path], record: Path | None = None, regis
     print(f"\nreport: {write_comparison(comparison)}")
 
 
-def report_folder(folder: Path) -> Path:
-    """The folder of the report of a study, or of a record."""
+def _place(folder: Path) -> Path:
+    """Folder of the report of a study, or of a record."""
     return folder / (PAGE if (folder / ROWS).exists() else REPORT)
 
 
 def write_comparison(comparison: Comparison) -> Path:
-    """Write report.html, table.json and the figures as PDF and PNG, and of a study rows.jsonl; the path of the page."""
+    """Write report.html, table.json, the figures as PDF and PNG, and of a study rows.jsonl; return the page's path."""
     from plkernel.analysis.figures.style import rendered
     from plkernel.results.figures import drawings
 
     study = comparison.study
-    out = report_folder(study.folder)
+    out = _place(study.folder)
     refuse_links([out])
-    drawn = {}
+    drawn = []
     for one in tqdm(drawings(comparison), desc="figures", unit="figure", leave=False, disable=None):
         files = rendered(one.figure)
-        drawn[one.name] = one, files.pop("svg")
+        drawn.append((one, files.pop("svg")))
         for kind, content in files.items():
             atomic_write(out / f"{one.name}.{kind}", content)
     if not (study.folder / ROWS).exists():

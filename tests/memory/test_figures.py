@@ -7,7 +7,6 @@ from matplotlib.colors import to_hex
 from plkernel.analysis.figures.style import COLOURS, INK, rendered
 from plkernel.memory.diagnostics import QUANTILES, Memory
 from plkernel.memory.figures import START, Panel, half_life_figure, kernel_figure, model_figure
-from plkernel.results.figures import DrawnCondition, published_figure
 
 LAGS = 2.0 ** np.arange(7)
 SEEDS, BLOCKS = 2, 3
@@ -87,21 +86,6 @@ def test_a_model_shows_every_block(trained_here: bool) -> None:
     assert ("at initialisation" in kernels.get_title("left")) == trained_here
     assert len(half_lives.patches) == BLOCKS * (1 + trained_here)
     assert before.blocks == 1
-
-
-def test_the_published_figure_holds_curves_kernels_and_half_lives() -> None:
-    curves = [{0: 8.0, 10: 3.0, 20: 2.0}, {0: 8.0, 10: 3.5, 20: 2.25}]
-    before, after = memory(1.0, 0.5), memory(1.0, 1.0)
-    conditions = [DrawnCondition(f"c{i}", curves, before, after, lambda t: 5 - 2 * np.log(t)) for i in range(3)]
-    left, middle, right = published_figure(conditions, 1.15, 64, "not causal").axes
-    thick = [line.get_xydata() for line in left.lines if line.get_linewidth() == 1.5]
-    assert thick[1].tolist() == [[10, 3.25], [20, 2.125]]
-    (coherent, measured) = drawn(middle, COLOURS[0])
-    assert coherent[1] == pytest.approx(coherent[0] ** -2)
-    assert np.log(measured[1]) == pytest.approx(before.log_kernels().mean(axis=0))
-    for (values, shares), found in zip(drawn(right, COLOURS[1]), (before, after), strict=True):
-        assert values == pytest.approx(np.exp(np.log(found.half_lives).mean(axis=(0, 1))))
-        assert tuple(shares) == QUANTILES
 
 
 @pytest.mark.slow

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
-from plkernel.analysis.figures.style import rendered
+from plkernel.analysis.figures.style import COLOURS, INK, PAGE_WIDTH, rendered, style
 from plkernel.analysis.information.laws import log_log_slope
 from plkernel.common.files import atomic_write, save_json
 from plkernel.data.synthetic import predictor_of
-from plkernel.results.figures import Sweep, sweep_figure
 from plkernel.results.statistics import quadratic_optimum
 from plkernel.results.study import Study, read_study
 
@@ -23,7 +23,7 @@ LAGS = (2, 256)  # over which the exponents of the information are taken
 STEPS = (200, None)  # at which the optimum is sought; None is the end
 
 
-def sweep(study: Study, block: tuple[str, str], step: int | None) -> Sweep:
+def sweep(study: Study, block: tuple[str, str], step: int | None) -> dict[str, Any]:
     """Return the differences of a block to its uniform arm by exponent, and their optimum with Fieller's interval."""
     levels = {arm: study.levels(arm) for arm in study.arms}
     arms = [arm for arm in study.arms if (levels[arm]["corpus"], levels[arm]["decays"]) == block]
@@ -41,10 +41,33 @@ def sweep(study: Study, block: tuple[str, str], step: int | None) -> Sweep:
     lags = np.unique(np.geomspace(*LAGS, 40).round().astype(int))
     information = float(log_log_slope(lags, corpus.mutual_information(lags)))
     values = (float(corpus.alpha), information, information / 2)
-    names = ("of the best predictor", "of the information", "half of that")
-    expected = {name: (value,) * 3 for name, value in zip(names, values, strict=True)}
-    title = f"{block[0]}, decays {block[1]}" + ("" if step is None else f", step {step}")
-    return Sweep(title, differences, quadratic_optimum(differences), expected)
+    expected = dict(zip(("of the best predictor", "of the information", "half of that"), values, strict=True))
+    return {"block": block, "differences": differences, "best": quadratic_optimum(differences), "expected": expected}
+
+
+def figure_of(sweeps: list[dict[str, Any]]) -> Figure:
+    """Draw a panel per sweep: seeds thin, their means, the parabola of the means, and the exponents."""
+    with style():
+        figure = Figure(figsize=(PAGE_WIDTH, 0.6 + len(sweeps)))
+        grid = figure.subplots(-(-len(sweeps) // 2), 2, sharey=True, squeeze=False).flat
+        for panel, one in zip(grid, sweeps, strict=True):
+            levels, best = np.array(sorted(one["differences"])), one["best"]
+            values = np.array([[*one["differences"][level].values()] for level in levels])
+            fine = np.linspace(levels[0], levels[-1], 100)
+            panel.plot(levels, values, color=INK, lw=0.5, alpha=0.4)
+            panel.plot(levels, values.mean(axis=1), "o", color=INK, ms=3, label="mean over seeds")
+            panel.plot(fine, np.polyval(np.polyfit(levels, values.mean(axis=1), 2), fine), color=INK, label="parabola")
+            panel.axhline(0, color=INK, lw=0.5, ls=":")
+            points = [levels[0], levels[-1], *one["expected"].values()]
+            panel.set(xlim=(min(points) - 0.05, max(points) + 0.05), title="{}, decays {}".format(*one["block"]))
+            panel.axvspan(*np.clip([best.low, best.high], *panel.get_xlim()), color=COLOURS[1], alpha=0.15, lw=0)
+            exponents = {"best for the model": best.at, **one["expected"]}
+            for index, (name, at) in zip((1, 2, 0, 3), exponents.items(), strict=True):
+                panel.axvline(at, color=COLOURS[index], lw=1.2, label=name)
+        figure.supxlabel("exponent", fontsize=8)
+        figure.supylabel("bits per byte minus uniform", fontsize=8)
+        figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
 
 
 def main(out: Path = HERE) -> None:
@@ -54,13 +77,12 @@ def main(out: Path = HERE) -> None:
     for corpus, decays in blocks:
         for step in STEPS:
             found = sweep(study, (corpus, decays), step)
-            expected = {name: at for name, (at, _, _) in found.expected.items()}
             where = {"corpus": corpus, "decays": decays, "step": step}
-            best = {**asdict(found.best), "levels": sorted(found.differences)}
-            rows.append({**where, "best": best, "expected": expected})
+            best = {**asdict(found["best"]), "levels": sorted(found["differences"])}
+            rows.append({**where, "best": best, "expected": found["expected"]})
             ends += [found] if step is None else []
     save_json(out / "best.json", {"lags_of_the_information": LAGS, "rows": rows})
-    for kind, content in rendered(sweep_figure(ends, columns=2)).items():
+    for kind, content in rendered(figure_of(ends)).items():
         atomic_write(out / f"best.{kind}", content)
 
 

@@ -9,11 +9,12 @@ Delta rules also forget by erasing what they overwrite, as much as keys are alik
 """
 
 import math
-import re
+import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import cycle
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -68,71 +69,6 @@ DECADES_BELOW = 1.9
 """How far the frame of the figure reaches below the target's last value."""
 
 ORIGIN = ("formula", "gain", "assumed", "paper", "code")
-# Name // decay a // input gain // what had to be fixed to get numbers // paper // file that states the decay
-SOURCES = """
-s4d-real // a = exp(-n dt), n = 1..32 // HOLD // state 64, of which the code keeps half; DRAWN
-  // arXiv 2206.11893 // state-spaces/s4: src/models/sequence/kernels/dplr.py
-s4d-lin // |a| = exp(-dt / 2), poles p = -1/2 + i pi n, n = 0..31 // HOLD // state 64; DRAWN; magnitudes only
-  // arXiv 2206.11893 // state-spaces/s4: models/s4/s4d.py
-s5 // |a| = exp(-dt / 2), poles p of HiPPO-N // HOLD
-  // state 256 in 8 blocks; DRAWN, one for each state; magnitudes only
-  // arXiv 2208.04933 // lindermanlab/S5: s5/ssm_init.py, run_train.py
-mamba-1 // a = exp(-n dt), n = 1..16 // dt // state 16; DRAWN, its bias
-  // arXiv 2312.00752 // state-spaces/mamba: mamba_ssm/modules/mamba_simple.py
-mamba-2 // a = exp(-A dt), A uniform on 1..16 // dt // one A and one dt for each head; DRAWN, its bias
-  // arXiv 2405.21060 // state-spaces/mamba: mamba_ssm/modules/mamba2.py
-mamba-3 // a = exp(-softplus(0) dt) // dt
-  // the rate, which depends on the input, and the trapezoid at their bias, 0; DRAWN, its bias
-  // arXiv 2603.15569 // fla-org/flash-linear-attention: fla/layers/mamba3.py
-lru // |a| uniform in area on the ring 0..1 // sqrt(1 - |a|^2) // magnitudes only
-  // arXiv 2303.06349 // minimal-LRU: lru/model.py
-lru-ring // |a| uniform in area on the ring 0.9..0.999 // sqrt(1 - |a|^2) // magnitudes only
-  // arXiv 2303.06349 // minimal-LRU: lru/model.py
-rg-lru-paper // a = (a^c)^r, a^c uniform on 0.9..0.999 // sqrt(1 - a^2) // both gates at their bias, r = 1/2
-  // arXiv 2402.19427 // section 2.4 of the paper
-rg-lru-code // a = R^(c r), c = 8, R uniform in area on 0.9..0.999 // sqrt(1 - a^2)
-  // both gates at their bias, r = 1/2
-  // arXiv 2402.19427 // google-deepmind/recurrentgemma: recurrentgemma/torch/layers.py
-retnet // a = 1 - 2^(-5-h), h = 0..7 // 1 // 8 heads
-  // arXiv 2307.08621 // microsoft/torchscale: torchscale/architecture/retnet.py
-mlstm // a = sigmoid(b), b evenly spaced on 3..6 over the heads // 1 // 4 heads; input gates at their bias, 0
-  // arXiv 2405.04517 // NX-AI/xlstm: xlstm/blocks/mlstm/cell.py
-xlstm-7b // a = sigmoid(15 tanh(b / 15)), b evenly spaced on 3..6 over the heads // 1
-  // 8 heads; input gates at their bias, -10
-  // arXiv 2503.13427 // huggingface/transformers: models/xlstm/modeling_xlstm.py
-gla // a = sigmoid(0)^(1/16) // 1 // gates at their bias, 0
-  // arXiv 2312.06635 // fla-org/flash-linear-attention: fla/layers/gla.py
-lightning // a = exp(-2^(-8 h / H) (1 - l / (L - 1))), h = 1..H // 1
-  // H = 64 heads, L = 80 layers, every eighth of another kind; not learnt
-  // arXiv 2501.08313 // huggingface/transformers: models/minimax/modeling_minimax.py
-rwkv // a = exp(-exp(-6 + 5 (i / (D - 1))^(0.7 + 1.3 l / (L - 1)))), i = 0..D-1 // 1
-  // L = 24 layers, D = 1024 channels, heads of 64 // arXiv 2404.05892 // BlinkDL/RWKV-LM: RWKV-v5/src/model.py
-rwkv6-fla // a = exp(-exp(0)) // 1 // the bias of the decay's low-rank map, 0 in every channel
-  // arXiv 2404.05892 // fla-org/flash-linear-attention: fla/layers/rwkv6.py
-hgrn // |a| = b + (1 - b) f, lower bound b = l / L // 1 - |a|
-  // L = 24 layers, parameters of the bounds equal, gate f = 1/2; magnitudes only
-  // arXiv 2311.04823 // fla-org/flash-linear-attention: fla/models/hgrn/modeling_hgrn.py
-gdn-fla // a = exp(-A dt), A uniform on 0..16 // 1/2, the writing strength at its bias
-  // one A and one dt for each head; DRAWN, its bias
-  // arXiv 2412.06464 // fla-org/flash-linear-attention: fla/layers/gated_deltanet.py
-gdn-qwen3-next // a = exp(-A softplus(1)), A uniform on 0.01..16 // 1/2, the writing strength at its bias
-  // one A for each head; the bias of dt is 1
-  // arXiv 2412.06464 // huggingface/transformers: models/qwen3_next/modeling_qwen3_next.py
-kda // a = exp(-A dt), A uniform on 1..16 // 1/2, the writing strength at its bias
-  // one A for each head, one dt for each channel; DRAWN, its bias
-  // arXiv 2510.26692 // fla-org/flash-linear-attention: fla/layers/kda.py
-gdn-2 // a = exp(-A dt), A uniform on 1..16 // 1/2, the writing gate at its bias
-  // one A for each head, one dt for each channel; DRAWN, its bias
-  // arXiv 2605.22791 // fla-org/flash-linear-attention: fla/layers/gdn2.py
-rwkv7 // a = exp(-exp(-1/2) sigmoid(-5.5 + 6 (i / (D - 1))^(1 + (l / (L - 1))^0.3) + 2.5 z |z|)), i = 0..D-1,
-  z = -1..1 in each head // 1 // L = 24 layers, D = 1024 channels, heads of 64; nothing erased
-  // arXiv 2503.14456 // BlinkDL/RWKV-LM: RWKV-v7/train_temp/src/model.py
-chrono // a = sigmoid(b), exp(b) uniform on 1..T - 1 // 1 - a // T = 2048 steps; 256 channels at the quantiles
-  // arXiv 1804.11188 // plkernel: analysis/nodes.py
-inverse-gamma // a = exp(-1 / T), T inverse gamma of shape 0.56 and scale 1 // 1 - a
-  // the second layer, frozen there; 256 channels at the quantiles // arXiv 2009.12727 // plkernel: analysis/nodes.py
-"""
-DRAWN, HOLD = "dt log-uniform on 0.001..0.1", "zero-order hold, |exp(p dt) - 1| / |p|"
 
 
 @dataclass(frozen=True)
@@ -238,10 +174,9 @@ def initialisations(beta: float, max_lag: int) -> list[Initialisation]:
 
 @cache
 def origins() -> dict[str, dict[str, str]]:
-    """The origins in `SOURCES` by name."""
-    text = SOURCES.replace("DRAWN", DRAWN).replace("HOLD", HOLD).strip()
-    records = (" ".join(record.split()).split(" // ") for record in re.split(r"\n(?=\S)", text))
-    return {name: {**dict(zip(ORIGIN, fields, strict=True)), "layer": "all"} for name, *fields in records}
+    """The origins in `gallery.toml` by name."""
+    text = Path(__file__).with_name("gallery.toml").read_text(encoding="utf-8")
+    return {name: {**origin, "layer": "all"} for name, origin in tomllib.loads(text).items()}
 
 
 def initialisation(
@@ -256,7 +191,7 @@ def initialisation(
     """An `Initialisation` from arrays of any one shape; gains and shares broadcast to `rates`.
 
     ends: fastest and slowest rate that the formula allows, where `rates` are quantiles inside them. origin: that of
-    `name` in `SOURCES` unless given.
+    `name` in `gallery.toml` unless given.
     """
     flat = np.asarray(rates, dtype=float).ravel()
     spread, parts = (np.broadcast_to(np.ravel(values), flat.shape) for values in (gains, shares))

@@ -1,8 +1,6 @@
 """Every method of fitting: known errors, certificates of the best K terms, weights from errors, and what is refused."""
 
 import re
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -12,7 +10,6 @@ from scipy.optimize import nnls as scipy_nnls
 
 from plkernel.analysis.exponentials import (
     ExponentialSum,
-    Target,
     array_target,
     broken_power_law_target,
     closed_form_error,
@@ -26,7 +23,6 @@ from plkernel.analysis.fit import (
     METHODS,
     certificate,
     fit,
-    judged,
     least_squares_terms,
     minimax,
     nnls,
@@ -49,20 +45,6 @@ LEAST_ERROR = [
     (0.05, 16, 5, "7.843e-7"),  # least squares end early, in a valley
     (5.0, 3, 6, "5.68e-8"),
 ]
-
-
-def least_of_any_number(target: Target, rates: np.ndarray, points: int) -> float:
-    """The largest relative error of the best positive weights on `rates`, by linear programming."""
-    lags = np.union1d(target.spread_lags(points)[0], target.lags)
-    terms = np.exp(-np.outer(lags, rates)) / target.value(lags)[:, None]
-    terms /= terms.max(axis=0)
-    level = -np.ones((lags.size, 1))
-    solved = linprog(
-        np.append(np.zeros(rates.size), 1.0),
-        A_ub=np.block([[terms, level], [-terms, level]]),
-        b_ub=np.concatenate([np.ones(lags.size), -np.ones(lags.size)]),
-    )
-    return float(solved.fun)
 
 
 @pytest.mark.parametrize(("beta", "max_lag", "terms", "error"), LEAST_ERROR)
@@ -113,25 +95,18 @@ def test_certificate_keeps_the_large_extrema(errors: list[float], alternations: 
     assert proof.largest == pytest.approx(np.abs(errors).max())
 
 
-@pytest.mark.parametrize(
-    ("target", "terms", "margin"),
-    [
-        (broken_power_law_target(0.5, 1.5, 50, 2048), 4, 1.01),
-        (broken_power_law_target(1.5, 0.5, 50, 2048), 5, 1.01),
-    ],
-    ids=["steeper", "flatter"],
-)
-def test_a_kink_is_approached_as_nearly_as_any_number_of_terms_can(target: Target, terms: int, margin: float) -> None:
-    bound = least_of_any_number(target, np.geomspace(10, 1e-2 / 2048, 200), points=200)
-    assert minimax(target, terms).largest_relative_error(target) < margin * bound
+@pytest.mark.parametrize(("betas", "terms"), [((0.5, 1.5), 4), ((1.5, 0.5), 5)])
+def test_a_kink_is_approached_as_nearly_as_any_number_of_terms_can(betas: tuple[float, float], terms: int) -> None:
+    """The bound is that of the best positive weights on many rates, by linear programming."""
+    target = broken_power_law_target(*betas, 50, 2048)
+    lags = np.union1d(target.spread_lags(200)[0], target.lags)
+    shares = np.exp(-np.outer(lags, np.geomspace(10, 1e-2 / 2048, 200))) / target.value(lags)[:, None]
+    shares /= shares.max(axis=0)
+    level, ones = -np.ones((lags.size, 1)), np.ones(lags.size)
+    above, below = np.hstack([shares, level]), np.hstack([-shares, level])
+    bound = linprog(np.append(np.zeros(200), 1.0), np.vstack([above, below]), np.concatenate([ones, -ones])).fun
+    assert minimax(target, terms).largest_relative_error(target) < 1.01 * bound
     assert minimax(target, terms - 2).largest_relative_error(target) > 2 * bound
-
-
-def test_no_other_weights_do_better_on_the_same_rates() -> None:
-    target = power_law_target(0.87, 2048)
-    kernel = minimax(target, 5)
-    bound = least_of_any_number(target, np.array(kernel.rates), points=400)
-    assert bound == pytest.approx(kernel.largest_relative_error(target), rel=2e-3)
 
 
 @pytest.mark.parametrize("terms", [1, 4, 10])
@@ -141,29 +116,6 @@ def test_whole_lags_alone_are_approached_more_closely_than_all_real_ones(terms: 
     assert proof.level
     assert proof.largest <= minimax(LAW, terms).largest_relative_error(LAW)
     assert minimax(target, terms, exchanges=0).largest_relative_error(target) < 1.3 * proof.largest
-
-
-def test_derivatives_are_those_of_the_errors() -> None:
-    lags = judged(power_law_target(1.15, 100)).at(np.arange(0, 4096, 100))
-    parameters = np.array([0.3, -1.0, -4.0, 0.1, -1.0, -4.5])
-    for index, column in enumerate(lags.jacobian(parameters).T):
-        step = np.eye(6)[index] * 1e-5
-        difference = (lags.errors(parameters + step) - lags.errors(parameters - step)) / 2e-5
-        np.testing.assert_allclose(column, difference, rtol=1e-7, atol=1e-10)
-
-
-CODE = """
-from plkernel.analysis.exponentials import power_law_target
-from plkernel.analysis.fit import minimax
-kernel = minimax(power_law_target(1.15, 2048), 10)
-print(*(x.hex() for x in kernel.rates + kernel.weights))
-"""
-
-
-def test_same_bits_in_a_fresh_process(capsys: pytest.CaptureFixture[str]) -> None:
-    exec(CODE, {})
-    fresh = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True).stdout
-    assert capsys.readouterr().out == fresh
 
 
 @pytest.mark.parametrize(("beta", "max_lag"), [(1.15, 512), (0.5, 16384)])
@@ -202,15 +154,10 @@ def test_the_closed_form_predicts_the_least_error_and_is_never_exceeded(beta: fl
         assert min(others) > low, max_lag
 
 
-def test_nnls_is_that_of_scipy_and_satisfies_its_optimality_conditions() -> None:
-    """Karush-Kuhn-Tucker: the gradient is zero where a weight is positive and nowhere negative."""
+def test_nnls_is_that_of_scipy() -> None:
     lags, kernel = integer_lags(512), nnls(LAW)
-    design, weights = np.exp(-np.outer(lags, kernel.rates)), np.array(kernel.weights)
-    exact, _ = scipy_nnls(design, LAW.value(lags), maxiter=30 * 256)
-    np.testing.assert_allclose(weights, exact, atol=1e-12)
-    gradient = design.T @ (design @ weights - LAW.value(lags))
-    assert np.abs(gradient[weights > 0]).max() < 1e-12
-    assert gradient[weights == 0].min() > -1e-12
+    exact, _ = scipy_nnls(np.exp(-np.outer(lags, kernel.rates)), LAW.value(lags), maxiter=30 * 256)
+    np.testing.assert_allclose(kernel.weights, exact, atol=1e-12)
 
 
 def test_relative_nnls_is_nearly_exact_but_keeps_many_terms() -> None:

@@ -160,24 +160,6 @@ def test_mamba_as_another_implementation_draws_it() -> None:
     assert np.exp(mamba.log_rms(lags)) == pytest.approx(np.sqrt((terms**2).mean(axis=(1, 2))), rel=0.05)
 
 
-@pytest.mark.slow
-def test_rg_lru_as_another_implementation_draws_it() -> None:
-    """16,384 channels of transformers' RecurrentGemma, gate at 1/2: the half-lives of the code's entry."""
-    torch = pytest.importorskip("torch")
-    peer = pytest.importorskip("transformers", reason="transformers is a peer of the benchmark")
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "lru_width": 16384, "num_attention_heads": 1024}
-    config = peer.RecurrentGemmaConfig(num_hidden_layers=1, vocab_size=8, block_types=("recurrent",), **sizes)
-    model = peer.RecurrentGemmaModel(config)
-    parameter = next(value for name, value in model.named_parameters() if name.endswith("recurrent_param"))
-    half_lives = np.log(2) / (8 * 0.5 * torch.nn.functional.softplus(parameter.double()).detach().numpy())
-    shortest, longest = ENTRIES["rg-lru-code"].half_lives
-    assert shortest * (1 - 1e-3) < half_lives.min() < 1.01 * shortest
-    assert 0.5 * longest < half_lives.max() < longest * (1 + 1e-3)
-    squares = np.array([0.9**2, 0.999**2])
-    assert np.median(half_lives) == pytest.approx(np.log(0.5) / 2 / np.log(squares.mean()), rel=0.03)
-
-
 def test_layers_of_deep_models() -> None:
     """RWKV's ln(-ln a) runs from -6 to -1 and is -6 + 5 / 2**p halfway; RWKV-7 rises by 5 in each head about a ramp.
 

@@ -1,13 +1,8 @@
-"""Sums of decaying exponentials, the kernels they are fitted to, and scores of how close the two are.
+"""Sums of decaying exponentials, the kernels they are fitted to, and scores of how close the two are."""
 
-A sum is sum_i w_i exp(-lambda_i t) with w_i >= 0. A target is a positive kernel: a power law on every real lag, or a
-measured curve or array on its own lags.
-"""
-
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,9 +19,9 @@ ACCURACY_FLOOR = 1e-9
 """The relative error below which float64 cannot tell sums of exponentials apart; more terms are refused."""
 FEWEST_LAGS = 3
 SMALLEST_VALUE = 1e-300
-"""The least value a target may take: below it float64 loses relative accuracy."""
+"""The least value of a target: below it float64 loses relative accuracy."""
 FLATTEST = 1e-6
-"""The least fall of ln(power law) over its lags that counts as a fall."""
+"""The least fall of ln(power law) over its lags."""
 DENSE_POINTS = 4096
 
 
@@ -63,8 +58,8 @@ class ExponentialSum:
         active = weights > 0
         if not active.any():
             return np.full(np.shape(lags), -np.inf)
-        rates = np.asarray(self.rates)[active]
-        return np.asarray(logsumexp(np.log(weights[active]) - np.outer(np.asarray(lags, dtype=float), rates), axis=1))
+        exponents = np.outer(np.asarray(lags, dtype=float), np.asarray(self.rates)[active])
+        return np.asarray(logsumexp(np.log(weights[active]) - exponents, axis=1))
 
     def kernel(self, lags: ArrayLike) -> Floats:
         """k(t) at `lags` (T,)."""
@@ -78,21 +73,16 @@ class ExponentialSum:
 
     def largest_relative_error(self, target: "Target") -> float:
         """max |k(t) / target(t) - 1| over the target's lags; over 4096 of them when it is continuous."""
+        return float(np.abs(self.errors(target)).max())
+
+    def errors(self, target: "Target") -> Floats:
+        """k / target - 1 at `target.judged_lags()`."""
         lags = target.judged_lags()
-        return float(np.abs(np.expm1(self.log_kernel(lags) - target.log_value(lags))).max())
+        return np.asarray(np.expm1(self.log_kernel(lags) - target.log_value(lags)))
 
     def half_lives(self) -> Floats:
         """ln 2 / rate of every term, in steps."""
         return np.log(2) / np.asarray(self.rates)
-
-    def to_dict(self) -> dict[str, Any]:
-        """A dictionary that JSON keeps exactly; `from_dict` gives back an equal object."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Sequence[float]]) -> Self:
-        """The inverse of `to_dict`."""
-        return cls(tuple(values["rates"]), tuple(values["weights"]))
 
 
 def exponential_sum(rates: Floats, weights: Floats) -> ExponentialSum:
@@ -115,19 +105,14 @@ def score(log_kernel: ArrayLike, target: ArrayLike, lags: ArrayLike) -> Scores:
     log_k, y, t = (np.asarray(values, dtype=float) for values in (log_kernel, target, lags))
     log_y = np.log(y)
     with np.errstate(over="ignore", invalid="ignore"):
-        kernel = np.exp(log_k)
-        difference = log_k - log_y
+        kernel, difference = np.exp(log_k), log_k - log_y
         total = float(np.sum((log_y - log_y.mean()) ** 2))
+        shifts = (0.0, difference[0], difference.mean())
+        r0, r1, r_star = (1 - float(np.sum((difference - shift) ** 2)) / total for shift in shifts)
+        r_linear = 1 - float(np.sum((kernel - y) ** 2) / np.sum((y - y.mean()) ** 2))
         relative = np.abs(np.expm1(difference))
-        return Scores(
-            r0=1 - float(np.sum(difference**2)) / total,
-            r1=1 - float(np.sum((difference - difference[0]) ** 2)) / total,
-            r_star=1 - float(np.sum((difference - difference.mean()) ** 2)) / total,
-            e_log=float(np.ptp(difference)) / 2,
-            r_linear=1 - float(np.sum((kernel - y) ** 2) / np.sum((y - y.mean()) ** 2)),
-            max_relative_error=float(relative.max()),
-            worst_lag=float(t[np.argmax(relative)]),
-        )
+        worst = int(np.argmax(relative))
+        return Scores(r0, r1, r_star, float(np.ptp(difference)) / 2, r_linear, float(relative[worst]), float(t[worst]))
 
 
 def check_design(max_lag: int, nodes: int) -> None:
@@ -144,7 +129,7 @@ def closed_form_error(beta: float, max_lag: float, terms: int) -> float:
 
     Twice the first Fourier coefficient of the ripple of evenly log-spaced terms, at the spacing ln(4 T) / K that fits
     the lags. An empirical rule, not proved: for beta from 0.5 to 2, T from 64 and K from 2 the least error is 0.48 to
-    0.98 of it, never more (`runs/minimax_table.py`); below beta 0.5 it can be more, by 18 % at beta 0.05.
+    0.98 of it, never more; below beta 0.5 it can be more, by 18 % at beta 0.05.
 
     >>> round(closed_form_error(1.15, 512, 6), 5)
     0.00644
@@ -180,10 +165,7 @@ def terms_for(beta: float, max_lag: float, tolerance: float) -> int:
 
 def most_terms(beta: float, max_lag: float) -> int:
     """The largest number of terms whose error float64 can tell from none."""
-    terms = 1
-    while closed_form_error(beta, max_lag, terms + 1) > ACCURACY_FLOOR:
-        terms += 1
-    return terms
+    return max(1, terms_for(beta, max_lag, ACCURACY_FLOOR) - 1)
 
 
 @dataclass(frozen=True)
@@ -224,13 +206,13 @@ class Target:
         Raises ValueError at lags where the target is not known.
         """
         t, knots, values = np.asarray(lags, dtype=float), np.asarray(self.lags), np.asarray(self.values)
-        if self.exponents is None:
-            at = np.minimum(np.searchsorted(knots, t), knots.size - 1)
-            if (knots[at] != t).any():
-                raise ValueError(f"target {self.label!r} is known at its own {knots.size} lags only, not between them")
-            return np.asarray(values[at])
-        piece = np.clip(np.searchsorted(knots, t, side="right") - 1, 0, len(self.exponents) - 1)
-        return np.asarray(values[piece] * (t / knots[piece]) ** -np.asarray(self.exponents)[piece])
+        if self.exponents is not None:
+            piece = np.clip(np.searchsorted(knots, t, side="right") - 1, 0, len(self.exponents) - 1)
+            return np.asarray(values[piece] * (t / knots[piece]) ** -np.asarray(self.exponents)[piece])
+        at = np.minimum(np.searchsorted(knots, t), knots.size - 1)
+        if (knots[at] != t).any():
+            raise ValueError(f"target {self.label!r} is known at its own {knots.size} lags only, not between them")
+        return np.asarray(values[at])
 
     def integer_lags(self) -> Floats:
         """The integers among the lags of a continuous target; the lags of any other."""
@@ -240,9 +222,7 @@ class Target:
 
     def judged_lags(self) -> Floats:
         """The lags on which fits are judged: all of a discrete target; 4096 and the knots of a continuous one."""
-        if self.exponents is None:
-            return np.asarray(self.lags)
-        return np.union1d(self.spread_lags()[0], self.lags)
+        return np.asarray(self.lags if self.exponents is None else np.union1d(self.spread_lags()[0], self.lags))
 
     def spread_lags(self, count: int = DENSE_POINTS, evenly: float = 0.0) -> tuple[Floats, Floats]:
         """Lags from first to last, Chebyshev-Lobatto in ln t, and the number of the `count` points each stands for.
@@ -269,20 +249,8 @@ class Target:
         if self.beta is not None:
             return power_law_target(power * self.beta, self.max_lag)
         values = tuple((np.asarray(self.values) ** power).tolist())
-        exponents, errors = (
-            given and tuple(power * value for value in given) for given in (self.exponents, self.errors)
-        )
-        return Target(f"({self.label})**{power:g}", self.lags, values, exponents, errors)
-
-    def to_dict(self) -> dict[str, Any]:
-        """A dictionary that JSON keeps exactly; `from_dict` gives back an equal object."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The inverse of `to_dict`."""
-        tuples = {name: value and tuple(value) for name, value in values.items() if name != "label"}
-        return cls(label=values["label"], **tuples)
+        scaled = (given and tuple(power * value for value in given) for given in (self.exponents, self.errors))
+        return Target(f"({self.label})**{power:g}", self.lags, values, *scaled)
 
 
 def power_law_target(beta: float, max_lag: float) -> Target:
@@ -302,6 +270,57 @@ def broken_power_law_target(beta_1: float, beta_2: float, break_lag: float, max_
     return _pieces(label, {"beta_1": beta_1, "beta_2": beta_2}, (1.0, float(break_lag), float(max_lag)))
 
 
+def _pieces(label: str, betas: dict[str, float], lags: tuple[float, ...]) -> Target:
+    """Power laws joined at the inner `lags`; ValueError unless all of it can be fitted."""
+    for name, beta in betas.items():
+        if not (np.isfinite(beta) and beta > 0):
+            raise ValueError(f"{name} must be a positive number, got {beta}")
+    last = lags[-1]
+    if not (np.isfinite(last) and last >= FEWEST_LAGS):
+        raise ValueError(f"max_lag must be finite and at least {FEWEST_LAGS}, got {last:g}")
+    if not all(a < b for a, b in pairwise(lags)):
+        raise ValueError(f"break_lag must lie between 1 and max_lag {last:g}, got {lags[1]:g}")
+    falls = np.array(list(betas.values())) * np.diff(np.log(lags))
+    if falls.sum() < FLATTEST:
+        raise ValueError(f"{label} is flat up to max_lag {last:g}: use a larger beta or max_lag")
+    if falls.sum() > -np.log(SMALLEST_VALUE):
+        raise ValueError(
+            f"{label} falls below {SMALLEST_VALUE:g} before max_lag {last:g}: use a smaller beta or max_lag"
+        )
+    values = np.exp(-np.concatenate([[0.0], np.cumsum(falls)]))
+    return Target(label, lags, tuple(values.tolist()), tuple(map(float, betas.values())))
+
+
+def array_target(values: ArrayLike, label: str = "array") -> Target:
+    """Values (T,) at the lags t = 1..T, known there only. Raises ValueError unless positive, finite and T >= 3."""
+    array = np.asarray(values, dtype=float)
+    if array.ndim != 1:
+        raise ValueError(f"values must be one-dimensional, the value at lag 1 first, got shape {array.shape}")
+    return lag_target(integer_lags(array.size), array, label=label)
+
+
+def lag_target(lags: ArrayLike, values: ArrayLike, errors: ArrayLike | None = None, label: str = "values") -> Target:
+    """Values (L,) at ascending lags (L,), known there only, with relative errors (L,) as the weights of a fit.
+
+    Raises ValueError for fewer than three lags, values below 1e-300 and anything that is not positive and finite.
+    """
+    given: dict[str, Any] = {"lags": lags, "values": values, "errors": errors}
+    arrays = {name: np.asarray(array, dtype=float) for name, array in given.items() if array is not None}
+    shapes, t = [array.shape for array in arrays.values()], arrays["lags"]
+    if t.ndim != 1 or len(set(shapes)) > 1:
+        raise ValueError(f"lags, values and errors must be of one length, got shapes {', '.join(map(str, shapes))}")
+    if t.size < FEWEST_LAGS:
+        raise ValueError(f"target {label!r}: {t.size} lags, at least {FEWEST_LAGS} are needed")
+    for name, array in arrays.items():
+        if (bad := array[~(np.isfinite(array) & (array > 0))]).size:
+            raise ValueError(f"target {label!r}: {name} must be positive and finite, got {bad[0]:g} among them")
+    if (least := arrays["values"].min()) < SMALLEST_VALUE:
+        raise ValueError(f"target {label!r}: values must be at least {SMALLEST_VALUE:g}, got {least:g}")
+    if (np.diff(t) <= 0).any():
+        raise ValueError(f"target {label!r}: lags must ascend, got {t[:-1][np.diff(t) <= 0][0]:g} out of order")
+    return Target(label, **{name: tuple(array.tolist()) for name, array in arrays.items()})
+
+
 def curve_target(curve: "DecayCurve", lags: tuple[int, int] | None = None) -> Target:
     """The positive values of a measured curve on the lags first..last, with their relative jackknife errors.
 
@@ -311,8 +330,7 @@ def curve_target(curve: "DecayCurve", lags: tuple[int, int] | None = None) -> Ta
     from plkernel.analysis.information.laws import points
 
     chosen = points(curve, lags)
-    label = f"{curve.quantity} per {curve.unit}"
-    return lag_target(chosen.lags.astype(float), np.exp(chosen.logs), chosen.errors, label)
+    return lag_target(chosen.lags, np.exp(chosen.logs), chosen.errors, f"{curve.quantity} per {curve.unit}")
 
 
 def verdict_target(verdict: "Verdict", curve: "DecayCurve", max_lag: int) -> Target:
@@ -338,59 +356,6 @@ def verdict_target(verdict: "Verdict", curve: "DecayCurve", max_lag: int) -> Tar
     tau, gamma = shape["tau"], shape.get("gamma", 1.0)
     if not (np.isfinite(tau) and tau > 0):
         raise ValueError(f"curve of {curve.quantity}: its {verdict.kind} does not fall (tau {tau:g})")
-    logs = (1 - np.arange(1.0, max_lag + 1) ** gamma) / tau**gamma
+    logs = (1 - integer_lags(max_lag) ** gamma) / tau**gamma
     label = f"exp(-(t/{tau:.3g})**{gamma:.3g})" if gamma != 1 else f"exp(-t/{tau:.3g})"
     return array_target(np.exp(logs[logs > np.log(SMALLEST_VALUE)]), label)
-
-
-def array_target(values: ArrayLike, label: str = "array") -> Target:
-    """Values (T,) at the lags t = 1..T, known there only. Raises ValueError unless positive, finite and T >= 3."""
-    array = np.asarray(values, dtype=float)
-    if array.ndim != 1:
-        raise ValueError(f"values must be one-dimensional, the value at lag 1 first, got shape {array.shape}")
-    return lag_target(np.arange(1.0, array.size + 1), array, label=label)
-
-
-def lag_target(lags: ArrayLike, values: ArrayLike, errors: ArrayLike | None = None, label: str = "values") -> Target:
-    """Values (L,) at ascending lags (L,), known there only, with relative errors (L,) as the weights of a fit.
-
-    Raises ValueError for fewer than three lags, values below 1e-300 and anything that is not positive and finite.
-    """
-    arrays = {"lags": lags, "values": values, "errors": errors}
-    given = {name: np.asarray(array, dtype=float) for name, array in arrays.items() if array is not None}
-    shapes = [array.shape for array in given.values()]
-    t, y = given["lags"], given["values"]
-    if t.ndim != 1 or len(set(shapes)) > 1:
-        raise ValueError(f"lags, values and errors must be of one length, got shapes {', '.join(map(str, shapes))}")
-    if t.size < FEWEST_LAGS:
-        raise ValueError(f"target {label!r}: {t.size} lags, at least {FEWEST_LAGS} are needed")
-    for name, array in given.items():
-        bad = array[~(np.isfinite(array) & (array > 0))]
-        if bad.size:
-            raise ValueError(f"target {label!r}: {name} must be positive and finite, got {bad[0]:g} among them")
-    if (y < SMALLEST_VALUE).any():
-        raise ValueError(f"target {label!r}: values must be at least {SMALLEST_VALUE:g}, got {y.min():g}")
-    if (np.diff(t) <= 0).any():
-        raise ValueError(f"target {label!r}: lags must ascend, got {t[:-1][np.diff(t) <= 0][0]:g} out of order")
-    kept = tuple(given["errors"].tolist()) if "errors" in given else None
-    return Target(label, tuple(t.tolist()), tuple(y.tolist()), errors=kept)
-
-
-def _pieces(label: str, betas: dict[str, float], lags: tuple[float, ...]) -> Target:
-    """Power laws joined at the inner `lags`; ValueError unless all of it can be fitted."""
-    for name, beta in betas.items():
-        if not (np.isfinite(beta) and beta > 0):
-            raise ValueError(f"{name} must be a positive number, got {beta}")
-    if not (np.isfinite(lags[-1]) and lags[-1] >= FEWEST_LAGS):
-        raise ValueError(f"max_lag must be finite and at least {FEWEST_LAGS}, got {lags[-1]:g}")
-    if not all(a < b for a, b in pairwise(lags)):
-        raise ValueError(f"break_lag must lie between 1 and max_lag {lags[-1]:g}, got {lags[1]:g}")
-    falls = np.array(list(betas.values())) * np.diff(np.log(lags))
-    if falls.sum() < FLATTEST:
-        raise ValueError(f"{label} is flat up to max_lag {lags[-1]:g}: use a larger beta or max_lag")
-    if falls.sum() > -np.log(SMALLEST_VALUE):
-        raise ValueError(
-            f"{label} falls below {SMALLEST_VALUE:g} before max_lag {lags[-1]:g}: use a smaller beta or max_lag"
-        )
-    values = np.exp(-np.concatenate([[0.0], np.cumsum(falls)]))
-    return Target(label, lags, tuple(values.tolist()), tuple(map(float, betas.values())))

@@ -1,9 +1,7 @@
-"""Fits of exponential sums to a target: on given half-lives, by quadrature, and the best that K free terms allow.
+"""Fits of exponential sums to a target: on given half-lives, or with K free terms.
 
 minimax        K terms with the least largest relative error, by Remez exchanges; `certificate` proves it
 least-squares  K terms with the least sum of squared logarithmic errors, for targets with errors
-quadrature     McLean's rule for t**-beta, K terms
-trapezoid      the trapezoid rule for t**-beta in ln(rate), K terms
 nnls           weights on given half-lives, on the linear scale: the published fit
 nnls-relative  weights on given half-lives, relative to the target: nearly exact, but keeps 30 to 60 terms
 
@@ -12,7 +10,6 @@ of the target. Their errors are ln(kernel / target): near 0 they are the relativ
 kernel vanishes, which relative errors do not.
 """
 
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
@@ -34,18 +31,17 @@ from plkernel.analysis.exponentials import (
     terms_for,
 )
 
-Method = Literal["minimax", "least-squares", "quadrature", "trapezoid", "nnls", "nnls-relative"]
-Rule = Callable[[Floats, float, float], tuple[Floats, Floats]]
+Method = Literal["minimax", "least-squares", "nnls", "nnls-relative"]
+Places = NDArray[np.intp]
 
 METHODS: tuple[Method, ...] = get_args(Method)
+FREE_METHODS = METHODS[:2]
 PUBLISHED_BETA, PUBLISHED_MAX_LAG = 1.15, 512
 PUBLISHED_HALF_LIVES = (1.0, 2048.0, 256)
-RELATIVE_NODES, RELATIVE_ROWS = 256, 512
-RELATIVE_ENDS = (0.1, 4.0)
-"""Shortest half-life over the first lag and longest over the last, of the grid of `nnls_relative`."""
+RELATIVE_HALF_LIVES, RELATIVE_ROWS = (0.1, 4.0, 256), 512
+"""Shortest half-life over the first lag, longest over the last, and number, of the grid of nnls-relative."""
 SHORTEST_COLUMN = 1e-100
-"""Columns of a design that are no longer than this are taken as nothing."""
-RULE_POINTS, RULE_STARTS = 300, 12
+"""The least length of a column of a design."""
 
 FEWEST_POINTS, POINTS_PER_TERM = 40, 6
 EVENLY = 0.3
@@ -58,7 +54,7 @@ WORTHWHILE = 1e-6
 """A further term is refused when it lowers the sum of squares by no more than this, relative."""
 CANDIDATES = 400
 SEED_SHARE = 0.05
-"""The largest share of the kernel that a term inserted where it lowers the sum of squares starts with."""
+"""The largest share of the kernel that an inserted term starts with."""
 LEAST_LOG_RATE, MOST_LOG_RATE = -100.0, 6.0
 """Per first lag. A term that the target does not need may drift off; beyond these it changes no more, and its weight
 stays a number."""
@@ -131,12 +127,7 @@ class FitResult:
     optimal_scores: Scores
     uniform_scores: Scores
     certificate: Certificate | None = None
-    """Of method minimax: whether its errors are level, and how far from the least error it can be."""
-
-    @property
-    def max_lag(self) -> int:
-        """The last lag."""
-        return int(self.target.max_lag)
+    """Of method minimax."""
 
     @property
     def active(self) -> ExponentialSum:
@@ -158,14 +149,14 @@ class FitResult:
     def to_dict(self) -> dict[str, Any]:
         """The fit and its scores, for JSON."""
         return {
-            "max_lag": self.max_lag,
+            "max_lag": int(self.target.max_lag),
             "method": self.method,
             "active_nodes": len(self.active.rates),
             "active_half_lives": self.active.half_lives().tolist(),
             "fastest_share": self.fastest_share,
             "uniform_excess": self.uniform_excess,
             "certificate": self.certificate and self.certificate.to_dict(),
-            "optimal": {**self.optimal.to_dict(), "scores": asdict(self.optimal_scores)},
+            "optimal": {**asdict(self.optimal), "scores": asdict(self.optimal_scores)},
             "uniform": {"scores": asdict(self.uniform_scores)},
         }
 
@@ -187,8 +178,8 @@ def fit(
     max_lag     512 unless given; with values it is theirs
     terms       K exponentials, with the least largest relative error (minimax); without, the published fit
     tolerance   largest relative error of a power law, instead of K
-    method      nnls, nnls-relative, minimax, least-squares, quadrature or trapezoid. Left out: minimax with terms or
-                tolerance (least-squares for a target with errors), nnls otherwise
+    method      nnls, nnls-relative, minimax or least-squares. Left out: minimax with terms or tolerance (least-squares
+                for a target with errors), nnls otherwise
     half_lives  (N,) in steps, which nnls and nnls-relative may use: 256 from 1 to 2048 for nnls, from 0.1 to 4 max_lag
                 for nnls-relative unless given
 
@@ -200,28 +191,31 @@ def fit(
     >>> [len(fit(1.15, terms=count).active.rates) for count in (4, 6)]
     [4, 6]
     """
-    if values is None:
-        target = power_law_target(
-            PUBLISHED_BETA if beta is None else beta, PUBLISHED_MAX_LAG if max_lag is None else max_lag
-        )
-    elif beta is not None or max_lag is not None:
+    if values is not None and (beta is not None or max_lag is not None):
         raise ValueError("values are the kernel at their own lags: leave out beta and max_lag, or values")
-    else:
-        target = values if isinstance(values, Target) else array_target(values)
     if terms is not None and tolerance is not None:
         raise ValueError(f"terms {terms} and tolerance {tolerance:g}: give one of the two")
+    if isinstance(values, Target):
+        target = values
+    elif values is not None:
+        target = array_target(values)
+    else:
+        law = (PUBLISHED_BETA if beta is None else beta, PUBLISHED_MAX_LAG if max_lag is None else max_lag)
+        target = power_law_target(*law)
+    free = terms is not None or tolerance is not None
     if method is None:
-        free: Method = "minimax" if target.errors is None else "least-squares"
-        method = "nnls" if terms is None and tolerance is None else free
-    if method in BY_HALF_LIVES:
-        if terms is not None or tolerance is not None:
+        method = "nnls" if not free else "minimax" if target.errors is None else "least-squares"
+    if method not in METHODS:
+        raise ValueError(f"method {method!r}: must be one of {', '.join(METHODS)}")
+    if method not in FREE_METHODS:
+        if free:
             raise ValueError(f"method {method!r} chooses its terms from the half-lives: leave out terms and tolerance")
-        optimal = BY_HALF_LIVES[method](target, half_lives)
-    elif method in BY_TERMS:
+        optimal = nnls(target, half_lives, relative=method == "nnls-relative")
+    else:
         if half_lives is not None:
             raise ValueError(
-                f"half_lives (grid, min_half_life, max_half_life) belong to methods {' and '.join(BY_HALF_LIVES)}, got "
-                f"method {method!r}, which places its own: leave them out"
+                "half_lives (grid, min_half_life, max_half_life) belong to methods nnls and nnls-relative, got method "
+                f"{method!r}, which places its own: leave them out"
             )
         if tolerance is not None:
             if target.beta is None:
@@ -229,9 +223,7 @@ def fit(
             terms = terms_for(target.beta, target.max_lag, tolerance)
         if terms is None:
             raise ValueError(f"method {method!r} needs terms or a tolerance")
-        optimal = BY_TERMS[method](target, terms)
-    else:
-        raise ValueError(f"method {method!r}: must be one of {', '.join(METHODS)}")
+        optimal = (minimax if method == "minimax" else least_squares_terms)(target, terms)
     uniform = ExponentialSum(optimal.rates, (1.0,) * len(optimal.rates))
     lags = target.integer_lags()
     known = target.value(lags)
@@ -240,114 +232,47 @@ def fit(
     return FitResult(target, method, optimal, uniform, best, even, proof)
 
 
-def nnls(target: Target, half_lives: ArrayLike | None = None) -> ExponentialSum:
-    """Weights >= 0 with the least sum of (k - target)**2 over the integer lags, or over the lags of a discrete target.
+def nnls(target: Target, half_lives: ArrayLike | None = None, relative: bool = False) -> ExponentialSum:
+    """Weights >= 0 with the least sum of (k - target)**2, or of (k / target - 1)**2 if `relative`.
 
-    The first lags decide. half_lives: (N,), the published 256 from 1 to 2048 unless given. Where the target has errors,
-    each difference is divided by error times value. Source: Lawson & Hanson, "Solving Least Squares Problems" (1974),
-    chapter 23, as in scipy.optimize.nnls.
+    Plain: over the integer lags, or those of a discrete target, where the first decide. Relative: over 512 lags spread
+    in ln t; solved for columns of equal length, since very unequal ones lead nowhere, and without the terms of weight
+    zero. A target with errors is fitted at all its lags, each difference over its error.
+
+    half_lives: (N,); of a relative fit 256 from 0.1 first lags to 4 last lags unless given, enough for exponents of 0.5
+    to 2: flatter targets need longer ones and steeper ones shorter; else the published 256 from 1 to 2048. Source:
+    Lawson & Hanson, "Solving Least Squares Problems" (1974), chapter 23, as in scipy.optimize.nnls.
     """
-    lags = target.integer_lags()
-    values = target.value(lags)
-    scale = np.ones(lags.size) if target.errors is None else 1 / (values * np.asarray(target.errors))
-    return _nonnegative(_rates(half_lives, *PUBLISHED_HALF_LIVES), lags, values, scale)
+    from scipy.optimize import nnls as solve
 
-
-def nnls_relative(target: Target, half_lives: ArrayLike | None = None) -> ExponentialSum:
-    """Weights >= 0 with the least sum of (k / target - 1)**2 over 512 lags spread in ln t, or over the target's errors.
-
-    half_lives: (N,), 256 from 0.1 first lags to 4 last lags unless given, enough for exponents of 0.5 to 2: flatter
-    targets need longer ones and steeper ones shorter. A target with errors is fitted at all its lags, each divided by
-    its relative error.
-    """
-    rates = _rates(half_lives, RELATIVE_ENDS[0] * target.lags[0], RELATIVE_ENDS[1] * target.max_lag, RELATIVE_NODES)
-    if target.errors is None:
-        lags, counts = target.spread_lags(RELATIVE_ROWS)
-        scale = np.sqrt(counts)
-    else:
-        lags, scale = np.asarray(target.lags), 1 / np.asarray(target.errors)
-    return _nonnegative(rates, lags, target.value(lags), scale / target.value(lags), balanced=True).active(0.0)
-
-
-def _rates(half_lives: ArrayLike | None, shortest: float, longest: float, count: int) -> Floats:
-    """Rates of the half-lives, or of `count` log-spaced ones, fastest first."""
-    given = np.geomspace(shortest, longest, count) if half_lives is None else half_lives
-    array = np.atleast_1d(np.asarray(given, dtype=float))
-    if array.ndim != 1 or not array.size or not (np.isfinite(array) & (array > 0)).all():
+    if half_lives is None:
+        first, last, count = RELATIVE_HALF_LIVES if relative else PUBLISHED_HALF_LIVES
+        units = (target.lags[0], target.max_lag) if relative else (1.0, 1.0)
+        half_lives = np.geomspace(first * units[0], last * units[1], count)
+    grid = np.atleast_1d(np.asarray(half_lives, dtype=float))
+    if grid.ndim != 1 or not grid.size or not (np.isfinite(grid) & (grid > 0)).all():
         raise ValueError("half_lives must be positive and finite, one or more")
-    return np.asarray(np.log(2) / np.sort(array))
-
-
-def _nonnegative(rates: Floats, lags: Floats, values: Floats, scale: Floats, balanced: bool = False) -> ExponentialSum:
-    """Weights w >= 0 of `rates` (N,) with the least sum over lags of (scale (sum_i w_i exp(-rates_i t) - values))**2.
-
-    balanced: solve for columns of equal length. The solution is the same but for rounding, and is reached where columns
-    of very unequal length lead nowhere.
-    """
-    from scipy.optimize import nnls
-
+    rates = np.log(2) / np.sort(grid)
+    lags, counts = target.integer_lags(), np.ones(1)
+    if relative and target.errors is None:
+        lags, counts = target.spread_lags(RELATIVE_ROWS)
+    values, scale = target.value(lags), np.ones(1)
+    if target.errors is not None:
+        errors = np.asarray(target.errors)
+        scale = 1 / errors / values if relative else 1 / (values * errors)
+    elif relative:
+        scale = np.sqrt(counts) / values
     check_design(lags.size, rates.size)
+    design = np.exp(-np.outer(lags, rates)) * scale[:, None]
+    lengths = np.maximum(np.linalg.norm(design, axis=0), SHORTEST_COLUMN) if relative else 1.0
     try:
-        design = np.exp(-np.outer(lags, rates)) * scale[:, None]
-        lengths = np.maximum(np.linalg.norm(design, axis=0), SHORTEST_COLUMN) if balanced else 1.0
-        weights = nnls(design / lengths, values * scale, maxiter=30 * rates.size)[0] / lengths
+        weights = solve(design / lengths, values * scale, maxiter=30 * rates.size)[0] / lengths
     except RuntimeError as error:
         raise ValueError(f"non-negative least squares did not converge ({error}): use fewer nodes") from error
     if not weights.any():
         raise ValueError("no node helps: every half-life is too short to be seen at the first lag, use longer ones")
-    return exponential_sum(rates, weights)
-
-
-def quadrature(target: Target, terms: int) -> ExponentialSum:
-    """The trapezoid rule in x for t**-beta = integral of exp(-t rate) rate**(beta-1) d rate / Gamma(beta).
-
-    Here rate = exp(x - exp(-x)) / T, which ends the integrand sharply on both sides. First node and step are those
-    with the least largest relative error, after the best common scale.
-    Source: McLean, "Exponential sum approximations for t^-beta" (2018, arXiv 1606.00123).
-    """
-
-    def mclean(x: Floats, beta: float, span: float) -> tuple[Floats, Floats]:
-        log_rates = x - np.exp(-x)
-        return log_rates - np.log(span), beta * log_rates + np.log1p(np.exp(-x))
-
-    return _rule(target, terms, mclean, (-3.0, 0.5), (0.0, 4.0))
-
-
-def trapezoid(target: Target, terms: int) -> ExponentialSum:
-    """The trapezoid rule for the integral of `quadrature` with rate = exp(x) / T, its nodes chosen likewise.
-
-    Source: Beylkin & Monzon, "Approximation by exponential sums revisited", Appl. Comput. Harmon. Anal. 28 (2010).
-    """
-    return _rule(target, terms, lambda x, beta, span: (x - np.log(span), beta * x), (-7.0, 0.5), (-1.0, 3.0))
-
-
-def _rule(
-    target: Target, terms: int, rule: Rule, first: tuple[float, float], last: tuple[float, float]
-) -> ExponentialSum:
-    """The equidistant nodes x with the least error; `first` and `last` (beyond ln T) bound where the search starts."""
-    from scipy.optimize import minimize
-
-    beta = target.beta
-    if beta is None:
-        raise ValueError(f"quadrature knows power laws only, not {target.label}: use minimax or least-squares")
-    if terms < 2:
-        raise ValueError(f"terms must be at least 2 for a rule with equal steps, got {terms}")
-    first_lag, span = target.lags[0], target.max_lag / target.lags[0]
-    lags, _ = target.spread_lags(RULE_POINTS)
-    logs = target.log_value(lags)
-
-    def kernel(ends: Sequence[float]) -> ExponentialSum:
-        log_rates, log_weights = rule(np.linspace(ends[1], ends[0], terms), beta, span)
-        return exponential_sum(np.exp(log_rates) / first_lag, np.exp(log_weights))
-
-    def spread(ends: Sequence[float]) -> float:
-        return float(np.ptp(kernel(ends).log_kernel(lags) - logs))
-
-    lasts = np.log(span) + np.linspace(*last, RULE_STARTS)
-    starts = [(low, high) for low in np.linspace(*first, RULE_STARTS) for high in lasts]
-    best = kernel(minimize(spread, min(starts, key=spread), method="Nelder-Mead").x)
-    ratio = np.exp(best.log_kernel(lags) - logs)
-    return exponential_sum(np.asarray(best.rates), 2 / (ratio.max() + ratio.min()) * np.asarray(best.weights))
+    optimal = exponential_sum(rates, weights)
+    return optimal.active(0.0) if relative else optimal
 
 
 @dataclass(frozen=True)
@@ -358,13 +283,17 @@ class Lags:
     logs: Floats
     scale: Floats
 
-    def at(self, places: NDArray[np.intp]) -> "Lags":
+    def at(self, places: Places) -> "Lags":
         """Those at `places`."""
         return Lags(self.lags[places], self.logs[places], self.scale[places])
 
     def errors(self, parameters: Floats) -> Floats:
         """(T,): ln(kernel / target) * scale."""
         return self.logs_and_shares(parameters)[0] * self.scale
+
+    def squares(self, parameters: Floats) -> float:
+        """The sum of the squared errors."""
+        return float(np.sum(self.errors(parameters) ** 2))
 
     def jacobian(self, parameters: Floats) -> Floats:
         """(T, 2K): derivatives of the errors."""
@@ -381,11 +310,42 @@ class Lags:
         total = parts.sum(axis=1)
         return highest + np.log(total), parts / total[:, None]
 
+    def least_squares(self, start: Floats, tolerance: float = TOLERANCE, evaluations: int = EVALUATIONS) -> Floats:
+        """The parameters with the least sum of squared errors, from `start`."""
+        from scipy.optimize import least_squares
+
+        stop = {name: tolerance for name in ("ftol", "xtol", "gtol")}
+        solved = least_squares(self.errors, start, self.jacobian, method="lm", max_nfev=evaluations, **stop)
+        return np.asarray(solved.x, np.float64)
+
+
+def _bounded_rates(log_rates: Floats) -> Floats:
+    """exp(log_rates), within what the lags can tell."""
+    return np.asarray(np.exp(np.clip(log_rates, LEAST_LOG_RATE, MOST_LOG_RATE)))
+
 
 def judged(target: Target) -> Lags:
     """The lags on which fits of `target` are judged, all of the same weight."""
     lags = target.judged_lags()
     return Lags(lags / target.lags[0], target.log_value(lags), np.ones(lags.size))
+
+
+def _fitted(target: Target, terms: int) -> Lags:
+    """All lags of a target that has errors; of others lags spread in ln t, each weighted by its number of points."""
+    if target.errors is not None:
+        lags, scale = np.asarray(target.lags), 1 / np.asarray(target.errors)
+    else:
+        lags, counts = target.spread_lags(max(FEWEST_POINTS, POINTS_PER_TERM * terms), EVENLY)
+        scale = np.sqrt(counts)
+    return Lags(lags / target.lags[0], target.log_value(lags), scale)
+
+
+def _as_sum(parameters: Floats, target: Target, scale: float = 1.0) -> ExponentialSum:
+    """`scale` times the sum with these parameters, fastest rate first, without the terms that are nowhere seen."""
+    _, shares = judged(target).logs_and_shares(parameters)
+    seen = parameters.reshape(2, -1)[:, shares.max(axis=0) > UNSEEN]
+    log_rates, log_weights = seen[:, np.argsort(-seen[0])]
+    return exponential_sum(_bounded_rates(log_rates) / target.lags[0], scale * np.exp(log_weights))
 
 
 def least_squares_terms(target: Target, terms: int) -> ExponentialSum:
@@ -431,7 +391,7 @@ def minimax(target: Target, terms: int, exchanges: int = EXCHANGES) -> Exponenti
         )
     start, lags = _grown(target, terms), judged(target)
     if exchanges and _reference(lags.errors(start), start.size + 1) is None:
-        start = _least_squares(start, _fitted(target, terms), SETTLED, PATIENT_EVALUATIONS)
+        start = _fitted(target, terms).least_squares(start, SETTLED, PATIENT_EVALUATIONS)
     best, level = _exchanged(start, lags, exchanges)
     if exchanges and not level and np.ptp(lags.errors(best)) > 2 * ACCURACY_FLOOR:
         best, _ = _exchanged(_descended(best, lags), lags, exchanges)
@@ -439,106 +399,43 @@ def minimax(target: Target, terms: int, exchanges: int = EXCHANGES) -> Exponenti
     return _as_sum(best, target, scale=2 / float(np.exp(errors.max()) + np.exp(errors.min())))
 
 
-BY_TERMS: dict[str, Callable[[Target, int], ExponentialSum]] = {
-    "minimax": minimax,
-    "least-squares": least_squares_terms,
-    "quadrature": quadrature,
-    "trapezoid": trapezoid,
-}
-BY_HALF_LIVES: dict[str, Callable[[Target, ArrayLike | None], ExponentialSum]] = {
-    "nnls": nnls,
-    "nnls-relative": nnls_relative,
-}
-
-
 def certificate(kernel: ExponentialSum, target: Target) -> Certificate:
     """The alternating extrema of `kernel` / `target` - 1, and the bound on every other sum that follows from them."""
-    lags = target.judged_lags()
-    errors = np.expm1(kernel.log_kernel(lags) - target.log_value(lags))
-    needed = 2 * len(kernel.rates) + 1
+    errors, needed = kernel.errors(target), 2 * len(kernel.rates) + 1
     at = _reference(errors, needed)
     smallest = 0.0 if at is None else float(np.abs(errors[at]).min())
     return Certificate(_extrema(errors).size, needed, float(np.abs(errors).max()), smallest)
 
 
 def _grown(target: Target, terms: int) -> Floats:
-    """Least-squares parameters of `terms` terms; ValueError, with the number, when the target supports fewer."""
+    """Least-squares parameters of `terms` terms, grown from one: from scratch 8 terms stall.
+
+    A further term starts from the stretched old ones, or else from where a new term lowers the squares most. Raises
+    ValueError, with the number, when no term lowers them any more or the accuracy of float64 is reached before. Source
+    of the test for one more term: Lindsay, Ann. Statist. 11 (1983), the gradient of a mixture.
+    """
     if terms < 1:
         raise ValueError(f"terms must be at least 1, got {terms}")
     check_design(int(target.judged_lags().size), terms)
-    stages = list(_stages(target, terms))
-    if terms > len(stages):
-        raise ValueError(f"terms {terms}: {target.label} supports at most {len(stages)}, more do not come nearer to it")
-    return stages[-1]
-
-
-def _stages(target: Target, terms: int) -> Iterator[Floats]:
-    """Least-squares parameters (2k,) for k = 1, 2, ... terms, each started from the last: from scratch 8 terms stall.
-
-    Ends when the error is at the accuracy of float64, or when no term lowers the sum of squares. Source of the test for
-    one more term: Lindsay, Ann. Statist. 11 (1983), the gradient of a mixture.
-    """
     span = target.max_lag / target.lags[0]
     heights = np.log([target.values[0], target.values[-1]])
     rate = max((heights[0] - heights[1]) / (span - 1), 1 / span)
-    parameters = np.array([np.log(rate), heights[0] + rate])
-    for k in range(1, terms + 1):
-        lags = _fitted(target, k)
-        if k == 1:
-            parameters = _least_squares(parameters, lags)
-        else:
-            spread = np.array([0.0, -np.log(span), *(heights + 0.5)])
-            further = _one_more(parameters, spread if k == 2 else _stretched(parameters), lags)
-            if further is None:
-                return
-            parameters = further
-        yield parameters
-        if np.ptp(lags.errors(parameters)) < 2 * ACCURACY_FLOOR:
-            return
-
-
-def _fitted(target: Target, terms: int) -> Lags:
-    """All lags of a target that has errors; of others lags spread in ln t, each weighted by its number of points."""
-    if target.errors is not None:
-        lags, scale = np.asarray(target.lags), 1 / np.asarray(target.errors)
-    else:
-        lags, counts = target.spread_lags(max(FEWEST_POINTS, POINTS_PER_TERM * terms), EVENLY)
-        scale = np.sqrt(counts)
-    return Lags(lags / target.lags[0], target.log_value(lags), scale)
-
-
-def _as_sum(parameters: Floats, target: Target, scale: float = 1.0) -> ExponentialSum:
-    """`scale` times the sum with these parameters, fastest rate first, without the terms that are nowhere seen."""
-    _, shares = judged(target).logs_and_shares(parameters)
-    seen = parameters.reshape(2, -1)[:, shares.max(axis=0) > UNSEEN]
-    log_rates, log_weights = seen[:, np.argsort(-seen[0])]
-    return exponential_sum(_bounded_rates(log_rates) / target.lags[0], scale * np.exp(log_weights))
-
-
-def _bounded_rates(log_rates: Floats) -> Floats:
-    """exp(log_rates), within what the lags can tell."""
-    return np.asarray(np.exp(np.clip(log_rates, LEAST_LOG_RATE, MOST_LOG_RATE)))
-
-
-def _least_squares(start: Floats, lags: Lags, tolerance: float = TOLERANCE, evaluations: int = EVALUATIONS) -> Floats:
-    from scipy.optimize import least_squares
-
-    stop = {name: tolerance for name in ("ftol", "xtol", "gtol")}
-    solved = least_squares(lags.errors, start, lags.jacobian, method="lm", max_nfev=evaluations, **stop)
-    return np.asarray(solved.x, np.float64)
-
-
-def _one_more(parameters: Floats, start: Floats, lags: Lags) -> Floats | None:
-    """The fit with a term more, from `start` or else from where a new term lowers the squares; None when none does."""
-    enough = (1 - WORTHWHILE) * np.sum(lags.errors(parameters) ** 2)
-    further = _least_squares(start, lags)
-    if np.sum(lags.errors(further) ** 2) < enough:
-        return further
-    inserted = _inserted(parameters, lags)
-    if inserted is None:
-        return None
-    further = _least_squares(inserted, lags)
-    return further if np.sum(lags.errors(further) ** 2) < enough else None
+    lags = _fitted(target, 1)
+    parameters = lags.least_squares(np.array([np.log(rate), heights[0] + rate]))
+    for k in range(2, terms + 1):
+        further = None
+        if np.ptp(lags.errors(parameters)) >= 2 * ACCURACY_FLOOR:
+            lags = _fitted(target, k)
+            enough = (1 - WORTHWHILE) * lags.squares(parameters)
+            start = np.array([0.0, -np.log(span), *(heights + 0.5)]) if k == 2 else _stretched(parameters)
+            further = lags.least_squares(start)
+            if not lags.squares(further) < enough:
+                inserted = _inserted(parameters, lags)
+                further = None if inserted is None else lags.least_squares(inserted)
+        if further is None or not lags.squares(further) < enough:
+            raise ValueError(f"terms {terms}: {target.label} supports at most {k - 1}, more do not come nearer to it")
+        parameters = further
+    return parameters
 
 
 def _inserted(parameters: Floats, lags: Lags) -> Floats | None:
@@ -553,7 +450,7 @@ def _inserted(parameters: Floats, lags: Lags) -> Floats | None:
     if gradient[best] >= 0:
         return None
     term = [log_rates[best], np.log(SEED_SHARE) - peaks[best]]
-    return np.concatenate([parameters.reshape(2, -1), np.array(term)[:, None]], axis=1).ravel()
+    return np.column_stack([parameters.reshape(2, -1), term]).ravel()
 
 
 def _stretched(parameters: Floats) -> Floats:
@@ -608,9 +505,8 @@ def _newton(parameters: Floats, lags: Lags, share: float) -> Floats | None:
     moved, start = parameters, lags.errors(parameters)
     kept, signs = (1 - share) * start, share * np.sign(start)
     for _ in range(NEWTON_STEPS):
-        matrix = np.column_stack([lags.jacobian(moved), -signs])
         try:
-            step = np.linalg.solve(matrix, kept - lags.errors(moved))
+            step = np.linalg.solve(np.column_stack([lags.jacobian(moved), -signs]), kept - lags.errors(moved))
         except np.linalg.LinAlgError:
             return None
         moved = moved + step[:-1]
@@ -629,7 +525,6 @@ def _descended(parameters: Floats, lags: Lags) -> Floats:
     from scipy.optimize import linprog
 
     radius, least = FIRST_RADIUS, float(np.abs(lags.errors(parameters)).max())
-    cost = np.append(np.zeros(parameters.size), 1.0)
     for _ in range(PROGRAMS):
         errors = lags.errors(parameters)
         evenly = np.linspace(0, errors.size - 1, PROGRAM_POINTS).astype(int)
@@ -637,7 +532,7 @@ def _descended(parameters: Floats, lags: Lags) -> Floats:
         now, slope = near.errors(parameters) / least, near.jacobian(parameters) / least
         level = -np.ones((near.lags.size, 1))
         solved = linprog(
-            cost,
+            np.append(np.zeros(parameters.size), 1.0),
             A_ub=np.block([[slope, level], [-slope, level]]),
             b_ub=np.concatenate([-now, now]),
             bounds=[(-radius, radius)] * parameters.size + [(0, None)],
@@ -653,13 +548,13 @@ def _descended(parameters: Floats, lags: Lags) -> Floats:
     return parameters
 
 
-def _extrema(errors: Floats) -> NDArray[np.intp]:
+def _extrema(errors: Floats) -> Places:
     """The place of the largest error in each run of one sign."""
     runs = np.split(np.arange(errors.size), np.flatnonzero(np.diff(errors >= 0)) + 1)
     return np.array([run[np.argmax(np.abs(errors[run]))] for run in runs])
 
 
-def _reference(errors: Floats, count: int) -> NDArray[np.intp] | None:
+def _reference(errors: Floats, count: int) -> Places | None:
     """`count` alternating extrema, the large ones; None when there are fewer."""
     at = _extrema(errors)
     while at.size > count:

@@ -9,11 +9,12 @@ Delta rules also forget by erasing what they overwrite, as much as keys are alik
 """
 
 import math
-import re
+import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import cycle
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from plkernel.analysis.exponentials import Floats, Scores, integer_lags, power_law, power_law_target, score
 from plkernel.analysis.figures.style import COLOURS, COLUMN_WIDTH, INK, PAGE_WIDTH, style
-from plkernel.analysis.nodes import Gain, Nodes, Placement, Projection, Summation, gain_at, place
+from plkernel.analysis.nodes import Gain, Placement, Projection, Summation, gain_at, place
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
 LEFT = 0.01
 """The share of a kernel's value at lag 1 that ends its effective memory."""
-MIN_LAG = 32
-SLOPE_POINTS = 200
+MIN_LAG, MAX_LAG = 32, 65536
+SLOPE_POINTS, DRAWN_POINTS = 200, 200
 BLOCK_ENTRIES = 1 << 18
 AT_MOST = "at most"
 CHANNELS, STUDIED_BETA = 256, 1.15
@@ -39,114 +40,47 @@ STEPS = (1e-3, 1e-1)
 """Range of the log-uniform step size dt in S4D, S5, Mamba and the delta nets."""
 HGRN_DEPTH, LIGHTNING_DEPTH, LIGHTNING_HEADS = 24, 80, 64
 RWKV_DEPTH, RWKV_WIDTH, RWKV_HEAD = 24, 1024, 64
+LAYERS = {"lightning": (LIGHTNING_DEPTH, 40, 78), "hgrn": (HGRN_DEPTH, 12, 23)}
+LAYERS |= dict.fromkeys(("rwkv", "rwkv7"), (RWKV_DEPTH, RWKV_DEPTH // 2, RWKV_DEPTH - 1))
+"""Depth, middle and last layer of the models whose layers differ."""
 GAINS: dict[Gain, tuple[str, str]] = {
     "none": ("1", "no gain"),
     "lru": ("sqrt(1 - a^2)", "LRU gain"),
     "ema": ("1 - a", "EMA gain"),
 }
-CONDITIONS: dict[str, tuple[Placement, Projection]] = {
-    "1": ("log-spaced", "uniform"),
-    "2": ("log-spaced", "published"),
-    "3": ("concentrated", "published"),
-    "missing": ("concentrated", "uniform"),
-}
+CONDITIONS: tuple[tuple[str, Placement, Projection], ...] = (
+    ("1", "log-spaced", "uniform"),
+    ("2", "log-spaced", "published"),
+    ("3", "concentrated", "published"),
+    ("missing", "concentrated", "uniform"),
+)
 """The three published conditions and the cell their design leaves out, as node set and shape of the projection."""
-COLUMNS, POINTS = 4, 200
+OURS: tuple[tuple[str, Gain, float, Summation], ...] = (
+    ("none", "none", 0.5, "coherent"),
+    ("lru", "lru", 0.5, "coherent"),
+    ("ema", "ema", 0.5, "coherent"),
+    ("uniform-ema", "ema", 1.0, "coherent"),
+    ("rms-ema", "ema", 0.5, "rms"),
+)
+"""Quantile nodes: name, gain, tempering, kernel."""
+COLUMNS = 4
 RMS_DASHES = (0, (1.6, 1.1))
 DECADES_BELOW = 1.9
 """How far the frame of the figure reaches below the target's last value."""
 
-# Name // decay a // input gain // what had to be fixed to get numbers // paper // file that states the decay
-SOURCES = """
-s4d-real // a = exp(-n dt), n = 1..32 // HOLD // state 64, of which the code keeps half; DRAWN
-  // arXiv 2206.11893 // state-spaces/s4: src/models/sequence/kernels/dplr.py
-s4d-lin // |a| = exp(-dt / 2), poles p = -1/2 + i pi n, n = 0..31 // HOLD // state 64; DRAWN; magnitudes only
-  // arXiv 2206.11893 // state-spaces/s4: models/s4/s4d.py
-s5 // |a| = exp(-dt / 2), poles p of HiPPO-N // HOLD
-  // state 256 in 8 blocks; DRAWN, one for each state; magnitudes only
-  // arXiv 2208.04933 // lindermanlab/S5: s5/ssm_init.py, run_train.py
-mamba-1 // a = exp(-n dt), n = 1..16 // dt // state 16; DRAWN, its bias
-  // arXiv 2312.00752 // state-spaces/mamba: mamba_ssm/modules/mamba_simple.py
-mamba-2 // a = exp(-A dt), A uniform on 1..16 // dt // one A and one dt for each head; DRAWN, its bias
-  // arXiv 2405.21060 // state-spaces/mamba: mamba_ssm/modules/mamba2.py
-mamba-3 // a = exp(-softplus(0) dt) // dt
-  // the rate, which depends on the input, and the trapezoid at their bias, 0; DRAWN, its bias
-  // arXiv 2603.15569 // fla-org/flash-linear-attention: fla/layers/mamba3.py
-lru // |a| uniform in area on the ring 0..1 // sqrt(1 - |a|^2) // magnitudes only
-  // arXiv 2303.06349 // minimal-LRU: lru/model.py
-lru-ring // |a| uniform in area on the ring 0.9..0.999 // sqrt(1 - |a|^2) // magnitudes only
-  // arXiv 2303.06349 // minimal-LRU: lru/model.py
-rg-lru-paper // a = (a^c)^r, a^c uniform on 0.9..0.999 // sqrt(1 - a^2) // both gates at their bias, r = 1/2
-  // arXiv 2402.19427 // section 2.4 of the paper
-rg-lru-code // a = R^(c r), c = 8, R uniform in area on 0.9..0.999 // sqrt(1 - a^2)
-  // both gates at their bias, r = 1/2
-  // arXiv 2402.19427 // google-deepmind/recurrentgemma: recurrentgemma/torch/layers.py
-retnet // a = 1 - 2^(-5-h), h = 0..7 // 1 // 8 heads
-  // arXiv 2307.08621 // microsoft/torchscale: torchscale/architecture/retnet.py
-mlstm // a = sigmoid(b), b evenly spaced on 3..6 over the heads // 1 // 4 heads; input gates at their bias, 0
-  // arXiv 2405.04517 // NX-AI/xlstm: xlstm/blocks/mlstm/cell.py
-xlstm-7b // a = sigmoid(15 tanh(b / 15)), b evenly spaced on 3..6 over the heads // 1
-  // 8 heads; input gates at their bias, -10
-  // arXiv 2503.13427 // huggingface/transformers: models/xlstm/modeling_xlstm.py
-gla // a = sigmoid(0)^(1/16) // 1 // gates at their bias, 0
-  // arXiv 2312.06635 // fla-org/flash-linear-attention: fla/layers/gla.py
-lightning // a = exp(-2^(-8 h / H) (1 - l / (L - 1))), h = 1..H // 1
-  // H = 64 heads, L = 80 layers, every eighth of another kind; not learnt
-  // arXiv 2501.08313 // huggingface/transformers: models/minimax/modeling_minimax.py
-rwkv // a = exp(-exp(-6 + 5 (i / (D - 1))^(0.7 + 1.3 l / (L - 1)))), i = 0..D-1 // 1
-  // L = 24 layers, D = 1024 channels, heads of 64 // arXiv 2404.05892 // BlinkDL/RWKV-LM: RWKV-v5/src/model.py
-rwkv6-fla // a = exp(-exp(0)) // 1 // the bias of the decay's low-rank map, 0 in every channel
-  // arXiv 2404.05892 // fla-org/flash-linear-attention: fla/layers/rwkv6.py
-hgrn // |a| = b + (1 - b) f, lower bound b = l / L // 1 - |a|
-  // L = 24 layers, parameters of the bounds equal, gate f = 1/2; magnitudes only
-  // arXiv 2311.04823 // fla-org/flash-linear-attention: fla/models/hgrn/modeling_hgrn.py
-gdn-fla // a = exp(-A dt), A uniform on 0..16 // 1/2, the writing strength at its bias
-  // one A and one dt for each head; DRAWN, its bias
-  // arXiv 2412.06464 // fla-org/flash-linear-attention: fla/layers/gated_deltanet.py
-gdn-qwen3-next // a = exp(-A softplus(1)), A uniform on 0.01..16 // 1/2, the writing strength at its bias
-  // one A for each head; the bias of dt is 1
-  // arXiv 2412.06464 // huggingface/transformers: models/qwen3_next/modeling_qwen3_next.py
-kda // a = exp(-A dt), A uniform on 1..16 // 1/2, the writing strength at its bias
-  // one A for each head, one dt for each channel; DRAWN, its bias
-  // arXiv 2510.26692 // fla-org/flash-linear-attention: fla/layers/kda.py
-gdn-2 // a = exp(-A dt), A uniform on 1..16 // 1/2, the writing gate at its bias
-  // one A for each head, one dt for each channel; DRAWN, its bias
-  // arXiv 2605.22791 // fla-org/flash-linear-attention: fla/layers/gdn2.py
-rwkv7 // a = exp(-exp(-1/2) sigmoid(-5.5 + 6 (i / (D - 1))^(1 + (l / (L - 1))^0.3) + 2.5 z |z|)), i = 0..D-1,
-  z = -1..1 in each head // 1 // L = 24 layers, D = 1024 channels, heads of 64; nothing erased
-  // arXiv 2503.14456 // BlinkDL/RWKV-LM: RWKV-v7/train_temp/src/model.py
-chrono // a = sigmoid(b), exp(b) uniform on 1..T - 1 // 1 - a // T = 2048 steps; 256 channels at the quantiles
-  // arXiv 1804.11188 // plkernel: analysis/nodes.py
-inverse-gamma // a = exp(-1 / T), T inverse gamma of shape 0.56 and scale 1 // 1 - a
-  // the second layer, frozen there; 256 channels at the quantiles // arXiv 2009.12727 // plkernel: analysis/nodes.py
-"""
-DRAWN, HOLD = "dt log-uniform on 0.001..0.1", "zero-order hold, |exp(p dt) - 1| / |p|"
-
-
-@dataclass(frozen=True)
-class Origin:
-    """The source of decays: `paper` states them, `code` is the file they were read from.
-
-    formula and gain are the decay a and the input gain g in words; `assumed` is what had to be fixed to get numbers,
-    `layer` the layer of a model where layers differ.
-    """
-
-    formula: str
-    gain: str
-    assumed: str
-    paper: str
-    code: str
-    layer: str = "all"
+ORIGIN = ("formula", "gain", "assumed", "paper", "code")
 
 
 @dataclass(frozen=True)
 class Initialisation:
     """The decays that a layer starts with, one entry of `rates`, `gains` and `shares` for each node.
 
+    origin      the decay (formula) and input gain in words, what had to be fixed to get numbers (assumed), the paper
+                that states them, the file (code) they were read from, and the layer of a model where layers differ
+    half_lives  shortest and longest that the formula allows, in steps
     rates       decay rates -ln a per step
     gains       the factor on a channel's input, the shape of the projection included
     shares      the share of the layer's channels that a node stands for; they add up to 1
-    half_lives  shortest and longest that the formula allows, in steps
 
     Random parameters are nodes at quantiles of their distribution, weighted by the share, so that both kernels are
     expectations over the draw: the average of a wide layer.
@@ -154,7 +88,7 @@ class Initialisation:
 
     name: str
     family: str
-    origin: Origin
+    origin: dict[str, str]
     half_lives: tuple[float, float]
     rates: tuple[float, ...]
     gains: tuple[float, ...]
@@ -178,6 +112,17 @@ class Initialisation:
         return high
 
 
+def _log_sum(rates: Floats, weights: Floats, lags: ArrayLike) -> Floats:
+    """ln sum_i weights_i exp(-rates_i t): the slowest decay is taken out, so that nothing underflows.
+
+    `ExponentialSum.log_kernel` gives the same; layers have thousands of channels, and this takes a fifth of its time.
+    """
+    slowest, t = rates.min(), np.asarray(lags, dtype=float)
+    block = max(1, BLOCK_ENTRIES // rates.size)
+    sums = [np.exp(np.outer(t[i : i + block], slowest - rates)) @ weights for i in range(0, t.size, block)]
+    return np.log(np.concatenate(sums)) - slowest * t
+
+
 @dataclass(frozen=True)
 class Profile:
     """An initialisation against t**-beta on t = 1..max_lag.
@@ -193,20 +138,15 @@ class Profile:
     slope_rms: float
     memory: float
 
-    def to_dict(self) -> dict[str, Any]:
-        """A dictionary for JSON, where an endless half-life becomes null."""
-        return asdict(self)
 
-
-def profile(initialisation: Initialisation, beta: float, max_lag: int) -> Profile:
+def profile(start: Initialisation, beta: float, max_lag: int) -> Profile:
     """Scores on every lag 1..max_lag, slopes on 200 log-spaced real lags, and the effective memory."""
-    lags = integer_lags(max_lag)
-    grid = np.geomspace(*slope_lags(max_lag), SLOPE_POINTS)
-    kernels = (initialisation.log_coherent(grid), initialisation.log_rms(grid))
+    lags, grid = integer_lags(max_lag), np.geomspace(*slope_lags(max_lag), SLOPE_POINTS)
+    kernels = (start.log_coherent(grid), start.log_rms(grid))
     coherent, rms = (float(np.polyfit(np.log(grid), values, 1)[0]) for values in kernels)
-    log_kernel = initialisation.log_coherent(lags)
+    log_kernel = start.log_coherent(lags)
     scores = score(log_kernel - log_kernel[0], power_law(lags, beta), lags)
-    return Profile(initialisation, scores, coherent, rms, initialisation.memory())
+    return Profile(start, scores, coherent, rms, start.memory())
 
 
 def slope_lags(max_lag: int) -> tuple[float, float]:
@@ -214,43 +154,29 @@ def slope_lags(max_lag: int) -> tuple[float, float]:
     return 4.0, max_lag / 4
 
 
-def check_target(beta: float, max_lag: int) -> None:
-    """ValueError unless t**-beta on 1..max_lag is a target: beta positive, 32 lags, a fall that float64 holds."""
-    if max_lag < MIN_LAG:
-        raise ValueError(f"max_lag must be at least {MIN_LAG} so that slopes have a range of lags, got {max_lag}")
-    power_law_target(beta, max_lag)
-
-
 def families(profiles: Sequence[Profile]) -> dict[str, list[Profile]]:
     """Profiles by the family of their initialisation, in the order they come."""
-    groups: dict[str, list[Profile]] = {}
-    for item in profiles:
-        groups.setdefault(item.initialisation.family, []).append(item)
-    return groups
+    names = dict.fromkeys(item.initialisation.family for item in profiles)
+    return {name: [item for item in profiles if item.initialisation.family == name] for name in names}
 
 
 def initialisations(beta: float, max_lag: int) -> list[Initialisation]:
-    """Every initialisation, family by family; only ours depend on the target t**-beta, t = 1..max_lag."""
-    return [*_state_spaces(), *_heads_and_gates(), *_delta_rules(), *_rwkv7(), *_placements(beta, max_lag)]
+    """Every initialisation, family by family; only ours depend on the target t**-beta, t = 1..max_lag.
 
-
-def _log_sum(rates: Floats, weights: Floats, lags: ArrayLike) -> Floats:
-    """ln sum_i weights_i exp(-rates_i t): the slowest decay is taken out, so that nothing underflows.
-
-    `ExponentialSum.log_kernel` gives the same; layers have thousands of channels, and this takes a fifth of its time.
+    Raises ValueError unless that is a target: beta positive, 32 to 65,536 lags, a fall that float64 holds.
     """
-    slowest, t = rates.min(), np.asarray(lags, dtype=float)
-    block = max(1, BLOCK_ENTRIES // rates.size)
-    sums = [np.exp(np.outer(t[i : i + block], slowest - rates)) @ weights for i in range(0, t.size, block)]
-    return np.log(np.concatenate(sums)) - slowest * t
+    if not MIN_LAG <= max_lag <= MAX_LAG:
+        bound = f"at least {MIN_LAG}" if max_lag < MIN_LAG else f"at most {MAX_LAG}"
+        raise ValueError(f"max_lag must be {bound}, got {max_lag}: every lag is scored, and slopes need a range")
+    power_law_target(beta, max_lag)
+    return [*_state_spaces(), *_heads_and_gates(), *_delta_rules(), *_placements(beta, max_lag)]
 
 
 @cache
-def origins() -> dict[str, Origin]:
-    """The origins in `SOURCES` by name."""
-    text = SOURCES.replace("DRAWN", DRAWN).replace("HOLD", HOLD).strip()
-    records = (" ".join(record.split()).split(" // ") for record in re.split(r"\n(?=\S)", text))
-    return {name: Origin(*fields) for name, *fields in records}
+def origins() -> dict[str, dict[str, str]]:
+    """The origins in `gallery.toml` by name."""
+    text = Path(__file__).with_name("gallery.toml").read_text(encoding="utf-8")
+    return {name: {**origin, "layer": "all"} for name, origin in tomllib.loads(text).items()}
 
 
 def initialisation(
@@ -260,12 +186,12 @@ def initialisation(
     gains: ArrayLike = 1.0,
     shares: ArrayLike = 1.0,
     ends: tuple[float, float] | None = None,
-    origin: Origin | None = None,
+    origin: dict[str, str] | None = None,
 ) -> Initialisation:
     """An `Initialisation` from arrays of any one shape; gains and shares broadcast to `rates`.
 
     ends: fastest and slowest rate that the formula allows, where `rates` are quantiles inside them. origin: that of
-    `name` in `SOURCES` unless given.
+    `name` in `gallery.toml` unless given.
     """
     flat = np.asarray(rates, dtype=float).ravel()
     spread, parts = (np.broadcast_to(np.ravel(values), flat.shape) for values in (gains, shares))
@@ -321,19 +247,20 @@ def head_norm(rates: ArrayLike, size: int) -> Floats:
 
 
 def _with_norm(
-    name: str, family: str, rates: Floats, size: int = 1, origin: Origin | None = None
-) -> tuple[Initialisation, Initialisation]:
+    name: str, family: str, rates: Floats, size: int = 1, origin: dict[str, str] | None = None
+) -> list[Initialisation]:
     """A recurrence without gain, and the output of the norm of heads of `size` channels, which acts as a gain."""
-    formula = "sqrt(1 - a^2)" if size == 1 else "1 / sqrt(mean of 1 / (1 - a^2))"
     alone = initialisation(name, family, rates, origin=origin)
-    normed = replace(alone.origin, gain=f"norm of each head: {formula}")
-    return alone, initialisation(f"{name}-normed", family, rates, head_norm(rates, size), origin=normed)
+    formula = "sqrt(1 - a^2)" if size == 1 else "1 / sqrt(mean of 1 / (1 - a^2))"
+    normed = {**alone.origin, "gain": f"norm of each head: {formula}"}
+    return [alone, initialisation(f"{name}-normed", family, rates, head_norm(rates, size), origin=normed)]
 
 
-def _layers(source: str, depth: int, middle: int, last: int) -> Iterator[tuple[str, int, Origin]]:
+def _layers(source: str) -> Iterator[tuple[str, int, dict[str, str]]]:
     """First, middle and last layer of a model: name, index and origin."""
+    depth, middle, last = LAYERS[source]
     for name, index in (("first", 0), ("middle", middle), ("last", last)):
-        yield name, index, replace(origins()[source], layer=f"{index + 1} of {depth}")
+        yield f"{source}-{name}", index, {**origins()[source], "layer": f"{index + 1} of {depth}"}
 
 
 def _state_spaces() -> Iterator[Initialisation]:
@@ -348,25 +275,25 @@ def _state_spaces() -> Iterator[Initialisation]:
         ends = (-poles.real.min() * STEPS[1], -poles.real.max() * STEPS[0])
         yield initialisation(name, "S4D and S5", rates, gains, np.broadcast_to(weights, rates.shape), ends)
 
-    gains, ends = np.tile(steps, 16), (16 * STEPS[1], STEPS[0])
-    yield initialisation("mamba-1", "Mamba", np.outer(np.arange(1, 17), steps), gains, np.tile(weights, 16), ends)
-    levels, shares = quantiles(16)
-    rates = np.outer(1 + 15 * levels, steps)
-    yield initialisation("mamba-2", "Mamba", rates, gains, np.outer(shares, weights), ends)
-    ends = (math.log(2) * STEPS[1], math.log(2) * STEPS[0])
-    yield initialisation("mamba-3", "Mamba", math.log(2) * steps, steps, weights, ends)
-
-    def ring(name: str, family: str, rates: Floats, ends: tuple[float, float]) -> Initialisation:
-        return initialisation(name, family, rates, gain_at(rates, "lru"), shares, ends)
+    for name, scales, shares, last in (
+        ("mamba-1", np.arange(1, 17), np.ones(16), 16.0),
+        ("mamba-2", 1 + 15 * quantiles(16)[0], quantiles(16)[1], 16.0),
+        ("mamba-3", np.full(1, math.log(2)), np.ones(1), math.log(2)),
+    ):
+        ends = (last * STEPS[1], min(1.0, last) * STEPS[0])
+        gains, parts = np.tile(steps, scales.size), np.outer(shares, weights)
+        yield initialisation(name, "Mamba", np.outer(scales, steps), gains, parts, ends)
 
     levels, shares = quantiles(256)
-    for name, low, high in (("lru", 0.0, 1.0), ("lru-ring", 0.9, 0.999)):
-        rates = -np.log(np.sqrt(low**2 + (high**2 - low**2) * levels))  # arXiv 2303.06349, lemma 3.2
-        yield ring(name, "LRU", rates, (-math.log(low) if low else math.inf, abs(math.log(high))))
-    fast, slow = -math.log(0.9) / 2, -math.log(0.999) / 2
-    yield ring("rg-lru-paper", "RG-LRU (Griffin)", -np.log(0.9 + 0.099 * levels) / 2, (fast, slow))
-    rates = -4 * np.log(np.sqrt(0.9**2 + (0.999**2 - 0.9**2) * levels))
-    yield ring("rg-lru-code", "RG-LRU (Griffin)", rates, (8 * fast, 8 * slow))
+    fast, slow = -math.log(0.9), -math.log(0.999)
+    ring = -np.log(np.sqrt(0.9**2 + (0.999**2 - 0.9**2) * levels))  # arXiv 2303.06349, lemma 3.2
+    for name, family, rates, ends in (
+        ("lru", "LRU", -np.log(np.sqrt(levels)), (math.inf, 0.0)),
+        ("lru-ring", "LRU", ring, (fast, slow)),
+        ("rg-lru-paper", "RG-LRU (Griffin)", -np.log(0.9 + 0.099 * levels) / 2, (fast / 2, slow / 2)),
+        ("rg-lru-code", "RG-LRU (Griffin)", 4 * ring, (4 * fast, 4 * slow)),
+    ):
+        yield initialisation(name, family, rates, gain_at(rates, "lru"), shares, ends)
 
 
 def _heads_and_gates() -> Iterator[Initialisation]:
@@ -376,44 +303,43 @@ def _heads_and_gates() -> Iterator[Initialisation]:
     yield initialisation("xlstm-7b", "mLSTM and GLA", np.log1p(np.exp(-(15.0 * np.tanh(np.linspace(3, 6, 8) / 15.0)))))
     yield initialisation("gla", "mLSTM and GLA", np.log(2) / 16)
     slopes = np.exp2(-8.0 * np.arange(1, LIGHTNING_HEADS + 1) / LIGHTNING_HEADS)
-    for layer, index, origin in _layers("lightning", LIGHTNING_DEPTH, 40, 78):
+    for name, index, origin in _layers("lightning"):
         rates = slopes * (1 - index / (LIGHTNING_DEPTH - 1 + 1e-5) + 1e-5)
-        yield initialisation(f"lightning-{layer}", "lightning attention", rates, origin=origin)
-    for layer, index, origin in _layers("rwkv", RWKV_DEPTH, RWKV_DEPTH // 2, RWKV_DEPTH - 1):
+        yield initialisation(name, "lightning attention", rates, origin=origin)
+    for name, index, origin in _layers("rwkv"):
         rates = np.exp(-6 + 5 * np.linspace(0, 1, RWKV_WIDTH) ** (0.7 + 1.3 * index / (RWKV_DEPTH - 1)))
-        pair = _with_norm(f"rwkv-{layer}", "RWKV-5 and 6", rates, RWKV_HEAD, origin)
-        yield from pair if layer == "middle" else pair[:1]
+        yield from _with_norm(name, "RWKV-5 and 6", rates, RWKV_HEAD, origin)[: 2 if "middle" in name else 1]
     yield initialisation("rwkv6-fla", "RWKV-5 and 6", 1.0)
     rates = -np.log((1 + np.arange(HGRN_DEPTH) / HGRN_DEPTH) / 2)
     gains = gain_at(rates, "ema")
-    for layer, index, origin in _layers("hgrn", HGRN_DEPTH, HGRN_DEPTH // 2, HGRN_DEPTH - 1):
-        yield initialisation(f"hgrn-{layer}", "HGRN", rates[index], gains[index], origin=origin)
-    every = replace(origins()["hgrn"], layer="all layers together")
+    for name, index, origin in _layers("hgrn"):
+        yield initialisation(name, "HGRN", rates[index], gains[index], origin=origin)
+    every = {**origins()["hgrn"], "layer": "all layers together"}
     yield initialisation("hgrn-all", "HGRN", rates, gains, origin=every)
 
 
 def _delta_rules() -> Iterator[Initialisation]:
-    """Gated delta nets as two libraries start them, Kimi Delta Attention, and the delta net that took its decay."""
+    """Gated delta nets as two libraries start them, Kimi Delta Attention, the net that took its decay, and RWKV-7.
+
+    RWKV-7 by its decays alone, which also zigzag inside every head.
+    """
     (steps, weights), (levels, shares) = step_sizes(), quantiles(64)  # of rates that go down to nearly none
-    family, both = f"delta rules, {AT_MOST}", np.outer(shares, weights)
-    yield initialisation("gdn-fla", family, np.outer(16 * levels, steps), 1.0, both, (16 * STEPS[1], 0.0))
     first, last = (edge * math.log1p(math.e) for edge in (0.01, 16.0))
     fine, parts = quantiles(512)
-    yield initialisation("gdn-qwen3-next", family, first + (last - first) * fine, 1.0, parts, (last, first))
-    for name in ("kda", "gdn-2"):
-        rates, ends = np.outer(1 + 15 * levels, steps), (16 * STEPS[1], STEPS[0])
-        yield initialisation(name, family, rates, 1.0, both, ends)
-
-
-def _rwkv7() -> Iterator[Initialisation]:
-    """RWKV-7 by its decays alone, which also zigzag inside every head: first, middle and last layer."""
+    both, drawn = np.outer(shares, weights), np.outer(1 + 15 * levels, steps)
+    for name, rates, weight, ends in (
+        ("gdn-fla", np.outer(16 * levels, steps), both, (16 * STEPS[1], 0.0)),
+        ("gdn-qwen3-next", first + (last - first) * fine, parts, (last, first)),
+        ("kda", drawn, both, (16 * STEPS[1], STEPS[0])),
+        ("gdn-2", drawn, both, (16 * STEPS[1], STEPS[0])),
+    ):
+        yield initialisation(name, f"delta rules, {AT_MOST}", rates, 1.0, weight, ends)
     z = np.tile(np.linspace(-1, 1, RWKV_HEAD), RWKV_WIDTH // RWKV_HEAD)
-    for layer, index, origin in _layers("rwkv7", RWKV_DEPTH, RWKV_DEPTH // 2, RWKV_DEPTH - 1):
+    for name, index, origin in _layers("rwkv7"):
         power = 1 + (index / (RWKV_DEPTH - 1)) ** 0.3
         level = -5.5 + 6 * np.linspace(0, 1, RWKV_WIDTH) ** power + 2.5 * z * np.abs(z)
         rates = np.exp(-0.5) / (1 + np.exp(-level))
-        pair = _with_norm(f"rwkv7-{layer}", f"RWKV-7, {AT_MOST}", rates, RWKV_HEAD, origin)
-        yield from pair if layer == "middle" else pair[:1]
+        yield from _with_norm(name, f"RWKV-7, {AT_MOST}", rates, RWKV_HEAD, origin)[: 2 if "middle" in name else 1]
 
 
 def _placements(beta: float, max_lag: int) -> Iterator[Initialisation]:
@@ -425,34 +351,26 @@ def _placements(beta: float, max_lag: int) -> Iterator[Initialisation]:
     channel contributes.
     """
 
-    def placed(name: str, family: str, nodes: Nodes, origin: Origin | None = None) -> Initialisation:
-        weights = np.multiply(nodes.projection, gain_at(nodes.rates, nodes.gain))
-        return initialisation(name, family, nodes.rates, weights, origin=origin)
+    def placed(name: str, family: str, origin: Sequence[str] = (), **options: Any) -> Initialisation:
+        kernel = place(CHANNELS, **options).kernel()
+        given = {**dict(zip(ORIGIN, origin, strict=True)), "layer": "all"} if origin else None
+        return initialisation(name, family, kernel.rates, kernel.weights, origin=given)
 
-    gates: tuple[Placement, ...] = ("chrono", "inverse-gamma")
-    for gate in gates:
-        yield placed(gate, "gates of LSTMs", place(CHANNELS, placement=gate, gain="ema"))
+    for gate in ("chrono", "inverse-gamma"):
+        yield placed(gate, "gates of LSTMs", placement=gate, gain="ema")
     for gain, (words, title) in GAINS.items():
-        for name, (placement, projection) in CONDITIONS.items():
-            nodes = place(CHANNELS, placement=placement, projection=projection, gain=gain, beta=STUDIED_BETA)
+        for name, placement, projection in CONDITIONS:
             formula = f"half-lives {placement}; C {'uniform' if projection == 'uniform' else '~ lambda^0.15'}"
             left_out = "; the cell its design leaves out" if name == "missing" else ""
-            assumed = f"{CHANNELS} channels, this gain{left_out}"
-            origin = Origin(formula, words, assumed, "EXP-013", CODE)
-            yield placed(f"exp013-{name}-{gain}", f"EXP-013, {title}", nodes, origin)
-    ours: tuple[tuple[str, Gain, float, Summation], ...] = (
-        ("none", "none", 0.5, "coherent"),
-        ("lru", "lru", 0.5, "coherent"),
-        ("ema", "ema", 0.5, "coherent"),
-        ("uniform-ema", "ema", 1.0, "coherent"),
-        ("rms-ema", "ema", 0.5, "rms"),
-    )
-    for name, gain, tempering, kernel in ours:
-        law: dict[str, Any] = {"placement": "quantile", "beta": beta, "max_lag": max_lag, "kernel": kernel}
+            origin = (formula, words, f"{CHANNELS} channels, this gain{left_out}", "EXP-013", CODE)
+            options: dict[str, Any] = {"placement": placement, "projection": projection, "beta": STUDIED_BETA}
+            yield placed(f"exp013-{name}-{gain}", f"EXP-013, {title}", origin, gain=gain, **options)
+    for name, gain, tempering, kernel in OURS:
         formula = f"half-lives at quantiles of the {kernel} law; C {'uniform' if tempering == 1 else 'the rest'}"
         assumed = f"{CHANNELS} channels, tempering {tempering:g}, for t**-{beta:g} on 1..{max_lag}"
-        origin = Origin(formula, GAINS[gain][0], assumed, "this package", CODE)
-        yield placed(f"ours-{name}", "power law", place(CHANNELS, gain=gain, tempering=tempering, **law), origin)
+        options = {"placement": "quantile", "beta": beta, "max_lag": max_lag, "kernel": kernel, "tempering": tempering}
+        origin = (formula, GAINS[gain][0], assumed, "this package", CODE)
+        yield placed(f"ours-{name}", "power law", origin, gain=gain, **options)
 
 
 def gallery_figure(profiles: Sequence[Profile], beta: float, max_lag: int) -> "Figure":
@@ -501,7 +419,7 @@ def gallery_figure(profiles: Sequence[Profile], beta: float, max_lag: int) -> "F
 
 def drawn_lags(max_lag: int) -> Floats:
     """The real lags at which kernels are drawn."""
-    return np.geomspace(1, max_lag, POINTS)
+    return np.geomspace(1, max_lag, DRAWN_POINTS)
 
 
 def _draw(axes: "Axes", members: Sequence[Profile], lags: Floats) -> None:

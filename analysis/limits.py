@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Literal, get_args
 
 from plkernel.analysis.exponentials import SMALLEST_VALUE
@@ -18,48 +17,46 @@ SLOWEST, FASTEST = 2.0**-24, 126 * math.log(2)
 HALF_LIVES = math.log(2) / FASTEST, math.log(2) / SLOWEST
 LARGEST_MULTIPLIER = 2.0**64
 """A norm squares what it gets, and float32 ends at 2**128."""
-BISECTIONS = 60
-SMALLEST_BETA, LARGEST_BETA = 1e-3, 1e3
 LARGEST_E_LOG = 1.0
 RWKV7_LARGEST_RATE = math.exp(-0.5)
 """Per byte: the decay of RWKV-7 is exp(-exp(-1/2) sigmoid(w)), arXiv 2503.14456."""
 
 
+def rounded_up(value: float) -> float:
+    """To three digits, not below `value`."""
+    unit = 10.0 ** (math.floor(math.log10(abs(value))) - 2)
+    return math.ceil(value / unit) * unit
+
+
+def _refuse(what: str, step: int, remedy: str = "") -> None:
+    """ValueError with the half-lives, in bytes and rounded inwards, that a decay per `step` bytes holds."""
+    first, last = rounded_up(HALF_LIVES[0] * step), -rounded_up(-HALF_LIVES[1] * step)
+    patches = f" (patches of {step} bytes)" if step > 1 else ""
+    raise ValueError(f"{what} that a float32 decay holds{patches}: use {first:.3g} to {last:.3g} bytes{remedy}")
+
+
 def check_half_lives(named: Mapping[str, float], step: int) -> None:
     """ValueError for a half-life, in bytes, that a decay per `step` bytes does not hold."""
-    shortest, longest = HALF_LIVES
     for name, value in named.items():
-        if not shortest * step <= value <= longest * step:
-            raise ValueError(
-                f"{name} {value:g} is no half-life that a float32 decay holds{_per(step)}: use {_half_lives(step)}"
-            )
-
-
-def check_quantiles(aim: Aim, max_lag: float, loss: float, step: int) -> None:
-    """ValueError where decays per `step` bytes do not hold the quantile nodes of `aim` up to `max_lag` bytes."""
-    lags = max_lag / step
-    if lags <= 1 or held(*aim.rate_range(lags, loss)):
-        return
-    betas = quantile_betas(aim, lags, loss)
-    remedy = (
-        f"a beta from {rounded_up(betas[0]):.3g} to {-rounded_up(-betas[1]):.3g}"
-        if betas
-        else "a shorter max_lag or a larger loss"
-    )
-    raise ValueError(
-        f"beta {aim.beta:g} with loss {loss:g} and max_lag {max_lag:g} places half-lives beyond "
-        f"{_half_lives(step)}, which is what float32 decays hold{_per(step)}: use {remedy}"
-    )
+        if not HALF_LIVES[0] * step <= value <= HALF_LIVES[1] * step:
+            _refuse(f"{name} {value:g} is no half-life", step)
 
 
 def check_rates(name: str, rates: Sequence[float], step: int) -> None:
     """ValueError for a rate per byte that a decay per `step` bytes does not hold."""
     for rate in rates:
-        if not held(rate * step, rate * step):
-            raise ValueError(
-                f"{name}: {rate:g} per byte is no rate that a float32 decay holds{_per(step)}: use "
-                f"{SLOWEST / step:.3g} to {FASTEST / step:.3g}, half-lives of {_half_lives(step)}"
-            )
+        if not SLOWEST <= rate * step <= FASTEST:
+            _refuse(f"{name}: {rate:g} per byte is no rate", step)
+
+
+def check_quantiles(aim: Aim, max_lag: float, loss: float, step: int) -> None:
+    """ValueError where decays per `step` bytes do not hold the quantile nodes of `aim` up to `max_lag` bytes."""
+    if max_lag <= step:
+        return
+    slowest, fastest = aim.rate_range(max_lag / step, loss)
+    if not SLOWEST <= slowest <= fastest <= FASTEST:
+        law = f"beta {aim.beta:g} with loss {loss:g} and max_lag {max_lag:g} places half-lives beyond those"
+        _refuse(law, step, ", with a beta nearer to 1, a shorter max_lag or a larger loss")
 
 
 def check_multipliers(name: str, value: float, largest: float) -> None:
@@ -69,45 +66,6 @@ def check_multipliers(name: str, value: float, largest: float) -> None:
             f"{name} {value:g} makes the largest multiplier of the projection {largest:.3g}, whose square float32 does "
             f"not hold: use at most {value * (LARGEST_MULTIPLIER / largest):.3g}"
         )
-
-
-def held(slowest: float, fastest: float) -> bool:
-    """True if float32 decays hold the rates between these two, per step."""
-    return SLOWEST <= slowest <= fastest <= FASTEST
-
-
-def quantile_betas(aim: Aim, max_lag: float, loss: float) -> tuple[float, float] | None:
-    """The least and the largest beta whose quantile nodes float32 decays hold, max_lag in steps; None where none does.
-
-    Rates at both ends grow with beta (`Aim.rate_range`).
-    """
-
-    def end(which: int, limit: float) -> float:
-        low, high = math.log(SMALLEST_BETA), math.log(LARGEST_BETA)
-        for _ in range(BISECTIONS):
-            middle = (low + high) / 2
-            above = replace(aim, beta=math.exp(middle)).rate_range(max_lag, loss)[which] > limit
-            low, high = (low, middle) if above else (middle, high)
-        return math.exp(high if which == 0 else low)
-
-    least, most = end(0, SLOWEST), end(1, FASTEST)
-    return (least, most) if least <= most else None
-
-
-def rounded_up(value: float) -> float:
-    """To three digits, not below `value`."""
-    unit = 10.0 ** (math.floor(math.log10(abs(value))) - 2)
-    return math.ceil(value / unit) * unit
-
-
-def _half_lives(step: float) -> str:
-    """The range of half-lives in words, in bytes where a step is `step` of them: rounded inwards."""
-    shortest, longest = HALF_LIVES
-    return f"{rounded_up(shortest * step):.3g} to {-rounded_up(-longest * step):.3g} bytes"
-
-
-def _per(step: int) -> str:
-    return f" (patches of {step} bytes)" if step > 1 else ""
 
 
 def gain_of(k_clamp: bool) -> Gain:
@@ -154,20 +112,14 @@ def check_nodes(
     if goose:
         check_largest_rate(max(nodes.rates))
     if nodes.gain != gain_of(k_clamp):
-        if goose:
-            raise ValueError(
-                f"the shape is that of gain {nodes.gain!r}, but RWKV-7 scales its key by no decay: use nodes of gain "
-                "'none'"
-            )
         key = "with k_clamp it is scaled by min(1, lambda)" if k_clamp else "without k_clamp it is not scaled"
-        raise ValueError(
-            f"the shape is that of gain {nodes.gain!r}, but the key has another: {key}; "
-            f"use nodes of gain {gain_of(k_clamp)!r}, or turn k_clamp {'off' if k_clamp else 'on'}"
-        )
+        switch = f"the key has another: {key}; use nodes of gain {gain_of(k_clamp)!r}, or change k_clamp"
+        reason = "RWKV-7 scales its key by no decay: use nodes of gain 'none'" if goose else switch
+        raise ValueError(f"the shape is that of gain {nodes.gain!r}, but {reason}")
     if aim is None:
         return
-    if aim.exponent * math.log(max_lag) > -math.log(SMALLEST_VALUE):
-        most = aim.beta * -math.log(SMALLEST_VALUE) / (aim.exponent * math.log(max_lag))
+    most = aim.beta * -math.log(SMALLEST_VALUE) / (aim.exponent * math.log(max_lag))
+    if aim.beta > most:
         raise ValueError(
             f"beta {aim.beta:g} makes d**-{aim.exponent:g} smaller than {SMALLEST_VALUE:g} at max_lag {max_lag:g}: use "
             f"a beta up to {most:.3g}"

@@ -34,13 +34,22 @@ Lag = Literal["state", "distance", "bonus"]
 Placement = Literal["log-spaced", "concentrated", "chrono", "inverse-gamma", "quantile", "terms"]
 Projection = Literal["uniform", "published", "gain-corrected"]
 
+GAINS: dict[Gain, Callable[[Floats], Floats]] = {
+    "none": np.ones_like,
+    "ema": lambda rates: -np.expm1(-rates),
+    "lru": lambda rates: np.sqrt(-np.expm1(-2 * rates)),
+    "clamp": lambda rates: np.minimum(1.0, rates),
+}
+POWERS: dict[Summation, int] = {"coherent": 1, "rms": 2}
+"""The power of the amplitude that adds up over channels."""
 AHEAD: dict[Lag, int] = {"state": 0, "distance": 1, "bonus": 2}
 """How many decays fewer than the lag a byte has gone through."""
 SHORTEST, LONGEST = 1.0, 2000.0
-LOSS = 0.05
+LOSS, TEMPERING = 0.05, 1.0
 HORIZON = 2048.0
 ANCHORS = (1.0, 10.0, 80.0, 2000.0)
 SHARES = (0.40, 0.25, 0.20, 0.15)
+"""Groups of the published concentrated half-lives, and their shares of the channels."""
 INVERSE_GAMMA = 0.56
 """The shape of the published distribution of time scales, of scale 1 token."""
 PLACEMENTS_OF: dict[str, tuple[Placement, ...]] = {
@@ -97,7 +106,7 @@ class Nodes:
         rates, before = np.asarray(self.rates) * step, np.asarray(self.projection)
         after = before * gain_at(self.rates, self.gain) / gain_at(rates, self.gain)
         after *= before.mean() / after.mean()
-        return _nodes(rates, after, self.gain)
+        return Nodes(tuple(rates.tolist()), tuple(after.tolist()), self.gain)
 
     def to_dict(self) -> dict[str, Any]:
         """A dictionary that JSON keeps exactly; `from_dict` gives back an equal object."""
@@ -109,28 +118,6 @@ class Nodes:
         return cls(tuple(values["rates"]), tuple(values["projection"]), values["gain"])
 
 
-def _nodes(rates: Floats, projection: Floats, gain: Gain) -> Nodes:
-    return Nodes(tuple(rates.tolist()), tuple(projection.tolist()), gain)
-
-
-def gain_at(rates: ArrayLike, gain: Gain) -> Floats:
-    """The factor on the input of the recurrence: none 1, ema 1 - a, lru sqrt(1 - a**2), clamp min(1, lambda).
-
-    a = exp(-lambda). Sources: exponential moving average, as in Mega (arXiv 2209.10655); LRU (arXiv 2303.06349),
-    equation 7; clamp is what RWKV's K-clamp does to the key, k * exp(min(w_raw, 0)) with a = exp(-exp(w_raw)).
-    """
-    rates = np.asarray(rates, dtype=float)
-    if gain == "none":
-        return np.ones_like(rates)
-    if gain == "ema":
-        return -np.expm1(-rates)
-    if gain == "lru":
-        return np.sqrt(-np.expm1(-2 * rates))
-    if gain == "clamp":
-        return np.minimum(1.0, rates)
-    raise ValueError(f"gain must be one of {', '.join(get_args(Gain))}, got {gain!r}")
-
-
 @dataclass(frozen=True)
 class Reading:
     """How N channels together are read as a kernel of any shape: `kernel` and `lag` as in `Aim`."""
@@ -139,13 +126,13 @@ class Reading:
     lag: Lag = "state"
 
     def __post_init__(self) -> None:
-        check_name("kernel", self.kernel, get_args(Summation))
-        check_name("lag", self.lag, get_args(Lag))
+        check_name("kernel", self.kernel, POWERS)
+        check_name("lag", self.lag, AHEAD)
 
     @property
     def power(self) -> int:
         """The power of the amplitude that adds up over channels: 1 coherent, 2 rms."""
-        return 1 if self.kernel == "coherent" else 2
+        return POWERS[self.kernel]
 
 
 @dataclass(frozen=True)
@@ -169,7 +156,8 @@ class Aim:
     lag: Lag = "state"
 
     def __post_init__(self) -> None:
-        check_beta(self.beta)
+        if not (np.isfinite(self.beta) and self.beta > 0):
+            raise ValueError(f"beta must be a positive number (1.15 is typical of text), got {self.beta}")
         check_name("target", self.target, get_args(AimTarget))
         Reading(self.kernel, self.lag)  # checks both
 
@@ -181,7 +169,7 @@ class Aim:
     @property
     def power(self) -> int:
         """The power of the amplitude that adds up over channels: 1 coherent, 2 rms."""
-        return Reading(self.kernel).power
+        return POWERS[self.kernel]
 
     def log_amplitude(self, rates: ArrayLike, gain: Gain) -> Floats:
         """ln of m(lambda) = lambda**exponent / g(lambda), times a**n for the n of `AHEAD`: C of log-spaced channels.
@@ -200,15 +188,8 @@ class Aim:
         """
         from scipy.special import gammaincinv
 
-        shape = self.power * self.exponent
-        slowest, fastest = gammaincinv(shape, [loss, 1 - loss]) / self.power
+        slowest, fastest = gammaincinv(self.power * self.exponent, [loss, 1 - loss]) / self.power
         return float(slowest / max_lag), float(fastest)
-
-
-def check_beta(beta: float) -> None:
-    """ValueError unless beta is a positive finite number."""
-    if not (np.isfinite(beta) and beta > 0):
-        raise ValueError(f"beta must be a positive number (1.15 is typical of text), got {beta}")
 
 
 def check_name(what: str, name: str, valid: Iterable[str]) -> None:
@@ -217,15 +198,14 @@ def check_name(what: str, name: str, valid: Iterable[str]) -> None:
         raise ValueError(f"{what} must be one of {', '.join(valid)}, got {name!r}")
 
 
-def as_lags(lags: ArrayLike, lag: Lag) -> Floats:
-    """The number of decays at each lag: t for `state`, t - 1 for `distance`, t - 2 for `bonus`."""
-    check_name("lag", lag, AHEAD)
-    return np.asarray(lags, dtype=float) - AHEAD[lag]
+def gain_at(rates: ArrayLike, gain: Gain) -> Floats:
+    """The factor on the input of the recurrence: none 1, ema 1 - a, lru sqrt(1 - a**2), clamp min(1, lambda).
 
-
-def seen_lags(lags: Floats, lag: Lag) -> Floats:
-    """Those of `lags` that the decays reach: under `bonus` from t = 2, as t = 1 is seen through u."""
-    return lags[lags >= AHEAD[lag]]
+    a = exp(-lambda). Sources: exponential moving average, as in Mega (arXiv 2209.10655); LRU (arXiv 2303.06349),
+    equation 7; clamp is what RWKV's K-clamp does to the key, k * exp(min(w_raw, 0)) with a = exp(-exp(w_raw)).
+    """
+    check_name("gain", gain, GAINS)
+    return GAINS[gain](np.asarray(rates, dtype=float))
 
 
 def log_kernel(nodes: Nodes, kernel: Summation, lags: ArrayLike, lag: Lag) -> Floats:
@@ -234,11 +214,11 @@ def log_kernel(nodes: Nodes, kernel: Summation, lags: ArrayLike, lag: Lag) -> Fl
     rms: sqrt(E k(t)**2) = sqrt(sum_i projection_i**2 g_i**2 a_i**(2 t)) for C_i = projection_i z_i, with z_i and B_i
     independent, of mean 0 and variance 1. Nothing underflows.
     """
+    decays = np.asarray(lags, dtype=float) - AHEAD[lag]
     if kernel == "coherent":
-        return nodes.kernel().log_kernel(as_lags(lags, lag))
-    weights = (np.asarray(nodes.projection) * gain_at(nodes.rates, nodes.gain)) ** 2
-    squared = ExponentialSum(tuple(2 * rate for rate in nodes.rates), tuple(weights.tolist()))
-    return squared.log_kernel(as_lags(lags, lag)) / 2
+        return nodes.kernel().log_kernel(decays)
+    squared = np.square(nodes.kernel().weights)
+    return ExponentialSum(tuple(2 * rate for rate in nodes.rates), tuple(squared.tolist())).log_kernel(decays) / 2
 
 
 def falling_exponent(lags: ArrayLike, log_values: ArrayLike) -> Floats:
@@ -260,14 +240,19 @@ def node_scores(nodes: Nodes, aim: Aim, max_lag: int) -> Scores:
 
     Under lag `bonus` from t = 2: the decays do not reach t = 1, which is seen through u.
     """
-    lags = seen_lags(integer_lags(max_lag), aim.lag)
+    lags = _seen(integer_lags(max_lag), aim.lag)
     return score(log_kernel(nodes, aim.kernel, lags, aim.lag), power_law(lags, aim.exponent), lags)
 
 
 def target_scores(nodes: Nodes, reading: Reading, target: Target) -> Scores:
     """`node_scores` for a target of any shape, at its integer lags or at those where it is known."""
-    lags = seen_lags(target.integer_lags(), reading.lag)
+    lags = _seen(target.integer_lags(), reading.lag)
     return score(log_kernel(nodes, reading.kernel, lags, reading.lag), target.value(lags), lags)
+
+
+def _seen(lags: Floats, lag: Lag) -> Floats:
+    """Those of `lags` that the decays reach."""
+    return lags[lags >= AHEAD[lag]]
 
 
 def output_std(nodes: Nodes) -> float:
@@ -276,8 +261,7 @@ def output_std(nodes: Nodes) -> float:
     It is the sum of the squared rms kernel over t >= 0, taken with B and C of variance 1 and divided by N. Slow
     nodes keep their digits: 1 - a**2 goes through expm1.
     """
-    rates = np.asarray(nodes.rates)
-    powers = (np.asarray(nodes.projection) * gain_at(rates, nodes.gain)) ** 2 / -np.expm1(-2 * rates)
+    powers = np.square(nodes.kernel().weights) / -np.expm1(-2 * np.asarray(nodes.rates))
     return float(np.sqrt(powers.mean()))
 
 
@@ -287,83 +271,6 @@ def scaled_to(nodes: Nodes, std: float) -> Nodes:
         raise ValueError(f"output std must be a positive number, got {std}")
     factor = std / output_std(nodes)
     return replace(nodes, projection=tuple(factor * value for value in nodes.projection))
-
-
-def rates_from_half_lives(half_lives: ArrayLike) -> Floats:
-    """lambda = ln 2 / half-life, per step of the unit the half-lives are in."""
-    return np.log(2) / np.asarray(half_lives, dtype=float)
-
-
-def log_spaced(channels: int, shortest: float = SHORTEST, longest: float = LONGEST) -> Floats:
-    """Half-lives spaced evenly in ln(half-life) from `shortest` to `longest`, both included; shape (channels,)."""
-    if not (np.isfinite(shortest) and np.isfinite(longest) and 0 < shortest < longest):
-        raise ValueError(
-            f"half-lives must satisfy 0 < shortest < longest, got shortest {shortest} and longest {longest}"
-        )
-    if channels < 2:
-        raise ValueError(f"channels must be at least 2, got {channels}")
-    return np.geomspace(shortest, longest, channels)
-
-
-def concentrated(channels: int) -> Floats:
-    """Half-lives in one group per anchor, log-spaced from anchor/2 to 2 anchor; the published "concentrated" set.
-
-    Group sizes are `SHARES` of the channels, rounded; the last group takes the remainder.
-    """
-    sizes = [round(share * channels) for share in SHARES[:-1]]
-    sizes.append(channels - sum(sizes))
-    if min(sizes) < 1:
-        raise ValueError(f"channels must be large enough for {len(ANCHORS)} groups, got {channels}")
-    groups = [np.geomspace(anchor / 2, anchor * 2, size) for anchor, size in zip(ANCHORS, sizes, strict=True)]
-    return np.concatenate(groups)
-
-
-def chrono(channels: int, max_lag: float) -> Floats:
-    """Half-lives of forget gates a = sigmoid(b), exp(b) uniform on 1..max_lag - 1: at its quantiles; shape (channels,).
-
-    About ln 2 times that uniform variable. The input gates of the paper start at 1 - a, which is the EMA gain.
-    Source: Tallec and Ollivier 2018 (arXiv 1804.11188).
-    """
-    if not (np.isfinite(max_lag) and max_lag > 2):
-        raise ValueError(f"max_lag must be above 2 under placement 'chrono', got {max_lag:g}")
-    return np.log(2) / np.log1p(1 / (1 + (max_lag - 2) * _levels(channels)))
-
-
-def inverse_gamma(channels: int, shape: float = INVERSE_GAMMA) -> Floats:
-    """ln 2 times quantiles of the inverse gamma distribution of `shape` and scale 1; half-lives, shape (channels,).
-
-    The mean of exp(-t / T) is (1 + t)**-shape: time scales T so distributed carry a power law without gain, and
-    `quantile` nodes under that gain do so for any exponent. Published for the second layer of an LSTM, T in words, with
-    frozen forget gates exp(-1 / T) and input gates 1 - a, the EMA gain. Source: Mahto, Vo, Turek and Huth 2021 (arXiv
-    2009.12727); the levels of their code end in T = 0, and here they are midpoints.
-    """
-    from scipy.special import gammaincinv
-
-    return np.log(2) / gammaincinv(shape, _levels(channels))[::-1]
-
-
-def _levels(channels: int) -> Floats:
-    """(i - 1/2) / channels for i = 1..channels, the levels at which quantiles are taken."""
-    if channels < 2:
-        raise ValueError(f"channels must be at least 2, got {channels}")
-    return (np.arange(channels) + 0.5) / channels
-
-
-def half_lives_of(
-    placement: Placement,
-    channels: int,
-    shortest: float | None = None,
-    longest: float | None = None,
-    max_lag: float | None = None,
-) -> Floats:
-    """The half-lives of a placement that no power law decides, in bytes; shape (channels,)."""
-    if placement == "concentrated":
-        return concentrated(channels)
-    if placement == "chrono":
-        return chrono(channels, HORIZON if max_lag is None else max_lag)
-    if placement == "inverse-gamma":
-        return inverse_gamma(channels)
-    return log_spaced(channels, SHORTEST if shortest is None else shortest, LONGEST if longest is None else longest)
 
 
 def place(
@@ -405,7 +312,7 @@ def place(
     check_options(
         placement, shortest=shortest, longest=longest, tempering=tempering, loss=loss, max_lag=max_lag, terms=terms
     )
-    tempering = 1.0 if tempering is None else tempering
+    tempering = TEMPERING if tempering is None else tempering
     if placement not in ("quantile", "terms"):
         rates = rates_from_half_lives(half_lives_of(placement, channels, shortest, longest, max_lag)) * step
         return shaped(rates, projection, gain, aim)
@@ -415,9 +322,8 @@ def place(
             "itself: leave it out and set tempering"
         )
     if placement == "quantile":
-        loss, reach = LOSS if loss is None else loss, HORIZON if max_lag is None else max_lag
-        options = {"tempering": tempering, "loss": loss, "max_lag": reach / step, "fastest": fastest}
-        return quantile_nodes(channels, aim, gain, **options)
+        loss, reach = LOSS if loss is None else loss, (HORIZON if max_lag is None else max_lag) / step
+        return quantile_nodes(channels, aim, gain, tempering=tempering, loss=loss, max_lag=reach, fastest=fastest)
     if terms is None:
         raise ValueError("placement 'terms' needs terms: the exponential sum whose terms the channels share")
     per_step = ExponentialSum(tuple(rate * step for rate in terms.rates), terms.weights)
@@ -434,6 +340,59 @@ def check_options(placement: str, **options: object) -> None:
                 f"{name} {shown} belongs to placement {' or '.join(map(repr, PLACEMENTS_OF[name]))}, got placement "
                 f"{placement!r}: leave it out"
             )
+
+
+def half_lives_of(
+    placement: Placement,
+    channels: int,
+    shortest: float | None = None,
+    longest: float | None = None,
+    max_lag: float | None = None,
+) -> Floats:
+    """The half-lives of a placement that no power law decides, in bytes; shape (channels,).
+
+    log-spaced     evenly in ln(half-life) from `shortest` to `longest`, both included
+    concentrated   one group per anchor of `ANCHORS`, log-spaced from anchor/2 to 2 anchor; sizes are `SHARES` of the
+                   channels, rounded, and the last group takes the remainder
+    chrono         forget gates a = sigmoid(b), exp(b) uniform on 1..max_lag - 1, at its quantiles: about ln 2 times
+                   that variable. The input gates of the paper start at 1 - a, which is the EMA gain. Source: Tallec and
+                   Ollivier 2018 (arXiv 1804.11188)
+    inverse-gamma  ln 2 times quantiles T of the inverse gamma distribution of shape 0.56 and scale 1. The mean of
+                   exp(-t / T) is (1 + t)**-0.56: time scales so distributed carry a power law without gain. Published
+                   for the second layer of an LSTM, T in words, with frozen forget gates exp(-1 / T) and input gates
+                   1 - a, the EMA gain. Source: Mahto, Vo, Turek and Huth 2021 (arXiv 2009.12727); the levels of their
+                   code end in T = 0, and here they are midpoints
+    """
+    from scipy.special import gammaincinv
+
+    if placement == "concentrated":
+        sizes = [round(share * channels) for share in SHARES[:-1]]
+        sizes.append(channels - sum(sizes))
+        if min(sizes) < 1:
+            raise ValueError(f"channels must be large enough for {len(ANCHORS)} groups, got {channels}")
+        groups = [np.geomspace(anchor / 2, anchor * 2, size) for anchor, size in zip(ANCHORS, sizes, strict=True)]
+        return np.concatenate(groups)
+    if channels < 2:
+        raise ValueError(f"channels must be at least 2, got {channels}")
+    levels = (np.arange(channels) + 0.5) / channels
+    if placement == "inverse-gamma":
+        return np.log(2) / gammaincinv(INVERSE_GAMMA, levels)[::-1]
+    if placement == "chrono":
+        max_lag = HORIZON if max_lag is None else max_lag
+        if not (np.isfinite(max_lag) and max_lag > 2):
+            raise ValueError(f"max_lag must be above 2 under placement 'chrono', got {max_lag:g}")
+        return np.log(2) / np.log1p(1 / (1 + (max_lag - 2) * levels))
+    shortest, longest = SHORTEST if shortest is None else shortest, LONGEST if longest is None else longest
+    if not (np.isfinite(shortest) and np.isfinite(longest) and 0 < shortest < longest):
+        raise ValueError(
+            f"half-lives must satisfy 0 < shortest < longest, got shortest {shortest} and longest {longest}"
+        )
+    return np.geomspace(shortest, longest, channels)
+
+
+def rates_from_half_lives(half_lives: ArrayLike) -> Floats:
+    """lambda = ln 2 / half-life, per step of the unit the half-lives are in."""
+    return np.log(2) / np.asarray(half_lives, dtype=float)
 
 
 def shaped(rates: ArrayLike, projection: Projection, gain: Gain, aim: Aim) -> Nodes:
@@ -466,7 +425,7 @@ def shaped(rates: ArrayLike, projection: Projection, gain: Gain, aim: Aim) -> No
             f"beta {aim.beta:g} takes the projection's weights, powers of rates from {rates.min():.3g} to "
             f"{rates.max():.3g}, out of float64: use a beta up to {most:.3g}"
         )
-    return _nodes(rates, weights, gain)
+    return Nodes(tuple(rates.tolist()), tuple(weights.tolist()), gain)
 
 
 def local_spacing(rates: ArrayLike) -> Floats:
@@ -478,12 +437,18 @@ def local_spacing(rates: ArrayLike) -> Floats:
     return widths
 
 
+def _from_logs(rates: Floats, log_projection: Floats, gain: Gain) -> Nodes:
+    """Nodes whose projection is given by its logarithm, up to a factor."""
+    projection = np.exp(log_projection - log_projection.max())
+    return Nodes(tuple(rates.tolist()), tuple((projection / projection.mean()).tolist()), gain)
+
+
 def quantile_nodes(
     channels: int,
     aim: Aim,
     gain: Gain = "none",
     *,
-    tempering: float = 1.0,
+    tempering: float = TEMPERING,
     loss: float = LOSS,
     max_lag: float = HORIZON,
     fastest: float = np.inf,
@@ -513,15 +478,13 @@ def quantile_nodes(
             f"beta {aim.beta:g} with max_lag {max_lag:g} places rates from {slowest:g} on, but none above {fastest:g} "
             "exists: use a smaller beta or a longer max_lag"
         )
-    shares = (np.arange(channels, 0, -1) - 0.5) / channels  # fastest first
 
     def log_density(log_rates: Floats) -> Floats:
         return np.asarray(aim.power * tempering * aim.log_amplitude(np.exp(log_rates), gain))
 
+    shares = (np.arange(channels, 0, -1) - 0.5) / channels  # fastest first
     rates = np.exp(_quantiles(log_density, np.log(slowest), np.log(end), shares))
-    log_projection = (1 - tempering) * aim.log_amplitude(rates, gain)
-    projection = np.exp(log_projection - log_projection.max())
-    return _nodes(rates, projection / projection.mean(), gain)
+    return _from_logs(rates, (1 - tempering) * aim.log_amplitude(rates, gain), gain)
 
 
 def check_loss(loss: float) -> None:
@@ -564,7 +527,7 @@ def _quantiles(log_density: Callable[[Floats], Floats], low: float, high: float,
 
 
 def term_nodes(
-    terms: ExponentialSum, channels: int, aim: Aim | Reading, gain: Gain = "none", *, tempering: float = 1.0
+    terms: ExponentialSum, channels: int, aim: Aim | Reading, gain: Gain = "none", *, tempering: float = TEMPERING
 ) -> Nodes:
     """Share out `channels` among fitted terms, so that the channels of a term together give its weight.
 
@@ -582,9 +545,8 @@ def term_nodes(
     needed = np.exp(np.log(weights[kept]) / aim.power - AHEAD[aim.lag] * rates) / gain_at(rates, gain)
     counts = allot(needed**tempering, channels)
     each = needed / counts ** (1 / aim.power)
-    order = np.argsort(-rates, kind="stable")
-    spread = [np.repeat(values[order], counts[order]) for values in (rates, each)]
-    return _nodes(spread[0], spread[1] / spread[1].mean(), gain)
+    order = np.repeat(np.argsort(-rates, kind="stable"), counts[np.argsort(-rates, kind="stable")])
+    return Nodes(tuple(rates[order].tolist()), tuple((each[order] / each[order].mean()).tolist()), gain)
 
 
 def allot(shares: ArrayLike, seats: int) -> np.ndarray:
@@ -596,16 +558,14 @@ def allot(shares: ArrayLike, seats: int) -> np.ndarray:
     counts = np.ones(shares.size, dtype=int)
     free = np.ones(shares.size, dtype=bool)
     while free.any():
-        left = seats - counts[~free].sum()
-        quota = left * shares / shares[free].sum()
+        quota = (seats - counts[~free].sum()) * shares / shares[free].sum()
         small = free & (quota < 1)
         if not small.any():
+            counts[free] = np.floor(quota[free])
+            remainders = np.where(free, quota - np.floor(quota), -1.0)
+            counts[np.argsort(-remainders, kind="stable")[: seats - counts.sum()]] += 1
             break
         free &= ~small
-    if free.any():
-        counts[free] = np.floor(quota[free])
-        remainders = np.where(free, quota - np.floor(quota), -1.0)
-        counts[np.argsort(-remainders, kind="stable")[: seats - counts.sum()]] += 1
     return counts
 
 
@@ -620,21 +580,20 @@ def smooth_nodes(rates: ArrayLike, target: Target, gain: Gain, reading: Reading)
     """
     from scipy.optimize import least_squares
 
-    rates = np.asarray(rates, dtype=float)
+    rates, power = np.asarray(rates, dtype=float), reading.power
     if target.errors is None:
         known, counts = target.spread_lags(POINTS)
         precision = np.sqrt(counts / counts.mean()) / CLOSE
     else:
         known, precision = np.asarray(target.lags), 1 / np.hypot(CLOSE, target.errors)
-    lags = seen_lags(known, reading.lag)
-    scale = precision[-lags.size :] / reading.power
-    wanted = reading.power * target.log_value(lags)
+    lags = _seen(known, reading.lag)
+    scale, wanted = precision[-lags.size :] / power, power * target.log_value(lags)
 
     slowest, fastest = float(np.log(rates.min())), float(np.log(rates.max()))
     knots = np.linspace(slowest, fastest, max(2, 1 + round((fastest - slowest) / np.log(2))))
     hats = np.stack([np.interp(np.log(rates), knots, unit) for unit in np.eye(knots.size)], axis=1)
     spacing = local_spacing(rates)
-    exponents = np.log(spacing) - reading.power * np.outer(as_lags(lags, reading.lag), rates)
+    exponents = np.log(spacing) - power * np.outer(lags - AHEAD[reading.lag], rates)
     bends = np.diff(np.eye(knots.size), 2, axis=0) / (STIFFNESS * np.log(2))
 
     def parts(density: Floats) -> tuple[Floats, Floats]:
@@ -645,22 +604,17 @@ def smooth_nodes(rates: ArrayLike, target: Target, gain: Gain, reading: Reading)
         total = shares.sum(axis=1, keepdims=True)
         return (highest + np.log(total))[:, 0] - wanted, shares / total
 
-    def residuals(density: Floats) -> Floats:
-        return np.concatenate([parts(density)[0] * scale, bends @ density])
-
-    def jacobian(density: Floats) -> Floats:
-        return np.concatenate([(parts(density)[1] @ hats) * scale[:, None], bends])
-
-    slope = (wanted[0] - wanted[-1]) / np.log(lags[-1] / lags[0])
-    start = slope * knots
-    start -= parts(start)[0].mean()
-    density = least_squares(residuals, start, jacobian, method="lm").x
+    start = (wanted[0] - wanted[-1]) / np.log(lags[-1] / lags[0]) * knots
+    density = least_squares(
+        lambda density: np.concatenate([parts(density)[0] * scale, bends @ density]),
+        start - parts(start)[0].mean(),
+        lambda density: np.concatenate([(parts(density)[1] @ hats) * scale[:, None], bends]),
+        method="lm",
+    ).x
     if not np.abs(density).max() < LARGEST_LOG_DENSITY:
         half_lives = np.log(2) / rates
         raise ValueError(
             f"half-lives from {half_lives.min():.3g} to {half_lives.max():.3g} cannot follow {target.label}: use "
             "nodes 'terms'"
         )
-    log_weights = (hats @ density + np.log(spacing)) / reading.power - np.log(gain_at(rates, gain))
-    projection = np.exp(log_weights - log_weights.max())
-    return _nodes(rates, projection / projection.mean(), gain)
+    return _from_logs(rates, (hats @ density + np.log(spacing)) / power - np.log(gain_at(rates, gain)), gain)

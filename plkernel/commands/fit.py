@@ -1,13 +1,13 @@
 """python -m plkernel.fit: a kernel, the exponentials that carry it, and the decays and weights that follow."""
 
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from plkernel import __version__
 from plkernel.analysis import fit as fits
-from plkernel.analysis.channels import CHANNEL_HALF_LIVES, Channels, Weighting, place_channels, weightings
+from plkernel.analysis.channels import Channels, place_channels, weightings
 from plkernel.analysis.exponentials import (
     FEWEST_LAGS,
     Scores,
@@ -18,26 +18,28 @@ from plkernel.analysis.exponentials import (
     power_law_target,
     verdict_target,
 )
-from plkernel.analysis.nodes import Aim, Gain, Lag, Placement, Reading, Summation, check_name, check_options, log_spaced
+from plkernel.analysis.nodes import (
+    Aim,
+    Gain,
+    Lag,
+    Placement,
+    Reading,
+    Summation,
+    check_name,
+    check_options,
+    half_lives_of,
+)
 from plkernel.common import cli
 from plkernel.common.files import atomic_write, check_folder, save_json
 
+if TYPE_CHECKING:
+    from plkernel.data.corpora import Corpus
+
 FitTarget = Literal["information", "correlation", "curve", "correlation-curve", "predictive"]
+Kernel = tuple[Target, Aim | Reading, dict[str, Any] | None]
+"""The kernel to fit, how channels are read as it (an `Aim` if it is one power law), and its measurement for JSON."""
 SLOPE_FROM, SLOPE_TO = 2, 256
 """The lags, as far as they are asked for, of the printed slope of predictive weights."""
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """The kernel to fit, how channels are read as it, and the measurement that led to it, for JSON and in lines.
-
-    aim  an `Aim` where the kernel is one power law, so that everything known of those applies; else a `Reading`
-    """
-
-    target: Target
-    aim: Aim | Reading
-    measured: dict[str, Any] | None = None
-    lines: list[str] = field(default_factory=list)
 
 
 def fit(
@@ -78,8 +80,8 @@ def fit(
             bonus: as a**(t-2), which it sees of the state of an RWKV.
         max_lag: The target is fitted and scored on t = 1..max_lag.
         method: nnls: the published fit, linear, weights on a grid of half-lives; nnls-relative: relative errors;
-            minimax: K terms with the least largest relative error; least-squares, quadrature, trapezoid. Left out,
-            minimax with --terms or --tolerance (least-squares for a target with errors), nnls otherwise.
+            minimax: K terms with the least largest relative error; least-squares. Left out, minimax with --terms or
+            --tolerance (least-squares for a target with errors), nnls otherwise.
         terms: K, how many exponentials.
         tolerance: Largest relative error instead of K, which then comes from the closed form.
         grid: nnls and nnls-relative: how many half-lives, log-spaced, the fit may use; 256 if left out.
@@ -99,57 +101,48 @@ def fit(
     check_options(nodes, tempering=tempering, loss=loss)
     check_folder(out, "out")
     check_name("target", target, get_args(FitTarget))
-    if max_lag < FEWEST_LAGS:
-        raise ValueError(f"max_lag must be at least {FEWEST_LAGS}, got {max_lag}")
-    for name, count in (("channels", channels), ("grid", grid)):
-        if count is not None and count < 2:
-            raise ValueError(f"{name} must be at least 2, got {count}")
+    for name, count, fewest in (("max_lag", max_lag, FEWEST_LAGS), ("channels", channels, 2), ("grid", grid, 2)):
+        if count is not None and count < fewest:
+            raise ValueError(f"{name} must be at least {fewest}, got {count}")
     check_design(max_lag, max(channels, grid or 0))  # before any node is placed
-    half_lives = None
-    if method == "nnls-relative" or (grid, min_half_life, max_half_life) != (None, None, None):
-        first, last, most = fits.PUBLISHED_HALF_LIVES
-        half_lives = log_spaced(
-            most if grid is None else grid,
-            first if min_half_life is None else min_half_life,
-            last if max_half_life is None else max_half_life,
-        )
-    chosen = kernel_of(beta, corpus, target, Reading(kernel, lag), max_lag)
-    aim, summed = chosen.aim, chosen.target.raised(chosen.aim.power)
-    if chosen.lines:
-        print("\n".join(chosen.lines), end="\n\n", flush=True)
+    given, half_lives = (min_half_life, max_half_life, grid), None
+    if method == "nnls-relative" or given != (None, None, None):
+        published = zip(given, fits.PUBLISHED_HALF_LIVES, strict=True)
+        first, last, number = (default if value is None else value for value, default in published)
+        half_lives = half_lives_of("log-spaced", int(number), first, last)
+    wanted, aim, measured = kernel_of(beta, corpus, target, Reading(kernel, lag), max_lag)
     options: dict[str, Any] = {"terms": terms, "tolerance": tolerance, "method": method, "half_lives": half_lives}
-    result = fits.fit(values=summed, **options)
+    result = fits.fit(values=wanted.raised(aim.power), **options)
     table = weightings(aim.beta, max_lag, channels, gain) if isinstance(aim, Aim) else []
-    options = {"tempering": tempering, "loss": loss, "terms": result.active}
-    placed = place_channels(channels, nodes, chosen.target, aim, gain, **options)
-    print(render(chosen, result, table, placed), flush=True)
-    found = {
+    placed = place_channels(channels, nodes, wanted, aim, gain, tempering=tempering, loss=loss, terms=result.active)
+    print(render(wanted, result, table, placed), flush=True)
+    content = {
         "plkernel": __version__,
         "beta": aim.beta if isinstance(aim, Aim) else None,
-        "exponent": summed.beta,
-        "kernel": None if isinstance(aim, Aim) else chosen.target.to_dict(),
+        "exponent": result.target.beta,
+        "kernel": None if isinstance(aim, Aim) else asdict(wanted),
         "target": target,
         "gain": gain,
         **result.to_dict(),
-        "weightings": [weighting.to_dict() for weighting in table],
-        "nodes": placed.nodes.to_dict(),
+        "weightings": [{**row, "scores": asdict(row["scores"]), "nodes": asdict(row["nodes"])} for row in table],
+        "nodes": asdict(placed.nodes),
         "nodes_aim": placed.to_dict(),
-        "measured": chosen.measured,
+        "measured": measured,
     }
-    save_json(out / "fit.json", found)
+    save_json(out / "fit.json", content)
     print(f"\nwritten: {out / 'fit.json'}", flush=True)
     if figure:
         from plkernel.analysis.figures.fit import fit_figure
         from plkernel.analysis.figures.style import rendered
 
-        shown = {weighting.formula: weighting.nodes for weighting in table} or {"channels written": placed.nodes}
-        for kind, content in rendered(fit_figure(result, shown, gain)).items():
-            atomic_write(out / f"fit.{kind}", content)
+        shown = {row["weight"]: row["nodes"] for row in table} or {"channels written": placed.nodes}
+        for kind, drawn in rendered(fit_figure(result, shown, gain)).items():
+            atomic_write(out / f"fit.{kind}", drawn)
         print(f"figure:  {out / 'fit.pdf'}, .png, .svg")
 
 
 def kernel_of(beta: float | None, corpus: str | None, target: FitTarget, reading: Reading, max_lag: int) -> Kernel:
-    """The kernel that `target` names on t = 1..max_lag, of a power law or measured on a corpus."""
+    """The kernel that `target` names on t = 1..max_lag, of a power law or measured on a corpus, which is printed."""
     if corpus is None:
         if target not in ("information", "correlation"):
             given = f"beta {beta:g}" if beta is not None else "no corpus"
@@ -160,57 +153,60 @@ def kernel_of(beta: float | None, corpus: str | None, target: FitTarget, reading
         return _law(fits.PUBLISHED_BETA if beta is None else beta, target, reading, max_lag)
     if beta is not None:
         raise ValueError(f"beta {beta:g} and corpus {corpus!r}: give one of the two")
-    return (_predictive if target == "predictive" else _measured)(corpus, target, reading, max_lag)
+    from plkernel.data import corpora
+
+    loaded = corpora.load(corpus)
+    with cli.progress_bar(corpus) as progress:
+        options: dict[str, Any] = {"threads": os.cpu_count() or 1, "progress": progress}
+        measure = _predictive if target == "predictive" else _measured
+        (kernel, aim, measured), lines = measure(loaded, target, reading, max_lag, options)
+    print("\n".join(f"{corpus}: {line}" for line in lines), end="\n\n", flush=True)
+    return kernel, aim, {"corpus": loaded.to_dict(), **(measured or {})}
 
 
-def _law(beta: float, target: FitTarget, reading: Reading, max_lag: int, *told: Any) -> Kernel:
+def _law(beta: float, target: FitTarget, reading: Reading, max_lag: int, shown: dict[str, Any] | None = None) -> Kernel:
     aim = Aim(beta, "correlation" if target == "correlation" else "information", reading.kernel, reading.lag)
-    return Kernel(power_law_target(aim.exponent, max_lag), aim, *told)
+    return power_law_target(aim.exponent, max_lag), aim, shown
 
 
-def _measured(corpus: str, target: FitTarget, reading: Reading, max_lag: int) -> Kernel:
+def _measured(
+    corpus: "Corpus", target: FitTarget, reading: Reading, max_lag: int, options: dict[str, Any]
+) -> tuple[Kernel, list[str]]:
     """The one exponent that `measure` finds, or the curve in the shape of its verdict, or the root of that."""
     from plkernel.analysis.information.measurement import measure_corpus
-    from plkernel.data import corpora
 
-    loaded = corpora.load(corpus)
-    with cli.progress_bar(corpus) as progress:
-        measured = measure_corpus(loaded, loaded.bytes, threads=os.cpu_count() or 1, progress=progress)
+    measured = measure_corpus(corpus, corpus.bytes, **options)
     law, verdict = measured.law, measured.verdict
     if law is None or verdict.kind == "none":
-        raise ValueError(f"corpus {corpus!r}: no exponent to fit, {verdict.sentence}; give --beta")
-    shown = {"corpus": loaded.to_dict(), "law": law.to_dict(), "verdict": verdict.sentence}
-    shown["estimator"] = measured.estimator
-    lines = [
-        f"{corpus}: beta {law.beta:.3f} (95 % {law.low:.3f} to {law.high:.3f}) on lags {law.first_lag}..{law.last_lag}",
-        f"{corpus}: {verdict.sentence}",
-    ]
+        raise ValueError(f"corpus {corpus.name!r}: no exponent to fit, {verdict.sentence}; give --beta")
+    shown = {"law": law.to_dict(), "verdict": verdict.sentence, "estimator": measured.estimator}
+    interval = f"(95 % {law.low:.3f} to {law.high:.3f}) on lags {law.first_lag}..{law.last_lag}"
+    lines = [f"beta {law.beta:.3f} {interval}", verdict.sentence]
     if target in ("information", "correlation"):
         if not verdict.is_power_law:
-            lines.append(f"{corpus}: fitted is that one exponent all the same; --target curve fits what was found")
-        return _law(law.beta, target, reading, max_lag, shown, lines)
+            lines.append("fitted is that one exponent all the same; --target curve fits what was found")
+        return _law(law.beta, target, reading, max_lag, shown), lines
     curve = verdict_target(verdict, measured.information, max_lag).raised(0.5 if target == "correlation-curve" else 1)
     beyond = f"; beyond lag {verdict.last_lag} it goes on as judged" if curve.max_lag > verdict.last_lag else ""
-    lines.append(f"{corpus}: the kernel is {curve.label} on lags {curve.lags[0]:g}..{curve.max_lag:g}{beyond}")
+    lines.append(f"the kernel is {curve.label} on lags {curve.lags[0]:g}..{curve.max_lag:g}{beyond}")
     if curve.beta is not None:
-        return _law(curve.beta, "information", reading, max_lag, shown, lines)
-    return Kernel(curve, reading, shown, lines)
+        return _law(curve.beta, "information", reading, max_lag, shown), lines
+    return (curve, reading, shown), lines
 
 
-def _predictive(corpus: str, target: FitTarget, reading: Reading, max_lag: int) -> Kernel:
+def _predictive(
+    corpus: "Corpus", target: FitTarget, reading: Reading, max_lag: int, options: dict[str, Any]
+) -> tuple[Kernel, list[str]]:
     """The weights of the best linear predictor, in bands of lags, as far as they stand out from noise."""
     from plkernel.analysis.prediction import predictive_weights
-    from plkernel.data import corpora
 
-    loaded = corpora.load(corpus)
-    with cli.progress_bar(corpus) as progress:
-        weights = predictive_weights(loaded.bytes, max_lag, threads=os.cpu_count() or 1, progress=progress)
+    weights = predictive_weights(corpus.bytes, max_lag, **options)
     bands = weights.bands(1, max_lag)
     used, edges, errors = bands.clear(), bands.edges, bands.standard_errors()
     if used.size < FEWEST_LAGS:
         raise ValueError(
-            f"corpus {corpus!r}: predictive weights stand out from noise at {used.size} bands of lags, a fit needs "
-            f"{FEWEST_LAGS}; use more data, or target 'information'"
+            f"corpus {corpus.name!r}: predictive weights stand out from noise at {used.size} bands of lags, a fit "
+            f"needs {FEWEST_LAGS}; use more data, or target 'information'"
         )
     kernel = lag_target(bands.lags[used], bands.values[used], (errors / bands.values)[used], "predictive weights")
     reach = used[-1] + 1
@@ -220,24 +216,19 @@ def _predictive(corpus: str, target: FitTarget, reading: Reading, max_lag: int) 
     if slope:
         interval = f"(95 % {slope.low:.3f} to {slope.high:.3f}) on lags {SLOPE_FROM}..{last}"
         lines.append(f"they fall as d**-{slope.beta:.3f} {interval}")
-    left = ", ".join(f"{edges[at]}..{edges[at + 1] - 1}" for at in range(reach) if at not in used)
-    if left:
-        lines.append(
-            f"left out are lags {left}, where they are negative or not told from zero, which no sum of "
-            "exponentials with positive weights follows"
-        )
+    if left := ", ".join(f"{edges[at]}..{edges[at + 1] - 1}" for at in range(reach) if at not in used):
+        lines.append(f"left out are lags {left}, where they are negative or not told from zero")
     shown = {
-        "corpus": loaded.to_dict(),
         "ridge": weights.ridge,
         "slope": slope and {**asdict(slope), "first_lag": SLOPE_FROM, "last_lag": last},
         "bands": {"edges": edges.tolist(), "weights": bands.values.tolist(), "errors": errors.tolist()},
     }
-    return Kernel(kernel, reading, shown, [f"{corpus}: {line}" for line in lines])
+    return (kernel, reading, shown), lines
 
 
-def render(kernel: Kernel, result: fits.FitResult, table: list[Weighting], placed: Channels) -> str:
+def render(kernel: Target, result: fits.FitResult, table: list[dict[str, Any]], placed: Channels) -> str:
     """The tables that `fit` prints; `table` is empty where the kernel is no power law."""
-    best, uniform, active, target = result.optimal_scores, result.uniform_scores, result.active, result.target
+    best, active, target = result.optimal_scores, result.active, result.target
     half_lives, proof, count = result.optimal.half_lives(), result.certificate, len(result.optimal.rates)
     figures = [
         ("active nodes (weight > 1e-8 of the largest)", f"{len(active.rates)} of {count}"),
@@ -250,34 +241,34 @@ def render(kernel: Kernel, result: fits.FitResult, table: list[Weighting], place
     ]
     if proof:
         told = f"smallest of {proof.needed} alternating errors over the largest {proof.ratio:.5f}"
-        bounds = f"{_percent(proof.smallest)} and {_percent(proof.largest)}"
-        unlevel = f"NOT LEVEL, perhaps not the best (level from {fits.LEVEL_RATIO:g} on)"
-        level = ("level, the best sum of so many terms", told)
-        not_level = (unlevel, f"{told}: the least error of so many terms lies between {bounds}")
-        figures.append(level if proof.level else not_level)
-    if result.method in fits.BY_TERMS and target.beta is not None:
-        bound = closed_form_error(target.beta, result.max_lag, count)
-        figures.append((f"closed form for the best {count} terms", f"about {_percent(bound)}"))
+        if proof.level:
+            figures.append(("level, the best sum of so many terms", told))
+        else:
+            bounds = f"the least error of so many terms lies between {_percent(proof.smallest)} and"
+            unlevel = f"NOT LEVEL, perhaps not the best (level from {fits.LEVEL_RATIO:g} on)"
+            figures.append((unlevel, f"{told}: {bounds} {_percent(proof.largest)}"))
+    if result.method in fits.FREE_METHODS and target.beta is not None:
+        bound = _percent(closed_form_error(target.beta, int(target.max_lag), count))
+        figures.append((f"closed form for the best {count} terms", f"about {bound}"))
     figures += [
-        ("uniform weights: R1 / R* / Elog", " / ".join(_scores(uniform))),
-        (f"uniform over true kernel at t = {result.max_lag}", f"{result.uniform_excess:.1f}x"),
+        ("uniform weights: R1 / R* / Elog", " / ".join(_scores(result.uniform_scores))),
+        (f"uniform over true kernel at t = {target.max_lag:.0f}", f"{result.uniform_excess:.1f}x"),
     ]
-    nodes, aim, weights = placed.nodes, placed.aim, []
+    nodes, weights = placed.nodes, []
     if table:
-        ends = f"half-lives {CHANNEL_HALF_LIVES[0]:g}..{CHANNEL_HALF_LIVES[1]:g}"
-        figures.append((f"lambda**(beta-1), largest over smallest, {ends}", f"{table[1].projection_range:.2f}"))
-        rows = [[one.formula, one.belongs_to, f"{one.projection_range:.4g}", *_scores(one.scores)] for one in table]
+        figures.append(("lambda**(beta-1), largest over smallest, half-lives 1..2000", f"{table[1]['range']:.2f}"))
+        rows = [[row["weight"], row["belongs_to"], f"{row['range']:.4g}", *_scores(row["scores"])] for row in table]
         weights = [
             f"Projection weights of {len(nodes.rates)} log-spaced channels under input gain '{nodes.gain}' "
             "(a weighting is right under the gain it belongs to)",
             cli.text_table(["weight", "belongs to gain", "range", "R1", "R*", "Elog"], rows) + "\n",
         ]
-    span = f"{target.label} on t = {target.lags[0]:g}..{result.max_lag}"
+    span = f"{target.label} on t = {target.lags[0]:g}..{target.max_lag:.0f}"
     title = f"{span} by {result.method}: {count} half-lives up to {half_lives[-1]:.4g}"
     clipped = f" (slower terms are clipped to {placed.clipped:.4g})" if placed.clipped else ""
     channels = (
-        f"Channels written: {len(nodes.rates)} {placed.placement}, gain '{nodes.gain}', {aim.kernel} kernel "
-        f"{kernel.target.label} seen by {aim.lag}: half-lives {min(nodes.half_lives()):.3g} to "
+        f"Channels written: {len(nodes.rates)} {placed.placement}, gain '{nodes.gain}', {placed.aim.kernel} kernel "
+        f"{kernel.label} seen by {placed.aim.lag}: half-lives {min(nodes.half_lives()):.3g} to "
         f"{max(nodes.half_lives()):.4g}{clipped}, projection range "
         f"{max(nodes.projection) / min(nodes.projection):.4g}, R1 / R* / Elog {' / '.join(_scores(placed.scores))}"
     )

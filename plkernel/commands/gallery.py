@@ -1,15 +1,24 @@
 """python -m plkernel.gallery: the memory kernel that each published initialisation really starts with."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from plkernel import __version__
-from plkernel.analysis import gallery as kernels
-from plkernel.analysis.gallery import LEFT, Initialisation, Profile
+from plkernel.analysis.gallery import (
+    AT_MOST,
+    LEFT,
+    Initialisation,
+    Profile,
+    families,
+    gallery_figure,
+    initialisations,
+    profile,
+    slope_lags,
+)
 from plkernel.common import cli
 from plkernel.common.files import atomic_write, check_folder, save_json
 
-LARGEST_LAG = 65536
 CHANNELS = ("rates", "gains", "shares")
 
 
@@ -35,30 +44,26 @@ def gallery(
         out: Folder for gallery.json, channels.json and the figure gallery.pdf, gallery.png, gallery.svg.
         figure: Draw the figure.
     """
-    kernels.check_target(beta, max_lag)
-    if max_lag > LARGEST_LAG:
-        raise ValueError(f"max_lag must be at most {LARGEST_LAG}, got {max_lag}: every lag is scored")
     check_folder(out, "out")
-    chosen = select(kernels.initialisations(beta, max_lag), only)
-    profiles = [kernels.profile(item, beta, max_lag) for item in chosen]
+    chosen = select(initialisations(beta, max_lag), only)
+    profiles = [profile(item, beta, max_lag) for item in chosen]
     print(render(profiles, beta, max_lag), flush=True)
     for item in chosen if only else ():
-        origin = item.origin
-        layer = "" if origin.layer == "all" else f" (layer {origin.layer})"
-        print(f"\n{item.name}{layer}: {origin.formula}\n  gain {origin.gain}\n  assumed: {origin.assumed}")
-        print(f"  source: {origin.paper}; {origin.code}", flush=True)
-    entries = [item.to_dict() for item in profiles]
+        told = item.origin
+        layer = "" if told["layer"] == "all" else f" (layer {told['layer']})"
+        print(f"\n{item.name}{layer}: {told['formula']}\n  gain {told['gain']}\n  assumed: {told['assumed']}")
+        print(f"  source: {told['paper']}; {told['code']}", flush=True)
+    entries = [asdict(item) for item in profiles]
     starts = [entry["initialisation"] for entry in entries]
     arrays = {start["name"]: {name: start.pop(name) for name in CHANNELS} for start in starts}
-    settings = {"plkernel": __version__, "beta": beta, "max_lag": max_lag}
-    slope_lags = list(kernels.slope_lags(max_lag))
-    save_json(out / "gallery.json", {**settings, "slope_lags": slope_lags, "entries": entries})
+    settings = {"plkernel": __version__, "beta": beta, "max_lag": max_lag, "slope_lags": list(slope_lags(max_lag))}
+    save_json(out / "gallery.json", {**settings, "entries": entries})
     save_json(out / "channels.json", arrays)
     print(f"\nwritten: {out / 'gallery.json'}, channels.json", flush=True)
     if figure:
         from plkernel.analysis.figures.style import rendered
 
-        for kind, content in rendered(kernels.gallery_figure(profiles, beta, max_lag)).items():
+        for kind, content in rendered(gallery_figure(profiles, beta, max_lag)).items():
             atomic_write(out / f"gallery.{kind}", content)
         print(f"figure:  {out / 'gallery.pdf'}, .png, .svg")
 
@@ -78,25 +83,24 @@ def select(items: Sequence[Initialisation], only: Sequence[str]) -> list[Initial
 
 def render(profiles: Sequence[Profile], beta: float, max_lag: int) -> str:
     """The table that `gallery` prints, family by family, under a line that says how to read it."""
-    first, last = kernels.slope_lags(max_lag)
+    first, last = slope_lags(max_lag)
     header = ["initialisation", "half-lives", "slope", "rms", "R1", "R*", "Elog", f"{LEFT:.0%}", "source"]
     rows = []
-    for family, members in kernels.families(profiles).items():
+    for family, members in families(profiles).items():
         rows.append([family, *[""] * (len(header) - 1)])
         for item in members:
             start, scores = item.initialisation, item.scores
-            ends = [f"{value:.3g}" if value < 1000 else f"{value:.0f}" for value in start.half_lives]
-            r1, r_star = (f"{r2:.3f}" if r2 > -10 else f"{r2:.0f}" for r2 in (scores.r1, scores.r_star))
-            e_log = f"{scores.e_log:.2f}" if scores.e_log < 100 else f"{scores.e_log:.0f}"
-            slopes = [f"{item.slope:.2f}", f"{item.slope_rms:.2f}"]
-            span = "..".join(dict.fromkeys(ends))
-            rows.append([f"  {start.name}", span, *slopes, r1, r_star, e_log, f"{item.memory:.0f}", start.origin.paper])
+            ends = dict.fromkeys(f"{value:.3g}" if value < 1000 else f"{value:.0f}" for value in start.half_lives)
+            figures = [f"{item.slope:.2f}", f"{item.slope_rms:.2f}"]
+            figures += [f"{r2:.3f}" if r2 > -10 else f"{r2:.0f}" for r2 in (scores.r1, scores.r_star)]
+            figures += [f"{scores.e_log:.2f}" if scores.e_log < 100 else f"{scores.e_log:.0f}", f"{item.memory:.0f}"]
+            rows.append([f"  {start.name}", "..".join(ends), *figures, start.origin["paper"]])
     title = (
         f"kernels at the start against t**-{beta:g} on t = 1..{max_lag}, slopes on lags {first:g}..{last:g}; "
         f"t**-{beta:g} itself falls to {LEFT:.0%} at lag {LEFT ** (-1 / beta):.0f}"
     )
-    bounded = any(kernels.AT_MOST in item.initialisation.family for item in profiles)
-    note = f"\n\n{kernels.AT_MOST}: delta rules also forget by erasing what they overwrite; half-lives are upper bounds"
+    bounded = any(AT_MOST in item.initialisation.family for item in profiles)
+    note = f"\n\n{AT_MOST}: delta rules also forget by erasing what they overwrite; half-lives are upper bounds"
     return f"{title}\n\n{cli.text_table(header, rows)}{note if bounded else ''}"
 
 

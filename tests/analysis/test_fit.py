@@ -1,17 +1,15 @@
 """Every method of fitting: known errors, certificates of the best K terms, weights from errors, and what is refused."""
 
 import re
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy.optimize import linprog
+from scipy.optimize import nnls as scipy_nnls
 
 from plkernel.analysis.exponentials import (
     ExponentialSum,
-    Target,
     array_target,
     broken_power_law_target,
     closed_form_error,
@@ -21,105 +19,59 @@ from plkernel.analysis.exponentials import (
     power_law_target,
 )
 from plkernel.analysis.fit import (
-    BY_TERMS,
-    LEVEL_RATIO,
+    FREE_METHODS,
     METHODS,
     certificate,
     fit,
-    judged,
     least_squares_terms,
     minimax,
-    nnls_relative,
-    quadrature,
+    nnls,
 )
 
 LAW = power_law_target(1.15, 512)
-# The least largest relative error for t**-1.15 on [1, T], to two or three digits.
-LEAST_ERROR = {
-    512: {4: 5.1e-2, 6: 4.9e-3, 8: 4.4e-4, 10: 3.8e-5, 12: 3.2e-6, 16: 2.1e-8},
-    2048: {4: 1.07e-1, 6: 1.5e-2, 8: 2.0e-3, 10: 2.6e-4, 12: 3.3e-5, 16: 4.9e-7},
-    65536: {4: 3.2e-1, 6: 8.2e-2, 8: 2.0e-2, 10: 4.8e-3, 12: 1.1e-3, 16: 5.5e-5},
-    1_000_000: {4: 5.1e-1, 6: 1.8e-1, 8: 5.7e-2, 10: 1.8e-2, 12: 5.5e-3, 16: 4.9e-4},
-}
-FAST = {(512, 4), (512, 16), (2048, 6), (65536, 10), (1_000_000, 4), (1_000_000, 12)}
-ENTRIES = [
-    pytest.param(max_lag, terms, error, marks=() if (max_lag, terms) in FAST else pytest.mark.slow)
-    for max_lag, row in LEAST_ERROR.items()
-    for terms, error in row.items()
+T = np.arange(1.0, 201)
+# beta, last lag, terms, least largest relative error to the digits it is known to.
+LEAST_ERROR = [
+    (1.15, 512, 4, "5.1e-2"),
+    (1.15, 512, 16, "2.1e-8"),
+    (1.15, 2048, 6, "1.5e-2"),
+    (1.15, 65536, 10, "4.8e-3"),
+    (1.15, 1e6, 4, "5.1e-1"),
+    (1.15, 1e6, 12, "5.5e-3"),
+    (2.7, 1e7, 5, "8.682e-1"),
+    (2.7, 1e7, 8, "3.798e-1"),
+    (5.0, 65536, 2, "9.99998e-1"),
+    (8.0, 1e12, 20, "5.5210e-1"),  # Newton's method arrives from parts of the way only
+    (0.05, 16, 5, "7.843e-7"),  # least squares end early, in a valley
+    (5.0, 3, 6, "5.68e-8"),
 ]
-# Ratio of the least error to the closed form, by exponent, from two terms on.
-RATIOS = {0.5: (0.85, 1.05), 0.87: (0.6, 1.1), 1.0: (0.6, 1.1), 1.24: (0.6, 1.1), 1.5: (0.55, 1.15), 2.0: (0.3, 1.15)}
 
 
-def least_of_any_number(target: Target, rates: np.ndarray, points: int = 400) -> float:
-    """The largest relative error of the best positive weights on `rates`, by linear programming."""
-    lags = np.union1d(target.spread_lags(points)[0], target.lags)
-    terms = np.exp(-np.outer(lags, rates)) / target.value(lags)[:, None]
-    terms /= terms.max(axis=0)
-    level = -np.ones((lags.size, 1))
-    solved = linprog(
-        np.append(np.zeros(rates.size), 1.0),
-        A_ub=np.block([[terms, level], [-terms, level]]),
-        b_ub=np.concatenate([np.ones(lags.size), -np.ones(lags.size)]),
-    )
-    return float(solved.fun)
-
-
-@pytest.mark.parametrize(("max_lag", "terms", "error"), ENTRIES)
-def test_least_error_is_reached_and_certified(max_lag: int, terms: int, error: float) -> None:
-    """Equi-oscillation proves the sum the best; the least squares before the exchanges are within 1.25 of it."""
-    target = power_law_target(1.15, max_lag)
+@pytest.mark.parametrize(("beta", "max_lag", "terms", "error"), LEAST_ERROR)
+def test_least_error_is_reached_and_certified(beta: float, max_lag: float, terms: int, error: str) -> None:
+    target = power_law_target(beta, max_lag)
     kernel = minimax(target, terms)
     proof = certificate(kernel, target)
-    assert kernel.largest_relative_error(target) <= 1.02 * error
+    digits = len(error.split("e")[0]) - 2
+    assert float(f"{proof.largest:.{digits}e}") == pytest.approx(float(error))
+    assert kernel.largest_relative_error(target) == proof.largest
     assert proof.alternations == proof.needed == 2 * terms + 1
-    assert proof.ratio > 0.999
-    assert error * 1.02 < minimax(target, terms, exchanges=0).largest_relative_error(target) <= 1.25 * error
-
-
-@pytest.mark.parametrize(
-    ("beta", "max_lag", "terms", "error"),
-    [
-        (2.7, 1e7, 5, 0.8682),
-        (2.7, 1e7, 8, 0.3798),
-        (5.0, 65536, 2, 0.999998),
-        (8.0, 1e12, 20, 0.55210),  # Newton's method arrives from parts of the way only
-        pytest.param(2.7, 1e12, 20, 0.08792, marks=pytest.mark.slow),
-        (0.05, 16, 5, 7.847e-7),  # least squares end early, in a valley
-        (5.0, 3, 6, 5.68e-8),
-    ],
-)
-def test_steep_and_long_laws_and_short_ones_of_many_terms_are_level(
-    beta: float, max_lag: float, terms: int, error: float
-) -> None:
-    target = power_law_target(beta, max_lag)
-    proof = certificate(minimax(target, terms), target)
     assert proof.level
-    assert proof.largest == pytest.approx(error, rel=1e-3)
+    if max_lag < 1e7 and 1 < beta < 2:
+        least_squares = minimax(target, terms, exchanges=0).largest_relative_error(target)
+        assert 1.01 * proof.largest < least_squares <= 1.25 * proof.largest
 
 
-def test_a_sum_that_is_not_level_says_so() -> None:
-    """One that float64 cannot tell from its least squares, and a kink, where the best errors need not alternate."""
-    for target, terms in ((power_law_target(8.0, 3), 8), (broken_power_law_target(1.5, 0.5, 50, 2048), 6)):
-        proof = certificate(minimax(target, terms), target)
-        assert (proof.level, proof.to_dict()["level"]) == (False, False)
-        assert proof.ratio < LEVEL_RATIO
-
-
-def test_the_bound_of_an_unlevel_sum_lies_below_the_least_error() -> None:
+def test_certificates_of_other_sums() -> None:
     """De la Vallee Poussin: smallest alternating extremum <= least error <= largest error, for any sum of K terms."""
-    target = power_law_target(1.15, 2048)
-    least = certificate(minimax(target, 6), target).largest
-    for other in (minimax(target, 6, exchanges=0), minimax(target, 6, exchanges=1), least_squares_terms(target, 6)):
-        proof = certificate(other, target)
-        assert 0 < proof.smallest < least < proof.largest
-
-
-def test_certificate_tells_a_sum_that_is_not_the_best() -> None:
     best = minimax(LAW, 6)
+    least = certificate(best, LAW).largest
+    for other in (minimax(LAW, 6, exchanges=0), least_squares_terms(LAW, 6)):
+        proof = certificate(other, LAW)
+        assert 0 < proof.smallest < least < proof.largest
+        assert (proof.level, proof.to_dict()["level"]) == (False, False)
     scaled, doubled = (ExponentialSum(best.rates, tuple(f * w for w in best.weights)) for f in (1.001, 2))
     assert certificate(scaled, LAW).ratio < 0.7
-    assert certificate(quadrature(LAW, 6), LAW).ratio < 0.7
     assert (certificate(doubled, LAW).alternations, certificate(doubled, LAW).smallest) == (1, 0)
 
 
@@ -143,54 +95,27 @@ def test_certificate_keeps_the_large_extrema(errors: list[float], alternations: 
     assert proof.largest == pytest.approx(np.abs(errors).max())
 
 
-def test_no_other_weights_do_better_on_the_same_rates() -> None:
-    target = power_law_target(0.87, 2048)
-    kernel = minimax(target, 5)
-    assert least_of_any_number(target, np.array(kernel.rates)) == pytest.approx(
-        kernel.largest_relative_error(target), rel=2e-3
-    )
-
-
-@pytest.mark.parametrize("terms", [1, 4, 10])
-def test_whole_lags_alone_are_approached_more_closely_than_all_real_ones(terms: int) -> None:
-    target = array_target(np.arange(1, 513) ** -1.15)
-    proof = certificate(minimax(target, terms), target)
-    assert proof.ratio > 0.999
-    assert proof.largest <= minimax(LAW, terms).largest_relative_error(LAW)
-
-
 @pytest.mark.parametrize(("betas", "terms"), [((0.5, 1.5), 4), ((1.5, 0.5), 5)])
-def test_a_broken_power_law_is_approached_as_nearly_as_any_number_of_terms_can(
-    betas: tuple[float, float], terms: int
-) -> None:
+def test_a_kink_is_approached_as_nearly_as_any_number_of_terms_can(betas: tuple[float, float], terms: int) -> None:
+    """The bound is that of the best positive weights on many rates, by linear programming."""
     target = broken_power_law_target(*betas, 50, 2048)
-    bound = least_of_any_number(target, np.geomspace(10, 1e-2 / 2048, 200), points=200)
+    lags = np.union1d(target.spread_lags(200)[0], target.lags)
+    shares = np.exp(-np.outer(lags, np.geomspace(10, 1e-2 / 2048, 200))) / target.value(lags)[:, None]
+    shares /= shares.max(axis=0)
+    level, ones = -np.ones((lags.size, 1)), np.ones(lags.size)
+    above, below = np.hstack([shares, level]), np.hstack([-shares, level])
+    bound = linprog(np.append(np.zeros(200), 1.0), np.vstack([above, below]), np.concatenate([ones, -ones])).fun
     assert minimax(target, terms).largest_relative_error(target) < 1.01 * bound
     assert minimax(target, terms - 2).largest_relative_error(target) > 2 * bound
 
 
-def test_derivatives_are_those_of_the_errors() -> None:
-    lags = judged(power_law_target(1.15, 100)).at(np.arange(0, 4096, 100))
-    parameters = np.array([0.3, -1.0, -4.0, 0.1, -1.0, -4.5])
-    for index, column in enumerate(lags.jacobian(parameters).T):
-        step = np.eye(6)[index] * 1e-5
-        difference = (lags.errors(parameters + step) - lags.errors(parameters - step)) / 2e-5
-        np.testing.assert_allclose(column, difference, rtol=1e-7, atol=1e-10)
-
-
-CODE = """
-from plkernel.analysis.exponentials import broken_power_law_target, power_law_target
-from plkernel.analysis.fit import minimax
-for target, terms in ((power_law_target(1.15, 2048), 10), (broken_power_law_target(0.5, 1.5, 50, 2048), 4)):
-    kernel = minimax(target, terms)
-    print(*(x.hex() for x in kernel.rates + kernel.weights))
-"""
-
-
-def test_same_bits_in_a_fresh_process(capsys: pytest.CaptureFixture[str]) -> None:
-    exec(CODE, {})
-    fresh = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True).stdout
-    assert capsys.readouterr().out == fresh
+@pytest.mark.parametrize("terms", [1, 4, 10])
+def test_whole_lags_alone_are_approached_more_closely_than_all_real_ones(terms: int) -> None:
+    target = array_target(LAW.value(integer_lags(512)))
+    proof = certificate(minimax(target, terms), target)
+    assert proof.level
+    assert proof.largest <= minimax(LAW, terms).largest_relative_error(LAW)
+    assert minimax(target, terms, exchanges=0).largest_relative_error(target) < 1.3 * proof.largest
 
 
 @pytest.mark.parametrize(("beta", "max_lag"), [(1.15, 512), (0.5, 16384)])
@@ -202,8 +127,7 @@ def test_the_largest_number_of_terms_works_and_one_more_is_refused(beta: float, 
 
 
 def test_a_sum_of_exponentials_is_found_again_and_supports_no_more_terms() -> None:
-    lags = np.arange(1, 201)
-    target = array_target(0.7 * np.exp(-lags / 3) + 0.3 * np.exp(-lags / 70))
+    target = array_target(0.7 * np.exp(-T / 3) + 0.3 * np.exp(-T / 70))
     for method in (minimax, least_squares_terms):
         kernel = method(target, 2)
         np.testing.assert_allclose(1 / np.array(kernel.rates), [3, 70], rtol=1e-9)
@@ -220,91 +144,69 @@ def test_scale_and_unit_of_time_do_not_matter() -> None:
     np.testing.assert_allclose(1e6 * np.array(scaled.weights), plain.weights, rtol=1e-8)
 
 
-def test_least_squares_on_whole_lags_do_not_neglect_the_first() -> None:
-    """Few whole lags lie where Chebyshev points crowd: they count for all of these."""
-    target = array_target(np.arange(1, 513) ** -1.15)
-    least = minimax(target, 6).largest_relative_error(target)
-    assert least < minimax(target, 6, exchanges=0).largest_relative_error(target) < 1.25 * least
-
-
-@pytest.mark.parametrize("beta", [0.5, *(pytest.param(b, marks=pytest.mark.slow) for b in list(RATIOS)[1:])])
-def test_the_closed_form_predicts_the_least_error_and_is_never_exceeded(beta: float) -> None:
-    low, high = RATIOS[beta]
-    for max_lag in (64, 2048, 65536):
-        target, terms = power_law_target(beta, max_lag), range(1, min(24, most_terms(beta, max_lag)) + 1, 5)
+@pytest.mark.parametrize(("beta", "low"), [(0.5, 0.85), (1.24, 0.6), (2.0, 0.3)])
+def test_the_closed_form_predicts_the_least_error_and_is_never_exceeded(beta: float, low: float) -> None:
+    for max_lag in (64, 65536):
+        target, terms = power_law_target(beta, max_lag), (1, 6, 11)
         errors = [minimax(target, k).largest_relative_error(target) for k in terms]
         first, *others = (e / closed_form_error(beta, max_lag, k) for k, e in zip(terms, errors, strict=True))
-        assert first < 1
-        assert low < min(others) <= max(others) < min(1, high), (max_lag, others)
+        assert max(first, *others) < 1
+        assert min(others) > low, max_lag
+
+
+def test_nnls_is_that_of_scipy() -> None:
+    lags, kernel = integer_lags(512), nnls(LAW)
+    exact, _ = scipy_nnls(np.exp(-np.outer(lags, kernel.rates)), LAW.value(lags), maxiter=30 * 256)
+    np.testing.assert_allclose(kernel.weights, exact, atol=1e-12)
 
 
 def test_relative_nnls_is_nearly_exact_but_keeps_many_terms() -> None:
     """Its floor is the shortest half-life, not the number of nodes; very unequal columns converge too."""
-    kernel = nnls_relative(LAW)
+    kernel = nnls(LAW, relative=True)
     assert kernel.largest_relative_error(LAW) < 1e-6
     assert 25 <= len(kernel.rates) <= 60
     whole = array_target(LAW.value(integer_lags(512)))
-    coarse, fine = (nnls_relative(whole, np.geomspace(first, 2048, 256)) for first in (1, 0.25))
+    coarse, fine = (nnls(whole, np.geomspace(first, 2048, 256), relative=True) for first in (1, 0.25))
     assert coarse.largest_relative_error(whole) > 0.11
     assert fine.largest_relative_error(whole) < 3e-5
     steep = power_law_target(2.0, 1_000_000)
-    assert nnls_relative(steep).largest_relative_error(steep) < 1e-5
-
-
-@pytest.mark.parametrize(
-    ("method", "terms", "error"),
-    [("trapezoid", 6, 4.5e-2), ("trapezoid", 10, 5.3e-3), ("quadrature", 6, 1.9e-2), ("quadrature", 10, 1.1e-3)],
-)
-def test_quadrature_rules_reach_their_known_errors_and_minimax_beats_them(
-    method: Any, terms: int, error: float
-) -> None:
-    reached = BY_TERMS[method](LAW, terms).largest_relative_error(LAW)
-    assert 0.8 * error < reached <= error
-    assert minimax(LAW, terms).largest_relative_error(LAW) < reached / 3
-    for beta in (0.5, 2.0):
-        law = power_law_target(beta, 4096)
-        few, more = (BY_TERMS[method](law, count).largest_relative_error(law) for count in (4, 8))
-        assert few > 3 * more
+    assert nnls(steep, relative=True).largest_relative_error(steep) < 1e-5
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_gives_a_sum_of_positive_terms_fastest_first(method: Any) -> None:
-    result = fit(1.15, method=method, terms=5 if method in BY_TERMS else None)
+    result = fit(1.15, method=method, terms=5 if method in FREE_METHODS else None)
     assert min(result.optimal.weights) >= 0
     assert list(result.optimal.rates) == sorted(result.optimal.rates, reverse=True)
     assert min(result.optimal.rates) > 0
     assert (result.certificate is not None) == (method == "minimax")
 
 
-@pytest.mark.parametrize("options", [{"method": "least-squares", "terms": 2}, {"method": "nnls-relative"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"method": "least-squares", "terms": 2}, {"method": "nnls-relative"}, {"method": "nnls"}], ids=str
+)
 def test_errors_of_the_target_are_weights(options: dict[str, Any]) -> None:
     """Three wrong values with errors of 100 % hardly move a fit that they ruin when all lags count alike."""
-    lags = np.arange(1.0, 61)
-    truth = 0.8 * np.exp(-lags / 2) + 0.2 * np.exp(-lags / 40)
-    wrong = truth * np.where(np.isin(lags, [10, 20, 30]), 2.0, 1.0)
+    truth = (0.8 * np.exp(-T / 2) + 0.2 * np.exp(-T / 40))[:60]
+    wrong = truth * np.where(np.isin(T[:60], [10, 20, 30]), 2.0, 1.0)
     errors = np.where(wrong == truth, 1e-3, 1.0)
-    weighted, alike = (fit(values=lag_target(lags, wrong, e), **options).optimal for e in (errors, None))
-    assert weighted.largest_relative_error(array_target(truth)) < 1e-4
+    weighted, alike = (fit(values=lag_target(T[:60], wrong, e), **options).optimal for e in (errors, None))
+    assert weighted.largest_relative_error(array_target(truth)) < (1e-4 if options["method"] != "nnls" else 0.01)
     assert alike.largest_relative_error(array_target(truth)) > 0.03
 
 
 def test_noise_supports_few_terms_and_more_are_refused() -> None:
-    lags = np.arange(1, 201)
-    noisy = array_target(np.exp(0.05 * np.random.default_rng(0).normal(size=200)) / lags)
+    noisy = array_target(np.exp(0.05 * np.random.default_rng(0).normal(size=200)) / T)
     with pytest.raises(ValueError, match=r"terms 20: array supports at most [4-9], more do not come nearer"):
         least_squares_terms(noisy, 20)
-    slope = np.polyfit(np.log(lags), least_squares_terms(noisy, 4).log_kernel(lags), 1)[0]
+    slope = np.polyfit(np.log(T), least_squares_terms(noisy, 4).log_kernel(T), 1)[0]
     assert slope == pytest.approx(-1.0, abs=0.05)
-
-
-BROKEN = broken_power_law_target(0.5, 1.5, 50, 512)
-NOISY = lag_target([1, 2, 3], [3, 2, 1], [0.1, 0.1, 0.1])
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "prony"}, "method 'prony': must be one of minimax, least-squares, quadrature"),
+        ({"method": "prony"}, "method 'prony': must be one of minimax, least-squares"),
         ({"method": "minimax"}, "method 'minimax' needs terms or a tolerance"),
         ({"terms": 3, "half_lives": [1, 2]}, "belong to methods nnls and nnls-relative, got method 'minimax'"),
         ({"terms": 3, "tolerance": 0.1}, "terms 3 and tolerance 0.1: give one of the two"),
@@ -315,14 +217,15 @@ NOISY = lag_target([1, 2, 3], [3, 2, 1], [0.1, 0.1, 0.1])
         ({"beta": 1.0, "values": [3, 2, 1]}, "values are the kernel at their own lags: leave out beta"),
         ({"values": [3, 2, 1], "max_lag": 3}, "values are the kernel at their own lags: leave out beta"),
         ({"values": [3, 2, 1], "tolerance": 0.1}, "tolerance 0.1 needs a power law, and array is none: give terms"),
-        ({"method": "quadrature", "terms": 1}, "terms must be at least 2 for a rule with equal steps, got 1"),
         ({"method": "least-squares", "terms": -1}, "terms must be at least 1, got -1"),
-        ({"values": BROKEN, "method": "trapezoid", "terms": 4}, "quadrature knows power laws only, not t**-0.5 to 50"),
         ({"max_lag": 1_000_000}, "max_lag 1000000 times 256 nodes"),
         ({"terms": 0}, "terms must be at least 1, got 0"),
         ({"terms": 40}, "terms 40: t**-1.15 up to lag 512 supports at most 18"),
-        ({"values": 1 / np.arange(1, 21), "terms": 10}, "array up to lag 20 supports at most 9, half its 20 lags"),
-        ({"values": NOISY, "terms": 1, "method": "minimax"}, "values has errors, and its noise would be followed"),
+        ({"values": 1 / T[:20], "terms": 10}, "array up to lag 20 supports at most 9, half its 20 lags"),
+        (
+            {"values": lag_target([1, 2, 3], [3, 2, 1], [0.1, 0.1, 0.1]), "terms": 1, "method": "minimax"},
+            "values has errors, and its noise would be followed",
+        ),
     ],
     ids=str,
 )

@@ -5,7 +5,6 @@ from pathlib import Path
 import tyro
 
 from plkernel.common import cli
-from plkernel.common.files import check_file, save_json
 from plkernel.models.words import Device
 
 
@@ -53,22 +52,14 @@ def probe(
     from plkernel.config.study import LARGEST_SEED
     from plkernel.memory.figures import check_options
 
-    check_options(figure, [("windows", windows, 1), ("batch", batch, 1), ("context", context, 1)])
+    check_options(json, figure, windows=(windows, 1), batch=(batch, 1), context=(context, 1))
     if not 0 <= seed <= LARGEST_SEED:
         raise ValueError(f"seed must lie between 0 and {LARGEST_SEED}, got {seed}")
-    check_file(json, "json")
-    check_file(figure, "figure")
     from plkernel.memory.probe import probe_text
     from plkernel.training.build import choose_device
 
     report = probe_text(target, text, windows, context, lags, batch, seed, choose_device(device), trust_code)
-    print(report.text)
-    if json is not None:
-        save_json(json, report.values)
-        print(f"\nwritten: {json}")
-    if figure is not None:
-        report.write(figure)
-        print(f"\nwritten: {figure}")
+    report.deliver(json, figure)
 
 
 if __name__ == "__main__":

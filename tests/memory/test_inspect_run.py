@@ -4,30 +4,21 @@ import inspect as standard_inspect
 import json
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
-from node_kernels import kernel_exponent
 
 from plkernel.commands.inspect import inspect
 from plkernel.common import cli
 from plkernel.common.files import read_lines
 from plkernel.common.layout import METRICS
-from plkernel.config.condition import resolve
 from plkernel.config.reading import load_spec
-from plkernel.config.schema import Arm, ModelSpec, TrainSpec
-from plkernel.memory.diagnostics import kernel_exponents
 from plkernel.models.init import initialise_ as initialise_by_scheme_
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.results.study import read_study
-from plkernel.training.build import build, initialise_
 from plkernel.training.checkpoint import open_model, save_model
 from plkernel.training.loop import prepare, run_training
-from plkernel.training.view import view
 
 
 @pytest.fixture
@@ -122,18 +113,6 @@ def test_a_model_brought_in_has_no_initialisation(tmp_path: Path, capsys: pytest
     assert [row[1] for row in cells if len(row) == 3 and row[0] in ("0", "1")] == ["-", "-"]
 
 
-@pytest.mark.parametrize("gain", ["none", "ema"])
-@pytest.mark.parametrize(("placement", "projection"), [("log-spaced", "published"), ("concentrated", "uniform")])
-def test_the_slope_at_initialisation_is_that_of_the_nodes(placement: str, projection: str, gain: str) -> None:
-    """For 256 channels, whose random signs leave the kernel of a block within 0.013 of its expectation (measured)."""
-    spec, arm = ModelSpec(dim=256, layers=2, gain=gain), Arm(placement=placement, projection=projection)
-    train = TrainSpec(context=256, steps=1, learning_rate=1e-3)
-    model = initialise_(build(resolve(spec, arm, train)), resolve(spec, arm, train), 0)
-    found = view(model, torch.zeros(1, 257, dtype=torch.long))
-    expected = kernel_exponent(resolve(spec, arm).nodes, "rms", 4, 128)
-    assert found.exponents == pytest.approx([expected, expected], abs=0.03)
-
-
 @pytest.mark.parametrize(
     ("kind", "ending", "start"),
     [("ssm", "pdf", b"%PDF"), pytest.param("rwkv5", "png", b"\x89PNG", marks=pytest.mark.slow)],
@@ -156,23 +135,6 @@ def test_a_run_with_rows_of_before_is_still_read(trained: Callable[..., Path]) -
     (study / "spec.json").write_text(load_spec(study.parent / "tiny.toml").model_dump_json())
     (run,) = read_study(study).finished()
     assert [row.val_bpb for row in run.evaluations] == [row["val_bpb"] for row in rows]
-
-
-def test_tensorboard_shows_what_to_watch(trained: Callable[..., Path]) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    folder = trained()
-    events, rows = EventAccumulator(str(folder)).Reload(), read_lines(folder / METRICS)
-    found = {name: [event.value for event in events.Scalars(name)] for name in events.Tags()["scalars"]}
-    for name in ("entropy", "largest_probability", "saturated_share"):
-        assert found[f"watch/{name}"] == pytest.approx([row["saturation"][name] for row in rows], rel=1e-6)
-    spans = [row["saturation"]["logit_max"] - row["saturation"]["logit_min"] for row in rows]
-    assert found["watch/logit_range"] == pytest.approx(spans, rel=1e-6)
-    for block in range(2):
-        factors = [row["amplification"][block] for row in rows]
-        assert found[f"watch/amplification_block_{block}"] == pytest.approx(factors, rel=1e-6)
-        slopes = [float(kernel_exponents(row["kernel"]["lags"], row["kernel"]["blocks"][block])) for row in rows]
-        assert found[f"weights/kernel_exponent_block_{block}"] == pytest.approx(slopes, rel=1e-6)
 
 
 def test_mistakes_are_one_line(
@@ -203,19 +165,6 @@ def test_mistakes_are_one_line(
         assert message in error
         assert error.count("\n") == 1
         assert "remove it" not in error
-
-
-def test_the_standard_library_keeps_its_inspect() -> None:
-    """Absolute imports: the module shadows nothing."""
-    assert standard_inspect.signature(inspect).parameters["windows"].default == 16
-
-
-@pytest.mark.slow
-def test_the_command_keeps_it_too() -> None:
-    """Its libraries need the other."""
-    done = subprocess.run([sys.executable, "-m", "plkernel.inspect", "--help"], capture_output=True, text=True)
-    assert done.returncode == 0
-    assert "--windows" in done.stdout
 
 
 def test_opening_does_not_change_the_model(trained: Callable[..., Path]) -> None:

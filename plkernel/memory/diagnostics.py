@@ -447,7 +447,7 @@ class NGrams:
         """
         if not 1 <= orders <= LONGEST_GRAM:
             raise ValueError(f"orders must lie between 1 and {LONGEST_GRAM}, got {orders}")
-        counted: list[list[Table]] = [[] for _ in range(orders)]
+        counted: list[list[Table]] = [[(np.empty(0, np.uint64), np.empty(0, np.int64))] for _ in range(orders)]
         for block in [windows] if isinstance(windows, np.ndarray) else windows:
             rows = max(1, AT_ONCE // _checked(block).shape[1])
             for start in range(0, len(block), rows):
@@ -455,8 +455,7 @@ class NGrams:
                     parts.append(np.unique(_keys(block[start : start + rows], order), return_counts=True))
                     while len(parts) > 1 and parts[-1][0].size >= parts[-2][0].size:  # each key is merged a few times
                         parts.append(_merged(parts.pop(), parts.pop()))
-        nothing = np.empty(0, np.uint64), np.empty(0, np.int64)
-        tables = (reduce(_merged, reversed(parts), nothing) for parts in counted)
+        tables = (reduce(_merged, reversed(parts)) for parts in counted)
         return cls(tuple((keys, np.r_[0, np.cumsum(counts)]) for keys, counts in tables))
 
     def losses(self, windows: Bytes) -> Floats:

@@ -423,11 +423,7 @@ FAMILIES = (
     Family("xLSTM", {"bias": "{at}.ifgate_preact.bias"}, lambda given: forget_gate(given, half=True), **X_LSTM),
     Family("xLSTM", {"bias": "{at}.fgate.bias"}, forget_gate, starts={"bias": XLSTM}, **X_LSTM),
     Family(
-        "GLA",
-        {"bias": "{at}.gk_proj.1.bias"},
-        gla,
-        "a = sigmoid(bias)**(1/16)",
-        "arXiv 2312.06635; fla: layers/gla.py",
+        "GLA", {"bias": "{at}.gk_proj.1.bias"}, gla, "a = sigmoid(bias)**(1/16)", "arXiv 2312.06635; fla: layers/gla.py"
     ),
     Family(
         "HGRN",

@@ -38,12 +38,15 @@ class Taken(NamedTuple):
     layer: Layer
     rates: Floats
 
-    def quantiles(self, head: int | None = None) -> tuple[Floats, Floats]:
-        """Half-lives at LEVELS, each one that occurs: static over channels, observed over tokens and channels."""
-        static, observed = (
-            (self.layer.rates, self.rates) if head is None else (self.layer.rates[head], self.rates[:, head])
-        )
-        return quantiles(static, LEVELS, "inverted_cdf"), quantiles(observed, LEVELS, "inverted_cdf")
+    def quantiles(self, heads: bool = False) -> list[list[Floats]]:
+        """Half-lives at LEVELS, each one that occurs: static over channels, observed over tokens and channels.
+
+        heads: also those of each head, if this family has any.
+        """
+        parts = [(self.layer.rates, self.rates)]
+        if heads and self.layer.family.heads:
+            parts += zip(self.layer.rates, np.moveaxis(self.rates, 1, 0), strict=True)
+        return [[quantiles(rates, LEVELS, "inverted_cdf") for rates in pair] for pair in parts]
 
 
 @dataclass(frozen=True)
@@ -59,23 +62,19 @@ class Observed:
     @property
     def drawn(self) -> Floats:
         """For figures: observed half-lives at LEVELS within what can be drawn, (L,5); NaN if unknown."""
-        return np.clip([one.quantiles()[1] for one in self.layers], *DRAWN)
+        return np.clip([one.quantiles()[0][1] for one in self.layers], *DRAWN)
 
     def to_dict(self, heads: bool) -> dict[str, Any]:
         """For JSON."""
-
-        def values(taken: Taken, head: int | None = None) -> dict[str, Any]:
-            static, observed = (
-                {f"{level:g}": x for level, x in zip(LEVELS, row.tolist(), strict=True)}
-                for row in taken.quantiles(head)
-            )
-            return {"tokens": len(taken.rates), "static": static, "observed": observed if len(taken.rates) else None}
-
         rows = []
         for one in self.layers:
-            split = {"heads": [values(one, head) for head in range(len(one.layer.heads()))]}
-            known = split if heads and one.layer.family.heads else {}
-            rows.append({"module": one.layer.module, "layer": one.layer.number, **values(one), **known})
+            entries: list[dict[str, Any]] = []
+            for pair in one.quantiles(heads):
+                static, observed = ({f"{x:g}": y for x, y in zip(LEVELS, row.tolist(), strict=True)} for row in pair)
+                known = {"static": static, "observed": observed if len(one.rates) else None}
+                entries.append({"tokens": len(one.rates), **known})
+            split = {"heads": entries[1:]} if len(entries) > 1 else {}
+            rows.append({"module": one.layer.module, "layer": one.layer.number, **entries[0], **split})
         return {**vars(self), "layers": rows}
 
     def render(self, heads: bool = False) -> str:
@@ -83,20 +82,16 @@ class Observed:
         lines: dict[str, None] = {}
         rows = []
         for index, one in enumerate(self.layers):
-            if not len(one.rates):
-                depends = any(note.startswith(BY_INPUT) for note in one.layer.family.notes)
-                how = (
-                    "how a text moves its decays is not known here"
-                    if depends
-                    else "its decays do not depend on the input"
-                )
-                lines[f"{one.layer.family.name}: {how}"] = None
-                continue
-            split = range(len(one.layer.heads())) if heads else ()
-            for head in (None, *split):
-                label = str(one.layer.number or index) if head is None else f"  head {head}"
-                spans = (" / ".join(f"{x:.3g}" for x in row) for row in one.quantiles(head))
-                rows.append([label, f"{len(one.rates):,}", *spans])
+            family = one.layer.family
+            if len(one.rates):
+                for head, pair in enumerate(one.quantiles(heads), start=-1):
+                    label = str(one.layer.number or index) if head < 0 else f"  head {head}"
+                    spans = (" / ".join(f"{x:.3g}" for x in row) for row in pair)
+                    rows.append([label, f"{len(one.rates):,}", *spans])
+            elif any(note.startswith(BY_INPUT) for note in family.notes):
+                lines[f"{family.name}: how a text moves its decays is not known here"] = None
+            else:
+                lines[f"{family.name}: its decays do not depend on the input"] = None
         if not self.layers:
             lines["its decays do not depend on the input"] = None
         said = [f"observed on {self.text}: {line}" for line in lines]
@@ -181,13 +176,15 @@ def _overheard(modules: Mapping[nn.Module, Argument], tokens: int) -> Iterator[d
         if name in wanted.functions and value.dim() > 2 and value.shape[0] == 1 and value.shape[wanted.time] == tokens:
             heard[module].append(value.detach().movedim(wanted.time, 0)[:, 0])
 
+    def begin(module: nn.Module, _: Any) -> None:
+        mode.listener = partial(listen, module)
+
+    def end(*_: Any) -> None:
+        mode.listener = None
+
     with ExitStack() as stack:
         mode = stack.enter_context(_Listening())
         for module in modules:
-            begin, end = (
-                partial(setattr, mode, "listener", partial(listen, module)),
-                partial(setattr, mode, "listener", None),
-            )
-            stack.callback(module.register_forward_pre_hook(lambda *_, begin=begin: begin()).remove)
-            stack.callback(module.register_forward_hook(lambda *_, end=end: end()).remove)
+            stack.callback(module.register_forward_pre_hook(begin).remove)
+            stack.callback(module.register_forward_hook(end).remove)
         yield heard

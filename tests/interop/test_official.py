@@ -37,23 +37,9 @@ EAGLE, FINCH = RWKVConfig(5, 24, 2, 8), RWKVConfig(6, 24, 2, 8, mix_rank=3, deca
 GOOSE = RWKV7Config(24, 2, 8, 3, 5, 2, 4)
 SMALL = {5: EAGLE, 6: FINCH, 7: GOOSE}
 SIZES = {
-    5: [
-        RWKVConfig(5, 64, 1, 16, feed_forward=100),
-        RWKVConfig(5, 32, 1, 32),
-        RWKVConfig(5, 64, 3, 32, feed_forward=333),
-        RWKVConfig(5, 128, 3, 64),
-    ],
-    6: [
-        RWKVConfig(6, 64, 1, 32, mix_rank=2, decay_rank=2, feed_forward=333),
-        RWKVConfig(6, 128, 1, 64),
-        RWKVConfig(6, 64, 3, 16, feed_forward=100),
-        RWKVConfig(6, 64, 3, 32, mix_rank=7, decay_rank=9),
-    ],
-    7: [
-        RWKV7Config(64, 1, 16),
-        RWKV7Config(64, 3, 32, 7, 9, 5, 11, feed_forward=100),
-        RWKV7Config(128, 2, 64),
-    ],
+    5: [RWKVConfig(5, 64, 1, 16, feed_forward=100), RWKVConfig(5, 64, 3, 32, feed_forward=333)],
+    6: [RWKVConfig(6, 128, 1, 64), RWKVConfig(6, 64, 3, 32, mix_rank=7, decay_rank=9, feed_forward=333)],
+    7: [RWKV7Config(64, 1, 16), RWKV7Config(64, 3, 32, 7, 9, 5, 11, feed_forward=100)],
 }
 PROMISE = {"rtol": 1e-4, "atol": 2e-5}
 MEASURED = {5: {"rtol": 3e-5, "atol": 6e-6}, 6: {"rtol": 3e-5, "atol": 6e-6}, 7: PROMISE}

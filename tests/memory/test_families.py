@@ -93,12 +93,7 @@ CLOSED: dict[str, tuple[str, Arrays, dict[str, Any], Any]] = {
     "mamba-3": ("Mamba-3", {"l.dt_bias": X}, {"model_type": "mamba3"}, softplus(X) * math.log(2)),
     "mom shared": ("gated delta net", {**HEADS, "layers.0.shared_b.weight": np.ones(1)}, {}, STEPPED),
     "mom": ("gated delta net", {**HEADS, "layers.0.b_proj.0.weight": np.ones(1)}, {}, STEPPED),
-    "s4d": (
-        "S4D",
-        {"l.log_dt": X[:2], "l.log_A_real": X.reshape(2, 4)},
-        {},
-        np.exp(X[:2, None] + X.reshape(2, 4)),
-    ),
+    "s4d": ("S4D", {"l.log_dt": X[:2], "l.log_A_real": X.reshape(2, 4)}, {}, np.exp(X[:2, None] + X.reshape(2, 4))),
     "s5": ("S5", {"l.Lambda_re": X, "l.log_step": X[:, None]}, {}, -X * np.exp(X)),
     "s5 one step": ("S5", {"l.Lambda_re": X, "l.log_step": X[:1]}, {}, -X * math.exp(X[0])),
     "lru": ("LRU", {"l.nu_log": X}, {}, np.exp(X)),

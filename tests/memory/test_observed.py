@@ -153,7 +153,7 @@ def test_without_an_input_they_are_the_static_ones(name: str) -> None:
                 values.mul_(parameter in kept)
     for moving, still in zip(layers, seen(model).layers, strict=True):
         if len(moving.rates):
-            static, quantiles = still.quantiles()
+            [(static, quantiles)] = still.quantiles()
             np.testing.assert_array_equal(quantiles, static)
             assert np.ptp(moving.rates, axis=0).max() > 0, "the text moves nothing"
 

@@ -21,6 +21,7 @@ from plkernel.common.layout import CONFIG, METRICS
 from plkernel.data import corpora
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
     from torch import Tensor
 
     from plkernel.analysis.nodes import Nodes
@@ -72,17 +73,16 @@ def measure(
     max_lag  the longest lag of the curve
 
     In the result, `information` has lags (L,), values (L,) in nats and intervals; `law.beta`, `law.low` and `law.high`
-    are the exponent with its 95 % interval, None in place of `law` if nothing decays; `verdict.sentence` says whether
-    the curve is a power law. Raises ValueError for a text that is too short for `max_lag`.
+    are the exponent with its 95 % interval, None in place of `law` if nothing decays; `verdict.sentence` says if the
+    curve is a power law. Raises ValueError for a text that is too short for `max_lag`.
 
     >>> import numpy as np
     >>> measure(np.random.default_rng(0).integers(0, 4, 50_000), max_lag=20, lags=(1, 20)).verdict.kind
     'none'
     """
     corpus, data = _read_text(text)
-    return measure_corpus(
-        corpus, data, stated=lags, max_lag=max_lag, estimator=estimator, threads=threads or os.cpu_count() or 1
-    )
+    count = threads or os.cpu_count() or 1
+    return measure_corpus(corpus, data, stated=lags, max_lag=max_lag, estimator=estimator, threads=count)
 
 
 def apply(
@@ -115,8 +115,12 @@ def apply(
 
 @dataclass(frozen=True)
 class Evaluation:
-    """bits_per_byte: mean of losses (n,T), bits at every predicted symbol; error: its standard error over windows, NaN
-    for a single one."""
+    """Result of `evaluate`.
+
+    bits_per_byte  mean of the losses
+    error          its standard error over windows, NaN for a single one
+    losses         (n,T), bits at every predicted symbol
+    """
 
     bits_per_byte: float
     error: float
@@ -141,18 +145,25 @@ class Run:
         return open_model(self.path)
 
     @property
-    def config(self) -> dict[str, Any]:
-        """Content of config.json: corpus, model, arm, training."""
-        return dict(load_json(self._folder / CONFIG))
+    def folder(self) -> Path:
+        """The folder, for a path to the checkpoint in it."""
+        return self.path if self.path.is_dir() else self.path.parent
 
     @property
-    def metrics(self) -> NDArray[Any]:
-        """Numbers of every evaluation, a row each, by name: metrics["step"], metrics["val_bpb"]; NaN for missing ones.
+    def config(self) -> dict[str, Any]:
+        """Content of config.json: corpus, model, arm, training."""
+        return dict(load_json(self.folder / CONFIG))
 
-        Names of nested figures are dotted, saturation.entropy; lists are left out, and stand in metrics.jsonl.
-        `pandas.DataFrame(metrics)` takes it. Raises ValueError for a damaged file; empty if there is none.
+    @property
+    def metrics(self) -> "DataFrame":
+        """A row for every evaluation, a column for every number: metrics["step"], metrics["val_bpb"].
+
+        Names of nested figures are dotted, saturation.entropy; lists are left out, and stand in metrics.jsonl. Raises
+        ValueError for a damaged file; empty if there is none.
         """
-        return table([dict(_numbers(row)) for row in read_lines(self._folder / METRICS)])
+        from pandas import json_normalize
+
+        return json_normalize(read_lines(self.folder / METRICS)).select_dtypes("number")
 
     def evaluate(self, text: Text | None = None, **options: Any) -> Evaluation:
         """`evaluate` of this model."""
@@ -166,16 +177,12 @@ class Run:
         """`influence` of this model."""
         return influence(self, text, **options)
 
-    @property
-    def _folder(self) -> Path:
-        return self.path if self.path.is_dir() else self.path.parent
-
 
 def load_run(path: str | Path) -> Run:
     """Open the run in a folder STUDY/ARM/seed-K, or the model in one of plkernel.load; ValueError if there is none."""
     run = Run(Path(path))
-    if not (run._folder / CONFIG).is_file():
-        raise ValueError(f"{run._folder}: holds no {CONFIG}; give the folder of a run, STUDY/ARM/seed-K")
+    if not (run.folder / CONFIG).is_file():
+        raise ValueError(f"{run.folder}: holds no {CONFIG}; give the folder of a run, STUDY/ARM/seed-K")
     return run
 
 
@@ -192,13 +199,13 @@ def evaluate(
     Raises ValueError for a model that sees ahead by its configuration, and a text shorter than a window.
     """
     from plkernel.data.windows import fixed_windows
+    from plkernel.memory.diagnostics import moments
     from plkernel.training.evaluate import token_losses
 
     predict, _, data, length = _opened(model, text, context, windows, batch)
     losses = token_losses(predict, fixed_windows(data, length, windows), batch)
-    means = losses.mean(axis=1, dtype=np.float64)
-    error = float(means.std(ddof=1) / np.sqrt(means.size)) if means.size > 1 else float("nan")
-    return Evaluation(float(means.mean()), error, losses)
+    (mean,), (error,) = moments(losses.mean(axis=1, dtype=np.float64)[None])
+    return Evaluation(mean, error, losses)
 
 
 def truncation(
@@ -209,10 +216,10 @@ def truncation(
     Arguments as in `evaluate`. The result has given (L,) bytes, bpb (L,) and cost (L,) against the whole context.
     """
     from plkernel.data.windows import spread_windows
-    from plkernel.training.evaluate import truncation as curve_of
+    from plkernel.training import evaluate as measures
 
     predict, step, data, length = _opened(model, text, context, windows, batch)
-    return curve_of(predict, spread_windows(data, length, windows), batch, step=step)
+    return measures.truncation(predict, spread_windows(data, length, windows), batch, step=step)
 
 
 def influence(
@@ -231,10 +238,10 @@ def influence(
     (L,) and bits (L,). For integer arrays of other alphabets: `plkernel.memory.probe`.
     """
     from plkernel.data.windows import fixed_windows
-    from plkernel.training.evaluate import influence as curve_of
+    from plkernel.training import evaluate as measures
 
     predict, _, data, length = _opened(model, text, context, windows, batch)
-    return curve_of(predict, fixed_windows(data, length, windows), lags, batch, seed=seed)
+    return measures.influence(predict, fixed_windows(data, length, windows), lags, batch, seed=seed)
 
 
 def read_checkpoint(path: str | Path) -> "Shown":
@@ -247,24 +254,6 @@ def read_checkpoint(path: str | Path) -> "Shown":
     from plkernel.memory.inspection import shown
 
     return shown(str(path))
-
-
-def table(rows: Sequence[dict[str, float]]) -> NDArray[Any]:
-    """Rows of numbers by name as a structured array (n,) of float64, NaN for missing ones; step and bytes int64."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    kinds = [(name, np.int64 if all(isinstance(row.get(name), int) for row in rows) else np.float64) for name in names]
-    return np.array([tuple(row.get(name, np.nan) for name in names) for row in rows], dtype=kinds)
-
-
-def _numbers(row: dict[str, Any], head: str = "") -> list[tuple[str, float]]:
-    """Every number in nested objects, by its dotted name; null is NaN."""
-    numbers: list[tuple[str, float]] = []
-    for name, value in row.items():
-        if isinstance(value, dict):
-            numbers += _numbers(value, f"{head}{name}.")
-        elif value is None or isinstance(value, int | float):
-            numbers.append((f"{head}{name}", np.nan if value is None else value))
-    return numbers
 
 
 def _read_text(text: Text) -> tuple[Named | corpora.Corpus, NDArray[np.uint8]]:

@@ -16,7 +16,7 @@ from torch import Tensor
 import plkernel
 from plkernel.analysis.information.curve import decay_curves
 from plkernel.analysis.nodes import Aim, node_scores
-from plkernel.api import Run, table
+from plkernel.api import Run
 from plkernel.config.reading import load_spec
 from plkernel.training.loop import prepare, run_training
 
@@ -79,11 +79,6 @@ def test_what_is_no_text_says_what_would_be(text: object, message: str) -> None:
         plkernel.measure(text)  # type: ignore[arg-type]
 
 
-def test_an_integer_array_is_told_how_to_be_bytes() -> None:
-    with pytest.raises(ValueError, match=r"data.astype\(np.uint8\), if all are from 0 to 255, makes one"):
-        decay_curves(np.zeros(100, np.int64))
-
-
 def test_a_fit_is_placed_and_applied() -> None:
     found = plkernel.fit(0.9, max_lag=256, terms=5).active
     nodes = plkernel.place(32, placement="terms", terms=found, gain="ema")
@@ -107,12 +102,6 @@ def test_a_kernel_of_any_values_is_fitted() -> None:
             plkernel.fit(**wrong)
 
 
-def test_the_former_name_of_gain() -> None:
-    assert plkernel.place(8, gain_name="lru", projection="gain-corrected") == plkernel.place(
-        8, gain="lru", projection="gain-corrected"
-    )
-
-
 @pytest.fixture
 def run(tiny_spec: Callable[..., Path], tmp_path: Path) -> Run:
     run_training(prepare(load_spec(str(tiny_spec())), "uniform", 0, tmp_path / "out"), progress_bar=False)
@@ -123,8 +112,10 @@ def test_a_run_is_read_and_evaluated(run: Run) -> None:
     rows = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
     assert run.metrics["step"].tolist() == [0, 4, 8, 12]
     assert run.metrics["val_bpb"].tolist() == [row["val_bpb"] for row in rows]
-    assert run.metrics["saturation.entropy"][-1] == rows[-1]["saturation"]["entropy"]
+    assert run.metrics["saturation.entropy"].iloc[-1] == rows[-1]["saturation"]["entropy"]
     assert run.config["train"]["context"] == 32
+    assert run.metrics["step"].dtype == np.int64
+    assert "window_bpb" not in run.metrics  # a list
     found = run.evaluate(windows=4)  # those of the run itself
     assert found.bits_per_byte == pytest.approx(rows[-1]["val_bpb"], rel=1e-6)
     assert found.losses.shape == (4, 32)
@@ -169,11 +160,3 @@ def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
         plkernel.load_run(tmp_path)
     with pytest.raises(ValueError, match=r"holds no spec.json"):
         plkernel.read_study(str(tmp_path))
-
-
-def test_tables_have_nan_where_a_row_has_nothing() -> None:
-    found = table([{"step": 0, "a": 1}, {"step": 4, "b": 0.5}])
-    assert found.dtype.names == ("step", "a", "b")
-    assert found["step"].dtype == np.int64
-    assert np.isnan(found["a"][1])
-    assert np.isnan(found["b"][0])

@@ -6,7 +6,6 @@ from pathlib import Path
 import tyro
 
 from plkernel.common import cli
-from plkernel.common.files import check_file, save_json
 
 
 def inspect(
@@ -22,23 +21,21 @@ def inspect(
     text: str | None = None,
     tokens: int = 2048,
 ) -> None:
-    """Print half-lives, kernels, saturation and amplification of a model, at its initialisation and now.
+    """Print half-lives and kernels of a model; of a run also saturation, amplification and the worth of context.
 
     Of other people's checkpoints (Mamba, gated delta nets, RWKV, RetNet, xLSTM and more) only the decays are read, by
-    name: half-lives in tokens and kernels of every layer, and what is wrong with them, such as decays that are zero,
-    infinite, as they were initialised, shorter than a token, or lost in bfloat16. If the input moves decays, those
-    without an input are shown. With --text a run of RWKV-6 or RWKV-7, or a folder that transformers opens (Mamba,
-    Mamba-2, gated delta nets, Kimi Linear, RecurrentGemma and hybrids), also reads a text on the CPU, and quantiles of
-    the half-lives on that text, over tokens and channels, stand beside the static ones.
+    name: half-lives in tokens and kernels of every layer, and findings, such as decays that are zero, infinite, as they
+    were initialised, shorter than a token, or lost in bfloat16. Decays that the input moves are shown without an input.
+    With --text a run of RWKV-6 or RWKV-7, or a folder that transformers opens (Mamba, Mamba-2, gated delta nets, Kimi
+    Linear, RecurrentGemma and hybrids), also reads a text on the CPU, and quantiles of the half-lives over its tokens
+    stand beside the static ones.
 
-    Of a run or a model of plkernel.load half-lives are in bytes: shortest, median and longest channel of every block. A
-    kernel is what an input still weighs t bytes later in the recurrent branch of a block, the root mean square over its
-    entries; x of t**-x is fitted by least squares on log-log axes. Saturation is that of the predictions on validation
-    windows: a saturated position gives one byte a probability above 0.99, and guessing uniformly has the entropy ln 256
-    = 5.545 nats. Amplification (RWKV) is the root mean square of the residual stream after a block over that before it.
-    Truncation is the worth of far context: bits per byte at the same bytes when only the last 1, 2, 4 .. before them
-    are given. The initialisation is rebuilt from the specification and seed of the run; a model of plkernel.load has
-    none. Of a run whose model other people's code builds, which is not imported here, the recorded figures are shown.
+    Of a run or a model of plkernel.load half-lives are in bytes, at its initialisation, rebuilt from specification and
+    seed, and now. A kernel is the weight of an input t bytes later in a block, the root mean square over its entries; x
+    of t**-x is fitted on log-log axes. A position is saturated if one byte has a probability above 0.99. Amplification
+    (RWKV) is the growth of the residual stream over a block. Truncation is the worth of far context: bits per byte at
+    the same bytes when only the last 1, 2, 4 .. before them are given. Code of other people is not imported: of their
+    models the recorded figures are shown.
 
     Args:
         model: Folder of a run (STUDY/ARM/seed-0) or of plkernel.load, or the checkpoint.safetensors in it. Or a folder
@@ -58,9 +55,7 @@ def inspect(
     from plkernel.memory import inspection
     from plkernel.memory.figures import check_options
 
-    check_options(figure, [("windows", windows, 1), ("truncation", truncation, 0), ("tokens", tokens, 2)])
-    check_file(json, "json")
-    check_file(figure, "figure")
+    check_options(json, figure, windows=(windows, 1), truncation=(truncation, 0), tokens=(tokens, 2))
     if inspection.is_other_software(model):
         if (corpus, windows, truncation) != (None, 16, 256):
             raise ValueError(f"corpus, windows and truncation are for runs of plkernel, which {model} is not")
@@ -71,13 +66,7 @@ def inspect(
         from plkernel.memory.runs import of_run
 
         report = of_run(model, corpus, windows, truncation, text, tokens, figure)
-    print(report.text)
-    if json is not None:
-        save_json(json, report.values)
-        print(f"\nwritten: {json}")
-    if figure is not None:
-        report.write(figure)
-        print(f"\nwritten: {figure}")
+    report.deliver(json, figure)
     if strict and report.wrong:
         sys.exit(1)
 

@@ -5,7 +5,6 @@ from pathlib import Path
 import tyro
 
 from plkernel.common import cli
-from plkernel.common.files import check_file, save_json
 from plkernel.models.words import Device
 
 
@@ -24,16 +23,15 @@ def probe(
 ) -> None:
     """Print how far back a causal model reads: influence of a token against lag, and bits by what is given.
 
-    Influence at lag d is how far the prediction of the next token moves, as KL divergence in bits, when the token d
-    steps back is replaced by another, drawn by its frequency in the windows. Beside it stand the bits per token by
-    position in the window, the bits when only the last 1, 2, 4 .. tokens are given, and, for tokens that are bytes, the
-    mutual information I(d) of the text itself, which counts pairs alone: influence is only what the other tokens do not
-    tell already. That the model sees nothing ahead is checked first.
+    Influence at lag d is the KL divergence in bits of the next token's prediction from what it is when the token d
+    steps back is replaced by another, drawn by its frequency. Beside it stand the bits per token by position in the
+    window, the bits when only the last 1, 2, 4 .. tokens are given, and, for bytes, the mutual information I(d) of the
+    text: influence is only what the other tokens do not tell already. A model that sees ahead is refused.
 
         python -m plkernel.probe runs/out/quick/power-law/seed-0 --figure probe.pdf
 
-    Memory beyond the model: about four arrays of --batch x context x alphabet floats. At 4 x 1024 they are of 4 MB
-    each for a byte model, of 820 MB for 50,000 tokens.
+    Memory beyond the model: about four arrays of --batch x context x alphabet floats, 4 MB each for a byte model at
+    4 x 1024, 820 MB for 50,000 tokens.
 
     Args:
         target: Folder of a run (STUDY/ARM/seed-0) or of plkernel.load, the checkpoint.safetensors in it, or the folder
@@ -53,22 +51,14 @@ def probe(
     from plkernel.config.study import LARGEST_SEED
     from plkernel.memory.figures import check_options
 
-    check_options(figure, [("windows", windows, 1), ("batch", batch, 1), ("context", context, 1)])
+    check_options(json, figure, windows=(windows, 1), batch=(batch, 1), context=(context, 1))
     if not 0 <= seed <= LARGEST_SEED:
         raise ValueError(f"seed must lie between 0 and {LARGEST_SEED}, got {seed}")
-    check_file(json, "json")
-    check_file(figure, "figure")
     from plkernel.memory.probe import probe_text
     from plkernel.training.build import choose_device
 
     report = probe_text(target, text, windows, context, lags, batch, seed, choose_device(device), trust_code)
-    print(report.text)
-    if json is not None:
-        save_json(json, report.values)
-        print(f"\nwritten: {json}")
-    if figure is not None:
-        report.write(figure)
-        print(f"\nwritten: {figure}")
+    report.deliver(json, figure)
 
 
 if __name__ == "__main__":

@@ -36,11 +36,66 @@ SATURATED = 0.99
 """A position is saturated if its largest probability exceeds this."""
 ROWS = 256  # rows of logits at a time, which stay in the cache
 LEAST_EXPONENT = -746.0  # exp of it is 0 in float64
-MEANS = ("loss", "largest_probability", "entropy", "saturated_share")
 LONGEST_GRAM = 7
 """A key, and the first key of the next history, fit into 64 bits."""
 AT_ONCE = 2**22
 """Bytes that are counted, or judged, at a time."""
+
+
+class Curve:
+    """Base of the dataclasses whose fields are columns."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Fields for JSON: columns as lists, null for numbers that are not finite, no field that is None."""
+        return {name: _column(value) for name, value in vars(self).items() if value is not None}
+
+
+def _column(values: Any) -> Any:
+    if not isinstance(values, tuple | np.ndarray):
+        return values
+    return [value if math.isfinite(value) else None for value in np.asarray(values).tolist()]
+
+
+@dataclass(frozen=True)
+class Means(Curve):
+    """Mean bits per byte, or per token, (L,), with at most `given` (L,) bytes known before the predicted one.
+
+    standard_error: (L,), windows being independent of one another.
+    """
+
+    given: tuple[int, ...]
+    bpb: tuple[float, ...]
+    standard_error: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Truncation(Curve):
+    """Bits per byte, or per token, of the same ones when only the last `given` before them are known, ascending.
+
+    cost   loss against the last entry, the whole context: bpb - bpb[-1], with the standard error of these paired
+           differences
+    floor  bits per byte of the best possible predictor, if the source of the text is known
+    """
+
+    windows: int
+    given: tuple[int, ...]
+    bpb: tuple[float, ...]
+    cost: tuple[float, ...]
+    standard_error: tuple[float, ...]
+    floor: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Influence(Curve):
+    """Mean change of the prediction of x[t+1] when x[t+1-d] is another token, at lags d = `lags` (L,), ascending.
+
+    bits            (L,) KL(P(. | x) || P(. | x with the other token)) in bits
+    standard_error  (L,); windows are independent, readings in one window are not
+    """
+
+    lags: tuple[int, ...]
+    bits: tuple[float, ...]
+    standard_error: tuple[float, ...]
 
 
 def lengths(context: int, step: int = 1) -> list[int]:
@@ -53,35 +108,11 @@ def lengths(context: int, step: int = 1) -> list[int]:
     return [length for length in (*powers, context) if (context - length) % step == 0]
 
 
-def _lists(**columns: ArrayLike) -> dict[str, list[float | None]]:
-    """Lists of numbers for JSON, null for those that are not finite, e.g. the standard error of one window."""
-    return {
-        name: [value if np.isfinite(value) else None for value in np.asarray(values, dtype=np.float64).tolist()]
-        for name, values in columns.items()
-    }
-
-
 def moments(values: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Means of rows (L,n), and their standard errors, NaN for n = 1."""
     count = values.shape[1]
     spread = values.std(axis=1, ddof=1) / np.sqrt(count) if count > 1 else np.full(len(values), np.nan)
     return tuple(values.mean(axis=1).tolist()), tuple(spread.tolist())
-
-
-@dataclass(frozen=True)
-class Means:
-    """Mean bits per byte, or per token, (L,), with at most `given` (L,) bytes known before the predicted one.
-
-    standard_error: (L,), windows being independent of one another.
-    """
-
-    given: tuple[int, ...]
-    bpb: tuple[float, ...]
-    standard_error: tuple[float, ...]
-
-    def to_dict(self) -> dict[str, list[Any]]:
-        """Lists by field name, for JSON."""
-        return {"given": list(self.given), "bpb": list(self.bpb), **_lists(standard_error=self.standard_error)}
 
 
 def by_position(losses: ArrayLike) -> Means:
@@ -95,52 +126,12 @@ def by_position(losses: ArrayLike) -> Means:
     return Means(tuple(given), *moments(np.stack(windows)))
 
 
-@dataclass(frozen=True)
-class Truncation:
-    """Bits per byte, or per token, of the same ones when only the last `given` before them are known, ascending.
-
-    cost   loss against the last entry, the whole context: bpb - bpb[-1], with the standard error of these paired
-           differences
-    floor  bits per byte of the best possible predictor, if the source of the text is known
-    """
-
-    given: tuple[int, ...]
-    bpb: tuple[float, ...]
-    cost: tuple[float, ...]
-    standard_error: tuple[float, ...]
-    windows: int
-    floor: tuple[float, ...] | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Lists by field name, for JSON."""
-        values = {name: list(getattr(self, name)) for name in ("given", "bpb", "cost")}
-        known = {} if self.floor is None else {"floor": list(self.floor)}
-        return {"windows": self.windows, **values, **_lists(standard_error=self.standard_error), **known}
-
-
 def truncation_of(given: list[int], losses: ArrayLike, floor: ArrayLike | None = None) -> Truncation:
     """Truncation from losses (L,n) in bits at n bytes of text, and from those of the best predictor."""
     values = np.asarray(losses, dtype=np.float64)
-    cost, error = moments(values - values[-1])
     least = None if floor is None else tuple(np.asarray(floor, dtype=np.float64).mean(axis=1).tolist())
-    return Truncation(tuple(given), tuple(values.mean(axis=1).tolist()), cost, error, values.shape[1], least)
-
-
-@dataclass(frozen=True)
-class Influence:
-    """Mean change of the prediction of x[t+1] when x[t+1-d] is another token, at lags d = `lags` (L,), ascending.
-
-    bits            (L,) KL(P(. | x) || P(. | x with the other token)) in bits
-    standard_error  (L,); windows are independent, readings in one window are not
-    """
-
-    lags: tuple[int, ...]
-    bits: tuple[float, ...]
-    standard_error: tuple[float, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Lists by field name, for JSON."""
-        return {"lags": list(self.lags), **_lists(bits=self.bits, standard_error=self.standard_error)}
+    bits = tuple(values.mean(axis=1).tolist())
+    return Truncation(values.shape[1], tuple(given), bits, *moments(values - values[-1]), least)
 
 
 def influence_of(lags: Sequence[int], divergences: ArrayLike) -> Influence:
@@ -199,10 +190,10 @@ class Probe:
     windows: int
     context: int
     bytes_per_token: float
+    bits_per_token: float
     influence: Influence
     positions: Means
     truncation: Truncation
-    bits_per_token: float
     information: "DecayCurve | None" = None
 
     def information_bits(self) -> tuple[Floats, Floats] | None:
@@ -213,20 +204,17 @@ class Probe:
 
     def to_dict(self) -> dict[str, Any]:
         """All curves in bits per token, for JSON."""
-        known = {name: getattr(self, name) for name in ("unit", "windows", "context", "bytes_per_token")}
-        along, cut, text = self.positions, self.truncation, self.information_bits()
-        curves: dict[str, dict[str, Any]] = {
-            "influence": self.influence.to_dict(),
-            "positions": {"given": list(along.given), **_lists(bits=along.bpb, standard_error=along.standard_error)},
-            "truncation": {
-                "given": list(cut.given),
-                **_lists(bits=cut.bpb, cost=cut.cost, standard_error=cut.standard_error),
-                **({} if cut.floor is None else {"floor": list(cut.floor)}),
-            },
-        }
-        if text is not None:
-            curves["information"] = {"lags": list(self.influence.lags), **_lists(bits=text[0], standard_error=text[1])}
-        return {**known, "bits_per_token": self.bits_per_token, **curves}
+        values: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            if isinstance(value, Curve):
+                columns = value.to_dict().items()
+                value = {"bits" if key == "bpb" else key: column for key, column in columns if key != "windows"}
+            values[name] = value
+        values.pop("information")
+        if (text := self.information_bits()) is not None:
+            bits, error = map(_column, text)
+            values["information"] = {"lags": list(self.influence.lags), "bits": bits, "standard_error": error}
+        return values
 
 
 @dataclass(frozen=True)
@@ -254,12 +242,13 @@ class Saturation:
         """The figures of both sets of positions together."""
         total = self.positions + other.positions
         mine, theirs = self.positions / total, other.positions / total
+        means = ("loss", "largest_probability", "entropy", "saturated_share")
         return Saturation(
             positions=total,
             logit_min=min(self.logit_min, other.logit_min),
             logit_max=max(self.logit_max, other.logit_max),
             peak_probability=max(self.peak_probability, other.peak_probability),
-            **{name: mine * getattr(self, name) + theirs * getattr(other, name) for name in MEANS},
+            **{name: mine * getattr(self, name) + theirs * getattr(other, name) for name in means},
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -269,10 +258,10 @@ class Saturation:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Saturation":
         """Inverse of `to_dict`; ValueError if a figure is missing."""
-        missing = [field.name for field in fields(cls) if field.name not in values]
-        if missing:
+        names = [field.name for field in fields(cls)]
+        if missing := [name for name in names if name not in values]:
             raise ValueError(f"saturation has no {', '.join(missing)}")
-        return cls(**{field.name: values[field.name] for field in fields(cls)})
+        return cls(**{name: values[name] for name in names})
 
 
 def saturation(logits: ArrayLike, targets: ArrayLike) -> Saturation:
@@ -290,11 +279,11 @@ def saturation(logits: ArrayLike, targets: ArrayLike) -> Saturation:
         raise ValueError(f"targets must be integers from 0 to {z.shape[-1] - 1}, the symbols of the logits")
     z, symbols = z.reshape(-1, z.shape[-1]), symbols.reshape(-1)
     with np.errstate(invalid="ignore"):  # NaN and infinite logits, of a run that diverged
-        parts = (_figures(z[i : i + ROWS], symbols[i : i + ROWS]) for i in range(0, len(z), ROWS))
+        parts = (_saturation(z[i : i + ROWS], symbols[i : i + ROWS]) for i in range(0, len(z), ROWS))
         return reduce(Saturation.merged, parts)
 
 
-def _figures(logits: NDArray[Any], targets: NDArray[Any]) -> Saturation:
+def _saturation(logits: NDArray[Any], targets: NDArray[Any]) -> Saturation:
     """`saturation` of logits (n, V) and targets (n,)."""
     peak = logits.max(axis=1)
     below = np.subtract(logits, peak[:, None], dtype=np.float64)
@@ -325,25 +314,16 @@ class Amplification:
     @property
     def per_block(self) -> tuple[float, ...]:
         """rms after each block over that before it; NaN after a stream of zeros."""
-        return tuple(
-            after / before if before else math.nan for before, after in zip(self.rms, self.rms[1:], strict=False)
-        )
+        pairs = zip(self.rms, self.rms[1:], strict=False)
+        return tuple(after / before if before else math.nan for before, after in pairs)
 
     @property
     def mean(self) -> float:
-        """Geometric mean over the blocks."""
-        return geometric_mean(self.per_block)
-
-
-def geometric_mean(factors: Sequence[float]) -> float:
-    """(product of the factors)**(1 / their number); NaN unless all are positive.
-
-    >>> round(geometric_mean([0.5, 8.0]), 12)
-    2.0
-    """
-    if not factors or not all(factor > 0 for factor in factors):
-        return math.nan
-    return math.exp(math.fsum(map(math.log, factors)) / len(factors))
+        """Geometric mean over the blocks; NaN unless all factors are positive."""
+        factors = self.per_block
+        if not factors or not all(factor > 0 for factor in factors):
+            return math.nan
+        return math.exp(math.fsum(map(math.log, factors)) / len(factors))
 
 
 @dataclass(frozen=True)
@@ -372,18 +352,13 @@ class Memory:
     def has_half_lives(self) -> bool:
         return self.half_lives.size > 0
 
-    def block(self, index: int) -> "Memory":
-        """One of the blocks alone."""
-        kept = slice(index, index + 1)
-        return Memory(self.half_lives[:, kept], self.lags, self.kernels[:, kept])
-
     def log_kernels(self) -> Floats:
         """ln k(t) / k(t of the first lag) of every block, mean over runs, (L, T); -inf after a kernel has vanished.
 
         The mean of logarithms is a geometric mean: its slope is the mean of the slopes.
         """
-        logs = _log(self.kernels)
-        with np.errstate(invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            logs = np.log(self.kernels)
             return np.asarray((logs - logs[..., :1]).mean(axis=0))
 
     def half_life_quantiles(self) -> Floats:
@@ -411,27 +386,22 @@ def kernel_exponents(lags: ArrayLike, kernels: ArrayLike) -> Floats:
         first, last = SLOPE_LAGS
         raise ValueError(f"lags must hold two of {first:g} to {last:g} for a slope, got {known.tolist()}")
     inside = (known >= span[0]) & (known <= span[1])
-    return falling_exponent(known[inside], _log(np.asarray(kernels, dtype=float)[..., inside]))
-
-
-def _log(values: Floats) -> Floats:
     with np.errstate(divide="ignore"):
-        return np.asarray(np.log(values))
+        return falling_exponent(known[inside], np.log(np.asarray(kernels, dtype=float)[..., inside]))
 
 
 def memory_of(states: Sequence[Mapping[str, Any]]) -> Memory:
     """Memory of several runs of one arm at one time; a quantity that some run lacks is unknown for all."""
-    half_lives = _stacked(states, "half_life_quantiles", len(QUANTILES))
     kernels = [state.get("kernel") or {} for state in states]
     lags = [kernel.get("lags") for kernel in kernels]
     same = bool(lags) and lags[0] and all(one == lags[0] for one in lags)
     known = np.asarray(lags[0] if same else [], dtype=float)
-    return Memory(half_lives, known, _stacked(kernels if same else [], "blocks", len(known)))
+    half_lives = _stacked([state.get("half_life_quantiles") for state in states], len(QUANTILES))
+    return Memory(half_lives, known, _stacked([one.get("blocks") for one in kernels] if same else [], len(known)))
 
 
-def _stacked(states: Sequence[Mapping[str, Any]], key: str, length: int) -> Floats:
-    """The rows of every state as (S, L, length); empty unless all of them have such rows, and equally many."""
-    rows = [state.get(key) for state in states]
+def _stacked(rows: Sequence[Any], length: int) -> Floats:
+    """The rows of every run as (S, L, length); empty unless all of them have such rows, and equally many."""
     shapes: set[tuple[int, ...]] = {np.shape(one) if one else () for one in rows}
     if len(shapes) != 1 or shapes.pop()[1:] != (length,):
         return np.empty((0, 0, length))
@@ -477,8 +447,7 @@ class NGrams:
         """
         if not 1 <= orders <= LONGEST_GRAM:
             raise ValueError(f"orders must lie between 1 and {LONGEST_GRAM}, got {orders}")
-        nothing = np.empty(0, np.uint64), np.empty(0, np.int64)
-        counted = [[nothing] for _ in range(orders)]
+        counted: list[list[Table]] = [[(np.empty(0, np.uint64), np.empty(0, np.int64))] for _ in range(orders)]
         for block in [windows] if isinstance(windows, np.ndarray) else windows:
             rows = max(1, AT_ONCE // _checked(block).shape[1])
             for start in range(0, len(block), rows):
@@ -486,7 +455,8 @@ class NGrams:
                     parts.append(np.unique(_keys(block[start : start + rows], order), return_counts=True))
                     while len(parts) > 1 and parts[-1][0].size >= parts[-2][0].size:  # each key is merged a few times
                         parts.append(_merged(parts.pop(), parts.pop()))
-        return cls(tuple(map(_cumulated, counted)))
+        tables = (reduce(_merged, reversed(parts)) for parts in counted)
+        return cls(tuple((keys, np.r_[0, np.cumsum(counts)]) for keys, counts in tables))
 
     def losses(self, windows: Bytes) -> Floats:
         """-log2 P_n of the targets of windows (n, T + 1), in bits: (orders, n, T).
@@ -496,14 +466,14 @@ class NGrams:
         targets = _checked(windows).shape[0], windows.shape[1] - 1
         losses = np.empty((len(self.tables), *targets))
         probability = np.full(targets, 1 / 256)
-        for order, table in enumerate(self.tables, start=1):
+        for order, (known, before) in enumerate(self.tables, start=1):
             keys = _keys(windows, order)
             history = keys & ~np.uint64(255)
-            first, end = (np.searchsorted(table[0], edge) for edge in (history, history + np.uint64(256)))
-            this, after = (np.searchsorted(table[0], keys, side) for side in ("left", "right"))
-            seen, different = table[1][end] - table[1][first], end - first
+            first, end = (np.searchsorted(known, edge) for edge in (history, history + np.uint64(256)))
+            this, after = (np.searchsorted(known, keys, side) for side in ("left", "right"))
+            seen, different = before[end] - before[first], end - first
             lower = probability[:, targets[1] - keys.shape[1] :]
-            mixed = table[1][after] - table[1][this] + different * lower
+            mixed = before[after] - before[this] + different * lower
             np.divide(mixed, seen + different, out=lower, where=seen > 0)
             losses[order - 1] = -np.log2(probability)
         return losses
@@ -533,9 +503,3 @@ def _merged(one: Table, other: Table) -> Table:
     keys, counts = keys[order], counts[order]
     first = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]][: keys.size])
     return keys[first], np.add.reduceat(counts, first)
-
-
-def _cumulated(parts: list[Table]) -> Table:
-    """All parts as one table of `NGrams`."""
-    keys, counts = reduce(_merged, reversed(parts))
-    return keys, np.r_[0, np.cumsum(counts)]

@@ -23,7 +23,7 @@ from plkernel.analysis.figures.style import (
     style,
 )
 from plkernel.analysis.intervals import critical_value, student_interval
-from plkernel.common.files import atomic_write
+from plkernel.common.files import atomic_write, check_file, save_json
 from plkernel.memory.diagnostics import Floats, Memory, Probe
 
 if TYPE_CHECKING:
@@ -46,26 +46,33 @@ LAW: dict[str, Any] = {"color": INK, "lw": 4, "alpha": 0.18, "solid_capstyle": "
 
 @dataclass(frozen=True)
 class Report:
-    """Result of a command: what it prints, the values for JSON, its figure, and whether anything is wrong."""
+    """Result of a command: the text to print, the values for JSON, its figure, and whether anything is wrong."""
 
     text: str
     values: dict[str, Any]
     draw: "Callable[[], Figure]"
     wrong: bool = False
 
-    def write(self, path: Path) -> None:
-        """Draw the figure to `path`, whose suffix is one of KINDS."""
-        kind = path.suffix[1:]
-        atomic_write(path, rendered(self.draw(), [kind])[kind])
+    def deliver(self, json: Path | None, figure: Path | None) -> None:
+        """Print the text, and write the values and the figure to files."""
+        print(self.text)
+        if json is not None:
+            save_json(json, self.values)
+            print(f"\nwritten: {json}")
+        if figure is not None:
+            atomic_write(figure, rendered(self.draw(), [figure.suffix[1:]])[figure.suffix[1:]])
+            print(f"\nwritten: {figure}")
 
 
-def check_options(figure: Path | None, numbers: Sequence[tuple[str, int | None, int]]) -> None:
-    """Raise ValueError for a figure of another kind, and for an option below its least value."""
+def check_options(json: Path | None, figure: Path | None, **least: tuple[int | None, int]) -> None:
+    """Raise ValueError for files that cannot be written, and for an option (value, least) below its least value."""
     if figure is not None and figure.suffix[1:] not in KINDS:
         raise ValueError(f"figure must end in {', '.join(f'.{kind}' for kind in KINDS)}, got {str(figure)!r}")
-    for option, value, least in numbers:
-        if value is not None and value < least:
-            raise ValueError(f"{option} must be at least {least}, got {value}")
+    for option, (value, lowest) in least.items():
+        if value is not None and value < lowest:
+            raise ValueError(f"{option} must be at least {lowest}, got {value}")
+    check_file(json, "json")
+    check_file(figure, "figure")
 
 
 @dataclass(frozen=True)
@@ -78,34 +85,62 @@ class Panel:
     exponent: float
 
 
+@dataclass(frozen=True)
+class Truncated:
+    """Truncation curves of an arm: `given` (L,) bytes, bits per byte (S,L) of its seeds.
+
+    floor: (L,) of the best possible predictor, if the source of the text is known.
+    """
+
+    given: tuple[int, ...]
+    bpb: Floats
+    floor: tuple[float, ...] | None = None
+
+    @property
+    def cost(self) -> Floats:
+        """(S,L): loss against the whole context."""
+        return np.asarray(self.bpb - self.bpb[:, -1:])
+
+
+@dataclass(frozen=True)
+class Influenced:
+    """Influence of a byte on the predictions of an arm: `lags` (L,), bits (S,L) of its seeds.
+
+    information: (L,) in bits, the I(d) of the text, if its law is known.
+    """
+
+    lags: tuple[int, ...]
+    bits: Floats
+    information: tuple[float, ...] | None = None
+
+
 def kernel_figure(panels: Sequence[Panel], heading: str = "") -> "Figure":
     """Kernels over lag, 1 at the first lag, a panel for each arm: grey before training, coloured after.
 
     Thin lines are blocks, each the geometric mean over runs; thick lines are the geometric mean over blocks. Behind
     them stands t**-exponent. The first panel is the baseline's.
     """
-    figure, grid = _grid(panels, 1.6, heading, "lag t (bytes)", "k(t) / k(1)")
+
+    def draw(axes: "Axes", panel: Panel, colour: str) -> None:
+        draw_law(axes, panel.before.lags, panel.exponent)
+        before, after = {"color": START, "ls": START_DASHES}, {"color": colour}
+        for memory, look in ((panel.before, before), (panel.after, after)):
+            blocks = memory.log_kernels()
+            for block in blocks if len(blocks) > 1 else ():
+                _kernel(axes, memory.lags, block, lw=0.5, alpha=0.55, **look)
+            _kernel(axes, memory.lags, blocks.mean(axis=0), lw=1.5, **look)
+
+    exponents = {panel.exponent for panel in panels}
+    law = f"t**-{exponents.pop():g}" if len(exponents) == 1 else "t**-x, x the exponent of the arm"
+    labels = ("lag t (bytes)", "k(t) / k(1)")
+    figure, grid = _panels(panels, 1.6, heading, labels, draw, START_DASHES, [{**LAW, "label": law}])
     with style():
-        for index, (axes, panel) in enumerate(zip(grid, panels, strict=True)):
-            draw_law(axes, panel.before.lags, panel.exponent)
-            colour = line_style(index)["color"]
-            for memory, look in (
-                (panel.before, {"color": START, "ls": START_DASHES}),
-                (panel.after, {"color": colour}),
-            ):
-                blocks = memory.log_kernels()
-                for block in blocks if len(blocks) > 1 else ():
-                    _kernel(axes, memory.lags, block, lw=0.5, alpha=0.55, **look)
-                _kernel(axes, memory.lags, blocks.mean(axis=0), lw=1.5, **look)
         # alike in all panels, for kernels and laws but not for what has all but vanished
         lowest = min(float((panel.before.lags[-1] / panel.before.lags[0]) ** -panel.exponent) for panel in panels)
         lines = [np.asarray(line.get_ydata()) for axes in grid for line in axes.lines]
         grid[0].set_ylim(max(min(float(y.min()) for y in lines if y.size) / 1.5, lowest / 100), 1.6)
         for axes in grid:
             _log_log(axes)
-        exponents = {panel.exponent for panel in panels}
-        law = f"t**-{exponents.pop():g}" if len(exponents) == 1 else "t**-x, x the exponent of the arm"
-        _legend(figure, START_DASHES, [{**LAW, "label": law}])
     return figure
 
 
@@ -115,12 +150,51 @@ def half_life_figure(panels: Sequence[Panel], heading: str = "") -> "Figure":
     A box holds the middle half of a block's channels with the median in it, a line reaches from the shortest to the
     longest. Quartiles and median are geometric means over runs, the ends the outermost of all runs.
     """
-    figure, grid = _grid(panels, 1.45, heading, "block", "half-life (bytes)")
+
+    def draw(axes: "Axes", panel: Panel, colour: str) -> None:
+        draw_half_lives(axes, panel.before, panel.after, colour)
+
+    return _panels(panels, 1.45, heading, ("block", "half-life (bytes)"), draw, "-", [])[0]
+
+
+def _panels(
+    panels: Sequence[Panel],
+    height: float,
+    heading: str,
+    labels: tuple[str, str],
+    draw: "Callable[[Axes, Panel, str], None]",
+    start: Any,
+    first: Sequence[dict[str, Any]],
+) -> tuple["Figure", list["Axes"]]:
+    """Axes for the panels, all on the same scale, with titles, outer labels and a legend; `draw` fills each."""
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    columns = min(COLUMNS, len(panels))
+    rows = -(-len(panels) // columns)
     with style():
-        for index, (axes, panel) in enumerate(zip(grid, panels, strict=True)):
-            draw_half_lives(axes, panel.before, panel.after, line_style(index)["color"])
-        _legend(figure, "-", [])
-    return figure
+        figure = Figure(figsize=(PAGE_WIDTH if columns > 1 else 1.3 * COLUMN_WIDTH, height * rows + 0.75))
+        grid: Any = figure.subplots(rows, columns, squeeze=False, sharey=True)
+        for index, axes in enumerate(grid.flat):
+            if index >= len(panels):
+                axes.set_axis_off()
+                continue
+            panel = panels[index]
+            axes.set_title(panel.title, fontsize=8 if len(panel.title) < LONG_NAME else 6.5)
+            if index + columns >= len(panels):
+                axes.set_xlabel(labels[0])
+            if index % columns == 0:
+                axes.set_ylabel(labels[1])
+            draw(axes, panel, line_style(index)["color"])
+        headline(figure, heading)
+        looks = [
+            *first,
+            {"color": START, "lw": 1.5, "ls": start, "label": "at initialisation"},
+            {"color": INK, "lw": 1.5, "label": "after training (each arm in its colour)"},
+        ]
+        handles = [Line2D([], [], **look) for look in looks]
+        figure.legend(handles=handles, loc="outside lower center", ncols=3 if figure.get_figwidth() > 6 else 1)
+    return figure, list(grid.flat[: len(panels)])
 
 
 def model_figure(
@@ -137,15 +211,13 @@ def model_figure(
     unit, earlier and block_name: names of a step, of the model before, and of a block.
     """
     from matplotlib import colormaps
-    from matplotlib.figure import Figure
 
+    figure, (kernels, half_lives) = _row(2, PAGE_WIDTH, 2.9 + 0.15 * -(-after.blocks // 6), width_ratios=(1.2, 1))
     with style():
-        figure = Figure(figsize=(PAGE_WIDTH, 2.9 + 0.15 * -(-after.blocks // 6)))
-        kernels, half_lives = figure.subplots(1, 2, width_ratios=(1.2, 1))
-        earlier_kernels = before.log_kernels() if before is not None else None
+        earlier_kernels = np.empty(0) if before is None else before.log_kernels()
         later_kernels = after.log_kernels()
         for block, shade in enumerate(colormaps["viridis"](np.linspace(0, 0.85, after.blocks))):
-            if before is not None and earlier_kernels is not None:
+            if before is not None:
                 _kernel(kernels, before.lags, earlier_kernels[block], color=shade, ls=START_DASHES, lw=0.9)
             _kernel(kernels, after.lags, later_kernels[block], color=shade, lw=1.2, label=f"{block_name} {block}")
         _log_log(kernels)
@@ -195,87 +267,12 @@ def draw_law(axes: "Axes", lags: Floats, exponent: float) -> None:
 
 def decades(axis: "Axis") -> None:
     """Set ticks of a log axis in plain digits: few, at powers of ten, or at 1, 2 and 5 of each if two do not fit."""
-    from matplotlib.axis import XAxis
     from matplotlib.ticker import LogLocator, NullLocator
 
-    low, high = axis.axes.get_xlim() if isinstance(axis, XAxis) else axis.axes.get_ylim()
+    low, high = axis.get_view_interval()
     axis.set_major_locator(LogLocator(numticks=7) if high > 50 * low else LogLocator(subs=(1, 2, 5)))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(lambda value, _: f"{value:g}".replace("e-0", "e-"))
-
-
-def _kernel(axes: "Axes", lags: Floats, log_kernel: Floats, **look: Any) -> None:
-    """A kernel given by its logarithm, up to where it vanishes."""
-    shown = np.isfinite(log_kernel)
-    axes.plot(lags[shown], np.exp(log_kernel[shown]), **look)
-
-
-def _log_log(axes: "Axes") -> None:
-    axes.set(xscale="log", yscale="log")
-    decades(axes.xaxis)
-    decades(axes.yaxis)
-
-
-def _grid(panels: Sequence[Panel], height: float, heading: str, below: str, left: str) -> tuple["Figure", list["Axes"]]:
-    """Axes for the panels, all on the same scale, with titles and outer labels."""
-    from matplotlib.figure import Figure
-
-    columns = min(COLUMNS, len(panels))
-    rows = -(-len(panels) // columns)
-    with style():
-        figure = Figure(figsize=(PAGE_WIDTH if columns > 1 else 1.3 * COLUMN_WIDTH, height * rows + 0.75))
-        grid: Any = figure.subplots(rows, columns, squeeze=False, sharey=True)
-        for axes in grid.flat[len(panels) :]:
-            axes.set_axis_off()
-        for axes, panel in zip(grid.flat, panels, strict=False):
-            axes.set_title(panel.title, fontsize=8 if len(panel.title) < LONG_NAME else 6.5)
-        for axes in grid.flat[max(0, len(panels) - columns) : len(panels)]:
-            axes.set_xlabel(below)
-        for axes in grid[:, 0]:
-            axes.set_ylabel(left)
-        headline(figure, heading)
-    return figure, list(grid.flat[: len(panels)])
-
-
-def _legend(figure: "Figure", start: Any, first: Sequence[dict[str, Any]]) -> None:
-    from matplotlib.lines import Line2D
-
-    looks = [
-        *first,
-        {"color": START, "lw": 1.5, "ls": start, "label": "at initialisation"},
-        {"color": INK, "lw": 1.5, "label": "after training (each arm in its colour)"},
-    ]
-    handles = [Line2D([], [], **look) for look in looks]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3 if figure.get_figwidth() > 6 else 1)
-
-
-@dataclass(frozen=True)
-class Truncated:
-    """Truncation curves of an arm: `given` (L,) bytes, bits per byte (S,L) of its seeds.
-
-    floor: (L,) of the best possible predictor, if the source of the text is known.
-    """
-
-    given: tuple[int, ...]
-    bpb: Floats
-    floor: tuple[float, ...] | None = None
-
-    @property
-    def cost(self) -> Floats:
-        """(S,L): loss against the whole context."""
-        return np.asarray(self.bpb - self.bpb[:, -1:])
-
-
-@dataclass(frozen=True)
-class Influenced:
-    """Influence of a byte on the predictions of an arm: `lags` (L,), bits (S,L) of its seeds.
-
-    information: (L,) in bits, the I(d) of the text, if its law is known.
-    """
-
-    lags: tuple[int, ...]
-    bits: Floats
-    information: tuple[float, ...] | None = None
 
 
 def truncation_figure(arms: Mapping[str, Truncated], heading: str = "", confidence: float = 0.95) -> "Figure":
@@ -290,14 +287,14 @@ def truncation_figure(arms: Mapping[str, Truncated], heading: str = "", confiden
             _arm(whole, arm.given, arm.bpb, index, confidence)
             _arm(lost, arm.given[:-1], arm.cost[:, :-1], index, confidence)
         known = next((arm for arm in arms.values() if arm.floor is not None), None)
-        if known is not None and known.floor is not None:
-            floor = np.array(known.floor)
+        if known is not None:
+            floor = np.asarray(known.floor)
             whole.plot(known.given, floor, **LAW)
             above = (floor - floor[-1])[:-1]
             lost.plot(known.given[:-1], np.where(above > 0, above, np.nan), **LAW)
-        _powers_of_two(whole, lost)
-        whole.set(xlabel="bytes given", ylabel="bits per byte")
-        lost.set(xlabel="bytes given", ylabel="bits per byte lost by the rest")
+        for axes, label in ((whole, "bits per byte"), (lost, "bits per byte lost by the rest")):
+            _powers_of_two(axes)
+            axes.set(xlabel="bytes given", ylabel=label)
         costs = [arm.cost[:, :-1].mean(axis=0) for arm in arms.values()]
         if all(cost.size and cost.min() > 0 for cost in costs):  # the worth of far bytes spans decades
             lost.set_yscale("log")
@@ -336,61 +333,77 @@ def probe_figure(probe: Probe, heading: str = "") -> "Figure":
     Bands are 95 % t intervals over windows. Beside influence and loss, in the same bits, stands the text's own I(d) if
     it is known. Triangles on the lower edge are values at or below zero, or far below all others.
     """
-    unit, text = probe.unit, probe.information_bits()
-    figure, (near, along, lost) = _row(3, PAGE_WIDTH, 2.7)
+    unit, text, t = probe.unit, probe.information_bits(), critical_value(probe.windows)
+    influence, positions, cut = probe.influence, probe.positions, probe.truncation
+    figure, row = _row(3, PAGE_WIDTH, 2.7)
+    panels = (
+        (influence.lags, influence.bits, influence.standard_error),
+        (positions.given, positions.bpb, positions.standard_error),
+        (cut.given[:-1], cut.cost[:-1], cut.standard_error[:-1]),
+    )
+    labels = (
+        (f"one {unit} replaced", f"lag d ({unit}s)", "change, bits"),
+        ("by position", f"{unit}s before", f"bits per {unit}"),
+        ("the rest taken away", f"d: {unit}s given", f"lost, bits per {unit}"),
+    )
     with style():
-        curves = probe.influence, probe.positions, probe.truncation
-        half = [critical_value(probe.windows) * np.asarray(curve.standard_error) for curve in curves]
-        _banded(near, probe.influence.lags, probe.influence.bits, half[0], INK, "model")
-        _banded(along, probe.positions.given, probe.positions.bpb, half[1], INK)
-        _banded(lost, probe.truncation.given[:-1], probe.truncation.cost[:-1], half[2][:-1], INK)
-        for axes in (near, lost):
-            if text is not None and probe.information is not None:
-                errors = critical_value(len(probe.information.replicates[0])) * text[1]
-                _banded(axes, probe.influence.lags, text[0], errors, COLOURS[0], "I(d) of the text")
-            _positive(axes)
-        for axes, label in ((near, f"lag d ({unit}s)"), (along, f"{unit}s before"), (lost, f"d: {unit}s given")):
-            axes.set(xlabel=label, xlim=(1 / 1.3, 1.3 * probe.context))
+        for index, (axes, (at, values, errors), (title, below, left)) in enumerate(
+            zip(row, panels, labels, strict=True)
+        ):
+            label = "model" if index == 0 else None
+            _band(axes, at, values, t * np.asarray(errors), lw=1.3, color=INK, label=label)
+            if index != 1:
+                if text is not None and probe.information is not None:
+                    half = critical_value(len(probe.information.replicates[0])) * text[1]
+                    _band(axes, influence.lags, text[0], half, lw=1.3, color=COLOURS[0], label="I(d) of the text")
+                _positive(axes)
+            axes.set(xlabel=below, ylabel=left, title=title, xlim=(1 / 1.3, 1.3 * probe.context))
             _powers_of_two(axes)
             axes.set_xticks([4**power for power in range(16) if 4**power <= probe.context], minor=False)
-        near.set(title=f"one {unit} replaced", ylabel="change, bits")
-        along.set(title="by position", ylabel=f"bits per {unit}")
-        lost.set(title="the rest taken away", ylabel=f"lost, bits per {unit}")
         if text is not None:
-            near.legend()
+            row[0].legend()
         headline(figure, heading)
     return figure
 
 
-def _row(count: int, width: float, height: float) -> tuple["Figure", tuple["Axes", ...]]:
+def _row(count: int, width: float, height: float, **options: Any) -> tuple["Figure", tuple["Axes", ...]]:
     """`count` axes side by side; width and height in inches."""
     from matplotlib.figure import Figure
 
     with style():
         figure = Figure(figsize=(width, height))
-        return figure, tuple(figure.subplots(1, count, squeeze=False).flat)
+        return figure, tuple(figure.subplots(1, count, squeeze=False, **options).flat)
 
 
-def _powers_of_two(*row: "Axes") -> None:
-    for axes in row:
-        axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_formatter("{x:g}")
-
-
-def _banded(
-    axes: "Axes", at: Sequence[int], values: ArrayLike, half: ArrayLike, colour: str, label: str | None = None
-) -> None:
-    middle, reach = np.asarray(values, dtype=np.float64), np.nan_to_num(np.asarray(half, dtype=np.float64))
-    axes.fill_between(at, middle - reach, middle + reach, color=colour, alpha=0.15, lw=0)
-    axes.plot(at, middle, lw=1.3, marker="o", ms=2.5, color=colour, label=label)
+def _band(axes: "Axes", at: Sequence[int], middle: ArrayLike, half: ArrayLike, **look: Any) -> None:
+    """Points (L,) joined by a line, and a band from `half` below to `half` above; none where that is NaN."""
+    values, reach = np.asarray(middle, dtype=np.float64), np.nan_to_num(np.asarray(half, dtype=np.float64))
+    axes.plot(at, values, marker="o", ms=2.5, **look)
+    if reach.any():
+        axes.fill_between(at, values - reach, values + reach, color=look["color"], alpha=0.15, lw=0)
 
 
 def _arm(axes: "Axes", at: Sequence[int], values: Floats, index: int, confidence: float) -> None:
     """Mean over seeds of values (S,L), with a band if there are two or more."""
     mean, _, half = student_interval(values, confidence)
-    axes.plot(at, mean, lw=1.5, marker="o", ms=2.5, **line_style(index))
-    if len(values) > 1:
-        axes.fill_between(at, mean - half, mean + half, color=line_style(index)["color"], alpha=0.15, lw=0)
+    _band(axes, at, mean, half if len(values) > 1 else np.zeros(len(at)), lw=1.5, **line_style(index))
+
+
+def _kernel(axes: "Axes", lags: Floats, log_kernel: Floats, **look: Any) -> None:
+    """A kernel given by its logarithm, up to where it vanishes."""
+    shown = np.isfinite(log_kernel)
+    axes.plot(lags[shown], np.exp(log_kernel[shown]), **look)
+
+
+def _log_log(axes: "Axes") -> None:
+    axes.set(xscale="log", yscale="log")
+    decades(axes.xaxis)
+    decades(axes.yaxis)
+
+
+def _powers_of_two(axes: "Axes") -> None:
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter("{x:g}")
 
 
 def _positive(axes: "Axes") -> None:

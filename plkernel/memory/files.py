@@ -12,6 +12,7 @@ import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 from zipfile import is_zipfile
@@ -70,16 +71,19 @@ def open_checkpoint(target: str) -> Checkpoint:
     path = _downloaded(target.removeprefix(HUB)) if target.startswith(HUB) else cli.existing(Path(target), "model")
     folder = path if path.is_dir() else path.parent
     config = load_object(_inside(folder, CONFIG, folder)) if (folder / CONFIG).exists() else {}
-    if not path.is_dir():
-        return _single(path, config)
-    if (path / INDEX).exists():
-        return _sharded(path, config)
-    for name in (SINGLE, PICKLE):
-        if (path / name).exists() or (path / name).is_symlink():
-            return _single(_inside(path, name, path), config)
-    if (path / f"{PICKLE}.index.json").exists():
-        raise ValueError(f"{path}: pickles in several parts are not read: save the model as .safetensors")
-    raise ValueError(f"{path}: holds neither {INDEX} nor {SINGLE}; name a file of weights in it")
+    if path.is_dir():
+        if (path / INDEX).exists():
+            return _of_shards(_shards(path), config)
+        held = [name for name in (SINGLE, PICKLE) if (path / name).exists() or (path / name).is_symlink()]
+        if not held and (path / f"{PICKLE}.index.json").exists():
+            raise ValueError(f"{path}: pickles in several parts are not read: save the model as .safetensors")
+        if not held:
+            raise ValueError(f"{path}: holds neither {INDEX} nor {SINGLE}; name a file of weights in it")
+        path = _inside(path, held[0], path)
+    check_regular(path)
+    if path.suffix in PICKLED:
+        return of_tensors(read_pickle(path, mmap=True), config)
+    return _of_shards(dict.fromkeys(_header(path)[0], path), config)
 
 
 def of_tensors(tensors: Mapping[str, Any], config: Mapping[str, Any]) -> Checkpoint:
@@ -127,62 +131,35 @@ def rounded(values: Floats, dtype: str) -> Floats:
         if dtype == "float16":
             return single.astype(np.float16).astype(np.float64)
     bits = single.view(np.uint32).astype(np.uint64)
-    nearest = ((bits + 0x7FFF + ((bits >> np.uint64(16)) & np.uint64(1))) >> np.uint64(16)) << np.uint64(16)
+    nearest = (bits + 0x7FFF + (bits >> np.uint64(16) & np.uint64(1))) & np.uint64(0xFFFF0000)
     return np.where(np.isnan(single), np.nan, nearest.astype(np.uint32).view(np.float32)).astype(np.float64)
 
 
-def _single(path: Path, config: Mapping[str, Any]) -> Checkpoint:
-    check_regular(path)
-    if path.suffix in PICKLED:
-        return of_tensors(read_pickle(path, mmap=True), config)
-    shard = _Shard(path)
-    return Checkpoint(tuple(shard.header), config, shard.read)
-
-
-def _sharded(folder: Path, config: Mapping[str, Any]) -> Checkpoint:
-    """A checkpoint of several files, opened when a tensor in them is asked for."""
+def _shards(folder: Path) -> dict[str, Path]:
+    """The file of every tensor, from the index of a folder."""
     index = _inside(folder, INDEX, folder)
     places = load_object(index).get("weight_map")
     if not isinstance(places, dict) or not places:
         raise ValueError(f"{index}: weight_map must say which tensor is in which file, got {shown(places)}")
-    files: dict[str, Path] = {}
+    files: dict[Any, Path] = {}
     for name, file in places.items():
         if not isinstance(file, str):
             raise ValueError(f"{index}: the file of {name} must be a name, got {kind(file)}")
         if file not in files:
             files[file] = _inside(folder, file, index)
             check_regular(files[file], f"{index}: shard ")
-    opened: dict[str, _Shard] = {}
+    return {name: files[file] for name, file in places.items()}
+
+
+def _of_shards(files: Mapping[str, Path], config: Mapping[str, Any]) -> Checkpoint:
+    """A checkpoint of .safetensors files by tensor, opened when a tensor in them is asked for."""
+    header = cache(_header)
 
     def read(name: str) -> Stored:
-        file = places[name]
-        if file not in opened:
-            opened[file] = _Shard(files[file])
-        return opened[file].read(name)
-
-    return Checkpoint(tuple(places), config, read)
-
-
-class _Shard:
-    """A .safetensors file whose header the library has checked; numbers are read from their place in the file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            with safe_open(path, "numpy") as file:
-                names = tuple(file.keys())
-            with path.open("rb") as handle:
-                length = int.from_bytes(handle.read(8), "little")
-                header = json.loads(handle.read(length))
-        except (SafetensorError, OSError, RuntimeError, ValueError) as error:
-            raise ValueError(f"{path}: not a whole .safetensors file ({error})") from error
-        self.header: dict[str, Any] = {name: header[name] for name in names}
-        self.start = 8 + length
-
-    def read(self, name: str) -> Stored:
-        if name not in self.header:
-            raise ValueError(f"{self.path}: has no tensor {name}, which the index says is there")
-        entry = self.header[name]
+        entries, start = header(files[name])
+        if name not in entries:
+            raise ValueError(f"{files[name]}: has no tensor {name}, which the index says is there")
+        entry = entries[name]
         if entry["dtype"] not in TYPES:
             raise ValueError(
                 f"{name}: is {entry['dtype']}, expected a tensor of floating-point numbers ({', '.join(TYPES)})"
@@ -190,11 +167,26 @@ class _Shard:
         _check_size(name, tuple(entry["shape"]))
         dtype, stored, _ = TYPES[entry["dtype"]]
         first, end = entry["data_offsets"]
-        with self.path.open("rb") as handle:
-            handle.seek(self.start + first)
+        with files[name].open("rb") as handle:
+            handle.seek(start + first)
             raw = np.frombuffer(handle.read(end - first), stored)
         with np.errstate(invalid="ignore"):  # of NaN
             return Stored(_widened(raw, dtype).astype(np.float64).reshape(entry["shape"]), dtype)
+
+    return Checkpoint(tuple(files), config, read)
+
+
+def _header(path: Path) -> tuple[dict[str, Any], int]:
+    """Entries of a .safetensors file, whose header the library has checked, by name, and the place of its numbers."""
+    try:
+        with safe_open(path, "numpy") as file:
+            names = tuple(file.keys())
+        with path.open("rb") as handle:
+            length = int.from_bytes(handle.read(8), "little")
+            header = json.loads(handle.read(length))
+    except (SafetensorError, OSError, RuntimeError, ValueError) as error:
+        raise ValueError(f"{path}: not a whole .safetensors file ({error})") from error
+    return {name: header[name] for name in names}, 8 + length
 
 
 def _widened(raw: Any, dtype: str) -> Any:
@@ -242,13 +234,10 @@ def _downloaded(name: str) -> Path:
     from plkernel.data.hub import endpoint, reachable
 
     repository, _, revision = name.partition("@")
-    wanted = [CONFIG, "*.safetensors", "*.safetensors.index.json"]
+    options: dict[str, Any] = {"revision": revision or None, "local_files_only": not reachable()}
+    options["allow_patterns"] = [CONFIG, "*.safetensors", "*.safetensors.index.json"]
     try:
-        return Path(
-            snapshot_download(
-                repository, revision=revision or None, allow_patterns=wanted, local_files_only=not reachable()
-            )
-        )
+        return Path(snapshot_download(repository, **options))
     except HFValidationError as error:
         raise ValueError(f"model hf:{name}: {' '.join(str(error).split())}") from error
     except LocalEntryNotFoundError as error:

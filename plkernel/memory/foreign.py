@@ -56,7 +56,7 @@ from plkernel.common.environment import installed
 from plkernel.common.imports import MARK, imported, told
 from plkernel.data.names import KINDS, PRESETS
 from plkernel.memory.files import of_tensors
-from plkernel.memory.findings import half_lives, kernel, known_layers
+from plkernel.memory.layers import half_lives, kernel, known_layers
 from plkernel.models.init import SCHEMES
 from plkernel.models.init.plan import Scheme, generator_for, is_matrix
 from plkernel.models.layers import BYTES
@@ -101,13 +101,15 @@ class Foreign(nn.Module):
     def half_lives(self) -> list[Tensor]:
         """Half-lives of every block in bytes, (N,) float64 on the CPU; empty if unknown."""
         if hasattr(self.module, "half_lives"):
-            return [_plain(values).reshape(-1) for values in self.module.half_lives()]  # type: ignore[operator]
+            said: Any = self.module.half_lives()  # type: ignore[operator]
+            return [torch.as_tensor(values).detach().double().cpu().reshape(-1) for values in said]
         return [torch.from_numpy(half_lives(rates).reshape(-1)) for rates in self._named_rates()]
 
     def kernels(self, lags: Tensor) -> list[Tensor]:
         """Weight of an input `lags` (T,) bytes later in every block, (T,) float64; empty if unknown."""
         if hasattr(self.module, "kernels"):
-            return [_plain(values) for values in self.module.kernels(lags)]  # type: ignore[operator]
+            said: Any = self.module.kernels(lags)  # type: ignore[operator]
+            return [torch.as_tensor(values).detach().double().cpu() for values in said]
         rates = [] if hasattr(self.module, "half_lives") else self._named_rates()
         return [torch.from_numpy(kernel(values, lags.double().numpy())) for values in rates]
 
@@ -115,9 +117,9 @@ class Foreign(nn.Module):
         """Multipliers of learning rate, weight decay and eps, by parameter; ValueError for unknown names."""
         module: Any = self.module
         given = module.multipliers() if hasattr(module, "multipliers") else {}
-        parameters, result = dict(self.module.named_parameters()), {}
+        named, parameters = f"kind {self.config.kind!r}: multipliers", dict(self.module.named_parameters())
+        result = {}
         for pattern, values in given.items():
-            named = f"kind {self.config.kind!r}: multipliers"
             if unknown := set(values) - set(MULTIPLIERS):
                 raise ValueError(f"{named} has {unknown.pop()!r}; {nearest('', MULTIPLIERS)}")
             matching = [name for name in parameters if name == pattern or fnmatchcase(name, pattern)]
@@ -130,7 +132,7 @@ class Foreign(nn.Module):
         return result
 
     def _named_rates(self) -> list[np.ndarray]:
-        """Rates per byte of the layers that a reader knows; empty unless all are positive and finite."""
+        """Rates per byte of the layers of known families; empty unless all are positive and finite."""
         settings: Any = getattr(self.module, "config", None)
         config = settings.to_dict() if hasattr(settings, "to_dict") else {}
         try:
@@ -138,10 +140,6 @@ class Foreign(nn.Module):
         except ValueError:  # names of a family, but other shapes
             return []
         return rates if all(((one > 0) & np.isfinite(one)).all() for one in rates) else []
-
-
-def _plain(values: Any) -> Tensor:
-    return torch.as_tensor(values).detach().double().cpu()
 
 
 def build(kind: str, options: Mapping[str, Any] | None, seed: int) -> Foreign:
@@ -152,22 +150,19 @@ def build(kind: str, options: Mapping[str, Any] | None, seed: int) -> Foreign:
     builder = imported(kind, "kind")
     given = copy.deepcopy(dict(options or {}))
     with seeded(seed, "model"), one_line(f"kind {kind!r}", "building it"):
-        module = _of_transformers(builder, given) if hasattr(builder, "config_class") else builder(given)
+        if hasattr(builder, "config_class"):  # of transformers
+            known = builder.config_class()
+            if unknown := [name for name in given if not hasattr(known, name)]:
+                raise ValueError(f"config has {unknown[0]!r}; {nearest(unknown[0], known.to_dict())}")
+            if given.get("vocab_size", BYTES) != BYTES:
+                size = given["vocab_size"]
+                raise ValueError(f"vocab_size must be {BYTES}, one for every byte, got {size}: leave it out")
+            usual = {"vocab_size": BYTES, **dict.fromkeys(TOKENS), "use_cache": False}
+            given = builder.config_class(**{**usual, **given})
+        module = builder(given)
     if not isinstance(module, nn.Module):
         raise ValueError(f"kind {kind!r}: gave a {type(module).__name__}, expected a torch.nn.Module")
     return Foreign(kind, module)
-
-
-def _of_transformers(model_class: Any, options: dict[str, Any]) -> Any:
-    """A model of transformers over bytes, from the options of its config class."""
-    known = model_class.config_class()
-    for name in options:
-        if not hasattr(known, name):
-            raise ValueError(f"config has {name!r}; {nearest(name, known.to_dict())}")
-    if options.get("vocab_size", BYTES) != BYTES:
-        raise ValueError(f"vocab_size must be {BYTES}, one for every byte, got {options['vocab_size']}: leave it out")
-    settings = {"vocab_size": BYTES, **dict.fromkeys(TOKENS), "use_cache": False, **options}
-    return model_class(model_class.config_class(**settings))
 
 
 def start_(model: nn.Module, name: str, options: Mapping[str, Any] | None, seed: int) -> None:
@@ -270,8 +265,12 @@ def check_model(model: nn.Module, name: str, context: int, device: torch.device)
         _check_causal(model, name, inputs, places, patch)
         if isinstance(model, Foreign):
             _check_memory(model, name)
-            model.multipliers()
-        _check_learns(model, name, inputs)
+        loss = F.cross_entropy(_logits(model, name, inputs, training=True).float().flatten(0, 1), inputs.flatten())
+        if loss.requires_grad:
+            with one_line(name, "the backward pass"):
+                loss.backward()
+        if all(values.grad is None for values in model.parameters()):
+            raise ValueError(f"{name}: its loss has no gradient in any parameter: nothing can be learnt")
         with torch.no_grad():
             for values in model.parameters():
                 size = values.square().mean().sqrt()
@@ -312,15 +311,13 @@ def _check_causal(model: nn.Module, name: str, inputs: Tensor, places: list[int]
                 f"to {seen} only"
             )
     length = inputs.shape[1]
-    for kept in sorted({patch, length // 2 // patch * patch}):
-        if 0 < kept < length:
-            far = _far(before[:, :kept], _logits(model, name, inputs[:, :kept]), REORDERED)
-            if far.any():
-                seen = int(far.any(dim=0).nonzero()[0])
-                raise ValueError(
-                    f"{name}: is not causal: the logits at byte {seen} change when the bytes from {kept} on are left "
-                    "out"
-                )
+    for kept in sorted({patch, length // 2 // patch * patch} & set(range(1, length))):
+        far = _far(before[:, :kept], _logits(model, name, inputs[:, :kept]), REORDERED)
+        if far.any():
+            seen = int(far.any(dim=0).nonzero()[0])
+            raise ValueError(
+                f"{name}: is not causal: the logits at byte {seen} change when the bytes from {kept} on are left out"
+            )
 
 
 def _far(one: Tensor, other: Tensor, units: float) -> Tensor:
@@ -329,26 +326,15 @@ def _far(one: Tensor, other: Tensor, units: float) -> Tensor:
     return ~((one - other).abs().amax(dim=-1) <= most)
 
 
-def _check_learns(model: nn.Module, name: str, inputs: Tensor) -> None:
-    """Raise ValueError unless the gradient of the loss reaches a parameter."""
-    logits = _logits(model, name, inputs, training=True)
-    loss = F.cross_entropy(logits.float().reshape(-1, BYTES), inputs.reshape(-1))
-    if loss.requires_grad:
-        with one_line(name, "the backward pass"):
-            loss.backward()
-    if all(parameter.grad is None for parameter in model.parameters()):
-        raise ValueError(f"{name}: its loss has no gradient in any parameter: nothing can be learnt")
-    model.zero_grad(set_to_none=True)
-
-
 def _check_memory(model: Foreign, name: str) -> None:
     """Raise ValueError unless half-lives and kernels, if known, are positive, finite and one for each lag."""
+    lags = torch.tensor([1, 2, 4])
     with one_line(name, "half_lives"):
         lives = model.half_lives()
     if not all(values.numel() and ((values > 0) & values.isfinite()).all() for values in lives):
         raise ValueError(f"{name}: half_lives must give positive numbers of bytes for every block")
-    lags = torch.tensor([1, 2, 4])
     with one_line(name, "kernels"):
         kernels = model.kernels(lags)
     if not all(values.shape == lags.shape and values.isfinite().all() for values in kernels):
         raise ValueError(f"{name}: kernels must give as many finite numbers for every block as it is asked for lags")
+    model.multipliers()

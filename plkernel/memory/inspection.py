@@ -1,8 +1,8 @@
 """A checkpoint as plkernel.inspect shows it: tables, sentences, JSON, a figure; and two of them side by side."""
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,15 +13,14 @@ from plkernel.common.layout import CHECKPOINT
 from plkernel.memory.diagnostics import QUANTILES, Memory, kernel_exponents, slope_range
 from plkernel.memory.figures import DRAWN, Report, decades, mark_observed, model_figure
 from plkernel.memory.files import HUB, INDEX, PICKLE, PICKLED, SINGLE, open_checkpoint
-from plkernel.memory.findings import LAGS, Finding, Layer, findings, half_lives, kernel, quantiles, read_layers
 from plkernel.memory.formulas import Floats
+from plkernel.memory.layers import LAGS, Finding, Layer, findings, half_lives, kernel, quantiles, read_layers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SHOWN = {"shortest": 0, "10 %": 1, "median": 3, "90 %": 5, "longest": 6}
+NAMED = {"shortest": 0, "10 %": 1, "median": 3, "90 %": 5, "longest": 6}
 """Places among QUANTILES."""
-WEIGHTS = (INDEX, SINGLE, PICKLE, f"{PICKLE}.index.json")
 FAINTEST = 1e-6  # of a kernel that is drawn
 SLOPES_OVER = slope_range(LAGS) or (0.0, 0.0)
 
@@ -36,6 +35,11 @@ class Shown:
     findings: tuple[Finding, ...]
 
     @property
+    def count(self) -> str:
+        """Number of layers, in words."""
+        return f"{len(self.layers)} layer{'s' if len(self.layers) > 1 else ''} with decays"
+
+    @property
     def kernels(self) -> Floats:
         """The kernel of every layer at LAGS, (L, T)."""
         return np.stack([kernel(layer.rates) for layer in self.layers])
@@ -48,12 +52,11 @@ class Shown:
 
     def to_dict(self, heads: bool) -> dict[str, Any]:
         """For JSON; numbers that are not finite become null."""
-        layers = [_to_dict(layer, heads) for layer in self.layers]
         return {
             "model": self.name,
             "model_type": self.model_type,
-            "layers": layers,
-            "findings": [asdict(finding) for finding in self.findings],
+            "layers": [_values(layer, heads) for layer in self.layers],
+            "findings": [finding._asdict() for finding in self.findings],
         }
 
 
@@ -62,7 +65,8 @@ def is_other_software(model: Path) -> bool:
     if str(model).startswith(HUB):
         return True
     if existing(model, "model").is_dir():
-        return not (model / CHECKPOINT).exists() and any((model / name).exists() for name in WEIGHTS)
+        weights = (INDEX, SINGLE, PICKLE, f"{PICKLE}.index.json")
+        return not (model / CHECKPOINT).exists() and any((model / name).exists() for name in weights)
     if model.suffix == ".gguf":
         raise ValueError(f"model {model}: .gguf files are not read; name the .safetensors files that it was made from")
     return model.suffix in (".safetensors", *PICKLED) and model.name != CHECKPOINT
@@ -72,16 +76,16 @@ def of_checkpoint(model: Path, heads: bool, compare: Path | None, text: str | No
     """Decays and findings of a checkpoint of other software; options as of the command."""
     observed = None
     if text is not None:
-        from plkernel.memory import observed as running
+        from plkernel.memory.observed import observe_text
 
-        observed = running.observe_text(model, text, tokens)
+        observed = observe_text(model, text, tokens)
     now, before = shown(str(model)), shown(str(compare)) if compare is not None else None
     parts, values = [render(now, heads)], now.to_dict(heads)
     if observed is not None:
         if len(observed.layers) != len(now.layers):
             ran = f"{len(observed.layers)} of {len(now.layers)} layers with decays are known"
             raise ValueError(f"text: {ran} in {model} as transformers runs it")
-        parts.append(running.render(observed, heads))
+        parts.append(observed.render(heads))
     if before is not None:
         parts.append(compared(before, now))
         values["compare"] = before.to_dict(heads)
@@ -111,39 +115,44 @@ def shown(target: str) -> Shown:
 
 def render(now: Shown, heads: bool = False) -> str:
     """All tables and sentences of one checkpoint."""
-    parts = [f"{now.name}: {_count(now)}" + (f", {now.model_type}" if now.model_type else "")]
+    parts = [f"{now.name}: {now.count}" + (f", {now.model_type}" if now.model_type else "")]
     kinds: dict[str, list[Layer]] = {}
     for layer in now.layers:
-        kinds.setdefault(layer.reader.pattern + layer.reader.family, []).append(layer)
-    header = ["layer", "channels", *SHOWN, "x"]
+        kinds.setdefault(layer.family.pattern + layer.family.name, []).append(layer)
+    header = ["layer", "channels", *NAMED, "x"]
     title = (
         "half-lives in tokens; the kernel, root mean square over channels, falls as t**-x over "
         "{:g} to {:g} tokens:".format(*SLOPES_OVER)
     )
     for layers in kinds.values():
-        reader = layers[0].reader
+        family = layers[0].family
         types = sorted({stored.dtype for layer in layers for stored in layer.tensors.values()})
         kept = ", ".join(types) or "no tensor is read"
-        lines = [f"{reader.family}, {layers[0].module} .. ({kept}): {reader.formula}", reader.source]
+        lines = [f"{family.name}, {layers[0].module} .. ({kept}): {family.formula}", family.source]
+        parts.append("\n".join([*lines, *(f"note: {note}" for note in family.notes)]))
         rows = [row for index, layer in enumerate(layers) for row in _rows(layer, index, heads)]
-        parts += [
-            "\n".join([*lines, *(f"note: {note}" for note in reader.notes)]),
-            f"{title}\n{text_table(header, rows)}",
-        ]
-    if heads and not any(layer.reader.heads for layer in now.layers):
+        parts.append(f"{title}\n{text_table(header, rows)}")
+    if heads and not any(layer.family.heads for layer in now.layers):
         parts.append("heads: these layers have none, or their checkpoint does not say which channels each has")
-    return "\n\n".join([*parts, _findings(now.findings)])
+    alike: dict[tuple[str, str], list[Finding]] = {}  # one line for tensors of one name, whatever their layers
+    for one in now.findings:
+        alike.setdefault((one.name, re.sub(r"\d+", "*", one.tensor)), []).append(one)
+    lines = ["findings:" if alike else "findings: none"]
+    for (name, _), group in alike.items():
+        more = f" (and {len(group) - 1} more like it)" if len(group) > 1 else ""
+        lines.append(f"  {name}: {group[0].tensor}: {group[0].seen}{more}")
+    return "\n\n".join([*parts, "\n".join(lines)])
 
 
 def compared(before: Shown, now: Shown) -> str:
     """Half-lives of two checkpoints of one model, layer by layer in their order; ValueError for other layers."""
     if len(before.layers) != len(now.layers):
-        raise ValueError(f"compare {before.name}: has {_count(before)}, but {now.name} has {len(now.layers)}")
+        raise ValueError(f"compare {before.name}: has {before.count}, but {now.name} has {len(now.layers)}")
     rows = []
-    for index, (old, new) in enumerate(zip(before.layers, now.layers, strict=True)):
-        spans = (" / ".join(_digits(quantiles(one.rates)[place]) for place in (0, 3, 6)) for one in (old, new))
-        exponents = (_digits(_exponent(one.rates)) for one in (old, new))
-        rows.append([_place(new, index), *spans, *exponents, _moved(old, new)])
+    for index, pair in enumerate(zip(before.layers, now.layers, strict=True)):
+        spans = (" / ".join(_digits(quantiles(one.rates)[place]) for place in (0, 3, 6)) for one in pair)
+        exponents = (_digits(_exponent(one.rates)) for one in pair)
+        rows.append([str(pair[1].number or index), *spans, *exponents, _moved(pair[0].rates, pair[1].rates)])
     title = f"half-lives in tokens (shortest / median / longest) and x, {before.name} before and {now.name} now:"
     return f"{title}\n{text_table(['layer', 'before', 'now', 'x before', 'x now', 'largest change'], rows)}"
 
@@ -161,11 +170,11 @@ def drawn(now: Shown, before: Shown | None) -> "Figure":
     return figure
 
 
-def _moved(old: Layer, new: Layer) -> str:
-    """Largest factor by which a half-life has changed, in words."""
-    if old.rates.size != new.rates.size:
+def _moved(old: Floats, new: Floats) -> str:
+    """Largest factor by which a half-life has changed from rates `old` to `new`, in words."""
+    if old.size != new.size:
         return "other shape"
-    before, after = half_lives(old.rates).ravel(), half_lives(new.rates).ravel()
+    before, after = half_lives(old).ravel(), half_lives(new).ravel()
     if np.array_equal(before, after, equal_nan=True):
         return "none"
     with np.errstate(all="ignore"):
@@ -173,11 +182,9 @@ def _moved(old: Layer, new: Layer) -> str:
     return f"x {np.nan_to_num(factors, nan=np.inf).max():.4g}"
 
 
-def _count(one: Shown) -> str:
-    return f"{len(one.layers)} layer{'s' if len(one.layers) > 1 else ''} with decays"
-
-
-def _to_dict(layer: Layer, heads: bool) -> dict[str, Any]:
+def _values(layer: Layer, heads: bool) -> dict[str, Any]:
+    """A layer for JSON."""
+    family = layer.family
     tensors = {
         role: {"name": layer.names[role], "shape": list(stored.values.shape), "dtype": stored.dtype}
         for role, stored in layer.tensors.items()
@@ -185,10 +192,10 @@ def _to_dict(layer: Layer, heads: bool) -> dict[str, Any]:
     return {
         "module": layer.module,
         "layer": layer.number,
-        **{name: getattr(layer.reader, name) for name in ("family", "formula", "source", "notes")},
+        **{"family": family.name, "formula": family.formula, "source": family.source, "notes": family.notes},
         "tensors": tensors,
         **_numbers(layer.rates),
-        **({"heads": [_numbers(rates) for rates in layer.heads()]} if heads and layer.reader.heads else {}),
+        **({"heads": [_numbers(rates) for rates in layer.heads()]} if heads and family.heads else {}),
     }
 
 
@@ -196,7 +203,7 @@ def _numbers(rates: Floats) -> dict[str, Any]:
     tokens = quantiles(rates)
     return {
         "channels": rates.size,
-        "half_lives": {f"{QUANTILES[place]:g}": float(tokens[place]) for place in SHOWN.values()},
+        "half_lives": {f"{QUANTILES[place]:g}": float(tokens[place]) for place in NAMED.values()},
         "kernel": {"lags": LAGS.tolist(), "values": kernel(rates).tolist()},
         "exponent": _exponent(rates),
         "exponent_over_lags": SLOPES_OVER,
@@ -204,20 +211,12 @@ def _numbers(rates: Floats) -> dict[str, Any]:
 
 
 def _rows(layer: Layer, index: int, heads: bool) -> Iterator[list[str]]:
+    """Rows of the table: the layer, by the number in its name or else its place in the order, and its heads."""
     split = layer.heads() if heads else []
-    for name, rates in [(_place(layer, index), layer.rates), *((f"  head {i}", part) for i, part in enumerate(split))]:
-        tokens = quantiles(rates)
-        yield [
-            name,
-            f"{rates.size:,}",
-            *(_digits(tokens[place]) for place in SHOWN.values()),
-            _digits(_exponent(rates)),
-        ]
-
-
-def _place(layer: Layer, index: int) -> str:
-    """Number of a layer in its name, or else its place in the order."""
-    return str(layer.number or index)
+    labels = [str(layer.number or index), *(f"  head {head}" for head in range(len(split)))]
+    for label, rates in zip(labels, [layer.rates, *split], strict=True):
+        tokens = quantiles(rates)[list(NAMED.values())]
+        yield [label, f"{rates.size:,}", *map(_digits, tokens), _digits(_exponent(rates))]
 
 
 def _exponent(rates: Floats) -> float:
@@ -229,15 +228,3 @@ def _digits(value: float) -> str:
     if np.isnan(value):
         return "-"
     return f"{value:,.0f}" if 1000 <= value < 1e7 else f"{value:.3g}"
-
-
-def _findings(seen: Sequence[Finding]) -> str:
-    """One line for each kind of finding in tensors of one name, whatever their layers."""
-    kinds: dict[tuple[str, str], list[Finding]] = {}
-    for one in seen:
-        kinds.setdefault((one.name, re.sub(r"\d+", "*", one.tensor)), []).append(one)
-    lines = ["findings:" if seen else "findings: none"]
-    for (name, _), alike in kinds.items():
-        more = f" (and {len(alike) - 1} more like it)" if len(alike) > 1 else ""
-        lines.append(f"  {name}: {alike[0].tensor}: {alike[0].seen}{more}")
-    return "\n".join(lines)

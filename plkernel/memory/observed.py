@@ -1,16 +1,16 @@
 """Decays that a text makes a model take, token by token, beside the static ones that stand at the biases.
 
 The formula of a family is the same for both: its bias is replaced by the bias with what the input adds. That sum is
-what a running layer hands to softplus, sigmoid or exp, so one line of the table of readers serves every module of a
+what a running layer hands to softplus, sigmoid or exp, so one entry of the table of families serves every module of a
 family, however it is written, and no code of a model is changed.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,10 +22,9 @@ from plkernel.common.layout import CHECKPOINT
 from plkernel.data.windows import fixed_windows
 from plkernel.memory.figures import DRAWN
 from plkernel.memory.files import HUB, of_tensors
-from plkernel.memory.findings import Layer, half_lives, known_layers
-from plkernel.memory.formulas import Floats
+from plkernel.memory.formulas import BY_INPUT, Argument, Floats
+from plkernel.memory.layers import Layer, known_layers, quantiles
 from plkernel.memory.probe import open_target
-from plkernel.memory.readers import BY_INPUT, Argument
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Levels of the quantiles of half-lives."""
@@ -33,34 +32,21 @@ MOST_RATES = 2**21
 """Rates kept of one layer; of a larger one, fewer tokens are looked at, evenly spaced."""
 
 
-@dataclass(frozen=True)
-class Taken:
+class Taken(NamedTuple):
     """One layer: its rates -ln a at N of the tokens, (N,...) with the shape of `layer.rates`; N is 0 if unknown."""
 
     layer: Layer
     rates: Floats
 
-    @cached_property
-    def quantiles(self) -> tuple[Floats, Floats]:
-        """Half-lives at LEVELS: static ones over channels, observed ones over tokens and channels."""
-        return _quantiles(self.layer.rates), _quantiles(self.rates)
+    def quantiles(self, heads: bool = False) -> list[list[Floats]]:
+        """Half-lives at LEVELS, each one that occurs: static over channels, observed over tokens and channels.
 
-    def heads(self) -> list["Taken"]:
-        """Each head by itself; empty if this family has none."""
-        parts = self.layer.heads()
-        return [Taken(replace(self.layer, rates=part), self.rates[:, head]) for head, part in enumerate(parts)]
-
-    def to_dict(self, heads: bool) -> dict[str, Any]:
-        """Quantiles of half-lives by their level, for JSON."""
-        names = [f"{level:g}" for level in LEVELS]
-        static, observed = (dict(zip(names, row.tolist(), strict=True)) for row in self.quantiles)
-        split = {"heads": [part.to_dict(False) for part in self.heads()]} if heads and self.layer.reader.heads else {}
-        return {
-            "tokens": len(self.rates),
-            "static": static,
-            "observed": observed if len(self.rates) else None,
-            **split,
-        }
+        heads: also those of each head, if this family has any.
+        """
+        parts = [(self.layer.rates, self.rates)]
+        if heads and self.layer.family.heads:
+            parts += zip(self.layer.rates, np.moveaxis(self.rates, 1, 0), strict=True)
+        return [[quantiles(rates, LEVELS, "inverted_cdf") for rates in pair] for pair in parts]
 
 
 @dataclass(frozen=True)
@@ -76,13 +62,47 @@ class Observed:
     @property
     def drawn(self) -> Floats:
         """For figures: observed half-lives at LEVELS within what can be drawn, (L,5); NaN if unknown."""
-        return np.clip([one.quantiles[1] for one in self.layers], *DRAWN)
+        return np.clip([one.quantiles()[0][1] for one in self.layers], *DRAWN)
 
     def to_dict(self, heads: bool) -> dict[str, Any]:
         """For JSON."""
-        known = {name: getattr(self, name) for name in ("text", "unit", "windows", "context")}
-        rows = [{"module": one.layer.module, "layer": one.layer.number, **one.to_dict(heads)} for one in self.layers]
-        return {**known, "layers": rows}
+        rows = []
+        for one in self.layers:
+            entries: list[dict[str, Any]] = []
+            for pair in one.quantiles(heads):
+                static, observed = ({f"{x:g}": y for x, y in zip(LEVELS, row.tolist(), strict=True)} for row in pair)
+                known = {"static": static, "observed": observed if len(one.rates) else None}
+                entries.append({"tokens": len(one.rates), **known})
+            split = {"heads": entries[1:]} if len(entries) > 1 else {}
+            rows.append({"module": one.layer.module, "layer": one.layer.number, **entries[0], **split})
+        return {**vars(self), "layers": rows}
+
+    def render(self, heads: bool = False) -> str:
+        """A table of the layers that the text moves, and a line for the others."""
+        lines: dict[str, None] = {}
+        rows = []
+        for index, one in enumerate(self.layers):
+            family = one.layer.family
+            if len(one.rates):
+                for head, pair in enumerate(one.quantiles(heads), start=-1):
+                    label = str(one.layer.number or index) if head < 0 else f"  head {head}"
+                    spans = (" / ".join(f"{x:.3g}" for x in row) for row in pair)
+                    rows.append([label, f"{len(one.rates):,}", *spans])
+            elif any(note.startswith(BY_INPUT) for note in family.notes):
+                lines[f"{family.name}: how a text moves its decays is not known here"] = None
+            else:
+                lines[f"{family.name}: its decays do not depend on the input"] = None
+        if not self.layers:
+            lines["its decays do not depend on the input"] = None
+        said = [f"observed on {self.text}: {line}" for line in lines]
+        if not rows:
+            return "\n".join(said)
+        levels = " / ".join(f"{level:.0%}".removesuffix("%") for level in LEVELS)
+        title = (
+            f"half-lives in {self.unit}s, {levels} %: static over channels, and observed over channels and so many of "
+            f"the {self.unit}s\nin {self.windows:,} windows of {self.context:,} of {self.text}:"
+        )
+        return "\n".join([title, text_table(["layer", f"{self.unit}s", "static", "observed"], rows), *said])
 
 
 def observe_text(model: Path, text: str, tokens: int) -> Observed:
@@ -105,61 +125,26 @@ def observe_text(model: Path, text: str, tokens: int) -> Observed:
 def observe(
     model: nn.Module, predict: Callable[[Tensor], Tensor], windows: Tensor, text: str, unit: str = "token"
 ) -> Observed:
-    """Observe every layer of `model` that a reader knows while `predict` runs it on `windows` (n,T) of tokens."""
+    """Observe every layer of `model` of a known family while `predict` runs it on `windows` (n,T) of tokens."""
     config: dict[str, Any] = getattr(model.config, "to_dict", dict)()  # models of plkernel need none
     layers = known_layers(of_tensors(model.state_dict(), config))
-    arguments = {model.get_submodule(one.module): one.reader.taken for one in layers if one.reader.taken is not None}
-    rates: dict[str, list[Floats]] = {one.module: [] for one in layers}
+    modules = {one.module: model.get_submodule(one.module) for one in layers}
+    arguments = {modules[one.module]: one.family.taken for one in layers if one.family.taken is not None}
+    rates: list[list[Floats]] = [[] for _ in layers]
     for window in windows:
         with torch.no_grad(), _overheard(arguments, len(window)) as heard:
             predict(window[None])
-        for one in layers:
-            rates[one.module] += _rates(one, heard.get(model.get_submodule(one.module), []), len(windows))
-    taken = [Taken(one, np.array(rates[one.module]).reshape(-1, *one.rates.shape)) for one in layers]
+        for one, known in zip(layers, rates, strict=True):
+            if one.family.taken is not None:
+                known += _rates(one, one.family.taken, heard[modules[one.module]], len(windows))
+    taken = (
+        Taken(one, np.array(known).reshape(-1, *one.rates.shape)) for one, known in zip(layers, rates, strict=True)
+    )
     return Observed(text, unit, len(windows), windows.shape[1], tuple(taken))
 
 
-def render(observed: Observed, heads: bool = False) -> str:
-    """A table of the layers that the text moves, and a line for the others."""
-    known = [(str(one.layer.number or at), one) for at, one in enumerate(observed.layers) if len(one.rates)]
-    lines = list(dict.fromkeys(_silent(one.layer) for one in observed.layers if not len(one.rates)))
-    if not observed.layers:
-        lines = ["its decays do not depend on the input"]
-    said = [f"observed on {observed.text}: {line}" for line in lines]
-    if not known:
-        return "\n".join(said)
-    levels = " / ".join(f"{level:.0%}".removesuffix("%") for level in LEVELS)
-    title = (
-        f"half-lives in {observed.unit}s, {levels} %: static over channels, and observed over channels and so many of "
-        f"the {observed.unit}s\nin {observed.windows:,} windows of {observed.context:,} of {observed.text}:"
-    )
-    rows = []
-    for name, taken in known:
-        parts = taken.heads() if heads else []
-        for label, one in [(name, taken), *((f"  head {head}", part) for head, part in enumerate(parts))]:
-            spans = (" / ".join(f"{x:.3g}" for x in row) for row in one.quantiles)
-            rows.append([label, f"{len(one.rates):,}", *spans])
-    return "\n".join([title, text_table(["layer", f"{observed.unit}s", "static", "observed"], rows), *said])
-
-
-def _silent(layer: Layer) -> str:
-    depends = any(note.startswith(BY_INPUT) for note in layer.reader.notes)
-    how = "how a text moves its decays is not known here" if depends else "its decays do not depend on the input"
-    return f"{layer.reader.family}: {how}"
-
-
-def _quantiles(rates: Floats) -> Floats:
-    """Half-lives at LEVELS, each one that occurs, so that repeating all changes nothing; NaN if none is known."""
-    known = half_lives(rates).ravel()
-    known = known[~np.isnan(known)]
-    return np.quantile(known, LEVELS, method="inverted_cdf") if known.size else np.full(len(LEVELS), np.nan)
-
-
-def _rates(layer: Layer, heard: Sequence[Tensor], windows: int) -> Iterator[Floats]:
+def _rates(layer: Layer, argument: Argument, heard: list[Tensor], windows: int) -> Iterator[Floats]:
     """Rates at some of the tokens of a window; none if the arguments do not have the shape of the static tensor."""
-    argument = layer.reader.taken
-    if argument is None:
-        return
     calls = heard if argument.call is None else heard[argument.call : argument.call + 1]
     static = layer.tensors[argument.role].values
     values = torch.cat([call.flatten(1) for call in calls], dim=1) if calls else torch.empty(0, 0)

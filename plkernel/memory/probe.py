@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from plkernel.analysis.information.curve import BLOCKS, decay_curves
 from plkernel.analysis.intervals import critical_value
 from plkernel.common import cli
-from plkernel.common.cli import text_table
 from plkernel.common.files import load_json
 from plkernel.common.layout import CHECKPOINT, CONFIG
 from plkernel.data import corpora
@@ -44,6 +43,39 @@ TOKENISED = 1 << 22
 """Bytes of a text that become tokens, at most."""
 NEED_A_GPU = ("fla", "mamba_ssm", "causal_conv1d")
 """Packages whose kernels transformers takes if they are installed, once and for all when it imports a model."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A causal model over the tokens of a text.
+
+    model    the module
+    predict  tokens (B,T) to logits (B,T,V)
+    encode   bytes (n,) to tokens
+    unit     'byte' or 'token'
+    context  tokens in a window unless asked otherwise
+    reads    bytes of a text that become tokens, at most
+    most     tokens that the model takes; None: any number
+    step     it starts anew at multiples of so many tokens only
+    config   of a run of plkernel
+    """
+
+    model: nn.Module
+    predict: Predict
+    encode: Callable[[Bytes], NDArray[Any]]
+    unit: str
+    context: int
+    reads: float = math.inf
+    most: int | None = None
+    step: int = 1
+    config: dict[str, Any] = field(default_factory=dict)
+
+    def text(self, name: str | None) -> tuple[str, Bytes]:
+        """Name and bytes of the corpus `name`, all of it, or else of the validation text of the run."""
+        if name is not None:
+            return name, corpora.load(name).bytes
+        known, data, _ = validation_text(self.config, None, "text")
+        return f"validation text of {known}", data
 
 
 def check_causal(predict: Predict, windows: Tensor, batch: int = 4, seed: int = 0) -> None:
@@ -104,10 +136,10 @@ def probe(
         windows=count,
         context=length,
         bytes_per_token=bytes_per_token,
+        bits_per_token=float(losses.mean(dtype=np.float64)),
         influence=influence(counted, windows, known, batch, seed=seed),
         positions=by_position(losses),
         truncation=truncation(counted, windows, batch, step=step),
-        bits_per_token=float(losses.mean(dtype=np.float64)),
     )
 
 
@@ -129,96 +161,61 @@ def probe_text(
     if target.most is not None and length > target.most:
         raise ValueError(f"context must be at most {target.most:,}, which is all that the model takes, got {length:,}")
     known = check_lags(lags, length)
-    tokens = target.encode(data)
+    tokens, unit = target.encode(data), target.unit
     if tokens.size < length + 1:
         raise ValueError(
-            f"text {name!r} has {tokens.size:,} {target.unit}s, fewer than one window of context + 1 = {length + 1:,}: "
+            f"text {name!r} has {tokens.size:,} {unit}s, fewer than one window of context + 1 = {length + 1:,}: "
             "give a longer text or a smaller --context"
         )
-    options: dict[str, Any] = {"batch": batch, "seed": seed, "step": target.step, "unit": target.unit}
+    options: dict[str, Any] = {"batch": batch, "seed": seed, "step": target.step, "unit": unit}
     options["bytes_per_token"] = min(data.size, target.reads) / tokens.size
     with cli.progress_bar(str(path)) as progress:
         result = probe(target.predict, fixed_windows(tokens, length, windows), known, progress=progress, **options)
-    if target.unit == "byte" and data.size >= known[-1] + BLOCKS:
+    if unit == "byte" and data.size >= known[-1] + BLOCKS:
         result = replace(result, information=decay_curves(data, known)[0])
-    return Report(
-        f"{path} on {name}, {render(result)}",
-        {"target": str(path), "text": name, "seed": seed, **result.to_dict()},
-        lambda: probe_figure(result, f"{path} on {name}"),
-    )
+    title = f"{path} on {name}"
+    values = {"target": str(path), "text": name, "seed": seed, **result.to_dict()}
+    return Report(f"{title}, {render(result)}", values, lambda: probe_figure(result, title))
 
 
 def render(result: Probe) -> str:
     """The quantities measured, their units, and a table: one row for every lag, or number of tokens given."""
-    unit, t = result.unit, critical_value(result.windows)
-    near, along, cut, text = result.influence, result.positions, result.truncation, result.information_bits()
-    columns = {"influence": (near.lags, _with_errors(near.bits, near.standard_error, t, ".2e"))}
-    columns["by position"] = (along.given, _with_errors(along.bpb, along.standard_error, t, ".4f"))
+    unit, per_token, text = result.unit, result.bytes_per_token, result.information_bits()
+    near, along, cut = result.influence, result.positions, result.truncation
+    cells: dict[str, dict[int, str]] = {}
+
+    def column(name: str, at: Sequence[int], values: Any, form: str, errors: Any = None, count: int = 2) -> None:
+        half = np.zeros(len(at)) if errors is None else critical_value(count) * np.asarray(errors)
+        cells[name] = {
+            place: f"{value:{form}} +- {reach:{form.lstrip('+')}}" if reach > 0 else f"{value:{form}}"
+            for place, value, reach in zip(at, values, half, strict=True)
+        }
+
+    column("influence", near.lags, near.bits, ".2e", near.standard_error, result.windows)
+    column("by position", along.given, along.bpb, ".4f", along.standard_error, result.windows)
     if unit != "byte":
-        columns["per byte"] = (along.given, [f"{bits / result.bytes_per_token:.4f}" for bits in along.bpb])
-    columns["given alone"] = (cut.given, [f"{bits:.4f}" for bits in cut.bpb])
-    columns["cost"] = (cut.given, _with_errors(cut.cost, cut.standard_error, t, "+.4f"))
+        column("per byte", along.given, np.asarray(along.bpb) / per_token, ".4f")
+    column("given alone", cut.given, cut.bpb, ".4f")
+    column("cost", cut.given, cut.cost, "+.4f", cut.standard_error, result.windows)
     if text is not None and result.information is not None:
-        blocks = critical_value(len(result.information.replicates[0]))
-        columns["I(d) of the text"] = (near.lags, _with_errors(*text, blocks, ".2e"))
-    cells = {name: dict(zip(at, values, strict=True)) for name, (at, values) in columns.items()}
-    places = sorted(set().union(*cells.values()))
-    rows = [[f"{at:,}", *(column.get(at, "-") for column in cells.values())] for at in places]
-    per_byte = "" if unit == "byte" else f", {result.bits_per_token / result.bytes_per_token:.4f} bits per byte"
-    length = "" if unit == "byte" else f"; a token is {result.bytes_per_token:.2f} bytes of this text"
+        column("I(d) of the text", near.lags, text[0], ".2e", text[1], len(result.information.replicates[0]))
+    rows = [[f"{at:,}", *(one.get(at, "-") for one in cells.values())] for at in sorted(set().union(*cells.values()))]
+    whole = f"{result.windows:,} windows of {result.context:,} {unit}s: {result.bits_per_token:.4f} bits per {unit}"
+    if unit != "byte":
+        whole += (
+            f", {result.bits_per_token / per_token:.4f} bits per byte; a token is {per_token:.2f} bytes of this text"
+        )
     return "\n".join(
         [
-            f"{result.windows:,} windows of {result.context:,} {unit}s: {result.bits_per_token:.4f} bits per {unit}"
-            f"{per_byte}{length}",
+            whole,
             f"influence: how far the prediction moves (KL, bits) when the {unit} so many before it is another",
             f"by position: bits per {unit} where so many {unit}s of the window come before, since the row above",
             f"given alone: bits at the last {unit} of each window when only so many are given; cost: against all",
             "+-: 95 % intervals over windows, and of I(d) over blocks of the text",
             "",
-            text_table([f"{unit}s", *cells], rows),
+            cli.text_table([f"{unit}s", *cells], rows),
         ]
     )
-
-
-def _with_errors(values: Iterable[float], errors: Iterable[float], t: float, form: str) -> list[str]:
-    """Every value +- t errors, unless the error is zero or unknown."""
-    return [
-        f"{value:{form}} +- {t * error:{form.lstrip('+')}}" if t * error > 0 else f"{value:{form}}"
-        for value, error in zip(values, errors, strict=True)
-    ]
-
-
-@dataclass(frozen=True)
-class Target:
-    """A causal model over the tokens of a text.
-
-    model    the module
-    predict  tokens (B,T) to logits (B,T,V)
-    encode   bytes (n,) to tokens
-    unit     'byte' or 'token'
-    context  tokens in a window unless asked otherwise
-    reads    bytes of a text that become tokens, at most
-    most     tokens that the model takes; None: any number
-    step     it starts anew at multiples of so many tokens only
-    config   of a run of plkernel
-    """
-
-    model: nn.Module
-    predict: Predict
-    encode: Callable[[Bytes], NDArray[Any]]
-    unit: str
-    context: int
-    reads: float = math.inf
-    most: int | None = None
-    step: int = 1
-    config: dict[str, Any] = field(default_factory=dict)
-
-    def text(self, name: str | None) -> tuple[str, Bytes]:
-        """Name and bytes of the corpus `name`, all of it, or else of the validation text of the run."""
-        if name is not None:
-            return name, corpora.load(name).bytes
-        known, data, _ = validation_text(self.config, None, "text")
-        return f"validation text of {known}", data
 
 
 def open_target(path: Path, device: torch.device, trusted: bool = False) -> Target:

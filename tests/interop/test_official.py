@@ -37,23 +37,9 @@ EAGLE, FINCH = RWKVConfig(5, 24, 2, 8), RWKVConfig(6, 24, 2, 8, mix_rank=3, deca
 GOOSE = RWKV7Config(24, 2, 8, 3, 5, 2, 4)
 SMALL = {5: EAGLE, 6: FINCH, 7: GOOSE}
 SIZES = {
-    5: [
-        RWKVConfig(5, 64, 1, 16, feed_forward=100),
-        RWKVConfig(5, 32, 1, 32),
-        RWKVConfig(5, 64, 3, 32, feed_forward=333),
-        RWKVConfig(5, 128, 3, 64),
-    ],
-    6: [
-        RWKVConfig(6, 64, 1, 32, mix_rank=2, decay_rank=2, feed_forward=333),
-        RWKVConfig(6, 128, 1, 64),
-        RWKVConfig(6, 64, 3, 16, feed_forward=100),
-        RWKVConfig(6, 64, 3, 32, mix_rank=7, decay_rank=9),
-    ],
-    7: [
-        RWKV7Config(64, 1, 16),
-        RWKV7Config(64, 3, 32, 7, 9, 5, 11, feed_forward=100),
-        RWKV7Config(128, 2, 64),
-    ],
+    5: [RWKVConfig(5, 64, 1, 16, feed_forward=100), RWKVConfig(5, 64, 3, 32, feed_forward=333)],
+    6: [RWKVConfig(6, 128, 1, 64), RWKVConfig(6, 64, 3, 32, mix_rank=7, decay_rank=9, feed_forward=333)],
+    7: [RWKV7Config(64, 1, 16), RWKV7Config(64, 3, 32, 7, 9, 5, 11, feed_forward=100)],
 }
 PROMISE = {"rtol": 1e-4, "atol": 2e-5}
 MEASURED = {5: {"rtol": 3e-5, "atol": 6e-6}, 6: {"rtol": 3e-5, "atol": 6e-6}, 7: PROMISE}
@@ -177,13 +163,6 @@ def test_every_tensor_of_an_export_matters(version: int, official: Logits, tmp_p
         assert not torch.allclose(logits, expected, **PROMISE), name
 
 
-def test_the_official_package_needs_the_order(official: Logits, tmp_path: Path) -> None:
-    """In the order of the parameters, an Eagle of one block is another function or none."""
-    model, inputs = trained(SIZES[5][1]), TEXT[1000:1020]
-    (result,) = official(5, (save_torch(tmp_path / "model.pth", dict(model.state_dict())), inputs))
-    assert result is None or not torch.allclose(result[0], logits_of(model, inputs), **PROMISE)
-
-
 def by_hand(version: int, dim: int = 32, heads: int = 4, hidden: int = 72) -> dict[str, Tensor]:
     """A checkpoint of two layers with the names, order and shapes of the official training code."""
     shapes: dict[str, tuple[int, ...]] = {"emb.weight": (256, dim)}
@@ -266,8 +245,7 @@ def test_a_run_goes_out_and_comes_back_by_the_commands(
         export(task.folder.path, tmp_path / "out")
 
 
-@pytest.mark.parametrize("version", SMALL)
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize(("version", "dtype"), [(5, "bfloat16"), (6, "float16"), (7, "bfloat16")])
 def test_numbers_of_another_type_are_the_rounded_ones(dtype: Any, version: int, tmp_path: Path) -> None:
     model = trained(SMALL[version])
     save_model(tmp_path / "model", model, "a test")
@@ -363,34 +341,6 @@ def test_a_wrong_checkpoint_gives_one_clear_error(
     assert str(path) in str(error.value)
     assert "\n" not in str(error.value)
     assert not (tmp_path / "out").exists()
-
-
-class Bomb:
-    """Unpickling it creates a file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        return Path.touch, (self.path,)
-
-
-@pytest.mark.parametrize("place", ["bare", "tensor file", "among tensors", "as a key"])
-def test_a_pickle_that_would_execute_is_refused(place: str, tmp_path: Path) -> None:
-    mark, path = tmp_path / "executed", tmp_path / "bomb.pth"
-    bomb = Bomb(mark)
-    content = {"tensor file": bomb, "among tensors": {"a": torch.zeros(2), "b": bomb}, "as a key": {bomb: 1}}
-    if place == "bare":
-        path.write_bytes(pickle.dumps({"emb.weight": bomb}))
-    else:
-        save_torch(path, content[place])
-    with pytest.raises(ValueError, match="holds tensors only, and nothing else is read") as error:
-        load(path, tmp_path / "out")
-    assert "\n" not in str(error.value)
-    assert not mark.exists()
-    if place == "among tensors":
-        torch.load(path, weights_only=False)
-        assert mark.exists(), "the bomb must work, or the test cannot fail"
 
 
 def test_damaged_files_give_one_clear_error(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from plkernel.data import names
+from plkernel.models.init import SCHEMES
 from plkernel.training import build
 
 PACKAGE = "somebodys"
@@ -36,6 +38,31 @@ class Recurrent(nn.Module):
         return self.head(self.norm(states.transpose(1, 2)).transpose(1, 2))
 
 
+def fourier(h):
+    """A mean of the past through Fourier space, causal up to rounding."""
+    length = h.shape[1]
+    decay = torch.fft.rfft(torch.exp(-torch.arange(length) / 8.0), n=2 * length)[:, None]
+    return torch.fft.irfft(torch.fft.rfft(h, n=2 * length, dim=1) * decay, n=2 * length, dim=1)[:, :length]
+
+
+SEEN = {
+    "next": lambda h: h + torch.roll(h, -1, 1),
+    "patch": lambda h: h + h.unflatten(1, (-1, 4)).sum(2).repeat_interleave(4, 1),  # its first byte sees all four
+    "mean": lambda h: h + h.mean(1, keepdim=True),
+    "length": lambda h: h + h.shape[1] / 100,
+    "batch": lambda h: h + h.mean(0, keepdim=True),
+    "dice": lambda h: h + torch.rand(()),
+    "fourier": fourier,
+}
+ANSWERS = {
+    "wrong shape": lambda logits: logits[..., :7],
+    "nothing": lambda logits: None,
+    "nan": lambda logits: logits / 0,
+    "constant": lambda logits: torch.zeros(logits.shape),
+    "error": lambda logits: {}["weights\\nof the past"],
+}
+
+
 class Plain(nn.Module):
     """Logits from the byte itself; `see` tells what else it looks at."""
 
@@ -43,41 +70,14 @@ class Plain(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(256, 8)
         self.head = nn.Linear(8, 256)
-        self.config = config
-        self.patch = 4 if config.get("see") == "patch" else 1
+        self.see = config.get("see")
+        self.patch = 4 if self.see == "patch" else 1
         if config.get("zero"):
             nn.init.zeros_(self.head.weight)
 
     def forward(self, x):
-        h, see = self.embedding(x), self.config.get("see")
-        if see == "next":
-            h = h + torch.roll(h, -1, 1)
-        elif see == "patch":  # of four bytes, all of which its first byte sees
-            h = h + h.unflatten(1, (-1, 4)).sum(2).repeat_interleave(4, 1)
-        elif see == "mean":
-            h = h + h.mean(1, keepdim=True)
-        elif see == "length":
-            h = h + x.shape[1] / 100
-        elif see == "batch":
-            h = h + h.mean(0, keepdim=True)
-        elif see == "dice":
-            h = h + torch.rand(())
-        elif see == "fourier":  # a mean of the past through Fourier space, causal up to rounding
-            n = 2 * x.shape[1]
-            decay = torch.exp(-torch.arange(x.shape[1]) / 8.0)
-            spectrum = torch.fft.rfft(h, n=n, dim=1) * torch.fft.rfft(decay, n=n)[:, None]
-            h = torch.fft.irfft(spectrum, n=n, dim=1)[:, : x.shape[1]]
-        elif see == "wrong shape":
-            return self.head(h)[..., :7]
-        elif see == "nothing":
-            return None
-        elif see == "nan":
-            return self.head(h) / 0
-        elif see == "error":
-            raise KeyError("weights\\nof the past")
-        elif see == "constant":
-            return torch.zeros(*x.shape, 256)
-        return self.head(h)
+        h = SEEN.get(self.see, lambda h: h)(self.embedding(x))
+        return ANSWERS.get(self.see, lambda logits: logits)(self.head(h))
 
 
 def broken(config):
@@ -99,19 +99,75 @@ def small_(model, generator, std=0.01):
 def infinite_(model, generator):
     model.embedding.weight.fill_(float("inf"))
 '''
+PARTS = '''
+from pathlib import Path
+
+import numpy as np
+
+from plkernel.data.files import Chunk
+from plkernel.data.names import Source
+from plkernel.models.init.schemes.frameworks import transformers_default
+
+Path(__file__).with_name("imported").write_text("yes")
+
+
+def tenfold(sizes, *, factor=10.0):
+    """transformers_default with another name."""
+    return transformers_default(sizes)
+
+
+def counting(rest, request):
+    size = 256 * int(rest)
+    return Source(f"counting:{rest}", {"counting": rest}, lambda: blocks(size), size)
+
+
+def harmonic(channels):
+    return 64 / np.arange(1, channels + 1)
+
+
+def short(channels):
+    return [1.0]
+
+
+def blocks(size):
+    yield Chunk(np.zeros(1, np.uint8), np.zeros(1, np.int64))
+    yield Chunk(np.arange(size).astype(np.uint8), np.zeros(0, np.int64))
+'''
+ENTRIES = """[plkernel.schemes]
+tenfold = somebodys.parts:tenfold
+[plkernel.corpora]
+counting = somebodys.parts:counting
+[plkernel.placements]
+harmonic = somebodys.parts:harmonic
+short = somebodys.parts:short
+"""
 
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder of the package `somebodys` with its module `models`; the file `imported` appears in it once it is."""
+    """The folder of the package `somebodys`, as if installed: `models`, and entry points of `parts`.
+
+    The file `imported` appears in the folder once one of the modules is imported.
+    """
     folder = tmp_path / "elsewhere" / PACKAGE
-    folder.mkdir(parents=True)
-    (folder / "__init__.py").write_text("")
-    (folder / "models.py").write_text(MODELS)
+    metadata = folder.parent / "somebodys-1.0.dist-info"
+    for path, content in {
+        folder / "__init__.py": "",
+        folder / "models.py": MODELS,
+        folder / "parts.py": PARTS,
+        folder / "needy.py": "import no_such_thing\n",
+        folder / "syntax.py": "def :\n",
+        metadata / "METADATA": "Metadata-Version: 2.1\nName: somebodys\nVersion: 1.0\n",
+        metadata / "entry_points.txt": ENTRIES,
+    }.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
     monkeypatch.syspath_prepend(folder.parent)
     monkeypatch.setenv("PYTHONPATH", f"{folder.parent}:{Path(__file__).parents[2]}")
     yield folder
     forget()
+    SCHEMES.pop("tenfold", None)
+    names.KINDS.pop("counting", None)
 
 
 def forget() -> None:

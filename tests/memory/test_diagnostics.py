@@ -1,4 +1,4 @@
-"""Influence, truncation, saturation, n-grams and memory over runs: closed forms, other software, exact power laws."""
+"""Diagnostics against their definitions: curves over windows, saturation, memory over runs, n-grams."""
 
 import json
 import math
@@ -20,7 +20,6 @@ from plkernel.memory.diagnostics import (
     Probe,
     Saturation,
     by_position,
-    geometric_mean,
     influence_of,
     is_read,
     kernel_exponents,
@@ -32,32 +31,21 @@ from plkernel.memory.diagnostics import (
     truncation_of,
 )
 
-RANDOM = np.random.default_rng(0)
 LAGS = 2.0 ** np.arange(10)
 
 
-def test_lengths_are_powers_of_two_and_the_context() -> None:
-    assert (lengths(1), lengths(8), lengths(12)) == ([1], [1, 2, 4, 8], [1, 2, 4, 8, 12])
-    assert (lengths(12, step=4), lengths(8, step=2)) == ([4, 8, 12], [2, 4, 8])
-
-
-def test_positions_are_grouped_by_the_bytes_given() -> None:
+def test_losses_are_grouped_by_the_bytes_given_and_errors_are_those_of_windows() -> None:
     """Losses equal to the number of bytes given: the mean of 3..4 is 3.5, that of 9..12 is 10.5."""
-    losses = np.tile(np.arange(1.0, 13.0), (3, 1)) + np.array([[-1.0], [0.0], [1.0]])
-    means = by_position(losses)
+    assert (lengths(12), lengths(12, step=4), lengths(8, step=2)) == ([1, 2, 4, 8, 12], [4, 8, 12], [2, 4, 8])
+    means = by_position(np.tile(np.arange(1.0, 13.0), (3, 1)) + np.array([[-1.0], [0.0], [1.0]]))
     assert means.given == (1, 2, 4, 8, 12)
     assert means.bpb == pytest.approx((1, 2, 3.5, 6.5, 10.5))
     assert means.standard_error == pytest.approx([1 / np.sqrt(3)] * 5)
-
-
-def test_errors_are_those_of_windows_not_of_bytes() -> None:
-    """Readings of one window that are all alike count as one; lags that are not read leave the mean alone."""
     windows = np.random.default_rng(0).normal(size=(50, 1))
     expected = windows.std(ddof=1) / np.sqrt(50)
-    for length in (64, 256):
-        assert set(np.round(by_position(np.repeat(windows, length, axis=1)).standard_error, 12)) == {expected.round(12)}
+    assert by_position(np.repeat(windows, 64, axis=1)).standard_error == pytest.approx([expected] * 7)
     readings = np.tile(windows[..., None], (1, 8, 3))
-    readings[:, 2:, 1] = np.nan
+    readings[:, 2:, 1] = np.nan  # lags that are not read leave the mean alone
     influence = influence_of([1, 2, 4], readings)
     assert influence.bits == pytest.approx([windows.mean()] * 3)
     assert influence.standard_error == pytest.approx([expected] * 3)
@@ -88,10 +76,10 @@ def test_half_of_the_window_is_given_and_every_lag_read(length: int) -> None:
     for seed in range(50):
         chosen = places(length, 4, np.random.default_rng(seed))
         read = np.stack([is_read(lags, place, length) for place in chosen])
-        given = chosen[:, None] + lags
+        given = (chosen[:, None] + lags)[read]
         assert read.any(axis=0).all()
-        assert (length / 2 <= given[read]).all()
-        assert (given[read] <= length).all()
+        assert given.min() >= length / 2
+        assert given.max() <= length
 
 
 def test_json_has_no_nan() -> None:
@@ -101,19 +89,23 @@ def test_json_has_no_nan() -> None:
         by_position(np.ones((1, 2))),
         truncation_of([1, 2], np.ones((2, 1))),
     )
-    kept = json.loads(json.dumps(Probe("token", 1, 2, 4.0, *curves, 1.0).to_dict(), allow_nan=False))
+    kept = json.loads(json.dumps(Probe("token", 1, 2, 4.0, 1.0, *curves).to_dict(), allow_nan=False))
     assert kept["influence"] == {"lags": [1, 2], "bits": [1, 1], "standard_error": [None, None]}
     assert kept["truncation"] == {"given": [1, 2], "bits": [1, 1], "cost": [0, 0], "standard_error": [None, None]}
     assert "information" not in kept
+    assert list(curves[2].to_dict()) == ["windows", "given", "bpb", "cost", "standard_error"]
 
 
-def figures(logits: np.ndarray, targets: np.ndarray) -> dict[str, float]:
-    """The definitions, with scipy's softmax."""
+@pytest.mark.parametrize("scale", [0.01, 12.0, 3000.0])
+def test_saturation_is_its_definition(scale: float) -> None:
+    """As scipy has softmax."""
+    rng = np.random.default_rng(0)
+    logits, targets = (scale * rng.standard_normal((600, 256))).astype(np.float32), rng.integers(0, 256, 600)
     z = logits.astype(np.float64)
     p, logs = softmax(z, axis=1), z - logsumexp(z, axis=1, keepdims=True)
-    return {
-        "positions": len(p),
-        "loss": -logs[np.arange(len(p)), targets].mean(),
+    expected = {
+        "positions": 600,
+        "loss": -logs[np.arange(600), targets].mean(),
         "logit_min": logits.min(),
         "logit_max": logits.max(),
         "largest_probability": p.max(axis=1).mean(),
@@ -121,18 +113,10 @@ def figures(logits: np.ndarray, targets: np.ndarray) -> dict[str, float]:
         "entropy": -(p * logs).sum(axis=1).mean(),
         "saturated_share": (p.max(axis=1) > 0.99).mean(),
     }
+    assert saturation(logits, targets).to_dict() == pytest.approx(expected, rel=2e-14, abs=1e-14)
 
 
-@pytest.mark.parametrize("scale", [0.01, 1.0, 12.0, 3000.0])
-def test_saturation_is_its_definition(scale: float) -> None:
-    logits = (scale * RANDOM.standard_normal((600, 256))).astype(np.float32)
-    targets = RANDOM.integers(0, 256, 600)
-    expected = figures(logits, targets)
-    for name, value in saturation(logits, targets).to_dict().items():
-        assert value == pytest.approx(expected[name], rel=2e-14, abs=1e-14), name
-
-
-@pytest.mark.parametrize("level", [0.0, 3.5, -1e4, 1e30])
+@pytest.mark.parametrize("level", [0.0, -1e4, 1e30])
 def test_equal_logits_are_open_and_one_large_logit_saturates(level: float) -> None:
     equal = saturation(np.full((7, 256), level, np.float32), np.arange(7))
     assert (equal.entropy, equal.loss) == pytest.approx((math.log(256), math.log(256)), rel=1e-15)
@@ -147,12 +131,13 @@ def test_equal_logits_are_open_and_one_large_logit_saturates(level: float) -> No
 
 
 def test_batches_merge_to_the_whole_and_are_read_back() -> None:
-    logits, targets = 12 * RANDOM.standard_normal((700, 5, 256)), RANDOM.integers(0, 256, (700, 5))
+    rng = np.random.default_rng(0)
+    logits, targets = 12 * rng.standard_normal((700, 5, 256)), rng.integers(0, 256, (700, 5))
     whole, merged = saturation(logits, targets), saturation(logits[:1], targets[:1])
     for start, end in ((1, 300), (300, 301), (301, 700)):
         merged = merged.merged(saturation(logits[start:end], targets[start:end]))
     assert merged.positions == whole.positions == 3500
-    assert list(merged.to_dict().values()) == pytest.approx(list(whole.to_dict().values()), rel=1e-14)
+    assert merged.to_dict() == pytest.approx(whole.to_dict(), rel=1e-14)
     assert Saturation.from_dict(whole.to_dict()) == whole
     with pytest.raises(ValueError, match="saturation has no entropy"):
         Saturation.from_dict({key: value for key, value in whole.to_dict().items() if key != "entropy"})
@@ -177,14 +162,10 @@ def test_impossible_symbols_and_diverged_models() -> None:
     [
         (lambda: saturation(np.zeros((3, 256)), np.zeros(2, int)), r"got shapes \(2,\) and \(3, 256\)"),
         (lambda: saturation(np.zeros((0, 256)), np.zeros(0, int)), "at least one"),
-        (lambda: saturation(np.zeros(()), np.zeros((), int)), "got shapes"),
         (lambda: saturation(np.zeros((1, 4)), [4]), "targets must be integers from 0 to 3"),
-        (lambda: saturation(np.zeros((1, 4)), [-1]), "targets must be integers from 0 to 3"),
         (lambda: saturation(np.zeros((1, 4)), [0.5]), "targets must be integers from 0 to 3"),
         (lambda: kernel_exponents(LAGS[:3], LAGS[:3]), r"lags must hold two of 4 to 128 for a slope, got \[1.0, 2.0"),
-        (lambda: falling_exponent([4.0], [1.0]), "lags must be two or more for a slope, got 1"),
         (lambda: NGrams.of(np.zeros((2, 5), np.int64)), r"windows must be bytes \(n, T \+ 1\)"),
-        (lambda: NGrams.of(np.zeros(5, np.uint8)), r"windows must be bytes \(n, T \+ 1\)"),
         (lambda: NGrams.of(np.zeros((2, 1), np.uint8)), r"windows must be bytes \(n, T \+ 1\)"),
         (lambda: NGrams.of(np.zeros((2, 5), np.uint8), 8), "orders must lie between 1 and 7, got 8"),
     ],
@@ -198,24 +179,13 @@ def test_amplification_is_the_ratio_of_successive_rms() -> None:
     growth = Amplification((0.5, 1.0, 1.0, 4.0))
     assert growth.per_block == (2.0, 1.0, 4.0)
     assert growth.mean == pytest.approx(2.0, rel=1e-15)
-    assert all(
-        math.isnan(one) for one in (Amplification((0.0, 1.0)).mean, geometric_mean([]), geometric_mean([1.0, 0.0]))
-    )
-    assert geometric_mean([1.28] * 8) == pytest.approx(1.28, rel=1e-15)
+    assert math.isnan(Amplification((0.0, 1.0)).mean)
 
 
-def memory(kernels: np.ndarray | None = None, half_lives: np.ndarray | None = None) -> Memory:
-    empty = np.empty((0, 0, len(QUANTILES)))
-    return Memory(
-        empty if half_lives is None else half_lives, LAGS, np.empty((0, 0, 10)) if kernels is None else kernels
-    )
-
-
-@pytest.mark.parametrize("exponent", [0.0, 0.575, 1.15, 3.0])
+@pytest.mark.parametrize("exponent", [0.0, 0.575, 3.0])
 def test_the_slope_of_a_power_law_is_its_exponent(exponent: float) -> None:
     """At any scale, and with any kernel outside lags 4 to 128."""
-    scales = np.array([[1.0, 1e-200], [1e200, 3.0]])
-    kernels = scales[..., None] * LAGS**-exponent
+    kernels = np.array([[1.0, 1e-200], [1e200, 3.0]])[..., None] * LAGS**-exponent
     kernels[..., [0, 1, 8, 9]] = 7.0
     assert kernel_exponents(LAGS, kernels) == pytest.approx(np.full((2, 2), exponent), abs=3e-13)
     y = np.random.default_rng(0).normal(size=(3, LAGS.size))
@@ -232,22 +202,18 @@ def test_the_range_ends_at_128_or_the_longest_lag(lags: np.ndarray, expected: tu
 def test_means_over_runs_are_geometric() -> None:
     """The slope of the mean kernel is the mean slope; of half-lives the ends are the outermost of all runs."""
     exponents, scales = np.array([[0.5, 1.0], [0.7, 2.0]]), np.array([[1.0, 1e3], [1e-3, 7.0]])
-    both = memory(kernels=scales[..., None] * LAGS ** -exponents[..., None])
+    first = np.array([1.0, 2, 3, 4, 5, 6, 7])
+    both = Memory(np.stack([first, 4 * first])[:, None], LAGS, scales[..., None] * LAGS ** -exponents[..., None])
     mean = both.log_kernels()
     assert mean[:, 0] == pytest.approx([0.0, 0.0], abs=1e-15)
     assert kernel_exponents(LAGS, np.exp(mean)) == pytest.approx(exponents.mean(axis=0), rel=1e-13)
     assert both.exponents() == pytest.approx(exponents, rel=1e-13)
-    assert both.block(1).exponents() == pytest.approx(exponents[:, 1:], rel=1e-13)
-    assert (both.blocks, both.has_kernels, both.has_half_lives) == (2, True, False)
-    first = np.array([1.0, 2, 3, 4, 5, 6, 7])
-    quantiles = memory(half_lives=np.stack([first, 4 * first])[:, None]).half_life_quantiles()
-    assert quantiles == pytest.approx(np.array([[1.0, 4, 6, 8, 10, 12, 28]]))
+    assert both.half_life_quantiles() == pytest.approx(np.array([[1.0, 4, 6, 8, 10, 12, 28]]))
+    none = Memory(np.empty((0, 0, len(QUANTILES))), LAGS, both.kernels)
+    assert (none.blocks, none.has_kernels, none.has_half_lives) == (2, True, False)
 
 
-@pytest.mark.parametrize(
-    ("placement", "projection"),
-    [("log-spaced", "uniform"), ("log-spaced", "published"), ("concentrated", "published")],
-)
+@pytest.mark.parametrize(("placement", "projection"), [("log-spaced", "uniform"), ("concentrated", "published")])
 def test_powers_of_two_give_the_slope_of_a_fine_grid(placement, projection) -> None:
     nodes = place(256, placement=placement, projection=projection, gain="ema")
     fine = kernel_exponent(nodes, "rms", 4, 128)
@@ -276,7 +242,7 @@ class Recursive:
         return (seen[byte] + len(seen) * lower) / (seen.total() + len(seen)) if seen else lower
 
 
-@pytest.mark.parametrize(("letters", "width", "orders"), [(2, 9, 5), (4, 30, 5), (256, 40, 3), (3, 3, 5), (3, 12, 7)])
+@pytest.mark.parametrize(("letters", "width", "orders"), [(2, 9, 5), (256, 40, 3), (3, 3, 5), (3, 12, 7)])
 def test_n_grams_are_those_of_the_formula(letters: int, width: int, orders: int) -> None:
     """No count crosses the border of a window, and its first byte is history alone."""
     seen, judged = drawn(40, width, letters, 0), drawn(10, width, min(256, letters + 1), 1)
@@ -290,7 +256,7 @@ def test_n_grams_are_those_of_the_formula(letters: int, width: int, orders: int)
             assert row == pytest.approx(-np.log2(wanted), rel=1e-12)
 
 
-@pytest.mark.parametrize("history", [b"abab", b"bbab", b"zzzz", b"azzz", b"zzza"])
+@pytest.mark.parametrize("history", [b"abab", b"zzzz", b"azzz", b"zzza"])
 def test_probabilities_of_all_bytes_sum_to_one(history: bytes) -> None:
     """After histories that were seen, that were not, and of which only the end was."""
     model = NGrams.of(np.frombuffer(b"abababbab" * 20, np.uint8).reshape(-1, 18))
@@ -304,16 +270,3 @@ def test_blocks_of_any_size_give_the_same_counts(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(diagnostics, "AT_ONCE", 70)
     assert np.array_equal(NGrams.of(iter([windows[:7], windows[7:8], windows[8:8], windows[8:]])).losses(judged), whole)
     assert not np.array_equal(NGrams.of(np.concatenate([windows, windows])).losses(judged), whole)
-
-
-def test_pairs_reach_the_entropy_of_a_markov_chain_and_single_bytes_do_not() -> None:
-    """Stay with 0.9 or move to one of three others: H2(0.1) + 0.1 log2 3 a byte; single bytes are uniform, 2 bits."""
-    rng = np.random.default_rng(0)
-
-    def chain(n: int) -> np.ndarray:
-        moves = np.where(rng.random((n, 257)) < 0.1, rng.integers(1, 4, (n, 257)), 0)
-        return (np.cumsum(moves, axis=1) % 4).astype(np.uint8)
-
-    losses = NGrams.of(chain(2000), 3).losses(chain(1000)).mean(axis=(1, 2))
-    rate = -0.9 * np.log2(0.9) - 0.1 * np.log2(0.1) + 0.1 * np.log2(3)
-    assert losses == pytest.approx([2.0, rate, rate], abs=0.01)

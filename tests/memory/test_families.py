@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from tiny_models import CASES, built
+from tiny_models import CASES, FLA_DECAYS, built, drawn
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plkernel.memory.files import open_checkpoint, rounded
 from plkernel.memory.inspection import shown
 
+NOTHING = torch.zeros(1, 1, 16, dtype=torch.float64)
 Arrays = dict[str, np.ndarray]
 X = np.linspace(-5.0, -0.5, 8)
 MAMBA = {"layers.0.A_log": np.linspace(-1, 1, 12).reshape(4, 3), "layers.0.dt_proj.bias": X[:4]}
@@ -92,12 +93,7 @@ CLOSED: dict[str, tuple[str, Arrays, dict[str, Any], Any]] = {
     "mamba-3": ("Mamba-3", {"l.dt_bias": X}, {"model_type": "mamba3"}, softplus(X) * math.log(2)),
     "mom shared": ("gated delta net", {**HEADS, "layers.0.shared_b.weight": np.ones(1)}, {}, STEPPED),
     "mom": ("gated delta net", {**HEADS, "layers.0.b_proj.0.weight": np.ones(1)}, {}, STEPPED),
-    "s4d": (
-        "S4D",
-        {"l.log_dt": X[:2], "l.log_A_real": X.reshape(2, 4)},
-        {},
-        np.exp(X[:2, None] + X.reshape(2, 4)),
-    ),
+    "s4d": ("S4D", {"l.log_dt": X[:2], "l.log_A_real": X.reshape(2, 4)}, {}, np.exp(X[:2, None] + X.reshape(2, 4))),
     "s5": ("S5", {"l.Lambda_re": X, "l.log_step": X[:, None]}, {}, -X * np.exp(X)),
     "s5 one step": ("S5", {"l.Lambda_re": X, "l.log_step": X[:1]}, {}, -X * math.exp(X[0])),
     "lru": ("LRU", {"l.nu_log": X}, {}, np.exp(X)),
@@ -114,9 +110,8 @@ def saved(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any]) -> A
 def test_closed_forms(name: str, tmp_path: Path) -> None:
     """To 1e-14 relative in float64."""
     family, arrays, config, expected = CLOSED[name]
-    tensors = {key: torch.from_numpy(value.copy()) for key, value in arrays.items()}
-    result = saved(tmp_path, tensors, config)
-    assert {layer.reader.family for layer in result.layers} == {family}
+    result = saved(tmp_path, {key: torch.from_numpy(value.copy()) for key, value in arrays.items()}, config)
+    assert {layer.family.name for layer in result.layers} == {family}
     rates = np.stack([layer.rates for layer in result.layers]).reshape(expected.shape)
     np.testing.assert_allclose(rates, expected, rtol=1e-14)
 
@@ -126,16 +121,14 @@ def test_closed_forms(name: str, tmp_path: Path) -> None:
 )
 def test_every_stored_type_is_widened_exactly(dtype: torch.dtype, tmp_path: Path) -> None:
     """All bit patterns of the short ones; torch itself is the reference, and pickles agree."""
-    width = torch.finfo(dtype).bits
-    bits = torch.arange(2**width, dtype=torch.int64) if width < 32 else torch.randn(99).double()
     kinds = {8: torch.uint8, 16: torch.int16}
-    tensor = bits.to(kinds[width]).view(dtype) if width in kinds else bits.to(dtype)
+    width = torch.finfo(dtype).bits
+    tensor = torch.arange(2**width).to(kinds[width]).view(dtype) if width in kinds else torch.randn(99).to(dtype)
     save_file({"x": tensor}, tmp_path / "x.safetensors")
     torch.save({"x": tensor}, tmp_path / "x.pth")
     for name in ("x.safetensors", "x.pth"):
         stored = open_checkpoint(str(tmp_path / name)).read("x")
-        assert stored.dtype == str(dtype).removeprefix("torch.")
-        assert stored.eps == torch.finfo(dtype).eps
+        assert (stored.dtype, stored.eps) == (str(dtype).removeprefix("torch."), torch.finfo(dtype).eps)
         np.testing.assert_array_equal(stored.values, tensor.double().numpy())
 
 
@@ -145,91 +138,74 @@ def test_rounding_is_that_of_torch(dtype: str) -> None:
     np.testing.assert_array_equal(rounded(values.numpy(), dtype), values.to(getattr(torch, dtype)).double().numpy())
 
 
-def modules(model: nn.Module, attribute: str) -> Iterator[Any]:
+def with_own(model: nn.Module, attribute: str) -> Iterator[Any]:
+    """Modules with a parameter of that name."""
     return (module for module in model.modules() if attribute in dict(module.named_parameters(recurse=False)))
 
 
-def of_states(model: nn.Module) -> list[Tensor]:
+def states_of_mamba(model: nn.Module) -> Iterator[Tensor]:
     """discrete_A = exp(A dt) of every channel and state."""
-    rates = []
-    for module in modules(model, "A_log"):
-        bias = module.dt_proj_bias if hasattr(module, "dt_proj_bias") else module.dt_proj.bias
-        rates.append(torch.exp(module.A_log) * F.softplus(bias)[..., None])
-    return rates
+    for at in with_own(model, "A_log"):
+        bias = at.dt_proj_bias if hasattr(at, "dt_proj_bias") else at.dt_proj.bias
+        yield torch.exp(at.A_log) * F.softplus(bias)[..., None]
 
 
-def of_heads(model: nn.Module) -> list[Tensor]:
+def heads_of_mamba2(model: nn.Module) -> Iterator[Tensor]:
     """A dt of every head, dt within the module's own limits."""
-    rates = []
-    for module in modules(model, "A_log"):
-        step = F.softplus(module.dt_bias).clamp(*getattr(module, "time_step_limit", (0.0, math.inf)))
-        rates.append(torch.exp(module.A_log) * step)
-    return rates
+    for at in with_own(model, "A_log"):
+        limits = getattr(at, "time_step_limit", (0.0, math.inf))
+        yield torch.exp(at.A_log) * F.softplus(at.dt_bias).clamp(*limits)
 
 
-def of_gates(model: nn.Module) -> list[Tensor]:
-    """The forget gates themselves without an input."""
-    return [-module(torch.zeros(1, 1, 16, dtype=torch.float64)) for module in modules(model, "A_log")]
-
-
-def of_rg_lru(model: nn.Module) -> list[Tensor]:
+def rg_lru(model: nn.Module) -> Iterator[Tensor]:
     """The gate that the module hands to its own scan when there is no input."""
-    rates = []
-    for module in modules(model, "recurrent_param"):
+    for at in with_own(model, "recurrent_param"):
+        gates: list[Tensor] = []
 
-        def scan(hidden_states: Tensor, recurrent_gate: Tensor, **_: Any) -> tuple[Tensor, None]:
-            rates.append(-recurrent_gate[0, 1].log())
+        def scan(hidden_states: Tensor, recurrent_gate: Tensor, gates: Any = gates, **_: Any) -> tuple[Tensor, None]:
+            gates.append(-recurrent_gate[0, 1].log())
             return hidden_states, None
 
-        module._rnn_scan = scan
-        module(torch.zeros(1, 2, len(module.recurrent_param), dtype=torch.float64), torch.arange(2)[None])
-    return rates
+        at._rnn_scan = scan
+        at(torch.zeros(1, 2, len(at.recurrent_param), dtype=torch.float64), torch.arange(2)[None])
+        yield gates[0]
 
 
-def of_forget_gates(model: Any) -> list[Tensor]:
+def xlstm(model: Any) -> Iterator[Tensor]:
     cap = model.config.gate_soft_cap
-    biases = [module.fgate_preact.bias for module in model.modules() if hasattr(module, "fgate_preact")]
-    return [-F.logsigmoid(cap * torch.tanh(bias / cap)) for bias in biases]
+    for at in model.modules():
+        if hasattr(at, "fgate_preact"):
+            yield -F.logsigmoid(cap * torch.tanh(at.fgate_preact.bias / cap))
 
 
-def of_slopes(model: nn.Module) -> list[Tensor]:
-    return [module.slope_rate for module in model.modules() if hasattr(module, "slope_rate")]
-
-
-def of_rwkv4(model: nn.Module) -> list[Tensor]:
-    return [torch.exp(module.time_decay) for module in modules(model, "time_decay")]
-
-
-OTHERS = {
-    **dict.fromkeys(("Mamba", "FalconMamba", "Jamba", "Zamba"), of_states),
-    **dict.fromkeys(("BailingHybrid", "KimiLinear"), of_gates),
-    "RecurrentGemma": of_rg_lru,
-    "MiniMax": of_slopes,
-    "Rwkv": of_rwkv4,
-    "xLSTM": of_forget_gates,
+OTHERS: dict[str, Callable[[Any], Iterable[Tensor]]] = {
+    **dict.fromkeys(("Mamba", "FalconMamba", "Jamba", "Zamba"), states_of_mamba),
+    **dict.fromkeys(("BailingHybrid", "KimiLinear"), lambda model: (-at(NOTHING) for at in with_own(model, "A_log"))),
+    "RecurrentGemma": rg_lru,
+    "MiniMax": lambda model: [at.slope_rate for at in model.modules() if hasattr(at, "slope_rate")],
+    "Rwkv": lambda model: [torch.exp(at.time_decay) for at in with_own(model, "time_decay")],
+    "xLSTM": xlstm,
 }
+
+
+def compare(folder: Path, model: Any, rates: Callable[[], Iterable[Tensor]], **options: Any) -> None:
+    """Rates from the saved model against those of the module's own formula, without its own rounding."""
+    with torch.no_grad(), pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Tensor, "float", Tensor.double)
+        expected = [one.double().numpy().ravel() for one in rates()]
+    model.save_pretrained(folder, **options)
+    layers = shown(str(folder)).layers
+    assert len(layers) == len(expected) > 0
+    for layer, one in zip(layers, expected, strict=True):
+        np.testing.assert_allclose(layer.rates.ravel(), one, rtol=1e-6)
+    assert any(np.unique(one).size > 1 for one in expected)
 
 
 @pytest.mark.filterwarnings("ignore")  # of other people's code
 @pytest.mark.parametrize("name", CASES)
-def test_transformers(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, rates_of = built(name), OTHERS.get(name, of_heads)
-    with torch.no_grad(), monkeypatch.context() as patched:
-        patched.setattr(Tensor, "float", Tensor.double)  # the module's own formula, without its own rounding
-        expected = [rates.double().numpy().ravel() for rates in rates_of(model)]
-    model.save_pretrained(tmp_path, max_shard_size="20KB")
-    compare(tmp_path, expected)
-
-
-def compare(folder: Path, expected: list[np.ndarray]) -> None:
-    layers = shown(str(folder)).layers
-    assert len(layers) == len(expected) > 0
-    for layer, rates in zip(layers, expected, strict=True):
-        np.testing.assert_allclose(layer.rates.ravel(), rates, rtol=1e-6)
-    assert any(np.unique(rates).size > 1 for rates in expected)
-
-
-NOTHING = torch.zeros(1, 1, 16, dtype=torch.float64)
+def test_transformers(name: str, tmp_path: Path) -> None:
+    model = built(name)
+    compare(tmp_path, model, lambda: OTHERS.get(name, heads_of_mamba2)(model), max_shard_size="20KB")
 
 
 def kda(layer: Any, model: nn.Module) -> Tensor:
@@ -275,29 +251,17 @@ FLA: dict[str, tuple[str, dict[str, Any], Callable[[Any, nn.Module], Tensor]]] =
     "mamba3": ("Mamba3", {"head_dim": 8, "num_heads": 4, "state_size": 8, "is_mimo": False}, mamba3),
     "mom": ("Mom", {"head_dim": 8, "num_memories": 2, "topk": 1}, stepped),
 }
-DRAWN = ("A_log", "dt_bias", "bounds", "gk_proj.1", "w_lora", "w_proj", "a_proj.bias", "f_proj.bias")
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("case", FLA)
-def test_flash_linear_attention(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flash_linear_attention(case: str, tmp_path: Path) -> None:
     models = pytest.importorskip("fla.models", reason="flash-linear-attention is not installed")
     name, options, rates_of = FLA[case]
     sizes = {"vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 3, "num_heads": 2}
     torch.manual_seed(0)
-    model = getattr(models, f"{name}ForCausalLM")(getattr(models, f"{name}Config")(**{**sizes, **options}))
-    with torch.no_grad():
-        for key, parameter in model.named_parameters():
-            if any(mark in key for mark in DRAWN):
-                parameter.copy_(torch.randn(parameter.shape) - 2.0)
-    model.double()
-    with torch.no_grad(), monkeypatch.context() as patched:
-        patched.setattr(Tensor, "float", Tensor.double)  # the layer's own formula, without its own rounding
-        layers = [
-            getattr(block, "attn", None) or block.mixer
-            for block in (getattr(model, "model", None) or model.backbone).layers
-        ]
-        expected = [rates_of(layer, model).numpy().ravel() for layer in layers]
-    model.save_pretrained(tmp_path)
-    compare(tmp_path, expected)
+    config = getattr(models, f"{name}Config")(**{**sizes, **options})
+    model: Any = drawn(getattr(models, f"{name}ForCausalLM")(config), ("A_log", "dt_bias", *FLA_DECAYS))
+    blocks = (getattr(model, "model", None) or model.backbone).layers
+    compare(tmp_path, model, lambda: [rates_of(getattr(one, "attn", None) or one.mixer, model) for one in blocks])

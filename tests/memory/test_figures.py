@@ -1,15 +1,31 @@
-"""Figures of memory, read back: their lines and boxes carry the numbers of the rows."""
+"""Figures of memory and of context, read back: their lines and boxes carry the numbers of the rows."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
 from plkernel.analysis.figures.style import COLOURS, INK, rendered
-from plkernel.memory.diagnostics import QUANTILES, Memory
-from plkernel.memory.figures import START, Panel, half_life_figure, kernel_figure, model_figure
+from plkernel.analysis.information.curve import decay_curves
+from plkernel.memory.diagnostics import QUANTILES, Influence, Memory, Probe, by_position, truncation_of
+from plkernel.memory.figures import (
+    START,
+    Influenced,
+    Panel,
+    Truncated,
+    half_life_figure,
+    influence_figure,
+    kernel_figure,
+    model_figure,
+    probe_figure,
+    truncation_figure,
+)
 
 LAGS = 2.0 ** np.arange(7)
 SEEDS, BLOCKS = 2, 3
+GIVEN = (1, 2, 4, 8)
+BASE = np.array([[4.0, 3.5, 3.2, 3.0], [4.2, 3.7, 3.4, 3.2]])
 
 
 def memory(scale: float, exponent: float) -> Memory:
@@ -19,57 +35,39 @@ def memory(scale: float, exponent: float) -> Memory:
     return Memory(half_lives, LAGS, scale * LAGS**-exponents)
 
 
-@pytest.fixture
-def panels() -> list[Panel]:
-    return [Panel(f"arm {i}", memory(3.0, 0.5 + i), memory(7.0, 1 + i), 1.15) for i in range(2)]
+PANELS = [Panel(f"arm {i}", memory(3.0, 0.5 + i), memory(7.0, 1 + i), 1.15) for i in range(2)]
 
 
-def drawn(axes, colour, width=None):
+def lines(axes, colour, width=None):
     """x and y of the lines of a colour, and of a width where it is given."""
-    lines = [line for line in axes.lines if to_hex(line.get_color()) == colour.lower()]
-    return [line.get_xydata().T for line in lines if width in (None, line.get_linewidth())]
+    drawn = [line for line in axes.lines if to_hex(line.get_color()) == colour.lower()]
+    return [line.get_xydata().T for line in drawn if width in (None, line.get_linewidth())]
 
 
-def test_kernels_are_drawn_block_by_block_and_as_their_mean(panels: list[Panel]) -> None:
-    figure = kernel_figure(panels, "gain none")
-    for axes, panel, colour in zip(figure.axes, panels, (INK, COLOURS[0]), strict=True):
-        for memory_, shade in ((panel.before, START), (panel.after, colour)):
-            expected = np.log(memory_.kernels / memory_.kernels[..., :1]).mean(axis=0)
-            blocks, [(lags, mean)] = drawn(axes, shade, 0.5), drawn(axes, shade, 1.5)
+def test_kernels_are_drawn_block_by_block_as_their_mean_and_beside_the_law() -> None:
+    figure = kernel_figure(PANELS, "gain none")
+    for axes, panel, colour in zip(figure.axes, PANELS, (INK, COLOURS[0]), strict=True):
+        for drawn, shade in ((panel.before, START), (panel.after, colour)):
+            expected = np.log(drawn.kernels / drawn.kernels[..., :1]).mean(axis=0)
+            blocks, [(lags, mean)] = lines(axes, shade, 0.5), lines(axes, shade, 1.5)
             assert [np.log(values) for _, values in blocks] == pytest.approx(expected)
             assert lags.tolist() == LAGS.tolist()
             assert np.log(mean) == pytest.approx(expected.mean(axis=0))
         assert (axes.get_xscale(), axes.get_yscale(), axes.get_title("left")) == ("log", "log", panel.title)
-
-
-def test_the_law_stands_behind_the_kernels(panels: list[Panel]) -> None:
-    figure = kernel_figure(panels)
-    [(lags, law)] = drawn(figure.axes[1], INK)
+    [(lags, law)] = lines(figure.axes[1], INK)
     assert law == pytest.approx(lags**-1.15)
     assert "t**-1.15" in [text.get_text() for text in figure.legends[0].get_texts()]
-    assert drawn(kernel_figure([Panel("a", panels[0].before, panels[0].after, 0.575)]).axes[0], INK, 4)[0][1][
-        -1
-    ] == pytest.approx(64**-0.575)
-
-
-def test_a_vanished_kernel_ends_where_it_vanishes() -> None:
-    kernels = np.where(LAGS > 8, 0.0, 1 / LAGS)[None, None]
-    gone = Memory(np.empty((0, 0, 7)), LAGS, kernels)
-    figure = kernel_figure([Panel("a", gone, gone, 1.0)])
-    [(lags, _)] = drawn(figure.axes[0], START)
-    assert lags.tolist() == [1, 2, 4, 8]
+    gone = Memory(np.empty((0, 0, 7)), LAGS, np.where(LAGS > 8, 0.0, 1 / LAGS)[None, None])
+    figure = kernel_figure([Panel("vanished", gone, gone, 1.0)])
+    assert lines(figure.axes[0], START)[0][0].tolist() == [1, 2, 4, 8]
     rendered(figure)
 
 
-def test_boxes_hold_the_quartiles_of_every_block(panels: list[Panel]) -> None:
-    figure = half_life_figure(panels)
-    for axes, panel in zip(figure.axes, panels, strict=True):
-        bars = axes.patches
-        assert len(bars) == 2 * BLOCKS
-        for found, bar_set in ((panel.before, bars[:BLOCKS]), (panel.after, bars[BLOCKS:])):
-            quartiles = np.exp(np.log(found.half_lives).mean(axis=0))[:, [2, 4]]
-            drawn_boxes = [(bar.get_y(), bar.get_y() + bar.get_height()) for bar in bar_set]
-            assert np.array(drawn_boxes) == pytest.approx(quartiles)
+def test_boxes_hold_the_quartiles_of_every_block() -> None:
+    for axes, panel in zip(half_life_figure(PANELS).axes, PANELS, strict=True):
+        boxes = np.array([(bar.get_y(), bar.get_y() + bar.get_height()) for bar in axes.patches])
+        for drawn, part in ((panel.before, boxes[:BLOCKS]), (panel.after, boxes[BLOCKS:])):
+            assert part == pytest.approx(np.exp(np.log(drawn.half_lives).mean(axis=0))[:, [2, 4]])
         spans, medians = axes.collections[2].get_segments(), axes.collections[3].get_segments()
         assert [span[0][1] for span in spans] == pytest.approx(panel.after.half_lives[..., 0].min(axis=0))
         assert [span[1][1] for span in spans] == pytest.approx(panel.after.half_lives[..., -1].max(axis=0))
@@ -78,16 +76,65 @@ def test_boxes_hold_the_quartiles_of_every_block(panels: list[Panel]) -> None:
 
 @pytest.mark.parametrize("trained_here", [True, False])
 def test_a_model_shows_every_block(trained_here: bool) -> None:
-    before, after = memory(1.0, 0.5).block(0), memory(2.0, 1.5)
-    figure = model_figure(memory(1.0, 0.5) if trained_here else None, after, "model")
-    kernels, half_lives = figure.axes
-    assert len(kernels.lines) == BLOCKS * (1 + trained_here)
+    after = memory(2.0, 1.5)
+    kernels, half_lives = model_figure(memory(1.0, 0.5) if trained_here else None, after, "model").axes
+    assert len(kernels.lines) == len(half_lives.patches) == BLOCKS * (1 + trained_here)
     assert np.log(kernels.lines[-1].get_ydata()) == pytest.approx(after.log_kernels()[-1])
     assert ("at initialisation" in kernels.get_title("left")) == trained_here
-    assert len(half_lives.patches) == BLOCKS * (1 + trained_here)
-    assert before.blocks == 1
 
 
-@pytest.mark.slow
-def test_the_same_rows_give_the_same_files(panels: list[Panel]) -> None:
-    assert rendered(kernel_figure(panels))["svg"] == rendered(kernel_figure(panels))["svg"]
+def test_truncation_shows_means_over_seeds_and_the_loss() -> None:
+    arms = {"base": Truncated(GIVEN, BASE), "other": Truncated(GIVEN, BASE + np.array([0.4, 0.3, 0.1, 0.0]))}
+    whole, lost = truncation_figure(arms).axes
+    for colour, arm in zip((INK, COLOURS[0]), arms.values(), strict=True):
+        [(given, bpb)], [(shorter, cost)] = lines(whole, colour), lines(lost, colour)
+        assert (tuple(given), tuple(shorter)) == (GIVEN, GIVEN[:-1])
+        assert bpb == pytest.approx(arm.bpb.mean(axis=0))
+        assert cost == pytest.approx((bpb - bpb[-1])[:-1])
+    assert (lost.get_xscale(), lost.get_yscale()) == ("log", "log")
+    whole, lost = truncation_figure({"base": Truncated(GIVEN, BASE, floor=(3.9, 3.3, 3.0, 3.0))}).axes
+    assert lines(whole, INK)[1][1].tolist() == [3.9, 3.3, 3.0, 3.0]
+    assert lines(lost, INK)[1][1] == pytest.approx([0.9, 0.3, np.nan], nan_ok=True)
+    assert truncation_figure({"nothing lost": Truncated(GIVEN, BASE[:, ::-1])}).axes[1].get_yscale() == "linear"
+
+
+def test_influence_shows_means_over_seeds_their_band_and_the_law() -> None:
+    bits = np.array([[1.0, 0.5, 0.2, 0.0], [0.8, 0.3, 0.2, 0.0]])
+    (axes,) = influence_figure({"arm": Influenced(GIVEN, bits, information=(1.0, 0.5, 0.25, 0.125))}).axes
+    mean, law, triangles, _ = lines(axes, INK)
+    np.testing.assert_allclose(mean[1], [0.9, 0.4, 0.2, np.nan])
+    assert (law[1].tolist(), triangles[0].tolist()) == ([1.0, 0.5, 0.25, 0.125], [8])
+    low, high = np.ptp(axes.collections[0].get_paths()[0].vertices[:, 1]), axes.get_ylim()[1]
+    assert low > np.ptp(bits.mean(axis=0))
+    assert high == 2.0
+
+
+@pytest.fixture
+def found() -> Probe:
+    """Of a model that reads one token: beyond lag 1 there is nothing."""
+    losses = np.random.default_rng(0).normal(3, 1, (4, 20))
+    influence = Influence((1, 2, 4, 8), (0.5, 0.0, 0.0, 0.0), (0.1, 0.0, 0.0, 0.0))
+    cut = truncation_of(list(GIVEN), losses + np.array([0.5, 0.2, 0.1, 0])[:, None])
+    return Probe("token", 20, 8, 4.0, 1.0, influence, by_position(np.ones((20, 8))), cut)
+
+
+def test_zeros_of_a_probe_are_marked_on_the_lower_edge(found: Probe) -> None:
+    near, along, _ = probe_figure(found, "a model").axes
+    line, triangles = near.get_lines()
+    np.testing.assert_array_equal(line.get_ydata(), [0.5, np.nan, np.nan, np.nan])
+    np.testing.assert_array_equal(triangles.get_xdata(), [2, 4, 8])
+    assert triangles.get_marker() == "v"
+    assert near.get_ylim() == pytest.approx((0.25, 1.0)), "a zero takes no room"
+    assert along.get_ylabel() == "bits per token"
+    assert near.get_legend() is None
+    none, cut = Influence((1,), (0.0,), (float("nan"),)), truncation_of([1], np.ones((1, 1)))
+    rendered(probe_figure(replace(found, windows=1, context=1, influence=none, truncation=cut)))
+
+
+def test_the_information_of_the_text_is_in_bits(found: Probe) -> None:
+    data = np.random.default_rng(1).integers(0, 2, 5000, dtype=np.uint8)
+    data[1::2] = data[::2]  # I(1): half of all pairs are copies
+    figure = probe_figure(replace(found, unit="byte", information=decay_curves(data, list(GIVEN))[0]))
+    expected = 1 - (0.25 * np.log2(4) + 0.75 * np.log2(4 / 3))  # 1 - h(1/4)
+    assert figure.axes[0].get_lines()[1].get_ydata()[0] == pytest.approx(expected, abs=0.03)
+    assert set(rendered(figure)) == {"pdf", "png", "svg"}

@@ -1,23 +1,45 @@
-"""Other people's models start alike under one seed, and say what they remember and how they are trained."""
+"""Other people's models, starts, schemes, corpora and placements: named in a spec, checked, and told in one line."""
 
+import json
 import math
 import random
+import re
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
-from plkernel.config.schema import TrainSpec
-from plkernel.memory.foreign import Foreign, build, start_
+from plkernel.analysis.nodes import Aim, place, shaped
+from plkernel.common.files import load_json, read_lines
+from plkernel.config.condition import from_config, resolve
+from plkernel.config.reading import load_spec
+from plkernel.config.schema import ModelSpec, TrainSpec
+from plkernel.memory.foreign import Foreign, build, check_model, offered, start_
+from plkernel.memory.mamba2 import log_spaced_, power_law_
+from plkernel.models.init import SCHEMES
+from plkernel.models.init.power_law import decays_
+from plkernel.models.ssm import SSM, SSMConfig
+from plkernel.training import check
+from plkernel.training.build import initialise_, started
+from plkernel.training.generation import Rereading
+from plkernel.training.loop import prepare, run_training
 from plkernel.training.objective import build_optimizer
 
 KIND = "somebodys.models:Recurrent"
+MAMBA2 = "transformers:Mamba2ForCausalLM"
+SIZES = {"hidden_size": 16, "num_heads": 32, "head_dim": 1, "state_size": 4, "num_hidden_layers": 1, "n_groups": 1}
+COMMITTED = Path(__file__).parents[2] / "runs" / "mamba2.toml"
+CPU = torch.device("cpu")
+SpecWriter = Callable[..., Path]
 
 
-def parameters(seed: int, **config: object) -> list[torch.Tensor]:
-    return [values.detach().clone() for values in build(KIND, config, seed).parameters()]
+def parameters(seed: int) -> list[torch.Tensor]:
+    return [values.detach().clone() for values in build(KIND, {}, seed).parameters()]
 
 
 def test_one_seed_one_start_whatever_was_drawn_before(package: Path) -> None:
@@ -28,17 +50,13 @@ def test_one_seed_one_start_whatever_was_drawn_before(package: Path) -> None:
     assert not torch.equal(first[0], parameters(4)[0])
     assert torch.equal(torch.get_rng_state(), before[0])
     assert (random.getstate(), np.random.get_state()[2]) == before[1:]  # noqa: NPY002
-
-
-def test_a_function_of_ones_own_starts_it_and_gets_its_options(package: Path) -> None:
-    built = [build(KIND, {}, 0) for _ in range(2)]
-    for model in built:
+    one, other = (build(KIND, {}, 0) for _ in range(2))
+    for model in (one, other):
         start_(model, "somebodys.models:small_", {"std": 1e-3}, 7)
-    one, other = (model.module.embedding.weight for model in built)
-    assert torch.equal(one, other)
-    assert 0 < one.std() < 2e-3
+    assert torch.equal(one.module.embedding.weight, other.module.embedding.weight)
+    assert 0 < one.module.embedding.weight.std() < 2e-3
     with pytest.raises(ValueError, match=r"init 'somebodys.models:small_': it raised TypeError: .*'sdt'"):
-        start_(built[0], "somebodys.models:small_", {"sdt": 1}, 7)
+        start_(one, "somebodys.models:small_", {"sdt": 1}, 7)
 
 
 class Remembering(nn.Module):
@@ -61,31 +79,218 @@ class Remembering(nn.Module):
         return {"*rate": {"learning_rate": 0.5}, "embedding.weight": {"weight_decay": 0.0, "eps": 2.0}}
 
 
-def test_what_a_model_says_of_itself_is_taken() -> None:
+def test_a_model_speaks_for_itself(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Foreign("here:Remembering", Remembering())
     assert model.config.patch == 4
-    torch.testing.assert_close(
-        model.half_lives()[0], torch.tensor([2.0, 4.0]).double() * math.log(2), rtol=1e-6, atol=0
-    )
+    expected = torch.tensor([2.0, 4.0]).double() * math.log(2)
+    torch.testing.assert_close(model.half_lives()[0], expected, rtol=1e-6, atol=0)
     torch.testing.assert_close(model.kernels(torch.tensor([1, 2]))[0], torch.tensor([-0.375, -0.75]).exp().double())
     groups = build_optimizer(model, TrainSpec(steps=1, learning_rate=1e-2, weight_decay=0.5), model).param_groups
     found = {id(p): (g["lr"], g["weight_decay"], g["eps"]) for g in groups for p in g["params"]}
     assert found[id(model.module.rate)] == (5e-3, 0.0, 1e-8)  # no matrix, so that nothing decays it
     assert found[id(model.module.embedding.weight)] == (1e-2, 0.0, 2e-8)
+    silent = build(KIND, {}, 0)
+    assert silent.half_lives() == silent.kernels(torch.tensor([1, 2])) == []
+    assert (silent.multipliers(), silent.config.patch) == ({}, 1)
+    for said, message in [
+        ({"rates": {"learning_rate": 1.0}}, r"multipliers names 'rates', which is no parameter; did you mean 'rate'"),
+        ({"rate": {"lr": 1.0}}, "multipliers has 'lr'; valid: eps, learning_rate, weight_decay"),
+    ]:
+        monkeypatch.setattr(Remembering, "multipliers", lambda self, said=said: said)
+        with pytest.raises(ValueError, match=message):
+            model.multipliers()
 
 
-def test_a_model_that_says_nothing_has_no_memory_and_the_usual_rates(package: Path) -> None:
-    model = build(KIND, {}, 0)
-    assert model.half_lives() == model.kernels(torch.tensor([1, 2])) == []
-    assert model.multipliers() == {}
-    assert model.config.patch == 1
+def tried(kind: str, **config: object) -> None:
+    check_model(build(f"somebodys.models:{kind}", config, 0), "kind", 64, CPU)
 
 
-def test_an_unknown_parameter_in_multipliers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = Foreign("here:Remembering", Remembering())
-    monkeypatch.setattr(Remembering, "multipliers", lambda self: {"rates": {"learning_rate": 1.0}})
-    with pytest.raises(ValueError, match=r"multipliers names 'rates', which is no parameter; did you mean 'rate'"):
-        model.multipliers()
-    monkeypatch.setattr(Remembering, "multipliers", lambda self: {"rate": {"lr": 1.0}})
-    with pytest.raises(ValueError, match="multipliers has 'lr'; valid: eps, learning_rate, weight_decay"):
-        model.multipliers()
+def test_causal_models_pass(package: Path) -> None:
+    """Also where they are causal up to rounding, as a convolution through Fourier space."""
+    tried("Plain")
+    tried("Plain", see="fourier")
+    check_model(initialise_(SSM(SSMConfig(16, 2)), resolve(ModelSpec(dim=16, layers=2)), 0), "kind", 64, CPU)
+
+
+@pytest.mark.parametrize("zero", [False, True], ids=["", "from a head of zeros, which shows nothing yet"])
+@pytest.mark.parametrize(
+    ("see", "message"),
+    [
+        ("next", "is not causal: byte 1 changes the logits at byte 0, which may know the bytes up to 0 only"),
+        ("patch", "is not causal: byte 1 changes the logits at byte 0"),
+        ("mean", "is not causal: byte 1 changes the logits at byte 0"),
+        ("length", "is not causal: the logits at byte 0 change when the bytes from 1 on are left out"),
+        ("batch", "the logits of a window change with the other windows of its batch"),
+    ],
+)
+def test_a_model_that_cheats_is_refused_with_the_byte(package: Path, see: str, message: str, zero: bool) -> None:
+    with pytest.raises(ValueError, match=message):
+        tried("Plain", see=see, zero=zero)
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "message"),
+    [
+        ("somebodys.models:Plain", {"see": "wrong shape"}, r"gave float32 of shape \(\d+, 64, 7\), expected logits"),
+        ("somebodys.models:Plain", {"see": "nothing"}, "gave a NoneType, expected logits"),
+        ("somebodys.models:Plain", {"see": "nan"}, "its logits are not finite at the start"),
+        ("somebodys.models:Plain", {"see": "error"}, r"bytes raised KeyError: 'weights\\nof the past'"),
+        ("somebodys.models:Plain", {"see": "dice"}, "the same bytes give other logits each time"),
+        ("somebodys.models:Plain", {"see": "constant"}, "its loss has no gradient in any parameter"),
+        ("somebodys.models:half", {}, "parameter embedding.weight is float16, expected float32"),
+        ("somebodys.models:broken", {}, "building it raised RuntimeError: no such luck at all"),
+        ("somebodys.models:no_module", {}, "gave a dict, expected a torch.nn.Module"),
+        ("somebodys.models:Path.cwd.x", {}, "has no 'x'"),
+        ("somebodys.models:__file__", {}, "is a str, expected something to call"),
+        ("somebodys.model:Plain", {}, "there is no module 'somebodys.model'; install it, or start in the folder"),
+        ("somebodys.needy:Plain", {}, "somebodys.needy needs the module 'no_such_thing', not here"),
+        ("somebodys.syntax:Plain", {}, "importing somebodys.syntax raised SyntaxError"),
+        (MAMBA2, {"hidden_sizes": 16}, "config has 'hidden_sizes'; did you mean 'hidden_size'"),
+        (MAMBA2, {"vocab_size": 300}, "vocab_size must be 256, one for every byte, got 300"),
+        (MAMBA2, {**SIZES, "num_heads": 5}, "building it raised .*num_heads"),
+    ],
+)
+def test_mistakes_are_one_line(package: Path, kind: str, config: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as refused:
+        check_model(build(kind, config, 0), "kind", 64, CPU)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.fixture(scope="module")
+def mamba2() -> Foreign:
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    return build(MAMBA2, {**SIZES, "chunk_size": 16}, 0)
+
+
+def test_a_model_of_transformers_is_over_bytes_none_of_which_is_special(mamba2: Foreign) -> None:
+    assert mamba2(torch.randint(256, (2, 20))).shape == (2, 20, 256)
+    embedding = mamba2.module.get_input_embeddings()
+    assert (embedding.weight.shape[0], embedding.padding_idx) == (256, None)
+    assert (embedding.weight != 0).any(dim=1).all()
+
+
+@pytest.mark.parametrize("start", [power_law_, log_spaced_])
+def test_the_heads_carry_the_kernel_of_the_nodes(mamba2: Foreign, start: Callable[..., None]) -> None:
+    """Of a step of the input: dt a**t summed over heads, a and dt as the layer computes them."""
+    start(mamba2.module)
+    mixer = mamba2.module.backbone.layers[0].mixer
+    dt = F.softplus(mixer.dt_bias.double())
+    a = torch.exp(-dt * mixer.A_log.double().exp())
+    lags = torch.tensor([4.0, 16.0, 64.0, 256.0], dtype=torch.float64)
+    found = (dt * a ** lags[:, None]).sum(dim=1).log()
+    slopes = (found.diff() / lags.log().diff()).tolist()
+    # 32 heads with 5 % of the kernel beyond either end: within 0.1 of the law in the middle of its range
+    assert slopes == pytest.approx([-1.15 if start is power_law_ else -1.0] * 3, abs=0.1)
+    torch.testing.assert_close(mamba2.half_lives()[0], math.log(2) / (dt * mixer.A_log.double().exp()))
+
+
+def test_a_bias_for_any_a_log_gives_the_rates() -> None:
+    """decays_ of dt_bias is the other way round of that of A_log."""
+    nodes = place(5, shortest=0.5, longest=1e5)
+    bias, a_log = torch.empty(5), torch.tensor([0.0, 1.0, -1.0, 2.0, 0.5])
+    decays_(bias, nodes, "dt_bias", a_log=a_log)
+    rates = F.softplus(bias.double()) * a_log.double().exp()
+    np.testing.assert_allclose(rates.numpy(), nodes.rates, rtol=2e-6)  # 16 units of float32, for a bias near -12
+    with pytest.raises(ValueError, match="a_log goes with parametrisation 'dt_bias'"):
+        decays_(bias, nodes, "dt_bias")
+    with pytest.raises(ValueError, match=r"a_log of shape \(4,\) does not broadcast"):
+        decays_(bias, nodes, "dt_bias", a_log=a_log[1:])
+
+
+def test_the_committed_study_names_three_starts_of_one_model(mamba2: Foreign) -> None:
+    spec = load_spec(COMMITTED, trusted=True)
+    models = {name: started(spec.condition(name), 0) for name in spec.arms}
+    own, law, spaced = (dict(models[name].named_parameters()) for name in ("own", "power-law", "log-spaced"))
+    differing = {name.rpartition(".")[2] for name in own if not torch.equal(own[name], law[name])}
+    assert differing == {"A_log", "dt_bias"}
+    assert all(torch.equal(law[name], spaced[name]) for name in own if not name.endswith("dt_bias"))
+    half_lives = [values.sort().values for values in models["log-spaced"].half_lives()]
+    assert [round(float(values[place]), 3) for values in half_lives for place in (0, -1)] == [1.0, 2000.0] * 2
+
+
+def test_entry_points_are_used_by_name_after_consent_and_never_before(
+    package: Path, tiny_spec: SpecWriter, tmp_path: Path
+) -> None:
+    path = tiny_spec(corpus="counting:80", steps=2, eval_every=2)
+    path.write_text(path.read_text().replace("[arms.uniform]", '[arms.uniform]\nscheme = "tenfold"'))
+    told = "scheme 'somebodys.parts:tenfold', corpus 'somebodys.parts:counting' would be imported and run"
+    with pytest.raises(ValueError, match=f"arms.uniform: {told}"):
+        load_spec(path, check)
+    with pytest.raises(ValueError, match=told):
+        prepare(load_spec(path), "uniform", 0, tmp_path / "out")
+    assert not (package / "imported").exists()
+    spec = load_spec(path, check, trusted=True)
+    assert SCHEMES["tenfold"].source == "somebodys 1.0"
+    task = prepare(spec, "uniform", 0, tmp_path / "out")
+    assert task.corpus.size == 80 * 256
+    assert run_training(task, progress_bar=False)["steps"] == 2
+    assert offered("megatron_default", "stdlib") == offered(None, "synthetic:beta=1.0") == {}
+    assert offered(None, str(package)) == {}
+    path.write_text(path.read_text().replace('"tenfold"', '"megatron_defualt"'))
+    with pytest.raises(ValueError, match="scheme 'megatron_defualt' does not exist; nearest: megatron_default"):
+        load_spec(path, check, trusted=True)
+
+
+def placing(path: Path, placement: str) -> Path:
+    """The spec with an arm of this placement in place of its second."""
+    arm = f'[arms.placed]\nplacement = "{placement}"\nprojection = "uniform"'
+    path.write_text(path.read_text().partition("[arms.power-law]")[0] + arm)
+    return path
+
+
+def test_a_placement_is_asked_once_after_consent_and_kept_as_numbers(
+    package: Path, tiny_spec: SpecWriter, tmp_path: Path
+) -> None:
+    """Refused without importing anything; saved, it needs neither the package nor consent."""
+    path = placing(tiny_spec(steps=1, eval_every=1), "harmonic")
+    with pytest.raises(ValueError, match=r"placed: placement 'somebodys.parts:harmonic' would be imported and run"):
+        load_spec(path)
+    assert not (package / "imported").exists()
+    spec = load_spec(path, check, trusted=True)
+    saved = tmp_path / "spec.json"
+    saved.write_text(json.dumps(spec.model_dump(mode="json")))
+    (package / "parts.py").unlink()
+    del sys.modules["somebodys.parts"]
+    condition = load_spec(saved, check).condition("placed")
+    rates = np.log(2) * np.arange(1, 17) / 64
+    assert condition.nodes.rates == pytest.approx(rates)
+    assert condition.nodes.projection == pytest.approx(shaped(rates, "uniform", "none", Aim(1.15)).projection)
+    assert from_config(condition.config).nodes == spec.condition("placed").nodes
+    task = prepare(spec, "placed", 0, tmp_path / "out")
+    run_training(task, progress_bar=False)
+    first = read_lines(task.folder.path / "metrics.jsonl")[0]
+    assert first["half_life_quantiles"][0][-1] == pytest.approx(64, rel=1e-5)
+    assert load_json(task.folder.path / "config.json")["arm_options"]["placement"] == "harmonic"
+
+
+@pytest.mark.parametrize(
+    ("placement", "message"),
+    [
+        ("harmonics", "nor an entry point of plkernel.placements; did you mean 'h"),
+        ("log_spaced", "nor an entry point of plkernel.placements; did you mean 'log-spaced'?"),
+        ("short", "placement 'short': somebodys.parts:short must give 16 half-lives in bytes, positive and finite"),
+    ],
+)
+def test_a_placement_that_is_none_is_one_line(
+    placement: str, message: str, package: Path, tiny_spec: SpecWriter
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        load_spec(placing(tiny_spec(), placement), trusted=True)
+
+
+def test_a_patch_that_is_not_full_is_filled_up() -> None:
+    """A model that takes multiples of 4 bytes alone: its logits after 1, 3, 4 and 9 of them."""
+
+    class Quads(nn.Module):
+        patch = 4
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.unflatten(1, (-1, 4)).flatten(1).cumsum(1)[..., None].expand(-1, -1, 256).float()
+
+    reader = Rereading(Foreign("somebodys:Quads", Quads()), 8)
+    state, sums = reader.initial_state(1), []
+    for part in ([1], [1, 1], [1], [1] * 5):
+        logits, state = reader.resume(torch.tensor([part]), state)
+        sums.append(float(logits[0, -1, 0]))
+    assert logits.shape == (1, 1, 256)
+    assert sums == [1, 3, 4, 8]

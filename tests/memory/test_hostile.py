@@ -20,7 +20,6 @@ from plkernel.memory.inspection import render, shown
 hypothesis = pytest.importorskip("hypothesis", reason="the cases are drawn with hypothesis")
 st = hypothesis.strategies
 
-ROOT = Path(__file__).parent.parent.parent
 TENSORS = {
     "model.layers.0.mixer.A_log": torch.linspace(-1, 1, 4),
     "model.layers.0.mixer.dt_bias": torch.linspace(-5, -3, 4),
@@ -37,11 +36,13 @@ CONFIG: dict[str, Any] = {
     "time_step_min": 0.001,
     "text_config": {"time_step_limit": [0.0, 1.0]},
 }
+INDEXED = {"metadata": {"total_size": 1}, "weight_map": dict.fromkeys(TENSORS, SINGLE)}
 STRANGE = (
     *(None, True, 0, -1, 3, 2**31, 10**30, 0.5, 1e308, float("inf"), float("nan"), "", "x", "1e9", "\n", "\0"),
     *("../..", "/dev/zero", "a" * 20_000, [], [[]], [None], ["a", {}], [{"a": 1}, {}], list(range(300)), {}, {"a": {}}),
 )
 WHOLE = save(TENSORS)
+START = int.from_bytes(WHOLE[:8], "little") + 8
 
 
 class Bomb:
@@ -58,20 +59,11 @@ class Bomb:
 def damaged(draw: Any) -> bytes:
     """The bytes of a file cut short, with a bit flipped, a part overwritten or inserted, or other bytes altogether."""
     at, noise = draw(st.integers(0, len(WHOLE) - 1)), draw(st.binary(max_size=64))
-    header = int.from_bytes(WHOLE[:8], "little") + 8
-    return draw(
-        st.sampled_from(
-            [
-                WHOLE[:at],
-                WHOLE[:at] + bytes([WHOLE[at] ^ (1 << at % 8)]) + WHOLE[at + 1 :],
-                WHOLE[:at] + noise + WHOLE[at + len(noise) :],
-                WHOLE[: at % header] + noise + WHOLE[at % header :],
-                WHOLE[:8] + WHOLE[8:header].replace(b"F32", draw(st.sampled_from([b"F64", b"I32", b"F4 ", b"U8 "]))),
-                noise,
-                b"",
-            ]
-        )
-    )
+    flipped = WHOLE[:at] + bytes([WHOLE[at] ^ (1 << at % 8)]) + WHOLE[at + 1 :]
+    typed = WHOLE[:8] + WHOLE[8:START].replace(b"F32", draw(st.sampled_from([b"F64", b"I32", b"F4 ", b"U8 "])))
+    written = WHOLE[:at] + noise + WHOLE[at + len(noise) :]
+    inserted = WHOLE[: at % START] + noise + WHOLE[at % START :]
+    return draw(st.sampled_from([WHOLE[:at], flipped, written, inserted, typed, noise, b""]))
 
 
 @st.composite
@@ -90,34 +82,35 @@ def mutated(draw: Any, base: dict[str, Any]) -> Any:
 
 @st.composite
 def pickled(draw: Any) -> Any:
-    """What a .pth may hold; 'bomb' stands for an object that executes something."""
-    tensors: list[Any] = [torch.zeros(size) for size in ((), (0,), (4,), (2, 2))]
-    tensors += [torch.zeros(4, dtype=kind) for kind in (torch.bfloat16, torch.int8, torch.complex64, torch.bool)]
-    tensors += [torch.empty(4, device="meta"), torch.zeros(4).to_sparse(), torch.full((4,), torch.nan)]
-    tensors += [torch.zeros(1).expand(2**40), None, 3, "x", [1.0], {}, torch.nn.Parameter(torch.zeros(4)), "bomb"]
-    content = {**TENSORS, draw(st.sampled_from([*TENSORS, "x"])): draw(st.sampled_from(tensors))}
+    """Content of a .pth; 'bomb' stands for an object that executes something."""
+    odd: list[Any] = [torch.zeros(size) for size in ((), (0,), (4,), (2, 2))]
+    odd += [torch.zeros(4, dtype=kind) for kind in (torch.bfloat16, torch.int8, torch.complex64, torch.bool)]
+    odd += [torch.empty(4, device="meta"), torch.zeros(4).to_sparse(), torch.full((4,), torch.nan)]
+    odd += [torch.zeros(1).expand(2**40), None, 3, "x", [1.0], {}, torch.nn.Parameter(torch.zeros(4)), "bomb"]
+    content = {**TENSORS, draw(st.sampled_from([*TENSORS, "x"])): draw(st.sampled_from(odd))}
     return draw(st.sampled_from([content, content, content, [content], "bomb", {"a": content}]))
 
 
-def ending(folder: Path, target: Path) -> str:
-    """Accepted, or refused with a message of one line."""
-    before = set(folder.rglob("*"))
-    try:
-        result = shown(str(target))
-        message = render(result, heads=True) + json.dumps(result.to_dict(heads=True))
-        end = "accepted"
-    except USER_ERRORS as error:
-        message, end = " ".join(str(error).split())[:2000], "refused"
-    assert message
-    assert set(folder.rglob("*")) == before, "something was executed or left behind"
-    return end
+def written(folder: Path, kind: str, case: Any, bomb: Bomb) -> Path:
+    """The checkpoint of a case."""
+    if kind == "bytes":
+        (folder / "x.safetensors").write_bytes(case)
+        return folder / "x.safetensors"
+    if kind == "pickle":
+        armed = {name: bomb if one == "bomb" else one for name, one in case.items()} if type(case) is dict else case
+        with warnings.catch_warnings(action="ignore"):
+            torch.save(bomb if armed == "bomb" else armed, folder / "x.pth")
+        return folder / "x.pth"
+    save_file(TENSORS, folder / SINGLE)
+    (folder / INDEX).write_text(json.dumps(case if kind == "index" else INDEXED))
+    (folder / "config.json").write_text(json.dumps(case if kind == "config" else CONFIG))
+    return folder
 
 
 @pytest.mark.parametrize("kind", ["bytes", "index", "config", "pickle"])
 def test_hostile_files_end_in_one_line(kind: str, tmp_path: Path) -> None:
     """40 of each kind."""
-    index = {"metadata": {"total_size": 1}, "weight_map": dict.fromkeys(TENSORS, SINGLE)}
-    cases = {"bytes": damaged(), "index": mutated(index), "config": mutated(CONFIG), "pickle": pickled()}
+    cases = {"bytes": damaged(), "index": mutated(INDEXED), "config": mutated(CONFIG), "pickle": pickled()}
     ends, bomb = [], Bomb(str(tmp_path / "executed"))
 
     @hypothesis.seed(14)
@@ -128,26 +121,19 @@ def test_hostile_files_end_in_one_line(kind: str, tmp_path: Path) -> None:
     def take(case: Any) -> None:
         folder = tmp_path / str(len(ends))
         folder.mkdir(exist_ok=True)
-        target = folder
-        if kind == "bytes":
-            target = folder / "x.safetensors"
-            target.write_bytes(case)
-        elif kind == "pickle":
-            target = folder / "x.pth"
-            armed = {name: bomb if one == "bomb" else one for name, one in case.items()} if type(case) is dict else case
-            with warnings.catch_warnings(action="ignore"):
-                torch.save(bomb if armed == "bomb" else armed, target)
-        else:
-            save_file(TENSORS, folder / SINGLE)
-            (folder / INDEX).write_text(json.dumps(case if kind == "index" else index))
-            (folder / "config.json").write_text(json.dumps(case if kind == "config" else CONFIG))
-        ends.append(ending(tmp_path, target))
+        target = written(folder, kind, case, bomb)
+        before = set(tmp_path.rglob("*"))
+        try:
+            result = shown(str(target))
+            assert render(result, heads=True) + json.dumps(result.to_dict(heads=True))
+            ends.append("accepted")
+        except USER_ERRORS:
+            ends.append("refused")
+        assert set(tmp_path.rglob("*")) == before, "something was executed or left behind"
 
     take()
-    print(kind, {end: ends.count(end) for end in set(ends)})
     assert len(ends) >= 40
     assert set(ends) == {"accepted", "refused"}
-    assert not (tmp_path / "executed").exists()
 
 
 def test_the_bomb_works_and_a_plain_pickle_is_refused(tmp_path: Path) -> None:
@@ -174,17 +160,14 @@ def test_safetensors_need_neither_torch_nor_transformers(tmp_path: Path) -> None
         sys.meta_path.insert(0, Absent())
         from plkernel.commands.inspect import inspect
         from plkernel.common import cli
-        options = ["--heads", "--compare", sys.argv[1], "--json", "x.json", "--figure", "x.pdf"]
-        cli.main(inspect, [sys.argv[1], *options])
+        cli.main(inspect, [sys.argv[1], "--heads", "--compare", sys.argv[1], "--json", "x.json"])
+        assert "matplotlib" not in sys.modules
+        cli.main(inspect, [sys.argv[1], "--figure", "x.pdf"])
         cli.main(inspect, ["x.pth"])
     """
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    line = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, cwd=tmp_path)
     assert "4 layers with decays, nemotron_h" in done.stdout, done.stderr
     assert done.stderr == "error: x.pth: reading this format needs torch, which is missing: pip install torch\n"
     assert (tmp_path / "x.pdf").read_bytes().startswith(b"%PDF")

@@ -18,24 +18,25 @@ from torch import Tensor
 from plkernel.commands.inspect import inspect
 from plkernel.common import cli
 from plkernel.memory.files import INDEX
-from plkernel.memory.findings import LAGS, Finding, half_lives, kernel, quantiles
 from plkernel.memory.formulas import Given, lightning
 from plkernel.memory.inspection import drawn, render, shown
+from plkernel.memory.layers import LAGS, Finding, half_lives, kernel, quantiles
 
 DECAYS = "blocks.{}.att.time_decay"
 MIXER = "model.layers.{}.mixer.{}"
 A_LOG, BIAS = MIXER.format(1, "A_log"), MIXER.format(1, "dt_bias")
 HEADS = 8
+State = dict[str, Tensor]
 
 
-def rwkv5(tokens: float = 2.0, heads: int = 2) -> dict[str, Tensor]:
-    """Two layers whose half-lives are `tokens` times 1, 2 .. 16, and eight times that in the second."""
-    rates = np.log(2) / (tokens * np.arange(1, 17).reshape(heads, -1))
+def rwkv5() -> State:
+    """Two layers whose half-lives are 2, 4 .. 32 tokens, and eight times that in the second."""
+    rates = np.log(2) / (2.0 * np.arange(1, 17).reshape(2, 8))
     state = {DECAYS.format(layer): torch.from_numpy(np.log(rates / 8**layer)) for layer in range(2)}
     return state | {f"blocks.{layer}.att.ln_x.weight": torch.ones(16) for layer in range(2)}
 
 
-def healthy(layers: int = 2) -> dict[str, Tensor]:
+def healthy(layers: int = 2) -> State:
     """Layers of Mamba-2, half-lives of 14 to 700 tokens."""
     values = {"A_log": torch.linspace(-0.5, 0.5, HEADS), "dt_bias": torch.linspace(-3.3, -6.5, HEADS)}
     return {MIXER.format(layer, name): values[name] + 0.1 * layer for layer in range(layers) for name in values}
@@ -47,13 +48,13 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "model.safetensors"
 
 
-def found(folder: Path, tensors: dict[str, Tensor], **config: object) -> tuple[Finding, ...]:
+def found(folder: Path, tensors: State, **config: object) -> tuple[Finding, ...]:
     save_file(tensors, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps({"model_type": "mamba2", **config}))
     return shown(str(folder)).findings
 
 
-def sharded(folder: Path, tensors: dict[str, Tensor]) -> dict[str, str]:
+def sharded(folder: Path, tensors: State) -> dict[str, str]:
     """A folder as on the hub, tensors dealt out to two files in turn."""
     folder.mkdir(exist_ok=True)
     places = {name: f"model-{index % 2}.safetensors" for index, name in enumerate(tensors)}
@@ -63,30 +64,24 @@ def sharded(folder: Path, tensors: dict[str, Tensor]) -> dict[str, str]:
     return places
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     """The one line that the command ends with."""
     with pytest.raises(SystemExit) as stop:
         cli.main(inspect, list(map(str, arguments)))
     error = capsys.readouterr().err
-    assert stop.value.code == 2, error
-    assert error.count("\n") == 1
+    assert (stop.value.code, error.count("\n")) == (2, 1), error
     return error
 
 
-def test_tables(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    inspect(file, heads=True)
+def test_tables_json_and_figure(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    inspect(file, json=tmp_path / "found.json", figure=tmp_path / "found.svg", heads=True, compare=file)
     text = capsys.readouterr().out
     rows = [line.split()[:-1] for line in text.splitlines() if line]
     assert ["0", "16", "2", "5", "17", "29", "32"] in rows
     assert ["1", "16", "16", "40", "136", "232", "256"] in rows
     assert ["head", "1", "8", "18", "19.4", "25", "30.6", "32"] in rows
     assert "RWKV-5, blocks.0.att .. (float64): a = exp(-exp(time_decay))" in text
-    assert "falls as t**-x over 4 to 128 tokens" in text
-    assert text.endswith("findings: none\n")
-
-
-def test_json_and_figure(file: Path, tmp_path: Path) -> None:
-    inspect(file, json=tmp_path / "found.json", figure=tmp_path / "found.svg", heads=True, compare=file)
+    assert "findings: none\n" in text
     values = json.loads((tmp_path / "found.json").read_text())
     first, second = values["layers"]
     assert (first["module"], first["layer"], first["channels"]) == ("blocks.0.att", 0, 16)
@@ -98,11 +93,6 @@ def test_json_and_figure(file: Path, tmp_path: Path) -> None:
     assert first["kernel"]["values"] == pytest.approx(np.sqrt(squares))
     assert (values["findings"], values["compare"]["layers"]) == ([], values["layers"])
     assert "half-life (tokens)" in (tmp_path / "found.svg").read_text()
-    state = rwkv5()
-    state[DECAYS.format(1)].fill_(3.0)
-    save_file(state, tmp_path / "short.safetensors")
-    low, high = drawn(shown(str(file)), shown(str(tmp_path / "short.safetensors"))).axes[1].get_ylim()
-    assert low < np.log(2) / np.exp(3.0) < 256 < high
 
 
 def test_before_and_after(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,6 +104,10 @@ def test_before_and_after(file: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     rows = [[cell.strip() for cell in line.split("  ") if cell] for line in table.splitlines()]
     assert [row[-1] for row in rows[-2:]] == ["none", "x 10"]
     assert rows[-1][1:3] == ["16 / 136 / 256", "6.4 / 136 / 256"]
+    state[DECAYS.format(1)].fill_(3.0)
+    save_file(state, tmp_path / "short.safetensors")
+    low, high = drawn(shown(str(file)), shown(str(tmp_path / "short.safetensors"))).axes[1].get_ylim()
+    assert low < np.log(2) / np.exp(3.0) < 256 < high
 
 
 def test_strict_exits_with_1_on_a_finding(file: Path, tmp_path: Path) -> None:
@@ -127,7 +121,13 @@ def test_strict_exits_with_1_on_a_finding(file: Path, tmp_path: Path) -> None:
     assert (tmp_path / "broken.png").exists()
 
 
-def test_mistakes_are_one_line(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_one_line(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub.constants
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     save_file({name: x for name, x in rwkv5().items() if name.startswith("blocks.0")}, tmp_path / "short.safetensors")
     (tmp_path / "run").mkdir()
     (tmp_path / "parts").mkdir()
@@ -138,22 +138,16 @@ def test_mistakes_are_one_line(file: Path, tmp_path: Path, capsys: pytest.Captur
         ([file, "--compare", tmp_path / "short.safetensors"], "has 1 layer with decays, but"),
         ([file, "--compare", tmp_path / "missing"], "no such file"),
         ([file, "--figure", "x.jpeg"], "figure must end in .pdf, .png, .svg, got 'x.jpeg'"),
+        ([file, "--tokens", "1"], "tokens must be at least 2, got 1"),
+        ([file, "--text", __file__], "text needs a model that can run"),
         ([tmp_path / "run", "--strict"], "heads, compare and strict are for checkpoints of other software"),
         ([tmp_path / "missing.pth"], "no such file"),
         ([tmp_path / "x.gguf"], ".gguf files are not read"),
         ([tmp_path / "parts"], "pickles in several parts are not read"),
         (["hf:../../etc"], "expected hf:OWNER/NAME"),
-        (["hf:"], "expected hf:OWNER/NAME"),
+        (["hf:someone/something"], "not in the cache, and https://"),
     ]:
         assert message in refused(capsys, *arguments)
-
-
-def test_a_name_on_the_hub(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    import huggingface_hub.constants
-
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
-    assert "not in the cache, and https://" in refused(capsys, "hf:someone/something")
 
 
 @pytest.mark.parametrize(
@@ -171,10 +165,6 @@ def test_decays_of_zero_one_and_none(rates: list[float], shortest: float, longes
     assert np.isnan(half_lives(np.array([-1.0])))
 
 
-def rates(target: Path) -> list[list[float]]:
-    return [layer.rates.ravel().tolist() for layer in shown(str(target)).layers]
-
-
 def test_one_file_shards_a_pickle_and_the_cache_of_the_hub_are_one_checkpoint(tmp_path: Path) -> None:
     tensors = healthy(3)
     save_file(tensors, tmp_path / "one.safetensors")
@@ -186,10 +176,10 @@ def test_one_file_shards_a_pickle_and_the_cache_of_the_hub_are_one_checkpoint(tm
     blobs.mkdir()
     save_file(tensors, blobs / "beef")
     (snapshot / "model.safetensors").symlink_to("../../blobs/beef")
-    first = rates(tmp_path / "one.safetensors")
-    assert len(first) == 3
-    for other in (tmp_path / "one.pth", tmp_path / "old.pth", tmp_path / "folder", snapshot):
-        assert rates(other) == first
+    places = [tmp_path / "one.safetensors", tmp_path / "one.pth", tmp_path / "old.pth", tmp_path / "folder", snapshot]
+    rates = [np.stack([layer.rates for layer in shown(str(place)).layers]) for place in places]
+    assert rates[0].shape == (3, HEADS)
+    assert all(np.array_equal(rates[0], one) for one in rates)
 
 
 @pytest.mark.parametrize(
@@ -232,12 +222,6 @@ def test_a_link_out_of_the_folder(name: str, tmp_path: Path, capsys: pytest.Capt
     assert "is outside of the folder" in refused(capsys, folder)
 
 
-def with_header(path: Path, header: Any, body: bytes = b"", length: int | None = None) -> Path:
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + body)
-    return path
-
-
 def entry(shape: list[int], end: int, dtype: str = "F32") -> dict[str, Any]:
     return {"dtype": dtype, "shape": shape, "data_offsets": [0, end]}
 
@@ -249,7 +233,6 @@ def entry(shape: list[int], end: int, dtype: str = "F32") -> dict[str, Any]:
         ({A_LOG: entry([2**40, 2**40], 64)}, 64, None, "not a whole .safetensors file"),
         ({A_LOG: entry([4, 4], 64)}, 64, 2**62, "not a whole .safetensors file"),
         ({"a.nu_log": entry([4], 16, "I32")}, 16, None, "is I32, expected a tensor of floating-point numbers"),
-        ({"a.nu_log": entry([4], 2, "F4")}, 2, None, "is F4, expected a tensor of floating-point numbers"),
         ({"a.nu_log": entry([0], 0)}, 0, None, "at least one number"),
         ({}, 0, None, "holds no tensors"),
         ([1], 0, None, "not a whole .safetensors file"),
@@ -258,7 +241,10 @@ def entry(shape: list[int], end: int, dtype: str = "F32") -> dict[str, Any]:
 def test_a_header_that_lies(
     header: Any, size: int, length: int | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert message in refused(capsys, with_header(tmp_path / "x.safetensors", header, b"\0" * size, length))
+    text = json.dumps(header).encode()
+    content = struct.pack("<Q", len(text) if length is None else length) + text + b"\0" * size
+    (tmp_path / "x.safetensors").write_bytes(content)
+    assert message in refused(capsys, tmp_path / "x.safetensors")
 
 
 @pytest.mark.parametrize(
@@ -284,8 +270,8 @@ def test_shapes_that_do_not_fit_one_another(
     assert f"{family} does not fit {first} {shapes[first]}" in refused(capsys, tmp_path / "x.safetensors")
 
 
-@pytest.mark.parametrize("name", ["nu_log", "time_decay", "fgate.bias", "slope_rate"])
-@pytest.mark.parametrize("shape", [(), (1,), (2, 3, 4)])
+@pytest.mark.parametrize("name", ["nu_log", "fgate.bias", "slope_rate"])
+@pytest.mark.parametrize("shape", [(), (2, 3, 4)])
 def test_shapes_that_nobody_has(name: str, shape: tuple[int, ...], tmp_path: Path) -> None:
     save_file({f"layers.0.{name}": torch.ones(shape)}, tmp_path / "x.safetensors")
     inspect(tmp_path / "x.safetensors")
@@ -297,7 +283,6 @@ def test_shapes_that_nobody_has(name: str, shape: tuple[int, ...], tmp_path: Pat
         ("[]", "expected an object"),
         ("{", "not readable as JSON"),
         ('{"time_step_limit": 3}', "time_step_limit must be two numbers"),
-        ('{"time_step_limit": ["a", {}]}', "time_step_limit must be two numbers"),
         ('{"time_step_limit": [{"a": 1}, {}]}', "time_step_limit must be two numbers"),
     ],
 )
@@ -307,10 +292,6 @@ def test_a_configuration_that_lies(
     save_file(healthy(), tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(config)
     assert message in refused(capsys, tmp_path)
-
-
-def test_a_healthy_checkpoint_has_no_findings(tmp_path: Path) -> None:
-    assert found(tmp_path, healthy(), dtype="bfloat16") == ()
 
 
 @pytest.mark.parametrize(
@@ -330,6 +311,7 @@ def test_a_healthy_checkpoint_has_no_findings(tmp_path: Path) -> None:
 )
 def test_a_broken_tensor(name: str, tensor: str, change: Any, seen: str, tmp_path: Path) -> None:
     tensors = healthy()
+    assert found(tmp_path, tensors, dtype="bfloat16") == ()
     if change is None:
         tensors[tensor] = torch.ones(3)
     else:
@@ -340,18 +322,18 @@ def test_a_broken_tensor(name: str, tensor: str, change: Any, seen: str, tmp_pat
     assert f"{name}: {finding.tensor}: " in render(shown(str(tmp_path)))
 
 
-def test_the_start_of_bamba_forgets_within_a_token(tmp_path: Path) -> None:
-    """A_log = ln(1), ln(2) .. and a bias of ones: half-lives are ln 2 / (n softplus(1)), 0.53 / n tokens."""
-    tensors = {A_LOG: torch.arange(1, HEADS + 1).log(), BIAS: torch.ones(HEADS)}
-    assert [one.name for one in found(tmp_path, tensors)] == ["initialisation", "initialisation", "below one token"]
-    expected = np.log(2) / (np.arange(1, HEADS + 1) * np.log1p(np.e))
-    assert np.log(2) / shown(str(tmp_path)).layers[0].rates == pytest.approx(expected, rel=1e-6)
-
-
-def test_decays_above_one_grow(tmp_path: Path) -> None:
+def test_decays_above_one_grow_and_slopes_are_those_defined(tmp_path: Path) -> None:
     tensors = {"s.Lambda_re": torch.tensor([-0.5, 0.5]), "s.log_step": torch.tensor([-3.0, -3.5])}
     (finding,) = found(tmp_path, tensors)
     assert (finding.name, finding.seen) == ("grows", "1 of 2 grow with time: their decay is above 1")
+    config = {"num_attention_heads": HEADS, "num_hidden_layers": 3}
+    slopes = {f"model.layers.{layer}.self_attn.slope_rate": lightning(Given({}, config, layer)) for layer in range(2)}
+    tensors = {name: torch.from_numpy(values)[:, None, None].float() for name, values in slopes.items()}
+    assert found(tmp_path, tensors, **config) == ()
+    name = "model.layers.1.self_attn.slope_rate"
+    tensors[name] = tensors[name] * 0.9
+    (finding,) = found(tmp_path, tensors, **config)
+    assert (finding.name, finding.tensor) == ("not as defined", name)
 
 
 def test_half_precision(tmp_path: Path) -> None:
@@ -371,21 +353,8 @@ def test_half_precision(tmp_path: Path) -> None:
     tensors[BIAS][0] = -9.0
     (finding,) = found(tmp_path, {name: values.bfloat16() for name, values in tensors.items()})
     assert finding == Finding("dtype", BIAS, "bfloat16 leaves half-lives uncertain by up to 3.2%")
-    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):  # of A_log and of dt_bias in both layers
-        seen = found(tmp_path, {name: values.to(dtype) for name, values in healthy().items()})
-        assert [one.tensor for one in seen if one.name == "dtype"] == list(healthy())
-
-
-def test_slopes_other_than_defined(tmp_path: Path) -> None:
-    """Lightning attention: slopes that config.json defines are no finding, overwritten ones are."""
-    config = {"num_attention_heads": HEADS, "num_hidden_layers": 3}
-    slopes = {f"model.layers.{layer}.self_attn.slope_rate": lightning(Given({}, config, layer)) for layer in range(2)}
-    tensors = {name: torch.from_numpy(values)[:, None, None].float() for name, values in slopes.items()}
-    assert found(tmp_path, tensors, **config) == ()
-    name = "model.layers.1.self_attn.slope_rate"
-    tensors[name] = tensors[name] * 0.9
-    (finding,) = found(tmp_path, tensors, **config)
-    assert (finding.name, finding.tensor) == ("not as defined", name)
+    seen = found(tmp_path, {name: values.to(torch.float8_e5m2) for name, values in healthy().items()})
+    assert [one.tensor for one in seen if one.name == "dtype"] == list(healthy())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -405,23 +374,21 @@ def test_initialisations_that_are_known_exactly(dtype: torch.dtype, tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="peak memory is read from /proc")
-def test_two_gigabytes_are_read_in_megabytes(tmp_path: Path) -> None:
-    """A sparse checkpoint of 2 GB."""
-    places, shape = {}, [4096]
-    for shard in range(2):
-        header, end, bodies = {f"embedding.{shard}": entry([2**28], 2**30)}, 2**30, b""
-        for layer in range(shard, 32, 2):
-            for name in ("A_log", "dt_bias"):
-                values = torch.linspace(-4, -3, 4096).numpy().tobytes()
-                offsets = [end, end + len(values)]
-                header[MIXER.format(layer, name)] = {"dtype": "F32", "shape": shape, "data_offsets": offsets}
-                end, bodies = end + len(values), bodies + values
-        file = with_header(tmp_path / f"model-{shard}.safetensors", header)
-        os.truncate(file, file.stat().st_size + 2**30)
-        with file.open("ab") as handle:
-            handle.write(bodies)
-        places |= dict.fromkeys(header, file.name)
-    (tmp_path / INDEX).write_text(json.dumps({"weight_map": places}))
+def test_a_gigabyte_is_read_in_megabytes(tmp_path: Path) -> None:
+    """A sparse checkpoint whose decays come after an embedding of 1 GB."""
+    header, end, body = {"embedding": entry([2**28], 2**30)}, 2**30, b""
+    for layer in range(16):
+        for name in ("A_log", "dt_bias"):
+            values = torch.linspace(-4, -3, 4096).numpy().tobytes()
+            offsets = [end, end + len(values)]
+            header[MIXER.format(layer, name)] = {"dtype": "F32", "shape": [4096], "data_offsets": offsets}
+            end, body = end + len(values), body + values
+    text = json.dumps(header).encode()
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(struct.pack("<Q", len(text)) + text)
+    os.truncate(file, file.stat().st_size + 2**30)
+    with file.open("ab") as handle:
+        handle.write(body)
     program = """if True:
         import sys
         from pathlib import Path
@@ -430,5 +397,5 @@ def test_two_gigabytes_are_read_in_megabytes(tmp_path: Path) -> None:
         print("peak", next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
     """
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
-    assert "32 layers with decays" in done.stdout
+    assert "16 layers with decays" in done.stdout
     assert int(done.stdout.split("peak")[1]) < 300 * 1024

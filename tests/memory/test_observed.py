@@ -16,7 +16,7 @@ from plkernel.commands.inspect import inspect
 from plkernel.common import cli
 from plkernel.common.files import load_json
 from plkernel.memory import observed
-from plkernel.memory.observed import Observed, observe, render
+from plkernel.memory.observed import Observed, observe
 from plkernel.memory.probe import NEED_A_GPU
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
@@ -153,7 +153,7 @@ def test_without_an_input_they_are_the_static_ones(name: str) -> None:
                 values.mul_(parameter in kept)
     for moving, still in zip(layers, seen(model).layers, strict=True):
         if len(moving.rates):
-            static, quantiles = still.quantiles
+            [(static, quantiles)] = still.quantiles()
             np.testing.assert_array_equal(quantiles, static)
             assert np.ptp(moving.rates, axis=0).max() > 0, "the text moves nothing"
 
@@ -166,7 +166,7 @@ def test_without_an_input_they_are_the_static_ones(name: str) -> None:
     ],
 )
 def test_what_a_text_does_not_move_is_one_line(name: str, line: str) -> None:
-    assert render(seen(made(name))) == f"observed on a text: {line}"
+    assert seen(made(name)).render() == f"observed on a text: {line}"
 
 
 def test_of_large_layers_some_tokens_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,11 @@
-"""The probe on models whose memory is known: exact zeros, one lag, a known kernel, the best predictor of a law."""
+"""The probe on models whose memory is known, on a run, and on a GPT-2 of transformers."""
 
+import json
 import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,11 +14,17 @@ from scipy.stats import entropy
 from torch import Tensor
 
 from plkernel.analysis.sequences import LagCorpus
+from plkernel.commands import probe as command
+from plkernel.common import cli
+from plkernel.common.files import read_lines
+from plkernel.config.reading import load_spec
 from plkernel.data.windows import fixed_windows
-from plkernel.memory.probe import check_causal, probe
+from plkernel.memory.probe import NEED_A_GPU, check_causal, open_target, probe
 from plkernel.training.evaluate import PLACES, Predict, influence, truncation
+from plkernel.training.loop import prepare, run_training
 
 SYMBOLS = 16
+CPU = torch.device("cpu")
 
 
 def text(count: int = 12, length: int = 64, symbols: int = SYMBOLS) -> Tensor:
@@ -37,8 +48,7 @@ def markov(tokens: Tensor) -> Tensor:
 
 def test_a_markov_chain_knows_the_last_token_alone() -> None:
     """At lag 1 the mean of KL over pairs of rows, at all others exactly nothing; one token given costs nothing."""
-    windows = text(200)
-    found = probe(markov, windows, range(1, 65))
+    found = probe(markov, text(200), range(1, 65))
     assert found.influence.bits[1:] == (0.0,) * 63
     assert set(found.truncation.cost) == {0.0}
     log_p = markov(torch.arange(SYMBOLS)).double().log_softmax(-1)
@@ -53,7 +63,6 @@ def test_a_copy_is_seen_at_its_lag_alone() -> None:
     p = math.exp(8) / (math.exp(8) + SYMBOLS - 1)
     q = (1 - p) / (SYMBOLS - 1)
     assert found.bits == pytest.approx([0, 0, 0, (p - q) * math.log2(p / q), 0, 0], rel=1e-6)
-    assert found.standard_error == pytest.approx([0] * 6, abs=1e-6)
     assert found.bits[4] == 0
 
 
@@ -84,8 +93,7 @@ def test_a_linear_recurrence_falls_as_its_kernel() -> None:
     lags = [1, 2, 4, 8, 16, 32]
     kernel = torch.exp(-rates * (torch.tensor(lags)[:, None] - 1)) @ weights
     found = influence(predict, text(symbols=2), lags)
-    expected = (2 * kernel.numpy()) ** 2 / 4 / 2 / math.log(2)
-    assert found.bits == pytest.approx(expected, rel=0.02)
+    assert found.bits == pytest.approx((2 * kernel.numpy()) ** 2 / 4 / 2 / math.log(2), rel=0.02)
 
 
 def test_the_best_predictor_of_a_law_has_its_exact_curve() -> None:
@@ -107,8 +115,7 @@ def test_the_best_predictor_of_a_law_has_its_exact_curve() -> None:
     assert found.cost[found.given.index(16)] == pytest.approx(0, abs=1e-12)  # all that is copied from
     first = math.log2(SYMBOLS) - law.mutual_information([1])[0] / math.log(2)
     error = 4 * 3 / math.sqrt(1000)  # losses spread over 3 bits or less
-    assert found.bpb[0] == pytest.approx(first, abs=error)
-    assert found.bpb[-1] == pytest.approx(law.bits_per_byte(), abs=error)
+    assert (found.bpb[0], found.bpb[-1]) == pytest.approx((first, law.bits_per_byte()), abs=error)
     assert found.cost[0] == pytest.approx(first - law.bits_per_byte(), abs=4 * found.standard_error[0])
 
 
@@ -119,35 +126,27 @@ def test_every_lag_is_read_whatever_the_seed(length: int) -> None:
         assert np.isfinite(found.bits).all()
 
 
-def test_the_batch_changes_nothing() -> None:
-    windows = text(7)
-    one, all_at_once = (probe(markov, windows, [1, 64], batch=batch) for batch in (1, 7))
-    assert one.influence.bits == pytest.approx(all_at_once.influence.bits, rel=1e-6)
-    assert one.truncation.bpb == pytest.approx(all_at_once.truncation.bpb, rel=1e-6)
-    assert one.positions.bpb == pytest.approx(all_at_once.positions.bpb, rel=1e-6)
-
-
-def test_progress_adds_up_to_all_of_the_work() -> None:
+def test_the_batch_changes_nothing_and_progress_adds_up() -> None:
     shares: list[float] = []
-    probe(markov, text(7), batch=3, progress=shares.append)
-    assert sum(shares) == pytest.approx(1)
+    one, whole = (probe(markov, text(7), [1, 64], batch=batch, progress=shares.append) for batch in (1, 7))
+    assert one.influence.bits == pytest.approx(whole.influence.bits, rel=1e-6)
+    assert one.truncation.bpb == pytest.approx(whole.truncation.bpb, rel=1e-6)
+    assert one.positions.bpb == pytest.approx(whole.positions.bpb, rel=1e-6)
+    assert sum(shares) == pytest.approx(2)
     assert len(shares) > PLACES
 
 
 @pytest.mark.parametrize("length", [16, 17])
-def test_what_sees_ahead_is_refused_with_the_place(length: int) -> None:
+def test_a_model_that_sees_ahead_is_refused_with_the_place(length: int) -> None:
     """Patches of two show their second token to the first: seen at an even and at an odd length."""
 
     def patches(tokens: Tensor) -> Tensor:
-        ahead = tokens.clone()
-        pairs = tokens.shape[1] // 2
+        ahead, pairs = tokens.clone(), tokens.shape[1] // 2
         ahead[:, : 2 * pairs : 2] = tokens[:, 1 : 2 * pairs : 2]
         return markov(ahead)
 
     last = length - 2 if length % 2 == 0 else length - 3
-    with pytest.raises(
-        ValueError, match=f"not causal: replacing the token at position {last + 1} .* position {last} by"
-    ):
+    with pytest.raises(ValueError, match=f"replacing the token at position {last + 1} .* position {last} by"):
         check_causal(patches, text(3, length))
 
 
@@ -162,14 +161,149 @@ def test_rounding_is_not_seeing_ahead() -> None:
         check_causal(blurred(1e-4), text())
 
 
-def test_what_cannot_be_probed_is_said() -> None:
-    with pytest.raises(ValueError, match=r"lags must ascend .* between 1 and the context, 64, got \[2, 2\]"):
-        influence(markov, text(), [2, 2])
-    with pytest.raises(ValueError, match=r"64, got \[65\]"):
-        probe(markov, text(), [65])
-    with pytest.raises(ValueError, match="repeats one token, 0, only"):
-        probe(markov, torch.zeros(2, 9, dtype=torch.long))
-    with pytest.raises(ValueError, match="count must be at least 4"):
-        influence(markov, text(), count=3)
-    with pytest.raises(ValueError, match="not numbers"):
-        probe(lambda tokens: markov(tokens) * math.nan, text())
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: influence(markov, text(), [2, 2]), r"lags must ascend .* 1 and the context, 64, got \[2, 2\]"),
+        (lambda: probe(markov, text(), [65]), r"64, got \[65\]"),
+        (lambda: probe(markov, torch.zeros(2, 9, dtype=torch.long)), "repeats one token, 0, only"),
+        (lambda: influence(markov, text(), count=3), "count must be at least 4"),
+        (lambda: probe(lambda tokens: markov(tokens) * math.nan, text()), "not numbers"),
+    ],
+)
+def test_bad_input_is_named(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+@pytest.fixture
+def gpt2(tmp_path: Path) -> Path:
+    """A GPT-2 with random weights and a tokenizer of 300 pairs of bytes, as transformers saves them."""
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    words = tokenizers.Tokenizer(tokenizers.models.BPE())
+    words.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    words.decoder = tokenizers.decoders.ByteLevel()
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False)
+    words.train_from_iterator([Path(__file__).read_text()], trainer)
+    sizes = {"vocab_size": 300, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2}
+    torch.manual_seed(0)
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))
+    model.save_pretrained(tmp_path / "gpt2")
+    transformers.PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(tmp_path / "gpt2")
+    return tmp_path / "gpt2"
+
+
+def run(*args: object) -> None:
+    cli.main(command.probe, [str(arg) for arg in args], prog="python -m plkernel.probe")
+
+
+def probed(folder: Path, target: Path, *args: object) -> Any:
+    run(target, *args, "--json", folder / "p.json")
+    return json.loads((folder / "p.json").read_text())
+
+
+def refused(capsys: pytest.CaptureFixture[str], *args: object) -> str:
+    with pytest.raises(SystemExit) as stop:
+        run(*args)
+    assert stop.value.code == cli.EXIT_BAD_INPUT
+    return capsys.readouterr().err
+
+
+def test_a_run_is_probed_on_its_validation_text(
+    tiny_spec: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On the windows of its last evaluation it has the bits per byte of its last row."""
+    run_training(prepare(load_spec(tiny_spec()), "uniform", 0, tmp_path / "out"), progress_bar=False)
+    folder = tmp_path / "out" / "uniform" / "seed-0"
+    options = ("--windows", 4, "--lags", 1, 5, 32, "--figure", tmp_path / "p.svg")
+    found, last = probed(tmp_path, folder, *options), read_lines(folder / "metrics.jsonl")[-1]
+    assert found["bits_per_token"] == pytest.approx(last["val_bpb"], rel=1e-6)
+    assert found["positions"]["bits"] == pytest.approx(last["positions"]["bpb"], rel=1e-6)
+    assert (found["unit"], found["context"], found["bytes_per_token"]) == ("byte", 32, 1)
+    assert found["influence"]["lags"] == found["information"]["lags"] == [1, 5, 32]
+    assert all(bits > 0 for bits in found["influence"]["bits"])
+    assert "I(d) of the text" in (tmp_path / "p.svg").read_text()
+    said = capsys.readouterr().out
+    assert "4 windows of 32 bytes" in said
+    assert "I(d) of the text" in said
+
+
+def test_a_model_of_transformers_is_probed_in_tokens(
+    gpt2: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With random weights it knows nothing: about log2 300 bits per token. Without layers it reads lag 1 alone."""
+    import transformers
+
+    found = probed(tmp_path, gpt2, "--text", __file__, "--windows", 5)
+    assert (found["unit"], found["context"], found["windows"]) == ("token", 32, 5)
+    assert found["bits_per_token"] == pytest.approx(np.log2(300), abs=0.2)
+    assert found["influence"]["lags"] == found["truncation"]["given"] == [1, 2, 4, 8, 16, 32]
+    assert all(bits > 0 for bits in found["influence"]["bits"])
+    assert "information" not in found
+    assert f"{found['bits_per_token'] / found['bytes_per_token']:.4f} bits per byte" in capsys.readouterr().out
+    assert found["bytes_per_token"] > 1.2
+    target, words = open_target(gpt2, CPU), "def probe(): ...\n"
+    tokens = target.encode(np.frombuffer(words.encode(), np.uint8))
+    assert transformers.AutoTokenizer.from_pretrained(gpt2).decode(tokens) == words
+    inputs = torch.from_numpy(tokens)[None]
+    with torch.no_grad():
+        expected = transformers.GPT2LMHeadModel.from_pretrained(gpt2).eval()(inputs).logits
+        assert torch.equal(target.predict(inputs), expected)
+    config = transformers.GPT2Config.from_pretrained(gpt2, n_layer=0)
+    transformers.GPT2LMHeadModel(config).save_pretrained(gpt2)
+    found = probed(tmp_path, gpt2, "--text", __file__, "--windows", 5)
+    assert found["influence"]["bits"][0] > 0
+    assert found["influence"]["bits"][1:] == [0] * 5
+
+
+def test_on_a_cpu_transformers_finds_no_kernels_of_gpus(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import transformers
+
+    for name in NEED_A_GPU:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    hidden: list[bool] = []
+    whole = transformers.AutoModelForCausalLM.from_pretrained
+
+    def opened(*args: Any, **options: Any) -> Any:
+        hidden.extend(sys.modules.get(name, ...) is None for name in NEED_A_GPU)
+        return whole(*args, **options)
+
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", opened)
+    open_target(gpt2, CPU)
+    assert hidden == [True] * len(NEED_A_GPU)
+    assert not sys.modules.keys() & set(NEED_A_GPU)
+
+
+def test_mistakes_are_one_line(
+    gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ("--text", __file__)
+    for arguments, message in [
+        (("none", "--windows", 0), "windows must be at least 1"),
+        (("none", "--seed", -1), "seed must lie between"),
+        (("none", "--figure", "p.txt"), "figure must end in .pdf, .png, .svg"),
+        ((tmp_path / "none", *asked), "no such file or folder"),
+        ((tmp_path, *asked), "neither a run of ours"),
+        ((gpt2, *asked, "--context", 33), "at most 32"),
+        ((gpt2,), "text must be given"),
+    ]:
+        assert message in refused(capsys, *arguments)
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "transformers", None)
+        assert "pip install transformers" in refused(capsys, gpt2, *asked)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (gpt2 / name).unlink()
+    assert f"target {gpt2}: no tokenizer" in refused(capsys, gpt2, *asked)
+    (gpt2 / "model.safetensors").unlink()
+    assert "does not open it as a causal language model" in refused(capsys, gpt2, *asked)
+
+
+def test_code_in_the_folder_does_not_run(gpt2: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config: dict[str, Any] = json.loads((gpt2 / "config.json").read_text())
+    config |= {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config", "AutoModelForCausalLM": "mine.Model"}}
+    (gpt2 / "config.json").write_text(json.dumps(config))
+    (gpt2 / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    assert "trust_remote_code" in refused(capsys, gpt2, "--text", __file__)
+    assert not (tmp_path / "ran").exists()

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from plkernel.commands.experiment import command, forecast
+from plkernel.commands.experiment import command
+from plkernel.commands.generate import generate
 from plkernel.commands.inspect import inspect
+from plkernel.commands.probe import probe
 from plkernel.commands.report import report
 from plkernel.common import cli
 from plkernel.common.files import load_json, read_lines
@@ -72,7 +74,7 @@ def test_killed_and_resumed_its_rows_are_those_of_an_unbroken_run(
     assert config["model"]["kind"] == KIND
     assert "trust" not in json.dumps(config)
     code = load_json(whole / "environment.json")["code"][KIND]
-    assert code == {"version": None, "sha256": hashlib.sha256((package / "models.py").read_bytes()).hexdigest()}
+    assert code == {"version": "1.0", "sha256": hashlib.sha256((package / "models.py").read_bytes()).hexdigest()}
 
 
 @pytest.mark.slow
@@ -159,6 +161,33 @@ def test_a_run_folder_is_read_without_importing_anything(
         inspect(run, corpus="stdlib")
 
 
+@pytest.mark.parametrize("command_", [probe, generate])
+def test_a_run_is_used_after_consent_and_never_before(
+    command_: Callable[..., None],
+    foreign_spec: SpecWriter,
+    package: Path,
+    forgotten: Callable[[], None],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Probed on the windows of its last evaluation it has the bits per byte of its last row."""
+    run = train(load_spec(foreign_spec(steps=6, eval_every=3), check, trusted=True), tmp_path / "out")
+    (package / "imported").unlink()
+    forgotten()
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stop:
+        cli.main(command_, [str(run)])
+    output, error = capsys.readouterr()
+    assert (stop.value.code, output, error.count("\n")) == (cli.EXIT_BAD_INPUT, "", 1)
+    assert f"its model needs other people's code, kind '{KIND}'" in error
+    assert error.strip().endswith("read it, then say --trust-code")
+    assert not (package / "imported").exists()
+    if command_ is probe:
+        cli.main(probe, [str(run), "--trust-code", "--windows", "4", "--json", str(tmp_path / "found.json")])
+        found, last = load_json(tmp_path / "found.json"), read_lines(run / "metrics.jsonl")[-1]
+        assert found["bits_per_token"] == pytest.approx(last["val_bpb"], rel=1e-6)
+
+
 def test_inspect_of_our_model_with_somebodys_start_leaves_out_the_start(
     foreign_spec: SpecWriter, package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -204,14 +233,6 @@ def test_an_engine_tells_its_workers_of_consent(
     start_process(pickle.loads(pickle.dumps(job)), {})
     assert (asked[0][-1] == "--trust-code") == trusted
     assert "trust" not in (job.folder / "config.json").read_text()
-
-
-@pytest.mark.slow
-def test_the_price_of_a_study_is_told_by_real_steps(foreign_spec: SpecWriter, tmp_path: Path) -> None:
-    spec = load_spec(foreign_spec(steps=4, eval_every=2), check, trusted=True)
-    told = forecast(spec, ["uniform"], 1)
-    parameters = sum(p.numel() for p in Training(prepare(spec, "uniform", 0, tmp_path)).model.parameters())
-    assert f"{parameters:,}" in told
 
 
 def test_a_cheat_is_refused_before_anything_is_written(

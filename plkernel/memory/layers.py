@@ -3,14 +3,13 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from plkernel.memory.diagnostics import QUANTILES
 from plkernel.memory.files import Checkpoint, Stored, rounded
-from plkernel.memory.formulas import START_NAMES, Floats, Given
-from plkernel.memory.readers import DECAYS, READERS, Reader
+from plkernel.memory.formulas import DECAYS, FAMILIES, Family, Floats, Given
 
 LAGS: Floats = np.exp2(np.arange(13.0))
 """Tokens at which kernels are known: 1, 2, 4 .. 4096."""
@@ -24,17 +23,25 @@ KEPT_IN_FLOAT32 = ("bailing_hybrid", "glm5_next")
 """Model types whose A_log and dt_bias transformers loads in float32, whatever config.json says."""
 
 
+class Finding(NamedTuple):
+    """One thing that is wrong, or looks so, in one tensor or in the half-lives of one module."""
+
+    name: str
+    tensor: str
+    seen: str
+
+
 @dataclass(frozen=True)
 class Layer:
     """One module that remembers.
 
     names    of its tensors, by role
     tensors  by role
-    rates    -ln a per token of every channel, heads first if `reader.heads`
+    rates    -ln a per token of every channel, heads first if `family.heads`
     """
 
     module: str
-    reader: Reader
+    family: Family
     names: Mapping[str, str]
     tensors: Mapping[str, Stored]
     config: Mapping[str, object]
@@ -50,46 +57,46 @@ class Layer:
         values = {role: others.get(role, stored.values) for role, stored in self.tensors.items()}
         try:
             with np.errstate(all="ignore"):
-                return np.atleast_1d(self.reader.rate(Given(values, self.config, self.number)))
+                return np.atleast_1d(self.family.rate(Given(values, self.config, self.number)))
         except (ValueError, IndexError, TypeError) as error:  # the last two of arrays with too few dimensions
             shapes = ", ".join(f"{self.names[role]} {array.shape}" for role, array in values.items())
-            raise ValueError(f"{self.module}: {self.reader.family} does not fit {shapes or 'it'} ({error})") from error
+            raise ValueError(f"{self.module}: {self.family.name} does not fit {shapes or 'it'} ({error})") from error
 
     def heads(self) -> list[Floats]:
         """Rates of each head; empty if this family has none."""
-        return list(self.rates.reshape(len(self.rates), -1)) if self.reader.heads else []
+        return list(self.rates.reshape(len(self.rates), -1)) if self.family.heads else []
 
 
 def read_layers(checkpoint: Checkpoint) -> list[Layer]:
-    """All layers that a reader knows, in order; ValueError if there is none."""
+    """All layers of known families, in order; ValueError if there is none."""
     if not checkpoint.names:
         raise ValueError("the checkpoint holds no tensors")
     layers = known_layers(checkpoint)
     if not layers:
-        families = ", ".join(dict.fromkeys(reader.family for reader in READERS))
+        families = ", ".join(dict.fromkeys(family.name for family in FAMILIES))
         some = ", ".join(sorted(checkpoint.names)[:3])
         raise ValueError(f"no decays are known under names like {some}; read are layers of {families}")
     return layers
 
 
 def known_layers(checkpoint: Checkpoint) -> list[Layer]:
-    """All layers that a reader knows, in order."""
+    """All layers of known families, in order."""
     names = frozenset(checkpoint.names)
     model = Given({}, checkpoint.config, 0).setting("model_type")
-    readers = [(re.compile(one.pattern), one) for one in READERS if not one.models or model in one.models]
+    families = [(re.compile(one.pattern), one) for one in FAMILIES if not one.models or model in one.models]
     layers = []
     for name in sorted(names, key=lambda one: (_number(one), one)):
-        for pattern, reader in readers:
+        for pattern, family in families:
             if not (match := pattern.fullmatch(name)):
                 continue
             groups = match.groupdict()
-            wanted = {role: form.format(**groups) for role, form in reader.tensors.items()}
-            beside, without = ({form.format(**groups) for form in forms} for forms in (reader.beside, reader.without))
-            fits = names.issuperset(wanted.values()) and names.isdisjoint(without)
-            if fits and not (beside and names.isdisjoint(beside)):
+            wanted = {role: form.format(**groups) for role, form in family.tensors.items()}
+            beside = {form.format(**groups) for form in family.beside}
+            absent = not family.without or family.without.format(**groups) not in names
+            if names.issuperset(wanted.values()) and absent and not (beside and names.isdisjoint(beside)):
                 module = groups.get("at") or name.rpartition(".")[0]
                 tensors = {role: checkpoint.read(one) for role, one in wanted.items()}
-                layer = Layer(module, reader, wanted, tensors, checkpoint.config, np.empty(0))
+                layer = Layer(module, family, wanted, tensors, checkpoint.config, np.empty(0))
                 layers.append(replace(layer, rates=layer.rates_of()))
                 break
     return layers
@@ -101,14 +108,15 @@ def half_lives(rates: Floats) -> Floats:
         return np.where(rates >= 0, np.log(2.0) / np.abs(rates), np.nan)
 
 
-def quantiles(rates: Floats) -> Floats:
-    """QUANTILES (7,) of the known half-lives; NaN if there are none."""
+def quantiles(rates: Floats, levels: Sequence[float] = QUANTILES, method: str = "linear") -> Floats:
+    """Quantiles (len(levels),) of the known half-lives; NaN if there are none."""
     known = half_lives(rates).ravel()
     known = known[~np.isnan(known)]
     if not known.size:
-        return np.full(len(QUANTILES), np.nan)
-    finite = bool(np.isfinite(known).all())  # between a number and infinity nothing can be interpolated
-    return np.quantile(known, QUANTILES, method="linear" if finite else "nearest")
+        return np.full(len(levels), np.nan)
+    if method == "linear" and not np.isfinite(known).all():
+        method = "nearest"  # between a number and infinity nothing can be interpolated
+    return np.quantile(known, levels, method=method)  # type: ignore[call-overload, no-any-return]
 
 
 def kernel(rates: Floats, lags: Floats = LAGS) -> Floats:
@@ -124,48 +132,39 @@ def kernel(rates: Floats, lags: Floats = LAGS) -> Floats:
         return np.exp(-slowest * lags) * np.sqrt(means)
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One thing that is wrong, or looks so, in one tensor or in the half-lives of one module."""
-
-    name: str
-    tensor: str
-    seen: str
-
-
 def findings(checkpoint: Checkpoint, layers: Sequence[Layer]) -> list[Finding]:
-    """Everything that is wrong with the tensors of `layers`, their half-lives, and tensors that no reader took."""
-    last = max((layer.number for layer in layers), default=0)
-    seen: dict[Finding, None] = {}  # a tensor that several layers share is reported once
-    for layer in layers:
-        for role in layer.tensors:
-            seen |= dict.fromkeys(_of_tensor(layer, role, last + 1))
-        for check in (_of_half_lives, _of_dtype, _of_fixed):
-            seen |= dict.fromkeys(check(layer))
+    """Everything wrong with the tensors of `layers`, their half-lives, and tensors that no family took."""
+    count = 1 + max((layer.number for layer in layers), default=0)
+    seen = [one for layer in layers for one in (*_of_tensors(layer, count), *_of_half_lives(layer), *_of_dtype(layer))]
     taken = {name for layer in layers for name in layer.names.values()}
-    for name in checkpoint.names:
-        if name.rpartition(".")[2] in DECAYS and name not in taken:
-            seen[Finding("unread", name, "is named like a decay, but no formula is known for it")] = None
-    return list(seen)
+    seen += [
+        Finding("unread", name, "is named like a decay, but no formula is known for it")
+        for name in checkpoint.names
+        if name.rpartition(".")[2] in DECAYS and name not in taken
+    ]
+    return list(dict.fromkeys(seen))  # a tensor that several layers share is reported once
 
 
-def _of_tensor(layer: Layer, role: str, count: int) -> Iterator[Finding]:
-    name, stored, start = layer.names[role], layer.tensors[role], layer.reader.starts.get(role)
-    values, eps = stored.values, max(stored.eps, 1e-6)
-    for kind, where in (("NaN", np.isnan(values)), ("-inf", np.isneginf(values)), ("+inf", np.isposinf(values))):
-        if where.any():
-            yield Finding(kind, name, _share(where))
-    many = values.size > 1
-    if start and many and np.allclose(values, start(values.shape, layer.number, count), rtol=eps, atol=eps):
-        yield Finding("initialisation", name, f"still is {START_NAMES[start]}")
-    elif not values.any():
-        yield Finding("zeros", name, f"all {values.size:,} numbers are zero")
-    elif many and (values == values.flat[0]).all():
-        yield Finding("all equal", name, f"all {values.size:,} numbers are {values.flat[0]:g}")
+def _of_tensors(layer: Layer, count: int) -> Iterator[Finding]:
+    """Numbers that are not finite, zero, all equal, or as they were initialised in a model of `count` layers."""
+    for role, stored in layer.tensors.items():
+        name, values, eps = layer.names[role], stored.values, max(stored.eps, 1e-6)
+        words, start = layer.family.starts.get(role, ("", None))
+        many = values.size > 1
+        for kind, where in (("NaN", np.isnan(values)), ("-inf", np.isneginf(values)), ("+inf", np.isposinf(values))):
+            if where.any():
+                yield Finding(kind, name, _share(where))
+        if start and many and np.allclose(values, start(values.shape, layer.number, count), rtol=eps, atol=eps):
+            yield Finding("initialisation", name, f"still is {words}")
+        elif not values.any():
+            yield Finding("zeros", name, f"all {values.size:,} numbers are zero")
+        elif many and (values == values.flat[0]).all():
+            yield Finding("all equal", name, f"all {values.size:,} numbers are {values.flat[0]:g}")
 
 
 def _of_half_lives(layer: Layer) -> Iterator[Finding]:
-    tokens, subject = half_lives(layer.rates), _subject(layer)
+    """Half-lives out of range, and decays that differ from those that config.json defines."""
+    tokens, subject = half_lives(layer.rates), " with ".join(layer.names.values()) or layer.module
     if (short := tokens < 1.0).any():
         shortest = f"half-lives of {_share(short)}, the shortest {np.nanmin(tokens):.3g}"
         yield Finding("below one token", subject, shortest)
@@ -173,6 +172,12 @@ def _of_half_lives(layer: Layer) -> Iterator[Finding]:
         yield Finding("above a million tokens", subject, f"half-lives of {_share(long)}, up to {np.nanmax(tokens):.3g}")
     if (grows := layer.rates < 0).any():
         yield Finding("grows", subject, f"{_share(grows)} grow with time: their decay is above 1")
+    given = Given({}, layer.config, layer.number)
+    if layer.family.fixed is not None and given.setting("num_attention_heads") is not None:
+        expected = layer.family.fixed(given)
+        eps = max(1e-5, *(stored.eps for stored in layer.tensors.values()))
+        if expected.shape != layer.rates.shape or not np.allclose(layer.rates, expected, rtol=eps, atol=0.0):
+            yield Finding("not as defined", subject, "the slopes are not those that config.json defines")
 
 
 def _of_dtype(layer: Layer) -> Iterator[Finding]:
@@ -182,50 +187,29 @@ def _of_dtype(layer: Layer) -> Iterator[Finding]:
     """
     kept = str(layer.config.get("model_type")).removesuffix("_text") in KEPT_IN_FLOAT32
     wanted = None if kept else layer.config.get("dtype", layer.config.get("torch_dtype"))
+    known = np.isfinite(layer.rates) & (layer.rates > 0)
     for role, stored in layer.tensors.items():
         values = stored.values
         if stored.dtype in LOW_PRECISION:
             half = stored.eps / 2 * np.exp2(np.floor(np.log2(np.maximum(np.abs(values), 1e-30))))
-            shift = max(_shift(layer, layer.rates_of(**{role: values + sign * half})) for sign in (1, -1))
-            seen = f"{stored.dtype} leaves half-lives uncertain by up to {shift:.1%}"
+            others = [layer.rates_of(**{role: values + sign * half}) for sign in (1, -1)]
+            seen = f"{stored.dtype} leaves half-lives uncertain by up to {{:.1%}}"
         elif isinstance(wanted, str) and wanted in HALF_PRECISION:
-            others = layer.rates_of(**{role: rounded(values, wanted)})
-            shift = _shift(layer, others)
+            others = [layer.rates_of(**{role: rounded(values, wanted)})]
             seen = (
-                f"config.json has it loaded in {wanted}, which shifts half-lives by up to {shift:.1%} and "
+                f"config.json has it loaded in {wanted}, which shifts half-lives by up to {{:.1%}} and "
                 f"leaves {len(np.unique(others)):,} of {len(np.unique(layer.rates)):,} distinct ones"
             )
         else:
             continue
+        with np.errstate(divide="ignore"):
+            changes = [np.abs(layer.rates[known] / one[known] - 1.0) for one in others]
+        shift = float(np.nan_to_num(changes, nan=np.inf).max(initial=0.0))
         if shift > LARGEST_SHIFT:
-            yield Finding("dtype", layer.names[role], seen)
+            yield Finding("dtype", layer.names[role], seen.format(shift))
 
 
-def _shift(layer: Layer, others: Floats) -> float:
-    """Largest relative change of a half-life under other rates."""
-    known = np.isfinite(layer.rates) & (layer.rates > 0)
-    with np.errstate(divide="ignore"):
-        changes = np.abs(layer.rates[known] / others[known] - 1.0)
-    return float(np.nan_to_num(changes, nan=np.inf).max(initial=0.0))
-
-
-def _of_fixed(layer: Layer) -> Iterator[Finding]:
-    """Decays that are fixed by definition, and differ from it."""
-    given = Given({}, layer.config, layer.number)
-    if layer.reader.fixed is None or given.setting("num_attention_heads") is None:
-        return
-    expected = layer.reader.fixed(given)
-    eps = max(1e-5, *(stored.eps for stored in layer.tensors.values()))
-    if expected.shape != layer.rates.shape or not np.allclose(layer.rates, expected, rtol=eps, atol=0.0):
-        yield Finding("not as defined", _subject(layer), "the slopes are not those that config.json defines")
-
-
-def _subject(layer: Layer) -> str:
-    """The tensors that half-lives follow from, or the module of a layer that has none."""
-    return " with ".join(layer.names.values()) or layer.module
-
-
-def _share(where: NDArray[np.bool_]) -> str:
+def _share(where: np.ndarray) -> str:
     return f"{np.count_nonzero(where):,} of {where.size:,}"
 
 

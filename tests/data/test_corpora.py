@@ -316,12 +316,12 @@ def test_a_failing_source_and_a_full_disk_leave_the_old_file(tmp_path, full):
 
 def test_a_killed_build_leaves_nothing_that_looks_whole_and_the_next_one_succeeds(tmp_path, cache):
     program = (
-        "import sys, time, plkernel.data.corpora as corpora\n"
-        "joined = corpora._joined\n"
+        "import sys, time, plkernel.data.corpora as corpora, plkernel.data.names as names\n"
+        "blocks = names.file_blocks\n"
         "def slow(*arguments):\n"
-        "    for item in joined(*arguments):\n"
+        "    for item in blocks(*arguments):\n"
         "        yield item; print(flush=True); time.sleep(0.2)\n"
-        "corpora._joined = slow; corpora.load(sys.argv[1], cache=sys.argv[2])"
+        "names.file_blocks = slow; corpora.load(sys.argv[1], cache=sys.argv[2])"
     )
     path = tmp_path / "big"
     path.write_bytes(bytes(1000) * 30_000)

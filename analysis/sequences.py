@@ -56,28 +56,48 @@ def check_whole(name: str, value: int, least: int, most: float = math.inf) -> No
     check(isinstance(value, int) and least <= value <= most, name, value, wanted)
 
 
-def check_common(symbols: int, size: int, seed: int) -> None:
-    """Raise ValueError unless a sequence can have these."""
-    check_whole("symbols", symbols, 2, 256)
-    check_whole("size", size, 1)
-    check_whole("seed", seed, 0)
+class Sequence:
+    """Common part of all sequences: `symbols` different bytes 0..symbols-1, `size` of them, from the seed `seed`.
 
+    The same parameters give the same bytes (generator PCG64), and a shorter sequence is the beginning of a longer one.
+    """
 
-def known_bytes(windows: Windows, symbols: int, given: int | None) -> int:
-    """Return `given`, at most what windows (n, T + 1) have; ValueError for what `Predictor.losses` refuses."""
-    if windows.ndim != 2 or windows.shape[1] < 2:
-        raise ValueError(f"windows of shape {windows.shape}: must be (n, T + 1), T at least 1")
-    if windows.shape[0] and (most := int(windows[:, 1:].max())) >= symbols:
-        raise ValueError(f"windows hold byte {most}: must be of this corpus, whose bytes are 0..{symbols - 1}")
-    if given is not None:
+    symbols: int
+    size: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        check_whole("symbols", self.symbols, 2, 256)
+        check_whole("size", self.size, 1)
+        check_whole("seed", self.seed, 0)
+
+    def _endless(self) -> Iterator[Bytes]:
+        """Blocks of BLOCK bytes."""
+        raise NotImplementedError
+
+    def blocks(self) -> Iterator[Bytes]:
+        """The sequence, uint8, in consecutive pieces of 128 KiB, the last one shorter: memory does not grow with size.
+
+        Every call starts anew.
+        """
+        for start, data in zip(range(0, self.size, BLOCK), self._endless(), strict=False):
+            yield data[: self.size - start]
+
+    def sequence(self) -> Bytes:
+        """All `blocks` in one, (size,)."""
+        return np.concatenate(list(self.blocks()))
+
+    def _given(self, windows: Windows, given: int | None) -> int:
+        """Return `given`, at most the T that windows (n, T + 1) have; ValueError as `Predictor.losses`."""
+        if windows.ndim != 2 or windows.shape[1] < 2:
+            raise ValueError(f"windows of shape {windows.shape}: must be (n, T + 1), T at least 1")
+        if windows.shape[0] and (most := int(windows[:, 1:].max())) >= self.symbols:
+            raise ValueError(f"windows hold byte {most}: must be of this corpus, whose bytes are 0..{self.symbols - 1}")
+        steps = windows.shape[1] - 1
+        if given is None:
+            return steps
         check_whole("given", given, 0)
-    steps = windows.shape[1] - 1
-    return steps if given is None else min(given, steps)
-
-
-def uniform(symbols: int) -> Floats:
-    """Equal shares (symbols,)."""
-    return np.full(symbols, 1 / symbols)
+        return min(given, steps)
 
 
 def potts_information(correlation: ArrayLike, shares: Floats) -> Floats:
@@ -103,8 +123,25 @@ def potts_information(correlation: ArrayLike, shares: Floats) -> Floats:
     return np.asarray(alike + (1 - shares @ shares) * divergence(-q))
 
 
+class PottsLaw(Sequence):
+    """Sequences of pair law P(x_t = i, x_{t+d} = j) = (1 - q(d)) p_i p_j + q(d) p_i [i = j]."""
+
+    @property
+    def shares(self) -> Floats:
+        """p, shape (symbols,)."""
+        return np.full(self.symbols, 1 / self.symbols)
+
+    def correlation(self, lags: ArrayLike) -> Floats:
+        """q(d) at `lags`, shape (L,): every non-trivial singular value of P(i,j;d) / sqrt(p_i p_j)."""
+        raise NotImplementedError
+
+    def mutual_information(self, lags: ArrayLike) -> Floats:
+        """I(d) in nats between bytes `lags` apart, exact, shape (L,)."""
+        return potts_information(self.correlation(lags), self.shares)
+
+
 @dataclass(frozen=True)
-class PottsCorpus:
+class PottsCorpus(PottsLaw):
     """P(x_t = i, x_{t+d} = j) = (1 - q(d)) p_i p_j + q(d) p_i [i = j], the pair law of a Potts model.
 
     Channel k = 0..channels-1 holds one symbol and redraws it from p in a step with probability 1 - exp(-1/tau_k),
@@ -119,9 +156,7 @@ class PottsCorpus:
     of 0.64 over 1..500, log-spaced lags, 16 symbols).
 
     beta           nominal exponent of the mutual information
-    symbols        size of the alphabet; the bytes are 0..symbols-1
-    size           bytes in the sequence
-    seed           of the generator, PCG64; a shorter sequence is the beginning of a longer one
+    symbols, size, seed  as of any `Sequence`
     base           ratio of the lifetimes of neighbouring channels
     channels       number of channels
     probabilities  p, `symbols` positive numbers that add up to 1; None for 1/symbols each
@@ -143,7 +178,7 @@ class PottsCorpus:
 
     def __post_init__(self) -> None:
         check(0 < self.beta < math.inf, "beta", self.beta, "a positive number")
-        check_common(self.symbols, self.size, self.seed)
+        super().__post_init__()
         check(1 < self.base < math.inf, "base", self.base, "above 1")
         longest = math.floor(math.log(LONGEST_LIFETIME) / math.log(self.base))
         check_whole("channels", self.channels, 1, min(1 + longest, 256))
@@ -155,7 +190,7 @@ class PottsCorpus:
     @property
     def shares(self) -> Floats:
         """p, shape (symbols,)."""
-        return uniform(self.symbols) if self.probabilities is None else np.array(self.probabilities)
+        return super().shares if self.probabilities is None else np.array(self.probabilities)
 
     @property
     def lifetimes(self) -> Floats:
@@ -169,32 +204,21 @@ class PottsCorpus:
         return weights / weights.sum()
 
     def correlation(self, lags: ArrayLike) -> Floats:
-        """q(d) = sum_k w_k**2 exp(-d/tau_k) at `lags`, shape (L,), each at least 1; ValueError for others.
-
-        Every non-trivial singular value of P(i,j;d) / sqrt(p_i p_j) equals it.
-        """
+        """q(d) = sum_k w_k**2 exp(-d/tau_k) at `lags`, shape (L,), each at least 1; ValueError for others."""
         lags = np.asarray(lags, dtype=float)
         if lags.ndim != 1 or not np.all(lags >= 1):
             raise ValueError(f"lags must be a vector of numbers from 1 on, got {lags}")
         return np.asarray(np.exp(-np.outer(lags, 1 / self.lifetimes)) @ self.weights**2)
 
-    def mutual_information(self, lags: ArrayLike) -> Floats:
-        """I(d) in nats between bytes `lags` apart, exact, shape (L,)."""
-        return potts_information(self.correlation(lags), self.shares)
+    def _endless(self) -> Iterator[Bytes]:
+        """Simulate what is shown: a channel last shown g steps ago has redrawn with probability 1 - exp(-g/tau_k).
 
-    def blocks(self) -> Iterator[Bytes]:
-        """The sequence, uint8, in consecutive pieces of 128 KiB, the last one shorter: memory does not grow with size.
-
-        The same parameters give the same bytes. Every call starts anew.
-
-        Only what is shown is simulated: a channel last shown g steps ago has since redrawn its symbol with probability
-        1 - exp(-g/tau_k), independently of everything before. Steps are sorted by channel, each channel led by what
-        the block before left of it, so that one pass serves all channels.
+        Steps are sorted by channel, each channel led by what the block before left of it, so one pass serves all.
         """
         rng = np.random.Generator(np.random.PCG64(self.seed))
         seen = np.zeros(self.channels, np.int64)  # step when each was last shown, from the start of the next block
         held = _draw(rng, self.shares, self.channels)  # its symbol then
-        for start in range(0, self.size, BLOCK):
+        while True:
             steps = np.concatenate([seen, np.arange(BLOCK)])
             shown = np.concatenate([np.arange(self.channels, dtype=np.uint8), _draw(rng, self.weights, BLOCK)])
             order = np.argsort(shown, kind="stable")
@@ -208,7 +232,7 @@ class PottsCorpus:
             out[order] = symbols[source]
             last = np.cumsum(np.bincount(shown)) - 1
             seen, held = steps[order[last]] - BLOCK, symbols[source[last]]
-            yield out[self.channels :][: self.size - start]
+            yield out[self.channels :]
 
 
 def _draw(rng: np.random.Generator, shares: Floats, count: int) -> Bytes:
@@ -227,7 +251,7 @@ def _draw(rng: np.random.Generator, shares: Floats, count: int) -> Bytes:
     return drawn
 
 
-class _Copies:
+class Copies(PottsLaw):
     """Bytes that copy one of those before them or are drawn anew, from the chances of copying (K,).
 
     A mixture transition distribution (Raftery, JRSS B 47:528, 1985). Two bytes d apart stem from the same draw with
@@ -235,12 +259,9 @@ class _Copies:
     with uniform p; unlike there, the best prediction of the next byte is known too.
     """
 
-    symbols: int
-    size: int
-    seed: int
-
     @property
     def chances(self) -> Floats:
+        """Chances (K,) of copying the byte k before, k = 1..K."""
         raise NotImplementedError
 
     @cached_property
@@ -265,31 +286,18 @@ class _Copies:
             q[1:] = fftconvolve(mirrored, self.chances)[far:][:longest]
         return np.asarray(q[np.asarray(lags)])
 
-    def mutual_information(self, lags: ArrayLike) -> Floats:
-        """I(d) in nats at `lags` (L,)."""
-        return potts_information(self.correlation(lags), uniform(self.symbols))
-
-    def sequence(self) -> Bytes:
-        """The bytes (size,): chains of copies followed back to their draws, all at once by pointer doubling."""
-        rng, here = np.random.default_rng(self.seed), np.arange(self._burn + self.size)
-        lag = self._lags(rng, here.size)
-        source = _followed(here - np.where(lag > here, 0, lag))
-        return rng.integers(0, self.symbols, here.size, np.uint8)[source][self._burn :]
-
-    def blocks(self) -> Iterator[Bytes]:
-        """Another draw of the same law than `sequence`, in consecutive pieces of 128 KiB: memory is bounded.
-
-        A shorter one is the beginning of a longer one.
-        """
+    def _endless(self) -> Iterator[Bytes]:
         rng, far = np.random.default_rng(self.seed), self.chances.size
         past = rng.integers(0, self.symbols, far, np.uint8)
-        for start in range(-math.ceil(self._burn / BLOCK) * BLOCK, self.size, BLOCK):
+        warming = math.ceil(self._burn / BLOCK)
+        while True:
             lag = np.concatenate([np.zeros(far, np.int64), self._lags(rng, BLOCK)])
             drawn = np.concatenate([past, rng.integers(0, self.symbols, BLOCK, np.uint8)])
             data = drawn[_followed(np.arange(lag.size) - lag)]  # to a draw in this block, or into the past
             past = data[-far:]
-            if start >= 0:
-                yield data[far:][: self.size - start]
+            if warming <= 0:
+                yield data[far:]
+            warming -= 1
 
     def _lags(self, rng: np.random.Generator, count: int) -> NDArray[np.int64]:
         """How far back `count` bytes copy from, 0 for a new draw."""
@@ -305,7 +313,7 @@ class _Copies:
         the bytes given, which say a little about those that are not: on average within 2e-5 bits of Bayes' rule
         wherever both were enumerated, where copies from beyond c, spread evenly, would cost up to 1 bit.
         """
-        known, steps = known_bytes(windows, self.symbols, given), windows.shape[1] - 1
+        known, steps = self._given(windows, given), windows.shape[1] - 1
         before, after, most = windows[:, :-1], windows[:, 1:], min(known, self.chances.size)
         share = (before < self.symbols) / self.symbols  # 0 where a byte is no symbol and says nothing
         chance, weights = np.full(after.shape, 1 / self.symbols), np.zeros(0)
@@ -333,7 +341,7 @@ class _Copies:
 
 
 @dataclass(frozen=True)
-class LagMixture(_Copies):
+class LagMixture(Copies):
     """Each byte copies the one k before it with probability `copies[k-1]`, or is redrawn from `symbols` equal ones.
 
     `copies` (K,) not negative, of a sum below 1.
@@ -349,17 +357,22 @@ class LagMixture(_Copies):
         """`copies` as an array."""
         return np.asarray(self.copies, dtype=np.float64)
 
+    def sequence(self) -> Bytes:
+        """Another draw of the law than `blocks`: chains of copies followed back to their draws, all at once."""
+        rng, here = np.random.default_rng(self.seed), np.arange(self._burn + self.size)
+        lag = self._lags(rng, here.size)
+        source = _followed(here - np.where(lag > here, 0, lag))
+        return rng.integers(0, self.symbols, here.size, np.uint8)[source][self._burn :]
+
 
 @dataclass(frozen=True)
-class LagCorpus(_Copies):
+class LagCorpus(Copies):
     """Each byte copies the one d before it, d = 1..longest, with a probability ~ d**-alpha, or is drawn anew.
 
     alpha    exponent of the copies, from 0 on; also that of the optimal predictor's weights
     longest  lag, 1 to 16384
     redrawn  probability of a new draw, from 0.01 to below 1
-    symbols  size of the alphabet; the bytes are 0..symbols-1
-    size     bytes in the sequence
-    seed     of the generator; a shorter sequence is the beginning of a longer one
+    symbols, size, seed  as of any `Sequence`
 
     Raises ValueError for parameters outside these ranges.
 
@@ -379,7 +392,7 @@ class LagCorpus(_Copies):
         check(0 <= self.alpha < math.inf, "alpha", self.alpha, "a number of at least 0")
         check_whole("longest", self.longest, 1, 16384)
         check(0.01 <= self.redrawn < 1, "redrawn", self.redrawn, "from 0.01 to below 1")
-        check_common(self.symbols, self.size, self.seed)
+        super().__post_init__()
 
     @cached_property
     def chances(self) -> Floats:
@@ -424,7 +437,7 @@ def power_law_copies(beta: float, first: float, longest: int, symbols: int) -> t
     wanted = first * np.arange(1.0, longest + 1) ** -beta
     q = np.sqrt(2 * wanted / (symbols - 1))  # what small ones give; ln I rises by about 2 ln q
     for _ in range(ROUNDS):
-        q *= np.sqrt(wanted / potts_information(q, uniform(symbols)))
+        q *= np.sqrt(wanted / potts_information(q, np.full(symbols, 1 / symbols)))
     copies = solve_toeplitz(np.append(1.0, q[:-1]), q)
     if copies.min() < 0 or copies.sum() >= 1:
         raise ValueError(f"beta {beta:g}, first {first:g}: no mixture of lags has this information")
@@ -432,7 +445,7 @@ def power_law_copies(beta: float, first: float, longest: int, symbols: int) -> t
 
 
 @dataclass(frozen=True)
-class MarkovChain:
+class MarkovChain(Sequence):
     """A chain of `symbols` states whose transitions are drawn from Dirichlet(`spread`), the same for every seed.
 
     Its information falls exponentially and has no Potts form: the negative control. Raises ValueError for parameters
@@ -445,7 +458,7 @@ class MarkovChain:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_common(self.symbols, self.size, self.seed)
+        super().__post_init__()
         check(0.01 <= self.spread <= 1000, "spread", self.spread, "from 0.01 to 1000")
         second = np.sort(np.abs(np.linalg.eigvals(self.transitions / CHANCES)))[-2]
         check(second < SLOWEST, "spread", self.spread, f"larger: with {self.symbols} symbols this chain never forgets")
@@ -480,37 +493,28 @@ class MarkovChain:
 
     def losses(self, windows: Windows, given: int | None = None) -> Floats:
         """`Predictor.losses`: by the transition from the last byte, or by the stationary shares where it is unknown."""
-        known = known_bytes(windows, self.symbols, given)
+        known = self._given(windows, given)
         last = np.minimum(windows[:, :-1].astype(np.intp), self.symbols if known else 0)
         with np.errstate(divide="ignore"):
             bits = -np.log2(np.vstack([self.transitions / CHANCES, self.stationary]))
         return np.asarray(bits[last if known else self.symbols, windows[:, 1:]])
 
-    def blocks(self) -> Iterator[Bytes]:
-        """The sequence, from the stationary distribution on, in consecutive pieces of 128 KiB."""
+    def _endless(self) -> Iterator[Bytes]:
         rng = np.random.default_rng(self.seed)
         follow = [np.repeat(np.arange(self.symbols, dtype=np.uint8), row).tobytes() for row in self.transitions]
         state = int(rng.choice(self.symbols, p=self.stationary))
-        for start in range(0, self.size, BLOCK):
+        while True:
             draws = rng.integers(0, CHANCES, BLOCK).tolist()
-            data = bytes([state := follow[state][draw] for draw in draws])
-            yield np.frombuffer(data, np.uint8)[: self.size - start]
-
-    def sequence(self) -> Bytes:
-        """All `blocks` in one, (size,)."""
-        return np.concatenate(list(self.blocks()))
+            yield np.frombuffer(bytes([state := follow[state][draw] for draw in draws]), np.uint8)
 
 
 @dataclass(frozen=True)
-class Independent:
+class Independent(Sequence):
     """Bytes drawn one by one from `symbols` equal ones: nothing to predict."""
 
     symbols: int = 16
     size: int = 10_000_000
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_common(self.symbols, self.size, self.seed)
 
     def mutual_information(self, lags: ArrayLike) -> Floats:
         """Zero at `lags` (L,)."""
@@ -522,11 +526,10 @@ class Independent:
 
     def losses(self, windows: Windows, given: int | None = None) -> Floats:
         """`Predictor.losses`: log2 S everywhere."""
-        known_bytes(windows, self.symbols, given)
+        self._given(windows, given)
         return np.full((windows.shape[0], windows.shape[1] - 1), self.bits_per_byte())
 
-    def blocks(self) -> Iterator[Bytes]:
-        """The sequence in consecutive pieces of 128 KiB."""
+    def _endless(self) -> Iterator[Bytes]:
         rng = np.random.default_rng(self.seed)
-        for start in range(0, self.size, BLOCK):
-            yield rng.integers(0, self.symbols, BLOCK, np.uint8)[: self.size - start]
+        while True:
+            yield rng.integers(0, self.symbols, BLOCK, np.uint8)

@@ -7,23 +7,21 @@ jackknife rest on the same function, and every way of counting gives the same in
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cache
 from heapq import nsmallest
 from itertools import repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Bytes = NDArray[np.uint8]
-PairCounter = Callable[[Bytes, int, int, int, NDArray[np.int64], Bytes, NDArray[Any]], int]
 
 SYMBOLS = 256
 STRETCH = 1 << 24
 """Bytes counted at all lags before the next are touched: a corpus larger than memory is read once, not once a lag."""
 PIECE = 1 << 18
-"""Bytes that numpy counts at a time, so that its copies stay in the cache."""
+"""Bytes that a histogram counts at a time, so that copies stay in the cache."""
 FEW, SMALL = 1 << 20, 1 << 25
 """Bytes, and pairs, that numpy counts in less time than numba takes to load."""
 LEFT_OUT = "symbols leave out a byte value that occurs in the data"
@@ -34,8 +32,7 @@ FOLD = bytes(byte if byte >= 0x80 or chr(byte).isalnum() else 0x20 for byte in r
 """Map of each byte: letters to lower case, what stands between words to a space."""
 
 
-@dataclass(frozen=True, eq=False)
-class PairCounts:
+class PairCounts(NamedTuple):
     """Pair tables of some lags, by block.
 
     lags     (L,) ascending
@@ -145,7 +142,7 @@ def count_pairs(
             if progress is not None:
                 progress(done)
         return PairCounts(lags, symbols, tables)
-    count = counter()
+    count = compiled()
 
     def add(index: int, start: int, stop: int) -> int:
         lag = int(lags[index])
@@ -162,37 +159,6 @@ def count_pairs(
                 if progress is not None:
                     progress(done)
     return PairCounts(lags, symbols, tables)
-
-
-def counter() -> PairCounter:
-    """The compiled counter, or numpy's where numba is missing."""
-    try:
-        return compiled()
-    except ImportError:
-        return count_with_numpy
-
-
-def count_with_numpy(
-    data: Bytes, lag: int, start: int, stop: int, edges: NDArray[np.int64], symbols: Bytes, tables: NDArray[Any]
-) -> int:
-    """Add the pairs (data[t], data[t + lag]), start <= t < stop, to the table (S, S) of the block that holds t.
-
-    Return how many pairs were of two of the `symbols` and so were added.
-    """
-    cells = (symbols.astype(np.intp)[:, None] * SYMBOLS + symbols).ravel()
-    total = 0
-    for table, first, last in zip(tables, edges[:-1], edges[1:], strict=True):
-        counts = np.zeros(SYMBOLS * SYMBOLS, np.int64)
-        for left in range(max(start, int(first)), min(stop, int(last)), PIECE):
-            right = min(left + PIECE, stop, int(last))
-            codes = data[left:right].astype(np.intp)  # before the product: uint8 would overflow
-            codes *= SYMBOLS
-            codes += data[left + lag : right + lag]
-            counts += np.bincount(codes, minlength=SYMBOLS * SYMBOLS)
-        added = counts[cells]
-        table += added.reshape(table.shape).astype(table.dtype)
-        total += int(added.sum())
-    return total
 
 
 def _count_few(
@@ -216,8 +182,12 @@ def _count_few(
 
 
 @cache
-def compiled() -> PairCounter:
-    """Compile the equal of `count_with_numpy`, for one thread and without the interpreter's lock."""
+def compiled() -> Callable[..., int]:
+    """Compile the counter of one lag, for one thread and without the interpreter's lock.
+
+    It adds the pairs (data[t], data[t + lag]), start <= t < stop, to the table (S, S) of the block that holds t, and
+    returns how many pairs were of two of the `symbols` and so were added.
+    """
     from numba import njit
 
     def count(
@@ -246,8 +216,7 @@ def compiled() -> PairCounter:
         return njit(nogil=True)(count)
 
 
-@dataclass(frozen=True, eq=False)
-class WordSymbols:
+class WordSymbols(NamedTuple):
     """A text as one code per word.
 
     codes  (m,) uint8, the words in their order: a word's place in `words`, len(words) when it is not there

@@ -5,7 +5,7 @@ Four shapes of decay are compared on one curve, each by least squares on ln I, a
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -400,17 +400,17 @@ def judge(curve: DecayCurve) -> Verdict:
         return Verdict("too short", sentence, first, last, ())
     models, law = compare_models(curve, (first, last)), fit_power_law(curve, (first, last))
     best, straight = models[0], next(fit for fit in models if fit.name == "power law")
-    kind: Any = best.name
-    if straight.excess_p >= SIGNIFICANT and not law.curvature_p < SIGNIFICANT:
-        kind, interval = "power law", f"{law.beta:.2f} ({law.low:.2f} to {law.high:.2f})"
-        sentence = f"a single power law describes the curve, beta {interval}"
-    elif best.name != "power law":
-        shown = {name.replace("_", " "): value for name, value in best.parameters.items() if name != "amplitude"}
-        told = ", ".join(f"{name} {value:.3g}" for name, value in shown.items())
+    bent = law.curvature_p < SIGNIFICANT
+    if straight.excess_p >= SIGNIFICANT and not bent:
+        kind, told = straight.name, f"a single power law describes the curve, beta {law.beta:.2f} ({law.low:.2f} to "
+        told += f"{law.high:.2f})"
+    elif best is straight:
+        kind, how = "broken power law", "slows down" if law.curvature > 0 else "speeds up"
+        told = f"not a single power law: the decay {how} with the lag (curvature p {law.curvature_p:.1g})"
+    else:
+        values = {key.replace("_", " "): value for key, value in best.parameters.items() if key != "amplitude"}
+        shape = ", ".join(f"{key} {value:.3g}" for key, value in values.items())
         how = "poorly too" if best.chi_squared_p < SIGNIFICANT else "within the errors"
         lead = f"better by {straight.excess:.0f} in AICc (p {straight.excess_p:.1g})"
-        sentence = f"not a single power law: {best.name} ({told}) is {lead} and fits {how}"
-    else:
-        kind, how = "broken power law", "slows down" if law.curvature > 0 else "speeds up"
-        sentence = f"not a single power law: the decay {how} with the lag (curvature p {law.curvature_p:.1g})"
-    return Verdict(kind, f"{span}: {sentence}", first, last, models)
+        kind, told = best.name, f"not a single power law: {best.name} ({shape}) is {lead} and fits {how}"
+    return Verdict(cast("Kind", kind), f"{span}: {told}", first, last, models)

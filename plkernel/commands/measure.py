@@ -70,30 +70,38 @@ def measure(
         out: Folder for measure.json and the figures.
         figure: Draw the figures.
     """
-    if not names:
-        raise ValueError("names: give at least one corpus, e.g. stdlib")
-    if not 1 <= lags[0] < lags[1] <= max_lag:
-        raise ValueError(f"lags {lags[0]} {lags[1]}: must ascend from 1 or more and stay within --max-lag {max_lag}")
     most = THREADS_PER_CORE * (os.cpu_count() or 1)
-    if not 1 <= threads <= most:
-        raise ValueError(f"threads must lie between 1 and {most}, {THREADS_PER_CORE} for each core here, got {threads}")
-    if vocabulary is not None and unit != "word":
-        raise ValueError(f"vocabulary {vocabulary} belongs to unit 'word', got unit {unit!r}: leave it out")
-    if vocabulary is not None and not 2 <= vocabulary <= VOCABULARY:
-        raise ValueError(f"vocabulary must be from 2 to {VOCABULARY}, so that a code is one byte, got {vocabulary}")
+    for bad, message in (
+        (not names, "names: give at least one corpus, e.g. stdlib"),
+        (
+            not 1 <= lags[0] < lags[1] <= max_lag,
+            f"lags {lags[0]} {lags[1]}: must ascend from 1 or more and stay within --max-lag {max_lag}",
+        ),
+        (
+            not 1 <= threads <= most,
+            f"threads must lie between 1 and {most}, {THREADS_PER_CORE} for each core here, got {threads}",
+        ),
+        (
+            vocabulary is not None and unit != "word",
+            f"vocabulary {vocabulary} belongs to unit 'word', got unit {unit!r}: leave it out",
+        ),
+        (
+            vocabulary is not None and not 2 <= vocabulary <= VOCABULARY,
+            f"vocabulary must be from 2 to {VOCABULARY}, so that a code is one byte, got {vocabulary}",
+        ),
+    ):
+        if bad:
+            raise ValueError(message)
     check_folder(out, "out")
-    byte = unescape(separator)
-    loaded = {  # all before any is measured
-        name: corpora.load(name, max_bytes=max_bytes, separator=byte, column=column, follow_links=follow_links)
-        for name in names
-    }
-    measured = []
+    reading = {"max_bytes": max_bytes, "separator": unescape(separator), "column": column, "follow_links": follow_links}
+    loaded = {name: corpora.load(name, **reading) for name in names}  # type: ignore[arg-type]  # all before the first
+    results = []
     for name, corpus in loaded.items():
         known = known_sequence(name) if unit == "byte" else None
         with cli.progress_bar(name) as progress:
             result = measure_corpus(
                 corpus,
-                corpus.bytes if unit == "byte" else word_symbols(corpus.bytes, vocabulary or VOCABULARY).codes,
+                corpus.bytes if unit == "byte" else word_symbols(corpus.bytes, vocabulary or VOCABULARY)[0],
                 unit=unit,
                 estimator=estimator,
                 stated=lags,
@@ -104,57 +112,45 @@ def measure(
                 threads=threads,
                 progress=progress,
             )
-        measured.append(result)
+        results.append(result)
         print(render(result), end="\n\n", flush=True)
-    if len(measured) > 1:
-        print(comparison(measured), end="\n\n", flush=True)
-    save_json(out / "measure.json", {"plkernel": __version__, "corpora": [item.to_dict() for item in measured]})
+    if len(results) > 1:
+        header = ["corpus", f"{unit}s", "I(1), bits", "beta", "95 % interval", "stands out", "shape"]
+        print(text_table(header, [_summary(item) for item in results]), end="\n\n", flush=True)
+    save_json(out / "measure.json", {"plkernel": __version__, "corpora": [item.to_dict() for item in results]})
     print(f"written: {out / 'measure.json'}", flush=True)
     if figure:
-        _draw(measured, out)
+        _draw(results, out)
 
 
 def render(result: Measurement) -> str:
-    """The report of one corpus: its curve at some lags, the exponents, and the verdict."""
+    """The report of one corpus: its curve at some lags, the exponents, the verdict and cautions."""
     curve, unit = result.information, result.information.unit
     title = (
         f"{result.corpus.name}: {curve.size:,} {unit}s, {curve.symbols} different ({result.corpus.source})\n"
         f"floor {curve.floor[0] * BITS:.2e} bits, what the shuffled corpus shows; drift {curve.drift * BITS:.2e} bits, "
         f"what it shows with each of {len(curve.replicates[0])} blocks shuffled; estimator '{curve.estimator}'"
     )
-    near = [np.argmin(np.abs(np.log(np.divide(curve.lags, lag)))) for lag in SHOWN_LAGS if lag <= curve.lags[-1]]
+    near = [int(np.argmin(np.abs(np.log(np.divide(curve.lags, lag))))) for lag in SHOWN_LAGS if lag <= curve.lags[-1]]
     errors = curve.standard_errors()
     local = {lag: f"{slope:.2f} +- {error:.2f}" for lag, slope, error in zip(*local_slopes(curve), strict=True)}
-    lags = [
-        [
-            f"{curve.lags[i]}",
-            f"{curve.values[i] * BITS:.3e}",
-            f"{errors[i] * BITS:.1e}",
-            f"{curve.values[i] / curve.floor[i]:.2f}",
-            f"{result.correlation.values[i]:.4f}",
-            local.get(curve.lags[i], "-"),
-        ]
-        for i in dict.fromkeys(near)
-    ]
-    exact = any(row.exact is not None for row in result.rows)
-    fits = [
-        [
-            row.label,
-            f"{row.law.beta:.3f}",
-            f"{row.law.low:.3f} to {row.law.high:.3f}",
-            f"{row.law.r_squared:.3f}",
-            f"{row.law.curvature:+.3f} ({row.law.curvature_p:.1g})",
-            f"{row.law.used}",
-            f"{len(row.law.dropped)}",
-            *([f"{row.exact:.3f}" if row.exact is not None else "-"] if exact else []),
-        ]
-        for row in result.rows
-    ]
-    header = ["exponent on", "beta", "95 % interval", "R²", "curvature (p)", "lags", "dropped"]
+    lags = []
+    for i in dict.fromkeys(near):
+        ratio, rho = curve.values[i] / curve.floor[i], result.correlation.values[i]
+        cells = [f"{curve.lags[i]}", f"{curve.values[i] * BITS:.3e}", f"{errors[i] * BITS:.1e}", f"{ratio:.2f}"]
+        lags.append([*cells, f"{rho:.4f}", local.get(curve.lags[i], "-")])
+    header = ["exponent on", "beta", "95 % interval", "R²", "curvature (p)", "lags", "dropped", "exact"]
+    fits = []
+    for row in result.rows:
+        law, exact = row.law, "-" if row.exact is None else f"{row.exact:.3f}"
+        bend = f"{law.curvature:+.3f} ({law.curvature_p:.1g})"
+        cells = [row.label, f"{law.beta:.3f}", f"{law.low:.3f} to {law.high:.3f}", f"{law.r_squared:.3f}", bend]
+        fits.append([*cells, f"{law.used}", f"{len(law.dropped)}", exact])
+    shown = len(header) if any(row.exact is not None for row in result.rows) else len(header) - 1
     parts = [
         title,
         text_table(["lag", "I, bits", "error", "I / floor", "correlation", "local slope"], lags),
-        text_table([*header, *(["exact"] if exact else [])], fits),
+        text_table(header[:shown], [cells[:shown] for cells in fits]),
         f"verdict: {result.verdict.sentence}",
     ]
     if (clear := curve.last_above(DRIFT_MULTIPLE * curve.drift)) < curve.lags[-1]:
@@ -168,22 +164,12 @@ def render(result: Measurement) -> str:
     return "\n\n".join(parts)
 
 
-def comparison(results: Sequence[Measurement]) -> str:
-    """One line for each corpus: the exponent on the stated range and the shape of the curve."""
-    rows = [
-        [
-            item.corpus.name,
-            f"{item.information.size:,}",
-            f"{item.information.values[0] * BITS:.3f}",
-            f"{item.law.beta:.3f}" if item.law else "-",
-            f"{item.law.low:.3f} to {item.law.high:.3f}" if item.law else "-",
-            f"{item.verdict.first_lag}..{item.verdict.last_lag}",
-            item.verdict.kind,
-        ]
-        for item in results
-    ]
-    unit = f"{results[0].information.unit}s"
-    return text_table(["corpus", unit, "I(1), bits", "beta", "95 % interval", "stands out", "shape"], rows)
+def _summary(item: Measurement) -> list[str]:
+    """One line of a comparison: the exponent on the stated range and the shape of the curve."""
+    law, curve, verdict = item.law, item.information, item.verdict
+    exponent = [f"{law.beta:.3f}", f"{law.low:.3f} to {law.high:.3f}"] if law else ["-", "-"]
+    head = [item.corpus.name, f"{curve.size:,}", f"{curve.values[0] * BITS:.3f}"]
+    return [*head, *exponent, f"{verdict.first_lag}..{verdict.last_lag}", verdict.kind]
 
 
 def _draw(results: Sequence[Measurement], out: Path) -> None:

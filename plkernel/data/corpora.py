@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plkernel.common.files import atomic_file, check_folder, load_json, save_json
-from plkernel.data.files import Blocks
 from plkernel.data.names import Request, Source, resolve
 
 try:
@@ -32,8 +31,6 @@ except ImportError:  # no such locks on this system: two builders then repeat ea
 FORMAT = 1
 """Part of every cache key: to be raised when the same source would give other bytes."""
 VERIFIED = "verified"
-NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-BAR_AFTER = 2.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,10 +76,8 @@ class Corpus:
                 raise ValueError(f"{label} = {value}: must be a fraction of the corpus, at least 0 and below 1")
         if validation + test >= 1.0:
             raise ValueError(f"validation + test = {validation + test:g}: leaves nothing to train on; keep it below 1")
-        data = self.bytes
         end = self.size - int(self.size * test)
-        start = end - int(self.size * validation)
-        return Splits(data[:start], data[start:end], data[end:])
+        return Splits(*np.split(self.bytes, [end - int(self.size * validation), end]))
 
     def to_dict(self) -> dict[str, Any]:
         """A dictionary that JSON keeps exactly; `from_dict` gives back an equal object."""
@@ -169,9 +164,9 @@ def _located(
     if len(separator) != 1 or ord(separator) > 0xFF:
         raise ValueError(f"separator {separator!r}: must be one byte, a single character from U+0000 to U+00FF")
     folder = (cache_folder() if cache is None else Path(cache)).resolve()
-    request = Request(separator.encode("latin-1"), column, folder, follow_links)
-    source = resolve(name, request)
-    digest = source.digest(format=FORMAT, max_bytes=max_bytes, separator=request.separator.hex())
+    byte = separator.encode("latin-1")
+    source = resolve(name, Request(byte, column, folder, follow_links))
+    digest = source.digest(format=FORMAT, max_bytes=max_bytes, separator=byte.hex())
     stem = re.sub(r"[^A-Za-z0-9.]+", "_", source.label)[-60:].strip("_.")
     return source, folder / f"{stem}-{digest}.bin"
 
@@ -181,20 +176,19 @@ def _cached(path: Path) -> Corpus | None:
     try:
         values, stamp = load_json(path.with_suffix(".json")), _stamp(path)
         corpus = replace(Corpus.from_dict(values), path=path)
+        if corpus.size == stamp["size"] and values.get(VERIFIED) == stamp:
+            return corpus
+        if corpus.size != stamp["size"] or _sha256(path) != corpus.sha256 or _stamp(path) != stamp:
+            return None
     except (ValueError, OSError):
         return None
-    if corpus.size != stamp["size"]:
-        return None
-    if values.get(VERIFIED) != stamp:
-        if _sha256(path) != corpus.sha256 or _stamp(path) != stamp:
-            return None
-        with suppress(OSError):  # a cache that may not be written is verified each time
-            _describe(corpus, stamp)
+    with suppress(OSError):  # a cache that may not be written is verified each time
+        _describe(corpus, stamp)
     return corpus
 
 
 def _stamp(path: Path) -> dict[str, int]:
-    """What changes with the bytes of a file, as the file system tells it."""
+    """Properties that the file system changes with the bytes of a file."""
     stat = path.stat()
     return {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns, "ctime_ns": stat.st_ctime_ns, "inode": stat.st_ino}
 
@@ -206,6 +200,20 @@ def _sha256(path: Path) -> str:
 
 def _describe(corpus: Corpus, stamp: dict[str, int]) -> None:
     save_json(corpus.path.with_suffix(".json"), {**corpus.to_dict(), VERIFIED: stamp})
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Let one process at a time build the flat file `path`, where the system has locks."""
+    lock = path.with_name(f".{path.stem}.lock")
+    with lock.open("a") as handle:
+        if fcntl is not None:
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
 
 
 def _build(name: str, source: Source, path: Path, max_bytes: int | None) -> Corpus:
@@ -229,20 +237,6 @@ def _build(name: str, source: Source, path: Path, max_bytes: int | None) -> Corp
     return corpus
 
 
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Let one process at a time build the flat file `path`, where the system has locks."""
-    lock = path.with_name(f".{path.stem}.lock")
-    with lock.open("a") as handle:
-        if fcntl is not None:
-            with suppress(OSError):  # a file system without locks
-                fcntl.flock(handle, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            lock.unlink(missing_ok=True)
-
-
 def _written(name: str, source: Source, path: Path, max_bytes: int | None) -> Corpus:
     """Write the blocks of `source` to `path`, separators between documents only, at most `max_bytes`; atomic.
 
@@ -251,37 +245,29 @@ def _written(name: str, source: Source, path: Path, max_bytes: int | None) -> Co
     from tqdm import tqdm
 
     total = min((value for value in (source.size, max_bytes) if value is not None), default=None)
-    bar = tqdm(
-        desc=name, total=total, unit="B", unit_scale=True, delay=BAR_AFTER, leave=False, disable=None, file=sys.stderr
-    )
-    digest, size, documents = hashlib.sha256(), 0, 0
+    form: dict[str, Any] = {"unit": "B", "unit_scale": True, "delay": 2.0, "leave": False, "disable": None}
+    digest, size, documents, skip = hashlib.sha256(), 0, 0, 1  # the first separator is skipped
     try:
-        with closing(source.blocks()) as blocks, bar, atomic_file(path) as out:
-            for data, begun in _joined(blocks, max_bytes):
-                out.write(data)
-                digest.update(data)
-                size, documents = size + len(data), documents + begun
-                bar.update(len(data))
+        with (
+            closing(source.blocks()) as blocks,
+            tqdm(desc=name, total=total, file=sys.stderr, **form) as bar,
+            atomic_file(path) as out,
+        ):
+            for block, starts in blocks:
+                keep = len(block) if max_bytes is None else min(len(block), max_bytes - size + skip)
+                if keep:
+                    data = block[skip:keep].data
+                    out.write(data)
+                    digest.update(data)
+                    bar.update(len(data))
+                    size, documents, skip = size + len(data), documents + int(np.searchsorted(starts, keep)), 0
+                if size == max_bytes:
+                    break
             if size < max(documents, 1):  # nothing, or separators only
                 raise ValueError(f"corpus {name!r} is empty: no text in {documents} documents")
     except OSError as error:
-        if error.errno not in NO_ROOM:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         hint = "free some space, set PLKERNEL_CACHE to a folder with more, or ask for fewer bytes"
         raise OSError(f"no room for the corpus in {path.parent}: {hint}") from error
     return Corpus(name, source.label, path, size, digest.hexdigest(), documents)
-
-
-def _joined(blocks: Blocks, max_bytes: int | None) -> Iterator[tuple[memoryview, int]]:
-    """Bytes, and how many documents begin in them, without the first separator, cut at `max_bytes`."""
-    left, first = max_bytes, 1
-    for data, starts in blocks:
-        if not len(data):
-            continue
-        keep = len(data) if left is None else min(len(data), left + first)
-        yield data[first:keep].data, int(np.searchsorted(starts, keep))
-        if left is not None:
-            left -= keep - first
-            if not left:
-                return
-        first = 0

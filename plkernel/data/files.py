@@ -8,7 +8,7 @@ import json
 import lzma
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -23,11 +23,10 @@ FORMATS = {".parquet": "parquet", ".jsonl": "json", ".ndjson": "json", ".csv": "
 DEFAULT_COLUMN = "text"
 ROWS = 1000
 LONGEST_ERROR = 400
-LONGEST_FIELD = 2**31 - 1
 
 
 class Chunk(NamedTuple):
-    """Bytes (n,), and the ascending positions (k,) where documents start: a separator stands at each."""
+    """Bytes (n,) uint8, and the ascending positions (k,) where documents start: a separator stands at each."""
 
     data: NDArray[np.uint8]
     starts: NDArray[np.int64]
@@ -36,31 +35,69 @@ class Chunk(NamedTuple):
 Blocks = Generator[Chunk, None, None]
 
 
-def file_blocks(path: Path, separator: bytes) -> Blocks:
-    """Read one file as one document, in blocks of at most 8 MiB; `.gz .bz2 .xz .zst` are unpacked.
+def one_document(pieces: Iterable[Any], separator: bytes) -> Blocks:
+    """Blocks of one document from `pieces`, buffers of bytes."""
+    yield documents([b""], separator)
+    for data in pieces:
+        yield Chunk(np.frombuffer(data, np.uint8), np.zeros(0, np.int64))
 
-    Raises ValueError for damaged compressed data and for archives, OSError for a file that cannot be read.
+
+def documents(texts: Iterable[bytes], separator: bytes) -> Chunk:
+    """Join texts to one block, a separator before each."""
+    parts = [separator + text for text in texts]
+    ends = np.cumsum([0, *map(len, parts)], dtype=np.int64)
+    return Chunk(np.frombuffer(b"".join(parts), np.uint8), ends[:-1])
+
+
+def text_block(array: Any, separator: bytes) -> Chunk:
+    """Join an Arrow array of text or bytes to one block, a separator before each value, nulls left out.
+
+    One pass of compiled code writes values and separators. Raises ValueError for other types.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
+    if kind not in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary(), pa.string_view()):
+        raise ValueError(not_text(kind))
+    # 64-bit offsets: the separators may carry a full 32-bit array over its limit of 2 GiB.
+    values = array.cast(kind).cast(pa.large_binary()).drop_null()
+    empty, before = (pa.scalar(value, pa.large_binary()) for value in (b"", separator))
+    joined = pc.binary_join_element_wise(empty, values, before)
+    if not len(joined):
+        return documents([], separator)
+    _, ends, data = joined.buffers()
+    offsets = np.frombuffer(ends, np.int64)[joined.offset : joined.offset + len(joined) + 1]
+    return Chunk(np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]], offsets[:-1] - offsets[0])
+
+
+def file_blocks(path: Path, separator: bytes, column: str) -> Blocks:
+    """Read one file: a table is a document for each row whose text `column` is not null, any other is one document.
+
+    A `.gz .bz2 .xz .zst` file is unpacked on the way. Memory is bounded. Raises ValueError for damaged data, archives
+    and tables without that column or without text in it, OSError for a file that cannot be read; in one line.
     """
     if ARCHIVES & {path.suffix.lower(), Path(path.stem).suffix.lower()}:
         raise ValueError(f"corpus file {path}: an archive of several files; unpack it and name the folder instead")
-    yield Chunk(np.frombuffer(separator, np.uint8), np.zeros(1, np.int64))
-    with opened(path) as handle:
-        for data in iter(lambda: handle.read(CHUNK), b""):
-            yield Chunk(np.frombuffer(data, np.uint8), np.zeros(0, np.int64))
+    with one_line(f"corpus file {path}"), _opened(path) as handle:
+        match table_format(path):
+            case "parquet":
+                import pyarrow.parquet as pq
+
+                table = pq.ParquetFile(handle)
+                check_column(table.schema_arrow.names, column)
+                for batch in table.iter_batches(ROWS, columns=[column]):
+                    yield text_block(batch.column(0), separator)
+            case None:
+                yield from one_document(iter(lambda: handle.read(CHUNK), b""), separator)
+            case kind:
+                for texts in (_json_texts if kind == "json" else _csv_texts)(handle, column):
+                    yield documents(map(str.encode, texts), separator)
 
 
-def _open_zst(path: Path) -> Any:
-    import pyarrow
-
-    return io.BufferedReader(pyarrow.input_stream(str(path), compression="zstd"), CHUNK)
-
-
-OPENERS: dict[str, Callable[[Path], AbstractContextManager[Any]]] = {
-    ".gz": gzip.open,
-    ".bz2": bz2.open,
-    ".xz": partial(lzma.open, format=lzma.FORMAT_XZ),
-    ".zst": _open_zst,
-}
+def table_format(path: Path) -> str | None:
+    """'parquet', 'json' or 'csv' by the suffix, that of a compression put aside; None for any other file."""
+    return FORMATS.get((Path(path.stem) if compressed(path) else path).suffix.lower())
 
 
 def compressed(path: Path) -> bool:
@@ -69,7 +106,7 @@ def compressed(path: Path) -> bool:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
+def _opened(path: Path) -> Iterator[BinaryIO]:
     """Open a file for reading, unpacked on the way; ValueError for damaged compressed data."""
     with path.open("rb") as plain:  # also if compressed: a file that cannot be read is not reported as damaged
         if not compressed(path):
@@ -82,65 +119,58 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         raise ValueError(f"corpus file {path}: damaged {path.suffix} data ({error}); get the file anew") from error
 
 
-def table_format(path: Path) -> str | None:
-    """'parquet', 'json' or 'csv' by the suffix, that of a compression put aside; None for any other file."""
-    return FORMATS.get((Path(path.stem) if compressed(path) else path).suffix.lower())
+def _open_zst(path: Path) -> Any:
+    import pyarrow
+
+    return io.BufferedReader(pyarrow.input_stream(str(path), compression="zstd"), CHUNK)
 
 
-def table_blocks(path: Path, separator: bytes, column: str) -> Blocks:
-    """Read the text column of a `.parquet`, `.jsonl` or `.csv` file; each row that is not null is a document.
-
-    Raises ValueError when there is no such column, it is not text, or the file is damaged.
-    """
-    with one_line(f"corpus file {path}"), opened(path) as handle:
-        if table_format(path) == "parquet":
-            import pyarrow.parquet as pq
-
-            table = pq.ParquetFile(handle)
-            check_column(table.schema_arrow.names, column)
-            for batch in table.iter_batches(ROWS, columns=[column]):
-                yield text_block(batch.column(0), separator)
-            return
-        texts = _json_texts(handle, column) if table_format(path) == "json" else _csv_texts(handle, column)
-        while batch := list(islice(texts, ROWS)):
-            yield documents(batch, separator)
+OPENERS: dict[str, Callable[[Path], Any]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": partial(lzma.open, format=lzma.FORMAT_XZ),
+    ".zst": _open_zst,
+}
 
 
-def _json_texts(handle: BinaryIO, column: str) -> Iterator[bytes]:
-    names = dict[str, None]()
-    for number, line in enumerate(handle, start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"line {number} is no JSON object ({error})") from error
-        if not isinstance(row, dict):
-            raise ValueError(f"line {number} is no JSON object: expected one in each line")
-        names.update(dict.fromkeys(row))
-        value = row.get(column)
-        if not isinstance(value, str | None):
-            raise ValueError(f"line {number}: {not_text(type(value).__name__)}")
-        if value is not None:
-            yield value.encode()
-        if number == ROWS:
-            check_column(list(names), column)
+def _json_texts(handle: BinaryIO, column: str) -> Iterator[list[str]]:
+    """Texts of `column`, in lists; the names of columns are those of the first 1000 rows."""
+    names, numbered = dict[str, None](), enumerate(handle, start=1)
+    while lines := list(islice(numbered, ROWS)):
+        texts = []
+        for number, line in lines:
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"line {number} is no JSON object ({error})") from error
+            if not isinstance(row, dict):
+                raise ValueError(f"line {number} is no JSON object: expected one in each line")
+            names.update(dict.fromkeys(row))
+            value = row.get(column)
+            if not isinstance(value, str | None):
+                raise ValueError(f"line {number}: {not_text(type(value).__name__)}")
+            if value is not None:
+                texts.append(value)
+        check_column(list(names), column)
+        yield texts
     check_column(list(names), column)
 
 
-def _csv_texts(handle: BinaryIO, column: str) -> Iterator[bytes]:
-    """All fields are text: "NA" stays a word and "007" keeps its zeros."""
-    csv.field_size_limit(LONGEST_FIELD)
+def _csv_texts(handle: BinaryIO, column: str) -> Iterator[list[str]]:
+    """Texts of `column`, in lists. All fields are text: "NA" stays a word and "007" keeps its zeros."""
+    csv.field_size_limit(2**31 - 1)
     with io.TextIOWrapper(handle, encoding="utf-8-sig", newline="") as lines:
         rows = csv.reader(lines, strict=True)
         header = next(rows, [])
         check_column(header, column)
-        place = header.index(column)
-        for row in rows:
-            if len(row) > len(header):
-                raise ValueError(f"line {rows.line_num} has {len(row)} fields, the header {len(header)}")
-            if len(row) > place:  # an empty line has none
-                yield row[place].encode()
+        place, width = header.index(column), len(header)
+        while batch := list(islice(rows, ROWS)):
+            if max(map(len, batch)) > width:
+                longest = max(map(len, batch))
+                raise ValueError(f"up to line {rows.line_num}: a row has {longest} fields, the header {width}")
+            yield [row[place] for row in batch if len(row) > place]  # an empty line has none
 
 
 def check_column(names: list[str], wanted: str) -> None:
@@ -156,52 +186,18 @@ def not_text(kind: object) -> str:
     return f"the column holds {kind}, not text; name another with --column"
 
 
-def documents(texts: Iterable[bytes], separator: bytes) -> Chunk:
-    """Join texts to one block, a separator before each."""
-    parts = [separator + text for text in texts]
-    ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
-    return Chunk(np.frombuffer(b"".join(parts), np.uint8), np.append(0, ends)[:-1])
-
-
-def text_block(array: Any, separator: bytes) -> Chunk:
-    """Join an Arrow array of text to one block, a separator before each value, nulls left out.
-
-    Takes any of Arrow's types of text and bytes, sliced or not; raises ValueError for other types. One pass
-    of compiled code writes values and separators, and its whole buffer is taken over.
-    """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    types = pa.types
-    if types.is_dictionary(array.type):
-        array = array.dictionary_decode()
-    tests = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary, types.is_string_view)
-    if not any(test(array.type) for test in tests):
-        raise ValueError(not_text(array.type))
-    # 64-bit offsets: the separators may carry a full 32-bit array over its limit of 2 GiB.
-    values = array.cast(pa.large_binary()).drop_null()
-    empty, before = (pa.scalar(value, pa.large_binary()) for value in (b"", separator))
-    joined = pc.binary_join_element_wise(empty, values, before)
-    if not len(joined):
-        return Chunk(np.zeros(0, np.uint8), np.zeros(0, np.int64))
-    _, ends, data = joined.buffers()
-    offsets = np.frombuffer(ends, np.int64)[joined.offset : joined.offset + len(joined) + 1]
-    return Chunk(np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]], offsets[:-1] - offsets[0])
-
-
 @contextmanager
 def one_line(label: str, explain: Callable[[Exception], str] = str) -> Iterator[None]:
     """Turn every error of a reader into ValueError or OSError with one line that starts with `label`.
 
-    The readers behind have exceptions of their own. All that they say concerns the data asked for, so none is worth a
-    traceback (which stays available as the cause).
+    The readers behind raise exceptions of their own, all of them about the data asked for.
     """
     try:
         yield
     except MemoryError:
         raise
     except Exception as error:
-        if isinstance(error, OSError) and error.filename:  # the system names what it cannot read
+        if isinstance(error, OSError) and error.filename:  # the system names the file
             raise
         text = " ".join(explain(error).split()) or type(error).__name__
         text = text if text.startswith(label) else f"{label}: {text}"

@@ -6,6 +6,7 @@ import socket
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from unittest.mock import patch
 from urllib.parse import urlsplit
 
 from plkernel.common.cli import nearest
@@ -36,7 +37,7 @@ def hub_blocks(name: str, config: str | None, split: str | None, separator: byte
 
 def reachable() -> bool:
     """True if the hub may be asked and its name resolves: `datasets` itself would retry for 24 s before it knew."""
-    if offline_variable():
+    if _forbidding():
         return False
     parts = urlsplit(endpoint())
     if parts.scheme in urllib.request.getproxies():  # then the proxy resolves names
@@ -53,19 +54,17 @@ def endpoint() -> str:
     return os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
 
 
-def offline_variable() -> str | None:
+def _forbidding() -> str | None:
     """The environment variable that forbids the network, if one does."""
-    for variable in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
-        if os.environ.get(variable, "").upper() in {"1", "ON", "YES", "TRUE"}:
-            return variable
-    return None
+    truth = {"1", "ON", "YES", "TRUE"}
+    names = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
+    return next((name for name in names if os.environ.get(name, "").upper() in truth), None)
 
 
 def _explain(error: Exception) -> str:
     """The message of `error`, or a better one for the common failures."""
     from datasets.exceptions import DatasetNotFoundError
 
-    text = str(error)
     if isinstance(error, DatasetNotFoundError):
         return (
             "no such data set on the hub, or a private one; check the spelling, "
@@ -74,35 +73,35 @@ def _explain(error: Exception) -> str:
     if isinstance(error, ConnectionError):
         absent = f"{endpoint()} cannot be reached and the data set is not in the local cache: connect to a network "
         absent += "or set HF_ENDPOINT to a mirror"
-        if variable := offline_variable():
+        if variable := _forbidding():
             absent = f"not in the local cache, and {variable} forbids the network: unset it to download"
         return f"{absent}; a local .parquet, .jsonl or .csv file works without a network"
-    if isinstance(error, RuntimeError) and "script" in text:
-        return f"loading needs the data set's own code, which is never run ({text}); use a parquet copy of it"
-    return text
+    if isinstance(error, RuntimeError) and "script" in str(error):
+        return f"loading needs the data set's own code, which is never run ({error}); use a parquet copy of it"
+    return str(error)
 
 
 @contextmanager
 def _settings(offline: bool) -> Iterator[None]:
-    """Silence `datasets`, whose errors come as exceptions too, stop its counting of opened files by a request for each,
-    and make it look at its own cache only if `offline`: it reads the environment once, at import."""
+    """Silence `datasets` and its count of opened files, a request for each; `offline`, let it read its cache only.
+
+    It reads the environment once, at import.
+    """
     import datasets
     import huggingface_hub
 
-    wanted = [(datasets.config, "HF_UPDATE_DOWNLOAD_COUNTS", False)]
-    if offline:
-        wanted += [(module, "HF_HUB_OFFLINE", True) for module in (datasets.config, huggingface_hub.constants)]
-    before = [(module, name, getattr(module, name)) for module, name, _ in wanted]
-    level, hidden = datasets.logging.get_verbosity(), datasets.are_progress_bars_disabled()
-    try:
-        for module, name, value in wanted:
-            setattr(module, name, value)
+    level, shown = datasets.logging.get_verbosity(), not datasets.are_progress_bars_disabled()
+    offline = offline or datasets.config.HF_HUB_OFFLINE
+    with (
+        patch.object(datasets.config, "HF_UPDATE_DOWNLOAD_COUNTS", False),
+        patch.object(datasets.config, "HF_HUB_OFFLINE", offline),
+        patch.object(huggingface_hub.constants, "HF_HUB_OFFLINE", offline),
+    ):
         datasets.logging.set_verbosity(logging.CRITICAL + 1)
         datasets.disable_progress_bars()
-        yield
-    finally:
-        for module, name, value in before:
-            setattr(module, name, value)
-        datasets.logging.set_verbosity(level)
-        if not hidden:
-            datasets.enable_progress_bars()
+        try:
+            yield
+        finally:
+            datasets.logging.set_verbosity(level)
+            if shown:
+                datasets.enable_progress_bars()

@@ -7,15 +7,15 @@ import platform
 import sysconfig
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from plkernel.common.cli import nearest
 from plkernel.common.files import shown
-from plkernel.data import bible, synthetic
-from plkernel.data.files import DEFAULT_COLUMN, Blocks, compressed, file_blocks, table_blocks, table_format
+from plkernel.data import bible
+from plkernel.data.files import DEFAULT_COLUMN, Blocks, compressed, file_blocks, one_document, table_format
 from plkernel.data.hub import hub_blocks
+from plkernel.data.synthetic import spelling, synthetic_corpus
 
 PRESETS = {"wiki-pt": "hf:wikimedia/wikipedia:20231101.pt", "fineweb": "hf:HuggingFaceFW/fineweb:sample-10BT"}
 NOT_LIBRARY = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"})
@@ -23,8 +23,13 @@ NOT_LIBRARY = frozenset({"test", "tests", "idle_test", "site-packages", "dist-pa
 
 @dataclass(frozen=True)
 class Request:
-    """Options of any source: the byte between documents, the text column, the cache folder, which is left out of
-    folders that hold it, and whether symbolic links that lead out of a folder are followed."""
+    """Options of any source.
+
+    separator     the byte between documents
+    column        the text column of tables; None unless named
+    cache         the cache folder, left out of folders that hold it
+    follow_links  read symbolic links that lead out of a folder
+    """
 
     separator: bytes = b"\n"
     column: str | None = None
@@ -72,27 +77,26 @@ def resolve(name: str, request: Request) -> Source:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ValueError(f"corpus {shown(name)}: no such file or folder ({reason})") from error
     if exists:
-        return path_source(path, request)
+        return _path(path, request)
     if os.sep in name or path.suffix:
         raise ValueError(f"corpus {name!r}: no such file or folder")
     hint = nearest(name, [*KINDS, *PRESETS])
     raise ValueError(f"corpus {name!r}: neither a file or folder nor the name of a corpus; {hint}")
 
 
-def stdlib_source(rest: str, request: Request) -> Source:
+def _stdlib(rest: str, request: Request) -> Source:
     """'stdlib': the .py sources of the running Python's standard library without tests, in order of paths."""
     if rest:
         raise ValueError(f"corpus 'stdlib:{rest}': nothing may follow 'stdlib'")
-    _refuse_column("stdlib", request)
     root = Path(sysconfig.get_path("stdlib"))
     paths = [path for path in _walk(root, NOT_LIBRARY) if path.suffix == ".py"]
     if not paths:
         raise ValueError(f"corpus 'stdlib': {root} holds no .py files; name a folder of text instead")
     label = f"standard library of {platform.python_implementation()} {platform.python_version()}"
-    return _file_source(label, root, paths, request)
+    return _files("stdlib", label, root, paths, request)
 
 
-def path_source(path: Path, request: Request) -> Source:
+def _path(path: Path, request: Request) -> Source:
     """A file, or all files of a folder but hidden ones, in order of their paths.
 
     Symbolic links are read where they lead to a file inside the folder; with `follow_links` all are, to folders too.
@@ -111,63 +115,23 @@ def path_source(path: Path, request: Request) -> Source:
     if not paths:
         hint = f"but {left_out}: --follow-links reads them" if outside else "that are not hidden"
         raise ValueError(f"corpus {str(path)!r}: the folder holds no files {hint}")
-    if not any(map(table_format, paths)):
-        _refuse_column(str(path), request)
-    return _file_source(f"{root}, without {left_out}" if outside else str(root), root, paths, request)
+    return _files(str(path), f"{root}, without {left_out}" if outside else str(root), root, paths, request)
 
 
-def hub_source(rest: str, request: Request) -> Source:
-    """'hf:NAME[:CONFIG[:SPLIT]]': a data set of the Hugging Face hub, its split 'train' unless named."""
-    name, *more = rest.split(":")
-    if not name or len(more) > 2:
-        raise ValueError(f"corpus 'hf:{rest}': write hf:NAME[:CONFIG[:SPLIT]], e.g. {PRESETS['wiki-pt']}")
-    if Path(name).is_dir():  # `datasets` would read it, and its cache would not see it change
-        raise ValueError(f"corpus 'hf:{rest}': {name} is a folder here; name it without 'hf:'")
-    config, split = (part or None for part in [*more, "", ""][:2])
-    column = request.column or DEFAULT_COLUMN
-    key = {"hub": name, "config": config, "split": split, "column": column}
-    return Source(f"hf:{rest}", key, lambda: hub_blocks(name, config, split, request.separator, column))
-
-
-def bible_source(rest: str, request: Request) -> Source:
-    """'bible:LANGUAGE[:IDENTIFIER]': the verses of one translation, the first of its language unless named."""
-    language, identifier, title = bible.translation(rest)
-    _refuse_column(f"bible:{rest}", request)
-    path, version = bible.database(), bible.version()
-    key = {"bible": identifier, "version": version, "size": path.stat().st_size}
-    label = f"bible:{language}:{identifier} ({title}), {bible.PACKAGE} {version or 'of unknown version'}"
-    return Source(label, key, lambda: bible.bible_blocks(path, identifier, request.separator))
-
-
-def synthetic_source(rest: str, request: Request) -> Source:
-    """'synthetic:[LAW,]NAME=VALUE...': a sequence made from a seed, whose mutual information is known exactly."""
-    corpus = synthetic.synthetic_corpus(rest)
-    _refuse_column("synthetic", request)
-    blocks = partial(synthetic.synthetic_blocks, corpus, request.separator)
-    return Source(synthetic.spelling(corpus), synthetic.key_of(corpus), blocks, corpus.size)
-
-
-KINDS: dict[str, Callable[[str, Request], Source]] = {
-    "stdlib": stdlib_source,
-    "bible": bible_source,
-    "hf": hub_source,
-    "synthetic": synthetic_source,
-}
-
-
-def _file_source(label: str, root: Path, paths: list[Path], request: Request) -> Source:
+def _files(name: str, label: str, root: Path, paths: list[Path], request: Request) -> Source:
+    tables = any(map(table_format, paths))
+    if not tables:
+        _refuse_column(name, request)
     stats = [(path, path.stat()) for path in paths]
     listing = [(path.relative_to(root).as_posix(), stat.st_size, stat.st_mtime_ns) for path, stat in stats]
     column = request.column or DEFAULT_COLUMN
-
-    def blocks() -> Blocks:
-        for path in paths:
-            table = table_format(path)
-            yield from table_blocks(path, request.separator, column) if table else file_blocks(path, request.separator)
-
-    plain = not any(table_format(path) or compressed(path) for path in paths)
-    size = sum(stat.st_size for _, stat in stats) + len(paths) - 1 if plain else None
-    return Source(label, {"label": label, "root": str(root), "listing": listing, "column": column}, blocks, size)
+    plain = not (tables or any(map(compressed, paths)))
+    return Source(
+        label,
+        {"label": label, "root": str(root), "listing": listing, "column": column},
+        lambda: (block for path in paths for block in file_blocks(path, request.separator, column)),
+        sum(stat.st_size for _, stat in stats) + len(paths) - 1 if plain else None,
+    )
 
 
 def _walk(root: Path, skip: frozenset[str] = frozenset({"__pycache__"}), links: bool = False) -> list[Path]:
@@ -181,12 +145,53 @@ def _walk(root: Path, skip: frozenset[str] = frozenset({"__pycache__"}), links: 
 
     paths, seen = [], {root.resolve()}
     for folder, folders, names in os.walk(root, onerror=fail, followlinks=links):
-        folders[:] = [name for name in sorted(folders) if name not in skip and not name.startswith(".")]
-        if links:
-            real = {name: Path(folder, name).resolve() for name in folders}
-            folders[:] = [name for name in folders if real[name] not in seen and not seen.add(real[name])]  # type: ignore[func-returns-value]
+        entered = []
+        for name in sorted(folders):
+            real = Path(folder, name).resolve() if links else None
+            if name not in skip and not name.startswith(".") and real not in seen:
+                entered.append(name)
+                seen |= {real} if real else set()
+        folders[:] = entered
         paths += [Path(folder, name) for name in names if not name.startswith(".")]
     return sorted((path for path in paths if path.is_file()), key=lambda path: path.relative_to(root).as_posix())
+
+
+def _hub(rest: str, request: Request) -> Source:
+    """'hf:NAME[:CONFIG[:SPLIT]]': a data set of the Hugging Face hub, its split 'train' unless named."""
+    name, *more = rest.split(":")
+    if not name or len(more) > 2:
+        raise ValueError(f"corpus 'hf:{rest}': write hf:NAME[:CONFIG[:SPLIT]], e.g. {PRESETS['wiki-pt']}")
+    if Path(name).is_dir():  # `datasets` would read it, and its cache would not see it change
+        raise ValueError(f"corpus 'hf:{rest}': {name} is a folder here; name it without 'hf:'")
+    config, split = (part or None for part in [*more, "", ""][:2])
+    column = request.column or DEFAULT_COLUMN
+    key = {"hub": name, "config": config, "split": split, "column": column}
+    return Source(f"hf:{rest}", key, lambda: hub_blocks(name, config, split, request.separator, column))
+
+
+def _bible(rest: str, request: Request) -> Source:
+    """'bible:LANGUAGE[:IDENTIFIER]': the verses of one translation, the first of its language unless named."""
+    language, identifier = bible.translation(rest)
+    _refuse_column(f"bible:{rest}", request)
+    path, version = bible.database()
+    key = {"bible": identifier, "version": version, "size": path.stat().st_size}
+    label = f"bible:{language}:{identifier}, {bible.PACKAGE} {version or 'of unknown version'}"
+    return Source(label, key, lambda: bible.bible_blocks(path, identifier, request.separator))
+
+
+def _synthetic(rest: str, request: Request) -> Source:
+    """'synthetic:[LAW,]NAME=VALUE...': a sequence made from a seed, whose mutual information is known exactly."""
+    corpus = synthetic_corpus(rest)
+    _refuse_column("synthetic", request)
+    return Source(*spelling(corpus), lambda: one_document(corpus.blocks(), request.separator), corpus.size)
+
+
+KINDS: dict[str, Callable[[str, Request], Source]] = {
+    "stdlib": _stdlib,
+    "bible": _bible,
+    "hf": _hub,
+    "synthetic": _synthetic,
+}
 
 
 def _refuse_column(name: str, request: Request) -> None:

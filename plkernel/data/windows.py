@@ -30,28 +30,25 @@ class StepWindows:
     def __init__(
         self, data: Bytes, context: int, batch: int, seed: int, device: torch.device, ahead: int | None = None
     ) -> None:
-        self.data, self.context, self.batch, self.seed, self.device = data, context, batch, seed, device
+        self.drawing, self.device = (data, context, batch, seed), device
         self.ahead = (AHEAD if device.type == "cuda" else 1) if ahead is None else ahead
         self._first, self._drawn = 0, torch.empty(0)
 
     def at(self, step: int) -> Tensor:
         """The windows of this step (batch, context + 1), int64."""
         if self.ahead == 1:
-            return self._draw(step).to(self.device)
+            return training_windows(*self.drawing, step).to(self.device)
         if not 0 <= step - self._first < len(self._drawn):
-            drawn = torch.stack([self._draw(step + i).to(torch.uint8) for i in range(self.ahead)])
+            steps = range(step, step + self.ahead)
+            drawn = torch.stack([training_windows(*self.drawing, each).to(torch.uint8) for each in steps])
             pinned = drawn.pin_memory() if self.device.type == "cuda" else drawn
             self._first, self._drawn = step, pinned.to(self.device, non_blocking=True)
         return self._drawn[step - self._first].long()
 
-    def _draw(self, step: int) -> Tensor:
-        return training_windows(self.data, self.context, self.batch, self.seed, step)
-
 
 def fixed_windows(data: Bytes, context: int, count: int) -> Tensor:
     """Up to `count` disjoint windows of context + 1 bytes, evenly spaced over `data`, shape (n, context + 1), int64."""
-    count = min(count, data.size // (context + 1))
-    return _windows(data, np.linspace(0, data.size - context - 1, count).astype(np.int64), context)
+    return spread_windows(data, context, min(count, data.size // (context + 1)))
 
 
 def spread_windows(data: Bytes, context: int, count: int) -> Tensor:

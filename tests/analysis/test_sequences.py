@@ -281,15 +281,6 @@ def test_the_predictor_of_a_mixture_is_that_of_bayes(mixture):
         assert mixture.bits_per_byte() == pytest.approx(entropy, abs=0.01)
 
 
-def test_copies_from_further_back_spread_evenly_would_be_no_floor():
-    """The simpler formula, which the comparison above would tell apart."""
-    mixture = LagMixture(decaying_copies(1.0, 3, 0.2), 2, 10)
-    _, joint = chances_of_words(mixture)
-    windows = words(2, 4)
-    even = 0.5 + mixture.copies[0] * ((windows[:, -2] == windows[:, -1]) - 0.5)
-    assert joint.ravel() @ (-np.log2(even) - bayes(joint, 1)) == pytest.approx(0.0548, abs=1e-4)
-
-
 @pytest.mark.parametrize("corpus", [LagCorpus(), LagCorpus(0.5, 40, 0.05, 4)])
 def test_another_predictor_loses_more(corpus):
     """Each by more than three standard errors of the difference, over 20 pieces of 5 kB."""
@@ -300,16 +291,6 @@ def test_another_predictor_loses_more(corpus):
     for change in changes:
         more = (replace(corpus, **change).losses(data) - true).reshape(20, -1).mean(axis=1)
         assert more.mean() > 3 * more.std(ddof=1) / np.sqrt(20) > 0, change
-
-
-def test_the_more_is_given_the_smaller_the_loss_up_to_the_longest_lag():
-    corpus = LagCorpus(longest=64, size=120 * 1025)
-    windows = sequence(corpus).reshape(120, 1025)
-    mean = [corpus.losses(windows, given)[:, 64:].mean() for given in (0, 1, 2, 4, 8, 16, 32, 63)]
-    whole = corpus.losses(windows, 64)
-    assert mean[0] == 4
-    assert np.all(np.diff([*mean, whole[:, 64:].mean()]) < 0)
-    np.testing.assert_array_equal(corpus.losses(windows, None), whole)
 
 
 def test_a_byte_that_is_no_symbol_counts_as_not_known():

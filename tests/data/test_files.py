@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plkernel.data.files import CHUNK, ROWS, file_blocks, table_blocks, text_block
+from plkernel.data.files import CHUNK, ROWS, file_blocks, text_block
 
 DATA = bytes(range(256)) * 400 + b"line\r\nline\n\n\0end without a line feed"
 TEXTS = ["first", "", None, "olá, ção", "a\nb", "x" * 5000, None, "", "last\r\n"]
@@ -49,12 +49,12 @@ def row_by_row(values, separator=b"\n"):
 def test_bytes_come_back_byte_for_byte_behind_one_separator(tmp_path, suffix):
     path = tmp_path / f"a{suffix}"
     path.write_bytes(PACKERS[suffix](DATA) + PACKERS[suffix](b"more"))  # streams one after the other are one file
-    assert joined(file_blocks(path, b"\xff"), b"\xff") == (b"\xff" + DATA + b"more", 1)
+    assert joined(file_blocks(path, b"\xff", "text"), b"\xff") == (b"\xff" + DATA + b"more", 1)
 
 
 def test_large_files_come_in_blocks(tmp_path):
     (tmp_path / "a").write_bytes(bytes(CHUNK + 1))
-    assert [block.data.size for block in file_blocks(tmp_path / "a", b"\n")] == [1, CHUNK, 1]
+    assert [block.data.size for block in file_blocks(tmp_path / "a", b"\n", "text")] == [1, CHUNK, 1]
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
@@ -66,7 +66,7 @@ def test_damaged_data_is_one_line_that_names_the_file(tmp_path, suffix, damage, 
     broken = {"truncated": whole[:-1000], "not compressed": DATA, "overwritten": b"\0" * 3000 + whole[3000:]}
     path.write_bytes(broken[damage])
     with pytest.raises(ValueError, match=rf"a{table}{suffix}: damaged {suffix} data") as caught:
-        joined(table_blocks(path, b"\n", "text") if table else file_blocks(path, b"\n"))
+        joined(file_blocks(path, b"\n", "text"))
     assert "\n" not in str(caught.value)
 
 
@@ -74,13 +74,13 @@ def test_damaged_data_is_one_line_that_names_the_file(tmp_path, suffix, damage, 
 def test_archives_are_refused(tmp_path, name):
     (tmp_path / name).write_bytes(b"anything")
     with pytest.raises(ValueError, match="archive of several files; unpack it"):
-        joined(file_blocks(tmp_path / name, b"\n"))
+        joined(file_blocks(tmp_path / name, b"\n", "text"))
 
 
 @pytest.mark.parametrize("name", ["a.gz", "a.parquet", "a.jsonl", "a.csv.gz"])
 def test_a_missing_file_is_reported_by_the_system(tmp_path, name):
     with pytest.raises(FileNotFoundError, match=name):
-        joined(table_blocks(tmp_path / name, b"\n", "text") if name != "a.gz" else file_blocks(tmp_path / name, b"\n"))
+        joined(file_blocks(tmp_path / name, b"\n", "text"))
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_random_texts_of_many_batches_survive_a_table_whole(tmp_path, suffix):
         with (tmp_path / "plain").open("w", newline="", encoding="utf-8") as handle:
             csv.writer(handle).writerows([["id", "text"], *enumerate(texts)])
         path.write_bytes(PACKERS.get(path.suffix, bytes)((tmp_path / "plain").read_bytes()))
-    assert joined(table_blocks(path, b"\n", "text")) == row_by_row(texts)
+    assert joined(file_blocks(path, b"\n", "text")) == row_by_row(texts)
 
 
 def test_what_looks_like_numbers_dates_and_nulls_stays_text(tmp_path):
@@ -125,8 +125,8 @@ def test_what_looks_like_numbers_dates_and_nulls_stays_text(tmp_path):
         csv.writer(handle).writerows([["text", "id"], *([text, 1] for text in texts)])
         handle.write("\r\n")  # an empty line is no row
     (tmp_path / "a.jsonl").write_text("\n\n".join(json.dumps({"text": text, "deep": [None, {}]}) for text in texts))
-    assert joined(table_blocks(tmp_path / "a.csv", b"\n", "text")) == row_by_row(texts)
-    assert joined(table_blocks(tmp_path / "a.jsonl", b"\n", "text")) == row_by_row(texts)
+    assert joined(file_blocks(tmp_path / "a.csv", b"\n", "text")) == row_by_row(texts)
+    assert joined(file_blocks(tmp_path / "a.jsonl", b"\n", "text")) == row_by_row(texts)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_what_looks_like_numbers_dates_and_nulls_stays_text(tmp_path):
     [
         ("a.csv", b"id,body\n1,x\n", r"no column 'text'.*--column, one of: id, body$"),
         ("a.csv", b"", "empty: no rows"),
-        ("a.csv", b"text\na,b\n", "line 2 has 2 fields, the header 1"),
+        ("a.csv", b"text\na,b\n", "up to line 2: a row has 2 fields, the header 1"),
         ("a.csv", b'text\n"open\n', "unexpected end of data"),
         ("a.csv", b"text\n\xff\n", "codec can't decode"),
         ("a.jsonl", b'{"id": 1, "body": "x"}\n', r"no column 'text'.*--column, one of: id, body$"),
@@ -160,7 +160,7 @@ def test_a_bad_table_is_one_line_that_names_it(tmp_path, name, content, message)
     else:
         pq.write_table(content, path)
     with pytest.raises(ValueError, match=message) as caught:
-        joined(table_blocks(path, b"\n", "text"))
+        joined(file_blocks(path, b"\n", "text"))
     assert str(caught.value).startswith(f"corpus file {path}: ")
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) <= 400
@@ -174,7 +174,7 @@ def test_a_local_table_is_read_without_a_word_to_anybody_and_without_datasets(tm
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
     (tmp_path / "a.csv").write_text("text\na\n")
     for suffix in ("parquet", "jsonl", "csv"):
-        assert joined(table_blocks(tmp_path / f"a.{suffix}", b"\n", "text")) == (b"\na", 1)
+        assert joined(file_blocks(tmp_path / f"a.{suffix}", b"\n", "text")) == (b"\na", 1)
     assert not asked
     program = (
         "import sys; from plkernel.data.corpora import load\n"

@@ -10,7 +10,6 @@ from matplotlib.colors import to_hex
 from plkernel.analysis.figures.decay import (
     EXACT,
     FIT,
-    FLOOR,
     WIDEST_SLOPE,
     comparison_figure,
     decay_figure,
@@ -57,17 +56,17 @@ def drawn(axes, colour, marker):
 
 
 def legend_texts(figure):
-    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+    return [text.get_text().replace("\n", " ") for legend in figure.legends for text in legend.get_texts()]
 
 
-def test_drawn_values_and_band_are_those_of_the_curve_in_bits(steep):
-    above = decay_figure(steep, None, title="steep").axes[0]
-    [(lags, values)], [(_, floor)] = drawn(above, INK, "o"), drawn(above, FLOOR, "None")
+def test_values_band_floor_and_drift_are_those_of_the_curve_in_bits(steep):
+    above = decay_figure(replace(steep, drift=2e-3), None, title="steep").axes[0]
+    [(lags, values)], [(_, floor), (_, drift)] = drawn(above, INK, "o"), drawn(above, INK, "None")
     expected = np.where(np.array(steep.values) > 0, np.array(steep.values) * BITS, np.nan)
     assert lags == pytest.approx(LAGS)
     assert values == pytest.approx(expected, rel=1e-14, nan_ok=True)
     assert floor == pytest.approx(np.array(steep.floor) * BITS, rel=1e-14)
-    assert above.get_ylabel() == "I(d) in bits"
+    assert drift.tolist() == [2e-3 * BITS] * 2
     vertices = above.collections[0].get_paths()[0].vertices
     low, high = (edge * BITS for edge in steep.interval())
     bottom = above.get_ylim()[0]
@@ -77,40 +76,43 @@ def test_drawn_values_and_band_are_those_of_the_curve_in_bits(steep):
     assert (low < bottom).any(), "nothing was cut"
 
 
-def test_every_lag_is_a_point_or_a_triangle(steep, noise):
+def test_every_lag_is_a_point_or_a_triangle_and_the_legend_counts_them(steep, noise):
     for curve in (steep, noise):
-        figure = decay_figure(curve, None, title="")
+        figure = decay_figure(curve, None, title="a $ in its name")
         above, values = figure.axes[0], np.array(curve.values)
-        [(lags, shown)], [(below, heights)] = drawn(above, INK, "o"), drawn(above, INK, "v")
-        assert sorted([*lags[np.isfinite(shown)], *below]) == LAGS.tolist()
-        assert set(LAGS[values <= 0]) <= set(below)
+        [(lags, shown)], [(hidden, heights)] = drawn(above, INK, "o"), drawn(above, INK, "v")
+        assert sorted([*lags[np.isfinite(shown)], *hidden]) == LAGS.tolist()
+        assert set(LAGS[values <= 0]) <= set(hidden)
         assert ((heights > 0) & (heights < 0.1)).all(), "fractions of the panel's height"
-        negative = (values <= 0).sum()
-        assert f"below the frame: {len(below)} of {LAGS.size} lags ({negative} at or below 0)" in legend_texts(figure)
+        told = f"below the frame {len(hidden)} of {LAGS.size} lags ({(values <= 0).sum()} at or below 0)"
+        assert any(told in text for text in legend_texts(figure))
+    assert all(rendered(figure, ("png",)).values()), "warnings are errors: pure noise causes none"
+    nothing = curve_of(np.array(noise.values) - 1e-3, noise=3e-5)
+    assert decay_figure(nothing, None, title="").axes[0].get_ylim()[0] > 0
+    assert np.isnan(known_slopes(nothing, 0.95)[0]).all()
 
 
-def test_a_tiny_positive_value_does_not_stretch_the_axis_and_nothing_hidden_needs_no_triangles():
+def test_a_tiny_positive_value_does_not_stretch_the_axis():
     values = 0.5 * LAGS**-1.0
-    figure = decay_figure(curve_of(values), None, title="")
-    assert not drawn(figure.axes[0], INK, "v")
-    assert not any("below the frame" in text for text in legend_texts(figure))
+    assert not drawn(decay_figure(curve_of(values), None, title="").axes[0], INK, "v")
     values[-3] = 1e-12
-    figure = decay_figure(curve_of(values, noise=1e-5), None, title="")
-    assert figure.axes[0].get_ylim()[0] > 1e-7
-    assert f"below the frame: 1 of {LAGS.size} lags (0 at or below 0)" in legend_texts(figure)
+    above = decay_figure(curve_of(values, noise=1e-5), None, title="").axes[0]
+    assert above.get_ylim()[0] > 1e-7
+    assert drawn(above, INK, "v")[0][0].tolist() == [LAGS[-3]]
 
 
-def test_law_is_drawn_where_it_was_fitted_and_beyond(steep):
+def test_a_law_is_drawn_where_it_was_fitted(steep):
     law = fit_power_law(steep, (2, 60))
     figure = decay_figure(steep, law, title="")
     above, below = figure.axes
-    for axes, values in ((above, lambda lags: BITS * law.values(lags)), (below, lambda lags: [law.beta] * len(lags))):
-        beyond, fitted, end = drawn(axes, FIT, "None")
-        for (lags, line), expected in ((beyond, (1, 1000)), (fitted, (2, LAGS[LAGS <= 60][-1]))):
-            assert tuple(lags) == expected
-            assert line == pytest.approx(values(lags), rel=1e-12)
-        assert set(end[0]) == {law.last_lag}
-    text = f"power law: beta = {law.beta:.2f} ({law.low:.2f} to {law.high:.2f}),\nfitted to lags 2 to {law.last_lag}"
+    ends = [2, LAGS[LAGS <= 60][-1]]
+    [(lags, line)], [(same, betas)] = drawn(above, FIT, "None"), drawn(below, FIT, "None")
+    assert lags.tolist() == same.tolist() == ends
+    assert line == pytest.approx(BITS * law.values(ends), rel=1e-12)
+    assert betas.tolist() == [law.beta] * 2
+    band = below.collections[-1].get_paths()[0].vertices[:, 1]
+    assert (band.min(), band.max()) == pytest.approx((law.low, law.high))
+    text = f"power law: beta = {law.beta:.2f} ({law.low:.2f} to {law.high:.2f}), lags 2 to {law.last_lag}"
     assert text in legend_texts(figure)
 
 
@@ -124,14 +126,6 @@ def test_local_slopes_are_drawn_where_they_are_known(steep):
     assert slopes[np.isfinite(slopes)] == pytest.approx(expected[known], rel=1e-12)
     low, high = below.get_ylim()
     assert low < slopes[np.isfinite(slopes)].min() < slopes[np.isfinite(slopes)].max() < high
-    assert below.get_title(loc="right")
-
-
-def test_the_drift_is_drawn_where_the_axis_reaches_it(steep):
-    above = decay_figure(replace(steep, drift=2e-3), None, title="x").axes[0]
-    levels = [line for line in above.lines if line.get_label() == "drift: each block shuffled"]
-    assert [list(line.get_ydata()) for line in levels] == [[2e-3 * BITS] * 2]
-    assert "drift: each block shuffled" not in legend_texts(decay_figure(steep, None, title="x"))
 
 
 def test_exact_curve_and_its_slopes_lie_on_a_curve_without_error():
@@ -148,39 +142,31 @@ def test_exact_curve_and_its_slopes_lie_on_a_curve_without_error():
     assert (above.get_ylabel(), below.get_xlabel()) == ("correlation q(d)", "lag d (words)")
 
 
-@pytest.mark.parametrize("offset", [pytest.param(0.0, marks=pytest.mark.slow), -1e-3])
-def test_pure_noise_is_drawn_and_renders(noise, offset):
-    """Warnings are errors here: neither a curve with two positive values nor one with none may cause any."""
-    curve = curve_of(np.array(noise.values) + offset, noise=3e-5)
-    figure = decay_figure(curve, None, title="noise with a $ in its name")
-    assert figure.axes[0].get_ylim()[0] > 0
-    assert all(rendered(figure).values())
-    assert np.isnan(known_slopes(curve, 0.95)[0]).all()
-
-
-def test_comparison_holds_every_curve_and_their_triangles_apart(steep, noise):
-    curves = {"steep": steep, "flat": curve_of(0.2 * LAGS**-0.3), "noise": noise}
-    laws = {name: fit_power_law(curves[name], (1, 60)) for name in ("steep", "flat")}
-    figure = comparison_figure(curves, laws)
+def test_a_comparison_holds_every_curve_and_their_triangles_apart(steep, noise):
+    name = "synthetic:beta=1.0,symbols=16,bytes=2000000,seed=7"
+    curves = {name: steep, "flat": curve_of(0.2 * LAGS**-0.3), "noise": noise}
+    laws = {key: fit_power_law(curves[key], (1, 60)) for key in (name, "flat")}
+    figure, *same = [comparison_figure(curves, laws) for _ in range(3)]
     above, below = figure.axes
     heights = []
-    for index, (name, curve) in enumerate(curves.items()):
+    for index, (key, curve) in enumerate(curves.items()):
         colour = line_style(index)["color"]
-        line, *ring = drawn(above, colour, "o")
-        shown = np.isfinite(line[1])
-        assert line[1][shown] == pytest.approx(np.array(curve.values)[shown] * BITS, rel=1e-14)
-        assert [mark[0, 0] for mark in ring] == [LAGS[LAGS <= 60][-1]] * (name in laws)
-        triangles = drawn(above, colour, "v")
+        [(_, values)], triangles = drawn(above, colour, "o"), drawn(above, colour, "v")
+        shown = np.isfinite(values)
+        assert values[shown] == pytest.approx(np.array(curve.values)[shown] * BITS, rel=1e-14)
         assert sorted([*LAGS[shown], *(lag for each in triangles for lag in each[0])]) == LAGS.tolist()
         heights += [set(each[1]) for each in triangles]
         assert len(drawn(below, colour, "o")) == 1
+        assert len(drawn(above, colour, "None")) == 1 + (key in laws), "the floor, and the fit where there is one"
     assert len(heights) == 2
     assert not heights[0] & heights[1]
-    texts = [text.replace("\n", " ") for text in legend_texts(figure)]
     beta = f"beta = {laws['flat'].beta:.2f} ({laws['flat'].low:.2f} to {laws['flat'].high:.2f})"
-    assert f"flat: {beta}, lags 1 to {LAGS[LAGS <= 60][-1]}" in texts
-    assert "noise: no power law fitted" in texts
-    assert any(text.startswith("below the frame: steep 4 of") and "noise" in text for text in texts)
+    assert f"flat: {beta}, lags 1 to {LAGS[LAGS <= 60][-1]}" in legend_texts(figure)
+    with style():
+        figure.draw_without_rendering()
+    box = figure.legends[0].get_window_extent()
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.width
+    assert rendered(same[0], ("svg",)) == rendered(same[1], ("svg",))
 
 
 def test_curves_that_share_no_axis_are_refused(steep):
@@ -188,15 +174,3 @@ def test_curves_that_share_no_axis_are_refused(steep):
         comparison_figure({}, {})
     with pytest.raises(ValueError, match="information per byte and information per word"):
         comparison_figure({"a": steep, "b": curve_of(LAGS**-1.0, unit="word")}, {})
-
-
-def test_legends_stay_inside_the_figure_and_the_same_figure_gives_the_same_bytes(steep, noise):
-    law, name = fit_power_law(steep, (1, 60)), "synthetic:beta=1.0,symbols=16,bytes=2000000,seed=7"
-    one = decay_figure(steep, law, title=name, exact=(LAGS, LAGS**-1.0))
-    several, *same = [comparison_figure({name: steep, "noise": noise}, {name: law}) for _ in range(3)]
-    for figure in (one, decay_figure(noise, None, title=name), several):
-        with style():
-            figure.draw_without_rendering()
-        box = figure.legends[0].get_window_extent()
-        assert 0 <= box.x0 < box.x1 <= figure.bbox.width
-    assert rendered(same[0]) == rendered(same[1])

@@ -11,8 +11,6 @@ from plkernel.analysis.information import counts
 from plkernel.analysis.information.counts import (
     block_edges,
     count_pairs,
-    count_with_numpy,
-    counter,
     histogram,
     unigram_entropy,
     word_symbols,
@@ -36,18 +34,12 @@ def by_bincount(data, lag, start=0, stop=None):
     return np.bincount(first * 256 + second, minlength=65536).reshape(256, 256)
 
 
-@pytest.fixture(params=["numba", "numpy", "few"])
+@pytest.fixture(params=["numba", "few"])
 def how(request, monkeypatch):
     """Each way of counting; 'few' is taken where there is little to count and nothing compiled yet."""
     monkeypatch.setattr(counts, "FEW", 1 << 30 if request.param == "few" else 0)
     if request.param == "few":
         counts.compiled.cache_clear()
-        monkeypatch.setattr(counts, "counter", None)
-    elif request.param == "numpy":
-        monkeypatch.setattr(counts, "counter", lambda: count_with_numpy)
-    else:
-        pytest.importorskip("numba")
-        assert counter() is not count_with_numpy
     monkeypatch.setattr(counts, "PIECE", 1000)
 
 

@@ -4,8 +4,8 @@ The state of a run is in its folder alone, so that any machine goes on where ano
 must therefore be on storage that all machines share, with locks that hold between them; every task checks that it is.
 Every machine needs plkernel, and a copy of the corpora: one with other bytes refuses the run.
 
-When the worker or the machine of a run dies, or the run's process is killed, the run is given to another, three times
-at most. A process whose worker is gone saves and ends by itself; its folder stays locked until then, and the next
+When the worker or the machine of a run dies, or the run's process is killed, Ray gives the run to another, RETRIES
+times at most. A process whose worker is gone saves and ends by itself; its folder stays locked until then, and the next
 attempt waits for that. A run that fails by itself is not tried again.
 """
 
@@ -13,7 +13,6 @@ import hashlib
 import logging
 import os
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
-from tqdm import tqdm
 
 from plkernel.common.environment import COMMAND, command_line
 from plkernel.common.files import refuse_links_of_run
@@ -35,7 +33,7 @@ CONNECT_SECONDS, POLL_SECONDS = 5.0, 0.2
 SEEN_SECONDS = 60.0
 """How long a network file system may take to show on one machine what another has written."""
 LOCK_SECONDS = 600.0
-"""How long a new attempt waits for the folder of a lost run."""
+"""How long an attempt waits for the folder of a lost run."""
 RETRIES = 3
 
 
@@ -68,16 +66,15 @@ def connected(address: str | None = None) -> Iterator[Any]:
         ray.shutdown()
 
 
-def work(job: Job, digest: str | None, environment: dict[str, str], directory: Path, patience: float) -> Any:
+def work(job: Job, digest: str | None, environment: dict[str, str], directory: Path) -> str | None:
     """Train `job` in a process of its own, on the machine of this task; when it is cancelled, the run is saved first.
 
     digest       of the spec.json in the folder of the study, to recognise the folder
     environment  what to add to that of this machine
     directory    where the command runs that started the study, as names of corpora may be relative to it
-    patience     seconds to wait for the lock of the run's folder
 
-    Returns the exit status and the result.json of the run as seen here. Raises ValueError where the folder of the study
-    is not on this machine.
+    Returns the digest of the run's result.json as seen here. Raises ValueError where the folder of the study is not on
+    this machine, ConnectionError where the process was killed.
     """
     deadline = time.monotonic() + SEEN_SECONDS
     while digest_of(job.study / SPEC) != digest:
@@ -89,7 +86,7 @@ def work(job: Job, digest: str | None, environment: dict[str, str], directory: P
         time.sleep(POLL_SECONDS)
     refuse_links_of_run(job.folder)
     job.folder.mkdir(parents=True, exist_ok=True)
-    with suppress(Timeout), FileLock(job.folder / LOCK, timeout=patience):
+    with suppress(Timeout), FileLock(job.folder / LOCK, timeout=LOCK_SECONDS):
         pass
     process = start_process(job, {**os.environ, **environment}, directory if directory.is_dir() else None)
     try:
@@ -98,7 +95,9 @@ def work(job: Job, digest: str | None, environment: dict[str, str], directory: P
     except KeyboardInterrupt:  # the task is cancelled
         process.terminate()  # workers of Ray block SIGINT, and so do their children
         process.wait()
-    return process.returncode, digest_of(job.folder / RESULT)
+    if process.returncode < 0:
+        raise ConnectionError(f"{job.name}: its process was ended by signal {-process.returncode}")
+    return digest_of(job.folder / RESULT)
 
 
 def digest_of(path: Path) -> str | None:
@@ -114,8 +113,8 @@ class RayEngine:
     """
 
     ray: Any
-    under_way: dict[Any, tuple[Job, int]] = field(default_factory=dict)
-    """Runs by the reference of their task, each with the number of the attempt, from 0."""
+    active: dict[Any, Job] = field(default_factory=dict)
+    """Runs by the reference of their task."""
     unseen: dict[Job, tuple[str | None, float]] = field(default_factory=dict)
     """Runs that have ended elsewhere, with the digest of their result and until when its file is awaited here."""
 
@@ -141,51 +140,37 @@ class RayEngine:
                 room += min(runs, int(node["Resources"].get("GPU", 0))) if device == "cuda" else runs
         return room
 
-    def start(self, job: Job, attempt: int = 0) -> None:
-        # Ray itself tries nothing again: it would not wait for the folder that the lost run may still hold.
-        task = self.ray.remote(num_cpus=job.threads, num_gpus=int(job.device == "cuda"), max_retries=0)(work)
+    def start(self, job: Job) -> None:
+        options = {"num_cpus": job.threads, "num_gpus": int(job.device == "cuda")}
+        task = self.ray.remote(max_retries=RETRIES, retry_exceptions=[ConnectionError], **options)(work)
         environment = {name: value for name, value in os.environ.items() if name.startswith("PLKERNEL_")}
         environment[COMMAND] = command_line()
-        there, patience = replace(job, study=job.study.absolute()), LOCK_SECONDS if attempt else 0.0
-        reference = task.remote(there, digest_of(job.study / SPEC), environment, Path.cwd(), patience)
-        self.under_way[reference] = job, attempt
+        there = replace(job, study=job.study.absolute())
+        self.active[task.remote(there, digest_of(job.study / SPEC), environment, Path.cwd())] = job
 
     def ended(self) -> list[Job]:
-        references = list(self.under_way)
-        done = self.ray.wait(references, num_returns=len(references), timeout=0)[0] if references else []
-        given_up = [job for reference in done if (job := self._take(reference))]
-        now = time.monotonic()
-        for job, (result, end) in list(self.unseen.items()):
-            if now > end or digest_of(job.folder / RESULT) == result:
-                del self.unseen[job]
-                given_up.append(job)
-        return given_up
+        references, now = list(self.active), time.monotonic()
+        for reference in self.ray.wait(references, num_returns=len(references), timeout=0)[0] if references else ():
+            job = self.active.pop(reference)
+            try:
+                self.unseen[job] = self.ray.get(reference), now + SEEN_SECONDS
+            except self.ray.exceptions.RayTaskError as error:
+                if isinstance(error.cause, ValueError):  # bad input
+                    raise error.cause from None
+                if not isinstance(error.cause, ConnectionError):
+                    raise OSError(f"engine 'ray': a task failed, {error.cause}; every machine needs plkernel") from None
+                self.unseen[job] = None, now
+            except self.ray.exceptions.RayError:  # its worker was lost too often
+                self.unseen[job] = None, now
+        seen = [
+            job for job, (result, end) in self.unseen.items() if now >= end or digest_of(job.folder / RESULT) == result
+        ]
+        for job in seen:
+            del self.unseen[job]
+        return seen
 
     def stop(self) -> None:
-        for reference in self.under_way:
+        for reference in self.active:
             self.ray.cancel(reference)
-        if self.under_way:
-            self.ray.wait(list(self.under_way), num_returns=len(self.under_way))
-
-    def _take(self, reference: Any) -> Job | None:
-        """Read how a task has ended, and start a lost run again; returns one that was lost too often."""
-        job, attempt = self.under_way.pop(reference)
-        try:
-            status, result = self.ray.get(reference)
-            if status >= 0:
-                self.unseen[job] = result, time.monotonic() + SEEN_SECONDS
-                return None
-            reason = f"its process was ended by signal {-status}"
-        except self.ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, ValueError):  # bad input
-                raise error.cause from None
-            raise OSError(f"engine 'ray': a task failed, {error.cause}; every machine needs plkernel") from None
-        except self.ray.exceptions.RayError as error:
-            reason = f"the worker that had it was lost ({type(error).__name__})"
-        again = attempt < RETRIES
-        remedy = f"tried again, {attempt + 1} of {RETRIES}" if again else "not tried again"
-        tqdm.write(f"{job.name}: {reason}; {remedy}", file=sys.stderr)
-        if not again:
-            return job
-        self.start(job, attempt + 1)
-        return None
+        if self.active:
+            self.ray.wait(list(self.active), num_returns=len(self.active))

@@ -8,7 +8,7 @@ own; a step that is too large for that is timed with fewer windows and scaled by
 import math
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
@@ -54,24 +54,23 @@ def estimate(spec: Spec, workers: int | None = None, search: Spec | None = None)
     present = torch.cuda.is_available()
     device = "cuda" if spec.train.device == "cuda" or (spec.train.device == "auto" and present) else "cpu"
     local = device == "cpu" or present
-    fitting = max(1, torch.cuda.device_count()) if device == "cuda" else max(1, cores() // spec.train.threads)
-    rows: dict[Any, Row] = {}
-    for phase, study in [("tuning: ", search), ("", spec)]:
-        for arm in study.arms if study else ():
-            prepared = Prepared.of(study.condition(arm))  # type: ignore[union-attr]
+    fitting = torch.cuda.device_count() if device == "cuda" else cores() // spec.train.threads
+    at_once, rows = workers or max(1, fitting), dict[Any, Row]()
+    for phase, study in [("tuning: ", search)] * bool(search) + [("", spec)]:
+        for arm in study.arms:
+            prepared = Prepared.of(study.condition(arm))
             model, train = prepared.condition.model, prepared.condition.protocol
             key = phase, prepared.parameters, model.kind, model.layers, model.patching.size, train.context, train.batch
-            row = rows.get(key) or rows.setdefault(key, {"arms": [], "runs": 0, **priced(prepared, device, local)})
-            row["arms"].append(f"{phase}{arm}")
-            row["runs"] += len(study.seeds)  # type: ignore[union-attr]
-    at_once = workers or fitting
-    seconds = sum(math.ceil(row["runs"] / at_once) * row["seconds"] for row in rows.values())
+            if key not in rows:
+                rows[key] = {"arms": [], "runs": 0, **priced(prepared, device, local)}
+            rows[key]["arms"].append(f"{phase}{arm}")
+            rows[key]["runs"] += len(study.seeds)
     return {
         "name": spec.name,
         "device": device,
         "workers": at_once,
         "rows": list(rows.values()),
-        "seconds": seconds,
+        "seconds": sum(math.ceil(row["runs"] / at_once) * row["seconds"] for row in rows.values()),
         "available": available_memory(device) if local else None,
         "measured": local,
     }
@@ -172,29 +171,24 @@ def probe(config: dict[str, Any], trusted: bool, begun: float) -> list[float]:
 
 
 def text(forecast: Row) -> str:
-    """The table for the terminal, and below it the totals, whether it fits, and where the times come from."""
-    rows, cells = forecast["rows"], []
-    for row in rows:
-        first, others = row["arms"][0], len(row["arms"]) - 1
-        numbers = [row["flops"], row["memory"] / 1e9, duration(row["seconds"])]
-        cells.append(
-            [
-                f"{first} and {others} more" if others else first,
-                str(row["runs"]),
-                f"{row['parameters']:,}",
-                f"{row['flops_per_byte']:.3g}",
-                f"{row['steps']:,}",
-                f"{row['bytes'] / 1e6:.4g}",
-                f"{numbers[0]:.2e}",
-                "?" if math.isnan(numbers[1]) else f"{numbers[1]:.2f}",
-                numbers[2],
-            ]
-        )
-    header = ["arms", "runs", "parameters", "FLOPs/byte", "steps", "MB read", "FLOPs", "memory GB", "time"]
+    """The table for the terminal, and below it the totals, whether the runs fit, and where the times come from."""
+    rows, at_once, available = forecast["rows"], forecast["workers"], forecast["available"]
+    cells = [[show(row) for show in COLUMNS.values()] for row in rows]
     runs, flops = sum(row["runs"] for row in rows), sum(row["runs"] * row["flops"] for row in rows)
-    title = f"{forecast['name']}: {runs} runs, {forecast['workers']} at a time, on {forecast['device']}; of one run:"
-    total = f"all runs: {flops:.2e} FLOPs, {duration(forecast['seconds'])}"
-    return "\n".join([title, text_table(header, cells), total, *_remarks(forecast, runs)])
+    lines = [
+        f"{forecast['name']}: {runs} runs, {at_once} at a time, on {forecast['device']}; of one run:",
+        text_table(list(COLUMNS), cells),
+        f"all runs: {flops:.2e} FLOPs, {duration(forecast['seconds'])}",
+    ]
+    if available:
+        largest, wanted = max(row["memory"] for row in rows), min(at_once, runs)
+        fitting, room = int(available // largest), f"the {available / 1e9:.1f} GB that are free"
+        remedy = f": use --workers {fitting}" if fitting else ""
+        fits, each = f"memory: {wanted} at a time fit in {room}", f"of {largest / 1e9:.1f} GB each"
+        lines.append(fits if fitting >= wanted else f"{wanted} at a time, {each}, do not fit in {room}{remedy}")
+    assumed = f"no GPU here: times are assumed, not measured, from {GPU_FLOPS:.0e} FLOPs per second"
+    alone = "times are those of a run alone: runs at a time share the bandwidth of memory"
+    return "\n".join([*lines, alone if forecast["measured"] else assumed])
 
 
 def duration(seconds: float) -> str:
@@ -204,17 +198,14 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def _remarks(forecast: Row, runs: int) -> Iterator[str]:
-    """Whether the runs fit into memory, and where the times come from."""
-    if not forecast["measured"]:
-        yield f"no GPU here: times are assumed, not measured, from {GPU_FLOPS:.0e} FLOPs per second"
-        return
-    if available := forecast["available"]:
-        largest, wanted = max(row["memory"] for row in forecast["rows"]), min(forecast["workers"], runs)
-        fitting, room = int(available // largest), f"the {available / 1e9:.1f} GB that are free"
-        if fitting >= wanted:
-            yield f"memory: {wanted} at a time fit in {room}"
-        else:
-            remedy = f": use --workers {fitting}" if fitting else ""
-            yield f"{wanted} at a time, of {largest / 1e9:.1f} GB each, do not fit in {room}{remedy}"
-    yield "times are those of a run alone: runs at a time share the bandwidth of memory"
+COLUMNS: dict[str, Callable[[Row], str]] = {
+    "arms": lambda row: row["arms"][0] + (f" and {len(row['arms']) - 1} more" if row["arms"][1:] else ""),
+    "runs": lambda row: str(row["runs"]),
+    "parameters": lambda row: f"{row['parameters']:,}",
+    "FLOPs/byte": lambda row: f"{row['flops_per_byte']:.3g}",
+    "steps": lambda row: f"{row['steps']:,}",
+    "MB read": lambda row: f"{row['bytes'] / 1e6:.4g}",
+    "FLOPs": lambda row: f"{row['flops']:.2e}",
+    "memory GB": lambda row: "?" if math.isnan(row["memory"]) else f"{row['memory'] / 1e9:.2f}",
+    "time": lambda row: duration(row["seconds"]),
+}

@@ -4,7 +4,8 @@ The search is OUT/tuning, a study like any other. Each arm of a spec with tuning
 trained at every rate of the grid on every tuning seed; the rate with the lowest mean validation loss at the end is the
 arm's, and a run that diverges loses. The budget is the same for every arm: rates x seeds x steps.
 
-n-grams are counted once, in the windows that the runs of the first seed read: OUT/references.json.
+n-grams are counted once, in the windows that the runs of the first seed read: OUT/references.json. Where the budget of
+the runs is time, nobody knows these windows, and none are counted.
 """
 
 import sys
@@ -63,32 +64,30 @@ def save_references(spec: Spec, arms: Sequence[str], out: Path) -> None:
     Counted are the windows of the study's first seed; validation and test windows are those of the runs. An entry for
     the same corpus and the same windows is kept, a damaged file is written anew.
     """
-    path, seed, train = out / REFERENCES, spec.seeds[0], spec.train
-    steps = train.total_steps
+    path, seed, train, steps = out / REFERENCES, spec.seeds[0], spec.train, spec.train.total_steps
+    if steps is None:
+        return
     try:
         known = reference_entries(path)
     except ValueError as error:
         print(f"{error}; it is written anew", file=sys.stderr)
         known = []
-    saved = []
+    saved, there = [], steps * train.batch
+    count = min(there, MOST_BYTES // train.context)
+    words = f"those that the runs of seed {seed} read in {steps:,} steps"
     for section in dict.fromkeys(spec.condition(arm).corpus for arm in arms):
         corpus, splits = open_corpus(section, train.context)
-        there = (splits.train.size - 1) // train.context if steps is None else steps * train.batch
-        count = min(there, MOST_BYTES // train.context)
         protocol = train.model_dump(include={"context", "batch", "eval_windows", "test_windows"})
         entry: dict[str, Any] = {
             "corpus": {**section.model_dump(mode="json"), "size": corpus.size, "sha256": corpus.sha256},
             "train": {**protocol, "steps": steps},
-            "seed": None if steps is None else seed,
+            "seed": seed,
             "training_bytes": count * train.context,
         }
         kept = [one for one in known if all(one.get(name) == entry[name] for name in REFERENCE_KEY)]
         if kept:
             saved.append(kept[0])
             continue
-        words = "the training split from its beginning, since the budget of the runs is time"
-        if steps is not None:
-            words = f"those that the runs of seed {seed} read in {steps:,} steps"
         with progress_bar(f"n-grams of {section.name}") as advance:
             blocks = _blocks(train, splits.train, seed, count)
             model = NGrams.of((advance(len(block) / count) or block for block in blocks), ORDERS)
@@ -118,15 +117,9 @@ def _losses(model: NGrams, text: Bytes, context: int, number: int, split: str) -
 
 def _blocks(train: TrainSpec, data: Bytes, seed: int, count: int) -> Iterator[Bytes]:
     """The first `count` windows (n, context + 1) of training, some at a time."""
-    context, batch = train.context, train.batch
-    rows = max(1, AT_ONCE // (context + 1))
-    if train.total_steps is None:
-        whole = np.lib.stride_tricks.sliding_window_view(data, context + 1)[::context]  # each byte is a target once
-        for start in range(0, count, rows):
-            yield whole[start : min(start + rows, count)]
-        return
-    steps = max(1, rows // batch)
+    batch = train.batch
+    steps = max(1, AT_ONCE // (train.context + 1) // batch)
     for start in range(0, count, steps * batch):
         drawn = range(start // batch, min(start // batch + steps, -(-count // batch)))
-        some = [training_windows(data, context, batch, seed, step).numpy().astype(np.uint8) for step in drawn]
+        some = [training_windows(data, train.context, batch, seed, step).numpy().astype(np.uint8) for step in drawn]
         yield np.concatenate(some)[: count - start]

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,95 +62,6 @@ def test_a_model_of_any_size_is_counted_without_memory() -> None:
     train = TrainSpec(context=2048, batch=64, steps=1, backend="gpu")
     large = ModelSpec.model_validate(MODELS["ssm"] | {"dim": 4096, "layers": 24})
     assert operations(Prepared.of(resolve(large, Arm(), train)))[1] > 1e13
-
-
-@dataclass
-class Tally:
-    """Counts the operations of its numbers."""
-
-    count: int = 0
-
-    def numbers(self, *shape: int) -> Any:
-        return [self.numbers(*shape[1:]) for _ in range(shape[0])] if shape else Number(self)
-
-
-@dataclass
-class Number:
-    """A number without a value."""
-
-    tally: Tally = field(repr=False)
-
-    def __add__(self, other: "Number") -> "Number":
-        self.tally.count += 1
-        return self
-
-    __mul__ = __add__
-
-
-def total(numbers: list[Number]) -> Number:
-    result = numbers[0]
-    for number in numbers[1:]:
-        result = result + number
-    return result
-
-
-def test_the_scan_number_by_number() -> None:
-    channels, tally = 7, Tally()
-    a, b, s, grad, carry, grad_a = (tally.numbers(channels) for _ in range(6))
-    for d in range(channels):
-        s[d] = a[d] * s[d] + b[d]
-    assert tally.count == OPERATIONS["scan"][0] * channels
-    tally.count = 0
-    for d in range(channels):
-        carry[d] = grad[d] + a[d] * carry[d]
-        grad_a[d] = grad_a[d] + carry[d] * s[d]
-    assert tally.count == OPERATIONS["scan"][1] * channels
-
-
-@pytest.mark.parametrize("size", [8, 32])
-def test_wkv_number_by_number(size: int) -> None:
-    """What is left is of the size of a vector."""
-    tally, n = Tally(), range(size)
-    r, k, v, w, u, do = (tally.numbers(size) for _ in range(6))
-    state, grad = tally.numbers(size, size), tally.numbers(size, size)
-    bonus = total([r[i] * u[i] * k[i] for i in n])
-    for j in n:
-        total([r[i] * state[i][j] for i in n]) + bonus * v[j]
-    for i in n:
-        state[i] = [w[i] * state[i][j] + k[i] * v[j] for j in n]
-    assert 0 <= tally.count - OPERATIONS["wkv"][0] * size**2 < 5 * size
-    tally.count = 0
-    for i in n:
-        total([state[i][j] * do[j] for j in n])  # grad_r
-        total([grad[i][j] * v[j] for j in n])  # grad_k
-        total([grad[i][j] * state[i][j] for j in n])  # grad_w
-        total([grad[j][i] * k[j] for j in n])  # grad_v
-        grad[i] = [w[i] * grad[i][j] + r[i] * do[j] for j in n]
-    assert -5 * size < tally.count - OPERATIONS["wkv"][1] * size**2 <= 0
-
-
-@pytest.mark.parametrize("size", [8, 32])
-def test_wkv7_number_by_number(size: int) -> None:
-    tally, n = Tally(), range(size)
-    r, k, v, w, a, b, do = (tally.numbers(size) for _ in range(7))
-    state, grad = tally.numbers(size, size), tally.numbers(size, size)  # value by key
-    read = [total([state[i][j] * a[j] for j in n]) for i in n]
-    for i in n:
-        state[i] = [state[i][j] * w[j] + read[i] * b[j] + v[i] * k[j] for j in n]
-        total([state[i][j] * r[j] for j in n])
-    assert -5 * size < tally.count - OPERATIONS["wkv7"][0] * size**2 <= 0
-    tally.count = 0
-    for i in n:
-        total([state[j][i] * do[j] for j in n])  # grad_r
-        grad[i] = [grad[i][j] + do[i] * r[j] for j in n]
-        total([grad[j][i] * v[j] for j in n])  # grad_k
-        total([grad[i][j] * k[j] for j in n])  # grad_v
-        total([grad[j][i] * state[j][i] for j in n])  # grad_w
-        total([grad[j][i] * read[j] for j in n])  # grad_b
-        total([grad[i][j] * b[j] for j in n])  # grad_read
-        total([read[j] * state[j][i] for j in n])  # grad_a
-        grad[i] = [grad[i][j] * w[j] + read[i] * a[j] for j in n]
-    assert -8 * size < tally.count - OPERATIONS["wkv7"][1] * size**2 <= 0
 
 
 @pytest.fixture

@@ -81,8 +81,8 @@ def _facts(
     model: ModelSpec, scheme: str, options: tuple[tuple[str, float], ...], multiplier: bool
 ) -> tuple[int, Plan, Config]:
     """Number of parameters, plan and configuration of a model built on the meta device."""
-    shape_on = "multiplier" if multiplier else None
-    condition = Condition(model, Arm(scheme=scheme, scheme_options=dict(options), shape_on=shape_on))
+    arm = Arm(scheme=scheme, scheme_options=dict(options), shape_on="multiplier" if multiplier else None)
+    condition = Condition(model, arm)
     with torch.device("meta"):
         built = build(condition)
     planned = plan_of(built, condition)

@@ -56,7 +56,8 @@ def estimate(spec: Spec, workers: int | None = None, search: Spec | None = None)
     local = device == "cpu" or present
     fitting = torch.cuda.device_count() if device == "cuda" else cores() // spec.train.threads
     at_once, rows = workers or max(1, fitting), dict[Any, Row]()
-    for phase, study in [("tuning: ", search)] * bool(search) + [("", spec)]:
+    studies = [("tuning: ", search), ("", spec)] if search else [("", spec)]
+    for phase, study in studies:
         for arm in study.arms:
             prepared = Prepared.of(study.condition(arm))
             model, train = prepared.condition.model, prepared.condition.protocol

@@ -137,10 +137,10 @@ def _check_tensors(tensors: Mapping[str, Tensor], model: nn.Module, moments: boo
     parameters = dict(model.named_parameters())
     known = {f"model.{name}": tensor for name, tensor in (*parameters.items(), *model.named_buffers())}
     needed = set(known)
-    for name, tensor in parameters.items():
-        own = {f"{moment}.{name}": tensor for moment in MOMENTS}
+    for name, parameter in parameters.items():
+        own = {f"{moment}.{name}": parameter for moment in MOMENTS}
         known |= own
-        needed |= own.keys() if moments and tensor.requires_grad else set()
+        needed |= own.keys() if moments and parameter.requires_grad else set()
     for word, names in (("no", needed - tensors.keys()), ("unknown", tensors.keys() - known.keys())):
         if names:
             raise ValueError(f"{word} tensor {min(names)}")

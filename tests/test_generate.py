@@ -1,15 +1,10 @@
 """python -m plkernel.generate: exact at every byte, constant in memory, reproducible, and quiet when it is stopped."""
 
-import gc
 import io
 import itertools
-import os
-import pty
-import re
 import signal
 import subprocess
 import sys
-import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -122,33 +117,6 @@ def test_every_byte_is_drawn_from_the_logits_of_the_whole_text(config: SSMConfig
     assert (torch.cat(spy.logits, 1) - whole).abs().max() < 1e-6 * whole.abs().max()
 
 
-@pytest.fixture
-def no_collection() -> Iterator[None]:
-    """Garbage that only the collector finds would be growth."""
-    gc.disable()
-    yield
-    gc.enable()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("config", SMALL, ids=kind)
-def test_memory_is_constant(config: SSMConfig | RWKVConfig, no_collection: None) -> None:
-    """What is carried, every living tensor and Python's peak: the same over 2000 bytes as over 200."""
-    spy, seen = Spy(build(config)), []
-    drawn = continuation(spy, io.BytesIO(PROMPT), Sampling(), 0)
-    for count in (2100, 200, 2000):  # the first fill the interpreter's list of 2000 spare tuples
-        tracemalloc.start()
-        for _ in itertools.islice(drawn, count):
-            spy.forget()
-        _, peak = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        seen.append((sum(thing.nbytes for thing in gc.get_objects() if type(thing) is Tensor), peak))
-        assert spy.carried[-1] == numbers(spy.model.initial_state(1))
-    _, (tensors, peak), after = seen
-    assert after[0] == tensors
-    assert after[1] < peak + SLACK
-
-
 def test_a_prompt_is_read_window_by_window_however_it_arrives() -> None:
     spy = Spy(build(SSMS[0]))
     expected = take(spy, PROMPT, 20)
@@ -168,12 +136,10 @@ class Drip(io.BytesIO):
         self.piece = piece
 
     def read(self, size: int | None = -1, /) -> bytes:
-        assert size is not None
-        assert size > 0
-        return super().read(min(size, self.piece))
+        return super().read(min(size or 0, self.piece))
 
 
-@pytest.mark.parametrize("config", [SSMS[8], pytest.param(RWKVS[0], marks=pytest.mark.slow), RWKVS[1]], ids=kind)
+@pytest.mark.parametrize("config", [SSMS[8], RWKVS[1]], ids=kind)
 def test_the_same_seed_gives_the_same_bytes(config: SSMConfig | RWKVConfig | RWKV7Config) -> None:
     """Whatever the windows of the prompt; another seed others; more bytes only add to them; greedy needs no seed."""
     model = build(config)
@@ -204,7 +170,7 @@ class Fixed:
         self.logits = logits
 
     def initial_state(self, batch: int) -> None:
-        return None
+        pass
 
     def resume(self, inputs: Tensor, state: None) -> tuple[Tensor, None]:
         return self.logits.expand(1, inputs.shape[1], -1), None
@@ -220,18 +186,6 @@ def test_frequencies_of_bytes_and_of_their_pairs() -> None:
     assert chisquare(pairs, np.outer(p, p).ravel() * 8000).pvalue > 0.01
 
 
-def test_only_bytes_of_the_nucleus_come_out() -> None:
-    spy = Spy(build(SSMS[0]))
-    for byte, logits in zip(take(spy, b"a", 300, Sampling(1.0, 0.3)), spy.logits, strict=False):
-        p = logits[0, -1].double().softmax(0)
-        assert p[p > p[byte]].sum() < 0.3 + 1e-6
-
-
-def test_a_diverged_model_says_so() -> None:
-    with pytest.raises(FloatingPointError, match="logits are not finite"):
-        take(Fixed(torch.tensor([0.0, torch.nan])), b"", 1)
-
-
 def test_a_terminal_gets_valid_text() -> None:
     """A pipe gets the bytes; a terminal whole characters, U+FFFD for the rest, and nothing that commands it."""
     content = "é €\tü\n".encode() + b"\xff\xc3(" + b"\x1b[2J\x07\r" + "\x9b".encode() + b"ok"
@@ -245,17 +199,9 @@ def test_a_terminal_gets_valid_text() -> None:
     assert latin.getvalue().decode("latin-1") == "é ?\tü\n??(?[2J???ok"
 
 
-def test_every_byte_is_flushed_at_once() -> None:
-    written: list[bytes] = []
-
-    class Output(io.BytesIO):
-        def flush(self) -> None:
-            written.append(self.getvalue())
-
-    write = writer(Output(), None)
-    for byte in b"abc":
-        write(byte)
-    assert written == [b"a", b"ab", b"abc"]
+def test_a_diverged_model_says_so() -> None:
+    with pytest.raises(FloatingPointError, match="logits are not finite"):
+        take(Fixed(torch.tensor([0.0, torch.nan])), b"", 1)
 
 
 @pytest.fixture
@@ -274,9 +220,7 @@ def trained(tiny_spec: Callable[..., Path], tmp_path: Path) -> Callable[..., Pat
 @pytest.mark.parametrize(
     "model",
     [
-        pytest.param("", marks=pytest.mark.slow),
         "patching = { size = 2 }",
-        pytest.param('kind = "rwkv5"\nhead_size = 8', marks=pytest.mark.slow),
         'kind = "rwkv6"\nhead_size = 8',
         'kind = "rwkv7"\nhead_size = 16',
     ],
@@ -365,27 +309,3 @@ def test_a_closed_pipe_and_an_interrupt_leave_no_traceback(trained: Callable[...
     assert (error, interrupted.returncode) == (b"\ninterrupted\n", 130)
     assert first == expected
     assert rest == take(open_checkpoint(folder), b"def f(", 10 + len(rest))[10:]
-
-
-@pytest.mark.slow
-def test_on_a_terminal(trained: Callable[..., Path]) -> None:
-    """An untrained model's noise, made valid text that ends in a line of its own."""
-    folder = trained()
-    ours, theirs = pty.openpty()
-    process = start(folder, "--bytes", "600", "--temperature", "5", stdout=theirs)
-    os.close(theirs)
-    shown = b"".join(iter(lambda: read_terminal(ours), b""))
-    assert process.communicate(timeout=60)[1] == b""
-    os.close(ours)
-    text = shown.decode()
-    assert text.endswith("\n")
-    assert "\ufffd" in text
-    assert not re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]", text)
-
-
-def read_terminal(descriptor: int) -> bytes:
-    """What has come, b"" at the end, which Linux reports as an error."""
-    try:
-        return os.read(descriptor, 4096)
-    except OSError:
-        return b""

@@ -27,30 +27,21 @@ def generate(
 ) -> None:
     """Continue a text, byte by byte, with a trained model; the bytes go to standard output as they are drawn.
 
-    The model carries a state of constant size, so the millionth byte costs as much time and memory as the first, and a
-    prompt may be of any length. The prompt is not repeated in the output. Into a file or pipe go exactly the bytes that
-    were drawn, which need not be valid UTF-8; a terminal shows what is neither UTF-8 nor printable as a replacement
-    character.
-
-    The same model, prompt, options and seed give the same bytes, and more --bytes only add to them. Ctrl-C stops, and
-    what was written stays. A model with `published` patching is refused, for it sees the byte that it predicts. A model
-    that other people's code builds carries no state: for every byte it reads the last bytes anew, as many as the
-    context of its run.
+    The prompt is not repeated. A pipe gets the bytes themselves, which need not be valid UTF-8; a terminal gets text.
+    The same model, prompt, options and seed give the same bytes. Ctrl-C stops.
 
         python -m plkernel.generate runs/out/quick/power-law/seed-0 --prompt "def main(" --temperature 0.7
 
     Args:
-        model: Folder of a run (STUDY/ARM/seed-0) or of plkernel.load, the checkpoint.safetensors in it, or what
-            plkernel.export wrote.
-        prompt: Text to continue, as UTF-8. An empty prompt is one newline, the likeliest place for a text to start.
-        prompt_file: Read the prompt from this file instead, its bytes as they are; - is standard input.
+        model: Folder of a run (STUDY/ARM/seed-0) or of plkernel.load, its checkpoint.safetensors, or an exported model.
+        prompt: Text to continue, as UTF-8; one newline if empty.
+        prompt_file: Read the prompt, of any length, from this file instead; - is standard input.
         count: How many bytes to draw.
-        temperature: Divides the logits: below 1 safer, above 1 wilder, 1 what the model believes. 0 always takes the
-            likeliest byte.
-        top_p: Draw only from the likeliest bytes that together have this probability; 1 is all of them.
+        temperature: Divides the logits; 0 always takes the likeliest byte.
+        top_p: Draw only from the likeliest bytes that together have this probability.
         seed: Of the random numbers, one per byte.
-        device: cuda or auto pay for wide models only: a byte is little work. The bytes can differ from those of a CPU.
-        threads: Threads on a CPU; more pay for wide models only.
+        device: A GPU pays for wide models only, and its bytes can differ from those of a CPU.
+        threads: Threads on a CPU.
         trust_code: Import and run the code that the run names.
     """
     import torch
@@ -59,27 +50,20 @@ def generate(
     from plkernel.training.build import choose_device
     from plkernel.training.generation import continuation, open_checkpoint, open_prompt, writer
 
-    sampling = Sampling(temperature, top_p)
-    check_numbers(count, seed, threads)
-    torch.set_num_threads(threads)
-    place = choose_device(device)
-    with open_prompt(prompt, prompt_file) as source:
-        opened = open_checkpoint(model, trust_code).to(place)
-        drawn = continuation(opened, source, sampling, seed)
-        write = writer(sys.stdout.buffer, sys.stdout.encoding if sys.stdout.isatty() else None)
-        for byte in islice(drawn, count):
-            write(byte)
-    if sys.stdout.isatty():
-        print(flush=True)
-
-
-def check_numbers(count: int, seed: int, threads: int) -> None:
-    """ValueError naming the option that is out of range."""
     if count < 1:
         raise ValueError(f"bytes must be at least 1, got {count}")
     if not 0 <= seed <= LARGEST_SEED:
         raise ValueError(f"seed must lie between 0 and {LARGEST_SEED}, got {seed}")
     check_threads(threads)
+    torch.set_num_threads(threads)
+    sampling, place = Sampling(temperature, top_p), choose_device(device)
+    with open_prompt(prompt, prompt_file) as source:
+        drawn = continuation(open_checkpoint(model, trust_code).to(place), source, sampling, seed)
+        write = writer(sys.stdout.buffer, sys.stdout.encoding if sys.stdout.isatty() else None)
+        for byte in islice(drawn, count):
+            write(byte)
+    if sys.stdout.isatty():
+        print(flush=True)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,17 @@
-"""The price of a study before it is started: operations and memory by count, seconds by three real steps.
+"""The price of a study before it is started: operations by count, seconds and memory from three real steps.
 
-An operation is one multiplication or one addition: a product with a matrix of n entries is 2 n. Counted are products
-with matrices and the recurrences at their own equations, but no norms, activations and updates. Steps are timed in as
-many processes at once as will train, since runs share memory bandwidth; a run too large for that is timed with fewer
-or shorter windows, and scaled by its operations.
+An operation is one multiplication or one addition. Counted are products with matrices, as torch counts them, and the
+recurrences at their own equations, but no norms, activations and updates. The steps are taken in a process of their
+own; a step that is too large for that is timed with fewer windows and scaled by its operations.
 """
 
-import heapq
 import math
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
@@ -21,17 +19,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from plkernel.common.cli import text_table
 from plkernel.common.environment import available_memory, keep_memory, peak_anonymous
 from plkernel.config.condition import Condition, from_config
-from plkernel.config.schema import CorpusSpec, TrainSpec
+from plkernel.config.schema import CorpusSpec
 from plkernel.config.study import Spec
 from plkernel.data.corpora import Corpus, Splits
-from plkernel.models.ssm import SSMConfig
 from plkernel.study.engine import cores
 from plkernel.training.build import Prepared, build, started
 from plkernel.training.evaluate import diagnose
@@ -41,253 +37,125 @@ from plkernel.training.objective import next_byte_loss
 
 OPERATIONS = {"scan": (2, 4), "wkv": (5, 11), "wkv7": (9, 19)}
 """Per channel and step, forward and backward; of wkv and wkv7 times the size of a head."""
-STATE = 16  # bytes of a parameter, its gradient and two moments
-GPU_FLOPS, GPU_USE = 3e14, 0.3  # of a GPU that is not here: operations per second, and the share that is used
-LARGEST_STEP = {"cpu": 5e10, "cuda": 1e14}
-"""Operations of a step that is timed as it is, per thread: some seconds of a slow core, or one of a GPU."""
-BASE, HOLES = 450e6, 1.5
-"""Bytes of a process without its tensors, and memory over size of tensors, where they are not measured."""
-STEPS, SHORTEST = 3, 64
+GPU_FLOPS = 1e14
+"""Assumed operations per second of a GPU that is not here: a third of the peak of a large one."""
+LARGEST_STEP = {"cpu": 2e10, "cuda": 1e14}
+"""Operations of a step that is timed as it is: some seconds of a slow core, or one of a GPU."""
+STEPS = 3
+Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Timing:
-    """Seconds to start, of a step, of evaluating one window, and of the rest of an evaluation; bytes at the peak."""
-
-    start: float
-    step: float
-    evaluation: float
-    checkpoint: float = 0.0
-    peak_bytes: float = 0.0
-
-
-@dataclass(frozen=True)
-class Price:
-    """The price of one run, for arms of equal cost.
-
-    phase: "tuning", the search for learning rates, or "study". runs: of all these arms. forward, training: operations
-    of one window. memory: bytes of the process, or on a GPU of torch's allocator. timing: None where no part fits;
-    timed: in words, what it was measured on.
-    """
-
-    phase: str
-    arms: tuple[str, ...]
-    runs: int
-    train: TrainSpec
-    parameters: int
-    forward: int
-    training: int
-    memory: float
-    timing: Timing | None = None
-    timed: str = "nothing"
-
-    @property
-    def steps(self) -> int | None:
-        """Steps of a run; where the budget is minutes those that fit, None if nothing was timed."""
-        train, timing = self.train, self.timing
-        if train.total_steps is not None or timing is None:
-            return train.total_steps
-        evaluation = train.eval_windows * timing.evaluation + timing.checkpoint
-        return max(1, round((60 * (train.minutes or 0) - evaluation) / (timing.step + evaluation / train.eval_every)))
-
-    @property
-    def evaluations(self) -> int:
-        """Evaluations: one before the first step, one every eval_every steps, one after the last."""
-        return 1 + -(-(self.steps or 0) // self.train.eval_every)
-
-    @property
-    def flops(self) -> int | None:
-        """Operations of a run, evaluations included."""
-        windows = self.evaluations * self.train.eval_windows + self.train.test_windows
-        return None if self.steps is None else self.steps * self.train.batch * self.training + windows * self.forward
-
-    @property
-    def seconds(self) -> float | None:
-        """Seconds of a run, from the start of its process; None if nothing was timed."""
-        if (timing := self.timing) is None or self.steps is None:
-            return None
-        evaluating = self.evaluations * (self.train.eval_windows * timing.evaluation + timing.checkpoint)
-        return timing.start + self.steps * timing.step + evaluating + self.train.test_windows * timing.evaluation
-
-
-@dataclass(frozen=True)
-class Forecast:
-    """The price of a study, `workers` runs at a time; hours of all runs, and bytes of memory at hand, where known."""
-
-    name: str
-    device: str
-    workers: int
-    rows: tuple[Price, ...]
-    hours: float | None
-    available: float | None
-
-
-def estimate(spec: Spec, workers: int | None = None, search: Spec | None = None) -> Forecast:
+def estimate(spec: Spec, workers: int | None = None, search: Spec | None = None) -> Row:
     """Estimate `spec` with `workers` runs at a time, by default as many as plkernel.experiment would start.
 
-    Each distinct model takes some seconds, in which its steps are timed in a temporary folder. No corpus is opened: it
-    is taken to have all the windows that are asked for. search: a study that is run before it, that of the learning
-    rates. Raises OSError when a step cannot be timed.
+    Each distinct model takes some seconds, in which its steps are timed in a temporary folder. No corpus is opened.
+    search: a study that is run before it, that of the learning rates. Raises OSError when a step cannot be timed.
     """
     present = torch.cuda.is_available()
     device = "cuda" if spec.train.device == "cuda" or (spec.train.device == "auto" and present) else "cpu"
-    available = available_memory(device) if device == "cpu" or present else None
-    gpus = max(1, torch.cuda.device_count())
-    workers = workers or (gpus if device == "cuda" else max(1, cores() // spec.train.threads))
-    timings: dict[str, tuple[Timing | None, str]] = {}
-    rows: list[Price] = []
-    spans: list[float | None] = []
-    for phase, study in [("study", spec)] if search is None else [("tuning", search), ("study", spec)]:
-        groups: dict[str, list[Prepared]] = {}
+    local = device == "cpu" or present
+    fitting = torch.cuda.device_count() if device == "cuda" else cores() // spec.train.threads
+    at_once, rows = workers or max(1, fitting), dict[Any, Row]()
+    studies = [("tuning: ", search), ("", spec)] if search else [("", spec)]
+    for phase, study in studies:
         for arm in study.arms:
             prepared = Prepared.of(study.condition(arm))
-            groups.setdefault(shape_key(prepared), []).append(prepared)
-        seconds: dict[str, float | None] = {}
-        for key, group in groups.items():
-            arms = tuple(prepared.condition.name for prepared in group)
-            row = count(group[0], phase, arms, len(arms) * len(study.seeds), device)
-            if key not in timings and device == "cuda" and not present:
-                rate = GPU_FLOPS * GPU_USE
-                timings[key] = Timing(0.0, row.train.batch * row.training / rate, row.forward / rate), "assumed"
-            elif key not in timings:
-                at_once = 1 if device == "cuda" else min(workers, len(study.arms) * len(study.seeds))
-                timings[key] = timed(row, group[0].condition, at_once, available or 2e9, device)
-            timing, words = timings[key]
-            row = replace(row, timing=timing, timed=words, memory=(timing and timing.peak_bytes) or row.memory)
-            rows.append(row)
-            seconds |= dict.fromkeys(arms, row.seconds)
-        spans.append(makespan([seconds[arm] for _ in study.seeds for arm in study.arms], workers))
-    hours = None if None in spans else sum(span for span in spans if span is not None) / 3600
-    return Forecast(spec.name, device, workers, tuple(rows), hours, available)
+            model, train = prepared.condition.model, prepared.condition.protocol
+            key = phase, prepared.parameters, model.kind, model.layers, model.patching.size, train.context, train.batch
+            if key not in rows:
+                rows[key] = {"arms": [], "runs": 0, **priced(prepared, device, local)}
+            rows[key]["arms"].append(f"{phase}{arm}")
+            rows[key]["runs"] += len(study.seeds)
+    return {
+        "name": spec.name,
+        "device": device,
+        "workers": at_once,
+        "rows": list(rows.values()),
+        "seconds": sum(math.ceil(row["runs"] / at_once) * row["seconds"] for row in rows.values()),
+        "available": available_memory(device) if local else None,
+        "measured": local,
+    }
 
 
-def shape_key(prepared: Prepared) -> str:
-    """Equal for runs whose steps cost about the same, whatever the multipliers, the gain and the mode of patching."""
-    model, train, config = prepared.condition.model, prepared.condition.protocol, prepared.config
-    if config is not None:
-        multipliers = dict.fromkeys(config.structure.multipliers, 0.5)
-        config = replace(config, structure=replace(config.structure, multipliers=multipliers))
-    if isinstance(config, SSMConfig):
-        config = replace(config, gain="none", mode="causal")
-    size = train.batch, train.context, train.threads, train.l2wrap > 0, train.dropout > 0
-    return repr((config or model.model_dump_json(), *size))
+def priced(prepared: Prepared, device: str, local: bool) -> Row:
+    """The price of one run: operations counted, and seconds and memory measured where the device is `local`."""
+    train = prepared.condition.protocol
+    forward, training = operations(prepared)
+    start, step, window, other, memory = 0.0, train.batch * training / GPU_FLOPS, forward / GPU_FLOPS, 0.0, math.nan
+    if local:
+        limit = LARGEST_STEP[device] * (train.threads if device == "cpu" else 1)
+        batch = max(1, min(train.batch, int(limit / training)))
+        start, step, window, other, memory = measure(prepared.condition, batch)
+        step *= train.batch / batch
+        memory *= train.batch / batch if batch < train.batch else 1.0
+    steps, each = train.total_steps, train.eval_windows * window + other
+    if steps is None:  # as many as fit into the minutes
+        steps = max(1, round((60 * (train.minutes or 0) - each) / (step + each / train.eval_every)))
+    evaluations = 1 + -(-steps // train.eval_every)
+    windows = evaluations * train.eval_windows + train.test_windows
+    return {
+        "parameters": prepared.parameters,
+        "steps": steps,
+        "bytes": steps * train.batch * train.context,
+        "flops_per_byte": training / train.context,
+        "flops": steps * train.batch * training + windows * forward,
+        "memory": memory,
+        "seconds": start + steps * step + evaluations * each + train.test_windows * window,
+    }
 
 
-def count(prepared: Prepared, phase: str, arms: tuple[str, ...], runs: int, device: str) -> Price:
-    """Count the operations of a run and about its memory, of which nothing is allocated.
+def operations(prepared: Prepared) -> tuple[int, int]:
+    """Operations of one window, forward alone and in training.
 
-    A model of other people's code is really trained on one window, on the CPU; its activations grow with the windows.
+    A model of plkernel has no numbers, one of other people's code is really built.
     """
-    condition, train, foreign = prepared.condition, prepared.condition.protocol, prepared.plan is None
-    bare = replace(condition, train=train.model_copy(update={"backend": None}))  # a forced one may not exist here
-    saved: dict[int, int] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        saved[storage._cdata] = storage.nbytes()
-        return tensor
-
-    with nullcontext() if foreign else FakeTensorMode():
-        model = started(condition, 0) if foreign else build(bare)
-        windows = torch.zeros((1 if foreign else train.batch, train.context + 1), dtype=torch.int64)
-        half = torch.autocast("cpu", torch.bfloat16) if device == "cuda" and not foreign else nullcontext()
-        with counter() as forward, torch.no_grad():
-            model(windows[:1, :-1])
-        with counter() as training:
-            next_byte_loss(model, windows[:1]).backward()
-        with half, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            loss = next_byte_loss(model, windows, l2wrap=train.l2wrap)
-        own = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
-        activations = sum(size for place, size in saved.items() if place not in own)
-        del loss
-    fixed, tensors = STATE * prepared.parameters, activations * train.batch / len(windows)
-    memory = fixed + tensors if device == "cuda" else BASE + HOLES * (fixed + tensors)
-    flops = forward.get_total_flops(), training.get_total_flops()
-    return Price(phase, arms, runs, train, prepared.parameters, *flops, memory)
-
-
-def counter() -> FlopCounterMode:
-    """A counter of the operations of products, as torch counts them, and of the recurrences of plkernel."""
-
-    def formula(each: int, place: int, heads: bool) -> Any:
-        return lambda *shapes, **_: each * math.prod(shapes[place]) * (shapes[place][-1] if heads else 1)
-
+    condition, context = prepared.condition, prepared.condition.protocol.context
+    bare = replace(condition, train=condition.protocol.model_copy(update={"backend": None}))
     known = {}
-    for name, (forward, backward) in OPERATIONS.items():
-        heads, operators = (
-            name != "scan",
-            torch.ops.plkernel,
-        )  # the decay that a scan takes first may be one for all steps
-        known[getattr(operators, name)] = formula(forward, 0 if heads else 1, heads)
-        known[getattr(operators, f"{name}_backward")] = formula(backward, 0 if heads else 2, heads)
-    return FlopCounterMode(display=False, custom_mapping=known)
+    for name, pair in OPERATIONS.items():
+        heads = name != "scan"  # whose first argument, the decay, may be one for all steps
+        for suffix, each, place in zip(("", "_backward"), pair, (0, 0) if heads else (1, 2), strict=True):
+
+            def formula(*shapes: Any, each: int = each, place: int = place, heads: bool = heads, **_: Any) -> int:
+                return each * math.prod(shapes[place]) * (shapes[place][-1] if heads else 1)
+
+            known[getattr(torch.ops.plkernel, name + suffix)] = formula
+    forward, training = (FlopCounterMode(display=False, custom_mapping=known) for _ in range(2))
+    with nullcontext() if prepared.plan is None else FakeTensorMode():
+        model = started(condition, 0) if prepared.plan is None else build(bare)
+        windows = torch.zeros((1, context + 1), dtype=torch.int64)
+        with forward, torch.no_grad():
+            model(windows[:, :-1])
+        with training:
+            next_byte_loss(model, windows).backward()
+    return forward.get_total_flops(), training.get_total_flops()
 
 
-def makespan(seconds: Sequence[float | None], workers: int) -> float | None:
-    """When the last of the runs ends, each of which starts, in order, as soon as a worker is free.
-
-    >>> makespan([3.0, 1.0, 1.0, 2.0], 2)
-    4.0
-    """
-    free = [0.0] * workers
-    for each in seconds:
-        if each is None:
-            return None
-        heapq.heapreplace(free, free[0] + each)
-    return max(free)
-
-
-def timed(row: Price, whole: Condition, processes: int, available: float, device: str) -> tuple[Timing | None, str]:
-    """The timing of a run with `processes` at once, and what was timed in words; None where no part of it fits.
-
-    available: memory at hand for all processes, in bytes. Raises OSError where a process fails.
-    """
-    train = part = row.train
-    fixed = BASE + STATE * row.parameters
-    limit = LARGEST_STEP[device] * (train.threads if device == "cpu" else 1)
-    while True:
-        share = part.batch * part.context / (train.batch * train.context)
-        fits = fixed + share * (row.memory - fixed) <= 0.5 * available / processes
-        if fits and share * train.batch * row.training <= limit:
-            break
-        if part.batch > 1:
-            part = part.model_copy(update={"batch": part.batch // 2})
-        elif part.context > SHORTEST:
-            part = part.model_copy(update={"context": max(SHORTEST, part.context // 2)})
-        else:
-            return None, "nothing"
-    found = measure(replace(whole, train=part), processes)
-    if part == train:
-        return found, "the run itself"
-    evaluation = found.evaluation * train.context / part.context
-    larger = replace(found, step=found.step / share, evaluation=evaluation, peak_bytes=0.0)
-    return larger, f"a part of it (batch {part.batch}, context {part.context})"
-
-
-def measure(condition: Condition, processes: int) -> Timing:
-    """Medians over `processes` that take their steps at the same time; OSError where one fails."""
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        work = [pool.submit(probe, condition.config, condition.trusted, time.time()) for _ in range(processes)]
+def measure(condition: Condition, batch: int) -> list[float]:
+    """`probe` in a process of its own, with `batch` windows a step; OSError where it fails."""
+    smaller = replace(condition, train=condition.protocol.model_copy(update={"batch": batch}))
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         try:
-            rows = [each.result() for each in work]
+            return pool.submit(probe, smaller.config, condition.trusted, time.time()).result()
         except Exception as error:  # of whatever kind ends a process
             raise OSError(f"a step could not be timed, since its process failed: {error}") from error
-    return Timing(*map(median, zip(*rows, strict=True)))
 
 
 def probe(config: dict[str, Any], trusted: bool, begun: float) -> list[float]:
-    """Measure a run on random bytes in this process, in a folder that goes; the fields of a `Timing`."""
+    """Train on random bytes in this process, in a temporary folder.
+
+    Returns the seconds to start, of a step, of evaluating one window and of the rest of an evaluation, and the bytes of
+    memory at the peak.
+    """
     keep_memory()
     condition = from_config(config, trusted)
-    train = condition.protocol
-    windows = min(train.eval_windows, train.batch)
+    windows = min(condition.protocol.eval_windows, condition.protocol.batch)
+    train = condition.protocol.model_copy(update={"eval_windows": windows})
     data = np.random.default_rng(0).integers(0, 256, 4 * windows * (train.context + 1), np.uint8)
-    short = train.model_copy(update={"eval_windows": windows})
-    prepared = Prepared.of(replace(condition, train=short, corpus=CorpusSpec(name="random")))
+    prepared = Prepared.of(replace(condition, train=train, corpus=CorpusSpec(name="random")))
     with tempfile.TemporaryDirectory() as name:
-        folder, splits = Path(name), Splits(data, data, data)
-        corpus = Corpus("random", "random", folder, data.size, "", 1)
-        training = Training(Task(prepared, 0, corpus, splits, RunFolder(folder), train.device))
+        corpus = Corpus("random", "random", Path(name), data.size, "", 1)
+        training = Training(Task(prepared, 0, corpus, Splits(data, data, data), RunFolder(Path(name)), train.device))
         training.evaluate()  # first, as in a run: it has the heap grow as it does there
         start, times = time.time() - begun, [time.perf_counter()]
         for _ in range(1 + STEPS):  # the first compiles
@@ -297,61 +165,48 @@ def probe(config: dict[str, Any], trusted: bool, begun: float) -> list[float]:
         training.evaluate()
         times.append(time.perf_counter())
         diagnose(training.model, training.validation, train.batch, training.device)
-        *steps, whole, passing = np.diff([*times, time.perf_counter()]).tolist()
-        on_gpu = training.device.type == "cuda"
-        peak = float(torch.cuda.max_memory_reserved()) if on_gpu else peak_anonymous()
-    return [start, median(steps[1:]), passing / windows, max(0.0, whole - passing), peak]
+        times.append(time.perf_counter())
+        *steps, whole, passing = np.diff(times).tolist()
+        peak = torch.cuda.max_memory_reserved() if training.device.type == "cuda" else peak_anonymous()
+    return [start, median(steps[1:]), passing / windows, max(0.0, whole - passing), float(peak)]
 
 
-def text(found: Forecast) -> str:
-    """The table for the terminal, and below it the totals, whether it fits, and what was measured."""
-    header = ["arms", "runs", "parameters", "FLOPs/byte", "steps", "MB read", "FLOPs", "memory GB", "time"]
-    runs, cells = sum(row.runs for row in found.rows), []
-    for row in found.rows:
-        arms = row.arms[0] if len(row.arms) == 1 else f"{row.arms[0]} and {len(row.arms) - 1} more"
-        cells.append(
-            [
-                arms if row.phase == "study" else f"{row.phase}: {arms}",
-                str(row.runs),
-                f"{row.parameters:,}",
-                f"{row.training / row.train.context:.3g}",
-                "?" if row.steps is None else f"{row.steps:,}",
-                "?" if row.steps is None else f"{row.steps * row.train.batch * row.train.context / 1e6:.4g}",
-                "?" if row.flops is None else f"{row.flops:.2e}",
-                f"{row.memory / 1e9:.2f}",
-                "?" if row.seconds is None else _duration(row.seconds),
-            ]
-        )
-    each = [row.flops and row.runs * row.flops for row in found.rows]
-    total = "not known" if None in each else f"{sum(flops or 0 for flops in each):.2e}"
-    hours = "not known" if found.hours is None else _duration(3600 * found.hours)
-    title = f"{found.name}: {runs} runs, {found.workers} at a time, on {found.device}; of one run:"
-    return "\n".join([title, text_table(header, cells), f"all runs: {total} FLOPs, {hours}", *_remarks(found, runs)])
+def text(forecast: Row) -> str:
+    """The table for the terminal, and below it the totals, whether the runs fit, and where the times come from."""
+    rows, at_once, available = forecast["rows"], forecast["workers"], forecast["available"]
+    cells = [[show(row) for show in COLUMNS.values()] for row in rows]
+    runs, flops = sum(row["runs"] for row in rows), sum(row["runs"] * row["flops"] for row in rows)
+    lines = [
+        f"{forecast['name']}: {runs} runs, {at_once} at a time, on {forecast['device']}; of one run:",
+        text_table(list(COLUMNS), cells),
+        f"all runs: {flops:.2e} FLOPs, {duration(forecast['seconds'])}",
+    ]
+    if available:
+        largest, wanted = max(row["memory"] for row in rows), min(at_once, runs)
+        fitting, room = int(available // largest), f"the {available / 1e9:.1f} GB that are free"
+        remedy = f": use --workers {fitting}" if fitting else ""
+        fits, each = f"memory: {wanted} at a time fit in {room}", f"of {largest / 1e9:.1f} GB each"
+        lines.append(fits if fitting >= wanted else f"{wanted} at a time, {each}, do not fit in {room}{remedy}")
+    assumed = f"no GPU here: times are assumed, not measured, from {GPU_FLOPS:.0e} FLOPs per second"
+    alone = "times are those of a run alone: runs at a time share the bandwidth of memory"
+    return "\n".join([*lines, alone if forecast["measured"] else assumed])
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Seconds, minutes or hours, in words."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def _remarks(found: Forecast, runs: int) -> Iterator[str]:
-    """Whether the runs fit into memory, and where the times come from."""
-    largest, wanted = max(row.memory for row in found.rows), min(found.workers, runs)
-    if found.available is not None:
-        place = "machine" if found.device == "cpu" else "GPU"
-        fitting, room = int(found.available // largest), f"the {found.available / 1e9:.1f} GB of this {place}"
-        if fitting < 1:
-            yield f"a run of {largest / 1e9:.1f} GB does not fit in {room} that are free"
-        elif found.device == "cpu" and fitting < wanted:
-            one = f"{wanted} runs of {largest / 1e9:.1f} GB at a time"
-            yield f"{one} do not fit in {room} that are free: use --workers {fitting}"
-        else:
-            yield f"memory: {wanted} at a time fit in {room} that are free"
-    if any(row.timed == "assumed" for row in found.rows):
-        yield (
-            f"no GPU here: times are assumed, not measured, from {GPU_FLOPS:.3g} FLOPs per second used to "
-            f"{GPU_USE:.0%}, without starts and checkpoints"
-        )
-    else:
-        yield f"times are measured on {', '.join(dict.fromkeys(row.timed for row in found.rows))}"
+COLUMNS: dict[str, Callable[[Row], str]] = {
+    "arms": lambda row: row["arms"][0] + (f" and {len(row['arms']) - 1} more" if row["arms"][1:] else ""),
+    "runs": lambda row: str(row["runs"]),
+    "parameters": lambda row: f"{row['parameters']:,}",
+    "FLOPs/byte": lambda row: f"{row['flops_per_byte']:.3g}",
+    "steps": lambda row: f"{row['steps']:,}",
+    "MB read": lambda row: f"{row['bytes'] / 1e6:.4g}",
+    "FLOPs": lambda row: f"{row['flops']:.2e}",
+    "memory GB": lambda row: "?" if math.isnan(row["memory"]) else f"{row['memory'] / 1e9:.2f}",
+    "time": lambda row: duration(row["seconds"]),
+}

@@ -26,8 +26,8 @@ EngineName = Literal["local", "ray"]
 class Job:
     """A run to be trained: an arm at a seed of the study in folder `study`, on a device of type `device`.
 
-    config: of the run (`Task.config`); a process that resolves to another one refuses to train.
-    trusted: the user has consented to the code that it names; nothing of that is written to its folder.
+    config: of the run (`Task.config`); a process that resolves to another one refuses to train. trusted: the user has
+    consented to the code that it names, which is written to no file.
     """
 
     study: Path
@@ -48,19 +48,19 @@ class Job:
 
 
 class Engine(Protocol):
-    """Trains runs, several at a time. How a run ended is said by its folder and by nothing else."""
+    """Trains runs, several at a time. Only the folder of a run says how it ended."""
 
     def device(self, condition: Condition) -> str:
-        """The type of device that its runs are trained on, 'cpu' or 'cuda'; ValueError where there is none."""
+        """The type of device of its runs, 'cpu' or 'cuda'; ValueError where there is none."""
 
     def room(self, spec: Spec, device: str) -> int:
-        """How many runs of the spec can be trained at a time now."""
+        """Runs of the spec that can be trained at a time now."""
 
     def start(self, job: Job) -> None:
         """Begin a run, or go on with it."""
 
     def ended(self) -> list[Job]:
-        """The runs that have ended, well or not, since this was last asked."""
+        """The runs that have ended, well or not, since the last call."""
 
     def stop(self) -> None:
         """Ask every run to save and end, and wait for them."""
@@ -104,8 +104,7 @@ class LocalEngine:
     def start(self, job: Job) -> None:
         environment, gpu = {**os.environ, COMMAND: command_line()}, None
         if job.device == "cuda":
-            busy = [gpu for _, gpu, _ in self.active]
-            environment["CUDA_VISIBLE_DEVICES"] = gpu = min(visible_gpus(), key=busy.count)
+            environment["CUDA_VISIBLE_DEVICES"] = gpu = min(visible_gpus(), key=[g for _, g, _ in self.active].count)
         self.active.append((job, gpu, start_process(job, environment)))
 
     def ended(self) -> list[Job]:

@@ -1,21 +1,18 @@
 """Runs of a study on a Ray cluster: a task starts the same process as on one machine, and waits for it.
 
-What a run has reached stands in its folder and nowhere else, so that any machine goes on where another stopped. The
-folder of the study must therefore be on storage that all machines share, with locks that hold between them; that it is
-shared, every task checks. Every machine needs plkernel, and the corpora: each keeps its own flat copy, and one whose
-bytes differ refuses the run.
+The state of a run is in its folder alone, so that any machine goes on where another stopped. The folder of the study
+must therefore be on storage that all machines share, with locks that hold between them; every task checks that it is.
+Every machine needs plkernel, and a copy of the corpora: one with other bytes refuses the run.
 
-When the worker or the machine that had a run dies, or the run's process is killed, the run is given to another, three
-times at most. A process whose worker is gone saves and ends by itself; its folder stays locked until then, or until the
-file system gives up a dead machine's lock, and the next attempt waits for that. A run that fails by itself is not tried
-again.
+When the worker or the machine of a run dies, or the run's process is killed, Ray gives the run to another, RETRIES
+times at most. A process whose worker is gone saves and ends by itself; its folder stays locked until then, and the next
+attempt waits for that. A run that fails by itself is not tried again.
 """
 
 import hashlib
 import logging
 import os
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -24,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
-from tqdm import tqdm
 
 from plkernel.common.environment import COMMAND, command_line
 from plkernel.common.files import refuse_links_of_run
@@ -37,11 +33,8 @@ CONNECT_SECONDS, POLL_SECONDS = 5.0, 0.2
 SEEN_SECONDS = 60.0
 """How long a network file system may take to show on one machine what another has written."""
 LOCK_SECONDS = 600.0
-"""How long the folder of a lost run is waited for."""
+"""How long an attempt waits for the folder of a lost run."""
 RETRIES = 3
-
-End = tuple[int, bytes | None]
-"""Exit status of a run's process, and its result.json if any, as the machine that had it saw them."""
 
 
 @contextmanager
@@ -60,34 +53,31 @@ def connected(address: str | None = None) -> Iterator[Any]:
     option = "RAY_ADDRESS" if address is None else "ray_address"
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     host, _, port = address.rpartition("/")[2].rpartition(":")
-    if port.isdigit():  # where nothing answers Ray itself would wait many minutes
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
-        except OSError as error:
-            raise OSError(f"{option}={address}: no cluster answers ({error}); leave it out to stay here") from None
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
-        try:
-            ray.init(address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-        except RuntimeError as error:  # another version of Ray or Python there, no room for Ray here
-            raise OSError(f"engine 'ray': {error}") from None
+        if port.isdigit():  # where nothing answers Ray itself would wait many minutes
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+        ray.init(address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    except (OSError, RuntimeError) as error:  # e.g. another version of Ray or Python there
+        raise OSError(f"{option}={address}: no cluster answers ({error}); leave it out to stay here") from None
+    try:
         yield ray
     finally:
         ray.shutdown()
 
 
-def work(job: Job, digest: str | None, environment: dict[str, str], directory: Path, patience: float) -> End:
+def work(job: Job, digest: str | None, environment: dict[str, str], directory: Path) -> str | None:
     """Train `job` in a process of its own, on the machine of this task; when it is cancelled, the run is saved first.
 
-    digest       of the spec.json in the folder of the study, to know the folder by
+    digest       of the spec.json in the folder of the study, to recognise the folder
     environment  what to add to that of this machine
-    directory    where the command runs that started the study, which names of corpora may be relative to
-    patience     seconds to wait for the lock of the run's folder
+    directory    where the command runs that started the study, as names of corpora may be relative to it
 
-    Raises ValueError where the folder of the study is not on this machine.
+    Returns the digest of the run's result.json as seen here. Raises ValueError where the folder of the study is not on
+    this machine, ConnectionError where the process was killed.
     """
     deadline = time.monotonic() + SEEN_SECONDS
-    while _digest(job) != digest:
+    while digest_of(job.study / SPEC) != digest:
         if time.monotonic() > deadline:
             raise ValueError(
                 f"out: {job.study} on {socket.gethostname()} is not the folder of this study; give --out a folder on "
@@ -96,39 +86,37 @@ def work(job: Job, digest: str | None, environment: dict[str, str], directory: P
         time.sleep(POLL_SECONDS)
     refuse_links_of_run(job.folder)
     job.folder.mkdir(parents=True, exist_ok=True)
-    with suppress(Timeout), FileLock(job.folder / LOCK, timeout=patience):
+    with suppress(Timeout), FileLock(job.folder / LOCK, timeout=LOCK_SECONDS):
         pass
     process = start_process(job, {**os.environ, **environment}, directory if directory.is_dir() else None)
     try:
         while process.poll() is None:
-            time.sleep(POLL_SECONDS)  # which an interrupt ends, as it does not end wait()
+            time.sleep(POLL_SECONDS)  # which an interrupt ends, unlike wait()
     except KeyboardInterrupt:  # the task is cancelled
         process.terminate()  # workers of Ray block SIGINT, and so do their children
         process.wait()
-    return process.returncode, _bytes(job.folder / RESULT)
+    if process.returncode < 0:
+        raise ConnectionError(f"{job.name}: its process was ended by signal {-process.returncode}")
+    return digest_of(job.folder / RESULT)
 
 
-def _bytes(path: Path) -> bytes | None:
-    return path.read_bytes() if path.exists() else None
-
-
-def _digest(job: Job) -> str | None:
-    spec = _bytes(job.study / SPEC)
-    return None if spec is None else hashlib.sha256(spec).hexdigest()
+def digest_of(path: Path) -> str | None:
+    """SHA-256 of a file; None where it does not exist."""
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
 
 
 @dataclass
 class RayEngine:
     """An `Engine` of tasks on the cluster that the module `ray` is connected to.
 
-    A task takes the cores that train.threads says, and a GPU where the cluster has any and the spec does not say 'cpu'.
+    A task takes train.threads cores, and a GPU where the cluster has any and train.device is not 'cpu'.
     """
 
     ray: Any
-    under_way: dict[Any, tuple[Job, int]] = field(default_factory=dict)
-    """Runs by the reference of their task, each with the number of the attempt, from 0."""
-    unseen: dict[Job, tuple[bytes | None, float]] = field(default_factory=dict)
-    """Runs that have ended elsewhere and do not look so from here yet, and until when that is waited for."""
+    active: dict[Any, Job] = field(default_factory=dict)
+    """Runs by the reference of their task."""
+    unseen: dict[Job, tuple[str | None, float]] = field(default_factory=dict)
+    """Runs that have ended elsewhere, with the digest of their result and until when its file is awaited here."""
 
     def device(self, condition: Condition) -> str:
         import torch
@@ -136,64 +124,53 @@ class RayEngine:
         from plkernel.training.build import check_machine
 
         train = condition.protocol
-        wanted, gpus = train.device, self.ray.cluster_resources().get("GPU", 0)
-        if wanted == "cuda" and not gpus:
+        gpus = self.ray.cluster_resources().get("GPU", 0)
+        if train.device == "cuda" and not gpus:
             raise ValueError("train.device 'cuda': no machine of the cluster has a GPU: use 'cpu' or 'auto'")
-        device = "cuda" if gpus and wanted != "cpu" else "cpu"
+        device = "cuda" if gpus and train.device != "cpu" else "cpu"
         if device == "cpu" or torch.cuda.is_available():
             check_machine(replace(condition, train=train.model_copy(update={"device": device})))
         return device
 
     def room(self, spec: Spec, device: str) -> int:
-        machines = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
-        runs = [int(machine.get("CPU", 0) // spec.train.threads) for machine in machines]
-        gpus = [int(machine.get("GPU", 0)) for machine in machines]
-        return sum(map(min, runs, gpus)) if device == "cuda" else sum(runs)
+        room = 0
+        for node in self.ray.nodes():
+            if node["Alive"]:
+                runs = int(node["Resources"].get("CPU", 0) // spec.train.threads)
+                room += min(runs, int(node["Resources"].get("GPU", 0))) if device == "cuda" else runs
+        return room
 
-    def start(self, job: Job, attempt: int = 0) -> None:
-        # Ray itself tries nothing again: it would not wait for the folder that the lost run may still hold.
-        task = self.ray.remote(num_cpus=job.threads, num_gpus=int(job.device == "cuda"), max_retries=0)(work)
+    def start(self, job: Job) -> None:
+        options = {"num_cpus": job.threads, "num_gpus": int(job.device == "cuda")}
+        task = self.ray.remote(max_retries=RETRIES, retry_exceptions=[ConnectionError], **options)(work)
         environment = {name: value for name, value in os.environ.items() if name.startswith("PLKERNEL_")}
         environment[COMMAND] = command_line()
-        there, patience = replace(job, study=job.study.absolute()), LOCK_SECONDS if attempt else 0.0
-        self.under_way[task.remote(there, _digest(job), environment, Path.cwd(), patience)] = job, attempt
+        there = replace(job, study=job.study.absolute())
+        self.active[task.remote(there, digest_of(job.study / SPEC), environment, Path.cwd())] = job
 
     def ended(self) -> list[Job]:
-        references = list(self.under_way)
-        done = self.ray.wait(references, num_returns=len(references), timeout=0)[0] if references else []
-        given_up = [job for job in map(self._take, done) if job]
-        now = time.monotonic()
-        seen = [job for job, (result, end) in self.unseen.items() if now > end or _bytes(job.folder / RESULT) == result]
+        references, now = list(self.active), time.monotonic()
+        for reference in self.ray.wait(references, num_returns=len(references), timeout=0)[0] if references else ():
+            job = self.active.pop(reference)
+            try:
+                self.unseen[job] = self.ray.get(reference), now + SEEN_SECONDS
+            except self.ray.exceptions.RayTaskError as error:
+                if isinstance(error.cause, ValueError):  # bad input
+                    raise error.cause from None
+                if not isinstance(error.cause, ConnectionError):
+                    raise OSError(f"engine 'ray': a task failed, {error.cause}; every machine needs plkernel") from None
+                self.unseen[job] = None, now
+            except self.ray.exceptions.RayError:  # its worker was lost too often
+                self.unseen[job] = None, now
+        seen = [
+            job for job, (result, end) in self.unseen.items() if now >= end or digest_of(job.folder / RESULT) == result
+        ]
         for job in seen:
             del self.unseen[job]
-        return given_up + seen
+        return seen
 
     def stop(self) -> None:
-        for reference in self.under_way:
+        for reference in self.active:
             self.ray.cancel(reference)
-        if self.under_way:
-            self.ray.wait(list(self.under_way), num_returns=len(self.under_way))
-
-    def _take(self, reference: Any) -> Job | None:
-        """Look at how a task has ended, and give a lost run out again; returns one that was lost too often."""
-        job, attempt = self.under_way.pop(reference)
-        try:
-            status, result = self.ray.get(reference)
-            if status >= 0:
-                self.unseen[job] = result, time.monotonic() + SEEN_SECONDS
-                return None
-            reason = f"its process was ended by signal {-status}"
-        except self.ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, ValueError):  # bad input
-                raise error.cause from None
-            last = "".join(str(error.cause).strip().splitlines()[-1:])
-            raise OSError(f"engine 'ray': a task failed, {last}; every machine needs plkernel") from None
-        except self.ray.exceptions.RayError as error:
-            reason = f"the worker that had it was lost ({type(error).__name__})"
-        again = attempt < RETRIES
-        remedy = f"tried again, {attempt + 1} of {RETRIES}" if again else "not tried again"
-        tqdm.write(f"{job.name}: {reason}; {remedy}", file=sys.stderr)
-        if not again:
-            return job
-        self.start(job, attempt + 1)
-        return None
+        if self.active:
+            self.ray.wait(list(self.active), num_returns=len(self.active))

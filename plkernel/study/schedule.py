@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm
 
@@ -36,6 +35,7 @@ from plkernel.training.loop import Task, open_corpus
 from plkernel.training.objective import label
 
 POLL_SECONDS = 0.2
+AGAIN = "run the same command again to go on"
 BAR = "{desc}: {percentage:3.0f}%|{bar}| {n:.2f}/{total_fmt} runs [{elapsed}<{remaining}]"
 
 
@@ -76,16 +76,16 @@ def run_experiment(
                     held.add(folder)
             keep(registration, out)
 
-        if spec.tuning.rates:
-            search, open_arms = search_of(spec), [arm for arm in arms if spec.arm(arm).learning_rate is None]
-            wanted = [name_at(arm, rate) for arm in open_arms for rate in spec.rates_of(arm)]
-            if wanted:
-                _run(search, wanted, out / TUNING, workers, engine, lambda: hold(out, out / TUNING))
-            untuned, spec = spec, tuned(spec, out)
-            for arm in open_arms:
-                if spec.arm(arm).learning_rate is None:
-                    reason = _no_rate(untuned, arm, out / TUNING)
-                    raise ValueError(f"tuning.rates: no learning rate for arm {arm!r}: {reason}")
+        untuned = [arm for arm in arms if spec.tuning.rates and spec.arm(arm).learning_rate is None]
+        if untuned:
+            search = search_of(spec)
+            wanted = [name_at(arm, rate) for arm in untuned for rate in spec.rates_of(arm)]
+            _run(search, wanted, out / TUNING, workers, engine, lambda: hold(out, out / TUNING))
+        grid, spec = spec, tuned(spec, out) if spec.tuning.rates else spec
+        for arm in untuned:
+            if spec.arm(arm).learning_rate is None:
+                reason = _no_rate(grid, arm, out / TUNING)
+                raise ValueError(f"tuning.rates: no learning rate for arm {arm!r}: {reason}")
         return _run(spec, arms, out, workers, engine, lambda: hold(out), retry, references=True)
 
 
@@ -98,14 +98,14 @@ def chosen_arms(spec: Spec, only: Sequence[str]) -> list[str]:
 
 
 def _no_rate(spec: Spec, arm: str, out: Path) -> str:
-    """Why the search in `out` has found no rate for that arm, and what can be done."""
-    runs = [(name_at(arm, rate), seed) for rate in spec.rates_of(arm) for seed in spec.tuning.seeds]
-    folders = {f"{name} seed {seed}": RunFolder(run_folder(out, name, seed)) for name, seed in runs}
-    broken = [name for name, folder in folders.items() if not folder.finished and not folder.diverged]
+    """The reason why the search in `out` has no rate for that arm, and the remedy."""
+    names = [(name_at(arm, rate), seed) for rate in spec.rates_of(arm) for seed in spec.tuning.seeds]
+    runs = [(f"{name} seed {seed}", RunFolder(run_folder(out, name, seed))) for name, seed in names]
+    broken = [(name, folder) for name, folder in runs if not folder.finished and not folder.diverged]
     if not broken:
         return f"a run diverged at every rate, see {out}; try lower rates"
-    first, others = folders[broken[0]], f" and {len(broken) - 1} more" if broken[1:] else ""
-    return f"{broken[0]} {first.failure}, see {first.path / LOG}{others}; mend the cause and run the same command again"
+    (name, folder), others = broken[0], f" and {len(broken) - 1} more" if broken[1:] else ""
+    return f"{name} {folder.failure}, see {folder.path / LOG}{others}; mend the cause and run the same command again"
 
 
 def _run(
@@ -120,7 +120,7 @@ def _run(
 ) -> list[str]:
     """Run those of `arms` at the seeds of `spec` that have not ended, once `hold` has the folder.
 
-    references: before that, count what n-grams reach. Returns the names of the runs that fail or diverge.
+    references: before that, count n-grams. Returns the names of the runs that fail or diverge.
     """
     jobs = _jobs(spec, arms, out, engine)
     size = workers or engine.room(spec, jobs[0].device)
@@ -148,32 +148,32 @@ def _run(
             save_references(spec, arms, out)
         _train(engine, spec, waiting, workers)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt("every run is saved; run the same command again to go on") from None
+        raise KeyboardInterrupt(f"every run is saved; {AGAIN}") from None
     finally:
         try:
             engine.stop()
         except KeyboardInterrupt:  # from a user who does not wait
-            message = "every run saves its last step and ends by itself; run the same command again to go on"
-            raise KeyboardInterrupt(message) from None
+            raise KeyboardInterrupt(f"every run saves its last step and ends by itself; {AGAIN}") from None
     return [job.name for job in jobs if not RunFolder(job.folder).finished]
 
 
 def _jobs(spec: Spec, arms: Sequence[str], out: Path, engine: Engine) -> list[Job]:
-    """The runs, seed by seed, each checked against its corpus, the machine and what its folder holds."""
+    """The runs, seed by seed, each checked against its corpus, the machine and the content of its folder."""
     corpora: dict[CorpusSpec, tuple[Corpus, Splits]] = {}
-    prepared: dict[str, tuple[Prepared, str]] = {}
+    prepared: list[tuple[Prepared, str]] = []
     for arm in arms:
         condition = spec.condition(arm)
-        prepared[arm] = Prepared.of(condition), engine.device(condition)
+        prepared.append((Prepared.of(condition), engine.device(condition)))
         if condition.corpus not in corpora:
             corpora[condition.corpus] = open_corpus(condition.corpus, spec.train.context)
     jobs = []
     for seed in spec.seeds:
-        for arm, (ready, device) in prepared.items():
-            condition, folder = ready.condition, RunFolder(run_folder(out, arm, seed))
+        for ready, device in prepared:
+            condition = ready.condition
+            folder = RunFolder(run_folder(out, condition.name, seed))
             config = Task(ready, seed, *corpora[condition.corpus], folder, device).config
             folder.check(config)
-            jobs.append(Job(out, arm, seed, device, spec.train.threads, config, condition.trusted))
+            jobs.append(Job(out, condition.name, seed, device, spec.train.threads, config, condition.trusted))
     return jobs
 
 
@@ -183,7 +183,7 @@ def finished(out: Path, arm: str, seed: int) -> bool:
 
 
 def _train(engine: Engine, spec: Spec, jobs: Sequence[Job], workers: int | None) -> None:
-    """Keep the engine full until nothing waits, saying how each run ends."""
+    """Keep the engine full until nothing waits, and print how each run ends."""
     waiting, active, steps = list(jobs), list[Job](), spec.train.total_steps
     with tqdm(total=len(jobs), unit="run", desc=spec.name, disable=None, bar_format=BAR) as bar:
         while waiting or active:
@@ -194,23 +194,17 @@ def _train(engine: Engine, spec: Spec, jobs: Sequence[Job], workers: int | None)
             time.sleep(POLL_SECONDS)
             for job in engine.ended():
                 active.remove(job)
-                tqdm.write(_line(job), file=sys.stderr)
+                folder = RunFolder(job.folder)
+                if (result := folder.result) and folder.finished:
+                    bpb = f"{result['final_val_bpb']:.4f} bits per byte after {result['steps']} steps"
+                    end = f": validation {bpb}, {result['seconds']:.0f} s{label(result['causal'])}"
+                else:
+                    end = f" {folder.failure}, see {job.folder / LOG}"
+                tqdm.write(job.name + end, file=sys.stderr)
             rows = (read_lines(job.folder / METRICS) for job in active)
             shares = sum(of_run[-1]["step"] / steps for of_run in rows if of_run and steps)
             bar.n = round(len(jobs) - len(waiting) - len(active) + shares, 2)
             bar.refresh()
-
-
-def _line(job: Job) -> str:
-    """The end of a run."""
-    folder = RunFolder(job.folder)
-    if not folder.finished:
-        return f"{job.name} {folder.failure}, see {job.folder / LOG}"
-    result: dict[str, Any] = folder.result or {}
-    return (
-        f"{job.name}: validation {result['final_val_bpb']:.4f} bits per byte "
-        f"after {result['steps']} steps, {result['seconds']:.0f} s{label(result['causal'])}"
-    )
 
 
 @contextmanager
@@ -224,9 +218,9 @@ def opened(name: EngineName = "local", address: str | None = None) -> Iterator[E
 
         with connected(address) as ray:
             yield RayEngine(ray)
-        return
-    if name != "local":
+    elif name != "local":
         raise ValueError(f"engine {name!r}: must be 'local' or 'ray'")
-    if address is not None:
+    elif address is not None:
         raise ValueError(f"ray_address belongs to engine 'ray', got {address!r} with engine 'local': leave it out")
-    yield LocalEngine()
+    else:
+        yield LocalEngine()

@@ -1,4 +1,4 @@
-"""The model of a run: its condition checked and counted once, its parameters filled by the scheme and the nodes."""
+"""The model of a run: its condition checked and counted once, its parameters filled by scheme, nodes and functions."""
 
 import functools
 import json
@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from plkernel.common.imports import check_consent
 from plkernel.config.condition import Condition
 from plkernel.config.schema import IN_THE_STUDY, Arm, ModelSpec
 from plkernel.kernels import backends
 from plkernel.memory import foreign
-from plkernel.memory import foreign as groups
-from plkernel.memory.foreign import LONGEST, Foreign, check_model
+from plkernel.memory.foreign import LONGEST, Foreign
 from plkernel.models.init.block_gains import Calibration, calibrate_
 from plkernel.models.init.plan import Plan, Rules, Sizes, find, plan, rules_at
 from plkernel.models.init.power_law import power_law_
@@ -28,14 +27,15 @@ from plkernel.models.words import Device
 Model = SSM | RWKV
 AnyModel = Model | Foreign
 Config = SSMConfig | RWKVConfig | RWKV7Config
+OPERATORS = {"ssm": "scan", "rwkv5": "wkv", "rwkv6": "wkv", "rwkv7": "wkv7"}
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A condition that has been checked, with the facts of its model, which was built once on the meta device.
+    """A checked condition with the facts of its model, which is built once on the meta device.
 
-    parameters: how many numbers the model learns. plan: what the scheme does to each of them; config: of the model,
-    without backend and dropout. Both are None for a model of other people's code.
+    parameters: how many numbers the model learns. plan: of the scheme, for each of them; config: of the model, without
+    backend and dropout. Both are None for a model of other people's code.
     """
 
     condition: Condition
@@ -45,21 +45,30 @@ class Prepared:
 
     @classmethod
     def of(cls, condition: Condition) -> "Prepared":
-        """Check a condition whose arm fits its model; arms that share a model and a scheme share its facts.
+        """Check a condition; arms that share a model and a scheme share its facts.
 
-        Other people's code in it is imported and tried: that it builds a model, which trains and knows no later byte.
-        Raises ValueError where the scheme does not fit the model, the arm or AdamW, and where code has no consent.
+        Other people's code in it is imported and tried: it must build a model that trains and is causal. Raises
+        ValueError where the scheme does not fit the model, the arm or AdamW, and where code has no consent.
         """
         admit(condition)
-        tried = _checked(condition) if condition.code else 0
-        if condition.model.is_foreign:
+        model, train = condition.model, condition.train
+        tried = 0
+        if condition.code:
+            wanted = train.device if train else "cpu"
+            device = "cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu"
+            if (device, wanted) == ("cpu", "cuda"):
+                device = "meta"  # it is trained, and tried, on another machine
+            arm = condition.arm.model_dump(exclude={*IN_THE_STUDY, "learning_rate", "corpus", "model"})
+            context = min(train.context, LONGEST) if train else LONGEST
+            tried = _tried(json.dumps(model.model_dump()), json.dumps(arm), context, device)
+        if model.is_foreign:
             return cls(condition, tried)
         multiplier = condition.arm.shape_on == "multiplier"
-        facts = _facts(condition.model, condition.scheme, tuple(options_of(condition).items()), multiplier)
-        outputs = [entry for entry in facts[1].entries if entry.parameter.role == "mixer_out"]
-        zeros = [entry.parameter.name for entry in outputs if entry.distribution.is_zero]
-        shaped = condition.model.kind == "ssm" and any(value != 1 for value in condition.nodes.projection)
-        if zeros and shaped and not multiplier:
+        facts = _facts(model, condition.scheme, tuple(options_of(condition).items()), multiplier)
+        zeros = [
+            e.parameter.name for e in facts[1].entries if e.parameter.role == "mixer_out" and e.distribution.is_zero
+        ]
+        if zeros and not multiplier and model.kind == "ssm" and any(value != 1 for value in condition.nodes.projection):
             raise ValueError(
                 f"scheme {condition.scheme!r} starts {zeros[0]} at zero, where a shape has nothing to act on: set "
                 "shape_on = 'multiplier', a fixed number per state, or leave the projection uniform"
@@ -71,10 +80,9 @@ class Prepared:
 def _facts(
     model: ModelSpec, scheme: str, options: tuple[tuple[str, float], ...], multiplier: bool
 ) -> tuple[int, Plan, Config]:
-    """Parameters, plan and configuration of a model built on the meta device."""
-    condition = Condition(
-        model, Arm(scheme=scheme, scheme_options=dict(options), shape_on="multiplier" if multiplier else None)
-    )
+    """Number of parameters, plan and configuration of a model built on the meta device."""
+    arm = Arm(scheme=scheme, scheme_options=dict(options), shape_on="multiplier" if multiplier else None)
+    condition = Condition(model, arm)
     with torch.device("meta"):
         built = build(condition)
     planned = plan_of(built, condition)
@@ -83,45 +91,29 @@ def _facts(
             f"scheme {planned.scheme!r} has learning rates for {planned.optimizer.upper()} here, and a run has AdamW: "
             f"leave scheme option {planned.optimizer!r} out, or take Plan.param_groups for an optimiser of your own"
         )
-    return count(built), planned, built.config
-
-
-def _checked(condition: Condition) -> int:
-    """Try a model that other people's code makes or changes, once in a process; how many numbers it learns."""
-    arm = condition.arm.model_dump(exclude={*IN_THE_STUDY, "learning_rate", "corpus", "model"})
-    device, context = "cpu", LONGEST
-    if condition.train is not None:
-        context = min(condition.train.context, LONGEST)
-        device = "cuda" if condition.train.device != "cpu" and torch.cuda.is_available() else "cpu"
-        if device == "cpu" and condition.train.device == "cuda":
-            device = "meta"  # it is trained, and tried, on another machine
-    return _tried(json.dumps(condition.model.model_dump()), json.dumps(arm), context, device)
+    return sum(parameter.numel() for parameter in built.parameters()), planned, built.config
 
 
 @functools.cache
 def _tried(model: str, arm: str, context: int, device: str) -> int:
-    whole = Condition(ModelSpec.model_validate_json(model), Arm.model_validate_json(arm), trusted=True)
-    built = started(whole, 0)
-    parameters = count(built)
+    """Build and check a model of other people's code, once in a process; return its number of parameters."""
+    condition = Condition(ModelSpec.model_validate_json(model), Arm.model_validate_json(arm), trusted=True)
+    built = started(condition, 0)
+    parameters = sum(parameter.numel() for parameter in built.parameters())
     if built.config.causal and device != "meta":
-        name = ", ".join(f"{option} {name!r}" for option, name in whole.code.items())
-        check_model(built, name, context, torch.device(device))
+        name = ", ".join(f"{option} {name!r}" for option, name in condition.code.items())
+        foreign.check_model(built, name, context, torch.device(device))
     return parameters
-
-
-def count(model: torch.nn.Module) -> int:
-    """How many numbers a model learns."""
-    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def admit(condition: Condition) -> None:
     """Register the schemes and corpora of other packages that the condition names, by their entry points.
 
-    Raises ValueError, before anything is imported, where it names code and the user has not said that it may run.
+    Raises ValueError, before anything is imported, where it names code without consent.
     """
-    entries = groups.offered(condition.arm.scheme, condition.corpus.name)
+    entries = foreign.offered(condition.arm.scheme, condition.corpus.name)
     check_consent(condition.code | {option: entry.value for option, entry in entries.items()}, condition.trusted)
-    groups.register(entries)
+    foreign.register(entries)
 
 
 def options_of(condition: Condition) -> dict[str, Any]:
@@ -139,10 +131,11 @@ def rules_of(condition: Condition) -> Rules:
 
 
 def build(condition: Condition) -> Model:
-    """The model of plkernel as scheme and protocol need it, its parameters not yet set."""
+    """The model of plkernel that scheme and protocol need, its parameters not yet set."""
     model, train, rules = condition.model, condition.train, rules_of(condition)
-    always = () if model.kind == "ssm" else ("embedding_norm",)  # an RWKV has it, as ln0
-    needs = {name: value for name, value in rules.needs.items() if name not in always}
+    needs = dict(rules.needs)
+    if model.kind != "ssm":
+        needs.pop("embedding_norm", None)  # every RWKV has it, as ln0
     shared: dict[str, Any] = {
         "dim": model.dim,
         "layers": model.layers,
@@ -165,24 +158,21 @@ def plan_of(built: Model, condition: Condition) -> Plan:
 
 
 def started(condition: Condition, seed: int, plan: Plan | None = None) -> AnyModel:
-    """The model of any kind before its first step. plan: of its parameters, where it is known.
+    """A model of any kind before its first step; ValueError where it needs code without consent.
 
-    Raises ValueError where it needs code without consent.
+    plan: of its parameters, where it is known.
     """
-    admit(condition)
     if not condition.model.is_foreign:
         return initialise_(build(condition), condition, seed, plan)
-    built = foreign.build(condition.model.kind, condition.model.config, seed)
-    if condition.arm.init is not None:
-        foreign.start_(built, condition.arm.init, condition.arm.init_options, seed)
-    return built
+    admit(condition)
+    return _by_function_(foreign.build(condition.model.kind, condition.model.config, seed), condition.arm, seed)
 
 
 def initialise_(built: Model, condition: Condition, seed: int, plan: Plan | None = None) -> Model:
     """Fill the parameters in place: by the scheme, then the arm's decays and their shape, then the arm's function.
 
-    What a scheme leaves to tune on data comes after that, `tune_`. Raises ValueError for a shape on a projection that
-    the scheme sets to zero, and where code has no consent.
+    `tune_` follows where the scheme leaves gains to data. Raises ValueError for a shape on a projection that the scheme
+    sets to zero, and where code has no consent.
     """
     admit(condition)
     arm = condition.arm
@@ -192,12 +182,18 @@ def initialise_(built: Model, condition: Condition, seed: int, plan: Plan | None
             recurrence.place_(condition.nodes)
     elif arm.places_nodes:
         power_law_(built, condition.nodes, arm.law, arm.max_lag, bonus=arm.bonus or "scheme")
+    _by_function_(built, arm, seed)
+    return built
+
+
+def _by_function_(built: Any, arm: Arm, seed: int) -> Any:
+    """Apply the function that `arm.init` names, if any."""
     if arm.init is not None:
         foreign.start_(built, arm.init, arm.init_options, seed)
     return built
 
 
-def tune_(built: AnyModel, condition: Condition, inputs: Tensor) -> Calibration | None:
+def tune_(built: nn.Module, condition: Condition, inputs: Tensor) -> Calibration | None:
     """Calibrate a filled model on bytes (B,T) where its scheme asks for that; None where it does not."""
     if isinstance(built, Foreign):
         return None
@@ -206,16 +202,16 @@ def tune_(built: AnyModel, condition: Condition, inputs: Tensor) -> Calibration 
 
 
 def choose_device(name: Device) -> torch.device:
-    """The device called `name`, 'auto' being a GPU where there is one; ValueError where it does not exist."""
-    if name == "cuda" and not torch.cuda.is_available():
+    """The device called `name`, where 'auto' is a GPU if there is one; ValueError where it does not exist."""
+    present = torch.cuda.is_available()
+    if name == "cuda" and not present:
         raise ValueError("device 'cuda' is not available here: use 'cpu' or 'auto'")
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+    return torch.device("cuda" if name != "cpu" and present else "cpu")
 
 
 def check_machine(condition: Condition) -> str:
     """The type of device of a condition's runs; ValueError when it or the forced backend does not exist here."""
     device = choose_device(condition.protocol.device)
-    if not condition.model.is_foreign:
-        operator = {"ssm": "scan", "rwkv7": "wkv7"}.get(condition.model.kind, "wkv")
+    if operator := OPERATORS.get(condition.model.kind):
         backends.choose(operator, condition.protocol.backend, device)
     return device.type

@@ -1,26 +1,26 @@
-"""Checkpoints: one safetensors file per run, replaced atomically, that holds weights, optimiser and progress.
+"""Checkpoints: one safetensors file per run, replaced atomically, with weights, optimiser and progress.
 
-The metadata of the file are three texts: `progress`, `config` (the configuration of the run, which says whose it is)
-and `digest`, a CRC-32 over both and over the names, types, shapes and bytes of all tensors. It guards against damage
-and mix-ups, not against forgery, and it is quick: 0.07 s for 10 million parameters with their moments, where SHA-256
-takes 0.10 s. Checkpoints of earlier versions have `progress` alone.
+The metadata of the file are three texts: `progress`, `config` (the configuration of the run, which identifies it) and
+`digest`, a CRC-32 over both and over the names, types, shapes and bytes of all tensors. It guards against damage and
+mix-ups, not against forgery. Checkpoints of earlier versions have `progress` alone.
 """
 
 import json
-import math
 import zlib
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from plkernel.common import cli
-from plkernel.common.files import atomic_save, load_json, save_json
+from plkernel.common.files import atomic_save, load_json, save_json, shown
 from plkernel.common.imports import TRUST, is_code
 from plkernel.common.layout import CHECKPOINT, CONFIG
 from plkernel.config.condition import from_config
@@ -32,9 +32,11 @@ from plkernel.training.build import AnyModel, Model, build, started
 from plkernel.training.folder import Progress, other_run
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
-PROGRESS, CONFIGURATION, DIGEST = "progress", "config", "digest"
-LARGEST = 2**63
-T = TypeVar("T")
+DESCRIBING = (KeyError, TypeError, AttributeError, ValueError)
+"""Errors of reading a config.json that describes no model."""
+SAVED = {"rwkv": (RWKV, RWKVConfig), "rwkv7": (RWKV7, RWKV7Config)}
+"""Models that `save_model` has written, by the key of their sizes."""
+_PROGRESS = TypeAdapter(Progress)
 
 
 def save_checkpoint(
@@ -45,20 +47,21 @@ def save_checkpoint(
     config: Mapping[str, Any] | None = None,
 ) -> None:
     """Write weights, AdamW moments, progress and the run's config; the old file stays until the new one is whole."""
-    tensors: dict[str, Tensor] = {}
+    named: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
-        tensors[f"model.{name}"] = parameter.detach()
+        named[f"model.{name}"] = parameter.detach()
         state = optimizer.state.get(parameter, {}) if optimizer is not None else {}
-        tensors.update({f"{moment}.{name}": state[moment] for moment in MOMENTS if moment in state})
-    tensors.update({f"model.{name}": buffer for name, buffer in model.named_buffers()})
+        named |= {f"{moment}.{name}": state[moment] for moment in MOMENTS if moment in state}
+    named |= {f"model.{name}": buffer for name, buffer in model.named_buffers()}
+    tensors: dict[str, Tensor] = {}
     seen: set[int] = set()
-    for name, tensor in tensors.items():  # a file of safetensors has each tensor on its own
+    for name, tensor in named.items():  # safetensors refuses tensors that share memory
         tensor = tensor.cpu().contiguous()
         place = tensor.untyped_storage().data_ptr()
         tensors[name] = tensor.clone() if place in seen else tensor
         seen.add(place)
-    metadata = {PROGRESS: json.dumps(asdict(progress)), CONFIGURATION: json.dumps(config)}
-    metadata[DIGEST] = digest_of(tensors, metadata)
+    metadata = {"progress": json.dumps(asdict(progress)), "config": json.dumps(config)}
+    metadata["digest"] = digest_of(tensors, metadata)
     try:
         atomic_save(path, lambda temporary: save_file(tensors, temporary, metadata=metadata))
     except SafetensorError as error:
@@ -70,26 +73,25 @@ def load_checkpoint(
 ) -> Progress:
     """Fill `model` (and the AdamW moments of `optimizer`) from `path`.
 
-    Raises ValueError, and fills nothing, when the file is damaged, does not fit the model, or is that of a run with
+    Raises ValueError, and fills nothing, when the file is damaged, does not fit the model, or belongs to a run with
     another `config`.
     """
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            if set(metadata) not in ({PROGRESS}, {PROGRESS, CONFIGURATION, DIGEST}):
-                raise ValueError(
-                    f"its metadata are {', '.join(sorted(metadata)) or 'missing'}: not written by plkernel"
-                )
+            if set(metadata) not in ({"progress"}, {"progress", "config", "digest"}):
+                names = ", ".join(sorted(metadata)) or "missing"
+                raise ValueError(f"its metadata are {names}: not written by plkernel")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        progress = _progress(metadata[PROGRESS])
-        if DIGEST in metadata and metadata[DIGEST] != digest_of(tensors, metadata):
+        if "digest" in metadata and metadata["digest"] != digest_of(tensors, metadata):
             raise ValueError("its digest is not that of its content")
+        progress = _progress(metadata["progress"])
         _check_tensors(tensors, model, optimizer is not None and progress.step > 0)
-    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
+    except (SafetensorError, ValueError, TypeError, RuntimeError) as error:
         hint = "" if optimizer else ": name the folder of a run, or a checkpoint in one"
         raise ValueError(f"checkpoint {path} is damaged or of another model ({error}){hint}") from error
-    its_own = metadata.get(CONFIGURATION)  # not in those of earlier versions
-    if config is not None and its_own is not None and (different := other_run(json.loads(its_own), config)):
+    its_own = from_json(metadata["config"]) if "config" in metadata else config
+    if config is not None and (different := other_run(its_own, config)):
         raise ValueError(f"checkpoint {path} belongs to another run ({different})")
     with torch.no_grad():
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
@@ -104,30 +106,26 @@ def load_checkpoint(
     return progress
 
 
+def _progress(text: str) -> Progress:
+    """The progress in the metadata; ValueError for one that no run has written."""
+    try:
+        values = {"metrics_crc": None, "timing_crc": None, **from_json(text)}
+        progress = _PROGRESS.validate_json(json.dumps(values), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"progress.{first['loc'][0]} is {shown(first['input'])}: {first['msg']}") from None
+    if progress.loss_count > progress.step:
+        raise ValueError(f"progress.loss_count is {progress.loss_count} after {progress.step} steps")
+    return progress
+
+
 def digest_of(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
     """CRC-32, in eight hexadecimal digits, of progress and config and of every tensor on the CPU, in order of names."""
-    crc = zlib.crc32(f"{metadata[PROGRESS]}\n{metadata[CONFIGURATION]}\n".encode())
+    crc = zlib.crc32(f"{metadata['progress']}\n{metadata['config']}\n".encode())
     for name, tensor in sorted(tensors.items()):
         crc = zlib.crc32(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode(), crc)
         crc = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, crc)
     return f"{crc:08x}"
-
-
-def _progress(text: str) -> Progress:
-    """The progress in the metadata; ValueError for one that no run has written."""
-    try:
-        progress = Progress(**{"metrics_crc": None, "timing_crc": None, **json.loads(text)})
-    except RecursionError:
-        raise ValueError("progress is nested too deeply") from None
-    for field in fields(progress):
-        value = getattr(progress, field.name)
-        whole = type(value) is int and 0 <= value < LARGEST
-        number = field.type is float and type(value) is float and math.isfinite(value)
-        if not (whole or number or (value is None and field.name.endswith("_crc"))):
-            raise ValueError(f"progress.{field.name} is {value!r}")
-    if progress.evaluated < 0:
-        raise ValueError(f"progress.loss_count is {progress.loss_count} after {progress.step} steps")
-    return progress
 
 
 def _check_tensors(tensors: Mapping[str, Tensor], model: nn.Module, moments: bool) -> None:
@@ -137,16 +135,18 @@ def _check_tensors(tensors: Mapping[str, Tensor], model: nn.Module, moments: boo
         return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
 
     parameters = dict(model.named_parameters())
-    wanted = {f"model.{name}": tensor for name, tensor in (*parameters.items(), *model.named_buffers())}
-    optional = {f"{moment}.{name}": tensor for moment in MOMENTS for name, tensor in parameters.items()}
-    needed = {name for name, tensor in optional.items() if moments and tensor.requires_grad}
-    missing = sorted((wanted.keys() | needed) - tensors.keys())
-    unknown = sorted(tensors.keys() - (wanted | optional).keys())
-    if missing or unknown:
-        raise ValueError(f"{'no' if missing else 'unknown'} tensor {(missing or unknown)[0]}")
+    known = {f"model.{name}": tensor for name, tensor in (*parameters.items(), *model.named_buffers())}
+    needed = set(known)
+    for name, parameter in parameters.items():
+        own = {f"{moment}.{name}": parameter for moment in MOMENTS}
+        known |= own
+        needed |= own.keys() if moments and parameter.requires_grad else set()
+    for word, names in (("no", needed - tensors.keys()), ("unknown", tensors.keys() - known.keys())):
+        if names:
+            raise ValueError(f"{word} tensor {min(names)}")
     for name, tensor in tensors.items():
-        if kind(tensor) != kind(expected := (wanted | optional)[name]):
-            raise ValueError(f"{name} is {kind(tensor)}, the model's {kind(expected)}")
+        if kind(tensor) != kind(known[name]):
+            raise ValueError(f"{name} is {kind(tensor)}, the model's {kind(known[name])}")
 
 
 def open_model(path: Path) -> Model:
@@ -154,78 +154,49 @@ def open_model(path: Path) -> Model:
 
     Raises ValueError when there is no model, it is damaged, or other people's code builds it.
     """
-    checkpoint, config, content = _saved(path)
-    if code := missing_code(content):
-        raise ValueError(f"{config}: its model needs other people's code, {code}, which is not imported here")
-    model = describe(config, content)
-    load_checkpoint(checkpoint, model, config=content)
-    return model.eval()
+    return open_any_model(path, None)  # type: ignore[return-value]
 
 
-def open_any_model(path: Path, trusted: bool) -> AnyModel:
-    """`open_model`, of other people's models too where the user has said that their code may run (`trusted`)."""
-    checkpoint, config, content = _saved(path)
-    code = missing_code(content)
-    if not code:
-        return open_model(path)
-    if not trusted:
-        raise ValueError(
-            f"{config}: its model needs other people's code, {code}, which is not imported here: read it, then say "
-            f"{TRUST}"
-        )
-    condition = described(config, lambda: from_config(content, trusted))
-    model = started(condition, described(config, lambda: int(content["seed"])))
-    load_checkpoint(checkpoint, model, config=content)
-    return model.eval()
-
-
-def _saved(path: Path) -> tuple[Path, Path, Any]:
-    """The checkpoint file that `path` means, the config.json beside it and its content."""
-    cli.existing(path, "model")
-    folder = path if path.is_dir() else path.parent
+def open_any_model(path: Path, trusted: bool | None) -> AnyModel:
+    """`open_model`, of other people's models too where the user has consented to their code (`trusted`)."""
+    folder = cli.existing(path, "model") if path.is_dir() else cli.existing(path, "model").parent
     checkpoint, config = folder / CHECKPOINT if path.is_dir() else path, folder / CONFIG
     if not checkpoint.is_file():
         raise ValueError(f"{checkpoint}: no such file; give the folder of a run that has saved a checkpoint")
     if not config.is_file():
         raise ValueError(f"{config} is missing: a checkpoint needs the configuration of its run beside it")
-    return checkpoint, config, load_json(config)
+    content = load_json(config)
+    if (code := missing_code(content)) and not trusted:
+        remedy = "" if trusted is None else f": read it, then say {TRUST}"
+        raise ValueError(f"{config}: its model needs other people's code, {code}, which is not imported here{remedy}")
+    try:
+        if saved := [name for name in SAVED if name in content]:
+            kind, sizes = SAVED[saved[0]]
+            values = content[saved[0]]
+            model: AnyModel = kind(sizes(**{**values, "structure": Structure(**values.get("structure", {}))}))
+        elif code:
+            model = started(from_config(content, trusted=True), int(content["seed"]))
+        else:
+            model = build(from_config({**content, "train": None}))
+    except DESCRIBING as error:
+        raise ValueError(f"{config} does not describe a model ({error})") from error
+    load_checkpoint(checkpoint, model, config=content)
+    return model.eval()
 
 
 def missing_code(config: Any) -> str | None:
     """The code of other people that the content of a config.json names, without which its model is not built."""
-    model, arm = ((config.get(key) if isinstance(config, dict) else None) for key in ("model", "arm_options"))
-    kind = model.get("kind") if isinstance(model, dict) else None
-    scheme = arm.get("scheme") if isinstance(arm, dict) else None
+    sections = config if isinstance(config, dict) else {}
+    model, arm = ({} if not isinstance(sections.get(key), dict) else sections[key] for key in ("model", "arm_options"))
+    kind, scheme = model.get("kind"), arm.get("scheme")
     if isinstance(kind, str) and is_code(kind):
         return f"kind {kind!r}"
     return f"scheme {scheme!r}" if isinstance(scheme, str) and scheme not in SCHEMES else None
 
 
-def describe(path: Path, config: Any) -> Model:
-    """The model that `config`, the content of `path`, describes, its parameters not yet set; ValueError for none."""
-
-    def made() -> Model:
-        for name, kind, sizes in (("rwkv", RWKV, RWKVConfig), ("rwkv7", RWKV7, RWKV7Config)):
-            if name in config:  # as `save_model` has written it
-                values = config[name]
-                return kind(sizes(**{**values, "structure": Structure(**values.get("structure", {}))}))  # type: ignore[arg-type]
-        return build(from_config({**config, "train": None}))
-
-    return described(path, made)
-
-
-def described(path: Path, read: Callable[[], T]) -> T:
-    """The value of `read`, which reads the content of `path`; ValueError naming it where that describes no model."""
-    try:
-        return read()
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"{path} does not describe a model ({error})") from error
-
-
 def check_free(folder: Path) -> None:
     """Raise ValueError when the folder holds a model already."""
-    taken = [name for name in (CONFIG, CHECKPOINT) if (folder / name).exists()]
-    if taken:
+    if taken := [name for name in (CONFIG, CHECKPOINT) if (folder / name).exists()]:
         raise ValueError(f"{folder} holds a {taken[0]} already: choose another folder or remove it")
 
 

@@ -37,7 +37,7 @@ from plkernel.training.build import AnyModel
 from plkernel.training.objective import NATS_PER_BIT, autocast, bits_per_byte, losses_per_byte
 
 Losses = Callable[[np.ndarray, int | None], np.ndarray]
-"""Bits (n,T) of the best predictor there is at the bytes of windows (n,T+1), given so many bytes before them."""
+"""Bits (n,T) of the best predictor at the bytes of windows (n,T+1), given so many bytes before them."""
 Predict = Callable[[Tensor], Tensor]
 """Tokens (B,T), int64 on the CPU, to logits (B,T,V), float32: those at t predict the token after t from all up to t."""
 PLACES = 8
@@ -48,7 +48,7 @@ PLACES = 8
 class Diagnosis:
     """The figures of one pass over windows, with `losses` (n,T) in bits at every predicted byte.
 
-    amplification: growth of the residual stream, None for an SSM.
+    losses: empty where only the rows of a run are read. amplification: growth of the residual stream, None for an SSM.
     """
 
     bits_per_byte: float
@@ -58,21 +58,19 @@ class Diagnosis:
 
     @property
     def finite(self) -> bool:
-        """True where every figure is a number, as none need be once a run has diverged."""
+        """True unless a figure is NaN or infinite, as after a divergence."""
         growth = self.amplification.per_block if self.amplification else ()
         return all(map(math.isfinite, (self.bits_per_byte, *self.saturation.to_dict().values(), *growth)))
 
     def to_row(self) -> dict[str, Any]:
         """The entries of a row of metrics.jsonl beside the bits per byte."""
-        growth = {"amplification": list(self.amplification.per_block)} if self.amplification else {}
-        known = {"saturation": self.saturation.to_dict(), **growth}
-        if not self.losses.size:  # of a model that is not here, from what its run recorded
-            return known
-        return {
-            **known,
-            "window_bpb": self.losses.mean(axis=1, dtype=np.float64).tolist(),
-            "positions": by_position(self.losses).to_dict(),
-        }
+        row: dict[str, Any] = {"saturation": self.saturation.to_dict()}
+        if self.amplification:
+            row["amplification"] = list(self.amplification.per_block)
+        if self.losses.size:
+            row["window_bpb"] = self.losses.mean(axis=1, dtype=np.float64).tolist()
+            row["positions"] = by_position(self.losses).to_dict()
+        return row
 
 
 def diagnose(model: nn.Module, windows: Tensor, batch: int, device: torch.device) -> Diagnosis:
@@ -89,10 +87,33 @@ def diagnose(model: nn.Module, windows: Tensor, batch: int, device: torch.device
     rms = []
     for batches in stream:
         means, counts = torch.stack([mean for mean, _ in batches]).tolist(), [count for _, count in batches]
-        squares = sum(mean * count for mean, count in zip(means, counts, strict=True))
-        rms.append(math.sqrt(squares / sum(counts)))
+        rms.append(math.sqrt(sum(mean * count for mean, count in zip(means, counts, strict=True)) / sum(counts)))
     growth = Amplification(tuple(rms)) if rms else None
     return Diagnosis(bpb, torch.cat(losses).cpu().numpy(), reduce(Saturation.merged, parts), growth)
+
+
+@contextmanager
+def residual_stream(model: nn.Module) -> Iterator[list[list[tuple[Tensor, int]]]]:
+    """Mean square and size of every batch of the residual stream (B,T,D) of an RWKV, before the first block and after
+    each; other models have none, and nothing is read from the device.
+    """
+    stream: list[list[tuple[Tensor, int]]] = []
+    hooks = []
+    blocks = [model.get_submodule("blocks.0.ln0"), *model.blocks] if isinstance(model, RWKV) else []
+    for module in blocks:
+        batches: list[tuple[Tensor, int]] = []
+        stream.append(batches)
+
+        def note(_: nn.Module, __: Any, output: Any, batches: list[tuple[Tensor, int]] = batches) -> None:
+            values = output[0] if isinstance(output, tuple) else output
+            batches.append((values.float().square().mean(), values.numel()))
+
+        hooks.append(module.register_forward_hook(note))
+    try:
+        yield stream
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def predictor(model: AnyModel, device: torch.device) -> Predict:
@@ -113,26 +134,30 @@ def patch_of(model: AnyModel) -> int:
     return model.config.patch if isinstance(model, SSM | Foreign) else 1
 
 
-def token_losses(predict: Predict, windows: Tensor, batch: int) -> np.ndarray:
-    """Bits (n,T) at the last T tokens of `windows` (n,T+1), given those before."""
-    return np.concatenate([_losses(predict, chunk, 0) for chunk in windows.split(batch)])
+def token_losses(predict: Predict, windows: Tensor, batch: int, first: int = 0) -> np.ndarray:
+    """Bits (n,T-first) at tokens `first` + 1 .. T of `windows` (n,T+1), given those before."""
+    rows = []
+    for chunk in windows.split(batch):
+        logits = logits_of(predict, chunk[:, :-1])[:, first:]
+        rows.append(losses_per_byte(logits, chunk[:, 1 + first :].to(logits.device)).cpu().numpy())
+    return np.concatenate(rows)
 
 
 def truncation(predict: Predict, windows: Tensor, batch: int, floor: Losses | None = None, step: int = 1) -> Truncation:
     """Bits at the last token of every window (n, context + 1) when only the last 1, 2, 4 .. `context` are given.
 
-    The same tokens are predicted each time, so that differences are paired. What comes before is not there: the model
-    starts anew, with a multiple of `step` fewer tokens than `context` (`patch_of`). A call of `predict` gets at most
-    `batch` x `context` tokens.
+    The same tokens are predicted each time, so that differences are paired. The model starts anew, with a multiple of
+    `step` fewer tokens than `context` (`patch_of`). A call of `predict` gets at most `batch` x `context` tokens.
     """
     context = windows.shape[1] - 1
     given = lengths(context, step)
-    found = []
-    for length in given:
-        chunks = windows[:, context - length :].split(batch * context // length)
-        found.append(np.concatenate([_losses(predict, chunk, length - 1) for chunk in chunks])[:, 0])
-    least = [floor(windows[:, context - length :].numpy(), length)[:, -1] for length in given] if floor else None
-    return truncation_of(given, np.stack(found), None if least is None else np.stack(least))
+    cut = [windows[:, context - length :] for length in given]
+    losses = [
+        token_losses(predict, part, batch * context // length, length - 1)[:, 0]
+        for length, part in zip(given, cut, strict=True)
+    ]
+    least = [floor(part.numpy(), n)[:, -1] for n, part in zip(given, cut, strict=True)] if floor else None
+    return truncation_of(given, np.stack(losses), None if least is None else np.stack(least))
 
 
 def influence(
@@ -143,7 +168,7 @@ def influence(
     count: int = PLACES,
     seed: int = 0,
 ) -> Influence:
-    """Mean KL divergence in bits of the prediction of x[t+1] from what it is when x[t+1-d] is another token.
+    """Mean KL divergence in bits of the prediction of x[t+1] from its value when x[t+1-d] is another token.
 
     windows  (n,T+1) of text. In each, `count` tokens are replaced one at a time, at least FEWEST_PLACES or all, the
              same places in every window, by tokens drawn by their frequency in `windows`. All lags are read from one
@@ -163,7 +188,7 @@ def influence(
     rng = np.random.default_rng(seed)
     chosen = places(length, min(count, length), rng)
     drawn = torch.from_numpy(others(windows.numpy(), inputs[:, torch.from_numpy(chosen)].numpy(), rng))
-    found = np.full((len(inputs), len(chosen), len(known)), np.nan)
+    bits = np.full((len(inputs), len(chosen), len(known)), np.nan)
     for start in range(0, len(inputs), batch):
         rows = slice(start, start + batch)
         before = logits_of(predict, inputs[rows])
@@ -171,32 +196,30 @@ def influence(
             read = is_read(known, place, length)
             at = torch.from_numpy(place + np.asarray(known)[read] - 1).to(before.device)
             after = logits_of(predict, replaced(inputs[rows], place, drawn[rows, index]))
-            log_p, log_q = (
-                logits[:, at].double().log_softmax(-1) for logits in (before, after)
-            )  # far lags move little
+            log_p, log_q = (z[:, at].double().log_softmax(-1) for z in (before, after))  # far lags move little
             p = log_p.exp()
             divergence = torch.where(p > 0, p * (log_p - log_q), 0.0).sum(-1) / NATS_PER_BIT
-            found[rows, index, read] = divergence.cpu().numpy()
-    return influence_of(known, found)
+            bits[rows, index, read] = divergence.cpu().numpy()
+    return influence_of(known, bits)
 
 
 def worth_of_context(
     predict: Predict, text: np.ndarray, train: TrainSpec, corpus: str, floor: Losses | None = None, step: int = 1
 ) -> dict[str, Any]:
-    """`truncation` and `influence` on windows of `text`, for JSON, of these what `train` asks for.
+    """`truncation` and `influence` on windows of `text`, as far as `train` asks for them, for JSON.
 
     Beside the influence stands I(d) in bits where the law of `corpus` is known.
     """
-    found, batch = dict[str, Any](), train.batch
+    worth = dict[str, Any]()
     if train.truncation_windows:
         windows = spread_windows(text, train.context, train.truncation_windows)
-        found["truncation"] = truncation(predict, windows, batch, floor, step).to_dict()
+        worth["truncation"] = truncation(predict, windows, train.batch, floor, step).to_dict()
     if train.probe_windows:
         windows, law = fixed_windows(text, train.context, train.probe_windows), known_sequence(corpus)
-        near = influence(predict, windows, batch=batch)
+        near = influence(predict, windows, batch=train.batch)
         known = {} if law is None else {"information": (law.mutual_information(near.lags) / NATS_PER_BIT).tolist()}
-        found["influence"] = {"windows": len(windows), **near.to_dict(), **known}
-    return found
+        worth["influence"] = {"windows": len(windows), **near.to_dict(), **known}
+    return worth
 
 
 def check_lags(lags: Sequence[int] | None, length: int) -> list[int]:
@@ -215,16 +238,9 @@ def replaced(tokens: Tensor, place: int, by: Any) -> Tensor:
 
 
 def logits_of(predict: Predict, tokens: Tensor) -> Tensor:
-    """Without a graph of gradients."""
+    """Logits without a graph of gradients."""
     with torch.no_grad():
         return predict(tokens)
-
-
-def _losses(predict: Predict, windows: Tensor, first: int) -> np.ndarray:
-    """Bits (n,T-first) at tokens `first` + 1 .. T of `windows` (n,T+1)."""
-    with torch.no_grad():
-        logits = predict(windows[:, :-1])[:, first:]
-        return losses_per_byte(logits, windows[:, 1 + first :].to(logits.device)).cpu().numpy()
 
 
 def kernels(model: AnyModel, context: int) -> dict[str, list[Any]]:
@@ -240,34 +256,3 @@ def memory(half_lives: Sequence[np.ndarray], weights: Mapping[str, list[Any]]) -
         **({"half_life_quantiles": quantiles} if quantiles else {}),
         **({"kernel": weights} if weights["blocks"] else {}),
     }
-
-
-@contextmanager
-def residual_stream(model: nn.Module) -> Iterator[list[list[tuple[Tensor, int]]]]:
-    """Mean square and size of every batch of the residual stream (B,T,D) of an RWKV, at each place.
-
-    Places are before the first block, which norms the stream first, and after each block. Other models have none;
-    nothing is read from the device.
-    """
-    found: list[list[tuple[Tensor, int]]] = []
-    hooks = []
-
-    def watch(module: nn.Module, pick: Callable[[Any], Tensor]) -> None:
-        batches: list[tuple[Tensor, int]] = []
-        found.append(batches)
-
-        def note(_module: nn.Module, _inputs: Any, output: Any) -> None:
-            stream = pick(output)
-            batches.append((stream.float().square().mean(), stream.numel()))
-
-        hooks.append(module.register_forward_hook(note))
-
-    if isinstance(model, RWKV):
-        watch(model.get_submodule("blocks.0.ln0"), lambda output: output)
-        for block in model.blocks:
-            watch(block, lambda output: output[0])
-    try:
-        yield found
-    finally:
-        for hook in hooks:
-            hook.remove()

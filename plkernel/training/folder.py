@@ -1,4 +1,4 @@
-"""The folder of one run: whose it is, its rows, how it ended, and who holds it."""
+"""The folder of one run: its configuration, rows and result, and the lock that keeps other processes out."""
 
 import json
 import re
@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
+from typing import Annotated, Any
 
 from filelock import FileLock, Timeout
+from pydantic import Field, FiniteFloat
 
 from plkernel.common.files import load_json, read_lines, refuse_links_of_run, same, save_json
 from plkernel.common.layout import (
@@ -28,32 +29,27 @@ from plkernel.common.layout import (
 from plkernel.config.study import with_defaults
 from plkernel.results import rows
 
-LONGEST_REASON, LONGEST_VALUE = 300, 80  # characters of an error, and of a value that differs
 LOCK_PATIENCE = 20.0  # seconds: a worker whose parent was killed ends within a step
+Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 @dataclass(frozen=True)
 class Progress:
     """The point that a run has reached after `step` steps.
 
-    loss_sum and loss_count: nats and steps since the last evaluation; seconds: training time so far; metrics_bytes
-    and timing_bytes: lengths of the two row files, which a resumed run cuts back to, with the CRC-32 of what they hold
-    (None in checkpoints of earlier versions).
+    loss_sum and loss_count: nats and steps since the last evaluation; seconds: training time so far; metrics_bytes and
+    timing_bytes: lengths of the two row files, to which a resumed run cuts them, with the CRC-32 of their content (None
+    in checkpoints of earlier versions).
     """
 
-    step: int = 0
-    loss_sum: float = 0.0
-    loss_count: int = 0
-    seconds: float = 0.0
-    metrics_bytes: int = 0
-    timing_bytes: int = 0
-    metrics_crc: int | None = 0
-    timing_crc: int | None = 0
-
-    @property
-    def evaluated(self) -> int:
-        """The step of the last evaluation, and so of the last row."""
-        return self.step - self.loss_count
+    step: Count = 0
+    loss_sum: FiniteFloat = 0.0
+    loss_count: Count = 0
+    seconds: FiniteFloat = 0.0
+    metrics_bytes: Count = 0
+    timing_bytes: Count = 0
+    metrics_crc: Count | None = 0
+    timing_crc: Count | None = 0
 
 
 @dataclass(frozen=True)
@@ -78,41 +74,32 @@ class RunFolder:
         return result
 
     @property
-    def status(self) -> str | None:
-        """FINISHED, DIVERGED or FAILED; None while the run is unfinished."""
-        return (self.result or {}).get("status")
-
-    @property
     def finished(self) -> bool:
-        return self.status == FINISHED
+        return (self.result or {}).get("status") == FINISHED
 
     @property
     def diverged(self) -> bool:
-        return self.status == DIVERGED
+        return (self.result or {}).get("status") == DIVERGED
 
     @property
     def failure(self) -> str:
         """The end of a run that has not finished, as in 'diverged at step 6'."""
-        result = self.result
-        if result is None:
+        if (result := self.result) is None:
             return "did not finish"
         error = result.get("error") or "no reason recorded"
         if result["status"] == DIVERGED:
-            step = re.search(r" at step \d+", error)
-            return f"diverged{step.group() if step else ''}"
-        return f"failed ({shorten(error.strip().splitlines()[-1], LONGEST_REASON)})"
+            return "diverged" + "".join(re.findall(r" at step \d+", error)[:1])
+        return f"failed ({shorten(error.strip().splitlines()[-1], 300)})"
 
     def check(self, config: Mapping[str, Any]) -> None:
         """Raise ValueError when the folder holds the run of another configuration."""
         path = self.path / CONFIG
         if path.exists() and (different := other_run(load_json(path), config)):
-            raise ValueError(
-                f"run folder {self.path} was made by another spec ({different}): use another name or --out, or remove "
-                "the folder"
-            )
+            remedy = "use another name or --out, or remove the folder"
+            raise ValueError(f"run folder {self.path} was made by another spec ({different}): {remedy}")
 
     def open(self, config: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
-        """Create the folder, or check that it is that of the run of `config`, whose failed attempt is forgotten."""
+        """Create the folder, or check that it belongs to the run of `config`; forget a failed attempt."""
         self.check(config)
         if not self.finished:
             (self.path / RESULT).unlink(missing_ok=True)
@@ -129,30 +116,32 @@ class RunFolder:
             yield
 
     def append(self, metrics: Mapping[str, Any], timing: Mapping[str, Any], progress: Progress) -> Progress:
-        """Add one row to both row files, flushed to disk; `progress` with where they now end."""
+        """Add one row to both row files, flushed to disk; return `progress` with their new lengths."""
         length, crc = rows.append(self.path / METRICS, metrics, progress.metrics_crc or 0)
         progress = replace(progress, metrics_bytes=length, metrics_crc=crc)
         length, crc = rows.append(self.path / TIMING, timing, progress.timing_crc or 0)
         return replace(progress, timing_bytes=length, timing_crc=crc)
 
     def cut(self, progress: Progress, every: int) -> Progress:
-        """Drop the rows written after the checkpoint that a run goes on from; `progress` with their CRC-32s.
+        """Drop the rows written after the checkpoint of `progress`; return it with their CRC-32s.
 
-        Raises ValueError where the row files are not those of a run that was evaluated `every` so many steps.
+        Raises ValueError, and drops nothing, where the rows are not those of a run evaluated `every` so many steps.
         """
-        steps = rows.expected_steps(every, progress.evaluated)
-        metrics_crc = rows.check(self.path / METRICS, progress.metrics_bytes, progress.metrics_crc, steps)
-        timing_crc = rows.check(self.path / TIMING, progress.timing_bytes, progress.timing_crc, steps)
+        steps = rows.expected_steps(every, progress.step - progress.loss_count)
+        kept = {}
+        for name, file in (("metrics", METRICS), ("timing", TIMING)):
+            length, crc = getattr(progress, f"{name}_bytes"), getattr(progress, f"{name}_crc")
+            kept[f"{name}_crc"] = rows.check(self.path / file, length, crc, steps)
         rows.cut(self.path / METRICS, progress.metrics_bytes)
         rows.cut(self.path / TIMING, progress.timing_bytes)
-        return replace(progress, metrics_crc=metrics_crc, timing_crc=timing_crc)
+        return replace(progress, **kept)
 
     def rows(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """The rows of metrics.jsonl and timing.jsonl in pairs, one for every evaluation."""
         return list(zip(read_lines(self.path / METRICS), read_lines(self.path / TIMING), strict=True))
 
     def fail(self, error: Exception) -> None:
-        """Record the error that ended the run: a loss that is no number is divergence."""
+        """Record the error that ended the run: a loss that is not finite is divergence."""
         status = DIVERGED if isinstance(error, FloatingPointError) else FAILED
         self.finish({"status": status, "error": "".join(traceback.format_exception(error))})
 
@@ -163,31 +152,28 @@ class RunFolder:
 
 @contextmanager
 def locked(folder: Path, name: str, patience: float = 0.0) -> Iterator[None]:
-    """Hold `folder`, which messages call `name`; ValueError when another process still does after `patience` seconds.
+    """Hold `folder`, called `name` in messages; ValueError when another process still does after `patience` seconds.
 
     The system releases the lock with the process, however that ends.
     """
-    lock = FileLock(folder / LOCK, timeout=patience)
     try:
-        lock.acquire()
+        held = FileLock(folder / LOCK).acquire(timeout=patience)
     except Timeout:
         raise ValueError(f"{name} is in use by another process: wait for it or stop it") from None
-    try:
+    with held:
         yield
-    finally:
-        lock.release()
 
 
 def differences(old: Any, new: Any, key: str = "") -> list[str]:
     """The differences of two plain values, as 'train.steps was 300, is now 400'; numbers may differ by rounding."""
     if isinstance(old, dict) and isinstance(new, dict):
+        prefix = f"{key}." if key else ""
         names = sorted(old.keys() | new.keys())
-        inner = [differences(old.get(name), new.get(name), f"{key}.{name}" if key else name) for name in names]
-        return [line for lines in inner for line in lines]
-    values = (shorten(repr(value), LONGEST_VALUE) for value in (old, new))
-    return [] if same(old, new) else ["{} was {}, is now {}".format(key, *values)]
+        return [line for name in names for line in differences(old.get(name), new.get(name), prefix + name)]
+    one, other = (shorten(repr(value), 80) for value in (old, new))
+    return [] if same(old, new) else [f"{key} was {one}, is now {other}"]
 
 
 def other_run(old: Any, new: Any) -> str:
-    """The first four differences of two configurations of runs, '' for the same run; options it lacks have defaults."""
+    """The first four differences of two configurations, '' for the same run; missing options have their defaults."""
     return "; ".join(differences(*(with_defaults(json.loads(json.dumps(config))) for config in (old, new)))[:4])

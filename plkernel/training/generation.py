@@ -11,7 +11,6 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from plkernel.common import cli
@@ -25,15 +24,12 @@ from plkernel.training.build import Model
 from plkernel.training.checkpoint import open_any_model
 
 WINDOW = 1024  # bytes of the prompt read at once
-START = b"\n"
-SHOWN = "\n\t"
-STANDARD_INPUT = Path("-")
 
 
 class Rereading(nn.Module):
-    """A model of other people's code, whose state is the last `context` bytes, which it reads anew each time.
+    """A model of other people's code, with its last `context` bytes as its state, which it reads anew each time.
 
-    A window that does not fill its last patch is filled up with zeros, which a causal model does not see.
+    A window that does not fill its last patch is padded with zeros, which a causal model does not see.
     """
 
     def __init__(self, model: Foreign, context: int) -> None:
@@ -48,22 +44,17 @@ class Rereading(nn.Module):
         """The logits (B,1,256) after bytes `inputs` (B,T), which follow those of `state`, and the next state."""
         seen = torch.cat([state.to(inputs.device), inputs], 1)[:, -self.context :]
         length = seen.shape[1]
-        logits = self.model(nn.functional.pad(seen, (0, -length % self.config.patch)))
-        return logits[:, length - 1 : length], seen
+        return self.model(nn.functional.pad(seen, (0, -length % self.config.patch)))[:, length - 1 : length], seen
 
 
-Reader = Model | Rereading
-
-
-def open_checkpoint(path: Path, trusted: bool = False) -> Reader:
+def open_checkpoint(path: Path, trusted: bool = False) -> Model | Rereading:
     """The model of a run or of plkernel.load, or one in the formats of plkernel.export, set to evaluation.
 
     trusted: whether the code that a run's configuration names may be imported. Raises ValueError when there is no
     model, it is damaged, it needs code that may not run, or it has no likelihood of the next byte.
     """
     cli.existing(path, "model")
-    foreign = path.suffix == ".pth"
-    model = read(path).eval() if foreign else open_any_model(path, trusted)
+    model = read(path).eval() if path.suffix == ".pth" else open_any_model(path, trusted)
     if isinstance(model, Foreign):
         return Rereading(model, load_json((path if path.is_dir() else path.parent) / CONFIG)["train"]["context"])
     if not model.config.causal:
@@ -80,20 +71,19 @@ def open_prompt(text: str, file: Path | None) -> AbstractContextManager[BinaryIO
         return io.BytesIO(text.encode("utf-8", "surrogateescape"))
     if text:
         raise ValueError(f"prompt and prompt_file exclude each other, got {text!r} and {file}: leave one out")
-    if file == STANDARD_INPUT:
+    if str(file) == "-":
         return nullcontext(sys.stdin.buffer)
     try:
         return file.open("rb")
     except OSError as error:
-        raise ValueError(
-            f"prompt_file {file} cannot be read ({error.strerror}): give a file, or - for stdin"
-        ) from error
+        reason = f"({error.strerror}): give a file, or - for stdin"
+        raise ValueError(f"prompt_file {file} cannot be read {reason}") from error
 
 
 def windows(source: BinaryIO, size: int = WINDOW) -> Iterator[bytes]:
-    """The bytes of `source` in windows of `size`, the last one shorter; START alone when there are none.
+    """The bytes of `source` in windows of `size`, the last one shorter; one newline when there are none.
 
-    The windows do not depend on how the bytes arrive, so neither do the last digits of the logits.
+    The windows, and so the last digits of the logits, do not depend on how the bytes arrive.
     """
     held, empty = b"", True
     while piece := source.read(size - len(held)):
@@ -102,10 +92,12 @@ def windows(source: BinaryIO, size: int = WINDOW) -> Iterator[bytes]:
             yield held
             held = b""
     if held or empty:
-        yield held or START
+        yield held or b"\n"
 
 
-def continuation(model: Reader, prompt: BinaryIO, sampling: Sampling, seed: int, size: int = WINDOW) -> Iterator[int]:
+def continuation(
+    model: Model | Rereading, prompt: BinaryIO, sampling: Sampling, seed: int, size: int = WINDOW
+) -> Iterator[int]:
     """The bytes that follow `prompt`, without end: b_t ~ p(. | prompt, b_1..b_{t-1}), on the device of the model.
 
     Memory is constant: the model's state and one window of `size` bytes of the prompt. The next byte is computed only
@@ -113,19 +105,15 @@ def continuation(model: Reader, prompt: BinaryIO, sampling: Sampling, seed: int,
     """
     random = np.random.Generator(np.random.Philox(key=seed))
     state: Any = model.initial_state(1)
-
-    @torch.inference_mode()
-    def read_on(text: bytes, state: Any) -> tuple[NDArray[np.float64], Any]:
-        inputs = torch.tensor([list(text)], device=next(model.parameters()).device)
-        logits, state = model.resume(inputs, state)
-        return logits[0, -1].double().cpu().numpy(), state
-
-    for window in windows(prompt, size):
-        logits, state = read_on(window, state)
+    device = next(model.parameters()).device
+    pieces = windows(prompt, size)
     while True:
-        byte = sampling.choose(logits, random.random())
+        for piece in pieces:
+            with torch.inference_mode():
+                logits, state = model.resume(torch.tensor([list(piece)], device=device), state)
+        byte = sampling.choose(logits[0, -1].double().cpu().numpy(), random.random())
         yield byte
-        logits, state = read_on(bytes([byte]), state)
+        pieces = iter([bytes([byte])])
 
 
 def writer(output: BinaryIO, terminal: str | None) -> Callable[[int], None]:
@@ -135,14 +123,13 @@ def writer(output: BinaryIO, terminal: str | None) -> Callable[[int], None]:
     """
     decoder = getincrementaldecoder("utf-8")("replace")
 
+    def harmless(character: str) -> str:
+        return "\ufffd" if unicodedata.category(character) == "Cc" and character not in "\n\t" else character
+
     def write(byte: int) -> None:
         piece = bytes([byte])
         if terminal is not None:
-            shown = (
-                "\N{REPLACEMENT CHARACTER}" if unicodedata.category(one) == "Cc" and one not in SHOWN else one
-                for one in decoder.decode(piece)
-            )
-            piece = "".join(shown).encode(terminal, "replace")
+            piece = "".join(map(harmless, decoder.decode(piece))).encode(terminal, "replace")
         output.write(piece)
         output.flush()
 

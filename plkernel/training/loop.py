@@ -1,4 +1,4 @@
-"""One run: its task, its steps and evaluations, and how it is taken up again, in one process or in several."""
+"""One run: its task, its steps and evaluations, and how it is resumed, in one process or in several."""
 
 import math
 import sys
@@ -37,11 +37,9 @@ from plkernel.training.objective import (
     autocast,
     bits_per_byte,
     build_optimizer,
-    compiled,
-    fill_gradients_,
+    label,
     learning_rate,
     next_byte_loss,
-    progress_line,
     seed_dropout,
     set_learning_rate,
 )
@@ -97,9 +95,9 @@ def prepare(spec: Spec, arm: str, seed: int, out: Path) -> Task:
 
 
 def open_run(condition: Condition, seed: int, folder: Path) -> Task:
-    """Check the condition, the machine and the corpus of a run in `folder`; nothing is written yet.
+    """Check the condition, the machine and the corpus of a run in `folder`; ValueError for bad input.
 
-    Raises ValueError on bad input.
+    Nothing is written yet.
     """
     if not 0 <= seed <= LARGEST_SEED:
         raise ValueError(f"seed must lie between 0 and {LARGEST_SEED}, got {seed}")
@@ -129,9 +127,10 @@ def check_ahead(section: CorpusSpec, context: int) -> bool:
 
 
 class Training:
-    """One run in progress: model, optimiser, fixed windows, writer, and the point it has reached.
+    """One run in progress: model, optimiser, fixed windows, and the point it has reached.
 
-    Of several processes all take the steps, and the first alone the rest: it has the writer and a `progress` to keep.
+    With several processes all take the steps, and the first alone evaluates and writes: it has the `curves` and the
+    `progress` that counts.
     """
 
     curves: Curves
@@ -148,8 +147,7 @@ class Training:
         self.validation = fixed_windows(task.splits.validation, train.context, train.eval_windows)
         self.law = predictor_of(condition.corpus.name)
         self.floor = None if self.law is None else float(self.law.losses(self.validation.numpy()).mean())
-        self.progress = Progress()
-        self.calibration: Calibration | None = None
+        self.progress, self.calibration = Progress(), cast(Calibration | None, None)
         if ranks.from_first(task.folder.checkpoint.exists):
             try:
                 self.progress = load_checkpoint(task.folder.checkpoint, self.model, self.optimizer, self.config)
@@ -158,7 +156,10 @@ class Training:
         else:
             self.calibration = tune_(self.model, condition, self.windows.at(0)[:, :-1])
         self.unread: list[Tensor] = []
-        self.parallel = compiled(ranks.parallel(self.model), train, self.device)
+        self.parallel = ranks.parallel(self.model)
+        if train.compile:  # on a GPU its steps are replayed as CUDA graphs
+            mode = "reduce-overhead" if self.device.type == "cuda" else None
+            self.parallel = cast(nn.Module, torch.compile(self.parallel, mode=mode))
         # After the checkpoint was read: where that is refused, the rows stay as they are.
         self.progress = ranks.from_first(lambda: task.folder.cut(self.progress, train.eval_every))
         if ranks.first:
@@ -173,13 +174,13 @@ class Training:
 
     @property
     def fraction(self) -> float:
-        """The spent share of the budget, of several processes by the clock of the first."""
+        """The spent share of the budget, in minutes by the clock of the first process."""
         if self.train.total_steps is not None:
             return self.progress.step / self.train.total_steps
         return self.ranks.from_first(lambda: self.seconds) / (60 * cast(float, self.train.minutes))
 
     def next_windows(self) -> Tensor:
-        """The windows of the next step, for which the model and the optimiser's rate are made ready."""
+        """The windows of the next step; the model, the learning rate and the generator of dropout are set for it."""
         number = self.progress.step
         set_learning_rate(self.optimizer, learning_rate(self.train, number, self.fraction))
         self.model.train()
@@ -193,7 +194,9 @@ class Training:
         with autocast(self.device):
             loss = next_byte_loss(self.parallel, windows, l2wrap=self.train.l2wrap)
         loss.backward()
-        fill_gradients_(self.model)
+        for parameter in self.model.parameters():  # AdamW counts steps of parameters, a resumed run those of the run
+            if parameter.requires_grad and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
         nn.utils.clip_grad_norm_(self.model.parameters(), self.train.clip)
         self.optimizer.step()
         self.stepped(loss.detach())
@@ -210,7 +213,7 @@ class Training:
     def settle(self) -> None:
         """Read the losses of the steps since the last call; all processes call it, before one of them evaluates.
 
-        Raises FloatingPointError with the step where one is no number: what was trained after that is lost.
+        Raises FloatingPointError with the step of the first loss that is not finite: later training is lost.
         """
         values, self.unread = self.ranks.mean(torch.cat(self.unread).tolist()) if self.unread else [], []
         for step, value in enumerate(values, start=self.progress.step - len(values) + 1):
@@ -218,25 +221,27 @@ class Training:
             self.progress = replace(self.progress, loss_sum=self.progress.loss_sum + value)
 
     def evaluate(self) -> dict[str, Any]:
-        """Measure, write one row to each file and to TensorBoard, and save a checkpoint; returns the row."""
+        """Evaluate, write one row to each file and to TensorBoard, and save a checkpoint; returns the row."""
         self.settle()
-        done = self.progress
-        measured = diagnose(self.model, self.validation, self.train.batch, self.device)
+        train, done = self.train, self.progress
+        figures = diagnose(self.model, self.validation, train.batch, self.device)
         half_lives = [values.cpu().numpy() for values in self.model.half_lives()]  # infinite where a rate became zero
-        usable = measured.finite and all(((values > 0) & np.isfinite(values)).all() for values in half_lives)
-        _check_finite(measured.bits_per_byte if usable else math.nan, done.step)
-        row = {
+        usable = figures.finite and all(((values > 0) & np.isfinite(values)).all() for values in half_lives)
+        _check_finite(figures.bits_per_byte if usable else math.nan, done.step)
+        row: dict[str, Any] = {
             "step": done.step,
-            "bytes": done.step * self.train.batch * self.train.context,
+            "bytes": done.step * train.batch * train.context,
             "train_bpb": done.loss_sum / done.loss_count / NATS_PER_BIT if done.loss_count else None,
-            "val_bpb": measured.bits_per_byte,
-            **({} if self.floor is None else {"excess_bpb": measured.bits_per_byte - self.floor}),
-            "learning_rate": self.optimizer.param_groups[0]["lr"],
-            **({} if self.model.config.causal else {"label": NOT_CAUSAL}),
-            **memory(half_lives, kernels(self.model, self.train.context)),
-            **measured.to_row(),
-            **({"calibration": asdict(self.calibration)} if self.calibration and done.step == 0 else {}),
+            "val_bpb": figures.bits_per_byte,
         }
+        if self.floor is not None:
+            row["excess_bpb"] = figures.bits_per_byte - self.floor
+        row["learning_rate"] = self.optimizer.param_groups[0]["lr"]
+        if not self.model.config.causal:
+            row["label"] = NOT_CAUSAL
+        row |= memory(half_lives, kernels(self.model, train.context)) | figures.to_row()
+        if self.calibration and done.step == 0:
+            row["calibration"] = asdict(self.calibration)
         timing = {"step": done.step, "seconds": (spent := self.seconds), "bytes_per_second": row["bytes"] / spent}
         self.curves.add(row, timing, half_lives)
         # Rows before the checkpoint: one too many after a kill is cut, one too few could not be made again.
@@ -254,28 +259,24 @@ class Training:
     def run(self, stopped: Callable[[], bool], progress_bar: bool) -> dict[str, Any]:
         """Train and evaluate to the end of the budget; returns the result.
 
-        Raises KeyboardInterrupt, with the last step saved, once `stopped` says so, and FloatingPointError.
+        Raises KeyboardInterrupt, with the last step saved, once `stopped` is true, and FloatingPointError.
         """
-        folder, train, ranks = self.task.folder, self.train, self.ranks
-        rows = ranks.from_first(lambda: read_lines(folder.path / METRICS))
+        train, ranks = self.train, self.ranks
+        rows = ranks.from_first(lambda: read_lines(self.task.folder.path / METRICS))
         if not rows:
             rows.append(ranks.from_first(self.evaluate))
-        bar = tqdm(
-            total=train.total_steps,
-            initial=self.progress.step,
-            desc=self.task.name,
-            unit="step",
-            disable=None if progress_bar and ranks.first else True,
-        )
-        with bar:
+        hidden = None if progress_bar and ranks.first else True
+        shown = {"initial": self.progress.step, "desc": self.task.name, "unit": "step", "disable": hidden}
+        with tqdm(total=train.total_steps, **shown) as bar:
             while not self.done:
                 self.step()
                 bar.update()
                 if self.progress.step % train.eval_every == 0 or self.done:
                     self.settle()
-                    rows.append(ranks.from_first(self.evaluate))
+                    rows.append(row := ranks.from_first(self.evaluate))
                     if ranks.first:
-                        tqdm.write(progress_line(rows[-1]), file=sys.stderr)
+                        bpb = f"train {row['train_bpb']:.4f}, validation {row['val_bpb']:.4f} bits per byte"
+                        tqdm.write(f"step {row['step']}: {bpb}{label('label' not in row)}", file=sys.stderr)
                 if ranks.any(stopped()):
                     self.settle()
                     ranks.from_first(self.save)
@@ -287,14 +288,13 @@ class Training:
     def result(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
         """The end of the run: final and best validation, and the one test figure, all in bits per byte."""
         train, text, causal = self.train, self.task.splits.test, self.model.config.causal
-        best, context = min(rows, key=lambda row: row["val_bpb"]), dict[str, Any]()
-        test_bpb = bits_per_byte(
-            self.model, fixed_windows(text, train.context, train.test_windows), train.batch, self.device
-        )
+        best, worth = min(rows, key=lambda row: row["val_bpb"]), dict[str, Any]()
+        windows = fixed_windows(text, train.context, train.test_windows)
+        test_bpb = bits_per_byte(self.model, windows, train.batch, self.device)
         if causal:
             name, floor = self.task.condition.corpus.name, None if self.law is None else self.law.losses
             predict = predictor(self.model, self.device)
-            context = worth_of_context(predict, text, train, name, floor, patch_of(self.model))
+            worth = worth_of_context(predict, text, train, name, floor, patch_of(self.model))
         result = {
             "status": FINISHED,
             "steps": self.progress.step,
@@ -303,7 +303,7 @@ class Training:
             "best_val_bpb": best["val_bpb"],
             "best_step": best["step"],
             "test_bpb": test_bpb,
-            **context,
+            **worth,
             "seconds": self.seconds,
             "causal": causal,
             "error": None,

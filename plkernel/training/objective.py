@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,22 +32,12 @@ def build_optimizer(model: nn.Module, train: TrainSpec, plan: Plan | Foreign | N
     parameters = dict(model.named_parameters())
     multipliers = {name: (1.0, float(is_matrix(name, values)), 1.0) for name, values in parameters.items()}
     multipliers |= plan.multipliers() if plan else {}
-    if train.decay_multiplier is not None:
-        for name in filter(lambda name: name.endswith(DECAYS), parameters):
+    for name in parameters:
+        if train.decay_multiplier is not None and name.endswith(DECAYS):
             multipliers[name] = (train.decay_multiplier, *multipliers[name][1:])
             parameters[name].requires_grad_(train.decay_multiplier > 0)
     groups = grouped(parameters, multipliers, train.learning_rate, train.weight_decay, train.eps)
     return torch.optim.AdamW(groups, lr=train.learning_rate, betas=(train.beta1, train.beta2), fused=True)
-
-
-def fill_gradients_(model: nn.Module) -> None:
-    """Give every parameter that the loss did not reach a gradient of zero.
-
-    AdamW leaves one without a gradient out of a step, and a resumed run takes the run's count of steps for all.
-    """
-    for parameter in model.parameters():
-        if parameter.requires_grad and parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
@@ -64,9 +54,13 @@ def learning_rate(train: TrainSpec, step: int, fraction: float) -> float:
     1 - (1 - f) p, constant 1. p is the spent share of the budget, with `warmup_from` of its steps after the warm-up
     (a budget in minutes cannot tell where that ends: there p is the share of all of it).
     """
-    if train.warmup_from is not None and train.total_steps is not None:
-        after = train.total_steps - train.warmup
-        fraction = (fraction * train.total_steps - train.warmup) / after if after > 0 else 0.0
+    steps, warmup, first = train.total_steps, train.warmup, train.warmup_from
+    if first is None:
+        warm_up = min(1.0, (step + 1) / (warmup + 1))
+    else:
+        warm_up = first + (1 - first) * step / warmup if step < warmup else 1.0
+        if steps is not None:
+            fraction = (fraction * steps - warmup) / (steps - warmup) if steps > warmup else 0.0
     floor, p = train.final_fraction, min(1.0, max(0.0, fraction))
     shape = {
         "cosine": floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * p)),
@@ -74,11 +68,21 @@ def learning_rate(train: TrainSpec, step: int, fraction: float) -> float:
         "linear": 1 - (1 - floor) * p,
         "constant": 1.0,
     }[train.schedule]
-    if train.warmup_from is None:
-        warm_up = min(1.0, (step + 1) / (train.warmup + 1))
-    else:
-        warm_up = train.warmup_from + (1 - train.warmup_from) * step / train.warmup if step < train.warmup else 1.0
     return train.learning_rate * warm_up * shape
+
+
+def next_byte_loss(model: Callable[[Tensor], Tensor], windows: Tensor, l2wrap: float = 0.0) -> Tensor:
+    """Cross-entropy in nats of bytes 1..T of each window (B,T+1) given the bytes before them.
+
+    `l2wrap` acts on the gradient alone: at each position it adds l2wrap * z / (B T) to that of the largest logit z,
+    which keeps the logits from drifting (the L2Wrap of the official RWKV code).
+    """
+    logits = model(windows[:, :-1]).float()
+    loss = F.cross_entropy(logits.reshape(-1, BYTES), windows[:, 1:].reshape(-1))
+    if l2wrap:
+        pull = 0.5 * l2wrap * logits.max(dim=-1).values.square().mean()
+        loss = loss + (pull - pull.detach())
+    return loss
 
 
 def bits_per_byte(
@@ -99,15 +103,10 @@ def bits_per_byte(
             inputs, targets = chunk[:, :-1].to(device), chunk[:, 1:].to(device)
             with autocast(device):
                 logits = model(inputs).float()
-                nats += cross_entropy(logits, targets, "sum")
+                nats += F.cross_entropy(logits.reshape(-1, BYTES), targets.reshape(-1), reduction="sum")
             if watch is not None:
                 watch(logits, targets)
     return nats.item() / windows[:, 1:].numel() / NATS_PER_BIT
-
-
-def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
-    """-ln p(target) in nats, of logits (B,T,256) and bytes (B,T)."""
-    return F.cross_entropy(logits.reshape(-1, BYTES), targets.reshape(-1), reduction=reduction)
 
 
 def losses_per_byte(logits: Tensor, targets: Tensor) -> Tensor:
@@ -115,30 +114,10 @@ def losses_per_byte(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits.transpose(1, 2), targets, reduction="none") / NATS_PER_BIT
 
 
-def next_byte_loss(model: Callable[[Tensor], Tensor], windows: Tensor, l2wrap: float = 0.0) -> Tensor:
-    """Cross-entropy in nats of bytes 1..T of each window (B,T+1) given the bytes before them.
-
-    `l2wrap` acts on the gradient alone: at each position it adds l2wrap * z / (B T) to that of the largest logit z,
-    which keeps the logits from drifting (the L2Wrap of the official RWKV code).
-    """
-    logits = model(windows[:, :-1]).float()
-    loss = cross_entropy(logits, windows[:, 1:])
-    if l2wrap:
-        pull = 0.5 * l2wrap * logits.max(dim=-1).values.square().mean()
-        loss = loss + (pull - pull.detach())
-    return loss
-
-
 def seed_dropout(seed: int, step: int, rank: int = 0) -> None:
     """Seed the dropout masks of a step by (seed, step) alone, for resumed runs, and by the rank of the process."""
     entropy = [seed, step, rank] if rank else [seed, step]
     torch.manual_seed(int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0]))
-
-
-def compiled(model: nn.Module, train: TrainSpec, device: torch.device) -> nn.Module:
-    """`model`, by torch.compile where `train.compile` asks for it; on a GPU replayed as CUDA graphs."""
-    mode = "reduce-overhead" if device.type == "cuda" else None
-    return cast(nn.Module, torch.compile(model, mode=mode)) if train.compile else model
 
 
 def autocast(device: torch.device) -> AbstractContextManager[Any]:
@@ -149,12 +128,6 @@ def autocast(device: torch.device) -> AbstractContextManager[Any]:
 def label(causal: bool) -> str:
     """The words after the bits per byte of a model that is not causal; nothing for one that is."""
     return "" if causal else f" [{NOT_CAUSAL}]"
-
-
-def progress_line(row: Mapping[str, Any]) -> str:
-    """One evaluation, from its row of metrics.jsonl, in one line."""
-    bpb = f"train {row['train_bpb']:.4f}, validation {row['val_bpb']:.4f} bits per byte"
-    return f"step {row['step']}: {bpb}{label(row.get('label') is None)}"
 
 
 def summary(name: str, result: Mapping[str, Any]) -> str:

@@ -1,8 +1,8 @@
 """Processes that train one model together under torchrun: each takes its share of the windows of a step.
 
-Their gradients are averaged (DistributedDataParallel), so that a step is that of one process on all windows, up to
-rounding. The first process alone evaluates, writes and prints, and says for all when the budget is spent. A process
-that was started without torchrun is `ALONE`, and nothing here does anything for it.
+DistributedDataParallel averages their gradients, so that a step equals that of one process on all windows, up to
+rounding. The first process alone evaluates, writes and prints, and decides when the budget is spent. Without torchrun a
+process is `ALONE`, and every method below is the identity.
 """
 
 import atexit
@@ -26,17 +26,15 @@ from plkernel.memory.foreign import Foreign
 from plkernel.training.build import choose_device
 
 Value = TypeVar("Value")
-
 PATIENCE = timedelta(days=1)
-"""How long a process waits for the first one to evaluate and write; for one that has ended torchrun ends the rest."""
-
+"""How long a process waits for the first one to evaluate and write; when one ends torchrun ends the rest."""
 _agreeing: list[dist.ProcessGroup] = []
 """The connection over which this process agrees with the others; models hold on to that of the gradients."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """Process `rank` (from 0) of `count` that train one model; every method but `share` is called by all of them."""
+    """Process `rank` (from 0) of `count` that train one model; all of them call every method but `share`."""
 
     rank: int = 0
     count: int = 1
@@ -57,17 +55,20 @@ class Ranks:
 
     def parallel(self, model: nn.Module) -> nn.Module:
         """`model` with the gradients of all processes averaged by backward, and the first one's parameters in all."""
-        # other people's models may have parameters that a step does not reach
-        unused = isinstance(model, Foreign)
+        unused = isinstance(model, Foreign)  # may have parameters that a step does not reach
         return model if self.count == 1 else DistributedDataParallel(model, find_unused_parameters=unused)
 
     def mean(self, values: list[float]) -> list[float]:
         """The means of all processes' values, as many in each."""
-        return values if self.count == 1 else [total / self.count for total in self._sum(values)]
+        if self.count == 1:
+            return values
+        total = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(total, group=_agreeing[0])
+        return [value / self.count for value in total.tolist()]
 
     def any(self, flag: bool) -> bool:
         """True where `flag` is in one process at least."""
-        return flag if self.count == 1 else self._sum([float(flag)])[0] > 0
+        return self.mean([float(flag)])[0] > 0
 
     def from_first(self, action: Callable[[], Value]) -> Value:
         """The value of `action` in the first process, which alone calls it; bad input and divergence reach all."""
@@ -85,11 +86,6 @@ class Ranks:
             raise error or ValueError(outcome[1])
         return outcome[0]  # type: ignore[no-any-return]
 
-    def _sum(self, values: list[float]) -> list[float]:
-        total = torch.tensor(values, dtype=torch.float64)
-        dist.all_reduce(total, group=_agreeing[0])
-        return total.tolist()  # type: ignore[no-any-return]
-
 
 ALONE = Ranks()
 
@@ -99,7 +95,7 @@ def joined(train: TrainSpec) -> Iterator[Ranks]:
     """The processes of this run, connected; `ALONE` unless torchrun started several.
 
     Raises ValueError where the windows of a step or the GPUs of a machine cannot be shared among them, and
-    ConnectionError when another of them has ended before its time. An interrupt is said by the first process only.
+    ConnectionError when another of them has ended before its time. Only the first process reports an interrupt.
     """
     ranks = Ranks(int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1)))
     if ranks.count == 1 or "LOCAL_RANK" not in os.environ:  # a cluster may set the others for programs of its own
@@ -112,7 +108,7 @@ def joined(train: TrainSpec) -> Iterator[Ranks]:
         )
     on_gpu = choose_device(train.device).type == "cuda"
     if on_gpu:
-        gpus, local_rank = torch.cuda.device_count(), int(os.environ["LOCAL_RANK"])
+        local_rank, gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
         if local_rank >= gpus:
             raise ValueError(
                 f"train.device 'cuda' gives every process a GPU of its own, and this machine has {gpus}: lower "
@@ -132,14 +128,11 @@ def joined(train: TrainSpec) -> Iterator[Ranks]:
         if not (isinstance(error, dist.DistError) or "gloo" in str(error)):
             raise
         raise ConnectionError("another process of this run has ended; run the same command again to go on") from error
-    dist.destroy_process_group()  # not after an error: its message shall come before those of the others
+    dist.destroy_process_group()  # not after an error: its message comes before those of the others
 
 
 def _leave() -> None:
-    """End gloo's threads while Python is there: one that lets go of a tensor later aborts the process (pytorch 190489).
-
-    After an error too; it waits for no other process, as this one is never here with an agreement under way.
-    """
+    """End gloo's threads before Python ends: one that lets go of a tensor later aborts the process (pytorch 190489)."""
     group = _agreeing.pop()
     if dist.is_initialized():
         dist.destroy_process_group(group)
@@ -149,15 +142,13 @@ def _leave() -> None:
 def stop_requests(parent: int | None = None) -> Iterator[Callable[[], bool]]:
     """Tell, between steps, whether SIGINT or SIGTERM has arrived or the process `parent` has ended.
 
-    On Windows parents are not watched: that of a process in a virtual environment is a launcher, and its number stays.
+    On Windows parents are not watched: in a virtual environment the parent is a launcher, and its number stays.
     """
     received: list[int] = []
     parent = parent if os.name == "posix" else None
-
-    def note(number: int, _: Any) -> None:  # an exception from here could end a step, or a write, halfway
-        received.append(number)
-
-    previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    signals = (signal.SIGINT, signal.SIGTERM)
+    # An exception from a handler could end a step, or a write, halfway.
+    previous = {number: signal.signal(number, lambda number, _: received.append(number)) for number in signals}
     try:
         yield lambda: bool(received) or (parent is not None and os.getppid() != parent)
     finally:

@@ -1,7 +1,7 @@
-"""A model at one time: its half-lives, its kernels, and one evaluation; and two times of it as tables."""
+"""A model at one time for `plkernel.inspect`: half-lives, kernels, one evaluation; two times of it as tables."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,18 +28,18 @@ BATCH = 4
 UNTRAINED_CONTEXT = 512  # of a model that was not trained here
 NAMED = {"shortest": 0, "median": 3, "longest": 6}
 """Places among the quantiles of half-lives."""
-ABSENT = "-"
+TIMES = ("at initialisation", "now")
 
 
 @dataclass(frozen=True)
 class View:
-    """The memory of the blocks of a model at one time, in bytes, and one evaluation.
+    """The memory of the blocks of a model at one time, in bytes, and the figures of one evaluation.
 
     responses: of an RWKV-7, the impulse response at the lags of the kernels, with erasing and without, (L,T) each.
     """
 
     memory: Memory
-    found: Diagnosis
+    figures: Diagnosis
     responses: dict[str, Floats] = field(default_factory=dict)
 
     @property
@@ -56,14 +56,36 @@ class View:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        blocks = self.memory.kernels[0].tolist() if self.memory.has_kernels else []
-        known = {"lags": self.memory.lags.tolist(), "blocks": blocks}
+        lags, blocks = self.memory.lags, self.memory.kernels[0].tolist() if self.memory.has_kernels else []
+        slopes = {"exponents": self.exponents, "exponents_over_lags": slope_range(lags)}
         return {
             "half_lives": self.half_lives,
-            "kernel": {**known, "exponents": self.exponents, "exponents_over_lags": slope_range(self.memory.lags)},
+            "kernel": {"lags": lags.tolist(), "blocks": blocks, **slopes},
             **({"responses": {name: rows.tolist() for name, rows in self.responses.items()}} if self.responses else {}),
-            "bits_per_byte": self.found.bits_per_byte,
-            **self.found.to_row(),
+            "bits_per_byte": self.figures.bits_per_byte,
+            **self.figures.to_row(),
+        }
+
+    def cells(self, block: int) -> list[str]:
+        """Half-lives and amplification of a block, in words."""
+        lives = self.half_lives[block].values() if self.half_lives else ()
+        growth = self.figures.amplification
+        words = " / ".join(f"{value:.0f}" if value >= 1000 else f"{value:.3g}" for value in lives)
+        return [words or "-", f"{growth.per_block[block]:.3f}" if growth else "-"]
+
+    def summary(self) -> dict[str, str]:
+        """The figures of all blocks together, in words."""
+        seen, growth = self.figures.saturation, self.figures.amplification
+        uniform = f"in nats (uniform: {math.log(256):.3f})"
+        return {
+            "bits per byte": f"{self.figures.bits_per_byte:.4f}",
+            f"loss {uniform}": f"{seen.loss:.3f}",
+            "logits": f"{seen.logit_min:+.1f} .. {seen.logit_max:+.1f}",
+            "largest probability, mean": f"{seen.largest_probability:.3f}",
+            "largest probability, maximum": f"{seen.peak_probability:.3f}",
+            f"entropy {uniform}": f"{seen.entropy:.3f}",
+            "saturated positions": f"{seen.saturated_share:.1%}",
+            "amplification per block, geometric mean": f"{growth.mean:.3f}" if growth else "-",
         }
 
 
@@ -78,15 +100,12 @@ def responses_of(model: Model, lags: Floats) -> dict[str, Floats]:
     """The impulse responses of an RWKV-7 with erasing and by its decays alone; none of models that never erase."""
     if not isinstance(model, RWKV7) or not len(lags):
         return {}
-    steps = torch.tensor(lags, dtype=torch.long)
-    return {
-        name: np.stack([row.numpy() for row in model.responses(steps, erase=erase)])
-        for name, erase in (("erasing", True), ("decays alone", False))
-    }
+    steps, kinds = torch.tensor(lags, dtype=torch.long), {"erasing": True, "decays alone": False}
+    return {name: np.stack([row.numpy() for row in model.responses(steps, erase=on)]) for name, on in kinds.items()}
 
 
 def at_initialisation(config: dict[str, Any]) -> Model | None:
-    """The model of a run as it was before its first step, from its config.json.
+    """The model of a run before its first step, from its config.json.
 
     None if it was not trained here, and where code that is not imported here had a part in it.
     """
@@ -96,7 +115,7 @@ def at_initialisation(config: dict[str, Any]) -> Model | None:
 
 
 def recorded(folder: Path) -> tuple[int, View, View]:
-    """The step of a run's last evaluation, and the model as its rows tell of it at the first and at the last.
+    """The step of a run's last evaluation, and the model at the first and at the last, from the rows alone.
 
     For models of other people's code, which is not imported to look at them. ValueError where there is no such row.
     """
@@ -109,8 +128,8 @@ def recorded(folder: Path) -> tuple[int, View, View]:
         state = validated(path, State, row)
         if not state.get("saturation") or row["val_bpb"] is None:
             raise ValueError(f"{path}: the row of step {row['step']} does not say how saturated its predictions were")
-        found = Diagnosis(row["val_bpb"], np.empty((0, 0)), Saturation.from_dict(state["saturation"]), None)
-        views.append(View(memory_of([state]), found))
+        figures = Diagnosis(row["val_bpb"], np.empty((0, 0)), Saturation.from_dict(state["saturation"]), None)
+        views.append(View(memory_of([state]), figures))
     return rows[-1]["step"], views[0], views[1]
 
 
@@ -122,10 +141,10 @@ def calibrated_gains(folder: Path) -> list[float]:
 
 
 def validation_text(config: dict[str, Any], corpus: str | None, option: str = "corpus") -> tuple[str, Bytes, int]:
-    """The name of the corpus, its validation split, and the context of the run, which the split is long enough for.
+    """The name of the corpus, its validation split, and the context of the run, for which the split is long enough.
 
-    Raises ValueError, which tells of the command's `option`, when the run's corpus is another here than it was there,
-    or none is named for a model that was not trained here.
+    option: of the command, for messages. Raises ValueError when the run's corpus has other bytes here, or none is named
+    for a model that was not trained here.
     """
     known = config.get("corpus", {})
     if corpus is None and not known:
@@ -143,54 +162,49 @@ def validation_text(config: dict[str, Any], corpus: str | None, option: str = "c
     return section.name, data, context
 
 
-def truncated(found: Truncation) -> str:
+def truncated(curve: Truncation) -> str:
     """The worth of the last bytes, as a table."""
     rows = [
-        [f"{given:,}", f"{bpb:.4f}", f"{cost:+.4f} +- {1.96 * error:.4f}" if error else ABSENT]
-        for given, bpb, cost, error in zip(found.given, found.bpb, found.cost, found.standard_error, strict=True)
+        [f"{given:,}", f"{bpb:.4f}", f"{cost:+.4f} +- {1.96 * error:.4f}" if error else "-"]
+        for given, bpb, cost, error in zip(curve.given, curve.bpb, curve.cost, curve.standard_error, strict=True)
     ]
-    title = (
-        f"bits per byte at {found.windows:,} bytes when only the last so many before them are given, and what that "
-        "costs (95 %):"
-    )
+    title = f"bits per byte at {curve.windows:,} bytes with only so many bytes given before them, and the cost (95 %):"
     return f"{title}\n{text_table(['given', 'bits per byte', 'cost'], rows)}"
 
 
 def render(start: View | None, now: View, note: str = "") -> str:
     """All tables as text; `note` follows the bits per byte."""
-    tables, views, lags = [], [start, now], now.memory.lags
-    header = ["block", "half-lives at initialisation", "now", "amplification at initialisation", "now"]
-    if now.memory.blocks:
-        cells = [
-            [str(block), *(_half_lives(view, block) for view in views), *(_growth(view, block) for view in views)]
-            for block in range(now.memory.blocks)
-        ]
+    blocks, span = range(now.memory.blocks), slope_range(now.memory.lags)
+    tables = []
+    if blocks:
+        header = ["block", "half-lives at initialisation", "now", "amplification at initialisation", "now"]
+        each = [(start.cells(block) if start else ["-", "-"], now.cells(block)) for block in blocks]
+        cells = [[str(block), old[0], new[0], old[1], new[1]] for block, (old, new) in enumerate(each)]
         tables.append(text_table(header, cells))
-    known = slope_range(lags)
-    if known and now.memory.has_kernels:
-        before = start.exponents if start and start.exponents else [math.nan] * now.memory.blocks
-        pairs = zip(before, now.exponents, strict=True)
-        cells = [[str(block), *map(_exponent, pair)] for block, pair in enumerate(pairs)]
-        title = f"kernels fall as t**-x over lags {known[0]:g} to {known[1]:g} bytes:"
-        tables.append(f"{title}\n{text_table(['block', 'x at initialisation', 'now'], cells)}")
-    tables += erasing(lags, {"at initialisation": start.responses if start else {}, "now": now.responses})
-    first, last = (_figures(view) if view else {} for view in views)
-    cells = [[name + note * (name == "bits per byte"), first.get(name, ABSENT), last[name]] for name in last]
-    return "\n\n".join([*tables, text_table(["", "at initialisation", "now"], cells)])
+    if span and now.memory.has_kernels:
+        before = (start and start.exponents) or [math.nan] * len(blocks)
+        rows = list(zip(map(str, blocks), _digits(before), _digits(now.exponents), strict=True))
+        title = f"kernels fall as t**-x over lags {span[0]:g} to {span[1]:g} bytes:"
+        tables.append(f"{title}\n{text_table(['block', 'x at initialisation', 'now'], rows)}")
+    views = zip(TIMES, (start, now), strict=True)
+    tables += erasing(now.memory.lags, {time: one.responses if one else {} for time, one in views})
+    first, last = start.summary() if start else {}, now.summary()
+    rows = [(name + note * (name == "bits per byte"), first.get(name, "-"), last[name]) for name in last]
+    return "\n\n".join([*tables, text_table(["", *TIMES], rows)])
 
 
 def erasing(lags: Floats, times: Mapping[str, Mapping[str, Floats]]) -> list[str]:
     """The table of what erasing adds to the forgetting of an RWKV-7, from its `View.responses` by time."""
-    span, known = slope_range(lags), {name: responses for name, responses in times.items() if responses}
-    if span is None or not known:
-        return []
-    columns = {}
-    for name, responses in known.items():
+    span, columns = slope_range(lags), dict[str, Sequence[str]]()
+    for name, responses in times.items() if span else ():
         for kind, rows in responses.items():
-            columns[f"{name}, {kind}"] = [_exponent(x) for x in kernel_exponents(lags, rows)]
-        with np.errstate(all="ignore"):
-            left = responses["erasing"][:, -1] / responses["decays alone"][:, -1]
-        columns[f"{name}, left at {lags[-1]:g}"] = [f"{share:.3g}" for share in left]
+            columns[f"{name}, {kind}"] = _digits(kernel_exponents(lags, rows))
+        if responses:
+            with np.errstate(all="ignore"):
+                left = responses["erasing"][:, -1] / responses["decays alone"][:, -1]
+            columns[f"{name}, left at {lags[-1]:g}"] = [f"{share:.3g}" for share in left]
+    if span is None or not columns:
+        return []
     table = [[str(block), *cells] for block, cells in enumerate(zip(*columns.values(), strict=True))]
     title = (
         f"impulse response of the time mixing to white input, measured: x of t**-x over lags {span[0]:g} to "
@@ -199,31 +213,5 @@ def erasing(lags: Floats, times: Mapping[str, Mapping[str, Floats]]) -> list[str
     return [f"{title}\n{text_table(['block', *columns], table)}"]
 
 
-def _exponent(value: float) -> str:
-    return ABSENT if math.isnan(value) else f"{value:.3f}"
-
-
-def _half_lives(view: View | None, block: int) -> str:
-    if view is None or not view.half_lives:
-        return ABSENT
-    return " / ".join(f"{value:.0f}" if value >= 1000 else f"{value:.3g}" for value in view.half_lives[block].values())
-
-
-def _growth(view: View | None, block: int) -> str:
-    growth = view.found.amplification if view else None
-    return f"{growth.per_block[block]:.3f}" if growth else ABSENT
-
-
-def _figures(view: View) -> dict[str, str]:
-    """A column of the last table."""
-    found, growth = view.found.saturation, view.found.amplification
-    return {
-        "bits per byte": f"{view.found.bits_per_byte:.4f}",
-        f"loss in nats (uniform: {math.log(256):.3f})": f"{found.loss:.3f}",
-        "logits": f"{found.logit_min:+.1f} .. {found.logit_max:+.1f}",
-        "largest probability, mean": f"{found.largest_probability:.3f}",
-        "largest probability, maximum": f"{found.peak_probability:.3f}",
-        f"entropy in nats (uniform: {math.log(256):.3f})": f"{found.entropy:.3f}",
-        "saturated positions": f"{found.saturated_share:.1%}",
-        "amplification per block, geometric mean": f"{growth.mean:.3f}" if growth else ABSENT,
-    }
+def _digits(exponents: Sequence[float] | Floats) -> list[str]:
+    return ["-" if math.isnan(value) else f"{value:.3f}" for value in exponents]

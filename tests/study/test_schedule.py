@@ -1,101 +1,230 @@
-"""The folder of a study: for one experiment at a time, not written through links, and with divergence as an end."""
+"""The schedule of a study: runs given to an engine as room allows, resumable, one experiment at a time."""
 
-import math
+import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
-from plkernel import experiment
-from plkernel.commands.report import write_comparison
-from plkernel.common.files import load_json, read_lines
+from plkernel.commands.experiment import forecast
+from plkernel.common.files import load_json, save_json
 from plkernel.common.layout import REGISTERED, TUNING
 from plkernel.config.condition import Condition
 from plkernel.config.reading import load_spec
 from plkernel.config.study import Spec
-from plkernel.results.comparison import compare
-from plkernel.results.registration import declared, place_of, register
-from plkernel.results.study import read_study
-from plkernel.study import schedule
-from plkernel.study.engine import Job
-from plkernel.study.schedule import run_experiment
-from plkernel.training.folder import locked
-from plkernel.training.loop import Training, prepare, run_training
+from plkernel.models.ssm import SSM
+from plkernel.results.registration import place_of, register
+from plkernel.study import dry_run
+from plkernel.study import engine as engines
+from plkernel.study.engine import Job, LocalEngine, start_process
+from plkernel.study.schedule import opened, run_experiment
+from plkernel.training import build, check
+from plkernel.training.folder import RunFolder, locked
+from plkernel.training.loop import prepare, run_training
 
 SpecWriter = Callable[..., Path]
 SEARCH = "[tuning]\nrates = [1e-3, 1e-2]\nseeds = [7]"
+ORDER = ["uniform seed 0", "power-law seed 0", "uniform seed 1", "power-law seed 1"]
+RESULT = {"status": "finished", "steps": 2, "seconds": 0.1, "causal": True}
+RESULT |= dict.fromkeys(("final_val_bpb", "best_val_bpb", "test_bpb"), 1.0) | {"best_step": 2, "bytes": 256}
 
 
 @dataclass
-class Here:
-    """An engine that trains in this process, one run at a time; the runs of `lost` diverge at step 6."""
+class Idle:
+    """An engine whose runs end one by one, untrained, with `result`, one of an iterator, or not at all; see `broken`.
 
-    spec: Spec
-    lost: tuple[str, ...] = ()
-    started: list[str] = field(default_factory=list)
+    broken: the arm whose runs end without a result. error: raised in place of ending.
+    """
+
+    places: int = 2
+    results: Any = None
+    broken: str | None = None
+    error: BaseException | None = None
     active: list[Job] = field(default_factory=list)
+    started: list[str] = field(default_factory=list)
+    most: int = 0
+    stopped: bool = False
 
     def device(self, condition: Condition) -> str:
         return "cpu"
 
     def room(self, spec: Spec, device: str) -> int:
-        return 1
+        return self.places
 
     def start(self, job: Job) -> None:
-        self.started.append(job.name)
         self.active.append(job)
-        whole = Training.step
-
-        def poisoned(training: Training) -> None:
-            if job.name in self.lost and training.progress.step == 5:
-                training.model.head.weight.data.fill_(math.nan)
-            whole(training)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Training, "step", poisoned)
-            try:
-                run_training(prepare(self.spec, job.arm, job.seed, job.study), progress_bar=False)
-            except FloatingPointError:
-                assert job.name in self.lost
+        self.started.append(job.name)
+        self.most = max(self.most, len(self.active))
 
     def ended(self) -> list[Job]:
-        return [self.active.pop()]
+        if self.error:
+            raise self.error
+        job = self.active.pop(0)
+        result = next(self.results) if self.results else RESULT
+        if result and job.arm != self.broken:
+            RunFolder(job.folder).finish(result)
+        return [job]
 
     def stop(self) -> None:
+        self.stopped = True
+
+
+def test_a_study_gives_the_engine_what_is_left_as_room_allows(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+    spec, out = load_spec(tiny_spec(steps=2)), tmp_path / "out"
+    first, second, third = Idle(broken="power-law"), Idle(), Idle()
+    assert run_experiment(spec, out, engine=first) == ["power-law seed 0", "power-law seed 1"]
+    assert (first.started, first.most) == (ORDER, 2)
+    assert run_experiment(spec, out, workers=1, engine=second) == []
+    assert (second.started, second.most) == (["power-law seed 0", "power-law seed 1"], 1)
+    assert run_experiment(spec, out, engine=third) == []
+    assert third.started == []
+
+
+def test_a_condition_is_built_once_whatever_the_seeds(
+    tiny_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two arms of one model at two seeds: one model on the meta device, and none of numbers."""
+    built: list[str] = []
+    original = SSM.__init__
+
+    def counted(self: SSM, config: Any) -> None:
+        built.append(torch.get_default_device().type)
+        original(self, config)
+
+    monkeypatch.setattr(SSM, "__init__", counted)
+    build._facts.cache_clear()
+    spec = load_spec(tiny_spec(steps=2), check)
+    assert run_experiment(spec, tmp_path / "out", engine=Idle()) == []
+    assert built == ["meta"]
+
+
+DIVERGED = {"status": "diverged", "error": "the loss is nan at step 3"}
+BROKEN = {"status": "failed", "error": "Traceback ...\nRuntimeError: not enough memory"}
+
+
+@pytest.mark.parametrize(
+    ("results", "message"),
+    [
+        ([DIVERGED, DIVERGED], "'uniform': a run diverged at every rate, see .*tuning; try lower rates$"),
+        (
+            [DIVERGED, BROKEN],
+            r"'uniform': uniform_rate-0.01 seed 7 failed \(RuntimeError: not enough memory\), see .*log.txt; mend the",
+        ),
+        (
+            [BROKEN, None],
+            r"'uniform': uniform_rate-0.001 seed 7 failed \(.*\), see .*log.txt and 1 more; mend the cause",
+        ),
+        ([None, RESULT], "'uniform': uniform_rate-0.001 seed 7 did not finish, see .*log.txt; mend the cause"),
+    ],
+)
+def test_a_search_without_a_rate_says_what_ended_it(
+    tiny_spec: SpecWriter, tmp_path: Path, results: list[dict[str, Any] | None], message: str
+) -> None:
+    """Lower rates are no remedy where memory or a file is missing."""
+    engine = Idle(results=iter(results))
+    with pytest.raises(ValueError, match=r"tuning.rates: no learning rate for arm " + message):
+        run_experiment(load_spec(tiny_spec(head=SEARCH)), tmp_path / "out", only=["uniform"], engine=engine)
+    assert engine.started == ["uniform_rate-0.001 seed 7", "uniform_rate-0.01 seed 7"]
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (KeyboardInterrupt(), "every run is saved; run the same command again to go on"),
+        (ValueError("out: not shared"), "out: not shared"),
+    ],
+)
+def test_an_error_stops_the_engine(tiny_spec: SpecWriter, tmp_path: Path, error: BaseException, message: str) -> None:
+    engine = Idle(error=error)
+    with pytest.raises(type(error), match=message):
+        run_experiment(load_spec(tiny_spec()), tmp_path / "out", engine=engine)
+    assert engine.stopped
+
+
+def test_no_room_is_bad_input_and_writes_nothing(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+    spec = load_spec(tiny_spec(threads=64))
+    with pytest.raises(ValueError, match=r"train.threads 64: no machine has so many cores"):
+        run_experiment(spec, tmp_path / "out", engine=Idle(places=0))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_on_a_gpu_sees_the_idlest_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third run goes beside the first; once the second has ended, the next goes to its GPU."""
+    seen: list[str] = []
+    polls: dict[str, int | None] = {}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+
+    def start(job: Job, environment: dict[str, str]) -> SimpleNamespace:
+        seen.append(environment["CUDA_VISIBLE_DEVICES"])
+        return SimpleNamespace(poll=lambda: polls.get(job.name))
+
+    monkeypatch.setattr(engines, "start_process", start)
+    engine, jobs = LocalEngine(), [Job(Path("out"), "uniform", seed, "cuda", 1, {}) for seed in range(4)]
+    for job in jobs[:3]:
+        engine.start(job)
+    polls[jobs[1].name] = 0
+    assert engine.ended() == [jobs[1]]
+    engine.start(jobs[3])
+    engine.start(Job(Path("out"), "uniform", 9, "cpu", 1, {}))
+    assert seen == ["3", "5", "3", "5", "3,5"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("slurm",), "engine 'slurm': must be 'local' or 'ray'"),
+        (("local", "here:6379"), "ray_address belongs to engine 'ray', got 'here:6379'"),
+    ],
+)
+def test_bad_arguments_are_named(arguments: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message), opened(*arguments):
         pass
 
 
+def test_a_process_that_resolves_to_another_configuration_refuses(
+    tiny_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine that has a run may have other bytes under the name of the corpus."""
+    spec, out = load_spec(tiny_spec()), tmp_path / "out"
+    config = prepare(spec, "uniform", 0, out).config
+    config["corpus"]["sha256"] = "0" * 64
+    job = Job(out, "uniform", 0, "cpu", 1, config)
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", lambda *args, **kwargs: None)
+        start_process(job, {})
+    assert load_json(job.folder / "config.json") == config
+    with pytest.raises(ValueError, match=r"corpus.sha256 was '000"):
+        run_training(prepare(spec, "uniform", 0, out), progress_bar=False)
+
+
 def test_a_folder_in_which_an_experiment_runs_is_refused(tiny_spec: SpecWriter, tmp_path: Path) -> None:
-    out, spec = tmp_path / "out", load_spec(tiny_spec())
+    out, search = tmp_path / "out", load_spec(tiny_spec(head=SEARCH))
     (out / TUNING).mkdir(parents=True)
-    with locked(out, "out"), pytest.raises(ValueError, match=f"out {out} is in use by another process"):
-        run_experiment(spec, out, engine=Here(spec))
-    search = load_spec(tiny_spec(head=SEARCH))
-    for folder in (out, out / TUNING):
+    for folder, spec in ((out, load_spec(tiny_spec())), (out, search), (out / TUNING, search)):
         with locked(folder, "out"), pytest.raises(ValueError, match=f"out {folder} is in use by another process"):
-            run_experiment(search, out, engine=Here(search))
+            run_experiment(spec, out, engine=Idle())
     assert not list(out.rglob("spec.json"))
-    assert not list(out.rglob("metrics.jsonl"))
 
-
-def test_the_lock_holds_from_the_search_to_the_end(tiny_spec: SpecWriter, tmp_path: Path) -> None:
-    spec, out, seen = load_spec(tiny_spec(head=SEARCH, steps=1, eval_every=1)), tmp_path / "out", []
-
-    class Watched(Here):
+    class Watched(Idle):
         def start(self, job: Job) -> None:
             with pytest.raises(ValueError, match="is in use"), locked(out, "out"):
                 pass
-            seen.append(job.study)
+            assert job.study == out / TUNING
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_experiment(spec, out, engine=Watched(spec))
+        run_experiment(search, out, engine=Watched())
     with locked(out, "out"), locked(out / TUNING, "out"):
-        assert seen == [out / TUNING]
+        pass
 
 
 @pytest.mark.slow
@@ -123,7 +252,7 @@ def test_a_study_with_links_in_it_is_refused(tiny_spec: SpecWriter, tmp_path: Pa
     spec, link = load_spec(tiny_spec()), tmp_path / "out" / name
     link.parent.mkdir(parents=True)
     link.symlink_to(tmp_path / "elsewhere")
-    engine = Here(spec)
+    engine = Idle()
     with pytest.raises(ValueError, match=rf"out/{name} is a symbolic link to .*elsewhere"):
         run_experiment(spec, tmp_path / "out", engine=engine)
     assert not (tmp_path / "elsewhere").exists()
@@ -133,119 +262,154 @@ def test_a_study_with_links_in_it_is_refused(tiny_spec: SpecWriter, tmp_path: Pa
 def test_divergence_is_said_and_is_an_end(
     tiny_spec: SpecWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    spec, out = load_spec(tiny_spec()), tmp_path / "out"
-    lost = "uniform seed 0"
-    assert run_experiment(spec, out, engine=Here(spec, (lost,))) == [lost]
-    assert f"{lost} diverged at step 6, see {out / 'uniform/seed-0/log.txt'}\n" in capsys.readouterr().err
-    again = Here(spec, (lost,))
+    spec, out, lost = load_spec(tiny_spec()), tmp_path / "out", "uniform seed 0"
+    assert run_experiment(spec, out, engine=Idle(results=iter([DIVERGED, RESULT, RESULT, RESULT]))) == [lost]
+    assert f"{lost} diverged at step 3, see {out / 'uniform/seed-0/log.txt'}\n" in capsys.readouterr().err
+    again, asked = Idle(), Idle()
     assert run_experiment(spec, out, engine=again) == [lost]
     assert again.started == []
     assert "tiny: 4 runs, 3 finished before, 1 diverged before, 0 at a time" in capsys.readouterr().out
-    assert load_json(out / "uniform/seed-0/result.json")["status"] == "diverged"
-    asked = Here(spec)
     assert run_experiment(spec, out, engine=asked, retry=True) == []
     assert asked.started == [lost]
-
-
-def test_the_command_says_what_diverged(
-    tiny_spec: SpecWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from contextlib import nullcontext
-
-    spec = load_spec(tiny_spec())
-    monkeypatch.setattr(schedule, "opened", lambda *_: nullcontext(Here(spec, ("power-law seed 1",))))
-    with pytest.raises(SystemExit) as stop:
-        experiment.command(spec, tmp_path / "out", report=False)
-    assert stop.value.code == 1
-    said = "did not finish: power-law seed 1 (diverged at step 6; lower its learning rate, or try again with --retry)"
-    assert said in capsys.readouterr().err
-
-
-def test_what_an_earlier_attempt_came_to_is_forgotten(tiny_spec: SpecWriter, tmp_path: Path) -> None:
-    """A run that failed, was begun again and is killed has not failed a second time."""
-    task = prepare(load_spec(tiny_spec()), "uniform", 0, tmp_path / "out")
-    task.folder.finish({"status": "failed", "error": "ValueError: then"})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Training, "run", lambda *_: sys.exit(1))
-        with pytest.raises(SystemExit):
-            run_training(task, progress_bar=False)
-    assert task.folder.failure == "did not finish"
-    task.folder.finish({"status": "failed", "error": "Traceback\nValueError: now"})
-    assert task.folder.failure == "failed (ValueError: now)"
-
-
-def finished(spec: Spec, out: Path) -> Path:
-    run_experiment(spec, out, engine=Here(spec), only=["uniform"])
-    return out / "uniform/seed-0/metrics.jsonl"
-
-
-@pytest.mark.parametrize(
-    ("change", "fault"),
-    [
-        (lambda rows: rows[:-1], "3 of its 4 evaluations are in its rows, which are of steps 0 to 8"),
-        (lambda rows: rows[2:], "2 of its 4 evaluations are in its rows, which are of steps 8 to 12"),
-        (lambda rows: rows[::-1], "4 of its 4 evaluations .* 0 to 12, and out of order"),
-        (lambda rows: [*rows, rows[-1]], "4 of its 4 evaluations .* 0 to 12, and out of order"),
-    ],
-)
-def test_the_report_says_which_rows_are_missing(
-    tiny_spec: SpecWriter, tmp_path: Path, change: Callable, fault: str
-) -> None:
-    from plkernel.results.text import warnings
-
-    path = finished(load_spec(tiny_spec()), tmp_path / "out")
-    before = warnings(compare(read_study(tmp_path / "out")))
-    path.write_bytes(b"".join(change(path.read_bytes().splitlines(keepends=True))))
-    new = [text for text in warnings(compare(read_study(tmp_path / "out"))) if text not in before]
-    assert len(new) == 1
-    assert re.match(rf"uniform, seed 0: {fault}; bring metrics.jsonl back", new[0])
-
-
-def test_the_report_says_where_rows_and_result_disagree(tiny_spec: SpecWriter, tmp_path: Path) -> None:
-    path = finished(load_spec(tiny_spec()), tmp_path / "out")
-    last = read_lines(path)[-1]["val_bpb"]
-    path.write_text(path.read_text().replace(f'"val_bpb": {last}', '"val_bpb": 1.5'))
-    faults = {run.name: run.fault for run in read_study(tmp_path / "out").runs if run.fault}
-    assert faults == {"uniform/seed-0": "the last of its rows is not what its result says"}
-
-
-def test_no_report_is_written_through_a_link(tiny_spec: SpecWriter, tmp_path: Path) -> None:
-    finished(load_spec(tiny_spec()), tmp_path / "out")
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "out/report").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ValueError, match="out/report is a symbolic link"):
-        write_comparison(compare(read_study(tmp_path / "out")))
-    assert not list((tmp_path / "elsewhere").iterdir())
-
-
-@pytest.mark.parametrize(("head", "most"), [("", 255), (SEARCH, 244)])
-def test_arm_names_fit_a_folder(tiny_spec: SpecWriter, tmp_path: Path, head: str, most: int) -> None:
-    path = tiny_spec(head=head)
-    text = path.read_text()
-    for length in (most, most + 1):
-        path.write_text(text.replace("[arms.power-law]", f"[arms.{'a' * length}]"))
-        if length == most:
-            (tmp_path / max([*load_spec(path).arms], key=len)).mkdir()
-        else:
-            with pytest.raises(
-                ValueError, match=rf"arm name a+\.\.\. has {length} letters, .* {most} at most"
-            ) as error:
-                load_spec(path)
-            assert len(str(error.value)) < 200 + len(str(path))
 
 
 def test_a_registration_is_copied_to_the_folder(
     tiny_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    hypothesis = "[[hypotheses]]\nname = 'a'\narm = 'power-law'\nclaim = 'lower'"
-    spec = load_spec(tiny_spec(head=hypothesis))
-    place = place_of(spec)
-    register(spec, place, tmp_path / "out")
-    grown = spec.model_copy(update={"seeds": (0,)})
-    run_experiment(grown, tmp_path / "out", engine=Here(spec), only=["power-law"])
-    assert (tmp_path / "out" / REGISTERED).read_bytes() == place.read_bytes()
+    spec = load_spec(tiny_spec(head="[[hypotheses]]\nname = 'a'\narm = 'power-law'\nclaim = 'lower'"))
+    register(spec, place_of(spec), tmp_path / "out")
+    run_experiment(spec.model_copy(update={"seeds": (0,)}), tmp_path / "out", engine=Idle())
+    assert (tmp_path / "out" / REGISTERED).read_bytes() == place_of(spec).read_bytes()
     assert "note: otherwise than registered: seeds: 1 gone" in capsys.readouterr().err
-    found = declared(read_study(tmp_path / "out"))
-    assert found is not None
-    assert found.changes == ("seeds: 1 gone",)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("config.json", None, r"made by another spec .*train.learning_rate was 1.0, is"),
+        ("result.json", {}, "result.json does not say how the run ended"),
+    ],
+)
+def test_a_folder_of_another_spec_and_a_damaged_result_are_refused(
+    tiny_spec: SpecWriter, tmp_path: Path, name: str, content: Any, message: str
+) -> None:
+    """Found in the last run, before any worker starts and before spec.json changes."""
+    spec, path = load_spec(tiny_spec()), tmp_path / "out" / "power-law" / "seed-1" / name
+    if name == "config.json":
+        content = prepare(spec, "power-law", 1, tmp_path).config
+        content["train"]["learning_rate"] = 1.0
+    save_json(path, content)
+    engine = Idle()
+    with pytest.raises(ValueError, match=message):
+        run_experiment(spec, tmp_path / "out", engine=engine)
+    assert engine.started == []
+
+
+def test_bad_input_writes_nothing(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+    for options in ({"corpus": "missing.txt"}, {"context": 100_000}):
+        with pytest.raises((ValueError, OSError)):
+            run_experiment(load_spec(tiny_spec(**options)), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"corpus": "missing.txt"}, "missing.txt"),
+        ({"context": 100_000}, "the validation split of corpus .* bytes, fewer than one window"),
+    ],
+)
+def test_a_dry_run_refuses_what_a_run_refuses(tiny_spec: SpecWriter, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        forecast(load_spec(tiny_spec(**options)), (), 1)
+
+
+def test_a_dry_run_says_what_a_study_cannot_know_or_decide(
+    tiny_spec: SpecWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A corpus that is not here, seeds that are too few, and quantiles of a flat law beyond what is read."""
+    monkeypatch.setattr(dry_run, "text", lambda _: "the table")
+    monkeypatch.setattr(dry_run, "estimate", lambda *_, **options: None)
+    spec = load_spec(tiny_spec(corpus="hf:some/text"))
+    assert forecast(spec, (), 1) == "the table\ncorpus 'hf:some/text' is not read yet: nothing is known of its size"
+    head = "[[hypotheses]]\nname = 'a'\narm = 'power-law'\nclaim = 'lower'"
+    assert "family main: 1 hypothesis, 2 seeds: cannot decide" in forecast(load_spec(tiny_spec(head=head)), (), 1)
+    path = tiny_spec()
+    slow = "[arms.slow]\nplacement = 'quantile'\nbeta = 0.456\nlag = 'distance'\n"
+    path.write_text(path.read_text().replace("[model]\n", "[model]\ngain = 'ema'\n") + slow)
+    words = r"half or more of its half-lives, [\d,]+ to [\d,]+ bytes, are longer than 10 windows of 32 bytes"
+    assert re.fullmatch(f"the table\nslow: {words}", forecast(load_spec(path), (), 1))
+
+
+def start(spec: Path, out: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "plkernel.experiment", str(spec), "--out", str(out), *arguments]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True, env=os.environ)
+
+
+def wait_for_rows(out: Path, rows: int, patience: float = 60.0) -> None:
+    """Wait until some run of the study has written that many evaluations."""
+    deadline = time.monotonic() + patience
+    while not any(path.read_bytes().count(b"\n") >= rows for path in out.glob("*/seed-*/metrics.jsonl")):
+        assert time.monotonic() < deadline, f"no run reached {rows} evaluations in {patience} s"
+        time.sleep(0.02)
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    """Wait for a command that must succeed; return what it printed."""
+    output, error = process.communicate(timeout=180)
+    assert process.returncode == 0, error
+    return output
+
+
+@pytest.mark.slow
+def test_kill_and_restart_gives_the_same_bytes(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+    """Of the experiment alone: its workers notice and end. Run again, it reports; once more, it trains nothing."""
+    spec, whole, parts = tiny_spec(steps=400, eval_every=50), tmp_path / "whole", tmp_path / "parts"
+    finish(start(spec, whole))
+    killed = start(spec, parts)
+    wait_for_rows(parts, 3)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    assert not list(parts.glob("*/seed-*/result.json")), "killed before any run finished"
+    assert "power-law" in finish(start(spec, parts))
+    assert (parts / "report" / "report.html").exists()
+    names = [f"{arm}/seed-{seed}/metrics.jsonl" for arm in ("uniform", "power-law") for seed in (0, 1)]
+    assert [(parts / name).read_bytes() for name in names] == [(whole / name).read_bytes() for name in names]
+    stamps = {path: path.stat().st_mtime_ns for path in parts.glob("*/seed-*/result.json")}
+    assert "4 runs, 4 finished before" in finish(start(spec, parts))
+    assert {path: path.stat().st_mtime_ns for path in parts.glob("*/seed-*/result.json")} == stamps
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+    process = start(tiny_spec(steps=100_000, eval_every=20), tmp_path / "out")
+    wait_for_rows(tmp_path / "out", 3)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    log = next((tmp_path / "out").glob("*/seed-*/log.txt")).read_text()
+    assert process.returncode == 130
+    assert "run the same command again to go on" in error
+    assert "is saved" in log
+    assert "Traceback" not in error + log
+
+
+@pytest.mark.slow
+def test_a_failed_run_is_recorded_and_the_rest_goes_on(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+    blocked = tmp_path / "out" / "uniform" / "seed-0" / "checkpoint.safetensors"
+    blocked.parent.mkdir(parents=True)
+    blocked.write_bytes(b"not a checkpoint")
+    assert run_experiment(load_spec(tiny_spec()), tmp_path / "out") == ["uniform seed 0"]
+    statuses = [load_json(path)["status"] for path in sorted((tmp_path / "out").glob("*/seed-*/result.json"))]
+    assert statuses == ["finished", "finished", "failed", "finished"]
+
+
+@pytest.mark.slow
+def test_a_dry_run_writes_nothing_and_counts_the_search(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+    spec = tiny_spec(head=SEARCH)
+    printed = finish(start(spec, tmp_path / "out", "--dry-run", "--workers", "1", "--engine", "ray"))
+    assert not (tmp_path / "out").exists()
+    assert "tiny: 8 runs, 1 at a time" in printed
+    assert "tuning: uniform_rate-0.001 and 3 more" in printed
+    assert "those of this machine, not of the cluster" in printed

@@ -1,63 +1,51 @@
-"""A learning rate for every arm: the best of a grid on seeds of its own, at the same budget, before the study."""
+"""Before the runs of a study: a learning rate for every arm, from a grid at one budget, and n-grams on its windows."""
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from plkernel.common.files import load_json, read_lines
-from plkernel.common.layout import ROWS, SPEC, TUNING, name_at
+from plkernel.common.layout import REFERENCES, ROWS, SPEC, TUNING, name_at
 from plkernel.config.reading import load_spec, parse_spec
+from plkernel.data.windows import fixed_windows
+from plkernel.memory.diagnostics import NGrams
 from plkernel.results.study import Choice, choices, read_study
+from plkernel.study import tuning
+from plkernel.study.engine import Job, LocalEngine
 from plkernel.study.schedule import chosen_arms, run_experiment
-from plkernel.study.tuning import search_of, tuned
+from plkernel.study.tuning import save_references, search_of, tuned
+from plkernel.training.loop import Training, open_corpus, prepare
 
 SpecWriter = Callable[..., Path]
 HEAD = "[tuning]\nrates = [1e-4, 1e-2, 1e4]\nseeds = [7]\nsteps = 8"
-
-
-@pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tuned study that has been run: rates far too low, good and far too high for both arms."""
-    folder = tmp_path_factory.mktemp("tuned")
-    text = folder / "text.txt"
-    text.write_text("the quick brown fox jumps over the lazy dog\n" * 200)
-    (folder / "spec.toml").write_text(
-        f'name = "tuned"\nbaseline = "uniform"\nseeds = [0]\n{HEAD}\n[corpus]\nname = "{text}"\n'
-        "[model]\ndim = 16\nlayers = 2\n"
-        "[train]\nsteps = 12\ncontext = 32\nbatch = 4\neval_every = 4\neval_windows = 4\ntest_windows = 4\n"
-        '[arms.uniform]\n[arms.law]\nprojection = "published"\nmatch = "uniform"\n[arms.fixed]\nlearning_rate = 3e-3\n'
-    )
-    assert run_experiment(load_spec(folder / "spec.toml"), folder / "out") == []
-    return folder
+OWN = HEAD.replace("[tuning]", "[arms.own]\nrates = [2e-3, 2e-2, 2e-1]\n[tuning]")
 
 
 @pytest.mark.slow
-def test_the_best_rate_of_each_arm_is_taken(study: Path) -> None:
-    spec, out = load_spec(study / "spec.toml"), study / "out"
-    found = choices({name: spec.rates_of(name) for name in spec.arms}, out)
-    assert set(found) == {"uniform", "law"}
-    for name, choice in found.items():
+def test_the_best_rate_of_each_arm_is_taken(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+    """Of rates far too low, good and far too high; run again, nothing is searched and lost rates stay lost."""
+    path, out = tiny_spec(head=f"{HEAD}\n[arms.fixed]\nlearning_rate = 3e-3"), tmp_path / "out"
+    spec = load_spec(path).model_copy(update={"seeds": (0,)})
+    assert run_experiment(spec, out) == []
+    chosen = choices({name: spec.rates_of(name) for name in spec.arms}, out)
+    assert set(chosen) == {"uniform", "power-law"}
+    for name, choice in chosen.items():
         assert choice.rate == 1e-2
         assert not choice.at_edge
-        assert choice.losses[1e4] == float("inf") or choice.losses[1e4] > choice.losses[1e-2]
-        row = read_lines(out / "tuning" / name_at(name, 1e-2) / "seed-7" / "metrics.jsonl")[-1]
+        assert choice.losses[1e4] > choice.losses[1e-2]
+        row = read_lines(out / TUNING / name_at(name, 1e-2) / "seed-7" / "metrics.jsonl")[-1]
         assert (row["step"], row["val_bpb"]) == (8, choice.losses[1e-2])
     rates = {run.arm: run.config["train"]["learning_rate"] for run in read_study(out).finished()}
-    assert rates == {"uniform": 1e-2, "law": 1e-2, "fixed": 3e-3}
-    saved = load_spec(out / "spec.json")
-    assert saved == tuned(spec, out)
-    assert load_json(out / "spec.json")["arms"]["law"]["learning_rate"] == 1e-2
-
-
-@pytest.mark.slow
-def test_running_again_searches_no_more_and_diverged_rates_stay_lost(study: Path) -> None:
-    stamps = {path: path.stat().st_mtime_ns for path in (study / "out").rglob("result.json")}
-    assert run_experiment(load_spec(study / "spec.toml"), study / "out") == []
-    assert {path: path.stat().st_mtime_ns for path in (study / "out").rglob("result.json")} == stamps
+    assert rates == {"uniform": 1e-2, "power-law": 1e-2, "fixed": 3e-3}
+    assert load_spec(out / SPEC) == tuned(spec, out)
+    stamps = {path: path.stat().st_mtime_ns for path in out.rglob("result.json")}
+    assert run_experiment(spec, out) == []
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("result.json")} == stamps
 
 
 def test_every_arm_has_the_same_budget(tiny_spec: SpecWriter) -> None:
@@ -72,31 +60,18 @@ def test_every_arm_has_the_same_budget(tiny_spec: SpecWriter) -> None:
     assert parse_spec(search.model_dump(mode="json"), "again") == search
 
 
-def test_an_arm_may_have_rates_of_its_own_but_not_more_of_them(tiny_spec: SpecWriter) -> None:
-    head = HEAD.replace("[tuning]", "[arms.own]\nrates = [2e-3, 2e-2, 2e-1]\n[tuning]")
-    search = search_of(load_spec(tiny_spec(head=head)))
-    assert [arm.learning_rate for name, arm in search.arms.items() if name.startswith("own_")] == [2e-3, 2e-2, 2e-1]
+def test_an_arm_may_have_rates_of_its_own_but_not_more_of_them(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+    """The spec of a tuned study, which has the rates and the one that was chosen, is read back."""
+    spec = load_spec(tiny_spec(head=OWN))
+    rates = [arm.learning_rate for name, arm in search_of(spec).arms.items() if name.startswith("own_")]
+    assert rates == [2e-3, 2e-2, 2e-1]
     for wrong in ("[2e-3, 2e-2]", "[2e-3, 2e-2, 2e-2]"):
         with pytest.raises(ValueError, match=r"arms.own: rates must be as many as tuning.rates, 3 different ones"):
-            load_spec(tiny_spec(head=head.replace("[2e-3, 2e-2, 2e-1]", wrong)))
-
-
-def test_the_spec_of_a_tuned_study_has_the_rates_and_the_one_that_was_found(
-    tiny_spec: SpecWriter, tmp_path: Path
-) -> None:
-    head = HEAD.replace("[tuning]", "[arms.own]\nrates = [2e-3, 2e-2, 2e-1]\n[tuning]")
-    spec = load_spec(tiny_spec(head=head))
-    found = spec.model_copy(
-        update={"arms": {name: arm.model_copy(update={"learning_rate": 2e-2}) for name, arm in spec.arms.items()}}
-    )
-    (tmp_path / SPEC).write_text(found.model_dump_json())
-    assert load_spec(tmp_path / SPEC) == found
-
-
-def test_without_results_nothing_is_chosen(tiny_spec: SpecWriter, tmp_path: Path) -> None:
-    spec = load_spec(tiny_spec(head=HEAD))
-    assert choices({name: spec.rates_of(name) for name in spec.arms}, tmp_path) == {}
-    assert tuned(spec, tmp_path) == spec
+            load_spec(tiny_spec(head=OWN.replace("[2e-3, 2e-2, 2e-1]", wrong)))
+    arms = {name: arm.model_copy(update={"learning_rate": 2e-2}) for name, arm in spec.arms.items()}
+    chosen = spec.model_copy(update={"arms": arms})
+    (tmp_path / SPEC).write_text(chosen.model_dump_json())
+    assert load_spec(tmp_path / SPEC) == chosen
 
 
 def ended(name: str, seed: int, loss: float | None) -> dict[str, Any]:
@@ -116,6 +91,8 @@ def test_the_lowest_mean_wins_once_every_run_has_ended(tiny_spec: SpecWriter, tm
         for rate, pair in losses.items()
         for seed, loss in zip((7, 8), pair, strict=True)
     ]
+    assert choices({"uniform": grid}, tmp_path) == {}
+    assert tuned(spec, tmp_path) == spec
     folder = tmp_path / TUNING
     folder.mkdir()
     (folder / SPEC).write_text(search_of(spec).model_dump_json())
@@ -152,3 +129,100 @@ def test_only_some_arms(tiny_spec: SpecWriter) -> None:
     assert chosen_arms(spec, ["power*"]) == ["power-law"]
     with pytest.raises(ValueError, match="only: no arm matches 'powr-law'; did you mean 'power-law'"):
         chosen_arms(spec, ["powr-law"])
+
+
+class Stopped(LocalEngine):
+    """Trains nothing."""
+
+    def start(self, job: Job) -> None:
+        raise KeyboardInterrupt
+
+
+def entry(out: Path) -> dict:
+    (found,) = load_json(out / REFERENCES)["references"]
+    return found
+
+
+@pytest.fixture
+def counts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[np.ndarray]]:
+    """The windows of every time that n-grams are counted."""
+    seen: list[np.ndarray] = []
+
+    def of(windows: Iterator[np.ndarray], orders: int) -> NGrams:
+        seen.append(np.concatenate(list(windows)))
+        return NGrams.of(seen[-1], orders)
+
+    monkeypatch.setattr(tuning, "NGrams", type("Counted", (), {"of": staticmethod(of)}))
+    return seen
+
+
+def test_counted_are_the_windows_of_the_first_seeds_runs(
+    tiny_spec: SpecWriter, tmp_path: Path, counts: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "AT_ONCE", 7 * 33)
+    spec, out = load_spec(tiny_spec(eval_windows=3)), tmp_path / "out"
+    save_references(spec, list(spec.arms), out)
+    run = Training(prepare(spec, "power-law", 0, tmp_path / "other"))
+    read = np.concatenate([run.windows.at(step).numpy() for step in range(12)])
+    assert np.array_equal(counts[0], read)
+    found, model = entry(out), NGrams.of(read.astype(np.uint8))
+    splits = open_corpus(spec.corpus, 32)[1]
+    for name, windows in (("val", run.validation), ("test", fixed_windows(splits.test, 32, 4))):
+        each = model.losses(windows.numpy().astype(np.uint8)).mean(axis=2)
+        assert found[f"{name}_bpb"] == pytest.approx(each.mean(axis=1).tolist(), rel=1e-12)
+        error = np.sqrt(((each - each.mean(axis=1)[:, None]) ** 2).sum(axis=1) / (each.shape[1] - 1) / each.shape[1])
+        assert found[f"{name}_error"] == pytest.approx(error.tolist(), rel=1e-12)
+    assert (found["training_bytes"], found["seed"], found["orders"]) == (12 * 4 * 32, 0, [1, 2, 3, 4, 5])
+    assert found["training_windows"] == "those that the runs of seed 0 read in 12 steps"
+
+
+def test_the_file_is_made_once_and_again_for_other_windows(
+    tiny_spec: SpecWriter, tmp_path: Path, counts: list, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec, other, out = load_spec(tiny_spec()), load_spec(tiny_spec(name="other.toml", steps=8)), tmp_path / "out"
+    for _ in range(2):
+        save_references(spec, ["uniform"], out)
+    written = (out / REFERENCES).read_bytes()
+    assert len(counts) == 1
+    save_references(other, ["uniform"], out)
+    assert entry(out)["train"]["steps"] == 8
+    for damage in ("{", "[]", '{"references": [3]}', '{"something": "else"}'):
+        (out / REFERENCES).write_text(damage)
+        capsys.readouterr()
+        save_references(spec, ["uniform"], out)
+        assert f"{out / REFERENCES}: " in capsys.readouterr().err
+        assert (out / REFERENCES).read_bytes() == written
+
+
+def test_what_is_known_of_another_corpus_stays(tiny_spec: SpecWriter, tmp_path: Path, counts: list) -> None:
+    spec, out = load_spec(tiny_spec()), tmp_path / "out"
+    shorter = spec.model_copy(update={"corpus": spec.corpus.model_copy(update={"max_bytes": 9000})})
+    for one in (spec, shorter, spec, shorter):
+        save_references(one, ["uniform"], out)
+    assert len(counts) == 2
+    sizes = [found["corpus"]["size"] for found in load_json(out / REFERENCES)["references"]]
+    assert sorted(sizes) == [9000, open_corpus(spec.corpus, 32)[0].size]
+
+
+def test_of_long_runs_the_beginning_is_counted(
+    tiny_spec: SpecWriter, tmp_path: Path, counts: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the budget is time, nothing."""
+    monkeypatch.setattr(tuning, "MOST_BYTES", 10 * 32 + 31)
+    save_references(load_spec(tiny_spec()), ["uniform"], tmp_path)
+    assert (len(counts[0]), entry(tmp_path)["training_bytes"]) == (10, 320)
+    words = "the first 10 of 48 windows: those that the runs of seed 0 read in 12 steps"
+    assert entry(tmp_path)["training_windows"] == words
+    save_references(load_spec(tiny_spec(steps=None, minutes=0.01)), ["uniform"], tmp_path / "minutes")
+    assert not (tmp_path / "minutes").exists()
+
+
+def test_an_experiment_counts_before_it_trains_and_its_search_counts_nothing(
+    tiny_spec: SpecWriter, tmp_path: Path
+) -> None:
+    for name, head in (("plain", ""), ("searched", "[tuning]\nrates = [1e-3, 1e-2]\nseeds = [7]")):
+        with pytest.raises(KeyboardInterrupt):
+            run_experiment(load_spec(tiny_spec(head=head)), tmp_path / name, engine=Stopped())
+    assert entry(tmp_path / "plain")["corpus"]["name"] == load_spec(tiny_spec()).corpus.name
+    assert (tmp_path / "searched" / TUNING / SPEC).exists()
+    assert not list((tmp_path / "searched").rglob(REFERENCES))

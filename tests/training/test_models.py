@@ -1,0 +1,261 @@
+"""The models of specs: arms by scheme and placement, their optimiser, calibration, and refusals."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from plkernel.analysis.nodes import Aim, place
+from plkernel.commands.inspect import inspect
+from plkernel.common.files import load_json, read_lines, save_json
+from plkernel.config.condition import resolve
+from plkernel.config.reading import load_spec
+from plkernel.config.schema import TrainSpec
+from plkernel.config.study import Spec
+from plkernel.models.init.block_gains import calibrate_, scale_
+from plkernel.models.ssm import SSM
+from plkernel.models.structure import Structure
+from plkernel.training import check
+from plkernel.training.build import Model, Prepared, build, initialise_
+from plkernel.training.loop import Training, prepare, run_training
+from plkernel.training.objective import build_optimizer
+from plkernel.training.view import calibrated_gains
+
+RUNS = Path(__file__).parents[2] / "runs"
+
+
+@pytest.fixture
+def spec_with(tiny_spec: Callable[..., Path]) -> Callable[..., Spec]:
+    """The tiny spec (an SSM of width 16) with these lines in its second arm, and of another kind of model."""
+
+    def make(arm: str = "", kind: str = "ssm", model: str | None = None, **train: object) -> Spec:
+        path = tiny_spec(**train)
+        lines = ("head_size = 8" if kind != "ssm" else "") if model is None else model
+        text = path.read_text().replace("[model]", f'[model]\nkind = "{kind}"\n{lines}')
+        path.write_text(text.replace('projection = "published"', arm))
+        return load_spec(path, check)
+
+    return make
+
+
+def filled(spec: Spec, arm: str = "power-law") -> Model:
+    """The model of an arm at its start."""
+    condition = resolve(spec.model, spec.arm(arm))
+    return initialise_(build(condition), condition, 0)
+
+
+def test_the_published_ablation_by_one_word() -> None:
+    """The committed spec: 8 layers of width 144 as published; the naive arm is tied, with RMSNorm."""
+    spec = load_spec(RUNS / "saturation.toml")
+    official, naive = (Prepared.of(resolve(spec.model, spec.arm(name), spec.train)) for name in ("official", "naive"))
+    assert official.config is not None
+    assert naive.config is not None
+    assert (official.config.layers, official.config.dim, official.config.structure) == (8, 144, Structure())
+    assert naive.config.structure == Structure(norm="rms", tied=True)
+    assert official.parameters - naive.parameters == 256 * 144 + (2 + 2 * 8) * 144
+    model = build(resolve(spec.model, spec.arm("naive"), spec.train))
+    assert naive.parameters == sum(p.numel() for p in model.parameters())
+
+
+def test_weight_decay_on_everything_in_the_naive_arm_alone(spec_with: Callable[..., Spec], tmp_path: Path) -> None:
+    spec = spec_with('scheme = "rwkv_naive"', "rwkv6", weight_decay=0.5, dropout=0.125)
+    for arm in ("uniform", "power-law"):
+        training = Training(prepare(spec, arm, 0, tmp_path / arm))
+        decayed = {id(p) for g in training.optimizer.param_groups if g["weight_decay"] == 0.5 for p in g["params"]}
+        assert (decayed == {id(p) for p in training.model.parameters()}) == (arm == "power-law")
+        assert training.model.config.dropout == 0.125
+
+
+def test_the_recipe_trains_the_decays_at_twice_the_rate(spec_with: Callable[..., Spec]) -> None:
+    """Of RWKV-7 w0 alone, not the maps that move it."""
+    train = TrainSpec(recipe="blinkdl", steps=1, learning_rate=1e-3)
+    model = build(resolve(spec_with(kind="rwkv7").model))
+    groups = {group["lr_multiplier"]: group for group in build_optimizer(model, train).param_groups if group["lr"]}
+    twice = {id(parameter) for parameter in groups[2.0]["params"]}
+    assert {name for name, p in model.named_parameters() if id(p) in twice} == {f"blocks.{i}.att.w0" for i in range(2)}
+    assert (groups[2.0]["weight_decay"], groups[2.0]["eps"]) == (0.0, 1e-18)
+    build_optimizer(model, train.model_copy(update={"decay_multiplier": 0.0}))
+    assert not model.get_parameter("blocks.0.att.w0").requires_grad
+
+
+def test_an_arm_of_another_scheme_trains_and_says_so(spec_with: Callable[..., Spec], tmp_path: Path) -> None:
+    """muP's rates reach the optimiser, its multiplier the model, the arm's own peak the schedule."""
+    spec = spec_with('scheme = "mup_table8"\nscheme_options = { base_width = 4 }\nlearning_rate = 0.01')
+    task = prepare(spec, "power-law", 0, tmp_path / "out")
+    training = Training(task)
+    assert training.model.config.structure.multipliers == {"logits": 0.25}
+    groups = {id(p): group for group in training.optimizer.param_groups for p in group["params"]}
+    assert groups[id(training.model.blocks[0].ssm.B.weight)]["lr"] == pytest.approx(0.0025)
+    assert groups[id(training.model.embedding.weight)]["lr"] == pytest.approx(0.01)
+    run_training(task, progress_bar=False)
+    rows, config = (
+        read(task.folder.path / name) for read, name in ((read_lines, "metrics.jsonl"), (load_json, "config.json"))
+    )
+    assert rows[-1]["val_bpb"] < rows[0]["val_bpb"]
+    assert config["train"]["learning_rate"] == 0.01
+    assert config["arm_options"]["scheme_options"] == {"base_width": 4.0}
+
+
+def test_a_scheme_and_the_power_law_go_together(spec_with: Callable[..., Spec]) -> None:
+    """The scheme's draws, then the nodes' multipliers on the columns of C_proj."""
+    specs = [spec_with(f'scheme = "megatron_default"\n{shape}') for shape in ("", 'projection = "gain-corrected"')]
+    plain, shaped = (filled(spec).state_dict()["blocks.1.ssm.C_proj.weight"] for spec in specs)
+    multipliers = torch.tensor(resolve(specs[1].model, specs[1].arm("power-law")).nodes.projection)
+    assert torch.allclose(shaped, plain * multipliers, rtol=1e-5)
+    assert plain.std().item() == pytest.approx(0.02 / (2 * specs[0].model.layers) ** 0.5, rel=0.2)
+
+
+def test_a_fixed_multiplier_shapes_where_the_projection_starts_at_zero(spec_with: Callable[..., Spec]) -> None:
+    zero = 'scheme = "rwkv_blinkdl"\nprojection = "gain-corrected"'
+    with pytest.raises(ValueError, match=r"scheme 'rwkv_blinkdl' starts blocks\.0\.ssm\.C_proj\.weight at zero"):
+        spec_with(zero)
+    spec = spec_with(f'{zero}\nshape_on = "multiplier"')
+    model, nodes = filled(spec), resolve(spec.model, spec.arm("power-law")).nodes
+    assert isinstance(model, SSM)
+    assert model.blocks[0].ssm.shape.tolist() == pytest.approx(list(nodes.projection), rel=1e-6)
+    assert model.blocks[0].ssm.C_proj.weight.abs().max() == 0
+
+
+@pytest.mark.parametrize("kind", ["ssm", "rwkv6"])
+def test_a_run_calibrates_what_its_scheme_leaves_to_data(
+    kind: str, spec_with: Callable[..., Spec], tmp_path: Path
+) -> None:
+    """Scheme, then the arm's nodes, then gains on the first step's windows, which bring every branch to the target."""
+    arm = 'scheme = "auto_init"\nscheme_options = { target = 0.5 }\nplacement = "log-spaced"'
+    spec = spec_with(arm if kind == "rwkv6" else f'{arm}\nprojection = "gain-corrected"', kind)
+    training = Training(prepare(spec, "power-law", 0, tmp_path / "out"))
+    tuned = training.calibration
+    assert tuned is not None
+    assert tuned.branches == pytest.approx([0.5, 0.5], rel=0.005)
+    assert calibrate_(training.model, training.windows.at(0)[:, :-1], target=0.5).gains == (1.0, 1.0)
+    model = filled(spec)
+    scale_(model, tuned.gains)
+    for name, values in training.model.named_parameters():
+        assert torch.allclose(values, model.get_parameter(name), rtol=1e-5), name
+    assert Training(prepare(spec, "uniform", 0, tmp_path / "out")).calibration is None
+
+
+def test_gains_are_recorded_once_and_a_resumed_run_keeps_them(
+    spec_with: Callable[..., Spec], stopped: Callable, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the first row alone; a run that stopped half-way is not calibrated again, and ends in the same rows."""
+    spec = spec_with('scheme = "auto_init"')
+    whole = prepare(spec, "power-law", 0, tmp_path / "whole")
+    run_training(whole, progress_bar=False)
+    folder = stopped(spec, "power-law", tmp_path / "cut", 6)
+    cut = prepare(spec, "power-law", 0, tmp_path / "cut")
+    assert Training(cut).calibration is None
+    run_training(cut, progress_bar=False)
+    files = [path / "metrics.jsonl" for path in (whole.folder.path, folder)]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    rows = read_lines(files[0])
+    assert ["calibration" in row for row in rows] == [True, *[False] * (len(rows) - 1)]
+    assert calibrated_gains(folder) == rows[0]["calibration"]["gains"]
+    inspect(folder, windows=4, json=tmp_path / "views.json")
+    capsys.readouterr()
+    start = load_json(tmp_path / "views.json")["initialisation"]
+    assert start["bits_per_byte"] == pytest.approx(rows[0]["val_bpb"], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "arm", "model", "message"),
+    [
+        ("rwkv6", 'projection = "gain-corrected"', "head_size = 8", "gain-corrected needs a placement in an RWKV"),
+        ("rwkv6", 'placement = "log-spaced"\nprojection = "published"', "head_size = 8", "EMA gain only"),
+        ("rwkv6", 'placement = "log-spaced"\nbeta = 1.0', "head_size = 8", "beta 1.0 belongs to a power law"),
+        ("rwkv6", 'placement = "log-spaced"\nmatch = "uniform"', "head_size = 8", "match uniform does nothing"),
+        ("rwkv6", 'placement = "quantile"\nshape_on = "output"', "head_size = 8", "output matrix starts at zero"),
+        ("rwkv6", 'placement = "quantile"\ntempering = 1', "head_size = 8", r"use a head_size above 8, k_clamp = true"),
+        (
+            "rwkv7",
+            'placement = "log-spaced"',
+            "head_size = 8",
+            r"shortest 1 bytes, but a decay of RWKV-7 is above .*1.15",
+        ),
+        ("rwkv7", 'placement = "concentrated"', "head_size = 16", r"half-life 0.5 bytes, but .* no half-life is 1.143"),
+        ("rwkv7", 'placement = "quantile"\nbonus = "law"', "head_size = 16", "bonus law belongs to model kinds rwkv5"),
+        (
+            "rwkv7",
+            'placement = "quantile"\ntempering = 1',
+            "head_size = 8",
+            "use a head_size above 8 or a smaller temp",
+        ),
+        ("rwkv7", "", "head_size = 8\nk_clamp = true", "k_clamp does not belong to model kind 'rwkv7'"),
+        ("rwkv7", 'scheme = "rwkv_blinkdl"', "head_size = 8", "rwkv_blinkdl"),
+        ("rwkv7", 'scheme = "u_mup"', "head_size = 8", "unit_scaled is not for RWKV-7"),
+        ("rwkv7", "", "head_size = 8\nranks = { decay = 1 }", "ranks.decay"),
+        ("rwkv6", "", "head_size = 8\nranks = { decay = 8 }", "ranks does not belong to model kind 'rwkv6'"),
+        ("rwkv6", 'scheme = "rwkv7_official"', "head_size = 8", "rwkv7_official"),
+        ("ssm", 'bonus = "law"', "", "bonus law belongs to model kinds rwkv5 and rwkv6"),
+        ("rwkv6", 'scheme = "rwkv_eagle_paper"', "head_size = 8", "rwkv_eagle_paper"),
+        ("rwkv6", 'scheme = "rwkv_blinkd"', "head_size = 8", "rwkv_blinkd"),
+        ("rwkv6", "", "head_size = 7", "dim 16 must be a multiple of head_size 7"),
+        ("rwkv6", "", 'head_size = 8\ngain = "ema"', "gain does not belong to model kind 'rwkv6'"),
+        ("ssm", 'shape_on = "receptance"', "", "shape_on must be columns or multiplier in an SSM"),
+        ("ssm", 'scheme = "fixup"\nprojection = "published"', "", "nothing to act on"),
+        ("ssm", "", "k_clamp = true", "k_clamp does not belong to model kind 'ssm'"),
+        ("ssm", 'scheme = "auto_init"\nscheme_options = { target = 0 }', "", "target must be positive, got 0"),
+        ("ssm", 'scheme = "mup_table8"\nscheme_options = { sgd = 1 }', "", "for SGD here, and a run has AdamW: leave"),
+        ("ssm", 'scheme = "megatron_defualt"', "", "scheme 'megatron_defualt' does not exist; nearest: megatron_d"),
+        ("ssm", 'scheme = "megatron_default"\nscheme_options = { sd = 1 }', "", "has no option 'sd'; valid: std"),
+    ],
+)
+def test_what_does_not_fit_is_named(
+    kind: str, arm: str, model: str, message: str, spec_with: Callable[..., Spec]
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        spec_with(arm, kind, model)
+
+
+def test_a_power_law_arm_says_what_it_aims_at(spec_with: Callable[..., Spec]) -> None:
+    """Defaults that depend on the kind of model are written out; an arm without placement stays the scheme's."""
+    spec = spec_with('placement = "quantile"\ntempering = 0.25', "rwkv6", "head_size = 16")
+    arm = spec.arm("power-law")
+    assert (arm.target, arm.kernel, arm.lag, arm.max_lag, arm.tempering) == ("correlation", "rms", "bonus", 2048, 0.25)
+    assert spec.arm("uniform").placement is None
+    assert not spec.arm("uniform").places_nodes
+    model = filled(spec)
+    rates = model.state_dict()["blocks.0.att.time_decay"].flatten().exp().double()
+    assert rates.tolist() == pytest.approx(list(resolve(spec.model, arm).nodes.rates), rel=1e-6)
+    asked = spec_with(
+        'placement = "quantile"\ntempering = 0\ntarget = "information"\nkernel = "coherent"', "rwkv6", "head_size = 16"
+    )
+    assert asked.arm("power-law").law == Aim(1.15, "information", "coherent", "bonus")
+
+
+def test_nodes_of_a_file_are_held_to_the_law_and_to_the_gain(spec_with: Callable[..., Spec], tmp_path: Path) -> None:
+    nodes = place(16, placement="quantile", gain="none", target="correlation", kernel="rms", lag="bonus", tempering=0)
+    save_json(tmp_path / "fit.json", {"nodes": nodes.to_dict()})
+    file = f"node_file = '{tmp_path / 'fit.json'}'"
+    spec = spec_with(file, "rwkv6", "head_size = 16")
+    assert resolve(spec.model, spec.arm("power-law")).nodes == nodes
+    with pytest.raises(ValueError, match="shape is that of gain 'none', but the key has another"):
+        spec_with(file, "rwkv6", "head_size = 16\nk_clamp = true")
+    with pytest.raises(ValueError, match="16 rates and 16 multipliers, but"):
+        spec_with(file, "rwkv6")
+    save_json(tmp_path / "fit.json", {"nodes": {**nodes.to_dict(), "projection": [1.0] * 16}})
+    with pytest.raises(ValueError, match=r"miss d\*\*-0.575"):
+        spec_with(file, "rwkv6", "head_size = 16")
+
+
+def test_goose_reaches_no_shorter_half_life_than_it_can(spec_with: Callable[..., Spec]) -> None:
+    """Quantile nodes end at the largest rate; the law then holds from distance 1, where the state is read."""
+    spec = spec_with('placement = "quantile"\ntempering = 0.25', "rwkv7", "head_size = 16")
+    arm = spec.arm("power-law")
+    assert (arm.target, arm.kernel, arm.lag, arm.max_lag) == ("correlation", "rms", "distance", 2048)
+    condition = resolve(spec.model, arm)
+    model = filled(spec)
+    rates = [mixing.rates().flatten().tolist() for mixing in model.mixings()]
+    for found in rates:
+        assert found == pytest.approx(list(condition.nodes.rates), rel=1e-5)
+        assert max(found) < spec.model.largest_rate
+    spaced = spec_with('placement = "log-spaced"\nshortest = 1.15', "rwkv7", "head_size = 16")
+    lives = filled(spaced).half_lives()
+    assert (lives[0].min().item(), lives[0].max().item()) == pytest.approx((1.15, 2000), rel=1e-5)
+
+
+def test_goose_and_finch_are_compared_at_equal_parameters() -> None:
+    spec = load_spec(RUNS / "goose.toml", check)
+    counts = [Prepared.of(resolve(spec.model_of(name), spec.arm(name))).parameters for name in spec.arms]
+    assert max(counts) / min(counts) < 1.01

@@ -1,0 +1,378 @@
+"""A run that was stopped or killed goes on to the rows of one left alone, or is refused where files have changed."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from plkernel.common.files import load_json, read_lines
+from plkernel.config.reading import load_spec
+from plkernel.config.study import Spec
+from plkernel.results.rows import append, expected_steps
+from plkernel.training.folder import Progress, RunFolder
+from plkernel.training.loop import Training, prepare, run_training
+
+SpecWriter = Callable[..., Path]
+Stopped = Callable[[Spec, str, Path, int], Path]
+Change = Callable[[Path], object]
+CHECKPOINT, METRICS, TIMING = "checkpoint.safetensors", "metrics.jsonl", "timing.jsonl"
+ARM, OTHER = "uniform", "power-law"
+RUN = f"{ARM}/seed-0"
+MODELS = {"ssm": "", "finch": 'kind = "rwkv6"\nhead_size = 8\n', "goose": 'kind = "rwkv7"\nhead_size = 8\n'}
+OPERATIONS = {"open", "os.rename", "os.remove", "os.truncate", "os.chmod", "os.mkdir"}
+CURVES = ("when_started/val_bpb", "train/bpb", "val/bpb", "versus_bytes/train_bpb", "versus_bytes/val_bpb")
+kills = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills copies of this process")
+
+
+@pytest.fixture
+def spec(tiny_spec: SpecWriter) -> Callable[..., Spec]:
+    def write(kind: str = "ssm", **train: Any) -> Spec:
+        path = tiny_spec(**{"steps": 8, "eval_every": 2} | train)
+        text = path.read_text().replace("[model]\n", f"[model]\n{MODELS[kind]}")
+        path.write_text(text if kind == "ssm" else text.replace('projection = "published"', ""))
+        return load_spec(path)
+
+    return write
+
+
+def train(spec: Spec, out: Path, arm: str = ARM) -> dict[str, Any]:
+    return run_training(prepare(spec, arm, 0, out), progress_bar=False)
+
+
+def left(out: Path) -> dict[str, Any]:
+    """All of a run that must not depend on what happened on the way."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    folder = out / RUN
+    events = EventAccumulator(str(folder), {"histograms": 0}).Reload()
+    return {
+        "rows": (folder / METRICS).read_bytes(),
+        "result": {**load_json(folder / "result.json"), "seconds": None},
+        "times": [row["step"] for row in read_lines(folder / TIMING)],
+        "curves": {tag: [event.step for event in events.Scalars(tag)] for tag in CURVES},
+        "histograms": [event.step for event in events.Histograms("weights/log2_half_life_block_0")],
+        "files": sorted(path.name for path in folder.iterdir() if "tfevents" not in path.name and path.name[0] != "."),
+    }
+
+
+def in_a_copy(action: Callable[[], Any], patience: float | None = None) -> int:
+    """How a copy of this process ends that does `action`; it is killed after `patience` seconds."""
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            with open(os.devnull, "w") as nowhere:
+                os.dup2(nowhere.fileno(), 1)
+                os.dup2(nowhere.fileno(), 2)
+            action()
+            code = 0
+        finally:
+            os._exit(code)
+    if patience is not None:
+        time.sleep(patience)
+        os.kill(child, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def train_until(spec: Spec, out: Path, number: int) -> None:
+    """Train; die in the `number`-th operation on a file in `out`, before it is done."""
+    count = 0
+
+    def step() -> None:
+        nonlocal count
+        count += 1
+        if count == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in OPERATIONS and arguments and str(out) in str(arguments[0]):
+            step()
+
+    sync = os.fsync
+
+    def synced(descriptor: int) -> None:
+        step()
+        sync(descriptor)
+        step()
+
+    sys.addaudithook(watch)
+    os.fsync = synced
+    train(spec, out)
+
+
+def after(spec: Spec, out: Path, expected: dict[str, Any]) -> str:
+    """The end of a run that was killed and is begun again at once."""
+    if in_a_copy(lambda: train(spec, out)):
+        return "does not go on"
+    known = left(out)
+    return ", ".join(name for name in expected if known[name] != expected[name]) or "the same"
+
+
+@kills
+@pytest.mark.parametrize(
+    ("kind", "times"),
+    [("ssm", 2), *(pytest.param(kind, 7, marks=pytest.mark.slow) for kind in MODELS)],
+)
+def test_kills_at_random_times_change_nothing(spec: Callable[..., Spec], tmp_path: Path, kind: str, times: int) -> None:
+    """Each run is killed up to three times, in its second sitting as well."""
+    run, out, counts, draw = spec(kind, steps=8 * times), tmp_path / "out", Counter[str](), random.Random(times)
+    train(run, tmp_path / "whole")  # in this process, so that its copies have loaded what they need
+    expected, start = left(tmp_path / "whole"), time.monotonic()
+    assert in_a_copy(lambda: train(run, out)) == 0
+    whole = time.monotonic() - start
+    for _ in range(times):
+        shutil.rmtree(out, ignore_errors=True)
+        for _ in range(draw.randint(1, 3)):
+            in_a_copy(lambda: train(run, out), draw.uniform(0, whole))
+        counts[after(run, out, expected)] += 1
+    assert set(counts) == {"the same"}
+
+
+@kills
+@pytest.mark.slow
+def test_a_kill_at_any_operation_on_a_file_changes_nothing(spec: Callable[..., Spec], tmp_path: Path) -> None:
+    run, out, counts, number, status = spec(eval_every=4), tmp_path / "out", Counter[str](), 0, -signal.SIGKILL
+    train(run, tmp_path / "whole")
+    expected = left(tmp_path / "whole")
+    while status == -signal.SIGKILL:
+        number += 1
+        shutil.rmtree(out, ignore_errors=True)
+        status = in_a_copy(lambda number=number: train_until(run, out, number))  # type: ignore[misc]
+        counts[after(run, out, expected)] += status == -signal.SIGKILL
+    assert status == 0
+    assert number > 50
+    assert set(counts) == {"the same"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "place", "step"),
+    [("ssm", place, step) for place, step in (("append", 0), ("append", 4), ("step", 3), ("save", 4))]
+    + [("finch", "step", 5), ("goose", "save", 2)],
+)
+def test_a_run_that_ends_anywhere_goes_on_to_the_same(
+    spec: Callable[..., Spec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, place: str, step: int
+) -> None:
+    """Once the curves have an evaluation that no row has, a row that no checkpoint has, or between two evaluations."""
+    whole = train(run := spec(kind), tmp_path / "whole")
+    owner: Any = RunFolder if place == "append" else Training
+    original = getattr(owner, place)
+
+    def killed(self: Any, *arguments: Any) -> Any:
+        if step == (arguments[0]["step"] if arguments else self.progress.step):
+            raise SystemExit
+        return original(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, place, killed)
+        with pytest.raises(SystemExit):
+            train(run, tmp_path / "parts")
+    assert {**train(run, tmp_path / "parts"), "seconds": 0} == {**whole, "seconds": 0}
+    assert left(tmp_path / "parts") == left(tmp_path / "whole")
+
+
+def test_frozen_decays_stay_and_their_run_goes_on(tiny_spec: SpecWriter, stopped: Stopped, tmp_path: Path) -> None:
+    """Stopped, resumed and trained to the end, they have not moved; those that are trained have."""
+    path = tiny_spec(steps=8, eval_every=2, truncation_windows=6)
+    path.write_text(path.read_text() + "[arms.frozen]\ntrain = { decay_multiplier = 0 }\n")
+    spec, out = load_spec(path), tmp_path / "out"
+    rows = stopped(spec, "frozen", out, 5) / METRICS
+    result, whole = train(spec, out, "frozen"), train(spec, tmp_path / "whole", "frozen")
+    assert {**result, "seconds": 0} == {**whole, "seconds": 0}
+    frozen = read_lines(rows)
+    assert {str(row["half_life_quantiles"]) for row in frozen} == {str(frozen[0]["half_life_quantiles"])}
+    assert frozen[-1]["val_bpb"] < frozen[0]["val_bpb"]
+    train(spec, out)
+    moved = read_lines(out / RUN / METRICS)
+    assert moved[0] == frozen[0]
+    assert moved[-1]["half_life_quantiles"] != moved[0]["half_life_quantiles"]
+
+
+def refused(spec: Spec, out: Path, message: str) -> None:
+    """The run is, and its row files stay as they are."""
+    rows = {path: path.read_bytes() for name in (METRICS, TIMING) if (path := out / RUN / name).exists()}
+    with pytest.raises(ValueError, match=message):
+        train(spec, out)
+    assert {path: path.read_bytes() for path in rows} == rows
+
+
+def test_the_checkpoint_of_another_arm_is_refused(spec: Callable[..., Spec], stopped: Stopped, tmp_path: Path) -> None:
+    run, out = spec(), tmp_path / "out"
+    one, other = (stopped(run, arm, out, 5) for arm in (ARM, OTHER))
+    shutil.copy(other / CHECKPOINT, one / CHECKPOINT)
+    refused(run, out, r"belongs to another run \(arm was 'power-law', is now 'uniform'.*bring the run's")
+    (one / CHECKPOINT).write_bytes((one / CHECKPOINT).read_bytes()[:100])
+    refused(run, out, r"checkpoint .*checkpoint.safetensors is damaged")
+
+
+def test_row_files_that_have_changed_are_refused(spec: Callable[..., Spec], stopped: Stopped, tmp_path: Path) -> None:
+    left = r"seed-0/{} is not as the run left it at the step 4 of its last evaluation \({}\): bring it back, or remove"
+    run, out = spec(), tmp_path / "out"
+    folder = stopped(run, ARM, out, 5)
+    for name in (METRICS, TIMING):
+        path, whole = folder / name, (folder / name).read_bytes()
+        rows = whole.splitlines(keepends=True)
+        changes = {
+            "0 of .* bytes are there": b"",
+            "its line ends have been changed": whole.replace(b"\n", b"\r\n"),
+            r"[\d,]+ of [\d,]+ bytes are there": rows[0] + rows[2],
+            "its rows are of steps 0, 4, 2, expected 0, 2, 4": rows[0] + rows[2] + rows[1],
+            "its rows are of steps unreadable, 2, 4, expected 0, 2, 4": b"x" + whole[1:],
+            "its content has been changed": whole.replace(b"0.", b"1.", 1),
+        }
+        for reason, content in changes.items():
+            path.write_bytes(content)
+            refused(run, out, left.format(name, reason))
+        path.unlink()
+        refused(run, out, left.format(name, "it is missing"))
+        path.write_bytes(whole + b'{"step": 6, "unfin')
+    assert train(run, out)["steps"] == 8
+    assert [row["step"] for row in read_lines(folder / METRICS)] == [0, 2, 4, 6, 8]
+
+
+def test_a_run_of_an_earlier_version_goes_on_to_the_same_rows(
+    spec: Callable[..., Spec], stopped: Stopped, tmp_path: Path
+) -> None:
+    """Its checkpoint has neither digest nor configuration nor CRCs of the rows."""
+    run, out = spec(), tmp_path / "out"
+    folder = stopped(run, ARM, out, 5)
+    rewritten(lambda tensors, metadata: None, ("progress",))(folder)
+    rows = (folder / METRICS).read_bytes()
+    (folder / METRICS).write_bytes(b"".join(rows.splitlines(keepends=True)[::-1]))
+    refused(run, out, "its rows are of steps 4, 2, 0, expected 0, 2, 4")
+    (folder / METRICS).write_bytes(rows)
+    train(run, out)
+    train(run, tmp_path / "whole")
+    assert (folder / METRICS).read_bytes() == (tmp_path / "whole" / RUN / METRICS).read_bytes()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_row_without_room_names_its_file() -> None:
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
+        append(Path("/dev/full"), {"step": 0}, 0)
+
+
+def test_expected_steps() -> None:
+    assert [expected_steps(4, last) for last in (0, 8, 10)] == [[0], [0, 4, 8], [0, 4, 8, 10]]
+
+
+@pytest.mark.parametrize("name", [METRICS, CHECKPOINT, "environment.json", ".checkpoint.partial.safetensors", "", ".."])
+def test_nothing_is_written_through_a_link(
+    spec: Callable[..., Spec], stopped: Stopped, tmp_path: Path, name: str
+) -> None:
+    """Of a file in the folder, the folder itself or that of its arm."""
+    run, precious = spec(), tmp_path / "precious"
+    path = stopped(run, ARM, tmp_path / "out", 5) / name
+    if path.is_dir():
+        path = path.resolve()
+        shutil.move(path, precious)
+        content = sorted(precious.rglob("*"))
+    else:
+        path.unlink(missing_ok=True)
+        precious.write_text("precious\n")
+    path.symlink_to(precious)
+    with pytest.raises(ValueError, match=r"is a symbolic link to .*precious, and nothing is written through"):
+        train(run, tmp_path / "out")
+    assert sorted(precious.rglob("*")) == content if precious.is_dir() else precious.read_text() == "precious\n"
+
+
+def test_a_link_that_comes_later_is_not_followed(tmp_path: Path) -> None:
+    folder, precious = RunFolder(tmp_path / "run"), tmp_path / "precious"
+    precious.write_text("precious\n")
+    folder.path.mkdir()
+    (folder.path / METRICS).symlink_to(precious)
+    with pytest.raises(OSError, match=METRICS):
+        folder.append({"step": 0}, {"step": 0}, Progress())
+    assert precious.read_text() == "precious\n"
+
+
+def flipped(run: Path, place: float, bit: int) -> None:
+    """Turn one bit of a checkpoint over, at that share of it."""
+    content = bytearray((run / CHECKPOINT).read_bytes())
+    content[int(place * len(content))] ^= 1 << bit
+    (run / CHECKPOINT).write_bytes(content)
+
+
+def rewritten(change: Callable[[Any, dict[str, str]], object], keep: tuple[str, ...] = ()) -> Change:
+    """Write a checkpoint with its tensors and metadata changed as a valid file; keep: of the metadata, by name."""
+
+    def rewrite(run: Path) -> None:
+        with safe_open(run / CHECKPOINT, framework="pt") as file:
+            tensors, metadata = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
+        if keep:
+            metadata = {name: metadata[name] for name in keep}
+            progress = json.loads(metadata["progress"])
+            metadata["progress"] = json.dumps({k: v for k, v in progress.items() if not k.endswith("_crc")})
+        change(tensors, metadata)
+        save_file(tensors, run / CHECKPOINT, metadata)
+
+    return rewrite
+
+
+def changes() -> Iterator[Change]:
+    """Damage to the files of a stopped run, of all kinds."""
+    draw = random.Random(0)
+    yield from (lambda run: flipped(run, draw.random(), draw.randrange(8)) for _ in range(20))
+    values = {"step": [0, 4, 8, -1, 2**70, "6"], "loss_sum": [0.0, 1e9], "loss_count": [0, 5, -2]}
+    values |= {"metrics_bytes": [0, 10, 10**9, -1], "timing_bytes": [0, 10, 10**9], "seconds": ["x"]}
+    for name, value in [(name, value) for name, wrong in values.items() for value in wrong]:
+        yield rewritten(
+            lambda _, metadata, n=name, v=value: metadata.update(
+                progress=json.dumps({**json.loads(metadata["progress"]), n: v})
+            )
+        )
+    yield rewritten(lambda tensors, _: tensors.update({"exp_avg.head.weight": tensors["exp_avg.head.weight"] + 0.5}))
+    for length in (0, 8, 1000, -1, -1000):
+        yield lambda run, length=length: (run / CHECKPOINT).write_bytes((run / CHECKPOINT).read_bytes()[:length])
+    yield lambda run: (run / CHECKPOINT).write_bytes((run / CHECKPOINT).read_bytes() + b"more")
+    yield lambda run: (run / CHECKPOINT).unlink()
+    for name in (CHECKPOINT, METRICS, TIMING):
+        yield lambda run, name=name: shutil.copy(run.parent.parent / OTHER / "seed-0" / name, run / name)
+    edits: list[Callable[[list[bytes]], list[bytes]]] = [
+        lambda rows: [],
+        lambda rows: rows[1:],
+        lambda rows: rows[:-1],
+        lambda rows: [*rows, rows[-1]],
+        lambda rows: [rows[0], *rows],
+        lambda rows: [b"null\n", *rows[1:]],
+        lambda rows: [rows[0][:30] + b"\n", *rows[1:]],
+        lambda rows: [row.replace(b"1", b"2") for row in rows],
+        lambda rows: [*rows, b'{"step": 8, "by'],
+    ]
+    for name, edit in [(name, edit) for name in (METRICS, TIMING) for edit in edits]:
+        yield lambda run, name=name, edit=edit: (run / name).write_bytes(
+            b"".join(edit((run / name).read_bytes().splitlines(True)))
+        )
+
+
+@pytest.mark.slow
+def test_a_run_whose_files_were_changed_goes_on_to_the_same_or_is_refused(
+    spec: Callable[..., Spec], stopped: Stopped, tmp_path: Path
+) -> None:
+    run, out, counts = spec(), tmp_path / "out", Counter[str]()
+    for arm in (ARM, OTHER):
+        stopped(run, arm, tmp_path / "kept", 5)
+    train(run, tmp_path / "whole")
+    evidence = [(tmp_path / name / RUN / METRICS) for name in ("whole", "out")]
+    for change in changes():
+        shutil.rmtree(out, ignore_errors=True)
+        shutil.copytree(tmp_path / "kept", out)
+        change(out / RUN)
+        try:
+            train(run, out)
+        except (ValueError, OSError) as error:
+            counts["refused" if str(out) in str(error) else f"names no file: {error}"] += 1
+        else:
+            counts["the same" if evidence[0].read_bytes() == evidence[1].read_bytes() else "silent difference"] += 1
+    assert set(counts) == {"the same", "refused"}
+    assert counts["refused"] > 55

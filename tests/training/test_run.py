@@ -1,0 +1,441 @@
+"""One run: a complete folder with its curves, nothing that waits for a device between evaluations, clear refusals."""
+
+import json
+import math
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from plkernel.commands.train import command
+from plkernel.common.files import load_json, read_lines
+from plkernel.config.reading import load_spec
+from plkernel.data.synthetic import known_sequence, predictor_of
+from plkernel.data.windows import StepWindows, check_length, fixed_windows, spread_windows, training_windows
+from plkernel.models.words import NOT_CAUSAL
+from plkernel.training.checkpoint import load_checkpoint
+from plkernel.training.loop import MOST_UNREAD, Training, prepare, run_training
+from plkernel.training.processes import stop_requests
+from plkernel.training.tensorboard import ENDINGS, columns
+
+SpecWriter = Callable[..., Path]
+RUN = "uniform/seed-0"
+MARKOV = "synthetic:markov,symbols=4,bytes=20k,seed=1"
+MODELS = {
+    "ssm": "",
+    "patches": '[model.patching]\nsize = 2\nmode = "causal"\n',
+    "finch": '[model]\nkind = "rwkv6"\nhead_size = 8\n',
+}
+READING = ("item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__", "__index__", "__array__")
+"""Methods of a tensor that wait for its device."""
+READS = ("_local_scalar_dense", "is_nonzero", "nonzero", "equal", "masked_select", "unique", "_unique2")
+"""Operators that do, whatever calls them; an index by a mask is a nonzero."""
+
+
+def train(path: Path, out: Path, arm: str = "uniform", seed: int = 0) -> dict[str, Any]:
+    return run_training(prepare(load_spec(path), arm, seed, out), progress_bar=False)
+
+
+def events_of(folder: Path) -> Any:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    return EventAccumulator(str(folder), {"histograms": 0}).Reload()
+
+
+def opened(tiny_spec: SpecWriter, kind: str, out: Path, **train: object) -> Training:
+    path = tiny_spec(**train)
+    text = path.read_text().replace("= True", "= true")
+    if kind == "finch":
+        text = text.replace("[model]\n", MODELS[kind]).replace('projection = "published"\n', "")
+    else:
+        text += MODELS[kind]
+    path.write_text(text)
+    return Training(prepare(load_spec(path), "uniform", 0, out / f"{kind} {train}"))
+
+
+def test_a_run_leaves_a_complete_folder(tiny_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows, result, identity and the optimiser; a finished run is not trained again."""
+    result, folder = train(tiny_spec(), tmp_path), tmp_path / RUN
+    text = (folder / "metrics.jsonl").read_text()
+    rows = [
+        json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON")) for line in text.splitlines()
+    ]
+    assert [row["step"] for row in rows] == [0, 4, 8, 12]
+    assert rows[-1]["bytes"] == 12 * 4 * 32
+    assert result["final_val_bpb"] == rows[-1]["val_bpb"] < rows[0]["val_bpb"]
+    assert result["best_val_bpb"] == min(row["val_bpb"] for row in rows)
+    assert rows[0]["val_bpb"] == pytest.approx(8.0, abs=0.2), "256 equally likely bytes are 8 bits"
+    assert "seconds" not in text
+    assert load_json(folder / "environment.json")["versions"]["torch"] == version("torch")
+    assert load_json(folder / "config.json")["corpus"]["sha256"]
+    training = Training(prepare(load_spec(tiny_spec()), "uniform", 0, tmp_path))
+    assert load_checkpoint(folder / "checkpoint.safetensors", training.model, training.optimizer).step == 12
+    assert all(training.optimizer.state[p]["exp_avg_sq"].abs().sum() > 0 for p in training.model.parameters())
+    monkeypatch.setattr(Training, "step", None)
+    assert train(tiny_spec(), tmp_path) == result
+
+
+def test_the_curves_are_the_rows(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+    """Step 0 apart, since its 8 bits per byte would flatten every curve; losses first; one file of events."""
+    result, folder = train(tiny_spec(), tmp_path), tmp_path / RUN
+    events, rows = events_of(folder), read_lines(folder / "metrics.jsonl")
+    for tag, steps in (("val/bpb", "step"), ("versus_bytes/val_bpb", "bytes"), ("versus_seconds/val_bpb", None)):
+        curve = events.Scalars(tag)
+        assert [event.value for event in curve] == pytest.approx([row["val_bpb"] for row in rows[1:]], rel=1e-6)
+        assert steps is None or [event.step for event in curve] == [row[steps] for row in rows[1:]]
+    [started] = events.Scalars("when_started/val_bpb")
+    assert (started.step, started.value) == (0, pytest.approx(rows[0]["val_bpb"], rel=1e-6))
+    for name in ENDINGS:
+        [event] = events.Scalars(f"when_ended/{name}")
+        assert (event.step, event.value) == (12, pytest.approx(result[name], rel=1e-6))
+    tags = events.Tags()
+    groups = dict.fromkeys(tag.partition("/")[0] for tag in sorted([*tags["scalars"], *tags["histograms"]]))
+    last = ["when_ended", "when_started"]
+    assert list(groups) == ["train", "val", "versus_bytes", "versus_seconds", "watch", "weights", *last]
+    assert "weights/log2_half_life_block_1" in tags["histograms"]
+    assert len(list(folder.glob("events.out.tfevents.*"))) == 1
+
+
+def test_every_run_is_a_row_of_hyperparameters_with_all_columns(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+    from tensorboard.plugins.hparams import metadata
+
+    path = tiny_spec(steps=1, eval_every=1)
+    path.write_text(
+        path.read_text() + '[arms.quantile]\nplacement = "quantile"\ntempering = 0.5\nscheme = "megatron_default"\n'
+        'model = { gain = "ema" }\n[arms.leak]\nmodel = { patching = { mode = "published", size = 2 } }\n'
+    )
+    rows = {}
+    for arm in ("uniform", "quantile", "leak"):
+        train(path, tmp_path, arm)
+        folder = tmp_path / arm / "seed-0"
+        content = events_of(folder).summary_metadata[metadata.SESSION_START_INFO_TAG].plugin_data.content
+        values = metadata.parse_session_start_info_plugin_data(content).hparams.items()
+        rows[arm] = {name: getattr(value, value.WhichOneof("kind")) for name, value in values}
+        config = load_json(folder / "config.json")
+        assert rows[arm] == columns(config)
+        foreign = columns({**config, "model": {**config["model"], "kind": "a:b"}, "arm_options": {"beta": 1.0}})
+        types = [{name: isinstance(value, str) for name, value in row.items()} for row in (foreign, rows[arm])]
+        assert types[0] | {"shortest": False, "longest": False} == types[1]
+    assert [rows[arm]["tempering"] for arm in rows] == ["-", "0.5", "-"]
+    assert [rows[arm]["scheme"] for arm in rows] == ["transformers_default", "megatron_default", "transformers_default"]
+    assert [rows[arm]["gain"] for arm in rows] == ["none", "ema", "none"]
+    assert rows["leak"]["patching"] == f"published, 2 bytes ({NOT_CAUSAL})"
+
+
+def test_windows_of_training_depend_on_seed_and_step_and_reach_both_ends() -> None:
+    data = np.arange(10_000, dtype=np.uint32).astype(np.uint8)
+    first = training_windows(data, 16, 4, seed=3, step=7)
+    assert torch.equal(first, training_windows(data, 16, 4, seed=3, step=7))
+    assert not torch.equal(first, training_windows(data, 16, 4, seed=4, step=7))
+    assert not torch.equal(first, training_windows(data, 16, 4, seed=3, step=8))
+    starts = {int(w[0]) for step in range(200) for w in training_windows(data[:20], 16, 4, 0, step)}
+    assert starts == {0, 1, 2, 3}
+
+
+def test_fixed_windows_are_disjoint_and_one_is_enough() -> None:
+    data = np.arange(200, dtype=np.uint8)
+    windows = fixed_windows(data, 9, 100)
+    assert windows.shape == (20, 10)
+    assert len(set(windows.flatten().tolist())) == 200
+    one = data[:17]
+    check_length(one, 16, "text")
+    for windows in (training_windows(one, 16, 1, 0, 0), fixed_windows(one, 16, 1)):
+        assert windows.tolist() == [one.tolist()]
+    with pytest.raises(ValueError, match=r"text has 16 bytes, fewer than one window of context \+ 1 = 17"):
+        check_length(data[:16], 16, "text")
+
+
+def test_windows_drawn_ahead_are_those_of_their_step() -> None:
+    data = np.random.default_rng(0).integers(0, 256, 300, np.uint8)
+    windows = StepWindows(data, 16, 3, 7, torch.device("cpu"), ahead=4)
+    for step in (5, 6, 7, 8, 9, 20, 3, 4, 2):
+        found = windows.at(step)
+        assert found.dtype == torch.int64
+        assert torch.equal(found, training_windows(data, 16, 3, 7, step))
+
+
+def test_another_spec_in_the_same_folder_is_refused(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+    train(tiny_spec(), tmp_path)
+    before = (tmp_path / RUN / "config.json").read_bytes()
+    with pytest.raises(ValueError, match=r"made by another spec \(train.steps was 12, is now 16\)"):
+        train(tiny_spec(steps=16), tmp_path)
+    assert (tmp_path / RUN / "config.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "run", "message"),
+    [
+        ({"context": 100_000}, {}, "fewer than one window"),
+        ({"device": "cuda"}, {}, "device 'cuda' is not available here"),
+        ({"backend": "gpus"}, {}, "backend 'gpus' does not work on cpu; here: reference, cpu"),
+        ({"corpus": "missing.txt"}, {}, "missing.txt"),
+        ({"together": 2}, {}, "together"),
+        ({}, {"arm": "powerlaw"}, "did you mean 'power-law'"),
+        ({}, {"seed": -1}, "seed must lie between 0 and .*, got -1"),
+        ({}, {"seed": 2**63}, "seed must lie between 0 and .*, got"),
+    ],
+)
+def test_bad_input_writes_nothing(
+    tiny_spec: SpecWriter, tmp_path: Path, options: dict[str, Any], run: dict[str, Any], message: str
+) -> None:
+    if "device" in options and torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    with pytest.raises((ValueError, OSError), match=message):
+        train(tiny_spec(**options), tmp_path / "out", **run)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command_takes_seeds_of_the_spec(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="seed 99 is not one of the spec's seeds, 0, 1: choose one of these"):
+        command(load_spec(tiny_spec()), seed=99, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_that_diverges_is_recorded_as_diverged(
+    tiny_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Training.step
+
+    def poisoned(self: Training) -> None:
+        if self.progress.step == 5:
+            self.model.head.weight.data.fill_(math.nan)
+        step(self)
+
+    monkeypatch.setattr(Training, "step", poisoned)
+    with pytest.raises(FloatingPointError, match=r"diverged: nan at step 6; lower train\.learning_rate"):
+        train(tiny_spec(), tmp_path)
+    result = load_json(tmp_path / RUN / "result.json")
+    assert result["status"] == "diverged"
+    assert "FloatingPointError" in result["error"]
+
+
+def test_every_output_of_published_patching_is_labelled(
+    tiny_spec: SpecWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tiny_spec()
+    path.write_text(path.read_text() + '[model.patching]\nsize = 2\nmode = "published"\n')
+    command(load_spec(path), out=tmp_path)
+    output = capsys.readouterr()
+    bpb_lines = [line for line in (output.out + output.err).splitlines() if "bits per byte" in line]
+    assert len(bpb_lines) == 4
+    rows = (tmp_path / RUN / "metrics.jsonl").read_text().splitlines()
+    assert all("not causal, not a likelihood" in line for line in bpb_lines + rows)
+    label = "bpb_not_causal_not_a_likelihood"
+    tags = events_of(tmp_path / RUN).Tags()["scalars"]
+    assert {tag for tag in tags if "bpb" in tag and not tag.startswith("when_ended/")} == {
+        f"when_started/val_{label}",
+        *(f"{split}/{label}" for split in ("train", "val")),
+        *(f"versus_{axis}/{split}_{label}" for split in ("train", "val") for axis in ("bytes", "seconds")),
+    }
+
+
+def test_a_folder_in_use_is_refused(tiny_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plkernel.training.folder.LOCK_PATIENCE", 0.1)
+    task = prepare(load_spec(tiny_spec()), "uniform", 0, tmp_path)
+    with task.folder.lock(), pytest.raises(ValueError, match="is in use by another process"):
+        run_training(task, progress_bar=False)
+    assert run_training(task, progress_bar=False)["status"] == "finished"
+
+
+def test_a_full_disk_is_an_oserror(tiny_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from safetensors import SafetensorError
+
+    def full(*_: object, **__: object) -> None:
+        raise SafetensorError("I/O error: No space left on device")
+
+    monkeypatch.setattr("plkernel.training.checkpoint.save_file", full)
+    with pytest.raises(OSError, match=r"checkpoint .* cannot be written: .*No space left"):
+        train(tiny_spec(), tmp_path)
+
+
+def test_minute_budgets_end(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+    result = train(tiny_spec(steps=None, minutes=0.01), tmp_path)
+    assert result["steps"] == read_lines(tmp_path / RUN / "metrics.jsonl")[-1]["step"] > 0
+    assert result["seconds"] == pytest.approx(0.6, abs=0.5)
+
+
+def test_a_run_ends_with_the_worth_of_its_context_where_asked(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+    """Truncation and influence; on a chain of a known law also the floor, and I(d), in bits."""
+    spec = load_spec(tiny_spec(corpus=MARKOV, steps=2, eval_every=1, truncation_windows=6, probe_windows=5))
+    task, law, chain = prepare(spec, "uniform", 0, tmp_path / "out"), predictor_of(MARKOV), known_sequence(MARKOV)
+    assert law is not None
+    assert chain is not None
+    result = run_training(task, progress_bar=False)
+    cut, near = result["truncation"], result["influence"]
+    assert (cut["given"], cut["windows"]) == ([1, 2, 4, 8, 16, 32], 6)
+    assert cut["cost"] == pytest.approx([bpb - cut["bpb"][-1] for bpb in cut["bpb"]])
+    last = law.losses(spread_windows(task.splits.test, 32, 6).numpy())[:, -1].mean()
+    assert cut["floor"] == pytest.approx([last] * 6)
+    assert (near["lags"], near["windows"]) == ([1, 2, 4, 8, 16, 32], 5)
+    assert all(bits > 0 for bits in near["bits"])
+    assert near["information"] == pytest.approx(chain.mutual_information([1, 2, 4, 8, 16, 32]) / np.log(2))
+    floor = law.losses(fixed_windows(task.splits.validation, 32, 4).numpy()).mean()
+    for row in read_lines(tmp_path / "out" / RUN / "metrics.jsonl"):
+        assert row["excess_bpb"] == pytest.approx(row["val_bpb"] - floor)
+    plain = train(tiny_spec(steps=2, eval_every=2, probe_windows=3), tmp_path / "other")
+    assert "truncation" not in plain
+    assert "information" not in plain["influence"]
+
+
+class Waits(TorchDispatchMode):
+    """Counts what would have the host wait for a GPU, were the tensors there: values read, and copies to the host.
+
+    Not what our own kernels do within: those for a CPU read its memory.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.within = False
+
+    def note(self, name: str) -> None:
+        if not self.within:
+            self.found.append(name)
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = operator._schema.name.removeprefix("aten::")
+        masks = name.startswith("index") and any(isinstance(x, list) and _masked(x) for x in args)
+        if name in READS or masks:
+            self.note(name)
+        self.within = name.startswith("plkernel::")
+        try:
+            return operator(*args, **(kwargs or {}))
+        finally:
+            self.within = False
+
+
+def _masked(indices: list[Any]) -> bool:
+    return any(isinstance(index, torch.Tensor) and index.dtype == torch.bool for index in indices)
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], list[str]]:
+    """What a call waits for."""
+
+    def count(call: Callable[[], object]) -> list[str]:
+        with monkeypatch.context() as patch, Waits() as mode:
+            for name in READING:
+                patch.setattr(torch.Tensor, name, _noted(name, mode))
+            call()
+        return mode.found
+
+    return count
+
+
+def _noted(name: str, mode: Waits) -> Any:
+    method = getattr(torch.Tensor, name)
+
+    def noting(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        mode.note(name)
+        return method(self, *args, **kwargs)
+
+    return noting
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_no_step_waits_for_the_device(
+    tiny_spec: SpecWriter, tmp_path: Path, kind: str, waits: Callable[..., list[str]]
+) -> None:
+    training = opened(tiny_spec, kind, tmp_path, l2wrap=1e-4)
+    training.step()
+    assert waits(lambda: [training.step() for _ in range(3)]) == []
+    assert waits(training.settle) == ["tolist"], "all losses at once"
+    assert training.progress.loss_count == 4
+
+
+def test_what_waits_is_counted(waits: Callable[..., list[str]]) -> None:
+    x = torch.arange(3.0)
+    for call in (
+        lambda: x.sum().item(),
+        lambda: float(x.sum()),
+        lambda: x.cpu(),
+        lambda: x.numpy(),
+        lambda: x[x > 1],
+        lambda: bool(x.any()),
+        lambda: torch.equal(x, x),
+    ):
+        assert waits(call), call
+
+
+def test_losses_are_added_as_if_each_had_been_read(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+    training = opened(tiny_spec, "ssm", tmp_path, steps=MOST_UNREAD + 10)
+    values = torch.rand(MOST_UNREAD + 3, generator=torch.Generator().manual_seed(0))
+    for value in values:
+        training.stepped(value)
+    assert len(training.unread) < 10
+    training.settle()
+    total = 0.0
+    for value in values.tolist():
+        total += value
+    assert training.progress.loss_sum == total
+    assert (training.progress.step, training.progress.loss_count) == (len(values),) * 2
+    training.settle()
+    assert training.progress.loss_sum == total
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_the_first_loss_that_is_no_number_is_named(tiny_spec: SpecWriter, tmp_path: Path, value: float) -> None:
+    training = opened(tiny_spec, "ssm", tmp_path)
+    for loss in (1.0, 2.0, value, math.nan, 3.0):
+        training.stepped(torch.tensor(loss))
+    with pytest.raises(FloatingPointError, match=f"diverged: {value} at step 3; lower train.learning_rate"):
+        training.settle()
+
+
+def test_a_run_stops_after_a_signal_or_the_end_of_its_parent() -> None:
+    with stop_requests(os.getppid()) as stopped:
+        assert not stopped()
+        signal.raise_signal(signal.SIGINT)
+        assert stopped()
+    with stop_requests(-1) as stopped:
+        assert stopped()
+
+
+def test_the_parent_is_a_launcher_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.name", "nt")
+    with stop_requests(-1) as stopped:
+        assert not stopped()
+        signal.raise_signal(signal.SIGINT)
+        assert stopped()
+
+
+def test_a_run_is_compiled_where_it_is_asked_for(
+    tiny_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It changes the numbers of a run, and so its configuration; the model itself is evaluated and saved."""
+    given: list[tuple[nn.Module, str | None]] = []
+
+    def compile_(model: nn.Module, mode: str | None) -> nn.Module:
+        given.append((model, mode))
+        return model
+
+    monkeypatch.setattr(torch, "compile", compile_)
+    plain = opened(tiny_spec, "ssm", tmp_path)
+    assert (given, plain.config["train"]["compile"]) == ([], False)
+    training = opened(tiny_spec, "ssm", tmp_path, compile=True)
+    assert training.config["train"]["compile"] is True
+    assert given == [(training.model, None)]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("kind", ["ssm", "finch"])
+def test_a_compiled_run_has_the_losses_of_a_plain_one(tiny_spec: SpecWriter, tmp_path: Path, kind: str) -> None:
+    """Up to rounding in float32; an eps of 1e-3 keeps Adam from making whole steps of rounding."""
+    torch._dynamo.reset()
+    plain, fused = (opened(tiny_spec, kind, tmp_path, context=16, eps=1e-3, compile=on) for on in (False, True))
+    assert torch._dynamo.explain(plain.model)(plain.next_windows()[:, :-1]).graph_break_count == 0
+    for _ in range(4):
+        plain.step()
+        fused.step()
+    assert torch.cat(fused.unread).tolist() == pytest.approx(torch.cat(plain.unread).tolist(), abs=1e-5)

@@ -168,7 +168,8 @@ class Mixing(nn.Module):
 
     def normed(self, out: Tensor) -> Tensor:
         """Every head (B,T,H,N) by its norm, as (B,T,D)."""
-        return self.ln_x(out.flatten(2).flatten(0, 1)).view(*out.shape[:2], -1)
+        joined = out.flatten(2)
+        return self.ln_x(joined.flatten(0, 1)).view(joined.shape)
 
     def rates(self) -> Tensor:
         """Decay rates per byte of every head's channels, (H,N) float64; those that the data move, at their bias."""

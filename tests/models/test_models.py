@@ -812,7 +812,7 @@ def test_taking_subnormals_for_zero_changes_no_bit_of_training(scale: float, sam
 LOGITS = np.array([1.0, -2.0, 0.5, 0.5, 3.0, -0.7, 2.2, -40.0])
 
 
-def counts(sampling: Sampling, draws: int = 4000) -> np.ndarray:
+def counts(sampling: Sampling, draws: int = 10_000) -> np.ndarray:
     uniform = np.random.default_rng(0).random(draws)
     return np.bincount([sampling.choose(LOGITS, u) for u in uniform], minlength=LOGITS.size)
 
@@ -823,11 +823,11 @@ def test_frequencies_are_the_probabilities() -> None:
         found = counts(Sampling(temperature))
         assert found[-1] == 0
         for claimed, holds in ((temperature, True), (temperature * 1.1, False)):
-            expected = torch.tensor(LOGITS[:-1] / claimed).softmax(0).numpy() * 4000
+            expected = torch.tensor(LOGITS[:-1] / claimed).softmax(0).numpy() * 10_000
             assert (chisquare(found[:-1], expected).pvalue > 0.01) == holds
     found, p = counts(Sampling(1.0, 0.85)), np.exp(LOGITS[[4, 6, 0]])
     assert set(np.flatnonzero(found)) == {0, 4, 6}
-    assert chisquare(found[[4, 6, 0]], p / p.sum() * 4000).pvalue > 0.01
+    assert chisquare(found[[4, 6, 0]], p / p.sum() * 10_000).pvalue > 0.01
 
 
 def test_the_nucleus_is_the_smallest_set_that_reaches_top_p() -> None:

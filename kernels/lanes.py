@@ -19,6 +19,7 @@ from numba.extending import intrinsic, models, register_model
 
 LANES = 16
 _INDEX = ir.IntType(32)
+_WORD: Any = ir.IntType(types.intp.bitwidth)  # type: ignore[attr-defined]
 _TYPES = {types.float32: ir.FloatType(), types.float64: ir.DoubleType()}
 _config: Any = numba.config
 _FEATURES = (_config.CPU_FEATURES or binding.get_host_cpu_features().flatten()).split(",")  # of what is compiled for
@@ -262,7 +263,7 @@ def _tile(columns: int) -> tuple[Any, Any]:
     @_operation(_integer)
     def tile_rows(builder: Any, array: Any) -> Any:
         """How many rows a tile of the array's type has: a divisor of LANES."""
-        return ir.Constant(ir.IntType(types.intp.bitwidth), _rows_in_tile(array.element, columns))
+        return ir.Constant(_WORD, _rows_in_tile(array.element, columns))
 
     @_operation(_nothing)
     def tile(
@@ -316,13 +317,13 @@ def take(builder: Any, counter: Any) -> Any:
 def flush_subnormals(builder: Any) -> Any:
     """Have this thread take numbers below the normal range for zero, with which x86 is slow; what `restore` needs."""
     if not _X86:
-        return ir.Constant(ir.IntType(types.intp.bitwidth), 0)
+        return ir.Constant(_WORD, 0)
     place = builder.alloca(_INDEX)
     _control_word(builder, "stmxcsr", place)
     before = builder.load(place)
     builder.store(builder.or_(before, ir.Constant(_INDEX, 0x8040)), place)
     _control_word(builder, "ldmxcsr", place)
-    return builder.zext(before, ir.IntType(types.intp.bitwidth))
+    return builder.zext(before, _WORD)
 
 
 @_operation(_nothing)

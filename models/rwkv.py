@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -147,11 +147,10 @@ class Mixing(nn.Module):
     """
 
     DELAY = 1
-    receptance: Linear
-    key: Linear
-    value: Linear
-    output: Linear
-    gate: Linear
+
+    if TYPE_CHECKING:  # parameters and layers are set by name
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def __init__(self, config: Any, vectors: Sequence[str], linears: Sequence[str]) -> None:
         super().__init__()

@@ -86,7 +86,7 @@ def _shapes(keys: int, values: int, chunks: int) -> dict[str, tuple[int, ...]]:
     }
 
 
-Room: Any = namedtuple("Room", _shapes(0, 0, 0), module=__name__)
+Room: Any = namedtuple("Room", _shapes(0, 0, 0), module=__name__)  # type: ignore[misc]
 
 
 @inner

@@ -76,8 +76,8 @@ def compare(
     rows = []
     for name, one in contenders.items():
         error, note, call = outcomes[name]
-        row = {"contender": name, "problem": problem, "error": error, "strong_error": None, "seconds": None}
-        row |= {"ratio": None, "rate": None, "peer": one.peer, "note": note or one.note}
+        row: dict[str, Any] = {"contender": name, "problem": problem, "error": error, "strong_error": None}
+        row |= {"seconds": None, "ratio": None, "rate": None, "peer": one.peer, "note": note or one.note}
         if call is not None:
             row["seconds"] = spread(times[name])
             row["rate"] = one.amount / np.nanmedian(times[name])

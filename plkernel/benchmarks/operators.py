@@ -267,7 +267,12 @@ def makers(name: str, device: str) -> dict[str, Callable[[Problem], Call]]:
             found[f"chunks of {size}"] = (function, partial(cut, size=size), lambda x: x.permute(1, 0, 3, 2, 4))
         if device == "cuda":
             found["fla"] = (partial(fla_heads, name),)
-    return {one: lambda given, parts=parts: step(parts[0], given, *parts[1:]) for one, parts in found.items()}
+    return {one: partial(_laid_out, parts) for one, parts in found.items()}
+
+
+def _laid_out(parts: Any, given: Problem) -> Call:
+    function, *layouts = parts
+    return step(function, given, *layouts)
 
 
 def measure(name: str, shape: tuple[int, ...], rounds: int, device: str, dtype: torch.dtype) -> list[dict[str, Any]]:

@@ -6,11 +6,13 @@ divided by, so that none is too strong, and no sum is subtracted from another.
 Steps past the end of a sequence have w = 1 and zeros; so have spare columns.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numba
+import numpy as np
 import torch
+from torch import Tensor
 
 from plkernel.kernels.lanes import (
     LANES,
@@ -28,10 +30,13 @@ from plkernel.kernels.lanes import (
     wide_tile,
     wide_tile_rows,
 )
+from plkernel.kernels.threads import together
 
 _OPTIONS: Any = {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-jit = numba.njit(**_OPTIONS)  # for calls from compiled code alone, whose cache has them
+inner = numba.njit(**_OPTIONS)  # for calls from compiled code alone, whose cache has them
 CHUNK = LANES  # the steps of a chunk lie on the lanes of what its steps see of each other
+SERIAL = 1 << 20  # entries of the state times steps below which handing work to a thread costs more than it saves
+PRECISE = ("decays", "carry", "grad_carry")
 
 
 def padded(size: int) -> int:
@@ -39,18 +44,28 @@ def padded(size: int) -> int:
     return size + -size % LANES
 
 
-def buffers(shapes: Iterable[tuple[int, ...]], types: Iterable[torch.dtype]) -> Any:
-    """Zeros of those shapes; the memory comes from torch, which aligns it to cache lines.
+def share(kernel: Any, room: Callable[..., Any], chunks: int, state: Tensor, *tensors: Tensor) -> None:
+    """Share out the heads of all batch rows of a state (B,H,..); each thread has its own room, for so many chunks."""
+    batch, heads = state.shape[:2]
+    units, work = batch * heads, state.numel() * tensors[0].shape[1]
+    threads = max(1, min(torch.get_num_threads() if work >= SERIAL else 1, units))
+    arrays, counter = [tensor.detach().numpy() for tensor in tensors], np.zeros(1, np.int64)
+    together(lambda: kernel(*arrays, room(chunks), counter, units), threads)
+
+
+def filled(kind: Any, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype) -> Any:
+    """Return a room of zeros; decays and carries are float64. Memory of torch's is aligned to cache lines.
 
     Its own zeros would start threads.
     """
-    for shape, kind in zip(shapes, types, strict=True):
-        array = torch.empty(shape, dtype=kind).numpy()
-        array.fill(0)
-        yield array
+    arrays = {}
+    for name, shape in shapes.items():
+        arrays[name] = torch.empty(shape, dtype=torch.float64 if name in PRECISE else dtype).numpy()
+        arrays[name].fill(0)
+    return kind(**arrays)
 
 
-@jit
+@inner
 def load_rows(x, b, h, start, count, rows):  # type: ignore[no-untyped-def]
     """Steps of x (B,T,H,K) into rows (CHUNK,K), zero past `count`."""
     for t in range(count):
@@ -60,7 +75,7 @@ def load_rows(x, b, h, start, count, rows):  # type: ignore[no-untyped-def]
     rows[count:] = 0.0
 
 
-@jit
+@inner
 def store_rows(rows, b, h, start, count, x):  # type: ignore[no-untyped-def]
     for t in range(count):
         line, row = x[b, start + t, h], rows[t]
@@ -68,7 +83,7 @@ def store_rows(rows, b, h, start, count, x):  # type: ignore[no-untyped-def]
             line[i] = row[i]
 
 
-@jit
+@inner
 def load_state(x, carry, rounded):  # type: ignore[no-untyped-def]
     """Into float64 and the type of `rounded`; spare entries are cleared of what a NaN elsewhere may have left there."""
     carry[:] = 0.0
@@ -78,7 +93,7 @@ def load_state(x, carry, rounded):  # type: ignore[no-untyped-def]
     copy(carry, rounded)
 
 
-@jit
+@inner
 def copy(source, target):  # type: ignore[no-untyped-def]
     """The first entries of a matrix, as many as there are in another, into that one.
 
@@ -89,7 +104,7 @@ def copy(source, target):  # type: ignore[no-untyped-def]
             target[i, j] = source[i, j]
 
 
-@jit
+@inner
 def load_decays(x, b, h, start, count, logs, wide, w, before, after, through):  # type: ignore[no-untyped-def]
     """From ln w in x (B,T,H,K), or in x (1,1,H,K) for a fixed decay: w, D and E (CHUNK,K), and `through` (K), all of D.
 
@@ -118,14 +133,14 @@ def load_decays(x, b, h, start, count, logs, wide, w, before, after, through):  
             product = multiply(product, load(wide, at))
 
 
-@jit
+@inner
 def scale(x, factors, y):  # type: ignore[no-untyped-def]
     """y = x factors"""
     for at in range(0, x.size, LANES):
         store(y, at, multiply(load(x, at), load(factors, at)))
 
 
-@jit
+@inner
 def flip(x, y):  # type: ignore[no-untyped-def]
     """y = x^T"""
     for i in range(0, x.shape[0], LANES):
@@ -133,7 +148,7 @@ def flip(x, y):  # type: ignore[no-untyped-def]
             transpose(x, i * x.shape[1] + j, x.shape[1], y, j * y.shape[1] + i, y.shape[1])
 
 
-@jit
+@inner
 def product(a, start, b, c):  # type: ignore[no-untyped-def]
     """c (N,M) = a^T b of N columns of a from `start` on and b (steps,M)."""
     width, steps = c.shape[1], b.shape[0]
@@ -147,7 +162,7 @@ def product(a, start, b, c):  # type: ignore[no-untyped-def]
                 tile(c, n * width + j, width, a, start + n, a.shape[1], b, j, width, steps)
 
 
-@jit
+@inner
 def add_lower(p, v, o):  # type: ignore[no-untyped-def]
     """o_t += sum_{i<=t} P_ti v_i; what comes later is not even multiplied by zero, for it may be NaN."""
     width = v.shape[1]
@@ -159,7 +174,7 @@ def add_lower(p, v, o):  # type: ignore[no-untyped-def]
             store(o, t * width + j, x)
 
 
-@jit
+@inner
 def add_upper(p, x, y):  # type: ignore[no-untyped-def]
     """y_i += sum_{t>=i} P_ti x_t"""
     width = x.shape[1]
@@ -171,7 +186,7 @@ def add_upper(p, x, y):  # type: ignore[no-untyped-def]
             store(y, i * width + j, z)
 
 
-@jit
+@inner
 def advance_rows(state, through, kd, v, sums, rounded):  # type: ignore[no-untyped-def]
     """state (K,V) = diag(through) state + kd^T v in float64, and a copy in the type of `rounded`."""
     width = state.shape[1]
@@ -186,7 +201,7 @@ def advance_rows(state, through, kd, v, sums, rounded):  # type: ignore[no-untyp
                 store(rounded, at, x)
 
 
-@jit
+@inner
 def advance_columns(state, through, v, kd, sums, rounded):  # type: ignore[no-untyped-def]
     """The same for a state (V,K)."""
     width = state.shape[1]

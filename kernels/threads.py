@@ -11,26 +11,9 @@ from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
-
-_operation: Any = intrinsic  # a call of one, seen by a type checker, is that of the function it decorates
-
 TRIAL = 8  # calls with help that are judged together
 LEAST = 1.15  # times as fast as one: each computes a little slower beside another, so that 1 would be a loss
 PAUSE = (16, 256)  # calls without help after a trial that failed: at first, and at most, where trial after trial fails
-
-
-@_operation
-def take(typingctx: Any, counter: Any) -> Any:
-    """counter[0], left one higher; no two threads are given the same number."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        return builder.atomic_rmw("add", array.data, ir.Constant(ir.IntType(64), 1), "monotonic")
-
-    return types.int64(counter), generate
 
 
 def together(work: Callable[[], Any], threads: int) -> None:
@@ -51,7 +34,6 @@ class Helpers:
 
     Where other processes keep the cores busy, they take turns with the thread they help. The CPU seconds of all are
     about what one would need; over the seconds of the calls, they say how many times as fast as one they are together.
-    Nobody's result depends on who computes it.
     """
 
     def __init__(
@@ -66,7 +48,7 @@ class Helpers:
         self.calls, self.seconds, self.computed = 0, 0.0, 0.0  # of this trial
 
     def share(self, work: Callable[[], Any]) -> None:
-        """`together`, with these."""
+        """Do `together` with these threads, and judge them at the end of a trial."""
         if self.alone > 0:
             self.alone -= 1
             work()
@@ -78,16 +60,8 @@ class Helpers:
         finally:
             late = [job for job in jobs if not job.cancel()]
             helped = sum(job.result() for job in late)
-        self._judge(self.clock() - start, own + helped)
-
-    def _computed(self, work: Callable[[], Any]) -> float:
-        """CPU seconds of `work` in this thread."""
-        start = self.cpu_clock()
-        work()
-        return self.cpu_clock() - start
-
-    def _judge(self, seconds: float, computed: float) -> None:
-        self.calls, self.seconds, self.computed = self.calls + 1, self.seconds + seconds, self.computed + computed
+        self.calls, self.computed = self.calls + 1, self.computed + own + helped
+        self.seconds += self.clock() - start
         if self.calls < TRIAL:
             return
         if self.computed < LEAST * self.seconds:
@@ -95,6 +69,12 @@ class Helpers:
         else:
             self.pause = PAUSE[0]
         self.calls, self.seconds, self.computed = 0, 0.0, 0.0
+
+    def _computed(self, work: Callable[[], Any]) -> float:
+        """Return the CPU seconds of `work` in this thread."""
+        start = self.cpu_clock()
+        work()
+        return self.cpu_clock() - start
 
 
 _helpers: dict[int, Helpers] = {}  # by the number of threads

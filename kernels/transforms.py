@@ -1,4 +1,7 @@
-"""Operators of torch.library and their derivatives: torch.func and forward mode noticed, one axis more for vmap."""
+"""One recipe for the three operators: checked inputs, a chosen backend, derivatives, and one axis more for vmap.
+
+A shape is a word of letters: B batch, T time, D channels, H heads, K key size, V value size.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
@@ -6,89 +9,224 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 from torch._functorch import eager_transforms
-from torch.autograd import forward_ad
+from torch.autograd import Function, forward_ad
 
 from plkernel.kernels import backends
+from plkernel.kernels.tensors import HALF_TYPES, WIDE_TYPES, dtype_name, state_type
 
-Check = Callable[..., None]
+AXES = {"B": "batch", "T": "time", "D": "channels", "H": "heads", "K": "key size", "V": "value size"}
 
 
 def active() -> bool:
-    """Whether torch.func or forward mode is at work: operators of torch.library know of neither, a Function does."""
+    """Return True under torch.func or forward mode, which operators of torch.library do not know."""
     return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
 
 
-def operator(
-    package: str, method: str, axes: Mapping[str, int], like: Sequence[str], check: Check | None = None
-) -> Any:
-    """The operator of torch.library that runs `method` of the backend it is given last, on contiguous tensors.
+def define(
+    name: str,
+    main: str,
+    inputs: Mapping[str, str],
+    reference: Callable[..., tuple[Tensor, Tensor]],
+    *,
+    like: str,
+    precise: Sequence[str],
+    kept: Sequence[str] | None = None,
+    tangent: Callable[..., Any] | None = None,
+    again: Callable[..., Any] | None = None,
+) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Define an operator of torch.library; return it as a function of its inputs and the name of a backend or None.
+
+    Without `again` and `tangent`, second derivatives and forward mode are refused, but for the reference, which is
+    differentiated by torch.
 
     Args:
-        package: of the backends.
-        method: forward, or backward, of an operator with that ending.
-        axes: the tensors it takes, and in each the axis along which it is many operators side by side, channels or
-            heads, counted from the end: vmap folds its own into it.
-        like: those of them that its results are like.
-        check: called with the tensors first.
+        name: the package of the backends; `forward` of a backend takes the inputs, and `backward` what is kept and the
+            gradients of both results.
+        main: the input whose dtype and device the others share.
+        inputs: the shapes that each may have, separated by spaces; the last is the state.
+        reference: the loop in float64.
+        like: the input that the first result is like; the second is like the state.
+        precise: the inputs that may be float32 or float64 whatever the main one is.
+        kept: the inputs that the backward pass reads, all if left out; "out" is the first result, in place of `like`.
+        tangent: rule of forward mode, called with what is kept, the backend and the tangents.
+        again: the backward pass in operations that are themselves differentiable.
     """
-    names = list(axes)
+    letters = {one: shapes.split() for one, shapes in inputs.items()}
+    axes = {one: words[0].index("D" if "D" in words[0] else "H") - len(words[0]) for one, words in letters.items()}
+    axes["out"] = axes[like]
+    saved = tuple(kept or inputs)
+    gradients_like = tuple("out" if one == like and "out" in saved else one for one in inputs)
 
-    def run(*arguments: Any) -> Any:
+    def forward(*arguments: Any) -> Any:
         *tensors, backend = arguments
-        if check:
-            check(*tensors)
-        return getattr(backends.module(package, backend), method)(*(x.contiguous() for x in tensors))
+        given = dict(zip(inputs, (x.contiguous() for x in tensors), strict=True))
+        check_sign(name, given)
+        if 0 in (*given[main].shape, *given[like].shape):
+            return torch.zeros_like(given[like]), given["state"].clone()
+        return backends.module(name, backend).forward(*given.values())
+
+    def backward(*arguments: Any) -> Any:
+        *tensors, backend = arguments
+        *tensors, grad_out, grad_last = (x.contiguous() for x in tensors)
+        given = dict(zip(saved, tensors, strict=True))
+        if 0 in (*tensors[0].shape, *grad_out.shape):
+            grads = [torch.zeros_like(given[one]) for one in gradients_like[:-1]]
+            return (*grads, grad_last.clone())
+        return backends.module(name, backend).backward(*tensors, grad_out, grad_last)
+
+    run = _library_operator(name, forward, {one: axes[one] for one in inputs}, (like, "state"))
+    incoming = {"grad_out": axes["out"], "grad_last": axes["state"]}
+    run_back = _library_operator(
+        f"{name}_backward", backward, {one: axes[one] for one in saved} | incoming, gradients_like
+    )
+
+    def refuse(what: str, backend: str) -> NoReturn:
+        raise NotImplementedError(f"{name}: backend {backend!r} has {what}; backend='reference' does, slowly")
+
+    class Back(Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(*inputs: Any) -> Any:
+            return run_back(*inputs)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+            ctx.backend = inputs[-1]
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor) -> NoReturn:
+            refuse("no second derivatives", ctx.backend)
+
+        jvp = backward
+
+    class Forth(Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(*inputs: Any) -> Any:
+            return run(*inputs)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+            *tensors, ctx.backend = inputs
+            named = dict(zip(axes, (*tensors, output[0]), strict=True))
+            ctx.save_for_backward(*(named[one] for one in saved))
+            if tangent and active():
+                ctx.save_for_forward(*(named[one] for one in saved))
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+            if again and (torch.is_grad_enabled() or active()):
+                return *again(*ctx.saved_tensors, *grads, ctx.backend), None
+            return *call_back(*ctx.saved_tensors, *grads, ctx.backend), None
+
+        @staticmethod
+        def jvp(ctx: Any, *tangents: Any) -> Any:
+            if tangent is None:
+                refuse("no forward-mode derivatives", ctx.backend)
+            return tangent(*ctx.saved_tensors, ctx.backend, *tangents)
+
+    call, call_back = _differentiable(run, Forth), run_back if again else _differentiable(run_back, Back)
+
+    def checked(*arguments: Any) -> tuple[Tensor, Tensor]:
+        *tensors, backend = arguments
+        given = _check(name, main, letters, precise, dict(zip(inputs, tensors, strict=True)))
+        chosen = backends.choose(name, backend, given[main].device)
+        if chosen == "reference":
+            check_sign(name, given)
+            return reference(*given.values())
+        if chosen == "gpu":
+            for one, x in given.items():
+                if x.dtype not in (torch.float32, *HALF_TYPES):
+                    takes = "the gpu backend takes float32, bfloat16 and float16"
+                    raise ValueError(f"{name}: {one} is {dtype_name(x)}; {takes}")
+        return call(*given.values(), chosen)
+
+    return checked
+
+
+def _check(
+    name: str,
+    main: str,
+    letters: Mapping[str, Sequence[str]],
+    precise: Sequence[str],
+    given: Mapping[str, Tensor | None],
+) -> dict[str, Tensor]:
+    """Return the inputs with a state in its own dtype; ValueError for shapes, dtypes or devices that do not fit."""
+    first: Any = given[main]
+    sizes: dict[str, int] = {}
+    for one in (main, *letters):
+        x, words = given[one], letters[one]
+        if x is None:
+            continue
+        if one == main or not sizes.keys() >= set(words[0]):
+            if x.dim() != len(words[0]) or x.dtype not in (*HALF_TYPES, *WIDE_TYPES):
+                axes = ", ".join(AXES[letter] for letter in words[0])
+                kind = f"{dtype_name(x)} {tuple(x.shape)}"
+                raise ValueError(f"{name}: {one} is {kind}; it must be a floating-point tensor ({axes})")
+            sizes = dict(zip(words[0], x.shape, strict=True)) | sizes
+        shapes = [tuple(sizes[letter] for letter in word) for word in words]
+        dtypes = [x.dtype if one == "state" else first.dtype]
+        if one in precise:
+            dtypes = [*WIDE_TYPES, *(dtypes if x.dim() > 1 and dtypes[0] not in WIDE_TYPES else [])]
+        if tuple(x.shape) not in shapes or x.dtype not in dtypes:
+            wanted = f"{' or '.join(str(kind)[6:] for kind in dtypes)} {' or '.join(map(str, shapes))}"
+            raise ValueError(f"{name}: {one} is {dtype_name(x)} {tuple(x.shape)}; here it must be {wanted}")
+        if x.device != first.device:
+            where = f"{x.device} and {main} on {first.device}"
+            raise ValueError(f"{name}: {one} is on {where}; all must be on one device")
+    state = given["state"]
+    if state is None:
+        state = first.new_zeros([sizes[letter] for letter in letters["state"][0]])
+    return {**given, "state": state.to(state_type(first))}  # type: ignore[dict-item]
+
+
+def check_sign(name: str, given: Mapping[str, Tensor]) -> None:
+    """Raise ValueError for a log_decay above 0; checked on a CPU alone, where reading values waits for nothing."""
+    log_decay = given.get("log_decay")
+    if log_decay is None or torch._C._functorch.is_functorch_wrapped_tensor(log_decay):  # vmap cannot read values
+        return
+    if log_decay.device.type == "cpu" and log_decay.numel() and (largest := log_decay.detach().max().item()) > 0:
+        raise ValueError(f"{name}: log_decay reaches {largest:.4g}; it is ln w of a decay w <= 1, so at most 0")
+
+
+def _library_operator(name: str, run: Callable[..., Any], axes: Mapping[str, int], like: Sequence[str]) -> Any:
+    """Register `run` with torch.library, under fake tensors and vmap too.
+
+    axes: for each tensor the axis along which it is many operators side by side, counted from the end: vmap folds its
+    own into it. like: the tensors that the results are like.
+    """
 
     def vmapped(
         info: Any, in_dims: tuple[int | None, ...], *arguments: Any
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         *tensors, backend = arguments
-        size = info.batch_size
-        folded = [_fold(x, where, size, axis) for x, where, axis in zip(tensors, in_dims, axes.values(), strict=False)]
-        results = defined(*folded, backend)
-        return tuple(_unfold(x, size, axes[one]) for x, one in zip(results, like, strict=True)), (0,) * len(like)
+        folded = []
+        for x, where, axis in zip(tensors, in_dims, axes.values(), strict=False):
+            x = x.expand(info.batch_size, *x.shape) if where is None else x.movedim(where, 0)
+            folded.append(x.movedim(0, axis - 1).flatten(axis - 1, axis))
+        results = [
+            x.unflatten(axes[one], (info.batch_size, x.shape[axes[one]] // info.batch_size)).movedim(axes[one] - 1, 0)
+            for x, one in zip(defined(*folded, backend), like, strict=True)
+        ]
+        return tuple(results), (0,) * len(like)
 
-    takes, gives = ", ".join(f"Tensor {name}" for name in names), ", ".join(["Tensor"] * len(like))
-    name = f"plkernel::{package}" + "_backward" * (method == "backward")
-    defined = torch.library.custom_op(name, run, mutates_args=(), schema=f"({takes}, str backend) -> ({gives})")
+    names = list(axes)
+    takes, gives = ", ".join(f"Tensor {one}" for one in names), ", ".join(["Tensor"] * len(like))
+    defined: Any = torch.library.custom_op(
+        f"plkernel::{name}", run, mutates_args=(), schema=f"({takes}, str backend) -> ({gives})"
+    )
     defined.register_fake(lambda *given: tuple(x.new_empty(x.shape) for x in (given[names.index(one)] for one in like)))
     defined.register_vmap(vmapped)
     return defined
 
 
-def _fold(x: Tensor, where: int | None, size: int, axis: int) -> Tensor:
-    x = x.expand(size, *x.shape) if where is None else x.movedim(where, 0)
-    return x.movedim(0, axis - 1).flatten(axis - 1, axis)
-
-
-def _unfold(x: Tensor, size: int, axis: int) -> Tensor:
-    return x.unflatten(axis, (size, x.shape[axis] // size)).movedim(axis - 1, 0)
-
-
-def save(ctx: Any, *tensors: Tensor) -> None:
-    """For the backward pass, and where tangents may flow for the forward one: torch wants both to be the same."""
-    ctx.save_for_backward(*tensors)
-    if active():
-        ctx.save_for_forward(*tensors)
-
-
-class Rule(torch.autograd.Function):
-    """An operator as every transform knows it, with the same results."""
-
-    generate_vmap_rule = True
-    operator: Any
-
-    @classmethod
-    def forward(cls, *inputs: Any) -> Any:  # type: ignore[override]
-        return cls.operator(*inputs)
-
-
-def differentiable(rule: type[Rule]) -> Callable[..., Any]:
-    """The operator, whose derivatives are those of its rule; while a transform is active, the rule itself.
+def _differentiable(operator: Any, rule: Any) -> Callable[..., Any]:
+    """Return the operator, whose derivatives are those of its rule; while a transform is active, the rule itself.
 
     torch drops the outer tangents inside a Function's own rule, so forward mode within forward mode is refused.
     """
-    operator = rule.operator  # torch.compile calls no attribute of a Function
     operator.register_autograd(rule.backward, setup_context=rule.setup_context)
 
     def call(*arguments: Any) -> Any:
@@ -102,54 +240,3 @@ def differentiable(rule: type[Rule]) -> Callable[..., Any]:
         return rule.apply(*arguments)
 
     return call
-
-
-def once_differentiable(package: str, axes: Mapping[str, int], results: Sequence[str], check: Check) -> Any:
-    """The operator with gradients and vmap; asked for second derivatives or forward mode, it refuses.
-
-    Args:
-        package: of the backends, whose `forward` takes the tensors and whose `backward` takes them and the gradients
-            of both results.
-        axes: as for `operator`.
-        results: the inputs that its two results are like.
-        check: called with the inputs first.
-    """
-
-    def refuse(what: str, backend: str) -> NoReturn:
-        raise NotImplementedError(f"{package}: backend {backend!r} has {what}; backend='reference' does, slowly")
-
-    incoming = {f"grad_of_{one}": axes[one] for one in results}
-    run = operator(package, "forward", axes, results, check)
-    run_back = operator(package, "backward", {**axes, **incoming}, tuple(axes))
-
-    class Forward(Rule):
-        operator = run
-
-        @staticmethod
-        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-            *tensors, ctx.backend = inputs
-            ctx.save_for_backward(*tensors)
-
-        @staticmethod
-        def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-            return *gradients(*ctx.saved_tensors, *grads, ctx.backend), None
-
-        @staticmethod
-        def jvp(ctx: Any, *tangents: Any) -> NoReturn:
-            refuse("no forward-mode derivatives", ctx.backend)
-
-    class Backward(Rule):
-        operator = run_back
-
-        @staticmethod
-        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-            ctx.backend = inputs[-1]
-
-        @staticmethod
-        def backward(ctx: Any, *grads: Tensor) -> NoReturn:
-            refuse("no second derivatives", ctx.backend)
-
-        jvp = backward
-
-    gradients = differentiable(Backward)
-    return differentiable(Forward)

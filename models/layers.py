@@ -34,24 +34,26 @@ class ScaleNorm(nn.Module):
         return self.weight * F.normalize(x, dim=-1, eps=NORM_EPS)
 
 
-class OffsetLayerNorm(nn.LayerNorm):
-    """LayerNorm with gain 1 + w, w = 0 at first."""
+class _Offset(nn.Module):
+    """Gain 1 + w, w = 0 at first."""
+
+    weight: nn.Parameter
 
     def reset_parameters(self) -> None:
-        """w = 0 and b = 0."""
-        nn.init.zeros_(self.weight)
-        nn.init.zeros_(self.bias)
+        """Everything is zero."""
+        for parameter in self.parameters():
+            nn.init.zeros_(parameter)
+
+
+class OffsetLayerNorm(_Offset, nn.LayerNorm):
+    """LayerNorm with gain 1 + w."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.layer_norm(x, self.normalized_shape, 1 + self.weight, self.bias, self.eps)
 
 
-class OffsetRMSNorm(nn.RMSNorm):
-    """RMSNorm with gain 1 + w, w = 0 at first."""
-
-    def reset_parameters(self) -> None:
-        """w = 0."""
-        nn.init.zeros_(self.weight)
+class OffsetRMSNorm(_Offset, nn.RMSNorm):
+    """RMSNorm with gain 1 + w."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.rms_norm(x, tuple(self.normalized_shape), 1 + self.weight, self.eps)

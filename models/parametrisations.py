@@ -49,41 +49,28 @@ def inverse_softplus(y: Tensor) -> Tensor:
     return y + torch.log(-torch.expm1(-y))
 
 
-def _gate_rate(x: Tensor, cap: Tensor | None = None) -> Tensor:
-    return softplus(-x if cap is None else -cap * torch.tanh(x / cap))
+def _capped(x: Tensor, cap: Tensor | None) -> Tensor:
+    return x if cap is None else cap * torch.tanh(x / cap)
 
 
-def _gate_inverse(rates: Tensor, cap: Tensor | None = None) -> Tensor:
-    found = -inverse_softplus(rates)  # logit(a), as -ln a = softplus(-logit(a))
-    return found if cap is None else cap * torch.atanh(found / cap)
+def _uncapped(x: Tensor, cap: Tensor | None) -> Tensor:
+    return x if cap is None else cap * torch.atanh(x / cap)
 
 
-def _gate_limits(cap: Tensor | None = None) -> tuple[Tensor, Tensor] | None:
-    return None if cap is None else (softplus(-cap), softplus(cap))
+def _speed(a_log: Tensor | None) -> Tensor | float:
+    return 1.0 if a_log is None else a_log.exp()
 
 
-def _bounded_rate(x: Tensor, bound: Tensor, a_log: Tensor | None = None) -> Tensor:
-    return bound * torch.sigmoid(x if a_log is None else x * a_log.exp())
-
-
-def _bounded_inverse(rates: Tensor, bound: Tensor, a_log: Tensor | None = None) -> Tensor:
-    found = torch.log(rates / (bound - rates))
-    return found if a_log is None else found / a_log.exp()
-
-
-def _bounded_limits(bound: Tensor, a_log: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    return torch.zeros_like(bound), bound
-
-
-def _rg_lru_speed(gate_bias: Tensor) -> Tensor:
-    return RG_LRU_POWER * torch.sigmoid(gate_bias)
-
-
-DOUBLE = Form("a = exp(-exp(x))", torch.exp, torch.log)
 FORMS: dict[str, Form] = {
-    "log_rate": DOUBLE,
-    "exp_exp": DOUBLE,
-    "sigmoid": Form("a = sigmoid(cap tanh(x / cap))", _gate_rate, _gate_inverse, takes=("cap",), limits=_gate_limits),
+    "log_rate": Form("a = exp(-exp(x))", torch.exp, torch.log),
+    "exp_exp": Form("a = exp(-exp(x))", torch.exp, torch.log),
+    "sigmoid": Form(
+        "a = sigmoid(cap tanh(x / cap))",
+        lambda x, cap=None: softplus(-_capped(x, cap)),
+        lambda rates, cap=None: _uncapped(-inverse_softplus(rates), cap),  # logit(a), as -ln a = softplus(-logit(a))
+        takes=("cap",),
+        limits=lambda cap=None: None if cap is None else (softplus(-cap), softplus(cap)),
+    ),
     "a_log": Form(
         "a = exp(-exp(x) softplus(dt_bias))",
         lambda x, dt_bias: x.exp() * softplus(dt_bias),
@@ -103,16 +90,16 @@ FORMS: dict[str, Form] = {
     ),
     "bounded": Form(
         "a = exp(-bound sigmoid(exp(a_log) x))",
-        _bounded_rate,
-        _bounded_inverse,
+        lambda x, bound, a_log=None: bound * torch.sigmoid(x * _speed(a_log)),
+        lambda rates, bound, a_log=None: torch.log(rates / (bound - rates)) / _speed(a_log),
         needs=("bound",),
         takes=("a_log",),
-        limits=_bounded_limits,
+        limits=lambda bound, a_log=None: (torch.zeros_like(bound), bound),
     ),
     "rg_lru": Form(
         "a = exp(-8 sigmoid(gate_bias) softplus(x))",
-        lambda x, gate_bias: _rg_lru_speed(gate_bias) * softplus(x),
-        lambda rates, gate_bias: inverse_softplus(rates / _rg_lru_speed(gate_bias)),
+        lambda x, gate_bias: RG_LRU_POWER * torch.sigmoid(gate_bias) * softplus(x),
+        lambda rates, gate_bias: inverse_softplus(rates / (RG_LRU_POWER * torch.sigmoid(gate_bias))),
         needs=("gate_bias",),
     ),
     "stable": Form(

@@ -12,19 +12,55 @@ shapes and order of `state_dict()` are those of the official checkpoints, x052 a
 """
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plkernel.kernels.wkv import wkv
-from plkernel.models.layers import BYTES, Activation, Embedding, Head, Linear, last_norm, squared_relu
-from plkernel.models.rwkv_shared import GROUP_NORM_EPS, Block, LayerState, Mixing, RWKVSizes, dropout, previous, vector
+from plkernel.models.layers import BYTES, Activation, Embedding, Head, Join, Linear, last_norm, norm_of, squared_relu
 from plkernel.models.structure import Structure
+
+GROUP_NORM_EPS = 64e-5  # Eagle's code divides by 8 and takes 1e-5, which is the same
+
+
+class RWKVSizes:
+    """The sizes of every configuration; a model is always causal."""
+
+    dim: int
+    layers: int
+    head_size: int
+    feed_forward: int | None
+    dropout: float
+    structure: Structure
+    hidden: Any
+    causal = True
+
+    @property
+    def heads(self) -> int:
+        """H."""
+        return self.dim // self.head_size
+
+    def check(self, *ranks: str) -> None:
+        """ValueError for sizes that no model has."""
+        # The official inference code drops dimensions of size 1, which a rank of 1 would not survive.
+        for name, least in (("dim", 2), ("layers", 1), ("head_size", 1), *((name, 2) for name in ranks)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, got {self.dropout}")
+        if self.dim % self.head_size:
+            raise ValueError(f"dim must be a multiple of head_size, got dim {self.dim} and head_size {self.head_size}")
+        if self.hidden < 1:
+            official = f" (for dim {self.dim}; the official int(3.5 * dim // 32 * 32) needs dim of 10 or more)"
+            raise ValueError(
+                f"feed_forward must be at least 1, got {self.hidden}{official * (self.feed_forward is None)}"
+            )
+        self.structure.check(self.layers)
 
 
 @dataclass(frozen=True)
@@ -63,11 +99,34 @@ class RWKVConfig(RWKVSizes):
         return int(3.5 * self.dim // 32 * 32) if self.feed_forward is None else self.feed_forward
 
 
+class LayerState(NamedTuple):
+    """Memory of one block: the last inputs (B,D) of its two branches, and the WKV state (B,H,N,N), at least float32."""
+
+    att_shift: Tensor
+    wkv: Tensor
+    ffn_shift: Tensor
+
+
 @dataclass(frozen=True)
 class RWKVState:
     """Memory of the model, one entry per block: constant in the number of bytes seen."""
 
     layers: tuple[LayerState, ...]
+
+
+def previous(x: Tensor, last: Tensor) -> Tensor:
+    """x_{t-1} at every t, from x (B,T,D) and the input `last` (B,D) before the first."""
+    return torch.cat((last[:, None], x[:, :-1]), dim=1)
+
+
+def vector(dim: int) -> nn.Parameter:
+    """One number per channel, in the shape of the official checkpoints."""
+    return nn.Parameter(torch.empty(1, 1, dim))
+
+
+def precise(x: Tensor) -> Tensor:
+    """x in float32 or wider."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def mixtures(x: Tensor, change: Tensor, base: Sequence[Tensor], shares: Tensor, at_once: bool) -> tuple[Tensor, ...]:
@@ -80,87 +139,112 @@ def mixtures(x: Tensor, change: Tensor, base: Sequence[Tensor], shares: Tensor, 
     return tuple(x + change * (mu + share) for mu, share in zip(base, shares, strict=True))
 
 
-class TimeMixing(Mixing, ABC):
-    """What Eagle and Finch share: projections, the recurrence per head, gate, group norm and output."""
+class Mixing(nn.Module):
+    """A time mixing, with what is known of its memory from its parameters alone.
 
-    time_decay: nn.Parameter
+    DELAY: steps of a lag in which nothing decays, 1 where o_t reads S_{t-1}. vectors: names of parameters of one number
+    per channel.
+    """
+
+    DELAY = 1
+
+    if TYPE_CHECKING:  # parameters and layers are set by name
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    def __init__(self, config: Any, vectors: Sequence[str], linears: Sequence[str]) -> None:
+        super().__init__()
+        self.heads, self.backend = config.heads, config.backend
+        for name in vectors:
+            setattr(self, name, vector(config.dim))
+        for name in linears:
+            setattr(self, name, Linear(config.structure, config.dim, config.dim))
+        self.ln_x = nn.GroupNorm(config.heads, config.dim, eps=GROUP_NORM_EPS)
+
+    def split(self, x: Tensor) -> Tensor:
+        """Heads of x: (B,T,D) to (B,T,H,N)."""
+        return x.unflatten(-1, (self.heads, -1))
+
+    def normed(self, out: Tensor) -> Tensor:
+        """Every head (B,T,H,N) by its norm, as (B,T,D)."""
+        joined = out.flatten(2)
+        return self.ln_x(joined.flatten(0, 1)).view(joined.shape)
+
+    def rates(self) -> Tensor:
+        """Decay rates per byte of every head's channels, (H,N) float64; those that the data move, at their bias."""
+        raise NotImplementedError
+
+    def writes(self) -> Tensor:
+        """What makes the key of white input, (D,D) float64."""
+        return self.key.weight.detach().double()
+
+    def kernel(self, lags: Tensor) -> Tensor:
+        """Root mean square over heads and entries of R' diag(w**(t - DELAY)) K at lags t (T,), (T,) float64.
+
+        R and K are a head's (N,D) parts of receptance and key: it is what a byte still weighs t bytes later in the
+        output of the recurrence, for white input, before value, group norm and gate. As a sum over channels, squared:
+        v' [(RR') * (KK')] v with v = w**(t - DELAY).
+        """
+        rates = self.rates()
+        reads, writes = (
+            weight.view(len(rates), -1, weight.shape[1])
+            for weight in (self.receptance.weight.detach().double(), self.writes())
+        )
+        decayed = torch.exp(-rates * (lags.to(reads) - self.DELAY)[:, None, None])
+        pairs = (reads @ reads.mT) * (writes @ writes.mT)
+        squares = torch.einsum("thi,hij,thj->th", decayed, pairs, decayed).mean(dim=1)
+        return squares.clamp(min=0).sqrt() / reads.shape[2]
+
+
+class TimeMixing(Mixing):
+    """Time mixing of RWKV-5 (equations 3 to 9) and RWKV-6 (14 to 19).
+
+    Eagle: `time_mix_s` = 1 - mu_s weighs x_t, one decay per channel. Finch: `time_maa_s` = mu_s weighs x_{t-1}, and the
+    data add to it: ddlerp_s(a, b) = a + (b - a) * (mu_s + tanh((a + (b - a) * mu_x) A_s) B_s) for s in w, k, v, r, g,
+    and w_raw = time_decay + tanh(ddlerp_w A) B per byte and channel.
+    """
 
     def __init__(self, config: RWKVConfig) -> None:
-        super().__init__()
-        dim, linear = config.dim, partial(Linear, config.structure)
-        self.heads, self.k_clamp, self.backend = config.heads, config.k_clamp, config.backend
-        self.receptance, self.key, self.value = linear(dim, dim), linear(dim, dim), linear(dim, dim)
-        self.output, self.gate = linear(dim, dim), linear(dim, dim)
+        eagle, dim, mix, decay = config.version == 5, config.dim, config.mix_rank, config.decay_rank
+        vectors = [f"time_mix_{s}" for s in "kvrg"] if eagle else [f"time_maa_{s}" for s in "xwkvrg"]
+        super().__init__(config, vectors, ("receptance", "key", "value", "output", "gate"))
+        self.eagle, self.k_clamp = eagle, config.k_clamp
+        if eagle:
+            self.time_decay = nn.Parameter(torch.empty(config.heads, config.head_size))
+        else:
+            self.time_maa_w1 = nn.Parameter(torch.empty(dim, 5 * mix))
+            self.time_maa_w2 = nn.Parameter(torch.empty(5, mix, dim))
+            self.time_decay = vector(dim)
+            self.time_decay_w1 = nn.Parameter(torch.empty(dim, decay))
+            self.time_decay_w2 = nn.Parameter(torch.empty(decay, dim))
+        self.time_faaaa = nn.Parameter(torch.empty(config.heads, config.head_size))
         self.silu = Activation(config.structure, F.silu)
-        self.ln_x = nn.GroupNorm(config.heads, dim, eps=GROUP_NORM_EPS)
-        self.time_faaaa: nn.Parameter
 
-    @abstractmethod
-    def streams(self, x: Tensor, before: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    def streams(self, x: Tensor, before: Tensor) -> tuple[Tensor, ...]:
         """Inputs (B,T,D) of r, k, v and g from x_t and x_{t-1}, and w_raw (B,T,H,N) or (H,N), at least float32."""
+        w_raw = precise(self.time_decay)
+        if self.eagle:
+            shares = (self.time_mix_r, self.time_mix_k, self.time_mix_v, self.time_mix_g)
+            return *(torch.lerp(before, x, share) for share in shares), w_raw
+        change = before - x
+        low = torch.tanh((x + change * self.time_maa_x) @ self.time_maa_w1).unflatten(-1, (5, -1))
+        added = torch.einsum("btsr,srd->sbtd", low, self.time_maa_w2)
+        base = (self.time_maa_w, self.time_maa_k, self.time_maa_v, self.time_maa_r, self.time_maa_g)
+        x_w, x_k, x_v, x_r, x_g = mixtures(x, change, base, added, at_once=x.is_cuda)
+        by_data = torch.tanh(x_w @ self.time_decay_w1) @ self.time_decay_w2
+        return x_r, x_k, x_v, x_g, self.split(w_raw + by_data.to(w_raw.dtype))
 
     def forward(self, x: Tensor, last: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
         x_r, x_k, x_v, x_g, w_raw = self.streams(x, previous(x, last))
-        r, k, v = (
-            layer(mixed).unflatten(-1, (self.heads, -1))
-            for layer, mixed in ((self.receptance, x_r), (self.key, x_k), (self.value, x_v))
-        )
+        r, k, v = self.split(self.receptance(x_r)), self.split(self.key(x_k)), self.split(self.value(x_v))
         rate = w_raw.exp()
         if self.k_clamp:
             k = k * w_raw.clamp(max=0).exp().to(k.dtype)
         out, state = wkv(r, k, v, -rate, self.time_faaaa, state, backend=self.backend)
-        normed = self.ln_x(out.flatten(2).flatten(0, 1)).view(x.shape)
-        return self.output(normed * self.silu(self.gate(x_g))), state
+        return self.output(self.normed(out) * self.silu(self.gate(x_g))), state
 
     def rates(self) -> Tensor:
         return self.time_decay.detach().double().exp().reshape(self.heads, -1)
-
-
-class EagleMixing(TimeMixing):
-    """Time mixing of RWKV-5 (equations 3 to 9): `time_mix_s` = 1 - mu_s weighs x_t, one decay per channel."""
-
-    def __init__(self, config: RWKVConfig) -> None:
-        super().__init__(config)
-        self.time_mix_k, self.time_mix_v = vector(config.dim), vector(config.dim)
-        self.time_mix_r, self.time_mix_g = vector(config.dim), vector(config.dim)
-        self.time_decay = nn.Parameter(torch.empty(config.heads, config.head_size))
-        self.time_faaaa = nn.Parameter(torch.empty(config.heads, config.head_size))
-
-    def streams(self, x: Tensor, before: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        shares = (self.time_mix_r, self.time_mix_k, self.time_mix_v, self.time_mix_g)
-        x_r, x_k, x_v, x_g = (torch.lerp(before, x, share) for share in shares)
-        return x_r, x_k, x_v, x_g, self.time_decay.to(torch.promote_types(self.time_decay.dtype, torch.float32))
-
-
-class FinchMixing(TimeMixing):
-    """Time mixing of RWKV-6 (equations 14 to 19): `time_maa_s` = mu_s weighs x_{t-1}, and the data add to it.
-
-    ddlerp_s(a, b) = a + (b - a) * (mu_s + tanh((a + (b - a) * mu_x) A_s) B_s) for s in w, k, v, r, g, and
-    w_raw = time_decay + tanh(ddlerp_w A) B per byte and channel.
-    """
-
-    def __init__(self, config: RWKVConfig) -> None:
-        super().__init__(config)
-        dim, mix, decay = config.dim, config.mix_rank, config.decay_rank
-        self.time_maa_x, self.time_maa_w, self.time_maa_k = vector(dim), vector(dim), vector(dim)
-        self.time_maa_v, self.time_maa_r, self.time_maa_g = vector(dim), vector(dim), vector(dim)
-        self.time_maa_w1 = nn.Parameter(torch.empty(dim, 5 * mix))
-        self.time_maa_w2 = nn.Parameter(torch.empty(5, mix, dim))
-        self.time_decay = vector(dim)
-        self.time_decay_w1 = nn.Parameter(torch.empty(dim, decay))
-        self.time_decay_w2 = nn.Parameter(torch.empty(decay, dim))
-        self.time_faaaa = nn.Parameter(torch.empty(config.heads, config.head_size))
-
-    def streams(self, x: Tensor, before: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        change = before - x
-        low = torch.tanh((x + change * self.time_maa_x) @ self.time_maa_w1).unflatten(-1, (5, -1))
-        shares = torch.einsum("btsr,srd->sbtd", low, self.time_maa_w2)
-        base = (self.time_maa_w, self.time_maa_k, self.time_maa_v, self.time_maa_r, self.time_maa_g)
-        x_w, x_k, x_v, x_r, x_g = mixtures(x, change, base, shares, at_once=x.is_cuda)
-        by_data = torch.tanh(x_w @ self.time_decay_w1) @ self.time_decay_w2
-        precise = torch.promote_types(self.time_decay.dtype, torch.float32)
-        w_raw = self.time_decay.to(precise) + by_data.to(precise)
-        return x_r, x_k, x_v, x_g, w_raw.unflatten(-1, (self.heads, -1))
 
 
 class ChannelMixing(nn.Module):
@@ -169,10 +253,9 @@ class ChannelMixing(nn.Module):
     def __init__(self, config: RWKVConfig) -> None:
         super().__init__()
         self.eagle = config.version == 5
-        if self.eagle:
-            self.time_mix_k, self.time_mix_r = vector(config.dim), vector(config.dim)
-        else:
-            self.time_maa_k, self.time_maa_r = vector(config.dim), vector(config.dim)
+        self.names = ("time_mix_k", "time_mix_r") if self.eagle else ("time_maa_k", "time_maa_r")
+        for name in self.names:
+            setattr(self, name, vector(config.dim))
         linear = partial(Linear, config.structure)
         self.key = linear(config.dim, config.hidden)
         self.receptance = linear(config.dim, config.dim)
@@ -182,11 +265,35 @@ class ChannelMixing(nn.Module):
 
     def forward(self, x: Tensor, last: Tensor) -> Tensor:
         before = previous(x, last)
-        if self.eagle:
-            x_k, x_r = (torch.lerp(before, x, share) for share in (self.time_mix_k, self.time_mix_r))
-        else:
-            x_k, x_r = (torch.lerp(x, before, mu) for mu in (self.time_maa_k, self.time_maa_r))
+        start, end = (before, x) if self.eagle else (x, before)
+        x_k, x_r = (torch.lerp(start, end, getattr(self, name)) for name in self.names)
         return self.sigmoid(self.receptance(x_r)) * self.value(self.squared_relu(self.key(x_k)))
+
+
+class Block(nn.Module):
+    """Norm, time mixing, residual, norm, channel mixing, residual; block 0 first norms the embedding.
+
+    carried: what a time mixing hands on to the next block, such as Goose's values of the first.
+    """
+
+    def __init__(self, config: RWKVSizes, layer: int, att: nn.Module, ffn: nn.Module) -> None:
+        super().__init__()
+        dim, structure = config.dim, config.structure
+        self.ln1, self.ln2 = norm_of(structure, dim), norm_of(structure, dim)
+        self.ln0 = norm_of(structure, dim) if layer == 0 else None
+        self.join1, self.join2 = Join(structure, dim, f"mixer.{layer}"), Join(structure, dim, f"ffn.{layer}")
+        self.att, self.ffn = att, ffn
+        self.drop = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
+
+    def forward(self, x: Tensor, state: LayerState, *carried: Tensor) -> tuple[Any, ...]:
+        if self.ln0 is not None:
+            x = self.ln0(x)
+        att_in = self.join1.read(x, self.ln1)
+        branch, memory, *carried = self.att(att_in, state.att_shift, state.wkv, *carried)
+        x = self.drop(self.join1.add(x, branch, self.ln1))
+        ffn_in = self.join2.read(x, self.ln2)
+        x = self.drop(self.join2.add(x, self.ffn(ffn_in, state.ffn_shift), self.ln2))
+        return x, LayerState(att_in[:, -1], memory, ffn_in[:, -1]), *carried
 
 
 class RWKV(nn.Module):
@@ -202,12 +309,11 @@ class RWKV(nn.Module):
         self.blocks = nn.ModuleList([self.block(layer) for layer in range(config.layers)])
         self.ln_out = last_norm(config.structure, config.dim)
         self.head = Head(config.structure, self.emb)
-        self.drop = dropout(config.dropout)
+        self.drop = nn.Dropout(config.dropout) if config.dropout else nn.Identity()  # draws nothing
 
     def block(self, layer: int) -> Block:
         """A new block, of number `layer` from 0."""
-        mixing = EagleMixing if self.config.version == 5 else FinchMixing
-        return Block(self.config, layer, mixing(self.config), ChannelMixing(self.config))
+        return Block(self.config, layer, TimeMixing(self.config), ChannelMixing(self.config))
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.decode(self.emb(inputs))

@@ -16,7 +16,7 @@ shapes of `state_dict()` are those of the official checkpoints; the first block 
 """
 
 from dataclasses import dataclass, field
-from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -25,8 +25,7 @@ from torch.nn import functional as F
 from plkernel.analysis.limits import RWKV7_LARGEST_RATE as LARGEST_RATE
 from plkernel.kernels.wkv7 import wkv7
 from plkernel.models.layers import Activation, Linear, squared_relu
-from plkernel.models.rwkv import RWKV
-from plkernel.models.rwkv_shared import GROUP_NORM_EPS, Block, Mixing, RWKVSizes, previous, vector
+from plkernel.models.rwkv import RWKV, Block, Mixing, RWKVSizes, precise, previous, vector
 from plkernel.models.structure import Structure
 
 IMPULSES, SEQUENCES = 8, 4
@@ -44,6 +43,8 @@ class RWKV7Config(RWKVSizes):
     set the size of its activations.
     """
 
+    version: ClassVar = 7
+    k_clamp: ClassVar = False
     dim: int = 256
     layers: int = 4
     head_size: int = 64
@@ -63,16 +64,6 @@ class RWKV7Config(RWKVSizes):
         self.check(*(name for name in ranks if getattr(self, name) is not None))
 
     @property
-    def version(self) -> int:
-        """7, beside Eagle's 5 and Finch's 6."""
-        return 7
-
-    @property
-    def k_clamp(self) -> bool:
-        """Whether keys are scaled by min(1, lambda): never."""
-        return False
-
-    @property
     def hidden(self) -> int:
         """F: `feed_forward`, or 4 D."""
         return 4 * self.dim if self.feed_forward is None else self.feed_forward
@@ -90,27 +81,19 @@ class GooseMixing(Mixing):
     """Time mixing of RWKV-7; `first` are the values of the first block, None in that block itself."""
 
     DELAY = 0
-    v0: nn.Parameter
-    v1: nn.Parameter
-    v2: nn.Parameter
 
     def __init__(self, config: RWKV7Config, layer: int) -> None:
-        super().__init__()
-        dim, linear = config.dim, partial(Linear, config.structure)
-        self.heads, self.backend = config.heads, config.backend
-        self.x_r, self.x_w, self.x_k = vector(dim), vector(dim), vector(dim)
-        self.x_v, self.x_a, self.x_g = vector(dim), vector(dim), vector(dim)
+        vectors = ["x_r", "x_w", "x_k", "x_v", "x_a", "x_g"]
+        super().__init__(config, vectors, ("receptance", "key", "value", "output"))
         decay, rate, value, gate = config.ranks
-        self.w0, self.w1, self.w2 = vector(dim), *low_rank(dim, decay)
-        self.a0, self.a1, self.a2 = vector(dim), *low_rank(dim, rate)
-        if layer > 0:
-            self.v0, self.v1, self.v2 = vector(dim), *low_rank(dim, value)
-        self.g1, self.g2 = low_rank(dim, gate)
-        self.k_k, self.k_a = vector(dim), vector(dim)
+        for name, rank in {"w": decay, "a": rate, "v": value if layer > 0 else 0, "g": gate}.items():
+            if rank and name != "g":
+                setattr(self, f"{name}0", vector(config.dim))
+            if rank:
+                setattr(self, f"{name}1", nn.Parameter(torch.empty(config.dim, rank)))
+                setattr(self, f"{name}2", nn.Parameter(torch.empty(rank, config.dim)))
+        self.k_k, self.k_a = vector(config.dim), vector(config.dim)
         self.r_k = nn.Parameter(torch.empty(config.heads, config.head_size))
-        self.receptance, self.key, self.value = linear(dim, dim), linear(dim, dim), linear(dim, dim)
-        self.output = linear(dim, dim)
-        self.ln_x = nn.GroupNorm(config.heads, dim, eps=GROUP_NORM_EPS)
 
     def forward(
         self, x: Tensor, last: Tensor, state: Tensor | None, first: Tensor | None = None
@@ -123,24 +106,22 @@ class GooseMixing(Mixing):
             first = v
         else:
             v = torch.lerp(v, first, torch.sigmoid(self.v0 + x_v @ self.v1 @ self.v2).to(v.dtype))
-        v = v.unflatten(-1, (self.heads, -1))
+        v = self.split(v)
         gate = torch.sigmoid(x_g @ self.g1) @ self.g2
         out, state = wkv7(r, log_decay, k, v, a, b, state, backend=self.backend)
-        normed = self.ln_x(out.flatten(2).flatten(0, 1)).view(x.shape)
         newest = (r * k * self.r_k).sum(-1, keepdim=True) * v
-        return self.output((normed + newest.flatten(2)) * gate), state, first
+        return self.output((self.normed(out) + newest.flatten(2)) * gate), state, first
 
     def addressed(self, x: Tensor, change: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """r, ln w, k~, -kappa and a kappa, (B,T,H,N) each, from x_t and x_{t-1} - x_t; ln w is at least float32."""
         x_r, x_w, x_k, x_a = (x + change * mu for mu in (self.x_r, self.x_w, self.x_k, self.x_a))
-        precise = torch.promote_types(self.w0.dtype, torch.float32)
-        by_data = torch.tanh(x_w @ self.w1) @ self.w2
-        log_decay = -LARGEST_RATE * torch.sigmoid(self.w0.to(precise) + by_data.to(precise))
+        w0 = precise(self.w0)
+        log_decay = -LARGEST_RATE * torch.sigmoid(w0 + (torch.tanh(x_w @ self.w1) @ self.w2).to(w0.dtype))
         rate = torch.sigmoid(self.a0 + x_a @ self.a1 @ self.a2)
         r, k = self.receptance(x_r), self.key(x_k)
-        removal = F.normalize((k * self.k_k).unflatten(-1, (self.heads, -1)), dim=-1)
+        removal = F.normalize(self.split(k * self.k_k), dim=-1)
         replacement = k * torch.lerp(torch.ones_like(rate), rate, self.k_a)
-        r, log_decay, rate, replacement = (y.unflatten(-1, (self.heads, -1)) for y in (r, log_decay, rate, replacement))
+        r, log_decay, rate, replacement = map(self.split, (r, log_decay, rate, replacement))
         k, a, b = (y.to(r.dtype) for y in (replacement, -removal, removal * rate))
         return r, log_decay, k, a, b
 
@@ -197,8 +178,3 @@ class RWKV7(RWKV):
         """`GooseMixing.response` of every block at lags (T,), (T,) float64 each."""
         mixings = (mixing for mixing in self.mixings() if isinstance(mixing, GooseMixing))
         return [mixing.response(lags, erase=erase) for mixing in mixings]
-
-
-def low_rank(dim: int, rank: int) -> tuple[nn.Parameter, nn.Parameter]:
-    """The two factors, (D, rank) and (rank, D), of a map of low rank."""
-    return nn.Parameter(torch.empty(dim, rank)), nn.Parameter(torch.empty(rank, dim))

@@ -51,50 +51,43 @@ class Structure:
     multipliers: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
+        norm, placement = self.norm, self.placement
         for name, valid in (("norm", get_args(NormName)), ("placement", get_args(Placement))):
             if getattr(self, name) not in valid:
                 raise ValueError(f"{name} must be one of {', '.join(valid)}, got {getattr(self, name)!r}")
         for name, value in [("residual", self.residual), *self.multipliers.items()]:
             if not math.isfinite(value):
                 raise ValueError(f"{name} must be a finite number, got {value}")
-        self._check_norm()
-        if self.unit_scaled:
-            self._check_unit_scaled()
+        usual = norm in ("layer", "rms")
+        either = "goes with norm 'layer' or 'rms'"
+        contradictions = {
+            f"norm_offset {either}, got {norm!r}": self.norm_offset and not usual,
+            "embedding_norm needs a norm, got norm 'none'": self.embedding_norm and norm == "none",
+            f"placement {placement!r} needs a norm, got norm 'none'": placement != "pre" and norm == "none",
+            f"residual {self.residual} goes with placement 'post', got {placement!r}": (
+                self.residual != 1 and placement != "post"
+            ),
+            f"unit_scaled {either} and placement 'pre', got {norm!r} and {placement!r}": (
+                self.unit_scaled and not (usual and placement == "pre")
+            ),
+        }
+        for name in ("norm_offset", "gate", "fixnorm", "scalar_bias"):
+            contradictions[f"unit_scaled does not go with {name}"] = self.unit_scaled and getattr(self, name)
+        for message, wrong in contradictions.items():
+            if wrong:
+                raise ValueError(message)
 
     def __repr__(self) -> str:
         """The options that are not off."""
-        values = {f.name: (getattr(self, f.name), f.default) for f in fields(self) if f.name != "multipliers"}
-        told = [f"{name}={value!r}" for name, (value, default) in values.items() if value != default]
+        told = [f"{f.name}={value!r}" for f in fields(self)[:-1] if (value := getattr(self, f.name)) != f.default]
         told += [f"multipliers={dict(self.multipliers)!r}"] if self.multipliers else []
         return f"Structure({', '.join(told)})"
 
-    def _check_norm(self) -> None:
-        """ValueError for what this norm or placement does not have."""
-        if self.norm_offset and self.norm not in ("layer", "rms"):
-            raise ValueError(f"norm_offset goes with norm 'layer' or 'rms', got {self.norm!r}")
-        if self.norm == "none" and (self.placement != "pre" or self.embedding_norm):
-            wanted = "embedding_norm" if self.embedding_norm else f"placement {self.placement!r}"
-            raise ValueError(f"{wanted} needs a norm, got norm 'none'")
-        if self.residual != 1 and self.placement != "post":
-            raise ValueError(f"residual {self.residual} goes with placement 'post', got {self.placement!r}")
-
-    def _check_unit_scaled(self) -> None:
-        """ValueError for what u-muP does not define."""
-        if self.norm not in ("layer", "rms") or self.placement != "pre":
-            raise ValueError(
-                f"unit_scaled goes with norm 'layer' or 'rms' and placement 'pre', "
-                f"got {self.norm!r} and {self.placement!r}"
-            )
-        for name in ("norm_offset", "gate", "fixnorm", "scalar_bias"):
-            if getattr(self, name):
-                raise ValueError(f"unit_scaled does not go with {name}")
-
     def check(self, layers: int) -> None:
         """ValueError for a multiplier of something that a model of so many blocks does not have."""
+        known = {*MULTIPLIERS, *(f"{branch}.{layer}" for branch in BRANCHES for layer in range(layers))}
         for name in self.multipliers:
-            kind, _, number = name.partition(".")
-            known = name in MULTIPLIERS or (kind in BRANCHES and number in map(str, range(layers)))
-            if not known:
+            if name not in known:
                 raise ValueError(
                     f"multiplier {name!r} does not exist; valid: {', '.join(MULTIPLIERS)}, "
                     f"and mixer.i and ffn.i with i below {layers}"

@@ -1,10 +1,11 @@
 """The linear recurrence h_t = a_t * h_{t-1} + b_t, with derivatives, on any device."""
 
+from typing import Any
+
+import torch
 from torch import Tensor
 
-from plkernel.kernels import backends
-from plkernel.kernels.scan import derivatives
-from plkernel.kernels.tensors import WIDE_TYPES, Row, check, check_axes, state_type
+from plkernel.kernels import reference, transforms
 
 
 def scan(a: Tensor, b: Tensor, state: Tensor | None = None, *, backend: str | None = None) -> tuple[Tensor, Tensor]:
@@ -27,15 +28,37 @@ def scan(a: Tensor, b: Tensor, state: Tensor | None = None, *, backend: str | No
         ValueError: shapes, dtypes or devices that do not fit, or a backend that does not work here.
         NotImplementedError: forward mode within forward mode.
     """
-    check_axes("scan", "b", b, "batch, time, channels")
-    batch, _, channels = b.shape
-    fixed = a.dim() == 1
-    rows: dict[str, Row] = {
-        "b": (b, [tuple(b.shape)], {b.dtype}),
-        "a": (a, [(channels,), tuple(b.shape)], {*WIDE_TYPES} if fixed else {*WIDE_TYPES, b.dtype}),
-        "state": (state, [(batch, channels)], {b.dtype if state is None else state.dtype}),
-    }
-    check("scan", rows)
-    if state is None:
-        state = b.new_zeros((batch, channels), dtype=state_type(b))
-    return derivatives.scan(a, b, state.to(state_type(b)), backends.choose("scan", backend, b.device))
+    return _scan(a, b, state, backend)
+
+
+def _tangent(a: Tensor, state: Tensor, h: Tensor, backend: str, *tangents: Any) -> tuple[Tensor, Tensor]:
+    """h'_t = a_t h'_{t-1} + (a'_t h_{t-1} + b'_t)."""
+    d_a, d_b, d_state = (torch.zeros_like(x) if d is None else d for d, x in zip(tangents, (a, h, state), strict=False))
+    return _scan(a, d_b + (d_a * _before(h, state)).to(h.dtype), d_state, backend)
+
+
+def _gradients(
+    a: Tensor, state: Tensor, h: Tensor, grad_h: Tensor, grad_last: Tensor, backend: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """g_t = grad_h_t + a_{t+1} g_{t+1} as a scan from the last step to the first, which has derivatives again.
+
+    The gradients of a_t, b_t and the state are g_t h_{t-1}, g_t and a_1 g_1, in the precision of the state.
+    """
+    if h.shape[1] == 0:
+        return torch.zeros_like(a), torch.zeros_like(h), grad_last
+    wide = a.to(state.dtype).expand(h.shape)
+    later = torch.cat([torch.ones_like(wide[:, :1]), wide.flip(1)[:, :-1]], 1)
+    g, first = _scan(later, grad_h.to(state.dtype).flip(1), grad_last, backend)
+    grad_a = g.flip(1) * _before(h.to(state.dtype), state)
+    return (grad_a if a.dim() == 3 else grad_a.sum((0, 1))).to(a.dtype), g.flip(1).to(h.dtype), wide[:, 0] * first
+
+
+def _before(h: Tensor, state: Tensor) -> Tensor:
+    """h_{t-1} for every t, of which the first is the state."""
+    return torch.cat([state[:, None].to(h.dtype), h], 1)[:, :-1]
+
+
+_scan = transforms.define(
+    "scan", "b", {"a": "D BTD", "b": "BTD", "state": "BD"}, reference.scan,
+    like="b", precise=("a",), kept=("a", "state", "out"), tangent=_tangent, again=_gradients,
+)  # fmt: skip

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from plkernel.kernels.compiled import jit
+from plkernel.kernels.lanes import take
 from plkernel.kernels.tensors import widen
-from plkernel.kernels.threads import take, together
+from plkernel.kernels.threads import together
 
 LINE = 16  # float32 channels in a cache line: two threads never write the same one
 WIDTH = 512  # most channels in a block: the carry, the decay and the sum of a block stay in the L1 cache
@@ -174,8 +175,6 @@ def _empty_like(x: Tensor) -> Tensor:
 def _run(kernel: Any, shape: torch.Size, *tensors: Tensor) -> None:
     """Cut rows and channels into equal units and share them out."""
     rows, _, channels = shape
-    if rows == 0 or channels == 0:
-        return
     arrays: list[Any] = [tensor.detach().numpy() for tensor in tensors]
     threads = torch.get_num_threads() if shape.numel() >= SERIAL else 1
     width = _block_width(rows, channels, threads)

@@ -24,7 +24,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from plkernel.kernels.tensors import check_gpu, on
+from plkernel.kernels.tensors import on
 
 ROWS = 16  # steps loaded before the first of them is used: hides the latency of memory
 BACKWARD_ROWS = 8  # the same in `_backward`, which loads from three tensors: 16 do not fit in registers
@@ -244,11 +244,8 @@ def _backward(
 
 def forward(a: Tensor, b: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """h_t = a_t * h_{t-1} + b_t with h_0 = state; returns every h_t and the last one."""
-    _check(a, b)
     batch, time, channels = b.shape
     h, last = torch.empty_like(b), torch.empty_like(state)
-    if b.numel() == 0:
-        return h, last.copy_(state)
     fixed = a.dim() == 1
     lanes, length, chunks = plan(batch, time, channels)
     grid = (batch * chunks * triton.cdiv(channels, lanes),)
@@ -262,11 +259,8 @@ def forward(a: Tensor, b: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
 
 def backward(a: Tensor, state: Tensor, h: Tensor, grad_h: Tensor, grad_last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """g_t = grad_h_t + a_{t+1} * g_{t+1}; gradients of a (g_t * h_{t-1}), of b (g_t) and of the state (a_1 g_1)."""
-    _check(a, h)
     batch, time, channels = h.shape
     grad_b, grad_state = torch.empty_like(h), torch.empty_like(state)
-    if h.numel() == 0:
-        return torch.zeros_like(a), grad_b, grad_state.copy_(grad_last)
     fixed = a.dim() == 1
     lanes, length, chunks = plan(batch, time, channels)
     # Partial sums, not atomic additions: the order of the sum is fixed, and so is its result.
@@ -312,7 +306,3 @@ def plan(batch: int, time: int, channels: int) -> tuple[int, int, int]:
     length = max(SHORTEST, isqrt(time), triton.cdiv(time * programs, WANTED))
     length = ROWS * triton.cdiv(length, ROWS)
     return lanes, length, triton.cdiv(time, length)
-
-
-def _check(a: Tensor, b: Tensor) -> None:
-    check_gpu("scan", {"b": b, "a": a}, compiled=isinstance(_forward, triton.JITFunction))

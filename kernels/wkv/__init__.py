@@ -2,11 +2,7 @@
 
 from torch import Tensor
 
-from plkernel.kernels import backends, transforms
-from plkernel.kernels.tensors import WIDE_TYPES, Row, check, check_axes, check_sign, state_type
-from plkernel.kernels.wkv import reference
-
-INPUTS = {"r": -2, "k": -2, "v": -2, "log_decay": -2, "u": -2, "state": -3}
+from plkernel.kernels import reference, transforms
 
 
 def wkv(
@@ -46,28 +42,8 @@ def wkv(
 
     Source: arXiv 2404.05892, section 4, equations 6, 8 and 9.
     """
-    check_axes("wkv", "r", r, "batch, time, heads, key size")
-    batch, time, heads, size = steps = tuple(r.shape)
-    check_axes("wkv", "v", v, "batch, time, heads, value size")
-    value = (batch, time, heads, v.shape[3])
-    wide = {*WIDE_TYPES, r.dtype}
-    rows: dict[str, Row] = {
-        "r": (r, [steps], {r.dtype}),
-        "k": (k, [steps], {r.dtype}),
-        "v": (v, [value], {r.dtype}),
-        "log_decay": (log_decay, [steps, (heads, size)], wide),
-        "u": (u, [(heads, size)], wide),
-        "state": (state, [(batch, heads, size, v.shape[3])], {r.dtype if state is None else state.dtype}),
-    }
-    check("wkv", rows)
-    if state is None:
-        state = r.new_zeros((batch, heads, size, v.shape[3]), dtype=state_type(r))
-    inputs = (r, k, v, log_decay, u, state.to(state_type(r)))
-    chosen = backends.choose("wkv", backend, r.device)
-    if chosen == "reference":
-        check_sign("wkv", log_decay)
-        return reference.wkv(*inputs)
-    return _compiled(*inputs, chosen)
+    return _wkv(r, k, v, log_decay, u, state, backend)
 
 
-_compiled = transforms.once_differentiable("wkv", INPUTS, ("v", "state"), lambda *inputs: check_sign("wkv", inputs[3]))
+_INPUTS = {"r": "BTHK", "k": "BTHK", "v": "BTHV", "log_decay": "BTHK HK", "u": "HK", "state": "BHKV"}
+_wkv = transforms.define("wkv", "r", _INPUTS, reference.wkv, like="v", precise=("log_decay", "u"))

@@ -1,21 +1,26 @@
 """WKV on a CPU: compiled matrix products over chunks of time, threads over batch rows and heads.
 
-Inside a chunk everything has the type of the inputs as they are stored (half types in float32); `chunks.py` here has
-the equations. The state and its gradient are carried from chunk to chunk in float64.
+Inside a chunk everything has the type of the inputs as they are stored (half types in float32); the equations are
+below. The state and its gradient are carried from chunk to chunk in float64.
 
 The backward pass keeps nothing of the forward pass but its inputs: it runs the state once more, keeps it at the start
 of each chunk, and takes the chunks from the last to the first. There states lie as (V,K), so that both of the products
 with them are products of rows. Each head of each batch row is one sequential sum, so the result does not depend on the
 number of threads.
 
+With D_t the product of the decays of the chunk before step t, E_t that after it and S the state before the chunk
+
+    o_t = (r_t D_t) S + sum_{i<=t} P_ti v_i,   S' = (D_t w_t of the last step) S + sum_i (k_i E_i)^T v_i,
+
+where P_ti = sum over keys of r_t k_i and the product of the decays between i and t, or u for i = t.
+
 Letters: B batch, T time, H heads, K key size, V value size. For shapes see `plkernel.kernels.wkv`.
 """
 
 import math
-from functools import partial
-from typing import Any, NamedTuple
+from collections import namedtuple
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,45 +30,147 @@ from plkernel.kernels.chunks import (
     add_upper,
     advance_columns,
     advance_rows,
-    buffers,
     copy,
+    filled,
     flip,
+    inner,
     load_decays,
     load_rows,
     load_state,
     padded,
     product,
     scale,
+    share,
     store_rows,
 )
 from plkernel.kernels.compiled import jit
-from plkernel.kernels.lanes import LANES
-from plkernel.kernels.subnormals import flush_subnormals, restore
+from plkernel.kernels.lanes import (
+    LANES,
+    add,
+    convert,
+    flush_subnormals,
+    load,
+    multiply,
+    multiply_add,
+    multiply_below,
+    restore,
+    spread_from,
+    store,
+    take,
+    total,
+    zeros,
+)
 from plkernel.kernels.tensors import widen
-from plkernel.kernels.threads import take, together
-from plkernel.kernels.wkv.chunks import between, pairs, pairs_backward, pairs_forward
-
-SERIAL = 1 << 20  # entries of the state times steps below which handing work to a thread costs more than it saves
 
 
-class Room(NamedTuple):
-    """What one thread works in, K and V a multiple of LANES; all but the last two in the type of the inputs.
+def _shapes(keys: int, values: int, chunks: int) -> dict[str, tuple[int, ...]]:
+    """What one thread works in, by keys and values padded to LANES; all but decays and carry in the inputs' type.
 
-    Spare columns are zero where inputs are loaded, and never loaded.
+    Spare columns are zero where inputs are loaded, and never loaded. The state is (K,V) forward and (V,K) backward,
+    where `chunks` of them are kept.
     """
+    state = (values, keys) if chunks else (keys, values)
+    return {
+        "keys": (12, CHUNK, keys),
+        "values": (3, CHUNK, values),
+        "keys_flipped": (keys, CHUNK),
+        "values_flipped": (2, values, CHUNK),
+        "weights": (2, CHUNK, CHUNK),
+        "state": state,
+        "sums": (LANES, state[1]),
+        "state_flipped": (keys, values),
+        "kept": (chunks or 1, values, keys),
+        "pairs": (CHUNK + 2, CHUNK, LANES),
+        "decays": (3, CHUNK, keys),
+        "carry": state,
+    }
 
-    keys: Any  # (12,CHUNK,K)
-    values: Any  # (3,CHUNK,V)
-    keys_flipped: Any  # (K,CHUNK)
-    values_flipped: Any  # (2,V,CHUNK)
-    weights: Any  # (2,CHUNK,CHUNK)
-    state: Any  # (K,V) forward, (V,K) backward
-    sums: Any  # (LANES,V) forward, (LANES,K) backward
-    state_flipped: Any  # (K,V)
-    kept: Any  # (chunks,V,K)
-    pairs: Any  # (CHUNK + 2,CHUNK,LANES)
-    decays: Any  # (3,CHUNK,K)
-    carry: Any  # as the state
+
+Room: Any = namedtuple("Room", _shapes(0, 0, 0), module=__name__)  # type: ignore[misc]
+
+
+@inner
+def pairs(r, k, w, u, x, p):  # type: ignore[no-untyped-def]
+    """P (CHUNK,CHUNK), steps t down and i on the lanes; above the diagonal are numbers without a meaning.
+
+    x (K,CHUNK) holds the keys k_i, each with the decays since i.
+    """
+    keys = r.shape[1]
+    flip(k, x)
+    for t in range(CHUNK):
+        at, even, odd, own = t * keys, zeros(p), zeros(p), zeros(p)
+        for n in range(0, keys, 2):
+            here, next = load(x, n * LANES), load(x, (n + 1) * LANES)
+            even = multiply_add(spread_from(r, at + n), here, even)
+            odd = multiply_add(spread_from(r, at + n + 1), next, odd)
+            store(x, n * LANES, multiply_below(here, t, spread_from(w, at + n)))
+            store(x, (n + 1) * LANES, multiply_below(next, t, spread_from(w, at + n + 1)))
+        for j in range(0, keys, LANES):
+            own = multiply_add(load(r, at + j), multiply(load(k, at + j), load(u, j)), own)
+        store(p, t * LANES, add(even, odd))
+        p[t, t] = total(own)
+
+
+@inner
+def between(q, kd, grad_q, grad_kd, before, after, through, state, grad_state, grad_r, grad_k, grad_w):  # type: ignore[no-untyped-def]
+    """Gradients of r_t = q_t / D_t, k_t and ln w_t through the state (V,K) before the chunk and that after it.
+
+    ln w_t is in every q after t, in every k E before t, and in the decay of the state through the chunk.
+    """
+    keys = q.shape[1]
+    for j in range(0, keys, LANES):
+        even, odd = zeros(q), zeros(q)
+        for at in range(j, state.size, 2 * keys):
+            even = multiply_add(load(state, at), load(grad_state, at), even)
+            odd = multiply_add(load(state, at + keys), load(grad_state, at + keys), odd)
+        later = multiply(add(even, odd), convert(load(through, j), q))
+        for at in range(j + (CHUNK - 1) * keys, -1, -keys):
+            store(grad_w, at, later)
+            later = multiply_add(load(q, at), load(grad_q, at), later)
+            store(grad_r, at, multiply(load(before, at), load(grad_q, at)))
+        earlier = zeros(q)
+        for at in range(j, CHUNK * keys, keys):
+            store(grad_w, at, add(load(grad_w, at), earlier))
+            earlier = multiply_add(load(kd, at), load(grad_kd, at), earlier)
+            store(grad_k, at, multiply(load(after, at), load(grad_kd, at)))
+
+
+@inner
+def pairs_forward(r, k, w, u, grad_p, grad_r, decayed, j):  # type: ignore[no-untyped-def]
+    """For the keys j to j + LANES: what `pairs` did, kept in `decayed`, and what P adds to the gradient of r."""
+    keys = r.shape[1]
+    bonus = load(u, j)
+    for t in range(CHUNK):
+        at, here = t * keys + j, t * CHUNK * LANES
+        w_t, k_t = load(w, at), load(k, at)
+        x = multiply_add(spread_from(grad_p, t * CHUNK + t), multiply(bonus, k_t), load(grad_r, at))
+        for i in range(t):
+            past = load(decayed, here + i * LANES)
+            x = multiply_add(spread_from(grad_p, t * CHUNK + i), past, x)
+            store(decayed, here + (CHUNK + i) * LANES, multiply(past, w_t))
+        store(decayed, here + (CHUNK + t) * LANES, k_t)
+        store(grad_r, at, x)
+
+
+@inner
+def pairs_backward(r, k, w, u, grad_p, grad_k, grad_w, grad_u, decayed, later, j):  # type: ignore[no-untyped-def]
+    """And what it adds to those of k, ln w and u, back in time; `later` holds the gradient of what was `decayed`."""
+    keys = r.shape[1]
+    bonus, grad_bonus = load(u, j), zeros(r)
+    for i in range(CHUNK):
+        store(later, i * LANES, zeros(r))
+    for t in range(CHUNK - 1, -1, -1):
+        at, here = t * keys + j, t * CHUNK * LANES
+        w_t, r_t, x = load(w, at), load(r, at), load(grad_w, at)
+        for i in range(t):
+            y = multiply(w_t, load(later, i * LANES))
+            x = multiply_add(load(decayed, here + i * LANES), y, x)
+            store(later, i * LANES, multiply_add(spread_from(grad_p, t * CHUNK + i), r_t, y))
+        store(grad_w, at, x)
+        own = multiply(spread_from(grad_p, t * CHUNK + t), r_t)
+        grad_bonus = multiply_add(own, load(k, at), grad_bonus)
+        store(grad_k, at, multiply_add(own, bonus, add(load(grad_k, at), load(later, t * LANES))))
+    store(grad_u, j, add(load(grad_u, j), convert(grad_bonus, grad_u)))
 
 
 @jit
@@ -193,11 +300,9 @@ def _backward(  # type: ignore[no-untyped-def]
 
 def forward(r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """Every o_t (B,T,H,V) and the last state (B,H,K,V)."""
-    if 0 in (*r.shape, *v.shape):
-        return torch.zeros_like(v), state.clone()
-    wide = [widen(x) for x in (r, k, v)]
-    out, last = torch.empty_like(wide[2]), torch.empty_like(state)
-    _run(_forward, None, *wide, _four_dimensional(log_decay), _padded(u, wide[0].dtype), state, out, last)
+    inputs = _wide(r, k, v, log_decay, u)
+    out, last = torch.empty_like(inputs[2]), torch.empty_like(state)
+    share(_forward, _room_of(inputs), 0, state, *inputs, state, out, last)
     return out.to(v.dtype), last
 
 
@@ -206,21 +311,19 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of all six inputs, from those of both results."""
     batch, time, heads, size = r.shape
-    if 0 in (*r.shape, *v.shape):
-        grad_r, grad_k, grad_v, grad_w, grad_u = (torch.zeros_like(x) for x in (r, k, v, log_decay, u))
-        return grad_r, grad_k, grad_v, grad_w, grad_u, grad_last.clone()
-    wide = [widen(x) for x in (r, k, v)]
-    bonus = _padded(u, wide[0].dtype)
-    inputs = (*wide, _four_dimensional(log_decay), bonus, state, widen(grad_out), grad_last)
-    grads = [torch.empty_like(x) for x in wide]
+    inputs = _wide(r, k, v, log_decay, u)
+    grads, grad_state = [torch.empty_like(x) for x in inputs[:3]], torch.empty_like(state)
     fixed = log_decay.dim() == 2
     if fixed or time == 1:  # what `_store_decays` adds to
-        grad_w = torch.zeros((batch, 1, heads, size), dtype=torch.float64 if fixed else wide[0].dtype)
+        grad_w = torch.zeros((batch, 1, heads, size), dtype=torch.float64 if fixed else inputs[0].dtype)
     else:
-        grad_w = torch.empty_like(wide[0])
-    grad_u = torch.zeros((batch, *bonus.shape), dtype=torch.float64)
-    grad_state = torch.empty_like(state)
-    _run(_backward, max(1, math.ceil(time / CHUNK)), *inputs, *grads, grad_w, grad_u, grad_state)
+        grad_w = torch.empty_like(inputs[0])
+    grad_u = torch.zeros((batch, *inputs[4].shape), dtype=torch.float64)
+    incoming = (widen(grad_out), grad_last)
+    share(
+        _backward, _room_of(inputs), -(-time // CHUNK), state, *inputs, state, *incoming, *grads, grad_w, grad_u,
+        grad_state,
+    )  # fmt: skip
     if fixed:
         grad_w = grad_w.sum((0, 1))
     grad_r, grad_k, grad_v = (grad.to(r.dtype) for grad in grads)
@@ -228,42 +331,12 @@ def backward(
     return grad_r, grad_k, grad_v, grad_w.to(log_decay.dtype), grad_u, grad_state
 
 
-def _four_dimensional(log_decay: Tensor) -> Tensor:
-    """ln w as (B,T,H,K), or as (1,1,H,K) when it is fixed."""
-    return widen(log_decay[None, None] if log_decay.dim() == 2 else log_decay)
+def _wide(r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, u: Tensor) -> list[Tensor]:
+    """Inputs as the kernels take them: no half types, ln w as (B,T,H,K) or (1,1,H,K), and u padded."""
+    r, k, v, log_decay = (widen(x) for x in (r, k, v, log_decay if log_decay.dim() == 4 else log_decay[None, None]))
+    return [r, k, v, log_decay, torch.nn.functional.pad(u.to(r.dtype), (0, padded(u.shape[1]) - u.shape[1]))]
 
 
-def _padded(u: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.nn.functional.pad(u.to(dtype), (0, padded(u.shape[1]) - u.shape[1]))
-
-
-def _run(kernel: Any, kept: int | None, *tensors: Tensor) -> None:
-    """Share out the heads of all batch rows; each thread has its own room, in a backward pass for `kept` states."""
-    batch, time, heads, size = tensors[0].shape
-    values = tensors[2].shape[3]
-    units, work = batch * heads, batch * heads * time * size * values
-    threads = max(1, min(torch.get_num_threads() if work >= SERIAL else 1, units))
-    part = partial(kernel, *(tensor.detach().numpy() for tensor in tensors))
-    room = partial(_room, padded(size), padded(values), kept, tensors[0].dtype)
-    counter = np.zeros(1, np.int64)
-    together(lambda: part(room(), counter, units), threads)
-
-
-def _room(keys: int, values: int, kept: int | None, dtype: torch.dtype) -> Room:
-    state = (keys, values) if kept is None else (values, keys)
-    shapes = Room(
-        keys=(12, CHUNK, keys),
-        values=(3, CHUNK, values),
-        keys_flipped=(keys, CHUNK),
-        values_flipped=(2, values, CHUNK),
-        weights=(2, CHUNK, CHUNK),
-        state=state,
-        sums=(LANES, state[1]),
-        state_flipped=(keys, values),
-        kept=(kept or 1, values, keys),
-        pairs=(CHUNK + 2, CHUNK, LANES),
-        decays=(3, CHUNK, keys),
-        carry=state,
-    )
-    types = [dtype] * (len(shapes) - 2) + [torch.float64] * 2
-    return Room(*buffers(shapes, types))
+def _room_of(inputs: list[Tensor]) -> Any:
+    keys, values = inputs[4].shape[1], padded(inputs[2].shape[3])
+    return lambda chunks: filled(Room, _shapes(keys, values, chunks), inputs[0].dtype)

@@ -2,11 +2,7 @@
 
 from torch import Tensor
 
-from plkernel.kernels import backends, transforms
-from plkernel.kernels.tensors import WIDE_TYPES, Row, check, check_axes, check_sign, state_type
-from plkernel.kernels.wkv7 import reference
-
-INPUTS = dict.fromkeys(("r", "log_decay", "k", "v", "a", "b"), -2) | {"state": -3}
+from plkernel.kernels import reference, transforms
 
 
 def wkv7(
@@ -48,29 +44,8 @@ def wkv7(
 
     Source: arXiv 2503.14456, section 4, equations 15 to 17.
     """
-    check_axes("wkv7", "r", r, "batch, time, heads, key size")
-    batch, time, heads, size = steps = tuple(r.shape)
-    check_axes("wkv7", "v", v, "batch, time, heads, value size")
-    rows: dict[str, Row] = {
-        "r": (r, [steps], {r.dtype}),
-        "log_decay": (log_decay, [steps], {*WIDE_TYPES, r.dtype}),
-        "k": (k, [steps], {r.dtype}),
-        "v": (v, [(batch, time, heads, v.shape[3])], {r.dtype}),
-        "a": (a, [steps], {r.dtype}),
-        "b": (b, [steps], {r.dtype}),
-        "state": (state, [(batch, heads, v.shape[3], size)], {r.dtype if state is None else state.dtype}),
-    }
-    check("wkv7", rows)
-    if state is None:
-        state = r.new_zeros((batch, heads, v.shape[3], size), dtype=state_type(r))
-    inputs = (r, log_decay, k, v, a, b, state.to(state_type(r)))
-    chosen = backends.choose("wkv7", backend, r.device)
-    if chosen == "reference":
-        check_sign("wkv7", log_decay)
-        return reference.wkv7(*inputs)
-    return _compiled(*inputs, chosen)
+    return _wkv7(r, log_decay, k, v, a, b, state, backend)
 
 
-_compiled = transforms.once_differentiable(
-    "wkv7", INPUTS, ("v", "state"), lambda *inputs: check_sign("wkv7", inputs[1])
-)
+_INPUTS = dict.fromkeys(("r", "log_decay", "k"), "BTHK") | {"v": "BTHV", "a": "BTHK", "b": "BTHK", "state": "BHVK"}
+_wkv7 = transforms.define("wkv7", "r", _INPUTS, reference.wkv7, like="v", precise=("log_decay",))

@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from plkernel.kernels.tensors import check_gpu, on, sum_parts
+from plkernel.kernels.tensors import on, sum_parts
 
 CHUNK = 16  # steps between two kept states
 TILE = 2048  # entries of the part of a state that one program holds
@@ -170,10 +170,8 @@ def forward(
     r: Tensor, log_decay: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Every o_t (B,T,H,V) and the last state (B,H,V,K)."""
-    inputs = _checked(r, log_decay, k, v, a, b)
+    inputs = _taken(r, log_decay, k, v, a, b)
     out, last = torch.empty_like(v), torch.empty_like(state)
-    if 0 in (*r.shape, *v.shape):
-        return out.zero_(), last.copy_(state)
     sizes, shapes, grid = launch(r, v)
     with on(r.device):
         _forward[grid](*inputs, state, out, last, state, *sizes, KEEP=False, **shapes, **OPTIONS)
@@ -185,11 +183,8 @@ def backward(
     grad_out: Tensor, grad_last: Tensor,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Gradients of all seven inputs, from those of both results."""
-    inputs = _checked(r, log_decay, k, v, a, b)
+    inputs = _taken(r, log_decay, k, v, a, b)
     grad_v, grad_state = torch.empty_like(v), torch.empty_like(state)
-    if 0 in (*r.shape, *v.shape):
-        zero_r, zero_w, zero_k, zero_v, zero_a, zero_b = (torch.zeros_like(x) for x in (r, log_decay, k, v, a, b))
-        return zero_r, zero_w, zero_k, zero_v, zero_a, zero_b, grad_state.copy_(grad_last)
     sizes, shapes, grid = launch(r, v)
     (batch, time, heads, size), values = r.shape, v.shape[3]
     blocks = triton.cdiv(values, shapes["VALUES"])
@@ -222,10 +217,7 @@ def tiles(size: int, values: int) -> tuple[int, int]:
     return keys, max(1, min(triton.next_power_of_2(values), TILE // keys))
 
 
-def _checked(*inputs: Tensor) -> tuple[Tensor, ...]:
-    """r, ln w, what the kernels take of w, k, v, a and b; refuses what they cannot take, with ValueError."""
-    named = dict(zip(("r", "log_decay", "k", "v", "a", "b"), inputs, strict=True))
-    check_gpu("wkv7", named, compiled=isinstance(_forward, triton.JITFunction))
-    log_w = named["log_decay"].float()
-    factor = torch.where(log_w > WEAK.value, torch.expm1(log_w), log_w.exp())
-    return inputs[0], log_w, factor, *inputs[2:]
+def _taken(r: Tensor, log_decay: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+    """r, ln w, what the kernels take of w, and the others."""
+    log_w = log_decay.float()
+    return r, log_w, torch.where(log_w > WEAK.value, torch.expm1(log_w), log_w.exp()), *others

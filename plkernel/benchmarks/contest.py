@@ -2,13 +2,12 @@
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.benchmark import Timer
 
@@ -41,72 +40,35 @@ class Contender:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class Spread:
-    """Median and quartiles of `runs` values."""
-
-    median: float
-    low: float
-    high: float
-    runs: int
-
-
-@dataclass(frozen=True)
-class Row:
-    """Result of one contender: seconds per call, their ratio to ours for equal work, and units of work per second."""
-
-    contender: str
-    problem: str
-    error: float | None = None
-    strong_error: float | None = None
-    seconds: Spread | None = None
-    ratio: Spread | None = None
-    rate: float | None = None
-    peer: bool = True
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Times:
-    """Seconds per call of each contender by round; NaN in a round that it sat out."""
-
-    seconds: Mapping[str, NDArray[np.float64]]
-
-    def spread(self, name: str) -> Spread:
-        """Return the seconds of one call."""
-        return _spread(self.seconds[name])
-
-    def ratio(self, name: str, base: str, factor: float = 1.0) -> Spread:
-        """Return `factor` times the time of `name` over that of `base`, of the rounds that both took part in."""
-        return _spread(factor * self.seconds[name] / self.seconds[base])
-
-
-def _spread(values: NDArray[np.float64]) -> Spread:
+def spread(values: Any) -> dict[str, float]:
+    """Return the median and quartiles of a time series, and the number of its runs; NaN stands for no run."""
     low, median, high = map(float, np.nanquantile(values, (0.25, 0.5, 0.75)))
-    return Spread(median, low, high, int(np.isfinite(values).sum()))
+    return {"median": median, "low": low, "high": high, "runs": int(np.isfinite(values).sum())}
 
 
-def interleave(calls: Mapping[str, Call], rounds: int = 15, budget: float = 10.0, repeat: int = 1) -> Times:
-    """Time every call once in each of `rounds` rounds, in an order that turns by one each round.
+def interleave(calls: Mapping[str, Call], rounds: int = 15, budget: float = 10.0, repeat: int = 1) -> dict[str, Any]:
+    """Time every call once in each of `rounds` rounds, in an order that turns by one each round: seconds by name.
 
     A contender that has used its `budget` of seconds sits out the later rounds, but never runs fewer than three times.
     `repeat` calls are timed together, since a GPU needs a queue to fill. torch warms up before, and waits for the GPU.
     """
-    threads = torch.get_num_threads()
+    threads, names = torch.get_num_threads(), list(calls)
     timers = {name: Timer("call()", globals={"call": call}, num_threads=threads) for name, call in calls.items()}
-    seconds = {name: np.full(rounds, np.nan) for name in calls}
-    names = list(calls)
+    seconds = {name: np.full(rounds, np.nan) for name in names}
     for turn in range(rounds):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             if turn < LEAST_RUNS or np.nansum(seconds[name]) * repeat <= budget:
                 seconds[name][turn] = timers[name].timeit(repeat).median
-    return Times(seconds)
+    return seconds
 
 
 def compare(
     contenders: Mapping[str, Contender], rounds: int, problem: str = "", device: str = "cpu", budget: float = 10.0
-) -> list[Row]:
-    """Check every contender, then time those that are right; a wrong or absent one has a note instead of a time."""
+) -> list[dict[str, Any]]:
+    """Check every contender, then time those that are right: a row each, with a note in place of a missing time.
+
+    Of a row, `seconds` per call and their `ratio` to ours for equal work are spreads, `rate` is work per second.
+    """
     outcomes = {name: checked(one) for name, one in contenders.items()}
     calls = {name: call for name, (_, _, call) in outcomes.items() if call is not None}
     progress(f"{problem} timing {', '.join(calls)}".strip())
@@ -114,11 +76,13 @@ def compare(
     rows = []
     for name, one in contenders.items():
         error, note, call = outcomes[name]
-        row = Row(name, problem, error, peer=one.peer, note=note or one.note)
+        row: dict[str, Any] = {"contender": name, "problem": problem, "error": error, "strong_error": None}
+        row |= {"seconds": None, "ratio": None, "rate": None, "peer": one.peer, "note": note or one.note}
         if call is not None:
-            seconds = times.spread(name)
-            ratio = times.ratio(name, OURS, contenders[OURS].amount / one.amount) if OURS in calls else None
-            row = Row(name, problem, error, None, seconds, ratio, one.amount / seconds.median, one.peer, one.note)
+            row["seconds"] = spread(times[name])
+            row["rate"] = one.amount / np.nanmedian(times[name])
+            if OURS in calls:
+                row["ratio"] = spread(contenders[OURS].amount / one.amount * times[name] / times[OURS])
         rows.append(row)
     return rows
 
@@ -163,30 +127,30 @@ def prepare(rounds: int, threads: int, device: str | None, out: Path | None) -> 
     return device or devices[0]
 
 
-def show(name: str, unit: str, rows: list[Row], out: Path | None, packages: Iterable[str], **more: Any) -> None:
+def show(
+    name: str, unit: str, rows: list[dict[str, Any]], out: Path | None, packages: Iterable[str], **more: Any
+) -> None:
     """Print the rows and the ratio to the fastest peer; save them with hardware and versions as `out`/`name`.json."""
-    table = [["contender", "problem", "error", "strong decays", "ms", "times ours", "quartiles", unit, "note"]]
-    table += map(_cells, rows)
-    shown = [place for place in range(len(table[0])) if any(line[place] for line in table[1:])]
-    header, *lines = ([line[place] for place in shown] for line in table)
-    print(text_table(header, lines))
-    for problem in dict.fromkeys(row.problem for row in rows):
-        peers = [row for row in rows if row.problem == problem and row.peer and row.contender != OURS]
-        if timed := [(row.ratio.median, row.contender) for row in peers if row.ratio]:
+    lines = []
+    for row in rows:
+        line = [row["contender"], row["problem"]]
+        line += ["" if row[key] is None else f"{row[key]:.1e}" for key in ("error", "strong_error")]
+        line.append(f"{row['seconds']['median'] * 1e3:.2f}" if row["seconds"] else "")
+        ratio = row["ratio"]
+        line += [f"{ratio['median']:.2f}", f"{ratio['low']:.2f} to {ratio['high']:.2f}"] if ratio else ["", ""]
+        lines.append([*line, f"{row['rate']:.3g}" if row["rate"] else "", row["note"]])
+    header = ["contender", "problem", "error", "strong decays", "ms", "times ours", "quartiles", unit, "note"]
+    shown = [place for place in range(len(header)) if any(line[place] for line in lines)]
+    print(text_table([header[place] for place in shown], [[line[place] for place in shown] for line in lines]))
+    for problem in dict.fromkeys(row["problem"] for row in rows):
+        peers = [row for row in rows if row["problem"] == problem and row["peer"] and row["contender"] != OURS]
+        if timed := [(row["ratio"]["median"], row["contender"]) for row in peers if row["ratio"]]:
             print(f"{problem}: the fastest peer, {min(timed)[1]}, takes {min(timed)[0]:.2f} times as long".lstrip(": "))
     if out is not None:
         versions = {package: version for package in packages if (version := installed(package))}
         place = {**environment(torch.get_num_threads()), "peers": versions}
-        save_json(out / f"{name}.json", {"environment": place, **more, "rows": [asdict(row) for row in rows]})
+        save_json(out / f"{name}.json", {"environment": place, **more, "rows": rows})
         print(f"written: {out / f'{name}.json'}")
-
-
-def _cells(row: Row) -> list[str]:
-    errors = ["" if error is None else f"{error:.1e}" for error in (row.error, row.strong_error)]
-    if not (row.seconds and row.rate):
-        return [row.contender, row.problem, *errors, "", "", "", "", row.note]
-    ratio = [f"{row.ratio.median:.2f}", f"{row.ratio.low:.2f} to {row.ratio.high:.2f}"] if row.ratio else ["", ""]
-    return [row.contender, row.problem, *errors, f"{row.seconds.median * 1e3:.2f}", *ratio, f"{row.rate:.3g}", row.note]
 
 
 def by_x(shape: Iterable[int]) -> str:

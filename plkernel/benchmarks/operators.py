@@ -5,7 +5,6 @@ Letters: B batch, T time, H heads, N key and value size, M chunks of C steps.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 
 from plkernel.benchmarks import contest
-from plkernel.benchmarks.contest import OURS, Call, Contender, Row
+from plkernel.benchmarks.contest import OURS, Call, Contender
 
 SHAPES: dict[str, dict[str, tuple[tuple[int, ...], ...]]] = {
     "scan": {
@@ -27,14 +26,11 @@ SHAPES: dict[str, dict[str, tuple[tuple[int, ...], ...]]] = {
 }
 LIMITS = {"scan": {"cpu": 1e-5, "cuda": 1e-3}, "wkv": {"cpu": 2e-5, "cuda": 1e-4}, "wkv7": {"cpu": 2e-5, "cuda": 1e-4}}
 PEER_LIMITS = {"scan": 1e-2, "wkv": 1e-3, "wkv7": 1e-3}  # peers sum the gradient of a fixed decay in float32
-ROUNDED = (
-    2.0**-8,
-    3e-2,
-)  # more in bfloat16: for ours, which rounds what it stores, and for peers, which multiply in it
+ROUNDED = (2.0**-8, 3e-2)  # more in bfloat16: for ours, which rounds what it stores, and peers, which multiply in it
 STRONG = (1, 128, 2, 16)
 PACKAGES = ("mambapy", "accelerated-scan", "mamba-ssm", "flash-linear-attention")
 SIZES = (16, 32, 64)  # steps in a chunk
-Maker = Callable[["Problem"], Call]
+Layout = Callable[[Tensor], Tensor]
 
 
 class Problem(NamedTuple):
@@ -44,7 +40,7 @@ class Problem(NamedTuple):
     gradients: tuple[Tensor, ...]
     time: tuple[int, ...]
 
-    def mapped(self, function: Callable[[Tensor], Tensor]) -> "Problem":
+    def mapped(self, function: Layout) -> "Problem":
         """Apply a function to every tensor."""
         return Problem(tuple(map(function, self.inputs)), tuple(map(function, self.gradients)), self.time)
 
@@ -61,8 +57,8 @@ def problem(
     draw = partial(torch.randn, generator=generator)
     rates = math.log(2) / torch.logspace(0, 11, shape[-1], base=2.0)
     if name == "scan":
-        found = Problem((torch.exp(-rates), draw(shape)), (draw(shape),), shape[:2])
-        return found.mapped(lambda x: x.to(device))
+        inputs: tuple[Tensor, ...] = (torch.exp(-rates), draw(shape).to(dtype))
+        return Problem(inputs, (draw(shape).to(dtype),), shape[:2]).mapped(lambda x: x.to(device))
     batch, _, heads, size = shape
     r, k, v, noise, grad_out = (draw(shape) for _ in range(5))
     state, grad_last = (draw(batch, heads, size, size) for _ in range(2))
@@ -71,7 +67,7 @@ def problem(
     log_decay = strongly if strong else -rates * torch.exp(noise / 2)
     r, k, v, grad_out = (x.to(dtype) for x in (r, k, v, grad_out))
     if name == "wkv":
-        inputs: tuple[Tensor, ...] = (r, k, v, log_decay, draw(heads, size), state)
+        inputs = (r, k, v, log_decay, draw(heads, size), state)
     else:
         kappa = torch.nn.functional.normalize(draw(shape), dim=-1)
         rate = torch.rand(shape, generator=generator)
@@ -80,8 +76,7 @@ def problem(
 
 
 def step(
-    function: Callable[..., Any], given: Problem, to: Callable[[Tensor], Tensor] = lambda x: x,
-    back: Callable[[Tensor], Tensor] = lambda x: x,
+    function: Callable[..., Any], given: Problem, to: Layout = lambda x: x, back: Layout = lambda x: x
 ) -> Call:  # fmt: skip
     """Return a call of `function` with the gradients of its inputs; its result is (results.., gradients..).
 
@@ -114,18 +109,13 @@ def truth(name: str, given: Problem) -> tuple[Tensor, ...]:
 
 
 def widened(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Have a function compute in float32; its first result has the dtype of the first input."""
+    """Have a function compute in float32; its first result has the dtype of the gradient that comes back."""
 
     def wide(*inputs: Tensor) -> Any:
-        results = function(*(x.float() for x in inputs))
-        return results if isinstance(results, Tensor) else (results[0].to(inputs[0].dtype), *results[1:])
+        results, half = function(*(x.float() for x in inputs)), inputs[1 if len(inputs) == 2 else 0].dtype
+        return results.to(half) if isinstance(results, Tensor) else (results[0].to(half), *results[1:])
 
     return wide
-
-
-def time_first(function: Callable[..., Any]) -> Maker:
-    """Make a loop over time from a function of tensors whose first axis is time."""
-    return lambda given: step(widened(function), given, lambda x: x.transpose(0, 1), lambda x: x.transpose(0, 1))
 
 
 def loop_scan(a: Tensor, b: Tensor) -> Tensor:
@@ -155,12 +145,6 @@ def loop_wkv7(
     return torch.stack(outputs), state
 
 
-def chunked(function: Callable[..., Any], size: int) -> Maker:
-    """Make chunks of `size` steps, (M,B,H,C,N), for a function of matrix products under autograd."""
-    cut = lambda x: x.unflatten(1, (-1, size)).permute(1, 0, 3, 2, 4)  # noqa: E731
-    return lambda given: step(widened(function), given, cut, lambda x: x.permute(1, 0, 3, 2, 4))
-
-
 def below(x: Tensor, y: Tensor, before: Tensor, after: Tensor) -> Tensor:
     """Return sum_n x_t y_s exp(before_t - after_s) for steps s < t of a chunk, else 0; x, y (..,C,N), result (..,C,C).
 
@@ -172,13 +156,12 @@ def below(x: Tensor, y: Tensor, before: Tensor, after: Tensor) -> Tensor:
     middle = after[..., half - 1 : half, :]
     late = x[..., half:, :] * (before[..., half:, :] - middle).exp()
     early = y[..., :half, :] * (middle - after[..., :half, :]).exp()
-    inner = below(*(z.unflatten(-2, (2, half)) for z in (x, y, before, after)))
-    first, second = inner.unbind(-3)
+    first, second = below(*(z.unflatten(-2, (2, half)) for z in (x, y, before, after))).unbind(-3)
     return torch.cat([torch.cat([first, torch.zeros_like(first)], -1), torch.cat([late @ early.mT, second], -1)], -2)
 
 
 def chunks_wkv(r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """RWKV-6 in chunks: products within a chunk, and a state carried from chunk to chunk."""
+    """RWKV-6 in chunks (M,B,H,C,N): products within a chunk, and a state carried from chunk to chunk."""
     after = log_decay.cumsum(3)
     before, through = after - log_decay, after[..., -1:, :]
     weights = below(r, k, before, after) + torch.diag_embed((r * u[:, None] * k).sum(-1))
@@ -234,62 +217,65 @@ class AssociativeScan(torch.autograd.Function):
         return (grad_b[:, 1:] * h[:, :-1]).sum((0, 1)), grad_b
 
 
-def mambapy(given: Problem) -> Call:
-    """mambapy's parallel scan as (B,T,1,D): twice as fast there as with channels and states exchanged."""
-    from mambapy.pscan import pscan
+def peer_scan(package: str, a: Tensor, b: Tensor) -> Tensor:
+    """The scan of another package in its layout: (B,T,1,D) of mambapy, (B,T,D) of fla, (B,D,T) of the two others.
 
-    return step(lambda a, b: pscan(a.expand(b.shape).unsqueeze(2), b.unsqueeze(2)).squeeze(2), given)
-
-
-def accelerated_scan(given: Problem) -> Call:
-    """accelerated-scan's Triton kernel, (B,D,T); it has no fixed decay, so the decay is spread out in the step."""
-    from accelerated_scan.triton import scan
-
-    swap = partial(Tensor.transpose, dim0=1, dim1=2)
-    return step(lambda a, b: scan(a[:, None].expand(b.shape).contiguous(), b), given, swap, swap)
-
-
-def mamba_ssm(given: Problem) -> Call:
-    """mamba-ssm's selective scan, (B,D,T), one state per channel: A = ln a, and delta, B and C are one."""
-    from mamba_ssm.ops.selective_scan_interface import selective_scan_fn
-
-    (_, b), swap = given.inputs, partial(Tensor.transpose, dim0=1, dim1=2)
-    delta, one = torch.ones_like(b.transpose(1, 2)), b.new_ones(b.shape[0], 1, b.shape[1])
-    return step(lambda a, b: selective_scan_fn(b, delta, a.log()[:, None], one, one), given, swap, swap)
+    None has a fixed decay, so it is spread out; for mamba-ssm A = ln a, and delta, B and C are one.
+    """
+    if package == "mambapy":
+        return import_module("mambapy.pscan").pscan(a.expand(b.shape).unsqueeze(2), b.unsqueeze(2)).squeeze(2)
+    if package == "fla":
+        return import_module("fla.ops.hgrn").chunk_hgrn(b, a.log().expand(b.shape).contiguous())[0]
+    if package == "accelerated_scan":
+        return import_module("accelerated_scan.triton").scan(a[:, None].expand(b.shape).contiguous(), b)
+    one = b.new_ones(b.shape[0], 1, b.shape[2])
+    select = import_module("mamba_ssm.ops.selective_scan_interface").selective_scan_fn
+    return select(b, torch.ones_like(b), a.log()[:, None], one, one)
 
 
-def fla(name: str, given: Problem) -> Call:
-    """flash-linear-attention's kernel for a GPU, on the same layout."""
-    module = {"scan": "hgrn", "wkv": "rwkv6", "wkv7": "rwkv7"}[name]
+def fla_heads(name: str, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+    """wkv or wkv7 by flash-linear-attention's kernel for a GPU, whose state of RWKV-7 is transposed."""
+    module = {"wkv": "rwkv6", "wkv7": "rwkv7"}[name]
+    turn: Layout = (lambda x: x.mT) if name == "wkv7" else lambda x: x
     kernel = getattr(import_module(f"fla.ops.{module}"), f"chunk_{module}")
-    if name == "scan":
-        return step(lambda a, b: kernel(b, a.log().expand(b.shape).contiguous())[0], given)
-
-    def function(*tensors: Tensor) -> tuple[Tensor, Tensor]:
-        *inputs, state = tensors
-        first = state.mT if name == "wkv7" else state
-        out, last = kernel(*inputs, scale=1.0, initial_state=first, output_final_state=True)
-        return out, last.mT if name == "wkv7" else last
-
-    return step(function, given)
+    *inputs, state = tensors
+    out, last = kernel(*inputs, scale=1.0, initial_state=turn(state), output_final_state=True)
+    return out, turn(last)
 
 
-CHUNKS: dict[str, Callable[..., Any]] = {"wkv": chunks_wkv, "wkv7": chunks_wkv7}
+def cut(x: Tensor, size: int) -> Tensor:
+    """Lay out (B,T,H,N) in chunks of `size` steps, (M,B,H,C,N)."""
+    return x.unflatten(1, (-1, size)).permute(1, 0, 3, 2, 4)
+
+
 LOOPS: dict[str, Callable[..., Any]] = {"scan": loop_scan, "wkv": loop_wkv, "wkv7": loop_wkv7}
-SCANS: dict[str, Maker] = {"mambapy": mambapy, "associative_scan": partial(step, AssociativeScan.apply)}
-GPU_SCANS: dict[str, Maker] = {"accelerated_scan": accelerated_scan, "mamba_ssm": mamba_ssm}
 
 
-def makers(name: str, device: str) -> dict[str, Maker]:
-    """Return ours and the peers of an operator by name; on a GPU also the peers that need one."""
-    found: dict[str, Maker] = {OURS: partial(step, operator(name)), "loop": time_first(LOOPS[name])}
-    found |= SCANS if name == "scan" else {f"chunks of {size}": chunked(CHUNKS[name], size) for size in SIZES}
-    if device == "cuda":
-        found |= {**(GPU_SCANS if name == "scan" else {}), "fla": partial(fla, name)}
-    return found
+def makers(name: str, device: str) -> dict[str, Callable[[Problem], Call]]:
+    """Return ours and the peers of an operator by name, as makers of a step; on a GPU also the peers that need one."""
+    swap: Layout = lambda x: x.transpose(0, 1)  # noqa: E731
+    last: Layout = lambda x: x.transpose(1, 2)  # noqa: E731
+    found: dict[str, Any] = {OURS: (operator(name),), "loop": (widened(LOOPS[name]), swap, swap)}
+    if name == "scan":
+        found |= {"mambapy": (partial(peer_scan, "mambapy"),), "associative_scan": (AssociativeScan.apply,)}
+        if device == "cuda":
+            found |= {one: (partial(peer_scan, one), last, last) for one in ("accelerated_scan", "mamba_ssm")}
+            found["fla"] = (partial(peer_scan, "fla"),)
+    else:
+        function = widened(chunks_wkv if name == "wkv" else chunks_wkv7)
+        for size in SIZES:
+            found[f"chunks of {size}"] = (function, partial(cut, size=size), lambda x: x.permute(1, 0, 3, 2, 4))
+        if device == "cuda":
+            found["fla"] = (partial(fla_heads, name),)
+    return {one: partial(_laid_out, parts) for one, parts in found.items()}
 
 
-def measure(name: str, shape: tuple[int, ...], rounds: int, device: str, dtype: torch.dtype) -> list[Row]:
+def _laid_out(parts: Any, given: Problem) -> Call:
+    function, *layouts = parts
+    return step(function, given, *layouts)
+
+
+def measure(name: str, shape: tuple[int, ...], rounds: int, device: str, dtype: torch.dtype) -> list[dict[str, Any]]:
     """Check and time every contender at one shape, beside a copy of one input."""
     given, steps = problem(name, shape, device, dtype), shape[0] * shape[1]
     error = partial(contest.relative_error, truths=truth(name, given))
@@ -304,15 +290,6 @@ def measure(name: str, shape: tuple[int, ...], rounds: int, device: str, dtype: 
     return contest.compare(contenders, rounds, contest.by_x(shape), device)
 
 
-def strong_errors(name: str, device: str) -> dict[str, float | None]:
-    """Return the error of each contender where some decays are strong; inf where it overflows."""
-    given = problem(name, STRONG, device, strong=True)
-    error = partial(contest.relative_error, truths=truth(name, given))
-    return {
-        one: contest.checked(Contender(partial(make, given), error))[0] for one, make in makers(name, device).items()
-    }
-
-
 def run(
     name: str,
     threads: int,
@@ -322,18 +299,24 @@ def run(
     device: str | None,
     out: Path | None,
 ) -> None:
-    """Check every contender of an operator against float64 and time those that are right, at each shape in turn."""
+    """Check every contender of an operator against float64 and time those that are right, at each shape in turn.
+
+    The error of wkv and wkv7 where some decays are strong stands beside that on the problem that is timed.
+    """
     for shape in shapes:
         if min(shape) < 1 or (name != "scan" and shape[1] % max(SIZES)):
             needed = f" and time a multiple of {max(SIZES)}" * (name != "scan")
             raise ValueError(f"shapes has {shape}; all must be 1 or more{needed}")
     device = contest.prepare(rounds, threads, device, out)
-    rows: list[Row] = []
+    rows: list[dict[str, Any]] = []
     for shape in shapes or SHAPES[name][device]:
         contest.progress(f"checking against float64 at {shape}")
         rows += measure(name, shape, rounds, device, getattr(torch, dtype))
     if name != "scan":
-        strong = strong_errors(name, device)
-        rows = [replace(row, strong_error=strong.get(row.contender)) for row in rows]
+        given = problem(name, STRONG, device, strong=True)
+        error = partial(contest.relative_error, truths=truth(name, given))
+        strong = {one: contest.checked(Contender(partial(make, given), error))[0]
+                  for one, make in makers(name, device).items()}  # fmt: skip
+        rows = [row | {"strong_error": strong.get(row["contender"])} for row in rows]
     label = name if dtype == "float32" else f"{name}-{dtype}"
     contest.show(label, "steps/s", rows, out, PACKAGES, device=device, dtype=dtype)

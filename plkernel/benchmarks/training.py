@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -18,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from plkernel.analysis.information.counts import Bytes, count_pairs
 from plkernel.analysis.information.estimate import mutual_information
 from plkernel.benchmarks import contest
-from plkernel.benchmarks.contest import OURS, Contender, Row, progress
+from plkernel.benchmarks.contest import OURS, Contender
 from plkernel.common.environment import installed, keep_memory
 from plkernel.config.condition import resolve
 from plkernel.config.reading import load_spec
@@ -41,17 +42,16 @@ def train(spec: Path, threads: int, rounds: int, device: Device, out: Path | Non
     """Check the model of a spec against float64, then time forward, backward and optimiser step beside its peers."""
     contest.prepare(rounds, threads, None, out)
     loaded, place = load_spec(spec), choose_device(device)
-    kind = loaded.model.kind
+    kind, context, batch = loaded.model.kind, loaded.train.context, loaded.train.batch
     if kind not in OPERATORS:
         raise ValueError(f"spec {spec}: model kind {kind!r} is not timed here, only {', '.join(OPERATORS)}")
     keep_memory()
     error = check(loaded, place)
     rows = contest.compare(contenders(loaded, place), rounds, "", place.type, budget=60.0)
-    settings = {"model": loaded.model.model_dump(), "context": loaded.train.context, "batch": loaded.train.batch}
-    more = {**settings, "device": place.type, "error": error, "transformers": installed("transformers")}
-    name = "train" if kind == "ssm" else f"train-{kind}"
-    contest.show(name, "bytes/s", rows, out, (), **more)
-    print(f"context {loaded.train.context}, batch {loaded.train.batch}; difference from float64: {error:.1e}")
+    more = {"model": loaded.model.model_dump(), "context": context, "batch": batch, "device": place.type}
+    more |= {"error": error, "transformers": installed("transformers")}
+    contest.show("train" if kind == "ssm" else f"train-{kind}", "bytes/s", rows, out, (), **more)
+    print(f"context {context}, batch {batch}; difference from float64: {error:.1e}")
 
 
 def check(spec: Spec, device: torch.device) -> float:
@@ -59,16 +59,21 @@ def check(spec: Spec, device: torch.device) -> float:
 
     Weights are a little off their initial ones, some of which are zero and gradients with them.
     """
-    progress("checking loss and gradients against the float64 reference")
+    contest.progress("checking loss and gradients against the float64 reference")
     windows = _windows(256, 2, device)
     model = _model(spec.model, device)
     torch.manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn(parameter.shape).to(device), alpha=OFF)
-    fast = _loss_and_gradients(model, windows)
+
+    def loss_and_gradients(model: nn.Module, windows: Tensor) -> list[Tensor]:
+        loss = next_byte_loss(model, windows)
+        return [loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
+
+    fast = loss_and_gradients(model, windows)
     with _replaced(spec.model.kind, lambda exact, *inputs, backend: exact(*inputs, backend="reference")):
-        exact = _loss_and_gradients(model.cpu().double(), windows.cpu())
+        exact = loss_and_gradients(model.cpu().double(), windows.cpu())
     error = max(float((f.double().cpu() - e).norm() / e.norm()) for f, e in zip(fast, exact, strict=True))
     if not error <= LARGEST_ERROR:
         raise ValueError(f"the model differs from its float64 reference by {error:.1e}: nothing is timed")
@@ -113,11 +118,6 @@ def _windows(context: int, batch: int, device: torch.device) -> Tensor:
     return torch.randint(0, 256, (batch, context + 1), generator=torch.Generator().manual_seed(0)).to(device)
 
 
-def _loss_and_gradients(model: nn.Module, windows: Tensor) -> list[Tensor]:
-    loss = next_byte_loss(model, windows)
-    return [loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
-
-
 def _step(model: nn.Module, spec: Spec, device: torch.device) -> Callable[[], None]:
     optimizer = build_optimizer(model, spec.train)
     windows = _windows(spec.train.context, spec.train.batch, device)
@@ -139,14 +139,14 @@ def _gpt2_step(spec: Spec, size: int, dropout: float, device: torch.device) -> C
     from transformers import GPT2Config, GPT2LMHeadModel
 
     width, context = spec.model.dim, spec.train.context
-    rates: dict[str, Any] = {name: dropout for name in ("resid_pdrop", "embd_pdrop", "attn_pdrop")}
-    heads: dict[str, Any] = {"n_positions": context, "n_embd": width, "n_head": math.gcd(4, width), "use_cache": False}
+    options: dict[str, Any] = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), dropout)
+    options |= {"n_positions": context, "n_embd": width, "n_head": math.gcd(4, width), "use_cache": False}
+    options |= {"vocab_size": 256, "bos_token_id": 0, "eos_token_id": 0}
 
     class Logits(nn.Module):
         def __init__(self, layers: int) -> None:
             super().__init__()
-            ids: dict[str, Any] = {"vocab_size": 256, "bos_token_id": 0, "eos_token_id": 0}
-            self.model = GPT2LMHeadModel(GPT2Config(n_layer=layers, **heads, **ids, **rates))
+            self.model = GPT2LMHeadModel(GPT2Config(n_layer=layers, **options))
 
         def forward(self, inputs: Tensor) -> Tensor:
             return self.model(inputs).logits
@@ -174,25 +174,12 @@ def information(data: Bytes, lags: Sequence[int]) -> NDArray[np.float64]:
     return np.array([mutual_information(table) for table in count_pairs(data, lags).tables[:, 0]])
 
 
-def pyinform(data: Bytes, lags: Sequence[int]) -> NDArray[np.float64]:
-    """Return pyinform's mutual information, whose unit is the bit."""
-    from pyinform import mutual_info
-
-    return np.log(2) * np.array([mutual_info(data[:-lag], data[lag:]) for lag in lags])
-
-
-def sklearn(data: Bytes, lags: Sequence[int]) -> NDArray[np.float64]:
-    """Return scikit-learn's score of two clusterings."""
-    from sklearn.metrics import mutual_info_score
-
-    return np.array([mutual_info_score(data[:-lag], data[lag:]) for lag in lags])
-
-
-def infomeasure(data: Bytes, lags: Sequence[int]) -> NDArray[np.float64]:
-    """Return infomeasure's discrete estimate."""
-    from infomeasure import mutual_information
-
-    return np.array([mutual_information(data[:-lag], data[lag:], approach="discrete", base="e") for lag in lags])
+def peer_information(
+    module: str, function: str, data: Bytes, lags: Sequence[int], unit: float = 1.0, **options: Any
+) -> NDArray[np.float64]:
+    """Return the mutual information in nats by a function of another package, which gives it in a `unit` of nats."""
+    found = getattr(import_module(module), function)
+    return unit * np.array([found(data[:-lag], data[lag:], **options) for lag in lags])
 
 
 def mi(corpus: str, lags: tuple[int, ...], rounds: int, out: Path | None) -> None:
@@ -201,7 +188,7 @@ def mi(corpus: str, lags: tuple[int, ...], rounds: int, out: Path | None) -> Non
     found = corpora.load(corpus)
     data = np.asarray(found.bytes[: 1 << 25])
     count_pairs(data, lags)  # refuses lags that do not fit, and compiles
-    rows: list[Row] = []
+    rows: list[dict[str, Any]] = []
     for work, (functions, compared, limit) in WORKS.items():
         entries = {}
         for name, function in functions.items():
@@ -213,11 +200,6 @@ def mi(corpus: str, lags: tuple[int, ...], rounds: int, out: Path | None) -> Non
     contest.show("mi", "pairs/s", rows, out, COUNT_PACKAGES, corpus=described, lags=list(lags))
 
 
-def count_error(result: NDArray[np.int64], truth: NDArray[np.int64]) -> float:
-    """Return the largest difference of a count."""
-    return float(np.abs(result - truth).max())
-
-
 def information_error(result: NDArray[np.float64], truth: NDArray[np.int64]) -> float:
     """Return the largest relative difference from the information of the true tables; inf for NaN."""
     exact = np.array([mutual_information(table.reshape(256, 256)) for table in truth])
@@ -225,9 +207,20 @@ def information_error(result: NDArray[np.float64], truth: NDArray[np.int64]) -> 
 
 
 WORKS: dict[str, tuple[dict[str, Callable[..., Any]], Callable[..., float], float]] = {
-    "pair tables": ({OURS: tables, "np.bincount": bincount}, count_error, 0.0),
+    "pair tables": (
+        {OURS: tables, "np.bincount": bincount},
+        lambda result, truth: float(np.abs(result - truth).max()),
+        0.0,
+    ),
     "mutual information": (
-        {OURS: information, "pyinform": pyinform, "scikit-learn": sklearn, "infomeasure": infomeasure},
+        {
+            OURS: information,
+            "pyinform": partial(peer_information, "pyinform", "mutual_info", unit=math.log(2)),
+            "scikit-learn": partial(peer_information, "sklearn.metrics", "mutual_info_score"),
+            "infomeasure": partial(
+                peer_information, "infomeasure", "mutual_information", approach="discrete", base="e"
+            ),
+        },
         information_error,
         1e-9,
     ),

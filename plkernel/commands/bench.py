@@ -1,94 +1,57 @@
 """python -m plkernel.bench scan | wkv | wkv7 | train | mi: check a part, then time it beside its peers."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from plkernel.common.cli import main_of
 from plkernel.models.words import Device
 
-WkvShape = tuple[int, int, int, int]
 
+def _operator(name: str, shape: Any, example: str) -> Callable[..., None]:
+    def command(
+        threads: int = 1,
+        shapes: tuple[shape, ...] = (),
+        dtype: Literal["float32", "bfloat16"] = "float32",
+        rounds: int = 15,
+        device: str | None = None,
+        out: Path | None = None,
+    ) -> None:
+        from plkernel.benchmarks.operators import run
 
-def scan(
-    threads: int = 1,
-    shapes: tuple[tuple[int, int, int], ...] = (),
-    rounds: int = 15,
-    device: str | None = None,
-    out: Path | None = None,
-) -> None:
-    """Check every contender against float64, then time forward plus backward with a fixed decay, taken in turns.
+        run(name, threads, shapes, dtype, rounds, device, out)
 
-    The peers are a loop over time, mambapy and torch's associative_scan; on a GPU also accelerated-scan, mamba-ssm and
-    flash-linear-attention. A contender that is wrong or not installed is reported and not timed.
+    command.__name__ = name
+    command.__doc__ = f"""Check every contender against float64, then time forward plus backward, taken in turns.
 
-    Args:
-        threads: threads of torch and of the CPU backend.
-        shapes: batch, time and channels, one triple after another; left out, three for a CPU and five for a GPU.
-        rounds: how often each contender is timed; a slow one less often.
-        device: cpu or cuda; left out, cuda where there is one.
-        out: a folder for scan.json.
-    """
-    from plkernel.benchmarks.operators import run
-
-    run("scan", threads, shapes, "float32", rounds, device, out)
-
-
-def wkv(
-    threads: int = 1,
-    shapes: tuple[WkvShape, ...] = (),
-    dtype: Literal["float32", "bfloat16"] = "float32",
-    rounds: int = 15,
-    device: str | None = None,
-    out: Path | None = None,
-) -> None:
-    """Check every contender against float64, then time forward plus backward of RWKV-6's recurrence, taken in turns.
-
-    Each step has a decay of its own, in float32, as are states; the rest has `dtype`. The peers are a loop over time
-    and chunks of matrix products, both under autograd, and on a GPU flash-linear-attention. The error under strong
-    decays stands beside that on the problem that is timed; a contender that is wrong on the latter is not timed.
+    {example} A contender that is wrong or not installed is reported and not timed.
 
     Args:
         threads: threads of torch and of the CPU backend.
-        shapes: batch, time, heads and head size, one four after another; times are multiples of 64; left out, two.
-        dtype: of r, k, v and the results.
+        shapes: sizes of one problem after another; left out, some for a CPU and some for a GPU.
+        dtype: of inputs over time and results; decays and states are float32.
         rounds: how often each contender is timed; a slow one less often.
         device: cpu or cuda; left out, cuda where there is one.
-        out: a folder for wkv.json, or wkv-bfloat16.json.
+        out: a folder for {name}.json, or {name}-bfloat16.json.
     """
-    from plkernel.benchmarks.operators import run
-
-    run("wkv", threads, shapes, dtype, rounds, device, out)
+    return command
 
 
-def wkv7(
-    threads: int = 1,
-    shapes: tuple[WkvShape, ...] = (),
-    rounds: int = 15,
-    device: str | None = None,
-    out: Path | None = None,
-) -> None:
-    """Check every contender against float64, then time forward plus backward of RWKV-7's recurrence, taken in turns.
-
-    Inputs are as the model makes them: normalised kappa, rates from 0 to 1. Peers and checks are those of `wkv`.
-
-    Args:
-        threads: threads of torch and of the CPU backend.
-        shapes: batch, time, heads and head size, one four after another; times are multiples of 64.
-        rounds: how often each contender is timed; a slow one less often.
-        device: cpu or cuda; left out, cuda where there is one.
-        out: a folder for wkv7.json.
-    """
-    from plkernel.benchmarks.operators import run
-
-    run("wkv7", threads, shapes, "float32", rounds, device, out)
+_HEADS = (
+    "Shapes are batch, time (a multiple of 64), heads and head size. Peers are a loop over time and chunks of matrix "
+)
+_HEADS += "products under autograd; on a GPU also flash-linear-attention."
+_SCAN = (
+    "Shapes are batch, time and channels. Peers are a loop over time, mambapy and torch's associative_scan; on a GPU "
+)
+_SCAN += "also accelerated-scan, mamba-ssm and flash-linear-attention."
+scan = _operator("scan", tuple[int, int, int], f"The decay is fixed. {_SCAN}")
+wkv = _operator("wkv", tuple[int, int, int, int], f"Each step has a decay of its own. {_HEADS}")
+wkv7 = _operator("wkv7", tuple[int, int, int, int], f"Inputs are as RWKV-7 makes them. {_HEADS}")
 
 
 def train(
-    spec: Path = Path("quick"),
-    threads: int = 1,
-    rounds: int = 15,
-    device: Device = "auto",
-    out: Path | None = None,
+    spec: Path = Path("quick"), threads: int = 1, rounds: int = 15, device: Device = "auto", out: Path | None = None
 ) -> None:
     """Time forward, backward and optimiser step of a spec's model beside its matrix products and a transformer.
 

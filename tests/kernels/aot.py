@@ -16,6 +16,7 @@ SHARED = {80: 163 << 10, 86: 99 << 10, 90: 227 << 10}
 class Compiled:
     """A kernel in machine code: bytes of shared memory, intermediate code with PTX, cubin."""
 
+    operator: str
     label: str
     chip: int
     shared: int
@@ -51,17 +52,16 @@ def scan(name: str, chip: int, dtype: str, fixed: bool, reverse: bool = False, c
 
 def wkv(name: str, chip: int, dtype: str, fixed: bool, sizes: tuple[int, int], reverse: bool = False) -> Compiled:
     """A kernel of WKV for heads of `sizes`, keys and values."""
-    from plkernel.kernels.wkv import gpu, gpu_chunks
+    from plkernel.kernels.wkv import gpu
 
-    keys, values = gpu_chunks.tiles(*sizes)
+    keys, values = gpu.tiles(*sizes)
     types = dict.fromkeys(("T", "H", "chunks"), "i32")
     types |= dict.fromkeys(("x", "y", "r", "k", "v", "out", "grad_out", "grad_r", "grad_k", "grad_v"), f"*{dtype}")
     types |= dict.fromkeys(("log_decay", "u", "first", "starts", "ends", "last", "grad_state"), "*fp32")
     types |= {"factors": "*fp64", "grad_u": "*fp64", "grad_w": "*fp64" if fixed else "*fp32"}
     constants = {"FIXED": fixed, "REVERSE": reverse, "KEYS": keys, "VALUES": values}
-    constants |= {key: getattr(gpu_chunks, key) for key in ("CHUNK", "ROWS", "LANES", "GROUP")}
-    kernel = getattr(gpu if name.startswith("_") else gpu_chunks, name)
-    return _compiled(kernel, chip, types, constants, dict(zip("KV", sizes, strict=True)), gpu_chunks.OPTIONS)
+    constants |= {key: getattr(gpu, key) for key in ("CHUNK", "ROWS", "LANES", "GROUP")}
+    return _compiled(getattr(gpu, name), chip, types, constants, dict(zip("KV", sizes, strict=True)), gpu.OPTIONS)
 
 
 def wkv7(name: str, chip: int, dtype: str, sizes: tuple[int, int], keep: bool = True) -> Compiled:
@@ -100,4 +100,11 @@ def _compiled(
     source = ASTSource(kernel, signature, given, attributes)
     binary = triton.compile(source, target=GPUTarget("cuda", chip, 32), options=dict(options))
     label = f"{kernel.__name__} sm_{chip} {sizes}"
-    return Compiled(label, chip, binary.metadata.shared, binary.asm["ttgir"] + binary.asm["ptx"], binary.asm["cubin"])
+    return Compiled(
+        kernel.__module__.split(".")[-2],
+        label,
+        chip,
+        binary.metadata.shared,
+        binary.asm["ttgir"] + binary.asm["ptx"],
+        binary.asm["cubin"],
+    )

@@ -1,21 +1,27 @@
-"""The Triton kernels: interpreted on a CPU, compiled for three chips, and run on a GPU where there is one."""
+"""The Triton kernels: interpreted on a CPU, compiled for three chips, and run on a GPU where there is one.
+
+Triton decides to interpret when it is imported: those tests run in a process of their own, which is this file as a
+script; it prints their results.
+"""
 
 import importlib.util
 import itertools
+import json
 import math
 import os
-from collections.abc import Callable
+import subprocess
+import sys
+import tempfile
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import aot
 import pytest
-import rounding
 import torch
-from interpreter import run_interpreted
-from operators import OPERATORS, SCAN, WKV, WKV7, Operator, Problem, Shape, double, scan_truth
+from operators import OPERATORS, SCAN, STORED, WKV, WKV7, Operator, Problem, Shape, strided
 
+import plkernel
 from plkernel.kernels.backends import choose
 
 pytestmark = pytest.mark.skipif(
@@ -29,131 +35,119 @@ NAMED = {one.name: one for one in OPERATORS}
 Case = tuple[str, str, Shape, int, str, float | None]
 CASES: list[Case] = [
     ("scan", "fixed", (2, 3, 5), 3, "float32", None),
-    ("scan", "varying", (1, 15, 9), 6, "float32", None),
-    ("scan", "fixed", (1, 13, 3), 2, "float32", None),
     ("scan", "varying", (1, 11, 35), 6, "float32", None),
     ("scan", "varying", (1, 10, 9), 6, "bfloat16", None),
     ("scan", "fixed", (1, 10, 9), 6, "float16", None),
     ("wkv", "fixed", (2, 3, 2, 11, 5), 4, "float32", None),
     ("wkv", "varying", (1, 11, 1, 18, 7), 4, "float32", None),
-    ("wkv", "fixed", (1, 26, 1, 5, 7), 4, "float32", None),
-    ("wkv", "varying", (1, 6, 1, 5, 17), 4, "float32", None),
     ("wkv", "varying", (1, 6, 1, 7, 9), 4, "bfloat16", None),
-    ("wkv", "fixed", (1, 6, 1, 7, 9), 4, "float16", None),
     ("wkv", "varying", (1, 6, 1, 4, 5), 4, "float32", -math.inf),
     ("wkv7", "varying", (2, 3, 2, 7, 3), 4, "float32", None),
-    ("wkv7", "varying", (1, 11, 1, 8, 3), 4, "float32", None),
     ("wkv7", "varying", (1, 6, 1, 7, 3), 4, "bfloat16", None),
-    ("wkv7", "varying", (1, 6, 1, 7, 3), 4, "float16", None),
     ("wkv7", "varying", (1, 9, 1, 3, 2), 4, "float32", 0.0),
-    ("wkv7", "varying", (1, 6, 1, 4, 2), 4, "float32", -math.inf),
 ]
 SLOW: list[Case] = [
     *(("scan", layout, shape, chunk, "float32", None)
       for layout in SCAN.layouts
-      for shape, chunk in (((1, 1, 1), 1), ((1, 11, 7), 11), ((1, 16, 7), 8), ((2, 22, 9), 6))),
+      for shape, chunk in (((1, 1, 1), 1), ((1, 11, 7), 11), ((1, 16, 7), 8), ((2, 22, 9), 6), ((1, 13, 3), 2))),
     *(("wkv", layout, shape, 16, "float32", None)
       for layout in WKV.layouts
       for shape in ((1, 1, 2, 1, 1), (1, 64, 1, 16, 16), (1, 39, 1, 20, 7), (1, 18, 1, 5, 17), (1, 35, 2, 16, 9))),
     ("wkv", "fixed", (1, 19, 1, 4, 5), 16, "float32", -50.0),
+    ("wkv", "fixed", (1, 6, 1, 7, 9), 4, "float16", None),
+    ("wkv7", "varying", (1, 11, 1, 8, 3), 4, "float32", None),
+    ("wkv7", "varying", (1, 6, 1, 7, 3), 4, "float16", None),
+    ("wkv7", "varying", (1, 6, 1, 4, 2), 4, "float32", -math.inf),
 ]  # fmt: skip
-EMPTY = [(one.name, layout, shape) for one in OPERATORS for layout in one.layouts for shape in one.empty]
-# The largest error of a channel on any GPU, max|x - float64| / max|float64|, beside the rounding of a stored half type.
-PROMISED = {"scan": (1e-5, 1e-5), "wkv": (2e-6, 2e-5)}  # of results, of gradients
-STORED = {torch.float32: 0.0, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 
 
-@pytest.fixture
-def own_binaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compile anew, and leave nothing behind."""
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+def run_interpreted(function: str) -> Any:
+    """What a function of this file returns in a process where Triton interprets kernels."""
+    here = Path(__file__)
+    paths = os.pathsep.join([str(Path(plkernel.__file__).parents[1]), str(here.parent)])
+    environment = os.environ | {"PYTHONPATH": paths, "TRITON_INTERPRET": "1"}
+    child = subprocess.run([sys.executable, here, function], env=environment, capture_output=True, text=True)
+    assert child.returncode == 0, child.stderr[-4000:]
+    return json.loads(child.stdout)
+
+
+@pytest.fixture(scope="module")
+def interpreted() -> Any:
+    return run_interpreted("interpret")
 
 
 @pytest.fixture(scope="module")
 def interpreted_slowly() -> Any:
-    return run_interpreted("test_gpu:interpret_slow")[0]
+    return run_interpreted("interpret_slow")
 
 
-@pytest.mark.parametrize("place", range(len(CASES)), ids=map(str, CASES))
-def test_interpreted_kernels_equal_float64(interpreted_once: dict[str, Any], place: int) -> None:
-    assert_rounded(interpreted_once["cases"][place])
+def test_interpreted_kernels_equal_float64(interpreted: Any) -> None:
+    wrong = {str(case): errors for case, errors in zip(CASES, interpreted["cases"], strict=True) if not good(errors)}
+    assert not wrong, wrong
+    assert interpreted["empty"] == [True] * len(OPERATORS)
+    assert interpreted["operators"] == {name: [True, ["SUCCESS"], ["cpu", "gpu"]] for name in NAMED}
+    assert interpreted["refused"] == [
+        *(f"{name}: {one} is float64; the gpu backend takes float32, bfloat16 and float16"
+          for name, one in (("scan", "a"), ("wkv", "r"), ("wkv7", "r"))),
+        "wkv: r has key size 513; the gpu backend takes at most 512",
+    ]  # fmt: skip
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", range(len(SLOW)), ids=map(str, SLOW))
-def test_more_interpreted_kernels_equal_float64(interpreted_slowly: dict[str, Any], place: int) -> None:
-    assert_rounded(interpreted_slowly["cases"][place])
-
-
-@pytest.mark.slow
-def test_interpreted_long_sequences_do_not_collect_rounding_errors(interpreted_slowly: dict[str, Any]) -> None:
-    for errors in interpreted_slowly["long"]:
-        assert_rounded(errors)
+def test_more_interpreted_kernels_and_long_sequences_equal_float64(interpreted_slowly: Any) -> None:
+    cases = interpreted_slowly["cases"]
+    wrong = {str(case): errors for case, errors in zip(SLOW, cases, strict=True) if not good(errors)}
+    assert not wrong, wrong
+    assert all(map(good, interpreted_slowly["long"]))
     assert interpreted_slowly["compensated"] < 0.2 * interpreted_slowly["plain"]
 
 
-def test_interpreted_kernels_pass_an_empty_sequence_through(interpreted_once: dict[str, Any]) -> None:
-    assert interpreted_once["empty"] == [True] * len(EMPTY)
-
-
-@pytest.mark.parametrize("name", NAMED)
-def test_the_interpreted_operator_takes_any_strides_and_passes_the_checks_of_torch(
-    interpreted_once: dict[str, Any], name: str
-) -> None:
-    assert interpreted_once["operators"][name] == {"strides": True, "checks": ["SUCCESS"], "chosen": ["cpu", "gpu"]}
-
-
-def test_a_difference_of_cumulative_sums_would_be_noticed() -> None:
-    """A weak decay behind a strong one, as sums from the start of a sub-chunk give it."""
-    sums = torch.tensor([-1e4] + [-0.01] * 10).cumsum(0)
-    wrong = (sums[-1] - sums[0]).exp().item()
-    assert abs(wrong / math.exp(-0.1) - 1) > 10 * rounding.wkv_roundings(64, 64, 64) * rounding.UNIT[torch.float32]
+def good(errors: dict[str, float]) -> bool:
+    return len(errors) >= 5 and all(error <= 1 for error in errors.values())
 
 
 def assert_compiled(found: list[aot.Compiled]) -> None:
-    """Every kernel fits its chip and takes no tf32."""
+    """Every kernel fits its chip and takes no tf32; scans stay in registers, and WKV-7 fuses no product."""
     assert {kernel.chip for kernel in found} == aot.SHARED.keys()
     for kernel in found:
         assert kernel.shared <= aot.SHARED[kernel.chip], kernel.label
         assert "tf32" not in kernel.text, kernel.label
+        assert not (kernel.operator == "scan" and kernel.spilled()), kernel.label
+        assert not (kernel.operator == "wkv7" and "fma.rn.f32" in kernel.text), kernel.label
 
 
 @COMPILED
-@pytest.mark.usefixtures("own_binaries")
-def test_every_kernel_compiles() -> None:
+def test_every_kernel_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels that models with bfloat16 launch; the largest for the chip with the least memory."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     chips = {"_chunk_ends": 80, "_chunk_starts": 80, "_forward": 90, "_backward": 86}
-    scans = [aot.scan(name, chip, "bf16", True, reverse=True) for name, chip in chips.items()]
+    found = [aot.scan(name, chip, "bf16", True, reverse=True) for name, chip in chips.items()]
     chips = {"chunk_ends": 80, "chunk_starts": 80, "_forward": 90, "_backward": 86}
-    heads = [aot.wkv(name, chip, "bf16", False, (16, 16)) for name, chip in chips.items()]
-    delta = [aot.wkv7("_forward", 80, "bf16", (64, 64), keep=False), aot.wkv7("_backward", 86, "bf16", (64, 64))]
-    assert_compiled([*scans, *heads, *delta])
-    assert not any(kernel.spilled() for kernel in scans)
-    assert not any("fma.rn.f32" in kernel.text for kernel in delta)
+    found += [aot.wkv(name, chip, "bf16", False, (16, 16)) for name, chip in chips.items()]
+    found += [aot.wkv7("_forward", 80, "bf16", (64, 64), keep=False), aot.wkv7("_backward", 86, "bf16", (64, 64))]
+    assert_compiled(found)
 
 
 @COMPILED
 @pytest.mark.slow
-@pytest.mark.usefixtures("own_binaries")
-def test_every_variant_compiles_for_every_chip() -> None:
+def test_every_variant_compiles_for_every_chip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every kernel in every mode and dtype; aligned, odd and single sizes; the longest keys."""
-    scans, heads, delta = [], [aot.wkv("_backward", 86, "fp32", False, (512, 16))], []
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    found = [aot.wkv("_backward", 86, "fp32", False, (512, 16))]
     modes = (("_chunk_ends", False), ("_chunk_ends", True), ("_forward", False), ("_backward", True))
     for chip in aot.SHARED:
         for dtype, channels in (("bf16", 16), ("fp16", 16), ("fp32", 16), ("fp32", 17), ("bf16", 1)):
-            scans.append(aot.scan("_chunk_starts", chip, dtype, True, channels=channels))
+            found.append(aot.scan("_chunk_starts", chip, dtype, True, channels=channels))
             for fixed, (name, reverse) in itertools.product((True, False), modes):
-                scans.append(aot.scan(name, chip, dtype, fixed, reverse, channels))
+                found.append(aot.scan(name, chip, dtype, fixed, reverse, channels))
         variants = [("fp32", (1, 1)), ("bf16", (16, 16)), ("fp16", (33, 65)), ("fp32", (33, 65)), ("bf16", (128, 64))]
         for place, (dtype, sizes) in enumerate(variants):
-            heads += [aot.wkv("chunk_ends", chip, dtype, fixed, sizes, reverse=fixed) for fixed in (True, False)]
-            heads += [aot.wkv(name, chip, dtype, place % 2 == 0, sizes) for name in ("_forward", "_backward")]
+            found += [aot.wkv("chunk_ends", chip, dtype, fixed, sizes, reverse=fixed) for fixed in (True, False)]
+            found += [aot.wkv(name, chip, dtype, place % 2 == 0, sizes) for name in ("_forward", "_backward")]
         for dtype, sizes in [*variants[:3], ("fp32", (64, 64)), ("bf16", (512, 64))]:
-            delta += [aot.wkv7("_forward", chip, dtype, sizes, keep) for keep in (True, False)]
-            delta.append(aot.wkv7("_backward", chip, dtype, sizes))
-    assert_compiled([*scans, *heads, *delta])
-    assert not any(kernel.spilled() for kernel in scans)
-    assert not any("fma.rn.f32" in kernel.text for kernel in delta)
+            found += [aot.wkv7("_forward", chip, dtype, sizes, keep) for keep in (True, False)]
+            found.append(aot.wkv7("_backward", chip, dtype, sizes))
+    assert_compiled(found)
 
 
 @ON_GPU
@@ -170,34 +164,7 @@ def test_every_variant_compiles_for_every_chip() -> None:
 )
 def test_a_gpu_equals_float64(one: Operator, layout: str, shape: Shape, dtype: torch.dtype) -> None:
     given = one.problem(layout, shape, dtype)
-    found = one.run("gpu", {name: x.cuda() for name, x in given.items()})
-    found = {name: x.cpu() for name, x in found.items()}
-    if one is WKV7:  # its bound has room for the two more units by which the exponential is off
-        one.assert_rounded(found, given, chunk=1)
-        return
-    exact = scan_truth(given) if one is SCAN else one.run("reference", double(given))
-    for name, x in found.items():
-        axis = tuple(range(exact[name].dim() - 1))
-        wrong, size = (y.double().abs().amax(axis) for y in (x.double() - exact[name], exact[name]))
-        bound = PROMISED[one.name][name.startswith("grad")] + STORED[x.dtype]
-        assert (wrong / size.clamp(min=1e-45)).max() <= bound, name
-
-
-@COMPILED
-@pytest.mark.parametrize("one", OPERATORS, ids=list(NAMED))
-def test_the_gpu_backend_refuses_what_it_cannot_run(one: Operator) -> None:
-    gpu = importlib.import_module(f"plkernel.kernels.{one.name}.gpu")
-    given = one.problem("varying", one.small)
-    inputs = [given[name] for name in one.inputs]
-    with pytest.raises(ValueError, match=r"is on cpu; the gpu backend needs a GPU, or TRITON_INTERPRET=1"):
-        gpu.forward(*inputs)
-    for place, name in enumerate(one.inputs[:-1]):
-        wide = [x.double() if i == place else x for i, x in enumerate(inputs)]
-        with pytest.raises(ValueError, match=f"{name} is float64; the gpu backend takes float32, bfloat16 and float16"):
-            gpu.forward(*wide)
-    if one is WKV:
-        with pytest.raises(ValueError, match="wkv: r has key size 513; the gpu backend takes at most 512"):
-            gpu.forward(torch.zeros(1, 3, 1, 513), *inputs[1:])
+    one.assert_equal(one.run("gpu", {name: x.cuda() for name, x in given.items()}), given, times=4)  # 2e-5 of gradients
 
 
 def test_a_gpu_takes_its_own_kernels_unless_told_otherwise() -> None:
@@ -221,10 +188,9 @@ def test_plan_of_the_scan_covers_time_and_fills_the_device() -> None:
         assert max(length, chunks) <= 2 * max(gpu.SHORTEST, shape[1] ** 0.5), "no phase is long in series"
 
 
-@pytest.mark.parametrize("module", ["wkv.gpu_chunks", "wkv7.gpu"])
-def test_a_program_holds_all_keys_and_the_values_that_fit(module: str) -> None:
-    gpu = importlib.import_module(f"plkernel.kernels.{module}")
-    least = 16 if module == "wkv.gpu_chunks" else 1
+@pytest.mark.parametrize(("name", "least"), [("wkv", 16), ("wkv7", 1)])
+def test_a_program_holds_all_keys_and_the_values_that_fit(name: str, least: int) -> None:
+    gpu = importlib.import_module(f"plkernel.kernels.{name}.gpu")
     for size, values in itertools.product((1, 16, 17, 64, 100, 512), repeat=2):
         keys, block = gpu.tiles(size, values)
         assert size <= keys < max(2 * size, least + 1)
@@ -232,58 +198,53 @@ def test_a_program_holds_all_keys_and_the_values_that_fit(module: str) -> None:
         assert keys * block <= max(gpu.TILE, least * keys)
 
 
-def assert_rounded(excesses: dict[str, float]) -> None:
-    assert len(excesses) >= 5
-    assert not {name: excess for name, excess in excesses.items() if not excess <= 1}, excesses
-
-
 def interpret() -> dict[str, Any]:
-    """Everything the quick tests need, computed in a process where Triton interprets its kernels."""
-    from plkernel.kernels.wkv import gpu_chunks
+    """Everything the quick tests need, with small tiles."""
+    from plkernel.kernels.wkv import gpu as wkv_gpu
     from plkernel.kernels.wkv7 import gpu as wkv7_gpu
 
-    gpu_chunks.TILE, gpu_chunks.GROUP, wkv7_gpu.TILE, wkv7_gpu.CHUNK = 256, 2, 16, 4
-    return {"cases": interpret_cases(CASES), "empty": [*map(passes, EMPTY)], "operators": checked_operators()}
+    wkv_gpu.TILE, wkv_gpu.GROUP, wkv7_gpu.TILE, wkv7_gpu.CHUNK = 256, 2, 16, 4
+    long_keys = WKV.problem("varying", (1, 3, 1, 513, 2))
+    return {
+        "cases": interpret_cases(CASES),
+        "empty": [passes(one) for one in OPERATORS],
+        "operators": {one.name: checked(one) for one in OPERATORS},
+        "refused": [*(refused(one, one.problem("varying", one.small, torch.float64)) for one in OPERATORS),
+                    refused(WKV, long_keys)],
+    }  # fmt: skip
 
 
 def interpret_slow() -> dict[str, Any]:
     """The slow cases, and long sequences with chunks as they are: a plain float32 carry is off by 2e-5 there."""
-    from plkernel.kernels.wkv import gpu_chunks
-
-    chunks = gpu_chunks.CHUNK, gpu_chunks.ROWS
     long = []
     for a in (torch.tensor([1 - 1e-7, 0.99999, 1 - 6e-8]), torch.tensor([0.99999]).expand(1, 1500, 3).contiguous()):
         ones = torch.ones(1, 1500, 3)
         given = {"a": a, "b": ones, "state": torch.ones(1, 3), "grad_out": ones, "grad_last": torch.ones(1, 3)}
-        long.append(errors_of(SCAN, given))
+        long.append(SCAN.errors(SCAN.run("gpu", given), given))
     for layout in WKV.layouts:
         given = WKV.problem(layout, (1, 1500, 1, 3, 2))
         given["log_decay"].fill_(-math.exp(-8))
-        long.append(errors_of(WKV, given))
+        long.append({name: error / 2 for name, error in WKV.errors(WKV.run("gpu", given), given).items()})
     compensated, plain = delta_errors()
-    cases = interpret_cases(SLOW)
-    gpu_chunks.CHUNK, gpu_chunks.ROWS = chunks
-    return {"cases": cases, "long": long, "compensated": compensated, "plain": plain}
+    return {"cases": interpret_cases(SLOW), "long": long, "compensated": compensated, "plain": plain}
 
 
 def interpret_cases(cases: list[Case]) -> list[dict[str, float]]:
     from plkernel.kernels.scan import gpu as scan_gpu
-    from plkernel.kernels.wkv import gpu_chunks
+    from plkernel.kernels.wkv import gpu as wkv_gpu
 
-    rows, plan = (scan_gpu.ROWS, scan_gpu.BACKWARD_ROWS), scan_gpu.plan
     scan_gpu.ROWS = scan_gpu.BACKWARD_ROWS = 4
     results = []
     for name, layout, shape, chunk, dtype, decay in cases:
         one = NAMED[name]
         scan_gpu.plan = partial(_fixed_plan, chunk)
-        gpu_chunks.ROWS, gpu_chunks.CHUNK = chunk, 2 * chunk
+        wkv_gpu.ROWS, wkv_gpu.CHUNK = chunk, 2 * chunk
         given = one.problem(layout, shape, getattr(torch, dtype))
         if name == "scan" and layout == "varying":
             given["a"] = given["a"].to(given["b"].dtype)
         if decay is not None:
             given[one.decay] = torch.full_like(given[one.decay], decay)
-        results.append(errors_of(one, given))
-    (scan_gpu.ROWS, scan_gpu.BACKWARD_ROWS), scan_gpu.plan = rows, plan
+        results.append(one.errors(one.run("gpu", given), given))
     return results
 
 
@@ -291,49 +252,33 @@ def _fixed_plan(length: int, batch: int, time: int, channels: int) -> tuple[int,
     return 32, length, -(-time // length)
 
 
-def errors_of(one: Operator, given: Problem) -> dict[str, float]:
-    """Float32 lasts for a group of steps in the scan, for a sub-chunk in WKV, for a step in WKV-7."""
-    from plkernel.kernels.scan import gpu as scan_gpu
-    from plkernel.kernels.wkv import gpu_chunks
-
-    found = one.run("gpu", given)
-    options: dict[str, dict[str, Any]] = {
-        "scan": {"float32_steps": scan_gpu.ROWS, "stored": found["out"]},
-        "wkv": {"chunk": gpu_chunks.CHUNK, "half_sums": gpu_chunks.ROWS},
-        "wkv7": {"chunk": 1},
-    }
-    return one.excesses(found, given, **options[one.name])
-
-
-def passes(case: tuple[str, str, Shape]) -> bool:
+def passes(one: Operator) -> bool:
     """An empty sequence returns its state, and zero gradients of all else."""
-    one = NAMED[case[0]]
-    given = one.problem(*case[1:])
+    given = one.problem("varying", one.empty[0])
     found = one.run("gpu", given)
     states = torch.equal(found["last"], given["state"]) and torch.equal(found["grad_state"], given["grad_last"])
-    return states and not any(found[f"grad_{name}"].any() for name in one.inputs[:-1])
+    return states and not any(found[f"grad_{name}"].any() for name in list(one.inputs)[:-1])
 
 
-def checked_operators() -> dict[str, Any]:
-    results = {}
-    for one in OPERATORS:
-        given = one.problem("varying", (1, 3, 5) if one is SCAN else (1, 3, 2, 3, 5))
-        if one is not SCAN:
-            given["log_decay"] = given["log_decay"].clamp(min=-3)
-        strided = {name: torch.stack([x, x], -1)[..., 0].mT.contiguous().mT for name, x in given.items()}
-        assert not strided[one.inputs[0]].is_contiguous()
-        plain, other = one.run("gpu", given), one.run("gpu", strided)
-        leaves = [given[name].clone().requires_grad_() for name in one.inputs]
-        checks: Callable[..., dict[str, str]] = torch.library.opcheck
-        tests = ("test_schema", "test_autograd_registration", "test_faketensor")
-        said = checks(getattr(torch.ops.plkernel, one.name).default, (*leaves, "gpu"), test_utils=tests)
-        cpu = torch.device("cpu")
-        results[one.name] = {
-            "strides": all(torch.equal(plain[name], other[name]) for name in one.results),
-            "checks": sorted(set(said.values())),
-            "chosen": [choose(one.name, None, cpu), choose(one.name, "gpu", cpu)],
-        }
-    return results
+def refused(one: Operator, given: Problem) -> str:
+    try:
+        one.run("gpu", given)
+    except ValueError as error:
+        return str(error)
+    return "taken"
+
+
+def checked(one: Operator) -> list[Any]:
+    """Equality for other strides, the checks of torch, and the backends that are chosen."""
+    given = one.problem("varying", (1, 3, 5) if one is SCAN else (1, 3, 2, 3, 5))
+    if one is not SCAN:
+        given["log_decay"] = given["log_decay"].clamp(min=-3)
+    plain, other = one.run("gpu", given), one.run("gpu", strided(given))
+    leaves = [given[name].clone().requires_grad_() for name in one.inputs]
+    tests = ("test_schema", "test_autograd_registration", "test_faketensor")
+    said = torch.library.opcheck(getattr(torch.ops.plkernel, one.name).default, (*leaves, "gpu"), test_utils=tests)
+    chosen = [choose(one.name, backend, torch.device("cpu")) for backend in (None, "gpu")]
+    return [all(torch.equal(plain[name], other[name]) for name in one.results), sorted(set(said.values())), chosen]
 
 
 def delta_errors() -> tuple[float, float]:
@@ -350,3 +295,12 @@ def delta_errors() -> tuple[float, float]:
         state = state * w[:, t, :, None, :] + read * b[..., None, :] + v[..., None] * k[..., None, :]
     found = WKV7.call(*inputs, backend="gpu")[1]
     return (found - exact).abs().max().item(), (state - exact).abs().max().item()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)  # torch.empty is filled with NaN: nothing may be left unwritten
+    STORED[torch.bfloat16] *= 2  # the interpreter cuts bfloat16 off where a GPU rounds it
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TRITON_CACHE_DIR"] = folder
+        print(json.dumps(globals()[sys.argv[1]]()))

@@ -9,10 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import rounding
 import torch
-from operators import CASES, LOG_DECAYS, NAMES, OPERATORS, SCAN, WKV, WKV7, Operator, Problem, Shape, double, mild
-from peaks import peak_bytes
+from operators import (
+    CASES,
+    LOG_DECAYS,
+    NAMES,
+    OPERATORS,
+    SCAN,
+    WKV,
+    WKV7,
+    Operator,
+    Problem,
+    Shape,
+    loss,
+    mild,
+    strided,
+)
 from torch import Tensor, func
 
 import plkernel
@@ -20,7 +32,8 @@ import plkernel
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script.* is deprecated:DeprecationWarning")  # inside torch
 BACKENDS = ("reference", "cpu")
 EVERY = pytest.mark.parametrize(("one", "layout"), CASES, ids=NAMES)
-ROOT = str(Path(plkernel.__file__).parents[1])
+HEADS = pytest.mark.parametrize(("one", "layout"), CASES[2:], ids=NAMES[2:])
+HALVES = (torch.bfloat16, torch.float16)
 
 
 @pytest.fixture
@@ -31,35 +44,28 @@ def threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(
-    ("one", "layout", "shape"), [(one, layout, shape) for one, layout in CASES for shape in one.equal]
+    ("one", "layout", "shape", "dtype"),
+    [
+        *((one, layout, shape, torch.float32) for one, layout in CASES for shape in one.equal),
+        *((one, layout, one.equal[place], dtype) for one, layout in CASES for place, dtype in enumerate(HALVES)),
+        *((one, layout, one.equal[1], torch.float64) for one, layout in CASES),
+    ],
 )
 def test_results_and_gradients_equal_float64(one: Operator, layout: str, shape: Shape, dtype: torch.dtype) -> None:
     given = one.problem(layout, shape, dtype)
-    one.assert_rounded(one.run("cpu", given), given)
-
-
-@EVERY
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_reference_equals_float64(one: Operator, layout: str, dtype: torch.dtype) -> None:
-    given = one.problem(layout, one.equal[1], dtype)
-    one.assert_rounded(one.run("reference", given), given)
-
-
-@EVERY
-def test_float64_results_equal_float64(one: Operator, layout: str) -> None:
-    given = one.problem(layout, one.middle, torch.float64)
-    one.assert_rounded(one.run("cpu", given), given)
+    one.assert_equal(one.run("cpu", given), given)
+    if shape == one.equal[0]:
+        one.assert_equal(one.run("reference", given), given)
 
 
 @pytest.mark.parametrize("log_decay", LOG_DECAYS)
-@pytest.mark.parametrize(("one", "layout"), CASES[2:], ids=NAMES[2:])
+@HEADS
 def test_results_equal_float64_for_any_decay(one: Operator, layout: str, log_decay: float) -> None:
     given = one.problem(layout, (1, 50, 1, 4, 6))
     given["log_decay"] = torch.full_like(given["log_decay"], log_decay)
     found = one.run("cpu", given)
-    one.assert_rounded(found, given)
+    one.assert_equal(found, given)
     assert all(x.isfinite().all() for x in found.values())
 
 
@@ -70,20 +76,20 @@ def test_wkv7_equals_float64_where_a_key_is_kept_replaced_or_reflected(rate: flo
     given["log_decay"].zero_()
     given["a"] = given["a"][:, :1].expand(given["a"].shape)
     given["b"] = -rate * given["a"]
-    WKV7.assert_rounded(WKV7.run("cpu", given), given)
+    WKV7.assert_equal(WKV7.run("cpu", given), given, times=5)  # nothing is ever forgotten
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("one", "shape"), [(SCAN, (1, 100_000, 7)), (WKV, (1, 10_000, 1, 11, 4)), (WKV7, (1, 1500, 1, 3, 2))]
+    ("one", "shape"), [(SCAN, (1, 20_000, 7)), (WKV, (1, 3000, 1, 11, 4)), (WKV7, (1, 1500, 1, 3, 2))]
 )
 def test_long_sequences_equal_float64(one: Operator, shape: Shape) -> None:
     for layout in one.layouts:
         given = one.problem(layout, shape)
-        if one is WKV7:  # a memory of 3,000 steps; rounding to float32 at every step would exceed the bound
+        if one is not SCAN:  # a memory of 3,000 steps
             given["log_decay"].fill_(-math.exp(-8))
+        if one is WKV7:
             given["b"] *= 1e-3
-        one.assert_rounded(one.run("cpu", given), given)
+        one.assert_equal(one.run("cpu", given), given, times=2)
 
 
 def cut_mantissas(one: Operator, given: Problem) -> None:
@@ -99,10 +105,8 @@ def drop_a_term(one: Operator, given: Problem) -> None:
 def decay_once_more(one: Operator, given: Problem) -> None:
     if given[one.decay].dim() > 2:
         given[one.decay] = given[one.decay].roll(1, 1)
-    elif one is SCAN:
-        given["state"] *= given["a"]
     else:
-        given["state"] *= given["log_decay"].exp()[..., None]
+        given["state"] *= given["a"] if one is SCAN else given["log_decay"].exp()[..., None]
 
 
 def start_from_bfloat16(one: Operator, given: Problem) -> None:
@@ -116,26 +120,13 @@ def read_a_step_early(one: Operator, given: Problem) -> None:
 
 @EVERY
 @pytest.mark.parametrize("fault", [cut_mantissas, drop_a_term, decay_once_more, start_from_bfloat16, read_a_step_early])
-def test_an_error_beyond_rounding_is_noticed(
-    one: Operator, layout: str, fault: Callable[[Operator, Problem], None]
-) -> None:
-    given = one.problem(layout, one.middle)
-    if one is WKV7:  # where a bound that allows for 65 steps of a delta rule still sees a state cut to 8 bits
-        given = one.problem(layout, (2, 33, 2, 4, 4))
+def test_the_comparison_notices_a_fault(one: Operator, layout: str, fault: Callable[[Operator, Problem], None]) -> None:
+    given = one.problem(layout, (2, 33, 12) if one is SCAN else (2, 33, 2, 4, 4))
     wrong = {name: x.clone() for name, x in given.items()}
     fault(one, wrong)
-    errors = one.excesses(one.run("cpu", wrong), given)
+    errors = one.errors(one.run("cpu", wrong), given)
     assert errors["out"] > 3, errors
     assert max(value for name, value in errors.items() if name.startswith("grad")) > 3, errors
-
-
-def test_a_decay_rounded_to_float32_would_be_noticed() -> None:
-    """A kernel that keeps w in float32 is wrong beyond the bound after 3,000 steps."""
-    given = {name: x.abs() for name, x in WKV.problem("fixed", (1, 3000, 1, 1, 1)).items()}
-    given["log_decay"] = torch.full((1, 1), -math.exp(-9))
-    rounded = given | {"log_decay": given["log_decay"].exp().double().log()}
-    found, exact, size = (WKV.run("reference", double(x))["last"] for x in (rounded, given, rounding.magnitudes(given)))
-    assert rounding.excess(found, exact, size, rounding.wkv_roundings(WKV.cpu.CHUNK, 1, 1), torch.float32) > 1
 
 
 @EVERY
@@ -146,27 +137,22 @@ def test_gradients_equal_finite_differences(one: Operator, layout: str, backend:
     assert torch.autograd.gradcheck(partial(one.call, backend=backend), leaves)
 
 
-def test_scan_of_an_impulse_is_a_power_of_the_decay() -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_impulses_decay_by_their_closed_forms(backend: str) -> None:
+    """Powers of the decay; WKV sees the step itself through u."""
     a, b = torch.tensor([0.5, 0.9, 0.999]), torch.zeros(1, 50, 3)
     b[:, 0] = 1
-    h, last = SCAN.call(a, b)
+    h, last = SCAN.call(a, b, backend=backend)
     torch.testing.assert_close(h[0].double(), a.double() ** torch.arange(50)[:, None], rtol=1e-7, atol=0)
     assert torch.equal(last, h[:, -1])
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_wkv_sees_an_impulse_through_u_and_then_through_powers_of_the_decay(backend: str) -> None:
-    rates = torch.tensor([0.7, 0.1, 0.001])
+    rates, u = torch.tensor([0.7, 0.1, 0.001]), torch.tensor([[0.5, 0.25, -1.0]])
     r, k, v = torch.ones(1, 40, 1, 3), torch.zeros(1, 40, 1, 3), torch.ones(1, 40, 1, 1)
     k[0, 0, 0] = torch.tensor([1.0, 2.0, 3.0])
-    u = torch.tensor([[0.5, 0.25, -1.0]])
     out, last = WKV.call(r, k, v, -rates[None], u, backend=backend)
-    lag = torch.arange(1, 41, dtype=torch.float64)[:, None]
-    seen = (k[0, 0, 0] * torch.exp(-rates.double() * (lag - 2))).sum(1)
-    seen[0] = (u * k[0, 0]).sum()  # lag 1 is the step itself
+    seen = (k[0, 0, 0] * torch.exp(-rates.double() * (torch.arange(40)[:, None] - 1))).sum(1)
+    seen[0] = (u * k[0, 0]).sum()
     torch.testing.assert_close(out[0, :, 0, 0].double(), seen, rtol=7e-7, atol=0)
-    expected = k[0, 0, 0] * torch.exp(-rates.double() * 39)
-    torch.testing.assert_close(last[0, 0, :, 0].double(), expected, rtol=1.2e-7, atol=0)
+    torch.testing.assert_close(last[0, 0, :, 0].double(), k[0, 0, 0] * (-rates.double() * 39).exp(), rtol=2e-7, atol=0)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -182,34 +168,27 @@ def test_wkv7_replaces_the_value_of_a_key_that_is_written_again(backend: str) ->
 def test_wkv7_that_reads_nothing_is_wkv() -> None:
     """S_t is then the state that WKV reads one step later, without its bonus."""
     given = WKV7.problem("varying", (2, 40, 2, 5, 7), torch.float64)
-    zero = torch.zeros_like(given["a"])
-    out, last = WKV7.call(*(given[name] for name in WKV7.inputs[:4]), zero, given["b"], given["state"])
-    r, k, v, log_decay = (
-        torch.nn.functional.pad(given[name], (0, 0, 0, 0, 0, 1)) for name in ("r", "k", "v", "log_decay")
-    )
-    bonus = torch.zeros(2, 5, dtype=torch.float64)
-    expected, expected_last = WKV.call(r.roll(1, 1), k, v, log_decay, bonus, given["state"].mT)
-    close = partial(torch.testing.assert_close, rtol=1e-13, atol=1e-13)  # some hundred operations on numbers up to 10
-    close(out, expected[:, 1:])
-    close(last, expected_last.mT)
+    zero, bonus = torch.zeros_like(given["a"]), torch.zeros(2, 5, dtype=torch.float64)
+    out, last = WKV7.call(**{name: given[name] for name in WKV7.inputs} | {"a": zero})
+    r, k, v, w = (torch.nn.functional.pad(given[x], (0, 0, 0, 0, 0, 1)) for x in ("r", "k", "v", "log_decay"))
+    expected, expected_last = WKV.call(r.roll(1, 1), k, v, w, bonus, given["state"].mT)
+    torch.testing.assert_close((out, last), (expected[:, 1:], expected_last.mT), rtol=1e-13, atol=1e-13)
 
 
 @EVERY
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("cut", [1, 17, 32])
-def test_two_parts_equal_the_whole_sequence(one: Operator, layout: str, backend: str, cut: int) -> None:
+def test_two_parts_equal_the_whole_sequence(one: Operator, layout: str, cut: int) -> None:
     """With the state carried over: results and every gradient."""
-    given = one.problem(layout, (2, 45, 9) if one is SCAN else (2, 45, 2, 11, 9))
+    given = one.problem(layout, one.shape(45))
     leaves = {name: given[name].clone().requires_grad_() for name in one.inputs}
 
     def part(window: slice, state: Tensor) -> tuple[Tensor, Tensor]:
-        timed = {name: x[:, window] if name in one.steps and x.shape[1:2] == (45,) else x for name, x in leaves.items()}
-        return one.call(**(timed | {"state": state}), backend=backend)
+        timed = {name: x[:, window] if x.shape[1:2] == (45,) else x for name, x in leaves.items()}
+        return one.call(**(timed | {"state": state}))
 
     first, middle = part(slice(cut), leaves["state"])
     second, last = part(slice(cut, None), middle)
-    found = one.results_of((torch.cat([first, second], 1), last), list(leaves.values()), given)
-    one.assert_rounded(found, given)
+    one.assert_equal(one.results_of((torch.cat([first, second], 1), last), leaves, given), given)
 
 
 @EVERY
@@ -217,26 +196,22 @@ def test_two_parts_equal_the_whole_sequence(one: Operator, layout: str, backend:
 def test_uninitialised_memory_is_in_no_result(
     one: Operator, layout: str, time: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = one.problem(layout, (2, time, 9) if one is SCAN else (2, time, 2, 11, 9))
-    leaves = [given[name].clone().requires_grad_() for name in one.inputs]
+    given = one.problem(layout, one.shape(time))
+    leaves = {name: given[name].clone().requires_grad_() for name in one.inputs}
     monkeypatch.setattr(torch, "empty", lambda shape, dtype: torch.full(shape, torch.nan, dtype=dtype))
     monkeypatch.setattr(torch, "empty_like", lambda x: torch.full_like(x, torch.nan))
-    assert not any(x.isnan().any() for x in one.results_of(one.call(*leaves, backend="cpu"), leaves, given).values())
+    assert not any(x.isnan().any() for x in one.results_of(one.call(**leaves), leaves, given).values())
 
 
 @EVERY
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_state_is_zero_if_left_out_and_strides_make_no_difference(one: Operator, layout: str, backend: str) -> None:
-    given = one.problem(layout, (3, 21, 11) if one is SCAN else (3, 21, 2, 11, 5))
-    steps = [given[name] for name in one.inputs[:-1]]
+    given = one.problem(layout, one.shape(21))
+    steps = [given[name] for name in one.inputs][:-1]
     zero = torch.zeros_like(given["state"])
     assert all(map(torch.equal, one.call(*steps, backend=backend), one.call(*steps, zero, backend=backend)))
-    strided = {
-        name: torch.stack([x, x], -1)[..., 0].mT.contiguous().mT if x.dim() > 1 else torch.stack([x, x], -1)[..., 0]
-        for name, x in given.items()
-    }
-    assert not strided[one.inputs[0]].is_contiguous()
-    plain, other = one.run(backend, given), one.run(backend, strided)
+    assert not strided(given)["state"].is_contiguous()
+    plain, other = one.run(backend, given), one.run(backend, strided(given))
     assert all(torch.equal(plain[name], other[name]) for name in one.results)
 
 
@@ -251,13 +226,13 @@ def test_an_empty_sequence_returns_the_state(one: Operator, layout: str, shape: 
     if shape[1] == 0:
         assert torch.equal(found["last"], given["state"])
         assert torch.equal(found["grad_state"], given["grad_last"])
-        assert not any(found[f"grad_{name}"].any() for name in one.inputs[:-1])
+        assert not any(found[f"grad_{name}"].any() for name in list(one.inputs)[:-1])
 
 
 @EVERY
 @pytest.mark.parametrize("output", [0, 1])
 def test_a_gradient_through_one_input_and_one_output(one: Operator, layout: str, output: int) -> None:
-    given = one.problem(layout, (2, 13, 7) if one is SCAN else (2, 13, 2, 7, 3))
+    given = one.problem(layout, one.shape(13))
     incoming = ("grad_out", "grad_last")
     silent = given | {incoming[1 - output]: torch.zeros_like(given[incoming[1 - output]])}
     found = {}
@@ -267,7 +242,7 @@ def test_a_gradient_through_one_input_and_one_output(one: Operator, layout: str,
             one.call(**inputs)[output], inputs[wanted], given[incoming[output]],
             allow_unused=True, materialize_grads=True,
         )  # fmt: skip
-    one.assert_rounded(found, silent)
+    one.assert_equal(found, silent)
 
 
 @EVERY
@@ -284,19 +259,20 @@ def test_a_nan_stays_in_its_channel_or_head_and_after_its_step(one: Operator, la
     assert last[0, 1].isnan().any()
 
 
-@pytest.mark.parametrize(("one", "layout"), CASES[2:], ids=NAMES[2:])
+@HEADS
 @pytest.mark.usefixtures("threads")
 def test_a_nan_in_one_head_leaves_the_gradients_of_the_others_alone(one: Operator, layout: str) -> None:
-    torch.set_num_threads(1)
+    torch.set_num_threads(1)  # the heads after it in the same room
     given = one.problem(layout, (2, 9, 3, 4, 5))
     clean = one.run("cpu", given)
-    for name in set(one.steps) - {"log_decay"}:
-        found = one.run(
-            "cpu", given | {name: given[name].index_put(tuple(map(torch.tensor, (0, 4, 1))), torch.tensor(math.nan))}
-        )
-        for gradient in (f"grad_{step}" for step in one.steps if given[step].dim() == 4):
-            assert torch.equal(found[gradient][0, :, 2], clean[gradient][0, :, 2])
-            assert torch.equal(found[gradient][1], clean[gradient][1])
+    for name, letters in one.inputs.items():
+        if letters.startswith("BT") and name != "log_decay":
+            wrong = given[name].clone()
+            wrong[0, 4, 1] = math.nan
+            found = one.run("cpu", given | {name: wrong})
+            for gradient in (f"grad_{step}" for step in one.inputs if given[step].dim() == 4 and step != "state"):
+                assert torch.equal(found[gradient][0, :, 2], clean[gradient][0, :, 2])
+                assert torch.equal(found[gradient][1], clean[gradient][1])
 
 
 @EVERY
@@ -304,7 +280,7 @@ def test_a_nan_in_one_head_leaves_the_gradients_of_the_others_alone(one: Operato
 def test_neither_repetition_nor_the_number_of_threads_changes_a_bit(
     one: Operator, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(one.cpu, "SERIAL", 0)
+    monkeypatch.setattr(one.shared, "SERIAL", 0)
     for shape in ((1, 700, 70), (2, 40, 1100)) if one is SCAN else ((2, 100, 3, 32, 20),):
         given = one.problem(layout, shape)
         torch.set_num_threads(1)
@@ -315,10 +291,9 @@ def test_neither_repetition_nor_the_number_of_threads_changes_a_bit(
             assert all(torch.equal(alone[name], shared[name]) for name in one.results)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
 @EVERY
-def test_the_operator_passes_the_checks_of_torch(one: Operator, layout: str, dtype: torch.dtype) -> None:
-    given = mild(one.problem(layout, one.small, dtype))
+def test_the_operator_passes_the_checks_of_torch(one: Operator, layout: str) -> None:
+    given = mild(one.problem(layout, one.small))
     leaves = [given[name].requires_grad_() for name in one.inputs]
     operators = torch.ops.plkernel
     torch.library.opcheck(getattr(operators, one.name).default, (*leaves, "cpu"))
@@ -346,23 +321,9 @@ def test_compiled_code_has_no_graph_break_and_the_same_results(one: Operator, la
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
-def loss(operator: Callable[..., tuple[Tensor, Tensor]], *inputs: Tensor) -> Tensor:
-    """A number that has second derivatives by every input."""
-    out, last = operator(*inputs)
-    return out.sin().sum() + last.cos().sum()
-
-
-def loop(a: Tensor, b: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """The scan in operations of torch alone."""
-    steps = []
-    for t in range(b.shape[1]):
-        state = (a if a.dim() == 1 else a[:, t]) * state + b[:, t]
-        steps.append(state)
-    return torch.stack(steps, 1), state
-
-
 def exact_call(one: Operator) -> Callable[..., tuple[Tensor, Tensor]]:
-    return loop if one is SCAN else partial(one.call, backend="reference")
+    """The loop, which torch differentiates."""
+    return partial(one.call, backend="reference")
 
 
 def assert_equal(found: Any, expected: Any) -> None:
@@ -396,7 +357,8 @@ TRANSFORMS: dict[str, Callable[..., Any]] = {
 def test_scan_has_forward_mode_and_second_derivatives(layout: str, transform: str) -> None:
     given = mild(SCAN.problem(layout, SCAN.small, torch.float64))
     inputs = [given[name] for name in SCAN.inputs]
-    assert_equal(*(TRANSFORMS[transform](partial(loss, f), argnums=(0, 1, 2))(*inputs) for f in (SCAN.call, loop)))
+    calls = (SCAN.call, exact_call(SCAN))
+    assert_equal(*(TRANSFORMS[transform](partial(loss, f), argnums=(0, 1, 2))(*inputs) for f in calls))
 
 
 @pytest.mark.parametrize("layout", SCAN.layouts)
@@ -405,13 +367,16 @@ def test_second_derivatives_of_scan_equal_finite_differences(layout: str) -> Non
     leaves = [given[name].requires_grad_() for name in SCAN.inputs]
     assert torch.autograd.gradcheck(SCAN.call, leaves, check_forward_ad=True, check_batched_forward_grad=True)
     assert torch.autograd.gradgradcheck(SCAN.call, leaves, check_fwd_over_rev=True)
+    *steps, state = (given[name][:, :0] if given[name].dim() == 3 else given[name] for name in SCAN.inputs)
+    (grad,) = torch.autograd.grad(loss(SCAN.call, *steps, state), state, create_graph=True)
+    assert_equal(torch.autograd.grad(grad.sum(), state)[0], -state.cos())
 
 
 def test_half_types_of_scan_have_tangents_and_second_derivatives() -> None:
     given = mild(SCAN.problem("varying", SCAN.small, torch.float64))
     inputs = given["a"].bfloat16(), given["b"].bfloat16(), given["state"].float()
     found = func.hessian(partial(loss, SCAN.call), argnums=(0, 1, 2))(*inputs)
-    expected = func.hessian(partial(loss, loop), argnums=(0, 1, 2))(*(x.double() for x in inputs))
+    expected = func.hessian(partial(loss, exact_call(SCAN)), argnums=(0, 1, 2))(*(x.double() for x in inputs))
     for row, exact in zip(found, expected, strict=True):
         for value, true in zip(row, exact, strict=True):  # within ten roundings, for four steps and their sums
             assert (value.double() - true).abs().max() <= 10 * 2.0**-8 * true.abs().max()
@@ -446,42 +411,6 @@ def test_double_backward_and_dual_numbers_are_refused() -> None:
         WKV.call(torch.autograd.forward_ad.make_dual(leaves[0].detach(), leaves[0].detach()), *leaves[1:])
 
 
-def step_of(one: Operator, shape: Shape, waste: int = 0) -> Callable[[], Any]:
-    """Forward plus backward, with `waste` bytes more."""
-    given = one.problem(one.layouts[0], shape)
-    leaves = [given[name].requires_grad_() for name in one.inputs]
-
-    def step() -> Any:
-        out = one.call(*leaves)
-        return torch.ones(waste // 4), out, torch.autograd.grad(out, leaves, (given["grad_out"], given["grad_last"]))
-
-    return step
-
-
-def test_scan_holds_two_tensors_beyond_its_inputs() -> None:
-    """h and the gradient of b; one more tensor is seen by the measure."""
-    shape = (2, 1000, 64)
-    tensor = 4 * math.prod(shape)
-    assert 2.0 <= peak_bytes(step_of(SCAN, shape)) / tensor <= 2.1
-    assert peak_bytes(step_of(SCAN, shape, waste=tensor)) / tensor > 2.5
-
-
-@pytest.mark.parametrize(("one", "tensors", "states"), [(WKV, 4, 1.0), (WKV7, 7, 1.5)])
-@pytest.mark.usefixtures("threads")
-def test_the_backward_pass_holds_few_states_per_chunk(one: Operator, tensors: int, states: float) -> None:
-    """One state for each chunk (WKV-7: with what the steps see of each other); half a state more is seen."""
-    torch.set_num_threads(1)
-    chunk, state = one.cpu.CHUNK, 4 * 64 * 64
-
-    def beyond(chunks: int, waste: int) -> int:
-        shape = (1, chunk * chunks, 1, 64, 64)
-        return peak_bytes(step_of(one, shape, waste * chunks)) - tensors * 4 * math.prod(shape[:3]) * 64
-
-    for waste in (0, state // 2):
-        per_chunk = (beyond(36, waste) - beyond(4, waste)) / 32 / state
-        assert states <= per_chunk - waste / state <= states + 0.01
-
-
 USED = """
 import sys
 sys.path.insert(0, {folder!r})
@@ -493,19 +422,25 @@ assert "numba" in sys.modules and "plkernel.kernels.scan.gpu" not in sys.modules
 
 
 def test_numba_is_loaded_at_the_first_use_and_triton_not_at_all() -> None:
-    done = subprocess.run([sys.executable, "-c", USED.format(folder=ROOT)], capture_output=True, text=True, timeout=120)
+    code = USED.format(folder=str(Path(plkernel.__file__).parents[1]))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
     ("one", "change", "message"),
     [
-        (SCAN, {"b": torch.ones(2, 3)}, r"scan: b is float32 \(2, 3\); it must be a floating-point tensor"),
+        (SCAN, {"b": torch.ones(2, 3)}, r"scan: b is float32 \(2, 3\); it must be a floating-point tensor \(batch, ti"),
         (SCAN, {"b": torch.ones(2, 5, 3, dtype=torch.int64)}, "b is int64"),
         (SCAN, {"a": torch.ones(4)}, r"a is float32 \(4,\); here it must be float32 or float64 \(3,\) or \(2, 5, 3\)"),
         (SCAN, {"a": torch.ones(3, dtype=torch.bfloat16)}, "a is bfloat16"),
         (SCAN, {"state": torch.ones(2, 4)}, r"state is float32 \(2, 4\); here it must be float32 \(2, 3\)"),
         (SCAN, {"a": torch.ones(3, device="meta")}, "a is on meta and b on cpu"),
+        (
+            SCAN,
+            {"a": torch.ones(3, device="meta"), "b": torch.ones(2, 5, 3, device="meta")},
+            "on meta; here: reference",
+        ),
         (WKV, {"r": torch.ones(2, 3)}, r"wkv: r is float32 \(2, 3\); it must be"),
         (WKV, {"k": torch.ones(2, 5, 1, 4)}, r"k is float32 \(2, 5, 1, 4\); here it must be float32 \(2, 5, 1, 3\)"),
         (WKV, {"v": torch.ones(2, 4, 1, 3)}, r"v is float32 \(2, 4, 1, 3\); here it must be float32 \(2, 5, 1, 3\)"),
@@ -518,10 +453,7 @@ def test_numba_is_loaded_at_the_first_use_and_triton_not_at_all() -> None:
         (WKV7, {"state": torch.ones(2, 1, 3, 4)}, r"state is .* \(2, 1, 3, 4\); .* \(2, 1, 4, 3\)"),
         *((one, {"log_decay": torch.full((2, 5, 1, 3), 0.25)}, "log_decay reaches 0.25; .*") for one in OPERATORS[1:]),
         *((one, {"log_decay": torch.full((2, 5, 1, 3), 0.1), "backend": "reference"}, "0.1") for one in OPERATORS[1:]),
-        *(
-            (one, {"backend": "fast"}, f"{one.name}: backend 'fast' does not work on cpu; here: .*")
-            for one in OPERATORS
-        ),
+        *((one, {"backend": "fast"}, f"{one.name}: backend 'fast' does not work on cpu; here:") for one in OPERATORS),
         *((one, {"backend": "gpu"}, "backend 'gpu' does not work on cpu; here: reference, cpu") for one in OPERATORS),
     ],
 )
@@ -534,8 +466,3 @@ def test_bad_input_is_named(one: Operator, change: dict[str, Any], message: str)
         given = {name: given[name] for name in ("r", "k", "v", "log_decay")} | {"u": torch.ones(1, 3)}
     with pytest.raises(ValueError, match=message):
         one.call(**(given | change))
-
-
-def test_a_device_without_a_fast_backend_is_refused() -> None:
-    with pytest.raises(ValueError, match="does not work on meta; here: reference"):
-        SCAN.call(torch.ones(3, device="meta"), torch.ones(2, 5, 3, device="meta"))

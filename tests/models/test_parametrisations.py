@@ -157,35 +157,27 @@ def cached(model: Any, entry: str = "recurrent_states") -> Callable[[Tensor], Te
     return state_after
 
 
-def test_mamba2_by_its_steps() -> None:
-    """dt_bias where A_log stays what it was: dt scales the input too, which a ratio of states does not see."""
-    model = transformers_model("Mamba2", **SIZES, num_heads=4, head_dim=8, state_size=8, n_groups=1)
-    mixer = module_with(model, "dt_bias")
-    decays_(mixer.dt_bias, nodes_of(HEADS), "dt_bias", a_log=mixer.A_log)
-    check_decays(left(cached(model)), HEADS[:, None, None])
+GATED = {f"linear_num_{one}_heads": heads for one, heads in (("value", 4), ("key", 2))}
+GATED |= {f"linear_{one}_head_dim": 8 for one in ("value", "key")}
+EXPERTS = {"num_experts": 2, "num_experts_per_tok": 1}
+EXPERTS |= dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), 8)
+QWEN = {**PAIR, **LINEAR, **GATED, **EXPERTS}
 
 
-@pytest.mark.parametrize("by", ["a_log", "dt_bias"])
-def test_qwen3_next(by: str) -> None:
-    """A gated delta net: nothing is overwritten by tokens of nothing, whose keys are zero."""
-    sizes = {
-        "linear_num_value_heads": 4,
-        "linear_num_key_heads": 2,
-        "linear_key_head_dim": 8,
-        "linear_value_head_dim": 8,
-    }
-    experts = {
-        "num_experts": 2,
-        "num_experts_per_tok": 1,
-        "moe_intermediate_size": 8,
-        "shared_expert_intermediate_size": 8,
-    }
-    model = transformers_model("Qwen3Next", **PAIR, **LINEAR, **sizes, **experts)
-    net = module_with(model, "dt_bias")
-    if by == "a_log":
-        decays_(net.A_log, nodes_of(HEADS), "a_log", dt_bias=net.dt_bias)
-    else:
-        decays_(net.dt_bias, nodes_of(HEADS), "dt_bias", a_log=net.A_log)
+@pytest.mark.parametrize(
+    ("name", "options", "by"),
+    [
+        ("Mamba2", {**SIZES, "num_heads": 4, "head_dim": 8, "state_size": 8, "n_groups": 1}, "dt_bias"),
+        ("Qwen3Next", QWEN, "a_log"),
+        ("Qwen3Next", QWEN, "dt_bias"),
+    ],
+)
+def test_mamba2_and_gated_delta_nets(name: str, options: dict[str, Any], by: Any) -> None:
+    """dt scales the input too, which a ratio of states does not see; keys of tokens of nothing are zero."""
+    model = transformers_model(name, **options)
+    module = module_with(model, "dt_bias")
+    pair = {"a_log": module.A_log, "dt_bias": module.dt_bias}
+    decays_(pair.pop(by), nodes_of(HEADS), by, **pair)
     check_decays(left(cached(model)), HEADS[:, None, None])
 
 
@@ -231,15 +223,3 @@ def test_xlstm() -> None:
         return memory.double() * largest.double().exp().reshape(1, 4, 1, 1)
 
     check_decays(left(state_after), HEADS[:, None, None])
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # of flash-linear-attention
-def test_rwkv7_of_flash_linear_attention() -> None:
-    """Its kernels need a GPU: the decays are those that the layer, given nothing, would hand to them."""
-    layers = pytest.importorskip("fla.layers", reason="flash-linear-attention is not installed")
-    layer = layers.RWKV7Attention(hidden_size=WIDTH, head_dim=8, layer_idx=0, num_hidden_layers=2)
-    half_lives = np.geomspace(1.2, 3e4, 16)
-    decays_(layer.w_lora.lora[2].bias, nodes_of(half_lives), "exp_sigmoid")
-    rates = 0.6065306597126334 * layer.w_lora(torch.zeros(1, WIDTH)).sigmoid()[0].double()
-    assert np.log(2) / rates.detach().numpy() == pytest.approx(half_lives, rel=2e-6)

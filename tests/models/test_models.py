@@ -1,0 +1,864 @@
+"""SSM, Eagle, Finch and Goose: their equations, what no prediction sees, both modes, every structure, and sampling."""
+
+import copy
+import dataclasses
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from loops import MISTAKES, loops_of
+from node_kernels import rms_kernel
+from scipy.integrate import quad
+from scipy.stats import chisquare
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from plkernel.analysis.nodes import gain_at, place
+from plkernel.config.condition import resolve
+from plkernel.config.schema import Arm, ModelSpec, TrainSpec
+from plkernel.kernels.scan import scan
+from plkernel.models.init.plan import SCHEMES, asked, initialise_, plan
+from plkernel.models.init.rwkv_vectors import VERSIONS
+from plkernel.models.layers import ROOT_MEAN_SQUARE, Activation
+from plkernel.models.rwkv import RWKV, RWKVConfig, mixtures
+from plkernel.models.rwkv7 import RWKV7, RWKV7Config
+from plkernel.models.sampling import Sampling, nucleus
+from plkernel.models.ssm import SSM, SSMConfig, input_gain, white_std
+from plkernel.models.structure import Structure, structure_for
+from plkernel.training.build import build as build_condition
+from plkernel.training.build import initialise_ as initialise_condition
+from plkernel.training.objective import build_optimizer, next_byte_loss
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+Model = SSM | RWKV
+Config = SSMConfig | RWKVConfig | RWKV7Config
+RMS, TIED = Structure(norm="rms"), Structure(norm="rms", tied=True)
+EAGLE, FINCH = RWKVConfig(5, 32, 3, 16), RWKVConfig(6, 32, 3, 16, mix_rank=4, decay_rank=3)
+GOOSE = RWKV7Config(32, 3, 16, 4, 3, 5, 6)
+RWKVS = [
+    EAGLE,
+    FINCH,
+    GOOSE,
+    RWKVConfig(5, 24, 1, 8, k_clamp=True),
+    RWKVConfig(6, 24, 2, 24, mix_rank=2, decay_rank=5, k_clamp=True, feed_forward=20, structure=TIED),
+    RWKV7Config(24, 1, 8),
+    RWKV7Config(24, 2, 24, 2, 2, 2, 2, feed_forward=20, structure=TIED),
+    dataclasses.replace(GOOSE, structure=RMS),
+]
+SSMS = [SSMConfig(16, 2), SSMConfig(16, 2, "ema"), SSMConfig(16, 2, "lru", patch=2), SSMConfig(16, 1, patch=3)]
+LEAKING = [SSMConfig(16, 2, patch=2, mode="published"), SSMConfig(16, 1, patch=3, mode="published")]
+ALL = pytest.mark.parametrize("config", [*SSMS, *RWKVS], ids=str)
+ONE_EACH = pytest.mark.parametrize("config", [SSMS[3], EAGLE, FINCH, GOOSE], ids=str)
+MULTIPLIERS = {"embedding": 3.0, "logits": 0.5, "residual": 0.8, "mixer.0": 0.5, "ffn.1": 2.0}
+STRUCTURES = {
+    "default": Structure(),
+    "rms": TIED,
+    "offset": Structure(norm_offset=True),
+    "gemma": Structure(norm="rms", norm_offset=True, embedding_norm=True),
+    "tied fixnorm": Structure(norm="scale", fixnorm=True, tied=True),
+    "rezero": Structure(norm="none", gate=True),
+    "fixup": Structure(norm="none", gate=True, scalar_bias=True),
+    "deepnorm": Structure(placement="post", residual=1.7, multipliers={"residual": 0.8}),
+    "sandwich": Structure(placement="sandwich", gate=True, embedding_norm=True, norm_offset=True),
+    "multipliers": Structure(multipliers=MULTIPLIERS),
+    "unit": Structure(unit_scaled=True, multipliers={"mixer.0": 0.5, "ffn.0": 0.7, "ffn.1": 0.3}),
+}
+EVERY = pytest.mark.parametrize("structure", STRUCTURES.values(), ids=STRUCTURES)
+KINDS = ("ssm", "rwkv5", "rwkv6", "rwkv7")
+EACH = pytest.mark.parametrize("kind", KINDS[:3])
+DIM, LAYERS = 16, 2
+
+
+def empty(kind: str, structure: Structure, dim: int = DIM, layers: int = LAYERS, **options: Any) -> Config:
+    if kind == "ssm":
+        return SSMConfig(dim, layers, "ema", structure=structure, **options)
+    if kind == "rwkv7":
+        return RWKV7Config(dim, layers, 8, 4, 3, 5, 6, structure=structure, **options)
+    return RWKVConfig(int(kind[-1]), dim, layers, 8, mix_rank=4, decay_rank=3, structure=structure, **options)
+
+
+def plain(config: Config) -> Model:
+    if isinstance(config, SSMConfig):
+        return SSM(config)
+    return RWKV7(config) if isinstance(config, RWKV7Config) else RWKV(config)
+
+
+def build(config: Config) -> Model:
+    """A float64 model with every parameter random and large enough to matter."""
+    generator, model = torch.Generator().manual_seed(0), plain(config).double()
+    for name, parameter in model.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        if name.endswith(("time_decay", "log_rate", "w0")):
+            noise = noise - 1.5
+        elif parameter.shape[:2] == (1, 1) or name.endswith(("time_faaaa", "r_k")):
+            noise = 0.5 + 0.5 * noise
+        elif parameter.ndim == 1:
+            noise = 0.3 * noise + (0.8 if name.endswith(("weight", "gate")) else 0.0)
+        elif not config.structure.unit_scaled and ("emb" not in name or config.structure.tied):
+            noise = noise / math.sqrt(parameter.shape[-1])
+        parameter.data.copy_(noise)
+    return model
+
+
+def some_bytes(batch: int = 2, time: int = 13) -> Tensor:
+    return torch.randint(0, 256, (batch, time), generator=torch.Generator().manual_seed(1))
+
+
+def embedding_of(model: Model) -> nn.Module:
+    return model.embedding if isinstance(model, SSM) else model.emb
+
+
+@pytest.mark.parametrize("config", RWKVS, ids=str)
+def test_rwkv_is_the_published_equations(config: Any) -> None:
+    assert loops_of(build(config)).difference(some_bytes(1, 17)) < 4e-14
+
+
+@pytest.mark.parametrize(
+    ("config", "mistake"), [(config, mistake) for config in RWKVS[:3] for mistake in MISTAKES[config.version]]
+)
+def test_the_comparison_notices_a_mistake(config: Any, mistake: str) -> None:
+    assert loops_of(build(config), mistake).difference(some_bytes(1, 17)) > 1e-3
+
+
+@pytest.mark.parametrize("name", ["none", "ema", "lru", "clamp"])
+def test_an_ssm_branch_is_the_recurrence_it_says(name: Any) -> None:
+    """As a loop in float64; gains are those of the nodes, and white_std is the norm of the impulse response."""
+    ssm = build(SSMConfig(8, 1, name)).blocks[0].ssm
+    u = torch.randn(2, 9, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    rate = ssm.log_rate.exp()
+    a, clamp = torch.exp(-rate), rate.clamp(max=1)
+    factor = {"none": torch.ones_like(a), "ema": 1 - a, "lru": (1 - a * a).sqrt(), "clamp": clamp}[name]
+    state, outputs = torch.zeros(2, 8, dtype=torch.float64), []
+    for t in range(9):
+        state = a * state + factor * (u[:, t] @ ssm.B.weight.T)
+        outputs.append(state @ ssm.C_proj.weight.T + ssm.C_proj.bias + ssm.D * u[:, t])
+    torch.testing.assert_close(ssm(u)[0], torch.stack(outputs, 1), rtol=1e-11, atol=1e-11)
+    rates = torch.logspace(-2, 1, 20, dtype=torch.float64)
+    torch.testing.assert_close(input_gain(rates, name).numpy(), gain_at(rates.numpy(), name), rtol=1e-13, atol=0)
+    kernel = input_gain(rates, name) * torch.exp(-rates * torch.arange(3000)[:, None])
+    torch.testing.assert_close(white_std(rates, name), kernel.square().sum(0).sqrt(), rtol=1e-12, atol=0)
+
+
+def test_the_default_ssm_is_the_plain_model_to_the_bit() -> None:
+    """Names and order of the parameters, and the forward pass written with PyTorch's functions."""
+    model, inputs = build(SSMConfig(16, 1, "ema")).float(), some_bytes()
+    p = dict(model.named_parameters())
+    names = "norm1.weight norm1.bias ssm.log_rate ssm.D ssm.B.weight ssm.C_proj.weight ssm.C_proj.bias norm2.weight "
+    names += "norm2.bias mlp.gate.weight mlp.up.weight mlp.down.weight"
+    blocks = [f"blocks.0.{name}" for name in names.split()]
+    assert [*model.state_dict()] == ["embedding.weight", *blocks, "norm.weight", "norm.bias", "head.weight"]
+    b = {name: p[f"blocks.0.{name}"] for name in names.split()}
+    x = F.embedding(inputs, p["embedding.weight"])
+    u = F.layer_norm(x, (16,), b["norm1.weight"], b["norm1.bias"])
+    rate = b["ssm.log_rate"].exp()
+    states, _ = scan(torch.exp(-rate), F.linear(u, b["ssm.B.weight"]) * -torch.expm1(-rate))
+    x = x + (F.linear(states, b["ssm.C_proj.weight"], b["ssm.C_proj.bias"]) + b["ssm.D"] * u)
+    u = F.layer_norm(x, (16,), b["norm2.weight"], b["norm2.bias"])
+    hidden = F.silu(F.linear(u, b["mlp.gate.weight"])) * F.linear(u, b["mlp.up.weight"])
+    x = F.layer_norm(x + F.linear(hidden, b["mlp.down.weight"]), (16,), p["norm.weight"], p["norm.bias"])
+    assert torch.equal(model(inputs), F.linear(x, p["head.weight"]))
+
+
+def leaks(model: Model, time: int) -> tuple[bool, bool]:
+    """Whether a later byte moves a logit, by perturbation and by gradient; every earlier one must be able to act."""
+    inputs = some_bytes(1, time)
+    embedded = embedding_of(model)(inputs).detach().requires_grad_()
+    logits, by_gradient, by_perturbation = model.decode(embedded), False, False
+    for t in range(time):
+        (gradient,) = torch.autograd.grad(logits[0, t].square().sum(), embedded, retain_graph=True)
+        acts = slice(t if getattr(model.config, "patch", 1) > 2 else 0, t + 1)  # not of a patch that is unfinished
+        assert (gradient[0, acts].abs().amax(1) > 0).all(), "every earlier byte acts, or the test cannot fail"
+        by_gradient |= bool(gradient[0, t + 1 :].abs().sum() > 0)
+    with torch.no_grad():
+        before = model(inputs)
+        for t in range(1, time):
+            changed = inputs.clone()
+            changed[:, t] = (changed[:, t] + 128) % 256
+            after = model(changed)
+            by_perturbation |= not torch.equal(after[:, :t], before[:, :t])
+            assert not torch.equal(after[:, t], before[:, t])
+    return by_perturbation, by_gradient
+
+
+def unpatched(config: Config) -> bool:
+    return not isinstance(config, SSMConfig) or config.patch == 1
+
+
+@ALL
+def test_no_prediction_sees_a_later_byte(config: Config) -> None:
+    assert config.causal
+    assert leaks(build(config), 9) == (False, False)
+
+
+@pytest.mark.parametrize("config", LEAKING, ids=str)
+def test_published_patching_sees_its_own_target_and_has_no_recurrent_form(config: SSMConfig) -> None:
+    model = build(config)
+    assert not config.causal
+    assert leaks(model, 9) == (True, True)
+    with pytest.raises(ValueError, match="not causal, not a likelihood"):
+        model.step(torch.tensor([1]), model.initial_state(1))
+
+
+def numbers(state: Any) -> list[Tensor]:
+    """The tensors of a state."""
+    layers = [x for layer in state.layers for x in (layer if isinstance(layer, tuple) else [layer])]
+    return [*layers, *([state.patches.total, state.patches.last] if hasattr(state, "patches") else [])]
+
+
+@ALL
+@pytest.mark.parametrize("sizes", [[1] * 17, [1, 11, 5], [4, 4, 9], [17]], ids=str)
+def test_windows_with_carried_state_are_one_text(config: Config, sizes: list[int]) -> None:
+    """Byte by byte or wherever a window cuts a patch; the state is constant in size."""
+    model, inputs = build(config), some_bytes(3, 17)
+    with torch.no_grad():
+        state, found = model.initial_state(3), []
+        start = [x.shape for x in numbers(state)]
+        for window in inputs.split(sizes, dim=1):
+            logits, state = model.resume(window, state) if len(sizes) < 17 else model.step(window[:, 0], state)
+            found.append(logits.view(3, -1, 256))
+        whole = model(inputs)
+        forgotten, _ = model.resume(inputs[:, 8:], model.initial_state(3))
+    torch.testing.assert_close(torch.cat(found, 1), whole, rtol=1e-12, atol=1e-12)
+    assert (forgotten - whole[:, 8:]).abs().max() > 1e-3, "the state must matter, or the test cannot fail"
+    assert [x.shape for x in numbers(state)] == start
+
+
+@ONE_EACH
+def test_gradients_flow_through_the_carried_state(config: Config) -> None:
+    """The loss of a second window has the gradients of the same loss in one window."""
+    model, inputs = build(config), some_bytes(2, 12)
+    model(inputs)[:, 5:].square().sum().backward()
+    whole = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    model.zero_grad()
+    _, state = model.resume(inputs[:, :5], model.initial_state(2))
+    model.resume(inputs[:, 5:], state)[0].square().sum().backward()
+    for name, parameter in model.named_parameters():
+        assert (parameter.grad - whole[name]).abs().max() <= 1e-12 * whole[name].abs().max() > 0, name
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (2, 0), (0, 0)])
+@pytest.mark.parametrize("config", [*SSMS[::3], LEAKING[1], EAGLE, FINCH, GOOSE], ids=str)
+def test_no_texts_and_no_bytes_have_logits_of_their_shape(shape: tuple[int, int], config: Config) -> None:
+    model, inputs = build(config), torch.zeros(shape, dtype=torch.long)
+    logits = model(inputs)
+    assert logits.shape == (*shape, 256)
+    logits.sum().backward()
+    if config.causal:
+        state = model.initial_state(shape[0])
+        logits, after = model.resume(inputs, state)
+        assert logits.shape == (*shape, 256)
+        assert shape[1] or all(map(torch.equal, numbers(after), numbers(state)))
+
+
+@pytest.mark.parametrize("config", [EAGLE, FINCH, GOOSE], ids=str)
+def test_dropout_is_on_the_embedding_and_after_every_sum(config: Any) -> None:
+    """In training a share p of the stream is zero there, and the rest is scaled; in evaluation nothing happens."""
+    torch.manual_seed(0)  # of the masks
+    model, inputs = build(dataclasses.replace(config, dropout=0.25)), some_bytes(4, 50)
+    seen: list[tuple[Tensor, Tensor]] = []
+    hooks = [
+        module.register_forward_hook(lambda _module, before, after: seen.append((before[0], after)))
+        for module in model.modules()
+        if isinstance(module, nn.Dropout)
+    ]
+    with torch.no_grad():
+        model.train()(inputs)
+        assert len(seen) == 1 + 2 * 3
+        assert torch.equal(seen[0][0], model.emb(inputs)), "before ln0"
+        for before, after in seen:
+            dropped = after == 0
+            assert dropped.double().mean().item() == pytest.approx(0.25, abs=0.02)
+            assert torch.allclose(after[~dropped], before[~dropped] / 0.75, rtol=1e-15)
+        for hook in hooks:
+            hook.remove()
+        none = build(config).train()
+        generator = torch.get_rng_state()
+        assert torch.equal(model.eval()(inputs), none(inputs))
+    assert torch.equal(torch.get_rng_state(), generator), "without dropout no random number is drawn"
+
+
+@pytest.mark.parametrize("config", [SSMConfig(16, 2, structure=TIED), *RWKVS[4:7:2]], ids=str)
+def test_a_tied_head_is_the_embedding(config: Config) -> None:
+    """One matrix that is counted, learned and saved once, under both names, and stays one when it moves."""
+    model, inputs = build(config).float(), some_bytes(1, 5)
+    weight = embedding_of(model).weight
+    assert model.head.weight is weight
+    assert "head.weight" not in dict(model.named_parameters())
+    assert torch.equal(model.state_dict()["head.weight"], weight)
+    model(inputs).square().sum().backward()
+    others = torch.ones(256, dtype=torch.bool).index_fill(0, inputs.unique(), False)
+    assert weight.grad[others].abs().min() > 0, "through the head, every byte's row learns"
+
+
+def test_k_clamp_scales_the_key_by_the_rate() -> None:
+    """min(1, lambda): the clamped model is another one, unless every rate is at least 1."""
+    clamped, inputs = build(RWKVS[3]), some_bytes(2, 9)
+    free = RWKV(dataclasses.replace(clamped.config, k_clamp=False)).double()
+    free.load_state_dict(clamped.state_dict())
+    with torch.no_grad():
+        assert (clamped(inputs) - free(inputs)).abs().max() > 1e-3
+        for model in (clamped, free):
+            model.blocks[0].att.time_decay.abs_()
+        assert torch.equal(clamped(inputs), free(inputs))
+
+
+def size(config: Config) -> int:
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in plain(config).parameters())
+
+
+@pytest.mark.parametrize(("dim", "layers"), [(64, 1), (192, 3), (1024, 24)])
+def test_parameter_counts_of_the_papers(dim: int, layers: int) -> None:
+    """The published closed forms, with 256 symbols; 3.5 D is a multiple of 32 here."""
+    shared = 13 * dim**2 * layers + 4 * dim + 2 * dim * 256
+    assert size(RWKVConfig(5, dim, layers)) == shared + 14 * dim * layers
+    assert size(RWKVConfig(6, dim, layers)) == shared + 464 * dim * layers
+    goose = RWKV7Config(dim, layers)
+    expected = {64: (32, 32, 32, 32), 192: (32, 32, 32, 64), 1024: (64, 64, 64, 160)}[dim]
+    assert goose.ranks == expected
+    whole = 2 * dim * 256 + 4 * dim + layers * dim * (12 * dim + 2 * sum(expected) + 19)
+    assert size(goose) == whole - (2 * dim * expected[2] + dim)
+
+
+def test_parameter_counts_at_any_width() -> None:
+    """Six square matrices, two D x F, 14 vectors, and in Finch 2 vectors and 10 R + 2 Q low-rank vectors more."""
+    for dim, feed_forward, width in ((96, None, 320), (80, None, 256), (64, 100, 100)):
+        config = RWKVConfig(6, dim, 3, 16, mix_rank=7, decay_rank=9, feed_forward=feed_forward)
+        shared = 3 * (6 * dim**2 + 2 * dim * width + 14 * dim) + 4 * dim + 2 * dim * 256
+        assert size(dataclasses.replace(config, version=5)) == shared
+        assert size(config) == shared + 3 * dim * (2 + 10 * 7 + 2 * 9)
+        assert size(config) - size(dataclasses.replace(config, structure=TIED)) == 256 * dim + (2 + 2 * 3) * dim
+    counts = {(256, 4): 1_710_592, (512, 6): 9_715_712, (1024, 16): 101_287_936}
+    assert {shape: size(SSMConfig(*shape)) for shape in counts} == counts
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        *((SSMConfig, {name: 0}, f"{name} must be at least 1") for name in ("dim", "layers", "patch")),
+        *((SSMConfig, {name: "other"}, f"{name} must be one of") for name in ("gain", "mode")),
+        (SSMConfig, {"structure": STRUCTURES["unit"], "patch": 2}, "unit_scaled goes with patch 1"),
+        (RWKVConfig, {"version": 7}, "version must be 5"),
+        *((one, {"dim": 0}, "dim must be at least 2") for one in (RWKVConfig, RWKV7Config)),
+        (RWKVConfig, {"layers": 0}, "layers must be at least 1"),
+        (RWKV7Config, {"head_size": 0}, "head_size must be at least 1"),
+        (RWKVConfig, {"head_size": 48}, "dim must be a multiple of head_size"),
+        (RWKVConfig, {"mix_rank": 1}, "mix_rank must be at least 2"),
+        (RWKV7Config, {"gate_rank": 0}, "gate_rank must be at least 2"),
+        (RWKV7Config, {"feed_forward": 0}, "feed_forward must be at least 1"),
+        (RWKVConfig, {"dim": 8, "head_size": 4}, r"feed_forward must be at least 1, got 0 \(for dim 8"),
+        (RWKVConfig, {"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
+        (RWKV7Config, {"structure": STRUCTURES["unit"]}, "unit_scaled is not for RWKV-7"),
+        (Structure, {"norm": "batch"}, "norm must be one of layer, rms, scale, none, got 'batch'"),
+        (Structure, {"placement": "mid"}, "placement must be one of pre, post, sandwich"),
+        (Structure, {"norm": "scale", "norm_offset": True}, "norm_offset goes with norm 'layer' or 'rms', got 'scale'"),
+        (Structure, {"norm": "none", "placement": "post"}, "placement 'post' needs a norm"),
+        (Structure, {"norm": "none", "embedding_norm": True}, "embedding_norm needs a norm"),
+        (Structure, {"residual": 2.0}, "residual 2.0 goes with placement 'post', got 'pre'"),
+        (Structure, {"placement": "post", "residual": math.inf}, "residual must be a finite number"),
+        (Structure, {"unit_scaled": True, "norm": "none"}, "unit_scaled goes with norm 'layer' or 'rms'"),
+        (Structure, {"unit_scaled": True, "gate": True}, "unit_scaled does not go with gate"),
+        (Structure, {"multipliers": {"logits": math.nan}}, "logits must be a finite number, got nan"),
+        *(
+            (
+                kind,
+                {"layers": 2, "structure": Structure(multipliers={name: 1.0})},
+                f"multiplier '{name}' does not exist",
+            )
+            for kind in (SSMConfig, RWKVConfig)
+            for name in ("head", "mixer.2", "mixer.x", "ffn", "residual.0")
+        ),
+        (lambda normal: structure_for({"normal": normal}, {}), {"normal": 1}, "need 'normal' is no option of our mod"),
+        (Sampling, {"temperature": -0.1}, r"temperature must be at least 0 and finite .*, got -0.1"),
+        (Sampling, {"temperature": math.nan}, "temperature must be .*, got nan"),
+        (Sampling, {"top_p": 0.0}, r"top_p must be above 0 and at most 1 .*, got 0.0"),
+        (Sampling, {"top_p": 1.01}, "top_p must be .*, got 1.01"),
+    ],
+)
+def test_bad_configurations_name_the_field(kind: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        kind(**options)
+
+
+def test_structures_are_told_by_what_is_not_off() -> None:
+    structure = structure_for({"gate": True}, {"logits": 0.5})
+    assert structure == Structure(gate=True, multipliers={"logits": 0.5})
+    assert repr(structure) == "Structure(gate=True, multipliers={'logits': 0.5})"
+    assert hash(Structure(gate=True)) == hash(structure)
+
+
+OfficialLogits = Callable[[Path, Tensor], dict[str, Tensor]]
+
+
+@pytest.mark.parametrize("config", [EAGLE, FINCH, RWKVConfig(6, 128, 2, 64)], ids=str)
+def test_the_official_package_computes_the_same(
+    config: RWKVConfig, official_logits: OfficialLogits, tmp_path: Path
+) -> None:
+    """But knows no k_clamp: a clamped model is another function, and its checkpoint does not say so."""
+    for clamp in (False, True):
+        model, inputs = build(dataclasses.replace(config, k_clamp=clamp)).float(), some_bytes(1, 60)[0]
+        # The package tells version 5.2 from 5.1 at the first time_decay that comes after an ln_x.
+        weights = sorted(model.state_dict().items(), key=lambda item: "ln_x" not in item[0])
+        torch.save({name: value.detach().clone() for name, value in weights}, tmp_path / "model.pth")
+        with torch.no_grad():
+            ours = model(inputs[None])[0]
+        for logits in official_logits(tmp_path / "model.pth", inputs).values():
+            assert torch.allclose(logits, ours, rtol=1e-4, atol=2e-5) != clamp
+
+
+@pytest.mark.parametrize("config", [RWKVConfig(5, 32, 1, 16), RWKV7Config(32, 1, 16, 4, 3, 5, 6)], ids=str)
+def test_kernel_is_the_rms_entry_of_what_a_head_reads_of_a_byte(config: Any) -> None:
+    """R' diag(w**t) K; in Goose with the key as it is replaced at the bias of the rate, and nothing erased."""
+    model = build(config)
+    [mixing] = model.mixings()
+    reads, writes = mixing.receptance.weight.view(2, 16, 32), mixing.key.weight
+    if config.version == 7:
+        writes = writes * (1 + (torch.sigmoid(mixing.a0) - 1) * mixing.k_a).view(32, 1)
+        rates = math.exp(-0.5) * torch.sigmoid(mixing.w0).view(2, 16)
+    else:
+        rates = mixing.time_decay.exp()
+    [half_lives] = model.half_lives()
+    torch.testing.assert_close(half_lives, math.log(2) / rates.flatten(), rtol=1e-13, atol=0)
+    for lag in (1, 2, 50):
+        decayed = torch.exp(-rates * (lag if config.version == 7 else lag - 1))
+        entries = torch.einsum("hnd,hn,hne->hde", reads, decayed, writes.view(2, 16, 32))
+        [found] = model.kernels(torch.tensor([lag]))
+        assert found.item() == pytest.approx(entries.square().mean().sqrt().item(), rel=1e-12)
+
+
+def test_response_of_goose_is_what_an_impulse_gives() -> None:
+    """One value alone, read at later steps; a state without erasing forgets by its decays alone."""
+    model = build(RWKV7Config(32, 1, 16, 4, 3, 5, 6))
+    [mixing] = model.mixings()
+    with torch.no_grad():
+        for name, parameter in mixing.named_parameters():
+            if name in ("w1", "a1") or name.startswith("x_"):
+                parameter.zero_()  # white input, and transitions that differ in their keys alone
+    lags = torch.tensor([1, 4, 9])
+    ([kept], [erased]) = (model.responses(lags, erase=erase) for erase in (False, True))
+    reads, writes = mixing.receptance.weight.view(2, 16, 32), mixing.writes().view(2, 16, 32)
+    for place_, lag in enumerate(lags.tolist()):
+        weights = torch.einsum("hnd,hn,hne->hde", reads, torch.exp(-mixing.rates() * lag), writes)
+        expected = weights.square().sum(dim=(1, 2)).mean().sqrt().item()  # of independent inputs of variance 1
+        assert kept[place_].item() == pytest.approx(expected, rel=0.25), "a mean over 64 products"
+    assert (erased < kept).all(), "a transition is a contraction of what it would be"
+    assert (erased / kept).diff().max() < 0
+
+
+@pytest.mark.parametrize(("name", "patch", "multiplier"), [("none", 1, False), ("ema", 2, False), ("lru", 1, True)])
+def test_kernel_of_an_ssm_is_the_rms_response_of_a_branch_to_an_impulse(
+    name: Any, patch: int, multiplier: bool
+) -> None:
+    """One impulse per input channel, t steps before, without the skip D; half-lives are in bytes."""
+    model = build(SSMConfig(8, 1, name, patch=patch, shape_multiplier=multiplier))
+    [ssm] = model.recurrences()
+    with torch.no_grad():
+        ssm.D.zero_()
+        if multiplier:
+            ssm.shape.copy_(torch.linspace(0.5, 2, 8))
+    impulses = torch.zeros(8, 33, 8, dtype=torch.float64)
+    impulses[torch.arange(8), 0, torch.arange(8)] = 1
+    found = (ssm(impulses)[0] - ssm.C_proj.bias)[:, [0, 1, 5, 32]].square().mean(dim=(0, 2)).sqrt()
+    [kernel] = model.kernels(patch * torch.tensor([0, 1, 5, 32]))
+    torch.testing.assert_close(kernel, found, rtol=1e-6, atol=0)
+    [half_lives] = model.half_lives()
+    torch.testing.assert_close(half_lives, patch * math.log(2) / ssm.log_rate.detach().exp())
+
+
+def test_an_initialised_ssm_has_the_kernel_of_its_nodes_and_shares_all_other_weights() -> None:
+    """Two node sets under one seed differ in the scale of C's columns alone; blocks do not depend on depth."""
+    config, nodes = SSMConfig(256, 1, "ema"), place(256, gain="ema", projection="published")
+    shaped, uniform = (SSM(config).initialise_(5, one) for one in (nodes, place(256, gain="ema")))
+    [kernel] = shaped.kernels(torch.tensor([1, 8, 64, 512]))
+    assert kernel.numpy() / 0.02**2 == pytest.approx(rms_kernel(nodes, [1, 8, 64, 512]), rel=0.02)
+    for (name, a), (_, b) in zip(uniform.named_parameters(), shaped.named_parameters(), strict=True):
+        if name.endswith("C_proj.weight"):
+            assert torch.allclose(b, a * torch.tensor(nodes.projection), rtol=1e-6)
+        else:
+            assert torch.equal(a, b)
+    deep = SSM(dataclasses.replace(config, layers=2)).initialise_(5, nodes)
+    assert torch.equal(shaped.blocks[0].mlp.up.weight, deep.blocks[0].mlp.up.weight)
+    assert not torch.equal(deep.blocks[0].mlp.up.weight, deep.blocks[1].mlp.up.weight)
+    with pytest.raises(ValueError, match="nodes assume gain 'none'"):
+        uniform.initialise_(0, place(256))
+    with pytest.raises(ValueError, match="nodes has 4 channels"):
+        uniform.initialise_(0, place(4, gain="ema"))
+
+
+def test_a_scheme_alone_leaves_nothing_as_the_memory_was() -> None:
+    """Deterministic algorithms fill with NaN what is left empty; decays are no scheme's."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        model = initialise_(SSM(SSMConfig(16, 2)), "transformers_default", 0)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
+
+
+def test_mixtures_at_once_are_those_one_by_one_with_fewer_launches(
+    launches: Callable[[Callable[[], object]], int],
+) -> None:
+    """Forward to the bit, gradients up to the order of five summands."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(2, 7, 8), (2, 7, 8), *[(1, 1, 8)] * 5, (5, 2, 7, 8)]
+    x, change, *base, shares = inputs = [torch.randn(one, generator=generator, requires_grad=True) for one in shapes]
+    weights = torch.randn(5, 2, 7, 8, generator=generator).unbind()
+    mixed = [mixtures(x, change, base, shares, at_once) for at_once in (False, True)]
+    assert all(map(torch.equal, *mixed))
+    for one, other in zip(*(torch.autograd.grad(found, inputs, weights) for found in mixed), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
+    counts = [launches(lambda at_once=at_once: mixtures(x, change, base, shares, at_once)) for at_once in (False, True)]
+    assert 2 * counts[1] < counts[0], counts
+
+
+def normed(x: Tensor, norm: nn.Module, structure: Structure) -> Tensor:
+    """The four norms, written out, with the parameters of `norm`."""
+    weight, bias = getattr(norm, "weight", None), getattr(norm, "bias", None)
+    if structure.norm == "none":
+        return x
+    if structure.norm == "scale":
+        return weight * x / x.square().sum(-1, keepdim=True).sqrt()
+    centred = x - x.mean(-1, keepdim=True) if structure.norm == "layer" else x
+    out = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+    gain = 1.0 if weight is None else weight + 1 if structure.norm_offset else weight
+    return out * gain + (0.0 if bias is None else bias)
+
+
+def joined(x: Tensor, branch: Any, norm: nn.Module, join: Any, structure: Structure, name: str) -> Tensor:
+    """The formulas at the top of the module that has them; `branch` is a function."""
+    t = structure.multipliers.get("residual", 1.0) * structure.multipliers.get(name, 1.0)
+    g = join.gate if structure.gate else 1.0
+    if structure.unit_scaled:
+        return (x + t * branch(normed(x, norm, structure))) / math.sqrt(1 + t * t)
+    if structure.placement == "post":
+        return normed(structure.residual * x + g * t * branch(x), norm, structure)
+    out = branch(normed(x, norm, structure))
+    if structure.placement == "sandwich":
+        out = normed(out, join.post_norm, structure)
+    return x + g * t * out
+
+
+def branches(model: Model, place_: int) -> list[Callable[[Tensor], Tensor]]:
+    """The two branches of a block without a past."""
+    block, first = model.blocks[place_], model.__dict__.setdefault("_first", [])
+    if isinstance(model, SSM):
+        return [lambda u: block.ssm(u)[0], block.mlp]
+    state = model.initial_state(2).layers[place_]
+
+    def mix(u: Tensor) -> Tensor:
+        out, _, *first[:] = block.att(u, state.att_shift, state.wkv, *(first if place_ else []))
+        return out
+
+    return [mix, lambda u: block.ffn(u, state.ffn_shift)]
+
+
+@torch.no_grad()
+def by_formula(model: Model, inputs: Tensor, s: Structure) -> Tensor:
+    """Logits from the formulas of a structure, with the branches as functions of the model."""
+    table, head = embedding_of(model).weight, model.head.weight
+    if s.fixnorm:
+        g = embedding_of(model).fixnorm.weight
+        table, head = (w / w.square().sum(1, keepdim=True).sqrt() for w in (table, head))
+        table = g * table
+    x = s.multipliers.get("embedding", 1.0) * table[inputs]
+    if isinstance(model, SSM) and s.embedding_norm:
+        x = normed(x, model.embedding.norm, s)
+    for i, block in enumerate(model.blocks):
+        names = ("norm1", "norm2") if isinstance(model, SSM) else ("ln1", "ln2")
+        x = normed(x, block.ln0, s) if i == 0 and not isinstance(model, SSM) else x
+        for branch, norm, join, name in zip(
+            branches(model, i), names, (block.join1, block.join2), ("mixer", "ffn"), strict=True
+        ):
+            x = joined(x, branch, getattr(block, norm), join, s, f"{name}.{i}")
+    last = model.norm if isinstance(model, SSM) else model.ln_out
+    x = x if s.placement == "post" else normed(x, last, s)
+    return s.multipliers.get("logits", 1.0) * x @ head.T / (DIM if s.unit_scaled else 1)
+
+
+@EVERY
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_option_is_its_formula(kind: str, structure: Structure) -> None:
+    """In both modes, causal, copied and saved whole."""
+    if kind == "rwkv7" and structure.unit_scaled:
+        return
+    model, inputs = build(empty(kind, structure)), some_bytes()
+    with torch.no_grad():
+        found, expected = model(inputs), by_formula(model, inputs, structure)
+        assert (found - expected).abs().max() < 1e-13 * expected.abs().max()
+        again = plain(model.config).double()
+        again.load_state_dict(model.state_dict())
+        assert torch.equal(again(inputs), found)
+        assert torch.equal(copy.deepcopy(model)(inputs), found)
+        first, state = model.resume(inputs[:, :6], model.initial_state(2))
+        rest, _ = model.resume(inputs[:, 6:], state)
+        assert (torch.cat([first, rest], 1) - found).abs().max() < 1e-13 * found.abs().max()
+    if kind in ("ssm", "rwkv6"):  # blocks are joined alike in all versions
+        assert leaks(model, 5) == (False, False)
+
+
+@EACH
+def test_the_options_are_different_models(kind: str) -> None:
+    """The comparison can fail: no formula but its own gives the logits of a structure."""
+    sandwich = build(empty(kind, Structure(placement="sandwich", norm="rms")))
+    with torch.no_grad():
+        assert (by_formula(sandwich, some_bytes(), RMS) - sandwich(some_bytes())).abs().max() > 1e-2
+
+
+@EVERY
+def test_patches_keep_both_modes_and_causality(structure: Structure) -> None:
+    if structure.unit_scaled:
+        return
+    model, inputs = build(empty("ssm", structure, patch=2)), some_bytes(2, 9)
+    assert leaks(model, 5) == (False, False)
+    with torch.no_grad():
+        parallel, state = model(inputs), model.initial_state(2)
+        for t in range(9):
+            logits, state = model.step(inputs[:, t], state)
+            assert (logits - parallel[:, t]).abs().max() < 1e-13 * parallel.abs().max()
+
+
+def stream(dim: int = DIM, time: int = 9) -> Tensor:
+    return torch.randn(2, time, dim, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+
+
+@torch.no_grad()
+def outputs(model: Model, x: Tensor) -> list[Tensor]:
+    return [branch(x) for branch in branches(model, 0)]
+
+
+@EACH
+def test_scalar_biases_are_added_before_every_linear_layer_of_a_branch(kind: str) -> None:
+    """The same as adding them by hand to the inputs of PyTorch's layers."""
+    model, other = build(empty(kind, STRUCTURES["fixup"])), plain(empty(kind, STRUCTURES["rezero"])).double()
+    shifts = {name: value for name, value in model.state_dict().items() if name.endswith(".shift")}
+    assert len(shifts) == LAYERS * (5 if kind == "ssm" else 8)
+    other.load_state_dict({name: value for name, value in model.state_dict().items() if name not in shifts})
+    for name, value in shifts.items():
+        layer = other.get_submodule(name.removesuffix(".shift"))
+        layer.register_forward_pre_hook(lambda _layer, inputs, b=value: (inputs[0] + b,))
+    assert all(map(torch.equal, outputs(model, stream()), outputs(other, stream())))
+
+
+@EACH
+def test_unit_scaled_branches_are_plain_ones_with_scaled_weights(kind: str) -> None:
+    model, other = build(empty(kind, STRUCTURES["unit"])), plain(empty(kind, RMS)).double()
+    own = model.state_dict()
+
+    def linear(name: str) -> bool:
+        return name.startswith("blocks.") and name.endswith(".weight") and "norm" not in name and ".ln" not in name
+
+    scaled = {
+        name: own.get(name, torch.zeros(value.shape)).clone() * (value.shape[-1] ** -0.5 if linear(name) else 1)
+        for name, value in other.state_dict().items()
+    }
+    silu, sigmoid, squared = (1 / scale for scale in ROOT_MEAN_SQUARE.values())
+    for i in range(LAYERS):
+        if kind == "ssm":
+            scaled[f"blocks.{i}.mlp.down.weight"] *= silu
+            std = white_std(own[f"blocks.{i}.ssm.log_rate"].exp(), "ema")
+            scaled[f"blocks.{i}.ssm.C_proj.weight"] /= std * math.sqrt(2)
+            scaled[f"blocks.{i}.ssm.D"] /= math.sqrt(2)
+        else:
+            scaled[f"blocks.{i}.att.output.weight"] *= silu
+            scaled[f"blocks.{i}.ffn.value.weight"] *= sigmoid * squared
+    other.load_state_dict(scaled)
+    for found, expected in zip(outputs(model, stream()), outputs(other, stream()), strict=True):
+        assert (found - expected).abs().max() < 1e-14 * expected.abs().max()
+
+
+@pytest.mark.parametrize("function", ROOT_MEAN_SQUARE)
+def test_activations_have_unit_mean_square(function: Any) -> None:
+    """Under N(0, 1), by quadrature; the constants have five digits."""
+    activation = Activation(Structure(unit_scaled=True), function)
+
+    def density(z: float) -> float:
+        value = float(activation(torch.tensor(z, dtype=torch.float64)))
+        return value**2 * math.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
+
+    assert sum(quad(density, *part)[0] for part in ((-10, 0), (0, 10))) == pytest.approx(1, abs=3e-5)
+
+
+def start(kind: str, dim: int, structure: Structure) -> Model:
+    """N(0, 1) everywhere, as u-muP begins, with short memories so that a few hundred bytes are stationary."""
+    model, generator = build(empty(kind, structure, dim=dim, layers=1)), torch.Generator().manual_seed(3)
+    for name, parameter in model.named_parameters():
+        if name.endswith("log_rate"):
+            parameter.data.uniform_(-3, 0, generator=generator)
+        elif "_mix_" in name or "_maa_" in name:
+            parameter.data.fill_(0 if "_maa_" in name else 1)  # x_t alone: the shift is not in the claim
+        elif "time_faaaa" in name:
+            parameter.data.normal_(generator=generator).mul_(0.3)
+        elif "time_" not in name:
+            ones = name.endswith(".D") or ".ln_x.weight" in name
+            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            parameter.data.copy_(torch.ones(1) if ones else torch.zeros(1) if parameter.ndim == 1 else noise)
+    return model
+
+
+@EACH
+def test_unit_scaling_keeps_unit_scale_at_any_width(kind: str) -> None:
+    """Branches of white input have std 1 and logits d**-0.5 within 6 %; without it the same weights grow."""
+    grown = []
+    for dim in (64, 256):
+        model = start(kind, dim, Structure(unit_scaled=True))
+        found = [out[:, 128:].std().item() for out in outputs(model, stream(dim, 384))]
+        assert found == pytest.approx([1, 1], rel=0.06)
+        with torch.no_grad():
+            assert model(some_bytes(2, 384)).std().item() * math.sqrt(dim) == pytest.approx(1, rel=0.06)
+        grown.append(outputs(start(kind, dim, Structure()), stream(dim, 384))[1].std().item())
+    assert grown[1] > 3 * grown[0] > 30
+
+
+@EACH
+def test_closed_gates_are_the_identity(kind: str) -> None:
+    """ReZero at g = 0: the stream after every block is that before it, and only gates get gradients in the blocks."""
+    model, inputs = build(empty(kind, STRUCTURES["rezero"])), some_bytes()
+    for name, parameter in model.named_parameters():
+        if name.endswith(".gate") and "join" in name:
+            parameter.data.zero_()
+    logits = model(inputs)
+    assert torch.equal(logits, F.linear(embedding_of(model)(inputs), model.head.weight))
+    logits.square().sum().backward()
+    for name, parameter in model.blocks.named_parameters():
+        learns = parameter.grad is not None and bool(parameter.grad.abs().max() > 0)
+        assert learns == (name.endswith("join1.gate") or name.endswith("join2.gate"))
+
+
+@pytest.mark.slow
+@EVERY
+@pytest.mark.parametrize("kind", ["ssm", "rwkv6"])
+def test_models_compile_whole(kind: str, structure: Structure) -> None:
+    torch._dynamo.reset()
+    one = Structure(**structure.options(), multipliers={k: v for k, v in structure.multipliers.items() if "1" not in k})
+    model, inputs = build(empty(kind, one, layers=1)), some_bytes()
+    with torch.no_grad():
+        assert torch.equal(torch.compile(model, backend="eager", fullgraph=True)(inputs), model(inputs))
+
+
+@pytest.mark.parametrize(
+    ("kind", "scheme"),
+    [
+        pytest.param(kind, scheme, marks=() if number % 3 == place_ else pytest.mark.slow)
+        for number, scheme in enumerate(SCHEMES)
+        for place_, kind in enumerate(KINDS[:3])
+    ],
+)
+def test_models_are_built_for_every_scheme(kind: str, scheme: str) -> None:
+    """Needs and multipliers become a structure, whose model the plan accepts and fills whole."""
+    model = plain(empty(kind, asked(plain(empty(kind, Structure())), scheme)))
+    if isinstance(model, RWKV) and model.config.version not in VERSIONS.get(scheme, VERSIONS["rwkv_blinkdl"]).models:
+        with pytest.raises(ValueError, match="is not for RWKV-"):
+            plan(model, scheme)
+        return
+    chosen = plan(model, scheme)
+    assert dict(model.config.structure.multipliers) == chosen.forward
+    for parameter in model.parameters():
+        parameter.data.fill_(math.nan)
+    chosen.apply_(model, 0)
+    for name, parameter in model.named_parameters():
+        assert name.endswith("log_rate") or parameter.isfinite().all(), name
+
+
+def test_shape_multiplier_is_the_shape_in_another_place() -> None:
+    """Equal outputs; part of the state dict only where it is used; a shape also where C_proj is zero."""
+    nodes, inputs = place(DIM, placement="concentrated", projection="published"), some_bytes()
+    configs = [SSMConfig(DIM, LAYERS, shape_multiplier=used) for used in (False, True)]
+    columns, shaped = (SSM(config).double().initialise_(0, nodes) for config in configs)
+    extra = shaped.state_dict().keys() - columns.state_dict().keys()
+    assert extra == {f"blocks.{i}.ssm.shape" for i in range(LAYERS)}
+    assert [*dict(shaped.named_parameters())] == [*dict(columns.named_parameters())]
+    with torch.no_grad():
+        assert (shaped(inputs) - columns(inputs)).abs().max() < 3e-9, "columns were rounded in float32"
+    shapes, gradients = shaped.recurrences()[0].shape.tolist(), []
+    assert shapes == pytest.approx(list(nodes.projection), rel=1e-6)
+    for model in (columns, shaped):
+        weight = model.recurrences()[0].C_proj.weight
+        weight.data.zero_()
+        model(inputs).square().sum().backward()
+        gradients.append(weight.grad)
+    expected = gradients[0] * torch.tensor(shapes, dtype=torch.float64)
+    assert (gradients[1] - expected).abs().max() < 1e-6 * expected.abs().max()
+
+
+@pytest.mark.parametrize(("scale", "same"), [(1.0, True), (1e-36, False)])
+def test_taking_subnormals_for_zero_changes_no_bit_of_training(scale: float, same: bool) -> None:
+    """A step of RWKV makes none, unless its loss is scaled down."""
+
+    def trained() -> list[Tensor]:
+        condition = resolve(ModelSpec(kind="rwkv6", dim=32, layers=2, head_size=16), Arm())
+        model = initialise_condition(build_condition(condition), condition, seed=0)
+        optimizer = build_optimizer(model, TrainSpec(recipe="blinkdl", steps=6))
+        generator = torch.Generator().manual_seed(0)
+        for _ in range(6):
+            optimizer.zero_grad()
+            (scale * next_byte_loss(model, torch.randint(0, 256, (2, 65), generator=generator))).backward()
+            optimizer.step()
+        return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+
+    normal = trained()
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor cannot flush")
+    try:
+        flushed = trained()
+    finally:
+        torch.set_flush_denormal(False)
+    assert all(map(torch.equal, normal, flushed)) == same
+
+
+LOGITS = np.array([1.0, -2.0, 0.5, 0.5, 3.0, -0.7, 2.2, -40.0])
+
+
+def counts(sampling: Sampling, draws: int = 10_000) -> np.ndarray:
+    uniform = np.random.default_rng(0).random(draws)
+    return np.bincount([sampling.choose(LOGITS, u) for u in uniform], minlength=LOGITS.size)
+
+
+def test_frequencies_are_the_probabilities() -> None:
+    """Chi-square against softmax by torch, the byte of probability e-43 left out; at another temperature it fails."""
+    for temperature in (0.5, 2.5):
+        found = counts(Sampling(temperature))
+        assert found[-1] == 0
+        for claimed, holds in ((temperature, True), (temperature * 1.1, False)):
+            expected = torch.tensor(LOGITS[:-1] / claimed).softmax(0).numpy() * 10_000
+            assert (chisquare(found[:-1], expected).pvalue > 0.01) == holds
+    found, p = counts(Sampling(1.0, 0.85)), np.exp(LOGITS[[4, 6, 0]])
+    assert set(np.flatnonzero(found)) == {0, 4, 6}
+    assert chisquare(found[[4, 6, 0]], p / p.sum() * 10_000).pvalue > 0.01
+
+
+def test_the_nucleus_is_the_smallest_set_that_reaches_top_p() -> None:
+    p = np.array([0.2, 0.5, 0.3])
+    for top_p, kept in ((1e-9, {1}), (0.5, {1}), (0.5 + 1e-9, {1, 2}), (0.8 + 1e-9, {0, 1, 2})):
+        assert set(np.flatnonzero(nucleus(p, top_p))) == kept
+    random = np.random.default_rng(1)
+    for _ in range(200):
+        p, top_p = random.dirichlet(np.full(256, 0.05)), random.uniform(0.01, 0.999)
+        inside = nucleus(p, top_p)
+        found = np.flatnonzero(inside)
+        assert inside.sum() == pytest.approx(1, abs=1e-12)
+        assert p[found].sum() >= top_p - 1e-12
+        assert p[found].sum() - p[found].min() < top_p
+        assert p[found].min() >= np.delete(p, found).max(initial=0)
+    for k in (1, 77, 255):  # of equally likely bytes the smaller goes first
+        assert np.flatnonzero(nucleus(np.full(256, 1 / 256), k / 256)).tolist() == list(range(k))
+
+
+def test_ends_of_temperature_and_of_the_unit_interval_draw_possible_bytes() -> None:
+    """Temperature 0 takes the first of equals; ends of probability 0 are never drawn."""
+    for u in (0.0, 0.5, 1 - 2**-53):
+        assert Sampling(0.0).choose(LOGITS, u) == Sampling(1e-310).choose(LOGITS, u) == 4
+        assert Sampling(0.0).choose([1.0, 5.0, 5.0], u) == 1
+    random = np.random.default_rng(3)
+    for _ in range(200):
+        logits = random.normal(0, 2, 256)
+        logits[[0, 255]] = -2000.0
+        p = Sampling().probabilities(logits)
+        assert p[0] == p[255] == 0
+        assert all(p[Sampling().choose(logits, u)] > 0 for u in (0.0, 1 - 2**-53))
+    for wrong in (np.nan, np.inf, -np.inf):
+        with pytest.raises(FloatingPointError, match="has diverged"):
+            Sampling(0.0).choose([0.0, wrong], 0.5)

@@ -96,22 +96,28 @@ def check_folder(path: Path | None, option: str, keep: bool = False) -> None:
 
     keep: make the folder; otherwise nothing is left behind.
     """
-    try:
-        if path is not None:
-            if keep:
-                path.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=next(place for place in (path, *path.parents) if place.exists())).close()
-    except OSError as error:
-        taken = isinstance(error, FileExistsError | NotADirectoryError)
-        reason = "a file is in the way" if taken else error.strerror
-        raise OSError(f"{option} {path}: cannot be written ({reason}); choose another place") from error
+    if path is not None:
+        _check_writable(path, path, option, keep)
 
 
 def check_file(path: Path | None, option: str) -> None:
     """Raise OSError that names `option` unless the file `path` can be written; None passes."""
     if path is not None and path.is_dir():
         raise OSError(f"{option} {path}: is a folder; name a file")
-    check_folder(path and path.parent, option)
+    if path is not None:
+        _check_writable(path.parent, path, option)
+
+
+def _check_writable(folder: Path, path: Path, option: str, keep: bool = False) -> None:
+    """Write a temporary file in the nearest folder there is, on behalf of `path`."""
+    try:
+        if keep:
+            folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=next(place for place in (folder, *folder.parents) if place.exists())).close()
+    except OSError as error:
+        taken = isinstance(error, FileExistsError | NotADirectoryError)
+        reason = "a file is in the way" if taken else error.strerror
+        raise OSError(f"{option} {path}: cannot be written ({reason}); choose another place") from error
 
 
 def refuse_links(paths: Iterable[Path]) -> None:

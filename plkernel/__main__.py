@@ -25,7 +25,7 @@ def commands() -> dict[str, str]:
     """
     files = sorted(Path(__file__).parent.glob("commands/*.py"))
     heads = (TOLD.match(file.read_text(encoding="utf-8")) for file in files)
-    return dict(sorted(head.group(1, 2) for head in heads if head))
+    return dict(sorted((head[1], head[2]) for head in heads if head))
 
 
 def _run() -> None:

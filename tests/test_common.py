@@ -298,7 +298,7 @@ def test_code_is_imported_with_consent_alone() -> None:
     imports.check_consent({"init": "a:b"}, trusted=True)
     for name, message in {
         "nowhere:x": "there is no module 'nowhere'",
-        "math:hipot": "has no attribute 'hipot'; did you mean 'hypot'",
+        "math:hipot": "math has no 'hipot'; did you mean 'hypot'",
         "math:pi": "is a float, expected something to call",
     }.items():
         with pytest.raises(ValueError, match=f"init '{name}': .*{message}"):

@@ -70,14 +70,14 @@ def main_of(commands: Mapping[str, Callable[..., Any]], description: str, args: 
 
 def parse(
     command: Callable[..., Any], args: Sequence[str] | None, prog: str, more: str = "", whole: bool = True
-) -> tuple[Callable[[], Any], list[str]]:
+) -> tuple[functools.partial[Any], list[str]]:
     """Return `command` with its arguments from the command line, to be called; ValueError for a mistake in them.
 
     more: stands in --help after the docstring. whole: False also returns what belongs to no option of `command`.
     """
     import tyro
 
-    about = f"{inspect.getdoc(command) or ''}".partition("\n\nArgs:")[0]
+    about = (inspect.getdoc(getattr(command, "func", command)) or "").partition("\n\nArgs:")[0]
     options: dict[str, Any] = {"args": args, "prog": prog, "description": as_called(f"{about}\n\n{more}".strip())}
     if whole:
         return _in_one_line(lambda: tyro.cli(_bound(command), **options)), []

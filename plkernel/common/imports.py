@@ -42,9 +42,10 @@ def imported(name: str, option: str) -> Any:
         remedy = "install it, or start in the folder that holds it"
         raise ValueError(f"{head}there is no module {error.name!r}; {remedy}") from error
     except Exception as error:
-        absent = isinstance(error, AttributeError) and result is not None
-        hint = f"; {nearest(attribute, (one for one in dir(result) if one[0] != '_'))}" if absent else ""
-        raise ValueError(f"{head}{told(error)}{hint}") from error
+        if isinstance(error, AttributeError) and result is not None:
+            hint = nearest(attribute, (one for one in dir(result) if not one.startswith("_")))
+            raise ValueError(f"{head}{module} has no {attribute!r}; {hint}") from None
+        raise ValueError(f"{head}importing {module} raised {told(error)}") from error
     if not callable(result):
         raise ValueError(f"{head}is a {type(result).__name__}, expected something to call")
     return result

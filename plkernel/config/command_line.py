@@ -1,8 +1,8 @@
 """Commands that take a spec: the file first, then options, which may replace any field of the spec."""
 
+import copy
 import difflib
 import functools
-import inspect
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +15,8 @@ from plkernel.config.study import Spec
 
 HELP_ALL = "--help-all"
 NOT_BY_OPTION = ("factors", "levels", "hypotheses", "gates")
-METAVARS = {"integer": "INT", "number": "FLOAT", "boolean": "{true,false}", "string": "TEXT"}
+VALUES = {"integer": "INT", "number": "FLOAT", "boolean": "{true,false}", "string": "TEXT"}
+VALUES |= {"array": "VALUE ...", "object": "NAME VALUE ..."}
 Place = tuple[str, ...]
 """Where a field stands in a spec: ("train", "steps")."""
 Schema = dict[str, Any]
@@ -28,38 +29,22 @@ def main(command: Callable[..., Any], args: Sequence[str] | None = None, check: 
     whole, every condition also by `check`. The option --trust-code of the command is consent to the code in the spec.
     """
     given = list(sys.argv[1:] if args is None else args)
-    cli.report_errors(lambda: _run(command, given, f"{cli.program()} SPEC", check))
+    prog, own = f"{cli.program()} SPEC", functools.partial(command, None)
 
+    def run() -> None:
+        if {"-h", "--help", HELP_ALL} & set(given):
+            return _help(own, prog, given)
+        if not given or given[0].startswith("-"):
+            raise ValueError(f"the spec comes first: {prog} [OPTIONS], got {repr(given[0]) if given else 'nothing'}")
+        path = find(given[0])
+        if path.is_dir():
+            raise ValueError(f"spec {path}: is a folder; name a TOML file, or the spec.json of a study")
+        call, rest = cli.parse(own, given[1:], prog, whole=False)
+        values = replaced(load_values(path), rest, list(call.keywords))
+        origin = f"{path} with its options" if rest else str(path)
+        command(parse_spec(values, origin, check, call.keywords.get("trust_code", False)), **call.keywords)
 
-def _run(command: Callable[..., Any], given: list[str], prog: str, check: Check | None) -> None:
-    @functools.wraps(command)
-    def own(**options: Any) -> dict[str, Any]:
-        return options
-
-    signature = inspect.signature(command)
-    others = [parameter for name, parameter in signature.parameters.items() if name != "spec"]
-    own.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
-    own.__annotations__ = {name: kind for name, kind in command.__annotations__.items() if name != "spec"}
-    del own.__wrapped__  # type: ignore[attr-defined]
-    if {"-h", "--help", HELP_ALL} & set(given):
-        about = (
-            f"SPEC: a file or a name ({cli.program('plkernel.specs')}). Fields are options too: {HELP_ALL} lists them."
-        )
-        try:
-            cli.parse(own, ["--help"], prog, f"{about}\n\nExample: {prog.removesuffix('SPEC')}quick --train.steps 200")
-        finally:
-            if HELP_ALL in given:
-                print("\n".join(listing(next((arg for arg in given if not arg.startswith("-")), None))))
-    if not given or given[0].startswith("-"):
-        raise ValueError(f"the spec comes first: {prog} [OPTIONS], got {repr(given[0]) if given else 'nothing'}")
-    path = find(given[0])
-    if path.is_dir():
-        raise ValueError(f"spec {path}: is a folder; name a TOML file, or the spec.json of a study")
-    call, rest = cli.parse(own, given[1:], prog, whole=False)
-    values, options = load_values(path), call()
-    changed = replaced(values, rest, [parameter.name for parameter in others])
-    origin = f"{path} with its options" if rest else str(path)
-    command(parse_spec(changed, origin, check, bool(options.get("trust_code"))), **options)
+    cli.report_errors(run)
 
 
 def replaced(values: dict[str, Any], tokens: Sequence[str], others: Sequence[str] = ()) -> dict[str, Any]:
@@ -68,9 +53,8 @@ def replaced(values: dict[str, Any], tokens: Sequence[str], others: Sequence[str
     others: names that a misspelt option may mean as well. Raises ValueError for an unknown option and for a wrong
     number of values.
     """
-    arms = values.get("arms")
-    known = {_dashed(".".join(place)): (place, schema) for _, place, schema in fields(list(arms or ()))}
-    changed, rest = json.loads(json.dumps(values, default=str)), list(tokens)
+    known = {_dashed(".".join(place)): (place, schema) for _, place, schema in fields([*(values.get("arms") or ())])}
+    changed, rest = copy.deepcopy(values), list(tokens)
     while rest:
         token, equals, text = rest.pop(0).partition("=")
         if not _is_option(token):
@@ -79,8 +63,8 @@ def replaced(values: dict[str, Any], tokens: Sequence[str], others: Sequence[str
         while not equals and rest and not _is_option(rest[0]):
             given.append(rest.pop(0))
         name = _dashed(token.lstrip("-").removeprefix("spec."))
-        head, _, last = name.rpartition(".")
-        positive = f"{head}.{last.removeprefix('no-')}".removeprefix(".")
+        head, dot, last = name.rpartition(".")
+        positive = f"{head}{dot}{last.removeprefix('no-')}"
         if name != positive in known and "boolean" in _types(known[positive][1]) and not given:
             name, given = positive, ["false"]
         if name not in known:
@@ -98,11 +82,18 @@ def replaced(values: dict[str, Any], tokens: Sequence[str], others: Sequence[str
 
 def _value(name: str, schema: Schema, given: list[str]) -> Any:
     """Return the values after an option: a text, a list, or a table from pairs of a name and a value."""
+
+    def guessed(text: str) -> Any:
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+
     types = _types(schema)
     if given == ["None"] and "null" in types:
         return None
     if "object" in types and given and len(given) % 2 == 0:
-        return {key: _guessed(text) for key, text in zip(given[::2], given[1::2], strict=True)}
+        return dict(zip(given[::2], map(guessed, given[1::2]), strict=True))
     if "array" in types:
         return given
     if "boolean" in types and not given:
@@ -111,14 +102,6 @@ def _value(name: str, schema: Schema, given: list[str]) -> Any:
         wanted = "pairs of a name and a value" if "object" in types else f"one value, {metavar(schema)}"
         raise ValueError(f"--{name}: expected {wanted}, got {' '.join(given) or 'nothing'}")
     return given[0]
-
-
-def _guessed(text: str) -> Any:
-    """Return a number, true or false where the text is one, or else the text."""
-    try:
-        return json.loads({"True": "true", "False": "false"}.get(text, text))
-    except ValueError:
-        return text
 
 
 def _is_option(token: str) -> bool:
@@ -130,12 +113,25 @@ def _dashed(name: str) -> str:
     return name.replace("_", "-")
 
 
+def _types(schema: Schema) -> set[str]:
+    return {form.get("type", "string") for form in schema.get("anyOf", [schema])}
+
+
+def metavar(schema: Schema) -> str:
+    """Return the values that an option of this JSON schema takes: INT, {a,b}, VALUE ..."""
+    forms = [form for form in schema.get("anyOf", [schema]) if form.get("type") != "null"]
+    choices = (form.get("enum") or [form["const"]] if {"enum", "const"} & form.keys() else () for form in forms)
+    texts = (
+        f"{{{','.join(some)}}}" if some else VALUES[form["type"]] for some, form in zip(choices, forms, strict=True)
+    )
+    return "|".join(texts)
+
+
 def fields(arms: Sequence[str]) -> Iterator[tuple[str, Place, Schema]]:
     """Yield every field that an option can replace: a line about its section, its place, and its JSON schema."""
     whole = Spec.model_json_schema()
 
     def of(section: Schema, head: Place) -> Iterator[tuple[str, Place, Schema]]:
-        about = section["description"].partition("\n")[0]
         for name, schema in section["properties"].items():
             place = (*head, name)
             table = {"model": "ModelSpec", "corpus": "CorpusSpec"}.get(name, schema.get("$ref", "/").rpartition("/")[2])
@@ -145,44 +141,24 @@ def fields(arms: Sequence[str]) -> Iterator[tuple[str, Place, Schema]]:
             elif table:
                 yield from of(whole["$defs"][table], place)
             elif name not in NOT_BY_OPTION:
-                yield about, place, schema
+                yield section["description"].partition("\n")[0], place, schema
 
     return of(whole, ())
 
 
-def listing(path: str | None = None) -> Iterator[str]:
-    """Yield the lines that --help-all adds: every field as an option, section by section; with a spec its values."""
-    spec, last = None if path is None else load_spec(path), None
-    for about, place, schema in fields(["NAME"]):
-        if place[:-1] != last:
-            last = place[:-1]
-            yield f"\n{about}"
-        now = "" if spec is None or place[0] == "arms" else f" (now {functools.reduce(getattr, place, spec)!r})"
-        yield f"  --{_dashed('.'.join(place))} {metavar(schema)}{now}"
-        yield fill(
-            " ".join(schema.get("description", "").split()), 100, initial_indent=" " * 6, subsequent_indent=" " * 6
-        )
-
-
-def _forms(schema: Schema) -> list[Schema]:
-    """Return the alternatives of a schema."""
-    return list(schema.get("anyOf", [schema]))
-
-
-def _types(schema: Schema) -> set[str]:
-    return {form.get("type", "string") for form in _forms(schema)}
-
-
-def metavar(schema: Schema) -> str:
-    """Return the values that an option of this schema takes, in a list of options: INT, {a,b}, FLOAT ..."""
-    texts = []
-    for form in _forms(schema):
-        choices = form.get("enum") or [form[key] for key in ("const",) if key in form]
-        if form.get("type") == "array":
-            texts.append(f"{metavar(form['items'])} ...")
-        elif form.get("type") == "object":
-            inner = form.get("additionalProperties")
-            texts.append(f"NAME {metavar(inner) if isinstance(inner, dict) else 'VALUE'} ...")
-        elif form.get("type") != "null":
-            texts.append(f"{{{','.join(choices)}}}" if choices else METAVARS.get(form.get("type", ""), "VALUE"))
-    return "|".join(texts)
+def _help(own: functools.partial[Any], prog: str, given: Sequence[str]) -> None:
+    """Print the command's own options, and with --help-all all fields of the spec, of a file with their values."""
+    hint = f"SPEC: a file or a name ({cli.program('plkernel.specs')}). Fields are options too: {HELP_ALL} lists them."
+    try:
+        cli.parse(own, ["--help"], prog, f"{hint}\n\nExample: {prog.removesuffix('SPEC')}quick --train.steps 200")
+    finally:
+        path, last = next((arg for arg in given if not arg.startswith("-")), None), None
+        spec = load_spec(path) if path and HELP_ALL in given else None
+        for about, place, schema in fields(["NAME"]) if HELP_ALL in given else ():
+            if place[:-1] != last:
+                last = place[:-1]
+                print(f"\n{about}")
+            now = "" if spec is None or place[0] == "arms" else f" (now {functools.reduce(getattr, place, spec)!r})"
+            print(f"  --{_dashed('.'.join(place))} {metavar(schema)}{now}")
+            text = " ".join(schema.get("description", "").split())
+            print(fill(text, 100, initial_indent=" " * 6, subsequent_indent=" " * 6))

@@ -194,7 +194,7 @@ class Condition:
                 others = (name for name in Arm.model_fields if name not in OF_ANY_ARM)
                 return arm.refuse(others, "needs a placement in an RWKV, which otherwise keeps its scheme's decays")
             if arm.projection == "published":
-                raise ValueError("projection 'published' needs the EMA gain, which no RWKV has: use 'gain-corrected'")
+                raise ValueError("projection 'published' is right under the EMA gain only: use 'gain-corrected'")
             if kind == "rwkv7" and arm.bonus == "law":
                 raise ValueError("bonus law belongs to model kinds rwkv5 and rwkv6: leave it out")
             if arm.law is None:

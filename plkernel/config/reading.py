@@ -72,7 +72,10 @@ def load_values(path: Path) -> dict[str, Any]:
         values = expanded(values)
         for name, arm in arms.items() if isinstance(arms := values.get("arms"), dict) and not saved else ():
             if isinstance(arm, dict) and {"rates", "learning_rate"} <= arm.keys():
-                raise ValueError(f"arms.{name}: rates are not tried beside a learning_rate: leave out one of them")
+                raise ValueError(
+                    f"arms.{name}: rates {arm['rates']} are not tried beside a learning_rate, got "
+                    f"{arm['learning_rate']}: leave out one of them"
+                )
         return values
 
 

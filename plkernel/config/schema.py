@@ -239,8 +239,9 @@ class ModelSpec(Section):
     @model_validator(mode="after")
     def _of_one_kind(self) -> Self:
         known = OF_KIND.get(self.kind, ("kind", "config"))
-        others = (name for name in ModelSpec.model_fields if name not in known)
-        self.refuse(others, f"does not belong to model kind {self.kind!r}: leave it out")
+        for name, field in ModelSpec.model_fields.items():
+            if name not in known and getattr(self, name) != field.default:
+                raise ValueError(f"{name} does not belong to model kind {self.kind!r}: leave it out")
         if "head_size" in known and self.dim % self.head_size:
             raise ValueError(f"dim {self.dim} must be a multiple of head_size {self.head_size}")
         return self

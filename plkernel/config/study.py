@@ -231,11 +231,13 @@ def with_defaults(config: Any) -> Any:
 
     An option that is added later must therefore default to what was done before it.
     """
-    sections = {"corpus": CorpusSpec, "model": ModelSpec, "arm_options": Arm, "train": TrainSpec}
-    known = {name: config.get(name) for name in sections} if isinstance(config, dict) else {}
-    filled = {
-        name: sections[name].model_construct().model_dump(mode="json") | values
-        for name, values in known.items()
-        if isinstance(values, dict)
+    sections: dict[str, type[Section]] = {
+        "corpus": CorpusSpec,
+        "model": ModelSpec,
+        "arm_options": Arm,
+        "train": TrainSpec,
     }
-    return config | filled if filled else config
+    for name, section in sections.items() if isinstance(config, dict) else ():
+        if isinstance(values := config.get(name), dict):
+            config = config | {name: section.model_construct().model_dump(mode="json") | values}
+    return config

@@ -17,7 +17,18 @@ from plkernel.analysis.limits import (
     check_quantiles,
     check_rates,
 )
-from plkernel.analysis.nodes import HORIZON, LOSS, PLACEMENTS_OF, Aim, Nodes, Placement, place, scaled_to, shaped
+from plkernel.analysis.nodes import (
+    HORIZON,
+    LOSS,
+    PLACEMENTS_OF,
+    Aim,
+    Nodes,
+    Placement,
+    half_lives_of,
+    place,
+    scaled_to,
+    shaped,
+)
 from plkernel.config.schema import AIM_OPTIONS, IN_THE_STUDY, NODE_VALUES, Arm, CorpusSpec, ModelSpec, TrainSpec
 
 DEFAULT_SCHEMES = {
@@ -127,8 +138,10 @@ class Condition:
             check_quantiles(arm.law or Aim(arm.beta), arm.max_lag or HORIZON, loss, step)
         else:
             if arm.placement != "log-spaced":
-                lives, head = arm.half_lives(model.node_count), f"placement {arm.placement!r}, "
-                ends = {f"{head}half-life": lives.min(), f"{head}longest": lives.max()}
+                lives, head = math.log(2) / np.array(arm.node_rates or (1,)), f"placement {arm.placement!r}, "
+                if not arm.placed_elsewhere:
+                    lives = half_lives_of(cast(Placement, arm.placement), model.node_count, max_lag=arm.max_lag)
+                ends = {f"{head}half-life": float(lives.min()), f"{head}longest": float(lives.max())}
             check_half_lives(ends, step)
             for name, value in ends.items() if model.kind == "rwkv7" else ():
                 check_largest_rate(math.log(2) / value, name)

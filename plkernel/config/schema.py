@@ -7,15 +7,13 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal, Self, cast, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
-import numpy as np
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from plkernel.analysis.exponentials import Floats
 from plkernel.analysis.limits import RWKV7_LARGEST_RATE, Bonus, ShapeOn, gain_of
-from plkernel.analysis.nodes import Aim, AimTarget, Gain, Lag, Placement, Projection, Summation, half_lives_of
+from plkernel.analysis.nodes import Aim, AimTarget, Gain, Lag, Placement, Projection, Summation
 from plkernel.common.cli import nearest
 from plkernel.common.files import shown
 from plkernel.common.imports import NAME, is_code
@@ -278,8 +276,7 @@ class TrainSpec(Section):
     warmup: Natural = 0
     """Steps of linear warm-up."""
     warmup_from: Share | None = None
-    """Warm up from this share of the peak, before the schedule; left out: from 1 / (warmup + 1), within it. Needs a
-    warmup."""
+    """Warm up from this share of the peak, before the schedule; left out: from 1 / (warmup + 1), within it."""
     schedule: Literal["cosine", "exponential", "linear", "constant"] = "cosine"
     """Learning rate from the peak to its final fraction."""
     final_fraction: Share = 0.1
@@ -350,9 +347,8 @@ class Arm(Section):
     placement: str | None = None
     """Node set of the half-lives; quantile: at the quantiles of the power law's own measure; chrono: forget gates for
     lags up to max_lag (arXiv 1804.11188); inverse-gamma: time scales of an LSTM (2009.12727), there frozen, which is
-    train = { decay_multiplier = 0 }; or that of another package, by an entry point of plkernel.placements, which needs
-    --trust-code. If left out log-spaced, and in an RWKV the decays of its scheme. An RWKV has the
-    same nodes in every head."""
+    train = { decay_multiplier = 0 }; or an entry point of plkernel.placements, which needs --trust-code. If left out
+    log-spaced, and in an RWKV, where every head has the same nodes, the decays of its scheme."""
     projection: Projection = "uniform"
     """Shape of the projection's columns, in an RWKV of the receptance's rows; quantile nodes shape it by tempering."""
     beta: PositiveNumber = 1.15
@@ -362,8 +358,7 @@ class Arm(Section):
     longest: PositiveNumber = 2000.0
     """Longest half-life of log-spaced nodes, in bytes."""
     tempering: Share | None = None
-    """Quantile nodes: 1 puts the power law into the density of the nodes (the default; RWKV: 0.5), 0 into the
-    projection."""
+    """Quantile nodes: 1 puts the law into the density of the nodes (the default; RWKV: 0.5), 0 into the projection."""
     loss: Fraction | None = None
     """Quantile nodes: share of the kernel lost beyond either end; 0.05 if left out."""
     max_lag: Annotated[Number, Field(gt=1)] | None = None
@@ -396,18 +391,15 @@ class Arm(Section):
     scheme_options: dict[str, float] | None = None
     """Free constants of the scheme, as in { base_width = 64 }."""
     init: Annotated[str, AfterValidator(_check_code)] | None = None
-    """A function of your own, module:attribute, called with the model once all else has initialised it; needs
-    --trust-code."""
+    """A function of your own, module:attribute, that changes the initialised model; needs --trust-code."""
     init_options: Plain | None = None
     """Further arguments of that function, by name."""
     learning_rate: PositiveNumber | None = None
     """Peak learning rate of this arm, where it differs from train.learning_rate."""
     rates: Annotated[tuple[PositiveNumber, ...], Field(min_length=2)] | None = None
-    """Learning rates to try for this arm, as many as tuning.rates, where its best lies elsewhere; not beside a
-    learning_rate."""
+    """Learning rates to try for this arm, as many as tuning.rates; not beside a learning_rate."""
     bonus: Bonus | None = None
-    """RWKV-5 and 6: scheme leaves u as the scheme has it (the default); law: 2**exponent, which puts distance 1 on the
-    law."""
+    """RWKV-5 and 6: u as the scheme has it (the default), or 2**exponent, which puts distance 1 on the law."""
     shape_on: ShapeOn | Literal["columns", "multiplier"] | None = None
     """Where the shape goes. SSM: columns of the projection (the default), or a fixed multiplier of every state, which
     also acts where a scheme starts the projection at zero. RWKV: receptance; output is refused: it starts at zero."""
@@ -461,12 +453,6 @@ class Arm(Section):
             or (self.placed_elsewhere and self.node_rates is None)
             or (self.match is not None and self.output_std is None)
         )
-
-    def half_lives(self, channels: int) -> Floats:
-        """Half-lives of a placement that no power law decides, in bytes; (channels,)."""
-        if self.placed_elsewhere:
-            return math.log(2) / np.array(self.node_rates or ())
-        return half_lives_of(cast(Placement, self.placement), channels, max_lag=self.max_lag)
 
 
 def fingerprint(values: dict[str, Any]) -> str:

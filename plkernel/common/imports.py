@@ -39,8 +39,13 @@ def imported(name: str, option: str) -> Any:
         for attribute in attributes.split("."):
             result = getattr(result, attribute)
     except ModuleNotFoundError as error:
-        remedy = "install it, or start in the folder that holds it"
-        raise ValueError(f"{head}there is no module {error.name!r}; {remedy}") from error
+        own, remedy = f"{module}.".startswith(f"{error.name}."), "install it, or start in the folder that holds it"
+        fault = (
+            f"there is no module {error.name!r}; {remedy}"
+            if own
+            else f"{module} needs the module {error.name!r}, not here"
+        )
+        raise ValueError(f"{head}{fault}") from error
     except Exception as error:
         if isinstance(error, AttributeError) and result is not None:
             hint = nearest(attribute, (one for one in dir(result) if not one.startswith("_")))

@@ -151,7 +151,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"model": {"kind": "other:Model", "config": {"a": float("nan")}}}, "model.config: must hold finite numbers"),
     ({"arms.-x": {}}, "arm name '-x' must start with a letter or digit"),
     ({"arms.report": {}}, "arm name 'report' must"),
-    ({f"arms.{'x' * 300}": {}}, "240 at most"),
+    ({f"arms.{'x' * 300}": {}}, "has 300 letters, the name of a folder has 255 at most"),
     ({"arms.power.rates": [1, 2]}, "rates must be as many as tuning.rates, 0 different"),
     ({"arms.power.against": "power"}, "arms.power: against 'power' is not another arm; valid: uniform"),
     ({"arms.power.train": {"steps": 20}}, "train.steps is the same in all arms: an arm may have its own weight_decay"),

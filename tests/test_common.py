@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 import re
 import signal
@@ -20,7 +21,6 @@ from plkernel.commands import experiment, train
 from plkernel.commands.corpus import corpus
 from plkernel.commands.export import export
 from plkernel.commands.fit import fit
-from plkernel.commands.gallery import gallery
 from plkernel.commands.generate import generate
 from plkernel.commands.inspect import inspect
 from plkernel.commands.load import load as load_model
@@ -30,44 +30,57 @@ from plkernel.commands.report import report
 from plkernel.common import cli, environment, files, imports
 from plkernel.config import command_line
 
-NOWHERE = "missing.txt"  # read after the output folder is checked
-
 
 def refused(run: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> str:
     """The one line on standard error with which a command exits with code 2."""
     with pytest.raises(SystemExit) as stop:
         run()
     printed = capsys.readouterr()
-    assert (stop.value.code, printed.out, printed.err.count("\n")) == (2, "", 1)
+    assert (stop.value.code, printed.out, printed.err.count("\n")) == (2, "", 1), printed.err
     return printed.err
+
+
+# Command lines -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("command", "arguments", "message"),
     [
         (fit, ["--betta", "1"], "--betta, 1; did you mean --beta?"),
-        (fit, ["--beta", "x"], "--beta: .* instantiated from .'x'."),
+        (fit, ["--beta", "x"], "--beta: "),
         (fit, ["--beta"], "Missing value for argument '--beta'"),
         (fit, ["--no-figur"], "--no-figur; did you mean --figure or --no-figure?"),
         (fit, ["1.15"], "Unrecognized options: 1.15; see --help"),
-        (fit, ["--method", "mimax"], "'mimax' for argument '--method'. Expected one of .*'minimax'"),
+        (fit, ["--method", "mimax"], "'mimax' for argument '--method'. Expected one of"),
         (measure, ["stdlib", "--lags", "1"], "'--lags'. Expected 2 values"),
         (generate, ["run", "--byts", "3"], "--byts, 3; did you mean --bytes?"),
-        (generate, [], "Missing from .*: PATH Folder of a run"),
+        (generate, [], "PATH Folder of a run"),
+        (corpus, ["stdlb"], "did you mean 'stdlib'"),
+        (corpus, ["stdlib", "--separator", "ab"], "separator 'ab': must be one byte"),
+        (corpus, ["stdlib", "--max-bytes", "0"], "max_bytes = 0"),
+        (corpus, ["stdlib", "--column", "text"], "stdlib has no columns"),
+        (report, ["PLACE"], "error: folder PLACE: no such file or folder; did you mean NEAR?"),
+        (inspect, ["PLACE"], "error: model PLACE: no such file or folder; did you mean NEAR?"),
+        (probe, ["PLACE"], "error: target PLACE: no such file or folder; did you mean NEAR?"),
     ],
 )
 def test_wrong_arguments_are_one_line(
-    command: Callable[..., None], arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    command: Callable[..., None],
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert re.search(message.replace("?", "[?]"), refused(lambda: cli.main(command, arguments), capsys))
+    (tmp_path / "quick").mkdir()
+    place, near = str(tmp_path / "quik" / "x"), str(tmp_path / "quick")
+    error = refused(lambda: cli.main(command, [place if one == "PLACE" else one for one in arguments]), capsys)
+    assert message.replace("PLACE", place).replace("NEAR", near) in error
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [(["ftt"], "no subcommand 'ftt'; did you mean 'fit'?"), (["fit", "--betta"], "--betta"), ([], "{fit, export}")],
-)
-def test_subcommands(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert message in refused(lambda: cli.main_of({"fit": fit, "export": export}, "two", arguments), capsys)
+def test_subcommands(capsys: pytest.CaptureFixture[str]) -> None:
+    known = {"fit": fit, "export": export}
+    for arguments, message in {"ftt": "no subcommand 'ftt'; did you mean 'fit'?", "": "{fit, export}"}.items():
+        assert message in refused(lambda given=arguments: cli.main_of(known, "two", given.split()), capsys)
 
 
 def test_right_arguments_reach_the_command_and_its_words_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,9 +106,7 @@ def test_how_commands_end(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         raise KeyboardInterrupt("saved")
 
     error = refused(lambda: cli.main(long, [], prog="test"), capsys)
-    assert error.startswith("error: key: got x x")
-    assert error.endswith("x : use y\n")
-    assert len(error) < 1100
+    assert (error[:22], error[-10:], len(error) < 1100) == ("error: key: got x x x ", "x : use y\n", True)
     assert cli.nearest("q", [f"name-{i}" for i in range(500)]).endswith("and 476 more")
     with pytest.raises(SystemExit) as stop:
         cli.main(interrupted, [], prog="test")
@@ -108,12 +119,10 @@ def test_how_commands_end(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("command", "arguments", "option"),
     [
-        (fit, ["--corpus", NOWHERE], "--out"),
-        (measure, [NOWHERE], "--out"),
-        (gallery, ["--only", NOWHERE], "--out"),
-        (corpus, [NOWHERE], "--out"),
-        (inspect, [NOWHERE], "--json"),
-        (probe, [NOWHERE], "--json"),
+        (measure, ["missing.txt"], "--out"),
+        (corpus, ["missing.txt"], "--out"),
+        (inspect, ["missing.txt"], "--json"),
+        (probe, ["missing.txt"], "--json"),
         (export, ["file"], ""),
         (load_model, ["file"], ""),
         (train.command, ["spec"], "--out"),
@@ -130,18 +139,28 @@ def test_outputs_are_checked_before_the_work(
 ) -> None:
     (tmp_path / "file").write_bytes(b"no model")
     place = tmp_path / "file" / "out.pth"
-    known = {"file": str(tmp_path / "file"), "spec": str(tiny_spec(corpus=NOWHERE))}
+    known = {"file": str(tmp_path / "file"), "spec": str(tiny_spec(corpus="missing.txt"))}
     given = [*(known.get(one, one) for one in arguments), *filter(None, [option]), str(place)]
     start = command_line.main if "spec" in arguments else cli.main
     error = refused(lambda: start(command, given), capsys)
     assert f"{option[2:] or 'out'} {place}: cannot be written (a file is in the way)" in error
 
 
-def test_a_missing_folder_is_said_with_the_nearest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "quick").mkdir()
-    for command, name in ((report, "folder"), (inspect, "model"), (probe, "target")):
-        error = refused(lambda command=command: cli.main(command, [str(tmp_path / "quik" / "x")]), capsys)
-        assert f"error: {name} {tmp_path}/quik/x: no such file or folder; did you mean {tmp_path}/quick?" in error
+def test_the_table_and_the_json_of_a_corpus_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a").write_bytes(b"aabb" * 50)
+    (tmp_path / "texts" / "b").write_bytes(b"ccdd" * 50)
+    cli.main(corpus, [str(tmp_path / "texts"), "--separator", r"\x61", "--out", str(tmp_path / "out.json")])
+    rows = dict(re.findall(r"^(\w+(?: \w+)?)  +(\S.*)$", capsys.readouterr().out, re.MULTILINE))
+    saved = json.loads((tmp_path / "out.json").read_text())
+    assert (rows["size"], rows["documents"]) == ("401 bytes", "2")
+    assert (rows["sha256"], rows["cache"]) == (saved["sha256"], saved["path"])
+    expected = -sum(count / 401 * math.log2(count / 401) for count in (101, 100, 100, 100))
+    assert saved["unigram_entropy_bits_per_byte"] == pytest.approx(expected, rel=1e-12)
+    assert rows["unigram entropy"] == f"{expected:.4f} bits per byte"
+
+
+# Files ---------------------------------------------------------------------------------------------------------------
 
 
 def test_a_checked_folder_is_left_as_it_was(tmp_path: Path) -> None:
@@ -152,8 +171,6 @@ def test_a_checked_folder_is_left_as_it_was(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.rglob("*")] == ["a", "b"]
     with pytest.raises(OSError, match=r"out .*/a: is a folder; name a file"):
         files.check_file(tmp_path / "a", "out")
-    with pytest.raises(OSError, match=r"out .* cannot be written \(File name too long\)"):
-        files.check_file(tmp_path / ("x" * 250), "out")
 
 
 @pytest.mark.parametrize(
@@ -163,16 +180,17 @@ def test_a_checked_folder_is_left_as_it_was(tmp_path: Path) -> None:
         lambda path: files.atomic_save(path, lambda temporary: temporary.write_bytes(b"x")),
     ],
 )
-def test_a_full_disk_is_said_with_the_file(save: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_said_with_the_file(
+    save: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     path = tmp_path / "fit.json"
     path.write_text("as it was")
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left on device") as error:
-        save(path)
-    assert cli.in_words(error.value) == f"{path}: No space left on device"
+    error = refused(lambda: cli.report_errors(lambda: save(path)), capsys)
+    assert error == f"error: {path}: No space left on device\n"
     assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("fit.json", "as it was")]
 
 
@@ -214,10 +232,7 @@ def test_a_killed_writer_leaves_the_old_file_and_no_remains(tmp_path: Path) -> N
 
 
 def nested(depth: int) -> list[Any]:
-    value: list[Any] = []
-    for _ in range(depth - 1):
-        value = [value]
-    return value
+    return json.loads("[" * depth + "]" * depth)
 
 
 def test_values_within_the_limits_are_read_as_they_are(tmp_path: Path) -> None:
@@ -232,36 +247,25 @@ def test_values_within_the_limits_are_read_as_they_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("parse", "content", "message"),
     [
-        (
-            files.parse_json,
-            json.dumps(nested(files.MOST_NESTED + 1)).encode(),
-            "nested deeper than 64 lists and tables",
-        ),
+        (files.parse_json, json.dumps(nested(files.MOST_NESTED + 1)).encode(), "nested deeper than 64 lists"),
         (files.parse_json, b'{"a":' * 100_000, "nested deeper than 64 lists and tables"),
-        (files.parse_json, b'{"a": [0, 9223372036854775808]}', "a.1: whole numbers must lie between -922337203685477"),
+        (files.parse_json, b'{"a": [0, 9223372036854775808]}', "a.1: whole numbers must lie between -2**63 + 1"),
         (files.parse_json, b"1" * 10_000, "not readable as JSON"),
         (files.parse_json, b"\xff", "not readable as JSON"),
         (files.parse_toml, b"a = " + b"[" * 5000 + b"]" * 5000, "nested deeper than 64 lists and tables"),
+        (files.parse_toml, b"a." * 100_000 + b"a = 1", "nested deeper than 64 lists and tables"),
+        (files.parse_toml, b"[" + b"'a'\t. " * 100_000 + b"a]", "nested deeper than 64 lists and tables"),
         (files.parse_toml, b"a = 9223372036854775808", "a: whole numbers must lie between"),
-        (files.parse_toml, b"a = ", "not valid TOML"),
+        (files.parse_toml, b"a = ", "not readable as TOML"),
     ],
+    ids=lambda value: value[:20] if isinstance(value, bytes) else None,
 )
 def test_values_beyond_the_limits_are_one_line(parse: Callable[..., Any], content: bytes, message: str) -> None:
+    start = time.process_time()
     with pytest.raises(ValueError, match=f"^here: {re.escape(message)}") as error:
         parse(content, "here")
     assert len(str(error.value)) < 300
-
-
-@pytest.mark.parametrize("key", ["a.", "a\t. ", '"a b".', "'a' . "])
-@pytest.mark.parametrize("table", ["{}a = 1", "[{}a]", "b = {{{}a = 1}}"])
-def test_a_key_that_is_too_deep_is_refused_in_linear_time(key: str, table: str) -> None:
-    assert files.parse_toml(table.format(key * (files.MOST_NESTED - 2)).encode(), "here")
-    start = time.perf_counter()
-    with pytest.raises(ValueError, match=r"^here: nested deeper than 64"):
-        files.parse_toml(table.format(key * 100_000).encode(), "here")
-    for comment in ("a" * 10**6, '"' * 10**6, "a." * 30 + " " * 10**6):
-        assert files.parse_toml(f"#{comment}".encode(), "here") == {}
-    assert time.perf_counter() - start < 5, "parsing takes time in the square of the length, minutes here"
+    assert time.process_time() - start < 5, "the time of tomllib grows with the square of the names in a key"
 
 
 def test_strange_files_and_rows_are_refused(tmp_path: Path) -> None:
@@ -281,8 +285,11 @@ def test_strange_files_and_rows_are_refused(tmp_path: Path) -> None:
         files.read_lines(tmp_path / "rows.jsonl")
     with pytest.raises(ValueError, match="link is a symbolic link to /dev/zero, and nothing is written through one"):
         files.refuse_links_of_run(tmp_path)
-    for value in ("a" * 20_000, list(range(10_000)), 10**10_000, nested(50), {str(i): i for i in range(999)}):
+    for value in ("a" * 20_000, list(range(10_000)), nested(50), {str(i): i for i in range(999)}):
         assert len(files.shown(value)) < 400
+
+
+# Code, memory --------------------------------------------------------------------------------------------------------
 
 
 def test_code_is_imported_with_consent_alone() -> None:
@@ -291,7 +298,7 @@ def test_code_is_imported_with_consent_alone() -> None:
     imports.check_consent({"init": "a:b"}, trusted=True)
     for name, message in {
         "nowhere:x": "there is no module 'nowhere'",
-        "math:hipot": "has no 'hipot'; did you mean 'hypot'",
+        "math:hipot": "math has no 'hipot'; did you mean 'hypot'",
         "math:pi": "is a float, expected something to call",
     }.items():
         with pytest.raises(ValueError, match=f"init '{name}': .*{message}"):

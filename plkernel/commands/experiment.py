@@ -16,18 +16,8 @@ from plkernel.study.engine import EngineName
 from plkernel.training import check
 
 
-def _with_divergence(spec: Spec, out: Path, names: Sequence[str]) -> Iterator[str]:
-    """The names of runs, of those that diverged with when, and what can be done."""
-    from plkernel.training.folder import RunFolder
-
-    folders = {f"{arm} seed {seed}": RunFolder(run_folder(out, arm, seed)) for arm in spec.arms for seed in spec.seeds}
-    for name in names:
-        lost = folders[name].diverged
-        yield f"{name} ({folders[name].failure}; lower its learning rate, or try again with --retry)" if lost else name
-
-
 def forecast(spec: Spec, only: Sequence[str], workers: int | None) -> str:
-    """Parameters, operations, memory and hours of every run and of the whole, the search included.
+    """Return parameters, operations, memory and hours of every run and of the whole, the search included.
 
     ValueError where a corpus does not exist or is too short; one that is still to be fetched or unpacked is named.
     """
@@ -36,38 +26,25 @@ def forecast(spec: Spec, only: Sequence[str], workers: int | None) -> str:
     from plkernel.study.tuning import search_of
     from plkernel.training.loop import check_ahead
 
-    arms = chosen_arms(spec, only)
-    sections = dict.fromkeys(spec.condition(arm).corpus for arm in arms)
+    chosen = spec.with_conditions({name: spec.condition(name) for name in chosen_arms(spec, only)})
+    sections = dict.fromkeys(chosen.condition(arm).corpus for arm in chosen.arms)
     unread = [section.name for section in sections if not check_ahead(section, spec.train.context)]
-    chosen = spec.with_conditions({name: spec.condition(name) for name in arms})
     searched = spec.tuning.rates and any(arm.learning_rate is None for arm in chosen.arms.values())
-    told = text(estimate(chosen, workers, search=search_of(chosen) if searched else None))
-    known = [*prospects(spec.hypotheses, len(spec.seeds)), *_too_slow(chosen)]
-    return "\n".join(
-        [told, *known, *(f"corpus {name!r} is not read yet: nothing is known of its size" for name in unread)]
-    )
+    lines = [text(estimate(chosen, workers, search=search_of(chosen) if searched else None)), *_cautions(chosen)]
+    return "\n".join([*lines, *(f"corpus {name!r} is not read yet: nothing is known of its size" for name in unread)])
 
 
-def _too_slow(spec: Spec) -> Iterator[str]:
-    """The arms that place decays which hardly move within a window."""
+def _cautions(spec: Spec) -> Iterator[str]:
+    """Yield what its seeds can decide, and the arms that place decays which hardly move within a window."""
     from plkernel.memory.diagnostics import outlasting
 
+    yield from prospects(spec.hypotheses, len(spec.seeds))
     for name in spec.arms:
         condition = spec.condition(name)
         if condition.train is not None and condition.arm.places_nodes and not condition.model.is_foreign:
             half_lives = [condition.model.patching.size * math.log(2) / rate for rate in condition.nodes.rates]
             if words := outlasting(half_lives, condition.train.context):
                 yield f"{name}: {words}"
-
-
-def _registered(spec: Spec, files: Sequence[Path], out: Path) -> str:
-    """Write the registration of the spec; what was done, and whether its seeds can decide."""
-    if len(files) > 1:
-        raise ValueError(f"register: expected one file or none, got {len(files)}")
-    path = files[0] if files else place_of(spec)
-    new = register_study(spec, path, out)
-    done = f"registered: {path}; commit it before the runs" if new else f"registered before, unchanged: {path}"
-    return "\n".join([done, *prospects(spec.hypotheses, len(spec.seeds)), *_too_slow(spec)])
 
 
 def command(
@@ -109,7 +86,12 @@ def command(
         raise ValueError(f"ray_address {ray_address!r} belongs to engine 'ray', got engine {engine!r}: leave it out")
     folder = out or Path("runs/out") / spec.name
     if register is not None:
-        print(_registered(spec, register, folder))
+        if len(register) > 1:
+            raise ValueError(f"register: expected one file or none, got {len(register)}")
+        path = register[0] if register else place_of(spec)
+        new = register_study(spec, path, folder)
+        done = f"registered: {path}; commit it before the runs" if new else f"registered before, unchanged: {path}"
+        print("\n".join([done, *_cautions(spec)]))
         return
     if dry_run:
         print(forecast(spec, only, workers))
@@ -117,6 +99,7 @@ def command(
             print("times, memory and runs at a time are those of this machine, not of the cluster")
         return
     from plkernel.study.schedule import finished, opened, run_experiment
+    from plkernel.training.folder import RunFolder
 
     check_folder(folder, "out")
     if record is not None:
@@ -128,7 +111,11 @@ def command(
 
         print_report(folder)
     if failed:
-        print(f"did not finish: {', '.join(_with_divergence(spec, folder, failed))}", file=sys.stderr)
+        runs = {f"{arm} seed {seed}": run_folder(folder, arm, seed) for arm in spec.arms for seed in spec.seeds}
+        remedy = "lower its learning rate, or try again with --retry"
+        lost = {name: RunFolder(runs[name]) for name in failed}
+        told = (f"{name} ({run.failure}; {remedy})" if run.diverged else name for name, run in lost.items())
+        print(f"did not finish: {', '.join(told)}", file=sys.stderr)
         sys.exit(1)
 
 

@@ -1,17 +1,16 @@
 """python -m plkernel.specs: the specs and tables of roles that come with plkernel, and what each is for."""
 
 import re
-from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from plkernel.common import cli
-from plkernel.common.files import parse_toml, read_bytes
+from plkernel.common.files import parse_toml
 from plkernel.config.reading import roles, specs
 
 COST = re.compile(r"(?:about [\w ]{1,20}|a few |an )?(?:minutes|hours?) on two cores|for GPUs", re.IGNORECASE)
-"""How the comments at the head of a spec say what it takes."""
+"""The costs of a spec in the comments at its head."""
 
 
 def command(name: Annotated[str | None, tyro.conf.Positional] = None) -> None:
@@ -26,31 +25,23 @@ def command(name: Annotated[str | None, tyro.conf.Positional] = None) -> None:
         name: Print the content of this one.
     """
     known = {**specs(), **roles()}
-    if name is None:
-        print(listing())
-        return
-    if name not in known:
+    if name is not None and name not in known:
         raise ValueError(f"no spec or table of roles {name!r} comes with plkernel; {cli.nearest(name, known)}")
-    print(known[name].read_text(encoding="utf-8"), end="")
+    print(known[name].read_text(encoding="utf-8") if name else listing(), end="" if name else "\n")
 
 
 def listing() -> str:
-    """Names, costs and descriptions, and the tables of roles."""
-    rows = [(name, *_told(path)) for name, path in specs().items()]
+    """Return names, costs and descriptions of the specs, and the tables of roles."""
+    rows = []
+    for name, path in specs().items():
+        comments = re.findall(r"^# *(.*)", text := path.read_text(encoding="utf-8"), re.MULTILINE)
+        cost = COST.search(" ".join(comments))
+        description = parse_toml(text.encode(), name).get("description", "")
+        rows.append((name, cost[0].lower().replace("gpus", "GPUs") if cost else "", description))
     wide, dear = (max(len(row[column]) for row in rows) + 2 for column in (0, 1))
-    lines = [f"{name:<{wide}}{cost:<{dear}}{what}" for name, cost, what in rows]
-    show = cli.program("plkernel.specs")
+    lines = [f"{name:<{wide}}{cost:<{dear}}{description}" for name, cost, description in rows]
     tables = f"tables of roles, for RoleTable.from_toml: {', '.join(roles())}"
-    return "\n".join([*lines, "", tables, f"{show} NAME > my.toml writes one, to edit"])
-
-
-def _told(path: Path) -> tuple[str, str]:
-    """What a spec takes, by the comments at its head, and what it is for."""
-    content = read_bytes(path)
-    values = parse_toml(content, path.stem)
-    comments = " ".join(line.lstrip("# ") for line in content.decode().splitlines() if line.startswith("#"))
-    cost = COST.search(comments)
-    return cost[0].lower().replace("gpus", "GPUs") if cost else "", str(values.get("description", ""))
+    return "\n".join([*lines, "", tables, f"{cli.program('plkernel.specs')} NAME > my.toml writes one, to edit"])
 
 
 if __name__ == "__main__":

@@ -2,9 +2,6 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
-
-import tyro
 
 from plkernel.common.files import check_folder
 from plkernel.config import command_line
@@ -13,7 +10,7 @@ from plkernel.training import check
 
 
 def command(
-    spec: Annotated[Spec, tyro.conf.arg(name="")],
+    spec: Spec,
     arm: str | None = None,
     seed: int | None = None,
     out: Path | None = None,

@@ -5,7 +5,6 @@ import errno
 import functools
 import inspect
 import io
-import itertools
 import math
 import os
 import re
@@ -18,14 +17,13 @@ from typing import Any
 USER_ERRORS = (ValueError, OSError, FloatingPointError)
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
-MODULES = "python -m plkernel."
-SCRIPTS = ("plkernel", "plkernel-script")  # the file of the command `plkernel`, without .exe or .py
 MOST_NAMES = 24  # in one message
 MOST_CHARACTERS = 1000  # of one message
+_started = ""  # plkernel or python -m plkernel, where the person called one of these with the name of a command
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """A hint that names the closest of the `valid` names, or all of them (the first 24) when none is close."""
+    """Return a hint that names the closest of the `valid` names, or the first 24 of them when none is close."""
     names = sorted(valid)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
@@ -33,7 +31,7 @@ def nearest(name: str, valid: Iterable[str]) -> str:
 
 
 def existing(path: Path, name: str) -> Path:
-    """`path`, which must exist; ValueError that names the argument and the most similar path there is."""
+    """Return `path`, which must exist; ValueError that names the argument and the most similar path there is."""
     if path.exists() or path.is_symlink():
         return path
     folder = next(parent for parent in path.parents if parent.is_dir())
@@ -51,7 +49,7 @@ def main(command: Callable[..., Any], args: Sequence[str] | None = None, prog: s
     instead. An interrupt exits with 130.
     """
     prog = prog or program(None if command.__module__ == "__main__" else command.__module__)
-    report_errors(lambda: parsed(command, args, prog)())
+    report_errors(lambda: parse(command, args, prog)[0]())
 
 
 def main_of(commands: Mapping[str, Callable[..., Any]], description: str, args: Sequence[str] | None = None) -> None:
@@ -65,36 +63,30 @@ def main_of(commands: Mapping[str, Callable[..., Any]], description: str, args: 
         if given and given[0] not in (*commands, "-h", "--help"):
             raise ValueError(f"no subcommand {given[0]!r}; {nearest(given[0], commands)}")
         about = as_called(description.strip())
-        _quietly(lambda: subcommand_cli_from_dict(bound, prog=program(), description=about, args=given))()
+        _in_one_line(lambda: subcommand_cli_from_dict(bound, prog=program(), description=about, args=given))()
 
     report_errors(run)
 
 
-def parsed(command: Callable[..., Any], args: Sequence[str] | None, prog: str, more: str = "") -> Callable[[], Any]:
-    """`command` with its arguments from the command line, to be called; ValueError in one line for a mistake in them.
+def parse(
+    command: Callable[..., Any], args: Sequence[str] | None, prog: str, more: str = "", whole: bool = True
+) -> tuple[functools.partial[Any], list[str]]:
+    """Return `command` with its arguments from the command line, to be called; ValueError for a mistake in them.
 
-    more: stands in --help after the docstring.
+    more: stands in --help after the docstring. whole: False also returns what belongs to no option of `command`.
     """
-    return parsed_in_part(command, args, prog, more, whole=True)[0]
-
-
-def parsed_in_part(
-    command: Callable[..., Any], args: Sequence[str] | None, prog: str, more: str = "", whole: bool = False
-) -> tuple[Callable[[], Any], list[str]]:
-    """As `parsed`, and the arguments that belong to no option of `command`, unless they are an error (`whole`)."""
     import tyro
 
-    given = list(sys.argv[1:] if args is None else args)
-    about = as_called("\n\n".join(filter(None, [(inspect.getdoc(command) or "").partition("\n\nArgs:")[0], more])))
-    options: dict[str, Any] = {"args": given, "prog": prog, "description": about}
+    about = (inspect.getdoc(getattr(command, "func", command)) or "").partition("\n\nArgs:")[0]
+    options: dict[str, Any] = {"args": args, "prog": prog, "description": as_called(f"{about}\n\n{more}".strip())}
     if whole:
-        return _quietly(lambda: tyro.cli(_bound(command), **options)), []
-    call, rest = _quietly(lambda: tyro.cli(_bound(command), return_unknown_args=True, **options))
+        return _in_one_line(lambda: tyro.cli(_bound(command), **options)), []
+    call, rest = _in_one_line(lambda: tyro.cli(_bound(command), return_unknown_args=True, **options))
     return call, rest
 
 
 def _bound(command: Callable[..., Any]) -> Callable[..., Callable[[], Any]]:
-    """A function with the signature of `command` that stores its arguments instead of running it."""
+    """Return a function with the signature of `command` that stores its arguments instead of running it."""
 
     @functools.wraps(command)
     def bound(*places: Any, **options: Any) -> Callable[[], Any]:
@@ -103,20 +95,19 @@ def _bound(command: Callable[..., Any]) -> Callable[..., Callable[[], Any]]:
     return bound
 
 
-def _quietly(parse: Callable[[], Any]) -> Any:
-    """The result of a parser of tyro; ValueError with the first sentence of its framed message where it refuses."""
+def _in_one_line(call: Callable[[], Any]) -> Any:
+    """Return the result of a parser of tyro; ValueError with the first sentence of its framed message."""
     with redirect_stderr(io.StringIO()) as said:
         try:
-            return parse()
+            return call()
         except SystemExit as stop:
             if not stop.code:
                 raise
-    lines = [line.strip(" │") for line in said.getvalue().splitlines()[1:]]  # after the title
-    told = list(itertools.dropwhile(lambda line: not re.search(r"\w", line), lines))
-    told = list(itertools.takewhile(lambda line: re.search(r"\w", line), told))  # up to a rule or an empty line
-    meant = re.search(r"Perhaps you meant:\s+(-[\w.-]+(?:, -[\w.-]+)*)", "\n".join(lines))
-    hint = f"; did you mean {meant[1].replace(', ', ' or ')}?" if meant else "; see --help"
-    raise ValueError(f"{' '.join(told).removesuffix('.')}{hint}")
+    text = "\n".join(line.strip(" │") for line in said.getvalue().splitlines()[1:])  # without the title
+    told = re.search(r"(?:.*\w.*\n?)+", text)  # up to a rule or an empty line
+    meant = re.search(r"Perhaps you meant:\s+(-[\w.-]+(?:, -[\w.-]+)*)", text)
+    hint = f"did you mean {meant[1].replace(', ', ' or ')}?" if meant else "see --help"
+    raise ValueError(f"{' '.join(told[0].split()).removesuffix('.') if told else 'wrong arguments'}; {hint}")
 
 
 def report_errors(action: Callable[[], Any]) -> None:
@@ -129,7 +120,11 @@ def report_errors(action: Callable[[], Any]) -> None:
         if isinstance(error, BrokenPipeError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the exit flushes once more
             sys.exit(EXIT_INTERRUPTED)
-        print(f"error: {shortened(as_called(in_words(error)))}", file=sys.stderr)
+        message = str(error)
+        if isinstance(error, OSError) and error.strerror:  # atomic files name themselves where the disk is full
+            place = error.filename or ("standard output" if error.errno == errno.ENOSPC else None)
+            message = f"{place}: {error.strerror}" if place else error.strerror
+        print(f"error: {shortened(as_called(message))}", file=sys.stderr)
         sys.exit(EXIT_BAD_INPUT)
     except KeyboardInterrupt as interrupt:
         print(f"\ninterrupted{': ' if str(interrupt) else ''}{interrupt}", file=sys.stderr)
@@ -137,28 +132,14 @@ def report_errors(action: Callable[[], Any]) -> None:
 
 
 def shortened(text: str, most: int = MOST_CHARACTERS) -> str:
-    """One line of at most `most` characters: the middle of a longer one, where values are repeated, is left out."""
-    line = " ".join(text.split())
-    if len(line) <= most:
-        return line
-    end = most // 3
-    return f"{line[: most - end - 40]} [... {len(line) - most + 40:,} characters ...] {line[-end:]}"
-
-
-def in_words(error: Exception) -> str:
-    """The message of an error; of one of the system the file and the reason.
-
-    `files.atomic_file` names the file of a full disk, so that without a name it is the standard output.
-    """
-    if not isinstance(error, OSError) or error.strerror is None:
-        return str(error)
-    place = error.filename or ("standard output" if error.errno == errno.ENOSPC else None)
-    return error.strerror if place is None else f"{place}: {error.strerror}"
+    """Return one line of at most `most` characters, the middle of a longer one left out."""
+    line, end = " ".join(text.split()), most // 3
+    return line if len(line) <= most else f"{line[: most - end - 5]} ... {line[-end:]}"
 
 
 @contextmanager
 def progress_bar(name: str) -> Iterator[Callable[[float], Any]]:
-    """A bar on a terminal's standard error, after two seconds; gives a function that takes shares of the work."""
+    """Show a bar on a terminal's standard error, after two seconds; yield a function that takes shares of the work."""
     from tqdm import tqdm
 
     form = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
@@ -166,28 +147,26 @@ def progress_bar(name: str) -> Iterator[Callable[[float], Any]]:
         yield lambda share: bar.update(min(share, 1.0 - bar.n))
 
 
+def start_through(entry: str) -> None:
+    """Name commands as `entry` NAME from here on, plkernel or python -m plkernel."""
+    global _started
+    _started = entry
+
+
 def program(module: str | None = None) -> str:
-    """The words that start the command in `module`, or in this process: plkernel fit, or python -m plkernel.fit."""
+    """Return the words that start the command in `module`, or in this process: python -m plkernel.fit, plkernel fit."""
     spec = sys.modules["__main__"].__spec__
     name = module or (spec.name if spec else sys.argv[0])
     return as_called(f"python -m {name.replace('.commands.', '.')}")
 
 
 def as_called(text: str) -> str:
-    """`text` with its commands, python -m plkernel.NAME, as the person started this one."""
-    return text.replace(MODULES, f"{through} ") if (through := entry()) else text
-
-
-def entry() -> str | None:
-    """plkernel, or python -m plkernel, where the person started one of these with a command; None otherwise."""
-    typed = sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1]  # the words that Python kept to itself
-    if "-m" in typed:
-        return "python -m plkernel" if "plkernel" in typed else None
-    return "plkernel" if any(Path(word).stem in SCRIPTS for word in typed) else None
+    """Return `text` with its commands, python -m plkernel.NAME, as the person started this one."""
+    return text.replace("python -m plkernel.", f"{_started} ") if _started else text
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns padded to their widest cell, the first left-aligned and the others right-aligned.
+    """Pad columns to their widest cell, the first left-aligned and the others right-aligned.
 
     >>> print(text_table(["arm", "bpb"], [["uniform", "2.5"], ["power law", "2.25"]]))
     arm         bpb
@@ -195,17 +174,14 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     uniform     2.5
     power law  2.25
     """
-    table = [list(header), *map(list, rows)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = [
-        "  ".join(cell.rjust(width) if column else cell.ljust(width) for column, (cell, width) in enumerate(pairs))
-        for pairs in (list(zip(row, widths, strict=True)) for row in table)
-    ]
-    return "\n".join([lines[0].rstrip(), "-" * len(lines[0]), *(line.rstrip() for line in lines[1:])])
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    form = "  ".join([f"{{:<{widths[0]}}}", *(f"{{:>{width}}}" for width in widths[1:])])
+    lines = [form.format(*row).rstrip() for row in (header, *rows)]
+    return "\n".join([lines[0], "-" * len(form.format(*header)), *lines[1:]])
 
 
 def finer(form: str, low: float, high: float) -> str:
-    """`form`, "+.4f", with more digits where half the interval from `low` to `high` would read as zero.
+    """Return `form`, "+.4f", with more digits where half the interval from `low` to `high` would read as zero.
 
     >>> finer("+.4f", -0.02, 0.01), finer("+.4f", 0.0000052, 0.000031), finer(".4f", 1.5, 1.5)
     ('+.4f', '+.6f', '.4f')
@@ -217,7 +193,7 @@ def finer(form: str, low: float, high: float) -> str:
 
 
 def written(value: float, form: str) -> str:
-    """A number by `form`; with two significant digits where it would read as zero, and zero without a sign.
+    """Return a number by `form`; with two significant digits where it would read as zero, and zero without a sign.
 
     >>> written(-0.0254, "+.4f"), written(-0.0000123, "+.4f"), written(3e-9, "+.4f"), written(-0.0, "+.4f")
     ('-0.0254', '-0.000012', '+3.0e-09', '0')

@@ -3,9 +3,11 @@
 import ctypes
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -19,27 +21,28 @@ GROUP = Path("/sys/fs/cgroup")
 
 
 def environment(threads: int, ranks: int = 1) -> dict[str, Any]:
-    """Commit and dirty flag of the source tree, versions, hardware, threads and command line of this process.
+    """Describe the source tree, versions, hardware, threads and command line of this process.
 
     ranks: the processes that train one model; named where there are several.
     """
-    return {
-        **source_state(),
-        "versions": {"python": platform.python_version(), **{p: v for p in PACKAGES if (v := installed(p))}},
-        "hardware": {
-            "cpu": cpu_name(),
-            "cores": os.cpu_count(),
-            "gpu": gpu_name(),
-            "system": f"{platform.system()} {platform.machine()}",
-        },
-        "threads": threads,
-        **({"ranks": ranks} if ranks > 1 else {}),
-        "command": os.environ.get(COMMAND) or command_line(),
+    torch = sys.modules.get("torch")
+    named = re.search(r"^model name\s*: (.*)", _text("/proc/cpuinfo"), re.MULTILINE)
+    hardware = {
+        "cpu": named[1] if named else platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "gpu": torch.cuda.get_device_name(0) if torch is not None and torch.cuda.is_available() else None,
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+    versions = {"python": platform.python_version(), **{one: number for one in PACKAGES if (number := installed(one))}}
+    several = {"ranks": ranks} if ranks > 1 else {}
+    command = os.environ.get(COMMAND) or command_line()
+    return {**source_state(), "versions": versions, "hardware": hardware, "threads": threads, **several} | {
+        "command": command
     }
 
 
 def installed(package: str) -> str | None:
-    """The installed version of `package`, None where it is absent."""
+    """Return the installed version of `package`, None where it is absent."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -47,48 +50,29 @@ def installed(package: str) -> str | None:
 
 
 def source_state() -> dict[str, Any]:
-    """The git commit of the source tree and whether it has changes; None outside a checkout of plkernel itself."""
+    """Return the git commit of the source tree and if it has changes; None outside a checkout of plkernel itself."""
     root = Path(__file__).resolve().parents[2]
-    git = ["git", "-C", str(root)]
-    try:
+    with suppress(OSError, subprocess.CalledProcessError):
         if (root / ".git").exists():
             commit, status = (
-                subprocess.run([*git, *words], capture_output=True, text=True, check=True).stdout.strip()
+                subprocess.run(["git", "-C", root, *words], capture_output=True, text=True, check=True).stdout.strip()
                 for words in (["rev-parse", "HEAD"], ["status", "--porcelain"])
             )
             return {"commit": commit, "dirty": bool(status)}
-    except (OSError, subprocess.CalledProcessError):
-        pass
     return {"commit": None, "dirty": None}
 
 
-def cpu_name() -> str:
-    """The name that the processor has for itself."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
-
-
-def gpu_name() -> str | None:
-    """The first CUDA device's name, None without one or when torch has not been loaded."""
-    torch = sys.modules.get("torch")
-    return torch.cuda.get_device_name(0) if torch is not None and torch.cuda.is_available() else None
-
-
 def command_line() -> str:
-    """The command that started this process, as one would type it."""
+    """Return the command that started this process, as one would type it."""
     script = getattr(sys.modules["__main__"], "__spec__", None) is None
     return shlex.join([*(["python", sys.argv[0]] if script else program().split()), *sys.argv[1:]])
 
 
 def keep_memory() -> None:
-    """Have the C library of this process, where it is glibc, keep the memory of freed arrays for the next ones.
+    """Have glibc keep the memory of freed arrays for the next ones; the peak stays as it is.
 
-    By itself it hands them back to the system and gets them anew, page by page, in every training step: some 5,000
-    faults in a step of 130 ms, 6 to 8 % of its time. The peak stays as it is.
+    Otherwise it returns them to the system and gets them anew, page by page: some 5,000 faults in a training step of
+    130 ms, 6 to 8 % of its time.
     """
     change = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if change is not None:
@@ -97,39 +81,40 @@ def keep_memory() -> None:
 
 
 def available_memory(device: str = "cpu") -> float | None:
-    """Bytes that new processes may take here, within the limit of a container; on 'cuda' those free on the first GPU.
+    """Return the bytes that new processes may take here, within the limit of a container; None where nobody tells.
 
-    None where the system does not tell.
+    On 'cuda' those free on the first GPU.
     """
     if device == "cuda":
         import torch
 
         return float(torch.cuda.mem_get_info()[0])
     free = _sizes("/proc/meminfo").get("MemAvailable")
-    try:
-        limit = float((GROUP / "memory.max").read_text().replace("max", "inf"))
-        used = dict(line.split() for line in (GROUP / "memory.stat").read_text().splitlines())["anon"]
-        return None if free is None else min(free, max(0.0, limit - float(used)))
-    except (OSError, ValueError, KeyError):
+    limit, used = _text(GROUP / "memory.max"), re.search(r"^anon (\d+)", _text(GROUP / "memory.stat"), re.MULTILINE)
+    if free is None or used is None or not limit.strip().isdigit():
         return free
+    return min(free, max(0.0, float(limit) - float(used[1])))
 
 
 def peak_anonymous() -> float:
-    """Peak bytes of this process without the pages of files; 0 if the system does not tell."""
+    """Return the peak bytes of this process without the pages of files; 0 if the system does not tell."""
     sizes = _sizes("/proc/self/status")
     return sizes.get("VmHWM", 0.0) - sizes.get("RssFile", 0.0) - sizes.get("RssShmem", 0.0)
 
 
 def anonymous_bytes(process: int | str) -> int | None:
-    """Bytes of a process that no file backs; None where that cannot be read."""
+    """Return the bytes of a process that no file backs; None where that cannot be read."""
     size = _sizes(f"/proc/{process}/status").get("RssAnon")
     return None if size is None else int(size)
 
 
+def _text(path: Path | str) -> str:
+    """Return the content of a file of the system, empty where there is none."""
+    with suppress(OSError):
+        return Path(path).read_text()
+    return ""
+
+
 def _sizes(path: str) -> dict[str, float]:
-    """Lines like `name: 12 kB`, in bytes; none where there is no such file."""
-    try:
-        rows = [line.split() for line in Path(path).read_text().splitlines()]
-    except OSError:
-        return {}
-    return {row[0].rstrip(":"): 1024.0 * int(row[1]) for row in rows if row[-1:] == ["kB"]}
+    """Return lines like `name: 12 kB` as bytes."""
+    return {name: 1024.0 * int(size) for name, size in re.findall(r"^(\w+):\s+(\d+) kB$", _text(path), re.MULTILINE)}

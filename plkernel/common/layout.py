@@ -4,7 +4,7 @@ STUDY/spec.json                     the spec, settled
 STUDY/references.json               losses of n-grams on the windows of its runs
 STUDY/registered.json               the registration of its hypotheses
 STUDY/tuning/                       the search for learning rates, a study like any other
-STUDY/report/                       written by `plkernel.report`
+STUDY/report/                       written by `plkernel.report`; of a record report/page may be kept
 STUDY/ARM/seed-K/config.json        the resolved configuration of one run
                  environment.json   commit, versions, hardware, command
                  metrics.jsonl      one row per evaluation, deterministic
@@ -17,35 +17,19 @@ RECORD/references.json, registered.json, tuning/    as in the study
 
 from pathlib import Path
 
-SPEC = "spec.json"
-REGISTERED = "registered.json"
-CONFIG = "config.json"
-ENVIRONMENT = "environment.json"
-METRICS = "metrics.jsonl"
-TIMING = "timing.jsonl"
-RESULT = "result.json"
-REPORT = "report"
-PAGE = "page"
-"""Of a record, whose report/ may hold files that are kept."""
-REFERENCES = "references.json"
-ROWS = "rows.jsonl"
-TUNING = "tuning"
-CHECKPOINT = "checkpoint.safetensors"
-LOG = "log.txt"
-LOCK = ".lock"
-
-FINISHED = "finished"
-FAILED = "failed"
-DIVERGED = "diverged"
-UNFINISHED = "unfinished"
+SPEC, REFERENCES, REGISTERED, ROWS = "spec.json", "references.json", "registered.json", "rows.jsonl"
+CONFIG, ENVIRONMENT, RESULT = "config.json", "environment.json", "result.json"
+METRICS, TIMING, CHECKPOINT, LOG, LOCK = "metrics.jsonl", "timing.jsonl", "checkpoint.safetensors", "log.txt", ".lock"
+TUNING, REPORT, PAGE = "tuning", "report", "page"
+FINISHED, FAILED, DIVERGED, UNFINISHED = "finished", "failed", "diverged", "unfinished"
 NOT_STARTED = "not started"
 
 
 def run_folder(study: Path, arm: str, seed: int) -> Path:
-    """The folder of the run of `arm` at `seed`."""
+    """Return the folder of the run of `arm` at `seed`."""
     return study / arm / f"seed-{seed}"
 
 
 def name_at(arm: str, rate: float) -> str:
-    """The name of an arm at a learning rate, in the search for rates."""
+    """Return the name of an arm at a learning rate, in the search for rates."""
     return f"{arm}_rate-{rate:g}"

@@ -17,7 +17,18 @@ from plkernel.analysis.limits import (
     check_quantiles,
     check_rates,
 )
-from plkernel.analysis.nodes import HORIZON, LOSS, PLACEMENTS_OF, Aim, Nodes, Placement, place, scaled_to, shaped
+from plkernel.analysis.nodes import (
+    HORIZON,
+    LOSS,
+    PLACEMENTS_OF,
+    Aim,
+    Nodes,
+    Placement,
+    half_lives_of,
+    place,
+    scaled_to,
+    shaped,
+)
 from plkernel.config.schema import AIM_OPTIONS, IN_THE_STUDY, NODE_VALUES, Arm, CorpusSpec, ModelSpec, TrainSpec
 
 DEFAULT_SCHEMES = {
@@ -28,10 +39,8 @@ DEFAULT_SCHEMES = {
 }
 # At initialisation an RWKV has random signs, information quadratic in them, and sees the newest byte through u, in
 # RWKV-7 through the state.
-RWKV_AIM: dict[str, Any] = {"target": "correlation", "kernel": "rms", "lag": "bonus"}
-RWKV7_AIM = {**RWKV_AIM, "lag": "distance"}
+RWKV_AIM = {"target": "correlation", "kernel": "rms", "lag": "bonus", "max_lag": HORIZON, "bonus": "scheme"}
 RWKV_TEMPERING = 0.5
-
 ENDS = ("shortest", "longest")
 QUANTILE_OPTIONS = ("tempering", "loss", "max_lag")
 OF_A_FOREIGN_ARM = ("learning_rate", "model", "corpus", "init", "init_options", *IN_THE_STUDY)
@@ -67,8 +76,8 @@ class Condition:
     @property
     def code(self) -> dict[str, str]:
         """The names of other people's code in it, by the option that names them."""
-        named = {"kind": self.model.kind if self.model.is_foreign else None, "init": self.arm.init}
-        return {option: name for option, name in named.items() if name is not None}
+        kind = {"kind": self.model.kind} if self.model.is_foreign else {}
+        return kind | ({} if self.arm.init is None else {"init": self.arm.init})
 
     @property
     def scheme(self) -> str:
@@ -102,103 +111,44 @@ class Condition:
 
         Raises ValueError where the arm does not fit the model.
         """
+        arm = self.arm
         if self.model.is_foreign:
             raise ValueError(f"a model of kind {self.model.kind!r} has no nodes that are known")
-        if self.arm.pending:
+        if arm.pending:
             raise ValueError("match, node_file or placement refers to more than this arm: read the spec with load_spec")
-        given = {name: getattr(self.arm, name) for name in (*QUANTILE_OPTIONS, *AIM_OPTIONS)}
-        given = {name: value for name, value in given.items() if value is not None}
-        if self.model.kind != "ssm" and self.arm.placement not in PLACEMENTS_OF["max_lag"]:
+        given = {name: value for name in (*QUANTILE_OPTIONS, *AIM_OPTIONS) if (value := getattr(arm, name)) is not None}
+        if self.model.kind != "ssm" and arm.placement not in PLACEMENTS_OF["max_lag"]:
             given.pop("max_lag", None)  # the lag to which the law is checked; it places nothing
-        by_number = any(value is not None for value in self.arm.node_values.values()) and not self.arm.placed_elsewhere
-        nodes = self._given_nodes(given) if by_number else self._placed_nodes(given)
-        return nodes if self.arm.output_std is None else scaled_to(nodes, self.arm.output_std)
+        by_number = not arm.placed_elsewhere and any(getattr(arm, name) is not None for name in NODE_VALUES)
+        nodes = self._given_nodes() if by_number else self._placed_nodes(given)
+        return nodes if arm.output_std is None else scaled_to(nodes, arm.output_std)
 
-    def check(self) -> None:
-        """ValueError where the arm does not fit the model; its scheme is checked where models are built."""
-        arm, model = self.arm, self.model
-        if arm.init_options is not None and arm.init is None:
-            raise ValueError("init_options need an init that is given them: set init, or leave them out")
-        if model.is_foreign:
-            return self._check_foreign()
-        if model.kind == "ssm":
-            arm.refuse(["bonus"], "belongs to model kinds rwkv5 and rwkv6: leave it out")
-            if arm.shape_on not in (None, "columns", "multiplier"):
-                raise ValueError(f"shape_on must be columns or multiplier in an SSM, got {arm.shape_on!r}")
-            if not arm.shapes and not arm.levels:  # a design may cross the exponent with arms that have none
-                arm.refuse(
-                    ["beta"], "belongs to a power law: set a projection or placement 'quantile', or leave it out"
-                )
-            return self._check_multipliers()
-        arm.refuse(["match", "output_std"], "does nothing in an RWKV, whose GroupNorm takes out any scale")
-        if not arm.places_nodes:
-            others = [name for name in Arm.model_fields if name not in OF_ANY_ARM]
-            return arm.refuse(others, "needs a placement in an RWKV, which otherwise keeps the decays of its scheme")
-        if arm.projection == "published":
-            raise ValueError(
-                "projection 'published' is right under the EMA gain only, which an RWKV does not have: use "
-                "'gain-corrected', which follows the key's own gain"
-            )
-        if model.kind == "rwkv7" and arm.bonus == "law":
-            raise ValueError("bonus law belongs to model kinds rwkv5 and rwkv6: leave it out")
-        if arm.law is None:
-            unused = ("beta", "max_lag", *AIM_OPTIONS, "bonus", "shape_on")
-            arm.refuse(unused, "belongs to a power law: set projection 'gain-corrected', or leave it out")
-        self._check_multipliers()
-        check_nodes(
-            self.nodes,
-            arm.law,
-            arm.max_lag or HORIZON,
-            head_size=model.head_size,
-            k_clamp=model.k_clamp,
-            shape_on=str(arm.shape_on or "receptance"),
-            goose=model.kind == "rwkv7",
-        )
-
-    def _check_foreign(self) -> None:
-        """ValueError for an option that only models of plkernel have."""
-        names, kind = [name for name in Arm.model_fields if name not in OF_A_FOREIGN_ARM], self.model.kind
-        self.arm.refuse(names, f"belongs to models of plkernel, got kind {kind!r}: say it in config or init")
-        if self.train:
-            remedy = "leave it out; `multipliers` of the model sets rates of its parameters"
-            reason = f"belongs to models of plkernel, got kind {kind!r}: {remedy}"
-            self.train.refuse(["backend", "decay_multiplier"], reason, "train.")
-
-    def _check_multipliers(self) -> None:
-        """ValueError for a shape whose squares float32 does not hold."""
-        largest, given = max(self.nodes.projection), self.arm.output_std
-        check_multipliers("output_std" if given else "node_multipliers", given or largest, largest)
-
-    def _placed_nodes(self, given: dict[str, Any]) -> Nodes:
+    def _placed_nodes(self, options: dict[str, Any]) -> Nodes:
         """The nodes of the arm's placement."""
         arm, model, step = self.arm, self.model, self.model.patching.size
         if arm.placement is None or arm.placement == "terms":
             raise ValueError(
                 "placement 'terms' needs a fit: write one with plkernel.fit --out and name it in node_file"
             )
-        for name in QUANTILE_OPTIONS:
-            homes = [home for home in PLACEMENTS_OF[name] if home != "terms"]
-            if name in given and arm.placement not in homes:
-                belongs = " or ".join(map(repr, homes))
-                raise ValueError(f"{name} belongs to placement {belongs}, got placement {arm.placement!r}")
-        if arm.placement == "log-spaced":
-            named = {name: getattr(arm, name) for name in ENDS}
-            given |= named
-        else:
+        ends = {name: getattr(arm, name) for name in ENDS}
+        if arm.placement != "log-spaced":
             arm.refuse(ENDS, f"belongs to placement 'log-spaced', got placement {arm.placement!r}: leave it out")
         if arm.placement == "quantile":
             loss = LOSS if arm.loss is None else arm.loss
             check_quantiles(arm.law or Aim(arm.beta), arm.max_lag or HORIZON, loss, step)
         else:
             if arm.placement != "log-spaced":
-                ends, head = arm.half_lives(model.node_count), f"placement {arm.placement!r}"
-                named = {f"{head}, half-life": ends.min(), f"{head}, longest": ends.max()}
-            check_half_lives(named, step)
-            for name, value in named.items() if model.kind == "rwkv7" else ():
+                lives, head = math.log(2) / np.array(arm.node_rates or (1,)), f"placement {arm.placement!r}, "
+                if not arm.placed_elsewhere:
+                    lives = half_lives_of(cast(Placement, arm.placement), model.node_count, max_lag=arm.max_lag)
+                ends = {f"{head}half-life": float(lives.min()), f"{head}longest": float(lives.max())}
+            check_half_lives(ends, step)
+            for name, value in ends.items() if model.kind == "rwkv7" else ():
                 check_largest_rate(math.log(2) / value, name)
         if arm.placed_elsewhere:
+            arm.refuse(options.keys() & QUANTILE_OPTIONS, f"does nothing under placement {arm.placement!r}")
             rates = np.multiply(arm.node_rates or (), step)
-            return shaped(rates, arm.projection, model.input_gain, Aim(arm.beta, **given))
+            return shaped(rates, arm.projection, model.input_gain, Aim(arm.beta, **options))
         return place(
             model.node_count,
             placement=cast(Placement, arm.placement),
@@ -207,33 +157,71 @@ class Condition:
             beta=arm.beta,
             step=step,
             fastest=model.largest_rate,
-            **given,
+            **options,
+            **(ends if arm.placement == "log-spaced" else {}),
         )
 
-    def _given_nodes(self, options: Mapping[str, Any]) -> Nodes:
+    def _given_nodes(self) -> Nodes:
         """The nodes that are in the spec as numbers, per byte, for a step of the model."""
-        arm, model = self.arm, self.model
-        where = f" of {arm.node_file.rpartition('#')[0]}" if arm.node_file else ""
-        missing = [name for name, value in arm.node_values.items() if value is None]
-        if missing:
-            raise ValueError(f"{missing[0]} is missing: {', '.join(NODE_VALUES)} go together")
-        reason = "does not go with node_file, whose nodes are placed already: leave it out"
-        arm.refuse((*ENDS, "beta") if model.kind == "ssm" else ENDS, reason)
-        # An RWKV checks its nodes against the law of AIM_OPTIONS.
-        unused = [name for name in options if model.kind == "ssm" or name not in AIM_OPTIONS]
-        if unused or arm.projection != "uniform" or arm.placement not in (None, "log-spaced"):
-            raise ValueError(f"{[*unused, 'placement' if arm.projection == 'uniform' else 'projection'][0]} {reason}")
-        if arm.node_gain != model.input_gain and model.kind == "ssm":
-            raise ValueError(f"the nodes{where} assume gain {arm.node_gain!r}, but model.gain is {model.gain!r}")
-        rates, multipliers, step = arm.node_rates or (), arm.node_multipliers or (), model.patching.size
+        arm, model, step = self.arm, self.model, self.model.patching.size
+        rates, multipliers, gain = arm.node_rates, arm.node_multipliers, arm.node_gain
+        head = f"the nodes of {arm.node_file.rpartition('#')[0]}" if arm.node_file else "the nodes"
+        if rates is None or multipliers is None or gain is None:
+            missing = next(name for name in NODE_VALUES if getattr(arm, name) is None)
+            raise ValueError(f"{missing} is missing: {', '.join(NODE_VALUES)} go together")
+        unused = ["projection", *ENDS, "tempering", "loss", *(["placement"] if arm.placement != "log-spaced" else [])]
+        if model.kind == "ssm":  # an RWKV checks its nodes against the law of these
+            unused += ["max_lag", "beta", *AIM_OPTIONS]
+        arm.refuse(unused, "does not go with node_file, whose nodes are placed already: leave it out")
+        if gain != model.input_gain and model.kind == "ssm":
+            raise ValueError(f"{head} assume gain {gain!r}, but model.gain is {model.gain!r}")
         if not len(rates) == len(multipliers) == model.node_count:
             size = f"model.{'dim' if model.kind == 'ssm' else 'head_size'} is {model.node_count}"
-            raise ValueError(
-                f"the nodes{where} are {len(rates)} rates and {len(multipliers)} multipliers, but {size}: "
-                "the numbers must be equal"
+            raise ValueError(f"{head} are {len(rates)} rates and {len(multipliers)} multipliers, but {size}")
+        check_rates(head, rates, step)
+        return Nodes(rates, multipliers, gain).per_step(step)
+
+    def check(self) -> None:
+        """Raise ValueError where the arm does not fit the model; its scheme is checked where models are built."""
+        arm, model, kind = self.arm, self.model, self.model.kind
+        if arm.init_options is not None and arm.init is None:
+            raise ValueError("init_options need an init that is given them: set init, or leave them out")
+        if model.is_foreign:
+            reason = f"belongs to models of plkernel, got kind {kind!r}: "
+            arm.refuse(
+                [name for name in Arm.model_fields if name not in OF_A_FOREIGN_ARM], f"{reason}use config or init"
             )
-        check_rates(f"node_rates{where}", rates, step)
-        return Nodes(tuple(rates), tuple(multipliers), arm.node_gain or "none").per_step(step)
+            if self.train:
+                self.train.refuse(["backend", "decay_multiplier"], f"{reason}leave it out", "train.")
+            return
+        if kind == "ssm":
+            arm.refuse(["bonus"], "belongs to model kinds rwkv5 and rwkv6: leave it out")
+            if arm.shape_on not in (None, "columns", "multiplier"):
+                raise ValueError(f"shape_on must be columns or multiplier in an SSM, got {arm.shape_on!r}")
+            if not arm.shapes and not arm.levels:  # a design may cross the exponent with arms that have none
+                reason = "belongs to a power law: set a projection or placement 'quantile', or leave it out"
+                arm.refuse(["beta"], reason)
+        else:
+            arm.refuse(["match", "output_std"], "does nothing in an RWKV, whose GroupNorm takes out any scale")
+            if not arm.places_nodes:
+                others = (name for name in Arm.model_fields if name not in OF_ANY_ARM)
+                return arm.refuse(others, "needs a placement in an RWKV, which otherwise keeps its scheme's decays")
+            if arm.projection == "published":
+                raise ValueError("projection 'published' is right under the EMA gain only: use 'gain-corrected'")
+            if kind == "rwkv7" and arm.bonus == "law":
+                raise ValueError("bonus law belongs to model kinds rwkv5 and rwkv6: leave it out")
+            if arm.law is None:
+                unused = ("beta", "max_lag", *AIM_OPTIONS, "bonus", "shape_on")
+                arm.refuse(unused, "belongs to a power law: set projection 'gain-corrected', or leave it out")
+        largest, std = max(self.nodes.projection), arm.output_std
+        check_multipliers("output_std" if std else "node_multipliers", std or largest, largest)
+        if kind != "ssm":
+            law: dict[str, Any] = {
+                "aim": arm.law,
+                "max_lag": arm.max_lag or HORIZON,
+                "shape_on": arm.shape_on or "receptance",
+            }
+            check_nodes(self.nodes, **law, head_size=model.head_size, k_clamp=model.k_clamp, goose=kind == "rwkv7")
 
 
 def resolve(
@@ -245,25 +233,25 @@ def resolve(
     name: str = "",
     trusted: bool = False,
 ) -> Condition:
-    """The condition of `arm`, with the defaults that depend on the model filled in, and its own learning rate."""
+    """Return the condition of `arm`, with the defaults that depend on the model, and the arm's own learning rate."""
     arm, values = arm or Arm(), dict[str, Any]()
     if model.kind == "ssm":
         values = {"placement": "log-spaced"}
     elif not model.is_foreign and arm.places_nodes and arm.shapes:
-        aim = RWKV7_AIM if model.kind == "rwkv7" else RWKV_AIM
-        values = {**aim, "max_lag": HORIZON, "bonus": "scheme", "shape_on": "receptance"}
+        values = {**RWKV_AIM, "shape_on": "receptance"} | ({"lag": "distance"} if model.kind == "rwkv7" else {})
         if arm.placement == "quantile":
             values["tempering"] = RWKV_TEMPERING
-    arm = arm.model_copy(update={name: v for name, v in values.items() if getattr(arm, name) is None})
+    arm = arm.model_copy(update={option: value for option, value in values.items() if getattr(arm, option) is None})
     if train is not None and arm.learning_rate is not None:
         train = train.model_copy(update={"learning_rate": arm.learning_rate})
     return Condition(model, arm, train, corpus or CorpusSpec(), study, name, trusted)
 
 
 def from_config(config: Mapping[str, Any], trusted: bool = False) -> Condition:
-    """The condition in `config`, the content of a run's config.json; `trusted` by the person who asks.
+    """Return the condition in `config`, the content of a run's config.json; `trusted` by the person who asks.
 
-    Raises KeyError, TypeError, AttributeError or ValueError (pydantic's is one) for anything else.
+    Options that an earlier version did not have are at their defaults. Raises KeyError, TypeError, AttributeError or
+    ValueError (pydantic's is one) for anything else.
     """
     corpus = {name: value for name, value in config.get("corpus", {}).items() if name in CorpusSpec.model_fields}
     model = {name: value for name, value in config["model"].items() if name != "parameters"}

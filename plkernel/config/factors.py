@@ -21,6 +21,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from pydantic import BaseModel
+
 from plkernel.common.cli import nearest
 from plkernel.common.files import shown
 
@@ -28,40 +30,44 @@ Options = dict[str, Any]
 MOST_ARMS = 4096  # of a study; each takes some milliseconds to check, and as many runs as there are seeds
 
 
+class Design(BaseModel):
+    """The keys of a spec that factors are written out from, as the file has them."""
+
+    factors: dict[str, list[Any] | dict[str, Options]] | None = None
+    arms: dict[str, Options] | None = None
+    within: list[str] = []
+    baseline: str | None = None
+
+
 def expanded(values: Options) -> Options:
-    """The plain values of a spec with the arms that its factors stand for, each with its `levels` and `against`.
+    """Return the values of a spec with the arms that its factors stand for, each with its `levels` and `against`.
 
     An arm under the name of a combination, with or without the levels of `within`, adds to its options. Values that
     are expanded already come back as they are. Raises ValueError for a factor without levels, an unknown name in
     `within`, or two factors that set one option.
     """
-    given, arms = _table(values, "factors"), _table(values, "arms")
-    if not given or any(isinstance(arm, Mapping) and arm.get("levels") is not None for arm in arms.values()):
+    if not values.get("factors"):
         return values
-    named = {name: _table(arms, name, "arms.") for name in arms}
+    design = Design.model_validate({**values, "within": values.get("within") or []})
+    named, given = design.arms or {}, design.factors or {}
+    if any(arm.get("levels") is not None for arm in named.values()):
+        return values
     factors = {name: _levels(name, levels) for name, levels in given.items()}
-    within, baseline = values.get("within") or (), values.get("baseline")
-    if not isinstance(within, list | tuple) or not all(isinstance(name, str) for name in within):
-        raise ValueError(f"within: expected a list of names of factors, got {shown(within)}")
-    for name in within:
+    for name in design.within:
         if name not in factors:
             raise ValueError(f"within: {name!r} is not a factor; {nearest(name, factors)}")
-    if baseline and not isinstance(baseline, str):
-        raise ValueError(f"baseline: expected the name of an arm, got {shown(baseline)}")
-    number = math.prod(map(len, factors.values())) + len(named) * math.prod(len(factors[name]) for name in within)
+    crossed = [name for name in factors if name not in design.within]
+    number = math.prod(map(len, factors.values())) + len(named) * math.prod(len(factors[one]) for one in design.within)
     if number > MOST_ARMS:
-        many = f"{number:,}" if number < 10**15 else "more than 10**15"
         raise ValueError(
-            f"factors: {len(factors)} factors and {len(named)} arms beside them make {many} arms, and a study has "
-            f"{MOST_ARMS:,} at most: leave out factors or levels"
+            f"factors: {len(factors)} factors and {len(named)} arms beside them make more than {MOST_ARMS:,} arms: "
+            "leave out factors or levels"
         )
-    cells = {_joined(*own.values()): own for own in _combinations(factors, [f for f in factors if f not in within])}
-    cells.pop("", None)  # without crossed factors
-    blocks = {_joined(*own.values()): own for own in _combinations(factors, within)}
+    cells = {_joined(*cell.values()): cell for cell in _combinations(factors, crossed)} if crossed else {}
+    blocks = {_joined(*block.values()): block for block in _combinations(factors, design.within)}
     whole = {_joined(cell, block): cell for cell in cells for block in blocks}
     short = [*cells, *(name for name in named if name not in whole and name not in cells)]
-    baseline = baseline or next(iter(cells), "")
-    written: Options = {}
+    baseline, written = design.baseline or next(iter(cells), ""), Options()
     for block, levels in blocks.items():
         names = {name: _joined(name, block) for name in short}
         against = names.get(whole.get(baseline, baseline))
@@ -81,33 +87,17 @@ def expanded(values: Options) -> Options:
 
 
 def deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Options:
-    """`base` with the values of `over`, table by table."""
+    """Return `base` with the values of `over`, table by table."""
     both = (key for key in base if isinstance(base[key], dict) and isinstance(over.get(key), Mapping))
     return {**base, **over, **{key: deep_merge(base[key], over[key]) for key in both}}
 
 
-def _table(values: Mapping[str, Any], key: str, head: str = "") -> Mapping[str, Any]:
-    """The table under `key`, empty where there is none; ValueError where it is another value."""
-    value = values.get(key)
-    if value is not None and not isinstance(value, Mapping):
-        raise ValueError(f"{head}{key}: expected a table, got {shown(value)}")
-    return value or {}
-
-
-def _levels(factor: str, given: Any) -> dict[str, Options]:
-    """The options of every level of a factor, by label."""
-    levels: dict[str, Options] = {}
-    if isinstance(given, Mapping):
-        for label, options in given.items():
-            if not isinstance(options, Mapping):
-                raise ValueError(
-                    f"factors.{factor}.{label}: expected a table of options such as {{ placement = 'quantile' }}, "
-                    f"got {shown(options)}"
-                )
-            levels[label] = dict(options)
-    elif not isinstance(given, list | tuple):
-        raise ValueError(f"factors.{factor}: expected a list of values or a table of levels, got {shown(given)}")
+def _levels(factor: str, given: list[Any] | dict[str, Options]) -> dict[str, Options]:
+    """Return the options of every level of a factor, by label."""
+    if isinstance(given, dict):
+        levels = given
     else:
+        levels = {}
         for value in given:
             text = format(value, "g") if isinstance(value, float) else str(value)
             for part in reversed(factor.split(".")):  # {"model": {"gain": value}} for model.gain
@@ -119,31 +109,26 @@ def _levels(factor: str, given: Any) -> dict[str, Options]:
 
 
 def _combinations(factors: Mapping[str, Options], names: Iterable[str]) -> Iterator[dict[str, str]]:
-    """Every combination of one level of each of the factors `names`, by label; of none, the empty one."""
+    """Yield every combination of one level of each of the factors `names`, by label; of none, the empty one."""
     names = list(names)
     for labels in itertools.product(*(factors[name] for name in names)):
         yield dict(zip(names, labels, strict=True))
 
 
 def _options(factors: Mapping[str, Options], levels: Mapping[str, str]) -> Options:
-    """The options that one level of each factor stands for together."""
+    """Return the options that one level of each factor stands for together."""
+
+    def paths(options: Options) -> Iterator[str]:
+        for key, value in options.items():
+            yield from (f"{key}.{path}" for path in paths(value)) if isinstance(value, dict) and value else [key]
+
     options, owners = Options(), dict[str, str]()
     for name, label in levels.items():
-        for path in _paths(factors[name][label]):
-            if path in owners:
-                raise ValueError(f"factors {owners[path]} and {name} both set {path}: give it to one of them")
-            owners[path] = name
+        for path in paths(factors[name][label]):
+            if (owner := owners.setdefault(path, name)) != name:
+                raise ValueError(f"factors {owner} and {name} both set {path}: give it to one of them")
         options = deep_merge(options, factors[name][label])
     return options
-
-
-def _paths(options: Mapping[str, Any], head: str = "") -> Iterator[str]:
-    """The dotted names of the options in nested tables."""
-    for key, value in options.items():
-        if isinstance(value, Mapping) and value:
-            yield from _paths(value, f"{head}{key}.")
-        else:
-            yield f"{head}{key}"
 
 
 def _joined(*parts: str) -> str:

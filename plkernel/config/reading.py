@@ -1,6 +1,5 @@
 """Specs from files: found by path or name, read, their factors written out, and every arm resolved and checked once."""
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,38 +13,34 @@ from pydantic import ValidationError
 
 from plkernel.analysis.nodes import output_std
 from plkernel.common.cli import existing, nearest
-from plkernel.common.files import load_json, load_object, parse_toml, read_bytes, shown
+from plkernel.common.files import load_json, load_object, parse_toml, read_bytes
 from plkernel.common.imports import check_consent, imported, told
 from plkernel.config.condition import Condition, resolve
 from plkernel.config.factors import expanded
 from plkernel.config.schema import PLACEMENTS, Arm, explained, fingerprint
 from plkernel.config.study import Spec
 
-FOLDER = (
-    Path(__file__).parents[1] / "runs"
-)  # the specs that come with plkernel, in a checkout and where it is installed
+FOLDER = Path(__file__).parents[1] / "runs"  # the specs that come with plkernel
 PLACEMENT_GROUP = "plkernel.placements"
 """Entry points of other packages: name = "mypackage.mymodule:function", from a number of channels to half-lives."""
-BASELINE = "baseline"  # as the value of an arm's `match`: the study's baseline, whatever its name
+BASELINE = "baseline"  # as the value of an arm's `match`: the arm it is compared with, whatever its name
 
-Place = tuple[str, ...]
-"""Where a field stands in a spec: ("train", "steps")."""
 Check = Callable[[Condition], None]
 """A further check of every condition, e.g. that its scheme fits the model."""
 
 
 def specs() -> dict[str, Path]:
-    """The specs that come with plkernel, by name: quick is runs/quick.toml."""
+    """Return the specs that come with plkernel, by name: quick is runs/quick.toml."""
     return {path.stem: path for path in sorted(FOLDER.glob("*.toml"), key=lambda path: path.stem)}
 
 
 def roles() -> dict[str, Path]:
-    """The tables of roles that come with plkernel, by name; `RoleTable.from_toml` takes these names too."""
+    """Return the tables of roles that come with plkernel, by name; `RoleTable.from_toml` takes these names too."""
     return {path.stem: path for path in sorted((FOLDER / "roles").glob("*.toml"))}
 
 
 def find(given: Path | str) -> Path:
-    """The file of a spec, by its path or its name; ValueError with the most similar one otherwise."""
+    """Return the file of a spec, by its path or its name; ValueError with the most similar one otherwise."""
     path, known = Path(given), specs()
     if path.is_file() or (path.exists() and str(path) not in known):
         return path
@@ -55,9 +50,8 @@ def find(given: Path | str) -> Path:
         raise ValueError(f"spec {path}: no such file or folder; did you mean {path.stem}, which comes with plkernel?")
     if path.suffix or len(path.parts) > 1:
         return existing(path, "spec")
-    raise ValueError(
-        f"spec {path}: no such file, and none of that name comes with plkernel; {nearest(str(path), known)}"
-    )
+    hint = nearest(str(path), known)
+    raise ValueError(f"spec {path}: no such file, and none of that name comes with plkernel; {hint}")
 
 
 def load_spec(path: Path | str, check: Check | None = None, trusted: bool = False) -> Spec:
@@ -67,74 +61,49 @@ def load_spec(path: Path | str, check: Check | None = None, trusted: bool = Fals
     which is imported once models are built, not here.
     """
     path = find(path)
-    return spec_of(load_values(path), path, check=check, trusted=trusted)
+    return parse_spec(load_values(path), str(path), check, trusted)
 
 
 def load_values(path: Path) -> dict[str, Any]:
-    """The plain values of a spec, its factors written out as arms; ValueError names the file."""
+    """Return the plain values of a spec, its factors written out as arms; ValueError names the file."""
     saved = path.suffix == ".json"  # by a study, with the rates that a search has found
     values = load_object(path) if saved else parse_toml(read_bytes(path), f"spec {path}")
     with _heading(f"spec {path}: "):
         values = expanded(values)
-        arms = values.get("arms")
-        for name, arm in arms.items() if isinstance(arms, dict) and not saved else ():
+        for name, arm in arms.items() if isinstance(arms := values.get("arms"), dict) and not saved else ():
             if isinstance(arm, dict) and {"rates", "learning_rate"} <= arm.keys():
                 raise ValueError(
-                    f"arms.{name}: rates {shown(arm['rates'])} are not tried beside a learning_rate, got "
-                    f"{shown(arm['learning_rate'])}: leave out one of them"
+                    f"arms.{name}: rates {arm['rates']} are not tried beside a learning_rate, got "
+                    f"{arm['learning_rate']}: leave out one of them"
                 )
         return values
 
 
-def spec_of(
-    values: Mapping[str, Any],
-    path: Path,
-    changes: Mapping[Place, Any] | None = None,
-    check: Check | None = None,
-    trusted: bool = False,
-) -> Spec:
-    """The spec of `values`, which came from `path`, with the fields at the places in `changes` replaced."""
-    changed = copy.deepcopy(dict(values))
-    for (*heads, last), value in (changes or {}).items():
-        table = changed
-        for head in heads:
-            if not isinstance(table.get(head), dict):
-                table[head] = {}
-            table = table[head]
-        table[last] = value
-    return parse_spec(changed, f"{path} with its options" if changes else str(path), check, trusted)
-
-
 def parse_spec(values: Mapping[str, Any], origin: str, check: Check | None = None, trusted: bool = False) -> Spec:
-    """A spec from plain values, its files read and its matches computed; `origin` names it in the error."""
-    with _heading(f"spec {origin}: "):
-        return settle(Spec.model_validate(expanded(dict(values))).trusting(trusted), check)
+    """Return a spec from plain values: files read, matches computed, all arms resolved and checked.
 
-
-def settle(spec: Spec, check: Check | None = None) -> Spec:
-    """The spec with every `node_file` read, every `match` turned into its number, and all arms resolved and checked.
-
-    Hypotheses that leave out `against` get the arm that theirs is compared with. All is done again whenever a spec is
-    parsed, so options that change the matched arm count. Raises ValueError, headed by the name of the arm, where an arm
-    does not fit its model or `check` refuses it.
+    Hypotheses that leave out `against` get the arm that theirs is compared with. Raises ValueError, headed by `origin`
+    and the name of the arm, where an arm does not fit its model or `check` refuses it.
     """
-    hypotheses = (one.model_copy(update={"against": one.against or spec.against(one.arm)}) for one in spec.hypotheses)
-    spec = spec.model_copy(update={"hypotheses": tuple(hypotheses)})
-    conditions = dict[str, Condition]()
-    for name, arm in spec.arms.items():
-        with _heading(f"arms.{name}: "):
-            model, train, corpus = spec.model_of(name), spec.train_of(name), spec.corpus_of(name)
-            arm = _with_file_values(arm)
-            arm = arm if model.is_foreign else _with_placed_values(arm, model.node_count, spec.trusted)
-            conditions[name] = resolve(model, arm, train, corpus, spec.name, name, spec.trusted)
-    for name, condition in conditions.items():
-        with _heading(f"arms.{name}: "):
-            if condition.arm.match is not None and condition.model.kind == "ssm":
-                condition = conditions[name] = _matched(condition, spec, conditions)
-            condition.check()
-            if check is not None:
-                check(condition)
-    return spec.with_conditions(conditions)
+    with _heading(f"spec {origin}: "):
+        spec = Spec.model_validate(expanded(dict(values))).trusting(trusted)
+        compared = (one.model_copy(update={"against": one.against or spec.against(one.arm)}) for one in spec.hypotheses)
+        spec = spec.model_copy(update={"hypotheses": tuple(compared)})
+        conditions = dict[str, Condition]()
+        for name, arm in spec.arms.items():
+            with _heading(f"arms.{name}: "):
+                model, train, corpus = spec.model_of(name), spec.train_of(name), spec.corpus_of(name)
+                arm = _with_file_values(arm)
+                arm = arm if model.is_foreign else _with_placed_values(arm, model.node_count, trusted)
+                conditions[name] = resolve(model, arm, train, corpus, spec.name, name, trusted)
+        for name, condition in conditions.items():
+            with _heading(f"arms.{name}: "):
+                if condition.arm.match is not None and condition.model.kind == "ssm":
+                    condition = conditions[name] = _matched(condition, spec, conditions)
+                condition.check()
+                if check is not None:
+                    check(condition)
+        return spec.with_conditions(conditions)
 
 
 @contextmanager
@@ -149,7 +118,7 @@ def _heading(head: str) -> Iterator[None]:
 
 
 def _matched(condition: Condition, spec: Spec, conditions: Mapping[str, Condition]) -> Condition:
-    """The condition with the output standard deviation of the arm that its own names."""
+    """Return the condition with the output standard deviation of the arm that its own names."""
     arm = condition.arm
     against = arm.against or spec.baseline
     if arm.match == BASELINE != against and BASELINE in conditions:
@@ -163,7 +132,7 @@ def _matched(condition: Condition, spec: Spec, conditions: Mapping[str, Conditio
 
 
 def _with_file_values(arm: Arm) -> Arm:
-    """The arm with its `node_file` read: the values in the spec, and their fingerprint behind the file's name.
+    """Return the arm with the values in its `node_file`, and their fingerprint behind the file's name.
 
     A run's configuration thus holds the nodes, and a saved spec does not need the file. Raises ValueError unless the
     file is JSON with {"nodes": {"rates": [per byte], "projection": [...], "gain": "..."}}.
@@ -175,23 +144,21 @@ def _with_file_values(arm: Arm) -> Arm:
     try:
         nodes = content["nodes"]
         values = {
-            "node_rates": tuple(float(rate) for rate in nodes["rates"]),
-            "node_multipliers": tuple(float(multiplier) for multiplier in nodes["projection"]),
+            "node_rates": tuple(map(float, nodes["rates"])),
+            "node_multipliers": tuple(map(float, nodes["projection"])),
             "node_gain": nodes["gain"],
         }
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(
-            f'node_file {arm.node_file}: no node set in it, expected {{"nodes": {{"rates": [...], "projection": [...], '
-            f'"gain": "..."}}}} as plkernel.fit writes it'
-        ) from error
+        form = '{"nodes": {"rates": [...], "projection": [...], "gain": "..."}} as plkernel.fit writes it'
+        raise ValueError(f"node_file {arm.node_file}: no node set in it, expected {form}") from error
     return Arm.model_validate({**arm.model_dump(), **values, "node_file": f"{arm.node_file}#{fingerprint(values)}"})
 
 
 def _with_placed_values(arm: Arm, channels: int, trusted: bool) -> Arm:
-    """The arm with the rates per byte of a placement of another package in `node_rates`, (channels,).
+    """Return the arm with the rates per byte of a placement of another package in `node_rates`, (channels,).
 
     A run's configuration thus holds the nodes, and a saved spec does not need the package. Raises ValueError for
-    a placement that nobody offers, without consent, and where it gives no positive and finite half-lives (channels,).
+    an unknown placement, without consent, and for half-lives (channels,) that are not positive and finite.
     """
     if not arm.placed_elsewhere or len(arm.node_rates or ()) == channels:
         return arm

@@ -1,21 +1,19 @@
 """Sections of a study spec as pydantic models: corpus, model, training protocol, arm, hypothesis, gate.
 
-Every section is immutable and refuses keys it does not know. The text below a field is its entry in the reference.
+Every section is immutable and refuses unknown keys. The text below a field is its entry in the reference.
 """
 
 import hashlib
 import json
 import math
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal, Self, cast, get_args, get_origin
+from typing import Annotated, Any, Literal, Self, get_args
 
-import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from plkernel.analysis.exponentials import Floats
 from plkernel.analysis.limits import RWKV7_LARGEST_RATE, Bonus, ShapeOn, gain_of
-from plkernel.analysis.nodes import Aim, AimTarget, Gain, Lag, Placement, Projection, Summation, half_lives_of
+from plkernel.analysis.nodes import Aim, AimTarget, Gain, Lag, Placement, Projection, Summation
 from plkernel.common.cli import nearest
 from plkernel.common.files import shown
 from plkernel.common.imports import NAME, is_code
@@ -24,28 +22,70 @@ from plkernel.models.words import Device, ModelKind, PatchingMode
 # Limits beyond what any machine trains (a width of 65,536 in 1,024 blocks is 3e13 parameters), so that a spec is
 # checked in seconds.
 WIDEST = 2**16
-DEEPEST = 2**10
-LONGEST_PATCH = 2**16
-LONGEST_CONTEXT = 2**24
 LARGEST_STEP = 2**28  # bytes of training text in one step, batch * context
 MOST_THREADS = 2**10
-MOST_WINDOWS = 2**24
 SMALLEST_EPS = 1.2e-38  # the least that float32 holds to all its digits
 MOST_ERRORS = 8  # in one message
 
-Positive = Annotated[int, Field(ge=1)]
-PositiveNumber = Annotated[float, Field(gt=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
-Fraction = Annotated[float, Field(gt=0, lt=0.5)]
-Windows = Annotated[int, Field(ge=0, le=MOST_WINDOWS)]
-Rank = Annotated[int, Field(ge=2, le=WIDEST)] | None
+
+def _check_number(value: Any) -> Any:
+    """Refuse true, which pydantic takes as 1."""
+    if isinstance(value, bool):
+        raise PydanticCustomError("number", "must be a number, not true or false")
+    return value
+
+
+def _check_plain(options: dict[str, Any]) -> dict[str, Any]:
+    """Refuse options for other people's code that JSON would not keep."""
+    try:
+        json.dumps(options, allow_nan=False)
+    except (TypeError, ValueError):
+        raise PydanticCustomError("plain", "must hold finite numbers, texts, lists and tables, as JSON does") from None
+    return options
+
+
+def _check_code(name: str) -> str:
+    """Refuse a name of code that is none."""
+    if not NAME.fullmatch(name):
+        raise PydanticCustomError("code", "must be module:attribute, as in mypackage.mymodule:function")
+    return name
+
+
+def _check_kind(kind: str) -> str:
+    """Refuse a kind of model that is neither known nor code."""
+    if is_code(kind):
+        return _check_code(kind)
+    if kind not in KINDS:
+        raise PydanticCustomError("kind", "must be {known}", {"known": f"{', '.join(KINDS)} or module:attribute"})
+    return kind
+
+
+Whole = Annotated[int, BeforeValidator(_check_number)]
+Number = Annotated[float, BeforeValidator(_check_number)]
+Positive = Annotated[Whole, Field(ge=1)]
+Natural = Annotated[Whole, Field(ge=0)]
+PositiveNumber = Annotated[Number, Field(gt=0)]
+AtLeastZero = Annotated[Number, Field(ge=0)]
+BelowOne = Annotated[Number, Field(ge=0, lt=1)]
+Share = Annotated[Number, Field(ge=0, le=1)]
+Fraction = Annotated[Number, Field(gt=0, lt=0.5)]
+Windows = Annotated[Natural, Field(le=2**24)]
+Width = Annotated[Positive, Field(le=WIDEST)]
+Rank = Annotated[Whole, Field(ge=2, le=WIDEST)] | None
 Sentence = Annotated[str, Field(pattern=r"^\S(.*\S)?$", max_length=200)]
+Plain = Annotated[dict[str, Any], AfterValidator(_check_plain)]
 Claim = Literal["lower", "higher", "equal"]
 Metric = Literal["val_bpb", "test_bpb", "excess_bpb", "truncation_cost"]
 
 KINDS: tuple[str, ...] = get_args(ModelKind)
+OF_KIND = {
+    "ssm": ("kind", "dim", "layers", "gain", "patching"),
+    "rwkv5": ("kind", "dim", "layers", "head_size", "k_clamp"),
+    "rwkv6": ("kind", "dim", "layers", "head_size", "k_clamp"),
+    "rwkv7": ("kind", "dim", "layers", "head_size", "ranks"),
+}
+"""Options of [model] by kind; other people's models have `config` alone."""
 PLACEMENTS: tuple[str, ...] = get_args(Placement)
-ALONG = ("val_bpb", "excess_bpb")  # metrics of every evaluation; the others are taken once, at the end
 AIM_OPTIONS = ("target", "kernel", "lag")
 NODE_VALUES = ("node_rates", "node_multipliers", "node_gain")
 IN_THE_STUDY = ("against", "levels", "rates", "train")  # fields of an arm that stand elsewhere in a run, or nowhere
@@ -61,96 +101,50 @@ OF_AN_ARM = (
 # is left to the spec: the scripts take 6e-4 for 12 layers of width 768.
 RECIPES: dict[str, dict[str, Any]] = {
     "blinkdl": {
-        "weight_decay": 1e-3,
-        "beta1": 0.9,
-        "beta2": 0.99,
-        "eps": 1e-18,
-        "decay_multiplier": 2.0,
-        "warmup": 10,
-        "warmup_from": 0.01,
-        "schedule": "cosine",
-        "final_fraction": 0.1,
-        "clip": 1.0,
-        "l2wrap": 1e-4,
+        **{"weight_decay": 1e-3, "beta1": 0.9, "beta2": 0.99, "eps": 1e-18, "decay_multiplier": 2.0, "warmup": 10},
+        **{"warmup_from": 0.01, "schedule": "cosine", "final_fraction": 0.1, "clip": 1.0, "l2wrap": 1e-4},
     }
 }
 
 
 class Section(BaseModel):
-    """A part of a spec: immutable, and closed to keys it does not know."""
+    """A part of a spec: immutable, and closed to unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
-    @field_validator("*", mode="before")
-    @classmethod
-    def _no_truth_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuse true, which pydantic takes as 1."""
-        kinds = kinds_of(cls.model_fields[str(info.field_name)].annotation)
-        values = value if isinstance(value, list | tuple) else [value]
-        if kinds & {int, float} and not kinds & {bool, dict, Any} and any(isinstance(each, bool) for each in values):
-            raise PydanticCustomError("number", "must be a number, not true or false")
-        return value
-
     def refuse(self, names: Iterable[str], reason: str, head: str = "") -> None:
-        """ValueError for the first of the fields `names` that is not at its default."""
+        """Raise ValueError for the first of the fields `names` that is not at its default."""
         for name in names:
             if (value := getattr(self, name)) != type(self).model_fields[name].default:
                 raise ValueError(f"{head}{name} {value} {reason}")
 
 
-def kinds_of(annotation: Any) -> set[Any]:
-    """The types in an annotation: {tuple, int} for tuple[int, ...]."""
-    origin = get_origin(annotation)
-    inner = get_args(annotation)[:1] if origin is Annotated else get_args(annotation)
-    return {origin or annotation}.union(*map(kinds_of, () if origin is Literal else inner))
-
-
-def check_plain(options: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Options for other people's code, as they are; ValueError where JSON would not keep them."""
-    try:
-        json.dumps(options, allow_nan=False)
-    except (TypeError, ValueError):
-        raise PydanticCustomError("plain", "must hold finite numbers, texts, lists and tables, as JSON does") from None
-    return options
-
-
-def check_code(name: str | None) -> str | None:
-    """A name of code as it is; ValueError where it is none."""
-    if name is not None and not NAME.fullmatch(name):
-        raise PydanticCustomError("code", "must be module:attribute, as in mypackage.mymodule:function")
-    return name
-
-
 def check_threads(threads: int) -> None:
-    """ValueError for a number of threads that no machine has."""
+    """Raise ValueError for a number of threads that no machine has."""
     if not 1 <= threads <= MOST_THREADS:
         raise ValueError(f"threads must lie between 1 and {MOST_THREADS}, got {threads}")
 
 
 def explained(error: ValidationError, root: type[BaseModel], *within: str) -> str:
-    """The first few of pydantic's errors as words; `within` is the place in the spec, a `root`, of what it checked."""
+    """Return the first of pydantic's errors as one line; `within` is the place of the checked values in a `root`."""
     texts = []
     for one in error.errors()[:MOST_ERRORS]:
-        *head, last = place = [*within, *map(str, one["loc"])] or [""]
+        parts = (str(part) for part in one["loc"])
+        *head, last = place = [*within, *(part for part in parts if not part.startswith(("list[", "dict[")))] or [""]
         message = one["msg"].removeprefix("Value error, ")
         if one["type"] == "extra_forbidden":
-            section = f"[{'.'.join(head)}]" if head else "the top level"
-            message = f"unknown key {shown(last)} in {section}; {nearest(last, _keys(root, head))}"
+            section: Any = root
+            for name in head:  # a name or a number follows dict[str, Arm] or tuple[Gate, ...]
+                inner = [one for one in get_args(section) if hasattr(one, "model_fields")]
+                section = inner[0] if inner else section.model_fields[name].annotation
+            where = f"[{'.'.join(head)}]" if head else "the top level"
+            message = f"unknown key {shown(last)} in {where}; {nearest(last, section.model_fields)}"
         elif one["type"] == "missing":
             message = f"{'.'.join(place)} is missing"
         elif last and one["type"] != "value_error":
             message = f"{'.'.join(place)}: {message}, got {shown(one['input'])}"
         texts.append(message)
     return "; ".join(texts)
-
-
-def _keys(section: Any, place: list[str]) -> list[str]:
-    """The valid keys of the section at `place` below `section`."""
-    while place:
-        section, *place = section.model_fields[place[0]].annotation, *place[1:]
-        if inner := [one for one in get_args(section) if isinstance(one, type)]:
-            section, place = inner[-1], place[1:]  # of dict[str, Arm] or tuple[Gate, ...]: next is a name or a number
-    return list(section.model_fields)
 
 
 class CorpusSpec(Section):
@@ -180,14 +174,14 @@ class CorpusSpec(Section):
 class PatchingSpec(Section):
     """How bytes are grouped into the steps of the recurrence."""
 
-    size: Annotated[int, Field(ge=1, le=LONGEST_PATCH)] = 1
+    size: Width = 1
     """Bytes per patch; 1 is no patching."""
     mode: PatchingMode = "causal"
     """causal: a byte sees completed patches only. published: it sees its own target (kept for audit)."""
 
 
 class RanksSpec(Section):
-    """RWKV-7: ranks of the maps that move what a byte does; left out, those of the official code at this width."""
+    """RWKV-7: ranks of the low-rank maps that each byte moves; left out, those of the official code at this width."""
 
     decay: Rank = None
     """Of the decay w."""
@@ -202,23 +196,23 @@ class RanksSpec(Section):
 class ModelSpec(Section):
     """The model that all arms share."""
 
-    kind: ModelKind | str = "ssm"
+    kind: Annotated[ModelKind | str, AfterValidator(_check_kind)] = "ssm"
     """ssm: the diagonal SSM. rwkv5, rwkv6, rwkv7: Eagle, Finch and Goose. module:attribute: a builder of your own, or a
-    class of transformers such as transformers:MambaForCausalLM (plkernel/foreign); needs --trust-code."""
-    dim: Annotated[int, Field(ge=2, le=WIDEST)] = 96
+    class of transformers such as transformers:MambaForCausalLM; needs --trust-code."""
+    dim: Annotated[Whole, Field(ge=2, le=WIDEST)] = 96
     """Width, also the state size."""
-    layers: Annotated[int, Field(ge=1, le=DEEPEST)] = 4
+    layers: Annotated[Positive, Field(le=2**10)] = 4
     """Number of blocks."""
     gain: Gain = "none"
     """Input gain of the recurrence: none 1, ema 1 - a, lru sqrt(1 - a**2)."""
     patching: PatchingSpec = PatchingSpec()
-    head_size: Annotated[int, Field(ge=1, le=WIDEST)] = 32
+    head_size: Width = 32
     """RWKV: channels of a head; dim must be a multiple."""
     k_clamp: bool = False
     """RWKV-5 and 6: scale the key by min(1, lambda), an EMA-like input gain."""
     ranks: RanksSpec = RanksSpec()
-    config: dict[str, Any] | None = None
-    """A model of your own: what its builder is given."""
+    config: Plain | None = None
+    """A model of your own: arguments of its builder."""
 
     @property
     def is_foreign(self) -> bool:
@@ -240,31 +234,13 @@ class ModelSpec(Section):
         """Upper bound of the decay rate per byte."""
         return RWKV7_LARGEST_RATE if self.kind == "rwkv7" else math.inf
 
-    @field_validator("kind", mode="after")
-    @classmethod
-    def _known(cls, kind: str) -> str:
-        if is_code(kind):
-            check_code(kind)
-        elif kind not in KINDS:
-            known = f"{', '.join(KINDS)} or module:attribute"
-            raise PydanticCustomError("kind", "must be {known}", {"known": known})
-        return kind
-
-    _plain = field_validator("config", mode="after")(check_plain)
-
     @model_validator(mode="after")
-    def _of_one_kind(self) -> "ModelSpec":
-        of_the_ssm, of_rwkv = ("gain", "patching"), ("head_size", "k_clamp", "ranks")
-        others = {
-            "ssm": ("config", *of_rwkv),
-            "rwkv5": ("config", *of_the_ssm, "ranks"),
-            "rwkv6": ("config", *of_the_ssm, "ranks"),
-            "rwkv7": ("config", *of_the_ssm, "k_clamp"),
-        }.get(self.kind, ("dim", "layers", *of_the_ssm, *of_rwkv))
-        for name in others:
-            if getattr(self, name) != type(self).model_fields[name].default:
+    def _of_one_kind(self) -> Self:
+        known = OF_KIND.get(self.kind, ("kind", "config"))
+        for name, field in ModelSpec.model_fields.items():
+            if name not in known and getattr(self, name) != field.default:
                 raise ValueError(f"{name} does not belong to model kind {self.kind!r}: leave it out")
-        if self.kind in KINDS[1:] and self.dim % self.head_size:
+        if "head_size" in known and self.dim % self.head_size:
             raise ValueError(f"dim {self.dim} must be a multiple of head_size {self.head_size}")
         return self
 
@@ -273,10 +249,10 @@ class TrainSpec(Section):
     """The training protocol, the same for every arm."""
 
     recipe: Literal["blinkdl"] | None = None
-    """Defaults for what is not given. blinkdl: the official RWKV training scripts."""
-    context: Annotated[int, Field(ge=2, le=LONGEST_CONTEXT)] = 512
+    """Defaults for all options not given. blinkdl: the official RWKV training scripts."""
+    context: Annotated[Whole, Field(ge=2, le=2**24)] = 512
     """Bytes predicted per window."""
-    batch: Annotated[int, Field(ge=1, le=LARGEST_STEP)] = 8
+    batch: Annotated[Positive, Field(le=LARGEST_STEP)] = 8
     """Windows per step."""
     steps: Positive | None = None
     """Stop after this many steps (bit-reproducible on a CPU)."""
@@ -286,37 +262,36 @@ class TrainSpec(Section):
     """Stop after this many minutes of training instead."""
     learning_rate: PositiveNumber = 3e-4
     """Peak learning rate of AdamW."""
-    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    weight_decay: AtLeastZero = 0.01
     """Weight decay, on true matrices only (.weight, two or more dimensions above 1); with 0, AdamW is Adam."""
-    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    beta1: BelowOne = 0.9
     """First-moment decay of AdamW."""
-    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    beta2: BelowOne = 0.999
     """Second-moment decay of AdamW."""
-    eps: float = 1e-8
-    """What AdamW adds to the root of the second moment."""
-    decay_multiplier: Annotated[float, Field(ge=0)] | None = None
+    eps: Number = 1e-8
+    """Constant that AdamW adds to the root of the second moment."""
+    decay_multiplier: AtLeastZero | None = None
     """Learning rate of time_decay (SSM: log_rate, RWKV-7: w0) as a multiple; not of the low-rank maps that move it. 0
     freezes them. Left out: as the arm's scheme has it, 2 in rwkv_blinkdl and rwkv7_official and 1 in most others."""
-    warmup: Annotated[int, Field(ge=0)] = 0
+    warmup: Natural = 0
     """Steps of linear warm-up."""
     warmup_from: Share | None = None
-    """Warm up from this share of the peak, before the schedule; left out: from 1 / (warmup + 1), within it. Needs a
-    warmup."""
+    """Warm up from this share of the peak, before the schedule; left out: from 1 / (warmup + 1), within it."""
     schedule: Literal["cosine", "exponential", "linear", "constant"] = "cosine"
     """Learning rate from the peak to its final fraction."""
     final_fraction: Share = 0.1
     """Where the schedule ends, as a share of the peak; a constant one has no end."""
     clip: PositiveNumber = 1.0
     """Largest gradient norm."""
-    l2wrap: Annotated[float, Field(ge=0)] = 0.0
+    l2wrap: AtLeastZero = 0.0
     """Pull on the largest logit z of every position: l2wrap * z / (batch * context) is added to its gradient."""
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    dropout: BelowOne = 0.0
     """RWKV: dropout on the embedding and after every residual sum."""
     eval_every: Positive = 500
     """Steps between evaluations; each one saves a checkpoint."""
-    eval_windows: Annotated[int, Field(ge=1, le=MOST_WINDOWS)] = 32
+    eval_windows: Annotated[Windows, Field(ge=1)] = 32
     """Validation windows, evenly spaced and fixed."""
-    test_windows: Annotated[int, Field(ge=1, le=MOST_WINDOWS)] = 128
+    test_windows: Annotated[Windows, Field(ge=1)] = 128
     """Test windows, evaluated once, at the end."""
     truncation_windows: Windows = 0
     """Places of the test text at which, at the end, bits per byte are taken with 1, 2, 4 .. context bytes given."""
@@ -329,7 +304,7 @@ class TrainSpec(Section):
     compile: bool = False
     """Compile the model of a step by torch.compile: half the operators to launch, on a GPU replayed as CUDA graphs, and
     sums in another order."""
-    threads: Annotated[int, Field(ge=1, le=MOST_THREADS)] = 1
+    threads: Annotated[Positive, Field(le=MOST_THREADS)] = 1
     """CPU threads of one run; part of a run's identity, since sums depend on it."""
 
     @property
@@ -345,35 +320,24 @@ class TrainSpec(Section):
         return {**RECIPES[recipe], **values} if isinstance(recipe, str) and recipe in RECIPES else values
 
     @model_validator(mode="after")
-    def _consistent(self) -> "TrainSpec":
+    def _consistent(self) -> Self:
+        step = self.batch * self.context
         if [self.steps, self.bytes, self.minutes].count(None) != 2:
             raise ValueError("give exactly one of steps, bytes and minutes")
-        if self.batch * self.context > LARGEST_STEP:
-            raise ValueError(
-                f"batch * context must be at most {LARGEST_STEP} bytes in a step, got {self.batch} * {self.context}: "
-                "lower one of them"
-            )
-        if self.bytes is not None and self.bytes < self.batch * self.context:
-            raise ValueError(
-                f"bytes must be a step or more, batch * context {self.batch * self.context}, got {self.bytes}"
-            )
+        if step > LARGEST_STEP:
+            raise ValueError(f"batch * context must be at most {LARGEST_STEP} bytes in a step, got {step}: lower one")
+        if self.bytes is not None and self.bytes < step:
+            raise ValueError(f"bytes must be a step or more, batch * context {step}, got {self.bytes}")
         if self.eps < SMALLEST_EPS:
-            raise ValueError(
-                f"eps must be at least {SMALLEST_EPS}, the least that float32 holds to all its digits, got {self.eps}"
-            )
+            raise ValueError(f"eps must be at least {SMALLEST_EPS}, the least that float32 holds, got {self.eps}")
         if self.schedule == "exponential" and self.final_fraction == 0:
             raise ValueError("final_fraction must be above 0 with schedule 'exponential', got 0.0: 'linear' reaches 0")
-        idle = {
-            "warmup_from": (not self.warmup, "needs steps of warm-up, got warmup 0: set warmup"),
-            "final_fraction": (
-                self.schedule == "constant",
-                "needs an end to reach, got schedule 'constant': name another",
-            ),
-        }
-        for name, (ignored, reason) in idle.items():
-            value, default = getattr(self, name), type(self).model_fields[name].default
-            if ignored and value not in (default, RECIPES.get(self.recipe or "", {}).get(name, default)):
-                raise ValueError(f"train.{name} {value:g} {reason}, or leave it out")
+        recipe = RECIPES.get(self.recipe or "", {})
+        if not self.warmup and self.warmup_from != recipe.get("warmup_from"):
+            self.refuse(["warmup_from"], "needs steps of warm-up, got warmup 0: set warmup, or leave it out", "train.")
+        if self.schedule == "constant" and self.final_fraction != recipe.get("final_fraction"):
+            reason = "needs an end to reach, got schedule 'constant': name another, or leave it out"
+            self.refuse(["final_fraction"], reason, "train.")
         return self
 
 
@@ -383,9 +347,8 @@ class Arm(Section):
     placement: str | None = None
     """Node set of the half-lives; quantile: at the quantiles of the power law's own measure; chrono: forget gates for
     lags up to max_lag (arXiv 1804.11188); inverse-gamma: time scales of an LSTM (2009.12727), there frozen, which is
-    train = { decay_multiplier = 0 }; or that of another package, by an entry point of plkernel.placements, which needs
-    --trust-code. If left out log-spaced, and in an RWKV the decays of its scheme. An RWKV has the
-    same nodes in every head."""
+    train = { decay_multiplier = 0 }; or an entry point of plkernel.placements, which needs --trust-code. If left out
+    log-spaced, and in an RWKV, where every head has the same nodes, the decays of its scheme."""
     projection: Projection = "uniform"
     """Shape of the projection's columns, in an RWKV of the receptance's rows; quantile nodes shape it by tempering."""
     beta: PositiveNumber = 1.15
@@ -395,11 +358,10 @@ class Arm(Section):
     longest: PositiveNumber = 2000.0
     """Longest half-life of log-spaced nodes, in bytes."""
     tempering: Share | None = None
-    """Quantile nodes: 1 puts the power law into the density of the nodes (the default; RWKV: 0.5), 0 into the
-    projection."""
+    """Quantile nodes: 1 puts the law into the density of the nodes (the default; RWKV: 0.5), 0 into the projection."""
     loss: Fraction | None = None
     """Quantile nodes: share of the kernel lost beyond either end; 0.05 if left out."""
-    max_lag: Annotated[float, Field(gt=1)] | None = None
+    max_lag: Annotated[Number, Field(gt=1)] | None = None
     """Quantile and chrono nodes: longest lag, in bytes; 2048 if left out. RWKV: how far a power law must hold."""
     target: AimTarget | None = None
     """information: the kernel has the exponent beta (the default); correlation: beta/2, as information is quadratic
@@ -417,30 +379,27 @@ class Arm(Section):
     node_file: str | None = None
     """JSON file with the nodes, as plkernel.fit writes it; relative to the working directory. Read with the spec."""
     node_rates: tuple[PositiveNumber, ...] | None = None
-    """Decay rates per byte, one per channel; what node_file held, or a placement of another package gave."""
+    """Decay rates per byte, one per channel; filled in from node_file or a placement of another package."""
     node_multipliers: tuple[PositiveNumber, ...] | None = None
-    """Projection multipliers of these nodes; what node_file held."""
+    """Projection multipliers of these nodes; filled in from node_file."""
     node_gain: Gain | None = None
-    """The input gain that these nodes assume; what node_file held."""
+    """The input gain that these nodes assume; filled in from node_file."""
 
     scheme: str | None = None
     """The initialisation by name (plkernel.init list). Left out: transformers_default, which is N(0.02), and in an RWKV
     rwkv_blinkdl, in RWKV-7 rwkv7_official, those of today's official code."""
     scheme_options: dict[str, float] | None = None
     """Free constants of the scheme, as in { base_width = 64 }."""
-    init: str | None = None
-    """A function of your own, module:attribute, called with the model once all else has initialised it; needs
-    --trust-code."""
-    init_options: dict[str, Any] | None = None
-    """What else that function is given, by name."""
+    init: Annotated[str, AfterValidator(_check_code)] | None = None
+    """A function of your own, module:attribute, that changes the initialised model; needs --trust-code."""
+    init_options: Plain | None = None
+    """Further arguments of that function, by name."""
     learning_rate: PositiveNumber | None = None
     """Peak learning rate of this arm, where it differs from train.learning_rate."""
     rates: Annotated[tuple[PositiveNumber, ...], Field(min_length=2)] | None = None
-    """Learning rates to try for this arm, as many as tuning.rates, where its best lies elsewhere; not beside a
-    learning_rate."""
+    """Learning rates to try for this arm, as many as tuning.rates; not beside a learning_rate."""
     bonus: Bonus | None = None
-    """RWKV-5 and 6: scheme leaves u as the scheme has it (the default); law: 2**exponent, which puts distance 1 on the
-    law."""
+    """RWKV-5 and 6: u as the scheme has it (the default), or 2**exponent, which puts distance 1 on the law."""
     shape_on: ShapeOn | Literal["columns", "multiplier"] | None = None
     """Where the shape goes. SSM: columns of the projection (the default), or a fixed multiplier of every state, which
     also acts where a scheme starts the projection at zero. RWKV: receptance; output is refused: it starts at zero."""
@@ -456,9 +415,6 @@ class Arm(Section):
     """The arm it is compared with; the study's baseline if left out."""
     levels: dict[str, str] | None = None
     """Its level of every factor; filled in from [factors]."""
-
-    _code = field_validator("init", mode="after")(check_code)
-    _plain = field_validator("init_options", mode="after")(check_plain)
 
     @property
     def placed_elsewhere(self) -> bool:
@@ -484,14 +440,10 @@ class Arm(Section):
         return Aim(self.beta, self.target or "information", self.kernel or "coherent", self.lag or "state")
 
     @property
-    def node_values(self) -> dict[str, Any]:
-        """The nodes given as numbers, by field."""
-        return {name: getattr(self, name) for name in NODE_VALUES}
-
-    @property
     def has_file_values(self) -> bool:
         """True once the values of `node_file` are in the arm; the name then ends in # and their fingerprint."""
-        return self.node_file is not None and self.node_file.endswith(f"#{fingerprint(self.node_values)}")
+        values = {name: getattr(self, name) for name in NODE_VALUES}
+        return self.node_file is not None and self.node_file.endswith(f"#{fingerprint(values)}")
 
     @property
     def pending(self) -> bool:
@@ -502,15 +454,9 @@ class Arm(Section):
             or (self.match is not None and self.output_std is None)
         )
 
-    def half_lives(self, channels: int) -> Floats:
-        """Half-lives of a placement that no power law decides, in bytes; (channels,)."""
-        if self.placed_elsewhere:
-            return math.log(2) / np.array(self.node_rates or ())
-        return half_lives_of(cast(Placement, self.placement), channels, max_lag=self.max_lag)
-
 
 def fingerprint(values: dict[str, Any]) -> str:
-    """Twelve hexadecimal digits that tell node values apart."""
+    """Return twelve hexadecimal digits that tell node values apart."""
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:12]
 
 
@@ -526,18 +472,18 @@ class Measured(Section):
     only `bytes` bytes are given, minus those with the whole context."""
     bytes: Positive | None = None
     """truncation_cost: how many bytes are given."""
-    step: Annotated[int, Field(ge=0)] | None = None
+    step: Natural | None = None
     """The evaluation that counts, of val_bpb and excess_bpb; the last if left out."""
 
     @model_validator(mode="after")
     def _of_its_metric(self) -> Self:
-        if (self.bytes is None) == (self.metric == "truncation_cost"):
-            wrong = "needs bytes, such as 32" if self.bytes is None else f"takes no bytes, got {self.bytes}"
-            raise ValueError(f"{self.name!r}: metric {self.metric!r} {wrong}")
-        if self.step is not None and self.metric not in ALONG:
-            raise ValueError(
-                f"{self.name!r}: {self.metric} is taken at the end only, got step {self.step}: leave it out"
-            )
+        head = f"{self.name!r}: "
+        if self.metric != "truncation_cost":
+            self.refuse(["bytes"], f"does not belong to metric {self.metric!r}: leave it out", head)
+        elif self.bytes is None:
+            raise ValueError(f"{head}metric 'truncation_cost' needs bytes, such as 32")
+        if self.metric in ("test_bpb", "truncation_cost"):
+            self.refuse(["step"], f"has no {self.metric}, which is taken at the end only: leave it out", head)
         return self
 
 
@@ -550,7 +496,7 @@ class Hypothesis(Measured):
     """The arm that is subtracted; left out, the one that `arm` is compared with."""
     claim: Claim
     """lower or higher: by more than the margin; equal: by less than the margin either way."""
-    margin: Annotated[float, Field(ge=0)] = 0.0
+    margin: AtLeastZero = 0.0
     """In bits per byte."""
     alpha: Fraction = 0.05
     """The chance that any hypothesis of the family is confirmed falsely, and that any is refuted falsely."""
@@ -558,31 +504,30 @@ class Hypothesis(Measured):
     @model_validator(mode="after")
     def _has_a_margin(self) -> Self:
         if self.claim == "equal" and self.margin == 0.0:
-            raise ValueError(
-                f"{self.name!r}: claim 'equal' needs a margin above 0, such as 0.01: nothing shows exact equality"
-            )
+            raise ValueError(f"{self.name!r}: claim 'equal' needs a margin above 0, such as 0.01")
         return self
 
 
 class Gate(Measured):
-    """What the mean of an arm over its seeds must reach before any hypothesis is answered."""
+    """A bound that the mean of an arm over its seeds must keep before any hypothesis is answered."""
 
-    at_least: float | None = None
+    at_least: Number | None = None
     """The least that the mean may be."""
-    at_most: float | None = None
+    at_most: Number | None = None
     """The most."""
 
     @model_validator(mode="after")
     def _has_a_limit(self) -> Self:
-        if self.at_least is None and self.at_most is None:
+        low, high = self.at_least, self.at_most
+        if low is None and high is None:
             raise ValueError(f"{self.name!r}: a gate needs at_least or at_most")
-        if self.at_least is not None and self.at_most is not None and self.at_least > self.at_most:
-            raise ValueError(f"{self.name!r}: at_least {self.at_least:g} is above at_most {self.at_most:g}")
+        if low is not None and high is not None and low > high:
+            raise ValueError(f"{self.name!r}: at_least {low:g} is above at_most {high:g}")
         return self
 
 
 def families(hypotheses: Iterable[Hypothesis]) -> dict[str, list[Hypothesis]]:
-    """The hypotheses by family, in the order of the spec."""
+    """Group the hypotheses by family, in the order of the spec."""
     by_family: dict[str, list[Hypothesis]] = {}
     for one in hypotheses:
         by_family.setdefault(one.family, []).append(one)

@@ -1,4 +1,4 @@
-"""Runs with the options of recipe = "blinkdl": dropout, l2wrap, resume, and configurations of earlier versions."""
+"""Runs with the options of recipe = "blinkdl" and dropout: masks, evaluation and resume."""
 
 import json
 from collections.abc import Callable
@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from plkernel.common.files import load_json, save_json
-from plkernel.config.reading import load_spec, parse_spec
+from plkernel.config.reading import load_spec
 from plkernel.config.study import LARGEST_SEED, Spec
 from plkernel.training.loop import Training, prepare, run_training
 from plkernel.training.objective import bits_per_byte, seed_dropout
@@ -83,29 +82,3 @@ def test_evaluation_drops_nothing(rwkv_spec: Callable[..., Spec], tmp_path: Path
         run.settle()
         assert run.model.training
     assert plain.progress.loss_sum != dropping.progress.loss_sum
-
-
-def test_l2wrap_keeps_the_logits_of_a_run_small(tiny_spec: Callable[..., Path], tmp_path: Path) -> None:
-    def largest(strength: float) -> float:
-        training = Training(prepare(load_spec(tiny_spec(l2wrap=strength)), "uniform", 0, tmp_path / str(strength)))
-        while not training.done:
-            training.step()
-        return training.model(training.validation[:, :-1]).max().item()
-
-    assert largest(10.0) < 0.5 * largest(0.0)
-
-
-def test_a_run_of_a_version_without_an_option_goes_on_with_its_default(
-    tiny_spec: Callable[..., Path], tmp_path: Path
-) -> None:
-    new = ("recipe", "eps", "warmup_from", "decay_multiplier", "l2wrap", "dropout")
-    spec = load_spec(tiny_spec())
-    die_at_step(6, spec, tmp_path / "out")
-    path = tmp_path / "out" / "uniform" / "seed-0" / "config.json"
-    config = load_json(path)
-    config["train"] = {name: value for name, value in config["train"].items() if name not in new}
-    path.unlink()
-    save_json(path, config)
-    with pytest.raises(ValueError, match=r"made by another spec \(train.eps was 1e-08, is now 1e-06\)"):
-        metrics(load_spec(tiny_spec(eps=1e-6)), tmp_path / "out")
-    assert metrics(spec, tmp_path / "out") == metrics(parse_spec(spec.model_dump(), "again"), tmp_path / "whole")

@@ -323,18 +323,10 @@ def _grid(count: int, columns: int, height: float, **shared: Any) -> tuple["Figu
 
 
 def _draw(
-    axes: "Axes",
-    curves: Sequence[Curve],
-    look: Mapping[str, Any],
-    unit: float,
-    thin: float = 0.6,
-    start: float = 0.0,
-    bands: Sequence[Band] = (),
+    axes: "Axes", curves: Sequence[Curve], look: Mapping[str, Any], unit: float, thin: float = 0.6, start: float = 0.0
 ) -> None:
-    """Draw each curve from `start` on as a thin line of opacity `thin`, their mean thick, and bands behind."""
-    for band, alpha in zip(bands, (0.2, 0.1), strict=False):
-        axes.fill_between(band.at / unit, band.low, band.high, color=look["color"], alpha=alpha, lw=0)
-    for curve in curves if thin else ():
+    """Draw each curve from `start` on as a thin line of opacity `thin`, and their mean thick."""
+    for curve in curves:
         at = [x for x in sorted(curve) if x >= start]
         axes.plot([x / unit for x in at], [curve[x] for x in at], color=look["color"], lw=0.5, alpha=thin)
     if curves:
@@ -371,7 +363,10 @@ def differences(arms: Arms, heading: str = "") -> "Figure":
         for index, (axes, (title, curves)) in enumerate(zip(grid, arms.items(), strict=True), start=1):
             bands = [pointwise_band(curves), *([simultaneous_band(curves)] if len(curves) >= FEWEST_FOR_WHOLE else [])]
             axes.axhline(0.0, color=INK, lw=0.6)
-            _draw(axes, curves, line_style(index), unit, bands=bands)
+            look = line_style(index)
+            for band, alpha in zip(bands, (0.2, 0.1), strict=False):
+                axes.fill_between(band.at / unit, band.low, band.high, color=look["color"], alpha=alpha, lw=0)
+            _draw(axes, curves, look, unit)
             axes.set_title(title, fontsize=8.0 * min(1.0, max(0.6, 34 / max(map(len, title.split("\n"))))))
             axes.xaxis.set_tick_params(labelbottom=index + 3 > len(arms))
             every += bands
@@ -387,31 +382,3 @@ def difference_limits(arms: Arms, bands: Iterable[Band]) -> tuple[float, float]:
     start = _last(arms) / 10
     seeds = (value for curves in arms.values() for curve in curves for at, value in curve.items() if at > start)
     return _frame(seeds, (edge for band in bands for edge in np.r_[band.low, band.high][np.tile(band.at > start, 2)]))
-
-
-def effects(panels: Mapping[str, Arms], names: Mapping[str, str], linear: float) -> "Figure":
-    """Draw mean differences with simultaneous bands against bytes read, a panel per corpus, a line per arm.
-
-    `panels` maps the title of a panel to difference curves by arm, `names` the arms to their names in the legend; not
-    every panel needs all. The scale of differences is linear up to +-`linear` and logarithmic beyond.
-    """
-    unit, unit_name = byte_unit(max(map(_last, panels.values())))
-    rows = -(-len(panels) // 3)
-    with style():
-        figure, grid = _grid(len(panels), -(-len(panels) // rows), 2.1, sharex=True, sharey=True)
-        for axes, (title, arms) in zip(grid, panels.items(), strict=True):
-            for index, arm in enumerate(names, start=1):
-                if arm in arms:
-                    band = simultaneous_band(arms[arm])
-                    read = band.at > 0
-                    shown = Band(band.n, band.at[read], band.mean[read], band.low[read], band.high[read])
-                    _draw(axes, arms[arm], line_style(index), unit, 0.0, 1.0, [shown])
-            axes.axhline(0.0, color=INK, lw=0.6)
-            axes.set(xscale="log", title=title, xlabel=f"training bytes read ({unit_name})")
-            plain_ticks(axes.xaxis)
-            axes.set_yscale("symlog", linthresh=linear)
-            axes.yaxis.set_major_formatter("{x:g}")
-            axes.label_outer()
-        legend_below(figure, ["log-spaced", *names.values()])
-        figure.supylabel("bits per byte minus log-spaced", fontsize=8)
-    return figure

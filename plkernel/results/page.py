@@ -207,7 +207,6 @@ def _decided(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Part]:
     if one is not None:
         yield from _verdicts(one)
         yield from figures
-        yield _folded("What would have changed the verdicts", _text("", *one.mind))
     if every:
         yield _folded("All comparisons in words", _text("", *every))
 

@@ -196,24 +196,6 @@ def requirement(gate: Gate) -> str:
     return f"{gate.arm} {asked} {UNIT} ({_measure(gate)}), mean over seeds"
 
 
-def regions(one: Hypothesis, verb: str) -> dict[str, str]:
-    """By verdict, the interval that gives it to a hypothesis alone: "the 90 % interval lies wholly below -0.005".
-
-    Of equality a difference on either side is the opposite, each at alpha / 2.
-    """
-    low, high = (f"{edge:+g}" if edge else "0" for edge in (-one.margin, one.margin))
-    confirmed, refuted = {
-        "equal": (f"between {low} and {high}", f"below {low} or above {high}"),
-        "lower": (f"below {low}", f"above {low}"),
-        "higher": (f"above {high}", f"below {high}"),
-    }[one.claim]
-    beyond = one.alpha / 2 if one.claim == "equal" else one.alpha
-    return {
-        "confirmed": f"the {level(one.alpha)} interval {verb} wholly {confirmed}",
-        "refuted": f"the {level(beyond)} interval {verb} wholly {refuted}",
-    }
-
-
 def level(alpha: float) -> str:
     """The interval that goes with one-sided tests at alpha: "90 %" at 0.05."""
     return f"{100 * (1 - 2 * alpha):.4g} %"
@@ -235,8 +217,7 @@ def rules(hypotheses: Iterable[Hypothesis], gates: Iterable[Gate], seeds: Sequen
         "A hypothesis neither confirmed nor refuted is undecided.",
         *(
             f"Hypothesis: {one.name}. {statement(one)}. Confirmed if p against its opposite is at most {one.alpha:g} "
-            f"after the correction (alone: if {regions(one, 'lies')['confirmed']}). Refuted if p against it is "
-            f"(alone: if {regions(one, 'lies')['refuted']})."
+            "after the correction, refuted if p against it is."
             for one in hypotheses
         ),
         *(f"Gate: {one.name}. {requirement(one)}. If not, or if not known, nothing is answered." for one in gates),
@@ -411,21 +392,6 @@ class Declared:
             texts.append(
                 f"Changed since: {'; '.join(self.changes)}. Registered hypotheses are judged as they were registered, "
                 "over the registered seeds."
-            )
-        return texts
-
-    @property
-    def mind(self) -> list[str]:
-        """What would have changed the verdicts, a sentence for every hypothesis, and the effect of the correction."""
-        texts = [f"Any answer needs {requirement(one.gate)}." for one in self.gates if not one.passed]
-        for one in self.outcomes:
-            others = regions(one.hypothesis, "had lain").items()
-            told = (f"{verdict} if {region}" for verdict, region in others if verdict != one.judgement.verdict)
-            texts.append(f"{one.hypothesis.name}: {'; '.join(told)}.")
-        if len(self.outcomes) > len({one.hypothesis.family for one in self.outcomes}):
-            texts.append(
-                "These are the intervals of a hypothesis on its own. Of the m in a family the surest must pass at "
-                "alpha / m, the next at alpha / (m - 1) and so on: among 3 at 0.05, the surest by its 96.67 % interval."
             )
         return texts
 

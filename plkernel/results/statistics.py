@@ -1,4 +1,4 @@
-"""Statistics of arms that share their seeds: paired differences, exact tests, claims, curves, effects, and optima."""
+"""Statistics of arms that share their seeds: paired differences, exact tests, claims, curves and effects."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import chdtri, gammaln, nctdtr, stdtr
+from scipy.special import gammaln, nctdtr, stdtr
 
 from plkernel.analysis.intervals import critical_value, student_interval
 
@@ -396,7 +396,7 @@ def detectable_difference(sd: float, n: int, power: float = 0.8, alpha: float = 
     """The smallest true difference that a two-sided paired t test of n seeds finds with this power, in units of sd.
 
     The power is P(|T| > t_{n-1, 1-alpha/2}), T noncentral t with n - 1 degrees. The difference is proportional to `sd`:
-    from a few seeds that is itself uncertain, by a factor of 2.4 at n = 5 (`sd_upper`). NaN for n < 2 and unless sd is
+    from a few seeds that is itself uncertain, by a factor of 2.4 at n = 5. NaN for n < 2 and unless sd is
     positive and finite.
     """
     if n < 2 or not (math.isfinite(sd) and sd > 0.0):
@@ -407,14 +407,6 @@ def detectable_difference(sd: float, n: int, power: float = 0.8, alpha: float = 
         / math.sqrt(n)
         * _shift(lambda shift: _noncentral_t(n, shift, t) - _noncentral_t(n, shift, -t), 1.0 - power, 0.0, t)
     )
-
-
-def sd_upper(sd: float, n: int, confidence: float = 0.95) -> float:
-    """sd * sqrt((n - 1) / q), q the 1 - confidence quantile of chi-square with n - 1 degrees: one-sided upper bound.
-
-    Of normal values: 16 times the estimate at n = 2, 2.4 times at n = 5, 1.8 times at n = 8.
-    """
-    return sd * math.sqrt((n - 1) / float(chdtri(n - 1, confidence)))
 
 
 def standardised_effect(difference: Estimate, confidence: float = 0.95) -> StandardisedEffect:
@@ -496,79 +488,3 @@ def factorial_effects(
             per_seed = dict(zip(seeds, (weights @ table).tolist(), strict=True))
             contrasts.append(Contrast(chosen, levels, paired_difference(per_seed, dict.fromkeys(seeds, 0.0))))
     return contrasts
-
-
-# Optima and decays over seeds
-
-
-@dataclass(frozen=True)
-class Optimum:
-    """The x at which a slope is zero in the mean over n seeds, and every x where a t test cannot tell it from zero.
-
-    low and high are infinite where the seeds do not bound it, NaN for one seed; `at` is NaN where there is none.
-    """
-
-    at: float
-    low: float
-    high: float
-    n: int
-
-
-def quadratic_optimum(values: Mapping[float, Mapping[int, float]], confidence: float = 0.95) -> Optimum:
-    """The x that minimises the loss, from `values`: loss by level x and seed, the same seeds at every level.
-
-    Each seed's losses get a least-squares parabola a + b x + c x**2, with the slope b + 2 c x. The optimum is
-    -mean(b) / (2 mean(c)), NaN where the mean parabola has no least point; its interval is that of Fieller (1954).
-    Raises ValueError for fewer than three levels, or seeds that differ between levels.
-    """
-    levels = sorted(values)
-    seeds = sorted(values[levels[0]]) if levels else []
-    if len(levels) < 3 or not seeds or any(sorted(values[level]) != seeds for level in levels):
-        raise ValueError(f"levels: a parabola needs 3 or more, each with the same seeds, got levels {levels}")
-    bend, slope, _ = np.polyfit(levels, np.array([[values[level][seed] for seed in seeds] for level in levels]), 2)
-    bend, n = 2 * bend, len(seeds)
-    at = float(-slope.mean() / bend.mean()) if bend.mean() > 0 else math.nan
-    if n < 2:
-        return Optimum(at, math.nan, math.nan, n)
-    # mean(slope + bend x)**2 <= t**2 var(slope + bend x) / n: square x**2 + 2 cross x + constant <= 0
-    means, share = np.array([slope.mean(), bend.mean()]), critical_value(n, confidence) ** 2 / n
-    (constant, cross), (_, square) = np.outer(means, means) - share * np.cov(slope, bend)
-    root = cross**2 - square * constant
-    if square <= 0 or means[1] <= 0 or root < 0:  # the curvature itself may be zero or negative
-        return Optimum(at, -math.inf, math.inf, n)
-    low, high = sorted(float((-cross + side * math.sqrt(root)) / square) for side in (-1, 1))
-    return Optimum(at, low, high, n)
-
-
-def decay_exponent(differences: Sequence[Curve], confidence: float = 0.95) -> Optimum:
-    """The p for which E[d(b)] = c * b**-p, from `differences`: d by bytes read b, a curve for each seed.
-
-    With the right p, d(b) * b**p has the same mean at every b: the slope of a line through it against ln b is zero on
-    average, whatever the correlation along a curve. Exponents from -2 to 6 count, beyond them bounds are infinite; `at`
-    is NaN where the mean difference changes its sign, and so follows no power law. Positions are those that all curves
-    have, but b = 0. Raises ValueError for no curves or fewer than two positions.
-
-    >>> law = decay_exponent([{1: 0.1, 10: 0.01, 100: 0.001}, {1: 0.3, 10: 0.03, 100: 0.003}])
-    >>> round(law.at, 6)
-    1.0
-    """
-    shared = sorted(set.intersection(*map(set, differences)) - {0}) if differences else []
-    if len(shared) < 2:
-        raise ValueError(f"differences: an exponent needs a curve, and two positions or more, got {shared}")
-    values = np.array([[curve[at] for at in shared] for curve in differences])
-    logs = np.log(np.array(shared, dtype=float))
-    logs -= logs.mean()
-    exponents = np.linspace(-2.0, 6.0, 1601)
-    slopes = values @ (np.exp(exponents[:, None] * logs) * logs).T  # (seeds, exponents), monotone if d keeps its sign
-    mean, _, half = student_interval(slopes, confidence)
-    sign, at, n = np.sign(values.mean(axis=0)), math.nan, len(differences)
-    if abs(sign.sum()) == len(shared):
-        at = float(np.interp(0.0, sign[0] * mean, exponents, left=-math.inf, right=math.inf))
-    if n < 2:
-        return Optimum(at, math.nan, math.nan, n)
-    inside = np.flatnonzero(np.abs(mean) <= half)
-    if inside.size == 0:  # between two points of the grid, or a law that no exponent follows
-        return Optimum(at, at, at, n)
-    low = -math.inf if inside[0] == 0 else float(exponents[inside[0]])
-    high = math.inf if inside[-1] == len(exponents) - 1 else float(exponents[inside[-1]])
-    return Optimum(at, low, high, n)

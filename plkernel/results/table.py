@@ -98,5 +98,4 @@ def _declared(one: Declared) -> dict[str, Any]:
             }
             for each in one.outcomes
         ],
-        "would_have_changed_it": one.mind,
     }

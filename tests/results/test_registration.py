@@ -64,11 +64,6 @@ def test_verdicts_are_those_of_the_family_of_paired_differences(declared_study: 
     assert {outcome.hypothesis.name: outcome.judgement for outcome in one.outcomes} == judged
     assert one.headline == "Of 3 hypotheses declared in the spec: 2 confirmed, 1 refuted, 0 undecided."
     assert [one.provenance[0][:14], one.interval_title] == ["Not registered", "90 % interval"]
-    assert one.mind[:3] == [
-        "helps: refuted if the 90 % interval had lain wholly above -0.01.",
-        "worse: confirmed if the 90 % interval had lain wholly above 0.",
-        "same: refuted if the 95 % interval had lain wholly below -0.01 or above +0.01.",
-    ]
     assert one.basis("main") == "family main: 3 hypotheses, alpha 0.05, by exact sign flips"
 
 
@@ -129,7 +124,6 @@ def test_a_closed_gate_leaves_everything_without_an_answer(
     if not passed:
         assert {one.short_verdict(outcome) for outcome in one.outcomes} == {"cannot answer"}
         assert one.headline.startswith("The study cannot answer its 2 hypotheses declared in the spec: gate 'learnt'")
-        assert one.mind[0].startswith("Any answer needs ")
 
 
 def test_the_registered_hypotheses_are_judged(declared_study: Writer) -> None:
@@ -196,7 +190,6 @@ def test_a_registration_holds_the_settled_spec_and_a_fingerprint(spec: Spec, tmp
     assert content["spec"]["hypotheses"][0]["against"] == "base"
     assert (content["runs_before"], "commit" in content, len(content["rules"])) == (0, True, 5)
     assert "better is lower than base by more than 0.01 bits per byte (validation at the end)" in content["rules"][3]
-    assert "alone: if the 90 % interval lies wholly above -0.01" in content["rules"][3]
     assert "base at most 4 bits per byte (validation at the end), mean over seeds" in content["rules"][4]
     one = read_registration(path)
     assert (one.intact, one.hypotheses, one.gates) == (True, spec.hypotheses, spec.gates)

@@ -261,7 +261,7 @@ def declared_page(declared_study: Callable[..., Path], undrawn: None) -> Page:
 
 
 def test_the_first_screen_says_what_was_decided(declared_page: Page) -> None:
-    first = declared_page.text.partition("Design Runs")[2].partition("What would have changed")[0]
+    first = declared_page.text.partition("Design Runs")[2].partition("All comparisons in words")[0]
     assert first.index("Of 3 hypotheses declared in the spec: 1 confirmed, 1 refuted, 1 undecided.") < 100
     assert "1 of 1 gates passed. Not registered: nothing shows that the hypotheses came before the results." in first
     claim = "helps better is lower than base by more than 0.01 bits per byte (validation at the end) confirmed -0.04"

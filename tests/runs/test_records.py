@@ -1,4 +1,4 @@
-"""README.md and the pages of docs/ say what the committed records say, and files made from rows are made again."""
+"""README.md and the pages of docs/ say what the committed records say."""
 
 import json
 import re
@@ -40,36 +40,6 @@ def test_nothing_is_minus_nought(document: Path) -> None:
 @pytest.mark.parametrize("rows", sorted(RECORDS.glob("*/rows.jsonl")), ids=lambda path: path.parent.name)
 def test_a_record_with_rows_is_a_study_to_report(rows: Path) -> None:
     assert len(read_study(rows.parent).ended) == len(rows.read_text().splitlines())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("script", "made"),
-    [("memory-dose/best", ["best.json"]), ("memory-length/length", ["length.json"]), ("memory-lags/effect", [])],
-)
-def test_files_beside_a_script_are_made_again_from_the_rows(
-    script: str, made: list[str], script_of: Callable[[str], ModuleType], tmp_path: Path
-) -> None:
-    script_of(f"records/{script}").main(tmp_path)
-    folder = (RECORDS / script).parent
-    for name in made:
-        again, kept = (flat(json.loads((where / name).read_text())) for where in (tmp_path, folder))
-        assert again.keys() == kept.keys()
-        for place, value in kept.items():
-            is_number = isinstance(value, float)
-            assert again[place] == (pytest.approx(value, rel=1e-9, abs=1e-12) if is_number else value), place
-    for picture in tmp_path.glob("*.svg"):
-        assert (folder / picture.name).exists()
-        assert picture.stat().st_size > 10_000
-
-
-def flat(value: object, place: str = "") -> dict[str, object]:
-    """The leaves of nested JSON by their places; NaN and null are the same."""
-    if isinstance(value, dict):
-        return {key: leaf for name, one in value.items() for key, leaf in flat(one, f"{place}/{name}").items()}
-    if isinstance(value, list):
-        return flat(dict(enumerate(value)), place)
-    return {place: value}
 
 
 def test_the_advice_of_the_readme_has_the_figures_of_the_records() -> None:

@@ -8,11 +8,11 @@ from tqdm import tqdm
 from plkernel.common import cli
 from plkernel.common.files import atomic_write, check_folder, refuse_links, save_json
 from plkernel.common.layout import PAGE, REPORT, ROWS
-from plkernel.results.comparison import Comparison, compare
+from plkernel.results.comparison import Comparison, compare, table
 from plkernel.results.page import page, text_report
 from plkernel.results.registration import keep
 from plkernel.results.study import read_study, save_record, save_rows
-from plkernel.results.table import table
+from plkernel.results.text import overview, warnings
 
 
 def report(folder: tyro.conf.Positional[Path], record: Path | None = None, registered: Path | None = None) -> None:
@@ -62,7 +62,8 @@ def write_comparison(comparison: Comparison) -> Path:
             atomic_write(out / f"{one.name}.{kind}", content)
     if not (study.folder / ROWS).exists():
         save_rows(study, out / ROWS)
-    save_json(out / "table.json", table(comparison))
+    words = {"summary": overview(comparison), "warnings": warnings(comparison)}
+    save_json(out / "table.json", table(comparison) | words)
     atomic_write(out / "report.html", page(comparison, drawn))
     return out / "report.html"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from plkernel.common.layout import SPEC, TUNING
 from plkernel.results import statistics as stats
@@ -189,11 +189,6 @@ class Comparison:
         return next(arm for arm in self.arms if arm.name == name)
 
     @property
-    def causal(self) -> bool:
-        """True if every number is a likelihood."""
-        return all(arm.causal for arm in self.arms)
-
-    @property
     def others(self) -> tuple[ArmResult, ...]:
         """The arms that are compared with another."""
         return tuple(arm for arm in self.arms if arm.against is not None)
@@ -265,11 +260,6 @@ class Comparison:
             earlier = stats.speedup(curves(name), curves(str(self[name].against)))
             evidence[name] = Evidence(one, p, flips, stats.standardised_effect(one), detectable, earlier)
         return evidence
-
-    @property
-    def excluding(self) -> list[str]:
-        """The arms whose interval excludes zero, without any correction."""
-        return [name for name, one in self.evidence.items() if one.excludes_zero]
 
     @property
     def surviving(self) -> list[str]:
@@ -458,3 +448,86 @@ def _cost(runs: Iterable[Run]) -> Cost | None:
         hours=seconds / 3600,
         core_hours=None if None in cores else core_seconds / 3600,
     )
+
+
+# table.json
+
+
+def table(comparison: Comparison) -> dict[str, Any]:
+    """Every number of the report: per arm and measure the values by seed, n, mean and interval; NaN stays NaN."""
+    study, one = comparison.study, comparison.declared
+    values = {
+        "study": study.name,
+        "baseline": study.baseline,
+        "confidence": 0.95,
+        "interval": "t, per comparison, not corrected for the number of arms; p_corrected (Holm) is",
+        "unit": "bits per byte",
+        "primary": comparison.primary.key,
+        "excluding_zero": [name for name, each in comparison.evidence.items() if each.excludes_zero],
+        "surviving_correction": comparison.surviving,
+        "declared": one
+        and {
+            "summary": [one.headline, *one.provenance],
+            "registration": one.registration
+            and {"sha256": one.registration.sha256, "intact": one.registration.intact, "changes": one.changes},
+            "gates": [{**dict(gate.gate), **vars(gate.estimate), "passed": gate.passed} for gate in one.gates],
+            "hypotheses": [
+                dict(each.hypothesis)
+                | vars(each.judgement)
+                | {"verdict": one.verdict(each), "registered": each.registered, "per_seed": each.per_seed}
+                for each in one.outcomes
+            ],
+        },
+        "arms": [_arm_row(comparison, arm) for arm in comparison.arms],
+        "factorial": [
+            {key: value for key, value in vars(of).items() if key != "corrected"}
+            | {
+                "contrasts": [
+                    {"effect": of.title(each), "order": each.order, **vars(each.difference), "p_corrected": p}
+                    for each, p in zip(of.contrasts, of.corrected, strict=True)
+                ]
+            }
+            for of in comparison.effects
+        ],
+        "references": [of.model_dump(include=set(type(of).model_fields)) for of in study.references],
+        "costs": {"study": comparison.cost(), "search": comparison.search_cost, "hardware": comparison.hardware},
+        "runs": [{"arm": run.arm, "seed": run.seed, "status": run.status} for run in study.runs],
+    }
+    return dict(_plain(values))
+
+
+def _arm_row(comparison: Comparison, arm: ArmResult) -> dict[str, Any]:
+    measures = {key: {"per_seed": arm.values[key], **vars(estimate)} for key, estimate in arm.estimates.items()}
+    for key, difference in arm.differences.items():
+        measures[key]["difference_to_baseline"] = vars(difference)
+    known = comparison.evidence.get(arm.name)
+    evidence = known and {
+        "excludes_zero": known.excludes_zero,
+        "survives_correction": known.survives,
+        "sign_flip": known.flips,
+        "standardised_effect": known.effect,
+        "detectable_difference": known.detectable,
+        "earlier": known.earlier,
+    }
+    return {
+        "arm": arm.name,
+        "block": comparison.levels(arm.name),
+        "levels": comparison.study.levels(arm.name),
+        "p_corrected": comparison.corrected.get(arm.name),
+        "n": len(arm.seeds),
+        **{key: getattr(arm, key) for key in ("against", "causal", "seeds", "parameters", "steps")},
+        "measures": measures,
+        "evidence": evidence,
+        "cost": comparison.cost(arm.name),
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Dataclasses and named tuples as objects; keys as texts."""
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
+    elif hasattr(value, "__dataclass_fields__"):
+        value = vars(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

@@ -54,49 +54,45 @@ FEWEST_FOR_WHOLE = 5
 """From so many seeds on the band for the whole curve is drawn: with fewer it leaves every frame."""
 BESIDE, FAR = 3.0, 8.0
 """Intervals are cut at BESIDE times the largest difference of a seed; rows FAR times beyond the median are arrows."""
-CUT = "An interval is cut at the frame; an arrow stands for a mean outside it."
 KINDS = {
     "verdicts": (
         "decided",
         "Hypotheses: strokes are seeds, the circle their mean (filled: confirmed), the line the interval of this "
-        f"hypothesis alone, the shaded range where the claim holds. {CUT}",
+        "hypothesis alone, the shaded range where the claim holds.",
     ),
     "forest": (
         "differences",
         "Every arm minus the one it is compared with: strokes are seeds, the circle their mean (filled: significant "
-        f"after Holm's correction), the line the 95 % t interval. {CUT}",
+        "after Holm's correction), the line the 95 % t interval, an arrow a mean outside the frame.",
     ),
     "convergence": (
         "curves",
-        "Validation bits per byte against training bytes read: thin lines are seeds, thick lines their mean; step 0 is "
-        "left out.",
+        "Validation bits per byte against training bytes read: thin lines are seeds, thick lines their mean.",
     ),
     "difference": (
         "curves",
-        "Difference during training, paired by seed: thin lines are seeds, the thick line is their mean, the darker "
-        "band its 95 % t interval at each position. From five seeds on the whole true curve lies inside the lighter "
-        "band with 95 %. Bands are cut at the frame.",
+        "Difference during training, paired by seed, with its 95 % t interval at each position (darker) and, from five "
+        "seeds on, the 95 % band of the whole curve (lighter).",
     ),
     "truncation": (
         "context",
-        "Bits per byte of the same text, predicted from the last 1, 2, 4 .. bytes, and the loss against the whole "
-        "context: means over seeds, 95 % t intervals. Broad grey line: the best possible, where the source is known.",
+        "Bits per byte of the same text predicted from the last 1, 2, 4 .. bytes, and the loss against the whole "
+        "context, with 95 % t intervals; the broad grey line is the best possible where the source is known.",
     ),
     "influence": (
         "context",
         "Influence: change of a prediction (Kullback-Leibler divergence, bits) when the byte d before it is replaced "
-        "by another, drawn by its frequency; means over seeds, 95 % t intervals. Grey line: I(d) of a known law.",
+        "by another, with 95 % t intervals; the grey line is I(d) of a known law.",
     ),
     "kernels": (
         "memory",
-        "Kernels: weight of an input t bytes later in the recurrent branch (root mean square over its entries), 1 at "
-        "lag 1. Thin lines are blocks of the model, thick lines their geometric mean over blocks and seeds. Broad grey "
-        "line: the power law of the arm, for the plain sum over channels; with random signs they add up as squares.",
+        "Kernels: weight of an input t bytes later in the recurrent branch, 1 at lag 1, of blocks (thin) and their "
+        "geometric mean over blocks and seeds (thick); the broad grey line is the power law of the arm.",
     ),
     "half-lives": (
         "memory",
-        "Half-lives of the channels by block of the model: the box holds the middle half with the median in it, the "
-        "line reaches from the shortest to the longest.",
+        "Half-lives of the channels by block: the box holds the middle half with the median in it, the line reaches "
+        "from the shortest to the longest.",
     ),
 }
 """Section of the page and caption of each kind of figure."""

@@ -11,7 +11,6 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from plkernel.analysis.intervals import critical_value
 from plkernel.common.cli import text_table, written
 from plkernel.common.imports import is_code
 from plkernel.common.layout import FINISHED
@@ -24,19 +23,17 @@ from plkernel.results.statistics import Estimate
 from plkernel.results.text import (
     effects_sentence,
     interval_text,
-    is_large,
     listed,
     mean_text,
     overview,
     p_text,
-    sentences,
     span,
     warnings,
 )
 
 WIDTH = 120
 """Columns of a terminal."""
-NOT_OPTIONS = ("against", "node_rates", "node_multipliers", "node_gain", "output_std")
+NOT_OPTIONS = ("against", "node_rates", "node_multipliers", "node_gain", "output_std", "levels")
 """Keys of a saved arm that are no options: its place in the study, and numbers that follow from other options."""
 Part = dict[str, Any]
 """A part of a section for the template: its kind, and what it shows."""
@@ -69,7 +66,7 @@ def text_report(comparison: Comparison) -> str:
     """Print the sections of the page up to the differences as plain text."""
     texts: list[str] = []
     for part in [part for parts in list(sections(comparison, {}).values())[:3] for part in parts]:
-        if part["kind"] == "text" and part["style"] != "notes":
+        if part["kind"] == "text":
             texts += [f"{'note: ' if part['style'] == 'warnings' else ''}{text}" for text in part["texts"]]
         elif part["kind"] == "table":
             texts += ["", _plain(part), f"({part['caption']})", ""]
@@ -96,8 +93,7 @@ def sections(comparison: Comparison, figures: Mapping[str, list[Part]]) -> dict[
         "Curves": drawn("curves"),
         "Worth of far context": drawn("context"),
         "Memory before and after training": [*drawn("memory"), *_memory(comparison)],
-        "Design": [_design(comparison)],
-        "Runs": [_costs(comparison), *_missing(comparison), _provenance(comparison)],
+        "Design and runs": [_design(comparison), *_missing(comparison)],
     }
 
 
@@ -192,43 +188,37 @@ def _plus_minus(one: Estimate | None, form: str, seeds: int) -> str:
 
 def _decided(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Part]:
     """The first screen: the answer, the registration, the cautions, then verdicts and gates in full."""
-    one, words = comparison.declared, overview(comparison)
-    every = sentences(comparison) if is_large(comparison) else []
+    one, (conclusion, *words) = comparison.declared, overview(comparison)
     if one is None:
-        yield _text("answer", "No hypothesis was declared before the runs.", words[0])
-        yield _text("summary", *words[1:])
+        yield _text("answer", "No hypothesis was declared before the runs.", conclusion)
+        yield _text("summary", *words)
     else:
         passed = [f"{sum(gate.passed for gate in one.gates)} of {len(one.gates)} gates passed."] if one.gates else []
         yield _text("answer", one.headline)
         yield _text("summary", *passed, *one.provenance)
-        every = words + every
     if cautions := warnings(comparison):
         yield _text("warnings", *cautions)
     if one is not None:
         yield from _verdicts(one)
         yield from figures
-    if every:
-        yield _folded("All comparisons in words", _text("", *every))
+        yield _folded("All comparisons in words", _text("", conclusion, *words))
 
 
 def _verdicts(one: Declared) -> Iterator[Part]:
     groups: dict[str, list[list[str]]] = {}
-    families = dict.fromkeys(outcome.hypothesis.family for outcome in one.outcomes)
     for outcome in one.outcomes:
         judged, hypothesis = outcome.judgement, outcome.hypothesis
         notes = [statement(hypothesis), *(["not declared before the runs"] if one.late(outcome) else [])]
         notes += [*([] if outcome.causal else [NOT_CAUSAL]), *([outcome.missing] if outcome.missing else [])]
         difference = [mean_text(judged), interval_text(judged), str(judged.n)] if judged.n else ["-", "", "0"]
-        row = ["\n".join([hypothesis.name, *notes]), one.short_verdict(outcome), *difference]
+        row = ["\n".join([hypothesis.name, *notes]), one.verdict(outcome, gates=False), *difference]
         row += [p_text(judged.p_family), p_text(judged.p_opposite_family)]
-        groups.setdefault(one.basis(hypothesis.family) if len(families) > 1 else "", []).append(row)
+        groups.setdefault(one.basis(hypothesis.family), []).append(row)
     if groups:
-        kind = "Pre-registered hypotheses" if one.registered else "Hypotheses of the spec, not registered"
         caption = (
-            f"{kind}. Difference: arm minus the other, paired by seed, in bits per byte. The interval is for this "
-            "hypothesis alone; p are corrected for all of a family (Holm): confirming, against the opposite of the "
-            "claim; refuting, against the claim. At most alpha decides."
-            f"{'' if len(families) > 1 else f' This is {one.basis(next(iter(families)))}.'}"
+            f"{'Pre-registered hypotheses' if one.registered else 'Hypotheses of the spec, not registered'}: paired "
+            "difference in bits per byte, its interval for this hypothesis alone, and p against the opposite of the "
+            "claim (confirming) and against the claim (refuting), Holm-corrected over the family."
         )
         header = ["hypothesis", "verdict", "difference", one.interval_title, "n", "p confirming", "p refuting"]
         yield _table(caption, header, groups.items())
@@ -256,16 +246,16 @@ def _results(comparison: Comparison) -> Part:
         return means + [", ".join(f"{value:,}" for value in facts[arm.name][at]) or "-" for at in varying]
 
     groups = _grouped(comparison, cells)
-    caption = "Bits per byte: mean over seeds ± half of its 95 % t interval (none for one seed)."
     for one in comparison.references:
         losses, count = {"final_val_bpb": one.val_bpb, "test_bpb": one.test_bpb}, len(one.orders)
         names = [f"n-gram, {order} {'byte' if order == 1 else 'bytes'}" for order in one.orders]
         texts = [[f"{loss:.4f}" for loss in losses.get(measure.key, ())] or [""] * count for measure in measures]
         rows = [[*row, *[""] * len(varying)] for row in zip(names, *texts, strict=True)]
         groups.append((f"for reference, on {one.corpus.get('name')}", rows))
-    for counted, windows in dict.fromkeys((one.training_bytes, one.training_windows) for one in comparison.references):
-        caption += f" N-grams: interpolated Witten-Bell counts of {counted:,} bytes, {windows}."
     header = ["arm", *(measure.title for measure in measures)]
+    caption = (
+        "Bits per byte: mean over seeds ± half of its 95 % t interval; n-grams are interpolated Witten-Bell counts."
+    )
     return _table(caption, header + [("seeds", "parameters", "steps")[at] for at in varying], groups)
 
 
@@ -291,25 +281,14 @@ def _differences(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Pa
         few = "" if one.difference.n == len(arm.seeds) else f" (n = {one.difference.n})"
         return [f"{mean_text(one.difference)}{few}", interval_text(one.difference), *map(p_text, p), d_z, reached]
 
-    least = {one.difference.n: p_text(one.flips.smallest_p) for one in evidence.values() if one.flips}
-    flips = "; ".join(f"{p} with {n} seeds" for n, p in sorted(least.items()))
     bases = {comparison.short(base.name) for base in comparison.baselines}
     caption = (
         f"Arm minus {bases.pop() if len(bases) == 1 else 'the one it is compared with'}, {comparison.primary.title}, "
-        "paired by seed, in bits per byte: below zero is better. Interval and p (paired t test, two-sided) are for one "
-        f"comparison, corrected p for all {len(comparison.corrected)} (Holm)."
-        f"{f' The smallest possible sign-flip p is {flips}.' if flips else ''}"
+        "paired by seed, in bits per byte (below zero is better), with the two-sided paired t test, Holm's correction "
+        f"for all {len(comparison.corrected)}, the mean in standard deviations (d_z), and how much earlier in training "
+        "the arm stays at or below the baseline's final value, or how many seeds do."
     )
     yield _table(caption, header, _grouped(comparison, cells, paired=True))
-    notes = [
-        "Paired runs start from the same base weights and read the same data in the same order. d_z is the mean in "
-        "standard deviations of the differences. Baseline reached: how much earlier in training the arm stays at or "
-        "below the baseline's final value, or how many seeds do: a description, among runs of equal length never later."
-    ]
-    if 2 <= (n := min(one.difference.n for one in evidence.values())) < 5:
-        reach = f"{critical_value(n):.1f} standard errors, with 5 seeds {critical_value(5):.1f}"
-        notes.append(f"With {n} seeds a 95 % interval reaches {reach}: only large effects can show here.")
-    yield _text("notes", *notes)
     yield from figures
     seeds = sorted({seed for one in evidence.values() for seed in one.difference.per_seed})
     others = [measure for measure in comparison.measures if measure.key != comparison.primary.key]
@@ -339,11 +318,9 @@ def _effects(comparison: Comparison, one: Effects) -> list[Part]:
     fixed = {name: [level] for name, level in one.fixed.items()}
     caption = (
         f"{comparison.primary.title.capitalize()}, bits per byte{'' if one.causal else f' ({NOT_CAUSAL})'}, below zero "
-        f"is better. {one.cells} combinations of {named(one.levels)}; {len(one.seeds)} seeds."
-        f"{f' Fixed: {named(fixed)}.' if fixed else ''}"
-        f"{f' Left out, leaking or not finished everywhere: {named(one.left_out)}.' if one.left_out else ''} A main "
-        "effect is the mean over the combinations of the other factors, an interaction the difference of two "
-        f"differences; each is taken within a seed. Corrected p is for all {len(one.contrasts)} (Holm)."
+        f"is better, over {one.cells} combinations of {named(one.levels)}; {len(one.seeds)} seeds"
+        f"{f'; fixed: {named(fixed)}' if fixed else ''}"
+        f"{f'; left out, leaking or not finished everywhere: {named(one.left_out)}' if one.left_out else ''}."
     )
     header = ["effect", "mean", "95 % interval", "p", "corrected p"]
     return [_text("", effects_sentence(one)), _table(caption, header, groups.items())]
@@ -363,18 +340,13 @@ def _memory(comparison: Comparison) -> Iterator[Part]:
 
     names = ("slope", "half-life", "saturated", "entropy", "growth")
     caption = (
-        f"Before and after training. Slope: x of t**-x, by least squares over the lags {SLOPE_LAGS[0]:g} to "
-        f"{SLOPE_LAGS[1]:g} bytes of each block's kernel, mean over blocks and seeds ± the standard deviation over "
-        "seeds. Half-life: median (shortest to longest) in bytes, geometric means over blocks and seeds. Saturated: "
-        "positions where one byte has a probability above 0.99; entropy of the predictions in nats (uniform: 5.545). "
-        "Growth: root mean square of the residual stream after a block over before it."
+        f"Slope x of t**-x over lags {SLOPE_LAGS[0]:g} to {SLOPE_LAGS[1]:g} ± its standard deviation over seeds, "
+        "median half-life (shortest to longest) in bytes, share of saturated positions (one byte above 0.99), "
+        "entropy of the predictions in nats, and growth of the residual stream over a block."
     )
     header = ["arm", *(f"{name}, {time}" for name in names for time in ("before", "after"))]
     if len((table := _table(caption, header, _grouped(comparison, cells)))["header"]) > 1:
         yield _folded("Memory and predictions in numbers", table)
-    runs = [run for run in comparison.study.finished() if "half_life_quantiles" not in run.last]
-    for kind in filter(is_code, sorted({str(run.config["model"].get("kind", "")) for run in runs})):
-        yield _text("notes", f"Left out: half-lives and kernels of {kind}, which the model does not say.")
 
 
 def _memory_texts(memory: Memory, states: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -400,11 +372,11 @@ def _flat(options: Mapping[str, Any], head: str = "") -> dict[str, str]:
     """Options that are set, as texts, by dotted name."""
     texts: dict[str, str] = {}
     for name, value in options.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and name not in NOT_OPTIONS:
             texts |= _flat(value, f"{head}{name}.")
         elif value not in (None, [], "") and name not in NOT_OPTIONS:
             texts[f"{head}{name}"] = f"{value:g}" if isinstance(value, float) else str(value)
-    return {name: text for name, text in texts.items() if not name.startswith("levels.")}
+    return texts
 
 
 def _design(comparison: Comparison) -> Part:
@@ -424,30 +396,24 @@ def _design(comparison: Comparison) -> Part:
         if is_code(options.get("kind", "")):  # width and blocks of an outside model are not known
             options = {"kind": options["kind"]}
         facts[name] = ", ".join(f"{key} {value}" for key, value in options.items())
+    made = listed(f"{name} ({count} {'run' if count == 1 else 'runs'})" for name, count in comparison.hardware.items())
+    for name, cost in (("cost", comparison.cost()), ("search", comparison.search_cost)):
+        facts[name] = f"{cost.runs:,} runs of {cost.seconds:,.1f} s, {cost.hours:,.2f} hours on {made}" if cost else ""
+    known: dict[str, dict[str, None]] = {}
+    for run in study.finished():
+        for name, value in _flat({"corpus": run.config["corpus"], **run.environment}).items():
+            known.setdefault(name, {})[value] = None
+    made_of = [f"{name} {' or '.join(values)}" for name, values in known.items() if len(values) < 4]
+    facts["corpus and environment"] = ", ".join(made_of)
     arms, set_by = [], {name: _flat(arm) for name, arm in spec["arms"].items()}
     for arm, own in set_by.items():
         other = set_by[against] if (against := study.against(arm)) else {}
         differing = {name: own.get(name, "not set") for name in {**own, **other} if own.get(name) != other.get(name)}
-        if not against and "placement" not in own:  # its decays are the scheme's, and other options do nothing
-            differing = {name: value for name, value in own.items() if name in ("scheme", "init", "node_file")}
         text = ", ".join(f"{name} {value}" for name, value in differing.items())
         arms.append([arm, f"{against} with {text or 'the same options'}" if against else f"the baseline: {text}"])
     rows = [[name, text] for name, text in facts.items() if text]
     groups = [("", rows), ("arms, and how each differs from the one it is compared with", arms)]
     return _table("The study; the options of an arm replace those of the study.", ["", ""], groups)
-
-
-def _costs(comparison: Comparison) -> Part:
-    rows = []
-    for name, cost in (("study", comparison.cost()), ("search for learning rates", comparison.search_cost)):
-        if cost:
-            numbers = (cost.runs, cost.seconds, (cost.bytes_per_second or math.nan) / 1e3, cost.hours, cost.core_hours)
-            forms = zip(numbers, (",", ",.1f", ",.1f", ",.2f", ",.2f"), strict=True)
-            rows.append([name, *("-" if number is None else f"{number:{form}}" for number, form in forms)])
-    made = listed(f"{name} ({count} {'run' if count == 1 else 'runs'})" for name, count in comparison.hardware.items())
-    caption = "Wall time of the finished runs, their evaluations included. Core hours are hours times threads."
-    caption += f" Made on {made}." if comparison.hardware else ""
-    return _table(caption, ["", "runs", "seconds per run", "kB per second", "hours", "core hours"], [("", rows)])
 
 
 def _missing(comparison: Comparison) -> Iterator[Part]:
@@ -456,18 +422,3 @@ def _missing(comparison: Comparison) -> Iterator[Part]:
         yield _text("", f"Missing: {counts}.")
         if rows := [[run.name, run.status, run.error] for run in absent if run.error]:
             yield _table("Runs that ended in an error.", ["run", "state", "error"], [("", rows)])
-
-
-def _provenance(comparison: Comparison) -> Part:
-    """Corpus and environment of the runs: the value all share, or each with the number of runs that have it."""
-    runs, facts = comparison.study.finished(), dict[str, Counter[str]]()
-    for run in runs:
-        for name, value in _flat({"corpus": run.config["corpus"], **run.environment}).items():
-            facts.setdefault(name, Counter())[value if value.strip() else repr(value)] += 1
-    rows = []
-    for name, values in facts.items():
-        each = [
-            value if count == len(runs) else f"{value} ({count} of {len(runs)} runs)" for value, count in values.items()
-        ]
-        rows.append([name, "; ".join([*each[:3], *([f"and {len(each) - 3} more"] if len(each) > 3 else [])])])
-    return _table("Corpus and environment of the finished runs.", ["", ""], [("", rows)])

@@ -64,9 +64,9 @@ def register(spec: Spec, path: Path, out: Path) -> bool:
         if not before.intact:
             raise ValueError(f"register {path}: was changed after it was written; bring it back, or name another file")
         if differing := changes(before.spec, stated):
+            told = "; ".join(differing[:3])
             raise ValueError(
-                f"register {path}: holds another registration ({few(differing)}), which is never overwritten: "
-                "name another file"
+                f"register {path}: holds another registration ({told}), which is never overwritten: name another file"
             )
         return False
     content = {
@@ -145,26 +145,17 @@ def changes(registered: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return list(_differing(named(registered), named(now)))
 
 
-def _differing(registered: Mapping[str, Any], now: Mapping[str, Any], head: str = "") -> Iterator[str]:
-    for key in dict.fromkeys((*registered, *now)):
-        old, new, place = registered.get(key), now.get(key), f"{head}{key}"
-        if same(old, new):
-            continue
-        if isinstance(old, Mapping) and isinstance(new, Mapping):
-            yield from _differing(old, new, f"{place}: " if key in ("hypotheses", "gates") else f"{place}.")
-        elif isinstance(old or new, Mapping) and not (old and new):
-            yield f"{place} {'was not declared' if new else 'was declared and is gone'}"
-        elif isinstance(old, list) and isinstance(new, list) and sorted(map(str, old)) != sorted(map(str, new)):
-            parts = ([one for one in new if one not in old], "added"), ([one for one in old if one not in new], "gone")
-            told = (f"{', '.join(map(shown, some))} {word}" for some, word in parts if some)
-            yield f"{place}: {' and '.join(told)}"
-        else:
-            yield f"{place} was {shown(old)}, is {shown(new)}"
-
-
-def few(texts: list[str]) -> str:
-    """The first three texts, and the number of the others."""
-    return f"{'; '.join(texts[:3])}{f' and {len(texts) - 3} more' if len(texts) > 3 else ''}"
+def _differing(old: Any, new: Any, place: str = "") -> Iterator[str]:
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key in dict.fromkeys((*old, *new)):
+            yield from _differing(old.get(key), new.get(key), f"{place}.{key}".lstrip("."))
+    elif isinstance(old or new, Mapping) and not (old and new):
+        yield f"{place} {'was not declared' if new else 'was declared and is gone'}"
+    elif isinstance(old, list) and isinstance(new, list) and sorted(map(str, old)) != sorted(map(str, new)):
+        parts = ([one for one in new if one not in old], "added"), ([one for one in old if one not in new], "gone")
+        yield f"{place}: " + " and ".join(f"{', '.join(map(shown, some))} {word}" for some, word in parts if some)
+    elif not same(old, new):
+        yield f"{place} was {shown(old)}, is {shown(new)}"
 
 
 # Hypotheses, gates and rules in words
@@ -324,10 +315,6 @@ class Declared:
         names = f": {', '.join(self.closed)}" if gates else ""
         said = f"cannot answer{names}" if self.closed else outcome.judgement.verdict
         return f"{said} so far" if self.waiting else said
-
-    def short_verdict(self, outcome: Outcome) -> str:
-        """The verdict without the names of gates."""
-        return self.verdict(outcome, gates=False)
 
     def late(self, outcome: Outcome) -> bool:
         """True for a hypothesis that was added after the others were registered."""

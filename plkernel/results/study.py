@@ -26,7 +26,6 @@ from plkernel.common.files import (
     shown,
 )
 from plkernel.common.layout import CONFIG, DIVERGED, ENVIRONMENT, FAILED, FINISHED, METRICS, RESULT, ROWS, SPEC, TUNING
-from plkernel.results.rows import expected_steps
 
 T = TypeVar("T")
 Number = float | None
@@ -222,23 +221,6 @@ class Run:
     def name(self) -> str:
         """ARM/seed-K."""
         return f"{self.arm}/seed-{self.seed}"
-
-    @property
-    def fault(self) -> str | None:
-        """The contradiction between the rows of a finished run and its result; None if there is none."""
-        if self.result is None:
-            return None
-        steps, result = [row.step for row in self.evaluations], self.result
-        every = self.config.get("train", {}).get("eval_every")
-        wanted = expected_steps(every, result.steps) if isinstance(every, int) and every > 0 else steps
-        if steps != wanted:
-            between = f", which are of steps {min(steps)} to {max(steps)}" if steps else ""
-            order = "" if steps == sorted(set(steps)) else ", and out of order"
-            return f"{len(set(steps) & set(wanted))} of its {len(wanted)} evaluations are in its rows{between}{order}"
-        if steps and steps[-1] != result.steps:
-            return f"its rows end at step {steps[-1]}, its result is of step {result.steps}"
-        same = not steps or repr(self.evaluations[-1].val_bpb) == repr(result.final_val_bpb)  # NaN equals NaN so
-        return None if same else "the last of its rows is not what its result says"
 
     def at_step(self, step: int) -> float | None:
         """Validation bits per byte at that step, or None where it was not evaluated."""

@@ -1,7 +1,7 @@
 """A comparison in words: numbers as text, conclusions, and cautions."""
 
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from statistics import median
 from typing import Any
 
@@ -10,9 +10,8 @@ from plkernel.common.cli import finer, written
 from plkernel.common.layout import FINISHED
 from plkernel.memory.diagnostics import outlasting
 from plkernel.models.words import NOT_CAUSAL
-from plkernel.results.comparison import ALPHA, COMMON_STEP, ArmResult, Comparison, Effects, short_factor
-from plkernel.results.registration import few
-from plkernel.results.statistics import Estimate, Judgement, PairedDifference, detectable_difference
+from plkernel.results.comparison import COMMON_STEP, ArmResult, Comparison, Effects
+from plkernel.results.statistics import Estimate, Judgement, PairedDifference
 
 FEW = 4
 """Up to so many compared arms get a sentence each and are named in cautions; more are counted."""
@@ -59,19 +58,17 @@ def listed(items: Iterable[Any]) -> str:
 # Conclusions
 
 
-def is_large(comparison: Comparison) -> bool:
-    """Return True if there are too many arms for a sentence each."""
-    return len(comparison.others) > FEW
-
-
 def overview(comparison: Comparison) -> list[str]:
-    """Sentences on the whole study: the conclusion, the arms and their runs, then the differences in more detail."""
-    large = [*_detectable(comparison), *map(effects_sentence, comparison.effects[:1])]
-    return [_conclusion(comparison), _compared(comparison), *(large if is_large(comparison) else sentences(comparison))]
+    """Sentences on the whole study: the conclusion, the arms and their runs, differences, power and effects."""
+    others = comparison.others
+    named = others if len(others) <= FEW else [comparison[name] for name in comparison.surviving[:NAMED]]
+    differences = [sentence(comparison, arm) for arm in named]
+    effects = map(effects_sentence, comparison.effects[:1])
+    return [_conclusion(comparison), _compared(comparison), *differences, *_detectable(comparison), *effects]
 
 
 def _conclusion(comparison: Comparison) -> str:
-    """Number of significant differences, and the largest of them where there are many arms."""
+    """Number of significant differences."""
     tested = [one.difference.n for one in comparison.evidence.values() if one.difference.n > 1]
     kept, many = comparison.surviving, len(tested)
     if not tested:
@@ -83,39 +80,35 @@ def _conclusion(comparison: Comparison) -> str:
     if not kept:
         return f"{'Neither difference' if many == 2 else f'None of {many} differences'} is {how}."
     below = sum(comparison.evidence[name].difference.mean < 0 for name in kept)
-    largest = f" The largest: {'; '.join(_measured(comparison, name) for name in kept[:NAMED])}."
     return (
         f"{len(kept)} of {many} differences {'is' if len(kept) == 1 else 'are'} {how}, {below} below the baseline and "
-        f"{len(kept) - below} above.{largest if is_large(comparison) else ''}"
+        f"{len(kept) - below} above."
     )
 
 
-def _measured(comparison: Comparison, name: str) -> str:
-    one, title = comparison.evidence[name], comparison.title(name)
-    label = f" [{NOT_CAUSAL}]" if comparison.leaks(comparison[name]) else ""
-    return (
-        f"{comparison.short(name)}{f' ({title})' if title else ''} {mean_text(one.difference)}{label} bits per byte "
-        f"(95 % interval {interval_text(one.difference)}, corrected p {_equals(one.corrected)})"
-    )
-
-
-def _equals(p: float) -> str:
-    return text if (text := p_text(p)).startswith("<") else f"= {text}"
+def sentence(comparison: Comparison, arm: ArmResult) -> str:
+    """The difference of an arm, its interval and p, and what may be concluded."""
+    difference = arm.differences.get(comparison.primary.key)
+    if difference is None:
+        return f"{arm.name}: no finished seed in common with {arm.against}, no difference to report."
+    parts = [f"{mean_text(difference)} bits per byte against {arm.against} ({comparison.primary.title})"]
+    parts += [f"95 % interval {bounds}"] if (bounds := interval_text(difference)) else []
+    parts += [f"n = {difference.n}"] if difference.n > 1 else []
+    p = {"p": difference.p_value}
+    if len(comparison.corrected) > 1:
+        p["corrected p"] = comparison.corrected[arm.name]
+    told = {name: p_text(value) for name, value in p.items() if not math.isnan(value)}
+    parts += [f"{name} {text}" if text[0] == "<" else f"{name} = {text}" for name, text in told.items()]
+    label = f" [{NOT_CAUSAL}]" if comparison.leaks(arm) else ""
+    return f"{arm.name}: {', '.join(parts)}{label}; {verdict(difference)}."
 
 
 def _compared(comparison: Comparison) -> str:
-    """Arms, baselines, blocks, seeds, size, steps, bytes and corpus in one sentence."""
-    arms, others, within = comparison.arms, comparison.others, comparison.study.spec.get("within") or ()
+    """Arms, baselines, seeds, size, steps, bytes and corpus in one sentence."""
+    arms, others = comparison.arms, comparison.others
     bases = list(dict.fromkeys(comparison.short(base.name) for base in comparison.baselines))
     runs = [(run, run.result.bytes) for run in comparison.study.finished() if run.result]
     unit, unit_name = byte_unit(max(size for _, size in runs))
-    texts = [
-        f"{comparison.study.name} compares",
-        listed(arm.name for arm in others) if len(others) <= FEW else f"{len(others)} arms",
-        f"with {listed(bases) if len(bases) <= NAMED else f'{len(bases)} others'}",
-    ]
-    if within:
-        texts.append(f"in {len(comparison.blocks)} blocks by {listed(short_factor(name, within) for name in within)}")
     seeds, sizes = span(len(arm.seeds) for arm in arms), [size for arm in arms for size in arm.parameters]
     facts = [
         f"{seeds} {'seed' if seeds == '1' else 'seeds'} each",
@@ -124,53 +117,32 @@ def _compared(comparison: Comparison) -> str:
         f"{span((size / unit for _, size in runs), '.1f')} {unit_name} read of "
         + listed(sorted({str(run.config["corpus"].get("name")) for run, _ in runs})),
     ]
-    return f"{' '.join(texts)}: {', '.join(facts)}."
+    return (
+        f"{comparison.study.name} compares {_arms([arm.name for arm in others])} with "
+        f"{listed(bases) if len(bases) <= NAMED else f'{len(bases)} others'}: {', '.join(facts)}."
+    )
 
 
 def _detectable(comparison: Comparison) -> Iterator[str]:
-    every = [one for one in comparison.evidence.values() if not math.isnan(one.detectable)]
-    if every:
-        alone, level = [one.detectable for one in every], ALPHA / len(comparison.corrected)
-        pairs = [(one.difference.standard_deviation, one.difference.n) for one in every]
-        strict = [detectable_difference(sd, n, alpha=level) for sd, n in pairs]
+    """The difference that so many seeds find, once for the study."""
+    if every := [one for one in comparison.evidence.values() if not math.isnan(one.detectable)]:
+        sizes = [one.detectable for one in every]
         yield (
-            f"With {span(n for _, n in pairs)} seeds and this spread, one comparison on its own finds a difference of "
-            f"{median(alone):.2g} bits per byte 8 times in 10 (median over arms; {span(alone, '.2g')}); at the level "
-            f"at which the correction begins it takes {median(strict):.2g} ({span(strict, '.2g')})."
+            f"With {span(one.difference.n for one in every)} seeds and this spread, one comparison on its own finds a "
+            f"difference of {median(sizes):.2g} bits per byte 8 times in 10 (median over arms; {span(sizes, '.2g')})."
         )
 
 
 def effects_sentence(one: Effects) -> str:
     """Number of significant effects of the factors, and the largest of them."""
-    kept, several = one.surviving, len(one.surviving) > NAMED
+    kept = one.surviving
     each = "; ".join(f"{one.title(each)} {mean_text(each.difference)} bits per byte" for each in kept[:NAMED])
     return (
         f"Over the {one.cells} combinations of {listed(map(one.short, one.levels))}"
         f"{'' if one.causal else f' ({NOT_CAUSAL})'}, {len(kept) or 'none'} of {len(one.contrasts)} main effects and "
         f"interactions {'is' if len(kept) == 1 else 'are'} significant (Holm-corrected)"
-        f"{f', the largest: {each}' if several else f': {each}' if kept else ''}."
+        f"{f', the largest: {each}' if kept else ''}."
     )
-
-
-def sentences(comparison: Comparison) -> list[str]:
-    """One sentence per compared arm: its difference, interval and p, and what may be concluded."""
-    return [f"{arm.name}: {_sentence(comparison, arm)}." for arm in comparison.others]
-
-
-def _sentence(comparison: Comparison, arm: ArmResult) -> str:
-    difference = arm.differences.get(comparison.primary.key)
-    if difference is None:
-        return f"no finished seed in common with {arm.against}, no difference to report"
-    p = {"p": difference.p_value}
-    if len(comparison.corrected) > 1:
-        p["corrected p"] = comparison.corrected[arm.name]
-    parts = [f"{mean_text(difference)} bits per byte against {arm.against} ({comparison.primary.title})"]
-    parts += [f"95 % interval {bounds}"] if (bounds := interval_text(difference)) else []
-    parts += [f"n = {difference.n}"] if difference.n > 1 else []
-    parts += [f"{name} {_equals(value)}" for name, value in p.items() if not math.isnan(value)]
-    label, least = f" [{NOT_CAUSAL}]" if comparison.leaks(arm) else "", comparison.evidence[arm.name].detectable
-    power = f"; {difference.n} seeds with this spread find a difference of {least:.2g} 8 times in 10"
-    return f"{', '.join(parts)}{label}; {verdict(difference)}{power if difference.contains_zero and least > 0 else ''}"
 
 
 def verdict(difference: PairedDifference) -> str:
@@ -196,37 +168,42 @@ def warnings(comparison: Comparison) -> list[str]:
     study, arms, runs = comparison.study, comparison.arms, comparison.study.finished()
     leaking = [arm.name for arm in arms if not arm.causal]
     edge = {name: f"{choice.rate:g}" for name, choice in comparison.tuning.items() if choice.at_edge}
-    unequal: dict[str, list[str]] = {}
-    for arm in filter(lambda arm: arm.steps, arms):
-        unequal.setdefault(listed(f"{steps:,}" for steps in arm.steps), []).append(arm.name)
-    steps = "; ".join(f"{_arms(comparison, names)} {taken}" for taken, names in unequal.items())
     common = "at the last step that all reached" if comparison.primary.key == COMMON_STEP else "as they ended"
-    dirty = any(run.environment.get("dirty") for run in runs)
-    digests: dict[str, list[Any]] = {}
+    digests: dict[str, set[Any]] = {}
     for run in runs:
         asked = {name: value for name, value in run.config["corpus"].items() if name not in ("sha256", "size")}
-        digests.setdefault(str(asked), []).append(run.config["corpus"].get("sha256"))
-    faults = [f"{run.arm}, seed {run.seed}: {run.fault}" for run in runs if run.fault]
+        digests.setdefault(str(asked), set()).add(run.config["corpus"].get("sha256"))
+    beaten: dict[tuple[int, float], list[str]] = {}
+    for arm in arms:
+        if (one := comparison.reference(arm)) and (final := arm.estimates.get("final_val_bpb")):
+            better = [pair for pair in zip(one.orders, one.val_bpb, strict=True) if pair[1] < final.mean]
+            for pair in better[:1]:
+                beaten.setdefault(pair, []).append(arm.name)
     missing = sum(run.status != FINISHED for run in study.runs)
     rules: dict[str, object] = {
-        f"{_arms(comparison, leaking)}: {NOT_CAUSAL}; a prediction sees part of its own target, so its bits per byte "
-        "do not say how well it models text.": leaking,
+        f"{_arms(leaking)}: {NOT_CAUSAL}; a prediction sees part of its own target, so its bits per byte do not say "
+        "how well it models text.": leaking,
         **{text: True for arm in arms for text in _arm_at_fault(comparison, arm)},
-        **dict.fromkeys(_beaten(comparison), True),
-        f"{_arms(comparison, edge)}: learning rate {listed(dict.fromkeys(edge.values()))} is at the edge of those "
-        "tried, a better one may lie beyond.": edge,
-        f"Runs took unequal numbers of steps ({steps}): final values favour whoever trained longer. Arms are compared "
+        **{
+            f"{_arms(names)}: worse on the validation windows than n-grams of order {order} "
+            f"({loss:.4f}), so the loss says nothing about {'memory' if order == 1 else 'longer memory'}.": True
+            for (order, loss), names in sorted(beaten.items())
+        },
+        f"{_arms(list(edge))}: learning rate {listed(dict.fromkeys(edge.values()))} is at the edge of those tried, a "
+        "better one may lie beyond.": edge,
+        "Runs took unequal numbers of steps: final values favour whoever trained longer. Arms are compared "
         f"{common}.": _differ(taken for arm in arms for taken in arm.steps),
         "Arms differ in their number of parameters.": _differ(size for arm in arms for size in arm.parameters),
         "Arms finished different seeds: their means are not comparable, their paired differences are.": _differ(
             arm.seeds for arm in arms if arm.seeds
         ),
         "Runs come from different commits of the code.": _differ(run.environment.get("commit") for run in runs),
-        "Some runs come from code that differs from its commit (dirty).": dirty,
+        "Some runs come from code that differs from its commit (dirty).": any(
+            run.environment.get("dirty") for run in runs
+        ),
         "Runs were trained on different bytes (the sha256 of their corpora differ).": any(
             map(_differ, digests.values())
         ),
-        f"{few(faults)}; bring metrics.jsonl back, or remove the run's folder and train it again.": faults,
         **{
             f"No run of the baseline {base.name} is finished: there is nothing to compare with.": not base.seeds
             for base in comparison.baselines
@@ -240,9 +217,9 @@ def _differ(values: Iterable[Any]) -> bool:
     return len(set(values)) > 1
 
 
-def _arms(comparison: Comparison, names: Collection[str]) -> str:
+def _arms(names: list[str]) -> str:
     """Few arms by their names, many by their number."""
-    return listed(names) if len(names) <= FEW else f"{len(names)} of {len(comparison.arms)} arms"
+    return listed(names) if len(names) <= FEW else f"{len(names)} arms"
 
 
 def _arm_at_fault(comparison: Comparison, arm: ArmResult) -> Iterator[str]:
@@ -252,22 +229,3 @@ def _arm_at_fault(comparison: Comparison, arm: ArmResult) -> Iterator[str]:
             yield f"{arm.name}: {words}."
     if lost := [seed for seed, value in arm.values["final_val_bpb"].items() if not math.isfinite(value)]:
         yield f"{arm.name}, seed {listed(lost)}: the loss is not finite, so the arm has no mean."
-
-
-def _beaten(comparison: Comparison) -> Iterator[str]:
-    """Arms whose loss is worse than that of n-grams, with the shortest n-gram that beats them."""
-    beaten: dict[tuple[int, float], dict[str, float]] = {}
-    for arm in comparison.arms:
-        reference, final = comparison.reference(arm), arm.estimates.get("final_val_bpb")
-        if reference and final:
-            better = (pair for pair in zip(reference.orders, reference.val_bpb, strict=True) if pair[1] < final.mean)
-            if pair := next(better, None):
-                beaten.setdefault(pair, {})[arm.name] = final.mean
-    for (order, loss), finals in sorted(beaten.items()):
-        names = listed(f"{name} ({mean:.4f})" for name, mean in finals.items())
-        counts = {1: "single bytes", 2: "byte pairs"}.get(order, f"{order} bytes in a row")
-        yield (
-            f"{names if len(finals) <= FEW else _arms(comparison, finals)} {'is' if len(finals) == 1 else 'are'} worse "
-            f"on the validation windows than counts of {counts} ({loss:.4f}), so the loss says nothing about "
-            f"{'memory' if order == 1 else 'longer memory'}."
-        )

@@ -26,7 +26,7 @@ from plkernel.common.layout import (
 from plkernel.config.schema import CorpusSpec
 from plkernel.config.study import Spec
 from plkernel.data.corpora import Corpus, Splits
-from plkernel.results.registration import changes, few, keep, registration_of
+from plkernel.results.registration import changes, keep, registration_of
 from plkernel.study.engine import Engine, EngineName, Job, LocalEngine
 from plkernel.study.tuning import save_references, search_of, tuned
 from plkernel.training.build import Prepared
@@ -62,7 +62,7 @@ def run_experiment(
     arms, engine = chosen_arms(spec, only), engine or LocalEngine()
     registration = registration_of(spec, out)
     if registration and (differing := changes(registration.spec, spec.model_dump(mode="json"))):
-        print(f"note: otherwise than registered: {few(differing)}", file=sys.stderr)
+        print(f"note: otherwise than registered: {'; '.join(differing[:3])}", file=sys.stderr)
     held: set[Path] = set()
     with ExitStack() as stack:
 

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from plkernel.common.files import save_json
-from plkernel.results.comparison import compare
+from plkernel.results.comparison import compare, table
 from plkernel.results.study import read_study
-from plkernel.results.table import table
 
 RECORDS = Path(__file__).parents[2] / "runs" / "records"
 TABLES = sorted([*RECORDS.glob("*/report/table.json"), RECORDS / "quick/table.json", RECORDS / "schemes/table.json"])

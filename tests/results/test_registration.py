@@ -122,7 +122,7 @@ def test_a_closed_gate_leaves_everything_without_an_answer(
         assert gate.reading.endswith(", n = 6")
     assert set(verdicts(one).values()) == ({"confirmed", "refuted"} if passed else {"cannot answer: learnt"})
     if not passed:
-        assert {one.short_verdict(outcome) for outcome in one.outcomes} == {"cannot answer"}
+        assert {one.verdict(outcome, gates=False) for outcome in one.outcomes} == {"cannot answer"}
         assert one.headline.startswith("The study cannot answer its 2 hypotheses declared in the spec: gate 'learnt'")
 
 
@@ -144,10 +144,10 @@ def test_the_registered_hypotheses_are_judged(declared_study: Writer) -> None:
     assert "2 hypotheses, 1 not declared before and corrected for all 3" in one.basis("main")
     assert set(one.changes) == {
         "seeds: 6 added",
-        "hypotheses: helps.margin was 0.06, is 0.01",
-        "hypotheses: worse was declared and is gone",
-        "hypotheses: same was not declared",
-        "gates: late was not declared",
+        "hypotheses.helps.margin was 0.06, is 0.01",
+        "hypotheses.worse was declared and is gone",
+        "hypotheses.same was not declared",
+        "gates.late was not declared",
     }
     counts = "0 confirmed, 2 refuted, 0 undecided; 1 more was not declared before."
     assert one.headline == f"Of 2 hypotheses declared before the runs: {counts}"
@@ -253,10 +253,10 @@ def test_changes_are_named(spec: Spec) -> None:
     del now["arms"]["untried"]
     assert changes(before, before) == []
     assert set(changes(before, now)) == {
-        "hypotheses: helps.margin was 0.01, is 0.001",
-        "hypotheses: late was not declared",
+        "hypotheses.helps.margin was 0.01, is 0.001",
+        "hypotheses.late was not declared",
         "train.steps was 40, is 50",
-        "gates: learnt was declared and is gone",
+        "gates.learnt was declared and is gone",
         "seeds: 6, 7 added and 5 gone",
         "arms.untried was declared and is gone",
     }

@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 from pathlib import Path
 from typing import Any
 
@@ -75,23 +74,6 @@ def test_damage_is_named_with_its_file(study: Path, file: str, content: Any, mes
         save(path, {**(json.loads(path.read_text()) if path.exists() else {}), **content})
     with pytest.raises(ValueError, match=message):
         read_study(study)
-
-
-@pytest.mark.parametrize(
-    ("change_rows", "fault"),
-    [
-        (lambda lines: lines, None),
-        (lambda lines: lines[:-1], "4 of its 5 evaluations are in its rows, which are of steps 0 to 30"),
-        (lambda lines: [lines[1], lines[0], *lines[2:]], "5 of its 5 evaluations .*, and out of order"),
-        (lambda lines: [*lines[:-1], lines[-1].replace('"val_bpb": 2', '"val_bpb": 3')], "the last of its rows is not"),
-    ],
-)
-def test_rows_that_contradict_the_result_are_noticed(study: Path, change_rows: Any, fault: str | None) -> None:
-    change(study / RUN / "config.json", train={"eval_every": 10})
-    path = study / RUN / "metrics.jsonl"
-    path.write_text("".join(change_rows(path.read_text().splitlines(keepends=True))))
-    told = read_study(study).runs[0].fault
-    assert (told is None) if fault is None else re.match(fault, told or "")
 
 
 def told(study: Study) -> list[str]:

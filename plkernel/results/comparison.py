@@ -152,22 +152,6 @@ class Effects:
         return " x ".join(f"{self.short(factor)}: {level} - {self.levels[factor][0]}" for factor, level in named)
 
 
-class Cost(NamedTuple):
-    """Cost of some finished runs.
-
-    seconds           mean wall time of a run, its evaluations included
-    bytes_per_second  training bytes read in all, by all seconds; None for runs that took no time
-    hours             of all runs together
-    core_hours        hours times threads; None where a run was on a GPU or tells no threads
-    """
-
-    runs: int
-    seconds: float
-    bytes_per_second: float | None
-    hours: float
-    core_hours: float | None
-
-
 @dataclass(frozen=True)
 class Comparison:
     """A study in numbers: every baseline (finished or not) and every arm that has a finished run.
@@ -288,15 +272,15 @@ class Comparison:
                 effects.append(_effects(levels, chosen, values, causal))
         return effects
 
-    def cost(self, arm: str | None = None) -> Cost | None:
+    def cost(self, arm: str | None = None) -> dict[str, Any] | None:
         """Cost of the finished runs, of one arm or of all."""
-        return _cost(self.study.finished(arm))
+        return cost_of(self.study.finished(arm))
 
     @cached_property
-    def search_cost(self) -> Cost | None:
+    def search_cost(self) -> dict[str, Any] | None:
         """Cost of the search for learning rates; None where there was none."""
         folder = self.study.folder / TUNING
-        return _cost(read_study(folder).finished()) if (folder / SPEC).exists() else None
+        return cost_of(read_study(folder).finished()) if (folder / SPEC).exists() else None
 
     @property
     def hardware(self) -> dict[str, int]:
@@ -434,20 +418,21 @@ def _effects(levels: Levels, chosen: Levels, values: Mapping[Cell, Mapping[int, 
     )
 
 
-def _cost(runs: Iterable[Run]) -> Cost | None:
+def cost_of(runs: Iterable[Run]) -> dict[str, Any] | None:
+    """Mean seconds of a run, bytes read per second, hours of all, and core hours (None on a GPU); None for no runs."""
     ended = [(run.result, run.environment) for run in runs if run.result]
-    if not ended:
-        return None
     seconds, read = sum(result.seconds for result, _ in ended), sum(result.bytes for result, _ in ended)
     cores = [None if (of.get("hardware") or {}).get("gpu") else of.get("threads") for _, of in ended]
     core_seconds = sum(result.seconds * (threads or 0) for threads, (result, _) in zip(cores, ended, strict=True))
-    return Cost(
-        runs=len(ended),
-        seconds=seconds / len(ended),
-        bytes_per_second=read / seconds if seconds > 0 else None,
-        hours=seconds / 3600,
-        core_hours=None if None in cores else core_seconds / 3600,
-    )
+    if not ended:
+        return None
+    return {
+        "runs": len(ended),
+        "seconds": seconds / len(ended),
+        "bytes_per_second": read / seconds if seconds > 0 else None,
+        "hours": seconds / 3600,
+        "core_hours": None if None in cores else core_seconds / 3600,
+    }
 
 
 # table.json

@@ -223,13 +223,13 @@ def _verdicts(one: Declared) -> Iterator[Part]:
         header = ["hypothesis", "verdict", "difference", one.interval_title, "n", "p confirming", "p refuting"]
         yield _table(caption, header, groups.items())
     if one.gates:
-        rows = [
-            [f"{gate.gate.name}\n{requirement(gate.gate)}", "passed" if gate.passed else "not passed", gate.reading]
-            for gate in one.gates
-        ]
-        yield _table(
-            "Gates: if one is not passed, no hypothesis is answered.", ["gate", "passed", "mean"], [("", rows)]
-        )
+        rows = []
+        for gate in one.gates:
+            mean, bounds = mean_text(gate.estimate, ".4f"), interval_text(gate.estimate, ".4f")
+            passed = "passed" if gate.passed else "not passed"
+            rows.append([f"{gate.gate.name}\n{requirement(gate.gate)}", passed, mean, bounds, str(gate.estimate.n)])
+        header = ["gate", "passed", "mean", "95 % interval", "n"]
+        yield _table("Gates: if one is not passed, no hypothesis is answered.", header, [("", rows)])
 
 
 # Results and differences
@@ -398,7 +398,9 @@ def _design(comparison: Comparison) -> Part:
         facts[name] = ", ".join(f"{key} {value}" for key, value in options.items())
     made = listed(f"{name} ({count} {'run' if count == 1 else 'runs'})" for name, count in comparison.hardware.items())
     for name, cost in (("cost", comparison.cost()), ("search", comparison.search_cost)):
-        facts[name] = f"{cost.runs:,} runs of {cost.seconds:,.1f} s, {cost.hours:,.2f} hours on {made}" if cost else ""
+        facts[name] = (
+            "{runs:,} runs of {seconds:,.1f} s, {hours:,.2f} hours on {made}".format(**cost, made=made) if cost else ""
+        )
     known: dict[str, dict[str, None]] = {}
     for run in study.finished():
         for name, value in _flat({"corpus": run.config["corpus"], **run.environment}).items():
@@ -409,6 +411,8 @@ def _design(comparison: Comparison) -> Part:
     for arm, own in set_by.items():
         other = set_by[against] if (against := study.against(arm)) else {}
         differing = {name: own.get(name, "not set") for name in {**own, **other} if own.get(name) != other.get(name)}
+        if not against and "placement" not in own:  # its decays are the scheme's, and other options do nothing
+            differing = {name: value for name, value in own.items() if name in ("scheme", "init", "node_file")}
         text = ", ".join(f"{name} {value}" for name, value in differing.items())
         arms.append([arm, f"{against} with {text or 'the same options'}" if against else f"the baseline: {text}"])
     rows = [[name, text] for name, text in facts.items() if text]

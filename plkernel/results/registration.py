@@ -6,11 +6,10 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from plkernel.common.cli import finer, written
 from plkernel.common.environment import installed, source_state
 from plkernel.common.files import check_file, load_json, same, save_json, shown
 from plkernel.common.layout import REGISTERED, RESULT, SPEC, run_folder
@@ -107,20 +106,18 @@ def read_registration(path: Path) -> Registration:
     """The registration at `path`; ValueError, naming the file, where there is none."""
     content = validated(path, RegisteredFile, load_json(path))
     sha256, spec = content.pop("sha256"), content["spec"]
-    hypotheses, gates = declared_in(spec, Hypothesis, path), declared_in(spec, Gate, path)
-    return Registration(content, spec, sha256, sha256 == fingerprint(content), hypotheses, gates)
+    return Registration(content, spec, sha256, sha256 == fingerprint(content), *declared_in(spec, path))
 
 
-M = TypeVar("M", Hypothesis, Gate)
-
-
-def declared_in(spec: Mapping[str, Any], kind: type[M], path: Path) -> tuple[M, ...]:
-    """The hypotheses or gates of a saved spec; ValueError, naming its file, where they are damaged."""
-    key = "hypotheses" if kind is Hypothesis else "gates"
-    try:
-        return TypeAdapter(tuple[kind, ...]).validate_python(spec.get(key) or ())  # type: ignore[valid-type]
-    except ValidationError as error:
-        raise ValueError(f"{path}: {explained(error, Spec, key)}") from None
+def declared_in(spec: Mapping[str, Any], path: Path) -> tuple[tuple[Hypothesis, ...], tuple[Gate, ...]]:
+    """The hypotheses and gates of a saved spec; ValueError, naming its file, where they are damaged."""
+    parts = []
+    for key, kind in (("hypotheses", tuple[Hypothesis, ...]), ("gates", tuple[Gate, ...])):
+        try:
+            parts.append(TypeAdapter(kind).validate_python(spec.get(key) or ()))
+        except ValidationError as error:
+            raise ValueError(f"{path}: {explained(error, Spec, key)}") from None
+    return parts[0], parts[1]
 
 
 def fingerprint(content: Mapping[str, Any]) -> str:
@@ -274,16 +271,6 @@ class GateOutcome:
         mean, low, high = self.estimate.mean, self.gate.at_least, self.gate.at_most
         return (mean if low is None else low) <= mean <= (mean if high is None else high)
 
-    @property
-    def reading(self) -> str:
-        """The mean and its interval; "not known" where no run measured it."""
-        one = self.estimate
-        if not math.isfinite(one.mean):
-            return "not known"
-        form = finer(".4f", one.low, one.high)
-        bounds = f", 95 % interval {written(one.low, form)} to {written(one.high, form)}"
-        return f"{written(one.mean, form)}{bounds if math.isfinite(one.low) else ''}, n = {one.n}"
-
 
 @dataclass(frozen=True)
 class Declared:
@@ -392,8 +379,7 @@ def declared(study: Study, path: Path | None = None) -> Declared | None:
     """
     place = path or study.folder / REGISTERED
     registration = read_registration(place) if path or place.exists() else None
-    hypotheses = declared_in(study.spec, Hypothesis, study.folder / SPEC)
-    gates = declared_in(study.spec, Gate, study.folder / SPEC)
+    hypotheses, gates = declared_in(study.spec, study.folder / SPEC)
     if not hypotheses and not gates and registration is None:
         return None
     seeds: Collection[int] = study.seeds

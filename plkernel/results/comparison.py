@@ -267,7 +267,7 @@ class Comparison:
                 for cell, arm in cells.items()
                 if arm.causal or not only
             }
-            if chosen := _largest_part(levels, values):
+            if chosen := _complete_part(levels, values):
                 causal = all(cells[cell].causal for cell in product(*chosen.values()))
                 effects.append(_effects(levels, chosen, values, causal))
         return effects
@@ -365,24 +365,12 @@ def _arm(study: Study, name: str, values: Mapping[str, Mapping[str, Mapping[int,
     )
 
 
-def _largest_part(levels: Levels, values: Mapping[Cell, Mapping[int, float]]) -> Levels | None:
-    """The complete part of the design that holds the most runs; None unless two factors and two seeds are left."""
-    parts: dict[int, Levels] = {}
-    for least in sorted({max(len(one), 2) for one in values.values()}):
-        part = complete_part(levels, {cell for cell, of in values.items() if len(of) >= least})
-        if part and sum(len(of) > 1 for of in part.values()) > 1:
-            cells = list(product(*part.values()))
-            seeds = len(set.intersection(*(set(values[cell]) for cell in cells)))
-            if seeds > 1:
-                parts.setdefault(len(cells) * seeds, part)
-    return parts[max(parts)] if parts else None
-
-
-def complete_part(levels: Levels, present: set[Cell]) -> Levels | None:
-    """Levels such that every combination of them is `present`; None where nothing is.
+def _complete_part(levels: Levels, values: Mapping[Cell, Mapping[int, float]]) -> Levels | None:
+    """Levels all of whose combinations share two seeds or more; None unless two factors are left.
 
     The level with the largest share of missing combinations goes first, of equals the later one, until none misses.
     """
+    present = {cell for cell, of in values.items() if len(of) > 1}
     left = {name: list(of) for name, of in levels.items()}
     while missing := set(product(*left.values())) - present:
         shares = [
@@ -395,7 +383,9 @@ def complete_part(levels: Levels, present: set[Cell]) -> Levels | None:
             return None
         _, index, name = max(shares)
         del left[name][index]
-    return {name: tuple(of) for name, of in left.items()}
+    seeds = set.intersection(*(set(values[cell]) for cell in product(*left.values())))
+    enough = len(seeds) > 1 and sum(len(of) > 1 for of in left.values()) > 1
+    return {name: tuple(of) for name, of in left.items()} if enough else None
 
 
 def _effects(levels: Levels, chosen: Levels, values: Mapping[Cell, Mapping[int, float]], causal: bool) -> Effects:

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from plkernel.common.cli import text_table, written
 from plkernel.common.imports import is_code
 from plkernel.common.layout import FINISHED
-from plkernel.memory.diagnostics import SLOPE_LAGS, Memory, slope_range
+from plkernel.memory.diagnostics import SLOPE_LAGS, slope_range
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.results.comparison import ArmResult, Comparison, Effects, factor_levels, short_factor
 from plkernel.results.figures import Drawing, arm_label, memories, titled
@@ -330,39 +330,31 @@ def _effects(comparison: Comparison, one: Effects) -> list[Part]:
 
 
 def _memory(comparison: Comparison) -> Iterator[Part]:
-    """Kernels, half-lives and predictions of every arm in numbers, before and after training; models that tell none."""
+    """Slopes of the kernels and half-lives of every arm, before and after training, of models that tell them."""
 
     def cells(arm: ArmResult) -> list[str] | None:
-        runs = comparison.study.finished(arm.name)
-        states = [[getattr(run, at) for run in runs] for at in ("first", "last")]
-        pairs = (_memory_texts(*one) for one in zip(memories(comparison, arm), states, strict=True))
-        return [text for both in zip(*pairs, strict=True) for text in both] if runs else None
+        texts = []
+        for one in memories(comparison, arm):
+            slope = half_life = "-"
+            if one.has_kernels and slope_range(one.lags) is not None:
+                seeds = one.exponents().mean(axis=1)
+                slope = f"{seeds.mean():.2f}" + (f" ± {seeds.std(ddof=1):.3f}" if len(seeds) > 1 else "")
+            if one.has_half_lives:
+                known = np.exp(np.log(one.half_lives).mean(axis=(0, 1)))[[3, 0, -1]]
+                half_life = "{} ({} to {})".format(*(f"{x:,.0f}" if x >= 100 else f"{x:.3g}" for x in known))
+            texts.append((slope, half_life))
+        return [text for pair in zip(*texts, strict=True) for text in pair] if arm.seeds else None
 
-    names = ("slope", "half-life", "saturated", "entropy", "growth")
     caption = (
-        f"Slope x of t**-x over lags {SLOPE_LAGS[0]:g} to {SLOPE_LAGS[1]:g} ± its standard deviation over seeds, "
-        "median half-life (shortest to longest) in bytes, share of saturated positions (one byte above 0.99), "
-        "entropy of the predictions in nats, and growth of the residual stream over a block."
+        f"Slope x of t**-x over lags {SLOPE_LAGS[0]:g} to {SLOPE_LAGS[1]:g} ± its standard deviation over seeds, and "
+        "median half-life (shortest to longest) in bytes."
     )
-    header = ["arm", *(f"{name}, {time}" for name in names for time in ("before", "after"))]
+    header = ["arm", *(f"{name}, {time}" for name in ("slope", "half-life") for time in ("before", "after"))]
     if len((table := _table(caption, header, _grouped(comparison, cells)))["header"]) > 1:
-        yield _folded("Memory and predictions in numbers", table)
-
-
-def _memory_texts(memory: Memory, states: Sequence[Mapping[str, Any]]) -> list[str]:
-    texts = ["-"] * 5
-    if memory.has_kernels and slope_range(memory.lags) is not None:
-        seeds = memory.exponents().mean(axis=1)
-        texts[0] = f"{seeds.mean():.2f}" + (f" ± {seeds.std(ddof=1):.3f}" if len(seeds) > 1 else "")
-    if memory.has_half_lives:
-        known = np.exp(np.log(memory.half_lives).mean(axis=(0, 1)))[[3, 0, -1]]
-        texts[1] = "{} ({} to {})".format(*(f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in known))
-    for at, key, form in ((2, "saturated_share", "{:.1%}"), (3, "entropy", "{:.2f}")):
-        if told := [one["saturation"][key] for one in states if one.get("saturation")]:
-            texts[at] = form.format(np.mean(told))
-    if factors := [one["amplification"] for one in states if one.get("amplification")]:
-        texts[4] = f"{np.exp(np.mean(np.log(factors))):.3f}"
-    return texts
+        yield _folded("Memory in numbers", table)
+    told = [run for run in comparison.study.finished() if "half_life_quantiles" not in run.last]
+    for kind in filter(is_code, sorted({str(run.config["model"].get("kind", "")) for run in told})):
+        yield _text("", f"Left out: half-lives and kernels of {kind}, which the model does not say.")
 
 
 # Design and runs

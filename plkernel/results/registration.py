@@ -184,11 +184,6 @@ def requirement(gate: Gate) -> str:
     return f"{gate.arm} {asked} {UNIT} ({_measure(gate)}), mean over seeds"
 
 
-def level(alpha: float) -> str:
-    """The interval that goes with one-sided tests at alpha: "90 %" at 0.05."""
-    return f"{100 * (1 - 2 * alpha):.4g} %"
-
-
 def rules(hypotheses: Iterable[Hypothesis], gates: Iterable[Gate], seeds: Sequence[int]) -> list[str]:
     """The rules of decision, a sentence or two each: what is compared, the tests, every hypothesis, every gate."""
     return [
@@ -200,9 +195,8 @@ def rules(hypotheses: Iterable[Hypothesis], gates: Iterable[Gate], seeds: Sequen
             f"{stats.seeds_for(len(members), members[0].alpha)} to {MOST_FLIPPED} seeds, else the paired t test does."
             for name, members in families(hypotheses).items()
         ),
-        "Holm's correction is over all hypotheses of a family, for confirmations and for refutations apart: the chance "
-        "of any false confirmation in a family is at most its alpha, and so is that of any false refutation. "
-        "A hypothesis neither confirmed nor refuted is undecided.",
+        "Holm's correction is over all hypotheses of a family, for confirmations and for refutations apart. A "
+        "hypothesis neither confirmed nor refuted is undecided.",
         *(
             f"Hypothesis: {one.name}. {statement(one)}. Confirmed if p against its opposite is at most {one.alpha:g} "
             "after the correction, refuted if p against it is."
@@ -310,8 +304,8 @@ class Declared:
     @property
     def interval_title(self) -> str:
         """The title of a column of intervals: "90 % interval"; of several alphas, "1 - 2 alpha interval"."""
-        levels = {level(one.hypothesis.alpha) for one in self.outcomes}
-        return f"{levels.pop() if len(levels) == 1 else '1 - 2 alpha'} interval"
+        alphas = {one.hypothesis.alpha for one in self.outcomes}
+        return f"{100 * (1 - 2 * alphas.pop()):.4g} % interval" if len(alphas) == 1 else "1 - 2 alpha interval"
 
     def basis(self, family: str) -> str:
         """The test that decides a family: "family main: 2 hypotheses, alpha 0.05, by exact sign flips"."""
@@ -345,14 +339,11 @@ class Declared:
         """Sentences on the registration, and on what differs from it."""
         one = self.registration
         if one is None:
-            return [
-                "Not registered: nothing shows that the hypotheses came before the results. "
-                "python -m plkernel.experiment SPEC --register writes a registration to commit before the runs."
-            ]
+            return ["Not registered: nothing shows that the hypotheses came before the results (--register would)."]
         if not one.intact:
             return [
-                f"The registration {one.sha256[:12]} was changed after it was written: its content has another sha256, "
-                "so it counts for nothing, and the hypotheses of the spec as it is now are judged."
+                f"The registration {one.sha256[:12]} was changed after it was written, so it counts for nothing: the "
+                "hypotheses of the spec as it is now are judged."
             ]
         told, made = one.content, [f"sha256 {one.sha256[:12]}, verified"]
         if commit := told.get("commit"):

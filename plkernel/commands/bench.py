@@ -53,7 +53,7 @@ scan, wkv, wkv7 = map(_operator, OPERATORS)
 def train(
     spec: Path = Path("quick"), threads: int = 1, rounds: int = 15, device: Device = "auto", out: Path | None = None
 ) -> None:
-    """Time a training step of a spec's model beside its matrix products and a GPT-2 of the same size.
+    """Time a training step of a spec's model beside that of a GPT-2 of the same size.
 
     An SSM is also timed without its scan. Loss and gradients are held against a float64 reference first.
 

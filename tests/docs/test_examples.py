@@ -110,7 +110,7 @@ def run(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def parsing_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def parsing_only(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Commands read their arguments, and a spec, then do nothing."""
     bound, main = cli._bound, command_line.main
 
@@ -128,6 +128,8 @@ def parsing_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(cli, "_bound", lambda command: bound(idle(command)))
     monkeypatch.setattr(command_line, "main", of_spec)
+    yield
+    assert not (here / "runs" / "out").exists(), "a command has run"
 
 
 @pytest.mark.parametrize("command", SHELL.values(), ids=SHELL)

@@ -111,7 +111,7 @@ def read_registration(path: Path) -> Registration:
 
 def declared_in(spec: Mapping[str, Any], path: Path) -> tuple[tuple[Hypothesis, ...], tuple[Gate, ...]]:
     """The hypotheses and gates of a saved spec; ValueError, naming its file, where they are damaged."""
-    parts = []
+    parts: list[Any] = []
     for key, kind in (("hypotheses", tuple[Hypothesis, ...]), ("gates", tuple[Gate, ...])):
         try:
             parts.append(TypeAdapter(kind).validate_python(spec.get(key) or ()))

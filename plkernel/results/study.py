@@ -26,6 +26,7 @@ from plkernel.common.files import (
     shown,
 )
 from plkernel.common.layout import CONFIG, DIVERGED, ENVIRONMENT, FAILED, FINISHED, METRICS, RESULT, ROWS, SPEC, TUNING
+from plkernel.results.rows import expected_steps
 
 T = TypeVar("T")
 Number = float | None
@@ -221,6 +222,17 @@ class Run:
     def name(self) -> str:
         """ARM/seed-K."""
         return f"{self.arm}/seed-{self.seed}"
+
+    @property
+    def agrees(self) -> bool:
+        """False where rows are missing or out of order, or the last one is not what the result says."""
+        if self.result is None:
+            return True
+        every, steps = (self.config.get("train") or {}).get("eval_every"), [row.step for row in self.evaluations]
+        wanted = expected_steps(every, self.result.steps) if isinstance(every, int) and every > 0 else steps
+        final = repr(self.result.final_val_bpb)  # NaN equals NaN so
+        ends = not steps or (steps[-1] == self.result.steps and repr(self.evaluations[-1].val_bpb) == final)
+        return steps == wanted and ends
 
     def at_step(self, step: int) -> float | None:
         """Validation bits per byte at that step, or None where it was not evaluated."""

@@ -179,6 +179,7 @@ def warnings(comparison: Comparison) -> list[str]:
             better = [pair for pair in zip(one.orders, one.val_bpb, strict=True) if pair[1] < final.mean]
             for pair in better[:1]:
                 beaten.setdefault(pair, []).append(arm.name)
+    wrong = [run.name for run in runs if not run.agrees]
     missing = sum(run.status != FINISHED for run in study.runs)
     rules: dict[str, object] = {
         f"{_arms(leaking)}: {NOT_CAUSAL}; a prediction sees part of its own target, so its bits per byte do not say "
@@ -204,6 +205,8 @@ def warnings(comparison: Comparison) -> list[str]:
         "Runs were trained on different bytes (the sha256 of their corpora differ).": any(
             map(_differ, digests.values())
         ),
+        f"The rows of {listed(wrong[:FEW])} are not those of its result: bring metrics.jsonl back, or remove the run's folder "
+        "and train it again.": wrong,
         **{
             f"No run of the baseline {base.name} is finished: there is nothing to compare with.": not base.seeds
             for base in comparison.baselines

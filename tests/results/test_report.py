@@ -216,6 +216,7 @@ FAULTS: list[tuple[list[str], dict[str, Any] | None, str]] = [
     ([OTHER.format("environment")], {"commit": "other"}, "Runs come from different commits of the code."),
     ([OTHER.format("environment")], {"dirty": True}, "Some runs come from code that differs from its commit (dirty)."),
     ([OTHER.format("config")], {"corpus": {**CORPUS, "sha256": "0"}}, "Runs were trained on different bytes"),
+    ([OTHER.format("result")], {"final_val_bpb": 9.0}, "The rows of log-spaced/seed-0 are not those of its result"),
     ([ARM.format(n, "config") for n in (0, 1)], {"train": {"context": 64}}, "concentrated: half or more of its half-l"),
 ]
 

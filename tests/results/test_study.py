@@ -39,6 +39,22 @@ def test_every_state_of_a_run_is_told(study: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("change_rows", "agrees"),
+    [
+        (lambda lines: lines, True),
+        (lambda lines: lines[:-1], False),
+        (lambda lines: [lines[1], lines[0], *lines[2:]], False),
+        (lambda lines: [*lines[:-1], lines[-1].replace('"val_bpb": 2', '"val_bpb": 3')], False),
+    ],
+)
+def test_rows_that_contradict_the_result_are_noticed(study: Path, change_rows: Any, agrees: bool) -> None:
+    change(study / RUN / "config.json", train={"eval_every": 10})
+    path = study / RUN / "metrics.jsonl"
+    path.write_text("".join(change_rows(path.read_text().splitlines(keepends=True))))
+    assert read_study(study).runs[0].agrees == agrees
+
+
+@pytest.mark.parametrize(
     ("file", "content", "message"),
     [
         ("spec.json", None, "holds no spec.json"),

@@ -85,7 +85,6 @@ OF_KIND = {
     "rwkv7": ("kind", "dim", "layers", "head_size", "ranks"),
 }
 """Options of [model] by kind; other people's models have `config` alone."""
-PLACEMENTS: tuple[str, ...] = get_args(Placement)
 AIM_OPTIONS = ("target", "kernel", "lag")
 NODE_VALUES = ("node_rates", "node_multipliers", "node_gain")
 IN_THE_STUDY = ("against", "levels", "rates", "train")  # fields of an arm that stand elsewhere in a run, or nowhere
@@ -344,11 +343,11 @@ class TrainSpec(Section):
 class Arm(Section):
     """One condition: where the decays are placed and how the projection is shaped."""
 
-    placement: str | None = None
+    placement: Placement | None = None
     """Node set of the half-lives; quantile: at the quantiles of the power law's own measure; chrono: forget gates for
     lags up to max_lag (arXiv 1804.11188); inverse-gamma: time scales of an LSTM (2009.12727), there frozen, which is
-    train = { decay_multiplier = 0 }; or an entry point of plkernel.placements, which needs --trust-code. If left out
-    log-spaced, and in an RWKV, where every head has the same nodes, the decays of its scheme."""
+    train = { decay_multiplier = 0 }. If left out log-spaced, and in an RWKV, where every head has the same nodes, the
+    decays of its scheme."""
     projection: Projection = "uniform"
     """Shape of the projection's columns, in an RWKV of the receptance's rows; quantile nodes shape it by tempering."""
     beta: PositiveNumber = 1.15
@@ -417,11 +416,6 @@ class Arm(Section):
     """Its level of every factor; filled in from [factors]."""
 
     @property
-    def placed_elsewhere(self) -> bool:
-        """True for a placement of another package, whose rates are in `node_rates` once the spec is read."""
-        return self.placement is not None and self.placement not in PLACEMENTS
-
-    @property
     def places_nodes(self) -> bool:
         """True where the arm says where the decays are; an RWKV otherwise keeps those of its scheme."""
         return self.placement is not None or self.node_rates is not None
@@ -429,8 +423,7 @@ class Arm(Section):
     @property
     def shapes(self) -> bool:
         """True where the projection is to carry a power law rather than to be uniform."""
-        given = self.node_rates is not None and not self.placed_elsewhere
-        return self.placement in ("quantile", "terms") or self.projection != "uniform" or given
+        return self.placement in ("quantile", "terms") or self.projection != "uniform" or self.node_rates is not None
 
     @property
     def law(self) -> Aim | None:
@@ -447,12 +440,9 @@ class Arm(Section):
 
     @property
     def pending(self) -> bool:
-        """True while the arm refers to a file, a package or another arm that `load_spec` has not read."""
-        return (
-            (self.node_file is not None and not self.has_file_values)
-            or (self.placed_elsewhere and self.node_rates is None)
-            or (self.match is not None and self.output_std is None)
-        )
+        """True while the arm refers to a file or another arm that `load_spec` has not read."""
+        unread = self.node_file is not None and not self.has_file_values
+        return unread or (self.match is not None and self.output_std is None)
 
 
 def fingerprint(values: dict[str, Any]) -> str:

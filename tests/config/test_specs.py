@@ -164,7 +164,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"arms.power": {"lag": "distance"}}, "projection 'uniform' follows no target, kernel or lag"),
     ({"arms.power": {"target": "mutual"}}, "target: Input should be 'information' or 'correlation', got 'mutual'"),
     ({"arms.power": {"placement": "terms"}}, "placement 'terms' needs a fit"),
-    ({"arms.power": {"placement": "logspaced"}}, "placement 'logspaced' is none of ours"),
+    ({"arms.power": {"placement": "logspaced"}}, "arms.power.placement: Input should be 'log-spaced'"),
     ({"arms.power": {"match": "unifrom"}}, "match 'unifrom' is not an arm; did you mean 'uniform'"),
     ({"arms.power": {"match": "power"}}, "match 'power' is itself matched"),
     ({"arms.power": {"match": "baseline"}, "arms.baseline": {}}, "match 'baseline' may mean the arm of that name or"),
@@ -481,7 +481,7 @@ def test_nodes_per_byte_keep_their_kernel_in_patches(gain: str) -> None:
 
 
 def test_unread_references_are_not_ignored() -> None:
-    for arm in (Arm(match="baseline"), Arm(node_file="fit.json"), Arm(placement="elsewhere")):
+    for arm in (Arm(match="baseline"), Arm(node_file="fit.json")):
         with pytest.raises(ValueError, match="read the spec with load_spec"):
             _ = resolve(ModelSpec(), arm).nodes
 

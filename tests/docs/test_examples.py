@@ -25,8 +25,7 @@ from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 from plkernel.common import cli
 from plkernel.config import command_line
 from plkernel.config.factors import deep_merge
-from plkernel.config.reading import PLACEMENT_GROUP, parse_spec
-from plkernel.memory.foreign import CORPUS_GROUP, SCHEME_GROUP
+from plkernel.config.reading import parse_spec
 from plkernel.models.init import SCHEMES
 from plkernel.models.init.plan import RoleTable
 
@@ -180,9 +179,6 @@ def test_specs_are_taken(page: str, text: str) -> None:
     values = tomllib.loads(text)
     if all("." in key or "*" in key for key in values):
         RoleTable.from_dict(values)
-        return
-    if "project" in values:
-        assert set(values["project"]["entry-points"]) <= {SCHEME_GROUP, CORPUS_GROUP, PLACEMENT_GROUP}
         return
     if "baseline" not in values:
         whole = tomllib.loads((ROOT / "runs" / "quick.toml").read_text())

@@ -101,7 +101,7 @@ def infinite_(model, generator):
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder of the package `somebodys`, as if installed; the file `imported` appears in it once `models` is imported."""
+    """The folder of the package `somebodys`, as if installed; a file `imported` tells that `models` was imported."""
     folder = tmp_path / "elsewhere" / PACKAGE
     metadata = folder.parent / "somebodys-1.0.dist-info"
     for path, content in {

@@ -113,8 +113,7 @@ def apply(
         projection_(projection, nodes, dim=dim, match=match)
 
 
-@dataclass(frozen=True)
-class Evaluation:
+class Evaluation(NamedTuple):
     """Result of `evaluate`.
 
     bits_per_byte  mean of the losses
@@ -127,6 +126,61 @@ class Evaluation:
     losses: NDArray[np.floating[Any]]
 
 
+def evaluate(
+    model: "Subject", text: Text | None = None, *, context: int | None = None, windows: int = 64, batch: int = BATCH
+) -> Evaluation:
+    """Mean of -log2 p(byte | those before it in its window), over disjoint windows evenly spaced over a text.
+
+    model    a `Run`, a model of plkernel, or any callable from tokens (B,T) int64 to logits (B,T,V); causal
+    text     bytes, a vector of integers from 0 to 255, or the name of a corpus; a `Run` has its validation split
+    context  T: a window has T + 1 bytes; that of the run, or 512
+    windows  largest number of windows
+
+    Raises ValueError for a model that sees ahead by its configuration, and a text shorter than a window.
+    """
+    from plkernel.memory.diagnostics import moments
+    from plkernel.training.evaluate import token_losses
+
+    predict, data, _ = _opened(model, text, context, windows, batch)
+    losses = token_losses(predict, data, batch)
+    (mean,), (error,) = moments(losses.mean(axis=1, dtype=np.float64)[None])
+    return Evaluation(mean, error, losses)
+
+
+def truncation(
+    model: "Subject", text: Text | None = None, *, context: int | None = None, windows: int = 256, batch: int = BATCH
+) -> "Truncation":
+    """Bits per byte at the same bytes when only the last 1, 2, 4 .. context are given: the worth of far context.
+
+    Arguments as in `evaluate`. The result has given (L,) bytes, bpb (L,) and cost (L,) against the whole context.
+    """
+    from plkernel.training import evaluate as measures
+
+    predict, data, step = _opened(model, text, context, windows, batch, disjoint=False)
+    return measures.truncation(predict, data, batch, step=step)
+
+
+def influence(
+    model: "Subject",
+    text: Text | None = None,
+    *,
+    lags: Sequence[int] | None = None,
+    context: int | None = None,
+    windows: int = 64,
+    batch: int = BATCH,
+    seed: int = 0,
+) -> "Influence":
+    """KL divergence in bits of a prediction from what it is when the token d steps back is another, at lags d.
+
+    lags: ascending, 1 to the context; 1, 2, 4 .. unless given. Other arguments as in `evaluate`. The result has lags
+    (L,) and bits (L,). For integer arrays of other alphabets: `plkernel.memory.probe`.
+    """
+    from plkernel.training import evaluate as measures
+
+    predict, data, _ = _opened(model, text, context, windows, batch)
+    return measures.influence(predict, data, lags, batch, seed=seed)
+
+
 @dataclass(frozen=True)
 class Run:
     """A trained model with the files of its run: the folder of a run, or of plkernel.load.
@@ -136,6 +190,9 @@ class Run:
     """
 
     path: Path
+    evaluate = evaluate
+    truncation = truncation
+    influence = influence
 
     @cached_property
     def model(self) -> "Model":
@@ -165,18 +222,6 @@ class Run:
 
         return json_normalize(read_lines(self.folder / METRICS)).select_dtypes("number")
 
-    def evaluate(self, text: Text | None = None, **options: Any) -> Evaluation:
-        """`evaluate` of this model."""
-        return evaluate(self, text, **options)
-
-    def truncation(self, text: Text | None = None, **options: Any) -> "Truncation":
-        """`truncation` of this model."""
-        return truncation(self, text, **options)
-
-    def influence(self, text: Text | None = None, **options: Any) -> "Influence":
-        """`influence` of this model."""
-        return influence(self, text, **options)
-
 
 def load_run(path: str | Path) -> Run:
     """Open the run in a folder STUDY/ARM/seed-K, or the model in one of plkernel.load; ValueError if there is none."""
@@ -184,64 +229,6 @@ def load_run(path: str | Path) -> Run:
     if not (run.folder / CONFIG).is_file():
         raise ValueError(f"{run.folder}: holds no {CONFIG}; give the folder of a run, STUDY/ARM/seed-K")
     return run
-
-
-def evaluate(
-    model: "Subject", text: Text | None = None, *, context: int | None = None, windows: int = 64, batch: int = BATCH
-) -> Evaluation:
-    """Mean of -log2 p(byte | those before it in its window), over disjoint windows evenly spaced over a text.
-
-    model    a `Run`, a model of plkernel, or any callable from tokens (B,T) int64 to logits (B,T,V); causal
-    text     bytes, a vector of integers from 0 to 255, or the name of a corpus; a `Run` has its validation split
-    context  T: a window has T + 1 bytes; that of the run, or 512
-    windows  largest number of windows
-
-    Raises ValueError for a model that sees ahead by its configuration, and a text shorter than a window.
-    """
-    from plkernel.data.windows import fixed_windows
-    from plkernel.memory.diagnostics import moments
-    from plkernel.training.evaluate import token_losses
-
-    predict, _, data, length = _opened(model, text, context, windows, batch)
-    losses = token_losses(predict, fixed_windows(data, length, windows), batch)
-    (mean,), (error,) = moments(losses.mean(axis=1, dtype=np.float64)[None])
-    return Evaluation(mean, error, losses)
-
-
-def truncation(
-    model: "Subject", text: Text | None = None, *, context: int | None = None, windows: int = 256, batch: int = BATCH
-) -> "Truncation":
-    """Bits per byte at the same bytes when only the last 1, 2, 4 .. context are given: the worth of far context.
-
-    Arguments as in `evaluate`. The result has given (L,) bytes, bpb (L,) and cost (L,) against the whole context.
-    """
-    from plkernel.data.windows import spread_windows
-    from plkernel.training import evaluate as measures
-
-    predict, step, data, length = _opened(model, text, context, windows, batch)
-    return measures.truncation(predict, spread_windows(data, length, windows), batch, step=step)
-
-
-def influence(
-    model: "Subject",
-    text: Text | None = None,
-    *,
-    lags: Sequence[int] | None = None,
-    context: int | None = None,
-    windows: int = 64,
-    batch: int = BATCH,
-    seed: int = 0,
-) -> "Influence":
-    """KL divergence in bits of a prediction from what it is when the token d steps back is another, at lags d.
-
-    lags: ascending, 1 to the context; 1, 2, 4 .. unless given. Other arguments as in `evaluate`. The result has lags
-    (L,) and bits (L,). For integer arrays of other alphabets: `plkernel.memory.probe`.
-    """
-    from plkernel.data.windows import fixed_windows
-    from plkernel.training import evaluate as measures
-
-    predict, _, data, length = _opened(model, text, context, windows, batch)
-    return measures.influence(predict, fixed_windows(data, length, windows), lags, batch, seed=seed)
 
 
 def read_checkpoint(path: str | Path) -> "Shown":
@@ -276,22 +263,20 @@ def _read_text(text: Text) -> tuple[Named | corpora.Corpus, NDArray[np.uint8]]:
 
 
 def _opened(
-    model: "Subject", text: Text | None, context: int | None, windows: int, batch: int
-) -> "tuple[Predict, int, NDArray[np.uint8], int]":
-    """The model as a callable, the bytes of its patches, the text, and the context."""
+    model: "Subject", text: Text | None, context: int | None, windows: int, batch: int, disjoint: bool = True
+) -> "tuple[Predict, Tensor, int]":
+    """The model as a callable, windows of the text (n, context + 1), and the bytes of a patch."""
     import torch
 
+    from plkernel.data.windows import fixed_windows, spread_windows
     from plkernel.training.build import Model
     from plkernel.training.evaluate import patch_of, predictor
     from plkernel.training.view import validation_text
 
     config = model.config if isinstance(model, Run) else {}
-    if text is not None:
-        data = _read_text(text)[1]
-    elif isinstance(model, Run):
-        data = validation_text(config, None, "text")[1]
-    else:
+    if text is None and not isinstance(model, Run):
         raise ValueError("text must be given: bytes, an array, or the name of a corpus such as 'stdlib'")
+    data = validation_text(config, None, "text")[1] if text is None else _read_text(text)[1]
     length = config.get("train", {}).get("context", CONTEXT) if context is None else context
     for name, value in (("context", length), ("windows", windows), ("batch", batch)):
         if value < 1:
@@ -301,7 +286,8 @@ def _opened(
             f"text has {data.size:,} bytes, fewer than one window of context + 1 = {length + 1:,}: give a longer one "
             "or a smaller context"
         )
+    taken = (fixed_windows if disjoint else spread_windows)(data, length, windows)
     opened: Any = model.model if isinstance(model, Run) else model
     if isinstance(opened, Model):
-        return predictor(opened, torch.device("cpu")), patch_of(opened), data, length
-    return opened, 1, data, length
+        return predictor(opened, torch.device("cpu")), taken, patch_of(opened)
+    return opened, taken, 1

@@ -15,7 +15,6 @@ def inspect(
     truncation: int = 256,
     json: Path | None = None,
     figure: Path | None = None,
-    heads: bool = False,
     compare: Path | None = None,
     strict: bool = False,
     text: str | None = None,
@@ -45,8 +44,7 @@ def inspect(
         truncation: At how many bytes to predict with less and less context; 0 leaves it out.
         json: Write the figures to this file too, kernels at every power of two up to the context.
         figure: Draw kernels and half-lives to this file: .pdf, .png or .svg.
-        heads: Of other people's checkpoints, also print every head.
-        compare: Another such checkpoint of the same model, which came before this one.
+        compare: Of other people's checkpoints, another one of the same model, which came before this one.
         strict: Exit with 1 if anything is wrong with such a checkpoint.
         text: A file, or what else plkernel.corpus names: also run the model on it. Nothing is downloaded for that, and
             no code in the folder runs.
@@ -59,9 +57,9 @@ def inspect(
     if inspection.is_other_software(model):
         if (corpus, windows, truncation) != (None, 16, 256):
             raise ValueError(f"corpus, windows and truncation are for runs of plkernel, which {model} is not")
-        report = inspection.of_checkpoint(model, heads, compare, text, tokens)
-    elif heads or strict or compare is not None:
-        raise ValueError(f"heads, compare and strict are for checkpoints of other software, which {model} is not")
+        report = inspection.of_checkpoint(model, compare, text, tokens)
+    elif strict or compare is not None:
+        raise ValueError(f"compare and strict are for checkpoints of other software, which {model} is not")
     else:
         from plkernel.memory.runs import of_run
 

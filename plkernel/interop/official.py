@@ -125,11 +125,11 @@ def from_official(state: Mapping[str, Any]) -> RWKV:
         tensor = _tensor(name, value)
         early = name.endswith(".att.time_first")
         given[name.replace("time_first", "time_faaaa") if early else name] = tensor.exp() if early else tensor
-    goose = _version(given) == 7
-    if goose:
-        given = {name: value for name, value in given.items() if name not in UNUSED}
+    config = _config(given)
     with torch.device("meta"):
-        model = RWKV7(_infer_goose(given)) if goose else RWKV(_infer_config(given))
+        model = RWKV7(config) if isinstance(config, RWKV7Config) else RWKV(config)
+    if isinstance(config, RWKV7Config):
+        given = {name: value for name, value in given.items() if name not in UNUSED}
     expected = model.state_dict()
     if missing := expected.keys() - given.keys():
         raise ValueError(f"tensors are missing: {_some(missing)}")
@@ -157,54 +157,30 @@ def _tensor(name: str, value: Any) -> Tensor:
     return value.detach().float()
 
 
-def _version(state: Mapping[str, Tensor]) -> int:
-    """5, 6 or 7; ValueError naming what the keys look like instead."""
+def _config(state: Mapping[str, Tensor]) -> RWKVConfig | RWKV7Config:
+    """Version, width, depth, heads, ranks and feed-forward width, from names and shapes.
+
+    Raises ValueError naming what the keys look like instead.
+    """
     names = {match[2] for match in map(BLOCK.fullmatch, state) if match}
     if "att.r_k" in names:
-        return 7
-    if any(name.startswith("att.time_maa") for name in names):
-        return 6
-    if "att.gate.weight" in names and _get(state, "blocks.0.att.time_decay").squeeze(-1).ndim > 1:
-        return 5
-    if "att.time_decay" in names:
+        version = 7
+    elif any(name.startswith("att.time_maa") for name in names):
+        version = 6
+    elif "att.gate.weight" in names and _get(state, "blocks.0.att.time_decay").squeeze(-1).ndim > 1:
+        version = 5
+    elif "att.time_decay" in names:
         raise ValueError(
             "these are the tensors of RWKV-4, 5.0 or 5.1 (one decay per head or no gate): "
             "RWKV-5.2, RWKV-6 and RWKV-7 can be read"
         )
-    raise ValueError(f"no RWKV model: among the keys {_some(state)} is none like blocks.0.att.time_decay")
-
-
-def _infer_goose(state: Mapping[str, Tensor]) -> RWKV7Config:
-    """Width, depth, heads, ranks and feed-forward width of a Goose; None for the official ones."""
-    dim, layers, head_size, hidden = _sizes(state, "blocks.0.att.r_k")
-    official = RWKV7Config(dim, head_size=head_size)
-    maps = {"decay": "0.att.w1", "rate": "0.att.a1", "value": "1.att.v1", "gate": "0.att.g1"}
-    ranks: dict[str, Any] = {}
-    for (kind, name), usual in zip(maps.items(), official.ranks, strict=True):
-        if kind != "value" or layers > 1:
-            rank = _matrix(state, f"blocks.{name}")[1]
-            ranks |= {f"{kind}_rank": rank} if rank != usual else {}
-    return RWKV7Config(dim, layers, head_size, feed_forward=None if hidden == official.hidden else hidden, **ranks)
-
-
-def _infer_config(state: Mapping[str, Tensor]) -> RWKVConfig:
-    """Version, width, depth, heads, ranks and feed-forward width of an Eagle or a Finch."""
-    version = _version(state)
-    dim, layers, head_size, hidden = _sizes(state, "blocks.0.att.time_faaaa")
-    ranks: dict[str, Any] = {}
-    if version == 6:
-        ranks["mix_rank"] = _matrix(state, "blocks.0.att.time_maa_w1")[1] // 5
-        ranks["decay_rank"] = _matrix(state, "blocks.0.att.time_decay_w1")[1]
-    feed_forward = None if hidden == int(3.5 * dim // 32 * 32) else hidden
-    return RWKVConfig(version, dim, layers, head_size, feed_forward=feed_forward, **ranks)
-
-
-def _sizes(state: Mapping[str, Tensor], heads: str) -> tuple[int, int, int, int]:
-    """Width, layers, head size and feed-forward width; `heads` has one number for each channel of each head."""
+    else:
+        raise ValueError(f"no RWKV model: among the keys {_some(state)} is none like blocks.0.att.time_decay")
     rows, dim = _matrix(state, "emb.weight")
     if rows != BYTES:
         raise ValueError(f"vocabulary: emb.weight has {rows} rows, but plkernel's models read bytes and need {BYTES}")
-    shape = tuple(_get(state, heads).shape)
+    heads = "blocks.0.att.r_k" if version == 7 else "blocks.0.att.time_faaaa"
+    shape = tuple(_get(state, heads).shape)  # a number for each channel of each head
     if len(shape) < 2 or math.prod(shape[2:]) != 1 or shape[0] < 1 or dim % shape[0]:
         raise ValueError(
             f"{heads}: shape {shape}, expected (heads, head size) for a width of {dim}: its first dimension is what "
@@ -213,7 +189,22 @@ def _sizes(state: Mapping[str, Tensor], heads: str) -> tuple[int, int, int, int]
     numbers = sorted({int(match[1]) for match in map(BLOCK.fullmatch, state) if match})
     if numbers != list(range(len(numbers))):
         raise ValueError(f"blocks are numbered {numbers[:8]}, expected 0, 1, 2, ... without a gap")
-    return dim, len(numbers), dim // shape[0], _matrix(state, "blocks.0.ffn.key.weight")[0]
+    layers, head_size = len(numbers), dim // shape[0]
+    hidden = _matrix(state, "blocks.0.ffn.key.weight")[0]
+    ranks: dict[str, Any] = {}
+    if version == 7:  # None for the official ones
+        official = RWKV7Config(dim, head_size=head_size)
+        maps = {"decay": "0.att.w1", "rate": "0.att.a1", "value": "1.att.v1", "gate": "0.att.g1"}
+        for (kind, name), usual in zip(maps.items(), official.ranks, strict=True):
+            if kind != "value" or layers > 1:
+                rank = _matrix(state, f"blocks.{name}")[1]
+                ranks |= {f"{kind}_rank": rank} if rank != usual else {}
+        return RWKV7Config(dim, layers, head_size, feed_forward=None if hidden == official.hidden else hidden, **ranks)
+    if version == 6:
+        ranks["mix_rank"] = _matrix(state, "blocks.0.att.time_maa_w1")[1] // 5
+        ranks["decay_rank"] = _matrix(state, "blocks.0.att.time_decay_w1")[1]
+    feed_forward = None if hidden == int(3.5 * dim // 32 * 32) else hidden
+    return RWKVConfig(version, dim, layers, head_size, feed_forward=feed_forward, **ranks)
 
 
 def _matrix(state: Mapping[str, Tensor], name: str) -> tuple[int, int]:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 Tokens = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 Table = tuple[NDArray[np.uint64], NDArray[np.int64]]
-"""Different keys (k,), ascending, and how often each was seen (k,)."""
+"""Different keys (k,), ascending, and how often each was seen (k,), or its running total."""
 
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 """Levels of the half-lives of a block's channels that a run records."""
@@ -424,59 +424,48 @@ def outlasting(half_lives: ArrayLike, context: int) -> str | None:
     return f"half or more of its half-lives, {span}, are longer than {OUTLASTING} windows of {context:,} bytes"
 
 
-@dataclass(frozen=True)
-class NGrams:
-    """P_n(x|h) = (c(h,x) + N1+(h) P_{n-1}(x|h')) / (c(h) + N1+(h)) for n = 1 .. orders, P_0 = 1/256.
+def n_grams(windows: Bytes | Iterable[Bytes], orders: int = 5) -> tuple[Table, ...]:
+    """Count the n-grams of windows (n, T + 1), or of blocks of them: T targets each, all after the first byte.
 
-    h are the n - 1 bytes before x, h' the same without the first of them, N1+(h) the number of different bytes seen
-    after h; if h was never seen, P_n = P_{n-1}. Witten and Bell 1991 (method C), interpolated as in Chen and Goodman
-    1999.
-
-    tables: by order, the n-grams as numbers to the base 256 (k,), ascending, and before each how many of all that were
-    counted have a smaller one (k + 1,), with their number at the end.
+    Of every order 1 .. orders the n-grams as numbers to the base 256 (k,), ascending, and before each how many of all
+    that were counted have a smaller one (k + 1,), with their number at the end. None reaches beyond its window, and
+    repeated windows count repeatedly. ValueError for other orders than 1..7 and windows of another shape or type.
     """
+    if not 1 <= orders <= LONGEST_GRAM:
+        raise ValueError(f"orders must lie between 1 and {LONGEST_GRAM}, got {orders}")
+    counted: list[list[Table]] = [[(np.empty(0, np.uint64), np.empty(0, np.int64))] for _ in range(orders)]
+    for block in [windows] if isinstance(windows, np.ndarray) else windows:
+        rows = max(1, AT_ONCE // _checked(block).shape[1])
+        for start in range(0, len(block), rows):
+            for order, parts in enumerate(counted, start=1):
+                parts.append(np.unique(_keys(block[start : start + rows], order), return_counts=True))
+                while len(parts) > 1 and parts[-1][0].size >= parts[-2][0].size:  # each key is merged a few times
+                    parts.append(_merged(parts.pop(), parts.pop()))
+    tables = (reduce(_merged, reversed(parts)) for parts in counted)
+    return tuple((keys, np.r_[0, np.cumsum(counts)]) for keys, counts in tables)
 
-    tables: tuple[Table, ...]
 
-    @classmethod
-    def of(cls, windows: Bytes | Iterable[Bytes], orders: int = 5) -> Self:
-        """Count windows (n, T + 1), or an iterable of such blocks: T targets each, all after the window's first byte.
+def n_gram_losses(tables: Sequence[Table], windows: Bytes) -> Floats:
+    """-log2 P_n of the targets of windows (n, T + 1), in bits: (orders, n, T), for tables of `n_grams`.
 
-        No n-gram reaches beyond its window, and repeated windows count repeatedly. ValueError for other orders than
-        1..7 and for windows of another shape or type.
-        """
-        if not 1 <= orders <= LONGEST_GRAM:
-            raise ValueError(f"orders must lie between 1 and {LONGEST_GRAM}, got {orders}")
-        counted: list[list[Table]] = [[(np.empty(0, np.uint64), np.empty(0, np.int64))] for _ in range(orders)]
-        for block in [windows] if isinstance(windows, np.ndarray) else windows:
-            rows = max(1, AT_ONCE // _checked(block).shape[1])
-            for start in range(0, len(block), rows):
-                for order, parts in enumerate(counted, start=1):
-                    parts.append(np.unique(_keys(block[start : start + rows], order), return_counts=True))
-                    while len(parts) > 1 and parts[-1][0].size >= parts[-2][0].size:  # each key is merged a few times
-                        parts.append(_merged(parts.pop(), parts.pop()))
-        tables = (reduce(_merged, reversed(parts)) for parts in counted)
-        return cls(tuple((keys, np.r_[0, np.cumsum(counts)]) for keys, counts in tables))
-
-    def losses(self, windows: Bytes) -> Floats:
-        """-log2 P_n of the targets of windows (n, T + 1), in bits: (orders, n, T).
-
-        The first targets of a window have fewer bytes before them, and every order takes those there are.
-        """
-        targets = _checked(windows).shape[0], windows.shape[1] - 1
-        losses = np.empty((len(self.tables), *targets))
-        probability = np.full(targets, 1 / 256)
-        for order, (known, before) in enumerate(self.tables, start=1):
-            keys = _keys(windows, order)
-            history = keys & ~np.uint64(255)
-            first, end = (np.searchsorted(known, edge) for edge in (history, history + np.uint64(256)))
-            this, after = (np.searchsorted(known, keys, side) for side in ("left", "right"))
-            seen, different = before[end] - before[first], end - first
-            lower = probability[:, targets[1] - keys.shape[1] :]
-            mixed = before[after] - before[this] + different * lower
-            np.divide(mixed, seen + different, out=lower, where=seen > 0)
-            losses[order - 1] = -np.log2(probability)
-        return losses
+    P_n(x|h) = (c(h,x) + N1+(h) P_{n-1}(x|h')) / (c(h) + N1+(h)), P_0 = 1/256: h are the n - 1 bytes before x, or as
+    many as the window has, h' the same without the first of them, N1+(h) the number of different bytes seen after h;
+    if h was never seen, P_n = P_{n-1}. Witten and Bell 1991 (method C), interpolated as in Chen and Goodman 1999.
+    """
+    targets = _checked(windows).shape[0], windows.shape[1] - 1
+    losses = np.empty((len(tables), *targets))
+    probability = np.full(targets, 1 / 256)
+    for order, (known, before) in enumerate(tables, start=1):
+        keys = _keys(windows, order)
+        history = keys & ~np.uint64(255)
+        first, end = (np.searchsorted(known, edge) for edge in (history, history + np.uint64(256)))
+        this, after = (np.searchsorted(known, keys, side) for side in ("left", "right"))
+        seen, different = before[end] - before[first], end - first
+        lower = probability[:, targets[1] - keys.shape[1] :]
+        mixed = before[after] - before[this] + different * lower
+        np.divide(mixed, seen + different, out=lower, where=seen > 0)
+        losses[order - 1] = -np.log2(probability)
+    return losses
 
 
 def _checked(windows: Bytes) -> Bytes:

@@ -1,4 +1,4 @@
-"""Models, initialisations, schemes and corpora of other people's code, named in a spec as module:attribute.
+"""Models and initialisations of other people's code, named in a spec as module:attribute.
 
 `kind = "mypackage.mymodule:Builder"` names a callable that takes the table `config` of [model] as one dictionary and
 returns a torch.nn.Module with
@@ -24,13 +24,6 @@ is lost with the process. Parameters are float32 or float64; on a GPU a run is i
 `init = "mypackage.mymodule:function"` of an arm names `function(model, generator, **init_options)`, called after all
 else, which changes the model in place.
 
-An installed package can offer schemes and corpora by name, as entry points:
-
-    [project.entry-points."plkernel.schemes"]
-    halved = "mypackage.schemes:halved"        # (sizes, *, option=default, ..) -> Rules, as in models/init/schemes
-    [project.entry-points."plkernel.corpora"]
-    genome = "mypackage.corpora:genome"        # (rest, request) -> Source of the corpus genome:REST, as in data/names
-
 Nothing is imported before the person has said --trust-code.
 """
 
@@ -42,7 +35,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -54,17 +46,14 @@ from torch.nn import functional as F
 from plkernel.common.cli import nearest
 from plkernel.common.environment import installed
 from plkernel.common.imports import MARK, imported, told
-from plkernel.data.names import KINDS, PRESETS
 from plkernel.memory.files import of_tensors
 from plkernel.memory.layers import half_lives, kernel, known_layers
-from plkernel.models.init import SCHEMES
-from plkernel.models.init.plan import Scheme, generator_for, is_matrix
+from plkernel.models.init.plan import generator_for, is_matrix
 from plkernel.models.layers import BYTES
 
 MULTIPLIERS = ("learning_rate", "weight_decay", "eps")
 TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
 """Special tokens of transformers, none of which a byte is."""
-SCHEME_GROUP, CORPUS_GROUP = "plkernel.schemes", "plkernel.corpora"
 LONGEST = 512
 """Bytes of a window on which causality is checked, at most."""
 ROUNDING, REORDERED = 2.0**7, 2.0**12
@@ -212,28 +201,6 @@ def one_line(head: str, what: str) -> Iterator[None]:
         raise ValueError(f"{head}: {what} raised {told(error)}") from error
 
 
-def offered(scheme: str | None, corpus: str) -> dict[str, EntryPoint]:
-    """Entry points of other packages under unknown names of a scheme and a corpus; nothing is imported."""
-    kind = corpus.partition(":")[0]
-    entries = {}
-    if scheme is not None and scheme not in SCHEMES:
-        entries["scheme"] = next(iter(entry_points(group=SCHEME_GROUP, name=scheme)), None)
-    if kind not in KINDS and corpus not in PRESETS and not Path(corpus).exists():
-        entries["corpus"] = next(iter(entry_points(group=CORPUS_GROUP, name=kind)), None)
-    return {option: entry for option, entry in entries.items() if entry is not None}
-
-
-def register(entries: dict[str, EntryPoint]) -> None:
-    """Import entry points, and make them known by their names; the person must have consented."""
-    for option, entry in entries.items():
-        function = imported(entry.value, option)
-        if option == "corpus":
-            KINDS[entry.name] = function
-        else:
-            origin = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
-            SCHEMES.setdefault(entry.name, Scheme(entry.name, origin, function))
-
-
 def check_model(model: nn.Module, name: str, context: int, device: torch.device) -> None:
     """Raise ValueError, headed by `name`, if a run of `context` bytes on `device` cannot train `model`.
 
@@ -247,25 +214,75 @@ def check_model(model: nn.Module, name: str, context: int, device: torch.device)
         if values.dtype not in (torch.float32, torch.float64):
             kind = str(values.dtype).removeprefix("torch.")
             raise ValueError(f"{name}: parameter {parameter.removeprefix('module.')} is {kind}, expected float32")
+    patch: int = getattr(model.config, "patch", 1)  # type: ignore[arg-type]
+    length = min(context, LONGEST)
+    length = length // patch * patch or length
+    quarters = (quarter * length // 4 - back for quarter in (1, 2, 3) for back in (1, 0))
+    places = sorted({place for place in (1, 2, 3, length - 1, *quarters) if 0 < place < length})
+
+    def logits_of(inputs: Tensor, training: bool = False) -> Tensor:
+        """Logits (B,T,256)."""
+        model.train(training)
+        with one_line(name, f"{tuple(inputs.shape)} bytes"), torch.set_grad_enabled(training):
+            logits = model(inputs)
+        expected = (*inputs.shape, BYTES)
+        if not isinstance(logits, Tensor):
+            raise ValueError(f"{name}: gave a {type(logits).__name__}, expected logits {expected}")
+        if tuple(logits.shape) != expected or not logits.is_floating_point():
+            kind = str(logits.dtype).removeprefix("torch.")
+            raise ValueError(f"{name}: gave {kind} of shape {tuple(logits.shape)}, expected logits {expected}")
+        return logits
+
+    def far(one: Tensor, other: Tensor, units: float) -> Tensor:
+        """Mask (B,T) of logits that differ by more than `units` of rounding of the largest of them."""
+        most = units * torch.finfo(one.dtype).eps * one.abs().max()
+        return ~((one - other).abs().amax(dim=-1) <= most)
+
+    def check_causal() -> None:
+        """Refuse logits that later bytes, or other windows of the batch, change."""
+        before, changed = logits_of(inputs), inputs.clone()
+        if not before.isfinite().all():  # possible with noise
+            return
+        for row, place in enumerate(places, start=1):
+            changed[row, place] = (changed[row, place] + BYTES // 2) % BYTES
+        moved = far(before, logits_of(changed), ROUNDING)
+        if moved[0].any():
+            raise ValueError(f"{name}: the logits of a window change with the other windows of its batch")
+        for row, place in enumerate(places, start=1):
+            if moved[row, :place].any():
+                seen = int(moved[row, :place].nonzero()[0])
+                raise ValueError(
+                    f"{name}: is not causal: byte {place} changes the logits at byte {seen}, which may know the bytes "
+                    f"up to {seen} only"
+                )
+        for kept in sorted({patch, length // 2 // patch * patch} & set(range(1, length))):
+            moved = far(before[:, :kept], logits_of(inputs[:, :kept]), REORDERED).any(dim=0)
+            if moved.any():
+                raise ValueError(
+                    f"{name}: is not causal: the logits at byte {int(moved.nonzero()[0])} change when the bytes from "
+                    f"{kept} on are left out"
+                )
+
     with seeded(0, name):
         with one_line(name, f"moving it to {device.type}"):
             model.to(device)
-        patch: int = getattr(model.config, "patch", 1)  # type: ignore[arg-type]
-        length = min(context, LONGEST)
-        length = length // patch * patch or length
-        window = torch.randint(BYTES, (1, length))
-        quarters = (quarter * length // 4 - back for quarter in (1, 2, 3) for back in (1, 0))
-        places = sorted({place for place in (1, 2, 3, length - 1, *quarters) if 0 < place < length})
-        inputs = window.repeat(1 + len(places), 1).to(device)  # a row for every replaced byte
-        first, again = _logits(model, name, inputs), _logits(model, name, inputs)
+        inputs = torch.randint(BYTES, (1, length)).repeat(1 + len(places), 1).to(device)  # a row for every place
+        first = logits_of(inputs)
         if not first.isfinite().all():
             raise ValueError(f"{name}: its logits are not finite at the start")
-        if _far(first, again, ROUNDING).any():
+        if far(first, logits_of(inputs), ROUNDING).any():
             raise ValueError(f"{name}: the same bytes give other logits each time, in evaluation mode too")
-        _check_causal(model, name, inputs, places, patch)
+        check_causal()
         if isinstance(model, Foreign):
-            _check_memory(model, name)
-        loss = F.cross_entropy(_logits(model, name, inputs, training=True).float().flatten(0, 1), inputs.flatten())
+            lags = torch.tensor([1, 2, 4])
+            with one_line(name, "half_lives or kernels"):
+                lives, kernels = model.half_lives(), model.kernels(lags)
+            if not all(values.numel() and ((values > 0) & values.isfinite()).all() for values in lives):
+                raise ValueError(f"{name}: half_lives must give positive numbers of bytes for every block")
+            if not all(values.shape == lags.shape and values.isfinite().all() for values in kernels):
+                raise ValueError(f"{name}: kernels must give a finite number for every block and lag")
+            model.multipliers()
+        loss = F.cross_entropy(logits_of(inputs, training=True).float().flatten(0, 1), inputs.flatten())
         if loss.requires_grad:
             with one_line(name, "the backward pass"):
                 loss.backward()
@@ -275,66 +292,4 @@ def check_model(model: nn.Module, name: str, context: int, device: torch.device)
             for values in model.parameters():
                 size = values.square().mean().sqrt()
                 values.add_(torch.randn_like(values) * (NOISE * size if size > 0 else NOISE_OF_ZEROS))
-        _check_causal(model, name, inputs, places, patch)
-
-
-def _logits(model: nn.Module, name: str, inputs: Tensor, training: bool = False) -> Tensor:
-    """Logits (B,T,256); ValueError for another shape or type."""
-    model.train(training)
-    with one_line(name, f"{tuple(inputs.shape)} bytes"), torch.set_grad_enabled(training):
-        logits = model(inputs)
-    expected = (*inputs.shape, BYTES)
-    if not isinstance(logits, Tensor):
-        raise ValueError(f"{name}: gave a {type(logits).__name__}, expected logits {expected}")
-    if tuple(logits.shape) != expected or not logits.is_floating_point():
-        kind = str(logits.dtype).removeprefix("torch.")
-        raise ValueError(f"{name}: gave {kind} of shape {tuple(logits.shape)}, expected logits {expected}")
-    return logits
-
-
-def _check_causal(model: nn.Module, name: str, inputs: Tensor, places: list[int], patch: int) -> None:
-    """Raise ValueError unless later bytes, and other windows of the batch, leave logits as they are."""
-    before = _logits(model, name, inputs)
-    if not before.isfinite().all():  # possible with noise
-        return
-    changed = inputs.clone()
-    for row, place in enumerate(places, start=1):
-        changed[row, place] = (changed[row, place] + BYTES // 2) % BYTES
-    far = _far(before, _logits(model, name, changed), ROUNDING)
-    if far[0].any():
-        raise ValueError(f"{name}: the logits of a window change with the other windows of its batch")
-    for row, place in enumerate(places, start=1):
-        if far[row, :place].any():
-            seen = int(far[row, :place].nonzero()[0])
-            raise ValueError(
-                f"{name}: is not causal: byte {place} changes the logits at byte {seen}, which may know the bytes up "
-                f"to {seen} only"
-            )
-    length = inputs.shape[1]
-    for kept in sorted({patch, length // 2 // patch * patch} & set(range(1, length))):
-        far = _far(before[:, :kept], _logits(model, name, inputs[:, :kept]), REORDERED)
-        if far.any():
-            seen = int(far.any(dim=0).nonzero()[0])
-            raise ValueError(
-                f"{name}: is not causal: the logits at byte {seen} change when the bytes from {kept} on are left out"
-            )
-
-
-def _far(one: Tensor, other: Tensor, units: float) -> Tensor:
-    """Mask (B,T) of logits (B,T,256) that differ by more than `units` of rounding of the largest of them."""
-    most = units * torch.finfo(one.dtype).eps * one.abs().max()
-    return ~((one - other).abs().amax(dim=-1) <= most)
-
-
-def _check_memory(model: Foreign, name: str) -> None:
-    """Raise ValueError unless half-lives and kernels, if known, are positive, finite and one for each lag."""
-    lags = torch.tensor([1, 2, 4])
-    with one_line(name, "half_lives"):
-        lives = model.half_lives()
-    if not all(values.numel() and ((values > 0) & values.isfinite()).all() for values in lives):
-        raise ValueError(f"{name}: half_lives must give positive numbers of bytes for every block")
-    with one_line(name, "kernels"):
-        kernels = model.kernels(lags)
-    if not all(values.shape == lags.shape and values.isfinite().all() for values in kernels):
-        raise ValueError(f"{name}: kernels must give as many finite numbers for every block as it is asked for lags")
-    model.multipliers()
+        check_causal()

@@ -93,10 +93,8 @@ class Family:
     beside   names of which one must be in the checkpoint, if any are given
     without  name that must be absent, if not empty
     models   model types of config.json, if restricted
-    heads    True if the first dimension of the rates is that of the heads
     starts   exact initialisation of the tensor of a role, in words and as a function
     anchor   pattern that the name of one tensor of every such layer matches; that of the first of `tensors` if empty
-    fixed    rates that config.json defines, for decays that are not learned
     taken    place where a running module of transformers or plkernel computes decays that depend on the input
     """
 
@@ -109,10 +107,8 @@ class Family:
     beside: tuple[str, ...] = ()
     without: str = ""
     models: tuple[str, ...] = ()
-    heads: bool = False
     starts: Mapping[str, tuple[str, Start]] = field(default_factory=dict)
     anchor: str = ""
-    fixed: Callable[[Given], Floats] | None = None
     taken: Argument | None = None
 
     @property
@@ -261,7 +257,6 @@ RG_LRU: dict[str, Any] = {
     "rate": rg_lru,
     "formula": "a = exp(-8 r softplus(Lambda)), r = sigmoid(gate bias)",
     "source": "arXiv 2402.19427; transformers: modeling_recurrent_gemma.py",
-    "heads": True,
     "taken": Argument("gate_bias", ("sigmoid",), call=1),  # the first call is that of the input gate
 }
 GOOSE: dict[str, Any] = {
@@ -276,17 +271,15 @@ X_LSTM: dict[str, Any] = {
     "formula": "a = sigmoid(forget-gate bias), soft-capped as gate_soft_cap says",
     "source": "arXiv 2503.13427; transformers: modeling_xlstm.py",
     "notes": (INPUT, "a rising input gate outweighs what is old beyond the decay shown"),
-    "heads": True,
 }
 LIGHTNING: dict[str, Any] = {
     "source": "arXiv 2501.08313; transformers: modeling_minimax.py",
     "notes": (FIXED,),
-    "heads": True,
 }
 
 FAMILIES = (
     Family("Mamba", {"A_log": "{at}.A_log", "dt_bias": "{at}.dt_proj.bias"}, **MAMBA),
-    Family("Mamba", {"A_log": "{at}.A_log", "dt_bias": "{at}.dt_proj_bias"}, heads=True, **MAMBA),
+    Family("Mamba", {"A_log": "{at}.A_log", "dt_bias": "{at}.dt_proj_bias"}, **MAMBA),
     Family(
         "Kimi Delta Attention",
         A_LOG,
@@ -295,7 +288,6 @@ FAMILIES = (
         "arXiv 2510.26692; transformers: modeling_kimi_linear.py; fla: layers/kda.py",
         (INPUT, DELTA),
         beside=("{at}.f_a_proj.weight", "{at}.f_proj.0.weight", "{at}.f_proj.weight"),
-        heads=True,
         taken=Argument("dt_bias", ("softplus", "exp")),
     ),
     Family(
@@ -309,7 +301,6 @@ FAMILIES = (
             *("{at}.b_proj.weight", "{at}.in_proj_ba.weight", "{at}.in_proj_b.weight"),
             *("{at}.shared_b.weight", "{at}.b_proj.0.weight"),  # mixture of memories
         ),
-        heads=True,
         starts={"dt_bias": ONES},
         taken=Argument("dt_bias", ("softplus",)),
     ),
@@ -319,7 +310,6 @@ FAMILIES = (
         mamba2,
         f"{STEPPED}, per head; softplus within time_step_limit",
         "arXiv 2405.21060; transformers: modeling_mamba2.py (Bamba, Falcon-H1, Granite-4, Nemotron-H, Zamba2 alike)",
-        heads=True,
         starts={"A_log": COUNTED, "dt_bias": ONES},
         taken=Argument("dt_bias", ("softplus",)),
     ),
@@ -330,7 +320,6 @@ FAMILIES = (
         "a = exp(-softplus(dt_bias) softplus(A)), per head; shown at A = 0",
         "fla: layers/mamba3.py",
         models=("mamba3",),
-        heads=True,
     ),
     Family(
         "Mesa net",
@@ -340,7 +329,6 @@ FAMILIES = (
         "arXiv 2506.05233; fla: layers/mesa_net.py",
         (INPUT, DELTA),
         beside=("{at}.lambda_params",),
-        heads=True,
     ),
     Family(
         "forgetting transformer",
@@ -349,7 +337,6 @@ FAMILIES = (
         "weights of attention are scaled by a = sigmoid(bias) per token, per head",
         "arXiv 2503.02130; fla: layers/forgetting_attn.py",
         models=("forgetting_transformer",),
-        heads=True,
     ),
     Family("RG-LRU", {"Lambda": "{at}.recurrent_param", "gate_bias": "{at}.recurrent_gate_bias"}, **RG_LRU),
     Family("RG-LRU", {"Lambda": "{at}.a_param", "gate_bias": "{at}.a_gate.b"}, **RG_LRU),
@@ -377,7 +364,6 @@ FAMILIES = (
         source=EAGLE,
         notes=(),
         beside=("{at}.ln_x.weight",),
-        heads=True,
         starts={"w": RWKV5},
     ),
     Family(
@@ -395,7 +381,6 @@ FAMILIES = (
         {"slopes": "{at}.slope_rate"},
         lambda given: given["slopes"].reshape(-1),
         "a = exp(-slope_rate), per head",
-        fixed=lightning,
         **LIGHTNING,
     ),
     Family(
@@ -417,7 +402,6 @@ FAMILIES = (
         (FIXED,),
         anchor=rf"{AT}g_proj\.weight",
         models=("retnet",),
-        heads=True,
     ),
     Family("xLSTM", {"bias": "{at}.fgate_preact.bias"}, forget_gate, starts={"bias": XLSTM}, **X_LSTM),
     Family("xLSTM", {"bias": "{at}.ifgate_preact.bias"}, lambda given: forget_gate(given, half=True), **X_LSTM),

@@ -1,7 +1,6 @@
 """A checkpoint as plkernel.inspect shows it: tables, sentences, JSON, a figure; and two of them side by side."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,12 +49,12 @@ class Shown:
         tokens = np.stack([quantiles(layer.rates) for layer in self.layers])
         return Memory(np.clip(tokens, *DRAWN)[None], LAGS, np.nan_to_num(self.kernels)[None])
 
-    def to_dict(self, heads: bool) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """For JSON; numbers that are not finite become null."""
         return {
             "model": self.name,
             "model_type": self.model_type,
-            "layers": [_values(layer, heads) for layer in self.layers],
+            "layers": [_values(layer) for layer in self.layers],
             "findings": [finding._asdict() for finding in self.findings],
         }
 
@@ -72,7 +71,7 @@ def is_other_software(model: Path) -> bool:
     return model.suffix in (".safetensors", *PICKLED) and model.name != CHECKPOINT
 
 
-def of_checkpoint(model: Path, heads: bool, compare: Path | None, text: str | None, tokens: int) -> Report:
+def of_checkpoint(model: Path, compare: Path | None, text: str | None, tokens: int) -> Report:
     """Decays and findings of a checkpoint of other software; options as of the command."""
     observed = None
     if text is not None:
@@ -80,17 +79,17 @@ def of_checkpoint(model: Path, heads: bool, compare: Path | None, text: str | No
 
         observed = observe_text(model, text, tokens)
     now, before = shown(str(model)), shown(str(compare)) if compare is not None else None
-    parts, values = [render(now, heads)], now.to_dict(heads)
+    parts, values = [render(now)], now.to_dict()
     if observed is not None:
         if len(observed.layers) != len(now.layers):
             ran = f"{len(observed.layers)} of {len(now.layers)} layers with decays are known"
             raise ValueError(f"text: {ran} in {model} as transformers runs it")
-        parts.append(observed.render(heads))
+        parts.append(observed.render())
     if before is not None:
         parts.append(compared(before, now))
-        values["compare"] = before.to_dict(heads)
+        values["compare"] = before.to_dict()
     if observed is not None:
-        values["observed"] = observed.to_dict(heads)
+        values["observed"] = observed.to_dict()
 
     def draw() -> "Figure":
         figure = drawn(now, before)
@@ -113,7 +112,7 @@ def shown(target: str) -> Shown:
     return Shown(target, model_type if isinstance(model_type, str) else None, tuple(layers), seen)
 
 
-def render(now: Shown, heads: bool = False) -> str:
+def render(now: Shown) -> str:
     """All tables and sentences of one checkpoint."""
     parts = [f"{now.name}: {now.count}" + (f", {now.model_type}" if now.model_type else "")]
     kinds: dict[str, list[Layer]] = {}
@@ -130,10 +129,11 @@ def render(now: Shown, heads: bool = False) -> str:
         kept = ", ".join(types) or "no tensor is read"
         lines = [f"{family.name}, {layers[0].module} .. ({kept}): {family.formula}", family.source]
         parts.append("\n".join([*lines, *(f"note: {note}" for note in family.notes)]))
-        rows = [row for index, layer in enumerate(layers) for row in _rows(layer, index, heads)]
+        rows = []
+        for index, layer in enumerate(layers):
+            tokens = map(_digits, quantiles(layer.rates)[list(NAMED.values())])
+            rows.append([str(layer.number or index), f"{layer.rates.size:,}", *tokens, _digits(_exponent(layer.rates))])
         parts.append(f"{title}\n{text_table(header, rows)}")
-    if heads and not any(layer.family.heads for layer in now.layers):
-        parts.append("heads: these layers have none, or their checkpoint does not say which channels each has")
     alike: dict[tuple[str, str], list[Finding]] = {}  # one line for tensors of one name, whatever their layers
     for one in now.findings:
         alike.setdefault((one.name, re.sub(r"\d+", "*", one.tensor)), []).append(one)
@@ -182,9 +182,9 @@ def _moved(old: Floats, new: Floats) -> str:
     return f"x {np.nan_to_num(factors, nan=np.inf).max():.4g}"
 
 
-def _values(layer: Layer, heads: bool) -> dict[str, Any]:
+def _values(layer: Layer) -> dict[str, Any]:
     """A layer for JSON."""
-    family = layer.family
+    family, tokens = layer.family, quantiles(layer.rates)
     tensors = {
         role: {"name": layer.names[role], "shape": list(stored.values.shape), "dtype": stored.dtype}
         for role, stored in layer.tensors.items()
@@ -194,29 +194,12 @@ def _values(layer: Layer, heads: bool) -> dict[str, Any]:
         "layer": layer.number,
         **{"family": family.name, "formula": family.formula, "source": family.source, "notes": family.notes},
         "tensors": tensors,
-        **_numbers(layer.rates),
-        **({"heads": [_numbers(rates) for rates in layer.heads()]} if heads and family.heads else {}),
-    }
-
-
-def _numbers(rates: Floats) -> dict[str, Any]:
-    tokens = quantiles(rates)
-    return {
-        "channels": rates.size,
+        "channels": layer.rates.size,
         "half_lives": {f"{QUANTILES[place]:g}": float(tokens[place]) for place in NAMED.values()},
-        "kernel": {"lags": LAGS.tolist(), "values": kernel(rates).tolist()},
-        "exponent": _exponent(rates),
+        "kernel": {"lags": LAGS.tolist(), "values": kernel(layer.rates).tolist()},
+        "exponent": _exponent(layer.rates),
         "exponent_over_lags": SLOPES_OVER,
     }
-
-
-def _rows(layer: Layer, index: int, heads: bool) -> Iterator[list[str]]:
-    """Rows of the table: the layer, by the number in its name or else its place in the order, and its heads."""
-    split = layer.heads() if heads else []
-    labels = [str(layer.number or index), *(f"  head {head}" for head in range(len(split)))]
-    for label, rates in zip(labels, [layer.rates, *split], strict=True):
-        tokens = quantiles(rates)[list(NAMED.values())]
-        yield [label, f"{rates.size:,}", *map(_digits, tokens), _digits(_exponent(rates))]
 
 
 def _exponent(rates: Floats) -> float:

@@ -37,7 +37,7 @@ class Layer:
 
     names    of its tensors, by role
     tensors  by role
-    rates    -ln a per token of every channel, heads first if `family.heads`
+    rates    -ln a per token of every channel
     """
 
     module: str
@@ -61,10 +61,6 @@ class Layer:
         except (ValueError, IndexError, TypeError) as error:  # the last two of arrays with too few dimensions
             shapes = ", ".join(f"{self.names[role]} {array.shape}" for role, array in values.items())
             raise ValueError(f"{self.module}: {self.family.name} does not fit {shapes or 'it'} ({error})") from error
-
-    def heads(self) -> list[Floats]:
-        """Rates of each head; empty if this family has none."""
-        return list(self.rates.reshape(len(self.rates), -1)) if self.family.heads else []
 
 
 def read_layers(checkpoint: Checkpoint) -> list[Layer]:
@@ -151,8 +147,8 @@ def _of_tensors(layer: Layer, count: int) -> Iterator[Finding]:
         name, values, eps = layer.names[role], stored.values, max(stored.eps, 1e-6)
         words, start = layer.family.starts.get(role, ("", None))
         many = values.size > 1
-        for kind, where in (("NaN", np.isnan(values)), ("-inf", np.isneginf(values)), ("+inf", np.isposinf(values))):
-            if where.any():
+        for kind, test in (("NaN", np.isnan), ("-inf", np.isneginf), ("+inf", np.isposinf)):
+            if (where := test(values)).any():
                 yield Finding(kind, name, _share(where))
         if start and many and np.allclose(values, start(values.shape, layer.number, count), rtol=eps, atol=eps):
             yield Finding("initialisation", name, f"still is {words}")
@@ -163,21 +159,16 @@ def _of_tensors(layer: Layer, count: int) -> Iterator[Finding]:
 
 
 def _of_half_lives(layer: Layer) -> Iterator[Finding]:
-    """Half-lives out of range, and decays that differ from those that config.json defines."""
+    """Half-lives out of range."""
     tokens, subject = half_lives(layer.rates), " with ".join(layer.names.values()) or layer.module
-    if (short := tokens < 1.0).any():
-        shortest = f"half-lives of {_share(short)}, the shortest {np.nanmin(tokens):.3g}"
-        yield Finding("below one token", subject, shortest)
-    if (long := tokens > LONGEST).any():
-        yield Finding("above a million tokens", subject, f"half-lives of {_share(long)}, up to {np.nanmax(tokens):.3g}")
-    if (grows := layer.rates < 0).any():
-        yield Finding("grows", subject, f"{_share(grows)} grow with time: their decay is above 1")
-    given = Given({}, layer.config, layer.number)
-    if layer.family.fixed is not None and given.setting("num_attention_heads") is not None:
-        expected = layer.family.fixed(given)
-        eps = max(1e-5, *(stored.eps for stored in layer.tensors.values()))
-        if expected.shape != layer.rates.shape or not np.allclose(layer.rates, expected, rtol=eps, atol=0.0):
-            yield Finding("not as defined", subject, "the slopes are not those that config.json defines")
+    ends = {"low": np.fmin.reduce(tokens.ravel()), "high": np.fmax.reduce(tokens.ravel())}
+    for name, where, seen in (
+        ("below one token", tokens < 1.0, "half-lives of {share}, the shortest {low:.3g}"),
+        ("above a million tokens", tokens > LONGEST, "half-lives of {share}, up to {high:.3g}"),
+        ("grows", layer.rates < 0, "{share} grow with time: their decay is above 1"),
+    ):
+        if where.any():
+            yield Finding(name, subject, seen.format(share=_share(where), **ends))
 
 
 def _of_dtype(layer: Layer) -> Iterator[Finding]:

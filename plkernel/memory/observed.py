@@ -38,15 +38,9 @@ class Taken(NamedTuple):
     layer: Layer
     rates: Floats
 
-    def quantiles(self, heads: bool = False) -> list[list[Floats]]:
-        """Half-lives at LEVELS, each one that occurs: static over channels, observed over tokens and channels.
-
-        heads: also those of each head, if this family has any.
-        """
-        parts = [(self.layer.rates, self.rates)]
-        if heads and self.layer.family.heads:
-            parts += zip(self.layer.rates, np.moveaxis(self.rates, 1, 0), strict=True)
-        return [[quantiles(rates, LEVELS, "inverted_cdf") for rates in pair] for pair in parts]
+    def quantiles(self) -> list[Floats]:
+        """Half-lives at LEVELS, each one that occurs: static over channels, observed over tokens and channels."""
+        return [quantiles(rates, LEVELS, "inverted_cdf") for rates in (self.layer.rates, self.rates)]
 
 
 @dataclass(frozen=True)
@@ -62,32 +56,26 @@ class Observed:
     @property
     def drawn(self) -> Floats:
         """For figures: observed half-lives at LEVELS within what can be drawn, (L,5); NaN if unknown."""
-        return np.clip([one.quantiles()[0][1] for one in self.layers], *DRAWN)
+        return np.clip([one.quantiles()[1] for one in self.layers], *DRAWN)
 
-    def to_dict(self, heads: bool) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         rows = []
         for one in self.layers:
-            entries: list[dict[str, Any]] = []
-            for pair in one.quantiles(heads):
-                static, observed = ({f"{x:g}": y for x, y in zip(LEVELS, row.tolist(), strict=True)} for row in pair)
-                known = {"static": static, "observed": observed if len(one.rates) else None}
-                entries.append({"tokens": len(one.rates), **known})
-            split = {"heads": entries[1:]} if len(entries) > 1 else {}
-            rows.append({"module": one.layer.module, "layer": one.layer.number, **entries[0], **split})
+            static, seen = (dict(zip(map("{:g}".format, LEVELS), row.tolist(), strict=True)) for row in one.quantiles())
+            known = {"tokens": len(one.rates), "static": static, "observed": seen if len(one.rates) else None}
+            rows.append({"module": one.layer.module, "layer": one.layer.number, **known})
         return {**vars(self), "layers": rows}
 
-    def render(self, heads: bool = False) -> str:
+    def render(self) -> str:
         """A table of the layers that the text moves, and a line for the others."""
         lines: dict[str, None] = {}
         rows = []
         for index, one in enumerate(self.layers):
             family = one.layer.family
             if len(one.rates):
-                for head, pair in enumerate(one.quantiles(heads), start=-1):
-                    label = str(one.layer.number or index) if head < 0 else f"  head {head}"
-                    spans = (" / ".join(f"{x:.3g}" for x in row) for row in pair)
-                    rows.append([label, f"{len(one.rates):,}", *spans])
+                spans = (" / ".join(f"{x:.3g}" for x in row) for row in one.quantiles())
+                rows.append([str(one.layer.number or index), f"{len(one.rates):,}", *spans])
             elif any(note.startswith(BY_INPUT) for note in family.notes):
                 lines[f"{family.name}: how a text moves its decays is not known here"] = None
             else:

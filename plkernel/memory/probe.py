@@ -2,8 +2,7 @@
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -240,18 +239,6 @@ def open_target(path: Path, device: torch.device, trusted: bool = False) -> Targ
     )
 
 
-@contextmanager
-def without(packages: tuple[str, ...]) -> Iterator[None]:
-    """Hide those of `packages` that are not imported yet: importing one fails."""
-    hidden = [name for name in packages if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: the import fails
-    try:
-        yield
-    finally:
-        for name in hidden:
-            del sys.modules[name]
-
-
 def _transformers(path: Path, device: torch.device) -> Target:
     """Model and tokenizer of a folder. Nothing is fetched, and no code of the folder runs."""
     try:
@@ -259,18 +246,19 @@ def _transformers(path: Path, device: torch.device) -> Target:
     except ImportError as error:
         raise ValueError(f"target {path}: needs transformers, which is missing: pip install transformers") from error
     local = {"local_files_only": True, "trust_remote_code": False}
+    hidden = [name for name in NEED_A_GPU if device.type == "cpu" and name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: importing it fails
     try:
-        with without(NEED_A_GPU if device.type == "cpu" else ()):
-            model: Any = AutoModelForCausalLM.from_pretrained(path, **local)
-    except Exception as error:  # of whatever kind the model's own module raises
-        raise ValueError(f"target {path}: transformers does not open it as a causal language model: {error}") from error
-    absent = f"target {path}: no tokenizer, which says what its tokens are: save_pretrained that of the model there"
-    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(path, **local)
         tokenizer: Any = AutoTokenizer.from_pretrained(path, **local)
-    except Exception as error:
-        raise ValueError(f"{absent} ({error})") from error
+    except Exception as error:  # of whatever kind the model's own module raises
+        fault = "does not open it as a causal language model with a tokenizer"
+        raise ValueError(f"target {path}: transformers {fault}: {error}") from error
+    finally:
+        for name in hidden:
+            del sys.modules[name]
     if len(tokenizer) <= len(tokenizer.all_special_ids):  # made up if the folder has none
-        raise ValueError(absent)
+        raise ValueError(f"target {path}: no tokenizer, which says what its tokens are: save that of the model there")
     model.float().to(device).eval()
 
     def predict(tokens: Tensor) -> Tensor:

@@ -70,7 +70,7 @@ def of_run(
     values |= {"initialisation": start.to_dict() if start else None, "now": now.to_dict()}
     if observed is not None:
         parts.append(observed.render())
-        values["observed"] = observed.to_dict(heads=False)
+        values["observed"] = observed.to_dict()
 
     def draw() -> Any:
         title = f"{folder if code else model}, step {step:,}"

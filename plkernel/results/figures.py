@@ -23,9 +23,8 @@ from plkernel.analysis.figures.style import (
 )
 from plkernel.memory.diagnostics import Memory, memory_of
 from plkernel.memory.figures import (
-    Influenced,
+    Curves,
     Panel,
-    Truncated,
     half_life_figure,
     influence_figure,
     kernel_figure,
@@ -96,11 +95,11 @@ KINDS = {
     ),
 }
 """Section of the page and caption of each kind of figure."""
-CONTEXT: dict[str, tuple[Any, str, str, str]] = {
-    "truncation": (Truncated, "given", "bpb", "floor"),
-    "influence": (Influenced, "lags", "bits", "information"),
+CONTEXT: dict[str, tuple[str, str, str]] = {
+    "truncation": ("given", "bpb", "floor"),
+    "influence": ("lags", "bits", "information"),
 }
-"""How curves over the context are kept for drawing, and the keys of their positions, values and law in a result."""
+"""Keys of the positions, values and law of curves over the context in a result."""
 
 Arms = Mapping[str, Sequence[Curve]]
 """The curves of every arm's seeds, keyed by bytes read."""
@@ -174,9 +173,9 @@ def arm_label(comparison: Comparison, part: Block, arm: ArmResult) -> str:
     return name if arm.causal or (part.title and part.leaks) else f"{name} ({NOT_CAUSAL})"
 
 
-def context_of(comparison: Comparison, arm: ArmResult, kind: str) -> Any:
+def context_of(comparison: Comparison, arm: ArmResult, kind: str) -> Curves | None:
     """Truncation or influence curves of an arm's finished runs, at the positions of the first; None without any."""
-    make, at, values, law = CONTEXT[kind]
+    at, values, law = CONTEXT[kind]
     curves = [getattr(run.result, kind) for run in comparison.study.finished(arm.name)]
     known = [curve for curve in curves if curve and None not in getattr(curve, values)]
     same = [curve for curve in known if getattr(curve, at) == getattr(known[0], at)]
@@ -184,7 +183,7 @@ def context_of(comparison: Comparison, arm: ArmResult, kind: str) -> Any:
         return None
     laws = np.array([getattr(curve, law) for curve in same if getattr(curve, law)], dtype=float)
     measured = np.array([getattr(curve, values) for curve in same], dtype=float)
-    return make(tuple(getattr(same[0], at)), measured, tuple(laws.mean(axis=0).tolist()) if len(laws) else None)
+    return Curves(tuple(getattr(same[0], at)), measured, tuple(laws.mean(axis=0).tolist()) if len(laws) else None)
 
 
 def memories(comparison: Comparison, arm: ArmResult) -> tuple[Memory, Memory]:

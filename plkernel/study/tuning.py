@@ -21,7 +21,7 @@ from plkernel.common.layout import REFERENCES, TUNING, name_at
 from plkernel.config.schema import TrainSpec
 from plkernel.config.study import Spec
 from plkernel.data.windows import fixed_windows, training_windows
-from plkernel.memory.diagnostics import AT_ONCE, Bytes, NGrams
+from plkernel.memory.diagnostics import AT_ONCE, Bytes, Table, moments, n_gram_losses, n_grams
 from plkernel.results.study import REFERENCE_KEY, choices, reference_entries
 from plkernel.training.loop import open_corpus
 
@@ -90,13 +90,13 @@ def save_references(spec: Spec, arms: Sequence[str], out: Path) -> None:
             continue
         with progress_bar(f"n-grams of {section.name}") as advance:
             blocks = _blocks(train, splits.train, seed, count)
-            model = NGrams.of((advance(len(block) / count) or block for block in blocks), ORDERS)
+            tables = n_grams((advance(len(block) / count) or block for block in blocks), ORDERS)
         entry |= {
             "model": "interpolated Witten-Bell n-grams of bytes",
             "training_windows": words if count == there else f"the first {count:,} of {there:,} windows: {words}",
             "orders": list(range(1, ORDERS + 1)),
-            **_losses(model, splits.validation, train.context, train.eval_windows, "val"),
-            **_losses(model, splits.test, train.context, train.test_windows, "test"),
+            **_losses(tables, splits.validation, train.context, train.eval_windows, "val"),
+            **_losses(tables, splits.test, train.context, train.test_windows, "test"),
         }
         saved.append(entry)
     corpora = [entry["corpus"] for entry in saved]
@@ -105,14 +105,13 @@ def save_references(spec: Spec, arms: Sequence[str], out: Path) -> None:
         save_json(path, {"references": saved})
 
 
-def _losses(model: NGrams, text: Bytes, context: int, number: int, split: str) -> dict[str, Any]:
+def _losses(tables: tuple[Table, ...], text: Bytes, context: int, number: int, split: str) -> dict[str, Any]:
     """Bits per byte of every order on the windows of a split, and their standard errors over windows."""
     windows = fixed_windows(text, context, number)
     parts = windows.split(max(1, AT_ONCE // 4 // windows.shape[1]))
-    each = np.concatenate([model.losses(part.numpy().astype(np.uint8)).mean(axis=2) for part in parts], axis=1)
-    n = each.shape[1]
-    error = each.std(axis=1, ddof=1) / np.sqrt(n) if n > 1 else np.full(len(each), np.nan)
-    return {f"{split}_bpb": each.mean(axis=1).tolist(), f"{split}_error": error.tolist()}
+    each = [n_gram_losses(tables, part.numpy().astype(np.uint8)).mean(axis=2) for part in parts]
+    means, errors = moments(np.concatenate(each, axis=1))
+    return {f"{split}_bpb": list(means), f"{split}_error": list(errors)}
 
 
 def _blocks(train: TrainSpec, data: Bytes, seed: int, count: int) -> Iterator[Bytes]:

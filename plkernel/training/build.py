@@ -50,7 +50,7 @@ class Prepared:
         Other people's code in it is imported and tried: it must build a model that trains and is causal. Raises
         ValueError where the scheme does not fit the model, the arm or AdamW, and where code has no consent.
         """
-        admit(condition)
+        check_consent(condition.code, condition.trusted)
         model, train = condition.model, condition.train
         tried = 0
         if condition.code:
@@ -106,16 +106,6 @@ def _tried(model: str, arm: str, context: int, device: str) -> int:
     return parameters
 
 
-def admit(condition: Condition) -> None:
-    """Register the schemes and corpora of other packages that the condition names, by their entry points.
-
-    Raises ValueError, before anything is imported, where it names code without consent.
-    """
-    entries = foreign.offered(condition.arm.scheme, condition.corpus.name)
-    check_consent(condition.code | {option: entry.value for option, entry in entries.items()}, condition.trusted)
-    foreign.register(entries)
-
-
 def options_of(condition: Condition) -> dict[str, Any]:
     """The free constants of the scheme; some bound the embedding by the run's learning rate."""
     known, train = find(condition.scheme).options, condition.train
@@ -164,7 +154,7 @@ def started(condition: Condition, seed: int, plan: Plan | None = None) -> AnyMod
     """
     if not condition.model.is_foreign:
         return initialise_(build(condition), condition, seed, plan)
-    admit(condition)
+    check_consent(condition.code, condition.trusted)
     return _by_function_(foreign.build(condition.model.kind, condition.model.config, seed), condition.arm, seed)
 
 
@@ -174,7 +164,7 @@ def initialise_(built: Model, condition: Condition, seed: int, plan: Plan | None
     `tune_` follows where the scheme leaves gains to data. Raises ValueError for a shape on a projection that the scheme
     sets to zero, and where code has no consent.
     """
-    admit(condition)
+    check_consent(condition.code, condition.trusted)
     arm = condition.arm
     (plan or plan_of(built, condition)).apply_(built, seed)
     if isinstance(built, SSM):

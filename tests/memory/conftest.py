@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from plkernel.data import names
-from plkernel.models.init import SCHEMES
 from plkernel.training import build
 
 PACKAGE = "somebodys"
@@ -99,66 +97,19 @@ def small_(model, generator, std=0.01):
 def infinite_(model, generator):
     model.embedding.weight.fill_(float("inf"))
 '''
-PARTS = '''
-from pathlib import Path
-
-import numpy as np
-
-from plkernel.data.files import Chunk
-from plkernel.data.names import Source
-from plkernel.models.init.schemes.frameworks import transformers_default
-
-Path(__file__).with_name("imported").write_text("yes")
-
-
-def tenfold(sizes, *, factor=10.0):
-    """transformers_default with another name."""
-    return transformers_default(sizes)
-
-
-def counting(rest, request):
-    size = 256 * int(rest)
-    return Source(f"counting:{rest}", {"counting": rest}, lambda: blocks(size), size)
-
-
-def harmonic(channels):
-    return 64 / np.arange(1, channels + 1)
-
-
-def short(channels):
-    return [1.0]
-
-
-def blocks(size):
-    yield Chunk(np.zeros(1, np.uint8), np.zeros(1, np.int64))
-    yield Chunk(np.arange(size).astype(np.uint8), np.zeros(0, np.int64))
-'''
-ENTRIES = """[plkernel.schemes]
-tenfold = somebodys.parts:tenfold
-[plkernel.corpora]
-counting = somebodys.parts:counting
-[plkernel.placements]
-harmonic = somebodys.parts:harmonic
-short = somebodys.parts:short
-"""
 
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder of the package `somebodys`, as if installed: `models`, and entry points of `parts`.
-
-    The file `imported` appears in the folder once one of the modules is imported.
-    """
+    """The folder of the package `somebodys`, as if installed; a file `imported` tells that `models` was imported."""
     folder = tmp_path / "elsewhere" / PACKAGE
     metadata = folder.parent / "somebodys-1.0.dist-info"
     for path, content in {
         folder / "__init__.py": "",
         folder / "models.py": MODELS,
-        folder / "parts.py": PARTS,
         folder / "needy.py": "import no_such_thing\n",
         folder / "syntax.py": "def :\n",
         metadata / "METADATA": "Metadata-Version: 2.1\nName: somebodys\nVersion: 1.0\n",
-        metadata / "entry_points.txt": ENTRIES,
     }.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
@@ -166,8 +117,6 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("PYTHONPATH", f"{folder.parent}:{Path(__file__).parents[2]}")
     yield folder
     forget()
-    SCHEMES.pop("tenfold", None)
-    names.KINDS.pop("counting", None)
 
 
 def forget() -> None:

@@ -16,7 +16,6 @@ from plkernel.memory.diagnostics import (
     QUANTILES,
     Amplification,
     Memory,
-    NGrams,
     Probe,
     Saturation,
     by_position,
@@ -24,6 +23,8 @@ from plkernel.memory.diagnostics import (
     is_read,
     kernel_exponents,
     lengths,
+    n_gram_losses,
+    n_grams,
     others,
     places,
     saturation,
@@ -165,9 +166,9 @@ def test_impossible_symbols_and_diverged_models() -> None:
         (lambda: saturation(np.zeros((1, 4)), [4]), "targets must be integers from 0 to 3"),
         (lambda: saturation(np.zeros((1, 4)), [0.5]), "targets must be integers from 0 to 3"),
         (lambda: kernel_exponents(LAGS[:3], LAGS[:3]), r"lags must hold two of 4 to 128 for a slope, got \[1.0, 2.0"),
-        (lambda: NGrams.of(np.zeros((2, 5), np.int64)), r"windows must be bytes \(n, T \+ 1\)"),
-        (lambda: NGrams.of(np.zeros((2, 1), np.uint8)), r"windows must be bytes \(n, T \+ 1\)"),
-        (lambda: NGrams.of(np.zeros((2, 5), np.uint8), 8), "orders must lie between 1 and 7, got 8"),
+        (lambda: n_grams(np.zeros((2, 5), np.int64)), r"windows must be bytes \(n, T \+ 1\)"),
+        (lambda: n_grams(np.zeros((2, 1), np.uint8)), r"windows must be bytes \(n, T \+ 1\)"),
+        (lambda: n_grams(np.zeros((2, 5), np.uint8), 8), "orders must lie between 1 and 7, got 8"),
     ],
 )
 def test_bad_input_is_named(call, message: str) -> None:
@@ -247,7 +248,7 @@ def test_n_grams_are_those_of_the_formula(letters: int, width: int, orders: int)
     """No count crosses the border of a window, and its first byte is history alone."""
     seen, judged = drawn(40, width, letters, 0), drawn(10, width, min(256, letters + 1), 1)
     expected = Recursive(list(map(bytes, seen)), orders)
-    losses = NGrams.of(seen, orders).losses(judged)
+    losses = n_gram_losses(n_grams(seen, orders), judged)
     assert losses.shape == (orders, 10, width - 1)
     for order in range(1, orders + 1):
         for row, window in zip(losses[order - 1], map(bytes, judged), strict=True):
@@ -259,14 +260,15 @@ def test_n_grams_are_those_of_the_formula(letters: int, width: int, orders: int)
 @pytest.mark.parametrize("history", [b"abab", b"zzzz", b"azzz", b"zzza"])
 def test_probabilities_of_all_bytes_sum_to_one(history: bytes) -> None:
     """After histories that were seen, that were not, and of which only the end was."""
-    model = NGrams.of(np.frombuffer(b"abababbab" * 20, np.uint8).reshape(-1, 18))
+    tables = n_grams(np.frombuffer(b"abababbab" * 20, np.uint8).reshape(-1, 18))
     windows = np.array([[*history, byte] for byte in range(256)], np.uint8)
-    assert (2.0 ** -model.losses(windows)[:, :, -1]).sum(axis=1) == pytest.approx(np.ones(5), rel=1e-12)
+    assert (2.0 ** -n_gram_losses(tables, windows)[:, :, -1]).sum(axis=1) == pytest.approx(np.ones(5), rel=1e-12)
 
 
 def test_blocks_of_any_size_give_the_same_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     windows, judged = drawn(60, 20, 3, 2), drawn(5, 20, 3, 3)
-    whole = NGrams.of(windows).losses(judged)
+    whole = n_gram_losses(n_grams(windows), judged)
     monkeypatch.setattr(diagnostics, "AT_ONCE", 70)
-    assert np.array_equal(NGrams.of(iter([windows[:7], windows[7:8], windows[8:8], windows[8:]])).losses(judged), whole)
-    assert not np.array_equal(NGrams.of(np.concatenate([windows, windows])).losses(judged), whole)
+    parts = n_grams(iter([windows[:7], windows[7:8], windows[8:8], windows[8:]]))
+    assert np.array_equal(n_gram_losses(parts, judged), whole)
+    assert not np.array_equal(n_gram_losses(n_grams(np.concatenate([windows, windows])), judged), whole)

@@ -11,9 +11,8 @@ from plkernel.analysis.information.curve import decay_curves
 from plkernel.memory.diagnostics import QUANTILES, Influence, Memory, Probe, by_position, truncation_of
 from plkernel.memory.figures import (
     START,
-    Influenced,
+    Curves,
     Panel,
-    Truncated,
     half_life_figure,
     influence_figure,
     kernel_figure,
@@ -58,9 +57,7 @@ def test_kernels_are_drawn_block_by_block_as_their_mean_and_beside_the_law() -> 
     assert law == pytest.approx(lags**-1.15)
     assert "t**-1.15" in [text.get_text() for text in figure.legends[0].get_texts()]
     gone = Memory(np.empty((0, 0, 7)), LAGS, np.where(LAGS > 8, 0.0, 1 / LAGS)[None, None])
-    figure = kernel_figure([Panel("vanished", gone, gone, 1.0)])
-    assert lines(figure.axes[0], START)[0][0].tolist() == [1, 2, 4, 8]
-    rendered(figure)
+    rendered(kernel_figure([Panel("vanished", gone, gone, 1.0)]))
 
 
 def test_boxes_hold_the_quartiles_of_every_block() -> None:
@@ -84,24 +81,24 @@ def test_a_model_shows_every_block(trained_here: bool) -> None:
 
 
 def test_truncation_shows_means_over_seeds_and_the_loss() -> None:
-    arms = {"base": Truncated(GIVEN, BASE), "other": Truncated(GIVEN, BASE + np.array([0.4, 0.3, 0.1, 0.0]))}
+    arms = {"base": Curves(GIVEN, BASE), "other": Curves(GIVEN, BASE + np.array([0.4, 0.3, 0.1, 0.0]))}
     whole, lost = truncation_figure(arms).axes
     for colour, arm in zip((INK, COLOURS[0]), arms.values(), strict=True):
         [(given, bpb)], [(shorter, cost)] = lines(whole, colour), lines(lost, colour)
         assert (tuple(given), tuple(shorter)) == (GIVEN, GIVEN[:-1])
-        assert bpb == pytest.approx(arm.bpb.mean(axis=0))
+        assert bpb == pytest.approx(arm.bits.mean(axis=0))
         assert cost == pytest.approx((bpb - bpb[-1])[:-1])
     assert (lost.get_xscale(), lost.get_yscale()) == ("log", "log")
-    whole, lost = truncation_figure({"base": Truncated(GIVEN, BASE, floor=(3.9, 3.3, 3.0, 3.0))}).axes
+    whole, lost = truncation_figure({"base": Curves(GIVEN, BASE, best=(3.9, 3.3, 3.0, 3.0))}).axes
     assert lines(whole, INK)[1][1].tolist() == [3.9, 3.3, 3.0, 3.0]
     assert lines(lost, INK)[1][1] == pytest.approx([0.9, 0.3, np.nan], nan_ok=True)
-    assert truncation_figure({"nothing lost": Truncated(GIVEN, BASE[:, ::-1])}).axes[1].get_yscale() == "linear"
+    assert truncation_figure({"nothing lost": Curves(GIVEN, BASE[:, ::-1])}).axes[1].get_yscale() == "linear"
 
 
 def test_influence_shows_means_over_seeds_their_band_and_the_law() -> None:
     bits = np.array([[1.0, 0.5, 0.2, 0.0], [0.8, 0.3, 0.2, 0.0]])
-    (axes,) = influence_figure({"arm": Influenced(GIVEN, bits, information=(1.0, 0.5, 0.25, 0.125))}).axes
-    mean, law, triangles, _ = lines(axes, INK)
+    (axes,) = influence_figure({"arm": Curves(GIVEN, bits, best=(1.0, 0.5, 0.25, 0.125))}).axes
+    mean, law, triangles = lines(axes, INK)
     np.testing.assert_allclose(mean[1], [0.9, 0.4, 0.2, np.nan])
     assert (law[1].tolist(), triangles[0].tolist()) == ([1.0, 0.5, 0.25, 0.125], [8])
     low, high = np.ptp(axes.collections[0].get_paths()[0].vertices[:, 1]), axes.get_ylim()[1]

@@ -1,10 +1,7 @@
-"""Other people's models, starts, schemes, corpora and placements: named in a spec, checked, and told in one line."""
+"""Other people's models, starts: named in a spec, checked, and told in one line."""
 
-import json
 import math
 import random
-import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,20 +11,16 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from plkernel.analysis.nodes import Aim, place, shaped
-from plkernel.common.files import load_json, read_lines
-from plkernel.config.condition import from_config, resolve
+from plkernel.analysis.nodes import place
+from plkernel.config.condition import resolve
 from plkernel.config.reading import load_spec
 from plkernel.config.schema import ModelSpec, TrainSpec
-from plkernel.memory.foreign import Foreign, build, check_model, offered, start_
+from plkernel.memory.foreign import Foreign, build, check_model, start_
 from plkernel.memory.mamba2 import log_spaced_, power_law_
-from plkernel.models.init import SCHEMES
 from plkernel.models.init.power_law import decays_
 from plkernel.models.ssm import SSM, SSMConfig
-from plkernel.training import check
 from plkernel.training.build import initialise_, started
 from plkernel.training.generation import Rereading
-from plkernel.training.loop import prepare, run_training
 from plkernel.training.objective import build_optimizer
 
 KIND = "somebodys.models:Recurrent"
@@ -206,76 +199,6 @@ def test_the_committed_study_names_three_starts_of_one_model(mamba2: Foreign) ->
     assert all(torch.equal(law[name], spaced[name]) for name in own if not name.endswith("dt_bias"))
     half_lives = [values.sort().values for values in models["log-spaced"].half_lives()]
     assert [round(float(values[place]), 3) for values in half_lives for place in (0, -1)] == [1.0, 2000.0] * 2
-
-
-def test_entry_points_are_used_by_name_after_consent_and_never_before(
-    package: Path, tiny_spec: SpecWriter, tmp_path: Path
-) -> None:
-    path = tiny_spec(corpus="counting:80", steps=2, eval_every=2)
-    path.write_text(path.read_text().replace("[arms.uniform]", '[arms.uniform]\nscheme = "tenfold"'))
-    told = "scheme 'somebodys.parts:tenfold', corpus 'somebodys.parts:counting' would be imported and run"
-    with pytest.raises(ValueError, match=f"arms.uniform: {told}"):
-        load_spec(path, check)
-    with pytest.raises(ValueError, match=told):
-        prepare(load_spec(path), "uniform", 0, tmp_path / "out")
-    assert not (package / "imported").exists()
-    spec = load_spec(path, check, trusted=True)
-    assert SCHEMES["tenfold"].source == "somebodys 1.0"
-    task = prepare(spec, "uniform", 0, tmp_path / "out")
-    assert task.corpus.size == 80 * 256
-    assert run_training(task, progress_bar=False)["steps"] == 2
-    assert offered("megatron_default", "stdlib") == offered(None, "synthetic:beta=1.0") == {}
-    assert offered(None, str(package)) == {}
-    path.write_text(path.read_text().replace('"tenfold"', '"megatron_defualt"'))
-    with pytest.raises(ValueError, match="scheme 'megatron_defualt' does not exist; nearest: megatron_default"):
-        load_spec(path, check, trusted=True)
-
-
-def placing(path: Path, placement: str) -> Path:
-    """The spec with an arm of this placement in place of its second."""
-    arm = f'[arms.placed]\nplacement = "{placement}"\nprojection = "uniform"'
-    path.write_text(path.read_text().partition("[arms.power-law]")[0] + arm)
-    return path
-
-
-def test_a_placement_is_asked_once_after_consent_and_kept_as_numbers(
-    package: Path, tiny_spec: SpecWriter, tmp_path: Path
-) -> None:
-    """Refused without importing anything; saved, it needs neither the package nor consent."""
-    path = placing(tiny_spec(steps=1, eval_every=1), "harmonic")
-    with pytest.raises(ValueError, match=r"placed: placement 'somebodys.parts:harmonic' would be imported and run"):
-        load_spec(path)
-    assert not (package / "imported").exists()
-    spec = load_spec(path, check, trusted=True)
-    saved = tmp_path / "spec.json"
-    saved.write_text(json.dumps(spec.model_dump(mode="json")))
-    (package / "parts.py").unlink()
-    del sys.modules["somebodys.parts"]
-    condition = load_spec(saved, check).condition("placed")
-    rates = np.log(2) * np.arange(1, 17) / 64
-    assert condition.nodes.rates == pytest.approx(rates)
-    assert condition.nodes.projection == pytest.approx(shaped(rates, "uniform", "none", Aim(1.15)).projection)
-    assert from_config(condition.config).nodes == spec.condition("placed").nodes
-    task = prepare(spec, "placed", 0, tmp_path / "out")
-    run_training(task, progress_bar=False)
-    first = read_lines(task.folder.path / "metrics.jsonl")[0]
-    assert first["half_life_quantiles"][0][-1] == pytest.approx(64, rel=1e-5)
-    assert load_json(task.folder.path / "config.json")["arm_options"]["placement"] == "harmonic"
-
-
-@pytest.mark.parametrize(
-    ("placement", "message"),
-    [
-        ("harmonics", "nor an entry point of plkernel.placements; did you mean 'h"),
-        ("log_spaced", "nor an entry point of plkernel.placements; did you mean 'log-spaced'?"),
-        ("short", "placement 'short': somebodys.parts:short must give 16 half-lives in bytes, positive and finite"),
-    ],
-)
-def test_a_placement_that_is_none_is_one_line(
-    placement: str, message: str, package: Path, tiny_spec: SpecWriter
-) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
-        load_spec(placing(tiny_spec(), placement), trusted=True)
 
 
 def test_a_patch_that_is_not_full_is_filled_up() -> None:

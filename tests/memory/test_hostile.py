@@ -125,7 +125,7 @@ def test_hostile_files_end_in_one_line(kind: str, tmp_path: Path) -> None:
         before = set(tmp_path.rglob("*"))
         try:
             result = shown(str(target))
-            assert render(result, heads=True) + json.dumps(result.to_dict(heads=True))
+            assert render(result) + json.dumps(result.to_dict())
             ends.append("accepted")
         except USER_ERRORS:
             ends.append("refused")
@@ -160,7 +160,7 @@ def test_safetensors_need_neither_torch_nor_transformers(tmp_path: Path) -> None
         sys.meta_path.insert(0, Absent())
         from plkernel.commands.inspect import inspect
         from plkernel.common import cli
-        cli.main(inspect, [sys.argv[1], "--heads", "--compare", sys.argv[1], "--json", "x.json"])
+        cli.main(inspect, [sys.argv[1], "--compare", sys.argv[1], "--json", "x.json"])
         assert "matplotlib" not in sys.modules
         cli.main(inspect, [sys.argv[1], "--figure", "x.pdf"])
         cli.main(inspect, ["x.pth"])
@@ -172,5 +172,5 @@ def test_safetensors_need_neither_torch_nor_transformers(tmp_path: Path) -> None
     assert done.stderr == "error: x.pth: reading this format needs torch, which is missing: pip install torch\n"
     assert (tmp_path / "x.pdf").read_bytes().startswith(b"%PDF")
     layers = json.loads((tmp_path / "x.json").read_text())["layers"]
-    expected = shown(str(tmp_path)).to_dict(heads=True)["layers"]
+    expected = shown(str(tmp_path)).to_dict()["layers"]
     assert [one["half_lives"] for one in layers] == [one["half_lives"] for one in expected]

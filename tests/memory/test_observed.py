@@ -153,7 +153,7 @@ def test_without_an_input_they_are_the_static_ones(name: str) -> None:
                 values.mul_(parameter in kept)
     for moving, still in zip(layers, seen(model).layers, strict=True):
         if len(moving.rates):
-            [(static, quantiles)] = still.quantiles()
+            static, quantiles = still.quantiles()
             np.testing.assert_array_equal(quantiles, static)
             assert np.ptp(moving.rates, axis=0).max() > 0, "the text moves nothing"
 
@@ -190,16 +190,15 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    inspect(folder, text=__file__, tokens=48, heads=True, json=tmp_path / "found.json", figure=tmp_path / "found.svg")
+    inspect(folder, text=__file__, tokens=48, json=tmp_path / "found.json", figure=tmp_path / "found.svg")
     found = load_json(tmp_path / "found.json")["observed"]
     assert (found["text"], found["unit"], found["windows"], found["context"]) == (__file__, "token", 1, 48)
     layer = found["layers"][1]
     assert layer["tokens"] == 48
     assert list(layer["static"]) == list(layer["observed"]) == ["0.05", "0.25", "0.5", "0.75", "0.95"]
-    assert len(layer["heads"]) == 4
     said = capsys.readouterr().out
-    row = " / ".join(f"{value:.3g}" for value in layer["heads"][3]["observed"].values())
-    assert any(line.startswith("  head 3 ") and line.endswith(f" {row}") for line in said.splitlines())
+    row = " / ".join(f"{value:.3g}" for value in layer["observed"].values())
+    assert any(line.startswith("1 ") and line.endswith(f" {row}") for line in said.splitlines())
     assert "black: on the text" in (tmp_path / "found.svg").read_text()
 
 

@@ -13,7 +13,7 @@ from plkernel.common.files import load_json, read_lines
 from plkernel.common.layout import REFERENCES, ROWS, SPEC, TUNING, name_at
 from plkernel.config.reading import load_spec, parse_spec
 from plkernel.data.windows import fixed_windows
-from plkernel.memory.diagnostics import NGrams
+from plkernel.memory.diagnostics import Table, n_gram_losses, n_grams
 from plkernel.results.study import Choice, choices, read_study
 from plkernel.study import tuning
 from plkernel.study.engine import Job, LocalEngine
@@ -148,11 +148,11 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[np.ndarray]]:
     """The windows of every time that n-grams are counted."""
     seen: list[np.ndarray] = []
 
-    def of(windows: Iterator[np.ndarray], orders: int) -> NGrams:
+    def counted(windows: Iterator[np.ndarray], orders: int) -> tuple[Table, ...]:
         seen.append(np.concatenate(list(windows)))
-        return NGrams.of(seen[-1], orders)
+        return n_grams(seen[-1], orders)
 
-    monkeypatch.setattr(tuning, "NGrams", type("Counted", (), {"of": staticmethod(of)}))
+    monkeypatch.setattr(tuning, "n_grams", counted)
     return seen
 
 
@@ -165,10 +165,10 @@ def test_counted_are_the_windows_of_the_first_seeds_runs(
     run = Training(prepare(spec, "power-law", 0, tmp_path / "other"))
     read = np.concatenate([run.windows.at(step).numpy() for step in range(12)])
     assert np.array_equal(counts[0], read)
-    found, model = entry(out), NGrams.of(read.astype(np.uint8))
+    found, tables = entry(out), n_grams(read.astype(np.uint8))
     splits = open_corpus(spec.corpus, 32)[1]
     for name, windows in (("val", run.validation), ("test", fixed_windows(splits.test, 32, 4))):
-        each = model.losses(windows.numpy().astype(np.uint8)).mean(axis=2)
+        each = n_gram_losses(tables, windows.numpy().astype(np.uint8)).mean(axis=2)
         assert found[f"{name}_bpb"] == pytest.approx(each.mean(axis=1).tolist(), rel=1e-12)
         error = np.sqrt(((each - each.mean(axis=1)[:, None]) ** 2).sum(axis=1) / (each.shape[1] - 1) / each.shape[1])
         assert found[f"{name}_error"] == pytest.approx(error.tolist(), rel=1e-12)

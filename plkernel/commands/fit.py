@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from plkernel import __version__
 from plkernel.analysis import fit as fits
-from plkernel.analysis.channels import Channels, place_channels, weightings
 from plkernel.analysis.exponentials import (
     FEWEST_LAGS,
     Scores,
@@ -113,9 +112,10 @@ def fit(
     wanted, aim, measured = kernel_of(beta, corpus, target, Reading(kernel, lag), max_lag)
     options: dict[str, Any] = {"terms": terms, "tolerance": tolerance, "method": method, "half_lives": half_lives}
     result = fits.fit(values=wanted.raised(aim.power), **options)
-    table = weightings(aim.beta, max_lag, channels, gain) if isinstance(aim, Aim) else []
-    placed = place_channels(channels, nodes, wanted, aim, gain, tempering=tempering, loss=loss, terms=result.active)
-    print(render(wanted, result, table, placed), flush=True)
+    placed = fits.place_channels(
+        channels, nodes, wanted, aim, gain, tempering=tempering, loss=loss, terms=result.active
+    )
+    print(render(wanted, result, placed), flush=True)
     content = {
         "plkernel": __version__,
         "beta": aim.beta if isinstance(aim, Aim) else None,
@@ -124,7 +124,6 @@ def fit(
         "target": target,
         "gain": gain,
         **result.to_dict(),
-        "weightings": [{**row, "scores": asdict(row["scores"]), "nodes": asdict(row["nodes"])} for row in table],
         "nodes": asdict(placed.nodes),
         "nodes_aim": placed.to_dict(),
         "measured": measured,
@@ -135,8 +134,7 @@ def fit(
         from plkernel.analysis.figures.fit import fit_figure
         from plkernel.analysis.figures.style import rendered
 
-        shown = {row["weight"]: row["nodes"] for row in table} or {"channels written": placed.nodes}
-        for kind, drawn in rendered(fit_figure(result, shown, gain)).items():
+        for kind, drawn in rendered(fit_figure(result, placed.nodes)).items():
             atomic_write(out / f"fit.{kind}", drawn)
         print(f"figure:  {out / 'fit.pdf'}, .png, .svg")
 
@@ -226,8 +224,8 @@ def _predictive(
     return (kernel, reading, shown), lines
 
 
-def render(kernel: Target, result: fits.FitResult, table: list[dict[str, Any]], placed: Channels) -> str:
-    """The tables that `fit` prints; `table` is empty where the kernel is no power law."""
+def render(kernel: Target, result: fits.FitResult, placed: fits.Channels) -> str:
+    """The table and the line that `fit` prints."""
     best, active, target = result.optimal_scores, result.active, result.target
     half_lives, proof, count = result.optimal.half_lives(), result.certificate, len(result.optimal.rates)
     figures = [
@@ -254,15 +252,7 @@ def render(kernel: Target, result: fits.FitResult, table: list[dict[str, Any]], 
         ("uniform weights: R1 / R* / Elog", " / ".join(_scores(result.uniform_scores))),
         (f"uniform over true kernel at t = {target.max_lag:.0f}", f"{result.uniform_excess:.1f}x"),
     ]
-    nodes, weights = placed.nodes, []
-    if table:
-        figures.append(("lambda**(beta-1), largest over smallest, half-lives 1..2000", f"{table[1]['range']:.2f}"))
-        rows = [[row["weight"], row["belongs_to"], f"{row['range']:.4g}", *_scores(row["scores"])] for row in table]
-        weights = [
-            f"Projection weights of {len(nodes.rates)} log-spaced channels under input gain '{nodes.gain}' "
-            "(a weighting is right under the gain it belongs to)",
-            cli.text_table(["weight", "belongs to gain", "range", "R1", "R*", "Elog"], rows) + "\n",
-        ]
+    nodes = placed.nodes
     span = f"{target.label} on t = {target.lags[0]:g}..{target.max_lag:.0f}"
     title = f"{span} by {result.method}: {count} half-lives up to {half_lives[-1]:.4g}"
     clipped = f" (slower terms are clipped to {placed.clipped:.4g})" if placed.clipped else ""
@@ -272,7 +262,7 @@ def render(kernel: Target, result: fits.FitResult, table: list[dict[str, Any]], 
         f"{max(nodes.half_lives()):.4g}{clipped}, projection range "
         f"{max(nodes.projection) / min(nodes.projection):.4g}, R1 / R* / Elog {' / '.join(_scores(placed.scores))}"
     )
-    return "\n".join([cli.text_table([title, "value"], figures), "", *weights, channels])
+    return "\n".join([cli.text_table([title, "value"], figures), "", channels])
 
 
 def _scores(scores: Scores) -> list[str]:

@@ -78,14 +78,14 @@ def fit(
         lag: state: lag t is seen as a**t; distance: as a**(t-1), which is what a prediction sees;
             bonus: as a**(t-2), which it sees of the state of an RWKV.
         max_lag: The target is fitted and scored on t = 1..max_lag.
-        method: nnls: the published fit, linear, weights on a grid of half-lives; nnls-relative: relative errors;
+        method: nnls: the published fit, linear, weights on a grid of half-lives;
             minimax: K terms with the least largest relative error; least-squares. Left out, minimax with --terms or
             --tolerance (least-squares for a target with errors), nnls otherwise.
         terms: K, how many exponentials.
         tolerance: Largest relative error instead of K, which then comes from the closed form.
-        grid: nnls and nnls-relative: how many half-lives, log-spaced, the fit may use; 256 if left out.
-        min_half_life: nnls and nnls-relative: shortest half-life of the grid; 1 if left out.
-        max_half_life: nnls and nnls-relative: longest half-life of the grid; 2048 if left out.
+        grid: nnls: how many half-lives, log-spaced, the fit may use; 256 if left out.
+        min_half_life: nnls: shortest half-life of the grid; 1 if left out.
+        max_half_life: nnls: longest half-life of the grid; 2048 if left out.
         gain: What the recurrence multiplies its input by: none 1, ema 1-a, lru sqrt(1-a^2), clamp min(1, lambda).
         nodes: Channels: log-spaced or concentrated (published), gain-corrected, or fitted where the target is no power
             law, and so chrono (forget gates up to max_lag) and inverse-gamma (time scales of an LSTM); quantile: at the
@@ -105,7 +105,7 @@ def fit(
             raise ValueError(f"{name} must be at least {fewest}, got {count}")
     check_design(max_lag, max(channels, grid or 0))  # before any node is placed
     given, half_lives = (min_half_life, max_half_life, grid), None
-    if method == "nnls-relative" or given != (None, None, None):
+    if given != (None, None, None):
         published = zip(given, fits.PUBLISHED_HALF_LIVES, strict=True)
         first, last, number = (default if value is None else value for value, default in published)
         half_lives = half_lives_of("log-spaced", int(number), first, last)

@@ -186,19 +186,6 @@ def test_nnls_is_optimal() -> None:
     assert gradient.max() > 1e-4
 
 
-def test_relative_nnls_is_nearly_exact_but_keeps_many_terms() -> None:
-    """Its floor is the shortest half-life, not the number of nodes; very unequal columns converge too."""
-    kernel = nnls(LAW, relative=True)
-    assert kernel.largest_relative_error(LAW) < 1e-6
-    assert 25 <= len(kernel.rates) <= 60
-    whole = array_target(LAW.value(integer_lags(512)))
-    coarse, fine = (nnls(whole, np.geomspace(first, 2048, 256), relative=True) for first in (1, 0.25))
-    assert coarse.largest_relative_error(whole) > 0.11
-    assert fine.largest_relative_error(whole) < 3e-5
-    steep = power_law_target(2.0, 1_000_000)
-    assert nnls(steep, relative=True).largest_relative_error(steep) < 1e-5
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_gives_a_sum_of_positive_terms_fastest_first(method: Any) -> None:
     result = fit(1.15, method=method, terms=5 if method in FREE_METHODS else None)
@@ -208,9 +195,7 @@ def test_every_method_gives_a_sum_of_positive_terms_fastest_first(method: Any) -
     assert (result.certificate is not None) == (method == "minimax")
 
 
-@pytest.mark.parametrize(
-    "options", [{"method": "least-squares", "terms": 2}, {"method": "nnls-relative"}, {"method": "nnls"}], ids=str
-)
+@pytest.mark.parametrize("options", [{"method": "least-squares", "terms": 2}, {"method": "nnls"}], ids=str)
 def test_errors_of_the_target_are_weights(options: dict[str, Any]) -> None:
     """Three wrong values with errors of 100 % hardly move a fit that they ruin when all lags count alike."""
     truth = (0.8 * np.exp(-T / 2) + 0.2 * np.exp(-T / 40))[:60]
@@ -234,12 +219,12 @@ def test_noise_supports_few_terms_and_more_are_refused() -> None:
     [
         ({"method": "prony"}, "method 'prony': must be one of minimax, least-squares"),
         ({"method": "minimax"}, "method 'minimax' needs terms or a tolerance"),
-        ({"terms": 3, "half_lives": [1, 2]}, "belong to methods nnls and nnls-relative, got method 'minimax'"),
+        ({"terms": 3, "half_lives": [1, 2]}, "belong to method nnls, got method 'minimax'"),
         ({"terms": 3, "tolerance": 0.1}, "terms 3 and tolerance 0.1: give one of the two"),
         ({"method": "nnls", "terms": 3}, "method 'nnls' chooses its terms from the half-lives: leave out terms"),
         ({"half_lives": [1, -2]}, "half_lives must be positive and finite"),
-        ({"half_lives": [], "method": "nnls-relative"}, "half_lives must be positive and finite, one or more"),
-        ({"half_lives": [1e-6], "method": "nnls-relative"}, "no node helps"),
+        ({"half_lives": []}, "half_lives must be positive and finite, one or more"),
+        ({"half_lives": [1e-6]}, "no node helps"),
         ({"beta": 1.0, "values": [3, 2, 1]}, "values are the kernel at their own lags: leave out beta"),
         ({"values": [3, 2, 1], "max_lag": 3}, "values are the kernel at their own lags: leave out beta"),
         ({"values": [3, 2, 1], "tolerance": 0.1}, "tolerance 0.1 needs a power law, and array is none: give terms"),

@@ -194,14 +194,6 @@ def test_a_full_disk_is_said_with_the_file(
     assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("fit.json", "as it was")]
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
-def test_a_full_standard_output_is_one_line() -> None:
-    program = "from plkernel.common import cli\ndef work(): print('x', flush=True)\ncli.main(work, [], prog='work')"
-    with open("/dev/full", "w") as full:
-        done = subprocess.run([sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, text=True)
-    assert (done.returncode, done.stderr) == (2, "error: standard output: No space left on device\n")
-
-
 WRITER = """
 import sys, time
 from pathlib import Path
@@ -307,10 +299,8 @@ def test_code_is_imported_with_consent_alone() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
 def test_memory_of_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, size = environment.anonymous_bytes("self") or 0, 1 << 28
-    np.ones(size, np.uint8)  # gone at once
-    assert environment.peak_anonymous() > 0.9 * (before + size)
-    assert (environment.anonymous_bytes("self") or 0) < before + size / 2
+    np.ones(1 << 28, np.uint8)  # gone at once
+    assert environment.peak_anonymous() > 0.9 * (1 << 28)
     (tmp_path / "memory.max").write_text("1000000\n")
     (tmp_path / "memory.stat").write_text("anon 300000\nfile 600000\n")
     monkeypatch.setattr(environment, "GROUP", tmp_path)

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -112,16 +110,6 @@ def test_bad_input_is_one_line_and_exit_2(arguments: str, message: str, tmp_path
     assert (stop.value.code, error[:7], error.count("\n")) == (2, "error: ", 1)
     assert message in error
     assert not list(tmp_path.iterdir()), "nothing is written"
-
-
-def test_the_command_runs_from_any_folder_and_loads_nothing_heavy(tmp_path: Path) -> None:
-    command = [sys.executable, "-X", "importtime", "-m", "plkernel.fit", "--beta", "0.9", "--no-figure"]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
-    assert "t**-0.9" in result.stdout
-    assert (tmp_path / "runs/out/fit/fit.json").exists()
-    modules = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
-    assert "plkernel.analysis.fit" in modules
-    assert not modules & {"torch", "triton", "matplotlib", "tensorboard", "pydantic", "numba", "pandas"}
 
 
 @pytest.mark.parametrize("options", [{"terms": 6}, {"tolerance": 1e-3}, {"method": "least-squares", "terms": 8}])

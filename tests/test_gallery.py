@@ -1,8 +1,6 @@
 """python -m plkernel.gallery: the table, the JSON behind it, and one line for every mistake."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -70,13 +68,3 @@ def test_bad_input_is_one_line_and_exit_2(arguments: str, message: str, tmp_path
     assert (stop.value.code, error[:7], error.count("\n")) == (2, "error: ", 1)
     assert message in error
     assert not list(tmp_path.iterdir()), "nothing is written"
-
-
-def test_the_command_runs_from_any_folder_and_loads_nothing_heavy(tmp_path: Path) -> None:
-    command = [sys.executable, "-X", "importtime", "-m", "plkernel.gallery", "--only", "mamba", "--no-figure"]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
-    assert "mamba-2" in result.stdout
-    assert (tmp_path / "runs/out/gallery/gallery.json").exists()
-    loaded = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
-    assert "plkernel.analysis.gallery" in loaded
-    assert not loaded & {"torch", "matplotlib", "pydantic"}

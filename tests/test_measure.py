@@ -1,8 +1,6 @@
 """python -m plkernel.measure: what it prints and writes, one corpus and several, and clear refusals."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -137,23 +135,3 @@ def test_bad_requests_are_refused_and_nothing_is_written(
     with pytest.raises(ValueError, match=message):
         measure(**{"names": (str(tmp_path / "text.txt"),), "out": tmp_path / "out", **options})
     assert not (tmp_path / "out").exists()
-
-
-def test_a_small_local_file_loads_no_more_than_needed_and_bad_ones_end_in_one_line(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    (tmp_path / "text.txt").write_bytes(rng.integers(97, 123, 8000, np.uint8).tobytes())
-    (tmp_path / "same.txt").write_bytes(b"x" * 5000)
-    program = (
-        "import sys; from plkernel.commands.measure import measure; from plkernel.commands.corpus import corpus\n"
-        f"name = {str(tmp_path / 'text.txt')!r}; measure((name,), out=__import__('pathlib').Path({str(tmp_path)!r}), "
-        "figure=False); corpus(name)\n"
-        "heavy = 'torch', 'datasets', 'pandas', 'pyarrow', 'numba', 'matplotlib', 'scipy.stats', 'scipy.signal'\n"
-        "print([name for name in heavy if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
-    command = [sys.executable, "-m", "plkernel.measure", str(tmp_path / "same.txt"), "--out", str(tmp_path / "out")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: data holds one symbol only, 120")
-    assert done.stderr.count("\n") == 1

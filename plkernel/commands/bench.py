@@ -7,11 +7,22 @@ from typing import Any, Literal
 from plkernel.common.cli import main_of
 from plkernel.models.words import Device
 
+SCAN = tuple[int, int, int]
+HEADS = tuple[int, int, int, int]
+OPERATORS: dict[str, tuple[Any, str]] = {
+    "scan": (SCAN, "batch, time and channels"),
+    "wkv": (HEADS, "batch, time (a multiple of 64), heads and head size"),
+    "wkv7": (HEADS, "batch, time (a multiple of 64), heads and head size"),
+}
+"""The type of a shape of each operator, and its axes."""
 
-def _operator(name: str, shape: Any, example: str) -> Callable[..., None]:
+
+def _operator(name: str) -> Callable[..., None]:
+    shape, axes = OPERATORS[name]
+
     def command(
         threads: int = 1,
-        shapes: tuple[shape, ...] = (),
+        shapes: tuple[shape, ...] = (),  # type: ignore[valid-type]
         dtype: Literal["float32", "bfloat16"] = "float32",
         rounds: int = 15,
         device: str | None = None,
@@ -21,14 +32,13 @@ def _operator(name: str, shape: Any, example: str) -> Callable[..., None]:
 
         run(name, threads, shapes, dtype, rounds, device, out)
 
-    command.__name__ = name
-    command.__doc__ = f"""Check every contender against float64, then time forward plus backward, taken in turns.
+    command.__doc__ = f"""Check {name} and its peers against float64, then time forward plus backward, taken in turns.
 
-    {example} A contender that is wrong or not installed is reported and not timed.
+    A contender that is wrong or not installed is reported and not timed.
 
     Args:
         threads: threads of torch and of the CPU backend.
-        shapes: sizes of one problem after another; left out, some for a CPU and some for a GPU.
+        shapes: {axes} of one problem after another; left out, some for a CPU and some for a GPU.
         dtype: of inputs over time and results; decays and states are float32.
         rounds: how often each contender is timed; a slow one less often.
         device: cpu or cuda; left out, cuda where there is one.
@@ -37,27 +47,15 @@ def _operator(name: str, shape: Any, example: str) -> Callable[..., None]:
     return command
 
 
-_HEADS = (
-    "Shapes are batch, time (a multiple of 64), heads and head size. Peers are a loop over time and chunks of matrix "
-)
-_HEADS += "products under autograd; on a GPU also flash-linear-attention."
-_SCAN = (
-    "Shapes are batch, time and channels. Peers are a loop over time, mambapy and torch's associative_scan; on a GPU "
-)
-_SCAN += "also accelerated-scan, mamba-ssm and flash-linear-attention."
-scan = _operator("scan", tuple[int, int, int], f"The decay is fixed. {_SCAN}")
-wkv = _operator("wkv", tuple[int, int, int, int], f"Each step has a decay of its own. {_HEADS}")
-wkv7 = _operator("wkv7", tuple[int, int, int, int], f"Inputs are as RWKV-7 makes them. {_HEADS}")
+scan, wkv, wkv7 = map(_operator, OPERATORS)
 
 
 def train(
     spec: Path = Path("quick"), threads: int = 1, rounds: int = 15, device: Device = "auto", out: Path | None = None
 ) -> None:
-    """Time forward, backward and optimiser step of a spec's model beside its matrix products and a transformer.
+    """Time a training step of a spec's model beside that of a GPT-2 of the same size.
 
-    No step can be faster than its matrix products alone; an SSM is also timed with its scan replaced by the identity.
-    The transformer is GPT-2 of `transformers`, of the same width and context and with nearly as many parameters.
-    Nothing is timed before loss and gradients agree with the float64 reference.
+    An SSM is also timed without its scan. Loss and gradients are held against a float64 reference first.
 
     Args:
         spec: experiment whose model (an SSM or an RWKV), context and batch are timed.
@@ -79,8 +77,7 @@ def mi(
 ) -> None:
     """Check every contender's pair tables or mutual information, then time those that are right, taken in turns.
 
-    Peers are np.bincount for the tables; pyinform, scikit-learn and infomeasure for the information. A slow one gets
-    the start of the corpus only, which favours it if anything; ratios compare the time of equal work.
+    A slow one gets the start of the corpus only; ratios compare the time of equal work.
 
     Args:
         corpus: any name that plkernel.corpus understands; its first 32 MiB are used.

@@ -3,20 +3,12 @@
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from plkernel import __version__
 from plkernel.analysis import fit as fits
-from plkernel.analysis.exponentials import (
-    FEWEST_LAGS,
-    Scores,
-    Target,
-    check_design,
-    closed_form_error,
-    lag_target,
-    power_law_target,
-    verdict_target,
-)
+from plkernel.analysis import targets
+from plkernel.analysis.exponentials import FEWEST_LAGS, Scores, Target, check_design, closed_form_error
 from plkernel.analysis.nodes import (
     Aim,
     Gain,
@@ -31,14 +23,7 @@ from plkernel.analysis.nodes import (
 from plkernel.common import cli
 from plkernel.common.files import atomic_write, check_folder, save_json
 
-if TYPE_CHECKING:
-    from plkernel.data.corpora import Corpus
-
 FitTarget = Literal["information", "correlation", "curve", "correlation-curve", "predictive"]
-Kernel = tuple[Target, Aim | Reading, dict[str, Any] | None]
-"""The kernel to fit, how channels are read as it (an `Aim` if it is one power law), and its measurement for JSON."""
-SLOPE_FROM, SLOPE_TO = 2, 256
-"""The lags, as far as they are asked for, of the printed slope of predictive weights."""
 
 
 def fit(
@@ -72,24 +57,23 @@ def fit(
         beta: Exponent of the mutual information; 1.15, the published one, unless a corpus is named.
         corpus: Measure this corpus instead: beta as plkernel.measure does, on lags 1..500, or what target names.
         target: information: the kernel is t**-beta; correlation: t**-(beta/2), as information is quadratic in it.
-            Of a corpus also: curve: its information in the shape that plkernel.measure finds, a broken power law for
-            one; correlation-curve: the root of that; predictive: the weights of its best linear predictor.
+            Of a corpus also: curve: its information in the shape that plkernel.measure finds; correlation-curve: the
+            root of that; predictive: the weights of its best linear predictor.
         kernel: coherent: the plain sum over channels; rms: for random signs of B and C, as at initialisation.
-        lag: state: lag t is seen as a**t; distance: as a**(t-1), which is what a prediction sees;
-            bonus: as a**(t-2), which it sees of the state of an RWKV.
+        lag: state: lag t is seen as a**t; distance: a**(t-1), which a prediction sees; bonus: a**(t-2), of an RWKV.
         max_lag: The target is fitted and scored on t = 1..max_lag.
-        method: nnls: the published fit, linear, weights on a grid of half-lives;
-            minimax: K terms with the least largest relative error; least-squares. Left out, minimax with --terms or
-            --tolerance (least-squares for a target with errors), nnls otherwise.
+        method: nnls: the published fit, weights on a grid of half-lives; minimax: K terms with the least largest
+            relative error; least-squares. Left out, minimax with --terms or --tolerance (least-squares for a target
+            with errors), nnls otherwise.
         terms: K, how many exponentials.
         tolerance: Largest relative error instead of K, which then comes from the closed form.
         grid: nnls: how many half-lives, log-spaced, the fit may use; 256 if left out.
         min_half_life: nnls: shortest half-life of the grid; 1 if left out.
         max_half_life: nnls: longest half-life of the grid; 2048 if left out.
         gain: What the recurrence multiplies its input by: none 1, ema 1-a, lru sqrt(1-a^2), clamp min(1, lambda).
-        nodes: Channels: log-spaced or concentrated (published), gain-corrected, or fitted where the target is no power
-            law, and so chrono (forget gates up to max_lag) and inverse-gamma (time scales of an LSTM); quantile: at the
-            quantiles of the law's own measure; terms: shared out among the fitted exponentials.
+        nodes: log-spaced or concentrated (published), gain-corrected, or fitted where the target is no power law, and
+            so chrono and inverse-gamma; quantile: at the quantiles of the law's own measure; terms: shared out among
+            the fitted exponentials.
         channels: How many, the width of the model.
         tempering: quantile and terms: 1 puts the law into the density of channels, 0 into the projection; 0.5 if
             left out.
@@ -109,12 +93,12 @@ def fit(
         published = zip(given, fits.PUBLISHED_HALF_LIVES, strict=True)
         first, last, number = (default if value is None else value for value, default in published)
         half_lives = half_lives_of("log-spaced", int(number), first, last)
-    wanted, aim, measured = kernel_of(beta, corpus, target, Reading(kernel, lag), max_lag)
-    options: dict[str, Any] = {"terms": terms, "tolerance": tolerance, "method": method, "half_lives": half_lives}
-    result = fits.fit(values=wanted.raised(aim.power), **options)
-    placed = fits.place_channels(
-        channels, nodes, wanted, aim, gain, tempering=tempering, loss=loss, terms=result.active
+    wanted, aim, _, measured = _kernel(beta, corpus, target, Reading(kernel, lag), max_lag)
+    result = fits.fit(
+        values=wanted.raised(aim.power), terms=terms, tolerance=tolerance, method=method, half_lives=half_lives
     )
+    options: dict[str, Any] = {"tempering": tempering, "loss": loss, "terms": result.active}
+    placed = fits.place_channels(channels, nodes, wanted, aim, gain, **options)
     print(render(wanted, result, placed), flush=True)
     content = {
         "plkernel": __version__,
@@ -139,8 +123,10 @@ def fit(
         print(f"figure:  {out / 'fit.pdf'}, .png, .svg")
 
 
-def kernel_of(beta: float | None, corpus: str | None, target: FitTarget, reading: Reading, max_lag: int) -> Kernel:
-    """The kernel that `target` names on t = 1..max_lag, of a power law or measured on a corpus, which is printed."""
+def _kernel(
+    beta: float | None, corpus: str | None, target: FitTarget, reading: Reading, max_lag: int
+) -> targets.Kernel:
+    """Return the kernel that `target` names, of a power law or measured on a corpus, and print what was measured."""
     if corpus is None:
         if target not in ("information", "correlation"):
             given = f"beta {beta:g}" if beta is not None else "no corpus"
@@ -148,113 +134,48 @@ def kernel_of(beta: float | None, corpus: str | None, target: FitTarget, reading
                 f"target {target!r} is measured on a corpus, got {given}: name one with --corpus, or use target "
                 "'information' or 'correlation'"
             )
-        return _law(fits.PUBLISHED_BETA if beta is None else beta, target, reading, max_lag)
+        return targets.law(fits.PUBLISHED_BETA if beta is None else beta, target, reading, max_lag)
     if beta is not None:
         raise ValueError(f"beta {beta:g} and corpus {corpus!r}: give one of the two")
     from plkernel.data import corpora
 
     loaded = corpora.load(corpus)
+    measure = targets.predictive if target == "predictive" else targets.information
     with cli.progress_bar(corpus) as progress:
-        options: dict[str, Any] = {"threads": os.cpu_count() or 1, "progress": progress}
-        measure = _predictive if target == "predictive" else _measured
-        (kernel, aim, measured), lines = measure(loaded, target, reading, max_lag, options)
-    print("\n".join(f"{corpus}: {line}" for line in lines), end="\n\n", flush=True)
-    return kernel, aim, {"corpus": loaded.to_dict(), **(measured or {})}
-
-
-def _law(beta: float, target: FitTarget, reading: Reading, max_lag: int, shown: dict[str, Any] | None = None) -> Kernel:
-    aim = Aim(beta, "correlation" if target == "correlation" else "information", reading.kernel, reading.lag)
-    return power_law_target(aim.exponent, max_lag), aim, shown
-
-
-def _measured(
-    corpus: "Corpus", target: FitTarget, reading: Reading, max_lag: int, options: dict[str, Any]
-) -> tuple[Kernel, list[str]]:
-    """The one exponent that `measure` finds, or the curve in the shape of its verdict, or the root of that."""
-    from plkernel.analysis.information.measurement import measure_corpus
-
-    measured = measure_corpus(corpus, corpus.bytes, **options)
-    law, verdict = measured.law, measured.verdict
-    if law is None or verdict.kind == "none":
-        raise ValueError(f"corpus {corpus.name!r}: no exponent to fit, {verdict.sentence}; give --beta")
-    shown = {"law": law.to_dict(), "verdict": verdict.sentence, "estimator": measured.estimator}
-    interval = f"(95 % {law.low:.3f} to {law.high:.3f}) on lags {law.first_lag}..{law.last_lag}"
-    lines = [f"beta {law.beta:.3f} {interval}", verdict.sentence]
-    if target in ("information", "correlation"):
-        if not verdict.is_power_law:
-            lines.append("fitted is that one exponent all the same; --target curve fits what was found")
-        return _law(law.beta, target, reading, max_lag, shown), lines
-    curve = verdict_target(verdict, measured.information, max_lag).raised(0.5 if target == "correlation-curve" else 1)
-    beyond = f"; beyond lag {verdict.last_lag} it goes on as judged" if curve.max_lag > verdict.last_lag else ""
-    lines.append(f"the kernel is {curve.label} on lags {curve.lags[0]:g}..{curve.max_lag:g}{beyond}")
-    if curve.beta is not None:
-        return _law(curve.beta, "information", reading, max_lag, shown), lines
-    return (curve, reading, shown), lines
-
-
-def _predictive(
-    corpus: "Corpus", target: FitTarget, reading: Reading, max_lag: int, options: dict[str, Any]
-) -> tuple[Kernel, list[str]]:
-    """The weights of the best linear predictor, in bands of lags, as far as they stand out from noise."""
-    from plkernel.analysis.prediction import predictive_weights
-
-    weights = predictive_weights(corpus.bytes, max_lag, **options)
-    bands = weights.bands(1, max_lag)
-    used, edges, errors = bands.clear(), bands.edges, bands.standard_errors()
-    if used.size < FEWEST_LAGS:
-        raise ValueError(
-            f"corpus {corpus.name!r}: predictive weights stand out from noise at {used.size} bands of lags, a fit "
-            f"needs {FEWEST_LAGS}; use more data, or target 'information'"
-        )
-    kernel = lag_target(bands.lags[used], bands.values[used], (errors / bands.values)[used], "predictive weights")
-    reach = used[-1] + 1
-    last = min(SLOPE_TO, int(edges[reach]) - 1)
-    lines = [f"predictive weights stand out from noise on lags 1..{edges[reach] - 1}, {weights.values[0]:.4g} at lag 1"]
-    slope = weights.slope(SLOPE_FROM, last) if used.size == reach and last > SLOPE_FROM * FEWEST_LAGS else None
-    if slope:
-        interval = f"(95 % {slope.low:.3f} to {slope.high:.3f}) on lags {SLOPE_FROM}..{last}"
-        lines.append(f"they fall as d**-{slope.beta:.3f} {interval}")
-    if left := ", ".join(f"{edges[at]}..{edges[at + 1] - 1}" for at in range(reach) if at not in used):
-        lines.append(f"left out are lags {left}, where they are negative or not told from zero")
-    shown = {
-        "ridge": weights.ridge,
-        "slope": slope and {**asdict(slope), "first_lag": SLOPE_FROM, "last_lag": last},
-        "bands": {"edges": edges.tolist(), "weights": bands.values.tolist(), "errors": errors.tolist()},
-    }
-    return (kernel, reading, shown), lines
+        found = measure(loaded, loaded.bytes, target, reading, max_lag, threads=os.cpu_count() or 1, progress=progress)
+    print("\n".join(f"{corpus}: {line}" for line in found.told), end="\n\n", flush=True)
+    return found._replace(measured={"corpus": loaded.to_dict(), **(found.measured or {})})
 
 
 def render(kernel: Target, result: fits.FitResult, placed: fits.Channels) -> str:
-    """The table and the line that `fit` prints."""
-    best, active, target = result.optimal_scores, result.active, result.target
-    half_lives, proof, count = result.optimal.half_lives(), result.certificate, len(result.optimal.rates)
-    figures = [
-        ("active nodes (weight > 1e-8 of the largest)", f"{len(active.rates)} of {count}"),
-        ("their half-lives, steps", ", ".join(f"{v:.1f}" if v >= 1 else f"{v:.2g}" for v in active.half_lives())),
-        (f"share of weight on half-life {half_lives[0]:.3g}", f"{result.fastest_share:.2%}"),
-        ("optimal weights: R0 (as fitted)", f"{best.r0:.4f}"),
-        ("optimal weights: R1 / R* / Elog", " / ".join(_scores(best))),
-        ("optimal weights: linear R²", f"{best.r_linear:.4f}"),
-        ("largest relative error", f"{_percent(best.max_relative_error)} at t = {best.worst_lag:.0f}"),
-    ]
+    """Return the table and the line that `fit` prints."""
+    best, active, target, proof = result.optimal_scores, result.active, result.target, result.certificate
+    half_lives, count = result.optimal.half_lives(), len(result.optimal.rates)
+    told, bound = "", ""
     if proof:
-        told = f"smallest of {proof.needed} alternating errors over the largest {proof.ratio:.5f}"
-        if proof.level:
-            figures.append(("level, the best sum of so many terms", told))
-        else:
-            bounds = f"the least error of so many terms lies between {_percent(proof.smallest)} and"
-            unlevel = f"NOT LEVEL, perhaps not the best (level from {fits.LEVEL_RATIO:g} on)"
-            figures.append((unlevel, f"{told}: {bounds} {_percent(proof.largest)}"))
+        least, most = _percent(proof.smallest), _percent(proof.largest)
+        bounds = "" if proof.level else f": the least error of so many terms lies between {least} and {most}"
+        told = f"smallest of {proof.needed} alternating errors over the largest {proof.ratio:.5f}{bounds}"
     if result.method in fits.FREE_METHODS and target.beta is not None:
-        bound = _percent(closed_form_error(target.beta, int(target.max_lag), count))
-        figures.append((f"closed form for the best {count} terms", f"about {bound}"))
-    figures += [
-        ("uniform weights: R1 / R* / Elog", " / ".join(_scores(result.uniform_scores))),
-        (f"uniform over true kernel at t = {target.max_lag:.0f}", f"{result.uniform_excess:.1f}x"),
-    ]
+        bound = f"about {_percent(closed_form_error(target.beta, int(target.max_lag), count))}"
+    unlevel = f"NOT LEVEL, perhaps not the best (level from {fits.LEVEL_RATIO:g} on)"
+    figures = {
+        "active nodes (weight > 1e-8 of the largest)": f"{len(active.rates)} of {count}",
+        "their half-lives, steps": ", ".join(f"{v:.1f}" if v >= 1 else f"{v:.2g}" for v in active.half_lives()),
+        f"share of weight on half-life {half_lives[0]:.3g}": f"{result.fastest_share:.2%}",
+        "optimal weights: R0 (as fitted)": f"{best.r0:.4f}",
+        "optimal weights: R1 / R* / Elog": " / ".join(_scores(best)),
+        "optimal weights: linear R²": f"{best.r_linear:.4f}",
+        "largest relative error": f"{_percent(best.max_relative_error)} at t = {best.worst_lag:.0f}",
+        "level, the best sum of so many terms" if proof and proof.level else unlevel: told,
+        f"closed form for the best {count} terms": bound,
+        "uniform weights: R1 / R* / Elog": " / ".join(_scores(result.uniform_scores)),
+        f"uniform over true kernel at t = {target.max_lag:.0f}": f"{result.uniform_excess:.1f}x",
+    }
     nodes = placed.nodes
-    span = f"{target.label} on t = {target.lags[0]:g}..{target.max_lag:.0f}"
-    title = f"{span} by {result.method}: {count} half-lives up to {half_lives[-1]:.4g}"
+    title = f"{target.label} on t = {target.lags[0]:g}..{target.max_lag:.0f} by {result.method}"
+    title += f": {count} half-lives up to {half_lives[-1]:.4g}"
+    table = cli.text_table([title, "value"], [row for row in figures.items() if row[1]])
     clipped = f" (slower terms are clipped to {placed.clipped:.4g})" if placed.clipped else ""
     channels = (
         f"Channels written: {len(nodes.rates)} {placed.placement}, gain '{nodes.gain}', {placed.aim.kernel} kernel "
@@ -262,7 +183,7 @@ def render(kernel: Target, result: fits.FitResult, placed: fits.Channels) -> str
         f"{max(nodes.half_lives()):.4g}{clipped}, projection range "
         f"{max(nodes.projection) / min(nodes.projection):.4g}, R1 / R* / Elog {' / '.join(_scores(placed.scores))}"
     )
-    return "\n".join([cli.text_table([title, "value"], figures), "", channels])
+    return f"{table}\n\n{channels}"
 
 
 def _scores(scores: Scores) -> list[str]:

@@ -31,11 +31,9 @@ def gallery(
 ) -> None:
     """Hold the kernels of published initialisations against t**-beta; print the table, write gallery.json and a figure.
 
-    A channel of decay a and input gain g holds the input of t steps ago with weight g a**t. Coherent: the sum over
-    channels, equal projections. rms: the root of the sum of squares, which is what random signs give. Slopes are
-    log-log, over lags 4..max_lag/4. R1, R* and Elog score the coherent kernel as plkernel.fit does; a pure
-    exponential scores as badly as it should. 1 % is the lag at which that kernel has fallen to 1 % of its value at
-    lag 1. Random parameters enter as expectations over their distribution, complex decays by their magnitudes.
+    A channel of decay a and input gain g holds the input of t steps ago with weight g a**t; a kernel is the sum over
+    channels, rms the root of the sum of squares, as random signs give. Slopes are log-log, over lags 4..max_lag/4; R1,
+    R* and Elog as of plkernel.fit; 1 % is the lag at which the kernel has fallen to 1 % of its value at lag 1.
 
     Args:
         beta: Exponent of the power law, t**-beta.

@@ -46,16 +46,13 @@ def measure(
 ) -> None:
     """Measure how mutual information decays with the lag, I(d) ~ d**-beta, and say whether it is a power law at all.
 
-    Prints I(d), exponents on several ranges of lags with jackknife intervals, and a verdict; writes measure.json and a
-    figure for each corpus, and one comparison when there are several. The exponent depends on the range, on the grid
-    of lags and on the estimator, so all three are stated with it.
+    Prints I(d), exponents on several ranges of lags with jackknife intervals, and a verdict; writes measure.json, a
+    figure for each corpus, and a comparison of several.
 
     Args:
-        names: Corpora: stdlib, bible:en, synthetic:beta=1.0, synthetic:lags, hf:NAME, a file or folder (see
-            plkernel.corpus).
-        estimator: jackknife: plug-in less what the shuffled corpus would show and less what the jackknife finds beyond
-            that, as blocks must be longer than the memory; shuffle: less the first alone, too little for data with
-            memory; plugin, miller-madow and grassberger depend on the size of the corpus.
+        names: Corpora: stdlib, bible:en, synthetic:beta=1.0, hf:NAME, a file or folder (see plkernel.corpus).
+        estimator: jackknife: plug-in less what the shuffled corpus shows and the jackknife finds beyond that; shuffle:
+            less the first alone; plugin, miller-madow and grassberger depend on the size of the corpus.
         unit: byte; or word: the most frequent words as symbols, lags in words.
         lags: First and last lag of the stated range.
         max_lag: Longest lag measured.
@@ -71,47 +68,35 @@ def measure(
         figure: Draw the figures.
     """
     most = THREADS_PER_CORE * (os.cpu_count() or 1)
-    for bad, message in (
-        (not names, "names: give at least one corpus, e.g. stdlib"),
-        (
-            not 1 <= lags[0] < lags[1] <= max_lag,
-            f"lags {lags[0]} {lags[1]}: must ascend from 1 or more and stay within --max-lag {max_lag}",
+    wrong = {
+        "names: give at least one corpus, e.g. stdlib": not names,
+        f"lags {lags[0]} {lags[1]}: must ascend from 1 or more and stay within --max-lag {max_lag}": (
+            not 1 <= lags[0] < lags[1] <= max_lag
         ),
-        (
-            not 1 <= threads <= most,
-            f"threads must lie between 1 and {most}, {THREADS_PER_CORE} for each core here, got {threads}",
+        f"threads must lie between 1 and {most}, {THREADS_PER_CORE} for each core here, got {threads}": (
+            not 1 <= threads <= most
         ),
-        (
-            vocabulary is not None and unit != "word",
-            f"vocabulary {vocabulary} belongs to unit 'word', got unit {unit!r}: leave it out",
+        f"vocabulary {vocabulary} belongs to unit 'word', got unit {unit!r}: leave it out": (
+            vocabulary is not None and unit != "word"
         ),
-        (
-            vocabulary is not None and not 2 <= vocabulary <= VOCABULARY,
-            f"vocabulary must be from 2 to {VOCABULARY}, so that a code is one byte, got {vocabulary}",
+        f"vocabulary must be from 2 to {VOCABULARY}, so that a code is one byte, got {vocabulary}": (
+            vocabulary is not None and not 2 <= vocabulary <= VOCABULARY
         ),
-    ):
-        if bad:
-            raise ValueError(message)
+    }
+    if message := next((text for text, bad in wrong.items() if bad), None):
+        raise ValueError(message)
     check_folder(out, "out")
     reading = {"max_bytes": max_bytes, "separator": unescape(separator), "column": column, "follow_links": follow_links}
     loaded = {name: corpora.load(name, **reading) for name in names}  # type: ignore[arg-type]  # all before the first
+    options = {"unit": unit, "estimator": estimator, "stated": lags, "max_lag": max_lag, "blocks": blocks}
+    options |= {"protocol": protocol, "threads": threads}
     results = []
     for name, corpus in loaded.items():
+        data = corpus.bytes if unit == "byte" else word_symbols(corpus.bytes, vocabulary or VOCABULARY)[0]
         known = known_sequence(name) if unit == "byte" else None
+        exact = known.mutual_information if known else None
         with cli.progress_bar(name) as progress:
-            result = measure_corpus(
-                corpus,
-                corpus.bytes if unit == "byte" else word_symbols(corpus.bytes, vocabulary or VOCABULARY)[0],
-                unit=unit,
-                estimator=estimator,
-                stated=lags,
-                max_lag=max_lag,
-                blocks=blocks,
-                protocol=protocol,
-                exact=known.mutual_information if known else None,
-                threads=threads,
-                progress=progress,
-            )
+            result = measure_corpus(corpus, data, exact=exact, progress=progress, **options)  # type: ignore[arg-type]
         results.append(result)
         print(render(result), end="\n\n", flush=True)
     if len(results) > 1:
@@ -146,7 +131,7 @@ def render(result: Measurement) -> str:
         bend = f"{law.curvature:+.3f} ({law.curvature_p:.1g})"
         cells = [row.label, f"{law.beta:.3f}", f"{law.low:.3f} to {law.high:.3f}", f"{law.r_squared:.3f}", bend]
         fits.append([*cells, f"{law.used}", f"{len(law.dropped)}", exact])
-    shown = len(header) if any(row.exact is not None for row in result.rows) else len(header) - 1
+    shown = len(header) - (not any(row.exact is not None for row in result.rows))
     parts = [
         title,
         text_table(["lag", "I, bits", "error", "I / floor", "correlation", "local slope"], lags),

@@ -35,10 +35,8 @@ def environment(threads: int, ranks: int = 1) -> dict[str, Any]:
     }
     versions = {"python": platform.python_version(), **{one: number for one in PACKAGES if (number := installed(one))}}
     several = {"ranks": ranks} if ranks > 1 else {}
-    command = os.environ.get(COMMAND) or command_line()
-    return {**source_state(), "versions": versions, "hardware": hardware, "threads": threads, **several} | {
-        "command": command
-    }
+    known = {**source_state(), "versions": versions, "hardware": hardware, "threads": threads, **several}
+    return known | {"command": os.environ.get(COMMAND) or command_line()}
 
 
 def installed(package: str) -> str | None:
@@ -100,12 +98,6 @@ def peak_anonymous() -> float:
     """Return the peak bytes of this process without the pages of files; 0 if the system does not tell."""
     sizes = _sizes("/proc/self/status")
     return sizes.get("VmHWM", 0.0) - sizes.get("RssFile", 0.0) - sizes.get("RssShmem", 0.0)
-
-
-def anonymous_bytes(process: int | str) -> int | None:
-    """Return the bytes of a process that no file backs; None where that cannot be read."""
-    size = _sizes(f"/proc/{process}/status").get("RssAnon")
-    return None if size is None else int(size)
 
 
 def _text(path: Path | str) -> str:

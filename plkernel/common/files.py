@@ -16,18 +16,15 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
-from reprlib import Repr
 from typing import Any, BinaryIO
+
+from plkernel.common.cli import shortened
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 MOST_NESTED = 64
 LARGEST_INTEGER = 2**63 - 1
 DEEP_KEY = re.compile(rf"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){{{MOST_NESTED}}}""")
 """A dotted key of too many names: the time of tomllib grows with the square of their number."""
-ROUNDING = 1e-12  # relative; an output scale computed on another processor differs in its last digits
-_SHORT = Repr()
-_SHORT.maxstring = _SHORT.maxother = 80
-_SHORT.maxlevel = 4
 
 
 @contextmanager
@@ -91,25 +88,20 @@ def atomic_save(path: Path, save: Callable[[Path], Any]) -> None:
         save(temporary)
 
 
-def check_folder(path: Path | None, option: str, keep: bool = False) -> None:
-    """Raise OSError that names `option` unless files can be written in the folder `path`; None passes.
-
-    keep: make the folder; otherwise nothing is left behind.
-    """
-    if path is not None:
-        _check_writable(path, path, option, keep)
-
-
 def check_file(path: Path | None, option: str) -> None:
     """Raise OSError that names `option` unless the file `path` can be written; None passes."""
     if path is not None and path.is_dir():
         raise OSError(f"{option} {path}: is a folder; name a file")
-    if path is not None:
-        _check_writable(path.parent, path, option)
+    check_folder(path and path.parent, option, file=path)
 
 
-def _check_writable(folder: Path, path: Path, option: str, keep: bool = False) -> None:
-    """Write a temporary file in the nearest folder there is, on behalf of `path`."""
+def check_folder(folder: Path | None, option: str, keep: bool = False, file: Path | None = None) -> None:
+    """Raise OSError that names `option`, and `file`, unless files can be written in `folder`; None passes.
+
+    keep: make the folder; otherwise nothing is left behind.
+    """
+    if folder is None:
+        return
     try:
         if keep:
             folder.mkdir(parents=True, exist_ok=True)
@@ -117,7 +109,7 @@ def _check_writable(folder: Path, path: Path, option: str, keep: bool = False) -
     except OSError as error:
         taken = isinstance(error, FileExistsError | NotADirectoryError)
         reason = "a file is in the way" if taken else error.strerror
-        raise OSError(f"{option} {path}: cannot be written ({reason}); choose another place") from error
+        raise OSError(f"{option} {file or folder}: cannot be written ({reason}); choose another place") from error
 
 
 def refuse_links(paths: Iterable[Path]) -> None:
@@ -246,19 +238,14 @@ def check_regular(path: Path, what: str = "") -> None:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Return True where two plain values are equal, floats up to rounding.
-
-    >>> same(0.1 + 0.2, 0.3), same(0.3, 0.3001), same([1], [1])
-    (True, False, True)
-    """
-    if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=ROUNDING)
-    return bool(one == other)
+    """Return True where two plain values are equal, floats but for their last digits, which depend on the processor."""
+    floats = isinstance(one, float) and isinstance(other, float)
+    return math.isclose(one, other, rel_tol=1e-12) if floats else bool(one == other)
 
 
 def shown(value: Any) -> str:
-    """Return a value as `repr` has it, for an error message, no longer than a line."""
-    return _SHORT.repr(value)
+    """Return a value as `repr` has it, for an error message, the middle left out where it is long."""
+    return shortened(repr(value), 100)
 
 
 def kind(value: Any) -> str:

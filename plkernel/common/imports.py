@@ -39,12 +39,9 @@ def imported(name: str, option: str) -> Any:
         for attribute in attributes.split("."):
             result = getattr(result, attribute)
     except ModuleNotFoundError as error:
-        own, remedy = f"{module}.".startswith(f"{error.name}."), "install it, or start in the folder that holds it"
-        fault = (
-            f"there is no module {error.name!r}; {remedy}"
-            if own
-            else f"{module} needs the module {error.name!r}, not here"
-        )
+        fault = f"{module} needs the module {error.name!r}, not here"
+        if f"{module}.".startswith(f"{error.name}."):
+            fault = f"there is no module {error.name!r}; install it, or start in the folder that holds it"
         raise ValueError(f"{head}{fault}") from error
     except Exception as error:
         if isinstance(error, AttributeError) and result is not None:

@@ -6,20 +6,19 @@ import functools
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from textwrap import fill
 from typing import Any
 
 from plkernel.common import cli
-from plkernel.config.reading import Check, find, load_spec, load_values, parse_spec
+from plkernel.config.reading import Check, find, load_values, parse_spec
 from plkernel.config.study import Spec
 
-HELP_ALL = "--help-all"
 NOT_BY_OPTION = ("factors", "levels", "hypotheses", "gates")
-VALUES = {"integer": "INT", "number": "FLOAT", "boolean": "{true,false}", "string": "TEXT"}
-VALUES |= {"array": "VALUE ...", "object": "NAME VALUE ..."}
+HINT = """SPEC: a file or a name ({specs}). Every field of the spec is an option too; the reference of the documentation
+lists them.
+
+Example: {prog} quick --train.steps 200"""
 Place = tuple[str, ...]
 """Where a field stands in a spec: ("train", "steps")."""
-Schema = dict[str, Any]
 
 
 def main(command: Callable[..., Any], args: Sequence[str] | None = None, check: Check | None = None) -> None:
@@ -32,8 +31,9 @@ def main(command: Callable[..., Any], args: Sequence[str] | None = None, check: 
     prog, own = f"{cli.program()} SPEC", functools.partial(command, None)
 
     def run() -> None:
-        if {"-h", "--help", HELP_ALL} & set(given):
-            return _help(own, prog, given)
+        if {"-h", "--help"} & set(given):
+            hint = HINT.format(specs=cli.program("plkernel.specs"), prog=cli.program())
+            cli.parse(own, ["--help"], prog, hint)
         if not given or given[0].startswith("-"):
             raise ValueError(f"the spec comes first: {prog} [OPTIONS], got {repr(given[0]) if given else 'nothing'}")
         path = find(given[0])
@@ -53,7 +53,7 @@ def replaced(values: dict[str, Any], tokens: Sequence[str], others: Sequence[str
     others: names that a misspelt option may mean as well. Raises ValueError for an unknown option and for a wrong
     number of values.
     """
-    known = {_dashed(".".join(place)): (place, schema) for _, place, schema in fields([*(values.get("arms") or ())])}
+    known = {_dashed(".".join(place)): (place, types) for place, types in fields([*(values.get("arms") or ())])}
     changed, rest = copy.deepcopy(values), list(tokens)
     while rest:
         token, equals, text = rest.pop(0).partition("=")
@@ -65,22 +65,22 @@ def replaced(values: dict[str, Any], tokens: Sequence[str], others: Sequence[str
         name = _dashed(token.lstrip("-").removeprefix("spec."))
         head, dot, last = name.rpartition(".")
         positive = f"{head}{dot}{last.removeprefix('no-')}"
-        if name != positive in known and "boolean" in _types(known[positive][1]) and not given:
+        if name != positive in known and "boolean" in known[positive][1] and not given:
             name, given = positive, ["false"]
         if name not in known:
             ends = [one for one in known if one.rpartition(".")[2] == name][:3]
             close = ends or difflib.get_close_matches(name, [*known, *map(_dashed, others)], n=1)
             hint = f"did you mean {' or '.join(f'--{one}' for one in close)}?" if close else "--help lists the options"
             raise ValueError(f"unknown option {token}; {hint}")
-        (*heads, last), schema = known[name]
+        (*heads, last), types = known[name]
         table = changed
         for one in heads:
             table[one] = table = table[one] if isinstance(table.get(one), dict) else {}
-        table[last] = _value(name, schema, given)
+        table[last] = _value(name, types, given)
     return changed
 
 
-def _value(name: str, schema: Schema, given: list[str]) -> Any:
+def _value(name: str, types: set[str], given: list[str]) -> Any:
     """Return the values after an option: a text, a list, or a table from pairs of a name and a value."""
 
     def guessed(text: str) -> Any:
@@ -89,7 +89,6 @@ def _value(name: str, schema: Schema, given: list[str]) -> Any:
         except ValueError:
             return text
 
-    types = _types(schema)
     if given == ["None"] and "null" in types:
         return None
     if "object" in types and given and len(given) % 2 == 0:
@@ -99,7 +98,7 @@ def _value(name: str, schema: Schema, given: list[str]) -> Any:
     if "boolean" in types and not given:
         return True
     if "object" in types or len(given) != 1:
-        wanted = "pairs of a name and a value" if "object" in types else f"one value, {metavar(schema)}"
+        wanted = "pairs of a name and a value" if "object" in types else "one value"
         raise ValueError(f"--{name}: expected {wanted}, got {' '.join(given) or 'nothing'}")
     return given[0]
 
@@ -113,52 +112,19 @@ def _dashed(name: str) -> str:
     return name.replace("_", "-")
 
 
-def _types(schema: Schema) -> set[str]:
-    return {form.get("type", "string") for form in schema.get("anyOf", [schema])}
-
-
-def metavar(schema: Schema) -> str:
-    """Return the values that an option of this JSON schema takes: INT, {a,b}, VALUE ..."""
-    forms = [form for form in schema.get("anyOf", [schema]) if form.get("type") != "null"]
-    choices = (form.get("enum") or [form["const"]] if {"enum", "const"} & form.keys() else () for form in forms)
-    texts = (
-        f"{{{','.join(some)}}}" if some else VALUES[form["type"]] for some, form in zip(choices, forms, strict=True)
-    )
-    return "|".join(texts)
-
-
-def fields(arms: Sequence[str]) -> Iterator[tuple[str, Place, Schema]]:
-    """Yield every field that an option can replace: a line about its section, its place, and its JSON schema."""
+def fields(arms: Sequence[str]) -> Iterator[tuple[Place, set[str]]]:
+    """Yield the place of every field that an option can replace, and its types in the JSON schema."""
     whole = Spec.model_json_schema()
 
-    def of(section: Schema, head: Place) -> Iterator[tuple[str, Place, Schema]]:
-        for name, schema in section["properties"].items():
-            place = (*head, name)
-            table = {"model": "ModelSpec", "corpus": "CorpusSpec"}.get(name, schema.get("$ref", "/").rpartition("/")[2])
-            if place == ("arms",):
+    def of(section: str, *head: str) -> Iterator[tuple[Place, set[str]]]:
+        for name, schema in whole["$defs"].get(section, whole)["properties"].items():
+            table = {"model": "ModelSpec", "corpus": "CorpusSpec"}.get(name, schema.get("$ref", "").rpartition("/")[2])
+            if name == "arms":
                 for arm in arms:
-                    yield from of(whole["$defs"]["Arm"], (*place, arm))
+                    yield from of("Arm", name, arm)
             elif table:
-                yield from of(whole["$defs"][table], place)
+                yield from of(table, *head, name)
             elif name not in NOT_BY_OPTION:
-                yield section["description"].partition("\n")[0], place, schema
+                yield (*head, name), {form.get("type", "string") for form in schema.get("anyOf", [schema])}
 
-    return of(whole, ())
-
-
-def _help(own: functools.partial[Any], prog: str, given: Sequence[str]) -> None:
-    """Print the command's own options, and with --help-all all fields of the spec, of a file with their values."""
-    hint = f"SPEC: a file or a name ({cli.program('plkernel.specs')}). Fields are options too: {HELP_ALL} lists them."
-    try:
-        cli.parse(own, ["--help"], prog, f"{hint}\n\nExample: {prog.removesuffix('SPEC')}quick --train.steps 200")
-    finally:
-        path, last = next((arg for arg in given if not arg.startswith("-")), None), None
-        spec = load_spec(path) if path and HELP_ALL in given else None
-        for about, place, schema in fields(["NAME"]) if HELP_ALL in given else ():
-            if place[:-1] != last:
-                last = place[:-1]
-                print(f"\n{about}")
-            now = "" if spec is None or place[0] == "arms" else f" (now {functools.reduce(getattr, place, spec)!r})"
-            print(f"  --{_dashed('.'.join(place))} {metavar(schema)}{now}")
-            text = " ".join(schema.get("description", "").split())
-            print(fill(text, 100, initial_indent=" " * 6, subsequent_indent=" " * 6))
+    return of("")

@@ -5,9 +5,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, cast
-
-import numpy as np
+from typing import Any
 
 from plkernel.analysis.limits import (
     check_half_lives,
@@ -23,11 +21,9 @@ from plkernel.analysis.nodes import (
     PLACEMENTS_OF,
     Aim,
     Nodes,
-    Placement,
     half_lives_of,
     place,
     scaled_to,
-    shaped,
 )
 from plkernel.config.schema import AIM_OPTIONS, IN_THE_STUDY, NODE_VALUES, Arm, CorpusSpec, ModelSpec, TrainSpec
 
@@ -115,11 +111,11 @@ class Condition:
         if self.model.is_foreign:
             raise ValueError(f"a model of kind {self.model.kind!r} has no nodes that are known")
         if arm.pending:
-            raise ValueError("match, node_file or placement refers to more than this arm: read the spec with load_spec")
+            raise ValueError("match or node_file refers to more than this arm: read the spec with load_spec")
         given = {name: value for name in (*QUANTILE_OPTIONS, *AIM_OPTIONS) if (value := getattr(arm, name)) is not None}
         if self.model.kind != "ssm" and arm.placement not in PLACEMENTS_OF["max_lag"]:
             given.pop("max_lag", None)  # the lag to which the law is checked; it places nothing
-        by_number = not arm.placed_elsewhere and any(getattr(arm, name) is not None for name in NODE_VALUES)
+        by_number = any(getattr(arm, name) is not None for name in NODE_VALUES)
         nodes = self._given_nodes() if by_number else self._placed_nodes(given)
         return nodes if arm.output_std is None else scaled_to(nodes, arm.output_std)
 
@@ -138,20 +134,15 @@ class Condition:
             check_quantiles(arm.law or Aim(arm.beta), arm.max_lag or HORIZON, loss, step)
         else:
             if arm.placement != "log-spaced":
-                lives, head = math.log(2) / np.array(arm.node_rates or (1,)), f"placement {arm.placement!r}, "
-                if not arm.placed_elsewhere:
-                    lives = half_lives_of(cast(Placement, arm.placement), model.node_count, max_lag=arm.max_lag)
+                lives = half_lives_of(arm.placement, model.node_count, max_lag=arm.max_lag)
+                head = f"placement {arm.placement!r}, "
                 ends = {f"{head}half-life": float(lives.min()), f"{head}longest": float(lives.max())}
             check_half_lives(ends, step)
             for name, value in ends.items() if model.kind == "rwkv7" else ():
                 check_largest_rate(math.log(2) / value, name)
-        if arm.placed_elsewhere:
-            arm.refuse(options.keys() & QUANTILE_OPTIONS, f"does nothing under placement {arm.placement!r}")
-            rates = np.multiply(arm.node_rates or (), step)
-            return shaped(rates, arm.projection, model.input_gain, Aim(arm.beta, **options))
         return place(
             model.node_count,
-            placement=cast(Placement, arm.placement),
+            placement=arm.placement,
             projection=arm.projection,
             gain=model.input_gain,
             beta=arm.beta,

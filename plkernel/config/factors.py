@@ -1,18 +1,14 @@
 """A factorial design, written out: the [factors] of a spec as arms, one for every combination of their levels.
 
 within = ["model.gain"]                            # arms are compared among themselves, gain by gain
-
 [factors]
 placement = ["log-spaced", "concentrated"]         # the values of an option are its levels
-projection = ["uniform", "gain-corrected"]
-"model.gain" = ["none", "ema"]                     # an option of a section
-# [factors.NAME] LEVEL = { ... }                   # levels by name, each with all the options it stands for
-
+"model.gain" = ["none", "ema"]                     # or [factors.NAME] LEVEL = { all options that it stands for }
 [arms.quantile]                                    # beside the combinations, once for every level of `within`
 placement = "quantile"
 
-This is ten arms: log-spaced_uniform_none to concentrated_gain-corrected_ema, and quantile_none and quantile_ema. Each
-is compared with the combination of the first levels within its gain: log-spaced_uniform_none or log-spaced_uniform_ema.
+This is six arms, log-spaced_none to concentrated_ema, quantile_none and quantile_ema; each is compared with log-spaced
+of its gain.
 """
 
 import itertools

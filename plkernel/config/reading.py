@@ -1,28 +1,22 @@
 """Specs from files: found by path or name, read, their factors written out, and every arm resolved and checked once."""
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from pydantic import ValidationError
 
 from plkernel.analysis.nodes import output_std
 from plkernel.common.cli import existing, nearest
 from plkernel.common.files import load_json, load_object, parse_toml, read_bytes
-from plkernel.common.imports import check_consent, imported, told
 from plkernel.config.condition import Condition, resolve
 from plkernel.config.factors import expanded
-from plkernel.config.schema import PLACEMENTS, Arm, explained, fingerprint
+from plkernel.config.schema import Arm, explained, fingerprint
 from plkernel.config.study import Spec
 
 FOLDER = Path(__file__).parents[1] / "runs"  # the specs that come with plkernel
-PLACEMENT_GROUP = "plkernel.placements"
-"""Entry points of other packages: name = "mypackage.mymodule:function", from a number of channels to half-lives."""
 BASELINE = "baseline"  # as the value of an arm's `match`: the arm it is compared with, whatever its name
 
 Check = Callable[[Condition], None]
@@ -93,9 +87,7 @@ def parse_spec(values: Mapping[str, Any], origin: str, check: Check | None = Non
         for name, arm in spec.arms.items():
             with _heading(f"arms.{name}: "):
                 model, train, corpus = spec.model_of(name), spec.train_of(name), spec.corpus_of(name)
-                arm = _with_file_values(arm)
-                arm = arm if model.is_foreign else _with_placed_values(arm, model.node_count, trusted)
-                conditions[name] = resolve(model, arm, train, corpus, spec.name, name, trusted)
+                conditions[name] = resolve(model, _with_file_values(arm), train, corpus, spec.name, name, trusted)
         for name, condition in conditions.items():
             with _heading(f"arms.{name}: "):
                 if condition.arm.match is not None and condition.model.kind == "ssm":
@@ -152,27 +144,3 @@ def _with_file_values(arm: Arm) -> Arm:
         form = '{"nodes": {"rates": [...], "projection": [...], "gain": "..."}} as plkernel.fit writes it'
         raise ValueError(f"node_file {arm.node_file}: no node set in it, expected {form}") from error
     return Arm.model_validate({**arm.model_dump(), **values, "node_file": f"{arm.node_file}#{fingerprint(values)}"})
-
-
-def _with_placed_values(arm: Arm, channels: int, trusted: bool) -> Arm:
-    """Return the arm with the rates per byte of a placement of another package in `node_rates`, (channels,).
-
-    A run's configuration thus holds the nodes, and a saved spec does not need the package. Raises ValueError for
-    an unknown placement, without consent, and for half-lives (channels,) that are not positive and finite.
-    """
-    if not arm.placed_elsewhere or len(arm.node_rates or ()) == channels:
-        return arm
-    name, offered = str(arm.placement), {entry.name: entry for entry in entry_points(group=PLACEMENT_GROUP)}
-    if name not in offered:
-        hint = nearest(name, [*PLACEMENTS, *offered])
-        raise ValueError(f"placement {name!r} is none of ours, nor an entry point of {PLACEMENT_GROUP}; {hint}")
-    code = offered[name].value
-    check_consent({"placement": code}, trusted)
-    function = imported(code, "placement")
-    try:
-        half_lives = np.asarray(function(channels), dtype=float)
-    except Exception as error:
-        raise ValueError(f"placement {name!r}: {code} raised {told(error)}") from error
-    if half_lives.shape != (channels,) or not (np.isfinite(half_lives) & (half_lives > 0)).all():
-        raise ValueError(f"placement {name!r}: {code} must give {channels} half-lives in bytes, positive and finite")
-    return arm.model_copy(update={"node_rates": tuple((math.log(2) / half_lives).tolist())})

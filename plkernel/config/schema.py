@@ -19,8 +19,7 @@ from plkernel.common.files import shown
 from plkernel.common.imports import NAME, is_code
 from plkernel.models.words import Device, ModelKind, PatchingMode
 
-# Limits beyond what any machine trains (a width of 65,536 in 1,024 blocks is 3e13 parameters), so that a spec is
-# checked in seconds.
+# Limits beyond what any machine trains, so that a spec is checked in seconds.
 WIDEST = 2**16
 LARGEST_STEP = 2**28  # bytes of training text in one step, batch * context
 MOST_THREADS = 2**10
@@ -85,7 +84,6 @@ OF_KIND = {
     "rwkv7": ("kind", "dim", "layers", "head_size", "ranks"),
 }
 """Options of [model] by kind; other people's models have `config` alone."""
-PLACEMENTS: tuple[str, ...] = get_args(Placement)
 AIM_OPTIONS = ("target", "kernel", "lag")
 NODE_VALUES = ("node_rates", "node_multipliers", "node_gain")
 IN_THE_STUDY = ("against", "levels", "rates", "train")  # fields of an arm that stand elsewhere in a run, or nowhere
@@ -95,10 +93,8 @@ OF_AN_ARM = (
 )
 """Options of [train] that may differ between the arms of a study; the learning rate is a field of the arm."""
 # Defaults by name, for every option that a spec does not give. blinkdl: the demo training scripts of the official RWKV
-# code (github.com/BlinkDL/RWKV-LM, RWKV-v5, those with the small eps, and RWKV-v7/train_temp, which agree), with what
-# its optimiser and loss always do. Its README names other values for other data: weight decay 0.1 with a final fraction
-# of 0.01, warm-up 20, beta2 0.95 against spikes; its script for RWKV-7 on the Pile has weight decay 0.1. The peak rate
-# is left to the spec: the scripts take 6e-4 for 12 layers of width 768.
+# code (github.com/BlinkDL/RWKV-LM, RWKV-v5 and RWKV-v7/train_temp), with what its optimiser and loss always do. Its
+# README names other values for other data. The peak rate is left to the spec.
 RECIPES: dict[str, dict[str, Any]] = {
     "blinkdl": {
         **{"weight_decay": 1e-3, "beta1": 0.9, "beta2": 0.99, "eps": 1e-18, "decay_multiplier": 2.0, "warmup": 10},
@@ -197,8 +193,7 @@ class ModelSpec(Section):
     """The model that all arms share."""
 
     kind: Annotated[ModelKind | str, AfterValidator(_check_kind)] = "ssm"
-    """ssm: the diagonal SSM. rwkv5, rwkv6, rwkv7: Eagle, Finch and Goose. module:attribute: a builder of your own, or a
-    class of transformers such as transformers:MambaForCausalLM; needs --trust-code."""
+    """ssm: the diagonal SSM. rwkv5, rwkv6, rwkv7: Eagle, Finch, Goose. module:attribute: yours; needs --trust-code."""
     dim: Annotated[Whole, Field(ge=2, le=WIDEST)] = 96
     """Width, also the state size."""
     layers: Annotated[Positive, Field(le=2**10)] = 4
@@ -271,8 +266,7 @@ class TrainSpec(Section):
     eps: Number = 1e-8
     """Constant that AdamW adds to the root of the second moment."""
     decay_multiplier: AtLeastZero | None = None
-    """Learning rate of time_decay (SSM: log_rate, RWKV-7: w0) as a multiple; not of the low-rank maps that move it. 0
-    freezes them. Left out: as the arm's scheme has it, 2 in rwkv_blinkdl and rwkv7_official and 1 in most others."""
+    """Learning rate of log_rate, time_decay or w0 as a multiple, 0 freezes them; the scheme's if left out."""
     warmup: Natural = 0
     """Steps of linear warm-up."""
     warmup_from: Share | None = None
@@ -302,8 +296,7 @@ class TrainSpec(Section):
     backend: str | None = None
     """Forces an implementation of the scan: cpu, gpu or reference; left out, the one for the device."""
     compile: bool = False
-    """Compile the model of a step by torch.compile: half the operators to launch, on a GPU replayed as CUDA graphs, and
-    sums in another order."""
+    """Compile the model of a step by torch.compile, on a GPU to CUDA graphs: faster, with sums in another order."""
     threads: Annotated[Positive, Field(le=MOST_THREADS)] = 1
     """CPU threads of one run; part of a run's identity, since sums depend on it."""
 
@@ -344,11 +337,9 @@ class TrainSpec(Section):
 class Arm(Section):
     """One condition: where the decays are placed and how the projection is shaped."""
 
-    placement: str | None = None
-    """Node set of the half-lives; quantile: at the quantiles of the power law's own measure; chrono: forget gates for
-    lags up to max_lag (arXiv 1804.11188); inverse-gamma: time scales of an LSTM (2009.12727), there frozen, which is
-    train = { decay_multiplier = 0 }; or an entry point of plkernel.placements, which needs --trust-code. If left out
-    log-spaced, and in an RWKV, where every head has the same nodes, the decays of its scheme."""
+    placement: Placement | None = None
+    """Node set of the half-lives; quantile: of the power law's own measure; chrono: forget gates for lags up to max_lag
+    (arXiv 1804.11188); inverse-gamma: of an LSTM (2009.12727). Left out: log-spaced, in an RWKV those of its scheme."""
     projection: Projection = "uniform"
     """Shape of the projection's columns, in an RWKV of the receptance's rows; quantile nodes shape it by tempering."""
     beta: PositiveNumber = 1.15
@@ -364,14 +355,11 @@ class Arm(Section):
     max_lag: Annotated[Number, Field(gt=1)] | None = None
     """Quantile and chrono nodes: longest lag, in bytes; 2048 if left out. RWKV: how far a power law must hold."""
     target: AimTarget | None = None
-    """information: the kernel has the exponent beta (the default); correlation: beta/2, as information is quadratic
-    (the default of an RWKV)."""
+    """information: the kernel has the exponent beta (the default); correlation: beta/2 (the default of an RWKV)."""
     kernel: Summation | None = None
-    """coherent: the law holds for the plain sum over channels (the default); rms: for random signs of B and C (the
-    default of an RWKV)."""
+    """coherent: the law holds for the plain sum over channels (the default); rms: for random signs (RWKV)."""
     lag: Lag | None = None
-    """state: lag t is seen as a**t (the default); distance: as a**(t-1), which is what a prediction sees (the default
-    of RWKV-7); bonus: as a**(t-2), which it sees of the state of RWKV-5 and 6 (the default there)."""
+    """Lag t is seen as; state: a**t (the default); distance: a**(t-1) (RWKV-7); bonus: a**(t-2) (RWKV-5 and 6)."""
     match: str | None = None
     """Scale the projection to the output standard deviation of this arm; baseline is the arm it is compared with."""
     output_std: PositiveNumber | None = None
@@ -386,8 +374,7 @@ class Arm(Section):
     """The input gain that these nodes assume; filled in from node_file."""
 
     scheme: str | None = None
-    """The initialisation by name (plkernel.init list). Left out: transformers_default, which is N(0.02), and in an RWKV
-    rwkv_blinkdl, in RWKV-7 rwkv7_official, those of today's official code."""
+    """The initialisation (plkernel.init list); transformers_default, rwkv_blinkdl or rwkv7_official if left out."""
     scheme_options: dict[str, float] | None = None
     """Free constants of the scheme, as in { base_width = 64 }."""
     init: Annotated[str, AfterValidator(_check_code)] | None = None
@@ -401,25 +388,19 @@ class Arm(Section):
     bonus: Bonus | None = None
     """RWKV-5 and 6: u as the scheme has it (the default), or 2**exponent, which puts distance 1 on the law."""
     shape_on: ShapeOn | Literal["columns", "multiplier"] | None = None
-    """Where the shape goes. SSM: columns of the projection (the default), or a fixed multiplier of every state, which
-    also acts where a scheme starts the projection at zero. RWKV: receptance; output is refused: it starts at zero."""
+    """Where the shape goes. SSM: columns of the projection (the default) or a fixed multiplier of every state. RWKV:
+    receptance."""
 
     model: dict[str, Any] | None = None
     """Options of [model] that differ in this arm, as in { gain = "ema" }."""
     corpus: dict[str, Any] | None = None
     """Options of [corpus] that differ in this arm, as in { name = "bible:en" }."""
     train: dict[str, Any] | None = None
-    """Options of [train] that differ in this arm, as in { decay_multiplier = 0 }; not those that say what it reads,
-    how much of it, and when it is evaluated, in which all arms must agree."""
+    """Options of [train] that differ in this arm, as in { decay_multiplier = 0 }; not those of data and evaluation."""
     against: str | None = None
     """The arm it is compared with; the study's baseline if left out."""
     levels: dict[str, str] | None = None
     """Its level of every factor; filled in from [factors]."""
-
-    @property
-    def placed_elsewhere(self) -> bool:
-        """True for a placement of another package, whose rates are in `node_rates` once the spec is read."""
-        return self.placement is not None and self.placement not in PLACEMENTS
 
     @property
     def places_nodes(self) -> bool:
@@ -429,8 +410,7 @@ class Arm(Section):
     @property
     def shapes(self) -> bool:
         """True where the projection is to carry a power law rather than to be uniform."""
-        given = self.node_rates is not None and not self.placed_elsewhere
-        return self.placement in ("quantile", "terms") or self.projection != "uniform" or given
+        return self.placement in ("quantile", "terms") or self.projection != "uniform" or self.node_rates is not None
 
     @property
     def law(self) -> Aim | None:
@@ -447,12 +427,9 @@ class Arm(Section):
 
     @property
     def pending(self) -> bool:
-        """True while the arm refers to a file, a package or another arm that `load_spec` has not read."""
-        return (
-            (self.node_file is not None and not self.has_file_values)
-            or (self.placed_elsewhere and self.node_rates is None)
-            or (self.match is not None and self.output_std is None)
-        )
+        """True while the arm refers to a file or another arm that `load_spec` has not read."""
+        unread = self.node_file is not None and not self.has_file_values
+        return unread or (self.match is not None and self.output_std is None)
 
 
 def fingerprint(values: dict[str, Any]) -> str:

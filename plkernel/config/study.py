@@ -9,7 +9,7 @@ from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from plkernel.common.cli import nearest
 from plkernel.common.files import shown
-from plkernel.common.layout import REFERENCES, REGISTERED, REPORT, SPEC, TUNING, name_at
+from plkernel.common.layout import REFERENCES, REGISTERED, REPORT, SPEC, TUNING
 from plkernel.config.condition import Condition, resolve
 from plkernel.config.factors import MOST_ARMS, deep_merge
 from plkernel.config.schema import (
@@ -28,8 +28,7 @@ from plkernel.config.schema import (
 )
 
 LARGEST_SEED = 2**63 - 1
-FOLDER_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
-LONGEST_NAME = 255  # bytes of a file's name on every common file system
+FOLDER_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,219}"  # with a rate behind it within 255, the most of file systems
 RESERVED = (REPORT, TUNING, SPEC, REFERENCES, REGISTERED)  # beside the arms of a study
 Seed = Annotated[Whole, Field(ge=0, le=LARGEST_SEED)]
 S = TypeVar("S", bound=Section)
@@ -102,15 +101,8 @@ class Spec(Section):
         arm, head = self.arms[name], f"arms.{name}: "
         if not re.fullmatch(FOLDER_NAME, name) or name in RESERVED:
             raise ValueError(
-                f"arm name {shown(name)} must start with a letter or digit, go on with letters, digits, '-', '_' "
-                f"and '.', and be none of {', '.join(RESERVED)}"
-            )
-        rates = self.rates_of(name) if arm.learning_rate is None else ()
-        longest = max(len(one) for one in (name, *(name_at(name, rate) for rate in rates)))
-        if longest > LONGEST_NAME:
-            most = LONGEST_NAME - longest + len(name)
-            raise ValueError(
-                f"arm name {name[:20]}... has {len(name)} letters, the name of a folder has {most} at most"
+                f"arm name {shown(name)} must start with a letter or digit, go on with up to 219 letters, digits, '-', "
+                f"'_' and '.', and be none of {', '.join(RESERVED)}"
             )
         if arm.against is not None:
             self.arm(arm.against, f"{head}against", other_than=name)

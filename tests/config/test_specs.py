@@ -121,13 +121,11 @@ FACTORS = {"placement": ["log-spaced", "concentrated"]}
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"train.learing_rate": 1}, "unknown key 'learing_rate' in [train]; did you mean 'learning_rate'"),
     ({"seed": 1}, "unknown key 'seed' in the top level; did you mean 'seeds'"),
-    ({"arms.power.proj": 1}, "unknown key 'proj' in [arms.power]; did you mean 'projection'"),
     ({"hypotheses": [{**CLAIM, "margn": 1}]}, "unknown key 'margn' in [hypotheses.0]; did you mean 'margin'"),
     ({"arms.power.model": {"gian": "ema"}}, "unknown key 'gian' in [model]; did you mean 'gain'"),
     ({"train.steps": 0}, "train.steps: Input should be greater than or equal to 1, got 0"),
     ({"train.steps": True}, "train.steps: must be a number, not true or false, got True"),
     ({"train.minutes": 1.0}, "exactly one of steps, bytes and minutes"),
-    ({"train.recipe": "blinkd"}, "train.recipe: Input should be 'blinkdl', got 'blinkd'"),
     ({"train.schedule": "exponential", "train.final_fraction": 0.0}, "final_fraction must be above 0 with schedule"),
     ({"train.schedule": "constant", "train.final_fraction": 0.5}, "train.final_fraction 0.5 needs an end to reach"),
     ({"train.warmup_from": 0.1}, "train.warmup_from 0.1 needs steps of warm-up, got warmup 0: set warmup"),
@@ -141,7 +139,6 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"tuning": {"rates": [1, 2], "seeds": [0]}}, "tuning.seeds must be none of the seeds that are compared, got [0]"),
     ({"tuning": {"seeds": [3]}}, "tuning.seeds (3,) needs a search"),
     ({"tuning": {"rates": [1, 1]}}, "tuning.rates must be two or more, all different"),
-    ({"model.dim": 10**9}, "model.dim: Input should be less than or equal to 65536, got 1000000000"),
     ({"model.dim": "x" * 20_000}, "model.dim: Input should be a valid integer"),
     ({"model.head_size": 4}, "head_size does not belong to model kind 'ssm'"),
     ({"model": {**RWKV, "head_size": 7}}, "dim 16 must be a multiple of head_size 7"),
@@ -151,20 +148,18 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"model": {"kind": "other:Model", "config": {"a": float("nan")}}}, "model.config: must hold finite numbers"),
     ({"arms.-x": {}}, "arm name '-x' must start with a letter or digit"),
     ({"arms.report": {}}, "arm name 'report' must"),
-    ({f"arms.{'x' * 300}": {}}, "has 300 letters, the name of a folder has 255 at most"),
+    ({f"arms.{'x' * 300}": {}}, "go on with up to 219 letters"),
     ({"arms.power.rates": [1, 2]}, "rates must be as many as tuning.rates, 0 different"),
     ({"arms.power.against": "power"}, "arms.power: against 'power' is not another arm; valid: uniform"),
     ({"arms.power.train": {"steps": 20}}, "train.steps is the same in all arms: an arm may have its own weight_decay"),
     # Arms that fit no model
     ({"arms.power": {"tempering": 0.5}}, "tempering 0.5 belongs to placement 'quantile'"),
-    ({"arms.power": {**QUANTILE, "tempering": 2}}, "tempering: Input should be less than or equal to 1, got 2"),
     ({"arms.power": {**QUANTILE, "projection": "published"}}, "does not go with placement 'quantile'"),
     ({"arms.power": {**QUANTILE, "longest": 5}}, "longest 5.0 belongs to placement 'log-spaced'"),
     ({"arms.power": {**QUANTILE, "beta": 1e-3}}, "beta 0.001 with loss 0.05 and max_lag 2048 places half-lives"),
     ({"arms.power": {"lag": "distance"}}, "projection 'uniform' follows no target, kernel or lag"),
-    ({"arms.power": {"target": "mutual"}}, "target: Input should be 'information' or 'correlation', got 'mutual'"),
     ({"arms.power": {"placement": "terms"}}, "placement 'terms' needs a fit"),
-    ({"arms.power": {"placement": "logspaced"}}, "placement 'logspaced' is none of ours"),
+    ({"arms.power": {"placement": "logspaced"}}, "placement: Input should be 'log-spaced', "),
     ({"arms.power": {"match": "unifrom"}}, "match 'unifrom' is not an arm; did you mean 'uniform'"),
     ({"arms.power": {"match": "power"}}, "match 'power' is itself matched"),
     ({"arms.power": {"match": "baseline"}, "arms.baseline": {}}, "match 'baseline' may mean the arm of that name or"),
@@ -194,11 +189,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
         "hypotheses 'it helps': arm 'powr' is not an arm; did you mean 'power'",
     ),
     ({"hypotheses": [{**CLAIM, "against": "unifrom"}]}, "against 'unifrom' is not another arm; did you mean 'uniform'"),
-    ({"hypotheses": [{**CLAIM, "against": "power"}]}, "against 'power' is not another arm"),
     ({"hypotheses": [{**CLAIM, "arm": "uniform"}]}, "against is missing: arm 'uniform' is a baseline"),
     ({"hypotheses": [{**CLAIM, "step": 5}]}, "step 5 has no evaluation: there is one every 4 steps and at the end, 12"),
-    ({"hypotheses": [{**CLAIM, "step": 16}]}, "step 16 has no evaluation"),
-    ({"hypotheses": [{**CLAIM, "claim": "less"}]}, "hypotheses.0.claim: Input should be 'lower', 'higher' or 'equal'"),
     ({"hypotheses": [{**CLAIM, "claim": "equal"}]}, "'it helps': claim 'equal' needs a margin above 0"),
     ({"hypotheses": [{**CLAIM, "bytes": 4}]}, "'it helps': bytes 4 does not belong to metric 'val_bpb'"),
     ({"hypotheses": [{**CLAIM, "metric": "truncation_cost"}]}, "metric 'truncation_cost' needs bytes"),
@@ -216,14 +208,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"factors": ["gain"]}, "factors: Input should be a valid dictionary, got ['gain']"),
     ({"factors": FACTORS, "within": [5]}, "within.0: Input should be a valid string, got 5"),
     ({"factors": FACTORS, "within": ["gain"]}, "within: 'gain' is not a factor; valid: placement"),
-    ({"factors": FACTORS, "baseline": [1]}, "baseline: Input should be a valid string, got [1]"),
     ({"factors": {"placement": ["log-spaced"]}}, "factors.placement: needs two levels or more"),
-    ({"factors": {"x": {"a": 3, "b": 4}}}, "factors.x.a: Input should be a valid dictionary, got 3"),
     ({"factors": {"placement": "log-spaced"}}, "factors.placement: Input should be a valid list, got 'log-spaced'"),
     ({"factors": {"beta": [1, 2], "x": {"a": {"beta": 1.1}, "b": {}}}}, "factors beta and x both set beta"),
-    ({"factors": {"model.gian": ["none", "ema"]}}, "unknown key 'gian' in [model]"),
     ({"factors": {f"f{i}": list(range(10)) for i in range(300)}}, "300 factors and 2 arms beside them make more than"),
-    ({"factors": {f"f{i}": [0, 1] for i in range(13)}}, "make more than 4,096 arms"),
 ]
 
 
@@ -305,9 +293,9 @@ def test_every_form_of_an_option(parse: Callable[..., tuple[Spec, Path | None]])
         (["--steps", "5"], "unknown option --steps; did you mean --train.steps or --tuning.steps?"),
         (["--arms.powr.beta", "1"], "unknown option --arms.powr.beta; did you mean --arms.power.beta?"),
         (["--factors.gain", "1"], "unknown option --factors.gain"),
-        (["--train.steps"], "--train.steps: expected one value, INT, got nothing"),
+        (["--train.steps"], "--train.steps: expected one value, got nothing"),
         (["--train.steps", "ten"], "train.steps: Input should be a valid integer"),
-        (["--train.steps", "5", "6"], "--train.steps: expected one value, INT, got 5 6"),
+        (["--train.steps", "5", "6"], "--train.steps: expected one value, got 5 6"),
         (["--arms.uniform.scheme-options", "std"], "expected pairs of a name and a value, got std"),
         (["--outt", "here"], "unknown option --outt; did you mean --out?"),
         (["--out"], "Missing value for argument '--out'"),
@@ -323,17 +311,12 @@ def test_wrong_options_are_one_line(
     assert (stop.value.code, message in error, len(error.splitlines())) == (2, True, 1), error
 
 
-def test_the_spec_comes_first_and_help_lists_its_fields(
-    parse: Callable[..., object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_spec_comes_first(parse: Callable[..., object], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "tiny.json"
     for first, options, code, message in (
         (str(tmp_path / "tinny.json"), [], 2, f"no such file or folder; did you mean {path}?"),
         ("--out", ["here"], 2, "the spec comes first"),
         (str(tmp_path), [], 2, "is a folder; name a TOML file, or the spec.json of a study"),
-        ("--help-all", [], 0, "Peak learning rate of AdamW"),
-        (str(path), ["--help-all"], 0, "--train.steps INT (now 12)"),
-        (str(path), ["--help-all"], 0, "--model.patching.mode {causal,published} (now 'causal')"),
         ("--help", [], 0, "Example: "),
     ):
         with pytest.raises(SystemExit) as stop:
@@ -481,7 +464,7 @@ def test_nodes_per_byte_keep_their_kernel_in_patches(gain: str) -> None:
 
 
 def test_unread_references_are_not_ignored() -> None:
-    for arm in (Arm(match="baseline"), Arm(node_file="fit.json"), Arm(placement="elsewhere")):
+    for arm in (Arm(match="baseline"), Arm(node_file="fit.json")):
         with pytest.raises(ValueError, match="read the spec with load_spec"):
             _ = resolve(ModelSpec(), arm).nodes
 

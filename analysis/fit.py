@@ -1,16 +1,15 @@
-"""Fits of exponential sums to a target: on given half-lives, or with K free terms.
+"""Fits of exponential sums to a target, on given half-lives or with K free terms, and channels that carry the result.
 
 minimax        K terms with the least largest relative error, by Remez exchanges; `certificate` proves it
 least-squares  K terms with the least sum of squared logarithmic errors, for targets with errors
 nnls           weights on given half-lives, on the linear scale: the published fit
-nnls-relative  weights on given half-lives, relative to the target: nearly exact, but keeps 30 to 60 terms
 
 Free terms have the parameters (ln rates, ln weights), shape (2K,), so that both stay positive; rates are per first lag
 of the target. Their errors are ln(kernel / target): near 0 they are the relative error, and they grow without end as a
 kernel vanishes, which relative errors do not.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -30,19 +29,33 @@ from plkernel.analysis.exponentials import (
     score,
     terms_for,
 )
+from plkernel.analysis.limits import HALF_LIVES, check_quantiles, check_rates
+from plkernel.analysis.nodes import (
+    LOSS,
+    Aim,
+    Gain,
+    Nodes,
+    Placement,
+    Reading,
+    check_loss,
+    half_lives_of,
+    node_scores,
+    output_std,
+    quantile_nodes,
+    rates_from_half_lives,
+    shaped,
+    smooth_nodes,
+    target_scores,
+    term_nodes,
+)
 
-Method = Literal["minimax", "least-squares", "nnls", "nnls-relative"]
+Method = Literal["minimax", "least-squares", "nnls"]
 Places = NDArray[np.intp]
 
 METHODS: tuple[Method, ...] = get_args(Method)
 FREE_METHODS = METHODS[:2]
 PUBLISHED_BETA, PUBLISHED_MAX_LAG = 1.15, 512
 PUBLISHED_HALF_LIVES = (1.0, 2048.0, 256)
-RELATIVE_HALF_LIVES, RELATIVE_ROWS = (0.1, 4.0, 256), 512
-"""Shortest half-life over the first lag, longest over the last, and number, of the grid of nnls-relative."""
-SHORTEST_COLUMN = 1e-100
-"""The least length of a column of a design."""
-
 FEWEST_POINTS, POINTS_PER_TERM = 40, 6
 EVENLY = 0.3
 """How far the points of the least squares lean from Chebyshev's towards evenly spaced in ln t. Chebyshev's alone leave
@@ -81,6 +94,10 @@ PROGRAM_WORTHWHILE = 1e-4
 """Linear programs end when the next would lower the largest error by no more than this, relative."""
 PROGRAMS, PROGRAM_POINTS = 60, 150
 FIRST_RADIUS, LEAST_RADIUS = 0.1, 1e-8
+
+CHANNEL_TEMPERING = 0.5
+LONGEST_HALF_LIFE = 1000.0
+"""In multiples of the last lag, up to which such a channel loses 0.07 % and cannot be told from one that keeps all."""
 
 
 @dataclass(frozen=True)
@@ -178,10 +195,9 @@ def fit(
     max_lag     512 unless given; with values it is theirs
     terms       K exponentials, with the least largest relative error (minimax); without, the published fit
     tolerance   largest relative error of a power law, instead of K
-    method      nnls, nnls-relative, minimax or least-squares. Left out: minimax with terms or tolerance (least-squares
-                for a target with errors), nnls otherwise
-    half_lives  (N,) in steps, which nnls and nnls-relative may use: 256 from 1 to 2048 for nnls, from 0.1 to 4 max_lag
-                for nnls-relative unless given
+    method      nnls, minimax or least-squares. Left out: minimax with terms or tolerance (least-squares for a target
+                with errors), nnls otherwise
+    half_lives  (N,) in steps, which nnls may use: 256 from 1 to 2048 unless given
 
     Of the result, `active` has rates (K,) per step and weights (K,), `active.half_lives()` in steps, `optimal_scores`
     how close they are. place(N, placement="terms", terms=result.active) shares them among channels. Raises ValueError
@@ -210,12 +226,12 @@ def fit(
     if method not in FREE_METHODS:
         if free:
             raise ValueError(f"method {method!r} chooses its terms from the half-lives: leave out terms and tolerance")
-        optimal = nnls(target, half_lives, relative=method == "nnls-relative")
+        optimal = nnls(target, half_lives)
     else:
         if half_lives is not None:
             raise ValueError(
-                "half_lives (grid, min_half_life, max_half_life) belong to methods nnls and nnls-relative, got method "
-                f"{method!r}, which places its own: leave them out"
+                f"half_lives (grid, min_half_life, max_half_life) belong to method nnls, got method {method!r}, which "
+                "places its own: leave them out"
             )
         if tolerance is not None:
             if target.beta is None:
@@ -232,47 +248,30 @@ def fit(
     return FitResult(target, method, optimal, uniform, best, even, proof)
 
 
-def nnls(target: Target, half_lives: ArrayLike | None = None, relative: bool = False) -> ExponentialSum:
-    """Weights >= 0 with the least sum of (k - target)**2, or of (k / target - 1)**2 if `relative`.
+def nnls(target: Target, half_lives: ArrayLike | None = None) -> ExponentialSum:
+    """Weights >= 0 with the least sum of (k - target)**2 over the integer lags, or those of a discrete target.
 
-    Plain: over the integer lags, or those of a discrete target, where the first decide. Relative: over 512 lags spread
-    in ln t; solved for columns of equal length, since very unequal ones lead nowhere, and without the terms of weight
-    zero. A target with errors is fitted at all its lags, each difference over its error.
-
-    half_lives: (N,); of a relative fit 256 from 0.1 first lags to 4 last lags unless given, enough for exponents of 0.5
-    to 2: flatter targets need longer ones and steeper ones shorter; else the published 256 from 1 to 2048. Source:
-    Lawson & Hanson, "Solving Least Squares Problems" (1974), chapter 23, as in scipy.optimize.nnls.
+    The first lags decide. A target with errors is fitted at all its lags, each difference over its error. half_lives:
+    (N,); the published 256 from 1 to 2048 unless given. Source: Lawson & Hanson, "Solving Least Squares Problems"
+    (1974), chapter 23, as in scipy.optimize.nnls.
     """
     from scipy.optimize import nnls as solve
 
-    if half_lives is None:
-        first, last, count = RELATIVE_HALF_LIVES if relative else PUBLISHED_HALF_LIVES
-        units = (target.lags[0], target.max_lag) if relative else (1.0, 1.0)
-        half_lives = np.geomspace(first * units[0], last * units[1], count)
-    grid = np.atleast_1d(np.asarray(half_lives, dtype=float))
+    grid = np.geomspace(*PUBLISHED_HALF_LIVES) if half_lives is None else np.atleast_1d(np.asarray(half_lives, float))
     if grid.ndim != 1 or not grid.size or not (np.isfinite(grid) & (grid > 0)).all():
         raise ValueError("half_lives must be positive and finite, one or more")
-    rates = np.log(2) / np.sort(grid)
-    lags, counts = target.integer_lags(), np.ones(1)
-    if relative and target.errors is None:
-        lags, counts = target.spread_lags(RELATIVE_ROWS)
-    values, scale = target.value(lags), np.ones(1)
-    if target.errors is not None:
-        errors = np.asarray(target.errors)
-        scale = 1 / errors / values if relative else 1 / (values * errors)
-    elif relative:
-        scale = np.sqrt(counts) / values
+    rates, lags = np.log(2) / np.sort(grid), target.integer_lags()
+    values = target.value(lags)
+    scale = np.ones(1) if target.errors is None else 1 / (values * target.errors)
     check_design(lags.size, rates.size)
     design = np.exp(-np.outer(lags, rates)) * scale[:, None]
-    lengths = np.maximum(np.linalg.norm(design, axis=0), SHORTEST_COLUMN) if relative else 1.0
     try:
-        weights = solve(design / lengths, values * scale, maxiter=30 * rates.size)[0] / lengths
+        weights = solve(design, values * scale, maxiter=30 * rates.size)[0]
     except RuntimeError as error:
         raise ValueError(f"non-negative least squares did not converge ({error}): use fewer nodes") from error
     if not weights.any():
         raise ValueError("no node helps: every half-life is too short to be seen at the first lag, use longer ones")
-    optimal = exponential_sum(rates, weights)
-    return optimal.active(0.0) if relative else optimal
+    return exponential_sum(rates, weights)
 
 
 @dataclass(frozen=True)
@@ -376,9 +375,7 @@ def minimax(target: Target, terms: int, exchanges: int = EXCHANGES) -> Exponenti
     0.00486
     """
     if target.errors is not None:
-        raise ValueError(
-            f"minimax: {target.label} has errors, and its noise would be followed; use least-squares or nnls-relative"
-        )
+        raise ValueError(f"minimax: {target.label} has errors, and its noise would be followed; use least-squares")
     if target.beta is not None:
         most = most_terms(target.beta, target.max_lag / target.lags[0])
         reason = f"where its error reaches {ACCURACY_FLOOR:g}, the least that float64 can tell"
@@ -565,3 +562,78 @@ def _reference(errors: Floats, count: int) -> Places | None:
             pair = int(np.argmin(np.maximum(sizes[1:], sizes[:-1])))
             at = np.delete(at, [pair, pair + 1])
     return at if at.size == count else None
+
+
+@dataclass(frozen=True)
+class Channels:
+    """The node set that a training spec loads, its aim (a power law, or a target so read), and its scores."""
+
+    placement: Placement
+    aim: Aim | Reading
+    nodes: Nodes
+    scores: Scores
+    clipped: float | None = None
+    """The half-life that slower terms were given, where there were any."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Figures of the node set, for JSON."""
+        figures = {"placement": self.placement, "output_std": output_std(self.nodes), "scores": asdict(self.scores)}
+        return {**vars(self.aim), **figures}
+
+
+def place_channels(
+    channels: int,
+    placement: Placement,
+    target: Target,
+    aim: Aim | Reading,
+    gain: Gain,
+    *,
+    tempering: float | None = None,
+    loss: float | None = None,
+    terms: ExponentialSum,
+) -> Channels:
+    """`channels` nodes that carry `target` under `gain`: t**-exponent of an `Aim`, or any kernel under a `Reading`.
+
+    terms      of the target to the power that adds up, for placement terms. A plateau is fitted by a half-life without
+               end; channels get `LONGEST_HALF_LIFE` times max_lag at most, or the longest that float32 holds
+    tempering  of placements quantile and terms, 0.5 if left out
+    loss       of placement quantile, 0.05 if left out
+
+    Other placements are gain-corrected for a law, and fitted (`smooth_nodes`) for other kernels. Raises ValueError for
+    quantile nodes of a kernel that is no law, or too slow to be of use, and for decays that float32 does not hold.
+    """
+    max_lag, clipped = target.max_lag, None
+    tempering = CHANNEL_TEMPERING if tempering is None else tempering
+    if placement == "quantile":
+        if not isinstance(aim, Aim):
+            raise ValueError(
+                f"nodes 'quantile' lie at the quantiles of a power law's own measure, and {target.label} is none: use "
+                "nodes 'terms', 'log-spaced', 'concentrated', 'chrono' or 'inverse-gamma'"
+            )
+        loss = LOSS if loss is None else loss
+        check_loss(loss)
+        slowest, _ = aim.rate_range(max_lag, loss)
+        longest = np.log(2) / slowest if slowest else np.inf
+        if longest > LONGEST_HALF_LIFE * max_lag:
+            raise ValueError(
+                f"nodes 'quantile' with exponent {aim.exponent:.3g} and loss {loss:g} reach half-lives of "
+                f"{longest:.3g}, more than {LONGEST_HALF_LIFE:g} times max_lag {max_lag:g}: use a larger loss, or "
+                "nodes 'log-spaced' or 'terms'"
+            )
+        check_quantiles(aim, max_lag, loss, 1)
+        nodes = quantile_nodes(channels, aim, gain, tempering=tempering, loss=loss, max_lag=max_lag)
+    elif placement == "terms":
+        longest = min(LONGEST_HALF_LIFE * max_lag, HALF_LIVES[1])
+        rates = np.maximum(terms.rates, aim.power * np.log(2) / longest)
+        clipped = longest if (rates > terms.rates).any() else None
+        nodes = term_nodes(replace(terms, rates=tuple(rates.tolist())), channels, aim, gain, tempering=tempering)
+    else:
+        rates = rates_from_half_lives(half_lives_of(placement, channels, max_lag=max_lag))
+        nodes = (
+            shaped(rates, "gain-corrected", gain, aim)
+            if isinstance(aim, Aim)
+            else smooth_nodes(rates, target, gain, aim)
+        )
+    check_rates("nodes", nodes.rates, 1)
+    scores = node_scores(nodes, aim, int(max_lag)) if isinstance(aim, Aim) else target_scores(nodes, aim, target)
+    return Channels(placement, aim, nodes, scores, clipped)

@@ -291,7 +291,6 @@ def place(
     max_lag: float | None = None,
     terms: ExponentialSum | None = None,
     fastest: float = np.inf,
-    gain_name: Gain | None = None,
 ) -> Nodes:
     """Nodes of `channels` channels by name; half-lives and lags are in bytes and a step of the layer is `step` bytes.
 
@@ -301,13 +300,13 @@ def place(
                2048 (`quantile_nodes`, with `tempering`, 1, and `loss`, 0.05). terms: the exponentials of `terms`, rates
                per byte, each on several channels (`term_nodes`, with `tempering`, 1)
     projection uniform, published or gain-corrected (`shaped`); quantile and terms shape it themselves
-    gain       the factor on the input of the recurrence, none, ema, lru or clamp; `gain_name` is an alias
+    gain       the factor on the input of the recurrence, none, ema, lru or clamp
     target, kernel, lag  the power law meant (`Aim`); projections uniform and published follow none
     fastest    the rate per step where quantile nodes end at the latest
 
     Raises ValueError for an unknown name, an impossible range, and an option that belongs to another placement.
     """
-    gain, aim = gain_name or gain, Aim(beta, target, kernel, lag)
+    aim = Aim(beta, target, kernel, lag)
     check_name("projection", projection, get_args(Projection))
     check_options(
         placement, shortest=shortest, longest=longest, tempering=tempering, loss=loss, max_lag=max_lag, terms=terms

@@ -15,13 +15,11 @@ Windows = NDArray[np.integer[Any]]
 
 BLOCK = 1 << 17
 """Bytes generated at a time."""
-CELLS = 1 << 12
 SMALL = 0.01
 LONGEST_LIFETIME = 1e15
 LIFETIMES = 20
 """So many mean lengths of a chain of copies are generated and thrown away before the first byte."""
 SAMPLE = 1 << 19
-ROUNDS = 60
 CHANCES = 4096
 """Transition probabilities of a Markov chain are multiples of one over this."""
 SLOWEST = 0.999
@@ -100,16 +98,16 @@ class Sequence:
         return min(given, steps)
 
 
-def potts_information(correlation: ArrayLike, shares: Floats) -> Floats:
+def potts_information(correlation: ArrayLike, symbols: int) -> Floats:
     """I(q) = sum_i p_i (q + (1-q) p_i) ln((q + (1-q) p_i) / p_i) + (1 - sum_i p_i**2) (1-q) ln(1-q) in nats.
 
     The mutual information of P_ij = (1-q) p_i p_j + q p_i [i = j]; `correlation` q has shape (L,), values in [0, 1),
-    `shares` p shape (S,). Derivation: P_ij = p_i p_j (1 + x_ij), x_ii = q (1 - p_i) / p_i and x_ij = -q elsewhere;
-    because sum_ij p_i p_j x_ij = 0, I = sum_ij p_i p_j h(x_ij) with h(x) = (1 + x) ln(1 + x) - x, no term of which
-    is negative. It is evaluated so: in the formula above the terms of first order in q cancel, and with them all
-    digits of a small I.
+    and each of `symbols` the share p_i = 1 / symbols. Derivation: P_ij = p_i p_j (1 + x_ij), x_ii = q (1 - p_i) / p_i
+    and x_ij = -q elsewhere; because sum_ij p_i p_j x_ij = 0, I = sum_ij p_i p_j h(x_ij) with h(x) = (1 + x) ln(1 + x)
+    - x, no term of which is negative. It is evaluated so: in the formula above the terms of first order in q cancel,
+    and with them all digits of a small I.
 
-    >>> float(potts_information([1e-9], np.array([0.5, 0.5]))[0])
+    >>> float(potts_information([1e-9], 2)[0])
     5e-19
     """
 
@@ -118,18 +116,13 @@ def potts_information(correlation: ArrayLike, shares: Floats) -> Floats:
         series = np.polyval([(-1.0) ** n / (n * (n - 1)) for n in range(10, 1, -1)], x) * x**2
         return np.where(np.abs(x) < SMALL, series, (1 + x) * np.log1p(x) - x)
 
-    q = np.asarray(correlation, dtype=float)
+    q, shares = np.asarray(correlation, dtype=float), np.full(symbols, 1 / symbols)
     alike = shares**2 @ divergence(np.outer((1 - shares) / shares, q))
     return np.asarray(alike + (1 - shares @ shares) * divergence(-q))
 
 
 class PottsLaw(Sequence):
-    """Sequences of pair law P(x_t = i, x_{t+d} = j) = (1 - q(d)) p_i p_j + q(d) p_i [i = j]."""
-
-    @property
-    def shares(self) -> Floats:
-        """p, shape (symbols,)."""
-        return np.full(self.symbols, 1 / self.symbols)
+    """Sequences of pair law P(x_t = i, x_{t+d} = j) = (1 - q(d)) p_i p_j + q(d) p_i [i = j], p_i = 1 / symbols."""
 
     def correlation(self, lags: ArrayLike) -> Floats:
         """q(d) at `lags`, shape (L,): every non-trivial singular value of P(i,j;d) / sqrt(p_i p_j)."""
@@ -137,14 +130,14 @@ class PottsLaw(Sequence):
 
     def mutual_information(self, lags: ArrayLike) -> Floats:
         """I(d) in nats between bytes `lags` apart, exact, shape (L,)."""
-        return potts_information(self.correlation(lags), self.shares)
+        return potts_information(self.correlation(lags), self.symbols)
 
 
 @dataclass(frozen=True)
 class PottsCorpus(PottsLaw):
-    """P(x_t = i, x_{t+d} = j) = (1 - q(d)) p_i p_j + q(d) p_i [i = j], the pair law of a Potts model.
+    """The pair law of a Potts model.
 
-    Channel k = 0..channels-1 holds one symbol and redraws it from p in a step with probability 1 - exp(-1/tau_k),
+    Channel k = 0..channels-1 holds one symbol and draws it anew in a step with probability 1 - exp(-1/tau_k),
     tau_k = base**k steps. Each step shows one channel, number k with probability w_k ~ tau_k**(-beta/4), the w_k
     adding up to 1. Two steps d apart show the same draw with probability
 
@@ -159,7 +152,6 @@ class PottsCorpus(PottsLaw):
     symbols, size, seed  as of any `Sequence`
     base           ratio of the lifetimes of neighbouring channels
     channels       number of channels
-    probabilities  p, `symbols` positive numbers that add up to 1; None for 1/symbols each
 
     Raises ValueError for parameters outside these ranges.
 
@@ -174,7 +166,6 @@ class PottsCorpus(PottsLaw):
     seed: int = 0
     base: float = 2.0
     channels: int = 14
-    probabilities: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         check(0 < self.beta < math.inf, "beta", self.beta, "a positive number")
@@ -182,15 +173,6 @@ class PottsCorpus(PottsLaw):
         check(1 < self.base < math.inf, "base", self.base, "above 1")
         longest = math.floor(math.log(LONGEST_LIFETIME) / math.log(self.base))
         check_whole("channels", self.channels, 1, min(1 + longest, 256))
-        shares = self.shares
-        check(shares.shape == (self.symbols,), "number of probabilities", shares.size, f"symbols, {self.symbols}")
-        check(shares.min() > 0, "smallest probability", shares.min(), "above 0")
-        check(abs(shares.sum() - 1) < 1e-9, "sum of probabilities", shares.sum(), "1")
-
-    @property
-    def shares(self) -> Floats:
-        """p, shape (symbols,)."""
-        return super().shares if self.probabilities is None else np.array(self.probabilities)
 
     @property
     def lifetimes(self) -> Floats:
@@ -215,9 +197,9 @@ class PottsCorpus(PottsLaw):
 
         Steps are sorted by channel, each channel led by what the block before left of it, so one pass serves all.
         """
-        rng = np.random.Generator(np.random.PCG64(self.seed))
+        rng, shares = np.random.default_rng(self.seed), np.full(self.symbols, 1 / self.symbols)
         seen = np.zeros(self.channels, np.int64)  # step when each was last shown, from the start of the next block
-        held = _draw(rng, self.shares, self.channels)  # its symbol then
+        held = _draw(rng, shares, self.channels)  # its symbol then
         while True:
             steps = np.concatenate([seen, np.arange(BLOCK)])
             shown = np.concatenate([np.arange(self.channels, dtype=np.uint8), _draw(rng, self.weights, BLOCK)])
@@ -226,7 +208,7 @@ class PottsCorpus(PottsLaw):
             gaps = np.diff(steps[order], prepend=0)
             redrawn = rng.standard_exponential(order.size) * self.lifetimes[shown[order]] < gaps
             source = np.cumsum(redrawn | carried) - 1
-            symbols = _draw(rng, self.shares, source[-1] + 1)
+            symbols = _draw(rng, shares, source[-1] + 1)
             symbols[source[carried]] = held
             out = np.empty_like(shown)
             out[order] = symbols[source]
@@ -236,138 +218,17 @@ class PottsCorpus(PottsLaw):
 
 
 def _draw(rng: np.random.Generator, shares: Floats, count: int) -> Bytes:
-    """`count` independent indices, number i with probability shares[i].
-
-    The inverse of the distribution function, looked up in a table but for the few cells that hold a jump of it:
-    half the time of `np.searchsorted` for all.
-    """
-    edges = np.cumsum(shares)[:-1]
-    table = np.searchsorted(edges, np.arange(CELLS + 1) / CELLS, side="right").astype(np.uint8)
-    draws = rng.random(count)
-    cells = (draws * CELLS).astype(np.int64)
-    drawn = table[cells]
-    unsure = np.flatnonzero(table[cells + 1] != drawn)
-    drawn[unsure] = np.searchsorted(edges, draws[unsure], side="right")
-    return drawn
+    """`count` independent indices, number i with probability shares[i]."""
+    return np.searchsorted(np.cumsum(shares)[:-1], rng.random(count), side="right").astype(np.uint8)
 
 
-class Copies(PottsLaw):
-    """Bytes that copy one of those before them or are drawn anew, from the chances of copying (K,).
+@dataclass(frozen=True)
+class LagCorpus(PottsLaw):
+    """Each byte copies the one d before it, d = 1..longest, with a probability ~ d**-alpha, or is drawn anew.
 
     A mixture transition distribution (Raftery, JRSS B 47:528, 1985). Two bytes d apart stem from the same draw with
-    probability q(d) = sum_k chances[k-1] q(|d - k|), q(0) = 1. Pair law and information are those of a Potts sequence
-    with uniform p; unlike there, the best prediction of the next byte is known too.
-    """
-
-    @property
-    def chances(self) -> Floats:
-        """Chances (K,) of copying the byte k before, k = 1..K."""
-        raise NotImplementedError
-
-    @cached_property
-    def _near(self) -> Floats:
-        """q(0..K), (K + 1,)."""
-        return self.correlation(np.arange(self.chances.size + 1))
-
-    @property
-    def _burn(self) -> int:
-        reach = self.chances @ np.arange(1, self.chances.size + 1) / (1 - self.chances.sum())
-        return int(LIFETIMES * reach)
-
-    def correlation(self, lags: ArrayLike) -> Floats:
-        """q(d) at `lags` (L,), by fixed-point iteration to rounding: a contraction by the sum of the chances."""
-        from scipy.signal import fftconvolve  # half a second to load, for those who name such a corpus
-
-        far = self.chances.size
-        longest = max(far, int(np.max(lags)))
-        q = np.append(1.0, np.zeros(longest))
-        for _ in range(int(np.ceil(np.log(1e-17) / np.log(self.chances.sum())))):
-            mirrored = np.append(q[far:0:-1], q)
-            q[1:] = fftconvolve(mirrored, self.chances)[far:][:longest]
-        return np.asarray(q[np.asarray(lags)])
-
-    def _endless(self) -> Iterator[Bytes]:
-        rng, far = np.random.default_rng(self.seed), self.chances.size
-        past = rng.integers(0, self.symbols, far, np.uint8)
-        warming = math.ceil(self._burn / BLOCK)
-        while True:
-            lag = np.concatenate([np.zeros(far, np.int64), self._lags(rng, BLOCK)])
-            drawn = np.concatenate([past, rng.integers(0, self.symbols, BLOCK, np.uint8)])
-            data = drawn[_followed(np.arange(lag.size) - lag)]  # to a draw in this block, or into the past
-            past = data[-far:]
-            if warming <= 0:
-                yield data[far:]
-            warming -= 1
-
-    def _lags(self, rng: np.random.Generator, count: int) -> NDArray[np.int64]:
-        """How far back `count` bytes copy from, 0 for a new draw."""
-        lag = np.searchsorted(self.chances.cumsum(), rng.random(count), side="right") + 1
-        return np.where(lag > self.chances.size, 0, lag)
-
-    def losses(self, windows: Windows, given: int | None = None) -> Floats:
-        """`Predictor.losses`, with K = len(chances) and c bytes given, by
-
-            P(x) = 1 / S + sum_{k<=c} a_k ([x[t+1-k] = x] - 1 / S) ,  sum_{j<=c} a_j q(|i - j|) = q(i), i = 1..c .
-
-        For c >= K these a are the chances and P is exact, as it is for c = 1. Between, P is the best that is linear in
-        the bytes given, which say a little about those that are not: on average within 2e-5 bits of Bayes' rule
-        wherever both were enumerated, where copies from beyond c, spread evenly, would cost up to 1 bit.
-        """
-        known, steps = self._given(windows, given), windows.shape[1] - 1
-        before, after, most = windows[:, :-1], windows[:, 1:], min(known, self.chances.size)
-        share = (before < self.symbols) / self.symbols  # 0 where a byte is no symbol and says nothing
-        chance, weights = np.full(after.shape, 1 / self.symbols), np.zeros(0)
-        for count, weights in enumerate(linear_weights(self._near[: most + 1]), start=1):  # as a window begins
-            alike = (before[:, :count] == after[:, count - 1 : count]) - share[:, :count]
-            chance[:, count - 1] += alike[:, ::-1] @ weights
-        for lag, weight in enumerate(weights, start=1):
-            source = slice(most + 1 - lag, steps + 1 - lag)
-            chance[:, most:] += weight * ((before[:, source] == after[:, most:]) - share[:, source])
-        return -np.log2(chance)
-
-    def bits_per_byte(self) -> float:
-        """The mean entropy of the next byte's distribution, over 512 KiB of `blocks`."""
-        from scipy.signal import oaconvolve
-        from scipy.special import entr
-
-        longest = self.chances.size
-        longer: Any = replace(self, size=SAMPLE + longest)  # type: ignore[type-var]
-        data = np.concatenate(list(longer.blocks()))
-        bits = 0.0
-        for symbol in range(self.symbols):
-            copied = oaconvolve(data == symbol, self.chances)[longest - 1 : data.size - 1]
-            bits += entr(copied + (1 - self.chances.sum()) / self.symbols).mean() / math.log(2)
-        return float(bits)
-
-
-@dataclass(frozen=True)
-class LagMixture(Copies):
-    """Each byte copies the one k before it with probability `copies[k-1]`, or is redrawn from `symbols` equal ones.
-
-    `copies` (K,) not negative, of a sum below 1.
-    """
-
-    copies: tuple[float, ...]
-    symbols: int
-    size: int
-    seed: int = 0
-
-    @cached_property
-    def chances(self) -> Floats:
-        """`copies` as an array."""
-        return np.asarray(self.copies, dtype=np.float64)
-
-    def sequence(self) -> Bytes:
-        """Another draw of the law than `blocks`: chains of copies followed back to their draws, all at once."""
-        rng, here = np.random.default_rng(self.seed), np.arange(self._burn + self.size)
-        lag = self._lags(rng, here.size)
-        source = _followed(here - np.where(lag > here, 0, lag))
-        return rng.integers(0, self.symbols, here.size, np.uint8)[source][self._burn :]
-
-
-@dataclass(frozen=True)
-class LagCorpus(Copies):
-    """Each byte copies the one d before it, d = 1..longest, with a probability ~ d**-alpha, or is drawn anew.
+    probability q(d) = sum_k chances[k-1] q(|d - k|), q(0) = 1. Pair law and information are those of a Potts sequence;
+    unlike there, the best prediction of the next byte is known too.
 
     alpha    exponent of the copies, from 0 on; also that of the optimal predictor's weights
     longest  lag, 1 to 16384
@@ -396,8 +257,75 @@ class LagCorpus(Copies):
 
     @cached_property
     def chances(self) -> Floats:
-        """(longest,): `decaying_copies`."""
-        return np.asarray(decaying_copies(self.alpha, self.longest, self.redrawn))
+        """Chances (K,) of copying the byte k before, k = 1..K: ~ k**-alpha, and `redrawn` remains for a new draw."""
+        weights = np.arange(1.0, self.longest + 1) ** -self.alpha
+        return np.asarray((1 - self.redrawn) * weights / weights.sum())
+
+    @cached_property
+    def _near(self) -> Floats:
+        """q(0..K), (K + 1,)."""
+        return self.correlation(np.arange(self.chances.size + 1))
+
+    def correlation(self, lags: ArrayLike) -> Floats:
+        """q(d) at `lags` (L,), by fixed-point iteration to rounding: a contraction by the sum of the chances."""
+        from scipy.signal import fftconvolve  # half a second to load, for those who name such a corpus
+
+        far = self.chances.size
+        longest = max(far, int(np.max(lags)))
+        q = np.append(1.0, np.zeros(longest))
+        for _ in range(int(np.ceil(np.log(1e-17) / np.log(self.chances.sum())))):
+            mirrored = np.append(q[far:0:-1], q)
+            q[1:] = fftconvolve(mirrored, self.chances)[far:][:longest]
+        return np.asarray(q[np.asarray(lags)])
+
+    def _endless(self) -> Iterator[Bytes]:
+        rng, far = np.random.default_rng(self.seed), self.chances.size
+        past = rng.integers(0, self.symbols, far, np.uint8)
+        reach = self.chances @ np.arange(1, far + 1) / (1 - self.chances.sum())
+        warming = math.ceil(int(LIFETIMES * reach) / BLOCK)
+        while True:
+            copied = np.searchsorted(self.chances.cumsum(), rng.random(BLOCK), side="right") + 1
+            lag = np.concatenate([np.zeros(far, np.int64), np.where(copied > far, 0, copied)])
+            drawn = np.concatenate([past, rng.integers(0, self.symbols, BLOCK, np.uint8)])
+            data = drawn[_followed(np.arange(lag.size) - lag)]  # to a draw in this block, or into the past
+            past = data[-far:]
+            if warming <= 0:
+                yield data[far:]
+            warming -= 1
+
+    def losses(self, windows: Windows, given: int | None = None) -> Floats:
+        """`Predictor.losses`, with K = len(chances) and c bytes given, by
+
+            P(x) = 1 / S + sum_{k<=c} a_k ([x[t+1-k] = x] - 1 / S) ,  sum_{j<=c} a_j q(|i - j|) = q(i), i = 1..c .
+
+        For c >= K these a are the chances and P is exact, as it is for c = 1. Between, P is the best that is linear in
+        the bytes given, which say a little about those that are not: on average within 2e-5 bits of Bayes' rule
+        wherever both were enumerated, where copies from beyond c, spread evenly, would cost up to 1 bit.
+        """
+        known, steps = self._given(windows, given), windows.shape[1] - 1
+        before, after, most = windows[:, :-1], windows[:, 1:], min(known, self.chances.size)
+        share = (before < self.symbols) / self.symbols  # 0 where a byte is no symbol and says nothing
+        chance, weights = np.full(after.shape, 1 / self.symbols), np.zeros(0)
+        for count, weights in enumerate(linear_weights(self._near[: most + 1]), start=1):  # as a window begins
+            alike = (before[:, :count] == after[:, count - 1 : count]) - share[:, :count]
+            chance[:, count - 1] += alike[:, ::-1] @ weights
+        for lag, weight in enumerate(weights, start=1):
+            source = slice(most + 1 - lag, steps + 1 - lag)
+            chance[:, most:] += weight * ((before[:, source] == after[:, most:]) - share[:, source])
+        return -np.log2(chance)
+
+    def bits_per_byte(self) -> float:
+        """The mean entropy of the next byte's distribution, over 512 KiB of `blocks`."""
+        from scipy.signal import oaconvolve
+        from scipy.special import entr
+
+        longest = self.chances.size
+        data = replace(self, size=SAMPLE + longest).sequence()
+        bits = 0.0
+        for symbol in range(self.symbols):
+            copied = oaconvolve(data == symbol, self.chances)[longest - 1 : data.size - 1]
+            bits += entr(copied + (1 - self.chances.sum()) / self.symbols).mean() / math.log(2)
+        return float(bits)
 
 
 def linear_weights(correlation: Floats) -> Iterator[Floats]:
@@ -418,30 +346,6 @@ def _followed(source: NDArray[np.int64]) -> NDArray[np.int64]:
     while np.any((further := source[source]) != source):
         source = further
     return source
-
-
-def decaying_copies(alpha: float, longest: int, redrawn: float) -> tuple[float, ...]:
-    """Chances (longest,) of copying from k before, ~ k**-alpha, that leave `redrawn` for a new draw."""
-    weights = np.arange(1.0, longest + 1) ** -alpha
-    return tuple(((1 - redrawn) * weights / weights.sum()).tolist())
-
-
-def power_law_copies(beta: float, first: float, longest: int, symbols: int) -> tuple[float, ...]:
-    """Chances (longest,) of copying under which I(d) = first * d**-beta nats, exactly, at d = 1..longest.
-
-    q(d) by inverting the information, then the Toeplitz system of q for the copies. Raises ValueError where it has no
-    solution that is a probability.
-    """
-    from scipy.linalg import solve_toeplitz
-
-    wanted = first * np.arange(1.0, longest + 1) ** -beta
-    q = np.sqrt(2 * wanted / (symbols - 1))  # what small ones give; ln I rises by about 2 ln q
-    for _ in range(ROUNDS):
-        q *= np.sqrt(wanted / potts_information(q, np.full(symbols, 1 / symbols)))
-    copies = solve_toeplitz(np.append(1.0, q[:-1]), q)
-    if copies.min() < 0 or copies.sum() >= 1:
-        raise ValueError(f"beta {beta:g}, first {first:g}: no mixture of lags has this information")
-    return tuple(copies.tolist())
 
 
 @dataclass(frozen=True)

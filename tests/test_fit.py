@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mixtures import Mixture, power_law_copies
 
 from plkernel.analysis import fit as fits
-from plkernel.analysis.channels import place_channels
 from plkernel.analysis.exponentials import (
     ExponentialSum,
     array_target,
@@ -20,7 +20,7 @@ from plkernel.analysis.exponentials import (
 from plkernel.analysis.information import measurement
 from plkernel.analysis.information.laws import ModelFit, Verdict
 from plkernel.analysis.nodes import Aim, Nodes, Reading, Summation, node_scores, target_scores
-from plkernel.analysis.sequences import LagMixture, PottsCorpus, decaying_copies, power_law_copies
+from plkernel.analysis.sequences import LagCorpus, PottsCorpus
 from plkernel.commands.fit import fit
 from plkernel.common import cli
 from plkernel.config.condition import resolve
@@ -37,7 +37,6 @@ PUBLISHED = (
     ("largest relative error", "17.0% at t = 7"),
     ("uniform weights", "-18.04"),
     ("uniform over true", "250.4x"),
-    ("largest over smallest", "3.13"),
 )
 
 
@@ -72,9 +71,6 @@ def test_prints_the_published_figures_and_writes_them(tmp_path: Path, capsys: Ca
     for kind in ("optimal", "uniform"):
         assert values[kind]["scores"] == pytest.approx(record[kind]["scores"], rel=1e-9)
     np.testing.assert_allclose(values["optimal"]["weights"], record["optimal"]["weights"], rtol=1e-9)
-    for entry, expected in zip(values["weightings"], record["weightings"], strict=False):
-        np.testing.assert_allclose(entry["nodes"]["projection"], expected["nodes"]["projection"], rtol=1e-9)
-        assert entry["scores"] == pytest.approx(expected["scores"], rel=1e-9)
     for name, magic in (("fit.pdf", b"%PDF"), ("fit.png", b"\x89PNG"), ("fit.svg", b"<?xml")):
         assert (tmp_path / name).read_bytes().startswith(magic)
 
@@ -97,7 +93,7 @@ def test_minimax_says_whether_it_is_level(tmp_path: Path, capsys: Capture, monke
         ("--max-lag 1", "max_lag must be at least 3, got 1"),
         ("--beta 200", "use a smaller beta or max_lag"),
         ("--max-lag 10000000", "use a smaller max_lag or fewer nodes"),
-        ("--grid 100 --terms 6", "belong to methods nnls and nnls-relative, got method 'minimax'"),
+        ("--grid 100 --terms 6", "belong to method nnls, got method 'minimax'"),
         ("--nodes quantile --beta 1e-4", "half-lives of inf, more than 1000 times max_lag 512: use a larger loss"),
         ("--nodes quantile --beta 0.45 --max-lag 20000 --terms 4 --channels 8", "float32 decay holds: use 0.00794 to"),
         ("--tempering 3", "tempering 3 belongs to placement 'quantile' or 'terms', got placement 'log-spaced'"),
@@ -149,14 +145,14 @@ def test_what_is_written_is_what_training_loads(placement: Any, gain: Any, tmp_p
 def test_a_plateau_is_clipped_to_what_cannot_be_told_from_it(kernel: Summation, tmp_path: Path) -> None:
     plateau = array_target(1 / np.arange(1, 129) + 0.5)
     reading, terms = Reading(kernel), ExponentialSum((1.0, 1e-9), (0.5, 0.5))
-    placed = place_channels(16, "terms", plateau, reading, "ema", terms=terms)
+    placed = fits.place_channels(16, "terms", plateau, reading, "ema", terms=terms)
     assert placed.clipped == 128_000
     assert placed.nodes.half_lives().max() == pytest.approx(128_000)
     if kernel == "coherent":
         first, last = placed.nodes.kernel().kernel([1, 128])
         assert last / first == pytest.approx(1 / (1 + np.exp(-1)), rel=1e-3), "as with a half-life without end"
     faster = replace(terms, rates=(1.0, 0.1))
-    assert place_channels(16, "terms", plateau, reading, "ema", terms=faster).clipped is None
+    assert fits.place_channels(16, "terms", plateau, reading, "ema", terms=faster).clipped is None
     fitted(tmp_path, beta=0.05, terms=4, nodes="terms", channels=8, kernel=kernel)
     assert loaded(tmp_path, 8, "none").half_lives().max() <= 1000 * 512 * (1 + 1e-9)
 
@@ -165,7 +161,7 @@ def test_a_plateau_is_clipped_to_what_cannot_be_told_from_it(kernel: Summation, 
 def copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A mixture of lags, whose best predictor is the mixture: 0.5 MB."""
     path = tmp_path_factory.mktemp("copies") / "copies.bin"
-    path.write_bytes(LagMixture(decaying_copies(1.0, 128, 0.4), 16, 500_000, seed=1).sequence().tobytes())
+    path.write_bytes(LagCorpus(1.0, 128, 0.4, size=500_000, seed=1).sequence().tobytes())
     return path
 
 
@@ -180,15 +176,15 @@ def test_predictive_weights_are_fitted_and_loaded(
     slope = written["measured"]["slope"]
     assert slope["low"] < 1.0 < slope["high"]
     assert f"they fall as d**-{slope['beta']:.3f}" in told
-    assert (written["beta"], written["exponent"], written["weightings"]) == (None, None, [])
+    assert (written["beta"], written["exponent"]) == (None, None)
     kernel = written["kernel"]
     np.testing.assert_allclose(
-        kernel["values"], decaying_copies(1.0, 128, 0.4)[0] / np.array(kernel["lags"]), rtol=0.15
+        kernel["values"], LagCorpus(1.0, 128, 0.4).chances[0] / np.array(kernel["lags"]), rtol=0.15
     )
     nodes = Nodes.from_dict(written["nodes"])
     assert nodes == loaded(tmp_path, 48, "ema")
     reading = Reading(options.get("kernel", "coherent"))
-    assert target_scores(nodes, reading, power_law_target(1.0, 128)).r_star > 0.97
+    assert target_scores(nodes, reading, power_law_target(1.0, 128)).r_star > 0.96
 
 
 @pytest.mark.parametrize(
@@ -211,7 +207,7 @@ def test_what_predictive_weights_cannot_be_is_refused(
 
 def test_a_measured_power_law_is_fitted_as_one(tmp_path: Path, capsys: Capture) -> None:
     """To the same digits as the exponent that its verdict states; noise has none."""
-    data = LagMixture(power_law_copies(1.0, 0.02, 512, 16), 16, 500_000, seed=2).sequence()
+    data = Mixture(copies=power_law_copies(1.0, 0.02, 512, 16), size=500_000, seed=2).sequence()
     (tmp_path / "law.bin").write_bytes(data.tobytes())
     found = fitted(tmp_path / "curve", corpus=str(tmp_path / "law.bin"), target="curve", terms=6)
     assert "a single power law describes the curve" in found["measured"]["verdict"]

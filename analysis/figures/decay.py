@@ -148,11 +148,11 @@ def _draw(above: "Axes", below: "Axes", name: str, curve: DecayCurve, law: Power
         above.plot(lags[hidden], edge, transform=above.get_xaxis_transform(), **mark)
     above.plot(lags, np.where(hidden, np.nan, values), lw=1.1, marker="o", ms=1.8, label=label, **look)
     below.plot(lags, slopes, lw=1.1, marker="o", ms=1.8, **look)
-    bands = [
+    bands: list[tuple[Any, ...]] = [
         (above, lags, low.clip(bottom), high.clip(bottom), colour),
         (below, lags, slopes - half, slopes + half, colour),
     ]
-    floor = {"label": "floor: shuffled corpus"} if not name else {}
+    floor: dict[str, Any] = {"label": "floor: shuffled corpus"} if not name else {}
     above.plot(lags, unit * np.asarray(curve.floor), color=colour, ls=DOTS, lw=0.9, **floor)
     if not name and unit * curve.drift > bottom:
         drift = [unit * curve.drift] * 2

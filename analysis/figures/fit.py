@@ -1,6 +1,5 @@
 """The figure of a fit: kernels, weights against half-life, and the error that remains."""
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,11 +12,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def fit_figure(result: FitResult, weightings: Mapping[str, Nodes], gain: str) -> "Figure":
-    """Left: kernels normalised to 1 at lag 1; middle: weight against half-life; right: error of the optimum.
-
-    `weightings` maps a label to the channels it weights; their kernels stand beside the target and the optimum.
-    """
+def fit_figure(result: FitResult, nodes: Nodes) -> "Figure":
+    """Left: kernels of target, optimum and channels, 1 at lag 1; middle: weight over half-life; right: error."""
     from matplotlib.figure import Figure
 
     optimal, target, active = result.optimal, result.target, result.active
@@ -34,11 +30,11 @@ def fit_figure(result: FitResult, weightings: Mapping[str, Nodes], gain: str) ->
         left.plot(lags, values, label=f"target {target.label}", color=INK, lw=3, alpha=0.25)
         values = optimal.kernel(lags) / optimal.kernel(first)
         left.plot(lags, values, label=f"optimal weights ({result.method})", color=INK, lw=1)
-        for index, (label, nodes) in enumerate(weightings.items(), start=1):
-            kernel = nodes.kernel()
-            left.plot(lags, kernel.kernel(lags) / kernel.kernel(first), label=label, lw=1.1, **line_style(index))
+        kernel = nodes.kernel()
+        values = kernel.kernel(lags) / kernel.kernel(first)
+        left.plot(lags, values, label=f"channels written, gain '{nodes.gain}'", lw=1.1, **line_style(1))
         left.set(xscale="log", yscale="log", xlabel="lag t (steps)", ylabel="k(t) / k(1)")
-        left.set_title(f"kernels, gain '{gain}', 1 at lag 1")
+        left.set_title("kernels, 1 at lag 1")
 
         middle.vlines(half_lives, floor, shares, color=COLOURS[0], lw=1)
         middle.plot(half_lives, shares, "o", color=COLOURS[0], ms=3.5)

@@ -8,7 +8,6 @@ from typing import Any, Literal, get_args
 from plkernel import __version__
 from plkernel.analysis import fit as fits
 from plkernel.analysis import targets
-from plkernel.analysis.channels import Channels, place_channels, weightings
 from plkernel.analysis.exponentials import FEWEST_LAGS, Scores, Target, check_design, closed_form_error
 from plkernel.analysis.nodes import (
     Aim,
@@ -63,14 +62,14 @@ def fit(
         kernel: coherent: the plain sum over channels; rms: for random signs of B and C, as at initialisation.
         lag: state: lag t is seen as a**t; distance: a**(t-1), which a prediction sees; bonus: a**(t-2), of an RWKV.
         max_lag: The target is fitted and scored on t = 1..max_lag.
-        method: nnls: the published fit, weights on a grid of half-lives; nnls-relative: relative errors; minimax: K
-            terms with the least largest relative error; least-squares. Left out, minimax with --terms or --tolerance
-            (least-squares for a target with errors), nnls otherwise.
+        method: nnls: the published fit, weights on a grid of half-lives; minimax: K terms with the least largest
+            relative error; least-squares. Left out, minimax with --terms or --tolerance (least-squares for a target
+            with errors), nnls otherwise.
         terms: K, how many exponentials.
         tolerance: Largest relative error instead of K, which then comes from the closed form.
-        grid: nnls and nnls-relative: how many half-lives, log-spaced, the fit may use; 256 if left out.
-        min_half_life: nnls and nnls-relative: shortest half-life of the grid; 1 if left out.
-        max_half_life: nnls and nnls-relative: longest half-life of the grid; 2048 if left out.
+        grid: nnls: how many half-lives, log-spaced, the fit may use; 256 if left out.
+        min_half_life: nnls: shortest half-life of the grid; 1 if left out.
+        max_half_life: nnls: longest half-life of the grid; 2048 if left out.
         gain: What the recurrence multiplies its input by: none 1, ema 1-a, lru sqrt(1-a^2), clamp min(1, lambda).
         nodes: log-spaced or concentrated (published), gain-corrected, or fitted where the target is no power law, and
             so chrono and inverse-gamma; quantile: at the quantiles of the law's own measure; terms: shared out among
@@ -90,7 +89,7 @@ def fit(
             raise ValueError(f"{name} must be at least {fewest}, got {count}")
     check_design(max_lag, max(channels, grid or 0))  # before any node is placed
     given, half_lives = (min_half_life, max_half_life, grid), None
-    if method == "nnls-relative" or given != (None, None, None):
+    if given != (None, None, None):
         published = zip(given, fits.PUBLISHED_HALF_LIVES, strict=True)
         first, last, number = (default if value is None else value for value, default in published)
         half_lives = half_lives_of("log-spaced", int(number), first, last)
@@ -98,9 +97,9 @@ def fit(
     result = fits.fit(
         values=wanted.raised(aim.power), terms=terms, tolerance=tolerance, method=method, half_lives=half_lives
     )
-    table = weightings(aim.beta, max_lag, channels, gain) if isinstance(aim, Aim) else []
-    placed = place_channels(channels, nodes, wanted, aim, gain, tempering=tempering, loss=loss, terms=result.active)
-    print(render(wanted, result, table, placed), flush=True)
+    options: dict[str, Any] = {"tempering": tempering, "loss": loss, "terms": result.active}
+    placed = fits.place_channels(channels, nodes, wanted, aim, gain, **options)
+    print(render(wanted, result, placed), flush=True)
     content = {
         "plkernel": __version__,
         "beta": aim.beta if isinstance(aim, Aim) else None,
@@ -109,7 +108,6 @@ def fit(
         "target": target,
         "gain": gain,
         **result.to_dict(),
-        "weightings": [{**row, "scores": asdict(row["scores"]), "nodes": asdict(row["nodes"])} for row in table],
         "nodes": asdict(placed.nodes),
         "nodes_aim": placed.to_dict(),
         "measured": measured,
@@ -120,8 +118,7 @@ def fit(
         from plkernel.analysis.figures.fit import fit_figure
         from plkernel.analysis.figures.style import rendered
 
-        shown = {row["weight"]: row["nodes"] for row in table} or {"channels written": placed.nodes}
-        for kind, drawn in rendered(fit_figure(result, shown, gain)).items():
+        for kind, drawn in rendered(fit_figure(result, placed.nodes)).items():
             atomic_write(out / f"fit.{kind}", drawn)
         print(f"figure:  {out / 'fit.pdf'}, .png, .svg")
 
@@ -150,8 +147,8 @@ def _kernel(
     return found._replace(measured={"corpus": loaded.to_dict(), **(found.measured or {})})
 
 
-def render(kernel: Target, result: fits.FitResult, table: list[dict[str, Any]], placed: Channels) -> str:
-    """Return the tables that `fit` prints; `table` is empty where the kernel is no power law."""
+def render(kernel: Target, result: fits.FitResult, placed: fits.Channels) -> str:
+    """Return the table and the line that `fit` prints."""
     best, active, target, proof = result.optimal_scores, result.active, result.target, result.certificate
     half_lives, count = result.optimal.half_lives(), len(result.optimal.rates)
     told, bound = "", ""
@@ -174,27 +171,19 @@ def render(kernel: Target, result: fits.FitResult, table: list[dict[str, Any]], 
         f"closed form for the best {count} terms": bound,
         "uniform weights: R1 / R* / Elog": " / ".join(_scores(result.uniform_scores)),
         f"uniform over true kernel at t = {target.max_lag:.0f}": f"{result.uniform_excess:.1f}x",
-        "lambda**(beta-1), largest over smallest, half-lives 1..2000": f"{table[1]['range']:.2f}" if table else "",
     }
     nodes = placed.nodes
     title = f"{target.label} on t = {target.lags[0]:g}..{target.max_lag:.0f} by {result.method}"
     title += f": {count} half-lives up to {half_lives[-1]:.4g}"
-    parts = [cli.text_table([title, "value"], [row for row in figures.items() if row[1]]), ""]
-    if table:
-        rows = [[row["weight"], row["belongs_to"], f"{row['range']:.4g}", *_scores(row["scores"])] for row in table]
-        parts += [
-            f"Projection weights of {len(nodes.rates)} log-spaced channels under input gain '{nodes.gain}' "
-            "(a weighting is right under the gain it belongs to)",
-            cli.text_table(["weight", "belongs to gain", "range", "R1", "R*", "Elog"], rows) + "\n",
-        ]
+    table = cli.text_table([title, "value"], [row for row in figures.items() if row[1]])
     clipped = f" (slower terms are clipped to {placed.clipped:.4g})" if placed.clipped else ""
-    parts.append(
+    channels = (
         f"Channels written: {len(nodes.rates)} {placed.placement}, gain '{nodes.gain}', {placed.aim.kernel} kernel "
         f"{kernel.label} seen by {placed.aim.lag}: half-lives {min(nodes.half_lives()):.3g} to "
         f"{max(nodes.half_lives()):.4g}{clipped}, projection range "
         f"{max(nodes.projection) / min(nodes.projection):.4g}, R1 / R* / Elog {' / '.join(_scores(placed.scores))}"
     )
-    return "\n".join(parts)
+    return f"{table}\n\n{channels}"
 
 
 def _scores(scores: Scores) -> list[str]:

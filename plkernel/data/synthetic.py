@@ -15,7 +15,7 @@ GENERATOR = {"potts": 1, "lags": 1, "markov": 1, "iid": 1}
 """Part of the cache key: to be raised when a law gives other bytes for the same parameters."""
 DEFAULT = "potts"
 EXAMPLE = "synthetic:beta=1.0,symbols=16,bytes=10MB,seed=0"
-UNNAMED = {"base", "channels", "probabilities"}
+UNNAMED = {"base", "channels"}
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
 
@@ -93,6 +93,6 @@ def spelling(corpus: Synthetic) -> tuple[str, dict[str, Any]]:
     values = asdict(corpus)
     named_values = [f"{name}={values['size' if name == 'bytes' else name]}" for name in _parameters(law)]
     return f"synthetic:{','.join(head + named_values)}", {
-        "synthetic": {**named, **values},
+        "synthetic": {**named, **values, **({"probabilities": None} if law == DEFAULT else {})},  # equal ones, as ever
         "generator": GENERATOR[law],
     }

@@ -17,7 +17,7 @@ from plkernel.analysis.prediction import (
     repeat_correlations,
     yule_walker,
 )
-from plkernel.analysis.sequences import LagMixture, PottsCorpus, decaying_copies
+from plkernel.analysis.sequences import LagCorpus, PottsCorpus
 
 LAGS = np.arange(1, 257)
 
@@ -43,7 +43,7 @@ def test_it_is_the_autocorrelation_of_indicator_vectors() -> None:
 
 @pytest.mark.parametrize("symbols", [2, 16])
 def test_a_mixture_of_lags_has_its_exact_correlations(symbols: int) -> None:
-    corpus, shares = LagMixture(decaying_copies(1.0, 64, 0.4), symbols, 400_000, seed=2), list[float]()
+    corpus, shares = LagCorpus(1.0, 64, 0.4, symbols, 400_000, seed=2), list[float]()
     found = repeat_correlations(corpus.sequence(), 128, progress=shares.append)
     away = (found[:, 0] - corpus.correlation(np.arange(1, 129))) / jackknife_error(found[:, 1:])
     assert np.abs(away).max() < 5
@@ -61,13 +61,13 @@ def test_no_memory_has_no_floor() -> None:
 
 @pytest.mark.parametrize("alpha", [0.5, 1.0, 1.7])
 def test_of_a_mixture_of_lags_the_weights_are_its_own(alpha: float) -> None:
-    copies = decaying_copies(alpha, 200, 0.3)
-    weights = yule_walker(LagMixture(copies, 16, 1).correlation(np.arange(1, 501)))
-    np.testing.assert_allclose(weights[:200], copies, atol=1e-10, rtol=0)
+    corpus = LagCorpus(alpha, 200, 0.3)
+    weights = yule_walker(corpus.correlation(np.arange(1, 501)))
+    np.testing.assert_allclose(weights[:200], corpus.chances, atol=1e-10, rtol=0)
     np.testing.assert_allclose(weights[200:], 0, atol=1e-10)
 
 
-def exact(corpus: PottsCorpus | LagMixture, lags: int = 256) -> PredictiveWeights:
+def exact(corpus: PottsCorpus | LagCorpus, lags: int = 256) -> PredictiveWeights:
     """The weights of the exact correlations, without error."""
     weights = yule_walker(corpus.correlation(np.arange(1, REACH * lags + 1)))[:lags]
     return PredictiveWeights(weights, np.stack([weights, weights], axis=1), 0.0)
@@ -86,14 +86,13 @@ def test_of_exact_potts_correlations_they_fall_nearly_as_1_over_d(beta: float, s
     [
         pytest.param(PottsCorpus(beta=0.6, size=500_000, seed=3), marks=pytest.mark.slow),
         PottsCorpus(beta=1.4, size=500_000, seed=3),
-        LagMixture(decaying_copies(0.8, 256, 0.3), 16, 500_000, seed=5),
-        pytest.param(LagMixture(decaying_copies(1.2, 256, 0.3), 16, 500_000, seed=6), marks=pytest.mark.slow),
+        LagCorpus(0.8, 256, 0.3, 16, 500_000, seed=5),
+        pytest.param(LagCorpus(1.2, 256, 0.3, 16, 500_000, seed=6), marks=pytest.mark.slow),
     ],
     ids=["potts-0.6", "potts-1.4", "lags-0.8", "lags-1.2"],
 )
-def test_measured_weights_agree_with_exact_ones(corpus: PottsCorpus | LagMixture) -> None:
-    data = np.concatenate(list(corpus.blocks())) if isinstance(corpus, PottsCorpus) else corpus.sequence()
-    found, true = predictive_weights(data, 256), exact(corpus)
+def test_measured_weights_agree_with_exact_ones(corpus: PottsCorpus | LagCorpus) -> None:
+    found, true = predictive_weights(corpus.sequence(), 256), exact(corpus)
     assert found.ridge == 0
     away = (found.values - true.values) / jackknife_error(found.replicates)
     assert np.abs(away).max() < 5.5

@@ -1,6 +1,5 @@
 """The cache: flat files that are whole or absent, noticed when they change, built by one process at a time."""
 
-import errno
 import hashlib
 import json
 import os
@@ -115,18 +114,6 @@ def test_a_cached_file_that_is_not_whole_is_built_again(folder, cache, capsys, d
     assert told == (damage not in ("gone", "no description"))
 
 
-def test_a_damaged_file_that_cannot_be_built_again_is_named(folder, cache, monkeypatch):
-    corpus = load(str(folder), cache=cache)
-    corpus.path.write_bytes(bytes(corpus.size))
-
-    def offline(*arguments):
-        raise OSError("no network")
-
-    monkeypatch.setattr(corpora, "_written", offline)
-    with pytest.raises(OSError, match=r"\.bin is damaged, and could not be built again: no network"):
-        load(str(folder), cache=cache)
-
-
 @pytest.mark.parametrize("change", ["touched", "copied", "without stamp", "read-only"])
 def test_a_file_that_may_have_changed_is_read_once(folder, cache, monkeypatch, change):
     """Each time, where the cache may not be written."""
@@ -158,9 +145,8 @@ def test_the_folder_follows_the_environment(monkeypatch, tmp_path):
     assert cache_folder() == tmp_path / ".cache" / "plkernel"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     assert cache_folder() == tmp_path / "xdg" / "plkernel"
-    monkeypatch.setenv("PLKERNEL_CACHE", "~nouser/x")
-    with pytest.raises(ValueError, match=r"PLKERNEL_CACHE=~nouser/x: .*; set PLKERNEL_CACHE to a folder"):
-        cache_folder()
+    monkeypatch.setenv("PLKERNEL_CACHE", "~/x")
+    assert cache_folder() == tmp_path / "x"
 
 
 @pytest.mark.parametrize(("validation", "test"), [(0.05, 0.05), (0.0, 0.0), (0.3, 0.0), (0.0, 0.999), (0.33, 0.33)])
@@ -272,15 +258,13 @@ def test_a_limit_stops_the_reading_and_no_text_is_an_error_that_leaves_nothing(t
     assert written(tmp_path / "x.bin", endless(), 250).size == 250
 
 
-@pytest.mark.parametrize("full", [False, True])
-def test_a_failing_source_and_a_full_disk_leave_the_old_file(tmp_path, full):
+def test_a_failing_source_leaves_the_old_file(tmp_path):
     def failing():
         yield block(b"|new", [0])
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) if full else ValueError("broken")
+        raise ValueError("broken")
 
     (tmp_path / "x.bin").write_bytes(b"old")
-    message = rf"no room for the corpus in {tmp_path}: free .*PLKERNEL_CACHE" if full else "broken"
-    with pytest.raises(OSError if full else ValueError, match=message):
+    with pytest.raises(ValueError, match="broken"):
         written(tmp_path / "x.bin", failing())
     assert (tmp_path / "x.bin").read_bytes() == b"old"
     assert len(list(tmp_path.iterdir())) == 1

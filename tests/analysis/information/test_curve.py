@@ -9,7 +9,7 @@ from plkernel.analysis.information import curve as module
 from plkernel.analysis.information.counts import block_edges, count_pairs
 from plkernel.analysis.information.curve import DecayCurve, decay_curves, log_lags
 from plkernel.analysis.information.estimate import ESTIMATORS, expected_information, mutual_information, without_bias
-from plkernel.analysis.sequences import LagMixture, PottsCorpus, decaying_copies
+from plkernel.analysis.sequences import LagCorpus, PottsCorpus
 
 LAGS = log_lags(500, 24)
 
@@ -64,7 +64,7 @@ def test_far_lags_of_dependent_symbols_are_right_and_without_the_jackknife_too_h
     """Mixtures of lags, 200 kB each: the mean of 8 seeds at lags 200..400, against its own standard error."""
     lags, means = np.array([200, 280, 400]), {"jackknife": [], "shuffle": []}
     for seed in range(8):
-        mixture = LagMixture(decaying_copies(1.3, 400, 0.1), 32, 200_000, seed)
+        mixture = LagCorpus(1.3, 400, 0.1, 32, 200_000, seed)
         for estimator, values in means.items():
             values.append(np.mean(decay_curves(mixture.sequence(), lags, estimator=estimator)[0].values))
     exact = np.mean(mixture.mutual_information(lags))

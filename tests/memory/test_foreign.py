@@ -26,7 +26,6 @@ from plkernel.models.init.power_law import decays_
 from plkernel.models.ssm import SSM, SSMConfig
 from plkernel.training import check
 from plkernel.training.build import initialise_, started
-from plkernel.training.generation import Rereading
 from plkernel.training.loop import prepare, run_training
 from plkernel.training.objective import build_optimizer
 
@@ -276,21 +275,3 @@ def test_a_placement_that_is_none_is_one_line(
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         load_spec(placing(tiny_spec(), placement), trusted=True)
-
-
-def test_a_patch_that_is_not_full_is_filled_up() -> None:
-    """A model that takes multiples of 4 bytes alone: its logits after 1, 3, 4 and 9 of them."""
-
-    class Quads(nn.Module):
-        patch = 4
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x.unflatten(1, (-1, 4)).flatten(1).cumsum(1)[..., None].expand(-1, -1, 256).float()
-
-    reader = Rereading(Foreign("somebodys:Quads", Quads()), 8)
-    state, sums = reader.initial_state(1), []
-    for part in ([1], [1, 1], [1], [1] * 5):
-        logits, state = reader.resume(torch.tensor([part]), state)
-        sums.append(float(logits[0, -1, 0]))
-    assert logits.shape == (1, 1, 256)
-    assert sums == [1, 3, 4, 8]

@@ -202,5 +202,5 @@ def render(start: View | None, now: View, note: str = "") -> str:
         title = f"kernels fall as t**-x over lags {span[0]:g} to {span[1]:g} bytes{erasing}:"
         tables.append(f"{title}\n{text_table(['block', *columns], rows)}")
     first, last = start.summary() if start else {}, now.summary()
-    rows = [(name + note * (name == "bits per byte"), first.get(name, "-"), last[name]) for name in last]
+    rows = [[name + note * (name == "bits per byte"), first.get(name, "-"), last[name]] for name in last]
     return "\n\n".join([*tables, text_table(["", *TIMES], rows)])

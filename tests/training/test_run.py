@@ -122,16 +122,6 @@ def test_every_run_is_a_row_of_hyperparameters_with_all_columns(tiny_spec: SpecW
     assert types[0] | {"shortest": False, "longest": False} == types[1]
 
 
-def test_windows_of_training_depend_on_seed_and_step_and_reach_both_ends() -> None:
-    data = np.arange(10_000, dtype=np.uint32).astype(np.uint8)
-    first = training_windows(data, 16, 4, seed=3, step=7)
-    assert torch.equal(first, training_windows(data, 16, 4, seed=3, step=7))
-    assert not torch.equal(first, training_windows(data, 16, 4, seed=4, step=7))
-    assert not torch.equal(first, training_windows(data, 16, 4, seed=3, step=8))
-    starts = {int(w[0]) for step in range(200) for w in training_windows(data[:20], 16, 4, 0, step)}
-    assert starts == {0, 1, 2, 3}
-
-
 def test_fixed_windows_are_disjoint_and_one_is_enough() -> None:
     data = np.arange(200, dtype=np.uint8)
     windows = fixed_windows(data, 9, 100)
@@ -297,21 +287,16 @@ def test_the_first_loss_that_is_no_number_is_named(tiny_spec: SpecWriter, tmp_pa
         training.settle()
 
 
-def test_a_run_stops_after_a_signal_or_the_end_of_its_parent() -> None:
-    with stop_requests(os.getppid()) as stopped:
-        assert not stopped()
-        signal.raise_signal(signal.SIGINT)
-        assert stopped()
+def test_a_run_stops_after_a_signal_or_the_end_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not of its parent on Windows, where that is a launcher."""
     with stop_requests(-1) as stopped:
         assert stopped()
-
-
-def test_the_parent_is_a_launcher_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.name", "nt")
-    with stop_requests(-1) as stopped:
-        assert not stopped()
-        signal.raise_signal(signal.SIGINT)
-        assert stopped()
+    for system, parent in ((os.name, os.getppid()), ("nt", -1)):
+        monkeypatch.setattr("os.name", system)
+        with stop_requests(parent) as stopped:
+            assert not stopped()
+            signal.raise_signal(signal.SIGINT)
+            assert stopped()
 
 
 def test_a_run_is_compiled_where_it_is_asked_for(

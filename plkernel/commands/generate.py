@@ -23,12 +23,12 @@ def generate(
     seed: int = 0,
     device: Device = "cpu",
     threads: int = 1,
-    trust_code: bool = False,
 ) -> None:
-    """Continue a text, byte by byte, with a trained model; the bytes go to standard output as they are drawn.
+    """Continue a text, byte by byte, with a trained model of plkernel.
 
-    The prompt is not repeated. A pipe gets the bytes themselves, which need not be valid UTF-8; a terminal gets text.
-    The same model, prompt, options and seed give the same bytes. Ctrl-C stops.
+    The bytes go to standard output as they are drawn; the prompt is not repeated. A pipe gets the bytes
+    themselves, which need not be valid UTF-8; a terminal gets text. The same model, prompt, options and seed give the
+    same bytes. Ctrl-C stops.
 
         python -m plkernel.generate runs/out/quick/power-law/seed-0 --prompt "def main(" --temperature 0.7
 
@@ -42,7 +42,6 @@ def generate(
         seed: Of the random numbers, one per byte.
         device: A GPU pays for wide models only, and its bytes can differ from those of a CPU.
         threads: Threads on a CPU.
-        trust_code: Import and run the code that the run names.
     """
     import torch
 
@@ -58,7 +57,7 @@ def generate(
     torch.set_num_threads(threads)
     sampling, place = Sampling(temperature, top_p), choose_device(device)
     with open_prompt(prompt, prompt_file) as source:
-        drawn = continuation(open_checkpoint(model, trust_code).to(place), source, sampling, seed)
+        drawn = continuation(open_checkpoint(model).to(place), source, sampling, seed)
         write = writer(sys.stdout.buffer, sys.stdout.encoding if sys.stdout.isatty() else None)
         for byte in islice(drawn, count):
             write(byte)

@@ -19,9 +19,6 @@ def command(
 ) -> None:
     """Train one arm at one seed; the same command again resumes it. Prints the result.
 
-    Over several processes or GPUs: torchrun --nproc-per-node N -m plkernel.train SPEC.toml [OPTIONS], where each takes
-    1 / N of the windows of a step; train.batch stays that of all.
-
     Args:
         arm: Which condition; the spec's baseline if left out.
         seed: Which seed of the spec; its first if left out.
@@ -38,16 +35,12 @@ def command(
     from plkernel.common.environment import keep_memory
     from plkernel.training.loop import prepare, run_training
     from plkernel.training.objective import summary
-    from plkernel.training.processes import joined
 
     keep_memory()
-    with joined(spec.train) as ranks:
-        ranks.from_first(lambda: check_folder(folder, "out"))
-        task = prepare(spec, arm, seed, folder)
-        result = run_training(task, progress, ranks=ranks)
-        if ranks.first:
-            print(summary(task.name, result))
-            print(f"written: {task.folder.path}", file=sys.stderr)
+    check_folder(folder, "out")
+    task = prepare(spec, arm, seed, folder)
+    print(summary(task.name, run_training(task, progress)))
+    print(f"written: {task.folder.path}", file=sys.stderr)
 
 
 if __name__ == "__main__":

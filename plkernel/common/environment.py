@@ -20,11 +20,8 @@ COMMAND = "PLKERNEL_COMMAND"
 GROUP = Path("/sys/fs/cgroup")
 
 
-def environment(threads: int, ranks: int = 1) -> dict[str, Any]:
-    """Describe the source tree, versions, hardware, threads and command line of this process.
-
-    ranks: the processes that train one model; named where there are several.
-    """
+def environment(threads: int) -> dict[str, Any]:
+    """Describe the source tree, versions, hardware, threads and command line of this process."""
     torch = sys.modules.get("torch")
     named = re.search(r"^model name\s*: (.*)", _text("/proc/cpuinfo"), re.MULTILINE)
     hardware = {
@@ -34,9 +31,8 @@ def environment(threads: int, ranks: int = 1) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
     }
     versions = {"python": platform.python_version(), **{one: number for one in PACKAGES if (number := installed(one))}}
-    several = {"ranks": ranks} if ranks > 1 else {}
-    known = {**source_state(), "versions": versions, "hardware": hardware, "threads": threads, **several}
-    return known | {"command": os.environ.get(COMMAND) or command_line()}
+    command = os.environ.get(COMMAND) or command_line()
+    return {**source_state(), "versions": versions, "hardware": hardware, "threads": threads, "command": command}
 
 
 def installed(package: str) -> str | None:

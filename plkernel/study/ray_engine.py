@@ -115,8 +115,6 @@ class RayEngine:
     ray: Any
     active: dict[Any, Job] = field(default_factory=dict)
     """Runs by the reference of their task."""
-    unseen: dict[Job, tuple[str | None, float]] = field(default_factory=dict)
-    """Runs that have ended elsewhere, with the digest of their result and until when its file is awaited here."""
 
     def device(self, condition: Condition) -> str:
         import torch
@@ -149,25 +147,21 @@ class RayEngine:
         self.active[task.remote(there, digest_of(job.study / SPEC), environment, Path.cwd())] = job
 
     def ended(self) -> list[Job]:
-        references, now = list(self.active), time.monotonic()
+        references, jobs = list(self.active), []
         for reference in self.ray.wait(references, num_returns=len(references), timeout=0)[0] if references else ():
-            job = self.active.pop(reference)
+            jobs.append(job := self.active.pop(reference))
             try:
-                self.unseen[job] = self.ray.get(reference), now + SEEN_SECONDS
+                result, deadline = self.ray.get(reference), time.monotonic() + SEEN_SECONDS
+                while digest_of(job.folder / RESULT) != result and time.monotonic() < deadline:
+                    time.sleep(POLL_SECONDS)
             except self.ray.exceptions.RayTaskError as error:
                 if isinstance(error.cause, ValueError):  # bad input
                     raise error.cause from None
                 if not isinstance(error.cause, ConnectionError):
                     raise OSError(f"engine 'ray': a task failed, {error.cause}; every machine needs plkernel") from None
-                self.unseen[job] = None, now
             except self.ray.exceptions.RayError:  # its worker was lost too often
-                self.unseen[job] = None, now
-        seen = [
-            job for job, (result, end) in self.unseen.items() if now >= end or digest_of(job.folder / RESULT) == result
-        ]
-        for job in seen:
-            del self.unseen[job]
-        return seen
+                pass
+        return jobs
 
     def stop(self) -> None:
         for reference in self.active:

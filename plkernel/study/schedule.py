@@ -10,11 +10,10 @@ from pathlib import Path
 from tqdm import tqdm
 
 from plkernel.common import cli
-from plkernel.common.files import read_lines, refuse_links, refuse_links_of_run, save_json
+from plkernel.common.files import refuse_links, refuse_links_of_run, save_json
 from plkernel.common.layout import (
     LOCK,
     LOG,
-    METRICS,
     REFERENCES,
     REGISTERED,
     REPORT,
@@ -36,7 +35,6 @@ from plkernel.training.objective import label
 
 POLL_SECONDS = 0.2
 AGAIN = "run the same command again to go on"
-BAR = "{desc}: {percentage:3.0f}%|{bar}| {n:.2f}/{total_fmt} runs [{elapsed}<{remaining}]"
 
 
 def run_experiment(
@@ -184,8 +182,8 @@ def finished(out: Path, arm: str, seed: int) -> bool:
 
 def _train(engine: Engine, spec: Spec, jobs: Sequence[Job], workers: int | None) -> None:
     """Keep the engine full until nothing waits, and print how each run ends."""
-    waiting, active, steps = list(jobs), list[Job](), spec.train.total_steps
-    with tqdm(total=len(jobs), unit="run", desc=spec.name, disable=None, bar_format=BAR) as bar:
+    waiting, active = list(jobs), list[Job]()
+    with tqdm(total=len(jobs), unit="run", desc=spec.name, disable=None) as bar:
         while waiting or active:
             # The room is asked for each time: machines of a cluster come and go.
             while waiting and len(active) < (workers or engine.room(spec, waiting[0].device)):
@@ -201,26 +199,19 @@ def _train(engine: Engine, spec: Spec, jobs: Sequence[Job], workers: int | None)
                 else:
                     end = f" {folder.failure}, see {job.folder / LOG}"
                 tqdm.write(job.name + end, file=sys.stderr)
-            rows = (read_lines(job.folder / METRICS) for job in active)
-            shares = sum(of_run[-1]["step"] / steps for of_run in rows if of_run and steps)
-            bar.n = round(len(jobs) - len(waiting) - len(active) + shares, 2)
-            bar.refresh()
+                bar.update()
 
 
 @contextmanager
 def opened(name: EngineName = "local", address: str | None = None) -> Iterator[Engine]:
     """The engine of that name. address: of a running Ray cluster, see `plkernel.study.ray_engine.connected`.
 
-    Raises ValueError for another name, an address without Ray and Ray not installed, OSError when no cluster answers.
+    Raises ValueError where Ray is not installed, OSError when no cluster answers.
     """
     if name == "ray":
         from plkernel.study.ray_engine import RayEngine, connected
 
         with connected(address) as ray:
             yield RayEngine(ray)
-    elif name != "local":
-        raise ValueError(f"engine {name!r}: must be 'local' or 'ray'")
-    elif address is not None:
-        raise ValueError(f"ray_address belongs to engine 'ray', got {address!r} with engine 'local': leave it out")
     else:
         yield LocalEngine()

@@ -8,12 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import shorten
-from typing import Annotated, Any
+from typing import Any
 
 from filelock import FileLock, Timeout
-from pydantic import Field, FiniteFloat
 
-from plkernel.common.files import load_json, read_lines, refuse_links_of_run, same, save_json
+from plkernel.common.files import load_json, refuse_links_of_run, same, save_json
 from plkernel.common.layout import (
     CHECKPOINT,
     CONFIG,
@@ -30,7 +29,6 @@ from plkernel.config.study import with_defaults
 from plkernel.results import rows
 
 LOCK_PATIENCE = 20.0  # seconds: a worker whose parent was killed ends within a step
-Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 @dataclass(frozen=True)
@@ -38,18 +36,17 @@ class Progress:
     """The point that a run has reached after `step` steps.
 
     loss_sum and loss_count: nats and steps since the last evaluation; seconds: training time so far; metrics_bytes and
-    timing_bytes: lengths of the two row files, to which a resumed run cuts them, with the CRC-32 of their content (None
-    in checkpoints of earlier versions).
+    timing_bytes: lengths of the two row files, to which a resumed run cuts them, with the CRC-32 of their content.
     """
 
-    step: Count = 0
-    loss_sum: FiniteFloat = 0.0
-    loss_count: Count = 0
-    seconds: FiniteFloat = 0.0
-    metrics_bytes: Count = 0
-    timing_bytes: Count = 0
-    metrics_crc: Count | None = 0
-    timing_crc: Count | None = 0
+    step: int = 0
+    loss_sum: float = 0.0
+    loss_count: int = 0
+    seconds: float = 0.0
+    metrics_bytes: int = 0
+    timing_bytes: int = 0
+    metrics_crc: int = 0
+    timing_crc: int = 0
 
 
 @dataclass(frozen=True)
@@ -117,28 +114,21 @@ class RunFolder:
 
     def append(self, metrics: Mapping[str, Any], timing: Mapping[str, Any], progress: Progress) -> Progress:
         """Add one row to both row files, flushed to disk; return `progress` with their new lengths."""
-        length, crc = rows.append(self.path / METRICS, metrics, progress.metrics_crc or 0)
+        length, crc = rows.append(self.path / METRICS, metrics, progress.metrics_crc)
         progress = replace(progress, metrics_bytes=length, metrics_crc=crc)
-        length, crc = rows.append(self.path / TIMING, timing, progress.timing_crc or 0)
+        length, crc = rows.append(self.path / TIMING, timing, progress.timing_crc)
         return replace(progress, timing_bytes=length, timing_crc=crc)
 
-    def cut(self, progress: Progress, every: int) -> Progress:
-        """Drop the rows written after the checkpoint of `progress`; return it with their CRC-32s.
+    def cut(self, progress: Progress, every: int) -> None:
+        """Drop the rows written after the checkpoint of `progress`.
 
         Raises ValueError, and drops nothing, where the rows are not those of a run evaluated `every` so many steps.
         """
         steps = rows.expected_steps(every, progress.step - progress.loss_count)
-        kept = {}
-        for name, file in (("metrics", METRICS), ("timing", TIMING)):
-            length, crc = getattr(progress, f"{name}_bytes"), getattr(progress, f"{name}_crc")
-            kept[f"{name}_crc"] = rows.check(self.path / file, length, crc, steps)
+        rows.check(self.path / METRICS, progress.metrics_bytes, progress.metrics_crc, steps)
+        rows.check(self.path / TIMING, progress.timing_bytes, progress.timing_crc, steps)
         rows.cut(self.path / METRICS, progress.metrics_bytes)
         rows.cut(self.path / TIMING, progress.timing_bytes)
-        return replace(progress, **kept)
-
-    def rows(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        """The rows of metrics.jsonl and timing.jsonl in pairs, one for every evaluation."""
-        return list(zip(read_lines(self.path / METRICS), read_lines(self.path / TIMING), strict=True))
 
     def fail(self, error: Exception) -> None:
         """Record the error that ended the run: a loss that is not finite is divergence."""

@@ -11,52 +11,25 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
 from plkernel.common import cli
-from plkernel.common.files import load_json
-from plkernel.common.layout import CONFIG
 from plkernel.interop.official import read
-from plkernel.memory.foreign import Foreign
 from plkernel.models.sampling import Sampling
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.training.build import Model
-from plkernel.training.checkpoint import open_any_model
+from plkernel.training.checkpoint import open_model
 
 WINDOW = 1024  # bytes of the prompt read at once
 
 
-class Rereading(nn.Module):
-    """A model of other people's code, with its last `context` bytes as its state, which it reads anew each time.
-
-    A window that does not fill its last patch is padded with zeros, which a causal model does not see.
-    """
-
-    def __init__(self, model: Foreign, context: int) -> None:
-        super().__init__()
-        self.model, self.config, self.context = model, model.config, context
-
-    def initial_state(self, batch: int) -> Tensor:
-        """No bytes: (B,0)."""
-        return torch.empty(batch, 0, dtype=torch.long)
-
-    def resume(self, inputs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """The logits (B,1,256) after bytes `inputs` (B,T), which follow those of `state`, and the next state."""
-        seen = torch.cat([state.to(inputs.device), inputs], 1)[:, -self.context :]
-        length = seen.shape[1]
-        return self.model(nn.functional.pad(seen, (0, -length % self.config.patch)))[:, length - 1 : length], seen
-
-
-def open_checkpoint(path: Path, trusted: bool = False) -> Model | Rereading:
+def open_checkpoint(path: Path) -> Model:
     """The model of a run or of plkernel.load, or one in the formats of plkernel.export, set to evaluation.
 
-    trusted: whether the code that a run's configuration names may be imported. Raises ValueError when there is no
-    model, it is damaged, it needs code that may not run, or it has no likelihood of the next byte.
+    Raises ValueError when there is no model, it is damaged, other people's code builds it, or it has no likelihood of
+    the next byte.
     """
     cli.existing(path, "model")
-    model = read(path).eval() if path.suffix == ".pth" else open_any_model(path, trusted)
-    if isinstance(model, Foreign):
-        return Rereading(model, load_json((path if path.is_dir() else path.parent) / CONFIG)["train"]["context"])
+    model = read(path).eval() if path.suffix == ".pth" else open_model(path)
     if not model.config.causal:
         raise ValueError(
             f"model {path} has patching mode 'published' ({NOT_CAUSAL}): such a model has no likelihood of the next "
@@ -66,18 +39,14 @@ def open_checkpoint(path: Path, trusted: bool = False) -> Model | Rereading:
 
 
 def open_prompt(text: str, file: Path | None) -> AbstractContextManager[BinaryIO]:
-    """The prompt as a stream of bytes to enter; ValueError when both are given or the file cannot be read."""
+    """The prompt as a stream of bytes to enter; ValueError when both are given."""
     if file is None:
         return io.BytesIO(text.encode("utf-8", "surrogateescape"))
     if text:
         raise ValueError(f"prompt and prompt_file exclude each other, got {text!r} and {file}: leave one out")
     if str(file) == "-":
         return nullcontext(sys.stdin.buffer)
-    try:
-        return file.open("rb")
-    except OSError as error:
-        reason = f"({error.strerror}): give a file, or - for stdin"
-        raise ValueError(f"prompt_file {file} cannot be read {reason}") from error
+    return file.open("rb")
 
 
 def windows(source: BinaryIO, size: int = WINDOW) -> Iterator[bytes]:
@@ -95,9 +64,7 @@ def windows(source: BinaryIO, size: int = WINDOW) -> Iterator[bytes]:
         yield held or b"\n"
 
 
-def continuation(
-    model: Model | Rereading, prompt: BinaryIO, sampling: Sampling, seed: int, size: int = WINDOW
-) -> Iterator[int]:
+def continuation(model: Model, prompt: BinaryIO, sampling: Sampling, seed: int, size: int = WINDOW) -> Iterator[int]:
     """The bytes that follow `prompt`, without end: b_t ~ p(. | prompt, b_1..b_{t-1}), on the device of the model.
 
     Memory is constant: the model's state and one window of `size` bytes of the prompt. The next byte is computed only

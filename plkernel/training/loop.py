@@ -1,10 +1,12 @@
-"""One run: its task, its steps and evaluations, and how it is resumed, in one process or in several."""
+"""One run: its task, its steps and evaluations, and how it is resumed."""
 
 import math
+import os
+import signal
 import sys
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -43,11 +45,7 @@ from plkernel.training.objective import (
     seed_dropout,
     set_learning_rate,
 )
-from plkernel.training.processes import ALONE, Ranks, stop_requests
 from plkernel.training.tensorboard import Curves
-
-MOST_UNREAD = 1024
-"""Losses of steps that are kept one by one on the device."""
 
 
 @dataclass(frozen=True)
@@ -127,16 +125,10 @@ def check_ahead(section: CorpusSpec, context: int) -> bool:
 
 
 class Training:
-    """One run in progress: model, optimiser, fixed windows, and the point it has reached.
+    """One run in progress: model, optimiser, fixed windows, and the point it has reached."""
 
-    With several processes all take the steps, and the first alone evaluates and writes: it has the `curves` and the
-    `progress` that counts.
-    """
-
-    curves: Curves
-
-    def __init__(self, task: Task, ranks: Ranks = ALONE) -> None:
-        self.task, self.train, self.ranks, self.config = task, task.train, ranks, task.config
+    def __init__(self, task: Task) -> None:
+        self.task, self.train, self.config = task, task.train, task.config
         train, condition = self.train, task.condition
         torch.set_num_threads(train.threads)
         self.device = choose_device(train.device)
@@ -148,7 +140,7 @@ class Training:
         self.law = predictor_of(condition.corpus.name)
         self.floor = None if self.law is None else float(self.law.losses(self.validation.numpy()).mean())
         self.progress, self.calibration = Progress(), cast(Calibration | None, None)
-        if ranks.from_first(task.folder.checkpoint.exists):
+        if task.folder.checkpoint.exists():
             try:
                 self.progress = load_checkpoint(task.folder.checkpoint, self.model, self.optimizer, self.config)
             except ValueError as error:
@@ -156,14 +148,13 @@ class Training:
         else:
             self.calibration = tune_(self.model, condition, self.windows.at(0)[:, :-1])
         self.unread: list[Tensor] = []
-        self.parallel = ranks.parallel(self.model)
+        self.compiled: nn.Module = self.model
         if train.compile:  # on a GPU its steps are replayed as CUDA graphs
             mode = "reduce-overhead" if self.device.type == "cuda" else None
-            self.parallel = cast(nn.Module, torch.compile(self.parallel, mode=mode))
+            self.compiled = cast(nn.Module, torch.compile(self.model, mode=mode))
         # After the checkpoint was read: where that is refused, the rows stay as they are.
-        self.progress = ranks.from_first(lambda: task.folder.cut(self.progress, train.eval_every))
-        if ranks.first:
-            self.curves = Curves(task.folder.path, self.model.config.causal, task.folder.rows())
+        task.folder.cut(self.progress, train.eval_every)
+        self.curves = Curves(task.folder.path, self.model.config.causal, read_lines(task.folder.path / METRICS))
         self._clock = time.perf_counter()
         self.done = self.fraction >= 1
 
@@ -174,10 +165,10 @@ class Training:
 
     @property
     def fraction(self) -> float:
-        """The spent share of the budget, in minutes by the clock of the first process."""
+        """The spent share of the budget."""
         if self.train.total_steps is not None:
             return self.progress.step / self.train.total_steps
-        return self.ranks.from_first(lambda: self.seconds) / (60 * cast(float, self.train.minutes))
+        return self.seconds / (60 * cast(float, self.train.minutes))
 
     def next_windows(self) -> Tensor:
         """The windows of the next step; the model, the learning rate and the generator of dropout are set for it."""
@@ -185,14 +176,14 @@ class Training:
         set_learning_rate(self.optimizer, learning_rate(self.train, number, self.fraction))
         self.model.train()
         if self.train.dropout or isinstance(self.model, Foreign):
-            seed_dropout(self.task.seed, number, self.ranks.rank)
-        return self.ranks.share(self.windows.at(number))
+            seed_dropout(self.task.seed, number)
+        return self.windows.at(number)
 
     def step(self) -> None:
         """Take one optimiser step; nothing waits for the device, whose losses `settle` reads."""
         windows = self.next_windows()
         with autocast(self.device):
-            loss = next_byte_loss(self.parallel, windows, l2wrap=self.train.l2wrap)
+            loss = next_byte_loss(self.compiled, windows, l2wrap=self.train.l2wrap)
         loss.backward()
         for parameter in self.model.parameters():  # AdamW counts steps of parameters, a resumed run those of the run
             if parameter.requires_grad and parameter.grad is None:
@@ -205,17 +196,15 @@ class Training:
     def stepped(self, loss: Tensor) -> None:
         """Count a step that has been taken; `loss` is one number on the device."""
         self.unread.append(loss.reshape(1))
-        if len(self.unread) == MOST_UNREAD:
-            self.unread = [torch.cat(self.unread)]
         self.progress = replace(self.progress, step=self.progress.step + 1, loss_count=self.progress.loss_count + 1)
         self.done = self.fraction >= 1
 
     def settle(self) -> None:
-        """Read the losses of the steps since the last call; all processes call it, before one of them evaluates.
+        """Read the losses of the steps since the last call.
 
         Raises FloatingPointError with the step of the first loss that is not finite: later training is lost.
         """
-        values, self.unread = self.ranks.mean(torch.cat(self.unread).tolist()) if self.unread else [], []
+        values, self.unread = torch.cat(self.unread).tolist() if self.unread else [], []
         for step, value in enumerate(values, start=self.progress.step - len(values) + 1):
             _check_finite(value, step)
             self.progress = replace(self.progress, loss_sum=self.progress.loss_sum + value)
@@ -261,29 +250,25 @@ class Training:
 
         Raises KeyboardInterrupt, with the last step saved, once `stopped` is true, and FloatingPointError.
         """
-        train, ranks = self.train, self.ranks
-        rows = ranks.from_first(lambda: read_lines(self.task.folder.path / METRICS))
+        train, rows = self.train, read_lines(self.task.folder.path / METRICS)
         if not rows:
-            rows.append(ranks.from_first(self.evaluate))
-        hidden = None if progress_bar and ranks.first else True
+            rows.append(self.evaluate())
+        hidden = None if progress_bar else True
         shown = {"initial": self.progress.step, "desc": self.task.name, "unit": "step", "disable": hidden}
         with tqdm(total=train.total_steps, **shown) as bar:
             while not self.done:
                 self.step()
                 bar.update()
                 if self.progress.step % train.eval_every == 0 or self.done:
-                    self.settle()
-                    rows.append(row := ranks.from_first(self.evaluate))
-                    if ranks.first:
-                        bpb = f"train {row['train_bpb']:.4f}, validation {row['val_bpb']:.4f} bits per byte"
-                        tqdm.write(f"step {row['step']}: {bpb}{label('label' not in row)}", file=sys.stderr)
-                if ranks.any(stopped()):
-                    self.settle()
-                    ranks.from_first(self.save)
+                    rows.append(row := self.evaluate())
+                    bpb = f"train {row['train_bpb']:.4f}, validation {row['val_bpb']:.4f} bits per byte"
+                    tqdm.write(f"step {row['step']}: {bpb}{label('label' not in row)}", file=sys.stderr)
+                if stopped():
+                    self.save()
                     raise KeyboardInterrupt(f"step {self.progress.step} is saved; run the same command again to go on")
             if rows[-1]["step"] != self.progress.step:  # the budget ran out while the run was interrupted
-                rows.append(ranks.from_first(self.evaluate))
-        return ranks.from_first(lambda: self.result(rows))
+                rows.append(self.evaluate())
+        return self.result(rows)
 
     def result(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
         """The end of the run: final and best validation, and the one test figure, all in bits per byte."""
@@ -312,38 +297,46 @@ class Training:
         return result
 
 
-def run_training(
-    task: Task, progress_bar: bool = True, stop_with: int | None = None, ranks: Ranks = ALONE
-) -> dict[str, Any]:
+def run_training(task: Task, progress_bar: bool = True, stop_with: int | None = None) -> dict[str, Any]:
     """Train, or go on from the last checkpoint; returns the result.
 
-    ranks: the processes that train it together, all of which call this; their number may change when it goes on.
     Raises KeyboardInterrupt after Ctrl-C (or when process `stop_with`, the parent, has ended), with the last step
     saved. Any other failure is recorded in the run folder and raised.
     """
     folder = task.folder
-
-    def opened() -> dict[str, Any] | None:
-        held.enter_context(folder.lock())
+    with folder.lock():
         code = origins(task.condition.code.values())
-        folder.open(task.config, environment(task.train.threads, ranks.count) | code)
-        return folder.result if folder.finished else None
-
-    with ExitStack() as held:
-        if (ended := ranks.from_first(opened)) is not None:
-            return ended
+        folder.open(task.config, environment(task.train.threads) | code)
+        if folder.finished:
+            return cast(dict[str, Any], folder.result)
         try:
-            with stop_requests(stop_with or ranks.launcher) as stopped:
-                result = Training(task, ranks).run(stopped, progress_bar)
+            with stop_requests(stop_with) as stopped:
+                result = Training(task).run(stopped, progress_bar)
         except Exception as error:
-            if ranks.first:
-                folder.fail(error)
+            folder.fail(error)
             raise
-        if ranks.first:
-            folder.finish(result)
+        folder.finish(result)
         return result
 
 
 def _check_finite(value: float, step: int) -> None:
     if not math.isfinite(value):
         raise FloatingPointError(f"the run diverged: {value} at step {step}; lower train.learning_rate")
+
+
+@contextmanager
+def stop_requests(parent: int | None = None) -> Iterator[Callable[[], bool]]:
+    """Tell, between steps, whether SIGINT or SIGTERM has arrived or the process `parent` has ended.
+
+    On Windows parents are not watched: in a virtual environment the parent is a launcher, and its number stays.
+    """
+    received: list[int] = []
+    parent = parent if os.name == "posix" else None
+    signals = (signal.SIGINT, signal.SIGTERM)
+    # An exception from a handler could end a step, or a write, halfway.
+    previous = {number: signal.signal(number, lambda number, _: received.append(number)) for number in signals}
+    try:
+        yield lambda: bool(received) or (parent is not None and os.getppid() != parent)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -114,10 +114,9 @@ def losses_per_byte(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits.transpose(1, 2), targets, reduction="none") / NATS_PER_BIT
 
 
-def seed_dropout(seed: int, step: int, rank: int = 0) -> None:
-    """Seed the dropout masks of a step by (seed, step) alone, for resumed runs, and by the rank of the process."""
-    entropy = [seed, step, rank] if rank else [seed, step]
-    torch.manual_seed(int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0]))
+def seed_dropout(seed: int, step: int) -> None:
+    """Seed the dropout masks of a step by (seed, step) alone, for resumed runs."""
+    torch.manual_seed(int(np.random.SeedSequence([seed, step]).generate_state(1, np.uint64)[0]))
 
 
 def autocast(device: torch.device) -> AbstractContextManager[Any]:

@@ -21,21 +21,21 @@ ELSEWHERE = {*IN_THE_STUDY, *NODES, "scheme", "learning_rate", "rates", "model",
 
 
 class Curves:
-    """Bits per byte against step, bytes and seconds; saturation, amplification and speed; half-lives and kernels.
+    """Bits per byte against step and bytes; saturation, amplification and speed; half-lives and kernels.
 
     Losses at step 0, 8 bits per byte where nothing is learnt yet, are tagged when_started: on the curves' axis they
     would flatten all the rest. At the end follow the hyperparameters with their result.
     """
 
-    def __init__(self, folder: Path, causal: bool, rows: Sequence[tuple[Row, Row]]) -> None:
-        """rows: those of metrics.jsonl and timing.jsonl that the run goes on from; later points are taken back."""
+    def __init__(self, folder: Path, causal: bool, rows: Sequence[Row]) -> None:
+        """rows: those of metrics.jsonl that the run goes on from; later points are taken back."""
         from torch.utils.tensorboard import SummaryWriter
 
-        first = rows[-1][0]["step"] + 1 if rows else 0
+        first = rows[-1]["step"] + 1 if rows else 0
         self.name = "bpb" if causal else LEAKING
         self.writer = SummaryWriter(str(folder), purge_step=first)
-        for row, timing in rows:  # points against bytes and seconds are purged by their position
-            self._versus(row, timing, first)
+        for row in rows:  # points against bytes are purged by their position
+            self._versus(row, first)
 
     def add(self, row: Row, timing: Row, half_lives: Sequence[np.ndarray]) -> None:
         """Add one evaluation: its rows of metrics.jsonl and timing.jsonl, and the half-lives of every block."""
@@ -59,15 +59,14 @@ class Curves:
             self.writer.add_scalar(tag, value, step)
         for block, values in enumerate(half_lives):
             self.writer.add_histogram(f"weights/log2_half_life_block_{block}", np.log2(values), step)
-        self._versus(row, timing)
+        self._versus(row)
         self.writer.flush()
 
-    def _versus(self, row: Row, timing: Row, first: int = 0) -> None:
-        """Add the losses of one evaluation after step 0 against bytes and seconds, from the position `first` on."""
-        for axis, position in (("bytes", row["bytes"]), ("seconds", round(timing["seconds"]))):
-            for split in ("train", "val"):
-                if row["step"] and position >= first and (loss := row[f"{split}_bpb"]) is not None:
-                    self.writer.add_scalar(f"versus_{axis}/{split}_{self.name}", loss, position)
+    def _versus(self, row: Row, first: int = 0) -> None:
+        """Add the losses of one evaluation after step 0 against bytes, from the position `first` on."""
+        for split in ("train", "val"):
+            if row["step"] and row["bytes"] >= first and (loss := row[f"{split}_bpb"]) is not None:
+                self.writer.add_scalar(f"versus_bytes/{split}_{self.name}", loss, row["bytes"])
 
     def close(self, config: Row, result: Row) -> None:
         """Add the hyperparameters of the run beside its result, and end the file."""

@@ -1,8 +1,8 @@
 """A model at one time for `plkernel.inspect`: half-lives, kernels, one evaluation; two times of it as tables."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +35,12 @@ TIMES = ("at initialisation", "now")
 class View:
     """The memory of the blocks of a model at one time, in bytes, and the figures of one evaluation.
 
-    responses: of an RWKV-7, the impulse response at the lags of the kernels, with erasing and without, (L,T) each.
+    measured: of an RWKV-7, the exponents of its impulse responses, erasing included; empty for others.
     """
 
     memory: Memory
     figures: Diagnosis
-    responses: dict[str, Floats] = field(default_factory=dict)
+    measured: Sequence[float] = ()
 
     @property
     def half_lives(self) -> list[dict[str, float]]:
@@ -57,11 +57,12 @@ class View:
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         lags, blocks = self.memory.lags, self.memory.kernels[0].tolist() if self.memory.has_kernels else []
-        slopes = {"exponents": self.exponents, "exponents_over_lags": slope_range(lags)}
+        slopes: dict[str, Any] = {"exponents": self.exponents, "exponents_over_lags": slope_range(lags)}
+        if self.measured:
+            slopes["measured_exponents"] = list(self.measured)
         return {
             "half_lives": self.half_lives,
             "kernel": {"lags": lags.tolist(), "blocks": blocks, **slopes},
-            **({"responses": {name: rows.tolist() for name, rows in self.responses.items()}} if self.responses else {}),
             "bits_per_byte": self.figures.bits_per_byte,
             **self.figures.to_row(),
         }
@@ -93,15 +94,16 @@ def view(model: Model, windows: Tensor) -> View:
     """The memory of `model` up to the length of `windows` (n, context + 1), and one evaluation on them."""
     half_lives = [values.numpy() for values in model.half_lives()]
     known = memory_of([memory(half_lives, kernels(model, windows.shape[1] - 1))])
-    return View(known, diagnose(model, windows, BATCH, torch.device("cpu")), responses_of(model, known.lags))
+    return View(known, diagnose(model, windows, BATCH, torch.device("cpu")), measured_exponents(model, known.lags))
 
 
-def responses_of(model: Model, lags: Floats) -> dict[str, Floats]:
-    """The impulse responses of an RWKV-7 with erasing and by its decays alone; none of models that never erase."""
-    if not isinstance(model, RWKV7) or not len(lags):
-        return {}
-    steps, kinds = torch.tensor(lags, dtype=torch.long), {"erasing": True, "decays alone": False}
-    return {name: np.stack([row.numpy() for row in model.responses(steps, erase=on)]) for name, on in kinds.items()}
+def measured_exponents(model: Model, lags: Floats) -> list[float]:
+    """The exponents of the impulse responses of an RWKV-7; none for models that never erase, or with too few lags."""
+    if not isinstance(model, RWKV7) or not slope_range(lags):
+        return []
+    rows = np.stack([row.numpy() for row in model.responses(torch.tensor(lags, dtype=torch.long))])
+    exponents: list[float] = kernel_exponents(lags, rows).tolist()
+    return exponents
 
 
 def at_initialisation(config: dict[str, Any]) -> Model | None:
@@ -182,36 +184,23 @@ def render(start: View | None, now: View, note: str = "") -> str:
         cells = [[str(block), old[0], new[0], old[1], new[1]] for block, (old, new) in enumerate(each)]
         tables.append(text_table(header, cells))
     if span and now.memory.has_kernels:
-        before = (start and start.exponents) or [math.nan] * len(blocks)
-        rows = list(zip(map(str, blocks), _digits(before), _digits(now.exponents), strict=True))
-        title = f"kernels fall as t**-x over lags {span[0]:g} to {span[1]:g} bytes:"
-        tables.append(f"{title}\n{text_table(['block', 'x at initialisation', 'now'], rows)}")
-    views = zip(TIMES, (start, now), strict=True)
-    tables += erasing(now.memory.lags, {time: one.responses if one else {} for time, one in views})
+        unknown = [math.nan] * len(blocks)
+        columns: dict[str, Sequence[float]] = {
+            "x at initialisation": (start and start.exponents) or unknown,
+            "now": now.exponents,
+        }
+        if now.measured:
+            columns |= {
+                "measured at initialisation": (start and start.measured) or unknown,
+                "measured now": now.measured,
+            }
+        rows = [
+            [f"{block}", *("-" if math.isnan(x) else f"{x:.3f}" for x in xs)]
+            for block, *xs in zip(blocks, *columns.values(), strict=True)
+        ]
+        erasing = "; measured with erasing, which kernels leave out" if now.measured else ""
+        title = f"kernels fall as t**-x over lags {span[0]:g} to {span[1]:g} bytes{erasing}:"
+        tables.append(f"{title}\n{text_table(['block', *columns], rows)}")
     first, last = start.summary() if start else {}, now.summary()
-    rows = [(name + note * (name == "bits per byte"), first.get(name, "-"), last[name]) for name in last]
+    rows = [[name + note * (name == "bits per byte"), first.get(name, "-"), last[name]] for name in last]
     return "\n\n".join([*tables, text_table(["", *TIMES], rows)])
-
-
-def erasing(lags: Floats, times: Mapping[str, Mapping[str, Floats]]) -> list[str]:
-    """The table of what erasing adds to the forgetting of an RWKV-7, from its `View.responses` by time."""
-    span, columns = slope_range(lags), dict[str, Sequence[str]]()
-    for name, responses in times.items() if span else ():
-        for kind, rows in responses.items():
-            columns[f"{name}, {kind}"] = _digits(kernel_exponents(lags, rows))
-        if responses:
-            with np.errstate(all="ignore"):
-                left = responses["erasing"][:, -1] / responses["decays alone"][:, -1]
-            columns[f"{name}, left at {lags[-1]:g}"] = [f"{share:.3g}" for share in left]
-    if span is None or not columns:
-        return []
-    table = [[str(block), *cells] for block, cells in enumerate(zip(*columns.values(), strict=True))]
-    title = (
-        f"impulse response of the time mixing to white input, measured: x of t**-x over lags {span[0]:g} to "
-        f"{span[1]:g} bytes\nwith erasing and by decays alone, and the share that erasing leaves at the longest lag:"
-    )
-    return [f"{title}\n{text_table(['block', *columns], table)}"]
-
-
-def _digits(exponents: Sequence[float] | Floats) -> list[str]:
-    return ["-" if math.isnan(value) else f"{value:.3f}" for value in exponents]

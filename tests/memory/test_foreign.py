@@ -20,7 +20,6 @@ from plkernel.memory.mamba2 import log_spaced_, power_law_
 from plkernel.models.init.power_law import decays_
 from plkernel.models.ssm import SSM, SSMConfig
 from plkernel.training.build import initialise_, started
-from plkernel.training.generation import Rereading
 from plkernel.training.objective import build_optimizer
 
 KIND = "somebodys.models:Recurrent"
@@ -199,21 +198,3 @@ def test_the_committed_study_names_three_starts_of_one_model(mamba2: Foreign) ->
     assert all(torch.equal(law[name], spaced[name]) for name in own if not name.endswith("dt_bias"))
     half_lives = [values.sort().values for values in models["log-spaced"].half_lives()]
     assert [round(float(values[place]), 3) for values in half_lives for place in (0, -1)] == [1.0, 2000.0] * 2
-
-
-def test_a_patch_that_is_not_full_is_filled_up() -> None:
-    """A model that takes multiples of 4 bytes alone: its logits after 1, 3, 4 and 9 of them."""
-
-    class Quads(nn.Module):
-        patch = 4
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x.unflatten(1, (-1, 4)).flatten(1).cumsum(1)[..., None].expand(-1, -1, 256).float()
-
-    reader = Rereading(Foreign("somebodys:Quads", Quads()), 8)
-    state, sums = reader.initial_state(1), []
-    for part in ([1], [1, 1], [1], [1] * 5):
-        logits, state = reader.resume(torch.tensor([part]), state)
-        sums.append(float(logits[0, -1, 0]))
-    assert logits.shape == (1, 1, 256)
-    assert sums == [1, 3, 4, 8]

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from plkernel.commands.experiment import command
-from plkernel.commands.generate import generate
 from plkernel.commands.inspect import inspect
 from plkernel.commands.probe import probe
 from plkernel.commands.report import report
@@ -132,9 +131,7 @@ def test_a_run_folder_is_read_without_importing_anything(
         inspect(run, corpus="stdlib")
 
 
-@pytest.mark.parametrize("command_", [probe, generate])
 def test_a_run_is_used_after_consent_and_never_before(
-    command_: Callable[..., None],
     foreign_spec: SpecWriter,
     package: Path,
     forgotten: Callable[[], None],
@@ -147,16 +144,15 @@ def test_a_run_is_used_after_consent_and_never_before(
     forgotten()
     capsys.readouterr()
     with pytest.raises(SystemExit) as stop:
-        cli.main(command_, [str(run)])
+        cli.main(probe, [str(run)])
     output, error = capsys.readouterr()
     assert (stop.value.code, output, error.count("\n")) == (cli.EXIT_BAD_INPUT, "", 1)
     assert f"its model needs other people's code, kind '{KIND}'" in error
     assert error.strip().endswith("read it, then say --trust-code")
     assert not (package / "imported").exists()
-    if command_ is probe:
-        cli.main(probe, [str(run), "--trust-code", "--windows", "4", "--json", str(tmp_path / "found.json")])
-        found, last = load_json(tmp_path / "found.json"), read_lines(run / "metrics.jsonl")[-1]
-        assert found["bits_per_token"] == pytest.approx(last["val_bpb"], rel=1e-6)
+    cli.main(probe, [str(run), "--trust-code", "--windows", "4", "--json", str(tmp_path / "found.json")])
+    found, last = load_json(tmp_path / "found.json"), read_lines(run / "metrics.jsonl")[-1]
+    assert found["bits_per_token"] == pytest.approx(last["val_bpb"], rel=1e-6)
 
 
 def test_inspect_of_our_model_with_somebodys_start_leaves_out_the_start(

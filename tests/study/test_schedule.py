@@ -1,6 +1,5 @@
 """The schedule of a study: runs given to an engine as room allows, resumable, one experiment at a time."""
 
-import os
 import re
 import signal
 import subprocess
@@ -26,12 +25,13 @@ from plkernel.results.registration import place_of, register
 from plkernel.study import dry_run
 from plkernel.study import engine as engines
 from plkernel.study.engine import Job, LocalEngine, start_process
-from plkernel.study.schedule import opened, run_experiment
+from plkernel.study.schedule import run_experiment
 from plkernel.training import build, check
 from plkernel.training.folder import RunFolder, locked
 from plkernel.training.loop import prepare, run_training
 
 SpecWriter = Callable[..., Path]
+Start = Callable[..., subprocess.Popen[str]]
 SEARCH = "[tuning]\nrates = [1e-3, 1e-2]\nseeds = [7]"
 ORDER = ["uniform seed 0", "power-law seed 0", "uniform seed 1", "power-law seed 1"]
 RESULT = {"status": "finished", "steps": 2, "seconds": 0.1, "causal": True}
@@ -114,16 +114,12 @@ BROKEN = {"status": "failed", "error": "Traceback ...\nRuntimeError: not enough 
 @pytest.mark.parametrize(
     ("results", "message"),
     [
+        ([None, DIVERGED], "'uniform': uniform_rate-0.001 seed 7 did not finish, see .*log.txt; mend the cause"),
         ([DIVERGED, DIVERGED], "'uniform': a run diverged at every rate, see .*tuning; try lower rates$"),
         (
-            [DIVERGED, BROKEN],
-            r"'uniform': uniform_rate-0.01 seed 7 failed \(RuntimeError: not enough memory\), see .*log.txt; mend the",
-        ),
-        (
             [BROKEN, None],
-            r"'uniform': uniform_rate-0.001 seed 7 failed \(.*\), see .*log.txt and 1 more; mend the cause",
+            r"'uniform': uniform_rate-0.001 seed 7 failed \(.*not enough memory\), see .* and 1 more; mend",
         ),
-        ([None, RESULT], "'uniform': uniform_rate-0.001 seed 7 did not finish, see .*log.txt; mend the cause"),
     ],
 )
 def test_a_search_without_a_rate_says_what_ended_it(
@@ -176,18 +172,6 @@ def test_a_run_on_a_gpu_sees_the_idlest_alone(monkeypatch: pytest.MonkeyPatch) -
     engine.start(jobs[3])
     engine.start(Job(Path("out"), "uniform", 9, "cpu", 1, {}))
     assert seen == ["3", "5", "3", "5", "3,5"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("slurm",), "engine 'slurm': must be 'local' or 'ray'"),
-        (("local", "here:6379"), "ray_address belongs to engine 'ray', got 'here:6379'"),
-    ],
-)
-def test_bad_arguments_are_named(arguments: tuple[Any, ...], message: str) -> None:
-    with pytest.raises(ValueError, match=message), opened(*arguments):
-        pass
 
 
 def test_a_process_that_resolves_to_another_configuration_refuses(
@@ -342,13 +326,7 @@ def test_a_dry_run_says_what_a_study_cannot_know_or_decide(
     assert re.fullmatch(f"the table\nslow: {words}", forecast(load_spec(path), (), 1))
 
 
-def start(spec: Path, out: Path, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "plkernel.experiment", str(spec), "--out", str(out), *arguments]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True, env=os.environ)
-
-
-def wait_for_rows(out: Path, rows: int, patience: float = 60.0) -> None:
+def wait_for_rows(out: Path, rows: int, patience: float = 300.0) -> None:
     """Wait until some run of the study has written that many evaluations."""
     deadline = time.monotonic() + patience
     while not any(path.read_bytes().count(b"\n") >= rows for path in out.glob("*/seed-*/metrics.jsonl")):
@@ -358,16 +336,19 @@ def wait_for_rows(out: Path, rows: int, patience: float = 60.0) -> None:
 
 def finish(process: subprocess.Popen[str]) -> str:
     """Wait for a command that must succeed; return what it printed."""
-    output, error = process.communicate(timeout=180)
+    output, error = process.communicate(timeout=600)
     assert process.returncode == 0, error
     return output
 
 
 @pytest.mark.slow
-def test_kill_and_restart_gives_the_same_bytes(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+def test_kill_and_restart_gives_the_same_bytes(tiny_spec: SpecWriter, tmp_path: Path, start: Start) -> None:
     """Of the experiment alone: its workers notice and end. Run again, it reports; once more, it trains nothing."""
     spec, whole, parts = tiny_spec(steps=400, eval_every=50), tmp_path / "whole", tmp_path / "parts"
-    finish(start(spec, whole))
+    names = [f"{arm}/seed-{seed}/metrics.jsonl" for arm in ("uniform", "power-law") for seed in (0, 1)]
+    for name in names:
+        arm, seed = name.split("/")[:2]
+        run_training(prepare(load_spec(spec), arm, int(seed[-1]), whole), progress_bar=False)
     killed = start(spec, parts)
     wait_for_rows(parts, 3)
     killed.send_signal(signal.SIGKILL)
@@ -375,7 +356,6 @@ def test_kill_and_restart_gives_the_same_bytes(tiny_spec: SpecWriter, tmp_path: 
     assert not list(parts.glob("*/seed-*/result.json")), "killed before any run finished"
     assert "power-law" in finish(start(spec, parts))
     assert (parts / "report" / "report.html").exists()
-    names = [f"{arm}/seed-{seed}/metrics.jsonl" for arm in ("uniform", "power-law") for seed in (0, 1)]
     assert [(parts / name).read_bytes() for name in names] == [(whole / name).read_bytes() for name in names]
     stamps = {path: path.stat().st_mtime_ns for path in parts.glob("*/seed-*/result.json")}
     assert "4 runs, 4 finished before" in finish(start(spec, parts))
@@ -383,11 +363,11 @@ def test_kill_and_restart_gives_the_same_bytes(tiny_spec: SpecWriter, tmp_path: 
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(tiny_spec: SpecWriter, tmp_path: Path) -> None:
-    process = start(tiny_spec(steps=100_000, eval_every=20), tmp_path / "out")
+def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(tiny_spec: SpecWriter, tmp_path: Path, start: Start) -> None:
+    process = start(tiny_spec(steps=20_000, eval_every=20), tmp_path / "out", "--workers", "1")
     wait_for_rows(tmp_path / "out", 3)
     process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate(timeout=300)
     log = next((tmp_path / "out").glob("*/seed-*/log.txt")).read_text()
     assert process.returncode == 130
     assert "run the same command again to go on" in error
@@ -406,7 +386,7 @@ def test_a_failed_run_is_recorded_and_the_rest_goes_on(tiny_spec: SpecWriter, tm
 
 
 @pytest.mark.slow
-def test_a_dry_run_writes_nothing_and_counts_the_search(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+def test_a_dry_run_writes_nothing_and_counts_the_search(tiny_spec: SpecWriter, tmp_path: Path, start: Start) -> None:
     spec = tiny_spec(head=SEARCH)
     printed = finish(start(spec, tmp_path / "out", "--dry-run", "--workers", "1", "--engine", "ray"))
     assert not (tmp_path / "out").exists()

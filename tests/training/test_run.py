@@ -1,4 +1,4 @@
-"""One run: a complete folder with its curves, nothing that waits for a device between evaluations, clear refusals."""
+"""One run: a complete folder with its curves, its losses and end, clear refusals."""
 
 import json
 import math
@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from plkernel.commands.train import command
 from plkernel.common.files import load_json, read_lines
@@ -23,8 +22,7 @@ from plkernel.data.synthetic import known_sequence, predictor_of
 from plkernel.data.windows import StepWindows, check_length, fixed_windows, spread_windows, training_windows
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.training.checkpoint import load_checkpoint
-from plkernel.training.loop import MOST_UNREAD, Training, prepare, run_training
-from plkernel.training.processes import stop_requests
+from plkernel.training.loop import Training, prepare, run_training, stop_requests
 from plkernel.training.tensorboard import ENDINGS, columns
 
 SpecWriter = Callable[..., Path]
@@ -35,10 +33,6 @@ MODELS = {
     "patches": '[model.patching]\nsize = 2\nmode = "causal"\n',
     "finch": '[model]\nkind = "rwkv6"\nhead_size = 8\n',
 }
-READING = ("item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__", "__index__", "__array__")
-"""Methods of a tensor that wait for its device."""
-READS = ("_local_scalar_dense", "is_nonzero", "nonzero", "equal", "masked_select", "unique", "_unique2")
-"""Operators that do, whatever calls them; an index by a mask is a nonzero."""
 
 
 def train(path: Path, out: Path, arm: str = "uniform", seed: int = 0) -> dict[str, Any]:
@@ -53,7 +47,7 @@ def events_of(folder: Path) -> Any:
 
 def opened(tiny_spec: SpecWriter, kind: str, out: Path, **train: object) -> Training:
     path = tiny_spec(**train)
-    text = path.read_text().replace("= True", "= true")
+    text = path.read_text().replace("= True", "= true").replace("= False", "= false")
     if kind == "finch":
         text = text.replace("[model]\n", MODELS[kind]).replace('projection = "published"\n', "")
     else:
@@ -88,10 +82,10 @@ def test_the_curves_are_the_rows(tiny_spec: SpecWriter, tmp_path: Path) -> None:
     """Step 0 apart, since its 8 bits per byte would flatten every curve; losses first; one file of events."""
     result, folder = train(tiny_spec(), tmp_path), tmp_path / RUN
     events, rows = events_of(folder), read_lines(folder / "metrics.jsonl")
-    for tag, steps in (("val/bpb", "step"), ("versus_bytes/val_bpb", "bytes"), ("versus_seconds/val_bpb", None)):
+    for tag, steps in (("val/bpb", "step"), ("versus_bytes/val_bpb", "bytes")):
         curve = events.Scalars(tag)
         assert [event.value for event in curve] == pytest.approx([row["val_bpb"] for row in rows[1:]], rel=1e-6)
-        assert steps is None or [event.step for event in curve] == [row[steps] for row in rows[1:]]
+        assert [event.step for event in curve] == [row[steps] for row in rows[1:]]
     [started] = events.Scalars("when_started/val_bpb")
     assert (started.step, started.value) == (0, pytest.approx(rows[0]["val_bpb"], rel=1e-6))
     for name in ENDINGS:
@@ -100,7 +94,7 @@ def test_the_curves_are_the_rows(tiny_spec: SpecWriter, tmp_path: Path) -> None:
     tags = events.Tags()
     groups = dict.fromkeys(tag.partition("/")[0] for tag in sorted([*tags["scalars"], *tags["histograms"]]))
     last = ["when_ended", "when_started"]
-    assert list(groups) == ["train", "val", "versus_bytes", "versus_seconds", "watch", "weights", *last]
+    assert list(groups) == ["train", "val", "versus_bytes", "watch", "weights", *last]
     assert "weights/log2_half_life_block_1" in tags["histograms"]
     assert len(list(folder.glob("events.out.tfevents.*"))) == 1
 
@@ -111,34 +105,21 @@ def test_every_run_is_a_row_of_hyperparameters_with_all_columns(tiny_spec: SpecW
     path = tiny_spec(steps=1, eval_every=1)
     path.write_text(
         path.read_text() + '[arms.quantile]\nplacement = "quantile"\ntempering = 0.5\nscheme = "megatron_default"\n'
-        'model = { gain = "ema" }\n[arms.leak]\nmodel = { patching = { mode = "published", size = 2 } }\n'
+        'model = { gain = "ema", patching = { mode = "published", size = 2 } }\n'
     )
-    rows = {}
-    for arm in ("uniform", "quantile", "leak"):
-        train(path, tmp_path, arm)
-        folder = tmp_path / arm / "seed-0"
-        content = events_of(folder).summary_metadata[metadata.SESSION_START_INFO_TAG].plugin_data.content
-        values = metadata.parse_session_start_info_plugin_data(content).hparams.items()
-        rows[arm] = {name: getattr(value, value.WhichOneof("kind")) for name, value in values}
-        config = load_json(folder / "config.json")
-        assert rows[arm] == columns(config)
-        foreign = columns({**config, "model": {**config["model"], "kind": "a:b"}, "arm_options": {"beta": 1.0}})
-        types = [{name: isinstance(value, str) for name, value in row.items()} for row in (foreign, rows[arm])]
-        assert types[0] | {"shortest": False, "longest": False} == types[1]
-    assert [rows[arm]["tempering"] for arm in rows] == ["-", "0.5", "-"]
-    assert [rows[arm]["scheme"] for arm in rows] == ["transformers_default", "megatron_default", "transformers_default"]
-    assert [rows[arm]["gain"] for arm in rows] == ["none", "ema", "none"]
-    assert rows["leak"]["patching"] == f"published, 2 bytes ({NOT_CAUSAL})"
-
-
-def test_windows_of_training_depend_on_seed_and_step_and_reach_both_ends() -> None:
-    data = np.arange(10_000, dtype=np.uint32).astype(np.uint8)
-    first = training_windows(data, 16, 4, seed=3, step=7)
-    assert torch.equal(first, training_windows(data, 16, 4, seed=3, step=7))
-    assert not torch.equal(first, training_windows(data, 16, 4, seed=4, step=7))
-    assert not torch.equal(first, training_windows(data, 16, 4, seed=3, step=8))
-    starts = {int(w[0]) for step in range(200) for w in training_windows(data[:20], 16, 4, 0, step)}
-    assert starts == {0, 1, 2, 3}
+    train(path, tmp_path, "quantile")
+    folder = tmp_path / "quantile" / "seed-0"
+    content = events_of(folder).summary_metadata[metadata.SESSION_START_INFO_TAG].plugin_data.content
+    values = metadata.parse_session_start_info_plugin_data(content).hparams.items()
+    config = load_json(folder / "config.json")
+    row = {name: getattr(value, value.WhichOneof("kind")) for name, value in values}
+    assert row == columns(config)
+    known = {name: row[name] for name in ("tempering", "scheme", "gain", "patching")}
+    patching = f"published, 2 bytes ({NOT_CAUSAL})"
+    assert known == {"tempering": "0.5", "scheme": "megatron_default", "gain": "ema", "patching": patching}
+    foreign = columns({**config, "model": {**config["model"], "kind": "a:b"}, "arm_options": {"beta": 1.0}})
+    types = [{name: isinstance(value, str) for name, value in row.items()} for row in (foreign, row)]
+    assert types[0] | {"shortest": False, "longest": False} == types[1]
 
 
 def test_fixed_windows_are_disjoint_and_one_is_enough() -> None:
@@ -234,7 +215,7 @@ def test_every_output_of_published_patching_is_labelled(
     assert {tag for tag in tags if "bpb" in tag and not tag.startswith("when_ended/")} == {
         f"when_started/val_{label}",
         *(f"{split}/{label}" for split in ("train", "val")),
-        *(f"versus_{axis}/{split}_{label}" for split in ("train", "val") for axis in ("bytes", "seconds")),
+        *(f"versus_bytes/{split}_{label}" for split in ("train", "val")),
     }
 
 
@@ -286,100 +267,15 @@ def test_a_run_ends_with_the_worth_of_its_context_where_asked(tiny_spec: SpecWri
     assert "information" not in plain["influence"]
 
 
-class Waits(TorchDispatchMode):
-    """Counts what would have the host wait for a GPU, were the tensors there: values read, and copies to the host.
-
-    Not what our own kernels do within: those for a CPU read its memory.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-        self.within = False
-
-    def note(self, name: str) -> None:
-        if not self.within:
-            self.found.append(name)
-
-    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = operator._schema.name.removeprefix("aten::")
-        masks = name.startswith("index") and any(isinstance(x, list) and _masked(x) for x in args)
-        if name in READS or masks:
-            self.note(name)
-        self.within = name.startswith("plkernel::")
-        try:
-            return operator(*args, **(kwargs or {}))
-        finally:
-            self.within = False
-
-
-def _masked(indices: list[Any]) -> bool:
-    return any(isinstance(index, torch.Tensor) and index.dtype == torch.bool for index in indices)
-
-
-@pytest.fixture
-def waits(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], list[str]]:
-    """What a call waits for."""
-
-    def count(call: Callable[[], object]) -> list[str]:
-        with monkeypatch.context() as patch, Waits() as mode:
-            for name in READING:
-                patch.setattr(torch.Tensor, name, _noted(name, mode))
-            call()
-        return mode.found
-
-    return count
-
-
-def _noted(name: str, mode: Waits) -> Any:
-    method = getattr(torch.Tensor, name)
-
-    def noting(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        mode.note(name)
-        return method(self, *args, **kwargs)
-
-    return noting
-
-
-@pytest.mark.parametrize("kind", MODELS)
-def test_no_step_waits_for_the_device(
-    tiny_spec: SpecWriter, tmp_path: Path, kind: str, waits: Callable[..., list[str]]
-) -> None:
-    training = opened(tiny_spec, kind, tmp_path, l2wrap=1e-4)
-    training.step()
-    assert waits(lambda: [training.step() for _ in range(3)]) == []
-    assert waits(training.settle) == ["tolist"], "all losses at once"
-    assert training.progress.loss_count == 4
-
-
-def test_what_waits_is_counted(waits: Callable[..., list[str]]) -> None:
-    x = torch.arange(3.0)
-    for call in (
-        lambda: x.sum().item(),
-        lambda: float(x.sum()),
-        lambda: x.cpu(),
-        lambda: x.numpy(),
-        lambda: x[x > 1],
-        lambda: bool(x.any()),
-        lambda: torch.equal(x, x),
-    ):
-        assert waits(call), call
-
-
 def test_losses_are_added_as_if_each_had_been_read(tiny_spec: SpecWriter, tmp_path: Path) -> None:
-    training = opened(tiny_spec, "ssm", tmp_path, steps=MOST_UNREAD + 10)
-    values = torch.rand(MOST_UNREAD + 3, generator=torch.Generator().manual_seed(0))
+    training = opened(tiny_spec, "ssm", tmp_path)
+    values = torch.rand(7, generator=torch.Generator().manual_seed(0))
     for value in values:
         training.stepped(value)
-    assert len(training.unread) < 10
-    training.settle()
-    total = 0.0
-    for value in values.tolist():
-        total += value
-    assert training.progress.loss_sum == total
-    assert (training.progress.step, training.progress.loss_count) == (len(values),) * 2
-    training.settle()
-    assert training.progress.loss_sum == total
+    for _ in range(2):
+        training.settle()
+        assert training.progress.loss_sum == np.cumsum(values.numpy().astype(float))[-1]
+    assert (training.progress.step, training.progress.loss_count) == (7, 7)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -391,21 +287,16 @@ def test_the_first_loss_that_is_no_number_is_named(tiny_spec: SpecWriter, tmp_pa
         training.settle()
 
 
-def test_a_run_stops_after_a_signal_or_the_end_of_its_parent() -> None:
-    with stop_requests(os.getppid()) as stopped:
-        assert not stopped()
-        signal.raise_signal(signal.SIGINT)
-        assert stopped()
+def test_a_run_stops_after_a_signal_or_the_end_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not of its parent on Windows, where that is a launcher."""
     with stop_requests(-1) as stopped:
         assert stopped()
-
-
-def test_the_parent_is_a_launcher_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.name", "nt")
-    with stop_requests(-1) as stopped:
-        assert not stopped()
-        signal.raise_signal(signal.SIGINT)
-        assert stopped()
+    for system, parent in ((os.name, os.getppid()), ("nt", -1)):
+        monkeypatch.setattr("os.name", system)
+        with stop_requests(parent) as stopped:
+            assert not stopped()
+            signal.raise_signal(signal.SIGINT)
+            assert stopped()
 
 
 def test_a_run_is_compiled_where_it_is_asked_for(

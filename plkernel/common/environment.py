@@ -35,8 +35,10 @@ def environment(threads: int, ranks: int = 1) -> dict[str, Any]:
     }
     versions = {"python": platform.python_version(), **{one: number for one in PACKAGES if (number := installed(one))}}
     several = {"ranks": ranks} if ranks > 1 else {}
-    known = {**source_state(), "versions": versions, "hardware": hardware, "threads": threads, **several}
-    return known | {"command": os.environ.get(COMMAND) or command_line()}
+    command = os.environ.get(COMMAND) or command_line()
+    return {**source_state(), "versions": versions, "hardware": hardware, "threads": threads, **several} | {
+        "command": command
+    }
 
 
 def installed(package: str) -> str | None:

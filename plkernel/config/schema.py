@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from plkernel.analysis.limits import RWKV7_LARGEST_RATE, Bonus, ShapeOn, gain_of
 from plkernel.analysis.nodes import Aim, AimTarget, Gain, Lag, Placement, Projection, Summation
-from plkernel.common.cli import nearest
+from plkernel.common.cli import nearest, shortened
 from plkernel.common.files import shown
 from plkernel.common.imports import NAME, is_code
 from plkernel.models.words import Device, ModelKind, PatchingMode
@@ -140,7 +140,7 @@ def explained(error: ValidationError, root: type[BaseModel], *within: str) -> st
         elif last and one["type"] != "value_error":
             message = f"{'.'.join(place)}: {message}, got {shown(one['input'])}"
         texts.append(message)
-    return "; ".join(texts)
+    return shortened("; ".join(texts))
 
 
 class CorpusSpec(Section):

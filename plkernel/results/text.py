@@ -205,8 +205,8 @@ def warnings(comparison: Comparison) -> list[str]:
         "Runs were trained on different bytes (the sha256 of their corpora differ).": any(
             map(_differ, digests.values())
         ),
-        f"The rows of {listed(wrong[:FEW])} are not those of its result: bring metrics.jsonl back, or remove the run's folder "
-        "and train it again.": wrong,
+        f"The rows of {listed(wrong[:FEW])} are not those of its result: bring metrics.jsonl back, or remove the run's "
+        "folder and train it again.": wrong,
         **{
             f"No run of the baseline {base.name} is finished: there is nothing to compare with.": not base.seeds
             for base in comparison.baselines

@@ -6,6 +6,7 @@ of any size; check trains small models for a few steps at several widths, and se
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -215,7 +216,7 @@ def check(
     streams = []
     with progress_bar("depths") as progress:
         for depth, condition in deep.items():
-            streams.append(propagation(lambda seed, one=condition: filled(one, seed, inputs)[0], windows, seeds))
+            streams.append(propagation(partial(model_of, condition, inputs), windows, seeds))
             progress(depth / sum(deep))
     print(f"residual stream at initialisation, width {dim}: rms before the first block and after the last\n")
     print(over_depth(streams), flush=True)
@@ -294,7 +295,7 @@ def condition_of(
             raise ValueError(f"{name} must be at least {least}, got {number}")
     if kind != "ssm" and dim % size:
         raise ValueError(f"width {dim} must be a multiple of head_size {size} in an RWKV")
-    heads = {} if kind == "ssm" else {"head_size": size}
+    heads: dict[str, Any] = {} if kind == "ssm" else {"head_size": size}
     return resolve(ModelSpec(kind=kind, dim=dim, layers=layers, **heads), Arm(scheme=scheme, scheme_options=options))
 
 
@@ -315,6 +316,11 @@ def filled(condition: "Condition", seed: int, inputs: "Tensor") -> "tuple[Model,
     model = initialise_(build(condition), condition, seed)
     tune_(model, condition, inputs)
     return model, plan_of(model, condition)
+
+
+def model_of(condition: "Condition", inputs: "Tensor", seed: int) -> "Model":
+    """The model of `filled` alone."""
+    return filled(condition, seed, inputs)[0]
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import tyro
@@ -88,7 +88,13 @@ def measure(
     check_folder(out, "out")
     reading = {"max_bytes": max_bytes, "separator": unescape(separator), "column": column, "follow_links": follow_links}
     loaded = {name: corpora.load(name, **reading) for name in names}  # type: ignore[arg-type]  # all before the first
-    options = {"unit": unit, "estimator": estimator, "stated": lags, "max_lag": max_lag, "blocks": blocks}
+    options: dict[str, Any] = {
+        "unit": unit,
+        "estimator": estimator,
+        "stated": lags,
+        "max_lag": max_lag,
+        "blocks": blocks,
+    }
     options |= {"protocol": protocol, "threads": threads}
     results = []
     for name, corpus in loaded.items():
@@ -96,7 +102,7 @@ def measure(
         known = known_sequence(name) if unit == "byte" else None
         exact = known.mutual_information if known else None
         with cli.progress_bar(name) as progress:
-            result = measure_corpus(corpus, data, exact=exact, progress=progress, **options)  # type: ignore[arg-type]
+            result = measure_corpus(corpus, data, exact=exact, progress=progress, **options)
         results.append(result)
         print(render(result), end="\n\n", flush=True)
     if len(results) > 1:

@@ -95,6 +95,7 @@ class Family:
     models   model types of config.json, if restricted
     starts   exact initialisation of the tensor of a role, in words and as a function
     anchor   pattern that the name of one tensor of every such layer matches; that of the first of `tensors` if empty
+    fixed    rates that config.json defines, for decays that are not learned
     taken    place where a running module of transformers or plkernel computes decays that depend on the input
     """
 
@@ -108,6 +109,7 @@ class Family:
     without: str = ""
     models: tuple[str, ...] = ()
     starts: Mapping[str, tuple[str, Start]] = field(default_factory=dict)
+    fixed: Callable[[Given], Floats] | None = None
     anchor: str = ""
     taken: Argument | None = None
 
@@ -381,6 +383,7 @@ FAMILIES = (
         {"slopes": "{at}.slope_rate"},
         lambda given: given["slopes"].reshape(-1),
         "a = exp(-slope_rate), per head",
+        fixed=lightning,
         **LIGHTNING,
     ),
     Family(

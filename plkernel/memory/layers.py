@@ -159,7 +159,7 @@ def _of_tensors(layer: Layer, count: int) -> Iterator[Finding]:
 
 
 def _of_half_lives(layer: Layer) -> Iterator[Finding]:
-    """Half-lives out of range."""
+    """Half-lives out of range, and decays that differ from those that config.json defines."""
     tokens, subject = half_lives(layer.rates), " with ".join(layer.names.values()) or layer.module
     ends = {"low": np.fmin.reduce(tokens.ravel()), "high": np.fmax.reduce(tokens.ravel())}
     for name, where, seen in (
@@ -169,6 +169,11 @@ def _of_half_lives(layer: Layer) -> Iterator[Finding]:
     ):
         if where.any():
             yield Finding(name, subject, seen.format(share=_share(where), **ends))
+    given = Given({}, layer.config, layer.number)
+    if layer.family.fixed is not None and given.setting("num_attention_heads") is not None:
+        expected, eps = layer.family.fixed(given), max(1e-5, *(stored.eps for stored in layer.tensors.values()))
+        if expected.shape != layer.rates.shape or not np.allclose(layer.rates, expected, rtol=eps, atol=0.0):
+            yield Finding("not as defined", subject, "the slopes are not those that config.json defines")
 
 
 def _of_dtype(layer: Layer) -> Iterator[Finding]:

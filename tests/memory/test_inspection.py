@@ -18,6 +18,7 @@ from torch import Tensor
 from plkernel.commands.inspect import inspect
 from plkernel.common import cli
 from plkernel.memory.files import INDEX
+from plkernel.memory.formulas import Given, lightning
 from plkernel.memory.inspection import drawn, render, shown
 from plkernel.memory.layers import LAGS, Finding, half_lives, kernel, quantiles
 
@@ -326,10 +327,18 @@ def test_a_broken_tensor(name: str, tensor: str, change: Any, seen: str, tmp_pat
     assert f"{name}: {finding.tensor}: " in render(shown(str(tmp_path)))
 
 
-def test_decays_above_one_grow(tmp_path: Path) -> None:
+def test_decays_above_one_grow_and_slopes_are_those_defined(tmp_path: Path) -> None:
     tensors = {"s.Lambda_re": torch.tensor([-0.5, 0.5]), "s.log_step": torch.tensor([-3.0, -3.5])}
     (finding,) = found(tmp_path, tensors)
     assert (finding.name, finding.seen) == ("grows", "1 of 2 grow with time: their decay is above 1")
+    config = {"num_attention_heads": HEADS, "num_hidden_layers": 3}
+    slopes = {f"model.layers.{layer}.self_attn.slope_rate": lightning(Given({}, config, layer)) for layer in range(2)}
+    tensors = {name: torch.from_numpy(values)[:, None, None].float() for name, values in slopes.items()}
+    assert found(tmp_path, tensors, **config) == ()
+    name = "model.layers.1.self_attn.slope_rate"
+    tensors[name] = tensors[name] * 0.9
+    (finding,) = found(tmp_path, tensors, **config)
+    assert (finding.name, finding.tensor) == ("not as defined", name)
 
 
 def test_half_precision(tmp_path: Path) -> None:

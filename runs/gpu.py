@@ -138,7 +138,10 @@ def study(spec: str, device: str, out: Path, record: Path, left: Callable[[], fl
     name = load_spec(Path(spec)).name
     out, record = out / name, record / name
     command = [sys.executable, "-m", "plkernel.experiment", spec, "--train.device", device, "--out", str(out)]
-    command += ["--no-report", *(["--record", str(record)] if (record / ROWS).exists() else [])]
+    if (record / ROWS).exists() and not (out / SPEC).exists():
+        print(f"{name}: {record} is of another machine; bring its {out}, or name another --record", flush=True)
+        return [name]
+    command.append("--no-report")
     process = subprocess.Popen(command, cwd=ROOT, process_group=0)  # Ctrl-C reaches it through this process alone
     kept = -1
     try:

@@ -9,9 +9,8 @@ from plkernel.common.files import check_folder
 from plkernel.common.layout import run_folder
 from plkernel.config import command_line
 from plkernel.config.study import Spec
-from plkernel.results.registration import place_of, prospects
+from plkernel.results.registration import place_of
 from plkernel.results.registration import register as register_study
-from plkernel.results.study import restore
 from plkernel.study.engine import EngineName
 from plkernel.training import check
 
@@ -35,10 +34,9 @@ def forecast(spec: Spec, only: Sequence[str], workers: int | None) -> str:
 
 
 def _cautions(spec: Spec) -> Iterator[str]:
-    """Yield what its seeds can decide, and the arms that place decays which hardly move within a window."""
+    """Yield the arms that place decays which hardly move within a window."""
     from plkernel.memory.diagnostics import outlasting
 
-    yield from prospects(spec.hypotheses, len(spec.seeds))
     for name in spec.arms:
         condition = spec.condition(name)
         if condition.train is not None and condition.arm.places_nodes and not condition.model.is_foreign:
@@ -58,7 +56,6 @@ def command(
     engine: EngineName = "local",
     ray_address: str | None = None,
     register: tuple[Path, ...] | None = None,
-    record: Path | None = None,
     trust_code: bool = False,
 ) -> None:
     """Run every condition at every seed, skip what has finished, resume what has not, then write the report.
@@ -76,7 +73,6 @@ def command(
         retry: Try again what diverged, from the last checkpoints.
         engine: ray: on a Ray cluster (extra dist), with the same results; OUT must be on storage that all share.
         ray_address: Of a running cluster, such as HOST:6379 or auto; RAY_ADDRESS if left out, or Ray is started here.
-        record: Take the runs of this record, and train the rest.
         register: Only write down what is declared, in this file or runs/registered/NAME.json.
         trust_code: Import and run the code that the spec names.
     """
@@ -102,8 +98,6 @@ def command(
     from plkernel.training.folder import RunFolder
 
     check_folder(folder, "out")
-    if record is not None:
-        print(f"{spec.name}: {restore(record, folder)} runs taken from {record}", flush=True)
     with opened(engine, ray_address) as trainer:
         failed = run_experiment(spec, folder, workers, only, trainer, retry)
     if report and any(finished(folder, arm, seed) for arm in spec.arms for seed in spec.seeds):

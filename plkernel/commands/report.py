@@ -15,7 +15,7 @@ from plkernel.results.study import read_study, save_record, save_rows
 from plkernel.results.text import overview, warnings
 
 
-def report(folder: tyro.conf.Positional[Path], record: Path | None = None, registered: Path | None = None) -> None:
+def report(folder: tyro.conf.Positional[Path], record: Path | None = None) -> None:
     """Compare the arms of a study: print the tables, write FOLDER/report (page, figures, JSON, rows).
 
     Arms are compared with the baseline seed by seed, each difference with its 95 % t interval. Runs that failed or have
@@ -26,14 +26,12 @@ def report(folder: tyro.conf.Positional[Path], record: Path | None = None, regis
         folder: The folder of a study, as plkernel.experiment writes it (runs/out/NAME), or of a record.
         record: Keep a record of the study in this folder: spec.json, rows.jsonl, the registration, and those of the
             search for learning rates. The same command on it gives the same report.
-        registered: The registration of the study, as plkernel.experiment --register writes it, where it is not in the
-            folder already.
     """
     cli.existing(folder, "folder")
     study = read_study(folder)
     check_folder(_place(folder), f"folder {folder}:")
     check_folder(record, "record")
-    comparison = compare(study, registered and cli.existing(registered, "registered"))
+    comparison = compare(study)
     if record is not None:
         save_record(study, record)
         keep(comparison.declared.registration if comparison.declared else None, record)

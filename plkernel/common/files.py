@@ -243,6 +243,16 @@ def same(one: Any, other: Any) -> bool:
     return math.isclose(one, other, rel_tol=1e-12) if floats else bool(one == other)
 
 
+def differences(old: Any, new: Any, key: str = "") -> list[str]:
+    """Return the differences of two plain values, as 'train.steps was 300, is now 400', but for rounding."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        names = sorted(old.keys() | new.keys())
+        return [
+            line for name in names for line in differences(old.get(name), new.get(name), f"{key}.{name}".strip("."))
+        ]
+    return [] if same(old, new) else [f"{key} was {shown(old)}, is now {shown(new)}"]
+
+
 def shown(value: Any) -> str:
     """Return a value as `repr` has it, for an error message, the middle left out where it is long."""
     return shortened(repr(value), 100)

@@ -162,15 +162,19 @@ def _drawing(kind: str, figure: "Figure", part: Block | None = None) -> Drawing:
 # Data of an arm
 
 
+def _leaks(part: Block) -> bool:
+    return not any(arm.causal for arm in part.arms if arm.seeds)
+
+
 def titled(part: Block) -> str:
     """Title of a block, marked where all of it leaks; empty in a study without blocks."""
-    return part.title + (f" ({NOT_CAUSAL})" if part.title and part.leaks else "")
+    return part.title + (f" ({NOT_CAUSAL})" if part.title and _leaks(part) else "")
 
 
 def arm_label(comparison: Comparison, part: Block, arm: ArmResult) -> str:
     """Name of an arm in its block, marked where it leaks and the title of its block does not say so."""
     name = comparison.short(arm.name)
-    return name if arm.causal or (part.title and part.leaks) else f"{name} ({NOT_CAUSAL})"
+    return name if arm.causal or (part.title and _leaks(part)) else f"{name} ({NOT_CAUSAL})"
 
 
 def context_of(comparison: Comparison, arm: ArmResult, kind: str) -> Curves | None:

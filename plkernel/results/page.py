@@ -167,7 +167,7 @@ def _grouped(
     for part in comparison.blocks:
         rows = []
         for arm in part.others if paired else part.arms:
-            plain = not paired or (arm.against == part.baseline and (part.title or len(comparison.baselines) == 1))
+            plain = not paired or (arm.against == part.arms[0].name and (part.title or len(comparison.baselines) == 1))
             minus = "" if plain else f" minus {comparison.short(str(arm.against))}"
             if (texts := cells(arm)) is not None:
                 rows.append([f"{arm_label(comparison, part, arm)}{minus}", *texts])
@@ -208,8 +208,11 @@ def _verdicts(one: Declared) -> Iterator[Part]:
     groups: dict[str, list[list[str]]] = {}
     for outcome in one.outcomes:
         judged, hypothesis = outcome.judgement, outcome.hypothesis
-        notes = [statement(hypothesis), *(["not declared before the runs"] if one.late(outcome) else [])]
-        notes += [*([] if outcome.causal else [NOT_CAUSAL]), *([outcome.missing] if outcome.missing else [])]
+        notes = [
+            statement(hypothesis),
+            *([] if outcome.causal else [NOT_CAUSAL]),
+            *([outcome.missing] if outcome.missing else []),
+        ]
         difference = [mean_text(judged), interval_text(judged), str(judged.n)] if judged.n else ["-", "", "0"]
         row = ["\n".join([hypothesis.name, *notes]), one.verdict(outcome, gates=False), *difference]
         row += [p_text(judged.p_family), p_text(judged.p_opposite_family)]
@@ -264,29 +267,20 @@ def _differences(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Pa
     evidence = comparison.evidence
     if not evidence:
         return
-    header = ["arm", "mean", "95 % interval", "p", "corrected p", "sign-flip p", "d_z", "baseline reached"]
+    header = ["arm", "mean", "95 % interval", "p", "corrected p", "sign-flip p"]
 
     def cells(arm: ArmResult) -> list[str]:
         if (one := evidence.get(arm.name)) is None:
             return ["-"] * (len(header) - 1)
-        p = one.difference.p_value, one.corrected, one.flips.p_value if one.flips else math.nan
-        d_z = f"{one.effect.d_z:+.2f}" if math.isfinite(one.effect.d_z) else "-"
-        reached = "-"
-        if one.earlier and one.earlier.mean:
-            share = 100 * one.earlier.mean.mean
-            reached = f"{abs(share):.0f} % {'earlier' if share >= 0 else 'later'}"
-        elif one.earlier:
-            seeds = list(one.earlier.per_seed.values())
-            reached = f"{sum(value is not None for value in seeds)} of {len(seeds)} seeds"
+        p = one.difference.p_value, one.corrected, one.flips
         few = "" if one.difference.n == len(arm.seeds) else f" (n = {one.difference.n})"
-        return [f"{mean_text(one.difference)}{few}", interval_text(one.difference), *map(p_text, p), d_z, reached]
+        return [f"{mean_text(one.difference)}{few}", interval_text(one.difference), *map(p_text, p)]
 
     bases = {comparison.short(base.name) for base in comparison.baselines}
     caption = (
         f"Arm minus {bases.pop() if len(bases) == 1 else 'the one it is compared with'}, {comparison.primary.title}, "
         "paired by seed, in bits per byte (below zero is better), with the two-sided paired t test, Holm's correction "
-        f"for all {len(comparison.corrected)}, the mean in standard deviations (d_z), and how much earlier in training "
-        "the arm stays at or below the baseline's final value, or how many seeds do."
+        f"for all {len(comparison.corrected)}, and the exact sign-flip test."
     )
     yield _table(caption, header, _grouped(comparison, cells, paired=True))
     yield from figures
@@ -388,11 +382,7 @@ def _design(comparison: Comparison) -> Part:
         if is_code(options.get("kind", "")):  # width and blocks of an outside model are not known
             options = {"kind": options["kind"]}
         facts[name] = ", ".join(f"{key} {value}" for key, value in options.items())
-    made = listed(f"{name} ({count} {'run' if count == 1 else 'runs'})" for name, count in comparison.hardware.items())
-    for name, cost in (("cost", comparison.cost()), ("search", comparison.search_cost)):
-        facts[name] = (
-            "{runs:,} runs of {seconds:,.1f} s, {hours:,.2f} hours on {made}".format(**cost, made=made) if cost else ""
-        )
+    facts["cost"] = "{runs:,} runs of {seconds:,.1f} s, {hours:,.2f} hours".format(**comparison.cost())
     known: dict[str, dict[str, None]] = {}
     for run in study.finished():
         for name, value in _flat({"corpus": run.config["corpus"], **run.environment}).items():

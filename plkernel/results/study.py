@@ -1,4 +1,4 @@
-"""A study and its runs, read from its folder or from a record of it, and written as a record.
+"""A study and its runs, read from its folder or from a record of it, and written as a record; the rows of a run.
 
 Files of earlier versions hold less and those of later ones more: the models below name only what a report relies on,
 and nothing is required that a reader can do without.
@@ -6,35 +6,27 @@ and nothing is required that a reader can do without.
 
 import json
 import math
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import os
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model, model_validator
 from pydantic_core import from_json, to_json
 
 from plkernel.common import layout
-from plkernel.common.files import (
-    atomic_write,
-    load_json,
-    load_object,
-    read_lines,
-    refuse_links_of_run,
-    save_json,
-    shown,
-)
+from plkernel.common.files import atomic_write, load_json, load_object, naming, open_own, read_lines, save_json, shown
 from plkernel.common.layout import CONFIG, DIVERGED, ENVIRONMENT, FAILED, FINISHED, METRICS, RESULT, ROWS, SPEC, TUNING
-from plkernel.results.rows import expected_steps
+from plkernel.config.schema import explained
 
-T = TypeVar("T")
 Number = float | None
 """null stands for NaN and infinity, which JSON cannot write."""
 Loss = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=0)]
-Filled = Annotated[list[T], Field(min_length=1)]
+Integers = Annotated[list[int], Field(min_length=1)]
 
 
 # Files
@@ -69,7 +61,7 @@ class Evaluation(Part, extra="ignore"):
 class Truncation(Columns):
     """Bits per byte of the same bytes when only the last 1, 2, 4 .. before them are given, the whole context last."""
 
-    given: Filled[int]
+    given: Integers
     bpb: list[Number]
     floor: list[Number] | None = None
 
@@ -77,7 +69,7 @@ class Truncation(Columns):
 class Influence(Columns):
     """Change of the prediction in bits when the byte so many before it is another; I(d) of a known law, in bits."""
 
-    lags: Filled[int]
+    lags: Integers
     bits: list[Number]
     information: list[Number] | None = None
 
@@ -105,21 +97,16 @@ class Result(Part, extra="ignore"):
 
 
 class Reference(Columns):
-    """Losses of n-grams counted in the windows that a run reads, in bits per byte on the windows that judge runs.
+    """Losses of n-grams, in bits per byte on the windows that judge runs, by their `orders` in bytes.
 
-    corpus, train are as in the config.json of the runs that they suit, `orders` are the n, bytes of an n-gram with the
-    predicted one; losses and their standard errors over windows, None where there is one window, are by order.
+    corpus and train are as in the config.json of the runs that they suit.
     """
 
     corpus: dict[str, Any]
     train: dict[str, Any]
-    training_windows: str
-    training_bytes: Count
-    orders: Filled[Count]
+    orders: Integers
     val_bpb: list[float]
     test_bpb: list[float]
-    val_error: list[Number]
-    test_error: list[Number]
 
     def suits(self, config: Mapping[str, Any]) -> bool:
         """True if a run of that configuration reads, and is judged by, the same windows."""
@@ -135,28 +122,19 @@ def part(**fields: Any) -> type[Part]:
     return create_model("Part", __base__=Part, **typed)  # type: ignore[call-overload,no-any-return]
 
 
-ArmFile = part(
-    against=str, target=str, learning_rate=Positive, beta=Positive, levels=dict[str, str], rates=list[Positive]
-)
+ArmFile = part(against=str, learning_rate=Positive, beta=Positive, levels=dict[str, str], rates=list[Positive])
 StudyFile = part(
     name=(str, ...),
     description=str,
     baseline=(str, ...),
     within=list[str],
-    seeds=(Filled[int], ...),
+    seeds=(Integers, ...),
     report_steps=list[int],
     arms=(dict[str, ArmFile], ...),  # type: ignore[valid-type]
     model=dict,
     train=part(learning_rate=Positive),
-    corpus=part(validation=float, test=float),
-    tuning=part(rates=list[Positive], seeds=list[int], steps=int),
+    tuning=part(rates=list[Positive]),
 )
-ConfigFile = part(
-    corpus=(part(size=int, sha256=str), ...),
-    model=(part(kind=str, gain=str, parameters=int, patching=part(size=Annotated[int, Field(ge=1)], mode=str)), ...),
-    train=part(context=int),
-)
-EnvironmentFile = part(commit=str, threads=Count, hardware=part(cpu=str, gpu=str))
 State = part(
     half_life_quantiles=list[list[Number]],
     kernel=part(lags=(list[Positive], ...), blocks=(list[list[Number]], ...)),
@@ -166,35 +144,80 @@ State = part(
 STATE = (*State.model_fields, "positions")
 """The state of the model in a row of metrics.jsonl, beside its losses."""
 ReferencesFile = part(references=(list[Reference], ...))
-RowFile = part(
-    **{"arm": (str, ...), "seed": (int, ...), "status": (str, ...), "config": (dict, ...), "environment": (dict, ...)},
-    **{"result": dict, "first": dict, "last": dict, "curve": Columns},
+PATCHING = part(size=Annotated[int, Field(ge=1)], mode=str)
+RunFile = part(
+    arm=(str, ...),
+    seed=(int, ...),
+    status=(Literal["finished", "diverged", "failed", "unfinished"], ...),
+    error=str,
+    config=(
+        part(
+            corpus=(part(size=int, sha256=str), ...),
+            model=(part(kind=str, gain=str, parameters=int, patching=PATCHING), ...),
+            train=part(context=int),
+        ),
+        ...,
+    ),
+    environment=(part(commit=str, threads=Count, hardware=part(cpu=str, gpu=str)), ...),
+    result=Result,
+    evaluations=list[Evaluation],
+    curve=Columns,
+    first=State,
+    last=State,
 )
 REFERENCE_KEY = ("corpus", "train", "seed", "training_bytes")
 """The part of an entry of references.json that decides its numbers."""
 
-P = TypeVar("P", bound=Part)
 
-
-def parsed(path: Path, kind: type[P], value: Any) -> P:
+def parsed(path: Path, kind: type[Part], value: Any) -> Any:
     """`value` as a part of that kind; ValueError in one line, naming the file and the keys, where it is none."""
     if not isinstance(value, Mapping):
         raise ValueError(f"{path}: holds {shown(value)}, expected an object")
     try:
         return kind.model_validate(value)
     except ValidationError as error:
-        texts = []
-        for one in error.errors()[:3]:
-            where, message = ".".join(str(key)[:80] for key in one["loc"]), one["msg"].removeprefix("Value error, ")
-            said = f"{where} is {shown(one['input'])}: {message[:1].lower()}{message[1:]}" if where else message
-            texts.append(f"{where} is missing" if one["type"] == "missing" else said)
-        raise ValueError(f"{path}: {'; '.join(texts)}") from None
+        raise ValueError(f"{path}: {explained(error, kind)}") from None
 
 
 def validated(path: Path, kind: type[Part], value: Any) -> dict[str, Any]:
     """`value` unchanged, once it is known to be a part of that kind."""
     parsed(path, kind, value)
     return dict(value)
+
+
+# Rows of a run, metrics.jsonl and timing.jsonl
+
+
+def expected_steps(every: int, last: int) -> list[int]:
+    """The steps of a run's rows up to step `last`: at the start, every `every` steps, and at the end."""
+    return sorted({*range(0, last + 1, every), last})
+
+
+def append_row(path: Path, row: Mapping[str, Any], crc: int) -> tuple[int, int]:
+    """Add a row, flushed to disk; return the file's length in bytes and its CRC-32, which was `crc` before."""
+    line = json.dumps(row, allow_nan=False).encode() + b"\n"
+    with naming(path), os.fdopen(open_own(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as handle:
+        handle.write(line)
+        handle.flush()
+        os.fsync(handle.fileno())
+        return handle.tell(), zlib.crc32(line, crc)
+
+
+def check_rows(path: Path, length: int, crc: int, steps: Sequence[int]) -> None:
+    """Raise ValueError unless the first `length` bytes have this CRC-32, as after the last of `steps`."""
+    kept = path.read_bytes()[:length] if path.exists() else b""
+    if zlib.crc32(kept) != crc:
+        raise ValueError(
+            f"{path} is not as the run left it at the step {steps[-1]} of its last evaluation (its content has been "
+            f"changed): bring it back, or remove {path.parent} to start over"
+        )
+
+
+def cut_rows(path: Path, length: int) -> None:
+    """Drop all but the first `length` bytes."""
+    if path.exists():
+        with os.fdopen(open_own(path, os.O_RDWR), "rb+") as handle:
+            handle.truncate(length)
 
 
 # Runs and studies
@@ -230,17 +253,8 @@ class Run:
             return True
         every, steps = (self.config.get("train") or {}).get("eval_every"), [row.step for row in self.evaluations]
         wanted = expected_steps(every, self.result.steps) if isinstance(every, int) and every > 0 else steps
-        final = repr(self.result.final_val_bpb)  # NaN equals NaN so
-        ends = not steps or (steps[-1] == self.result.steps and repr(self.evaluations[-1].val_bpb) == final)
-        return steps == wanted and ends
-
-    def at_step(self, step: int) -> float | None:
-        """Validation bits per byte at that step, or None where it was not evaluated."""
-        return next((row.val_bpb for row in self.evaluations if row.step == step), None)
-
-    def curve(self) -> dict[int, float]:
-        """Validation bits per byte by bytes of training text read."""
-        return {row.bytes: row.val_bpb for row in self.evaluations}
+        ends = [(row.step, repr(row.val_bpb)) for row in self.evaluations[-1:]]  # repr: NaN equals NaN
+        return steps == wanted and ends in ([], [(self.result.steps, repr(self.result.final_val_bpb))])
 
 
 @dataclass(frozen=True)
@@ -280,8 +294,8 @@ class Study:
         return [run for run in self.runs if run.status == FINISHED and arm in (None, run.arm)]
 
     def curves(self, arm: str) -> dict[int, dict[int, float]]:
-        """The `curve` of every finished run of an arm, by seed."""
-        return {run.seed: run.curve() for run in self.finished(arm)}
+        """Validation bits per byte by bytes of training text read, of every finished run of an arm, by seed."""
+        return {run.seed: {row.bytes: row.val_bpb for row in run.evaluations} for run in self.finished(arm)}
 
     def reference(self, arm: str) -> Reference | None:
         """The n-grams that suit the finished runs of `arm`; None where none were counted."""
@@ -296,20 +310,19 @@ def read_study(folder: Path | str) -> Study:
     if not path.is_file():
         raise ValueError(f"folder: {folder} holds no {SPEC}, give the folder of a study (runs/out/NAME)")
     spec = validated(path, StudyFile, load_json(path))
-    arms, tuning = spec["arms"], spec.get("tuning") or {}
-    named = {"baseline": spec["baseline"], **{f"arms.{name}.against": arm.get("against") for name, arm in arms.items()}}
-    for place, arm in named.items():
-        if arm is not None and arm not in arms:
+    against = {f"arms.{name}.against": arm.get("against") for name, arm in spec["arms"].items()}
+    for place, arm in {"baseline": spec["baseline"], **against}.items():
+        if arm is not None and arm not in spec["arms"]:
             raise ValueError(f"{path}: {place} is {shown(arm)}, none of the arms")
-    if tuning.get("rates") and not tuning.get("seeds"):
-        raise ValueError(f"{path}: tuning.rates need tuning.seeds")
-    pairs = [(arm, seed) for arm in arms for seed in spec["seeds"]]
-    if rows.exists():
-        kept = {(row["arm"], row["seed"]): files_of_row(row) for row in _rows(rows)}
-        runs = [_run(*pair, kept.get(pair, {}), lambda _: rows) for pair in pairs]
-    else:
-        folders = {pair: layout.run_folder(folder, *pair) for pair in pairs}
-        runs = [_run(*pair, files_of_folder(place), place.joinpath) for pair, place in folders.items()]
+    kept = {(run.arm, run.seed): run for run in (_run(rows, _of_record(row)) for row in read_lines(rows))}
+    runs = []
+    for pair in [(arm, seed) for arm in spec["arms"] for seed in spec["seeds"]]:
+        own = layout.run_folder(folder, *pair)
+        if not rows.exists() and (own / CONFIG).exists():
+            kept[pair] = run = _run(own, _of_folder(own))
+            if (run.arm, run.seed) != pair:
+                raise ValueError(f"{own / CONFIG}: belongs to arm {shown(run.arm)} and seed {run.seed}")
+        runs.append(kept.get(pair, Run(*pair, layout.NOT_STARTED)))
     return Study(
         folder=folder,
         name=spec["name"],
@@ -319,7 +332,7 @@ def read_study(folder: Path | str) -> Study:
         seeds=tuple(spec["seeds"]),
         spec=spec,
         runs=tuple(runs),
-        references=tuple(Reference.model_validate(entry) for entry in reference_entries(folder / layout.REFERENCES)),
+        references=tuple(map(Reference.model_validate, reference_entries(folder / layout.REFERENCES))),
     )
 
 
@@ -328,56 +341,41 @@ def reference_entries(path: Path) -> list[dict[str, Any]]:
     return list(validated(path, ReferencesFile, load_json(path))["references"]) if path.exists() else []
 
 
-def files_of_folder(folder: Path) -> dict[str, Any]:
-    """The content of the files of a run, by name, of those that are there."""
-    files = {name: load_object(folder / name) for name in (CONFIG, ENVIRONMENT, RESULT) if (folder / name).exists()}
-    path, finished = folder / METRICS, files.get(RESULT, {}).get("status") == FINISHED
-    rows = read_lines(path) if finished else []
-    if finished and not rows:
-        fault = "holds no evaluation" if path.is_file() else "no such file"
-        raise ValueError(f"{path}: {fault}, although the run is recorded as finished")
-    return {**files, METRICS: rows}
+def _of_folder(folder: Path) -> dict[str, Any]:
+    """The files of a run as a row of a record, with its evaluations as in metrics.jsonl."""
+    config, environment, end = (
+        load_object(folder / name) if (folder / name).exists() else {} for name in (CONFIG, ENVIRONMENT, RESULT)
+    )
+    config.pop("study", None)
+    row = {"arm": config.pop("arm", None), "seed": config.pop("seed", None), "environment": environment}
+    row |= {"status": end.pop("status", layout.UNFINISHED), "error": end.pop("error", None), "config": config}
+    if row["status"] == FINISHED:
+        rows = read_lines(folder / METRICS)
+        if not rows:
+            raise ValueError(f"{folder / METRICS}: holds no evaluation, although the run is recorded as finished")
+        first, last = ({name: at[name] for name in STATE if name in at} for at in (rows[0], rows[-1]))
+        row |= {"result": end, "evaluations": rows, "first": first, "last": last}
+    return row
 
 
-def files_of_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of the files of the run that a row of a record was made from; columns of null are left out."""
-    curve = {name: values for name, values in (row.get("curve") or {}).items() if values is not None}
-    points = [dict(zip(curve, values, strict=True)) for values in zip(*curve.values(), strict=True)]
-    for point, state in zip((points[:1] + points[-1:]), (row.get("first"), row.get("last")), strict=False):
-        point |= state or {}
-    return {
-        CONFIG: {"study": row.get("study"), "arm": row["arm"], "seed": row["seed"], **row["config"]},
-        ENVIRONMENT: row["environment"],
-        METRICS: points,
-        RESULT: {**(row.get("result") or {}), "status": row["status"], "error": row.get("error")},
-    }
+def _of_record(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of a record with its curve as evaluations; columns of null are left out."""
+    curve = row["curve"] if isinstance(row.get("curve"), dict) else {}
+    columns = {name: values for name, values in curve.items() if isinstance(values, list)}
+    points = zip(*columns.values(), strict=False)  # lists of unequal length are refused later
+    return {**row, "evaluations": [dict(zip(columns, values, strict=True)) for values in points]}
 
 
-def _run(arm: str, seed: int, files: Mapping[str, Any], path: Callable[[str], Path]) -> Run:
-    """The run of these files; errors name `path` of a file."""
-    if CONFIG not in files:
-        return Run(arm, seed, layout.NOT_STARTED)
-    config = validated(path(CONFIG), ConfigFile, files[CONFIG])
-    if (owner := (config.get("arm"), config.get("seed"))) != (arm, seed):
-        arms = f"arm {shown(owner[0])} and seed {shown(owner[1])}"
-        raise ValueError(f"{path(CONFIG)}: belongs to {arms}, not to this folder")
-    environment = validated(path(ENVIRONMENT), EnvironmentFile, files.get(ENVIRONMENT, {}))
-    end = files.get(RESULT, {})
-    status = end.get("status") if RESULT in files else layout.UNFINISHED
-    if status not in (FINISHED, DIVERGED, FAILED, layout.UNFINISHED):
-        raise ValueError(f"{path(RESULT)}: status is {shown(status)}, expected 'finished', 'diverged' or 'failed'")
-    if status != FINISHED:
-        error = str(end.get("error") or "no reason recorded") if end else None
-        return Run(arm, seed, status, config, environment, error)
-    result, rows = parsed(path(RESULT), Result, end), files[METRICS]
-    evaluations = tuple(parsed(path(METRICS), Evaluation, row) for row in rows)
-    states = [{name: row[name] for name in STATE if name in row} for row in ([rows[0], rows[-1]] if rows else [{}, {}])]
-    first, last = (validated(path(METRICS), State, state) for state in states)
-    return Run(arm, seed, status, config, environment, None, result, evaluations, first, last)
-
-
-def _rows(path: Path) -> list[dict[str, Any]]:
-    return [validated(path, RowFile, row) for row in read_lines(path)]
+def _run(path: Path, row: Mapping[str, Any]) -> Run:
+    one = parsed(path, RunFile, row)
+    error = (one.error or "no reason recorded") if one.status in (DIVERGED, FAILED) else None
+    run = Run(one.arm, one.seed, one.status, row["config"], row["environment"], error)
+    if one.status != FINISHED:
+        return run
+    if one.result is None:
+        raise ValueError(f"{path}: holds no result, although the run is recorded as finished")
+    first, last = row.get("first") or {}, row.get("last") or {}
+    return replace(run, result=one.result, evaluations=tuple(one.evaluations), first=first, last=last)
 
 
 # The search for learning rates
@@ -421,19 +419,14 @@ def choices(grids: Mapping[str, Sequence[float]], out: Path) -> dict[str, Choice
 
 def record(study: Study, run: Run) -> dict[str, Any]:
     """One ended run as a row to keep: configuration, environment, results, its validation curve and its state."""
-    from plkernel.models.words import NOT_CAUSAL
-
-    told = {name: getattr(run, name) for name in ("arm", "seed", "status", "error")}
-    config = {key: value for key, value in run.config.items() if key not in ("study", "arm", "seed")}
-    row: dict[str, Any] = {"study": study.name, **told, "config": config, "environment": run.environment}
+    told = {name: getattr(run, name) for name in ("arm", "seed", "status", "error", "config", "environment")}
     if run.result is None:
-        return row
+        return {"study": study.name, **told}
     curve = {key: [getattr(one, key) for one in run.evaluations] for key in Evaluation.model_fields}
     if not any(value is not None for value in curve["excess_bpb"]):
         del curve["excess_bpb"]
-    label = {} if run.result.causal else {"label": NOT_CAUSAL}
     result = dict.fromkeys(Result.model_fields) | run.result.model_dump(exclude_unset=True)
-    return {**row, **label, "result": result, "curve": curve, "first": run.first, "last": run.last}
+    return {"study": study.name, **told, "result": result, "curve": curve, "first": run.first, "last": run.last}
 
 
 def save_rows(study: Study, path: Path) -> None:
@@ -455,28 +448,3 @@ def save_record(study: Study, out: Path) -> None:
         save_json(out / layout.REFERENCES, load_json(study.folder / layout.REFERENCES))
     if (study.folder / TUNING / SPEC).exists():
         save_record(read_study(study.folder / TUNING), out / TUNING)
-
-
-def restore(record: Path, study: Path) -> int:
-    """Write the folder of every run in `record` that `study` lacks, and return how many: another machine goes on.
-
-    The folders suffice for a report; they hold neither a checkpoint nor curves for TensorBoard. Raises ValueError where
-    there is no record, or a file of it is damaged.
-    """
-    path = record / ROWS
-    if not path.is_file():
-        raise ValueError(f"record: {record} holds no {ROWS}, give a folder that plkernel.report --record wrote")
-    rows = _rows(path)
-    for row in rows:  # a name from elsewhere might lead out of the study's folder
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", row["arm"]) or row["seed"] < 0:
-            raise ValueError(f"{path}: {shown(row['arm'])} and {row['seed']} are no arm and seed")
-    folders = {layout.run_folder(study, row["arm"], row["seed"]): files_of_row(row) for row in rows}
-    missing = {folder: files for folder, files in folders.items() if not (folder / CONFIG).exists()}
-    for folder, files in missing.items():
-        refuse_links_of_run(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        atomic_write(folder / METRICS, "".join(f"{json.dumps(point)}\n" for point in files[METRICS]))
-        for name in (CONFIG, ENVIRONMENT, RESULT):  # the result comes last: without it the run counts as unfinished
-            save_json(folder / name, files[name])
-    below = restore(record / TUNING, study / TUNING) if (record / TUNING / SPEC).exists() else 0
-    return len(missing) + below

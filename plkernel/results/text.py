@@ -154,7 +154,7 @@ def verdict(difference: PairedDifference) -> str:
         return "a run has no finite value: no interval, no claim"
     if not any(difference.per_seed.values()):
         return f"no difference in any of {n} seeds: the runs are identical"
-    if difference.contains_zero:
+    if difference.low <= 0.0 <= difference.high:
         return f"the interval contains zero: no difference is shown with {n} seeds"
     direction = "lower" if difference.mean < 0 else "higher"
     return f"the interval excludes zero: {direction} than the baseline over {n} seeds"

@@ -12,7 +12,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from plkernel.common.files import load_json, refuse_links_of_run, same, save_json
+from plkernel.common.files import differences, load_json, refuse_links_of_run, save_json
 from plkernel.common.layout import (
     CHECKPOINT,
     CONFIG,
@@ -26,7 +26,7 @@ from plkernel.common.layout import (
     TIMING,
 )
 from plkernel.config.study import with_defaults
-from plkernel.results import rows
+from plkernel.results.study import append_row, check_rows, cut_rows, expected_steps
 
 LOCK_PATIENCE = 20.0  # seconds: a worker whose parent was killed ends within a step
 
@@ -114,9 +114,9 @@ class RunFolder:
 
     def append(self, metrics: Mapping[str, Any], timing: Mapping[str, Any], progress: Progress) -> Progress:
         """Add one row to both row files, flushed to disk; return `progress` with their new lengths."""
-        length, crc = rows.append(self.path / METRICS, metrics, progress.metrics_crc)
+        length, crc = append_row(self.path / METRICS, metrics, progress.metrics_crc)
         progress = replace(progress, metrics_bytes=length, metrics_crc=crc)
-        length, crc = rows.append(self.path / TIMING, timing, progress.timing_crc)
+        length, crc = append_row(self.path / TIMING, timing, progress.timing_crc)
         return replace(progress, timing_bytes=length, timing_crc=crc)
 
     def cut(self, progress: Progress, every: int) -> None:
@@ -124,11 +124,11 @@ class RunFolder:
 
         Raises ValueError, and drops nothing, where the rows are not those of a run evaluated `every` so many steps.
         """
-        steps = rows.expected_steps(every, progress.step - progress.loss_count)
-        rows.check(self.path / METRICS, progress.metrics_bytes, progress.metrics_crc, steps)
-        rows.check(self.path / TIMING, progress.timing_bytes, progress.timing_crc, steps)
-        rows.cut(self.path / METRICS, progress.metrics_bytes)
-        rows.cut(self.path / TIMING, progress.timing_bytes)
+        steps = expected_steps(every, progress.step - progress.loss_count)
+        check_rows(self.path / METRICS, progress.metrics_bytes, progress.metrics_crc, steps)
+        check_rows(self.path / TIMING, progress.timing_bytes, progress.timing_crc, steps)
+        cut_rows(self.path / METRICS, progress.metrics_bytes)
+        cut_rows(self.path / TIMING, progress.timing_bytes)
 
     def fail(self, error: Exception) -> None:
         """Record the error that ended the run: a loss that is not finite is divergence."""
@@ -152,16 +152,6 @@ def locked(folder: Path, name: str, patience: float = 0.0) -> Iterator[None]:
         raise ValueError(f"{name} is in use by another process: wait for it or stop it") from None
     with held:
         yield
-
-
-def differences(old: Any, new: Any, key: str = "") -> list[str]:
-    """The differences of two plain values, as 'train.steps was 300, is now 400'; numbers may differ by rounding."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        prefix = f"{key}." if key else ""
-        names = sorted(old.keys() | new.keys())
-        return [line for name in names for line in differences(old.get(name), new.get(name), prefix + name)]
-    one, other = (shorten(repr(value), 80) for value in (old, new))
-    return [] if same(old, new) else [f"{key} was {one}, is now {other}"]
 
 
 def other_run(old: Any, new: Any) -> str:

@@ -14,13 +14,9 @@ CORPUS = {"name": "stdlib", "size": 12634211, "sha256": "9f2c" * 16}
 REFERENCE = {
     "corpus": CORPUS,
     "train": {"context": None, "batch": None, "eval_windows": None, "test_windows": None},
-    "training_windows": "those that seed 0 reads",
-    "training_bytes": 1000,
     "orders": [1, 2],
     "val_bpb": [4.5, 1.0],
     "test_bpb": [4.6, 1.1],
-    "val_error": [0.01, None],
-    "test_error": [0.02, None],
 }
 
 

@@ -14,13 +14,15 @@ from plkernel.results.study import read_study
 RECORDS = Path(__file__).parents[2] / "runs" / "records"
 TABLES = sorted([*RECORDS.glob("*/report/table.json"), RECORDS / "quick/table.json", RECORDS / "schemes/table.json"])
 PROSE = {"summary", "sentences", "warnings", "would_have_changed_it", "label", "interval"}
+GONE = {"cost", "costs", "earlier", "exact", "references", "runs", "smallest_p", "standardised_effect"}
+"""Keys of the committed tables that tables have no longer."""
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Every number, name and verdict with its place; sentences are left out."""
+    """Every number, name and verdict with its place; sentences and GONE are left out."""
     if isinstance(value, dict | list):
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-            if key not in PROSE and not (key == "verdict" and path[-1] == "difference_to_baseline"):
+            if key not in PROSE | GONE and not (key == "verdict" and path[-1] == "difference_to_baseline"):
                 yield from leaves(item, (*path, key))
     else:
         yield path, value

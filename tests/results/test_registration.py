@@ -12,7 +12,6 @@ import pytest
 from plkernel.commands.experiment import command
 from plkernel.common.files import load_json, save_json
 from plkernel.config.reading import load_spec, parse_spec
-from plkernel.config.schema import Hypothesis
 from plkernel.config.study import Spec
 from plkernel.results import registration
 from plkernel.results.registration import Declared, changes, declared, read_registration, register, registration_of
@@ -26,8 +25,8 @@ SAME = {"name": "same", "arm": "same", "claim": "equal", "margin": 0.01}
 LEARNT = {"name": "learnt", "arm": "base", "at_most": 4.0}
 
 
-def of(folder: Path, path: Path | None = None) -> Declared:
-    one = declared(read_study(folder), path)
+def of(folder: Path) -> Declared:
+    one = declared(read_study(folder))
     assert one is not None
     return one
 
@@ -87,8 +86,8 @@ def test_every_metric_is_read_where_it_stands(declared_study: Writer, given: dic
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"arm": "untried"}, "no finished seed in common"),
-        ({"metric": "truncation_cost", "bytes": 32}, "its runs tell no truncation_cost"),
+        ({"arm": "untried"}, "no seed that both arms finished tells val_bpb"),
+        ({"metric": "truncation_cost", "bytes": 32}, "no seed that both arms finished tells truncation_cost"),
     ],
 )
 def test_a_missing_measurement_is_undecided_and_counts_in_its_family(
@@ -134,24 +133,20 @@ def test_the_registered_hypotheses_are_judged(declared_study: Writer) -> None:
     same = of(before)
     assert same.provenance[0].endswith("; the spec is as it was registered.")
     gates = [{"name": "late", "arm": "base", "at_most": 1.0}]
-    one = of(declared_study([{**HELPS, "margin": 0.01}, SAME], gates, seeds=7, name="after"), path)
-    assert verdicts(one) == {"helps": "refuted", "worse": "refuted", "same": "confirmed"}
-    assert [outcome.registered for outcome in one.outcomes] == [True, True, False]
-    assert [one.late(outcome) for outcome in one.outcomes] == [False, False, True]
-    assert [outcome.judgement.n for outcome in one.outcomes] == [6, 6, 7]
-    assert one.outcomes[0].judgement == same.outcomes[0].judgement
-    assert one.outcomes[2].judgement.p_family == 3 / 2**7, "a late one is corrected for all of its family"
-    assert "2 hypotheses, 1 not declared before and corrected for all 3" in one.basis("main")
-    assert set(one.changes) == {
-        "seeds: 6 added",
-        "hypotheses.helps.margin was 0.06, is 0.01",
-        "hypotheses.worse was declared and is gone",
-        "hypotheses.same was not declared",
-        "gates.late was not declared",
-    }
-    counts = "0 confirmed, 2 refuted, 0 undecided; 1 more was not declared before."
-    assert one.headline == f"Of 2 hypotheses declared before the runs: {counts}"
-    assert one.provenance[-1].startswith("Changed since: ")
+    after = declared_study([{**HELPS, "margin": 0.01}, SAME], gates, seeds=7, name="after")
+    path.rename(after / "registered.json")
+    one = of(after)
+    assert verdicts(one) == {"helps": "refuted", "worse": "refuted"}
+    assert [outcome.judgement for outcome in one.outcomes] == [outcome.judgement for outcome in same.outcomes]
+    assert [change.partition(" was ")[0] for change in one.changes] == [
+        "gates.late",
+        "hypotheses.helps.margin",
+        "hypotheses.same",
+        "hypotheses.worse",
+        "seeds",
+    ]
+    assert one.headline == "Of 2 hypotheses declared before the runs: 0 confirmed, 2 refuted, 0 undecided."
+    assert one.provenance[-1].startswith("Changed since, and judged as registered")
 
 
 def test_a_changed_registration_counts_for_nothing(declared_study: Writer) -> None:
@@ -195,7 +190,9 @@ def test_a_registration_holds_the_settled_spec_and_a_fingerprint(spec: Spec, tmp
     assert (one.intact, one.hypotheses, one.gates) == (True, spec.hypotheses, spec.gates)
     before = path.read_bytes()
     assert not register(spec, path, tmp_path)
-    with pytest.raises(ValueError, match=r"holds another registration \(seeds: 6 added\), which is never overwritten"):
+    with pytest.raises(
+        ValueError, match=r"holds another registration \(seeds was .*, is now .*\), which is never overwritten"
+    ):
         register(other(spec, seeds=list(range(7))), path, tmp_path)
     assert path.read_bytes() == before
     with pytest.raises(ValueError, match=r"spec 'claims' declares nothing to decide; give it \[\[hypotheses\]\]"):
@@ -212,7 +209,6 @@ def test_one_changed_word_and_another_registration_are_noticed(
     path = registration.place_of(spec)
     said = capsys.readouterr().out
     assert f"registered: {path}; commit it before the runs" in said
-    assert "family main: 1 hypothesis, 6 seeds: can decide by exact sign flips" in said
     assert not Path("runs/out").exists()
     assert registration_of(spec, tmp_path / "out") == read_registration(path)
     with pytest.raises(ValueError, match=r"is not the one in .*other; bring that back, or name another out"):
@@ -227,8 +223,8 @@ def test_one_changed_word_and_another_registration_are_noticed(
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("registered", {"spec": None}, "spec is None"),
-        ("registered", {"rules": 3}, "rules is 3"),
+        ("registered", {"spec": None}, "spec: .*got None"),
+        ("registered", {"rules": 3}, "rules: .*got 3"),
         ("registered", {"spec": {}}, "spec.name is missing"),
         ("spec", {"hypotheses": [{"name": "x"}]}, "hypotheses.0.arm is missing"),
         ("spec", {"hypotheses": [{**HELPS, "mragin": 1}]}, r"unknown key 'mragin' in \[hypotheses.0\]; did you mean"),
@@ -245,44 +241,25 @@ def test_damage_is_named_with_its_file(declared_study: Writer, file: str, conten
         of(folder)
 
 
-def test_changes_are_named(spec: Spec) -> None:
+def test_changes_are_named_but_not_younger_options_rounding_and_searched_rates(spec: Spec) -> None:
     before = spec.model_dump(mode="json")
     now = json.loads(json.dumps(before))
-    now["hypotheses"] = [{**now["hypotheses"][0], "margin": 0.001}, {**before["hypotheses"][0], "name": "late"}]
-    now["train"]["steps"], now["gates"], now["seeds"] = 50, [], [0, 1, 2, 3, 4, 6, 7]
+    now["hypotheses"][0]["margin"], now["train"]["steps"], now["gates"] = 0.001, 50, []
     del now["arms"]["untried"]
-    assert changes(before, before) == []
-    assert set(changes(before, now)) == {
-        "hypotheses.helps.margin was 0.01, is 0.001",
-        "hypotheses.late was not declared",
-        "train.steps was 40, is 50",
-        "gates.learnt was declared and is gone",
-        "seeds: 6, 7 added and 5 gone",
-        "arms.untried was declared and is gone",
-    }
-
-
-def test_younger_options_rounding_and_searched_rates_change_nothing(spec: Spec) -> None:
-    now = spec.model_dump(mode="json")
-    before = {**now, "train": {name: value for name, value in now["train"].items() if name != "compile"}}
-    assert changes(before, now) == changes(now, before) == []
-    assert changes(before, {**now, "train": {**now["train"], "compile": True}}) == ["train.compile was False, is True"]
-    for factor, differing in ((1 + 2**-52, []), (2.0, ["arms.base.output_std was 0.25, is 0.5"])):
-        arms = [{**now["arms"], "base": {**now["arms"]["base"], "output_std": 0.25 * by}} for by in (1.0, factor)]
-        assert changes({**now, "arms": arms[0]}, {**now, "arms": arms[1]}) == differing
+    words = ["arms.untried was {", "gates.learnt was {", "hypotheses.helps.margin was 0.01, is now 0.001"]
+    told = changes(before, now)
+    assert [text.startswith(start) for text, start in zip(told, [*words, "train.steps was 40"], strict=True)] == [
+        True
+    ] * 4
+    old = {**before, "train": {name: value for name, value in before["train"].items() if name != "compile"}}
+    assert changes(old, before) == changes(before, old) == []
+    compiled = {**before, "train": {**before["train"], "compile": True}}
+    assert changes(old, compiled) == ["train.compile was False, is now True"]
+    for factor, differing in ((1 + 2**-52, []), (2.0, ["arms.base.output_std was 0.25, is now 0.5"])):
+        arms = [{**before["arms"], "base": {**before["arms"]["base"], "output_std": 0.25 * by}} for by in (1.0, factor)]
+        assert changes({**before, "arms": arms[0]}, {**before, "arms": arms[1]}) == differing
     searched = other(spec, tuning={"rates": [1e-3, 2e-3], "seeds": [100]}).model_dump(mode="json")
     settled = json.loads(json.dumps(searched))
     settled["arms"]["base"]["learning_rate"] = 2e-3
     assert changes(searched, settled) == []
     assert changes({**searched, "tuning": {}}, settled) != []
-
-
-def test_prospects_say_whether_the_seeds_can_decide() -> None:
-    pair = [Hypothesis(name=name, arm="a", against="b", claim="lower") for name in "gh"]
-    for seeds, words in {
-        1: "cannot decide, one seed shows no spread; 2 could by the t test, 6 by exact sign flips",
-        4: "cannot decide by exact sign flips (smallest p x 2 = 0.12, alpha 0.05), 6 seeds could; the t test decides",
-        6: "can decide by exact sign flips (smallest p x 2 = 0.031, alpha 0.05)",
-        30: "can decide by the t test",
-    }.items():
-        assert words in registration.prospects(pair, seeds)[0]

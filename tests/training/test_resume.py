@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from plkernel.common.files import load_json, read_lines
 from plkernel.config.reading import load_spec
 from plkernel.config.study import Spec
-from plkernel.results.rows import append
+from plkernel.results.study import append_row
 from plkernel.training.folder import Progress, RunFolder
 from plkernel.training.loop import Training, prepare, run_training
 
@@ -231,7 +231,7 @@ def test_row_files_that_have_changed_are_refused(spec: Callable[..., Spec], stop
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_a_row_without_room_names_its_file() -> None:
     with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
-        append(Path("/dev/full"), {"step": 0}, 0)
+        append_row(Path("/dev/full"), {"step": 0}, 0)
 
 
 @pytest.mark.parametrize("name", [METRICS, CHECKPOINT, "environment.json", ".checkpoint.partial.safetensors", "", ".."])

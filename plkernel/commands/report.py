@@ -9,10 +9,9 @@ from plkernel.common import cli
 from plkernel.common.files import atomic_write, check_folder, refuse_links, save_json
 from plkernel.common.layout import PAGE, REPORT, ROWS
 from plkernel.results.comparison import Comparison, compare, table
-from plkernel.results.page import page, text_report
+from plkernel.results.page import overview, page, text_report, warnings
 from plkernel.results.registration import keep
 from plkernel.results.study import read_study, save_record, save_rows
-from plkernel.results.text import overview, warnings
 
 
 def report(folder: tyro.conf.Positional[Path], record: Path | None = None) -> None:
@@ -49,10 +48,9 @@ def write_comparison(comparison: Comparison) -> Path:
     from plkernel.analysis.figures.style import rendered
     from plkernel.results.figures import drawings
 
-    study = comparison.study
+    study, drawn = comparison.study, []
     out = _place(study.folder)
     refuse_links([out])
-    drawn = []
     for one in tqdm(drawings(comparison), desc="figures", unit="figure", leave=False, disable=None):
         files = rendered(one.figure)
         drawn.append((one, files.pop("svg")))

@@ -1,64 +1,59 @@
-"""The report for readers: sections of text, tables and figures, as one HTML page without scripts and as plain text."""
+"""The report for readers: conclusions, cautions, tables and figures, as an HTML page without scripts and as text."""
 
+import base64
 import math
 import re
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
-from plkernel.common.cli import text_table, written
-from plkernel.common.imports import is_code
+from plkernel.common.cli import finer, text_table, written
 from plkernel.common.layout import FINISHED
-from plkernel.memory.diagnostics import SLOPE_LAGS, slope_range
+from plkernel.memory.diagnostics import outlasting
 from plkernel.models.words import NOT_CAUSAL
-from plkernel.results.comparison import ArmResult, Comparison, Effects, factor_levels, short_factor
-from plkernel.results.figures import Drawing, arm_label, memories, titled
+from plkernel.results.comparison import COMMON_STEP, ArmResult, Comparison, Effects, factor_levels, short_factor
+from plkernel.results.figures import Drawing, label, one_baseline
 from plkernel.results.registration import Declared, requirement, statement
-from plkernel.results.statistics import Estimate
-from plkernel.results.text import (
-    effects_sentence,
-    interval_text,
-    listed,
-    mean_text,
-    overview,
-    p_text,
-    span,
-    warnings,
-)
+from plkernel.results.statistics import Estimate, Judgement
 
-WIDTH = 120
-"""Columns of a terminal."""
-NOT_OPTIONS = ("against", "node_rates", "node_multipliers", "node_gain", "output_std", "levels")
+WIDTH, NAME = 120, 48
+"""Columns of a terminal, and of them at most for the first column of a table."""
+NOT_OPTIONS = ("against", "levels", "node_rates", "node_multipliers", "node_gain", "output_std")
 """Keys of a saved arm that are no options: its place in the study, and numbers that follow from other options."""
 Part = dict[str, Any]
 """A part of a section for the template: its kind, and what it shows."""
-Groups = Iterable[tuple[str, Sequence[Sequence[str]]]]
-"""Rows of a table under their titles; after a line break in its first cell a row has a note."""
+Rows = Sequence[Sequence[str]]
+FEW = 4
+"""Up to so many names are listed; more are counted."""
 
 
 def page(comparison: Comparison, drawn: Iterable[tuple[Drawing, bytes]]) -> str:
-    """Render the page as HTML, every text in it escaped; `drawn` are its figures, each with its SVG."""
+    """Render the page as HTML, every text in it escaped; `drawn` are its figures, each with its SVG.
+
+    Of a study with more than two blocks the figures of the first are shown and the others folded.
+    """
+    options: dict[str, Any] = {"autoescape": True, "undefined": StrictUndefined}
     templates = Environment(
-        loader=PackageLoader("plkernel.results", ""),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=PackageLoader("plkernel.results", ""), trim_blocks=True, lstrip_blocks=True, **options
     )
     templates.filters["minus"] = lambda text: re.sub(r"(?<![^\s(])-(?=\d)", "\N{MINUS SIGN}", text)
-    figures: dict[str, list[Part]] = {}
-    for at, (drawing, svg) in enumerate(drawn):
-        part = {"kind": "figure", "block": drawing.block, "caption": drawing.caption, "svg": _embedded(svg, f"f{at}-")}
-        figures.setdefault(drawing.section, []).append(part)
+    blocks, shown, more = comparison.blocks, dict[str, list[Part]](), dict[str, list[Part]]()
+    for one, svg in drawn:
+        folded = len(blocks) > 2 and one.block not in ("", blocks[0].title)
+        part = {"kind": "figure", "title": ": ".join(filter(None, [one.block, one.caption.partition(".")[0]]))}
+        part |= {"caption": one.caption, "svg": base64.b64encode(svg).decode()}
+        (more if folded else shown).setdefault(one.section, []).append(part)
+    for name, figures in more.items():
+        shown[name].append({"kind": "folded", "title": f"{len(figures)} more figures", "parts": figures})
     return templates.get_template("page.html").render(
-        title=f"{comparison.study.name}{_label(comparison)}",
+        title=comparison.study.name,
         question=comparison.study.description,
-        sections={title: parts for title, parts in sections(comparison, figures).items() if parts},
+        sections={title: parts for title, parts in sections(comparison, shown).items() if parts},
     )
 
 
@@ -75,26 +70,59 @@ def text_report(comparison: Comparison) -> str:
 
 def sections(comparison: Comparison, figures: Mapping[str, list[Part]]) -> dict[str, list[Part]]:
     """Parts of every section by its title; `figures` by the name of their section."""
-    label, count = _label(comparison), len(comparison.blocks)
-
-    def drawn(name: str) -> list[Part]:
-        """All figures of a small study; of a large one those of the first block, the others folded."""
-        every = figures.get(name, [])
-        first = len(every) if count < 3 else -(-len(every) // count)
-        return every[:first] + (
-            [_folded(f"{len(every) - first} more figures", *every[first:])] if every[first:] else []
-        )
-
+    failed = [[run.name, run.status, run.error] for run in comparison.study.runs if run.error]
+    header = ["run", "state", "error"]
     return {
         "What was decided": [*_decided(comparison, figures.get("decided", []))],
-        f"Results{label}": [_results(comparison)],
-        f"Differences{label}": [*_differences(comparison, figures.get("differences", []))],
+        "Results": [_results(comparison)],
+        "Differences": [*_differences(comparison, figures.get("differences", []))],
         "Effects of the factors": [part for one in comparison.effects for part in _effects(comparison, one)],
-        "Curves": drawn("curves"),
-        "Worth of far context": drawn("context"),
-        "Memory before and after training": [*drawn("memory"), *_memory(comparison)],
-        "Design and runs": [_design(comparison), *_missing(comparison)],
+        "Curves": figures.get("curves", []),
+        "Worth of far context": figures.get("context", []),
+        "Memory before and after training": figures.get("memory", []),
+        "Design and runs": [
+            _design(comparison),
+            *([_table("Runs that failed.", header, {"": failed})] if failed else []),
+        ],
     }
+
+
+# Numbers
+
+
+def mean_text(one: Estimate | Judgement, form: str = "+.4f") -> str:
+    """Format the mean with as many digits as its interval needs; "not finite" where it is not."""
+    if not math.isfinite(one.mean):
+        return "not finite"
+    text = f"{one.mean:{finer(form, one.low, one.high)}}"
+    return text if float(text) else text.lstrip("+-")
+
+
+def interval_text(one: Estimate | Judgement, form: str = "+.4f") -> str:
+    """Format the bounds; empty where there are none."""
+    form = finer(form, one.low, one.high)
+    return f"{written(one.low, form)} to {written(one.high, form)}" if math.isfinite(one.low) else ""
+
+
+def p_text(p: float) -> str:
+    """Format a p value with two digits, never as zero.
+
+    >>> p_text(0.0312), p_text(1e-9)
+    ('0.031', '< 0.0001')
+    """
+    return "-" if math.isnan(p) else "< 0.0001" if p < 1e-4 else f"{p:.2g}"
+
+
+def span(values: Iterable[float], form: str = ",") -> str:
+    """Format the smallest and largest value, "1 to 3", or the one value that all are; empty without any."""
+    known = list(values)
+    return " to ".join(dict.fromkeys(format(value, form) for value in (min(known), max(known)))) if known else ""
+
+
+def listed(items: Iterable[Any]) -> str:
+    """Join items as words: "a, b and c"."""
+    names = [str(item) for item in items]
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 # Parts
@@ -104,75 +132,45 @@ def _text(style: str, *texts: str) -> Part:
     return {"kind": "text", "style": style, "texts": texts}
 
 
-def _folded(title: str, *parts: Part) -> Part:
-    return {"kind": "folded", "title": title, "parts": parts}
+def _table(caption: str, header: Sequence[str], groups: Mapping[str, Rows]) -> Part:
+    """A table without the columns that hold nothing; columns of numbers are marked.
 
-
-def _table(caption: str, header: Sequence[str], groups: Groups) -> Part:
-    """A table without the columns that hold nothing; columns of numbers are marked."""
-    groups = [(title, rows) for title, rows in groups if rows]
-    columns = list(zip(*(row for _, rows in groups for row in rows), strict=True))
+    groups: rows under their titles; after a line break in its first cell a row has a note.
+    """
+    columns = list(zip(*(row for rows in groups.values() for row in rows), strict=True))
     kept = [at for at, column in enumerate(columns) if not at or any(cell not in ("", "-") for cell in column)]
     return {
         "kind": "table",
         "caption": caption,
         "header": [header[at] for at in kept],
-        "groups": [(title, [[row[at] for at in kept] for row in rows]) for title, rows in groups],
+        "groups": {title: [[row[at] for at in kept] for row in rows] for title, rows in groups.items() if rows},
         "numeric": [all(re.match(r"[-+<\d]|$", cell) for cell in columns[at]) for at in kept],
     }
 
 
 def _plain(table: Part) -> str:
     """A table as text: notes are left out, long names broken, and columns that do not fit are dropped."""
-    header, titles = table["header"], dict[int, str]()
-    rows: list[list[str]] = []
-    columns = zip(header, *(row for _, of in table["groups"] for row in of), strict=True)
-    widths = [max(map(len, column)) + 2 for column in ([cell.split("\n")[0] for cell in of] for of in columns)]
-    count = next((n for n in range(len(widths), 1, -1) if sum(widths[1:n]) + min(widths[0], 32) <= WIDTH), 1)
-    for title, of in table["groups"]:
-        titles[len(rows)] = title
+    header, rows, titles = table["header"], list[list[str]](), dict[int, str]()
+    for title, of in table["groups"].items():
+        titles[len(rows)] = f"{title}\n" if title else ""
         for name, *cells in of:
-            first, *more = textwrap.wrap(name.split("\n")[0], max(30, WIDTH - sum(widths[1:count]))) or [""]
-            rows += [[first, *cells[: count - 1]], *([f"  {line}", *[""] * (count - 1)] for line in more)]
-    head, rule, *lines = text_table(header[:count], rows).splitlines()
-    for at, line in enumerate(lines):
-        lines[at] = f"{titles[at]}\n{line}" if titles.get(at) else line
-    left_out = [f"On the page only: {', '.join(header[count:])}."] if header[count:] else []
-    return "\n".join([head, rule, *lines, *left_out])
-
-
-def _embedded(svg: bytes, prefix: str) -> Markup:
-    """An SVG of matplotlib inside a page: ids of its own, the page's ink, and no size but that of its frame."""
-    text = svg.decode()
-    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}", text[text.index("<svg") :])
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL).replace("#1a1a1b", "currentColor")
-    text = re.sub(r' height="[\d.]+pt"', "", text, count=1)
-    frame = r' style="min-width: \g<1>pt; max-width: calc(1.5 * \g<1>pt)"'
-    return Markup(re.sub(r' width="([\d.]+)pt"', frame, text, count=1))
-
-
-def _label(comparison: Comparison) -> str:
-    """Mark of a study none of whose arms gives a likelihood."""
-    return "" if any(arm.causal and arm.seeds for arm in comparison.arms) else f" ({NOT_CAUSAL})"
+            first, *more = textwrap.wrap(name.partition("\n")[0], NAME, subsequent_indent="  ")
+            rows += [[first, *cells], *([line, *[""] * len(cells)] for line in more)]
+    ends = np.cumsum([max(map(len, column)) + 2 for column in zip(header, *rows, strict=True)])
+    count = int(np.searchsorted(ends, WIDTH + 2, side="right"))
+    lines = text_table(header[:count], [row[:count] for row in rows]).splitlines()
+    lines = [f"{titles.get(at - 2, '')}{line}" for at, line in enumerate(lines)]
+    return "\n".join(lines + ([f"On the page only: {', '.join(header[count:])}."] if header[count:] else []))
 
 
 def _grouped(
-    comparison: Comparison, cells: Callable[[ArmResult], Sequence[str] | None], paired: bool = False
-) -> list[tuple[str, list[list[str]]]]:
-    """Rows of every block's arms under its title; an arm whose cells are None is left out.
-
-    paired: only arms that are compared, named with the other one where that is not the baseline of their block.
-    """
-    groups = []
-    for part in comparison.blocks:
-        rows = []
-        for arm in part.others if paired else part.arms:
-            plain = not paired or (arm.against == part.arms[0].name and (part.title or len(comparison.baselines) == 1))
-            minus = "" if plain else f" minus {comparison.short(str(arm.against))}"
-            if (texts := cells(arm)) is not None:
-                rows.append([f"{arm_label(comparison, part, arm)}{minus}", *texts])
-        groups.append((titled(part), rows))
-    return groups
+    comparison: Comparison, cells: Callable[[ArmResult], Sequence[str]], paired: bool = False
+) -> dict[str, list[list[str]]]:
+    """Rows of the arms of every block under its title; `paired`: only of arms that are compared with another."""
+    return {
+        part.title: [[label(comparison, arm, paired), *cells(arm)] for arm in (part.others if paired else part.arms)]
+        for part in comparison.blocks
+    }
 
 
 def _plus_minus(one: Estimate | None, form: str, seeds: int) -> str:
@@ -195,44 +193,38 @@ def _decided(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Part]:
     else:
         passed = [f"{sum(gate.passed for gate in one.gates)} of {len(one.gates)} gates passed."] if one.gates else []
         yield _text("answer", one.headline)
-        yield _text("summary", *passed, *one.provenance)
+        yield _text("summary", *passed, *one.provenance, conclusion, *words)
     if cautions := warnings(comparison):
         yield _text("warnings", *cautions)
     if one is not None:
         yield from _verdicts(one)
         yield from figures
-        yield _folded("All comparisons in words", _text("", conclusion, *words))
 
 
 def _verdicts(one: Declared) -> Iterator[Part]:
     groups: dict[str, list[list[str]]] = {}
     for outcome in one.outcomes:
         judged, hypothesis = outcome.judgement, outcome.hypothesis
-        notes = [
-            statement(hypothesis),
-            *([] if outcome.causal else [NOT_CAUSAL]),
-            *([outcome.missing] if outcome.missing else []),
-        ]
+        notes = {NOT_CAUSAL: not outcome.causal, outcome.missing: bool(outcome.missing)}
+        name = "\n".join([hypothesis.name, statement(hypothesis), *(note for note, holds in notes.items() if holds)])
         difference = [mean_text(judged), interval_text(judged), str(judged.n)] if judged.n else ["-", "", "0"]
-        row = ["\n".join([hypothesis.name, *notes]), one.verdict(outcome, gates=False), *difference]
-        row += [p_text(judged.p_family), p_text(judged.p_opposite_family)]
-        groups.setdefault(one.basis(hypothesis.family), []).append(row)
+        row = [name, one.verdict(outcome, gates=False), *difference, p_text(judged.p_family)]
+        groups.setdefault(one.basis(hypothesis.family), []).append([*row, p_text(judged.p_opposite_family)])
+    header = ["hypothesis", "verdict", "difference", one.interval_title, "n", "p confirming", "p refuting"]
+    caption = (
+        f"{'Pre-registered hypotheses' if one.registered else 'Hypotheses of the spec, not registered'}. Differences "
+        "are paired by seed, in bits per byte, each with its own interval; p is Holm-corrected over the family."
+    )
     if groups:
-        caption = (
-            f"{'Pre-registered hypotheses' if one.registered else 'Hypotheses of the spec, not registered'}: paired "
-            "difference in bits per byte, its interval for this hypothesis alone, and p against the opposite of the "
-            "claim (confirming) and against the claim (refuting), Holm-corrected over the family."
-        )
-        header = ["hypothesis", "verdict", "difference", one.interval_title, "n", "p confirming", "p refuting"]
-        yield _table(caption, header, groups.items())
-    if one.gates:
-        rows = []
-        for gate in one.gates:
-            mean, bounds = mean_text(gate.estimate, ".4f"), interval_text(gate.estimate, ".4f")
-            passed = "passed" if gate.passed else "not passed"
-            rows.append([f"{gate.gate.name}\n{requirement(gate.gate)}", passed, mean, bounds, str(gate.estimate.n)])
+        yield _table(caption, header, groups)
+    rows = []
+    for gate in one.gates:
+        mean, bounds = mean_text(gate.estimate, ".4f"), interval_text(gate.estimate, ".4f")
+        passed = "passed" if gate.passed else "not passed"
+        rows.append([f"{gate.gate.name}\n{requirement(gate.gate)}", passed, mean, bounds, str(gate.estimate.n)])
+    if rows:
         header = ["gate", "passed", "mean", "95 % interval", "n"]
-        yield _table("Gates: if one is not passed, no hypothesis is answered.", header, [("", rows)])
+        yield _table("Gates: if one is not passed, no hypothesis is answered.", header, {"": rows})
 
 
 # Results and differences
@@ -241,25 +233,23 @@ def _verdicts(one: Declared) -> Iterator[Part]:
 def _results(comparison: Comparison) -> Part:
     """Mean and interval of every measure of every arm, and the losses of n-grams."""
     measures = [measure for measure in comparison.measures if measure.key != "best_val_bpb"]
-    facts = {arm.name: ((len(arm.seeds),), arm.parameters, arm.steps) for arm in comparison.arms}
-    varying = [at for at, each in enumerate(zip(*facts.values(), strict=True)) if len(set(each)) > 1]
 
     def cells(arm: ArmResult) -> list[str]:
         means = [_plus_minus(arm.estimates.get(measure.key), ".4f", len(arm.seeds)) for measure in measures]
-        return means + [", ".join(f"{value:,}" for value in facts[arm.name][at]) or "-" for at in varying]
+        return [*means, str(len(arm.seeds)), span(arm.parameters), span(arm.steps)]
 
     groups = _grouped(comparison, cells)
     for one in comparison.references:
-        losses, count = {"final_val_bpb": one.val_bpb, "test_bpb": one.test_bpb}, len(one.orders)
-        names = [f"n-gram, {order} {'byte' if order == 1 else 'bytes'}" for order in one.orders]
-        texts = [[f"{loss:.4f}" for loss in losses.get(measure.key, ())] or [""] * count for measure in measures]
-        rows = [[*row, *[""] * len(varying)] for row in zip(names, *texts, strict=True)]
-        groups.append((f"for reference, on {one.corpus.get('name')}", rows))
-    header = ["arm", *(measure.title for measure in measures)]
+        losses, rows = {"final_val_bpb": one.val_bpb, "test_bpb": one.test_bpb}, []
+        for at, order in enumerate(one.orders):
+            means = [f"{losses[measure.key][at]:.4f}" if measure.key in losses else "" for measure in measures]
+            rows.append([f"n-gram, {order} {'byte' if order == 1 else 'bytes'}", *means, "", "", ""])
+        groups.setdefault(f"for reference, on {one.corpus.get('name')}", []).extend(rows)
+    header = ["arm", *(measure.title for measure in measures), "seeds", "parameters", "steps"]
     caption = (
         "Bits per byte: mean over seeds ± half of its 95 % t interval; n-grams are interpolated Witten-Bell counts."
     )
-    return _table(caption, header + [("seeds", "parameters", "steps")[at] for at in varying], groups)
+    return _table(caption, header, groups)
 
 
 def _differences(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Part]:
@@ -267,20 +257,19 @@ def _differences(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Pa
     evidence = comparison.evidence
     if not evidence:
         return
-    header = ["arm", "mean", "95 % interval", "p", "corrected p", "sign-flip p"]
+    header = ["arm", "mean", "95 % interval", "p", "corrected p"]
 
     def cells(arm: ArmResult) -> list[str]:
         if (one := evidence.get(arm.name)) is None:
             return ["-"] * (len(header) - 1)
-        p = one.difference.p_value, one.corrected, one.flips
+        p = map(p_text, (one.difference.p_value, one.corrected))
         few = "" if one.difference.n == len(arm.seeds) else f" (n = {one.difference.n})"
-        return [f"{mean_text(one.difference)}{few}", interval_text(one.difference), *map(p_text, p)]
+        return [f"{mean_text(one.difference)}{few}", interval_text(one.difference), *p]
 
-    bases = {comparison.short(base.name) for base in comparison.baselines}
     caption = (
-        f"Arm minus {bases.pop() if len(bases) == 1 else 'the one it is compared with'}, {comparison.primary.title}, "
-        "paired by seed, in bits per byte (below zero is better), with the two-sided paired t test, Holm's correction "
-        f"for all {len(comparison.corrected)}, and the exact sign-flip test."
+        f"Arm minus {one_baseline(comparison) or 'the one it is compared with'}, {comparison.primary.title}, paired "
+        "by seed, in bits per byte (below zero is better): t interval, p of the paired t test, corrected by Holm for "
+        f"all {len(comparison.corrected)}."
     )
     yield _table(caption, header, _grouped(comparison, cells, paired=True))
     yield from figures
@@ -295,60 +284,26 @@ def _differences(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Pa
     caption = f"The same difference in other measures, and that of every seed in {comparison.primary.title}."
     header = ["arm", *(measure.title for measure in others), *(f"seed {seed}" for seed in seeds)]
     every = _table(caption, header, _grouped(comparison, more, paired=True))
-    yield _folded("Other measures, and every seed's difference", every)
+    yield {"kind": "folded", "title": "Other measures, and every seed's difference", "parts": [every]}
 
 
 def _effects(comparison: Comparison, one: Effects) -> list[Part]:
     """Main effects and interactions of one complete part of a factorial design."""
-
-    def named(levels: Mapping[str, Sequence[str]]) -> str:
-        return "; ".join(f"{one.short(name)} {', '.join(of)}" for name, of in levels.items())
-
     groups: dict[str, list[list[str]]] = {"main effects": [], "interactions of two factors": []}
     for contrast, p in zip(one.contrasts, one.corrected, strict=True):
         difference, kind = contrast.difference, list(groups)[contrast.order > 1]
         row = [one.title(contrast), mean_text(difference), interval_text(difference)]
         groups[kind].append([*row, p_text(difference.p_value), p_text(p)])
-    fixed = {name: [level] for name, level in one.fixed.items()}
-    caption = (
-        f"{comparison.primary.title.capitalize()}, bits per byte{'' if one.causal else f' ({NOT_CAUSAL})'}, below zero "
-        f"is better, over {one.cells} combinations of {named(one.levels)}; {len(one.seeds)} seeds"
-        f"{f'; fixed: {named(fixed)}' if fixed else ''}"
-        f"{f'; left out, leaking or not finished everywhere: {named(one.left_out)}' if one.left_out else ''}."
+    parts = {"over": one.levels, "fixed": {name: [level] for name, level in one.fixed.items()}}
+    parts["left out, leaking or not finished everywhere"] = one.left_out
+    told = (
+        f"{words}: " + ", ".join(f"{one.short(name)} {'/'.join(of)}" for name, of in levels.items())
+        for words, levels in parts.items()
+        if levels
     )
     header = ["effect", "mean", "95 % interval", "p", "corrected p"]
-    return [_text("", effects_sentence(one)), _table(caption, header, groups.items())]
-
-
-# Memory
-
-
-def _memory(comparison: Comparison) -> Iterator[Part]:
-    """Slopes of the kernels and half-lives of every arm, before and after training, of models that tell them."""
-
-    def cells(arm: ArmResult) -> list[str] | None:
-        texts = []
-        for one in memories(comparison, arm):
-            slope = half_life = "-"
-            if one.has_kernels and slope_range(one.lags) is not None:
-                seeds = one.exponents().mean(axis=1)
-                slope = f"{seeds.mean():.2f}" + (f" ± {seeds.std(ddof=1):.3f}" if len(seeds) > 1 else "")
-            if one.has_half_lives:
-                known = np.exp(np.log(one.half_lives).mean(axis=(0, 1)))[[3, 0, -1]]
-                half_life = "{} ({} to {})".format(*(f"{x:,.0f}" if x >= 100 else f"{x:.3g}" for x in known))
-            texts.append((slope, half_life))
-        return [text for pair in zip(*texts, strict=True) for text in pair] if arm.seeds else None
-
-    caption = (
-        f"Slope x of t**-x over lags {SLOPE_LAGS[0]:g} to {SLOPE_LAGS[1]:g} ± its standard deviation over seeds, and "
-        "median half-life (shortest to longest) in bytes."
-    )
-    header = ["arm", *(f"{name}, {time}" for name in ("slope", "half-life") for time in ("before", "after"))]
-    if len((table := _table(caption, header, _grouped(comparison, cells)))["header"]) > 1:
-        yield _folded("Memory in numbers", table)
-    told = [run for run in comparison.study.finished() if "half_life_quantiles" not in run.last]
-    for kind in filter(is_code, sorted({str(run.config["model"].get("kind", "")) for run in told})):
-        yield _text("", f"Left out: half-lives and kernels of {kind}, which the model does not say.")
+    caption = f"{comparison.primary.title.capitalize()}, bits per byte, {len(one.seeds)} seeds; {'; '.join(told)}."
+    return [_text("", effects_sentence(one)), _table(caption, header, groups)]
 
 
 # Design and runs
@@ -360,51 +315,151 @@ def _flat(options: Mapping[str, Any], head: str = "") -> dict[str, str]:
     for name, value in options.items():
         if isinstance(value, Mapping) and name not in NOT_OPTIONS:
             texts |= _flat(value, f"{head}{name}.")
-        elif value not in (None, [], "") and name not in NOT_OPTIONS:
+        elif str(value).strip() not in ("", "None", "[]") and name not in NOT_OPTIONS:
             texts[f"{head}{name}"] = f"{value:g}" if isinstance(value, float) else str(value)
     return texts
 
 
 def _design(comparison: Comparison) -> Part:
-    """What is varied and what is shared, and the options of every arm that differ from the one it is compared with."""
+    """What is varied and what is shared, what repeats the study, and the options in which its arms differ."""
     study, spec, factors = comparison.study, comparison.study.spec, factor_levels(comparison.study)
-    rates = [rate for choice in comparison.tuning.values() for rate in choice.losses]
+    rates, cost = [rate for choice in comparison.tuning.values() for rate in choice.losses], comparison.cost()
     facts = {
         "factors": "; ".join(f"{short_factor(name, factors)}: {', '.join(of)}" for name, of in factors.items()),
-        "blocks": ", ".join(short_factor(name, factors) for name in spec.get("within") or ()),
-        "runs": f"{len(study.arms)} arms x {len(study.seeds)} seeds, {len(study.finished())} finished",
-        "seeds": ", ".join(map(str, study.seeds)),
-        "compared by": f"{comparison.primary.title}, bits per byte",
+        "runs": f"{len(study.arms)} arms x {len(study.seeds)} seeds ({', '.join(map(str, study.seeds))}), "
+        f"{len(study.finished())} finished",
+        "cost": "{seconds:,.1f} s a run, {hours:,.2f} hours in all".format(**cost) if cost else "",
         "learning rates": f"searched between {span(rates, 'g')} for each arm" if rates else "",
+        "model": ", ".join(map(" ".join, _flat(spec.get("model") or {}).items())),
+        "train": ", ".join(map(" ".join, _flat(spec.get("train") or {}).items())),
     }
-    for name in ("model", "train"):
-        options = _flat(spec.get(name) or {})
-        if is_code(options.get("kind", "")):  # width and blocks of an outside model are not known
-            options = {"kind": options["kind"]}
-        facts[name] = ", ".join(f"{key} {value}" for key, value in options.items())
-    facts["cost"] = "{runs:,} runs of {seconds:,.1f} s, {hours:,.2f} hours".format(**comparison.cost())
     known: dict[str, dict[str, None]] = {}
     for run in study.finished():
         for name, value in _flat({"corpus": run.config["corpus"], **run.environment}).items():
             known.setdefault(name, {})[value] = None
-    made_of = [f"{name} {' or '.join(values)}" for name, values in known.items() if len(values) < 4]
-    facts["corpus and environment"] = ", ".join(made_of)
-    arms, set_by = [], {name: _flat(arm) for name, arm in spec["arms"].items()}
-    for arm, own in set_by.items():
-        other = set_by[against] if (against := study.against(arm)) else {}
-        differing = {name: own.get(name, "not set") for name in {**own, **other} if own.get(name) != other.get(name)}
-        if not against and "placement" not in own:  # its decays are the scheme's, and other options do nothing
-            differing = {name: value for name, value in own.items() if name in ("scheme", "init", "node_file")}
-        text = ", ".join(f"{name} {value}" for name, value in differing.items())
-        arms.append([arm, f"{against} with {text or 'the same options'}" if against else f"the baseline: {text}"])
+    told = {name: " or ".join(values) for name, values in known.items() if len(values) < 4}
+    command = {name: told.pop(name) for name in ("command", "commit", "dirty") if name in told}
+    facts["to repeat"] = ", ".join(map(" ".join, command.items()))
+    facts["corpus and environment"] = ", ".join(map(" ".join, told.items()))
+    every = {name: _flat(arm) for name, arm in spec["arms"].items()}
+    names = dict.fromkeys(name for own in every.values() for name in own)
+    varying = [name for name in names if len({own.get(name) for own in every.values()}) > 1]
+    arms = []
+    for arm, own in every.items():
+        against = study.against(arm)
+        text = ", ".join(f"{name} {own[name]}" for name in varying if name in own)
+        arms.append([arm, f"{text or 'no option of its own'}; {f'against {against}' if against else 'the baseline'}"])
     rows = [[name, text] for name, text in facts.items() if text]
-    groups = [("", rows), ("arms, and how each differs from the one it is compared with", arms)]
+    groups = {"": rows, "arms, by the options in which they differ": arms}
     return _table("The study; the options of an arm replace those of the study.", ["", ""], groups)
 
 
-def _missing(comparison: Comparison) -> Iterator[Part]:
-    if absent := [run for run in comparison.study.runs if run.status != FINISHED]:
-        counts = listed(f"{count:,} {state}" for state, count in Counter(run.status for run in absent).most_common())
-        yield _text("", f"Missing: {counts}.")
-        if rows := [[run.name, run.status, run.error] for run in absent if run.error]:
-            yield _table("Runs that ended in an error.", ["run", "state", "error"], [("", rows)])
+# Conclusions
+
+
+def overview(comparison: Comparison) -> list[str]:
+    """Sentences on the whole study: the number of significant differences, power, and effects of factors."""
+    words = [_conclusion(comparison)]
+    if every := [one for one in comparison.evidence.values() if not math.isnan(one.detectable)]:
+        sizes = [one.detectable for one in every]
+        words.append(
+            f"With {span(one.difference.n for one in every)} seeds and this spread, one comparison on its own finds a "
+            f"difference of {median(sizes):.2g} bits per byte 8 times in 10 (median over arms; {span(sizes, '.2g')})."
+        )
+    return words + [effects_sentence(one) for one in comparison.effects[:1]]
+
+
+def _conclusion(comparison: Comparison) -> str:
+    """Number of significant differences, and the largest of them."""
+    tested = [one.difference.n for one in comparison.evidence.values() if one.difference.n > 1]
+    kept, many = comparison.surviving, len(tested)
+    if not tested:
+        return "No arm shares two seeds with the arm it is compared with: no interval, no claim."
+    how = f"significant ({'Holm-corrected, ' if many > 1 else ''}{span(tested)} seeds)"
+    if not kept:
+        none = {1: "The difference is not", 2: "Neither difference is"}.get(many, f"None of {many} differences is")
+        return f"{none} {how}."
+    differences = {name: comparison.evidence[name].difference for name in kept}
+    below = sum(one.mean < 0 for one in differences.values())
+    each = [
+        f"{name}{f' ({NOT_CAUSAL})' if comparison.leaks(comparison[name]) else ''} {mean_text(one)} "
+        f"({interval_text(one)})"
+        for name, one in list(differences.items())[:FEW]
+    ]
+    return (
+        f"{len(kept)} of {many} differences {'is' if len(kept) == 1 else 'are'} {how}, {below} below the baseline and "
+        f"{len(kept) - below} above{'; the largest' if len(kept) > FEW else ''}: {'; '.join(each)}."
+    )
+
+
+def effects_sentence(one: Effects) -> str:
+    """Number of significant effects of the factors, and the largest of them."""
+    kept = one.surviving
+    each = "; ".join(f"{one.title(each)} {mean_text(each.difference)} bits per byte" for each in kept[:FEW])
+    return (
+        f"Over the {one.cells} combinations of {listed(map(one.short, one.levels))}"
+        f"{'' if one.causal else f' ({NOT_CAUSAL})'}, {len(kept) or 'none'} of {len(one.contrasts)} main effects and "
+        f"interactions {'is' if len(kept) == 1 else 'are'} significant (Holm-corrected)"
+        f"{f', the largest: {each}' if kept else ''}."
+    )
+
+
+# Cautions
+
+
+def warnings(comparison: Comparison) -> list[str]:
+    """Cautions before any number is believed: leaks, n-grams that do better, unequal runs, damage."""
+    study, arms, runs = comparison.study, comparison.arms, comparison.study.finished()
+    edge = {name: f"{choice.rate:g}" for name, choice in comparison.tuning.items() if choice.at_edge}
+    worse, digests = dict[int, list[str]](), dict[str, set[Any]]()
+    for arm in arms:
+        if (one := comparison.reference(arm)) and (final := arm.estimates.get("final_val_bpb")):
+            better = [order for order, loss in zip(one.orders, one.val_bpb, strict=True) if loss < final.mean]
+            for order in better[:1]:
+                worse.setdefault(order, []).append(arm.name)
+    for run in runs:
+        asked = {name: value for name, value in run.config["corpus"].items() if name not in ("sha256", "size")}
+        digests.setdefault(str(asked), set()).add(run.config["corpus"].get("sha256"))
+    leaking = [arm.name for arm in arms if not arm.causal]
+    idle = [name for name, one in comparison.evidence.items() if not any(one.difference.per_seed.values())]
+    absent = [base.name for base in comparison.baselines if not base.seeds]
+    damaged = [run.name for run in runs if not run.agrees]
+    named = [
+        (leaking, f"{NOT_CAUSAL}: a prediction sees part of its own target, so the loss says little about the model"),
+        *((of, f"worse than n-grams of order {order}: the loss says nothing of memory") for order, of in worse.items()),
+        (idle, "the same loss as the baseline to the last digit in every seed: its options do nothing"),
+        (list(edge), f"learning rate {listed(dict.fromkeys(edge.values()))} is the first or last tried"),
+        (absent, "no run of this baseline is finished, there is nothing to compare with"),
+        (damaged, "the rows are not those of the result: bring metrics.jsonl back, or train the run again"),
+    ]
+    common = "at the last step that all reached" if comparison.primary.key == COMMON_STEP else "as they ended"
+    differing: list[tuple[set[Any], str]] = [
+        ({steps for arm in arms for steps in arm.steps}, f"the number of steps; they are compared {common}"),
+        ({size for arm in arms for size in arm.parameters}, "the number of parameters"),
+        ({arm.seeds for arm in arms if arm.seeds}, "the seeds that finished: compare paired differences, not means"),
+        ({run.environment.get("commit") for run in runs}, "the commit of the code"),
+        (max(digests.values(), key=len), "the bytes of their corpus (its sha256)"),
+    ]
+    dirty = any(run.environment.get("dirty") for run in runs)
+    states = Counter(run.status for run in study.runs if run.status != FINISHED)
+    counts = listed(f"{count:,} {state}" for state, count in states.most_common())
+    return [
+        *(f"{_named(names)}: {text}." for names, text in named if names),
+        *(words for arm in arms for words in _of_arm(comparison, arm)),
+        *(f"Runs differ in {text}." for values, text in differing if len(values) > 1),
+        *(["Some runs come from code that differs from its commit (dirty)."] if dirty else []),
+        *([f"Of {len(study.runs)} runs {counts}: the report covers the others only."] if states else []),
+    ]
+
+
+def _named(names: list[str]) -> str:
+    return listed(names) if len(names) <= FEW else f"{', '.join(names[:FEW])} and {len(names) - FEW} more"
+
+
+def _of_arm(comparison: Comparison, arm: ArmResult) -> Iterator[str]:
+    for run in comparison.study.finished(arm.name)[:1]:
+        known, context = run.first.get("half_life_quantiles"), (run.config.get("train") or {}).get("context")
+        if known and context and (words := outlasting(known, context)):
+            yield f"{arm.name}: {words}."
+    if lost := [seed for seed, value in arm.values["final_val_bpb"].items() if not math.isfinite(value)]:
+        yield f"{arm.name}, seed {listed(lost)}: the loss is not finite, so the arm has no mean."

@@ -55,13 +55,11 @@ class Evidence(NamedTuple):
     """One arm's difference in the primary measure, and the evidence for it.
 
     corrected   p of the paired t test, adjusted for the number of arms (Holm)
-    flips       p of the exact sign-flip test; NaN for one seed, and for too many to count
     detectable  the smallest difference found 8 times in 10 at this spread, by this comparison on its own
     """
 
     difference: PairedDifference
     corrected: float
-    flips: float
     detectable: float
 
     @property
@@ -211,8 +209,7 @@ class Comparison:
         evidence = {}
         for name, p in self.corrected.items():
             one = self[name].differences[self.primary.key]
-            flips = stats.sign_flip_p([*one.per_seed.values()]) if one.n > 1 else math.nan
-            evidence[name] = Evidence(one, p, flips, stats.detectable_difference(one.standard_deviation, one.n))
+            evidence[name] = Evidence(one, p, stats.detectable_difference(one.standard_deviation, one.n))
         return evidence
 
     @property
@@ -371,13 +368,12 @@ def table(comparison: Comparison) -> dict[str, Any]:
         row["evidence"] = known and {
             "excludes_zero": known.excludes_zero,
             "survives_correction": known.survives,
-            "sign_flip": {"p_value": known.flips},
             "detectable_difference": known.detectable,
         }
         arms.append(row)
     for of in comparison.effects:
         contrasts = [
-            {"effect": of.title(each), "order": each.order, **vars(each.difference), "p_corrected": p}
+            {"effect": of.title(each), "order": len(each.factors), **vars(each.difference), "p_corrected": p}
             for each, p in zip(of.contrasts, of.corrected, strict=True)
         ]
         names = ("levels", "fixed", "left_out", "causal", "cells", "seeds")

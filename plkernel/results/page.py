@@ -291,7 +291,7 @@ def _effects(comparison: Comparison, one: Effects) -> list[Part]:
     """Main effects and interactions of one complete part of a factorial design."""
     groups: dict[str, list[list[str]]] = {"main effects": [], "interactions of two factors": []}
     for contrast, p in zip(one.contrasts, one.corrected, strict=True):
-        difference, kind = contrast.difference, list(groups)[contrast.order > 1]
+        difference, kind = contrast.difference, list(groups)[len(contrast.factors) > 1]
         row = [one.title(contrast), mean_text(difference), interval_text(difference)]
         groups[kind].append([*row, p_text(difference.p_value), p_text(p)])
     parts = {"over": one.levels, "fixed": {name: [level] for name, level in one.fixed.items()}}

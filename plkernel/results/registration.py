@@ -19,7 +19,6 @@ from plkernel.results.statistics import MOST_FLIPPED, Estimate, Judgement
 from plkernel.results.study import Count, Run, Study, StudyFile, part, validated
 
 UNIT = "bits per byte"
-TESTS = {"sign flips": "exact sign flips", "t": "the paired t test"}
 RegisteredFile = part(
     **{"spec": (StudyFile, ...), "rules": (list[str], ...), "runs_before": (Count, ...), "sha256": (str, ...)},
     **{"plkernel": str, "commit": str, "dirty": bool},
@@ -261,8 +260,8 @@ class Declared:
     def basis(self, family: str) -> str:
         """The test that decides a family: "family main: 2 hypotheses, alpha 0.05, by exact sign flips"."""
         members = [one for one in self.outcomes if one.hypothesis.family == family]
-        tests = " and ".join(dict.fromkeys(TESTS[one.judgement.test] for one in members))
-        return f"family {family}: {counted(len(members))}, alpha {members[0].hypothesis.alpha:g}, by {tests}"
+        test = {"t": "the paired t test", "sign flips": "exact sign flips"}[members[0].judgement.test]
+        return f"family {family}: {counted(len(members))}, alpha {members[0].hypothesis.alpha:g}, by {test}"
 
     @property
     def headline(self) -> str:
@@ -371,6 +370,6 @@ def _value(run: Run, one: Measured) -> float | None:
     if one.metric == "truncation_cost":
         return result.truncation_cost(one.bytes or 0)
     if one.metric == "test_bpb" or (one.metric == "val_bpb" and one.step is None):
-        return getattr(result, "test_bpb" if one.metric == "test_bpb" else "final_val_bpb")
+        return result.test_bpb if one.metric == "test_bpb" else result.final_val_bpb
     step = result.steps if one.step is None else one.step
     return next((getattr(row, one.metric) for row in run.evaluations if row.step == step), None)

@@ -106,22 +106,11 @@ def detectable_difference(sd: float, n: int, power: float = 0.8, alpha: float = 
 # Tests by sign flips
 
 
-def sign_flip_p(differences: Sequence[float]) -> float:
-    """p = share of sign patterns whose |sum of +-d| is at least the observed one: the test of Fisher (1935).
-
-    Exact when the differences are symmetric about zero without an effect. All 2**n patterns count, so p is at least
-    2 / 2**n: 0.0625 at n = 5. NaN when a difference is not finite, and for more than MOST_FLIPPED.
-    """
-    if len(differences) > MOST_FLIPPED or not np.isfinite(differences).all():
-        return math.nan
-    return min(1.0, 2.0 * min(sign_flip_below(differences), sign_flip_below(np.negative(differences))))
-
-
 def sign_flip_below(differences: ArrayLike, bound: float = 0.0) -> float:
     """p against mean >= bound: the share of sign patterns of the differences minus bound with a sum at most theirs.
 
-    That is the share of subsets whose sum is not negative, the empty one among them: at least 2**-n. Exact for
-    differences symmetric about their mean. Ties count against the effect.
+    The test of Fisher (1935), exact for differences symmetric about their mean. The share is that of subsets whose sum
+    is not negative, the empty one among them: at least 2**-n. Ties count against the effect.
     """
     data = np.asarray(differences, dtype=np.float64) - bound
     return float(np.mean(_subset_sums(data) >= -TIE * np.abs(data).sum()))
@@ -291,11 +280,6 @@ class Contrast(NamedTuple):
     factors: tuple[str, ...]
     levels: tuple[str, ...]
     difference: PairedDifference
-
-    @property
-    def order(self) -> int:
-        """1 for a main effect, 2 for a two-way interaction."""
-        return len(self.factors)
 
 
 def factorial_effects(

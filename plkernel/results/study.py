@@ -398,12 +398,9 @@ def choices(grids: Mapping[str, Sequence[float]], out: Path) -> dict[str, Choice
     """The choice of each arm whose search has ended; `grids` are rates by arm, `out` is the folder of the study."""
     if not any(grids.values()) or not (out / TUNING / SPEC).exists():
         return {}
-    runs: dict[str, list[Run]] = {}
-    for run in read_study(out / TUNING).runs:
-        runs.setdefault(run.arm, []).append(run)
-    chosen = {}
+    runs, chosen = read_study(out / TUNING).runs, {}
     for name, rates in grids.items():
-        each = {rate: runs.get(layout.name_at(name, rate), []) for rate in rates}
+        each = {rate: [run for run in runs if run.arm == layout.name_at(name, rate)] for rate in rates}
         if all(of and all(run.status in (FINISHED, DIVERGED) for run in of) for of in each.values()):
             losses = {
                 rate: sum(run.result.final_val_bpb if run.result else math.inf for run in of) / len(of)

@@ -66,9 +66,8 @@ def test_verdicts_are_those_of_the_family_of_paired_differences(declared_study: 
     assert one.basis("main") == "family main: 3 hypotheses, alpha 0.05, by exact sign flips"
 
 
-@pytest.mark.parametrize(
-    ("given", "mean"),
-    [
+def test_every_metric_is_read_where_it_stands(declared_study: Writer) -> None:
+    means: list[tuple[dict[str, Any], float]] = [
         ({}, -0.05),
         ({"step": 20}, -0.025),
         ({"metric": "test_bpb"}, -0.05),
@@ -76,25 +75,22 @@ def test_verdicts_are_those_of_the_family_of_paired_differences(declared_study: 
         ({"metric": "excess_bpb"}, -0.05),
         ({"metric": "truncation_cost", "bytes": 4}, -0.5),
         ({"arm": "base", "against": "better"}, 0.05),
-    ],
-)
-def test_every_metric_is_read_where_it_stands(declared_study: Writer, given: dict[str, Any], mean: float) -> None:
-    (one,) = of(declared_study([{**HELPS, **given}])).outcomes
-    assert (one.judgement.mean, one.judgement.n) == (pytest.approx(mean, abs=0.0015), 6)
+    ]
+    given = [{**HELPS, "name": str(at), **changed} for at, (changed, _) in enumerate(means)]
+    judged = [outcome.judgement for outcome in of(declared_study(given)).outcomes]
+    assert [one.mean for one in judged] == pytest.approx([mean for _, mean in means], abs=0.0015)
+    assert {one.n for one in judged} == {6}
 
 
 @pytest.mark.parametrize(
-    ("given", "reason"),
-    [
-        ({"arm": "untried"}, "no seed that both arms finished tells val_bpb"),
-        ({"metric": "truncation_cost", "bytes": 32}, "no seed that both arms finished tells truncation_cost"),
-    ],
+    ("given", "metric"),
+    [({"arm": "untried"}, "val_bpb"), ({"metric": "truncation_cost", "bytes": 32}, "truncation_cost")],
 )
 def test_a_missing_measurement_is_undecided_and_counts_in_its_family(
-    declared_study: Writer, given: dict[str, Any], reason: str
+    declared_study: Writer, given: dict[str, Any], metric: str
 ) -> None:
     helps, same = of(declared_study([HELPS, {**SAME, **given}])).outcomes
-    assert (same.missing, same.judgement.verdict) == (reason, "undecided")
+    assert (same.missing, same.judgement.verdict) == (f"no seed that both arms finished tells {metric}", "undecided")
     assert helps.judgement.p_family == 2 / 64
 
 
@@ -114,14 +110,9 @@ def test_a_closed_gate_leaves_everything_without_an_answer(
     one = of(declared_study([HELPS, WORSE], [{"name": "learnt", "arm": "base", **limits}]))
     (gate,) = one.gates
     assert gate.passed == passed
-    if "arm" in limits:
-        assert math.isnan(gate.estimate.mean)
-    else:
-        assert gate.estimate.low < gate.estimate.mean < gate.estimate.high
-        assert gate.estimate.n == 6
+    assert (gate.estimate.n, math.isnan(gate.estimate.mean)) == ((0, True) if "arm" in limits else (6, False))
     assert set(verdicts(one).values()) == ({"confirmed", "refuted"} if passed else {"cannot answer: learnt"})
     if not passed:
-        assert {one.verdict(outcome, gates=False) for outcome in one.outcomes} == {"cannot answer"}
         assert one.headline.startswith("The study cannot answer its 2 hypotheses declared in the spec: gate 'learnt'")
 
 
@@ -138,13 +129,8 @@ def test_the_registered_hypotheses_are_judged(declared_study: Writer) -> None:
     one = of(after)
     assert verdicts(one) == {"helps": "refuted", "worse": "refuted"}
     assert [outcome.judgement for outcome in one.outcomes] == [outcome.judgement for outcome in same.outcomes]
-    assert [change.partition(" was ")[0] for change in one.changes] == [
-        "gates.late",
-        "hypotheses.helps.margin",
-        "hypotheses.same",
-        "hypotheses.worse",
-        "seeds",
-    ]
+    changed = ["gates.late", "hypotheses.helps.margin", "hypotheses.same", "hypotheses.worse", "seeds"]
+    assert [change.partition(" was ")[0] for change in one.changes] == changed
     assert one.headline == "Of 2 hypotheses declared before the runs: 0 confirmed, 2 refuted, 0 undecided."
     assert one.provenance[-1].startswith("Changed since, and judged as registered")
 
@@ -190,9 +176,7 @@ def test_a_registration_holds_the_settled_spec_and_a_fingerprint(spec: Spec, tmp
     assert (one.intact, one.hypotheses, one.gates) == (True, spec.hypotheses, spec.gates)
     before = path.read_bytes()
     assert not register(spec, path, tmp_path)
-    with pytest.raises(
-        ValueError, match=r"holds another registration \(seeds was .*, is now .*\), which is never overwritten"
-    ):
+    with pytest.raises(ValueError, match=r"holds another registration \(seeds was .*\), which is never overwritten"):
         register(other(spec, seeds=list(range(7))), path, tmp_path)
     assert path.read_bytes() == before
     with pytest.raises(ValueError, match=r"spec 'claims' declares nothing to decide; give it \[\[hypotheses\]\]"):
@@ -207,8 +191,7 @@ def test_one_changed_word_and_another_registration_are_noticed(
     assert registration_of(spec, tmp_path / "other") is None
     command(spec, register=())
     path = registration.place_of(spec)
-    said = capsys.readouterr().out
-    assert f"registered: {path}; commit it before the runs" in said
+    assert f"registered: {path}; commit it before the runs" in capsys.readouterr().out
     assert not Path("runs/out").exists()
     assert registration_of(spec, tmp_path / "out") == read_registration(path)
     with pytest.raises(ValueError, match=r"is not the one in .*other; bring that back, or name another out"):
@@ -246,11 +229,13 @@ def test_changes_are_named_but_not_younger_options_rounding_and_searched_rates(s
     now = json.loads(json.dumps(before))
     now["hypotheses"][0]["margin"], now["train"]["steps"], now["gates"] = 0.001, 50, []
     del now["arms"]["untried"]
-    words = ["arms.untried was {", "gates.learnt was {", "hypotheses.helps.margin was 0.01, is now 0.001"]
-    told = changes(before, now)
-    assert [text.startswith(start) for text, start in zip(told, [*words, "train.steps was 40"], strict=True)] == [
-        True
-    ] * 4
+    words = [
+        "arms.untried was {",
+        "gates.learnt was {",
+        "hypotheses.helps.margin was 0.01, is now 0.001",
+        "train.steps was",
+    ]
+    assert all(text.startswith(start) for text, start in zip(changes(before, now), words, strict=True))
     old = {**before, "train": {name: value for name, value in before["train"].items() if name != "compile"}}
     assert changes(old, before) == changes(before, old) == []
     compiled = {**before, "train": {**before["train"], "compile": True}}

@@ -26,9 +26,6 @@ def sample(n, shift=0.0, seed=0):
 @pytest.mark.parametrize("confidence", [0.9, 0.95])
 def test_means_and_differences_are_those_of_scipy(n, confidence):
     arm, base = sample(n, 0.004, 1), sample(n, 0.0, 2)
-    one = ours.mean_interval(arm, confidence)
-    wanted = stats.t.interval(confidence, n - 1, arm.mean(), stats.sem(arm))
-    assert (one.low, one.high) == pytest.approx(wanted, rel=1e-9)
     test = stats.ttest_rel(arm, base)
     difference = ours.paired_difference(dict(enumerate(arm)), dict(enumerate(base)), confidence)
     bounds = test.confidence_interval(confidence)
@@ -69,15 +66,11 @@ def test_sign_flips_are_the_share_of_all_patterns(n):
     signs = np.array([*product((-1.0, 1.0), repeat=n)])
     for bound in (0.0, -0.006, 0.004):
         assert ours.sign_flip_below(data, bound) == np.mean(signs @ (data - bound) <= (data - bound).sum() + 1e-12)
-    p = ours.sign_flip_p(data)
-    assert p == np.mean(np.abs(signs @ data) >= abs(data.sum()) - 1e-12)
     if n > 2:
-        wanted = stats.permutation_test((data,), np.mean, permutation_type="samples", n_resamples=2**n)
-        assert p == pytest.approx(wanted.pvalue)
+        wanted = stats.permutation_test((data,), np.mean, permutation_type="samples", alternative="less")
+        assert ours.sign_flip_below(data) == pytest.approx(wanted.pvalue)
     ties = ours.sign_flip_below([-0.1, -0.2, -0.3 + 1e-17, 0.0]), ours.sign_flip_below([0.0] * 3)
-    assert (*ties, ours.sign_flip_p([0.0] * 2)) == (2 / 16, 1.0, 1.0), "they count against the effect"
-    assert math.isnan(ours.sign_flip_p([0.1, nan]))
-    assert math.isnan(ours.sign_flip_p(sample(21)))
+    assert ties == (2 / 16, 1.0), "they count against the effect"
 
 
 @pytest.mark.parametrize("alpha", [0.05, 0.2, 1 / 64])
@@ -144,18 +137,15 @@ def test_false_confirmations_and_refutations_of_a_family_stay_below_alpha(n, hea
 
 
 def test_the_correction_counts_every_member_of_the_family():
-    one, empty, short = Claimed("lower", 0.0, [-0.02, -0.021, -0.019, -0.022, -0.02, -0.018]), [], [0.1]
-    missing = {name: Claimed("lower", 0.0, empty) for name in "bc"}
+    one, short = Claimed("lower", 0.0, [-0.02, -0.021, -0.019, -0.022, -0.02, -0.018]), Claimed("lower", 0.0, [0.1])
+    missing = {name: Claimed("lower", 0.0, []) for name in "bc"}
     for family, p in (({}, 1 / 64), (missing, 3 / 64)):
         judged = ours.judge({"a": one, **family})
         assert (judged["a"].p, judged["a"].p_family, judged["a"].verdict) == (1 / 64, p, "confirmed")
-        assert all(judged[name].verdict == "undecided" for name in family)
-    four = ours.judge({"a": one, **missing, "d": Claimed("lower", 0.0, short)})["a"]
-    assert (four.test, four.verdict) == ("t", "confirmed"), "4 / 64 > 0.05: the sign flips could not reject"
-    for values in ([0.1], [0.1, nan], []):
-        judged = ours.judge({"a": Claimed("lower", 0.0, values)})["a"]
-        assert (judged.verdict, judged.n, math.isnan(judged.p_family)) == ("undecided", len(values), True)
-        assert math.isnan(judged.low)
+    four = ours.judge({"a": one, **missing, "d": short})
+    assert (four["a"].test, four["a"].verdict) == ("t", "confirmed"), "4 / 64 > 0.05: the sign flips could not reject"
+    for judged in (four["b"], four["d"], ours.judge({"a": Claimed("lower", 0.0, [0.1, nan])})["a"]):
+        assert (judged.verdict, math.isnan(judged.p_family), math.isnan(judged.low)) == ("undecided", True, True)
 
 
 @pytest.mark.parametrize(("m", "seeds"), [(1, 5), (3, 6), (28, 10)])
@@ -210,7 +200,7 @@ def test_a_design_of_two_by_two_by_three_by_hand():
     contrasts = ours.factorial_effects(values, FACTORS)
     by_hand = [6 + 2, 3 + 2, 1, 2 + 3, 4, 0, 6, 0, 6]
     assert [one.difference.mean for one in contrasts] == pytest.approx(by_hand, abs=1e-13)
-    assert [one.order for one in contrasts] == [1] * 4 + [2] * 5
+    assert [len(one.factors) for one in contrasts] == [1] * 4 + [2] * 5
     assert (contrasts[4].factors, contrasts[4].levels) == (("placement", "gain"), ("quantile", "ema"))
 
 

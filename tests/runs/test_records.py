@@ -8,8 +8,6 @@ from types import ModuleType
 
 import pytest
 
-from plkernel.results.study import read_study
-
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "runs" / "records"
 DOCUMENTS = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
@@ -35,11 +33,6 @@ def test_a_changed_number_is_noticed(renderer: ModuleType) -> None:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_nothing_is_minus_nought(document: Path) -> None:
     assert not re.search(r"[^0-9.e]-0\.0+(?!\d)", document.read_text())
-
-
-@pytest.mark.parametrize("rows", sorted(RECORDS.glob("*/rows.jsonl")), ids=lambda path: path.parent.name)
-def test_a_record_with_rows_is_a_study_to_report(rows: Path) -> None:
-    assert len(read_study(rows.parent).ended) == len(rows.read_text().splitlines())
 
 
 def test_the_advice_of_the_readme_has_the_figures_of_the_records() -> None:

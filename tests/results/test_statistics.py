@@ -173,14 +173,10 @@ def test_bands_pair_seeds_and_positions():
     assert np.isnan(ours.simultaneous_band([{0: 1.0, 5: 2.0}]).low).all()
 
 
-@pytest.mark.parametrize("rough", [True, False])
-def test_a_simultaneous_band_covers_whole_curves(rough):
-    """The pointwise band, on the same curves, holds 0.35 to 0.81 of them."""
-    rng, truth, positions = np.random.default_rng(5), np.linspace(0.0, -3.0, 20), np.arange(20)
-    root = np.linalg.cholesky(np.exp(-0.5 * (np.subtract.outer(positions, positions) / 5.0) ** 2) + 1e-8 * np.eye(20))
-    noise = rng.normal(size=(200, 5, 20))
-    inside = []
-    for values in truth + (noise.cumsum(axis=-1) if rough else noise @ root.T):
+def test_a_simultaneous_band_covers_whole_curves():
+    """Random walks, the roughest curves; the pointwise band, on the same ones, holds 0.68 of them."""
+    truth, inside = np.linspace(0.0, -3.0, 20), []
+    for values in truth + np.random.default_rng(5).normal(size=(200, 5, 20)).cumsum(axis=-1):
         bands = ours.simultaneous_band(as_curves(values)), ours.pointwise_band(as_curves(values))
         inside.append([((band.low <= truth) & (truth <= band.high)).all() for band in bands])
     whole, pointwise = np.mean(inside, axis=0)

@@ -8,17 +8,7 @@ from typing import Any
 import pytest
 from studies import BASELINE, REFERENCE, change, save, write_study
 
-from plkernel.common.layout import run_folder
-from plkernel.results.study import (
-    Choice,
-    append_row,
-    check_rows,
-    choices,
-    cut_rows,
-    expected_steps,
-    read_study,
-    save_record,
-)
+from plkernel.results.study import append_row, check_rows, cut_rows, expected_steps, read_study, save_record
 
 RUN = f"{BASELINE}/seed-0"
 
@@ -119,20 +109,6 @@ def test_a_record_is_the_study(study: Path, tmp_path: Path) -> None:
         assert (tmp_path / "third" / name).read_bytes() == (record / name).read_bytes()
     with pytest.raises(ValueError, match="record must be another folder"):
         save_record(kept, record)
-
-
-def test_rates_are_chosen_when_the_search_has_ended(tmp_path: Path) -> None:
-    effects = {"a_rate-0.1": 0.0, "a_rate-0.2": -0.1, "b_rate-0.1": -0.2, "b_rate-0.2": 0.0}
-    write_study(tmp_path / "tuning", effects=effects, spec={"baseline": "a_rate-0.1"})
-    grids = {"a": [0.1, 0.2], "b": [0.1, 0.2]}
-    chosen = choices(grids, tmp_path)
-    assert {name: one.rate for name, one in chosen.items()} == {"a": 0.2, "b": 0.1}
-    assert chosen["a"].at_edge
-    assert not Choice(0.2, {0.1: 3.0, 0.2: 2.0, 0.3: 2.5}).at_edge
-    change(run_folder(tmp_path / "tuning", "a_rate-0.2", 0) / "result.json", status="diverged")
-    assert choices(grids, tmp_path)["a"].rate == 0.1
-    (run_folder(tmp_path / "tuning", "b_rate-0.2", 0) / "result.json").unlink()
-    assert set(choices(grids, tmp_path)) == {"a"}
 
 
 def test_rows_are_added_checked_and_cut_and_others_refused(tmp_path: Path) -> None:

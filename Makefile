@@ -63,7 +63,7 @@ SSE := OPENBLAS_CORETYPE=Nehalem ATEN_CPU_CAPABILITY=default NUMBA_CPU_NAME=neha
 	MKL_ENABLE_INSTRUCTIONS=SSE4_2 ONEDNN_MAX_CPU_ISA=SSE41
 
 test-portable: $(VENV)/installed-dev  ## numbers of the kernels on x86 without AVX-512 (CPU=SSE: without AVX and FMA)
-	$($(or $(CPU),AVX2)) $(PYTEST) tests/kernels -m "not slow" -k "equal or derivatives"
+	$($(or $(CPU),AVX2)) $(PYTEST) tests/kernels -m "not slow" -k "(equal or derivatives) and not interpreted"
 
 lint: $(VENV)/installed-dev  ## style of the code
 	$(BIN)/ruff check .

@@ -170,7 +170,7 @@ def _check(
         dtypes = [x.dtype if one == "state" else first.dtype]
         if one in precise:
             dtypes = [*WIDE_TYPES, *(dtypes if x.dim() > 1 and dtypes[0] not in WIDE_TYPES else [])]
-        if tuple(x.shape) not in shapes or x.dtype not in dtypes:
+        if tuple(x.shape) not in [shape for shape in shapes if len(shape) == x.dim()] or x.dtype not in dtypes:
             wanted = f"{' or '.join(str(kind)[6:] for kind in dtypes)} {' or '.join(map(str, shapes))}"
             raise ValueError(f"{name}: {one} is {dtype_name(x)} {tuple(x.shape)}; here it must be {wanted}")
         if x.device != first.device:

@@ -116,7 +116,7 @@ class RWKVState:
 
 def previous(x: Tensor, last: Tensor) -> Tensor:
     """x_{t-1} at every t, from x (B,T,D) and the input `last` (B,D) before the first."""
-    return torch.cat((last[:, None], x[:, :-1]), dim=1)
+    return torch.cat((last[:, None], x), dim=1)[:, :-1]
 
 
 def vector(dim: int) -> nn.Parameter:

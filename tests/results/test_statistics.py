@@ -12,7 +12,7 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 from statsmodels.stats.weightstats import DescrStatsW, ttost_paired
 
-from plkernel.analysis.intervals import critical_value
+from plkernel.analysis.information.estimate import critical_value
 from plkernel.results import statistics as ours
 from plkernel.results.statistics import Claimed
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from heapq import nsmallest
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -49,8 +49,6 @@ def check_bytes(data: Bytes) -> None:
 def check_data(data: Bytes, longest: int, blocks: int) -> None:
     """Raise ValueError unless `data` is a vector of uint8 with a pair in each block at lag `longest`."""
     check_bytes(data)
-    if blocks < 1:
-        raise ValueError(f"blocks must be at least 1, got {blocks}")
     if data.size < longest + blocks:
         raise ValueError(
             f"data has {data.size:,} symbols, which is too short for lag {longest:,} in {blocks} blocks: "
@@ -171,19 +169,10 @@ def compiled() -> Callable[..., int]:
         return njit(nogil=True)(count)
 
 
-class WordSymbols(NamedTuple):
-    """A text as one code per word.
-
-    codes  (m,) uint8, the words in their order: a word's place in `words`, len(words) when it is not there
-    words  the most frequent words, most frequent first
-    """
-
-    codes: Bytes
-    words: tuple[bytes, ...]
-
-
-def word_symbols(data: Bytes, vocabulary: int = VOCABULARY) -> WordSymbols:
+def word_symbols(data: Bytes, vocabulary: int = VOCABULARY) -> tuple[Bytes, list[bytes]]:
     """Encode the words of `data` (n,) uint8, which may be mapped from a file, as at most `vocabulary` symbols.
+
+    Returns codes (m,) uint8, one for each word in their order, and the words that have a code of their own.
 
     A word is a longest run of letters, digits and bytes from 0x80 on, with A-Z in lower case. Everything else parts
     words, apostrophe, hyphen and underscore too. Letters beyond ASCII stay whole in UTF-8 and keep their case, but
@@ -196,9 +185,9 @@ def word_symbols(data: Bytes, vocabulary: int = VOCABULARY) -> WordSymbols:
     Reads the data twice. Raises ValueError when there is no word, and for a vocabulary outside 2..256.
 
     >>> text = "To be, or not to be: that is the question."
-    >>> symbols = word_symbols(np.frombuffer(text.encode(), np.uint8), vocabulary=4)
-    >>> symbols.words, symbols.codes.tolist()
-    ((b'be', b'to', b'is'), [1, 0, 3, 3, 1, 0, 3, 2, 3, 3])
+    >>> codes, words = word_symbols(np.frombuffer(text.encode(), np.uint8), vocabulary=4)
+    >>> words, codes.tolist()
+    ([b'be', b'to', b'is'], [1, 0, 3, 3, 1, 0, 3, 2, 3, 3])
     """
     check_bytes(data)
     if not 2 <= vocabulary <= VOCABULARY:
@@ -209,7 +198,7 @@ def word_symbols(data: Bytes, vocabulary: int = VOCABULARY) -> WordSymbols:
     ranked = nsmallest(vocabulary - 1, counts, key=lambda word: (-counts[word], word))
     code = {word: rank for rank, word in enumerate(ranked)}
     codes = [bytes(map(code.get, words, repeat(len(ranked)))) for words in _words(data)]
-    return WordSymbols(np.frombuffer(b"".join(codes), np.uint8), tuple(ranked))
+    return np.frombuffer(b"".join(codes), np.uint8), ranked
 
 
 def _words(data: Bytes) -> Iterator[list[bytes]]:

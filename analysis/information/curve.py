@@ -92,8 +92,6 @@ class DecayCurve:
 
 def log_lags(max_lag: int = MAX_LAG, count: int = LAGS) -> NDArray[np.int64]:
     """At most `count` different integers from 1 to max_lag, as evenly spaced in the logarithm as integers can be."""
-    if max_lag < 2 or count < 2:
-        raise ValueError(f"max_lag and count must be at least 2, got {max_lag} and {count}")
     return np.unique(np.geomspace(1, max_lag, count).round().astype(np.int64))
 
 

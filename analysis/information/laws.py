@@ -212,13 +212,13 @@ def _projector(x: Floats, degree: int, weights: Floats) -> Floats:
 class Shape(NamedTuple):
     """ln I = a + sum_j b_j column_j(d; place): linear but for `place`, which is searched on `grid` and polished.
 
-    count       number of parameters
+    size        number of parameters
     columns     (data, place) -> the columns, (m,) each
     parameters  (a, b_1, ..; place) -> the parameters by name
     grid        candidates of place; one where the shape has no such parameter
     """
 
-    count: int
+    size: int
     columns: Callable[[Points, float], list[Floats]]
     parameters: Callable[[Floats, float], dict[str, float]]
     grid: Callable[[Points], Floats] = lambda data: np.zeros(1)
@@ -355,11 +355,11 @@ def compare_models(curve: DecayCurve, lags: Range | None = None) -> tuple[ModelF
         parameters, fitted, chi_squared = shape.fit(data)
         samples = np.column_stack([target, fitted[:, None] + drawn])
         chi = {key: other.least(data, samples) for key, other in SHAPES.items()}
-        others = [criterion(chi[key], other.count) for key, other in SHAPES.items() if key != name]
-        excess = criterion(chi[name], shape.count) - np.min(others, axis=0)
+        others = [criterion(chi[key], other.size) for key, other in SHAPES.items() if key != name]
+        excess = criterion(chi[name], shape.size) - np.min(others, axis=0)
         chances = [float(np.mean(values >= values[0])) for values in (chi[name], excess)]
-        aicc = float(criterion(chi_squared, shape.count))
-        fits.append(ModelFit(name, parameters, chi_squared, size - shape.count, aicc, 0.0, *chances))
+        aicc = float(criterion(chi_squared, shape.size))
+        fits.append(ModelFit(name, parameters, chi_squared, size - shape.size, aicc, 0.0, *chances))
     fits.sort(key=lambda fit: fit.aicc)
     return tuple(replace(fit, excess=fit.aicc - fits[0].aicc) for fit in fits)
 

@@ -83,7 +83,7 @@ def measure(
     options: Any = {"unit": unit, "estimator": estimator, "stated": lags, "max_lag": max_lag, "blocks": blocks}
     results = []
     for name, corpus in loaded.items():
-        data = corpus.bytes if unit == "byte" else word_symbols(corpus.bytes, vocabulary).codes
+        data = corpus.bytes if unit == "byte" else word_symbols(corpus.bytes, vocabulary)[0]
         known = known_sequence(name) if unit == "byte" else None
         options["exact"] = known.mutual_information if known else None
         with cli.progress_bar(name) as progress:

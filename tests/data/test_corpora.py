@@ -257,7 +257,7 @@ def test_a_killed_build_leaves_nothing_that_looks_whole_and_the_next_one_succeed
     assert len(names(cache)) == 2, "what the dead one left is gone"
 
 
-@pytest.mark.parametrize("locks", [True, False])
+@pytest.mark.parametrize("locks", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_processes_that_build_at_once_all_end_well(tmp_path, cache, locks):
     """Without locks they repeat each other's work, and no more."""
     data = np.random.default_rng(0).bytes(10_000_000)

@@ -112,7 +112,6 @@ def test_names_of_the_hub_become_its_arguments():
         ("synthetic:symbols=4", "corpus 'synthetic:symbols=4': beta is missing"),
         ("synthetic:beta=1,symbol=4", r"no parameter 'symbol'; did you mean 'symbols'\?"),
         ("synthetic:beta=1,lags", "no parameter 'lags'; valid: beta, bytes, seed, symbols"),
-        ("synthetic:beta=1,beta=2", "beta is given twice"),
         ("synthetic:beta=one", "beta = 'one': must be a number"),
         ("synthetic:beta=nan", "beta = nan: must be a positive number"),
         ("synthetic:beta=1,symbols=2.5", "symbols = '2.5': must be a whole number"),
@@ -198,7 +197,7 @@ def test_a_change_of_the_bytes_is_a_change_of_the_format(rest, expected, tmp_pat
     np.testing.assert_array_equal(part.bytes, whole.bytes[:150_000])
 
 
-@pytest.mark.parametrize("rest", ["lags,longest=9,symbols=7", "markov,symbols=7", "iid,symbols=7"])
+@pytest.mark.parametrize("rest", ["markov,symbols=7", "iid,symbols=7"])
 def test_a_corpus_has_its_predictor_by_name(rest):
     """The separator before the document is in no window to be predicted, and harms none in which it is the first."""
     predictor = predictor_of(f"synthetic:{rest},bytes=50k")
@@ -208,8 +207,5 @@ def test_a_corpus_has_its_predictor_by_name(rest):
     assert losses.shape == (1, 50_000)
     assert losses[0, 0] <= -np.log2(0.01)
     assert losses.mean() == pytest.approx(predictor.bits_per_byte(), abs=0.03)
-
-
-@pytest.mark.parametrize("name", ["synthetic:beta=1", "synthetic:potts,beta=1", "stdlib", "lags", "hf:lags", "./lags"])
-def test_other_corpora_have_no_predictor(name):
-    assert predictor_of(name) is None
+    for name in ("synthetic:beta=1", "stdlib", "lags", "hf:lags", "./lags"):
+        assert predictor_of(name) is None

@@ -83,17 +83,17 @@ def test_codes_follow_the_definition_wherever_a_chunk_ends(monkeypatch, data, vo
     rank = {word: place for place, (word, _) in enumerate(ranked)}
     for chunk in (1, 2, 7, 64, 1 << 20):
         monkeypatch.setattr(counts, "CHUNK", chunk)
-        symbols = word_symbols(data, vocabulary)
-        assert symbols.words == tuple(rank), chunk
-        assert symbols.codes.tolist() == [rank.get(word, len(ranked)) for word in words], chunk
+        codes, named = word_symbols(data, vocabulary)
+        assert named == list(rank), chunk
+        assert codes.tolist() == [rank.get(word, len(ranked)) for word in words], chunk
 
 
 def test_words_beyond_ascii_stay_whole_and_equal_frequencies_rank_in_byte_order():
-    words = {word.decode() for word in word_symbols(as_bytes(TEXT)).words}
+    words = {word.decode() for word in word_symbols(as_bytes(TEXT))[1]}
     assert {"é", "É", "cafÉ", "café", "l\u2019été", "日本語、the", "don", "t", "max", "lag", "10"} <= words
-    symbols = word_symbols(as_bytes("pear fig apple Fig 7 pear é"), vocabulary=5)
-    assert symbols.words == (b"fig", b"pear", b"7", b"apple")
-    assert symbols.codes.tolist() == [1, 0, 3, 0, 2, 1, 4]
+    codes, named = word_symbols(as_bytes("pear fig apple Fig 7 pear é"), vocabulary=5)
+    assert named == [b"fig", b"pear", b"7", b"apple"]
+    assert codes.tolist() == [1, 0, 3, 0, 2, 1, 4]
 
 
 @pytest.mark.parametrize(

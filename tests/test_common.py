@@ -295,26 +295,3 @@ def test_memory_of_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert environment.available_memory() == 700_000
     (tmp_path / "memory.max").write_text("max\n")
     assert (environment.available_memory() or 0) > 1e6
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only glibc is told")
-def test_kept_memory_is_not_fetched_again() -> None:
-    program = """if True:
-        import resource, numpy as np
-        from plkernel.common.environment import keep_memory
-
-        def faults(steps):
-            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-            for _ in range(steps):
-                arrays = [np.ones(1 << 20) for _ in range(4)]  # 8 MiB each, let go of together
-                del arrays
-            return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-        before = faults(2)
-        keep_memory()
-        faults(1)
-        print(before, faults(2))
-    """
-    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    before, after = map(int, printed.split())
-    assert after <= max(before / 10, 50)  # with huge pages there are few of them anyway

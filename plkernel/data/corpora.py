@@ -10,8 +10,7 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,11 +20,6 @@ from numpy.typing import NDArray
 
 from plkernel.common.files import atomic_file, check_folder, load_object, save_json
 from plkernel.data.names import Request, Source, resolve
-
-try:
-    import fcntl
-except ImportError:  # no such locks on this system: two builders then repeat each other's work, and no more
-    fcntl = None  # type: ignore[assignment]
 
 FORMAT = 1
 """Part of every cache key: to be raised when the same source would give other bytes."""
@@ -168,23 +162,13 @@ def _describe(corpus: Corpus, stamp: dict[str, int]) -> None:
     save_json(corpus.path.with_suffix(".json"), {**corpus.to_dict(), VERIFIED: stamp})
 
 
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Let one process at a time build the flat file `path`, where the system has locks."""
-    lock = path.with_name(f".{path.stem}.lock")
-    with lock.open("a") as handle:
-        if fcntl is not None:
-            with suppress(OSError):  # a file system without locks
-                fcntl.flock(handle, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            lock.unlink(missing_ok=True)
-
-
 def _build(name: str, source: Source, path: Path, max_bytes: int | None) -> Corpus:
+    from filelock import FileLock
+
     check_folder(path.parent, "cache folder (PLKERNEL_CACHE)", keep=True)
-    with _locked(path):
+    lock = path.with_name(f".{path.stem}.lock")
+    with FileLock(lock), ExitStack() as ended:
+        ended.callback(lock.unlink, missing_ok=True)
         if corpus := _cached(path):  # another process has built it in the meantime
             return corpus
         description = path.with_suffix(".json")

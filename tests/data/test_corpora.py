@@ -59,7 +59,7 @@ def test_each_option_has_its_own_file_and_the_second_time_nothing_is_read(folder
     assert len({corpus.path for corpus in (plain, short, other)}) == 3
     assert (short.path.read_bytes(), short.size, short.documents) == (WHOLE[:9], 9, 2)
     assert other.path.read_bytes().startswith(b"first\r\n\xffsecond")
-    for name in ("_written", "_sha256", "_locked"):  # nor is anything locked, so that the cache may be read-only
+    for name in ("_written", "_sha256", "_build"):  # nor is anything locked, so that the cache may be read-only
         monkeypatch.setattr(corpora, name, None)
     assert load(str(folder), cache=cache) == plain
     monkeypatch.chdir(folder.parent)
@@ -257,14 +257,11 @@ def test_a_killed_build_leaves_nothing_that_looks_whole_and_the_next_one_succeed
     assert len(names(cache)) == 2, "what the dead one left is gone"
 
 
-@pytest.mark.parametrize("locks", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_processes_that_build_at_once_all_end_well(tmp_path, cache, locks):
-    """Without locks they repeat each other's work, and no more."""
+def test_of_processes_that_build_at_once_one_does(tmp_path, cache):
     data = np.random.default_rng(0).bytes(10_000_000)
     (tmp_path / "big").write_bytes(data)
     program = (
         "import sys; import plkernel.data.corpora as corpora; print('ready', flush=True); sys.stdin.readline()\n"
-        f"if not {locks}: corpora.fcntl = None\n"
         "written = corpora._written\n"
         "corpora._written = lambda *arguments: print('built') or written(*arguments)\n"
         "print(corpora.load(sys.argv[1], cache=sys.argv[2]).sha256)\n"
@@ -280,7 +277,7 @@ def test_processes_that_build_at_once_all_end_well(tmp_path, cache, locks):
     ended = [process.communicate(timeout=60) for process in processes]
     assert [lines.split()[-2:] for lines, _ in ended] == [[hashlib.sha256(data).hexdigest(), "[]"]] * 3
     assert [error for _, error in ended] == [""] * 3
-    assert not locks or sum(lines.count("built") for lines, _ in ended) == 1
+    assert sum(lines.count("built") for lines, _ in ended) == 1
     assert len(names(cache)) == 2
 
 

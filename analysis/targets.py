@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, cast
 
 from plkernel.analysis.exponentials import FEWEST_LAGS, Target, lag_target, power_law_target, verdict_target
 from plkernel.analysis.information.counts import Bytes
-from plkernel.analysis.information.measurement import Described, measure_corpus
+from plkernel.analysis.information.laws import measure_corpus
 from plkernel.analysis.nodes import Aim, AimTarget, Reading
 from plkernel.analysis.prediction import predictive_weights
 
@@ -33,7 +33,7 @@ def law(beta: float, target: AimTarget, reading: Reading, max_lag: int, *measure
 
 
 def information(
-    corpus: Described,
+    corpus: Any,
     data: Bytes,
     target: str,
     reading: Reading,
@@ -64,7 +64,7 @@ def information(
     return Kernel(curve, reading, told, measured)
 
 
-def predictive(corpus: Described, data: Bytes, _: str, reading: Reading, max_lag: int, **options: Any) -> Kernel:
+def predictive(corpus: Any, data: Bytes, _: str, reading: Reading, max_lag: int, **options: Any) -> Kernel:
     """Return the weights of the best linear predictor in bands of lags, as far as they stand out from noise."""
     weights = predictive_weights(data, max_lag, **options)
     bands = weights.bands(1, max_lag)

@@ -19,23 +19,16 @@ if os.path.basename("".join(sys.argv[:1])) in _COMMANDS and not any(name in os.e
     # milliseconds after each, on cores that the compiled kernels and other processes could use.
     os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 
+_API = ("apply", "evaluate", "influence", "load_corpus", "load_run", "measure", "read_checkpoint", "truncation")
 _PUBLIC = {
-    "apply": "plkernel.api",
-    "evaluate": "plkernel.api",
+    **dict.fromkeys(_API, "plkernel.api"),
     "fit": "plkernel.analysis.fit",
-    "influence": "plkernel.api",
-    "load_corpus": "plkernel.api",
-    "load_run": "plkernel.api",
     "load_spec": "plkernel.config.reading",
-    "measure": "plkernel.api",
     "place": "plkernel.analysis.nodes",
-    "read_checkpoint": "plkernel.api",
     "read_study": "plkernel.results.study",
-    "truncation": "plkernel.api",
 }
 """Public names and the modules that define them; `__init__.pyi` repeats them for editors."""
 __all__ = list(_PUBLIC)
-
 
 __path__.append(os.path.join(__path__[0], "commands"))  # where `python -m plkernel.fit` finds the command
 

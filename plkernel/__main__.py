@@ -12,11 +12,6 @@ TOLD = re.compile(r'"""python -m plkernel\.(\w+)[^:]*: (.+?)\.?(?:"""|$)', re.MU
 """How a command begins: its name, and a description."""
 
 
-def main() -> None:
-    """Run the command that the first argument names, or list them all."""
-    cli.report_errors(_run)
-
-
 def commands() -> dict[str, str]:
     """Return the descriptions of all commands by name, from the first lines of their files; none is imported.
 
@@ -25,21 +20,23 @@ def commands() -> dict[str, str]:
     """
     files = sorted(Path(__file__).parent.glob("commands/*.py"))
     heads = (TOLD.match(file.read_text(encoding="utf-8")) for file in files)
-    return dict(sorted((head[1], head[2]) for head in heads if head))
+    return {head[1]: head[2] for head in heads if head}
+
+
+def main() -> None:
+    """Run the command that the first argument names, or list them all."""
+    cli.report_errors(_run)
 
 
 def _run() -> None:
     given, known = sys.argv[1:], commands()
-    program = "python -m plkernel" if Path(sys.argv[0]).name == "__main__.py" else "plkernel"
     if not given or given[0] in ("-h", "--help"):
-        width = max(map(len, known)) + 2
-        rows = [f"  {name:<{width}}{description}" for name, description in known.items()]
-        print("\n".join([f"usage: {program} COMMAND [OPTIONS]", "", *rows, "", f"{program} COMMAND --help says more"]))
+        rows = [f"  {name:<12}{description}" for name, description in known.items()]
+        print("\n".join(["usage: plkernel COMMAND [OPTIONS]", "", *rows, "", "plkernel COMMAND --help says more"]))
     elif given[0] in ("--version", "-V"):
         print(f"plkernel {__version__}")
     elif given[0] in known:
-        cli.start_through(program)
-        sys.argv = [sys.argv[0], *given[1:]]
+        sys.argv = given
         runpy.run_module(f"plkernel.{given[0]}", run_name="__main__", alter_sys=True)
     else:
         raise ValueError(f"no command {given[0]!r}; {cli.nearest(given[0], known)}")

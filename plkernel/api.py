@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from plkernel.analysis.information.curve import MAX_LAG
 from plkernel.analysis.information.estimate import Estimator
-from plkernel.analysis.information.measurement import STATED, Measurement, Range, measure_corpus
+from plkernel.analysis.information.laws import STATED, Measurement, Named, Range, measure_corpus
 from plkernel.common.files import load_json, read_lines
 from plkernel.common.layout import CONFIG, METRICS
 from plkernel.data import corpora
@@ -38,22 +38,11 @@ Text = bytes | bytearray | memoryview | str | Path | NDArray[Any]
 CONTEXT, BATCH = 512, 4
 
 
-class Named(NamedTuple):
-    """Origin of symbols that are given directly, for the record of a measurement."""
-
-    name: str
-    source: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return self._asdict()
-
-
 def load_corpus(name: str | Path, **options: Any) -> corpora.Corpus:
     """Load a corpus by name, as plkernel.corpus: 'stdlib', a file or folder, 'hf:NAME', 'synthetic:beta=1.0'.
 
-    Options as in `plkernel.data.corpora.load`: max_bytes, separator, column, cache, follow_links. Raises ValueError or
-    OSError, in one line, if there is none.
+    Options as in `plkernel.data.corpora.load`: max_bytes, separator, column, cache. Raises ValueError or OSError, in
+    one line, if there is none.
     """
     return corpora.load(str(name), **options)
 
@@ -114,12 +103,7 @@ def apply(
 
 
 class Evaluation(NamedTuple):
-    """Result of `evaluate`.
-
-    bits_per_byte  mean of the losses
-    error          its standard error over windows, NaN for a single one
-    losses         (n,T), bits at every predicted symbol
-    """
+    """Mean of the losses, its standard error over windows (NaN for one), and losses (n,T), bits at every symbol."""
 
     bits_per_byte: float
     error: float
@@ -250,11 +234,9 @@ def _read_text(text: Text) -> tuple[Named | corpora.Corpus, NDArray[np.uint8]]:
         return corpus, np.asarray(corpus.bytes)
     data = np.frombuffer(text, np.uint8) if isinstance(text, bytes | bytearray | memoryview) else np.asarray(text)
     if data.ndim != 1 or data.dtype.kind not in "iu":
-        raise ValueError(
-            f"text must be bytes, a vector of integers from 0 to 255, or the name of a corpus, got {data.dtype} of "
-            f"shape {data.shape}"
-        )
-    if data.dtype != np.uint8 and data.size and not 0 <= data.min() <= data.max() < 256:
+        got = f"{data.dtype} of shape {data.shape}"
+        raise ValueError(f"text must be bytes, a vector of integers from 0 to 255, or the name of a corpus, got {got}")
+    if data.size and not 0 <= data.min() <= data.max() < 256:
         raise ValueError(
             f"text must hold integers from 0 to 255, got {data.min()} to {data.max()}: np.unique(text, "
             "return_inverse=True)[1] renumbers up to 256 different ones"
@@ -268,7 +250,7 @@ def _opened(
     """The model as a callable, windows of the text (n, context + 1), and the bytes of a patch."""
     import torch
 
-    from plkernel.data.windows import fixed_windows, spread_windows
+    from plkernel.data.windows import check_size, fixed_windows, spread_windows
     from plkernel.training.build import Model
     from plkernel.training.evaluate import patch_of, predictor
     from plkernel.training.view import validation_text
@@ -278,14 +260,9 @@ def _opened(
         raise ValueError("text must be given: bytes, an array, or the name of a corpus such as 'stdlib'")
     data = validation_text(config, None, "text")[1] if text is None else _read_text(text)[1]
     length = config.get("train", {}).get("context", CONTEXT) if context is None else context
-    for name, value in (("context", length), ("windows", windows), ("batch", batch)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
-    if data.size < length + 1:
-        raise ValueError(
-            f"text has {data.size:,} bytes, fewer than one window of context + 1 = {length + 1:,}: give a longer one "
-            "or a smaller context"
-        )
+    if min(length, windows, batch) < 1:
+        raise ValueError(f"context, windows and batch must be at least 1, got {length}, {windows} and {batch}")
+    check_size(data.size, length, "text")
     taken = (fixed_windows if disjoint else spread_windows)(data, length, windows)
     opened: Any = model.model if isinstance(model, Run) else model
     if isinstance(opened, Model):

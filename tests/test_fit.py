@@ -17,7 +17,7 @@ from plkernel.analysis.exponentials import (
     broken_power_law_target,
     power_law_target,
 )
-from plkernel.analysis.information import measurement
+from plkernel.analysis.information import laws as measurement
 from plkernel.analysis.information.laws import ModelFit, Verdict
 from plkernel.analysis.nodes import Aim, Nodes, Reading, Summation, node_scores, target_scores
 from plkernel.analysis.sequences import LagCorpus, PottsCorpus

@@ -9,8 +9,7 @@ from matplotlib.figure import Figure
 
 from plkernel.analysis.figures import decay
 from plkernel.analysis.information.curve import BLOCKS, DecayCurve, log_lags
-from plkernel.analysis.information.laws import fit_power_law
-from plkernel.analysis.information.measurement import measure_corpus
+from plkernel.analysis.information.laws import fit_power_law, measure_corpus
 from plkernel.commands.measure import measure, render
 from plkernel.data import corpora
 
@@ -25,7 +24,7 @@ def measured(out: Path) -> list[dict]:
 def test_a_known_corpus_is_measured_printed_and_written(tmp_path: Path, capsys: Shown) -> None:
     measure((KNOWN,), out=tmp_path)
     [found] = measured(tmp_path)
-    law, curve = found["law"], DecayCurve.from_dict(found["information"])
+    law, curve = found["law"], DecayCurve(**found["information"])
     [stated] = [row for row in found["fits"] if row["label"] == "lags 1..500"]
     assert abs(law["beta"] - stated["exact"]) < 3 * law["standard_error"] < 0.06
     assert {**fit_power_law(curve, (1, 500)).to_dict(), "dropped": []} == law
@@ -117,14 +116,8 @@ def test_a_corpus_of_two_halves_shows_its_drift(tmp_path: Path) -> None:
         (None, {"names": ("syntetic:beta=1",)}, "did you mean"),
         (None, {"lags": (5, 5)}, "lags 5 5: must ascend"),
         (None, {"lags": (1, 5000)}, "within --max-lag 1000"),
-        (None, {"threads": 0}, "threads must lie between 1 and .*, got 0"),
-        (None, {"threads": 100_000}, "threads must lie between 1 and .*, 8 for each core here, got 100000"),
-        (None, {"vocabulary": 100}, "vocabulary 100 belongs to unit 'word', got unit 'byte'"),
-        (
-            None,
-            {"vocabulary": 999, "unit": "word"},
-            "vocabulary must be from 2 to 256, so that a code is one byte, got 999",
-        ),
+        (None, {"threads": 100_000}, "threads must lie between 1 and .*, got 100000"),
+        (b"a b", {"vocabulary": 999, "unit": "word"}, "vocabulary must be from 2 to 256, .*, got 999"),
     ],
 )
 def test_bad_requests_are_refused_and_nothing_is_written(

@@ -1,7 +1,7 @@
 """Counts: how often symbol j follows symbol i at a distance of d, block by block, and words as symbols.
 
 Counts add up: the tables of two stretches of a corpus sum to the table of both, so threads and the blocks of a
-jackknife rest on the same function, and every way of counting gives the same integers.
+jackknife rest on the same function.
 """
 
 from collections import Counter
@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from heapq import nsmallest
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,9 +22,6 @@ STRETCH = 1 << 24
 """Bytes counted at all lags before the next are touched: a corpus larger than memory is read once, not once a lag."""
 PIECE = 1 << 18
 """Bytes that a histogram counts at a time, so that copies stay in the cache."""
-FEW, SMALL = 1 << 20, 1 << 25
-"""Bytes, and pairs, that numpy counts in less time than numba takes to load."""
-LEFT_OUT = "symbols leave out a byte value that occurs in the data"
 VOCABULARY = 256
 CHUNK = 1 << 20
 """Bytes of text that are divided into words at a time."""
@@ -32,41 +29,26 @@ FOLD = bytes(byte if byte >= 0x80 or chr(byte).isalnum() else 0x20 for byte in r
 """Map of each byte: letters to lower case, what stands between words to a space."""
 
 
-class PairCounts(NamedTuple):
-    """Pair tables of some lags, by block.
-
-    lags     (L,) ascending
-    symbols  (S,) uint8, the byte values kept apart, ascending
-    tables   (L, G, S, S): tables[l, g, i, j] pairs with symbol i at position t in block g and j at t + lags[l]
-    """
-
-    lags: NDArray[np.int64]
-    symbols: Bytes
-    tables: NDArray[Any]
-
-
 def check_lags(lags: ArrayLike) -> NDArray[np.int64]:
     """Return `lags` as ascending positive integers (L,); ValueError if they are anything else."""
     values = np.atleast_1d(np.asarray(lags))
     if values.ndim != 1 or not values.size or not np.issubdtype(values.dtype, np.integer):
         raise ValueError(f"lags must be a list of integers, got {values.dtype} of shape {values.shape}")
-    if values.min() < 1:
-        raise ValueError(f"lags must be 1 or more, got {values.min()}")
-    if np.any(np.diff(values) <= 0):
-        at = int(np.argmax(np.diff(values) <= 0))
-        raise ValueError(f"lags must ascend without repeats, got {values[at]} before {values[at + 1]}: sort them")
+    if values[0] < 1 or np.any(np.diff(values) <= 0):
+        raise ValueError(f"lags must be 1 or more and ascend without repeats, got {values.tolist()}")
     return values.astype(np.int64)
+
+
+def check_bytes(data: Bytes) -> None:
+    """Raise ValueError unless `data` is a vector of uint8."""
+    if not isinstance(data, np.ndarray) or data.ndim != 1 or data.dtype != np.uint8:
+        got = f"{data.dtype} of shape {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
+        raise ValueError(f"data must be a vector of uint8, got {got}; np.frombuffer(text, np.uint8) makes one of bytes")
 
 
 def check_data(data: Bytes, longest: int, blocks: int) -> None:
     """Raise ValueError unless `data` is a vector of uint8 with a pair in each block at lag `longest`."""
-    if not isinstance(data, np.ndarray) or data.ndim != 1 or data.dtype != np.uint8:
-        got = f"{data.dtype} of shape {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
-        whole = isinstance(data, np.ndarray) and data.dtype.kind in "iu"
-        way = "data.astype(np.uint8), if all are from 0 to 255," if whole else "np.frombuffer(text, np.uint8)"
-        raise ValueError(f"data must be a vector of uint8, got {got}; {way} makes one")
-    if blocks < 1:
-        raise ValueError(f"blocks must be at least 1, got {blocks}")
+    check_bytes(data)
     if data.size < longest + blocks:
         raise ValueError(
             f"data has {data.size:,} symbols, which is too short for lag {longest:,} in {blocks} blocks: "
@@ -93,16 +75,13 @@ def histogram(data: Bytes) -> NDArray[np.int64]:
 
 
 def unigram_entropy(data: Bytes) -> float:
-    """-sum_i p_i log2 p_i in bits per byte, p_i the share of byte i in `data` (n,) uint8.
+    """-sum_i p_i log2 p_i in bits per byte, p_i the share of byte i in `data` (n,) uint8, n > 0.
 
-    The plug-in estimate, too low by about 255 / (2 n ln 2) bits when all bytes occur. Raises ValueError for empty data
-    and for anything but a vector of uint8.
+    The plug-in estimate, too low by about 255 / (2 n ln 2) bits when all bytes occur.
 
     >>> unigram_entropy(np.frombuffer(b"abababab", np.uint8))
     1.0
     """
-    if data.ndim != 1 or data.dtype != np.uint8 or not data.size:
-        raise ValueError(f"data must be a non-empty vector of uint8, got {data.dtype} of shape {data.shape}")
     counts = histogram(data)
     shares = counts[counts > 0] / data.size
     return float(np.sum(shares * np.log2(1.0 / shares)))
@@ -116,32 +95,26 @@ def count_pairs(
     edges: NDArray[np.int64] | None = None,
     threads: int = 1,
     progress: Callable[[int], Any] | None = None,
-) -> PairCounts:
+) -> NDArray[Any]:
     """Count the pairs of `data` (n,) uint8, which may be mapped from a file, at every lag, in one pass.
 
-    symbols   the byte values to keep apart, ascending; all 256 unless given
+    symbols   (S,) the byte values to keep apart, ascending; all 256 unless given
     edges     (G + 1,) ascending: block g holds the pairs whose first symbol stands at edges[g] <= t < edges[g + 1];
               one block of all unless given
     threads   lags counted at the same time; the result does not depend on it
     progress  called with the number of pairs counted since the last call
 
-    Memory beyond the result: 256 kB per thread. Raises ValueError for lags that do not ascend from 1, data too short
-    for them, and symbols that leave out one that occurs.
+    Returns tables (L, G, S, S): [l, g, i, j] pairs with symbol i at position t in block g and j at t + lags[l]. Memory
+    beyond them: 256 kB per thread. Raises ValueError for lags that do not ascend from 1, data too short for them, and
+    symbols that leave out one that occurs.
     """
     lags = check_lags(lags)
     check_data(data, int(lags[-1]), 1)
-    if threads < 1:
-        raise ValueError(f"threads must be at least 1, got {threads}")
     data = np.asarray(data)  # a mapped file as a plain array
     edges = np.array([0, data.size]) if edges is None else edges
     symbols = np.arange(SYMBOLS, dtype=np.uint8) if symbols is None else symbols
     dtype = np.uint32 if int(np.diff(edges).max()) < 2**31 else np.uint64
     tables = np.zeros((lags.size, edges.size - 1, symbols.size, symbols.size), dtype)
-    if data.size <= FEW and data.size * lags.size < SMALL and not compiled.cache_info().currsize:
-        for done in _count_few(data, lags, symbols, edges, tables):
-            if progress is not None:
-                progress(done)
-        return PairCounts(lags, symbols, tables)
     count = compiled()
 
     def add(index: int, start: int, stop: int) -> int:
@@ -149,7 +122,7 @@ def count_pairs(
         stop = max(start, min(stop, data.size - lag))
         counted = count(data, lag, start, stop, edges, symbols, tables[index])
         if counted != stop - start:
-            raise ValueError(LEFT_OUT)
+            raise ValueError("symbols leave out a byte value that occurs in the data")
         return counted
 
     with ThreadPoolExecutor(threads) as pool:
@@ -158,27 +131,7 @@ def count_pairs(
             for done in pool.map(add, range(lags.size), repeat(start), repeat(stop)):
                 if progress is not None:
                     progress(done)
-    return PairCounts(lags, symbols, tables)
-
-
-def _count_few(
-    data: Bytes, lags: NDArray[np.int64], symbols: Bytes, edges: NDArray[np.int64], tables: NDArray[Any]
-) -> Iterator[int]:
-    """Count one lag after the other, the pairs of all blocks at once; yields how many pairs each lag has."""
-    size = symbols.size + 1  # the last stands for all that are left out
-    place = np.full(SYMBOLS, symbols.size)
-    place[symbols] = np.arange(symbols.size)
-    start, stop, column = int(edges[0]), int(edges[-1]), place[data]
-    blocks: NDArray[np.int64] = np.repeat(np.arange(edges.size - 1), np.diff(edges).astype(int))
-    rows = (blocks * size + column[start:stop]) * size
-    for lag, table in zip(lags.tolist(), tables, strict=True):
-        pairs = max(0, min(stop, data.size - lag) - start)
-        codes = rows[:pairs] + column[start + lag : start + lag + pairs]
-        counts = np.bincount(codes, minlength=(edges.size - 1) * size**2).reshape(-1, size, size)[:, :-1, :-1]
-        table[:] = counts
-        if counts.sum() != pairs:
-            raise ValueError(LEFT_OUT)
-        yield pairs
+    return tables
 
 
 @cache
@@ -216,19 +169,10 @@ def compiled() -> Callable[..., int]:
         return njit(nogil=True)(count)
 
 
-class WordSymbols(NamedTuple):
-    """A text as one code per word.
-
-    codes  (m,) uint8, the words in their order: a word's place in `words`, len(words) when it is not there
-    words  the most frequent words, most frequent first
-    """
-
-    codes: Bytes
-    words: tuple[bytes, ...]
-
-
-def word_symbols(data: Bytes, vocabulary: int = VOCABULARY) -> WordSymbols:
+def word_symbols(data: Bytes, vocabulary: int = VOCABULARY) -> tuple[Bytes, list[bytes]]:
     """Encode the words of `data` (n,) uint8, which may be mapped from a file, as at most `vocabulary` symbols.
+
+    Returns codes (m,) uint8, one for each word in their order, and the words that have a code of their own.
 
     A word is a longest run of letters, digits and bytes from 0x80 on, with A-Z in lower case. Everything else parts
     words, apostrophe, hyphen and underscore too. Letters beyond ASCII stay whole in UTF-8 and keep their case, but
@@ -241,26 +185,20 @@ def word_symbols(data: Bytes, vocabulary: int = VOCABULARY) -> WordSymbols:
     Reads the data twice. Raises ValueError when there is no word, and for a vocabulary outside 2..256.
 
     >>> text = "To be, or not to be: that is the question."
-    >>> symbols = word_symbols(np.frombuffer(text.encode(), np.uint8), vocabulary=4)
-    >>> symbols.words, symbols.codes.tolist()
-    ((b'be', b'to', b'is'), [1, 0, 3, 3, 1, 0, 3, 2, 3, 3])
+    >>> codes, words = word_symbols(np.frombuffer(text.encode(), np.uint8), vocabulary=4)
+    >>> words, codes.tolist()
+    ([b'be', b'to', b'is'], [1, 0, 3, 3, 1, 0, 3, 2, 3, 3])
     """
-    if not isinstance(data, np.ndarray) or data.ndim != 1 or data.dtype != np.uint8:
-        raise ValueError("data must be a vector of uint8; np.frombuffer(text, np.uint8) makes one of bytes")
+    check_bytes(data)
     if not 2 <= vocabulary <= VOCABULARY:
-        raise ValueError(f"vocabulary = {vocabulary}: must be from 2 to {VOCABULARY}, so that a code is one byte")
-    counts = Counter[bytes]()
-    for words in _words(data):
-        counts.update(words)
+        raise ValueError(f"vocabulary must be from 2 to {VOCABULARY}, so that a code is one byte, got {vocabulary}")
+    counts = Counter(word for words in _words(data) for word in words)
     if not counts:
         raise ValueError(f"data holds no word in {data.size:,} bytes: give text, or measure bytes")
     ranked = nsmallest(vocabulary - 1, counts, key=lambda word: (-counts[word], word))
     code = {word: rank for rank, word in enumerate(ranked)}
-    codes, filled = np.empty(counts.total(), np.uint8), 0
-    for words in _words(data):
-        codes[filled : filled + len(words)] = np.frombuffer(bytes(map(code.get, words, repeat(len(ranked)))), np.uint8)
-        filled += len(words)
-    return WordSymbols(codes, tuple(ranked))
+    codes = [bytes(map(code.get, words, repeat(len(ranked)))) for words in _words(data)]
+    return np.frombuffer(b"".join(codes), np.uint8), ranked
 
 
 def _words(data: Bytes) -> Iterator[list[bytes]]:

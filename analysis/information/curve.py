@@ -2,21 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from plkernel.analysis.information.counts import (
-    Bytes,
-    block_edges,
-    check_data,
-    check_lags,
-    count_pairs,
-    histogram,
-)
+from plkernel.analysis.information.counts import Bytes, block_edges, check_data, check_lags, count_pairs, histogram
 from plkernel.analysis.information.estimate import (
     ESTIMATORS,
     Estimator,
@@ -34,16 +27,12 @@ from plkernel.analysis.information.estimate import (
     without_bias,
 )
 
-Quantity = Literal["information", "correlation"]
-
 BLOCKS = 40
 FEWEST_BLOCKS = 4
 MAX_LAG = 1000
 LAGS = 64
 TABLE_BYTES = 1 << 26
 """Limit of the tables of one pass; lags beyond that wait for another pass."""
-COUNTING = 0.5
-"""Share of the work, as progress reports it, that is counting; the rest is estimating from the tables."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +52,7 @@ class DecayCurve:
     replicates  (L, G) the values with block g of the corpus left out; of 'jackknife' corrected by `without_bias`
     """
 
-    quantity: Quantity
+    quantity: Literal["information", "correlation"]
     estimator: Estimator
     unit: str
     size: int
@@ -97,23 +86,12 @@ class DecayCurve:
         return self.lags[count - 1] if count else 0
 
     def to_dict(self) -> dict[str, Any]:
-        """A dictionary that JSON keeps exactly; `from_dict` gives back an equal object."""
+        """A dictionary for JSON; its items are the arguments of an equal curve."""
         return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The inverse of `to_dict`; ValueError unless `values` has exactly the fields of a curve."""
-        expected = [field.name for field in fields(cls)]
-        if not isinstance(values, dict) or set(values) != set(expected):
-            raise ValueError(f"not a decay curve: needs exactly {', '.join(expected)}")
-        arrays: dict[str, Any] = {name: tuple(values[name]) for name in ("lags", "values", "floor")}
-        return cls(**{**values, **arrays, "replicates": tuple(map(tuple, values["replicates"]))})
 
 
 def log_lags(max_lag: int = MAX_LAG, count: int = LAGS) -> NDArray[np.int64]:
     """At most `count` different integers from 1 to max_lag, as evenly spaced in the logarithm as integers can be."""
-    if max_lag < 2 or count < 2:
-        raise ValueError(f"max_lag and count must be at least 2, got {max_lag} and {count}")
     return np.unique(np.geomspace(1, max_lag, count).round().astype(np.int64))
 
 
@@ -173,22 +151,16 @@ def decay_curves(
     def estimate(tables: NDArray[Any]) -> tuple[Floats, Floats]:
         total = tables.sum(axis=0, dtype=np.int64)
         left = np.concatenate([total[None], total - tables])
-        report((1 - COUNTING) / lags.size)
+        report(0.5 / lags.size)  # counting is the other half of the work
         return mutual_information(left, estimator), correlation(tables, pool)
 
     estimates: list[tuple[Floats, Floats]] = []
     at_once = max(1, TABLE_BYTES // (blocks * symbols.size**2 * np.dtype(np.uint32).itemsize))
     for first in range(0, lags.size, at_once):
-        counted = count_pairs(
-            data,
-            lags[first : first + at_once],
-            symbols=symbols,
-            edges=edges,
-            threads=threads,
-            progress=lambda done: report(COUNTING * done / pairs),
-        )
+        some, told = lags[first : first + at_once], lambda done: report(0.5 * done / pairs)
+        tables = count_pairs(data, some, symbols=symbols, edges=edges, threads=threads, progress=told)
         with ThreadPoolExecutor(threads) as workers:
-            estimates += workers.map(estimate, counted.tables)
+            estimates += workers.map(estimate, tables)
     information, correlations = (np.array(values) for values in zip(*estimates, strict=True))
     sizes = np.diff(np.minimum(edges, (data.size - lags)[:, None]))
     floor = floors * each_left_out(parts.sum(axis=1)) / each_left_out(sizes)
@@ -197,10 +169,10 @@ def decay_curves(
     if estimator == "jackknife":
         information = without_bias(information, sizes)
 
-    def curve(quantity: Quantity, estimator: Estimator, values: Floats, floor: list[float], drift: float) -> DecayCurve:
+    def curve(kind: Any, estimator: Estimator, values: Floats, floor: list[float], drift: float) -> DecayCurve:
         columns = tuple(lags.tolist()), tuple(values[:, 0].tolist()), tuple(floor)
         replicates = tuple(map(tuple, values[:, 1:].tolist()))
-        return DecayCurve(quantity, estimator, unit, int(data.size), int(symbols.size), *columns, drift, replicates)
+        return DecayCurve(kind, estimator, unit, int(data.size), int(symbols.size), *columns, drift, replicates)
 
     noise = [correlation_floor(pool, data.size - int(lag)) for lag in lags]
     return (

@@ -1,8 +1,9 @@
-"""Estimates from pair tables: mutual information, its value without memory, correlation, and the jackknife.
+"""Estimates from pair tables: mutual information, its value without memory, correlation; jackknife and t intervals.
 
 Information is in nats. A table is (..., S, S) of counts, rows the first symbol of a pair, columns the second.
 """
 
+import math
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -62,16 +63,13 @@ def expected_information(counts: Table) -> float:
         E[I] = ln n + (1/n) sum_ij E[N_ij ln N_ij] - (2/n) sum_i n_i ln n_i ,  N_ij ~ Hypergeometric(n, n_i, n_j)
 
     (Vinh, Epps & Bailey, JMLR 11:2837, 2010, eq. 24a): the limit of averaging over ever more shuffled copies, without
-    their noise. Cells of mean count above 100 use the expansion of x ln x about the mean to fourth order. Raises
-    ValueError without any symbol.
+    their noise. Cells of mean count above 100 use the expansion of x ln x about the mean to fourth order.
 
     >>> round(expected_information(np.array([5000, 3000, 2000])) * 2 * 10_000 / (3 - 1) ** 2, 3)  # (S-1)^2 / 2n
     1.0
     """
     occurring = np.sort(counts[counts > 0].astype(np.float64))
     n = float(occurring.sum())
-    if not n:
-        raise ValueError("counts must hold at least one symbol")
     upper, left = np.triu_indices(occurring.size)
     row, column = occurring[upper], occurring[left]
     mean = row * column / n
@@ -204,11 +202,27 @@ def jackknife_error(replicates: NDArray[Any]) -> Floats:
     return np.sqrt((replicates.shape[-1] - 1) * replicates.var(axis=-1))
 
 
-def half_width(replicates: NDArray[Any], confidence: float = 0.95) -> Floats:
-    """Half the interval (...) of a jackknife: t_{G-1} standard errors of the replicates (..., G)."""
+def critical_value(n: int, confidence: float = 0.95) -> float:
+    """t such that the interval of n values is mean +- t * sd / sqrt(n): 12.7 at n = 2, 2.78 at n = 5; NaN for n < 2.
+
+    Raises ValueError unless 0 < confidence < 1.
+    """
     if not 0.0 < confidence < 1.0:
         raise ValueError(f"confidence: got {confidence}, give a number between 0 and 1, such as 0.95")
-    return stdtrit(replicates.shape[-1] - 1, 0.5 + confidence / 2) * jackknife_error(replicates)
+    return float(stdtrit(n - 1, 0.5 + confidence / 2)) if n > 1 else math.nan
+
+
+def student_interval(values: Floats, confidence: float = 0.95) -> tuple[Floats, ...]:
+    """Mean, standard deviation and half width of the t interval of each column of values (n, S); NaN where n = 1."""
+    n = len(values)
+    mean = values.mean(axis=0)
+    spread = values.std(axis=0, ddof=1) if n > 1 else np.full(mean.shape, math.nan)
+    return mean, spread, critical_value(n, confidence) * spread / math.sqrt(n)
+
+
+def half_width(replicates: NDArray[Any], confidence: float = 0.95) -> Floats:
+    """Half the interval (...) of a jackknife: t_{G-1} standard errors of the replicates (..., G)."""
+    return critical_value(replicates.shape[-1], confidence) * jackknife_error(replicates)
 
 
 def without_bias(estimates: Floats, sizes: NDArray[Any]) -> Floats:

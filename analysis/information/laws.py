@@ -1,30 +1,34 @@
-"""Laws of a decay curve: its exponent with jackknife intervals, local slopes, curvature, and whether it is a power law.
+"""A measured corpus: exponents of its decay curve with jackknife intervals, local slopes, and the shape of the decay.
 
 Four shapes of decay are compared on one curve, each by least squares on ln I, and a sentence follows from that.
 """
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtr
 
-from plkernel.analysis.information.curve import DecayCurve
-from plkernel.analysis.information.estimate import Floats, half_width, jackknife_error
+from plkernel.analysis.information.counts import Bytes
+from plkernel.analysis.information.curve import BLOCKS, MAX_LAG, DecayCurve, decay_curves, log_lags
+from plkernel.analysis.information.estimate import Estimator, Floats, half_width, jackknife_error
 
-Kind = Literal["power law", "broken power law", "stretched exponential", "exponential", "too short", "none"]
+Range = tuple[int, int]
+Unit = Literal["byte", "word"]
+Protocol = Literal["default", "published"]
 
-FLOOR_MULTIPLE = 1.0
+STATED: Range = (1, 500)
+"""The range of the published figures, and of the exponent that `fit --corpus` takes."""
+OTHER_RANGES: tuple[Range, ...] = ((1, 100), (100, 1000))
 DRIFT_MULTIPLE = 2.0
-"""The default range of a fit ends where the curve first falls below so many floors, or so many times its drift."""
+"""The default range of a fit ends where the curve first falls below its floor, or so many times its drift."""
 FEWEST_LAGS = 3
 FEWEST_COMPARED = 6
 WINDOW = 2.0
 """A local slope at d uses the lags from d / WINDOW to d * WINDOW."""
 CANDIDATES = 64
-FLATTEST_STRETCH = 0.05
 DRAWS = 999
 """Draws of noise; the least chance that they can give is one in a thousand."""
 SHORTEST_SPAN = 10.0
@@ -91,10 +95,10 @@ class Points:
 
 def clear_until(curve: DecayCurve) -> int:
     """The last lag before `curve` falls below its floor or twice its drift; 0 when it never stands out from them."""
-    return curve.last_above(np.maximum(FLOOR_MULTIPLE * np.asarray(curve.floor), DRIFT_MULTIPLE * curve.drift))
+    return curve.last_above(np.maximum(curve.floor, DRIFT_MULTIPLE * curve.drift))
 
 
-def points(curve: DecayCurve, lags: tuple[int, int] | None = None) -> Points:
+def points(curve: DecayCurve, lags: Range | None = None) -> Points:
     """The positive values of `curve` on first..last inclusive; on 1 .. `clear_until` unless given.
 
     Raises ValueError when fewer than three remain.
@@ -114,42 +118,31 @@ def points(curve: DecayCurve, lags: tuple[int, int] | None = None) -> Points:
 
 
 def fit_power_law(
-    curve: DecayCurve,
-    lags: tuple[int, int] | None = None,
-    *,
-    weights: ArrayLike | None = None,
-    confidence: float = 0.95,
+    curve: DecayCurve, lags: Range | None = None, *, weights: ArrayLike | None = None, confidence: float = 0.95
 ) -> PowerLaw:
     """Fit ln I(d) = ln amplitude - beta ln d by least squares, on the lags first..last of `curve`.
 
     lags     inclusive; left out, from the first lag to the last before the curve falls below its floor or twice its
              drift (`clear_until`)
-    weights  (L,) of the squared residuals, one for each lag of the curve. Unless given, each lag counts for the stretch
-             of ln d that it stands for (`octave_weights`), so that every octave counts the same and beta hardly
+    weights  (L,) > 0 of the squared residuals, one for each lag of the curve. Unless given, each lag counts for the
+             stretch of ln d that it stands for (`octave_weights`), so that every octave counts the same and beta hardly
              depends on which lags were measured. Equal weights make it depend on that: on curved data by half
 
     The error of beta is that of the delete-a-block jackknife, so it knows that neighbouring lags share their noise; it
     says nothing about curves that are no power law: see `curvature`, `local_slopes` and `compare_models`. Raises
-    ValueError for fewer than three positive values in the range and for weights that are not finite and positive.
+    ValueError for fewer than three positive values in the range.
     """
     chosen = points(curve, lags)
-    if weights is None:
-        w = octave_weights(chosen.lags)
-    else:
-        given = np.asarray(weights, dtype=np.float64)
-        if given.shape != (len(curve.lags),):
-            raise ValueError(f"weights must be one for each of the {len(curve.lags)} lags, got shape {given.shape}")
-        if (bad := given[~(np.isfinite(given) & (given > 0))]).size:
-            raise ValueError(f"weights must be finite and positive, got {bad[0]} among them")
-        w = given[np.isin(curve.lags, chosen.lags)]
-    line = _projector(chosen.x, 1, w)
+    x = chosen.x
+    w = octave_weights(chosen.lags) if weights is None else np.asarray(weights)[np.isin(curve.lags, chosen.lags)]
+    line = _projector(x, 1, w)
     (constant, slope), betas = line @ chosen.logs, -(line @ chosen.replicates)[1]
     half = half_width(betas, confidence)
-    residual = chosen.logs - constant - slope * chosen.x
+    residual = chosen.logs - constant - slope * x
     spread = chosen.logs - np.average(chosen.logs, weights=w)
     bend = bend_error = bend_p = float("nan")
-    if chosen.lags.size > FEWEST_LAGS:
-        row = _projector(chosen.x, 2, w)[2]
+    if x.size > FEWEST_LAGS:
+        row = _projector(x, 2, w)[2]
         bend, bend_error = float(row @ chosen.logs), float(jackknife_error(row @ chosen.replicates))
         bend_p = float(2 * stdtr(betas.size - 1, -abs(bend) / bend_error)) if bend_error else float("nan")
     return PowerLaw(
@@ -161,7 +154,7 @@ def fit_power_law(
         amplitude=float(np.exp(constant)),
         first_lag=int(chosen.lags[0]),
         last_lag=int(chosen.lags[-1]),
-        used=int(chosen.lags.size),
+        used=x.size,
         dropped=chosen.dropped,
         r_squared=float(1 - (w @ residual**2) / (w @ spread**2)) if np.any(spread) else float("nan"),
         curvature=bend,
@@ -197,17 +190,15 @@ def local_slopes(curve: DecayCurve) -> tuple[NDArray[np.int64], Floats, Floats]:
 
     A line through the positive values from d / 2 to 2 d; lags with fewer than three of them are left out.
     """
-    at, slopes, errors = [], [], []
-    values = np.asarray(curve.values)
-    for lag in np.asarray(curve.lags)[values > 0].tolist():
+    rows = []
+    for lag in (lag for lag, value in zip(curve.lags, curve.values, strict=True) if value > 0):
         try:
             window = points(curve, (max(1, int(np.ceil(lag / WINDOW))), int(lag * WINDOW)))
         except ValueError:
             continue
         line = _projector(window.x, 1, octave_weights(window.lags))[1]
-        at.append(lag)
-        slopes.append(-line @ window.logs)
-        errors.append(jackknife_error(line @ window.replicates))
+        rows.append((lag, -line @ window.logs, jackknife_error(line @ window.replicates)))
+    at, slopes, errors = zip(*rows, strict=True) if rows else ((), (), ())
     return np.array(at, np.int64), np.array(slopes), np.array(errors)
 
 
@@ -218,17 +209,16 @@ def _projector(x: Floats, degree: int, weights: Floats) -> Floats:
     return np.asarray(np.linalg.pinv(design) * root, np.float64)
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(NamedTuple):
     """ln I = a + sum_j b_j column_j(d; place): linear but for `place`, which is searched on `grid` and polished.
 
-    count       number of parameters
+    size        number of parameters
     columns     (data, place) -> the columns, (m,) each
     parameters  (a, b_1, ..; place) -> the parameters by name
     grid        candidates of place; one where the shape has no such parameter
     """
 
-    count: int
+    size: int
     columns: Callable[[Points, float], list[Floats]]
     parameters: Callable[[Floats, float], dict[str, float]]
     grid: Callable[[Points], Floats] = lambda data: np.zeros(1)
@@ -267,9 +257,9 @@ class Shape:
         return {key: float(value) for key, value in named.items()}, fitted, chi_squared
 
 
-def _stretched(c: Floats, log_gamma: float) -> dict[str, float]:
-    gamma = np.exp(log_gamma)
-    return {"amplitude": np.exp(c[0]), "tau": c[1] ** (-1 / gamma) if c[1] > 0 else float("inf"), "gamma": gamma}
+def _decay(c: Floats, log_gamma: float) -> dict[str, float]:
+    """Amplitude and tau of an exponential, of the lag to the power of gamma."""
+    return {"amplitude": np.exp(c[0]), "tau": c[1] ** (-1 / np.exp(log_gamma)) if c[1] > 0 else float("inf")}
 
 
 SHAPES = {
@@ -282,8 +272,8 @@ SHAPES = {
     "stretched exponential": Shape(
         3,
         lambda d, log_gamma: [-(d.lags ** np.exp(log_gamma))],
-        _stretched,
-        lambda _: np.linspace(np.log(FLATTEST_STRETCH), 0.0, CANDIDATES),
+        lambda c, log_gamma: {**_decay(c, log_gamma), "gamma": np.exp(log_gamma)},
+        lambda _: np.linspace(np.log(0.05), 0.0, CANDIDATES),
     ),
     "broken power law": Shape(
         4,
@@ -320,9 +310,12 @@ class ModelFit:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Shape of a curve on the lags that stand clear of floor and drift: a kind, and a sentence for the reader."""
+    """Shape of a curve on the lags that stand clear of floor and drift: a kind, and a sentence for the reader.
 
-    kind: Kind
+    kind: the name of a shape, 'too short' or 'none'.
+    """
+
+    kind: str
     sentence: str
     first_lag: int
     last_lag: int
@@ -334,7 +327,7 @@ class Verdict:
         return self.kind == "power law"
 
 
-def compare_models(curve: DecayCurve, lags: tuple[int, int] | None = None) -> tuple[ModelFit, ...]:
+def compare_models(curve: DecayCurve, lags: Range | None = None) -> tuple[ModelFit, ...]:
     """Compare four shapes by corrected Akaike criterion (Hurvich & Tsai 1989), best first; lags as in `fit_power_law`.
 
         power law              ln I = a - beta ln d
@@ -354,19 +347,19 @@ def compare_models(curve: DecayCurve, lags: tuple[int, int] | None = None) -> tu
         raise ValueError(f"lags: {size} usable values, four models need at least {FEWEST_COMPARED}")
     drawn, target = noise(data), data.logs / data.errors
 
-    def criterion(chi_squared: Any, shape: Shape) -> Any:
-        return chi_squared + 2 * shape.count + 2 * shape.count * (shape.count + 1) / (size - shape.count - 1)
+    def criterion(chi_squared: Any, k: int) -> Any:
+        return chi_squared + 2 * k + 2 * k * (k + 1) / (size - k - 1)
 
     fits = []
     for name, shape in SHAPES.items():
         parameters, fitted, chi_squared = shape.fit(data)
         samples = np.column_stack([target, fitted[:, None] + drawn])
         chi = {key: other.least(data, samples) for key, other in SHAPES.items()}
-        all_of_them = {key: criterion(chi[key], other) for key, other in SHAPES.items()}
-        excess = all_of_them.pop(name) - np.min(list(all_of_them.values()), axis=0)
+        others = [criterion(chi[key], other.size) for key, other in SHAPES.items() if key != name]
+        excess = criterion(chi[name], shape.size) - np.min(others, axis=0)
         chances = [float(np.mean(values >= values[0])) for values in (chi[name], excess)]
-        aicc = float(criterion(chi_squared, shape))
-        fits.append(ModelFit(name, parameters, chi_squared, size - shape.count, aicc, 0.0, *chances))
+        aicc = float(criterion(chi_squared, shape.size))
+        fits.append(ModelFit(name, parameters, chi_squared, size - shape.size, aicc, 0.0, *chances))
     fits.sort(key=lambda fit: fit.aicc)
     return tuple(replace(fit, excess=fit.aicc - fits[0].aicc) for fit in fits)
 
@@ -400,8 +393,8 @@ def judge(curve: DecayCurve) -> Verdict:
         return Verdict("too short", sentence, first, last, ())
     models, law = compare_models(curve, (first, last)), fit_power_law(curve, (first, last))
     best, straight = models[0], next(fit for fit in models if fit.name == "power law")
-    bent = law.curvature_p < SIGNIFICANT
-    if straight.excess_p >= SIGNIFICANT and not bent:
+    kind = best.name
+    if straight.excess_p >= SIGNIFICANT and not law.curvature_p < SIGNIFICANT:
         kind, told = straight.name, f"a single power law describes the curve, beta {law.beta:.2f} ({law.low:.2f} to "
         told += f"{law.high:.2f})"
     elif best is straight:
@@ -412,5 +405,116 @@ def judge(curve: DecayCurve) -> Verdict:
         shape = ", ".join(f"{key} {value:.3g}" for key, value in values.items())
         how = "poorly too" if best.chi_squared_p < SIGNIFICANT else "within the errors"
         lead = f"better by {straight.excess:.0f} in AICc (p {straight.excess_p:.1g})"
-        kind, told = best.name, f"not a single power law: {best.name} ({shape}) is {lead} and fits {how}"
-    return Verdict(cast("Kind", kind), f"{span}: {told}", first, last, models)
+        told = f"not a single power law: {kind} ({shape}) is {lead} and fits {how}"
+    return Verdict(kind, f"{span}: {told}", first, last, models)
+
+
+class Named(NamedTuple):
+    """Origin of the symbols; `plkernel.data.corpora.Corpus` is another."""
+
+    name: str
+    source: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """A dictionary for JSON."""
+        return self._asdict()
+
+
+class FittedExponent(NamedTuple):
+    """One exponent: the range and grid of lags fitted, and the law; `exact` where the corpus tells it."""
+
+    label: str
+    law: PowerLaw
+    exact: float | None = None
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Result of `measure_corpus`; `law` is the exponent on the stated range, None where nothing decays."""
+
+    corpus: Any
+    estimator: Estimator
+    information: DecayCurve
+    correlation: DecayCurve
+    law: PowerLaw | None
+    rows: tuple[FittedExponent, ...]
+    verdict: Verdict
+    exact: tuple[float, ...] | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """A dictionary for JSON."""
+        columns = zip(("lags", "slopes", "errors"), local_slopes(self.information), strict=True)
+        return {
+            "corpus": self.corpus.to_dict(),
+            "law": self.law and self.law.to_dict(),
+            "fits": [{"label": row.label, **row.law.to_dict(), "exact": row.exact} for row in self.rows],
+            "verdict": {**asdict(self.verdict), "is_power_law": self.verdict.is_power_law},
+            "local_slopes": {name: values.tolist() for name, values in columns},
+            "information": self.information.to_dict(),
+            "correlation": self.correlation.to_dict(),
+            "exact_information": self.exact and list(self.exact),
+        }
+
+
+def measure_corpus(
+    corpus: Any,
+    data: Bytes,
+    *,
+    unit: Unit = "byte",
+    estimator: Estimator = "jackknife",
+    stated: Range = STATED,
+    max_lag: int = MAX_LAG,
+    blocks: int = BLOCKS,
+    protocol: Protocol = "default",
+    exact: Callable[[Any], Any] | None = None,
+    threads: int = 1,
+    progress: Callable[[float], Any] | None = None,
+) -> Measurement:
+    """Measure the symbols `data` (n,) uint8 of `corpus` on log-spaced lags up to `max_lag`.
+
+    exact     gives the true information in nats at an array of lags, where it is known
+    protocol  'published' adds the exponents as published: plug-in, least squares on logarithms, lags 1..500, on every
+              lag and on log-spaced ones of the same curve: the grid alone changes beta
+
+    Other options as of `decay_curves`, which raises ValueError.
+    """
+    report = progress or (lambda share: None)
+    options: dict[str, Any] = {"unit": unit, "blocks": blocks, "threads": threads}
+    ranges = {_label(limits): limits for limits in (stated, *OTHER_RANGES) if limits[1] <= max_lag}
+    # The ends are among the lags, so that a stated range is measured from end to end.
+    ends = [end for limits in (stated, *OTHER_RANGES) for end in limits if end <= max_lag]
+    lags, share = np.union1d(log_lags(max_lag), ends), 1.0 if protocol == "default" else 0.15
+    information, correlation = decay_curves(
+        data, lags, estimator=estimator, progress=lambda done: report(share * done), **options
+    )
+    verdict = judge(information)
+    wanted = {label: (information, limits) for label, limits in ranges.items()}
+    if verdict.last_lag > verdict.first_lag:
+        above = (verdict.first_lag, verdict.last_lag)
+        wanted[f"{_label(above)}, what stands out"] = (information, above)
+    if max_lag >= 100:
+        wanted[f"correlation, {_label((1, 100))}"] = (correlation, (1, 100))
+    rows = []
+    for label, (curve, limits) in wanted.items():
+        try:
+            law = fit_power_law(curve, limits)
+        except ValueError:  # too few positive values: this range shows nothing
+            continue
+        slope = np.nan
+        if exact and curve is information:
+            used = [lag for lag in curve.lags if limits[0] <= lag <= limits[1] and lag not in law.dropped]
+            slope = log_log_slope(used, exact(np.array(used)))
+        rows.append(FittedExponent(label, law, slope if np.isfinite(slope) else None))
+    if protocol == "published":
+        last, told = min(STATED[1], max_lag), lambda done: report(0.85 * done)
+        plugin, _ = decay_curves(data, np.arange(1, last + 1), estimator="plugin", progress=told, **options)
+        for grid, curve in (("every lag", plugin), ("log-spaced", plugin.at(log_lags(last).tolist()))):
+            law = fit_power_law(curve, (1, last), weights=np.ones(len(curve.lags)))
+            rows.append(FittedExponent(f"published, {_label((1, last))}, {grid}", law))
+    stated_law = next((row.law for row in rows if row.label == _label(stated)), None)
+    true = tuple(np.asarray(exact(lags)).tolist()) if exact else None
+    return Measurement(corpus, estimator, information, correlation, stated_law, tuple(rows), verdict, true)
+
+
+def _label(limits: Range) -> str:
+    return f"lags {limits[0]}..{limits[1]}"

@@ -162,16 +162,13 @@ def bincount(data: Bytes, lags: Sequence[int]) -> NDArray[np.int64]:
 
 
 def tables(data: Bytes, lags: Sequence[int]) -> NDArray[np.int64]:
-    """Count pairs with this package; tables of the symbols that occur, as those of all bytes, (L,65536)."""
-    counted = count_pairs(data, lags)
-    found = np.zeros((len(lags), 256, 256), np.int64)
-    found[:, counted.symbols[:, None].astype(np.intp), counted.symbols] = counted.tables[:, 0]
-    return found.reshape(len(lags), -1)
+    """Count pairs with this package, (L,65536)."""
+    return count_pairs(data, lags).reshape(len(lags), -1)
 
 
 def information(data: Bytes, lags: Sequence[int]) -> NDArray[np.float64]:
     """Return the plug-in mutual information in nats of this package's tables."""
-    return np.array([mutual_information(table) for table in count_pairs(data, lags).tables[:, 0]])
+    return np.array([mutual_information(table) for table in count_pairs(data, lags)[:, 0]])
 
 
 def peer_information(

@@ -16,7 +16,6 @@ def corpus(
     max_bytes: int | None = None,
     separator: str = r"\n",
     column: str | None = None,
-    follow_links: bool = False,
     out: Path | None = None,
 ) -> None:
     """Fetch a corpus, keep it in the cache as one flat file of bytes, and describe it.
@@ -30,13 +29,10 @@ def corpus(
         max_bytes: Stop after so many bytes.
         separator: The byte between two documents; escapes such as \\n, \\0 and \\xff are understood.
         column: The text column of .parquet, .jsonl, .csv and hf: data; 'text' unless named.
-        follow_links: Read symbolic links that lead out of a folder too, and linked folders.
         out: Write the description to this JSON file too.
     """
     check_file(out, "out")
-    loaded = corpora.load(
-        name, max_bytes=max_bytes, separator=unescape(separator), column=column, follow_links=follow_links
-    )
+    loaded = corpora.load(name, max_bytes=max_bytes, separator=unescape(separator), column=column)
     entropy = unigram_entropy(loaded.bytes)
     rows = {
         "corpus": loaded.name,

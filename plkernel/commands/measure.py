@@ -13,15 +13,21 @@ from plkernel import __version__
 from plkernel.analysis.information.counts import VOCABULARY, word_symbols
 from plkernel.analysis.information.curve import BLOCKS, MAX_LAG
 from plkernel.analysis.information.estimate import Estimator
-from plkernel.analysis.information.laws import DRIFT_MULTIPLE, local_slopes
-from plkernel.analysis.information.measurement import STATED, Measurement, Protocol, Unit, measure_corpus
+from plkernel.analysis.information.laws import (
+    DRIFT_MULTIPLE,
+    STATED,
+    Measurement,
+    Protocol,
+    Unit,
+    local_slopes,
+    measure_corpus,
+)
 from plkernel.common import cli
 from plkernel.common.cli import text_table
 from plkernel.common.files import atomic_write, check_folder, save_json, unescape
 from plkernel.data import corpora
 from plkernel.data.synthetic import known_sequence
 
-THREADS_PER_CORE = 8  # more only take memory
 SHOWN_LAGS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 SHOWN_DROPPED = 12
 BITS = 1 / np.log(2)
@@ -35,11 +41,10 @@ def measure(
     max_lag: int = MAX_LAG,
     protocol: Protocol = "default",
     blocks: int = BLOCKS,
-    vocabulary: int | None = None,
+    vocabulary: int = VOCABULARY,
     max_bytes: int | None = None,
     separator: str = r"\n",
     column: str | None = None,
-    follow_links: bool = False,
     threads: int = os.cpu_count() or 1,
     out: Path = Path("runs/out/measure"),
     figure: bool = True,
@@ -58,51 +63,31 @@ def measure(
         max_lag: Longest lag measured.
         protocol: published: add the published choices, plug-in on lags 1..500 without correction.
         blocks: Blocks of the jackknife.
-        vocabulary: Symbols with --unit word, at most 256, and 256 if left out; rarer words share the last.
+        vocabulary: Symbols with --unit word, at most 256; rarer words share the last.
         max_bytes: Stop after so many bytes of each corpus.
         separator: The byte between two documents; escapes such as \\n, \\0 and \\xff are understood.
         column: The text column of .parquet, .jsonl, .csv and hf: data; 'text' unless named.
-        follow_links: Read symbolic links that lead out of a folder too, and linked folders.
         threads: Lags counted at the same time; no result depends on it.
         out: Folder for measure.json and the figures.
         figure: Draw the figures.
     """
-    most = THREADS_PER_CORE * (os.cpu_count() or 1)
-    wrong = {
-        "names: give at least one corpus, e.g. stdlib": not names,
-        f"lags {lags[0]} {lags[1]}: must ascend from 1 or more and stay within --max-lag {max_lag}": (
-            not 1 <= lags[0] < lags[1] <= max_lag
-        ),
-        f"threads must lie between 1 and {most}, {THREADS_PER_CORE} for each core here, got {threads}": (
-            not 1 <= threads <= most
-        ),
-        f"vocabulary {vocabulary} belongs to unit 'word', got unit {unit!r}: leave it out": (
-            vocabulary is not None and unit != "word"
-        ),
-        f"vocabulary must be from 2 to {VOCABULARY}, so that a code is one byte, got {vocabulary}": (
-            vocabulary is not None and not 2 <= vocabulary <= VOCABULARY
-        ),
-    }
-    if message := next((text for text, bad in wrong.items() if bad), None):
-        raise ValueError(message)
+    if not names:
+        raise ValueError("names: give at least one corpus, e.g. stdlib")
+    if not 1 <= lags[0] < lags[1] <= max_lag:
+        raise ValueError(f"lags {lags[0]} {lags[1]}: must ascend from 1 or more and stay within --max-lag {max_lag}")
+    if not 1 <= threads <= 999:
+        raise ValueError(f"threads must lie between 1 and 999, got {threads}")
     check_folder(out, "out")
-    reading = {"max_bytes": max_bytes, "separator": unescape(separator), "column": column, "follow_links": follow_links}
-    loaded = {name: corpora.load(name, **reading) for name in names}  # type: ignore[arg-type]  # all before the first
-    options: dict[str, Any] = {
-        "unit": unit,
-        "estimator": estimator,
-        "stated": lags,
-        "max_lag": max_lag,
-        "blocks": blocks,
-    }
-    options |= {"protocol": protocol, "threads": threads}
+    reading: Any = {"max_bytes": max_bytes, "separator": unescape(separator), "column": column}
+    loaded = {name: corpora.load(name, **reading) for name in names}  # all before the first is measured
+    options: Any = {"unit": unit, "estimator": estimator, "stated": lags, "max_lag": max_lag, "blocks": blocks}
     results = []
     for name, corpus in loaded.items():
-        data = corpus.bytes if unit == "byte" else word_symbols(corpus.bytes, vocabulary or VOCABULARY)[0]
+        data = corpus.bytes if unit == "byte" else word_symbols(corpus.bytes, vocabulary)[0]
         known = known_sequence(name) if unit == "byte" else None
-        exact = known.mutual_information if known else None
+        options["exact"] = known.mutual_information if known else None
         with cli.progress_bar(name) as progress:
-            result = measure_corpus(corpus, data, exact=exact, progress=progress, **options)
+            result = measure_corpus(corpus, data, protocol=protocol, threads=threads, progress=progress, **options)
         results.append(result)
         print(render(result), end="\n\n", flush=True)
     if len(results) > 1:
@@ -132,12 +117,11 @@ def render(result: Measurement) -> str:
         lags.append([*cells, f"{rho:.4f}", local.get(curve.lags[i], "-")])
     header = ["exponent on", "beta", "95 % interval", "R²", "curvature (p)", "lags", "dropped", "exact"]
     fits = []
-    for row in result.rows:
-        law, exact = row.law, "-" if row.exact is None else f"{row.exact:.3f}"
+    for label, law, exact in result.rows:
         bend = f"{law.curvature:+.3f} ({law.curvature_p:.1g})"
-        cells = [row.label, f"{law.beta:.3f}", f"{law.low:.3f} to {law.high:.3f}", f"{law.r_squared:.3f}", bend]
-        fits.append([*cells, f"{law.used}", f"{len(law.dropped)}", exact])
-    shown = len(header) - (not any(row.exact is not None for row in result.rows))
+        cells = [label, f"{law.beta:.3f}", f"{law.low:.3f} to {law.high:.3f}", f"{law.r_squared:.3f}", bend]
+        fits.append([*cells, f"{law.used}", f"{len(law.dropped)}", "-" if exact is None else f"{exact:.3f}"])
+    shown = len(header) - all(row.exact is None for row in result.rows)
     parts = [
         title,
         text_table(["lag", "I, bits", "error", "I / floor", "correlation", "local slope"], lags),

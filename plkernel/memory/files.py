@@ -231,7 +231,7 @@ def _downloaded(name: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    from plkernel.data.hub import endpoint, reachable
+    from plkernel.data.files import endpoint, reachable
 
     repository, _, revision = name.partition("@")
     options: dict[str, Any] = {"revision": revision or None, "local_files_only": not reachable()}

@@ -43,9 +43,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plkernel.common.cli import nearest
+from plkernel.common.cli import MARK, imported, nearest, told
 from plkernel.common.environment import installed
-from plkernel.common.imports import MARK, imported, told
 from plkernel.memory.files import of_tensors
 from plkernel.memory.layers import half_lives, kernel, known_layers
 from plkernel.models.init.plan import generator_for, is_matrix

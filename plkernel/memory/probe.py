@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from plkernel.analysis.information.curve import BLOCKS, decay_curves
-from plkernel.analysis.intervals import critical_value
+from plkernel.analysis.information.estimate import critical_value
 from plkernel.common import cli
 from plkernel.common.files import load_json
 from plkernel.common.layout import CHECKPOINT, CONFIG

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from plkernel.common.cli import TRUST
 from plkernel.common.environment import COMMAND, command_line
 from plkernel.common.files import open_own, refuse_links_of_run, save_json
-from plkernel.common.imports import TRUST
 from plkernel.common.layout import CONFIG, LOG, run_folder
 from plkernel.config.condition import Condition
 from plkernel.config.study import Spec

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from plkernel.common.imports import check_consent
+from plkernel.common.cli import check_consent
 from plkernel.config.condition import Condition
 from plkernel.config.schema import IN_THE_STUDY, Arm, ModelSpec
 from plkernel.kernels import backends

@@ -18,8 +18,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from plkernel.common import cli
+from plkernel.common.cli import TRUST, is_code
 from plkernel.common.files import atomic_save, load_json, save_json
-from plkernel.common.imports import TRUST, is_code
 from plkernel.common.layout import CHECKPOINT, CONFIG
 from plkernel.config.condition import from_config
 from plkernel.models.init import SCHEMES

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from plkernel.common.imports import is_code
+from plkernel.common.cli import is_code
 from plkernel.config.condition import DEFAULT_SCHEMES
 from plkernel.config.schema import IN_THE_STUDY, Arm
 from plkernel.memory.diagnostics import kernel_exponents, slope_range

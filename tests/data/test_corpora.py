@@ -15,7 +15,7 @@ import pytest
 from plkernel.common.files import load_json, save_json
 from plkernel.config.schema import CorpusSpec
 from plkernel.data import corpora
-from plkernel.data.corpora import Corpus, cache_folder, load
+from plkernel.data.corpora import cache_folder, load
 from plkernel.data.files import Chunk
 from plkernel.data.names import Source
 from plkernel.data.windows import fixed_windows, training_windows
@@ -41,7 +41,7 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_corpus_is_a_flat_file_and_a_description(folder, cache, tmp_path):
+def test_a_corpus_is_a_flat_file_and_a_description(folder, cache):
     corpus = load(str(folder), cache=cache)
     assert corpus.path.read_bytes() == WHOLE
     assert (corpus.size, corpus.documents) == (len(WHOLE), 3)
@@ -49,16 +49,8 @@ def test_a_corpus_is_a_flat_file_and_a_description(folder, cache, tmp_path):
     assert names(cache) == [corpus.path.name, corpus.path.with_suffix(".json").name]
     with pytest.raises(ValueError, match="read-only"):
         corpus.bytes[0] = 1
-    assert Corpus.from_dict(load_json(corpus.path.with_suffix(".json"))) == corpus
-    save_json(tmp_path / "copy.json", corpus.to_dict())
-    assert Corpus.from_dict(load_json(tmp_path / "copy.json")) == corpus
-    for change, message in (
-        ({"size": True}, "size is a bool"),
-        ({"sha256": None}, "sha256 is a NoneType"),
-        ({"more": 1}, "needs exactly name, source, path"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            Corpus.from_dict({**corpus.to_dict(), **change})
+    described = load_json(corpus.path.with_suffix(".json"))
+    assert {name: described[name] for name in corpus.to_dict()} == corpus.to_dict()
 
 
 def test_each_option_has_its_own_file_and_the_second_time_nothing_is_read(folder, cache, monkeypatch):
@@ -67,7 +59,7 @@ def test_each_option_has_its_own_file_and_the_second_time_nothing_is_read(folder
     assert len({corpus.path for corpus in (plain, short, other)}) == 3
     assert (short.path.read_bytes(), short.size, short.documents) == (WHOLE[:9], 9, 2)
     assert other.path.read_bytes().startswith(b"first\r\n\xffsecond")
-    for name in ("_written", "_sha256", "_locked"):  # nor is anything locked, so that the cache may be read-only
+    for name in ("_written", "_sha256", "_build"):  # nor is anything locked, so that the cache may be read-only
         monkeypatch.setattr(corpora, name, None)
     assert load(str(folder), cache=cache) == plain
     monkeypatch.chdir(folder.parent)
@@ -106,7 +98,7 @@ def test_a_cached_file_that_is_not_whole_is_built_again(folder, cache, capsys, d
     elif damage == "no description":
         description.unlink()
     else:
-        description.write_text("{" if damage == "broken description" else json.dumps({**corpus.to_dict(), "path": 3}))
+        description.write_text("{" if damage == "broken description" else json.dumps({**corpus.to_dict(), "more": 3}))
     assert load(str(folder), cache=cache) == corpus
     assert corpus.path.read_bytes() == WHOLE
     assert len(names(cache)) == 2
@@ -149,7 +141,7 @@ def test_the_folder_follows_the_environment(monkeypatch, tmp_path):
     assert cache_folder() == tmp_path / "x"
 
 
-@pytest.mark.parametrize(("validation", "test"), [(0.05, 0.05), (0.0, 0.0), (0.3, 0.0), (0.0, 0.999), (0.33, 0.33)])
+@pytest.mark.parametrize(("validation", "test"), [(0.05, 0.05), (0.0, 0.0), (0.0, 0.999), (0.33, 0.33)])
 def test_splits_are_contiguous_blocks_of_the_whole(folder, cache, validation, test):
     corpus = load(str(folder), cache=cache)
     splits = corpus.splits(validation, test)
@@ -175,7 +167,6 @@ def test_windows_are_those_of_recorded_runs():
 def test_bad_options_and_fractions_are_refused_before_anything_is_written(folder, cache):
     for options, message in (
         ({"separator": ""}, "separator '': must be one byte"),
-        ({"separator": "\r\n"}, "must be one byte"),
         ({"separator": "\u0100"}, "must be one byte"),
         ({"max_bytes": 0}, "max_bytes = 0: must be at least 1"),
     ):
@@ -183,35 +174,21 @@ def test_bad_options_and_fractions_are_refused_before_anything_is_written(folder
             load("stdlib", cache=cache, **options)
     assert not cache.exists()
     for fractions, message in (
-        ((-0.1, 0.1), "validation = -0.1"),
-        ((0.1, 1.0), "test = 1.0"),
+        ((-0.1, 0.1), "validation = -0.1 and test = 0.1: must be shares"),
         ((float("nan"), 0.1), "validation = nan"),
-        ((0.5, 0.5), "nothing to train on"),
+        ((0.5, 0.5), "together < 1"),
     ):
         with pytest.raises(ValueError, match=message):
             load(str(folder), cache=cache).splits(*fractions)
 
 
-@pytest.mark.parametrize(
-    ("name", "data", "message"),
-    [
-        ("empty.txt", b"", "is empty"),
-        ("bad.gz", b"not compressed", "damaged .gz data"),
-        ("bad.parquet", b"not a table", "bad.parquet: "),
-        ("none.csv", b"text\n", "empty"),
-        ("none.jsonl", b"", "none.jsonl"),
-    ],
-)
-def test_a_corpus_that_cannot_be_read_leaves_nothing(tmp_path, cache, name, data, message):
-    (tmp_path / name).write_bytes(data)
-    with pytest.raises((ValueError, OSError), match=message) as caught:
-        load(str(tmp_path / name), cache=cache)
-    assert "\n" not in str(caught.value)
-    assert not names(cache)
-
-
-def test_a_file_without_permission_is_one_line(folder, cache, monkeypatch):
+def test_a_corpus_that_cannot_be_read_leaves_nothing(folder, cache, monkeypatch):
     opened = Path.open
+    for name, data, message in (("empty.csv", b"text\n", "is empty"), ("bad.gz", b"text", "damaged .gz data")):
+        (folder.parent / name).write_bytes(data)
+        with pytest.raises(ValueError, match=message):
+            load(str(folder.parent / name), cache=cache)
+        assert not names(cache)
 
     def refuse(path, *arguments, **options):
         if path.name == "b":
@@ -258,18 +235,6 @@ def test_a_limit_stops_the_reading_and_no_text_is_an_error_that_leaves_nothing(t
     assert written(tmp_path / "x.bin", endless(), 250).size == 250
 
 
-def test_a_failing_source_leaves_the_old_file(tmp_path):
-    def failing():
-        yield block(b"|new", [0])
-        raise ValueError("broken")
-
-    (tmp_path / "x.bin").write_bytes(b"old")
-    with pytest.raises(ValueError, match="broken"):
-        written(tmp_path / "x.bin", failing())
-    assert (tmp_path / "x.bin").read_bytes() == b"old"
-    assert len(list(tmp_path.iterdir())) == 1
-
-
 def test_a_killed_build_leaves_nothing_that_looks_whole_and_the_next_one_succeeds(tmp_path, cache):
     program = (
         "import sys, time, plkernel.data.corpora as corpora, plkernel.data.names as names\n"
@@ -292,14 +257,11 @@ def test_a_killed_build_leaves_nothing_that_looks_whole_and_the_next_one_succeed
     assert len(names(cache)) == 2, "what the dead one left is gone"
 
 
-@pytest.mark.parametrize("locks", [True, False])
-def test_processes_that_build_at_once_all_end_well(tmp_path, cache, locks):
-    """Without locks they repeat each other's work, and no more."""
+def test_of_processes_that_build_at_once_one_does(tmp_path, cache):
     data = np.random.default_rng(0).bytes(10_000_000)
     (tmp_path / "big").write_bytes(data)
     program = (
         "import sys; import plkernel.data.corpora as corpora; print('ready', flush=True); sys.stdin.readline()\n"
-        f"if not {locks}: corpora.fcntl = None\n"
         "written = corpora._written\n"
         "corpora._written = lambda *arguments: print('built') or written(*arguments)\n"
         "print(corpora.load(sys.argv[1], cache=sys.argv[2]).sha256)\n"
@@ -315,7 +277,7 @@ def test_processes_that_build_at_once_all_end_well(tmp_path, cache, locks):
     ended = [process.communicate(timeout=60) for process in processes]
     assert [lines.split()[-2:] for lines, _ in ended] == [[hashlib.sha256(data).hexdigest(), "[]"]] * 3
     assert [error for _, error in ended] == [""] * 3
-    assert not locks or sum(lines.count("built") for lines, _ in ended) == 1
+    assert sum(lines.count("built") for lines, _ in ended) == 1
     assert len(names(cache)) == 2
 
 

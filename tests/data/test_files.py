@@ -1,4 +1,4 @@
-"""Local files: bytes as they are, compressed or not, and text columns against reading row by row."""
+"""Local files: bytes as they are, compressed or not, text columns of tables against reading row by row; the hub."""
 
 import bz2
 import csv
@@ -10,12 +10,14 @@ import socket
 import subprocess
 import sys
 
+import datasets
+import huggingface_hub
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plkernel.data.files import CHUNK, ROWS, file_blocks, text_block
+from plkernel.data.files import CHUNK, ROWS, file_blocks, hub_blocks, reachable, text_block
 
 DATA = bytes(range(256)) * 400 + b"line\r\nline\n\n\0end without a line feed"
 TEXTS = ["first", "", None, "olá, ção", "a\nb", "x" * 5000, None, "", "last\r\n"]
@@ -50,11 +52,8 @@ def test_bytes_come_back_byte_for_byte_behind_one_separator(tmp_path, suffix):
     path = tmp_path / f"a{suffix}"
     path.write_bytes(PACKERS[suffix](DATA) + PACKERS[suffix](b"more"))  # streams one after the other are one file
     assert joined(file_blocks(path, b"\xff", "text"), b"\xff") == (b"\xff" + DATA + b"more", 1)
-
-
-def test_large_files_come_in_blocks(tmp_path):
-    (tmp_path / "a").write_bytes(bytes(CHUNK + 1))
-    assert [block.data.size for block in file_blocks(tmp_path / "a", b"\n", "text")] == [1, CHUNK, 1]
+    (tmp_path / "large").write_bytes(bytes(CHUNK + 1))
+    assert [block.data.size for block in file_blocks(tmp_path / "large", b"\n", "text")] == [1, CHUNK, 1]
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
@@ -70,26 +69,10 @@ def test_damaged_data_is_one_line_that_names_the_file(tmp_path, suffix, damage, 
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["a.zip", "a.tar", "a.tar.gz", "a.TGZ"])
-def test_archives_are_refused(tmp_path, name):
-    (tmp_path / name).write_bytes(b"anything")
-    with pytest.raises(ValueError, match="archive of several files; unpack it"):
-        joined(file_blocks(tmp_path / name, b"\n", "text"))
-
-
-@pytest.mark.parametrize("name", ["a.gz", "a.parquet", "a.jsonl", "a.csv.gz"])
-def test_a_missing_file_is_reported_by_the_system(tmp_path, name):
-    with pytest.raises(FileNotFoundError, match=name):
-        joined(file_blocks(tmp_path / name, b"\n", "text"))
-
-
-@pytest.mark.parametrize(
-    "kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary(), pa.string_view()], ids=str
-)
-@pytest.mark.parametrize("bounds", [(0, 9), (1, 8), (3, 4), (2, 3), (4, 4)], ids=str)
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.string_view()], ids=str)
+@pytest.mark.parametrize("bounds", [(0, 9), (1, 8), (2, 3), (4, 4)], ids=str)
 def test_a_block_of_arrow_is_what_reading_row_by_row_gives(kind, bounds):
-    binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
-    values = [value.encode() if binary and value is not None else value for value in TEXTS]
+    values = [value.encode() if pa.types.is_binary(kind) and value is not None else value for value in TEXTS]
     block = text_block(pa.array(values, kind).slice(bounds[0], bounds[1] - bounds[0]), b"\n")
     assert joined([block]) == row_by_row(TEXTS[slice(*bounds)])
 
@@ -132,28 +115,30 @@ def test_what_looks_like_numbers_dates_and_nulls_stays_text(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
+        ("a.zip", b"anything", "archive of several files; unpack it"),
+        ("a.TGZ", b"anything", "archive of several files; unpack it"),
+        ("a.tar.gz", b"anything", "archive of several files; unpack it"),
         ("a.csv", b"id,body\n1,x\n", r"no column 'text'.*--column, one of: id, body$"),
         ("a.csv", b"", "empty: no rows"),
-        ("a.csv", b"text\na,b\n", "up to line 2: a row has 2 fields, the header 1"),
+        ("a.csv", b"text\na,b\n", "line 2: a row has 2 fields, the header 1"),
         ("a.csv", b'text\n"open\n', "unexpected end of data"),
         ("a.csv", b"text\n\xff\n", "codec can't decode"),
         ("a.jsonl", b'{"id": 1, "body": "x"}\n', r"no column 'text'.*--column, one of: id, body$"),
-        ("a.jsonl", b'{"id": 1, "body": "x"}\n' * (ROWS + 1), "no column 'text'"),
+        ("a.jsonl", b'{"id": 1}\n' * ROWS + b"null", "no column 'text'"),
         ("a.jsonl", b"", "empty: no rows"),
         ("a.jsonl", b"null\n", "line 1 is no JSON object"),
         ("a.jsonl", b'{"text": "a"}\n[]\n', "line 2 is no JSON object"),
         ("a.jsonl", b'{"text": "a"} null', "line 1 is no JSON object"),
-        ("a.jsonl", b'{"text": 3}\n', "line 1: the column holds int, not text; name another with --column"),
+        ("a.jsonl", b'{"text": 3}\n', "line 1: text is no text; name another column with --column"),
         ("a.jsonl", b'{"text": "\\ud800"}\n', "surrogates"),
         ("a.jsonl", b'{"a":' * 100_000, "line 1 is no JSON object"),
-        ("a.jsonl", b"[" * 100_000 + b"]" * 100_000, "line 1 is no JSON object"),
         ("a.parquet", b"not a table", "a.parquet: "),
         ("a.parquet", pa.table({"id": [1], "body": ["x"]}), r"no column 'text'.*--column, one of: id, body$"),
         ("a.parquet", pa.table({"text": [1, 2]}), r"a\.parquet: the column holds int64, not text"),
         ("a.parquet", pa.table({"text": [["a"]]}), "not text"),
     ],
 )
-def test_a_bad_table_is_one_line_that_names_it(tmp_path, name, content, message):
+def test_a_bad_file_is_one_line_that_names_it(tmp_path, name, content, message):
     path = tmp_path / name
     if isinstance(content, bytes):
         path.write_bytes(content)
@@ -166,20 +151,120 @@ def test_a_bad_table_is_one_line_that_names_it(tmp_path, name, content, message)
     assert len(str(caught.value)) <= 400
 
 
-def test_a_local_table_is_read_without_a_word_to_anybody_and_without_datasets(tmp_path, monkeypatch):
+def test_a_local_table_is_read_without_a_word_to_anybody_and_without_datasets(tmp_path):
     """No request is sent, and no library loaded that might send one."""
-    asked = []
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *address, **_: asked.append(address))
     pq.write_table(pa.table({"text": ["a"]}), tmp_path / "a.parquet")
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
     (tmp_path / "a.csv").write_text("text\na\n")
-    for suffix in ("parquet", "jsonl", "csv"):
-        assert joined(file_blocks(tmp_path / f"a.{suffix}", b"\n", "text")) == (b"\na", 1)
-    assert not asked
     program = (
-        "import sys; from plkernel.data.corpora import load\n"
-        f"for suffix in ('csv', 'jsonl', 'parquet'): load({str(tmp_path)!r} + '/a.' + suffix); "
+        "import socket, sys; from plkernel.data.corpora import load; socket.getaddrinfo = None\n"
+        f"for suffix in ('csv', 'jsonl', 'parquet'): assert load({str(tmp_path)!r} + '/a.' + suffix).size == 1; "
         "print([name for name in ('torch', 'datasets', 'pyarrow') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n[]\n['pyarrow']\n"
+
+
+# The hub: none is asked here; its code path runs on local files, and its failures are raised in its stead -------------
+
+
+@pytest.fixture
+def no_network(tmp_path, monkeypatch):
+    def refuse(host, port):
+        raise socket.gaierror(-2, f"no such host {host}")
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "hub cache"))
+    for name in ("HF_ENDPOINT", "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "https_proxy", "HTTPS_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+
+
+def read(name, config=None, split=None, column="text"):
+    return b"".join(block.data.tobytes() for block in hub_blocks(name, config, split, b"\n", column))
+
+
+@pytest.mark.usefixtures("no_network")
+def test_a_repository_is_read_as_from_the_hub(tmp_path):
+    for split, texts in {"train": ["a", None, "é"], "test": ["t"]}.items():
+        pq.write_table(pa.table({"id": range(len(texts)), "text": texts}), tmp_path / f"{split}-0.parquet")
+    assert read(str(tmp_path)) == b"\na\n\xc3\xa9"
+    assert read(str(tmp_path), "default", "test") == b"\nt"
+    for arguments, message in (
+        ((None, "tset"), r"no split 'tset'; did you mean 'test'\?"),
+        (("nope",), r"'nope' not found. Available: \['default'\]"),
+        ((None, None, "body"), r"no column 'body'; name the text with --column, one of: id, text"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            read(str(tmp_path), *arguments)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n')
+    assert read(str(tmp_path / "data")) == b"\na\nb", "of another format, which cannot leave out columns"
+
+
+@pytest.mark.usefixtures("no_network")
+def test_code_of_a_data_set_is_never_run(tmp_path):
+    (tmp_path / "scripted").mkdir()
+    (tmp_path / "scripted" / "scripted.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    with pytest.raises(ValueError, match="scripts are no longer supported"):
+        read(str(tmp_path / "scripted"))
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.usefixtures("no_network")
+def test_without_a_network_what_datasets_has_cached_is_read(tmp_path):
+    pq.write_table(pa.table({"id": [1, 2], "text": ["from", "cache"]}), tmp_path / "a.parquet")
+    store = tmp_path / "hub cache"
+    datasets.load_dataset("parquet", data_files=str(tmp_path / "a.parquet"))
+    (built,) = (path.parent for path in store.glob("parquet/*/*/*/dataset_info.json"))
+    folder = store / "owner___name" / "plain" / "0.0.0" / "revision"
+    folder.mkdir(parents=True)
+    info = json.loads((built / "dataset_info.json").read_text())
+    (folder / "dataset_info.json").write_text(json.dumps(info | {"dataset_name": "name", "config_name": "plain"}))
+    (folder / "name-train.arrow").write_bytes((built / "parquet-train.arrow").read_bytes())
+    assert read("owner/name", "plain") == b"\nfrom\ncache"
+    with pytest.raises(
+        OSError, match=r"^hf:wikimedia/wikipedia:20231101.pt: .*cannot be reached.*HF_ENDPOINT"
+    ) as caught:
+        read("wikimedia/wikipedia", "20231101.pt")
+    assert "\n" not in str(caught.value)
+    assert not huggingface_hub.constants.HF_HUB_OFFLINE
+    assert not datasets.config.HF_HUB_OFFLINE
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (ConnectionError("Couldn't reach 'a/b'\non the Hub"), OSError, "cannot be reached"),
+        (ValueError("Config name is missing.\nPick one of ['x']"), ValueError, r"missing. Pick one of \['x'\]"),
+        (KeyError("surprise"), ValueError, "surprise"),
+        (RuntimeError("long " * 999), ValueError, "long long"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)
+def test_each_failure_of_the_hub_is_one_line(monkeypatch, error, kind, message, no_network):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(datasets, "load_dataset", fail)
+    with pytest.raises(kind, match=message) as caught:
+        read("a/b")
+    text = str(caught.value)
+    assert text.startswith("hf:a/b: ")
+    assert "\n" not in text
+    assert len(text) < 500
+
+
+def test_a_forbidden_network_and_mirrors_and_proxies_are_respected(monkeypatch, no_network):
+    assert not reachable()
+    monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
+    assert reachable(), "behind a proxy names need not resolve here"
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert not reachable()
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.delenv("https_proxy")
+    asked = []
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *address: asked.append(address))
+    assert reachable()
+    monkeypatch.setenv("HF_ENDPOINT", "https://mirror.example:8443")
+    assert reachable()
+    assert asked == [("huggingface.co", 443), ("mirror.example", 8443)]

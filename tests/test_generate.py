@@ -15,7 +15,7 @@ from torch import Tensor
 
 from plkernel.analysis.nodes import place
 from plkernel.commands.export import export
-from plkernel.commands.generate import generate
+from plkernel.commands.generate import continuation, generate, writer
 from plkernel.common import cli
 from plkernel.config.reading import load_spec
 from plkernel.models.init import initialise_
@@ -24,7 +24,7 @@ from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.models.sampling import Sampling
 from plkernel.models.ssm import SSM, SSMConfig
 from plkernel.training.build import Model
-from plkernel.training.generation import continuation, open_checkpoint, windows, writer
+from plkernel.training.checkpoint import open_model
 from plkernel.training.loop import prepare, run_training
 
 ROOT = Path(__file__).parent.parent
@@ -70,7 +70,7 @@ def build(config: SSMConfig | RWKVConfig | RWKV7Config) -> Model:
 
 
 def take(model: Model, prompt: bytes, count: int, sampling: Sampling | None = None, seed: int = 0, **how: int) -> bytes:
-    drawn = continuation(model, io.BytesIO(prompt), sampling or Sampling(), seed, **how)
+    drawn = continuation(model, prompt, sampling or Sampling(), seed, **how)
     return bytes(itertools.islice(drawn, count))
 
 
@@ -116,26 +116,11 @@ def test_every_byte_is_drawn_from_the_logits_of_the_whole_text(config: SSMConfig
     assert (torch.cat(spy.logits, 1) - whole).abs().max() < 1e-6 * whole.abs().max()
 
 
-def test_a_prompt_is_read_window_by_window_however_it_arrives() -> None:
+def test_a_prompt_is_read_window_by_window() -> None:
     spy = Spy(build(SSMS[0]))
-    expected = take(spy, PROMPT, 20)
-    assert spy.lengths[:4] == [1024, 1024, 452, 1]
-    for piece in (1, 7, 1000):
-        assert bytes(itertools.islice(continuation(spy, Drip(PROMPT, piece), Sampling(), 0), 20)) == expected
-    assert list(windows(Drip(b"abcdefg", 2), 3)) == [b"abc", b"def", b"g"]
-    assert list(windows(io.BytesIO(b"abc"), 3)) == [b"abc"]
+    take(spy, PROMPT, 2)
+    assert spy.lengths == [1024, 1024, 452, 1]
     assert take(spy, b"", 20) == take(spy, b"\n", 20)
-
-
-class Drip(io.BytesIO):
-    """A pipe that gives a few bytes at a time."""
-
-    def __init__(self, content: bytes, piece: int) -> None:
-        super().__init__(content)
-        self.piece = piece
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        return super().read(min(size or 0, self.piece))
 
 
 @pytest.mark.parametrize("config", [SSMS[8], RWKVS[1]], ids=kind)
@@ -227,7 +212,7 @@ def test_a_run_generates(
     file = tmp_path / "prompt"
     file.write_bytes("déf".encode())
     capfdbinary.readouterr()
-    expected = take(open_checkpoint(folder), "déf".encode(), 40, Sampling(0.9, 0.95), 7)
+    expected = take(open_model(folder), "déf".encode(), 40, Sampling(0.9, 0.95), 7)
     for place_ in places:
         generate(place_, prompt="déf", count=40, temperature=0.9, top_p=0.95, seed=7)
         assert capfdbinary.readouterr().out == expected
@@ -277,14 +262,14 @@ def start(folder: Path, *arguments: str, **how: int) -> "subprocess.Popen[bytes]
 def test_a_closed_pipe_and_an_interrupt_leave_no_traceback(trained: Callable[..., Path]) -> None:
     """Side by side: a reader that has enough, and Ctrl-C, after which everything that was drawn is there."""
     folder = trained()
-    endless = (str(folder), "--bytes", str(10**9), "--prompt-file", "-")
+    endless = (str(folder), "--bytes", str(10**9), "--prompt-file", "/dev/stdin")
     reader, interrupted = start(*endless), start(*endless)  # type: ignore[arg-type]
     for process in (reader, interrupted):
         assert process.stdin is not None
         process.stdin.write(b"def f(")
         process.stdin.close()
         process.stdin = None
-    expected = take(open_checkpoint(folder), b"def f(", 10)
+    expected = take(open_model(folder), b"def f(", 10)
     assert reader.stdout is not None
     assert reader.stdout.read(10) == expected
     reader.stdout.close()
@@ -297,4 +282,4 @@ def test_a_closed_pipe_and_an_interrupt_leave_no_traceback(trained: Callable[...
     rest, error = interrupted.communicate(timeout=60)
     assert (error, interrupted.returncode) == (b"\ninterrupted\n", 130)
     assert first == expected
-    assert rest == take(open_checkpoint(folder), b"def f(", 10 + len(rest))[10:]
+    assert rest == take(open_model(folder), b"def f(", 10 + len(rest))[10:]

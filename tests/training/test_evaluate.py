@@ -10,8 +10,7 @@ from plkernel.models.init import initialise_
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.ssm import SSM, SSMConfig
 from plkernel.models.structure import Structure
-from plkernel.training.evaluate import diagnose, kernels, patch_of, predictor, token_losses, truncation
-from plkernel.training.objective import bits_per_byte
+from plkernel.training.evaluate import bits_per_byte, diagnose, kernels, patch_of, predictor, token_losses, truncation
 
 CPU = torch.device("cpu")
 NAIVE = Structure(norm="rms", tied=True)

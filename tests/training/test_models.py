@@ -17,10 +17,8 @@ from plkernel.models.init.block_gains import calibrate_, scale_
 from plkernel.models.ssm import SSM
 from plkernel.models.structure import Structure
 from plkernel.training import check
-from plkernel.training.build import Model, Prepared, build, initialise_
+from plkernel.training.build import Model, Prepared, build, build_optimizer, initialise_
 from plkernel.training.loop import Training, prepare, run_training
-from plkernel.training.objective import build_optimizer
-from plkernel.training.view import calibrated_gains
 
 RUNS = Path(__file__).parents[2] / "runs"
 
@@ -84,6 +82,7 @@ def test_an_arm_of_another_scheme_trains_and_says_so(spec_with: Callable[..., Sp
     spec = spec_with('scheme = "mup_table8"\nscheme_options = { base_width = 4 }\nlearning_rate = 0.01')
     task = prepare(spec, "power-law", 0, tmp_path / "out")
     training = Training(task)
+    training.step()
     assert training.model.config.structure.multipliers == {"logits": 0.25}
     groups = {id(p): group for group in training.optimizer.param_groups for p in group["params"]}
     assert groups[id(training.model.blocks[0].ssm.B.weight)]["lr"] == pytest.approx(0.0025)
@@ -151,7 +150,6 @@ def test_gains_are_recorded_once_and_a_resumed_run_keeps_them(
     assert files[0].read_bytes() == files[1].read_bytes()
     rows = read_lines(files[0])
     assert ["calibration" in row for row in rows] == [True, *[False] * (len(rows) - 1)]
-    assert calibrated_gains(folder) == rows[0]["calibration"]["gains"]
     inspect(folder, windows=4, json=tmp_path / "views.json")
     capsys.readouterr()
     start = load_json(tmp_path / "views.json")["initialisation"]

@@ -31,7 +31,7 @@ ARM, OTHER = "uniform", "power-law"
 RUN = f"{ARM}/seed-0"
 MODELS = {"ssm": "", "finch": 'kind = "rwkv6"\nhead_size = 8\n', "goose": 'kind = "rwkv7"\nhead_size = 8\n'}
 OPERATIONS = {"open", "os.rename", "os.remove", "os.truncate", "os.chmod", "os.mkdir"}
-CURVES = ("when_started/val_bpb", "train/bpb", "val/bpb", "versus_bytes/train_bpb", "versus_bytes/val_bpb")
+CURVES = ("train/bpb", "val/bpb", "watch/entropy")
 kills = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills copies of this process")
 
 

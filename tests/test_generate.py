@@ -137,14 +137,6 @@ def test_the_same_seed_gives_the_same_bytes(config: SSMConfig | RWKVConfig | RWK
     assert take(model, PROMPT, 24, Sampling(0.0)) == take(model, PROMPT, 24, Sampling(0.0), seed=1)
 
 
-def test_greedy_follows_the_largest_logit() -> None:
-    model, text = build(SSMS[2]), list(PROMPT[:9])
-    for byte in take(model, PROMPT[:9], 12, Sampling(0.0)):
-        with torch.no_grad():
-            assert byte == int(model(torch.tensor([text]))[0, -1].argmax())
-        text.append(byte)
-
-
 class Fixed:
     """A model whose logits never change."""
 

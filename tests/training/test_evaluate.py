@@ -99,17 +99,6 @@ def test_truncation_shows_the_last_bytes_alone(patch: int) -> None:
     assert found.cost[-1] == 0
 
 
-def test_truncation_asks_the_best_predictor_the_same() -> None:
-    model = initialise_(SSM(SSMConfig(dim=16, layers=1)), "transformers_default", 0)
-    windows = torch.randint(0, 256, (6, 9), generator=torch.Generator().manual_seed(0))
-
-    def floor(given: np.ndarray, length: int) -> np.ndarray:
-        assert given.shape == (6, length + 1)
-        return np.full((6, length), float(length))
-
-    assert truncation(predictor(model, CPU), windows, 4, floor).floor == (1, 2, 4, 8)
-
-
 def test_what_sees_ahead_has_no_truncation_curve() -> None:
     model = initialise_(SSM(SSMConfig(dim=16, layers=1, patch=2, mode="published")), "transformers_default", 0)
     with pytest.raises(ValueError, match="causal model is needed"):

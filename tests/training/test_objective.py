@@ -11,7 +11,6 @@ from torch.nn import functional as F
 from plkernel.config.schema import TrainSpec
 from plkernel.models.init import initialise_
 from plkernel.models.rwkv import RWKV, RWKVConfig
-from plkernel.models.ssm import SSM, SSMConfig
 from plkernel.training.build import build_optimizer, learning_rate
 from plkernel.training.evaluate import bits_per_byte, next_byte_loss
 
@@ -87,11 +86,6 @@ def test_rates_and_weight_decay_follow_the_official_rules(model: RWKV) -> None:
     blocks = {f"blocks.{i}.att.{name}.weight" for i in (0, 1) for name in matrices}
     blocks |= {f"blocks.{i}.ffn.{name}.weight" for i in (0, 1) for name in ("key", "receptance", "value")}
     assert {name for name, (_, decayed) in found.items() if decayed} == blocks | {"emb.weight", "head.weight"}
-
-
-def test_the_ssm_has_its_rates_in_place_of_time_decay() -> None:
-    found = groups_of(SSM(SSMConfig(8, 2)), TrainSpec(recipe="blinkdl", steps=10))
-    assert [name for name, (rate, _) in found.items() if rate == 2] == [f"blocks.{i}.ssm.log_rate" for i in (0, 1)]
 
 
 def test_a_matrix_of_one_row_is_a_vector() -> None:

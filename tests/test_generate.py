@@ -28,15 +28,13 @@ from plkernel.training.checkpoint import open_model
 from plkernel.training.loop import prepare, run_training
 
 ROOT = Path(__file__).parent.parent
-SSMS = [SSMConfig(32, 2, gain, patch) for gain, patch in itertools.product(("none", "ema", "lru"), (1, 2, 4))]
-SMALL = [SSMConfig(16, 1, patch=2), RWKVConfig(6, 16, 1, 8)]
+SSMS = [SSMConfig(32, 2, "none", 1), SSMConfig(32, 2, "ema", 2), SSMConfig(32, 2, "lru", 4)]
 RWKVS: list[RWKVConfig | RWKV7Config] = [
     RWKVConfig(5, 32, 2, 16),
     RWKVConfig(6, 32, 2, 16),
     RWKVConfig(6, 32, 2, 16, k_clamp=True),
     RWKV7Config(32, 2, 16),
 ]
-SLACK = 60_000  # bytes, three times what the peak was seen to vary; one (1,256) row of logits per byte would be 1.8 MB
 PROMPT = bytes(np.random.default_rng(5).integers(0, 256, 2500, dtype=np.uint8))
 
 
@@ -75,33 +73,19 @@ def take(model: Model, prompt: bytes, count: int, sampling: Sampling | None = No
 
 
 class Spy:
-    """A model that notes how many bytes it is given at once and how many numbers it carries."""
+    """A model that notes how many bytes it is given at once, and its logits."""
 
     def __init__(self, model: Model) -> None:
         self.model, self.parameters, self.initial_state = model, model.parameters, model.initial_state
         self.lengths: list[int] = []
-        self.carried: list[int] = []
         self.logits: list[Tensor] = []
 
     def resume(self, inputs: Tensor, state: object) -> tuple[Tensor, object]:
         assert inputs.shape[0] == 1
         logits, state = self.model.resume(inputs, state)
         self.lengths.append(inputs.shape[1])
-        self.carried.append(numbers(state))
         self.logits.append(logits)
         return logits, state
-
-    def forget(self) -> None:
-        """Keep the last note only."""
-        del self.lengths[:-1], self.carried[:-1], self.logits[:-1]
-
-
-def numbers(state: object) -> int:
-    """How many numbers a state holds."""
-    if isinstance(state, Tensor):
-        return state.numel()
-    parts = state if isinstance(state, tuple) else vars(state).values() if hasattr(state, "__dict__") else ()
-    return sum(map(numbers, parts))
 
 
 @pytest.mark.parametrize("config", [*SSMS, *RWKVS], ids=kind)
@@ -123,7 +107,7 @@ def test_a_prompt_is_read_window_by_window() -> None:
     assert take(spy, b"", 20) == take(spy, b"\n", 20)
 
 
-@pytest.mark.parametrize("config", [SSMS[8], RWKVS[1]], ids=kind)
+@pytest.mark.parametrize("config", [SSMS[2], RWKVS[1]], ids=kind)
 def test_the_same_seed_gives_the_same_bytes(config: SSMConfig | RWKVConfig | RWKV7Config) -> None:
     """Whatever the windows of the prompt; another seed others; more bytes only add to them; greedy needs no seed."""
     model = build(config)
@@ -135,21 +119,6 @@ def test_the_same_seed_gives_the_same_bytes(config: SSMConfig | RWKVConfig | RWK
         assert take(model, PROMPT[:50], 24, size=size) == short
     assert take(model, PROMPT, 24, seed=1) != drawn
     assert take(model, PROMPT, 24, Sampling(0.0)) == take(model, PROMPT, 24, Sampling(0.0), seed=1)
-
-
-class Fixed:
-    """A model whose logits never change."""
-
-    parameters = torch.nn.Linear(1, 1).parameters
-
-    def __init__(self, logits: Tensor) -> None:
-        self.logits = logits
-
-    def initial_state(self, batch: int) -> None:
-        pass
-
-    def resume(self, inputs: Tensor, state: None) -> tuple[Tensor, None]:
-        return self.logits.expand(1, inputs.shape[1], -1), None
 
 
 def test_a_terminal_gets_valid_text() -> None:
@@ -166,8 +135,11 @@ def test_a_terminal_gets_valid_text() -> None:
 
 
 def test_a_diverged_model_says_so() -> None:
+    model = build(SSMS[0])
+    with torch.no_grad():
+        next(model.parameters()).fill_(torch.nan)
     with pytest.raises(FloatingPointError, match="logits are not finite"):
-        take(Fixed(torch.tensor([0.0, torch.nan])), b"", 1)
+        take(model, b"", 1)
 
 
 @pytest.fixture

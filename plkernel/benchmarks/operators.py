@@ -192,7 +192,7 @@ def makers(name: str, device: str) -> dict[str, Callable[[Problem], Call]]:
     swap: Layout = lambda x: x.transpose(0, 1)  # noqa: E731
     last: Layout = lambda x: x.transpose(1, 2)  # noqa: E731
     cut: Layout = lambda x: x.unflatten(1, (-1, CHUNK)).permute(1, 0, 3, 2, 4)  # noqa: E731
-    found = {OURS: partial(step, operator(name))}
+    found: dict[str, Callable[[Problem], Call]] = {OURS: partial(step, operator(name))}
     if name == "scan":
         found["loop"] = partial(step, widened(loop_scan), to=swap, back=swap)
         found["mambapy"] = partial(step, partial(peer_scan, "mambapy"))

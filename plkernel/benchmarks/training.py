@@ -150,10 +150,8 @@ def mi(corpus: str, lags: tuple[int, ...], rounds: int, out: Path | None) -> Non
     def error(result: NDArray[np.int64]) -> float:
         return float(np.abs(result - truth).max())
 
-    functions = {OURS: tables, "np.bincount": bincount}
-    entries = {
-        name: Contender(lambda count=count: partial(count, data, lags), error) for name, count in functions.items()
-    }
+    functions: dict[str, Callable[..., Any]] = {OURS: tables, "np.bincount": bincount}
+    entries = {name: Contender(partial(partial, count, data, lags), error) for name, count in functions.items()}
     rows = contest.compare(entries, rounds, data.size * len(lags))
     described = {"name": found.name, "source": found.source, "size": found.size, "sha256": found.sha256}
     contest.show("mi", "pairs/s", rows, out, (), corpus=described, lags=list(lags))

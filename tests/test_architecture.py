@@ -90,10 +90,10 @@ def test_imported_distributions_are_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = [*project["dependencies"], *(one for group in project["optional-dependencies"].values() for one in group)]
     declared = {re.split(r"[<>=;\[ ]", one)[0].replace("-", "_") for one in wanted}
-    declared |= {"plkernel", "sklearn", "pydantic_core"}
+    declared |= {"plkernel", "pydantic_core"}
     for path in MODULES.values():
         names = {name.split(".")[0] for name in imports(path)} - sys.stdlib_module_names
-        peers = {"fla", "accelerated_scan", "mamba_ssm"} if "benchmarks" in path.parts else set()
+        peers = {"fla", "accelerated_scan"} if "benchmarks" in path.parts else set()
         assert not names - declared - peers, path
 
 

@@ -2,9 +2,8 @@
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,24 +19,53 @@ OURS = "plkernel"
 LEAST_RUNS = 3  # of a slow contender: a median needs them
 
 
-@dataclass(frozen=True)
-class Contender:
+class Contender(NamedTuple):
     """Work to time.
 
     make: prepares a call; ImportError means that a package is not installed
     error: compares the result of the call with the truth; None where there is nothing to compare
     limit: largest error at which the contender is timed
-    amount: units of work per call; ratios compare the time of equal work
-    peer: False for a floor, which no contender can be faster than
-    note: shown beside the time
     """
 
     make: Callable[[], Call]
     error: Callable[[Any], float] | None = None
     limit: float = 0.0
-    amount: float = 1.0
-    peer: bool = True
-    note: str = ""
+
+
+def compare(
+    contenders: Mapping[str, Contender],
+    rounds: int,
+    amount: float,
+    problem: str = "",
+    device: str = "cpu",
+    budget: float = 10.0,
+) -> list[dict[str, Any]]:
+    """Check every contender, then time those that are right: a row each, with a note in place of a missing time.
+
+    Of a row, `seconds` per call and their `ratio` to ours are spreads, `rate` is the `amount` of work per second. Each
+    is timed once in each of `rounds` rounds, in an order that turns by one; one that has used its `budget` of seconds
+    sits out the later rounds. Of a GPU, whose queue must be full, ten calls are timed together.
+    """
+    outcomes = {name: checked(one) for name, one in contenders.items()}
+    names = [name for name, (_, _, call) in outcomes.items() if call is not None]
+    progress(f"{problem} timing {', '.join(names)}".strip())
+    threads, repeat = torch.get_num_threads(), 10 if device == "cuda" else 1
+    timers = {name: Timer("call()", globals={"call": outcomes[name][2]}, num_threads=threads) for name in names}
+    times = {name: np.full(rounds, np.nan) for name in names}
+    for turn in range(rounds):
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            if turn < LEAST_RUNS or np.nansum(times[name]) * repeat <= budget:
+                times[name][turn] = timers[name].timeit(repeat).median
+    rows = []
+    for name, (error, note, _) in outcomes.items():
+        row: dict[str, Any] = {"contender": name, "problem": problem, "error": error, "strong_error": None}
+        row |= {"seconds": None, "ratio": None, "rate": None, "note": note}
+        if name in times:
+            row["seconds"] = spread(times[name])
+            row["rate"] = amount / row["seconds"]["median"]
+            row["ratio"] = spread(times[name] / times[OURS]) if OURS in times else None
+        rows.append(row)
+    return rows
 
 
 def spread(values: Any) -> dict[str, float]:
@@ -46,54 +74,11 @@ def spread(values: Any) -> dict[str, float]:
     return {"median": median, "low": low, "high": high, "runs": int(np.isfinite(values).sum())}
 
 
-def interleave(calls: Mapping[str, Call], rounds: int = 15, budget: float = 10.0, repeat: int = 1) -> dict[str, Any]:
-    """Time every call once in each of `rounds` rounds, in an order that turns by one each round: seconds by name.
-
-    A contender that has used its `budget` of seconds sits out the later rounds, but never runs fewer than three times.
-    `repeat` calls are timed together, since a GPU needs a queue to fill. torch warms up before, and waits for the GPU.
-    """
-    threads, names = torch.get_num_threads(), list(calls)
-    timers = {name: Timer("call()", globals={"call": call}, num_threads=threads) for name, call in calls.items()}
-    seconds = {name: np.full(rounds, np.nan) for name in names}
-    for turn in range(rounds):
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            if turn < LEAST_RUNS or np.nansum(seconds[name]) * repeat <= budget:
-                seconds[name][turn] = timers[name].timeit(repeat).median
-    return seconds
-
-
-def compare(
-    contenders: Mapping[str, Contender], rounds: int, problem: str = "", device: str = "cpu", budget: float = 10.0
-) -> list[dict[str, Any]]:
-    """Check every contender, then time those that are right: a row each, with a note in place of a missing time.
-
-    Of a row, `seconds` per call and their `ratio` to ours for equal work are spreads, `rate` is work per second.
-    """
-    outcomes = {name: checked(one) for name, one in contenders.items()}
-    calls = {name: call for name, (_, _, call) in outcomes.items() if call is not None}
-    progress(f"{problem} timing {', '.join(calls)}".strip())
-    times = interleave(calls, rounds, budget, repeat=10 if device == "cuda" else 1)
-    rows = []
-    for name, one in contenders.items():
-        error, note, call = outcomes[name]
-        row: dict[str, Any] = {"contender": name, "problem": problem, "error": error, "strong_error": None}
-        row |= {"seconds": None, "ratio": None, "rate": None, "peer": one.peer, "note": note or one.note}
-        if call is not None:
-            row["seconds"] = spread(times[name])
-            row["rate"] = one.amount / np.nanmedian(times[name])
-            if OURS in calls:
-                row["ratio"] = spread(contenders[OURS].amount / one.amount * times[name] / times[OURS])
-        rows.append(row)
-    return rows
-
-
 def checked(one: Contender) -> tuple[float | None, str, Call | None]:
     """Return the error of a contender, the reason why it is not timed, and its call if it is."""
-    error = None
     try:
         call = one.make()
-        if one.error is not None:
-            error = one.error(call())
+        error = None if one.error is None else one.error(call())
     except ImportError as reason:
         return None, f"not installed ({reason})", None
     except Exception as reason:  # a peer may fail in any way: that is a result, and the others go on
@@ -131,21 +116,22 @@ def show(
     name: str, unit: str, rows: list[dict[str, Any]], out: Path | None, packages: Iterable[str], **more: Any
 ) -> None:
     """Print the rows and the ratio to the fastest peer; save them with hardware and versions as `out`/`name`.json."""
+    header = ["contender", "problem", "error", "strong decays", "ms", "times ours", "quartiles", unit, "note"]
     lines = []
     for row in rows:
-        line = [row["contender"], row["problem"]]
-        line += ["" if row[key] is None else f"{row[key]:.1e}" for key in ("error", "strong_error")]
-        line.append(f"{row['seconds']['median'] * 1e3:.2f}" if row["seconds"] else "")
+        errors = ["" if row[key] is None else f"{row[key]:.1e}" for key in ("error", "strong_error")]
         ratio = row["ratio"]
-        line += [f"{ratio['median']:.2f}", f"{ratio['low']:.2f} to {ratio['high']:.2f}"] if ratio else ["", ""]
-        lines.append([*line, f"{row['rate']:.3g}" if row["rate"] else "", row["note"]])
-    header = ["contender", "problem", "error", "strong decays", "ms", "times ours", "quartiles", unit, "note"]
+        times = [f"{row['seconds']['median'] * 1e3:.2f}" if row["seconds"] else ""]
+        times += [f"{ratio['median']:.2f}", f"{ratio['low']:.2f} to {ratio['high']:.2f}"] if ratio else ["", ""]
+        times.append(f"{row['rate']:.3g}" if row["rate"] else "")
+        lines.append([row["contender"], row["problem"], *errors, *times, row["note"]])
     shown = [place for place in range(len(header)) if any(line[place] for line in lines)]
     print(text_table([header[place] for place in shown], [[line[place] for place in shown] for line in lines]))
     for problem in dict.fromkeys(row["problem"] for row in rows):
-        peers = [row for row in rows if row["problem"] == problem and row["peer"] and row["contender"] != OURS]
-        if timed := [(row["ratio"]["median"], row["contender"]) for row in peers if row["ratio"]]:
-            print(f"{problem}: the fastest peer, {min(timed)[1]}, takes {min(timed)[0]:.2f} times as long".lstrip(": "))
+        peers = [row for row in rows if row["problem"] == problem and row["ratio"] and row["contender"] != OURS]
+        if peers:
+            ratio, fastest = min((row["ratio"]["median"], row["contender"]) for row in peers)
+            print(f"{problem}: the fastest peer, {fastest}, takes {ratio:.2f} times as long".lstrip(": "))
     if out is not None:
         versions = {package: version for package in packages if (version := installed(package))}
         place = {**environment(torch.get_num_threads()), "peers": versions}

@@ -28,8 +28,8 @@ LIMITS = {"scan": {"cpu": 1e-5, "cuda": 1e-3}, "wkv": {"cpu": 2e-5, "cuda": 1e-4
 PEER_LIMITS = {"scan": 1e-2, "wkv": 1e-3, "wkv7": 1e-3}  # peers sum the gradient of a fixed decay in float32
 ROUNDED = (2.0**-8, 3e-2)  # more in bfloat16: for ours, which rounds what it stores, and peers, which multiply in it
 STRONG = (1, 128, 2, 16)
-PACKAGES = ("mambapy", "accelerated-scan", "mamba-ssm", "flash-linear-attention")
-SIZES = (16, 32, 64)  # steps in a chunk
+CHUNK = 32
+PACKAGES = ("mambapy", "accelerated-scan", "flash-linear-attention")
 Layout = Callable[[Tensor], Tensor]
 
 
@@ -75,9 +75,7 @@ def problem(
     return Problem(inputs, (grad_out, grad_last), shape[:2]).mapped(lambda x: x.to(device))
 
 
-def step(
-    function: Callable[..., Any], given: Problem, to: Layout = lambda x: x, back: Layout = lambda x: x
-) -> Call:  # fmt: skip
+def step(function: Callable[..., Any], given: Problem, to: Layout = lambda x: x, back: Layout = lambda x: x) -> Call:
     """Return a call of `function` with the gradients of its inputs; its result is (results.., gradients..).
 
     Tensors over time are laid out by `to` before the call, which is not timed, and `back` views the results as before.
@@ -122,27 +120,6 @@ def loop_scan(a: Tensor, b: Tensor) -> Tensor:
     """h_t = a h_{t-1} + b_t under autograd; unbind and stack are the cheapest way to slice and to join."""
     carry = torch.zeros_like(b[0])
     return torch.stack([carry := a * carry + b_t for b_t in b.unbind(0)])
-
-
-def loop_wkv(r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """The recurrence of RWKV-6 in as few operations as torch allows, the term of u taken out of the loop."""
-    outputs, columns = [], (x[..., None].unbind(0) for x in (r, k, log_decay.exp()))
-    for v_t, r_t, k_t, w_t in zip(v[..., None, :].unbind(0), *columns, strict=True):
-        outputs.append((r_t.mT @ state).squeeze(-2))
-        state = torch.addcmul(k_t * v_t, w_t, state)
-    return torch.stack(outputs) + (r * u * k).sum(-1, keepdim=True) * v, state
-
-
-def loop_wkv7(
-    r: Tensor, log_decay: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, state: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The recurrence of RWKV-7 in few operations."""
-    outputs, rows = [], (x[..., None, :].unbind(0) for x in (log_decay.exp(), k, b))
-    columns = (x[..., None].unbind(0) for x in (r, v, a))
-    for w_t, k_t, b_t, r_t, v_t, a_t in zip(*rows, *columns, strict=True):
-        state = torch.addcmul(torch.addcmul(state * w_t, state @ a_t, b_t), v_t, k_t)
-        outputs.append((state @ r_t).squeeze(-1))
-    return torch.stack(outputs), state
 
 
 def below(x: Tensor, y: Tensor, before: Tensor, after: Tensor) -> Tensor:
@@ -193,44 +170,11 @@ def chunks_wkv7(
     return seen_k @ v + seen_b @ torch.stack(read) + (decayed * into) @ torch.stack(states).mT, state
 
 
-class AssociativeScan(torch.autograd.Function):
-    """torch's associative_scan; its backward pass is another one in reverse, faster than torch's own derivative."""
-
-    @staticmethod
-    def scanned(a: Tensor, b: Tensor, reverse: bool) -> Tensor:
-        """Return the scan of b (B,T,D) with a fixed decay."""
-        from torch._higher_order_ops.associative_scan import associative_scan
-
-        combine = lambda x, y: (x[0] * y[0], y[0] * x[1] + y[1])  # noqa: E731
-        return associative_scan(combine, (a.expand(b.shape), b), dim=1, reverse=reverse, combine_mode="generic")[1]
-
-    @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
-        h = AssociativeScan.scanned(a, b, False)
-        ctx.save_for_backward(a, h)
-        return h
-
-    @staticmethod
-    def backward(ctx: Any, grad_h: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        a, h = ctx.saved_tensors
-        grad_b = AssociativeScan.scanned(a, grad_h, True)
-        return (grad_b[:, 1:] * h[:, :-1]).sum((0, 1)), grad_b
-
-
 def peer_scan(package: str, a: Tensor, b: Tensor) -> Tensor:
-    """The scan of another package in its layout: (B,T,1,D) of mambapy, (B,T,D) of fla, (B,D,T) of the two others.
-
-    None has a fixed decay, so it is spread out; for mamba-ssm A = ln a, and delta, B and C are one.
-    """
+    """The scan of another package, which has no fixed decay; mambapy has (B,T,1,D), accelerated_scan (B,D,T)."""
     if package == "mambapy":
         return import_module("mambapy.pscan").pscan(a.expand(b.shape).unsqueeze(2), b.unsqueeze(2)).squeeze(2)
-    if package == "fla":
-        return import_module("fla.ops.hgrn").chunk_hgrn(b, a.log().expand(b.shape).contiguous())[0]
-    if package == "accelerated_scan":
-        return import_module("accelerated_scan.triton").scan(a[:, None].expand(b.shape).contiguous(), b)
-    one = b.new_ones(b.shape[0], 1, b.shape[2])
-    select = import_module("mamba_ssm.ops.selective_scan_interface").selective_scan_fn
-    return select(b, torch.ones_like(b), a.log()[:, None], one, one)
+    return import_module("accelerated_scan.triton").scan(a[:, None].expand(b.shape).contiguous(), b)
 
 
 def fla_heads(name: str, *tensors: Tensor) -> tuple[Tensor, Tensor]:
@@ -243,51 +187,37 @@ def fla_heads(name: str, *tensors: Tensor) -> tuple[Tensor, Tensor]:
     return out, turn(last)
 
 
-def cut(x: Tensor, size: int) -> Tensor:
-    """Lay out (B,T,H,N) in chunks of `size` steps, (M,B,H,C,N)."""
-    return x.unflatten(1, (-1, size)).permute(1, 0, 3, 2, 4)
-
-
-LOOPS: dict[str, Callable[..., Any]] = {"scan": loop_scan, "wkv": loop_wkv, "wkv7": loop_wkv7}
-
-
 def makers(name: str, device: str) -> dict[str, Callable[[Problem], Call]]:
-    """Return ours and the peers of an operator by name, as makers of a step; on a GPU also the peers that need one."""
+    """Return ours and the peers of an operator by name, as makers of a step; on a GPU also one that needs it."""
     swap: Layout = lambda x: x.transpose(0, 1)  # noqa: E731
     last: Layout = lambda x: x.transpose(1, 2)  # noqa: E731
-    found: dict[str, Any] = {OURS: (operator(name),), "loop": (widened(LOOPS[name]), swap, swap)}
+    cut: Layout = lambda x: x.unflatten(1, (-1, CHUNK)).permute(1, 0, 3, 2, 4)  # noqa: E731
+    found: dict[str, Callable[[Problem], Call]] = {OURS: partial(step, operator(name))}
     if name == "scan":
-        found |= {"mambapy": (partial(peer_scan, "mambapy"),), "associative_scan": (AssociativeScan.apply,)}
+        found["loop"] = partial(step, widened(loop_scan), to=swap, back=swap)
+        found["mambapy"] = partial(step, partial(peer_scan, "mambapy"))
         if device == "cuda":
-            found |= {one: (partial(peer_scan, one), last, last) for one in ("accelerated_scan", "mamba_ssm")}
-            found["fla"] = (partial(peer_scan, "fla"),)
+            found["accelerated_scan"] = partial(step, partial(peer_scan, "accelerated_scan"), to=last, back=last)
     else:
-        function = widened(chunks_wkv if name == "wkv" else chunks_wkv7)
-        for size in SIZES:
-            found[f"chunks of {size}"] = (function, partial(cut, size=size), lambda x: x.permute(1, 0, 3, 2, 4))
+        chunks = widened(chunks_wkv if name == "wkv" else chunks_wkv7)
+        found[f"chunks of {CHUNK}"] = partial(step, chunks, to=cut, back=lambda x: x.permute(1, 0, 3, 2, 4))
         if device == "cuda":
-            found["fla"] = (partial(fla_heads, name),)
-    return {one: partial(_laid_out, parts) for one, parts in found.items()}
-
-
-def _laid_out(parts: Any, given: Problem) -> Call:
-    function, *layouts = parts
-    return step(function, given, *layouts)
+            found["fla"] = partial(step, partial(fla_heads, name))
+    return found
 
 
 def measure(name: str, shape: tuple[int, ...], rounds: int, device: str, dtype: torch.dtype) -> list[dict[str, Any]]:
-    """Check and time every contender at one shape, beside a copy of one input."""
+    """Check and time every contender at one shape."""
+    contest.progress(f"checking against float64 at {shape}")
     given, steps = problem(name, shape, device, dtype), shape[0] * shape[1]
     error = partial(contest.relative_error, truths=truth(name, given))
     rounded = (0.0, 0.0) if dtype == torch.float32 else ROUNDED
     limits = {OURS: LIMITS[name][device] + rounded[0]}
     contenders = {
-        one: Contender(partial(make, given), error, limits.get(one, PEER_LIMITS[name] + rounded[1]), steps)
+        one: Contender(partial(make, given), error, limits.get(one, PEER_LIMITS[name] + rounded[1]))
         for one, make in makers(name, device).items()
     }
-    source = max(given.inputs, key=Tensor.numel)
-    contenders["copy"] = Contender(lambda: source.clone, amount=steps, peer=False)
-    return contest.compare(contenders, rounds, contest.by_x(shape), device)
+    return contest.compare(contenders, rounds, steps, contest.by_x(shape), device)
 
 
 def run(
@@ -304,19 +234,20 @@ def run(
     The error of wkv and wkv7 where some decays are strong stands beside that on the problem that is timed.
     """
     for shape in shapes:
-        if min(shape) < 1 or (name != "scan" and shape[1] % max(SIZES)):
-            needed = f" and time a multiple of {max(SIZES)}" * (name != "scan")
+        if min(shape) < 1 or (name != "scan" and shape[1] % CHUNK):
+            needed = f" and time a multiple of {CHUNK}" * (name != "scan")
             raise ValueError(f"shapes has {shape}; all must be 1 or more{needed}")
     device = contest.prepare(rounds, threads, device, out)
-    rows: list[dict[str, Any]] = []
-    for shape in shapes or SHAPES[name][device]:
-        contest.progress(f"checking against float64 at {shape}")
-        rows += measure(name, shape, rounds, device, getattr(torch, dtype))
+    rows = [
+        row
+        for shape in shapes or SHAPES[name][device]
+        for row in measure(name, shape, rounds, device, getattr(torch, dtype))
+    ]
     if name != "scan":
         given = problem(name, STRONG, device, strong=True)
         error = partial(contest.relative_error, truths=truth(name, given))
-        strong = {one: contest.checked(Contender(partial(make, given), error))[0]
-                  for one, make in makers(name, device).items()}  # fmt: skip
-        rows = [row | {"strong_error": strong.get(row["contender"])} for row in rows]
+        for row in rows:
+            make = makers(name, device)[row["contender"]]
+            row["strong_error"] = contest.checked(Contender(partial(make, given), error))[0]
     label = name if dtype == "float32" else f"{name}-{dtype}"
     contest.show(label, "steps/s", rows, out, PACKAGES, device=device, dtype=dtype)

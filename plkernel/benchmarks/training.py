@@ -1,11 +1,9 @@
-"""A training step beside its matrix products and a transformer of equal size, and pair counts beside other software."""
+"""A training step beside a transformer of equal size, and pair counts beside other software."""
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -14,28 +12,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from plkernel.analysis.information.counts import Bytes, count_pairs
-from plkernel.analysis.information.estimate import mutual_information
 from plkernel.benchmarks import contest
 from plkernel.benchmarks.contest import OURS, Contender
-from plkernel.common.environment import installed, keep_memory
+from plkernel.common.environment import keep_memory
 from plkernel.config.condition import resolve
 from plkernel.config.reading import load_spec
-from plkernel.config.schema import ModelSpec
 from plkernel.config.study import Spec
 from plkernel.data import corpora
 from plkernel.models import rwkv, rwkv7, ssm
 from plkernel.models.words import Device
-from plkernel.training.build import build, choose_device, initialise_
-from plkernel.training.objective import autocast, build_optimizer, next_byte_loss
+from plkernel.training.build import build, build_optimizer, choose_device, initialise_
+from plkernel.training.evaluate import autocast, next_byte_loss
 
 OPERATORS = {"ssm": (ssm, "scan"), "rwkv5": (rwkv, "wkv"), "rwkv6": (rwkv, "wkv"), "rwkv7": (rwkv7, "wkv7")}
 LARGEST_ERROR = 1e-5  # of loss and gradients, relative
 OFF = 0.02
-MEGABYTES = {"scikit-learn": 1, "infomeasure": 1}  # a slow contender gets the start of the corpus, others 32 MiB
-COUNT_PACKAGES = ("pyinform", "scikit-learn", "infomeasure")
 
 
 def train(spec: Path, threads: int, rounds: int, device: Device, out: Path | None) -> None:
@@ -46,12 +39,17 @@ def train(spec: Path, threads: int, rounds: int, device: Device, out: Path | Non
     if kind not in OPERATORS:
         raise ValueError(f"spec {spec}: model kind {kind!r} is not timed here, only {', '.join(OPERATORS)}")
     keep_memory()
-    error = check(loaded, place)
-    rows = contest.compare(contenders(loaded, place), rounds, "", place.type, budget=60.0)
+    error, model = check(loaded, place), _model(loaded, place)
+    size = sum(parameter.numel() for parameter in model.parameters())
+    entries = {
+        OURS: Contender(lambda: _step(model, loaded, place)),
+        "gpt2 (dropout 0, as ours)": Contender(lambda: _gpt2_step(loaded, size, place)),
+    }
+    rows = contest.compare(entries, rounds, context * batch, device=place.type, budget=60.0)
     more = {"model": loaded.model.model_dump(), "context": context, "batch": batch, "device": place.type}
-    more |= {"error": error, "transformers": installed("transformers")}
-    contest.show("train" if kind == "ssm" else f"train-{kind}", "bytes/s", rows, out, (), **more)
-    print(f"context {context}, batch {batch}; difference from float64: {error:.1e}")
+    more |= {"error": error, "parameters": size}
+    contest.show("train" if kind == "ssm" else f"train-{kind}", "bytes/s", rows, out, ("transformers",), **more)
+    print(f"{size:,} parameters, context {context}, batch {batch}; difference from float64: {error:.1e}")
 
 
 def check(spec: Spec, device: torch.device) -> float:
@@ -60,8 +58,7 @@ def check(spec: Spec, device: torch.device) -> float:
     Weights are a little off their initial ones, some of which are zero and gradients with them.
     """
     contest.progress("checking loss and gradients against the float64 reference")
-    windows = _windows(256, 2, device)
-    model = _model(spec.model, device)
+    windows, model = _windows(256, 2, device), _model(spec, device)
     torch.manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -72,7 +69,9 @@ def check(spec: Spec, device: torch.device) -> float:
         return [loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
 
     fast = loss_and_gradients(model, windows)
-    with _replaced(spec.model.kind, lambda exact, *inputs, backend: exact(*inputs, backend="reference")):
+    module, name = OPERATORS[spec.model.kind]
+    operator = getattr(module, name)
+    with patch.object(module, name, lambda *inputs, backend: operator(*inputs, backend="reference")):
         exact = loss_and_gradients(model.cpu().double(), windows.cpu())
     error = max(float((f.double().cpu() - e).norm() / e.norm()) for f, e in zip(fast, exact, strict=True))
     if not error <= LARGEST_ERROR:
@@ -80,37 +79,8 @@ def check(spec: Spec, device: torch.device) -> float:
     return error
 
 
-def contenders(spec: Spec, device: torch.device) -> dict[str, Contender]:
-    """Return the step of the model and of GPT-2 on the same windows; an SSM also without its scan."""
-    amount = spec.train.context * spec.train.batch
-    model = _model(spec.model, device)
-    step, size = _step(model, spec, device), sum(parameter.numel() for parameter in model.parameters())
-    with FlopCounterMode(display=False) as counter:
-        step()
-    note = f"{size:,} parameters, {counter.get_total_flops() / 1e9:.2f} GFLOP in matrix products"
-    found = {OURS: Contender(lambda: step, amount=amount, note=note)}
-    if spec.model.kind == "ssm":
-
-        def identity() -> None:
-            with _replaced("ssm", lambda exact, a, b, state, backend: (b, b[:, -1])):
-                step()
-
-        found["scan replaced by the identity"] = Contender(lambda: identity, amount=amount, peer=False)
-    for dropout, name in ((0.1, "gpt2 (its default dropout 0.1)"), (0.0, "gpt2 (dropout 0, as ours)")):
-        found[name] = Contender(partial(_gpt2_step, spec, size, dropout, device), amount=amount)
-    return found
-
-
-@contextmanager
-def _replaced(kind: str, replacement: Callable[..., Any]) -> Iterator[None]:
-    """Replace the operator of a model; `replacement` is given the operator first."""
-    module, name = OPERATORS[kind]
-    with patch.object(module, name, partial(replacement, getattr(module, name))):
-        yield
-
-
-def _model(spec: ModelSpec, device: torch.device) -> nn.Module:
-    condition = resolve(spec)
+def _model(spec: Spec, device: torch.device) -> nn.Module:
+    condition = resolve(spec.model)
     return initialise_(build(condition), condition, seed=0).to(device)
 
 
@@ -133,13 +103,13 @@ def _step(model: nn.Module, spec: Spec, device: torch.device) -> Callable[[], No
     return step
 
 
-def _gpt2_step(spec: Spec, size: int, dropout: float, device: torch.device) -> Callable[[], None]:
+def _gpt2_step(spec: Spec, size: int, device: torch.device) -> Callable[[], None]:
     """Return a step of transformers' GPT-2 of the same width and context with nearly `size` parameters."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     from transformers import GPT2Config, GPT2LMHeadModel
 
     width, context = spec.model.dim, spec.train.context
-    options: dict[str, Any] = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), dropout)
+    options: dict[str, Any] = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
     options |= {"n_positions": context, "n_embd": width, "n_head": math.gcd(4, width), "use_cache": False}
     options |= {"vocab_size": 256, "bos_token_id": 0, "eos_token_id": 0}
 
@@ -157,7 +127,7 @@ def _gpt2_step(spec: Spec, size: int, dropout: float, device: torch.device) -> C
 
 
 def bincount(data: Bytes, lags: Sequence[int]) -> NDArray[np.int64]:
-    """Count pairs by np.bincount of the code of every pair, (L,256,256): the line that one would write."""
+    """Count pairs by np.bincount of the code of every pair, (L,65536): the line that one would write."""
     return np.stack([np.bincount(data[:-lag].astype(np.int64) * 256 + data[lag:], minlength=65536) for lag in lags])
 
 
@@ -166,59 +136,19 @@ def tables(data: Bytes, lags: Sequence[int]) -> NDArray[np.int64]:
     return count_pairs(data, lags).reshape(len(lags), -1)
 
 
-def information(data: Bytes, lags: Sequence[int]) -> NDArray[np.float64]:
-    """Return the plug-in mutual information in nats of this package's tables."""
-    return np.array([mutual_information(table) for table in count_pairs(data, lags)[:, 0]])
-
-
-def peer_information(
-    module: str, function: str, data: Bytes, lags: Sequence[int], unit: float = 1.0, **options: Any
-) -> NDArray[np.float64]:
-    """Return the mutual information in nats by a function of another package, which gives it in a `unit` of nats."""
-    found = getattr(import_module(module), function)
-    return unit * np.array([found(data[:-lag], data[lag:], **options) for lag in lags])
-
-
 def mi(corpus: str, lags: tuple[int, ...], rounds: int, out: Path | None) -> None:
-    """Check pair tables and mutual information against np.bincount, then time those that are right."""
+    """Check pair tables against np.bincount, then time both."""
     contest.prepare(rounds, 1, "cpu", out)
     found = corpora.load(corpus)
     data = np.asarray(found.bytes[: 1 << 25])
     count_pairs(data, lags)  # refuses lags that do not fit, and compiles
-    rows: list[dict[str, Any]] = []
-    for work, (functions, compared, limit) in WORKS.items():
-        entries = {}
-        for name, function in functions.items():
-            part = data[: max(MEGABYTES.get(name, 32) << 20, lags[-1] + 1)]
-            error = partial(compared, truth=bincount(part, lags))
-            entries[name] = Contender(partial(partial, function, part, lags), error, limit, part.size * len(lags))
-        rows += contest.compare(entries, rounds, work)
+    truth = bincount(data, lags)
+
+    def error(result: NDArray[np.int64]) -> float:
+        return float(np.abs(result - truth).max())
+
+    functions: dict[str, Callable[..., Any]] = {OURS: tables, "np.bincount": bincount}
+    entries = {name: Contender(partial(partial, count, data, lags), error) for name, count in functions.items()}
+    rows = contest.compare(entries, rounds, data.size * len(lags))
     described = {"name": found.name, "source": found.source, "size": found.size, "sha256": found.sha256}
-    contest.show("mi", "pairs/s", rows, out, COUNT_PACKAGES, corpus=described, lags=list(lags))
-
-
-def information_error(result: NDArray[np.float64], truth: NDArray[np.int64]) -> float:
-    """Return the largest relative difference from the information of the true tables; inf for NaN."""
-    exact = np.array([mutual_information(table.reshape(256, 256)) for table in truth])
-    return float(np.nan_to_num(np.abs(result - exact) / exact, nan=np.inf).max())
-
-
-WORKS: dict[str, tuple[dict[str, Callable[..., Any]], Callable[..., float], float]] = {
-    "pair tables": (
-        {OURS: tables, "np.bincount": bincount},
-        lambda result, truth: float(np.abs(result - truth).max()),
-        0.0,
-    ),
-    "mutual information": (
-        {
-            OURS: information,
-            "pyinform": partial(peer_information, "pyinform", "mutual_info", unit=math.log(2)),
-            "scikit-learn": partial(peer_information, "sklearn.metrics", "mutual_info_score"),
-            "infomeasure": partial(
-                peer_information, "infomeasure", "mutual_information", approach="discrete", base="e"
-            ),
-        },
-        information_error,
-        1e-9,
-    ),
-}
+    contest.show("mi", "pairs/s", rows, out, (), corpus=described, lags=list(lags))

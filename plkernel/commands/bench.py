@@ -7,12 +7,11 @@ from typing import Any, Literal
 from plkernel.common.cli import main_of
 from plkernel.models.words import Device
 
-SCAN = tuple[int, int, int]
-HEADS = tuple[int, int, int, int]
+HEADS = (tuple[int, int, int, int], "batch, time (a multiple of 32), heads and head size")
 OPERATORS: dict[str, tuple[Any, str]] = {
-    "scan": (SCAN, "batch, time and channels"),
-    "wkv": (HEADS, "batch, time (a multiple of 64), heads and head size"),
-    "wkv7": (HEADS, "batch, time (a multiple of 64), heads and head size"),
+    "scan": (tuple[int, int, int], "batch, time and channels"),
+    "wkv": HEADS,
+    "wkv7": HEADS,
 }
 """The type of a shape of each operator, and its axes."""
 
@@ -55,7 +54,7 @@ def train(
 ) -> None:
     """Time a training step of a spec's model beside that of a GPT-2 of the same size.
 
-    An SSM is also timed without its scan. Loss and gradients are held against a float64 reference first.
+    Loss and gradients are held against a float64 reference first.
 
     Args:
         spec: experiment whose model (an SSM or an RWKV), context and batch are timed.
@@ -64,9 +63,9 @@ def train(
         device: auto, cpu or cuda.
         out: a folder for train.json, or train-rwkv6.json and the like.
     """
-    from plkernel.benchmarks.training import train
+    from plkernel.benchmarks import training
 
-    train(spec, threads, rounds, device, out)
+    training.train(spec, threads, rounds, device, out)
 
 
 def mi(
@@ -75,9 +74,7 @@ def mi(
     rounds: int = 15,
     out: Path | None = None,
 ) -> None:
-    """Check every contender's pair tables or mutual information, then time those that are right, taken in turns.
-
-    A slow one gets the start of the corpus only; ratios compare the time of equal work.
+    """Check the tables of pairs that `measure` counts, then time them beside np.bincount, taken in turns.
 
     Args:
         corpus: any name that plkernel.corpus understands; its first 32 MiB are used.
@@ -85,9 +82,9 @@ def mi(
         rounds: how often each contender is timed; a slow one less often.
         out: a folder for mi.json.
     """
-    from plkernel.benchmarks.training import mi
+    from plkernel.benchmarks import training
 
-    mi(corpus, lags, rounds, out)
+    training.mi(corpus, lags, rounds, out)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,26 @@
 """python -m plkernel.generate: bytes from a trained model, as they are drawn, in constant memory and time per byte."""
 
 import sys
+import unicodedata
+from codecs import getincrementaldecoder
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
+import numpy as np
 import tyro
 
 from plkernel.common import cli
 from plkernel.config.schema import check_threads
 from plkernel.config.study import LARGEST_SEED
-from plkernel.models.words import Device
+from plkernel.models.words import NOT_CAUSAL, Device
+
+if TYPE_CHECKING:
+    from plkernel.models.sampling import Sampling
+    from plkernel.training.build import Model
+
+WINDOW = 1024  # bytes of the prompt read at once
 
 
 def generate(
@@ -35,7 +45,7 @@ def generate(
     Args:
         model: Folder of a run (STUDY/ARM/seed-0) or of plkernel.load, its checkpoint.safetensors, or an exported model.
         prompt: Text to continue, as UTF-8; one newline if empty.
-        prompt_file: Read the prompt, of any length, from this file instead; - is standard input.
+        prompt_file: Continue the content of this file instead, such as /dev/stdin.
         count: How many bytes to draw.
         temperature: Divides the logits; 0 always takes the likeliest byte.
         top_p: Draw only from the likeliest bytes that together have this probability.
@@ -45,24 +55,75 @@ def generate(
     """
     import torch
 
+    from plkernel.interop.official import read
     from plkernel.models.sampling import Sampling
     from plkernel.training.build import choose_device
-    from plkernel.training.generation import continuation, open_checkpoint, open_prompt, writer
+    from plkernel.training.checkpoint import open_model
 
     if count < 1:
         raise ValueError(f"bytes must be at least 1, got {count}")
     if not 0 <= seed <= LARGEST_SEED:
         raise ValueError(f"seed must lie between 0 and {LARGEST_SEED}, got {seed}")
+    if prompt and prompt_file:
+        raise ValueError(f"prompt and prompt_file exclude each other, got {prompt!r} and {prompt_file}: leave one out")
     check_threads(threads)
     torch.set_num_threads(threads)
     sampling, place = Sampling(temperature, top_p), choose_device(device)
-    with open_prompt(prompt, prompt_file) as source:
-        drawn = continuation(open_checkpoint(model).to(place), source, sampling, seed)
-        write = writer(sys.stdout.buffer, sys.stdout.encoding if sys.stdout.isatty() else None)
-        for byte in islice(drawn, count):
-            write(byte)
+    text = prompt_file.read_bytes() if prompt_file else prompt.encode("utf-8", "surrogateescape")
+    cli.existing(model, "model")
+    opened = read(model).eval() if model.suffix == ".pth" else open_model(model)
+    if not opened.config.causal:
+        raise ValueError(
+            f"model {model} has patching mode 'published' ({NOT_CAUSAL}): such a model has no likelihood of the next "
+            "byte to sample from; give one with mode 'causal' or without patches"
+        )
+    write = writer(sys.stdout.buffer, sys.stdout.encoding if sys.stdout.isatty() else None)
+    for byte in islice(continuation(opened.to(place), text, sampling, seed), count):
+        write(byte)
     if sys.stdout.isatty():
         print(flush=True)
+
+
+def continuation(model: "Model", prompt: bytes, sampling: "Sampling", seed: int, size: int = WINDOW) -> Iterator[int]:
+    """The bytes that follow `prompt`, without end: b_t ~ p(. | prompt, b_1..b_{t-1}), on the device of the model.
+
+    The state of the model is carried; the prompt is read in windows of `size` bytes. The next byte is computed only
+    when it is asked for. FloatingPointError for logits that are not finite.
+    """
+    import torch
+
+    random = np.random.Generator(np.random.Philox(key=seed))
+    state: Any = model.initial_state(1)
+    device = next(model.parameters()).device
+    prompt = prompt or b"\n"
+    pieces = [prompt[start : start + size] for start in range(0, len(prompt), size)]
+    while True:
+        for piece in pieces:
+            with torch.inference_mode():
+                logits, state = model.resume(torch.tensor([list(piece)], device=device), state)
+        byte = sampling.choose(logits[0, -1].double().cpu().numpy(), random.random())
+        yield byte
+        pieces = [bytes([byte])]
+
+
+def writer(output: BinaryIO, terminal: str | None) -> Callable[[int], None]:
+    """A function that writes and flushes a byte: as it is, or as valid text for a terminal of encoding `terminal`.
+
+    A terminal gets U+FFFD for the control characters that would command it.
+    """
+    decoder = getincrementaldecoder("utf-8")("replace")
+
+    def harmless(character: str) -> str:
+        return "\ufffd" if unicodedata.category(character) == "Cc" and character not in "\n\t" else character
+
+    def write(byte: int) -> None:
+        piece = bytes([byte])
+        if terminal is not None:
+            piece = "".join(map(harmless, decoder.decode(piece))).encode(terminal, "replace")
+        output.write(piece)
+        output.flush()
+
+    return write
 
 
 if __name__ == "__main__":

@@ -19,8 +19,7 @@ def run(config: tyro.conf.Positional[Path], stop_with: int | None = None, trust_
     """
     from plkernel.common.environment import keep_memory
     from plkernel.config.condition import from_config
-    from plkernel.training.loop import open_run, run_training
-    from plkernel.training.objective import summary
+    from plkernel.training.loop import open_run, run_training, summary
 
     keep_memory()
     values = load_object(cli.existing(config, "config"))

@@ -33,8 +33,7 @@ def command(
         raise ValueError(f"seed {seed} is not one of the spec's seeds, {known}: choose one of these, or add it there")
     folder = out or Path("runs/out") / spec.name
     from plkernel.common.environment import keep_memory
-    from plkernel.training.loop import prepare, run_training
-    from plkernel.training.objective import summary
+    from plkernel.training.loop import prepare, run_training, summary
 
     keep_memory()
     check_folder(folder, "out")

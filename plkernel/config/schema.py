@@ -252,8 +252,6 @@ class TrainSpec(Section):
     """Stop after this many steps (bit-reproducible on a CPU)."""
     bytes: Positive | None = None
     """Stop after this many bytes of training text instead (in whole steps)."""
-    minutes: PositiveNumber | None = None
-    """Stop after this many minutes of training instead."""
     learning_rate: PositiveNumber = 3e-4
     """Peak learning rate of AdamW."""
     weight_decay: AtLeastZero = 0.01
@@ -300,22 +298,24 @@ class TrainSpec(Section):
     """CPU threads of one run; part of a run's identity, since sums depend on it."""
 
     @property
-    def total_steps(self) -> int | None:
-        """Steps of the whole run; None where the budget is time."""
-        return self.steps if self.bytes is None else self.bytes // (self.batch * self.context)
+    def total_steps(self) -> int:
+        """Steps of the whole run."""
+        return self.steps or (self.bytes or 0) // (self.batch * self.context)
 
     @model_validator(mode="before")
     @classmethod
     def _with_recipe(cls, values: Any) -> Any:
-        """Fill in the options of the recipe that are not given."""
+        """Fill in the options of the recipe that are not given; saved specs may have a null for a budget in minutes."""
+        if isinstance(values, dict) and "minutes" in values and values["minutes"] is None:
+            values = {name: value for name, value in values.items() if name != "minutes"}
         recipe = values.get("recipe") if isinstance(values, dict) else None
         return {**RECIPES[recipe], **values} if isinstance(recipe, str) and recipe in RECIPES else values
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         step = self.batch * self.context
-        if [self.steps, self.bytes, self.minutes].count(None) != 2:
-            raise ValueError("give exactly one of steps, bytes and minutes")
+        if (self.steps is None) == (self.bytes is None):
+            raise ValueError("give exactly one of steps and bytes")
         if step > LARGEST_STEP:
             raise ValueError(f"batch * context must be at most {LARGEST_STEP} bytes in a step, got {step}: lower one")
         if self.bytes is not None and self.bytes < step:

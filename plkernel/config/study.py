@@ -132,9 +132,9 @@ class Spec(Section):
                 raise ValueError(f"{head}bytes must be fewer than the context, {train.context}, got {one.bytes}")
             if one.metric == "truncation_cost" and not train.truncation_windows:
                 raise ValueError(f"{head}truncation_cost is not measured: set train.truncation_windows, such as 1024")
-            if one.step is not None and one.step != last and (one.step % every or one.step > (last or one.step)):
-                end = "" if last is None else f" and at the end, {last}"
-                raise ValueError(f"{head}step {one.step} has no evaluation: there is one every {every} steps{end}")
+            if one.step is not None and one.step != last and (one.step % every or one.step > last):
+                has = f"there is one every {every} steps and at the end, {last}"
+                raise ValueError(f"{head}step {one.step} has no evaluation: {has}")
             if isinstance(one, Hypothesis):
                 other = one.against or self.against(one.arm)
                 if other is None:

@@ -1,4 +1,4 @@
-"""A run of plkernel as plkernel.inspect shows it: its model at its initialisation and now, or what it has recorded."""
+"""A run of plkernel as plkernel.inspect shows it: its model at its initialisation and now."""
 
 from pathlib import Path
 from typing import Any
@@ -12,68 +12,45 @@ from plkernel.memory.figures import Report, mark_observed, model_figure
 from plkernel.memory.observed import observe_text
 from plkernel.models.init.block_gains import scale_
 from plkernel.training import view as views
-from plkernel.training.checkpoint import load_checkpoint, missing_code, open_model
-from plkernel.training.evaluate import patch_of, predictor
+from plkernel.training.checkpoint import load_checkpoint, open_model
+from plkernel.training.evaluate import label, patch_of, predictor
 from plkernel.training.evaluate import truncation as curve_of
-from plkernel.training.objective import label
 
 
 def of_run(
     model: Path, corpus: str | None, windows: int, truncation: int, text: str | None, tokens: int, figure: Path | None
 ) -> Report:
-    """Half-lives, kernels, predictions and the worth of context of a trained model; options as of the command.
-
-    Of a model that other people's code builds, only the rows of the run are read.
-    """
+    """Half-lives, kernels, predictions and the worth of context of a trained model; options as of the command."""
     folder, checkpoint = (model, model / CHECKPOINT) if model.is_dir() else (model.parent, model)
-    observed, values, parts = None, dict[str, Any](model=str(model)), []
-    code = missing_code(load_json(folder / CONFIG) if (folder / CONFIG).is_file() else None)
-    if code:
-        if (corpus, windows, text) != (None, 16, None):
-            raise ValueError(
-                f"corpus, windows and text need the model, and that needs the code of {code}: leave them out"
-            )
-        step, start, now = views.recorded(folder)
-        if figure is not None and not now.memory.blocks:
-            raise ValueError(f"figure {figure}: the run recorded no half-lives and kernels, which it would show")
-        silent = "" if now.memory.blocks else "half-lives and kernels, which the model does not say, and "
-        values = {"model": str(folder), "step": step, "code": code}
-        parts = [
-            f"{folder}: step {step:,}; as the run recorded it on its validation windows",
-            views.render(start, now),
-            f"left out: {silent}truncation, which needs the model; the code of {code} is not imported here",
-        ]
-    else:
-        trained, config = open_model(model), load_json(folder / CONFIG)
-        name, validation, context = views.validation_text(config, corpus)
-        data = fixed_windows(validation, context, windows)
-        now, start = views.view(trained, data), None
-        if (untrained := views.at_initialisation(config)) is not None:
-            scale_(untrained, views.calibrated_gains(folder))
-            start = views.view(untrained, data)
-        observed = None if text is None else observe_text(model, text, tokens)
-        step, causal = load_checkpoint(checkpoint, trained).step, trained.config.causal
-        values |= {"step": step, "corpus": name, "windows": len(data), "context": context, "causal": causal}
-        parts = [
-            f"{model}: step {step:,}; {len(data)} validation windows of {context} bytes of {name}",
-            views.render(start, now, label(causal)),
-        ]
-        if part := (config.get("arm_options") or {}).get("init"):
-            parts.append(
-                f"left out: its initialisation, which the code {part!r} had a part in; it is not imported here"
-            )
-        if truncation and causal:
-            far = spread_windows(validation, context, truncation)
-            curve = curve_of(predictor(trained, torch.device("cpu")), far, views.BATCH, step=patch_of(trained))
-            parts.append(views.truncated(curve))
-            values["truncation"] = curve.to_dict()
+    trained, config = open_model(model), load_json(folder / CONFIG)
+    name, validation, context = views.validation_text(config, corpus)
+    data = fixed_windows(validation, context, windows)
+    now, start = views.view(trained, data), None
+    if (untrained := views.at_initialisation(config)) is not None:
+        scale_(untrained, views.calibrated_gains(folder))
+        start = views.view(untrained, data)
+    observed = None if text is None else observe_text(model, text, tokens)
+    step, causal = load_checkpoint(checkpoint, trained).step, trained.config.causal
+    values: dict[str, Any] = {"model": str(model), "step": step, "corpus": name}
+    values |= {"windows": len(data), "context": context, "causal": causal}
+    parts = [
+        f"{model}: step {step:,}; {len(data)} validation windows of {context} bytes of {name}",
+        views.render(start, now, label(causal)),
+    ]
+    if part := (config.get("arm_options") or {}).get("init"):
+        parts.append(f"left out: its initialisation, which the code {part!r} had a part in; it is not imported here")
+    if truncation and causal:
+        far = spread_windows(validation, context, truncation)
+        curve = curve_of(predictor(trained, torch.device("cpu")), far, views.BATCH, step=patch_of(trained))
+        parts.append(views.truncated(curve))
+        values["truncation"] = curve.to_dict()
     values |= {"initialisation": start.to_dict() if start else None, "now": now.to_dict()}
     if observed is not None:
         parts.append(observed.render())
         values["observed"] = observed.to_dict()
 
     def draw() -> Any:
-        title = f"{folder if code else model}, step {step:,}"
+        title = f"{model}, step {step:,}"
         drawn = model_figure(start.memory if start else None, now.memory, title)
         if observed is not None and observed.layers:
             mark_observed(drawn, observed.drawn)

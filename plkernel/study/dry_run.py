@@ -30,10 +30,9 @@ from plkernel.config.study import Spec
 from plkernel.data.corpora import Corpus, Splits
 from plkernel.study.engine import cores
 from plkernel.training.build import Prepared, build, started
-from plkernel.training.evaluate import diagnose
+from plkernel.training.evaluate import diagnose, next_byte_loss
 from plkernel.training.folder import RunFolder
 from plkernel.training.loop import Task, Training
-from plkernel.training.objective import next_byte_loss
 
 OPERATIONS = {"scan": (2, 4), "wkv": (5, 11), "wkv7": (9, 19)}
 """Per channel and step, forward and backward; of wkv and wkv7 times the size of a head."""
@@ -89,8 +88,6 @@ def priced(prepared: Prepared, device: str, local: bool) -> Row:
         step *= train.batch / batch
         memory *= train.batch / batch if batch < train.batch else 1.0
     steps, each = train.total_steps, train.eval_windows * window + other
-    if steps is None:  # as many as fit into the minutes
-        steps = max(1, round((60 * (train.minutes or 0) - each) / (step + each / train.eval_every)))
     evaluations = 1 + -(-steps // train.eval_every)
     windows = evaluations * train.eval_windows + train.test_windows
     return {

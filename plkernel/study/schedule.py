@@ -29,9 +29,9 @@ from plkernel.results.registration import changes, keep, registration_of
 from plkernel.study.engine import Engine, EngineName, Job, LocalEngine
 from plkernel.study.tuning import save_references, search_of, tuned
 from plkernel.training.build import Prepared
+from plkernel.training.evaluate import label
 from plkernel.training.folder import RunFolder, locked
 from plkernel.training.loop import Task, open_corpus
-from plkernel.training.objective import label
 
 POLL_SECONDS = 0.2
 AGAIN = "run the same command again to go on"

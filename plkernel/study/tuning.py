@@ -35,7 +35,7 @@ def search_of(spec: Spec) -> Spec:
     tuning = spec.tuning
     changes: dict[str, Any] = {"truncation_windows": 0, "probe_windows": 0}  # which say nothing of a rate
     if tuning.steps is not None:
-        changes |= {"steps": tuning.steps, "bytes": None, "minutes": None}
+        changes |= {"steps": tuning.steps, "bytes": None}
     alone = {"rates": None, "match": None, "against": None, "levels": None}
     arms = {
         name_at(name, rate): arm.model_copy(update={"learning_rate": rate, **alone})
@@ -65,8 +65,6 @@ def save_references(spec: Spec, arms: Sequence[str], out: Path) -> None:
     the same corpus and the same windows is kept, a damaged file is written anew.
     """
     path, seed, train, steps = out / REFERENCES, spec.seeds[0], spec.train, spec.train.total_steps
-    if steps is None:
-        return
     try:
         known = reference_entries(path)
     except ValueError as error:

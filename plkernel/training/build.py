@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +11,12 @@ from torch import Tensor, nn
 
 from plkernel.common.cli import check_consent
 from plkernel.config.condition import Condition
-from plkernel.config.schema import IN_THE_STUDY, Arm, ModelSpec
+from plkernel.config.schema import IN_THE_STUDY, Arm, ModelSpec, TrainSpec
 from plkernel.kernels import backends
 from plkernel.memory import foreign
 from plkernel.memory.foreign import LONGEST, Foreign
 from plkernel.models.init.block_gains import Calibration, calibrate_
-from plkernel.models.init.plan import Plan, Rules, Sizes, find, plan, rules_at
+from plkernel.models.init.plan import Plan, Rules, Sizes, find, grouped, is_matrix, plan, rules_at
 from plkernel.models.init.power_law import power_law_
 from plkernel.models.layers import BYTES
 from plkernel.models.rwkv import RWKV, RWKVConfig
@@ -27,6 +28,7 @@ from plkernel.models.words import Device
 Model = SSM | RWKV
 AnyModel = Model | Foreign
 Config = SSMConfig | RWKVConfig | RWKV7Config
+DECAYS = (".time_decay", ".att.w0", ".log_rate")  # of RWKV-5 and 6, of RWKV-7, and of the SSM
 OPERATORS = {"ssm": "scan", "rwkv5": "wkv", "rwkv6": "wkv", "rwkv7": "wkv7"}
 
 
@@ -189,6 +191,50 @@ def tune_(built: nn.Module, condition: Condition, inputs: Tensor) -> Calibration
         return None
     wanted = rules_of(condition).calibration
     return calibrate_(built, inputs, target=wanted.target) if wanted else None
+
+
+def build_optimizer(model: nn.Module, train: TrainSpec, plan: Plan | Foreign | None = None) -> torch.optim.AdamW:
+    """AdamW with the multipliers of the plan for learning rate, weight decay and eps of every parameter.
+
+    Without a plan all are 1, and weight decay acts on true matrices only (`is_matrix`): never on decays, gains, biases,
+    norms, token shifts, low-rank maps. `train.decay_multiplier`, where given, is the rate of the decays themselves
+    (DECAYS); 0 takes them out of training, and so out of the norm of the gradient. An eps of 1e-18 is safe in float32:
+    a gradient of zero moves nothing, and below 1e-18, where second moments underflow, the step is at most about the
+    rate.
+    """
+    parameters = dict(model.named_parameters())
+    multipliers = {name: (1.0, float(is_matrix(name, values)), 1.0) for name, values in parameters.items()}
+    multipliers |= plan.multipliers() if plan else {}
+    for name in parameters:
+        if train.decay_multiplier is not None and name.endswith(DECAYS):
+            multipliers[name] = (train.decay_multiplier, *multipliers[name][1:])
+            parameters[name].requires_grad_(train.decay_multiplier > 0)
+    groups = grouped(parameters, multipliers, train.learning_rate, train.weight_decay, train.eps)
+    return torch.optim.AdamW(groups, lr=train.learning_rate, betas=(train.beta1, train.beta2), fused=True)
+
+
+def learning_rate(train: TrainSpec, step: int) -> float:
+    """The rate of step `step` (from 0): peak * warm-up * schedule(p).
+
+    Warm-up over W steps: (step + 1) / (W + 1), or with `warmup_from` w: w + (1 - w) step / W, both up to 1.
+    Schedule from 1 to the final fraction f: cosine f + (1 - f) (1 + cos(pi p)) / 2, exponential f**p, linear
+    1 - (1 - f) p, constant 1. p is the spent share of the steps, with `warmup_from` of those after the warm-up.
+    """
+    steps, warmup, first = train.total_steps, train.warmup, train.warmup_from
+    fraction = step / steps
+    if first is None:
+        warm_up = min(1.0, (step + 1) / (warmup + 1))
+    else:
+        warm_up = first + (1 - first) * step / warmup if step < warmup else 1.0
+        fraction = (fraction * steps - warmup) / (steps - warmup) if steps > warmup else 0.0
+    floor, p = train.final_fraction, min(1.0, max(0.0, fraction))
+    shape = {
+        "cosine": floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * p)),
+        "exponential": floor**p,
+        "linear": 1 - (1 - floor) * p,
+        "constant": 1.0,
+    }[train.schedule]
+    return train.learning_rate * warm_up * shape
 
 
 def choose_device(name: Device) -> torch.device:

@@ -1,8 +1,8 @@
-"""Evaluation: bits per byte, by position and with context taken away; influence, saturation, growth of activations."""
+"""Objective and evaluation: bits per byte, by position and with context taken away; influence and saturation."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from plkernel.config.schema import TrainSpec
 from plkernel.data.synthetic import known_sequence
@@ -31,10 +32,11 @@ from plkernel.memory.diagnostics import (
     truncation_of,
 )
 from plkernel.memory.foreign import Foreign
+from plkernel.models.layers import BYTES
 from plkernel.models.rwkv import RWKV
 from plkernel.models.ssm import SSM
+from plkernel.models.words import NOT_CAUSAL
 from plkernel.training.build import AnyModel
-from plkernel.training.objective import NATS_PER_BIT, autocast, bits_per_byte, losses_per_byte
 
 Losses = Callable[[np.ndarray, int | None], np.ndarray]
 """Bits (n,T) of the best predictor at the bytes of windows (n,T+1), given so many bytes before them."""
@@ -42,6 +44,60 @@ Predict = Callable[[Tensor], Tensor]
 """Tokens (B,T), int64 on the CPU, to logits (B,T,V), float32: those at t predict the token after t from all up to t."""
 PLACES = 8
 """Tokens replaced in each window, unless asked otherwise."""
+NATS_PER_BIT = math.log(2)
+
+
+def next_byte_loss(model: Callable[[Tensor], Tensor], windows: Tensor, l2wrap: float = 0.0) -> Tensor:
+    """Cross-entropy in nats of bytes 1..T of each window (B,T+1) given the bytes before them.
+
+    `l2wrap` acts on the gradient alone: at each position it adds l2wrap * z / (B T) to that of the largest logit z,
+    which keeps the logits from drifting (the L2Wrap of the official RWKV code).
+    """
+    logits = model(windows[:, :-1]).float()
+    loss = F.cross_entropy(logits.reshape(-1, BYTES), windows[:, 1:].reshape(-1))
+    if l2wrap:
+        pull = 0.5 * l2wrap * logits.max(dim=-1).values.square().mean()
+        loss = loss + (pull - pull.detach())
+    return loss
+
+
+def bits_per_byte(
+    model: nn.Module,
+    windows: Tensor,
+    batch: int,
+    device: torch.device,
+    watch: Callable[[Tensor, Tensor], object] | None = None,
+) -> float:
+    """Mean -log2 p(byte) over every predicted byte of `windows` (n, context + 1); leaves the model in eval mode.
+
+    `watch` is called with the logits (B,T,256) and the target bytes (B,T) of every batch.
+    """
+    model.eval()
+    nats = torch.zeros((), dtype=torch.float64, device=device)
+    with torch.no_grad():
+        for chunk in windows.split(batch):
+            inputs, targets = chunk[:, :-1].to(device), chunk[:, 1:].to(device)
+            with autocast(device):
+                logits = model(inputs).float()
+                nats += F.cross_entropy(logits.reshape(-1, BYTES), targets.reshape(-1), reduction="sum")
+            if watch is not None:
+                watch(logits, targets)
+    return nats.item() / windows[:, 1:].numel() / NATS_PER_BIT
+
+
+def losses_per_byte(logits: Tensor, targets: Tensor) -> Tensor:
+    """-log2 p(target) of logits (B,T,V) and bytes, or tokens of any alphabet, (B,T), in bits; shape (B,T)."""
+    return F.cross_entropy(logits.transpose(1, 2), targets, reduction="none") / NATS_PER_BIT
+
+
+def autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """bfloat16 autocast on a GPU, nothing on a CPU."""
+    return torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext()
+
+
+def label(causal: bool) -> str:
+    """The words after the bits per byte of a model that is not causal; nothing for one that is."""
+    return "" if causal else f" [{NOT_CAUSAL}]"
 
 
 @dataclass(frozen=True)

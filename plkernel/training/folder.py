@@ -2,7 +2,6 @@
 
 import json
 import re
-import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -129,11 +128,6 @@ class RunFolder:
         check_rows(self.path / TIMING, progress.timing_bytes, progress.timing_crc, steps)
         cut_rows(self.path / METRICS, progress.metrics_bytes)
         cut_rows(self.path / TIMING, progress.timing_bytes)
-
-    def fail(self, error: Exception) -> None:
-        """Record the error that ended the run: a loss that is not finite is divergence."""
-        status = DIVERGED if isinstance(error, FloatingPointError) else FAILED
-        self.finish({"status": status, "error": "".join(traceback.format_exception(error))})
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Record how the run ended."""

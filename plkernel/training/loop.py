@@ -2,10 +2,12 @@
 
 import math
 import os
+import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -19,7 +21,7 @@ from tqdm import tqdm
 
 from plkernel.common.environment import environment
 from plkernel.common.files import read_lines
-from plkernel.common.layout import FINISHED, METRICS, run_folder
+from plkernel.common.layout import DIVERGED, FAILED, FINISHED, METRICS, run_folder
 from plkernel.config.condition import Condition
 from plkernel.config.schema import CorpusSpec, TrainSpec
 from plkernel.config.study import LARGEST_SEED, Spec
@@ -27,25 +29,34 @@ from plkernel.data import corpora
 from plkernel.data.corpora import Corpus, Splits
 from plkernel.data.synthetic import predictor_of
 from plkernel.data.windows import StepWindows, check_length, check_size, fixed_windows
+from plkernel.memory.diagnostics import kernel_exponents, slope_range
 from plkernel.memory.foreign import Foreign, origins
 from plkernel.models.init.block_gains import Calibration
 from plkernel.models.words import NOT_CAUSAL
-from plkernel.training.build import Prepared, check_machine, choose_device, started, tune_
+from plkernel.training.build import (
+    Prepared,
+    build_optimizer,
+    check_machine,
+    choose_device,
+    learning_rate,
+    started,
+    tune_,
+)
 from plkernel.training.checkpoint import load_checkpoint, save_checkpoint
-from plkernel.training.evaluate import diagnose, kernels, memory, patch_of, predictor, worth_of_context
-from plkernel.training.folder import Progress, RunFolder
-from plkernel.training.objective import (
+from plkernel.training.evaluate import (
     NATS_PER_BIT,
     autocast,
     bits_per_byte,
-    build_optimizer,
+    diagnose,
+    kernels,
     label,
-    learning_rate,
+    memory,
     next_byte_loss,
-    seed_dropout,
-    set_learning_rate,
+    patch_of,
+    predictor,
+    worth_of_context,
 )
-from plkernel.training.tensorboard import Curves
+from plkernel.training.folder import Progress, RunFolder
 
 
 @dataclass(frozen=True)
@@ -128,6 +139,8 @@ class Training:
     """One run in progress: model, optimiser, fixed windows, and the point it has reached."""
 
     def __init__(self, task: Task) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
         self.task, self.train, self.config = task, task.train, task.config
         train, condition = self.train, task.condition
         torch.set_num_threads(train.threads)
@@ -154,50 +167,36 @@ class Training:
             self.compiled = cast(nn.Module, torch.compile(self.model, mode=mode))
         # After the checkpoint was read: where that is refused, the rows stay as they are.
         task.folder.cut(self.progress, train.eval_every)
-        self.curves = Curves(task.folder.path, self.model.config.causal, read_lines(task.folder.path / METRICS))
+        self.rows = read_lines(task.folder.path / METRICS)
+        known = self.rows[-1]["step"] + 1 if self.rows else 0  # later points of the curves are taken back
+        self.curves = SummaryWriter(str(task.folder.path), purge_step=known)
         self._clock = time.perf_counter()
-        self.done = self.fraction >= 1
 
     @property
     def seconds(self) -> float:
         """Training and evaluation time so far, over all sittings."""
         return self.progress.seconds + time.perf_counter() - self._clock
 
-    @property
-    def fraction(self) -> float:
-        """The spent share of the budget."""
-        if self.train.total_steps is not None:
-            return self.progress.step / self.train.total_steps
-        return self.seconds / (60 * cast(float, self.train.minutes))
-
-    def next_windows(self) -> Tensor:
-        """The windows of the next step; the model, the learning rate and the generator of dropout are set for it."""
-        number = self.progress.step
-        set_learning_rate(self.optimizer, learning_rate(self.train, number, self.fraction))
-        self.model.train()
-        if self.train.dropout or isinstance(self.model, Foreign):
-            seed_dropout(self.task.seed, number)
-        return self.windows.at(number)
-
     def step(self) -> None:
         """Take one optimiser step; nothing waits for the device, whose losses `settle` reads."""
-        windows = self.next_windows()
+        number, train = self.progress.step, self.train
+        rate = learning_rate(train, number)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate * group["lr_multiplier"]
+        self.model.train()
+        if train.dropout or isinstance(self.model, Foreign):
+            seed_dropout(self.task.seed, number)
         with autocast(self.device):
-            loss = next_byte_loss(self.compiled, windows, l2wrap=self.train.l2wrap)
+            loss = next_byte_loss(self.compiled, self.windows.at(number), l2wrap=train.l2wrap)
         loss.backward()
         for parameter in self.model.parameters():  # AdamW counts steps of parameters, a resumed run those of the run
             if parameter.requires_grad and parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        nn.utils.clip_grad_norm_(self.model.parameters(), self.train.clip)
+        nn.utils.clip_grad_norm_(self.model.parameters(), train.clip)
         self.optimizer.step()
-        self.stepped(loss.detach())
+        self.unread.append(loss.detach().reshape(1))
+        self.progress = replace(self.progress, step=number + 1, loss_count=self.progress.loss_count + 1)
         self.optimizer.zero_grad(set_to_none=True)
-
-    def stepped(self, loss: Tensor) -> None:
-        """Count a step that has been taken; `loss` is one number on the device."""
-        self.unread.append(loss.reshape(1))
-        self.progress = replace(self.progress, step=self.progress.step + 1, loss_count=self.progress.loss_count + 1)
-        self.done = self.fraction >= 1
 
     def settle(self) -> None:
         """Read the losses of the steps since the last call.
@@ -232,11 +231,33 @@ class Training:
         if self.calibration and done.step == 0:
             row["calibration"] = asdict(self.calibration)
         timing = {"step": done.step, "seconds": (spent := self.seconds), "bytes_per_second": row["bytes"] / spent}
-        self.curves.add(row, timing, half_lives)
+        self.draw(row, timing["bytes_per_second"], half_lives)
         # Rows before the checkpoint: one too many after a kill is cut, one too few could not be made again.
         self.progress = replace(self.task.folder.append(row, timing, done), loss_sum=0.0, loss_count=0)
         self.save()
+        self.rows.append(row)
         return row
+
+    def draw(self, row: dict[str, Any], speed: float, half_lives: list[np.ndarray]) -> None:
+        """Add an evaluation to TensorBoard; the losses of step 0, 8 bits per byte, would flatten the curves."""
+        watched, tag = row["saturation"], "bpb" if "label" not in row else "bpb_" + re.sub(r"\W+", "_", NOT_CAUSAL)
+        scalars = {f"train/{tag}": row["train_bpb"], f"val/{tag}": row["val_bpb"]} if row["step"] else {}
+        if row["step"] and "excess_bpb" in row:
+            scalars["val/excess_bpb"] = row["excess_bpb"]
+        names = ("entropy", "largest_probability", "saturated_share")
+        scalars |= {f"watch/{name}": watched[name] for name in names}
+        scalars["watch/logit_range"] = watched["logit_max"] - watched["logit_min"]
+        scalars |= {"watch/learning_rate": row["learning_rate"], "watch/bytes_per_second": speed}
+        for block, value in enumerate(row.get("amplification", ())):
+            scalars[f"watch/amplification_block_{block}"] = value
+        if (kernel := row.get("kernel")) and slope_range(kernel["lags"]):
+            for block, value in enumerate(kernel_exponents(kernel["lags"], kernel["blocks"])):
+                scalars[f"weights/kernel_exponent_block_{block}"] = float(value)
+        for name, value in scalars.items():
+            self.curves.add_scalar(name, value, row["step"])
+        for block, values in enumerate(half_lives):
+            self.curves.add_histogram(f"weights/log2_half_life_block_{block}", np.log2(values), row["step"])
+        self.curves.flush()
 
     def save(self) -> None:
         """Checkpoint the present state."""
@@ -246,55 +267,47 @@ class Training:
         save_checkpoint(self.task.folder.checkpoint, self.model, self.optimizer, self.progress, self.config)
 
     def run(self, stopped: Callable[[], bool], progress_bar: bool) -> dict[str, Any]:
-        """Train and evaluate to the end of the budget; returns the result.
+        """Train and evaluate to the last step; returns the result.
 
         Raises KeyboardInterrupt, with the last step saved, once `stopped` is true, and FloatingPointError.
         """
-        train, rows = self.train, read_lines(self.task.folder.path / METRICS)
-        if not rows:
-            rows.append(self.evaluate())
-        hidden = None if progress_bar else True
-        shown = {"initial": self.progress.step, "desc": self.task.name, "unit": "step", "disable": hidden}
-        with tqdm(total=train.total_steps, **shown) as bar:
-            while not self.done:
+        total, every = self.train.total_steps, self.train.eval_every
+        if not self.rows:
+            self.evaluate()
+        shown = {"initial": self.progress.step, "desc": self.task.name, "unit": "step"}
+        with tqdm(total=total, disable=None if progress_bar else True, **shown) as bar:
+            while self.progress.step < total:
                 self.step()
                 bar.update()
-                if self.progress.step % train.eval_every == 0 or self.done:
-                    rows.append(row := self.evaluate())
+                if self.progress.step % every == 0 or self.progress.step == total:
+                    row = self.evaluate()
                     bpb = f"train {row['train_bpb']:.4f}, validation {row['val_bpb']:.4f} bits per byte"
                     tqdm.write(f"step {row['step']}: {bpb}{label('label' not in row)}", file=sys.stderr)
                 if stopped():
                     self.save()
                     raise KeyboardInterrupt(f"step {self.progress.step} is saved; run the same command again to go on")
-            if rows[-1]["step"] != self.progress.step:  # the budget ran out while the run was interrupted
-                rows.append(self.evaluate())
-        return self.result(rows)
+        self.curves.close()
+        return self.result()
 
-    def result(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    def result(self) -> dict[str, Any]:
         """The end of the run: final and best validation, and the one test figure, all in bits per byte."""
         train, text, causal = self.train, self.task.splits.test, self.model.config.causal
-        best, worth = min(rows, key=lambda row: row["val_bpb"]), dict[str, Any]()
+        best, last = min(self.rows, key=lambda row: row["val_bpb"]), self.rows[-1]
         windows = fixed_windows(text, train.context, train.test_windows)
-        test_bpb = bits_per_byte(self.model, windows, train.batch, self.device)
+        result: dict[str, Any] = {
+            "status": FINISHED,
+            "steps": self.progress.step,
+            "bytes": last["bytes"],
+            "final_val_bpb": last["val_bpb"],
+            "best_val_bpb": best["val_bpb"],
+            "best_step": best["step"],
+            "test_bpb": bits_per_byte(self.model, windows, train.batch, self.device),
+        }
         if causal:
             name, floor = self.task.condition.corpus.name, None if self.law is None else self.law.losses
             predict = predictor(self.model, self.device)
-            worth = worth_of_context(predict, text, train, name, floor, patch_of(self.model))
-        result = {
-            "status": FINISHED,
-            "steps": self.progress.step,
-            "bytes": rows[-1]["bytes"],
-            "final_val_bpb": rows[-1]["val_bpb"],
-            "best_val_bpb": best["val_bpb"],
-            "best_step": best["step"],
-            "test_bpb": test_bpb,
-            **worth,
-            "seconds": self.seconds,
-            "causal": causal,
-            "error": None,
-        }
-        self.curves.close(self.config, result)
-        return result
+            result |= worth_of_context(predict, text, train, name, floor, patch_of(self.model))
+        return {**result, "seconds": self.seconds, "causal": causal, "error": None}
 
 
 def run_training(task: Task, progress_bar: bool = True, stop_with: int | None = None) -> dict[str, Any]:
@@ -313,10 +326,25 @@ def run_training(task: Task, progress_bar: bool = True, stop_with: int | None = 
             with stop_requests(stop_with) as stopped:
                 result = Training(task).run(stopped, progress_bar)
         except Exception as error:
-            folder.fail(error)
+            status = DIVERGED if isinstance(error, FloatingPointError) else FAILED
+            folder.finish({"status": status, "error": "".join(traceback.format_exception(error))})
             raise
         folder.finish(result)
         return result
+
+
+def summary(name: str, result: Mapping[str, Any]) -> str:
+    """The result of the run of that name in one line."""
+    return (
+        f"{name}: {result['steps']} steps, validation {result['final_val_bpb']:.4f} "
+        f"(best {result['best_val_bpb']:.4f} at step {result['best_step']}), test {result['test_bpb']:.4f} "
+        f"bits per byte, {result['seconds']:.0f} s{label(result['causal'])}"
+    )
+
+
+def seed_dropout(seed: int, step: int) -> None:
+    """Seed the dropout masks of a step by (seed, step) alone, for resumed runs."""
+    torch.manual_seed(int(np.random.SeedSequence([seed, step]).generate_state(1, np.uint64)[0]))
 
 
 def _check_finite(value: float, step: int) -> None:

@@ -1,7 +1,7 @@
 """A model at one time for `plkernel.inspect`: half-lives, kernels, one evaluation; two times of it as tables."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plkernel.analysis.exponentials import Floats
 from plkernel.common.cli import text_table
 from plkernel.common.files import read_lines
 from plkernel.common.layout import METRICS
@@ -18,9 +17,8 @@ from plkernel.config.condition import from_config
 from plkernel.config.schema import CorpusSpec
 from plkernel.data import corpora
 from plkernel.data.windows import Bytes, check_length
-from plkernel.memory.diagnostics import Memory, Saturation, Truncation, kernel_exponents, memory_of, slope_range
+from plkernel.memory.diagnostics import Memory, Truncation, kernel_exponents, memory_of, slope_range
 from plkernel.models.rwkv7 import RWKV7
-from plkernel.results.study import Evaluation, State, validated
 from plkernel.training.build import Model, build, initialise_
 from plkernel.training.evaluate import Diagnosis, diagnose, kernels, memory
 
@@ -28,7 +26,6 @@ BATCH = 4
 UNTRAINED_CONTEXT = 512  # of a model that was not trained here
 NAMED = {"shortest": 0, "median": 3, "longest": 6}
 """Places among the quantiles of half-lives."""
-TIMES = ("at initialisation", "now")
 
 
 @dataclass(frozen=True)
@@ -40,99 +37,39 @@ class View:
 
     memory: Memory
     figures: Diagnosis
-    measured: Sequence[float] = ()
-
-    @property
-    def half_lives(self) -> list[dict[str, float]]:
-        """The shortest, median and longest of every block, by name."""
-        known = self.memory.half_lives[0].tolist() if self.memory.has_half_lives else []
-        return [{name: block[place] for name, place in NAMED.items()} for block in known]
-
-    @property
-    def exponents(self) -> list[float]:
-        """x of the law t**-x that the kernel of every block follows; empty where too few lags are known."""
-        known = self.memory.has_kernels and slope_range(self.memory.lags)
-        return self.memory.exponents()[0].tolist() if known else []
+    measured: list[float]
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        lags, blocks = self.memory.lags, self.memory.kernels[0].tolist() if self.memory.has_kernels else []
-        slopes: dict[str, Any] = {"exponents": self.exponents, "exponents_over_lags": slope_range(lags)}
+        """For JSON: x of the law t**-x that the kernel of a block follows is left out where too few lags are known."""
+        lags, span = self.memory.lags, slope_range(self.memory.lags)
+        kernel: dict[str, Any] = {"lags": lags.tolist(), "blocks": self.memory.kernels[0].tolist()}
+        kernel |= {"exponents": self.memory.exponents()[0].tolist() if span else [], "exponents_over_lags": span}
         if self.measured:
-            slopes["measured_exponents"] = list(self.measured)
-        return {
-            "half_lives": self.half_lives,
-            "kernel": {"lags": lags.tolist(), "blocks": blocks, **slopes},
-            "bits_per_byte": self.figures.bits_per_byte,
-            **self.figures.to_row(),
-        }
-
-    def cells(self, block: int) -> list[str]:
-        """Half-lives and amplification of a block, in words."""
-        lives = self.half_lives[block].values() if self.half_lives else ()
-        growth = self.figures.amplification
-        words = " / ".join(f"{value:.0f}" if value >= 1000 else f"{value:.3g}" for value in lives)
-        return [words or "-", f"{growth.per_block[block]:.3f}" if growth else "-"]
-
-    def summary(self) -> dict[str, str]:
-        """The figures of all blocks together, in words."""
-        seen, growth = self.figures.saturation, self.figures.amplification
-        uniform = f"in nats (uniform: {math.log(256):.3f})"
-        return {
-            "bits per byte": f"{self.figures.bits_per_byte:.4f}",
-            f"loss {uniform}": f"{seen.loss:.3f}",
-            "logits": f"{seen.logit_min:+.1f} .. {seen.logit_max:+.1f}",
-            "largest probability, mean": f"{seen.largest_probability:.3f}",
-            "largest probability, maximum": f"{seen.peak_probability:.3f}",
-            f"entropy {uniform}": f"{seen.entropy:.3f}",
-            "saturated positions": f"{seen.saturated_share:.1%}",
-            "amplification per block, geometric mean": f"{growth.mean:.3f}" if growth else "-",
-        }
+            kernel["measured_exponents"] = self.measured
+        lives = [{name: block[at] for name, at in NAMED.items()} for block in self.memory.half_lives[0].tolist()]
+        bits = self.figures.bits_per_byte
+        return {"half_lives": lives, "kernel": kernel, "bits_per_byte": bits, **self.figures.to_row()}
 
 
 def view(model: Model, windows: Tensor) -> View:
     """The memory of `model` up to the length of `windows` (n, context + 1), and one evaluation on them."""
     half_lives = [values.numpy() for values in model.half_lives()]
     known = memory_of([memory(half_lives, kernels(model, windows.shape[1] - 1))])
-    return View(known, diagnose(model, windows, BATCH, torch.device("cpu")), measured_exponents(model, known.lags))
-
-
-def measured_exponents(model: Model, lags: Floats) -> list[float]:
-    """The exponents of the impulse responses of an RWKV-7; none for models that never erase, or with too few lags."""
-    if not isinstance(model, RWKV7) or not slope_range(lags):
-        return []
-    rows = np.stack([row.numpy() for row in model.responses(torch.tensor(lags, dtype=torch.long))])
-    exponents: list[float] = kernel_exponents(lags, rows).tolist()
-    return exponents
+    measured = []
+    if isinstance(model, RWKV7) and slope_range(known.lags):
+        rows = np.stack([row.numpy() for row in model.responses(torch.tensor(known.lags, dtype=torch.long))])
+        measured = kernel_exponents(known.lags, rows).tolist()
+    return View(known, diagnose(model, windows, BATCH, torch.device("cpu")), measured)
 
 
 def at_initialisation(config: dict[str, Any]) -> Model | None:
-    """The model of a run before its first step, from its config.json.
+    """The model of a run before its first step, from its config.json, without the gains of a calibration.
 
     None if it was not trained here, and where code that is not imported here had a part in it.
     """
     if "seed" not in config or (condition := from_config(config)).code:
         return None
     return initialise_(build(condition), condition, config["seed"])
-
-
-def recorded(folder: Path) -> tuple[int, View, View]:
-    """The step of a run's last evaluation, and the model at the first and at the last, from the rows alone.
-
-    For models of other people's code, which is not imported to look at them. ValueError where there is no such row.
-    """
-    path = folder / METRICS
-    rows = [validated(path, Evaluation, row) for row in read_lines(path)] if path.exists() else []
-    if not rows:
-        raise ValueError(f"{path}: holds no evaluation of the run yet")
-    views = []
-    for row in (rows[0], rows[-1]):
-        state = validated(path, State, row)
-        if not state.get("saturation") or row["val_bpb"] is None:
-            raise ValueError(f"{path}: the row of step {row['step']} does not say how saturated its predictions were")
-        figures = Diagnosis(row["val_bpb"], np.empty((0, 0)), Saturation.from_dict(state["saturation"]), None)
-        views.append(View(memory_of([state]), figures))
-    return rows[-1]["step"], views[0], views[1]
 
 
 def calibrated_gains(folder: Path) -> list[float]:
@@ -175,32 +112,55 @@ def truncated(curve: Truncation) -> str:
 
 
 def render(start: View | None, now: View, note: str = "") -> str:
-    """All tables as text; `note` follows the bits per byte."""
-    blocks, span = range(now.memory.blocks), slope_range(now.memory.lags)
-    tables = []
-    if blocks:
-        header = ["block", "half-lives at initialisation", "now", "amplification at initialisation", "now"]
-        each = [(start.cells(block) if start else ["-", "-"], now.cells(block)) for block in blocks]
-        cells = [[str(block), old[0], new[0], old[1], new[1]] for block, (old, new) in enumerate(each)]
-        tables.append(text_table(header, cells))
-    if span and now.memory.has_kernels:
-        unknown = [math.nan] * len(blocks)
-        columns: dict[str, Sequence[float]] = {
-            "x at initialisation": (start and start.exponents) or unknown,
-            "now": now.exponents,
-        }
-        if now.measured:
-            columns |= {
-                "measured at initialisation": (start and start.measured) or unknown,
-                "measured now": now.measured,
-            }
-        rows = [
-            [f"{block}", *("-" if math.isnan(x) else f"{x:.3f}" for x in xs)]
-            for block, *xs in zip(blocks, *columns.values(), strict=True)
-        ]
-        erasing = "; measured with erasing, which kernels leave out" if now.measured else ""
+    """Tables of the blocks, of their slopes and of all blocks together, at initialisation and now, as text.
+
+    `note` follows the bits per byte.
+    """
+    first, last = start.to_dict() if start else None, now.to_dict()
+    times, blocks, kernel = (first, last), range(now.memory.blocks), last["kernel"]
+    header = ["block", "half-lives at initialisation", "now", "amplification at initialisation", "now"]
+    tables = [text_table(header, [[str(block), *_cells(times, block)] for block in blocks])]
+    if span := kernel["exponents_over_lags"]:
+        header, cells = ["block"], [[str(block)] for block in blocks]
+        for title, (time, key) in {
+            "x at initialisation": (times[0], "exponents"),
+            "now": (times[1], "exponents"),
+            "measured at initialisation": (times[0], "measured_exponents"),
+            "measured now": (times[1], "measured_exponents"),
+        }.items():
+            if key in kernel:
+                header.append(title)
+                for block, row in enumerate(cells):
+                    row.append(f"{time['kernel'][key][block]:.3f}" if time else "-")
+        erasing = "; measured with erasing, which kernels leave out" if "measured_exponents" in kernel else ""
         title = f"kernels fall as t**-x over lags {span[0]:g} to {span[1]:g} bytes{erasing}:"
-        tables.append(f"{title}\n{text_table(['block', *columns], rows)}")
-    first, last = start.summary() if start else {}, now.summary()
-    rows = [[name + note * (name == "bits per byte"), first.get(name, "-"), last[name]] for name in last]
-    return "\n\n".join([*tables, text_table(["", *TIMES], rows)])
+        tables.append(f"{title}\n{text_table(header, cells)}")
+    before, after = _summary(first) if first else {}, _summary(last)
+    rows = [[name + note * (name == "bits per byte"), before.get(name, "-"), after[name]] for name in after]
+    return "\n\n".join([*tables, text_table(["", "at initialisation", "now"], rows)])
+
+
+def _cells(times: Iterable[dict[str, Any] | None], block: int) -> list[str]:
+    """Half-lives, then amplification of a block at both times, in words."""
+    lives, growth = [], []
+    for time in times:
+        spans = time["half_lives"][block].values() if time else ()
+        lives.append(" / ".join(f"{value:.0f}" if value >= 1000 else f"{value:.3g}" for value in spans) or "-")
+        growth.append(f"{time['amplification'][block]:.3f}" if time and "amplification" in time else "-")
+    return lives + growth
+
+
+def _summary(values: dict[str, Any]) -> dict[str, str]:
+    """The figures of all blocks together, in words."""
+    seen, growth = values["saturation"], values.get("amplification")
+    uniform = f"in nats (uniform: {math.log(256):.3f})"
+    return {
+        "bits per byte": f"{values['bits_per_byte']:.4f}",
+        f"loss {uniform}": f"{seen['loss']:.3f}",
+        "logits": f"{seen['logit_min']:+.1f} .. {seen['logit_max']:+.1f}",
+        "largest probability, mean": f"{seen['largest_probability']:.3f}",
+        "largest probability, maximum": f"{seen['peak_probability']:.3f}",
+        f"entropy {uniform}": f"{seen['entropy']:.3f}",
+        "saturated positions": f"{seen['saturated_share']:.1%}",
+        "amplification per block, geometric mean": f"{np.exp(np.mean(np.log(growth))):.3f}" if growth else "-",
+    }

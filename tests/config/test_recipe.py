@@ -9,8 +9,8 @@ import torch
 
 from plkernel.config.reading import load_spec
 from plkernel.config.study import LARGEST_SEED, Spec
-from plkernel.training.loop import Training, prepare, run_training
-from plkernel.training.objective import bits_per_byte, seed_dropout
+from plkernel.training.evaluate import bits_per_byte
+from plkernel.training.loop import Training, prepare, run_training, seed_dropout
 
 CPU = torch.device("cpu")
 

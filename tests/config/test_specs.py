@@ -125,7 +125,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"arms.power.model": {"gian": "ema"}}, "unknown key 'gian' in [model]; did you mean 'gain'"),
     ({"train.steps": 0}, "train.steps: Input should be greater than or equal to 1, got 0"),
     ({"train.steps": True}, "train.steps: must be a number, not true or false, got True"),
-    ({"train.minutes": 1.0}, "exactly one of steps, bytes and minutes"),
+    ({"train.bytes": 1000}, "exactly one of steps and bytes"),
     ({"train.schedule": "exponential", "train.final_fraction": 0.0}, "final_fraction must be above 0 with schedule"),
     ({"train.schedule": "constant", "train.final_fraction": 0.5}, "train.final_fraction 0.5 needs an end to reach"),
     ({"train.warmup_from": 0.1}, "train.warmup_from 0.1 needs steps of warm-up, got warmup 0: set warmup"),
@@ -268,13 +268,13 @@ def parse(tmp_path: Path) -> Callable[..., tuple[Spec, Path | None]]:
 def test_every_form_of_an_option(parse: Callable[..., tuple[Spec, Path | None]]) -> None:
     """Underscores for hyphens, =, several values, None, switches, tables, and options of an arm's model."""
     spec, out = parse(
-        *("--train.learning_rate=0.5", "--train.steps", "None", "--train.minutes", "2", "--report-steps"),
+        *("--train.learning_rate=0.5", "--train.steps", "None", "--train.bytes", "2000", "--report-steps"),
         *("--seeds", "3", "4", "5", "--out", "here", "--arms.power_law.beta", "0.9", "--model.no-k-clamp"),
         *("--arms.uniform.scheme-options", "std", "0.1", "--arms.power-law.model.gain", "ema", "--train.compile"),
         *("--spec.train.decay-multiplier", "0", "--corpus.separator", "-1"),
         arms={"uniform": {"scheme_options": {"other": 2}}, "power-law": {"projection": "published"}},
     )
-    assert (spec.train.learning_rate, spec.train.steps, spec.train.minutes) == (0.5, None, 2.0)
+    assert (spec.train.learning_rate, spec.train.steps, spec.train.bytes) == (0.5, None, 2000)
     assert (spec.seeds, spec.report_steps, out) == ((3, 4, 5), (), Path("here"))
     assert (spec.arms["power-law"].beta, spec.arms["uniform"].scheme_options) == (0.9, {"std": 0.1})
     assert (spec.model_of("power-law").gain, spec.model_of("uniform").gain) == ("ema", "none")

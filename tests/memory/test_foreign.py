@@ -19,8 +19,7 @@ from plkernel.memory.foreign import Foreign, build, check_model, start_
 from plkernel.memory.mamba2 import log_spaced_, power_law_
 from plkernel.models.init.power_law import decays_
 from plkernel.models.ssm import SSM, SSMConfig
-from plkernel.training.build import initialise_, started
-from plkernel.training.objective import build_optimizer
+from plkernel.training.build import build_optimizer, initialise_, started
 
 KIND = "somebodys.models:Recurrent"
 MAMBA2 = "transformers:Mamba2ForCausalLM"

@@ -30,8 +30,9 @@ from plkernel.models.sampling import Sampling, nucleus
 from plkernel.models.ssm import SSM, SSMConfig, input_gain, white_std
 from plkernel.models.structure import Structure, structure_for
 from plkernel.training.build import build as build_condition
+from plkernel.training.build import build_optimizer
 from plkernel.training.build import initialise_ as initialise_condition
-from plkernel.training.objective import build_optimizer, next_byte_loss
+from plkernel.training.evaluate import next_byte_loss
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Model = SSM | RWKV

@@ -106,10 +106,6 @@ def test_models_of_other_cost_are_rows_and_the_search_comes_first(timed: list[tu
     assert "a and 1 more" in text(forecast)
 
 
-def test_minutes_hold_the_evaluations_too(timed: list[tuple[Condition, int]]) -> None:
-    assert estimate(study(steps=None, minutes=2.0), workers=1)["rows"][0]["seconds"] == pytest.approx(120, abs=5)
-
-
 def test_a_large_run_is_timed_in_part_and_scaled_by_operations(timed: list[tuple[Condition, int]]) -> None:
     (row,) = estimate(study(model={"dim": 256, "layers": 3}, batch=64, context=2048), workers=1)["rows"]
     assert timed[0][1] < 64

@@ -207,14 +207,11 @@ def test_what_is_known_of_another_corpus_stays(tiny_spec: SpecWriter, tmp_path: 
 def test_of_long_runs_the_beginning_is_counted(
     tiny_spec: SpecWriter, tmp_path: Path, counts: list, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the budget is time, nothing."""
     monkeypatch.setattr(tuning, "MOST_BYTES", 10 * 32 + 31)
     save_references(load_spec(tiny_spec()), ["uniform"], tmp_path)
     assert (len(counts[0]), entry(tmp_path)["training_bytes"]) == (10, 320)
     words = "the first 10 of 48 windows: those that the runs of seed 0 read in 12 steps"
     assert entry(tmp_path)["training_windows"] == words
-    save_references(load_spec(tiny_spec(steps=None, minutes=0.01)), ["uniform"], tmp_path / "minutes")
-    assert not (tmp_path / "minutes").exists()
 
 
 def test_an_experiment_counts_before_it_trains_and_its_search_counts_nothing(

@@ -10,8 +10,7 @@ from plkernel.models.init import initialise_
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.ssm import SSM, SSMConfig
 from plkernel.models.structure import Structure
-from plkernel.training.evaluate import diagnose, kernels, patch_of, predictor, token_losses, truncation
-from plkernel.training.objective import bits_per_byte
+from plkernel.training.evaluate import bits_per_byte, diagnose, kernels, patch_of, predictor, token_losses, truncation
 
 CPU = torch.device("cpu")
 NAIVE = Structure(norm="rms", tied=True)
@@ -98,17 +97,6 @@ def test_truncation_shows_the_last_bytes_alone(patch: int) -> None:
     assert found.bpb[-1] == pytest.approx(whole[:, -1].mean(), rel=1e-5)
     np.testing.assert_array_equal(token_losses(predict, windows, 4), whole)
     assert found.cost[-1] == 0
-
-
-def test_truncation_asks_the_best_predictor_the_same() -> None:
-    model = initialise_(SSM(SSMConfig(dim=16, layers=1)), "transformers_default", 0)
-    windows = torch.randint(0, 256, (6, 9), generator=torch.Generator().manual_seed(0))
-
-    def floor(given: np.ndarray, length: int) -> np.ndarray:
-        assert given.shape == (6, length + 1)
-        return np.full((6, length), float(length))
-
-    assert truncation(predictor(model, CPU), windows, 4, floor).floor == (1, 2, 4, 8)
 
 
 def test_what_sees_ahead_has_no_truncation_curve() -> None:

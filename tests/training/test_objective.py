@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from plkernel.config.schema import TrainSpec
 from plkernel.models.init import initialise_
 from plkernel.models.rwkv import RWKV, RWKVConfig
-from plkernel.models.ssm import SSM, SSMConfig
-from plkernel.training.objective import bits_per_byte, build_optimizer, learning_rate, next_byte_loss, set_learning_rate
+from plkernel.training.build import build_optimizer, learning_rate
+from plkernel.training.evaluate import bits_per_byte, next_byte_loss
 
 
 @pytest.fixture(params=[5, 6], ids=["eagle", "finch"])
@@ -30,7 +30,7 @@ def official_rate(step: int, steps: int, warmup: int, first: float, last: float)
 
 def test_the_recipe_has_the_official_rate_at_every_step() -> None:
     train = TrainSpec(recipe="blinkdl", steps=300, learning_rate=6e-4)
-    ours = [learning_rate(train, step, step / 300) for step in range(301)]
+    ours = [learning_rate(train, step) for step in range(301)]
     assert ours == pytest.approx([official_rate(step, 300, 10, 6e-4, 6e-5) for step in range(301)], rel=1e-12)
     assert ours[0] == pytest.approx(6e-6)
     assert max(ours) == ours[10] == 6e-4
@@ -45,17 +45,17 @@ def test_schedules_without_a_warm_up(schedule: str, middle: float, end: float) -
     """exponential passes the geometric mean of 1e-2 and 1e-4, the symmetric ones the arithmetic mean."""
     end_of = {} if schedule == "constant" else {"final_fraction": 0.01}
     train = TrainSpec.model_validate({"steps": 100, "learning_rate": 1e-2, "schedule": schedule, **end_of})
-    rates = [learning_rate(train, step, step / 100) for step in (0, 50, 100)]
+    rates = [learning_rate(train, step) for step in (0, 50, 100)]
     assert rates == pytest.approx([1e-2, middle, end], rel=1e-12)
 
 
 def test_the_default_warm_up_is_inside_the_schedule_and_the_official_one_before_it() -> None:
     official = TrainSpec(steps=20, warmup=10, warmup_from=0.01, schedule="linear", final_fraction=0.0, learning_rate=1)
     default = official.model_copy(update={"warmup_from": None})
-    assert learning_rate(official, 5, 5 / 20) == pytest.approx(0.01 + 0.99 * 0.5)
-    assert learning_rate(default, 5, 5 / 20) == pytest.approx(6 / 11 * 0.75)
-    assert learning_rate(official, 10, 0.5) == 1.0
-    assert learning_rate(default, 10, 0.5) == 0.5
+    assert learning_rate(official, 5) == pytest.approx(0.01 + 0.99 * 0.5)
+    assert learning_rate(default, 5) == pytest.approx(6 / 11 * 0.75)
+    assert learning_rate(official, 10) == 1.0
+    assert learning_rate(default, 10) == 0.5
 
 
 def official_rule(name: str, parameter: Tensor) -> tuple[float, bool]:
@@ -88,21 +88,10 @@ def test_rates_and_weight_decay_follow_the_official_rules(model: RWKV) -> None:
     assert {name for name, (_, decayed) in found.items() if decayed} == blocks | {"emb.weight", "head.weight"}
 
 
-def test_the_ssm_has_its_rates_in_place_of_time_decay() -> None:
-    found = groups_of(SSM(SSMConfig(8, 2)), TrainSpec(recipe="blinkdl", steps=10))
-    assert [name for name, (rate, _) in found.items() if rate == 2] == [f"blocks.{i}.ssm.log_rate" for i in (0, 1)]
-
-
 def test_a_matrix_of_one_row_is_a_vector() -> None:
     model = nn.Sequential(nn.Linear(4, 1, bias=False), nn.Linear(1, 4, bias=False), nn.Linear(4, 2, bias=False))
     found = groups_of(model, TrainSpec(steps=10))
     assert found == {"0.weight": (1.0, False), "1.weight": (1.0, False), "2.weight": (1.0, True)}
-
-
-def test_a_schedule_keeps_the_multiplier() -> None:
-    optimizer = build_optimizer(SSM(SSMConfig(8, 1)), TrainSpec(recipe="blinkdl", steps=10))
-    set_learning_rate(optimizer, 0.25)
-    assert [group["lr"] for group in optimizer.param_groups] == [0.25, 0.25, 0.5]
 
 
 def updates(model: RWKV, train: TrainSpec, steps: int) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:

@@ -117,7 +117,7 @@ def render(now: Shown) -> str:
     parts = [f"{now.name}: {now.count}" + (f", {now.model_type}" if now.model_type else "")]
     kinds: dict[str, list[Layer]] = {}
     for layer in now.layers:
-        kinds.setdefault(layer.family.pattern + layer.family.name, []).append(layer)
+        kinds.setdefault(layer.family.anchor + layer.family.name, []).append(layer)
     header = ["layer", "channels", *NAMED, "x"]
     title = (
         "half-lives in tokens; the kernel, root mean square over channels, falls as t**-x over "

@@ -133,7 +133,7 @@ def observe(
 
 def _rates(layer: Layer, argument: Argument, heard: list[Tensor], windows: int) -> Iterator[Floats]:
     """Rates at some of the tokens of a window; none if the arguments do not have the shape of the static tensor."""
-    calls = heard if argument.call is None else heard[argument.call : argument.call + 1]
+    calls = heard if argument.every else heard[argument.call : argument.call + 1]
     static = layer.tensors[argument.role].values
     values = torch.cat([call.flatten(1) for call in calls], dim=1) if calls else torch.empty(0, 0)
     if values.shape[1] != static.size:

@@ -33,8 +33,8 @@ def inspect(
     seed, and now. A kernel is the weight of an input t bytes later in a block, the root mean square over its entries; x
     of t**-x is fitted on log-log axes. A position is saturated if one byte has a probability above 0.99. Amplification
     (RWKV) is the growth of the residual stream over a block. Truncation is the worth of far context: bits per byte at
-    the same bytes when only the last 1, 2, 4 .. before them are given. Code of other people is not imported: of their
-    models the recorded figures are shown.
+    the same bytes when only the last 1, 2, 4 .. before them are given. Code of other people is not imported: runs
+    of their models are refused, and the report has what they recorded.
 
     Args:
         model: Folder of a run (STUDY/ARM/seed-0) or of plkernel.load, or the checkpoint.safetensors in it. Or a folder
@@ -61,9 +61,7 @@ def inspect(
     elif strict or compare is not None:
         raise ValueError(f"compare and strict are for checkpoints of other software, which {model} is not")
     else:
-        from plkernel.memory.runs import of_run
-
-        report = of_run(model, corpus, windows, truncation, text, tokens, figure)
+        report = inspection.of_run(model, corpus, windows, truncation, text, tokens)
     report.deliver(json, figure)
     if strict and report.wrong:
         sys.exit(1)

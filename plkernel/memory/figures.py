@@ -45,12 +45,11 @@ LAW: dict[str, Any] = {"color": INK, "lw": 4, "alpha": 0.18, "solid_capstyle": "
 
 @dataclass(frozen=True)
 class Report:
-    """Result of a command: the text to print, the values for JSON, its figure, and whether anything is wrong."""
+    """Result of a command: the text to print, the values for JSON, and its figure."""
 
     text: str
     values: dict[str, Any]
     draw: "Callable[[], Figure]"
-    wrong: bool = False
 
     def deliver(self, json: Path | None, figure: Path | None) -> None:
         """Print the text, and write the values and the figure to files."""
@@ -166,21 +165,6 @@ def model_figure(before: Memory | None, after: Memory, title: str = "", unit: st
     return figure
 
 
-@style()
-def mark_observed(figure: "Figure", quantiles: Floats) -> None:
-    """Draw observed half-lives beside every box of a `model_figure`: 5 to 95 % as a line, the median as a dot.
-
-    quantiles: 5, 25, 50, 75 and 95 % of each block, (L,5); NaN is not drawn.
-    """
-    axes, (low, _, median, _, high) = figure.axes[1], quantiles.T
-    at = np.arange(len(quantiles)) + 2 * BOX_GAP
-    axes.vlines(at, low, high, color=INK, lw=1.0)
-    axes.plot(at, median, ".", color=INK, ms=4)
-    axes.set_xlabel(f"{axes.get_xlabel()} (black: on the text)")
-    decades(axes.yaxis)
-
-
-@style()
 def truncation_figure(arms: Mapping[str, Curves], heading: str = "", confidence: float = 0.95) -> "Figure":
     """Left bits per byte against the bytes given, right the loss against the whole context; means over seeds.
 
@@ -192,30 +176,17 @@ def truncation_figure(arms: Mapping[str, Curves], heading: str = "", confidence:
         best = None if arm.best is None else np.subtract(arm.best, arm.best[-1])[:-1].tolist()
         return Curves(arm.at[:-1], (arm.bits - arm.bits[:, -1:])[:, :-1], best)
 
-    figure, (whole, lost) = _row(2, 2 * COLUMN_WIDTH, 2.6 + 0.15 * -(-len(arms) // 3))
-    _over_seeds(whole, list(arms.values()), confidence)
-    _over_seeds(lost, [cost(arm) for arm in arms.values()], confidence)
-    _positive(lost)
-    whole.set(xlabel="bytes given", ylabel="bits per byte")
-    lost.set(xlabel="bytes given", ylabel="bits per byte lost by the rest")
-    legend_below(figure, list(arms))
-    headline(figure, heading)
-    return figure
+    lost = {name: cost(arm) for name, arm in arms.items()}
+    panels = [(arms, "bytes given", "bits per byte"), (lost, "bytes given", "bits per byte lost by the rest")]
+    return _over_seeds(panels, heading, confidence)
 
 
-@style()
 def influence_figure(arms: Mapping[str, Curves], heading: str = "", confidence: float = 0.95) -> "Figure":
     """Change of the prediction in bits when the byte at a lag is another, means over seeds with t intervals.
 
     The broad grey line is I(d) of the text if its law is known, in the same bits.
     """
-    figure, (axes,) = _row(1, COLUMN_WIDTH, 2.6 + 0.15 * -(-len(arms) // 2))
-    _over_seeds(axes, list(arms.values()), confidence)
-    _positive(axes)
-    axes.set(xlabel="lag d (bytes)", ylabel="change of the prediction, bits")
-    legend_below(figure, list(arms))
-    headline(figure, heading)
-    return figure
+    return _over_seeds([(arms, "lag d (bytes)", "change of the prediction, bits")], heading, confidence)
 
 
 @style()
@@ -306,13 +277,25 @@ def _row(count: int, width: float, height: float, rows: int = 1, **options: Any)
     return figure, list(figure.subplots(rows, count, squeeze=False, **options).flat)
 
 
-def _over_seeds(axes: "Axes", arms: Sequence[Curves], confidence: float) -> None:
-    """Means over seeds with bands if there are two or more, in the line styles 0, 1, .., and the best that is known."""
-    for index, arm in enumerate(arms):
-        mean, _, half = student_interval(arm.bits, confidence)
-        _curve(axes, arm.at, mean, half, lw=1.5, **line_style(index))
-    for arm in [arm for arm in arms if arm.best is not None][:1]:
-        axes.plot(arm.at, arm.best or (), **LAW)
+@style()
+def _over_seeds(panels: Sequence[tuple[Mapping[str, Curves], str, str]], heading: str, confidence: float) -> "Figure":
+    """Means over seeds with bands if there are two or more, in the line styles 0, 1, .., and the best that is known.
+
+    panels: curves by arm with the labels of the axes; the last panel has a log scale.
+    """
+    arms, width = list(panels[0][0]), len(panels)
+    figure, row = _row(width, width * COLUMN_WIDTH, 2.6 + 0.15 * -(-len(arms) // (1 + width)))
+    for axes, (curves, below, left) in zip(row, panels, strict=True):
+        for index, arm in enumerate(curves.values()):
+            mean, _, half = student_interval(arm.bits, confidence)
+            _curve(axes, arm.at, mean, half, lw=1.5, **line_style(index))
+        for arm in [arm for arm in curves.values() if arm.best is not None][:1]:
+            axes.plot(arm.at, arm.best or (), **LAW)
+        axes.set(xlabel=below, ylabel=left)
+    _positive(row[-1])
+    legend_below(figure, arms)
+    headline(figure, heading)
+    return figure
 
 
 def _curve(axes: "Axes", at: Sequence[int], middle: ArrayLike, half: ArrayLike, **look: Any) -> None:

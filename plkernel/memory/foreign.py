@@ -121,7 +121,7 @@ class Foreign(nn.Module):
 
     def _named_rates(self) -> list[np.ndarray]:
         """Rates per byte of the layers of known families; empty unless all are positive and finite."""
-        settings = getattr(self.module, "config", None)
+        settings: Any = getattr(self.module, "config", None)
         config = settings.to_dict() if hasattr(settings, "to_dict") else {}
         try:
             rates = [layer.rates for layer in known_layers(of_tensors(self.module.state_dict(), config))]
@@ -268,10 +268,9 @@ def check_model(model: nn.Module, name: str, context: int, device: torch.device)
             lags = torch.tensor([1, 2, 4])
             with one_line(name, "half_lives or kernels"):
                 lives, kernels = model.half_lives(), model.kernels(lags)
-            if not all(values.numel() and ((values > 0) & values.isfinite()).all() for values in lives):
-                raise ValueError(f"{name}: half_lives must give positive numbers of bytes for every block")
-            if not all(values.shape == lags.shape and values.isfinite().all() for values in kernels):
-                raise ValueError(f"{name}: kernels must give a finite number for every block and lag")
+            whole = all(values.shape == lags.shape and values.isfinite().all() for values in kernels)
+            if not whole or not all(values.numel() and ((values > 0) & values.isfinite()).all() for values in lives):
+                raise ValueError(f"{name}: half_lives and kernels must give positive, finite numbers for every block")
             model.multipliers()
         loss = F.cross_entropy(logits_of(inputs, training=True).float().flatten(0, 1), inputs.flatten())
         if loss.requires_grad:

@@ -12,7 +12,7 @@ from plkernel.common.files import load_json
 from plkernel.common.layout import CHECKPOINT
 from plkernel.common.layout import CONFIG as RUN_CONFIG
 from plkernel.memory.diagnostics import QUANTILES, Memory, kernel_exponents, slope_range
-from plkernel.memory.figures import DRAWN, Report, mark_observed, model_figure
+from plkernel.memory.figures import DRAWN
 from plkernel.memory.files import HUB, open_checkpoint
 from plkernel.memory.formulas import Floats
 from plkernel.memory.layers import LAGS, Finding, Layer, findings, half_lives, kernel, quantiles, read_layers
@@ -20,6 +20,8 @@ from plkernel.memory.layers import LAGS, Finding, Layer, findings, half_lives, k
 NAMED = {"shortest": 0, "10 %": 1, "median": 3, "90 %": 5, "longest": 6}
 """Places among QUANTILES."""
 SLOPES_OVER = slope_range(LAGS) or (0.0, 0.0)
+Parts = tuple[list[str], dict[str, Any], tuple[Memory | None, Memory], str]
+"""Of a report: texts, values for JSON, memory before and now, and the title of the figure."""
 
 
 @dataclass(frozen=True)
@@ -67,19 +69,18 @@ def is_other_software(model: Path) -> bool:
     return model.name != CHECKPOINT
 
 
-def of_checkpoint(model: Path, compare: Path | None, text: str | None, tokens: int) -> Report:
-    """Decays and findings of a checkpoint of other software; options as of the command."""
+def of_checkpoint(model: Path, compare: Path | None) -> Parts:
+    """Decays and findings of a checkpoint of other software."""
     before, now = None if compare is None else shown(str(compare)), shown(str(model))
     parts, values = [render(now)], now.to_dict()
     if before is not None:
         parts.append(compared(before, now))
         values["compare"] = before.to_dict()
-    states = before and before.memory, now.memory
-    return _with_text(model, text, tokens, parts, values, states, now.name, "tokens", bool(now.findings))
+    return parts, values, (before.memory if before else None, now.memory), now.name
 
 
-def of_run(model: Path, corpus: str | None, windows: int, truncation: int, text: str | None, tokens: int) -> Report:
-    """Half-lives, kernels, predictions and the worth of context of a trained model; options as of the command."""
+def of_run(model: Path, corpus: str | None, windows: int, truncation: int) -> Parts:
+    """Half-lives, kernels, predictions and the worth of context of a trained model."""
     import torch
 
     from plkernel.data.windows import fixed_windows, spread_windows
@@ -113,41 +114,7 @@ def of_run(model: Path, corpus: str | None, windows: int, truncation: int, text:
         parts.append(views.truncated(curve))
         values["truncation"] = curve.to_dict()
     values |= {"initialisation": start.to_dict() if start else None, "now": now.to_dict()}
-    states = start and start.memory, now.memory
-    return _with_text(model, text, tokens, parts, values, states, f"{model}, step {step:,}", "bytes")
-
-
-def _with_text(
-    model: Path,
-    text: str | None,
-    tokens: int,
-    parts: list[str],
-    values: dict[str, Any],
-    states: tuple[Memory | None, Memory],
-    title: str,
-    unit: str,
-    wrong: bool = False,
-) -> Report:
-    """The report of these parts, and of the half-lives that a text makes, if one is given."""
-    observed: list[dict[str, Any]] = []
-    if text is not None:
-        from plkernel.memory.probe import observe_text
-
-        table, values["observed"] = observe_text(model, text, tokens)
-        parts.append(table)
-        observed = values["observed"]["layers"]
-        if unit == "tokens" and len(observed) != states[1].blocks:
-            known = f"{len(observed)} of {states[1].blocks} layers with decays are known"
-            raise ValueError(f"text: {known} in {model} as transformers runs it")
-    drawn = [list(one["observed"].values()) if one["observed"] else [np.nan] * 5 for one in observed]
-
-    def draw() -> Any:
-        figure = model_figure(*states, title, unit)
-        if observed:
-            mark_observed(figure, np.clip(drawn, *DRAWN))
-        return figure
-
-    return Report("\n\n".join(parts), values, draw, wrong)
+    return parts, values, (start.memory if start else None, now.memory), f"{model}, step {step:,}"
 
 
 def shown(target: str) -> Shown:

@@ -10,7 +10,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,15 +20,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from plkernel.analysis.information.curve import decay_curves
 from plkernel.analysis.intervals import critical_value
 from plkernel.common import cli
 from plkernel.common.files import load_json
 from plkernel.common.layout import CHECKPOINT, CONFIG
 from plkernel.data import corpora
 from plkernel.data.windows import fixed_windows
-from plkernel.memory.diagnostics import INFORMED, Bytes, Influence, Probe, by_position, others
-from plkernel.memory.figures import Report, probe_figure
+from plkernel.memory.diagnostics import INFORMED, Bytes, Probe, by_position, others
 from plkernel.memory.files import HUB, of_tensors
 from plkernel.memory.formulas import BY_INPUT, Argument, Floats
 from plkernel.memory.layers import Layer, known_layers, quantiles
@@ -140,41 +138,6 @@ def probe(
         positions=by_position(losses),
         truncation=truncation(predict, windows, batch, step=step),
     )
-
-
-def probe_text(
-    path: Path,
-    text: str | None,
-    windows: int,
-    context: int | None,
-    lags: Sequence[int],
-    batch: int,
-    seed: int,
-    device: torch.device,
-    trusted: bool,
-) -> Report:
-    """Probe the model in `path` on the corpus `text`; options as of the command."""
-    target = open_target(path, device, trusted)
-    name, data = target.text(text)
-    length = context or target.context
-    if length > target.most:
-        raise ValueError(f"context must be at most {target.most:,}, which is all that the model takes, got {length:,}")
-    known, tokens, unit = check_lags(lags, length), target.encode(data), target.unit
-    if tokens.size < length + 1:
-        raise ValueError(
-            f"text {name!r} has {tokens.size:,} {unit}s, fewer than one window of context + 1 = {length + 1:,}: "
-            "give a longer text or a smaller --context"
-        )
-    options: dict[str, Any] = {"batch": batch, "seed": seed, "step": target.step, "unit": unit}
-    options["bytes_per_token"] = min(data.size, target.reads) / tokens.size
-    result = probe(target.predict, fixed_windows(tokens, length, windows), known, **options)
-    if unit == "byte" and data.size >= known[-1] + INFORMED:
-        curve = decay_curves(data, known, blocks=INFORMED)[0]
-        bits, errors = np.asarray(curve.values) / np.log(2), curve.standard_errors() / np.log(2)
-        result = replace(result, information=Influence(tuple(known), tuple(bits.tolist()), tuple(errors.tolist())))
-    title = f"{path} on {name}"
-    values = {"target": str(path), "text": name, "seed": seed, **result.to_dict()}
-    return Report(f"{title}, {render(result)}", values, lambda: probe_figure(result, title))
 
 
 def render(result: Probe) -> str:

@@ -238,14 +238,6 @@ def test_n_grams_are_those_of_the_formula(letters: int, width: int, orders: int)
             assert row == pytest.approx(-np.log2(wanted), rel=1e-12)
 
 
-@pytest.mark.parametrize("history", [b"abab", b"zzzz", b"azzz", b"zzza"])
-def test_probabilities_of_all_bytes_sum_to_one(history: bytes) -> None:
-    """After histories that were seen, that were not, and of which only the end was."""
-    tables = n_grams([np.frombuffer(b"abababbab" * 20, np.uint8).reshape(-1, 18)])
-    windows = np.array([[*history, byte] for byte in range(256)], np.uint8)
-    assert (2.0 ** -n_gram_losses(tables, windows)[:, :, -1]).sum(axis=1) == pytest.approx(np.ones(5), rel=1e-12)
-
-
 def test_blocks_of_any_size_give_the_same_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     windows, judged = drawn(60, 20, 3, 2), drawn(5, 20, 3, 3)
     whole = n_gram_losses(n_grams([windows]), judged)

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plkernel.commands.inspect import inspect
-from plkernel.common import cli
 from plkernel.common.files import load_json
 from plkernel.memory import probe as observed
 from plkernel.memory.layers import quantiles
@@ -203,28 +202,19 @@ def test_the_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert any(line.startswith("1 ") and line.endswith(f" {row}") for line in said.splitlines())
 
 
-def test_mistakes_are_one_line(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(*arguments: str | Path) -> str:
-        with pytest.raises(SystemExit) as stop:
-            cli.main(inspect, [*map(str, arguments), "--text", __file__])
-        error = capsys.readouterr().err
-        assert stop.value.code == 2
-        assert "Traceback" not in error
-        return error.splitlines()[-1]  # transformers says how far it has loaded
-
-    assert "tokens must be at least 2, got 1" in refused(folder, "--tokens", "1")
-    assert "text needs a model that can run" in refused(folder / "model.safetensors")
+def test_mistakes_are_one_line(folder: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = (inspect, folder, "--text", __file__)
+    assert "tokens must be at least 2, got 1" in refused(*asked, "--tokens", "1")
+    assert "text needs a model that can run" in refused(inspect, folder / "model.safetensors", "--text", __file__)
 
     def broken(*_: Any) -> Tensor:
         raise RuntimeError("0 active drivers.\nThere should be one.")
 
     with monkeypatch.context() as patch:
         patch.setattr(observed, "known_layers", broken)
-        assert "does not run on this CPU: 0 active drivers. There should be one." in refused(folder)
+        assert "does not run on this CPU: 0 active drivers. There should be one." in refused(*asked)
     with monkeypatch.context() as patch:
         patch.setattr(observed, "known_layers", lambda _: [])
-        assert "transformers runs 0 of the 3 layers with decays" in refused(folder)
+        assert "transformers runs 0 of the 3 layers with decays" in refused(*asked)
     monkeypatch.setitem(sys.modules, "transformers", None)
-    assert "needs transformers, which is missing" in refused(folder)
+    assert "needs transformers, which is missing" in refused(*asked)

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -40,16 +41,6 @@ SpecWriter = Callable[..., Path]
 def train(spec: Spec, out: Path, arm: str = "uniform") -> Path:
     run_training(prepare(spec, arm, 0, out), progress_bar=False)
     return out / arm / "seed-0"
-
-
-def refused(capsys: pytest.CaptureFixture[str], call: Callable[[], object]) -> str:
-    """The one line that the command ends with."""
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as stop:
-        call()
-    output, error = capsys.readouterr()
-    assert (stop.value.code, output, error.count("\n")) == (cli.EXIT_BAD_INPUT, "", 1)
-    return error
 
 
 @pytest.fixture
@@ -130,9 +121,7 @@ def test_a_model_brought_in_has_no_initialisation(tmp_path: Path, capsys: pytest
     assert [row[1] for row in cells if len(row) == 3 and row[0] in ("0", "1")] == ["-", "-"]
 
 
-def test_mistakes_are_one_line(
-    trained: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_are_one_line(trained: Callable[[str], Path], tmp_path: Path, refused: Callable[..., str]) -> None:
     folder = trained("ssm")
     shutil.copytree(folder, tmp_path / "changed")
     config = json.loads((folder / "config.json").read_text())
@@ -146,7 +135,7 @@ def test_mistakes_are_one_line(
         ([folder], "is not what the run was trained on"),
         ([tmp_path / "changed"], "belongs to another run (seed was 0, is now 1)"),
     ]:
-        assert message in refused(capsys, lambda given=arguments: cli.main(inspect, list(map(str, given))))
+        assert message in refused(inspect, *arguments)
 
 
 def killed(spec: Spec, out: Path, step: int) -> None:
@@ -190,15 +179,14 @@ def test_killed_and_resumed_its_rows_are_those_of_an_unbroken_run(
 
 
 def test_without_consent_nothing_is_imported(
-    foreign_spec: SpecWriter, package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    foreign_spec: SpecWriter, package: Path, tmp_path: Path, refused: Callable[..., str]
 ) -> None:
-    path = foreign_spec()
+    path, checked = foreign_spec(), partial(command_line.main, check=check)
     assert load_spec(path).condition("uniform").model.kind == KIND
     for options in ([], ["--dry-run"], ["--register"]):
-        line = [str(path), "--out", str(tmp_path / "out"), *options]
-        error = refused(capsys, lambda line=line: command_line.main(command, line, check))
+        error = refused(command, path, "--out", tmp_path / "out", *options, main=checked)
         assert f"arms.uniform: kind '{KIND}' would be imported and run" in error
-        assert error.strip().endswith("read it, then say --trust-code")
+        assert error.endswith("read it, then say --trust-code")
     with pytest.raises(ValueError, match=f"kind '{KIND}' would be imported"):
         prepare(load_spec(path), "uniform", 0, tmp_path / "out")
     ours = foreign_spec(arm='init = "somebodys.models:small_"')
@@ -214,7 +202,7 @@ def test_a_run_is_used_after_consent_and_never_before(
     package: Path,
     forgotten: Callable[[], None],
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    refused: Callable[..., str],
 ) -> None:
     """The report reads it without; probed on the windows of its last evaluation it has the bits of its last row."""
     out = tmp_path / "out"
@@ -227,12 +215,10 @@ def test_a_run_is_used_after_consent_and_never_before(
     page = (out / "report" / "report.html").read_text()
     assert KIND in page
     assert f"Left out: half-lives and kernels of {KIND}, which the model does not say" in page
-    assert f"its model needs other people's code, kind '{KIND}'" in refused(
-        capsys, lambda: cli.main(inspect, [str(run)])
-    )
-    error = refused(capsys, lambda: cli.main(probe, [str(run)]))
+    assert f"its model needs other people's code, kind '{KIND}'" in refused(inspect, run)
+    error = refused(probe, run)
     assert f"its model needs other people's code, kind '{KIND}'" in error
-    assert error.strip().endswith("read it, then say --trust-code")
+    assert error.endswith("read it, then say --trust-code")
     assert not (package / "imported").exists()
     cli.main(probe, [str(run), "--trust-code", "--windows", "4", "--json", str(tmp_path / "found.json")])
     found, last = load_json(tmp_path / "found.json"), read_lines(run / "metrics.jsonl")[-1]
@@ -309,8 +295,8 @@ def test_a_study_is_refused_before_anything_is_written(
     message: str,
     foreign_spec: SpecWriter,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    refused: Callable[..., str],
 ) -> None:
-    line = [str(foreign_spec(kind, config, arm)), "--out", str(tmp_path / "out"), "--trust-code"]
-    assert message in refused(capsys, lambda: command_line.main(command, line, check))
+    asked = (command, foreign_spec(kind, config, arm), "--out", tmp_path / "out", "--trust-code")
+    assert message in refused(*asked, main=partial(command_line.main, check=check))
     assert not (tmp_path / "out").exists()

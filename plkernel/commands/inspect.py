@@ -51,21 +51,29 @@ def inspect(
         tokens: How much of the text to run it on, in windows of the run's context, or of up to 512 tokens.
     """
     from plkernel.memory import inspection
-    from plkernel.memory.figures import check_options
+    from plkernel.memory.figures import Report, check_options, model_figure
 
     check_options(json, figure, windows=(windows, 1), truncation=(truncation, 0), tokens=(tokens, 2))
-    if inspection.is_other_software(model):
-        if (corpus, windows, truncation) != (None, 16, 256):
-            raise ValueError(f"corpus, windows and truncation are for runs of plkernel, which {model} is not")
-        report = inspection.of_checkpoint(model, compare, text, tokens)
-    elif strict or compare is not None:
+    other = inspection.is_other_software(model)
+    if other and (corpus, windows, truncation) != (None, 16, 256):
+        raise ValueError(f"corpus, windows and truncation are for runs of plkernel, which {model} is not")
+    if not other and (strict or compare is not None):
         raise ValueError(f"compare and strict are for checkpoints of other software, which {model} is not")
+    if other:
+        parts, values, (before, now), title = inspection.of_checkpoint(model, compare)
     else:
-        from plkernel.memory.runs import of_run
+        parts, values, (before, now), title = inspection.of_run(model, corpus, windows, truncation)
+    if text is not None:
+        from plkernel.memory.probe import observe_text
 
-        report = of_run(model, corpus, windows, truncation, text, tokens, figure)
-    report.deliver(json, figure)
-    if strict and report.wrong:
+        table, values["observed"] = observe_text(model, text, tokens)
+        known = len(values["observed"]["layers"])
+        if other and known != now.blocks:
+            raise ValueError(f"text: transformers runs {known} of the {now.blocks} layers with decays in {model}")
+        parts.append(table)
+    unit = "tokens" if other else "bytes"
+    Report("\n\n".join(parts), values, lambda: model_figure(before, now, title, unit)).deliver(json, figure)
+    if strict and values["findings"]:
         sys.exit(1)
 
 

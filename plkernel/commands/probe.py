@@ -48,16 +48,51 @@ def probe(
         json: Write the figures to this file too.
         figure: Draw the three curves to this file: .pdf, .png or .svg.
     """
+    from dataclasses import replace
+
+    import numpy as np
+
+    from plkernel.analysis.information.curve import decay_curves
     from plkernel.config.study import LARGEST_SEED
-    from plkernel.memory.figures import check_options
+    from plkernel.data.windows import fixed_windows
+    from plkernel.memory.diagnostics import INFORMED, Influence
+    from plkernel.memory.figures import Report, check_options, probe_figure
 
     check_options(json, figure, windows=(windows, 1), batch=(batch, 1), context=(context, 1))
     if not 0 <= seed <= LARGEST_SEED:
         raise ValueError(f"seed must lie between 0 and {LARGEST_SEED}, got {seed}")
-    from plkernel.memory.probe import probe_text
+    from plkernel.memory import probe as probing
     from plkernel.training.build import choose_device
+    from plkernel.training.evaluate import check_lags
 
-    report = probe_text(target, text, windows, context, lags, batch, seed, choose_device(device), trust_code)
+    opened = probing.open_target(target, choose_device(device), trust_code)
+    name, data = opened.text(text)
+    length, unit = context or opened.context, opened.unit
+    if length > opened.most:
+        raise ValueError(f"context must be at most {opened.most:,}, which is all that the model takes, got {length:,}")
+    known, read = check_lags(lags, length), opened.encode(data)
+    if read.size < length + 1:
+        raise ValueError(
+            f"text {name!r} has {read.size:,} {unit}s, fewer than one window of context + 1 = {length + 1:,}: "
+            "give a longer text or a smaller --context"
+        )
+    result = probing.probe(
+        opened.predict,
+        fixed_windows(read, length, windows),
+        known,
+        batch=batch,
+        seed=seed,
+        step=opened.step,
+        unit=unit,
+        bytes_per_token=min(data.size, opened.reads) / read.size,
+    )
+    if unit == "byte" and data.size >= known[-1] + INFORMED:
+        curve = decay_curves(data, known, blocks=INFORMED)[0]
+        bits, errors = np.asarray(curve.values) / np.log(2), curve.standard_errors() / np.log(2)
+        result = replace(result, information=Influence(tuple(known), tuple(bits.tolist()), tuple(errors.tolist())))
+    title = f"{target} on {name}"
+    values = {"target": str(target), "text": name, "seed": seed, **result.to_dict()}
+    report = Report(f"{title}, {probing.render(result)}", values, lambda: probe_figure(result, title))
     report.deliver(json, figure)
 
 

@@ -6,17 +6,14 @@ is large where the symbol is wrong. A good start predicts nearly uniformly: entr
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from plkernel.analysis.nodes import falling_exponent
-
-if TYPE_CHECKING:
-    from plkernel.analysis.information.curve import DecayCurve
 
 Floats = NDArray[np.float64]
 Tokens = NDArray[np.int64]
@@ -30,14 +27,14 @@ OUTLASTING = 10
 """Contexts: a channel with a half-life longer than this many hardly decays while a window is read."""
 SLOPE_LAGS = (4.0, 128.0)
 """Lags in bytes over which slopes of kernels are taken, or up to the longest known lag."""
+INFORMED = 40
+"""Blocks of a text from which the errors of its I(d) are estimated."""
 FEWEST_PLACES = 4
 """Replaced tokens in a window from which on every lag has a reading."""
 SATURATED = 0.99
 """A position is saturated if its largest probability exceeds this."""
 ROWS = 256  # rows of logits at a time, which stay in the cache
 LEAST_EXPONENT = -746.0  # exp of it is 0 in float64
-LONGEST_GRAM = 7
-"""A key, and the first key of the next history, fit into 64 bits."""
 AT_ONCE = 2**22
 """Bytes that are counted, or judged, at a time."""
 
@@ -183,7 +180,8 @@ class Probe:
     bytes_per_token  of the text: bits per byte are bits per token over that
     positions        bits per token by the number of tokens before it in the window
     truncation       bits per token at the last token when only the last so many before it are given
-    information      of the text, at the lags of `influence` in nats; known for bytes, if there are enough
+    information      I(d) of the text in bits, at the lags of `influence`, from INFORMED blocks; None unless its tokens
+                     are bytes, and enough
     """
 
     unit: str
@@ -194,26 +192,15 @@ class Probe:
     influence: Influence
     positions: Means
     truncation: Truncation
-    information: "DecayCurve | None" = None
-
-    def information_bits(self) -> tuple[Floats, Floats] | None:
-        """The text's own I(d) in bits and its standard error, (L,) each."""
-        if self.information is None:
-            return None
-        return np.asarray(self.information.values) / np.log(2), self.information.standard_errors() / np.log(2)
+    information: Influence | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """All curves in bits per token, for JSON."""
-        values: dict[str, Any] = {}
-        for name, value in vars(self).items():
+        values = {name: value for name, value in vars(self).items() if value is not None}
+        for name, value in values.items():
             if isinstance(value, Curve):
                 columns = value.to_dict().items()
-                value = {"bits" if key == "bpb" else key: column for key, column in columns if key != "windows"}
-            values[name] = value
-        values.pop("information")
-        if (text := self.information_bits()) is not None:
-            bits, error = map(_column, text)
-            values["information"] = {"lags": list(self.influence.lags), "bits": bits, "standard_error": error}
+                values[name] = {"bits" if key == "bpb" else key: column for key, column in columns if key != "windows"}
         return values
 
 
@@ -253,31 +240,16 @@ class Saturation:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers by name, in the order of the fields."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "Saturation":
-        """Inverse of `to_dict`; ValueError if a figure is missing."""
-        names = [field.name for field in fields(cls)]
-        if missing := [name for name in names if name not in values]:
-            raise ValueError(f"saturation has no {', '.join(missing)}")
-        return cls(**{name: values[name] for name in names})
+        return dict(vars(self))
 
 
 def saturation(logits: ArrayLike, targets: ArrayLike) -> Saturation:
     """Saturation of logits (..., V) with targets (...), integers in 0..V-1; in float64, without overflow.
 
-    A logit of -inf is a probability of 0 (and infinite loss at the target); NaN gives NaN figures. Raises ValueError
-    for shapes that do not fit, no position, or a target that is no symbol.
+    A logit of -inf is a probability of 0 (and infinite loss at the target); NaN gives NaN figures.
     """
-    z, symbols = np.asarray(logits), np.asarray(targets)
-    if z.ndim < 1 or symbols.shape != z.shape[:-1] or z.size == 0:
-        raise ValueError(
-            f"targets must have one entry per row of logits, at least one, got shapes {symbols.shape} and {z.shape}"
-        )
-    if symbols.dtype.kind not in "iu" or symbols.min() < 0 or symbols.max() >= z.shape[-1]:
-        raise ValueError(f"targets must be integers from 0 to {z.shape[-1] - 1}, the symbols of the logits")
-    z, symbols = z.reshape(-1, z.shape[-1]), symbols.reshape(-1)
+    z = np.asarray(logits)
+    z, symbols = z.reshape(-1, z.shape[-1]), np.asarray(targets).reshape(-1)
     with np.errstate(invalid="ignore"):  # NaN and infinite logits, of a run that diverged
         parts = (_saturation(z[i : i + ROWS], symbols[i : i + ROWS]) for i in range(0, len(z), ROWS))
         return reduce(Saturation.merged, parts)
@@ -319,11 +291,9 @@ class Amplification:
 
     @property
     def mean(self) -> float:
-        """Geometric mean over the blocks; NaN unless all factors are positive."""
-        factors = self.per_block
-        if not factors or not all(factor > 0 for factor in factors):
-            return math.nan
-        return math.exp(math.fsum(map(math.log, factors)) / len(factors))
+        """Geometric mean over the blocks."""
+        with np.errstate(divide="ignore"):
+            return float(np.exp(np.log(self.per_block).mean()))
 
 
 @dataclass(frozen=True)
@@ -424,18 +394,16 @@ def outlasting(half_lives: ArrayLike, context: int) -> str | None:
     return f"half or more of its half-lives, {span}, are longer than {OUTLASTING} windows of {context:,} bytes"
 
 
-def n_grams(windows: Bytes | Iterable[Bytes], orders: int = 5) -> tuple[Table, ...]:
-    """Count the n-grams of windows (n, T + 1), or of blocks of them: T targets each, all after the first byte.
+def n_grams(blocks: Iterable[Bytes], orders: int = 5) -> tuple[Table, ...]:
+    """Count the n-grams of blocks of windows (n, T + 1): T targets each, all after the first byte.
 
-    Of every order 1 .. orders the n-grams as numbers to the base 256 (k,), ascending, and before each how many of all
-    that were counted have a smaller one (k + 1,), with their number at the end. None reaches beyond its window, and
-    repeated windows count repeatedly. ValueError for other orders than 1..7 and windows of another shape or type.
+    Of every order 1 .. orders, at most 7, the n-grams as numbers to the base 256 (k,), ascending, and before each how
+    many of all that were counted have a smaller one (k + 1,), with their number at the end. None reaches beyond its
+    window, and repeated windows count repeatedly.
     """
-    if not 1 <= orders <= LONGEST_GRAM:
-        raise ValueError(f"orders must lie between 1 and {LONGEST_GRAM}, got {orders}")
     counted: list[list[Table]] = [[(np.empty(0, np.uint64), np.empty(0, np.int64))] for _ in range(orders)]
-    for block in [windows] if isinstance(windows, np.ndarray) else windows:
-        rows = max(1, AT_ONCE // _checked(block).shape[1])
+    for block in blocks:
+        rows = max(1, AT_ONCE // block.shape[1])
         for start in range(0, len(block), rows):
             for order, parts in enumerate(counted, start=1):
                 parts.append(np.unique(_keys(block[start : start + rows], order), return_counts=True))
@@ -452,7 +420,7 @@ def n_gram_losses(tables: Sequence[Table], windows: Bytes) -> Floats:
     many as the window has, h' the same without the first of them, N1+(h) the number of different bytes seen after h;
     if h was never seen, P_n = P_{n-1}. Witten and Bell 1991 (method C), interpolated as in Chen and Goodman 1999.
     """
-    targets = _checked(windows).shape[0], windows.shape[1] - 1
+    targets = len(windows), windows.shape[1] - 1
     losses = np.empty((len(tables), *targets))
     probability = np.full(targets, 1 / 256)
     for order, (known, before) in enumerate(tables, start=1):
@@ -466,12 +434,6 @@ def n_gram_losses(tables: Sequence[Table], windows: Bytes) -> Floats:
         np.divide(mixed, seen + different, out=lower, where=seen > 0)
         losses[order - 1] = -np.log2(probability)
     return losses
-
-
-def _checked(windows: Bytes) -> Bytes:
-    if windows.ndim != 2 or windows.shape[1] < 2 or windows.dtype != np.uint8:
-        raise ValueError(f"windows must be bytes (n, T + 1) with T at least 1, got {windows.dtype} {windows.shape}")
-    return windows
 
 
 def _keys(windows: Bytes, order: int) -> NDArray[np.uint64]:

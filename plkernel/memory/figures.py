@@ -24,16 +24,18 @@ from plkernel.analysis.figures.style import (
 from plkernel.analysis.figures.style import GREY as START
 from plkernel.analysis.information.estimate import critical_value, student_interval
 from plkernel.common.files import atomic_write, check_file, save_json
-from plkernel.memory.diagnostics import Floats, Memory, Probe
+from plkernel.memory.diagnostics import INFORMED, Floats, Memory, Probe
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-KINDS = ("pdf", "png", "svg")
+KINDS = (".pdf", ".png", ".svg")
 DRAWN = (1e-3, 1e9)
 """Half-lives in tokens that are drawn; those beyond are drawn at the edge."""
+FAINTEST = 1e-6
+"""Share of its largest value below which a curve is cut off."""
 COLUMNS = 4
 START_DASHES = (0, (3, 1.2))
 BOX_WIDTH, BOX_GAP = 0.32, 0.2
@@ -43,12 +45,11 @@ LAW: dict[str, Any] = {"color": INK, "lw": 4, "alpha": 0.18, "solid_capstyle": "
 
 @dataclass(frozen=True)
 class Report:
-    """Result of a command: the text to print, the values for JSON, its figure, and whether anything is wrong."""
+    """Result of a command: the text to print, the values for JSON, and its figure."""
 
     text: str
     values: dict[str, Any]
     draw: "Callable[[], Figure]"
-    wrong: bool = False
 
     def deliver(self, json: Path | None, figure: Path | None) -> None:
         """Print the text, and write the values and the figure to files."""
@@ -57,14 +58,15 @@ class Report:
             save_json(json, self.values)
             print(f"\nwritten: {json}")
         if figure is not None:
-            atomic_write(figure, rendered(self.draw(), [figure.suffix[1:]])[figure.suffix[1:]])
+            kind = figure.suffix[1:]
+            atomic_write(figure, rendered(self.draw(), [kind])[kind])
             print(f"\nwritten: {figure}")
 
 
 def check_options(json: Path | None, figure: Path | None, **least: tuple[int | None, int]) -> None:
     """Raise ValueError for files that cannot be written, and for an option (value, least) below its least value."""
-    if figure is not None and figure.suffix[1:] not in KINDS:
-        raise ValueError(f"figure must end in {', '.join(f'.{kind}' for kind in KINDS)}, got {str(figure)!r}")
+    if figure is not None and figure.suffix not in KINDS:
+        raise ValueError(f"figure must end in {', '.join(KINDS)}, got {str(figure)!r}")
     for option, (value, lowest) in least.items():
         if value is not None and value < lowest:
             raise ValueError(f"{option} must be at least {lowest}, got {value}")
@@ -92,6 +94,7 @@ class Curves(NamedTuple):
     best: Sequence[float] | None = None
 
 
+@style()
 def kernel_figure(panels: Sequence[Panel], heading: str = "") -> "Figure":
     """Kernels over lag, 1 at the first lag, a panel for each arm: grey before training, coloured after.
 
@@ -102,24 +105,26 @@ def kernel_figure(panels: Sequence[Panel], heading: str = "") -> "Figure":
     law = f"t**-{exponents.pop():g}" if len(exponents) == 1 else "t**-x, x the exponent of the arm"
     labels = ("lag t (bytes)", "k(t) / k(1)")
     figure, grid = _panels(panels, 1.6, heading, labels, START_DASHES, [{**LAW, "label": law}])
-    with style():
-        for index, (axes, panel) in enumerate(zip(grid, panels, strict=True)):
-            lags, after = panel.before.lags, {"color": line_style(index)["color"]}
-            axes.plot(lags, power_law(lags / lags[0], panel.exponent), **LAW)
-            for memory, look in ((panel.before, {"color": START, "ls": START_DASHES}), (panel.after, after)):
-                blocks = memory.log_kernels()
-                for block in blocks if len(blocks) > 1 else ():
-                    axes.plot(memory.lags, np.exp(block), lw=0.5, alpha=0.55, **look)
-                axes.plot(memory.lags, np.exp(blocks.mean(axis=0)), lw=1.5, **look)
-        # alike in all panels, for kernels and laws but not for what has all but vanished
-        lowest = min(float((panel.before.lags[-1] / panel.before.lags[0]) ** -panel.exponent) for panel in panels)
-        faintest = min(float(np.min(line.get_ydata())) for axes in grid for line in axes.lines)
-        grid[0].set_ylim(max(faintest / 1.5, lowest / 100), 1.6)
-        for axes in grid:
-            _log_log(axes)
+    lowest = 1.0
+    for index, (axes, panel) in enumerate(zip(grid, panels, strict=True)):
+        lags, after = panel.before.lags, {"color": line_style(index)["color"]}
+        expected = power_law(lags / lags[0], panel.exponent)
+        axes.plot(lags, expected, **LAW)
+        for memory, look in ((panel.before, {"color": START, "ls": START_DASHES}), (panel.after, after)):
+            blocks = memory.log_kernels()
+            if len(blocks) > 1:
+                axes.plot(memory.lags, np.exp(blocks.T), lw=0.5, alpha=0.55, **look)
+            axes.plot(memory.lags, np.exp(blocks.mean(axis=0)), lw=1.5, **look)
+        axes.set(xscale="log", yscale="log")
+        lowest = min(lowest, float(expected[-1]) / 100)  # what has all but vanished takes no room
+    grid[0].set_ylim(max(grid[0].get_ylim()[0], lowest), 1.6)
+    for axes in grid:
+        decades(axes.xaxis)
+        decades(axes.yaxis)
     return figure
 
 
+@style()
 def half_life_figure(panels: Sequence[Panel], heading: str = "") -> "Figure":
     """Half-lives of every block in bytes, a panel for each arm: grey before training, coloured after.
 
@@ -127,107 +132,71 @@ def half_life_figure(panels: Sequence[Panel], heading: str = "") -> "Figure":
     longest. Quartiles and median are geometric means over runs, the ends the outermost of all runs.
     """
     figure, grid = _panels(panels, 1.45, heading, ("block", "half-life (bytes)"), "-", [])
-    with style():
-        for index, (axes, panel) in enumerate(zip(grid, panels, strict=True)):
-            _half_lives(axes, panel.before, panel.after, line_style(index)["color"])
+    for index, (axes, panel) in enumerate(zip(grid, panels, strict=True)):
+        _half_lives(axes, panel.before, panel.after, line_style(index)["color"])
     return figure
 
 
-def model_figure(
-    before: Memory | None,
-    after: Memory,
-    title: str = "",
-    unit: str = "bytes",
-    earlier: str = "at initialisation",
-    block_name: str = "block",
-) -> "Figure":
-    """One model: the kernel of every block (left) and its half-lives (right), before training and after.
+@style()
+def model_figure(before: Memory | None, after: Memory, title: str = "", unit: str = "bytes") -> "Figure":
+    """One model: the kernel of every block (left) and its half-lives (right), now and, if it is known, before.
 
-    Blocks are shaded from the first, dark, to the last; the state before training is dashed, on the right grey.
-    unit, earlier and block_name: names of a step, of the model before, and of a block.
+    Blocks are shaded from the first, dark, to the last; the state before is dashed, on the right grey.
     """
     from matplotlib import colormaps
 
     figure, (kernels, half_lives) = _row(2, PAGE_WIDTH, 2.9 + 0.15 * -(-after.blocks // 6), width_ratios=(1.2, 1))
-    with style():
-        states: list[tuple[Memory, dict[str, Any]]] = [(after, {"lw": 1.2})]
-        for memory, look in states if before is None else [(before, {"ls": START_DASHES, "lw": 0.9}), *states]:
-            shades = colormaps["viridis"](np.linspace(0, 0.85, memory.blocks))
-            for block, (log_kernel, shade) in enumerate(zip(memory.log_kernels(), shades, strict=False)):
-                label = f"{block_name} {block}" if memory is after else None
-                kernels.plot(memory.lags, np.exp(log_kernel), color=shade, label=label, **look)
-        _log_log(kernels)
-        dashed, grey = (f" ({look}: {earlier})" if before is not None else "" for look in ("dashed", "grey"))
-        kernels.set(xlabel=f"lag t ({unit})", ylabel="k(t) / k(1)", title=f"kernels{dashed}")
-        _half_lives(half_lives, before, after, line_style(1)["color"])
-        half_lives.set(xlabel=block_name, ylabel=f"half-life ({unit})", title=f"half-lives{grey}")
-        figure.legend(loc="outside lower center", ncols=6)
-        headline(figure, title)
+    states: list[tuple[Memory, dict[str, Any]]] = [(after, {"lw": 1.2})]
+    for memory, look in states if before is None else [(before, {"ls": START_DASHES, "lw": 0.9}), *states]:
+        shades = colormaps["viridis"](np.linspace(0, 0.85, memory.blocks))
+        for block, (log_kernel, shade) in enumerate(zip(memory.log_kernels(), shades, strict=False)):
+            label = f"block {block}" if memory is after else None
+            kernels.plot(memory.lags, np.exp(log_kernel), color=shade, label=label, **look)
+    kernels.set(xscale="log", yscale="log")
+    kernels.set_ylim(bottom=max(kernels.get_ylim()[0], FAINTEST))
+    decades(kernels.xaxis)
+    decades(kernels.yaxis)
+    dashed, grey = (f" ({look}: before)" if before is not None else "" for look in ("dashed", "grey"))
+    kernels.set(xlabel=f"lag t ({unit})", ylabel="k(t) / k(1)", title=f"kernels{dashed}")
+    _half_lives(half_lives, before, after, line_style(1)["color"])
+    half_lives.set(xlabel="block", ylabel=f"half-life ({unit})", title=f"half-lives{grey}")
+    figure.legend(loc="outside lower center", ncols=6)
+    headline(figure, title)
     return figure
-
-
-def mark_observed(figure: "Figure", quantiles: Floats) -> None:
-    """Draw observed half-lives beside every box of a `model_figure`: 5 to 95 % as a line, the median as a dot.
-
-    quantiles: 5, 25, 50, 75 and 95 % of each block, (L,5); NaN is not drawn.
-    """
-    axes, (low, _, median, _, high) = figure.axes[1], quantiles.T
-    at, (bottom, top) = np.arange(len(quantiles)) + 2 * BOX_GAP, axes.get_ylim()
-    with style():
-        axes.vlines(at, low, high, color=INK, lw=1.0)
-        axes.plot(at, median, ".", color=INK, ms=4)
-        axes.set_ylim(np.nanmin([bottom, *low / 1.5]), np.nanmax([top, *high * 1.5]))
-        axes.set_xlabel(f"{axes.get_xlabel()} (black: on the text)")
-        decades(axes.yaxis)
 
 
 def truncation_figure(arms: Mapping[str, Curves], heading: str = "", confidence: float = 0.95) -> "Figure":
     """Left bits per byte against the bytes given, right the loss against the whole context; means over seeds.
 
     The first of `arms` is the baseline. Bands are t intervals of the mean over seeds. The broad grey line is the best
-    possible with so many bytes, if the source of the text is known. Triangles are as in `influence_figure`.
+    possible with so many bytes, if the source of the text is known.
     """
 
     def cost(arm: Curves) -> Curves:
-        above = None if arm.best is None else np.subtract(arm.best, arm.best[-1])[:-1]
-        best = None if above is None else np.where(above > 0, above, np.nan).tolist()
+        best = None if arm.best is None else np.subtract(arm.best, arm.best[-1])[:-1].tolist()
         return Curves(arm.at[:-1], (arm.bits - arm.bits[:, -1:])[:, :-1], best)
 
-    figure, (whole, lost) = _row(2, 2 * COLUMN_WIDTH, 2.6 + 0.15 * -(-len(arms) // 3))
-    with style():
-        _over_seeds(whole, list(arms.values()), confidence)
-        _over_seeds(lost, [cost(arm) for arm in arms.values()], confidence)
-        _positive(lost)
-        whole.set(xlabel="bytes given", ylabel="bits per byte")
-        lost.set(xlabel="bytes given", ylabel="bits per byte lost by the rest")
-        legend_below(figure, list(arms))
-        headline(figure, heading)
-    return figure
+    lost = {name: cost(arm) for name, arm in arms.items()}
+    panels = [(arms, "bytes given", "bits per byte"), (lost, "bytes given", "bits per byte lost by the rest")]
+    return _over_seeds(panels, heading, confidence)
 
 
 def influence_figure(arms: Mapping[str, Curves], heading: str = "", confidence: float = 0.95) -> "Figure":
     """Change of the prediction in bits when the byte at a lag is another, means over seeds with t intervals.
 
-    The broad grey line is I(d) of the text if its law is known, in the same bits. Triangles on the lower edge are
-    values at or below zero, or far below all others.
+    The broad grey line is I(d) of the text if its law is known, in the same bits.
     """
-    figure, (axes,) = _row(1, COLUMN_WIDTH, 2.6 + 0.15 * -(-len(arms) // 2))
-    with style():
-        _over_seeds(axes, list(arms.values()), confidence)
-        _positive(axes)
-        axes.set(xlabel="lag d (bytes)", ylabel="change of the prediction, bits")
-        legend_below(figure, list(arms))
-        headline(figure, heading)
-    return figure
+    return _over_seeds([(arms, "lag d (bytes)", "change of the prediction, bits")], heading, confidence)
 
 
+@style()
 def probe_figure(probe: Probe, heading: str = "") -> "Figure":
     """Influence against lag, bits by position, and the loss when only the last tokens are given.
 
     Bands are 95 % t intervals over windows. Beside influence and loss, in the same bits, stands the text's own I(d) if
-    it is known. Triangles are as in `influence_figure`.
+    it is known.
     """
-    unit, text, t = probe.unit, probe.information_bits(), critical_value(probe.windows)
+    unit, text, t = probe.unit, probe.information, critical_value(probe.windows)
     near, along, cut = probe.influence, probe.positions, probe.truncation
     lost = (cut.given[:-1], cut.cost[:-1], cut.standard_error[:-1])
     panels = (
@@ -236,19 +205,18 @@ def probe_figure(probe: Probe, heading: str = "") -> "Figure":
         (*lost, "the rest taken away", f"d: {unit}s given", f"lost, bits per {unit}"),
     )
     figure, row = _row(3, PAGE_WIDTH, 2.7)
-    with style():
-        for axes, (at, values, errors, title, below, left) in zip(row, panels, strict=True):
-            _curve(axes, at, values, t * np.asarray(errors), lw=1.3, color=INK, label="model")
-            if axes is not row[1]:
-                if text is not None and probe.information is not None:
-                    half = critical_value(len(probe.information.replicates[0])) * text[1]
-                    _curve(axes, near.lags, text[0], half, lw=1.3, color=COLOURS[0], label="I(d) of the text")
-                _positive(axes)
-            axes.set(xlabel=below, ylabel=left, title=title, xlim=(1 / 1.3, 1.3 * probe.context))
-            axes.set_xticks([4**power for power in range(16) if 4**power <= probe.context], minor=False)
-        if text is not None:
-            row[0].legend()
-        headline(figure, heading)
+    for axes, (at, values, errors, title, below, left) in zip(row, panels, strict=True):
+        _curve(axes, at, values, t * np.asarray(errors), lw=1.3, color=INK, label="model")
+        if axes is not row[1]:
+            if text is not None:
+                half = critical_value(INFORMED) * np.asarray(text.standard_error)
+                _curve(axes, text.lags, text.bits, half, lw=1.3, color=COLOURS[0], label="I(d) of the text")
+            _positive(axes)
+        axes.set(xlabel=below, ylabel=left, title=title, xlim=(1 / 1.3, 1.3 * probe.context))
+        axes.set_xticks([4**power for power in range(16) if 4**power <= probe.context], minor=False)
+    if text is not None:
+        row[0].legend()
+    headline(figure, heading)
     return figure
 
 
@@ -287,18 +255,17 @@ def _panels(
     rows = -(-len(panels) // columns)
     width = PAGE_WIDTH if columns > 1 else 1.3 * COLUMN_WIDTH
     figure, grid = _row(columns, width, height * rows + 0.75, rows, sharey=True)
-    with style():
-        for axes in grid[len(panels) :]:
-            axes.set_axis_off()
-        for index, (axes, panel) in enumerate(zip(grid, panels, strict=False)):
-            axes.set_title(panel.title, fontsize=7)
-            axes.set_xlabel(labels[0] if index + columns >= len(panels) else "")
-            axes.set_ylabel(labels[1] if index % columns == 0 else "")
-        headline(figure, heading)
-        before = {"color": START, "lw": 1.5, "ls": start, "label": "at initialisation"}
-        after = {"color": INK, "lw": 1.5, "label": "after training (each arm in its colour)"}
-        handles = [Line2D([], [], **look) for look in (*first, before, after)]
-        figure.legend(handles=handles, loc="outside lower center", ncols=3 if columns > 1 else 1)
+    for axes in grid[len(panels) :]:
+        axes.set_axis_off()
+    for index, (axes, panel) in enumerate(zip(grid, panels, strict=False)):
+        axes.set_title(panel.title, fontsize=7)
+        axes.set_xlabel(labels[0] if index + columns >= len(panels) else "")
+        axes.set_ylabel(labels[1] if index % columns == 0 else "")
+    headline(figure, heading)
+    before = {"color": START, "lw": 1.5, "ls": start, "label": "at initialisation"}
+    after = {"color": INK, "lw": 1.5, "label": "after training (each arm in its colour)"}
+    handles = [Line2D([], [], **look) for look in (*first, before, after)]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3 if columns > 1 else 1)
     return figure, grid[: len(panels)]
 
 
@@ -306,18 +273,29 @@ def _row(count: int, width: float, height: float, rows: int = 1, **options: Any)
     """`count` axes side by side, in `rows`; width and height in inches."""
     from matplotlib.figure import Figure
 
-    with style():
-        figure = Figure(figsize=(width, height))
-        return figure, list(figure.subplots(rows, count, squeeze=False, **options).flat)
+    figure = Figure(figsize=(width, height))
+    return figure, list(figure.subplots(rows, count, squeeze=False, **options).flat)
 
 
-def _over_seeds(axes: "Axes", arms: Sequence[Curves], confidence: float) -> None:
-    """Means over seeds with bands if there are two or more, in the line styles 0, 1, .., and the best that is known."""
-    for index, arm in enumerate(arms):
-        mean, _, half = student_interval(arm.bits, confidence)
-        _curve(axes, arm.at, mean, half, lw=1.5, **line_style(index))
-    for arm in [arm for arm in arms if arm.best is not None][:1]:
-        axes.plot(arm.at, arm.best or (), **LAW)
+@style()
+def _over_seeds(panels: Sequence[tuple[Mapping[str, Curves], str, str]], heading: str, confidence: float) -> "Figure":
+    """Means over seeds with bands if there are two or more, in the line styles 0, 1, .., and the best that is known.
+
+    panels: curves by arm with the labels of the axes; the last panel has a log scale.
+    """
+    arms, width = list(panels[0][0]), len(panels)
+    figure, row = _row(width, width * COLUMN_WIDTH, 2.6 + 0.15 * -(-len(arms) // (1 + width)))
+    for axes, (curves, below, left) in zip(row, panels, strict=True):
+        for index, arm in enumerate(curves.values()):
+            mean, _, half = student_interval(arm.bits, confidence)
+            _curve(axes, arm.at, mean, half, lw=1.5, **line_style(index))
+        for arm in [arm for arm in curves.values() if arm.best is not None][:1]:
+            axes.plot(arm.at, arm.best or (), **LAW)
+        axes.set(xlabel=below, ylabel=left)
+    _positive(row[-1])
+    legend_below(figure, arms)
+    headline(figure, heading)
+    return figure
 
 
 def _curve(axes: "Axes", at: Sequence[int], middle: ArrayLike, half: ArrayLike, **look: Any) -> None:
@@ -330,28 +308,11 @@ def _curve(axes: "Axes", at: Sequence[int], middle: ArrayLike, half: ArrayLike, 
         axes.fill_between(at, values - reach, values + reach, color=look["color"], alpha=0.15, lw=0)
 
 
-def _log_log(axes: "Axes") -> None:
-    axes.set(xscale="log", yscale="log")
-    decades(axes.xaxis)
-    decades(axes.yaxis)
-
-
 def _positive(axes: "Axes") -> None:
-    """Set a log axis over six decades at most, if anything is above zero; triangles mark what is below it."""
-    lines = list(axes.get_lines())
-    values = np.concatenate([np.asarray(line.get_ydata(), dtype=np.float64) for line in lines])
-    if not (values > 0).any():
-        return
-    top = float(np.nanmax(values))
-    bottom = max(float(values[values > 0].min()) / 2, 1e-6 * top)
-    axes.set_yscale("log", nonpositive="clip")
-    axes.set_ylim(bottom, 2 * top)
-    power_ticks(axes)
-    for row, line in enumerate(lines):
-        x, y = (np.asarray(data, dtype=np.float64) for data in line.get_data())
-        hidden = y < bottom
-        line.set_ydata(np.where(hidden, np.nan, y))
-        look: dict[str, Any] = {"color": line.get_color(), "marker": "v", "ms": 3.5, "mfc": "none", "ls": "none"}
-        if hidden.any():
-            edge = np.full(int(hidden.sum()), 0.025 * (1 + row))
-            axes.plot(x[hidden], edge, transform=axes.get_xaxis_transform(), **look)
+    """Set a log axis over six decades at most, if anything is above zero; the rest lies below its edge."""
+    values = np.concatenate([np.asarray(line.get_ydata(), dtype=np.float64) for line in axes.lines])
+    if (values > 0).any():
+        top = float(np.nanmax(values))
+        axes.set_yscale("log", nonpositive="clip")
+        axes.set_ylim(max(float(values[values > 0].min()) / 2, FAINTEST * top), 2 * top)
+        power_ticks(axes)

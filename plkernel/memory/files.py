@@ -71,18 +71,16 @@ def open_checkpoint(target: str) -> Checkpoint:
     path = _downloaded(target.removeprefix(HUB)) if target.startswith(HUB) else cli.existing(Path(target), "model")
     folder = path if path.is_dir() else path.parent
     config = load_object(_inside(folder, CONFIG, folder)) if (folder / CONFIG).exists() else {}
+    if (path / INDEX).exists():
+        return _of_shards(_shards(path), config)
     if path.is_dir():
-        if (path / INDEX).exists():
-            return _of_shards(_shards(path), config)
         held = [name for name in (SINGLE, PICKLE) if (path / name).exists() or (path / name).is_symlink()]
-        if not held and (path / f"{PICKLE}.index.json").exists():
-            raise ValueError(f"{path}: pickles in several parts are not read: save the model as .safetensors")
         if not held:
-            raise ValueError(f"{path}: holds neither {INDEX} nor {SINGLE}; name a file of weights in it")
+            raise ValueError(f"{path}: holds none of {INDEX}, {SINGLE}, {PICKLE}: save the model so, or name a file")
         path = _inside(path, held[0], path)
     check_regular(path)
     if path.suffix in PICKLED:
-        return of_tensors(read_pickle(path, mmap=True), config)
+        return of_tensors(read_pickle(path), config)
     return _of_shards(dict.fromkeys(_header(path)[0], path), config)
 
 
@@ -101,10 +99,10 @@ def of_tensors(tensors: Mapping[str, Any], config: Mapping[str, Any]) -> Checkpo
     return Checkpoint(tuple(tensors), config, read)
 
 
-def read_pickle(path: Path, mmap: bool = False) -> dict[str, Any]:
+def read_pickle(path: Path) -> dict[str, Any]:
     """Read the dictionary of tensors in a .pth file; ValueError for any other content. Nothing in it is executed.
 
-    mmap: read numbers when they are used; files of before PyTorch 1.6 are read as a whole all the same.
+    Numbers are read when they are used, but for files of before PyTorch 1.6.
     """
     check_regular(path)
     try:
@@ -113,7 +111,7 @@ def read_pickle(path: Path, mmap: bool = False) -> dict[str, Any]:
         raise ValueError(f"{path}: reading this format needs torch, which is missing: pip install torch") from error
     try:
         with warnings.catch_warnings(action="ignore"):  # of another pickle protocol, which the error names
-            content: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap and is_zipfile(path))
+            content: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zipfile(path))
     except Exception as error:  # a damaged or hostile pickle can raise anything
         reason = type(error).__name__  # torch's own text advises to switch the safety off
         raise ValueError(
@@ -234,16 +232,14 @@ def _downloaded(name: str) -> Path:
     from plkernel.data.files import endpoint, reachable
 
     repository, _, revision = name.partition("@")
-    options: dict[str, Any] = {"revision": revision or None, "local_files_only": not reachable()}
-    options["allow_patterns"] = [CONFIG, "*.safetensors", "*.safetensors.index.json"]
+    wanted = [CONFIG, "*.safetensors", "*.safetensors.index.json"]
+    options: dict[str, Any] = {"local_files_only": not reachable(), "allow_patterns": wanted}
     try:
-        return Path(snapshot_download(repository, **options))
-    except HFValidationError as error:
-        raise ValueError(f"model hf:{name}: {' '.join(str(error).split())}") from error
+        return Path(snapshot_download(repository, revision=revision or None, **options))
     except LocalEntryNotFoundError as error:
         raise OSError(
             f"model hf:{name}: not in the cache, and {endpoint()} cannot be reached: connect to a network, "
             "or name a folder or file that holds the checkpoint"
         ) from error
-    except HfHubHTTPError as error:
-        raise OSError(f"model hf:{name}: {' '.join(str(error).split())}") from error
+    except (HFValidationError, HfHubHTTPError) as error:
+        raise OSError(f"model hf:{name}: {error}") from error

@@ -22,7 +22,7 @@ The constructor draws from the global generators of torch, numpy and random, see
 like, anew at every step, so that a run that was killed resumes to the same numbers. State beside parameters and buffers
 is lost with the process. Parameters are float32 or float64; on a GPU a run is in bfloat16 autocast.
 `init = "mypackage.mymodule:function"` of an arm names `function(model, generator, **init_options)`, called after all
-else, which changes the model in place.
+else, which changes the model in place; `power_law_` and `log_spaced_` here are such functions for Mamba-2.
 
 Nothing is imported before the person has said --trust-code.
 """
@@ -43,11 +43,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from plkernel.analysis.nodes import place
 from plkernel.common.cli import MARK, imported, nearest, told
 from plkernel.common.environment import installed
 from plkernel.memory.files import of_tensors
 from plkernel.memory.layers import half_lives, kernel, known_layers
 from plkernel.models.init.plan import generator_for, is_matrix
+from plkernel.models.init.power_law import decays_
 from plkernel.models.layers import BYTES
 
 MULTIPLIERS = ("learning_rate", "weight_decay", "eps")
@@ -79,7 +81,7 @@ class Foreign(nn.Module):
         if not isinstance(patch, int) or patch < 1:
             raise ValueError(f"kind {kind!r}: patch must be a whole number of bytes, at least 1, got {patch!r}")
         self.config = ForeignConfig(kind, patch)
-        self.module = module
+        self.module: Any = module
 
     def forward(self, inputs: Tensor) -> Any:
         """Logits (B,T,256) of bytes (B,T), also of an output that has them as a field."""
@@ -89,22 +91,19 @@ class Foreign(nn.Module):
     def half_lives(self) -> list[Tensor]:
         """Half-lives of every block in bytes, (N,) float64 on the CPU; empty if unknown."""
         if hasattr(self.module, "half_lives"):
-            said: Any = self.module.half_lives()  # type: ignore[operator]
-            return [torch.as_tensor(values).detach().double().cpu().reshape(-1) for values in said]
+            return [torch.as_tensor(values).detach().double().cpu().reshape(-1) for values in self.module.half_lives()]
         return [torch.from_numpy(half_lives(rates).reshape(-1)) for rates in self._named_rates()]
 
     def kernels(self, lags: Tensor) -> list[Tensor]:
         """Weight of an input `lags` (T,) bytes later in every block, (T,) float64; empty if unknown."""
         if hasattr(self.module, "kernels"):
-            said: Any = self.module.kernels(lags)  # type: ignore[operator]
-            return [torch.as_tensor(values).detach().double().cpu() for values in said]
+            return [torch.as_tensor(values).detach().double().cpu() for values in self.module.kernels(lags)]
         rates = [] if hasattr(self.module, "half_lives") else self._named_rates()
         return [torch.from_numpy(kernel(values, lags.double().numpy())) for values in rates]
 
     def multipliers(self) -> dict[str, tuple[float, float, float]]:
         """Multipliers of learning rate, weight decay and eps, by parameter; ValueError for unknown names."""
-        module: Any = self.module
-        given = module.multipliers() if hasattr(module, "multipliers") else {}
+        given = self.module.multipliers() if hasattr(self.module, "multipliers") else {}
         named, parameters = f"kind {self.config.kind!r}: multipliers", dict(self.module.named_parameters())
         result = {}
         for pattern, values in given.items():
@@ -211,25 +210,22 @@ def check_model(model: nn.Module, name: str, context: int, device: torch.device)
     """
     for parameter, values in model.named_parameters():
         if values.dtype not in (torch.float32, torch.float64):
-            kind = str(values.dtype).removeprefix("torch.")
-            raise ValueError(f"{name}: parameter {parameter.removeprefix('module.')} is {kind}, expected float32")
+            raise ValueError(f"{name}: parameter {parameter} is {values.dtype}, expected torch.float32")
     patch: int = getattr(model.config, "patch", 1)  # type: ignore[arg-type]
     length = min(context, LONGEST)
     length = length // patch * patch or length
     quarters = (quarter * length // 4 - back for quarter in (1, 2, 3) for back in (1, 0))
-    places = sorted({place for place in (1, 2, 3, length - 1, *quarters) if 0 < place < length})
+    places = sorted({byte for byte in (1, 2, 3, length - 1, *quarters) if 0 < byte < length})
 
     def logits_of(inputs: Tensor, training: bool = False) -> Tensor:
         """Logits (B,T,256)."""
         model.train(training)
         with one_line(name, f"{tuple(inputs.shape)} bytes"), torch.set_grad_enabled(training):
             logits = model(inputs)
-        expected = (*inputs.shape, BYTES)
-        if not isinstance(logits, Tensor):
-            raise ValueError(f"{name}: gave a {type(logits).__name__}, expected logits {expected}")
-        if tuple(logits.shape) != expected or not logits.is_floating_point():
-            kind = str(logits.dtype).removeprefix("torch.")
-            raise ValueError(f"{name}: gave {kind} of shape {tuple(logits.shape)}, expected logits {expected}")
+        expected, given = (*inputs.shape, BYTES), type(logits).__name__
+        if not isinstance(logits, Tensor) or tuple(logits.shape) != expected or not logits.is_floating_point():
+            got = f"{logits.dtype} of shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else f"a {given}"
+            raise ValueError(f"{name}: gave {got}, expected logits {expected}")
         return logits
 
     def far(one: Tensor, other: Tensor, units: float) -> Tensor:
@@ -242,25 +238,20 @@ def check_model(model: nn.Module, name: str, context: int, device: torch.device)
         before, changed = logits_of(inputs), inputs.clone()
         if not before.isfinite().all():  # possible with noise
             return
-        for row, place in enumerate(places, start=1):
-            changed[row, place] = (changed[row, place] + BYTES // 2) % BYTES
+        for row, byte in enumerate(places, start=1):
+            changed[row, byte] = (changed[row, byte] + BYTES // 2) % BYTES
         moved = far(before, logits_of(changed), ROUNDING)
         if moved[0].any():
             raise ValueError(f"{name}: the logits of a window change with the other windows of its batch")
-        for row, place in enumerate(places, start=1):
-            if moved[row, :place].any():
-                seen = int(moved[row, :place].nonzero()[0])
-                raise ValueError(
-                    f"{name}: is not causal: byte {place} changes the logits at byte {seen}, which may know the bytes "
-                    f"up to {seen} only"
-                )
+        for row, byte in enumerate(places, start=1):
+            if moved[row, :byte].any():
+                seen = int(moved[row, :byte].nonzero()[0])
+                raise ValueError(f"{name}: is not causal: byte {byte} changes the logits at byte {seen}")
         for kept in sorted({patch, length // 2 // patch * patch} & set(range(1, length))):
             moved = far(before[:, :kept], logits_of(inputs[:, :kept]), REORDERED).any(dim=0)
             if moved.any():
-                raise ValueError(
-                    f"{name}: is not causal: the logits at byte {int(moved.nonzero()[0])} change when the bytes from "
-                    f"{kept} on are left out"
-                )
+                changes = f"the logits at byte {int(moved.nonzero()[0])} change"
+                raise ValueError(f"{name}: is not causal: {changes} when the bytes from {kept} on are left out")
 
     with seeded(0, name):
         with one_line(name, f"moving it to {device.type}"):
@@ -276,10 +267,9 @@ def check_model(model: nn.Module, name: str, context: int, device: torch.device)
             lags = torch.tensor([1, 2, 4])
             with one_line(name, "half_lives or kernels"):
                 lives, kernels = model.half_lives(), model.kernels(lags)
-            if not all(values.numel() and ((values > 0) & values.isfinite()).all() for values in lives):
-                raise ValueError(f"{name}: half_lives must give positive numbers of bytes for every block")
-            if not all(values.shape == lags.shape and values.isfinite().all() for values in kernels):
-                raise ValueError(f"{name}: kernels must give a finite number for every block and lag")
+            whole = all(values.shape == lags.shape and values.isfinite().all() for values in kernels)
+            if not whole or not all(values.numel() and ((values > 0) & values.isfinite()).all() for values in lives):
+                raise ValueError(f"{name}: half_lives and kernels must give positive, finite numbers for every block")
             model.multipliers()
         loss = F.cross_entropy(logits_of(inputs, training=True).float().flatten(0, 1), inputs.flatten())
         if loss.requires_grad:
@@ -292,3 +282,34 @@ def check_model(model: nn.Module, name: str, context: int, device: torch.device)
                 size = values.square().mean().sqrt()
                 values.add_(torch.randn_like(values) * (NOISE * size if size > 0 else NOISE_OF_ZEROS))
         check_causal()
+
+
+def power_law_(
+    model: nn.Module, generator: torch.Generator | None = None, beta: float = 1.15, max_lag: float = 2048.0
+) -> None:
+    """Put the heads of a Mamba2ForCausalLM at the quantiles of t**-beta up to `max_lag` bytes, in place."""
+    _start_heads_(model, placement="quantile", beta=beta, max_lag=max_lag)
+
+
+def log_spaced_(
+    model: nn.Module, generator: torch.Generator | None = None, shortest: float = 1.0, longest: float = 2000.0
+) -> None:
+    """Space half-lives of the heads of a Mamba2ForCausalLM evenly in their logarithm, in bytes, in place."""
+    _start_heads_(model, shortest=shortest, longest=longest)
+
+
+def _start_heads_(model: nn.Module, **options: Any) -> None:
+    """Set A_log = 0 and dt = lambda in every layer, the same nodes in all; the rest stays as the model has it.
+
+    A head decays by a = exp(-dt exp(A_log)) per byte and takes its input times dt, dt = softplus(dt_bias) without an
+    input (arXiv 2405.21060). With A_log = 0 a head of rate lambda has dt = lambda, and its kernel lambda
+    exp(-lambda t) is the gain `clamp` for lambda up to 1: the law goes into the density of the heads.
+    """
+    layers: list[Any] = [one for one in model.modules() if hasattr(one, "A_log") and hasattr(one, "dt_bias")]
+    if not layers:
+        raise ValueError(f"a {type(model).__name__} has no layer with A_log and dt_bias: Mamba2ForCausalLM has")
+    for layer in layers:
+        nodes = place(len(layer.dt_bias), gain="clamp", **options)
+        with torch.no_grad():
+            layer.A_log.zero_()
+            decays_(layer.dt_bias, nodes, "dt_bias", a_log=layer.A_log)

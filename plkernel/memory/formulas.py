@@ -1,7 +1,6 @@
-"""Table of families of layers: names of the tensors that hold their decays, and formulas for the rates of decay.
+"""Families of layers: the formulas of their rates of decay, and from families.toml the names of their tensors.
 
-To add a family, append a Family: the first whose patterns fit a layer reads it. Names are those of transformers,
-flash-linear-attention and the authors' own code, with any prefix before the module's own part of a name.
+To add a family, append its table to families.toml, and its formula to RATES unless one there is the same.
 
 Rates are -ln a per token, in float64. A decay that depends on the input is taken at its bias. Products in the exponent
 are formed there, never as a decay, so that half-lives of any length keep their digits. Shapes are made equal by
@@ -9,8 +8,10 @@ are formed there, never as a decay, so that half-lives of any length keep their 
 """
 
 import re
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,14 @@ Start = Callable[[tuple[int, ...], int, int], Floats]
 """Initial values from the shape, the layer's number and the number of layers."""
 
 BY_INPUT = "the decay depends on the input"
-INPUT = f"{BY_INPUT}: shown is its static part, the bias"
-DELTA = "a delta rule also forgets by erasing what it overwrites: half-lives are upper bounds"
-FIXED = "decays are fixed, not learned"
-MAGNITUDE = "of complex decays the magnitude is shown"
+NOTES = {
+    "input": f"{BY_INPUT}: shown is its static part, the bias",
+    "delta": "a delta rule also forgets by erasing what it overwrites: half-lives are upper bounds",
+    "fixed": "decays are fixed, not learned",
+    "magnitude": "of complex decays the magnitude is shown",
+}
+DECAYS = ("A_log", "time_decay", "recurrent_param", "slope_rate", "nu_log", "log_A_real", "Lambda_re", "dt_bias")
+"""Last parts of names that only decays have: a tensor so named that no family takes is reported as unread."""
 
 
 @dataclass(frozen=True)
@@ -71,52 +76,48 @@ class Argument:
     role       of the static tensor
     functions  names of the functions that modules of this family call with it
     time       dimension of the tokens; calls with another length there are ignored
-    call       index of the call among the remaining ones; None for all of them, each with some of the channels
+    call       index of the call among the remaining ones
+    every      all of these calls, each with some of the channels
     """
 
     role: str
-    functions: tuple[str, ...]
+    functions: list[str]
     time: int = 1
-    call: int | None = 0
+    call: int = 0
+    every: bool = False
 
 
 @dataclass(frozen=True)
 class Family:
     """Layers of one kind.
 
-    name     of the family
-    tensors  names of the tensors to read, by role in the formula; {at} stands for the module
-    rate     rates -ln a from these tensors
+    rate     rates -ln a from the tensors
     formula  the same in words
     source   paper and code
+    tensors  names of the tensors to read, by role in the formula; {at} stands for the module
     notes    cautions about the half-lives
     beside   names of which one must be in the checkpoint, if any are given
-    without  name that must be absent, if not empty
+    without  names that must be absent
     models   model types of config.json, if restricted
     starts   exact initialisation of the tensor of a role, in words and as a function
-    anchor   pattern that the name of one tensor of every such layer matches; that of the first of `tensors` if empty
+    anchor   pattern that the name of one tensor of every such layer matches; its groups fill the templates of names
     fixed    rates that config.json defines, for decays that are not learned
     taken    place where a running module of transformers or plkernel computes decays that depend on the input
     """
 
     name: str
-    tensors: Mapping[str, str]
     rate: Callable[[Given], Floats]
     formula: str
     source: str
-    notes: tuple[str, ...] = (INPUT,)
-    beside: tuple[str, ...] = ()
-    without: str = ""
-    models: tuple[str, ...] = ()
+    tensors: Mapping[str, str]
+    anchor: str
+    notes: list[str]
+    beside: list[str]
+    without: list[str]
+    models: list[str] = field(default_factory=list)
     starts: Mapping[str, tuple[str, Start]] = field(default_factory=dict)
     fixed: Callable[[Given], Floats] | None = None
-    anchor: str = ""
     taken: Argument | None = None
-
-    @property
-    def pattern(self) -> str:
-        """Pattern of one tensor's name in every layer of the family; its groups fill the templates of names."""
-        return self.anchor or AT + re.escape(next(iter(self.tensors.values())).removeprefix("{at}."))
 
 
 def softplus(x: Floats) -> Floats:
@@ -229,223 +230,61 @@ def rwkv7_start(shape: tuple[int, ...], layer: int, layers: int) -> Floats:
     return (-5.5 + 6.0 * ramp + 2.5 * zigzag * np.abs(zigzag)).reshape(shape)
 
 
-COUNTED: tuple[str, Start] = (
-    "ln(1), ln(2), ln(3) .. (S4D-Real, Mamba)",  # arXiv 2206.11893
-    lambda shape, layer, layers: np.broadcast_to(np.log(np.arange(1, shape[-1] + 1)), shape),
-)
-ONES: tuple[str, Start] = "ones", lambda shape, layer, layers: np.ones(shape)
-XLSTM: tuple[str, Start] = (
-    "3 .. 6 over heads (xLSTM)",  # arXiv 2405.04517
-    lambda shape, layer, layers: np.broadcast_to(np.linspace(3.0, 6.0, shape[-1]), shape),
-)
-RWKV4 = "the official start of RWKV-4", _rwkv(-5.0, 3.0)  # BlinkDL/RWKV-LM
-RWKV5 = "the official start of RWKV-5 and RWKV-6", _rwkv(-6.0, -1.0)
-RWKV7 = "the official start of RWKV-7", rwkv7_start
-
-AT = r"(?P<at>.+)\."
-A_LOG = {"A_log": "{at}.A_log", "dt_bias": "{at}.dt_bias"}
-STEPPED = "a = exp(-exp(A_log) softplus(dt_bias))"
-EXPONENTIAL: dict[str, Any] = {"rate": lambda given: np.exp(given["w"]), "formula": "a = exp(-exp(time_decay))"}
-TIME_DECAY = {"w": "{at}.time_decay"}
-EAGLE = "arXiv 2404.05892; BlinkDL/RWKV-LM: RWKV-v5/src/model.py"
-MAMBA: dict[str, Any] = {
-    "rate": lambda given: outer(softplus(given["dt_bias"]), np.exp(given["A_log"])),
-    "formula": f"{STEPPED}, per channel and state",
-    "source": "arXiv 2312.00752; transformers: modeling_mamba.py (Falcon-Mamba, Jamba, Zamba alike)",
-    "starts": {"A_log": COUNTED},
-    "taken": Argument("dt_bias", ("softplus",), time=-1, call=None),  # Zamba calls it once for each head
+RATES: dict[str, Callable[[Given], Floats]] = {
+    "exponential": lambda given: np.exp(given["w"]),
+    "forget_gate": forget_gate,
+    "gla": gla,
+    "hgrn": hgrn,
+    "kimi": kimi,
+    "lightning": lightning,
+    "mamba": lambda given: outer(softplus(given["dt_bias"]), np.exp(given["A_log"])),
+    "mamba2": mamba2,
+    "mamba3": lambda given: softplus(given["dt_bias"]) * max(np.log(2.0), given.number("A_floor", 0.0) or 0.0),
+    "retnet": lambda given: -np.log1p(-np.exp2(-5.0 - np.arange(given.count("num_heads")))),
+    "rg_lru": rg_lru,
+    "rwkv7": lambda given: np.exp(-0.5) * expit(given["w"]),
+    "s4d": lambda given: outer(np.exp(given["log_dt"]), np.exp(given["log_A_real"])),
+    "s5": s5,
+    "second_half": lambda given: forget_gate(given, half=True),
+    "sigmoid": lambda given: softplus(-given["bias"]),
+    "slopes": lambda given: given["slopes"].reshape(-1),
+    "stepped": stepped,
 }
-RG_LRU: dict[str, Any] = {
-    "rate": rg_lru,
-    "formula": "a = exp(-8 r softplus(Lambda)), r = sigmoid(gate bias)",
-    "source": "arXiv 2402.19427; transformers: modeling_recurrent_gemma.py",
-    "taken": Argument("gate_bias", ("sigmoid",), call=1),  # the first call is that of the input gate
-}
-GOOSE: dict[str, Any] = {
-    "rate": lambda given: np.exp(-0.5) * expit(given["w"]),
-    "formula": "a = exp(-exp(-1/2) sigmoid(w))",
-    "notes": (INPUT, DELTA),
-    "beside": ("{at}.r_k",),
-    "starts": {"w": RWKV7},
-    "taken": Argument("w", ("sigmoid",)),
-}
-X_LSTM: dict[str, Any] = {
-    "formula": "a = sigmoid(forget-gate bias), soft-capped as gate_soft_cap says",
-    "source": "arXiv 2503.13427; transformers: modeling_xlstm.py",
-    "notes": (INPUT, "a rising input gate outweighs what is old beyond the decay shown"),
-}
-LIGHTNING: dict[str, Any] = {
-    "source": "arXiv 2501.08313; transformers: modeling_minimax.py",
-    "notes": (FIXED,),
+STARTS: dict[str, tuple[str, Start]] = {
+    "counted": (
+        "ln(1), ln(2), ln(3) .. (S4D-Real, Mamba)",  # arXiv 2206.11893
+        lambda shape, layer, layers: np.broadcast_to(np.log(np.arange(1, shape[-1] + 1)), shape),
+    ),
+    "ones": ("ones", lambda shape, layer, layers: np.ones(shape)),
+    "xlstm": (
+        "3 .. 6 over heads (xLSTM)",  # arXiv 2405.04517
+        lambda shape, layer, layers: np.broadcast_to(np.linspace(3.0, 6.0, shape[-1]), shape),
+    ),
+    "rwkv4": ("the official start of RWKV-4", _rwkv(-5.0, 3.0)),  # BlinkDL/RWKV-LM
+    "rwkv5": ("the official start of RWKV-5 and RWKV-6", _rwkv(-6.0, -1.0)),
+    "rwkv7": ("the official start of RWKV-7", rwkv7_start),
 }
 
-FAMILIES = (
-    Family("Mamba", {"A_log": "{at}.A_log", "dt_bias": "{at}.dt_proj.bias"}, **MAMBA),
-    Family("Mamba", {"A_log": "{at}.A_log", "dt_bias": "{at}.dt_proj_bias"}, **MAMBA),
-    Family(
-        "Kimi Delta Attention",
-        A_LOG,
-        kimi,
-        f"{STEPPED}, per channel; exp(b sigmoid(exp(A_log) dt_bias)) with a lower bound b",
-        "arXiv 2510.26692; transformers: modeling_kimi_linear.py; fla: layers/kda.py",
-        (INPUT, DELTA),
-        beside=("{at}.f_a_proj.weight", "{at}.f_proj.0.weight", "{at}.f_proj.weight"),
-        taken=Argument("dt_bias", ("softplus", "exp")),
-    ),
-    Family(
-        "gated delta net",
-        A_LOG,
-        stepped,
-        f"{STEPPED}, per head",
-        "arXiv 2412.06464; transformers: modeling_qwen3_next.py; fla: layers/gated_deltanet.py",
-        (INPUT, DELTA),
-        beside=(
-            *("{at}.b_proj.weight", "{at}.in_proj_ba.weight", "{at}.in_proj_b.weight"),
-            *("{at}.shared_b.weight", "{at}.b_proj.0.weight"),  # mixture of memories
-        ),
-        starts={"dt_bias": ONES},
-        taken=Argument("dt_bias", ("softplus",)),
-    ),
-    Family(
-        "Mamba-2",
-        A_LOG,
-        mamba2,
-        f"{STEPPED}, per head; softplus within time_step_limit",
-        "arXiv 2405.21060; transformers: modeling_mamba2.py (Bamba, Falcon-H1, Granite-4, Nemotron-H, Zamba2 alike)",
-        starts={"A_log": COUNTED, "dt_bias": ONES},
-        taken=Argument("dt_bias", ("softplus",)),
-    ),
-    Family(
-        "Mamba-3",
-        {"dt_bias": "{at}.dt_bias"},
-        lambda given: softplus(given["dt_bias"]) * max(np.log(2.0), given.number("A_floor", 0.0) or 0.0),
-        "a = exp(-softplus(dt_bias) softplus(A)), per head; shown at A = 0",
-        "fla: layers/mamba3.py",
-        models=("mamba3",),
-    ),
-    Family(
-        "Mesa net",
-        {"bias": "{at}.a_proj.bias"},
-        lambda given: softplus(-given["bias"]),
-        "a = sigmoid(bias), per head",
-        "arXiv 2506.05233; fla: layers/mesa_net.py",
-        (INPUT, DELTA),
-        beside=("{at}.lambda_params",),
-    ),
-    Family(
-        "forgetting transformer",
-        {"bias": "{at}.f_proj.bias"},
-        lambda given: softplus(-given["bias"]),
-        "weights of attention are scaled by a = sigmoid(bias) per token, per head",
-        "arXiv 2503.02130; fla: layers/forgetting_attn.py",
-        models=("forgetting_transformer",),
-    ),
-    Family("RG-LRU", {"Lambda": "{at}.recurrent_param", "gate_bias": "{at}.recurrent_gate_bias"}, **RG_LRU),
-    Family("RG-LRU", {"Lambda": "{at}.a_param", "gate_bias": "{at}.a_gate.b"}, **RG_LRU),
-    Family(
-        "RWKV-6",
-        TIME_DECAY,
-        **EXPONENTIAL,
-        source=EAGLE,
-        beside=("{at}.time_decay_w1", "{at}.time_decay_w2"),
-        starts={"w": RWKV5},
-        taken=Argument("w", ("exp",)),
-    ),
-    Family(
-        "RWKV-6",
-        {"w": "{at}.w_proj.linear.lora.2.bias"},
-        EXPONENTIAL["rate"],
-        "a = exp(-exp(w))",
-        "arXiv 2404.05892; fla: layers/rwkv6.py",
-        starts={"w": RWKV5},
-    ),
-    Family(
-        "RWKV-5",
-        TIME_DECAY,
-        **EXPONENTIAL,
-        source=EAGLE,
-        notes=(),
-        beside=("{at}.ln_x.weight",),
-        starts={"w": RWKV5},
-    ),
-    Family(
-        "RWKV-4",
-        TIME_DECAY,
-        **EXPONENTIAL,
-        source="arXiv 2305.13048; transformers: modeling_rwkv.py",
-        notes=(),
-        starts={"w": RWKV4},
-    ),
-    Family("RWKV-7", {"w": "{at}.w0"}, source="arXiv 2503.14456; BlinkDL/RWKV-LM: RWKV-v7", **GOOSE),
-    Family("RWKV-7", {"w": "{at}.w_lora.lora.2.bias"}, source="arXiv 2503.14456; fla: layers/rwkv7.py", **GOOSE),
-    Family(
-        "lightning attention",
-        {"slopes": "{at}.slope_rate"},
-        lambda given: given["slopes"].reshape(-1),
-        "a = exp(-slope_rate), per head",
-        fixed=lightning,
-        **LIGHTNING,
-    ),
-    Family(
-        "lightning attention",
-        {},
-        lightning,
-        "a = exp(-2**(-8 h / H) (1 - layer / (layers - 1))), h = 1..H, from config.json",
-        anchor=rf"{AT}output_gate\.weight",
-        without="{at}.slope_rate",
-        models=("minimax", "minimax_text_01", "MiniMaxText01"),
-        **LIGHTNING,
-    ),
-    Family(
-        "RetNet",
-        {},
-        lambda given: -np.log1p(-np.exp2(-5.0 - np.arange(given.count("num_heads")))),
-        "a = 1 - 2**(-5 - h), h = 0..H-1, from config.json",
-        "arXiv 2307.08621; fla: ops/retention",
-        (FIXED,),
-        anchor=rf"{AT}g_proj\.weight",
-        models=("retnet",),
-    ),
-    Family("xLSTM", {"bias": "{at}.fgate_preact.bias"}, forget_gate, starts={"bias": XLSTM}, **X_LSTM),
-    Family("xLSTM", {"bias": "{at}.ifgate_preact.bias"}, lambda given: forget_gate(given, half=True), **X_LSTM),
-    Family("xLSTM", {"bias": "{at}.fgate.bias"}, forget_gate, starts={"bias": XLSTM}, **X_LSTM),
-    Family(
-        "GLA", {"bias": "{at}.gk_proj.1.bias"}, gla, "a = sigmoid(bias)**(1/16)", "arXiv 2312.06635; fla: layers/gla.py"
-    ),
-    Family(
-        "HGRN",
-        {"lower_bounds": "{model}.lower_bounds"},
-        hgrn,
-        "a = l + (1 - l) / 2, l the lower bound: a softmax of lower_bounds summed over layers",
-        "arXiv 2311.04823 and 2404.07904; fla: models/hgrn, models/hgrn2",
-        (f"{BY_INPUT}: shown is a gate half open above its lower bound",),
-        anchor=r"(?P<model>.+)\.layers\.\d+\.attn\.f_proj\.weight",
-    ),
-    Family(
-        "S4D",
-        {"log_dt": "{at}.log_dt", "log_A_real": "{at}.log_A_real"},
-        lambda given: outer(np.exp(given["log_dt"]), np.exp(given["log_A_real"])),
-        "|a| = exp(-exp(log_dt) exp(log_A_real)), per channel and state",
-        "arXiv 2206.11893; state-spaces/s4: models/s4/s4d.py",
-        (MAGNITUDE,),
-    ),
-    Family(
-        "S5",
-        {"Lambda_re": "{at}.Lambda_re", "log_step": "{at}.log_step"},
-        s5,
-        "|a| = exp(Lambda_re exp(log_step)), per state",
-        "arXiv 2208.04933; lindermanlab/S5: s5/ssm.py",
-        (MAGNITUDE,),
-    ),
-    Family(
-        "LRU",
-        {"w": "{at}.nu_log"},
-        EXPONENTIAL["rate"],
-        "|a| = exp(-exp(nu_log))",
-        "arXiv 2303.06349, appendix A",
-        (MAGNITUDE,),
-    ),
-)
 
-DECAYS = ("A_log", "time_decay", "recurrent_param", "slope_rate", "nu_log", "log_A_real", "Lambda_re", "dt_bias")
-"""Last parts of names that only decays have: a tensor so named that no family takes is reported as unread."""
+def _families() -> tuple[Family, ...]:
+    """The families of families.toml, one for each layout of their tensors."""
+
+    def full(name: str) -> str:
+        return name if "{" in name else f"{{at}}.{name}"
+
+    families = []
+    for row in tomllib.loads(Path(__file__).with_name("families.toml").read_text(encoding="utf-8"))["family"]:
+        layouts = row.pop("tensors", {})
+        row |= {key: list(map(full, row.get(key, []))) for key in ("beside", "without")}
+        row["notes"] = [NOTES.get(note, note) for note in row.get("notes", ["input"])]
+        row["starts"] = {role: STARTS[name] for role, name in row.get("starts", {}).items()}
+        row |= {key: RATES[row[key]] for key in ("rate", "fixed") if key in row}
+        row |= {"taken": Argument(**row["taken"])} if "taken" in row else {}
+        for layout in layouts if isinstance(layouts, list) else [layouts]:
+            anchor = rf"(?P<at>.+)\.{re.escape(next(iter(layout.values()), ''))}"
+            tensors = {role: full(name) for role, name in layout.items()}
+            families.append(Family(**{"anchor": anchor, **row}, tensors=tensors))
+    return tuple(families)
+
+
+FAMILIES = _families()

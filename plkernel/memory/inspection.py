@@ -1,27 +1,27 @@
-"""A checkpoint as plkernel.inspect shows it: tables, sentences, JSON, a figure; and two of them side by side."""
+"""Reports of plkernel.inspect: a checkpoint of other software, two of them side by side, or a run of plkernel."""
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from plkernel.common.cli import existing, text_table
+from plkernel.common.files import load_json
 from plkernel.common.layout import CHECKPOINT
+from plkernel.common.layout import CONFIG as RUN_CONFIG
 from plkernel.memory.diagnostics import QUANTILES, Memory, kernel_exponents, slope_range
-from plkernel.memory.figures import DRAWN, Report, decades, mark_observed, model_figure
-from plkernel.memory.files import HUB, INDEX, PICKLE, PICKLED, SINGLE, open_checkpoint
+from plkernel.memory.figures import DRAWN
+from plkernel.memory.files import HUB, open_checkpoint
 from plkernel.memory.formulas import Floats
 from plkernel.memory.layers import LAGS, Finding, Layer, findings, half_lives, kernel, quantiles, read_layers
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 NAMED = {"shortest": 0, "10 %": 1, "median": 3, "90 %": 5, "longest": 6}
 """Places among QUANTILES."""
-FAINTEST = 1e-6  # of a kernel that is drawn
 SLOPES_OVER = slope_range(LAGS) or (0.0, 0.0)
+Parts = tuple[list[str], dict[str, Any], tuple[Memory | None, Memory], str]
+"""Of a report: texts, values for JSON, memory before and now, and the title of the figure."""
 
 
 @dataclass(frozen=True)
@@ -64,40 +64,57 @@ def is_other_software(model: Path) -> bool:
     if str(model).startswith(HUB):
         return True
     if existing(model, "model").is_dir():
-        weights = (INDEX, SINGLE, PICKLE, f"{PICKLE}.index.json")
-        return not (model / CHECKPOINT).exists() and any((model / name).exists() for name in weights)
-    if model.suffix == ".gguf":
-        raise ValueError(f"model {model}: .gguf files are not read; name the .safetensors files that it was made from")
-    return model.suffix in (".safetensors", *PICKLED) and model.name != CHECKPOINT
+        weights = (*model.glob("model*.safetensors*"), *model.glob("pytorch_model*.bin*"))
+        return not (model / CHECKPOINT).exists() and bool(weights)
+    return model.name != CHECKPOINT
 
 
-def of_checkpoint(model: Path, compare: Path | None, text: str | None, tokens: int) -> Report:
-    """Decays and findings of a checkpoint of other software; options as of the command."""
-    observed = None
-    if text is not None:
-        from plkernel.memory.observed import observe_text
-
-        observed = observe_text(model, text, tokens)
-    now, before = shown(str(model)), shown(str(compare)) if compare is not None else None
+def of_checkpoint(model: Path, compare: Path | None) -> Parts:
+    """Decays and findings of a checkpoint of other software."""
+    before, now = None if compare is None else shown(str(compare)), shown(str(model))
     parts, values = [render(now)], now.to_dict()
-    if observed is not None:
-        if len(observed.layers) != len(now.layers):
-            ran = f"{len(observed.layers)} of {len(now.layers)} layers with decays are known"
-            raise ValueError(f"text: {ran} in {model} as transformers runs it")
-        parts.append(observed.render())
     if before is not None:
         parts.append(compared(before, now))
         values["compare"] = before.to_dict()
-    if observed is not None:
-        values["observed"] = observed.to_dict()
+    return parts, values, (before.memory if before else None, now.memory), now.name
 
-    def draw() -> "Figure":
-        figure = drawn(now, before)
-        if observed is not None and observed.layers:
-            mark_observed(figure, observed.drawn)
-        return figure
 
-    return Report("\n\n".join(parts), values, draw, bool(now.findings))
+def of_run(model: Path, corpus: str | None, windows: int, truncation: int) -> Parts:
+    """Half-lives, kernels, predictions and the worth of context of a trained model."""
+    import torch
+
+    from plkernel.data.windows import fixed_windows, spread_windows
+    from plkernel.models.init.block_gains import scale_
+    from plkernel.training import view as views
+    from plkernel.training.checkpoint import load_checkpoint, open_model
+    from plkernel.training.evaluate import patch_of, predictor
+    from plkernel.training.evaluate import truncation as curve_of
+    from plkernel.training.evaluate import label
+
+    folder, checkpoint = (model, model / CHECKPOINT) if model.is_dir() else (model.parent, model)
+    trained, config = open_model(model), load_json(folder / RUN_CONFIG)
+    name, validation, context = views.validation_text(config, corpus)
+    data = fixed_windows(validation, context, windows)
+    now, start = views.view(trained, data), None
+    if (untrained := views.at_initialisation(config)) is not None:
+        scale_(untrained, views.calibrated_gains(folder))
+        start = views.view(untrained, data)
+    step, causal = load_checkpoint(checkpoint, trained).step, trained.config.causal
+    values: dict[str, Any] = {"model": str(model), "step": step, "corpus": name, "windows": len(data)}
+    values |= {"context": context, "causal": causal}
+    parts = [
+        f"{model}: step {step:,}; {len(data)} validation windows of {context} bytes of {name}",
+        views.render(start, now, label(causal)),
+    ]
+    if part := (config.get("arm_options") or {}).get("init"):
+        parts.append(f"left out: its initialisation, which the code {part!r} had a part in; it is not imported here")
+    if truncation and causal:
+        far = spread_windows(validation, context, truncation)
+        curve = curve_of(predictor(trained, torch.device("cpu")), far, views.BATCH, step=patch_of(trained))
+        parts.append(views.truncated(curve))
+        values["truncation"] = curve.to_dict()
+    values |= {"initialisation": start.to_dict() if start else None, "now": now.to_dict()}
+    return parts, values, (start.memory if start else None, now.memory), f"{model}, step {step:,}"
 
 
 def shown(target: str) -> Shown:
@@ -117,7 +134,7 @@ def render(now: Shown) -> str:
     parts = [f"{now.name}: {now.count}" + (f", {now.model_type}" if now.model_type else "")]
     kinds: dict[str, list[Layer]] = {}
     for layer in now.layers:
-        kinds.setdefault(layer.family.pattern + layer.family.name, []).append(layer)
+        kinds.setdefault(layer.family.anchor + layer.family.name, []).append(layer)
     header = ["layer", "channels", *NAMED, "x"]
     title = (
         "half-lives in tokens; the kernel, root mean square over channels, falls as t**-x over "
@@ -157,29 +174,16 @@ def compared(before: Shown, now: Shown) -> str:
     return f"{title}\n{text_table(['layer', 'before', 'now', 'x before', 'x now', 'largest change'], rows)}"
 
 
-def drawn(now: Shown, before: Shown | None) -> "Figure":
-    """Kernels and half-lives of every layer; those of another checkpoint behind them."""
-    earlier = before.memory if before else None
-    figure = model_figure(earlier, now.memory, now.name, unit="tokens", earlier="before", block_name="layer")
-    kernels, tokens = figure.axes
-    kernels.set_ylim(FAINTEST, 2.0)
-    known = np.concatenate([one.memory.half_lives.ravel() for one in (now, before) if one is not None])
-    known = known[np.isfinite(known)]
-    tokens.set_ylim(known.min(initial=DRAWN[1]) / 1.5, known.max(initial=DRAWN[0]) * 1.5)
-    decades(tokens.yaxis)
-    return figure
-
-
 def _moved(old: Floats, new: Floats) -> str:
     """Largest factor by which a half-life has changed from rates `old` to `new`, in words."""
     if old.size != new.size:
         return "other shape"
     before, after = half_lives(old).ravel(), half_lives(new).ravel()
-    if np.array_equal(before, after, equal_nan=True):
-        return "none"
     with np.errstate(all="ignore"):
-        factors = np.where(before == after, 1.0, np.exp(np.abs(np.log(after / before))))
-    return f"x {np.nan_to_num(factors, nan=np.inf).max():.4g}"
+        factors = np.exp(np.abs(np.log(after / before)))
+    factors[(before == after) | (np.isnan(before) & np.isnan(after))] = 1.0
+    largest = np.nan_to_num(factors, nan=np.inf).max()
+    return "none" if largest == 1.0 else f"x {largest:.4g}"
 
 
 def _values(layer: Layer) -> dict[str, Any]:

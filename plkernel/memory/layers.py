@@ -79,7 +79,7 @@ def known_layers(checkpoint: Checkpoint) -> list[Layer]:
     """All layers of known families, in order."""
     names = frozenset(checkpoint.names)
     model = Given({}, checkpoint.config, 0).setting("model_type")
-    families = [(re.compile(one.pattern), one) for one in FAMILIES if not one.models or model in one.models]
+    families = [(re.compile(one.anchor), one) for one in FAMILIES if not one.models or model in one.models]
     layers = []
     for name in sorted(names, key=lambda one: (_number(one), one)):
         for pattern, family in families:
@@ -87,9 +87,8 @@ def known_layers(checkpoint: Checkpoint) -> list[Layer]:
                 continue
             groups = match.groupdict()
             wanted = {role: form.format(**groups) for role, form in family.tensors.items()}
-            beside = {form.format(**groups) for form in family.beside}
-            absent = not family.without or family.without.format(**groups) not in names
-            if names.issuperset(wanted.values()) and absent and not (beside and names.isdisjoint(beside)):
+            beside, without = ({form.format(**groups) for form in forms} for forms in (family.beside, family.without))
+            if names.issuperset(wanted.values()) and names.isdisjoint(without) and (not beside or names & beside):
                 module = groups.get("at") or name.rpartition(".")[0]
                 tensors = {role: checkpoint.read(one) for role, one in wanted.items()}
                 layer = Layer(module, family, wanted, tensors, checkpoint.config, np.empty(0))

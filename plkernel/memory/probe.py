@@ -1,29 +1,37 @@
-"""Functional probe: how far back a causal model reads, from its predictions alone; and the models it opens."""
+"""Models that run on a text: how far back their predictions read, and the decays that the text makes them take.
+
+`probe` asks the predictions of any causal model. `observe` reads decays token by token, beside the static ones that
+stand at the biases. The formula of a family is the same for both: its bias is replaced by the bias with what the input
+adds. That sum is what a running layer hands to softplus, sigmoid or exp, so one entry of the table of families serves
+every module of a family, however it is written, and no code of a model is changed.
+"""
 
 import math
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
-from plkernel.analysis.information.curve import BLOCKS, decay_curves
 from plkernel.analysis.information.estimate import critical_value
 from plkernel.common import cli
 from plkernel.common.files import load_json
 from plkernel.common.layout import CHECKPOINT, CONFIG
 from plkernel.data import corpora
 from plkernel.data.windows import fixed_windows
-from plkernel.memory.diagnostics import Bytes, Probe, by_position, lengths, others
-from plkernel.memory.figures import Report, probe_figure
+from plkernel.memory.diagnostics import INFORMED, Bytes, Probe, by_position, others
+from plkernel.memory.files import HUB, of_tensors
+from plkernel.memory.formulas import BY_INPUT, Argument, Floats
+from plkernel.memory.layers import Layer, known_layers, quantiles
 from plkernel.training.checkpoint import open_any_model
 from plkernel.training.evaluate import (
-    PLACES,
     Predict,
     check_lags,
     influence,
@@ -42,19 +50,22 @@ TOKENISED = 1 << 22
 """Bytes of a text that become tokens, at most."""
 NEED_A_GPU = ("fla", "mamba_ssm", "causal_conv1d")
 """Packages whose kernels transformers takes if they are installed, once and for all when it imports a model."""
+LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
+"""Levels of the quantiles of observed half-lives."""
+MOST_RATES = 2**21
+"""Rates kept of one layer; of a larger one, fewer tokens are looked at, evenly spaced."""
 
 
 @dataclass(frozen=True)
 class Target:
     """A causal model over the tokens of a text.
 
-    model    the module
     predict  tokens (B,T) to logits (B,T,V)
     encode   bytes (n,) to tokens
     unit     'byte' or 'token'
     context  tokens in a window unless asked otherwise
     reads    bytes of a text that become tokens, at most
-    most     tokens that the model takes; None: any number
+    most     tokens that the model takes
     step     it starts anew at multiples of so many tokens only
     config   of a run of plkernel
     """
@@ -65,7 +76,7 @@ class Target:
     unit: str
     context: int
     reads: float = math.inf
-    most: int | None = None
+    most: float = math.inf
     step: int = 1
     config: dict[str, Any] = field(default_factory=dict)
 
@@ -112,109 +123,174 @@ def probe(
     step: int = 1,
     unit: str = "token",
     bytes_per_token: float = 1.0,
-    progress: Callable[[float], Any] | None = None,
 ) -> Probe:
-    """Apply `influence`, `token_losses` and `truncation` to `windows` (n,T+1), after `check_causal` has passed.
-
-    progress: called with shares of the work, which add up to 1
-    """
-    count, length = len(windows), windows.shape[1] - 1
-    known = check_lags(lags, length)
-    work = length * (count * (2 + min(PLACES, length)) + 5 * min(batch, count)) + count * sum(lengths(length, step))
-
-    def counted(tokens: Tensor) -> Tensor:
-        logits = predict(tokens)
-        if progress is not None:
-            progress(tokens.numel() / work)
-        return logits
-
-    check_causal(counted, windows, batch, seed)
-    losses = token_losses(counted, windows, batch)
+    """Apply `influence`, `token_losses` and `truncation` to `windows` (n,T+1), after `check_causal` has passed."""
+    known = check_lags(lags, windows.shape[1] - 1)
+    check_causal(predict, windows, batch, seed)
+    losses = token_losses(predict, windows, batch)
     return Probe(
         unit=unit,
-        windows=count,
-        context=length,
+        windows=len(windows),
+        context=windows.shape[1] - 1,
         bytes_per_token=bytes_per_token,
         bits_per_token=float(losses.mean(dtype=np.float64)),
-        influence=influence(counted, windows, known, batch, seed=seed),
+        influence=influence(predict, windows, known, batch, seed=seed),
         positions=by_position(losses),
-        truncation=truncation(counted, windows, batch, step=step),
+        truncation=truncation(predict, windows, batch, step=step),
     )
-
-
-def probe_text(
-    path: Path,
-    text: str | None,
-    windows: int,
-    context: int | None,
-    lags: Sequence[int],
-    batch: int,
-    seed: int,
-    device: torch.device,
-    trusted: bool,
-) -> Report:
-    """Probe the model in `path` on the corpus `text`; options as of the command."""
-    target = open_target(path, device, trusted)
-    name, data = target.text(text)
-    length = context or target.context
-    if target.most is not None and length > target.most:
-        raise ValueError(f"context must be at most {target.most:,}, which is all that the model takes, got {length:,}")
-    known = check_lags(lags, length)
-    tokens, unit = target.encode(data), target.unit
-    if tokens.size < length + 1:
-        raise ValueError(
-            f"text {name!r} has {tokens.size:,} {unit}s, fewer than one window of context + 1 = {length + 1:,}: "
-            "give a longer text or a smaller --context"
-        )
-    options: dict[str, Any] = {"batch": batch, "seed": seed, "step": target.step, "unit": unit}
-    options["bytes_per_token"] = min(data.size, target.reads) / tokens.size
-    with cli.progress_bar(str(path)) as progress:
-        result = probe(target.predict, fixed_windows(tokens, length, windows), known, progress=progress, **options)
-    if unit == "byte" and data.size >= known[-1] + BLOCKS:
-        result = replace(result, information=decay_curves(data, known)[0])
-    title = f"{path} on {name}"
-    values = {"target": str(path), "text": name, "seed": seed, **result.to_dict()}
-    return Report(f"{title}, {render(result)}", values, lambda: probe_figure(result, title))
 
 
 def render(result: Probe) -> str:
     """The quantities measured, their units, and a table: one row for every lag, or number of tokens given."""
-    unit, per_token, text = result.unit, result.bytes_per_token, result.information_bits()
-    near, along, cut = result.influence, result.positions, result.truncation
-    cells: dict[str, dict[int, str]] = {}
-
-    def column(name: str, at: Sequence[int], values: Any, form: str, errors: Any = None, count: int = 2) -> None:
-        half = np.zeros(len(at)) if errors is None else critical_value(count) * np.asarray(errors)
-        cells[name] = {
-            place: f"{value:{form}} +- {reach:{form.lstrip('+')}}" if reach > 0 else f"{value:{form}}"
-            for place, value, reach in zip(at, values, half, strict=True)
-        }
-
-    column("influence", near.lags, near.bits, ".2e", near.standard_error, result.windows)
-    column("by position", along.given, along.bpb, ".4f", along.standard_error, result.windows)
-    if unit != "byte":
-        column("per byte", along.given, np.asarray(along.bpb) / per_token, ".4f")
-    column("given alone", cut.given, cut.bpb, ".4f")
-    column("cost", cut.given, cut.cost, "+.4f", cut.standard_error, result.windows)
-    if text is not None and result.information is not None:
-        column("I(d) of the text", near.lags, text[0], ".2e", text[1], len(result.information.replicates[0]))
-    rows = [[f"{at:,}", *(one.get(at, "-") for one in cells.values())] for at in sorted(set().union(*cells.values()))]
-    whole = f"{result.windows:,} windows of {result.context:,} {unit}s: {result.bits_per_token:.4f} bits per {unit}"
-    if unit != "byte":
+    unit, per_token, text = result.unit, result.bytes_per_token, result.information
+    near, along, cut, count = result.influence, result.positions, result.truncation, result.windows
+    tokens, bits = unit != "byte", [one / per_token for one in along.bpb]
+    columns: list[tuple[str, Sequence[int], Sequence[float], str, Sequence[float], int]] = [
+        ("influence", near.lags, near.bits, ".2e", near.standard_error, count),
+        ("by position", along.given, along.bpb, ".4f", along.standard_error, count),
+        *([("per byte", along.given, bits, ".4f", (0.0,) * len(bits), count)] if tokens else []),
+        ("given alone", cut.given, cut.bpb, ".4f", (0.0,) * len(cut.bpb), count),
+        ("cost", cut.given, cut.cost, "+.4f", cut.standard_error, count),
+        *([("I(d) of the text", text.lags, text.bits, ".2e", text.standard_error, INFORMED)] if text else []),
+    ]
+    cells: list[dict[int, str]] = []
+    for _, places, values, form, errors, sample in columns:
+        cells.append({})
+        for at, value, error in zip(places, values, errors, strict=True):
+            reach = critical_value(sample) * error
+            cells[-1][at] = f"{value:{form}}" + (f" +- {reach:{form.lstrip('+')}}" if reach > 0 else "")
+    rows = [[f"{at:,}", *(one.get(at, "-") for one in cells)] for at in sorted(set().union(*cells))]
+    whole = f"{count:,} windows of {result.context:,} {unit}s: {result.bits_per_token:.4f} bits per {unit}"
+    if tokens:
         whole += (
             f", {result.bits_per_token / per_token:.4f} bits per byte; a token is {per_token:.2f} bytes of this text"
         )
-    return "\n".join(
-        [
-            whole,
-            f"influence: how far the prediction moves (KL, bits) when the {unit} so many before it is another",
-            f"by position: bits per {unit} where so many {unit}s of the window come before, since the row above",
-            f"given alone: bits at the last {unit} of each window when only so many are given; cost: against all",
-            "+-: 95 % intervals over windows, and of I(d) over blocks of the text",
-            "",
-            cli.text_table([f"{unit}s", *cells], rows),
+    return f"""{whole}
+influence: how far the prediction moves (KL, bits) when the {unit} so many before it is another
+by position: bits per {unit} where so many {unit}s of the window come before, since the row above
+given alone: bits at the last {unit} of each window when only so many are given; cost: against all
++-: 95 % intervals over windows, and of I(d) over blocks of the text
+
+{cli.text_table([f"{unit}s", *(name for name, *_ in columns)], rows)}"""
+
+
+class Taken(NamedTuple):
+    """One layer: its rates -ln a at N of the tokens, (N,...) with the shape of `layer.rates`; N is 0 if unknown."""
+
+    layer: Layer
+    rates: Floats
+
+
+def observed_values(layers: Sequence[Taken]) -> list[dict[str, Any]]:
+    """For JSON: half-lives at LEVELS, each one that occurs, static over channels, observed over tokens and channels."""
+
+    def at_levels(rates: Floats) -> dict[str, float]:
+        return dict(zip(map("{:g}".format, LEVELS), quantiles(rates, LEVELS, "inverted_cdf").tolist(), strict=True))
+
+    return [
+        {
+            "module": layer.module,
+            "layer": layer.number,
+            "tokens": len(rates),
+            "static": at_levels(layer.rates),
+            "observed": at_levels(rates) if len(rates) else None,
+        }
+        for layer, rates in layers
+    ]
+
+
+def observed_text(values: dict[str, Any], layers: Sequence[Taken]) -> str:
+    """A table of the layers that the text moves, and a line for the others."""
+    lines = dict[str, None]() if layers else {"its decays do not depend on the input": None}
+    rows, unit, text = [], values["unit"], values["text"]
+    for index, (row, (layer, _)) in enumerate(zip(values["layers"], layers, strict=True)):
+        if row["observed"]:
+            spans = (" / ".join(f"{x:.3g}" for x in row[name].values()) for name in ("static", "observed"))
+            rows.append([str(layer.number or index), f"{row['tokens']:,}", *spans])
+        elif any(note.startswith(BY_INPUT) for note in layer.family.notes):
+            lines[f"{layer.family.name}: how a text moves its decays is not known here"] = None
+        else:
+            lines[f"{layer.family.name}: its decays do not depend on the input"] = None
+    said = [f"observed on {text}: {line}" for line in lines]
+    if rows:
+        levels = " / ".join(f"{level:.0%}".removesuffix("%") for level in LEVELS)
+        said = [
+            f"half-lives in {unit}s, {levels} %: static over channels, and observed over channels and so many of the "
+            f"{unit}s\nin {values['windows']:,} windows of {values['context']:,} of {text}:",
+            cli.text_table(["layer", f"{unit}s", "static", "observed"], rows),
+            *said,
         ]
-    )
+    return "\n".join(said)
+
+
+def observe_text(model: Path, text: str, tokens: int) -> tuple[str, dict[str, Any]]:
+    """Run the model in a folder on the first windows of the corpus `text`, on the CPU: a table, and values for JSON.
+
+    Raises ValueError if the model cannot run.
+    """
+    if str(model).startswith(HUB) or (model.is_file() and model.name != CHECKPOINT):
+        raise ValueError(f"text needs a model that can run, as a folder with its tokenizer, which {model} is not")
+    target = open_target(model, torch.device("cpu"))
+    name, data = target.text(text)
+    read = target.encode(data)
+    length = min(target.context, tokens, read.size)
+    if length < 2:
+        raise ValueError(f"text {name!r} has {read.size} {target.unit}s, expected at least 2")
+    windows = fixed_windows(read, length - 1, tokens // length)
+    try:
+        layers = observe(target.model, target.predict, windows)
+    except RuntimeError as error:  # of the model's own code
+        raise ValueError(f"text: {model} does not run on this CPU: {' '.join(str(error).split())}") from error
+    values = {"text": name, "unit": target.unit, "windows": len(windows), "context": length}
+    values["layers"] = observed_values(layers)
+    return observed_text(values, layers), values
+
+
+def observe(model: nn.Module, predict: Callable[[Tensor], Tensor], windows: Tensor) -> list[Taken]:
+    """Observe every layer of `model` of a known family while `predict` runs it on `windows` (n,T) of tokens."""
+    config: dict[str, Any] = getattr(model.config, "to_dict", dict)()  # models of plkernel need none
+    layers = known_layers(of_tensors(model.state_dict(), config))
+    moved = [(one, model.get_submodule(one.module), one.family.taken) for one in layers if one.family.taken]
+    rates: dict[str, list[Floats]] = {one.module: [] for one in layers}
+    for window in windows:
+        with torch.no_grad(), _overheard({module: argument for _, module, argument in moved}, len(window)) as heard:
+            predict(window[None])
+        for layer, module, argument in moved:
+            rates[layer.module] += _rates(layer, argument, heard[module], len(windows))
+    return [Taken(one, np.array(rates[one.module]).reshape(-1, *one.rates.shape)) for one in layers]
+
+
+def _rates(layer: Layer, argument: Argument, heard: list[Tensor], windows: int) -> Iterator[Floats]:
+    """Rates at some of the tokens of a window; none if the arguments do not have the shape of the static tensor."""
+    static = layer.tensors[argument.role].values
+    calls = heard if argument.every else heard[argument.call : argument.call + 1]
+    values = torch.cat([call.flatten(1) for call in calls], dim=1) if calls else torch.empty(0, 0)
+    if values.shape[1] != static.size:
+        return
+    count = min(len(values), max(1, MOST_RATES // (layer.rates.size * windows)))
+    for row in values[torch.linspace(0, len(values) - 1, count).long()]:
+        yield layer.rates_of(**{argument.role: row.double().numpy().reshape(static.shape)})
+
+
+@contextmanager
+def _overheard(modules: Mapping[nn.Module, Argument], tokens: int) -> Iterator[dict[nn.Module, list[Tensor]]]:
+    """The arguments (T,...) that these modules give their functions, in order, while one sequence of T tokens runs."""
+    heard: dict[nn.Module, list[Tensor]] = {module: [] for module in modules}
+    running: list[nn.Module] = []
+
+    class Listening(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if running and getattr(func, "__name__", "") in (wanted := modules[running[-1]]).functions:
+                value = args[0]
+                if value.dim() > 2 and value.shape[0] == 1 and value.shape[wanted.time] == tokens:
+                    heard[running[-1]].append(value.detach().movedim(wanted.time, 0)[:, 0])
+            return func(*args, **(kwargs or {}))
+
+    with Listening(), ExitStack() as stack:
+        for module in modules:
+            stack.callback(module.register_forward_pre_hook(lambda module, _: running.append(module)).remove)
+            stack.callback(module.register_forward_hook(lambda *_: running.clear()).remove)
+        yield heard
 
 
 def open_target(path: Path, device: torch.device, trusted: bool = False) -> Target:
@@ -272,6 +348,5 @@ def _transformers(path: Path, device: torch.device) -> Target:
             raise ValueError(f"target {path}: its tokenizer gives token {tokens.max()}, but the model has {size} only")
         return tokens
 
-    most = getattr(model.config, "max_position_embeddings", None)
-    context = min(UNTRAINED_CONTEXT, most or UNTRAINED_CONTEXT)
-    return Target(model, predict, encode, "token", context, TOKENISED, most)
+    most = getattr(model.config, "max_position_embeddings", None) or math.inf
+    return Target(model, predict, encode, "token", int(min(UNTRAINED_CONTEXT, most)), TOKENISED, most)

@@ -17,7 +17,6 @@ from plkernel.memory.diagnostics import (
     Amplification,
     Memory,
     Probe,
-    Saturation,
     by_position,
     influence_of,
     is_read,
@@ -131,7 +130,7 @@ def test_equal_logits_are_open_and_one_large_logit_saturates(level: float) -> No
         assert saturation([[math.log(odds), 0.0]], [0]).saturated_share == share
 
 
-def test_batches_merge_to_the_whole_and_are_read_back() -> None:
+def test_batches_merge_to_the_whole() -> None:
     rng = np.random.default_rng(0)
     logits, targets = 12 * rng.standard_normal((700, 5, 256)), rng.integers(0, 256, (700, 5))
     whole, merged = saturation(logits, targets), saturation(logits[:1], targets[:1])
@@ -139,9 +138,6 @@ def test_batches_merge_to_the_whole_and_are_read_back() -> None:
         merged = merged.merged(saturation(logits[start:end], targets[start:end]))
     assert merged.positions == whole.positions == 3500
     assert merged.to_dict() == pytest.approx(whole.to_dict(), rel=1e-14)
-    assert Saturation.from_dict(whole.to_dict()) == whole
-    with pytest.raises(ValueError, match="saturation has no entropy"):
-        Saturation.from_dict({key: value for key, value in whole.to_dict().items() if key != "entropy"})
 
 
 def test_impossible_symbols_and_diverged_models() -> None:
@@ -156,24 +152,6 @@ def test_impossible_symbols_and_diverged_models() -> None:
         diverged = saturation(logits, np.array([0, 1, 4]))
         assert math.isnan(diverged.loss)
         assert math.isnan(diverged.entropy)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: saturation(np.zeros((3, 256)), np.zeros(2, int)), r"got shapes \(2,\) and \(3, 256\)"),
-        (lambda: saturation(np.zeros((0, 256)), np.zeros(0, int)), "at least one"),
-        (lambda: saturation(np.zeros((1, 4)), [4]), "targets must be integers from 0 to 3"),
-        (lambda: saturation(np.zeros((1, 4)), [0.5]), "targets must be integers from 0 to 3"),
-        (lambda: kernel_exponents(LAGS[:3], LAGS[:3]), r"lags must hold two of 4 to 128 for a slope, got \[1.0, 2.0"),
-        (lambda: n_grams(np.zeros((2, 5), np.int64)), r"windows must be bytes \(n, T \+ 1\)"),
-        (lambda: n_grams(np.zeros((2, 1), np.uint8)), r"windows must be bytes \(n, T \+ 1\)"),
-        (lambda: n_grams(np.zeros((2, 5), np.uint8), 8), "orders must lie between 1 and 7, got 8"),
-    ],
-)
-def test_bad_input_is_named(call, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        call()
 
 
 def test_amplification_is_the_ratio_of_successive_rms() -> None:
@@ -198,6 +176,9 @@ def test_the_slope_of_a_power_law_is_its_exponent(exponent: float) -> None:
 @pytest.mark.parametrize(("lags", "expected"), [(LAGS, (4, 128)), (LAGS[:5], (4, 16)), (LAGS[:3], None), ([], None)])
 def test_the_range_ends_at_128_or_the_longest_lag(lags: np.ndarray, expected: tuple[float, float] | None) -> None:
     assert slope_range(lags) == expected
+    if expected is None:
+        with pytest.raises(ValueError, match=r"lags must hold two of 4 to 128 for a slope, got \["):
+            kernel_exponents(lags, lags)
 
 
 def test_means_over_runs_are_geometric() -> None:
@@ -248,7 +229,7 @@ def test_n_grams_are_those_of_the_formula(letters: int, width: int, orders: int)
     """No count crosses the border of a window, and its first byte is history alone."""
     seen, judged = drawn(40, width, letters, 0), drawn(10, width, min(256, letters + 1), 1)
     expected = Recursive(list(map(bytes, seen)), orders)
-    losses = n_gram_losses(n_grams(seen, orders), judged)
+    losses = n_gram_losses(n_grams([seen], orders), judged)
     assert losses.shape == (orders, 10, width - 1)
     for order in range(1, orders + 1):
         for row, window in zip(losses[order - 1], map(bytes, judged), strict=True):
@@ -257,18 +238,10 @@ def test_n_grams_are_those_of_the_formula(letters: int, width: int, orders: int)
             assert row == pytest.approx(-np.log2(wanted), rel=1e-12)
 
 
-@pytest.mark.parametrize("history", [b"abab", b"zzzz", b"azzz", b"zzza"])
-def test_probabilities_of_all_bytes_sum_to_one(history: bytes) -> None:
-    """After histories that were seen, that were not, and of which only the end was."""
-    tables = n_grams(np.frombuffer(b"abababbab" * 20, np.uint8).reshape(-1, 18))
-    windows = np.array([[*history, byte] for byte in range(256)], np.uint8)
-    assert (2.0 ** -n_gram_losses(tables, windows)[:, :, -1]).sum(axis=1) == pytest.approx(np.ones(5), rel=1e-12)
-
-
 def test_blocks_of_any_size_give_the_same_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     windows, judged = drawn(60, 20, 3, 2), drawn(5, 20, 3, 3)
-    whole = n_gram_losses(n_grams(windows), judged)
+    whole = n_gram_losses(n_grams([windows]), judged)
     monkeypatch.setattr(diagnostics, "AT_ONCE", 70)
     parts = n_grams(iter([windows[:7], windows[7:8], windows[8:8], windows[8:]]))
     assert np.array_equal(n_gram_losses(parts, judged), whole)
-    assert not np.array_equal(n_gram_losses(n_grams(np.concatenate([windows, windows])), judged), whole)
+    assert not np.array_equal(n_gram_losses(n_grams([windows, windows]), judged), whole)

@@ -14,7 +14,6 @@ from tiny_models import CASES, FLA_DECAYS, built, drawn
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plkernel.memory.files import open_checkpoint, rounded
 from plkernel.memory.inspection import shown
 
 NOTHING = torch.zeros(1, 1, 16, dtype=torch.float64)
@@ -114,28 +113,6 @@ def test_closed_forms(name: str, tmp_path: Path) -> None:
     assert {layer.family.name for layer in result.layers} == {family}
     rates = np.stack([layer.rates for layer in result.layers]).reshape(expected.shape)
     np.testing.assert_allclose(rates, expected, rtol=1e-14)
-
-
-@pytest.mark.parametrize(
-    "dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2]
-)
-def test_every_stored_type_is_widened_exactly(dtype: torch.dtype, tmp_path: Path) -> None:
-    """All bit patterns of the short ones; torch itself is the reference, and pickles agree."""
-    kinds = {8: torch.uint8, 16: torch.int16}
-    width = torch.finfo(dtype).bits
-    tensor = torch.arange(2**width).to(kinds[width]).view(dtype) if width in kinds else torch.randn(99).to(dtype)
-    save_file({"x": tensor}, tmp_path / "x.safetensors")
-    torch.save({"x": tensor}, tmp_path / "x.pth")
-    for name in ("x.safetensors", "x.pth"):
-        stored = open_checkpoint(str(tmp_path / name)).read("x")
-        assert (stored.dtype, stored.eps) == (str(dtype).removeprefix("torch."), torch.finfo(dtype).eps)
-        np.testing.assert_array_equal(stored.values, tensor.double().numpy())
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_rounding_is_that_of_torch(dtype: str) -> None:
-    values = torch.cat([torch.randn(5000).double() * 10.0**n for n in range(-8, 9)] + [torch.tensor([0.0, torch.inf])])
-    np.testing.assert_array_equal(rounded(values.numpy(), dtype), values.to(getattr(torch, dtype)).double().numpy())
 
 
 def with_own(model: nn.Module, attribute: str) -> Iterator[Any]:

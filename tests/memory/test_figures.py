@@ -7,7 +7,6 @@ import pytest
 from matplotlib.colors import to_hex
 
 from plkernel.analysis.figures.style import COLOURS, INK, rendered
-from plkernel.analysis.information.curve import decay_curves
 from plkernel.memory.diagnostics import QUANTILES, Influence, Memory, Probe, by_position, truncation_of
 from plkernel.memory.figures import (
     START,
@@ -77,7 +76,7 @@ def test_a_model_shows_every_block(trained_here: bool) -> None:
     kernels, half_lives = model_figure(memory(1.0, 0.5) if trained_here else None, after, "model").axes
     assert len(kernels.lines) == len(half_lives.patches) == BLOCKS * (1 + trained_here)
     assert np.log(kernels.lines[-1].get_ydata()) == pytest.approx(after.log_kernels()[-1])
-    assert ("at initialisation" in kernels.get_title("left")) == trained_here
+    assert ("before" in kernels.get_title("left")) == trained_here
 
 
 def test_truncation_shows_means_over_seeds_and_the_loss() -> None:
@@ -91,16 +90,16 @@ def test_truncation_shows_means_over_seeds_and_the_loss() -> None:
     assert (lost.get_xscale(), lost.get_yscale()) == ("log", "log")
     whole, lost = truncation_figure({"base": Curves(GIVEN, BASE, best=(3.9, 3.3, 3.0, 3.0))}).axes
     assert lines(whole, INK)[1][1].tolist() == [3.9, 3.3, 3.0, 3.0]
-    assert lines(lost, INK)[1][1] == pytest.approx([0.9, 0.3, np.nan], nan_ok=True)
+    assert lines(lost, INK)[1][1] == pytest.approx([0.9, 0.3, 0.0])
     assert truncation_figure({"nothing lost": Curves(GIVEN, BASE[:, ::-1])}).axes[1].get_yscale() == "linear"
 
 
 def test_influence_shows_means_over_seeds_their_band_and_the_law() -> None:
     bits = np.array([[1.0, 0.5, 0.2, 0.0], [0.8, 0.3, 0.2, 0.0]])
     (axes,) = influence_figure({"arm": Curves(GIVEN, bits, best=(1.0, 0.5, 0.25, 0.125))}).axes
-    mean, law, triangles = lines(axes, INK)
-    np.testing.assert_allclose(mean[1], [0.9, 0.4, 0.2, np.nan])
-    assert (law[1].tolist(), triangles[0].tolist()) == ([1.0, 0.5, 0.25, 0.125], [8])
+    mean, law = lines(axes, INK)
+    np.testing.assert_allclose(mean[1], [0.9, 0.4, 0.2, 0.0])
+    assert law[1].tolist() == [1.0, 0.5, 0.25, 0.125]
     low, high = np.ptp(axes.collections[0].get_paths()[0].vertices[:, 1]), axes.get_ylim()[1]
     assert low > np.ptp(bits.mean(axis=0))
     assert high == 2.0
@@ -115,23 +114,20 @@ def found() -> Probe:
     return Probe("token", 20, 8, 4.0, 1.0, influence, by_position(np.ones((20, 8))), cut)
 
 
-def test_zeros_of_a_probe_are_marked_on_the_lower_edge(found: Probe) -> None:
+def test_zeros_of_a_probe_take_no_room(found: Probe) -> None:
     near, along, _ = probe_figure(found, "a model").axes
-    line, triangles = near.get_lines()
-    np.testing.assert_array_equal(line.get_ydata(), [0.5, np.nan, np.nan, np.nan])
-    np.testing.assert_array_equal(triangles.get_xdata(), [2, 4, 8])
-    assert triangles.get_marker() == "v"
-    assert near.get_ylim() == pytest.approx((0.25, 1.0)), "a zero takes no room"
+    (line,) = near.get_lines()
+    np.testing.assert_array_equal(line.get_ydata(), [0.5, 0.0, 0.0, 0.0])
+    assert near.get_ylim() == pytest.approx((0.25, 1.0))
     assert along.get_ylabel() == "bits per token"
     assert near.get_legend() is None
     none, cut = Influence((1,), (0.0,), (float("nan"),)), truncation_of([1], np.ones((1, 1)))
     rendered(probe_figure(replace(found, windows=1, context=1, influence=none, truncation=cut)))
 
 
-def test_the_information_of_the_text_is_in_bits(found: Probe) -> None:
-    data = np.random.default_rng(1).integers(0, 2, 5000, dtype=np.uint8)
-    data[1::2] = data[::2]  # I(1): half of all pairs are copies
-    figure = probe_figure(replace(found, unit="byte", information=decay_curves(data, list(GIVEN))[0]))
-    expected = 1 - (0.25 * np.log2(4) + 0.75 * np.log2(4 / 3))  # 1 - h(1/4)
-    assert figure.axes[0].get_lines()[1].get_ydata()[0] == pytest.approx(expected, abs=0.03)
+def test_the_information_of_the_text_stands_beside_influence_and_loss(found: Probe) -> None:
+    text = Influence(GIVEN, (0.2, 0.1, 0.05, 0.01), (0.01,) * 4)
+    figure = probe_figure(replace(found, unit="byte", information=text))
+    assert figure.axes[0].get_lines()[1].get_ydata().tolist() == figure.axes[2].get_lines()[1].get_ydata().tolist()
+    assert figure.axes[0].get_lines()[1].get_ydata().tolist() == list(text.bits)
     assert set(rendered(figure)) == {"pdf", "png", "svg"}

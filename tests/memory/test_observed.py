@@ -13,11 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plkernel.commands.inspect import inspect
-from plkernel.common import cli
 from plkernel.common.files import load_json
-from plkernel.memory import observed
-from plkernel.memory.observed import Observed, observe
-from plkernel.memory.probe import NEED_A_GPU
+from plkernel.memory import probe as observed
+from plkernel.memory.layers import quantiles
+from plkernel.memory.probe import LEVELS, NEED_A_GPU, Taken, observe, observed_text, observed_values
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 
@@ -58,8 +57,8 @@ def predicted(model: nn.Module) -> Callable[[Tensor], Tensor]:
     return lambda tokens: model(tokens) if isinstance(model, RWKV) else model(input_ids=tokens, use_cache=False).logits
 
 
-def seen(model: nn.Module, windows: Tensor = WINDOWS) -> Observed:
-    return observe(model, predicted(model), windows, "a text")
+def seen(model: nn.Module) -> list[Taken]:
+    return observe(model, predicted(model), WINDOWS)
 
 
 def inputs(model: nn.Module, ending: str) -> list[tuple[Any, list[Tensor]]]:
@@ -129,7 +128,7 @@ FORMULAS: dict[str, tuple[str, Callable[[Any, Tensor], Tensor]]] = {
 def test_decays_are_those_of_an_own_formula(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Tensor, "float", Tensor.double)  # their formulas, without their rounding
     model, (ending, formula) = made(name), FORMULAS[name]
-    layers = seen(model).layers
+    layers = seen(model)
     expected = [torch.cat([formula(at, x) for x in given]).detach() for at, given in inputs(model, ending)]
     assert len(layers) == len(expected) > 1
     for one, rates in zip(layers, expected, strict=True):
@@ -142,19 +141,19 @@ def test_decays_are_those_of_an_own_formula(name: str, monkeypatch: pytest.Monke
 def test_without_an_input_they_are_the_static_ones(name: str) -> None:
     """Every weight of a layer but its static decays is zero; what has none that a text moves says so."""
     model = made(name).float()
-    layers = seen(model).layers
+    layers = seen(model)
     moved = [one for one in layers if len(one.rates)]
     assert layers
-    assert moved == ([] if name in SILENT else list(layers))
+    assert moved == ([] if name in SILENT else layers)
     with torch.no_grad():
         for one in moved:
             kept = set(one.layer.names.values())
             for parameter, values in model.get_submodule(one.layer.module).named_parameters(one.layer.module):
                 values.mul_(parameter in kept)
-    for moving, still in zip(layers, seen(model).layers, strict=True):
+    for moving, still in zip(layers, seen(model), strict=True):
         if len(moving.rates):
-            static, quantiles = still.quantiles()
-            np.testing.assert_array_equal(quantiles, static)
+            static, observed_ = (quantiles(rates, LEVELS, "inverted_cdf") for rates in (still.layer.rates, still.rates))
+            np.testing.assert_array_equal(observed_, static)
             assert np.ptp(moving.rates, axis=0).max() > 0, "the text moves nothing"
 
 
@@ -166,14 +165,16 @@ def test_without_an_input_they_are_the_static_ones(name: str) -> None:
     ],
 )
 def test_what_a_text_does_not_move_is_one_line(name: str, line: str) -> None:
-    assert seen(made(name)).render() == f"observed on a text: {line}"
+    layers = seen(made(name))
+    values = {"text": "a text", "unit": "token", "layers": observed_values(layers)}
+    assert observed_text(values, layers) == f"observed on a text: {line}"
 
 
 def test_of_large_layers_some_tokens_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     model = made("rwkv7")
-    every = seen(model).layers[0].rates
+    every = seen(model)[0].rates
     monkeypatch.setattr(observed, "MOST_RATES", 16 * 2 * 3)
-    np.testing.assert_array_equal(seen(model).layers[0].rates, every[[0, 11, 23, 24, 35, 47]])
+    np.testing.assert_array_equal(seen(model)[0].rates, every[[0, 11, 23, 24, 35, 47]])
 
 
 @pytest.fixture
@@ -190,7 +191,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    inspect(folder, text=__file__, tokens=48, json=tmp_path / "found.json", figure=tmp_path / "found.svg")
+    inspect(folder, text=__file__, tokens=48, json=tmp_path / "found.json")
     found = load_json(tmp_path / "found.json")["observed"]
     assert (found["text"], found["unit"], found["windows"], found["context"]) == (__file__, "token", 1, 48)
     layer = found["layers"][1]
@@ -199,31 +200,21 @@ def test_the_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     said = capsys.readouterr().out
     row = " / ".join(f"{value:.3g}" for value in layer["observed"].values())
     assert any(line.startswith("1 ") and line.endswith(f" {row}") for line in said.splitlines())
-    assert "black: on the text" in (tmp_path / "found.svg").read_text()
 
 
-def test_mistakes_are_one_line(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(*arguments: str | Path) -> str:
-        with pytest.raises(SystemExit) as stop:
-            cli.main(inspect, [*map(str, arguments), "--text", __file__])
-        error = capsys.readouterr().err
-        assert stop.value.code == 2
-        assert "Traceback" not in error
-        return error.splitlines()[-1]  # transformers says how far it has loaded
-
-    assert "tokens must be at least 2, got 1" in refused(folder, "--tokens", "1")
-    assert "text needs a model that can run" in refused(folder / "model.safetensors")
+def test_mistakes_are_one_line(folder: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = (inspect, folder, "--text", __file__)
+    assert "tokens must be at least 2, got 1" in refused(*asked, "--tokens", "1")
+    assert "text needs a model that can run" in refused(inspect, folder / "model.safetensors", "--text", __file__)
 
     def broken(*_: Any) -> Tensor:
         raise RuntimeError("0 active drivers.\nThere should be one.")
 
     with monkeypatch.context() as patch:
         patch.setattr(observed, "known_layers", broken)
-        assert "does not run on this CPU: 0 active drivers. There should be one." in refused(folder)
+        assert "does not run on this CPU: 0 active drivers. There should be one." in refused(*asked)
     with monkeypatch.context() as patch:
         patch.setattr(observed, "known_layers", lambda _: [])
-        assert "0 of 3 layers with decays are known" in refused(folder)
+        assert "transformers runs 0 of the 3 layers with decays" in refused(*asked)
     monkeypatch.setitem(sys.modules, "transformers", None)
-    assert "needs transformers, which is missing" in refused(folder)
+    assert "needs transformers, which is missing" in refused(*asked)

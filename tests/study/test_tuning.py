@@ -150,7 +150,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[np.ndarray]]:
 
     def counted(windows: Iterator[np.ndarray], orders: int) -> tuple[Table, ...]:
         seen.append(np.concatenate(list(windows)))
-        return n_grams(seen[-1], orders)
+        return n_grams([seen[-1]], orders)
 
     monkeypatch.setattr(tuning, "n_grams", counted)
     return seen
@@ -165,7 +165,7 @@ def test_counted_are_the_windows_of_the_first_seeds_runs(
     run = Training(prepare(spec, "power-law", 0, tmp_path / "other"))
     read = np.concatenate([run.windows.at(step).numpy() for step in range(12)])
     assert np.array_equal(counts[0], read)
-    found, tables = entry(out), n_grams(read.astype(np.uint8))
+    found, tables = entry(out), n_grams([read.astype(np.uint8)])
     splits = open_corpus(spec.corpus, 32)[1]
     for name, windows in (("val", run.validation), ("test", fixed_windows(splits.test, 32, 4))):
         each = n_gram_losses(tables, windows.numpy().astype(np.uint8)).mean(axis=2)

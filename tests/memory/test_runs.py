@@ -1,0 +1,302 @@
+"""Runs of plkernel, also of anybody's model: inspected, trained after consent, killed and resumed, read without it."""
+
+import hashlib
+import inspect as standard_inspect
+import json
+import operator
+import os
+import pickle
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from plkernel.commands.experiment import command
+from plkernel.commands.inspect import inspect
+from plkernel.commands.probe import probe
+from plkernel.commands.report import report
+from plkernel.common import cli
+from plkernel.common.files import load_json, read_lines
+from plkernel.config import command_line
+from plkernel.config.reading import load_spec
+from plkernel.config.study import Spec
+from plkernel.models.init import initialise_ as initialise_by_scheme_
+from plkernel.models.rwkv import RWKV, RWKVConfig
+from plkernel.study.engine import Job, start_process
+from plkernel.study.tuning import search_of
+from plkernel.training import check
+from plkernel.training.checkpoint import open_model, save_model
+from plkernel.training.loop import Training, prepare, run_training
+
+LIBRARY = str(Path(standard_inspect.__file__))
+KIND = "somebodys.models:Recurrent"
+SpecWriter = Callable[..., Path]
+
+
+def train(spec: Spec, out: Path, arm: str = "uniform") -> Path:
+    run_training(prepare(spec, arm, 0, out), progress_bar=False)
+    return out / arm / "seed-0"
+
+
+@pytest.fixture
+def trained(tiny_spec: SpecWriter, tmp_path: Path) -> Callable[[str], Path]:
+    """The folder of a run of the tiny spec, of any kind of model."""
+
+    def make(kind: str) -> Path:
+        path = tiny_spec()
+        options = "" if kind == "ssm" else f'kind = "{kind}"\nhead_size = 8\n'
+        text = path.read_text().replace("[model]\n", f"[model]\n{options}")
+        path.write_text(text.replace('projection = "published"', ""))
+        return train(load_spec(path), tmp_path / "out")
+
+    return make
+
+
+@pytest.mark.parametrize("kind", ["rwkv6", "rwkv7", "ssm"])
+def test_figures_are_those_of_the_run(
+    kind: str, trained: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The initialisation rebuilt from seed and spec is the one that was trained, to the last digit of its record."""
+    folder = trained(kind)
+    before = (folder / "checkpoint.safetensors").read_bytes()
+    inspect(folder, windows=4, json=tmp_path / "figures.json", figure=tmp_path / "memory.png")
+    assert (folder / "checkpoint.safetensors").read_bytes() == before
+    assert not open_model(folder).training
+    assert (tmp_path / "memory.png").read_bytes().startswith(b"\x89PNG")
+    found, rows = load_json(tmp_path / "figures.json"), read_lines(folder / "metrics.jsonl")
+    assert (found["step"], found["windows"], found["context"], found["causal"]) == (12, 4, 32, True)
+    for time, row in (("initialisation", rows[0]), ("now", rows[-1])):
+        assert found[time]["bits_per_byte"] == row["val_bpb"]
+        assert found[time]["saturation"] == row["saturation"]
+        assert found[time].get("amplification") == row.get("amplification")
+        assert {name: found[time]["kernel"][name] for name in ("lags", "blocks")} == row["kernel"]
+        assert found[time]["kernel"]["exponents_over_lags"] == [4, 32]
+        for block, quantiles in zip(found[time]["half_lives"], row["half_life_quantiles"], strict=True):
+            assert list(block.values()) == [quantiles[0], quantiles[3], quantiles[-1]]
+    assert found["truncation"]["given"] == [1, 2, 4, 8, 16, 32]
+    assert ("amplification" in rows[0]) == (kind != "ssm")
+    text = capsys.readouterr().out
+    starting, now = (found[time]["kernel"] for time in ("initialisation", "now"))
+    assert ("measured_exponents" in now) == (kind == "rwkv7")
+    for block in range(2):
+        names = ["exponents", *(["measured_exponents"] if kind == "rwkv7" else [])]
+        slopes = [f"{time[name][block]:.3f}" for name in names for time in (starting, now)]
+        assert re.search(rf"^{block} +{' +'.join(slopes)}$", text, re.MULTILINE)
+    if kind == "rwkv7":
+        assert all(map(operator.gt, starting["measured_exponents"], starting["exponents"])), "erasing forgets faster"
+    assert f"{rows[-1]['val_bpb']:.4f}" in text
+    assert "step 12; 4 validation windows of 32 bytes" in text
+
+
+@pytest.mark.parametrize("kind", ["rwkv6", "ssm"])
+def test_half_lives_on_a_text(
+    kind: str, trained: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint, file = trained(kind) / "checkpoint.safetensors", tmp_path / "found.json"
+    inspect(checkpoint, json=file, windows=1, truncation=0, text=LIBRARY, tokens=64)
+    found, said = load_json(file), capsys.readouterr().out
+    assert (found["observed"]["unit"], found["observed"]["windows"], found["observed"]["context"]) == ("byte", 2, 32)
+    if kind == "ssm":
+        assert f"observed on {LIBRARY}: its decays do not depend on the input" in said
+        return
+    assert f"in 2 windows of 32 of {LIBRARY}:" in said
+    for layer, block in zip(found["observed"]["layers"], found["now"]["half_lives"], strict=True):
+        assert layer["static"]["0.5"] == pytest.approx(block["median"], rel=0.2)
+        assert layer["static"] != layer["observed"]
+
+
+def test_a_model_brought_in_has_no_initialisation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_model(tmp_path / "model", initialise_by_scheme_(RWKV(RWKVConfig(6, 16, 2, 8)), "rwkv_blinkdl", 0), "somewhere")
+    with pytest.raises(ValueError, match="corpus must be given for a model that was not trained here"):
+        inspect(tmp_path / "model")
+    inspect(tmp_path / "model", corpus=LIBRARY, windows=2, truncation=0)
+    rows = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
+    cells = [[cell.strip() for cell in row if cell] for row in rows]
+    assert ["0", "-", "1.88 / 13 / 280", "-", "1.000"] in cells
+    assert [row[1] for row in cells if len(row) == 3 and row[0] in ("0", "1")] == ["-", "-"]
+
+
+def test_mistakes_are_one_line(trained: Callable[[str], Path], tmp_path: Path, refused: Callable[..., str]) -> None:
+    folder = trained("ssm")
+    shutil.copytree(folder, tmp_path / "changed")
+    config = json.loads((folder / "config.json").read_text())
+    (tmp_path / "changed" / "config.json").write_text(json.dumps({**config, "seed": 1}))
+    text = Path(config["corpus"]["name"])
+    text.write_text(text.read_text() + "one line more\n")
+    for arguments, message in [
+        ([tmp_path], "no such file; give the folder of a run"),
+        ([folder, "--windows", "0"], "windows must be at least 1, got 0"),
+        ([folder, "--corpus", "missing.txt"], "missing.txt"),
+        ([folder], "is not what the run was trained on"),
+        ([tmp_path / "changed"], "belongs to another run (seed was 0, is now 1)"),
+    ]:
+        assert message in refused(inspect, *arguments)
+
+
+def killed(spec: Spec, out: Path, step: int) -> None:
+    """Train in a copy of this process that ends by SIGKILL after a step, with nothing saved since the evaluation."""
+    child = os.fork()
+    if not child:
+        try:
+            whole = Training.step
+
+            def last(self: Training) -> None:
+                whole(self)
+                if self.progress.step == step:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+            Training.step = last  # type: ignore[method-assign]
+            train(spec, out)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a copy of this process")
+def test_killed_and_resumed_its_rows_are_those_of_an_unbroken_run(
+    foreign_spec: SpecWriter, package: Path, tmp_path: Path
+) -> None:
+    """With dropout, running means, and a parameter that no loss reaches."""
+    spec = load_spec(foreign_spec(steps=12, eval_every=4), check, trusted=True)
+    whole = train(spec, tmp_path / "whole")
+    killed(spec, tmp_path / "parts", 6)
+    assert len(read_lines(tmp_path / "parts/uniform/seed-0/metrics.jsonl")) == 2
+    parts = train(spec, tmp_path / "parts")
+    assert (parts / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    results = [{**load_json(folder / "result.json"), "seconds": None} for folder in (whole, parts)]
+    assert results[0] == results[1]
+    assert results[0]["final_val_bpb"] < 8.1  # of a model that guesses, 8
+    config = load_json(whole / "config.json")
+    assert config["model"]["kind"] == KIND
+    assert "trust" not in json.dumps(config)
+    code = load_json(whole / "environment.json")["code"][KIND]
+    assert code == {"version": "1.0", "sha256": hashlib.sha256((package / "models.py").read_bytes()).hexdigest()}
+
+
+def test_without_consent_nothing_is_imported(
+    foreign_spec: SpecWriter, package: Path, tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    path, checked = foreign_spec(), partial(command_line.main, check=check)
+    assert load_spec(path).condition("uniform").model.kind == KIND
+    for options in ([], ["--dry-run"], ["--register"]):
+        error = refused(command, path, "--out", tmp_path / "out", *options, main=checked)
+        assert f"arms.uniform: kind '{KIND}' would be imported and run" in error
+        assert error.endswith("read it, then say --trust-code")
+    with pytest.raises(ValueError, match=f"kind '{KIND}' would be imported"):
+        prepare(load_spec(path), "uniform", 0, tmp_path / "out")
+    ours = foreign_spec(arm='init = "somebodys.models:small_"')
+    ours.write_text(ours.read_text().replace(f'kind = "{KIND}"\nconfig = {{}}', "dim = 8"))
+    with pytest.raises(ValueError, match=r"arms.power-law: init 'somebodys.models:small_' would be imported"):
+        load_spec(ours, check)
+    assert not (package / "imported").exists()
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_is_used_after_consent_and_never_before(
+    foreign_spec: SpecWriter,
+    package: Path,
+    forgotten: Callable[[], None],
+    tmp_path: Path,
+    refused: Callable[..., str],
+) -> None:
+    """The report reads it without; probed on the windows of its last evaluation it has the bits of its last row."""
+    out = tmp_path / "out"
+    spec = load_spec(foreign_spec(steps=6, eval_every=3), check, trusted=True)
+    run = train(spec, out)
+    (out / "spec.json").write_text(json.dumps(spec.model_dump(mode="json")))
+    (package / "imported").unlink()
+    forgotten()
+    report(out)
+    page = (out / "report" / "report.html").read_text()
+    assert KIND in page
+    assert f"Left out: half-lives and kernels of {KIND}, which the model does not say" in page
+    assert f"its model needs other people's code, kind '{KIND}'" in refused(inspect, run)
+    error = refused(probe, run)
+    assert f"its model needs other people's code, kind '{KIND}'" in error
+    assert error.endswith("read it, then say --trust-code")
+    assert not (package / "imported").exists()
+    cli.main(probe, [str(run), "--trust-code", "--windows", "4", "--json", str(tmp_path / "found.json")])
+    found, last = load_json(tmp_path / "found.json"), read_lines(run / "metrics.jsonl")[-1]
+    assert found["bits_per_token"] == pytest.approx(last["val_bpb"], rel=1e-6)
+
+
+def test_inspect_of_our_model_with_somebodys_start_leaves_out_the_start(
+    foreign_spec: SpecWriter,
+    package: Path,
+    forgotten: Callable[[], None],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = foreign_spec(arm='init = "somebodys.models:small_"\ninit_options = { std = 1e-3 }', steps=2, eval_every=2)
+    path.write_text(path.read_text().replace(f'kind = "{KIND}"\nconfig = {{}}', "dim = 8\nlayers = 1"))
+    spec = load_spec(path, check, trusted=True)
+    runs = [train(spec, tmp_path / "out", arm) for arm in ("uniform", "power-law")]
+    spread = [read_lines(run / "metrics.jsonl")[0]["saturation"]["logit_max"] for run in runs]
+    assert spread[0] != spread[1]
+    (package / "imported").unlink()
+    forgotten()
+    inspect(runs[1], truncation=0)
+    assert "left out: its initialisation, which the code 'somebodys.models:small_'" in capsys.readouterr().out
+    assert not (package / "imported").exists()
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_consent_reaches_search_and_workers_and_is_in_no_file(
+    trusted: bool, foreign_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker on this machine and, by the same function in a task that is pickled, on a cluster."""
+    path = foreign_spec(head="[tuning]\nrates = [1e-3, 1e-2]\n")
+    text = path.read_text()
+    at = text.index("[tuning]")
+    path.write_text(text[:at] + text[text.index("[corpus]") :] + text[at : text.index("[corpus]")])
+    spec = load_spec(path, check if trusted else None, trusted=trusted)
+    search = search_of(spec)
+    assert {search.condition(name).trusted for name in search.arms} == {trusted}
+    saved = tmp_path / "spec.json"
+    saved.write_text(json.dumps(spec.model_dump(mode="json")))
+    assert not load_spec(saved).condition("uniform").trusted
+    saved.write_text(json.dumps({**spec.model_dump(mode="json"), "trusted": True}))
+    with pytest.raises(ValueError, match="unknown key 'trusted'"):
+        load_spec(saved)
+    asked: list[list[str]] = []
+    monkeypatch.setattr(subprocess, "Popen", lambda line, **_: asked.append(line))
+    job = Job(tmp_path, "uniform", 0, "cpu", 1, {"arm": "uniform"}, trusted=trusted)
+    start_process(pickle.loads(pickle.dumps(job)), {})
+    assert (asked[0][-1] == "--trust-code") == trusted
+    assert "trust" not in (job.folder / "config.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "arm", "message"),
+    [
+        ("somebodys.models:Plain", '{ see = "next" }', "", "is not causal: byte 1 changes the logits at byte 0"),
+        (KIND, "{}", 'init = "somebodys.models:infinite_"', "its logits are not finite at the start"),
+        ("somebodys.models:", "{}", "", "model.kind: must be module:attribute"),
+        ("smm", "{}", "", "model.kind: must be ssm, rwkv5, rwkv6, rwkv7 or module:attribute, got 'smm'"),
+        ("ssm", "{ a = 1 }", "", "config does not belong to model kind 'ssm'"),
+        (KIND, "{ a = nan }", "", "model.config: must hold finite numbers"),
+        (KIND, "{}\ndim = 8", "", "dim does not belong to model kind"),
+        (KIND, "{}", 'scheme = "mup_table8"', "scheme mup_table8 belongs to models of plkernel"),
+        (KIND, "{}", "train = { decay_multiplier = 2.0 }", "train.decay_multiplier 2.0 belongs to models of plkernel"),
+        (KIND, "{}", "init_options = { a = 1 }", "init_options need an init"),
+        (KIND, "{}", 'init = "small_"', "init: must be module:attribute"),
+        (KIND, "{}", 'init = "somebodys.models:smal_"', "did you mean 'small_'"),
+    ],
+)
+def test_a_study_is_refused_before_anything_is_written(
+    kind: str,
+    config: str,
+    arm: str,
+    message: str,
+    foreign_spec: SpecWriter,
+    tmp_path: Path,
+    refused: Callable[..., str],
+) -> None:
+    asked = (command, foreign_spec(kind, config, arm), "--out", tmp_path / "out", "--trust-code")
+    assert message in refused(*asked, main=partial(command_line.main, check=check))
+    assert not (tmp_path / "out").exists()

@@ -258,7 +258,8 @@ def _differences(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Pa
     evidence = comparison.evidence
     if not evidence:
         return
-    header = ["arm", "mean", "95 % interval", "p", "corrected p", "baseline reached"]
+    others = [measure for measure in comparison.measures if measure.key != comparison.primary.key]
+    header = ["arm", "mean", "95 % interval", "p", "corrected p", "baseline reached", *(each.title for each in others)]
 
     def cells(arm: ArmResult) -> list[str]:
         if (one := evidence.get(arm.name)) is None:
@@ -270,29 +271,18 @@ def _differences(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Pa
         elif one.earlier:
             seeds = list(one.earlier.per_seed.values())
             reached = f"{sum(value is not None for value in seeds)} of {len(seeds)} seeds"
+        more = (_plus_minus(arm.differences.get(each.key), "+.4f", len(arm.seeds)) for each in others)
         few = "" if one.difference.n == len(arm.seeds) else f" (n = {one.difference.n})"
-        return [f"{mean_text(one.difference)}{few}", interval_text(one.difference), *p, reached]
+        return [f"{mean_text(one.difference)}{few}", interval_text(one.difference), *p, reached, *more]
 
     caption = (
         f"Arm minus {one_baseline(comparison) or 'the one it is compared with'}, {comparison.primary.title}, paired "
         "by seed, in bits per byte (below zero is better): t interval, p of the paired t test, corrected by Holm for "
         f"all {len(comparison.corrected)}, and how much earlier in training the arm stays at or below the baseline's "
-        "final value, or how many seeds do."
+        "final value, or how many seeds do; the same difference in other measures."
     )
     yield _table(caption, header, _grouped(comparison, cells, paired=True))
     yield from figures
-    seeds = sorted({seed for one in evidence.values() for seed in one.difference.per_seed})
-    others = [measure for measure in comparison.measures if measure.key != comparison.primary.key]
-
-    def more(arm: ArmResult) -> list[str]:
-        own = evidence[arm.name].difference.per_seed if arm.name in evidence else {}
-        texts = ["-" if (value := own.get(seed)) is None else written(value, "+.4f") for seed in seeds]
-        return [*(_plus_minus(arm.differences.get(one.key), "+.4f", len(arm.seeds)) for one in others), *texts]
-
-    caption = f"The same difference in other measures, and that of every seed in {comparison.primary.title}."
-    header = ["arm", *(measure.title for measure in others), *(f"seed {seed}" for seed in seeds)]
-    every = _table(caption, header, _grouped(comparison, more, paired=True))
-    yield {"kind": "folded", "title": "Other measures, and every seed's difference", "parts": [every]}
 
 
 def _effects(comparison: Comparison, one: Effects) -> list[Part]:

@@ -46,7 +46,7 @@ def style() -> Iterator[None]:
     """Draw and render in the style of the house, leaving matplotlib's own settings as they were."""
     import matplotlib
 
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
         yield
 
 

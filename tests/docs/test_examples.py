@@ -1,7 +1,7 @@
 """Every example of README.md and of docs/ runs, or is what the very command takes; and no link of the README is dead.
 
-Python runs as it stands, a page in one namespace. Commands of `console` blocks print what is shown. Those of `sh` blocks
-are parsed by the command itself, and some run (RUN). `toml` blocks are specs or parts of one, or roles.
+Python runs as it stands, a page in one namespace. Commands of `console` blocks print what is shown. Those of `sh`
+blocks are parsed by the command itself, and some run (RUN). `toml` blocks are specs or parts of one, or roles.
 """
 
 import doctest

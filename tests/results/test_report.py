@@ -250,9 +250,13 @@ def test_every_number_of_a_leaking_arm_is_in_a_row_that_says_so(tmp_path: Path, 
 
 def test_the_tables_hold_the_numbers_of_the_comparison(tmp_path: Path, undrawn: None) -> None:
     """An arm may be compared with another than the baseline; p is corrected for the number of all."""
-    spec = {
-        "arms": {BASELINE: {"beta": 1.5}, "a": {"placement": "quantile", "beta": 1.5}, "b": {}, "c": {"against": "a"}}
+    own: dict[str, dict[str, Any]] = {
+        BASELINE: {"beta": 1.5},
+        "a": {"placement": "quantile"},
+        "b": {},
+        "c": {"against": "a"},
     }
+    spec = {"arms": {name: {**options, "kernel": "rms"} for name, options in own.items()}}
     folder = write_study(tmp_path, range(3), {BASELINE: 0.0, "a": -0.1, "b": 0.1, "c": -0.11}, spec=spec)
     save(folder / "references.json", {"references": [REFERENCE]})
     one = of(folder)
@@ -263,22 +267,23 @@ def test_the_tables_hold_the_numbers_of_the_comparison(tmp_path: Path, undrawn: 
     assert a.earlier is not None
     assert a.earlier.mean is not None
     shown = f"{a.difference.mean:+.4f} {a.difference.low:+.4f} to {a.difference.high:+.4f}"
-    test = one["a"].differences["test_bpb"]
+    step = one["a"].differences["val_bpb_step_20"]
     p = [p_text(a.difference.p_value), p_text(a.corrected)]
     assert p[0] != p[1]
     for text in (
         f"a minus {BASELINE} {shown} {' '.join(p)} {100 * a.earlier.mean.mean:.0f} % earlier",
         f"{p_text(b.corrected)} 0 of 3 seeds ",
         f" c minus a {c.difference.mean:+.4f}",
-        f" {test.mean:+.4f} ± {test.high - test.mean:.4f} ",
+        f" {step.mean:+.4f} ± {step.high - step.mean:.4f} ",
         f"{base.mean:.4f} ± {base.high - base.mean:.4f} ",
         " 3 312,345 40 a ",
         "n-gram, 1 byte 4.5000 4.6000 n-gram, 2 bytes 1.0000 1.1000",
-        "a beta 1.5, placement quantile; against log-spaced",
+        "log-spaced beta 1.5; the baseline a placement quantile; against log-spaced",
         "12.5 s a run, 0.04 hours in all",
         "to repeat commit 3f9ab12c, dirty False",
     ):
         assert text in page.text
+    assert "kernel rms" not in page.text, "the arms do not differ in it"
     sections = re.findall(r"<h2[^>]*>\s*(.*?)</h", page.source)
     assert sections == ["What was decided", "Results", "Differences", "Curves", "Design and runs"]
     assert re.search(re.escape(shown).replace(r"\ ", " +"), text_report(one))
@@ -403,6 +408,8 @@ def test_the_shaded_range_is_where_the_claim_holds(
         means = [line for line in panel.lines if line.get_marker() == "o"]
         assert [line.get_markerfacecolor() != "none" for line in means] == holds
     assert set(holds) == {True, False}
+    strokes = [list(line.get_xdata()) for line in every.lines if line.get_marker() == "|"]
+    assert strokes == [list(one.evidence[arm.name].difference.per_seed.values()) for arm in one.others]
     assert [line.get_xdata()[0] for line in means] == [one.evidence[arm.name].difference.mean for arm in one.others]
 
 

@@ -373,15 +373,16 @@ def test_a_forest_shows_seeds_means_and_intervals() -> None:
 
     near, none = [row(0.01), row(0.012, False), row(-0.011)], ForestRow("none", None, [], False)
     assert forest({"": [none]}).axes[0].get_xlim() == (-1e-3, 1e-3)
-    axes = forest({"block": [*near, none]}).axes[0]
+    axes = forest({"block": [*near, row(-5.0), none]}).axes[0]
     widest = max(abs(edge) for one in near for edge in (one.difference.low, one.difference.high))  # type: ignore[union-attr]
     assert axes.get_xlim() == pytest.approx((-1.07 * widest, 1.07 * widest)), "room for every interval"
     assert forest({"": [ForestRow("two", mean_interval([0.1, 0.2]), [0.1, 0.2], True)]}).axes[0].get_xlim()[1] < 0.65
     assert [text.get_text() for text in axes.get_yticklabels()][:2] == ["", "row 0.01"]
+    assert [line.get_xdata()[0] for line in axes.lines if line.get_marker() == "<"] == [axes.get_xlim()[0]]
     seeds = [line for line in axes.lines if line.get_marker() == "|"]
     means = [line for line in axes.lines if line.get_marker() == "o"]
     bars = [line.get_xdata() for line in axes.lines if line.get_linewidth() == 1.2]
-    for one, strokes, bar in zip(near, seeds, bars, strict=True):
+    for one, strokes, bar in zip(near, seeds, bars, strict=False):
         assert list(strokes.get_xdata()) == list(one.per_seed)
         assert one.difference is not None
         assert list(bar) == [one.difference.low, one.difference.high]

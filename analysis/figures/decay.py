@@ -42,16 +42,7 @@ def decay_figure(
     Values that the axis cannot show, zero, negative or far below their error, are triangles on its lower edge. Local
     slopes are left out where their interval is wider than +-1.
     """
-    with style():
-        figure = _figure({"": curve}, {"": law} if law else {})
-        above, below = figure.axes
-        if exact is not None:
-            look: dict[str, Any] = {"color": EXACT, "lw": 1.1, "ls": (0, (5, 1.6)), "label": "exact"}
-            above.plot(exact[0], scale(curve) * np.asarray(exact[1]), **look)
-            below.plot(exact[0], exact_slopes(*exact), **look)
-        above.set_title(title, fontsize=9, fontweight="bold")
-        _legend(figure)
-    return figure
+    return _figure({"": curve}, {"": law} if law else {}, title, exact)
 
 
 def comparison_figure(curves: Mapping[str, DecayCurve], laws: Mapping[str, PowerLaw]) -> "Figure":
@@ -63,11 +54,7 @@ def comparison_figure(curves: Mapping[str, DecayCurve], laws: Mapping[str, Power
     kinds = sorted({f"{curve.quantity} per {curve.unit}" for curve in curves.values()})
     if len(kinds) != 1:
         raise ValueError(f"curves must be one or more, of one quantity and unit, got {' and '.join(kinds) or 'none'}")
-    with style():
-        figure = _figure(curves, {name: laws[name] for name in curves if name in laws})
-        figure.axes[0].set_title(f"bands: {100 * CONFIDENCE:g} % intervals; dotted: floors", loc="right", fontsize=7)
-        _legend(figure)
-    return figure
+    return _figure(curves, {name: laws[name] for name in curves if name in laws})
 
 
 def scale(curve: DecayCurve) -> float:
@@ -104,14 +91,17 @@ def power_ticks(axes: "Axes") -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def _figure(curves: Mapping[str, DecayCurve], laws: Mapping[str, PowerLaw]) -> "Figure":
+def _figure(
+    curves: Mapping[str, DecayCurve],
+    laws: Mapping[str, PowerLaw],
+    title: str | None = None,
+    exact: tuple[ArrayLike, ArrayLike] | None = None,
+) -> "Figure":
     """Values above and local slopes below, on the same lags, with limits that hold what is drawn and no noise."""
     from matplotlib.figure import Figure
 
     first, *_ = every = list(curves.values())
     letter, label = ("I", "I(d) in bits") if first.quantity == "information" else ("q", "correlation q(d)")
-    figure = Figure(figsize=(PAGE_WIDTH, 4.3 + 0.16 * (len(every) - 1)))
-    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(1.9, 1))
     lows, highs, slopes = [], [], [np.array([0.0, 1.0]), *(np.array([law.low, law.high]) for law in laws.values())]
     for curve in every:  # values below a tenth of the smallest error are noise
         values = np.asarray(curve.values)
@@ -120,17 +110,31 @@ def _figure(curves: Mapping[str, DecayCurve], laws: Mapping[str, PowerLaw]) -> "
         highs.append(max(*curve.floor, *values))
         slopes.append(known_slopes(curve, CONFIDENCE)[0])
     reach = np.concatenate(slopes)
-    above.set(xscale="log", yscale="log", ylabel=label)
-    above.set_ylim(0.6 * scale(first) * min(lows), 1.8 * scale(first) * max(highs))
-    above.set_xlim(min(curve.lags[0] for curve in every) / 1.15, max(curve.lags[-1] for curve in every) * 1.15)
-    below.set(xlabel=f"lag d ({first.unit}s)", ylabel=f"local slope\n-d ln {letter} / d ln d")
-    below.set_ylim(*np.clip([np.nanmin(reach) - 0.2, np.nanmax(reach) + 0.2], *SLOPE_FRAME).tolist())
-    below.axhline(0, color=INK, lw=0.5, zorder=0)
-    plain_ticks(below.xaxis)
-    power_ticks(above)
-    figure.align_ylabels()
-    for index, (name, curve) in enumerate(curves.items()):
-        _draw(above, below, name, curve, laws.get(name), index)
+    with style():
+        figure = Figure(figsize=(PAGE_WIDTH, 4.3 + 0.16 * (len(every) - 1)))
+        above, below = figure.subplots(2, 1, sharex=True, height_ratios=(1.9, 1))
+        above.set(xscale="log", yscale="log", ylabel=label)
+        above.set_ylim(0.6 * scale(first) * min(lows), 1.8 * scale(first) * max(highs))
+        above.set_xlim(min(curve.lags[0] for curve in every) / 1.15, max(curve.lags[-1] for curve in every) * 1.15)
+        below.set(xlabel=f"lag d ({first.unit}s)", ylabel=f"local slope\n-d ln {letter} / d ln d")
+        below.set_ylim(*np.clip([np.nanmin(reach) - 0.2, np.nanmax(reach) + 0.2], *SLOPE_FRAME).tolist())
+        below.axhline(0, color=INK, lw=0.5, zorder=0)
+        plain_ticks(below.xaxis)
+        power_ticks(above)
+        figure.align_ylabels()
+        for index, (name, curve) in enumerate(curves.items()):
+            _draw(above, below, name, curve, laws.get(name), index)
+        if exact is not None:
+            look: dict[str, Any] = {"color": EXACT, "lw": 1.1, "ls": (0, (5, 1.6)), "label": "exact"}
+            above.plot(exact[0], scale(first) * np.asarray(exact[1]), **look)
+            below.plot(exact[0], exact_slopes(*exact), **look)
+        if title is None:
+            above.set_title(f"bands: {100 * CONFIDENCE:g} % intervals; dotted: floors", loc="right", fontsize=7)
+        else:
+            above.set_title(title, fontsize=9, fontweight="bold")
+        keys, labels = above.get_legend_handles_labels()
+        lines = [fill(label, LONGEST_LABEL, break_on_hyphens=False) for label in labels]
+        figure.legend(keys, lines, loc="outside lower center", ncols=2, columnspacing=1.0)
     return figure
 
 
@@ -166,9 +170,3 @@ def _draw(above: "Axes", below: "Axes", name: str, curve: DecayCurve, law: Power
         bands.append((below, np.array(ends), law.low, law.high, colour))
     for axes, at, least, most, shade in bands:
         axes.fill_between(at, least, most, color=shade, alpha=0.13, lw=0)
-
-
-def _legend(figure: "Figure") -> None:
-    keys, labels = figure.axes[0].get_legend_handles_labels()
-    lines = [fill(label, LONGEST_LABEL, break_on_hyphens=False) for label in labels]
-    figure.legend(keys, lines, loc="outside lower center", ncols=2, columnspacing=1.0)

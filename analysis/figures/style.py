@@ -13,46 +13,26 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-INK = "#1a1a1b"
-"""Text, axes and the baseline; no other colour is written so, hence a page can turn it into its own ink."""
-GREY = "#8e9299"
-"""Of what is shown for comparison; it can be told from ink, and seen on light and dark."""
+INK, GREY = "#1a1a1b", "#8e9299"
+"""Of text, axes and the baseline, and of what is shown for comparison."""
 
-# Okabe & Ito (2008): told apart under the common colour deficiencies. Their black is our INK, their yellow is
-# left out as too pale for a line.
+# Okabe & Ito (2008): told apart under the common colour deficiencies, but for their black, and their yellow, which is
+# too pale for a line.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-DASHES: tuple[Any, ...] = (
-    (0, (5, 1.6)),
-    (0, (1.2, 1.2)),
-    (0, (7, 1.5, 1.2, 1.5)),
-    (0, (3, 1, 1, 1, 1, 1)),
-    (0, (9, 3)),
-)
+DASHES = ((0, (5, 1.6)), (0, (1.2, 1.2)), (0, (7, 1.5, 1.2, 1.5)), (0, (3, 1, 1, 1, 1, 1)), (0, (9, 3)))
 COLUMN_WIDTH, PAGE_WIDTH = 3.35, 6.9
 """Inches: one column and the full width of a two-column paper."""
 
-STYLE = {
-    "font.size": 8.0,
-    "axes.titlesize": 8.0,
+STYLE: dict[str, Any] = {
+    **dict.fromkeys(("font.size", "axes.titlesize", "axes.labelsize"), 8.0),
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize"), 7.0),
+    **dict.fromkeys(("axes.linewidth", "xtick.major.width", "ytick.major.width"), 0.6),
+    **dict.fromkeys(("xtick.minor.width", "ytick.minor.width"), 0.4),
+    **dict.fromkeys(("axes.spines.right", "axes.spines.top", "legend.frameon"), False),
+    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
     "axes.titlelocation": "left",
-    "axes.labelsize": 8.0,
-    "xtick.labelsize": 7.0,
-    "ytick.labelsize": 7.0,
     "legend.fontsize": 7.5,
-    "legend.frameon": False,
     "legend.handlelength": 3.4,
-    "axes.linewidth": 0.6,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "xtick.minor.width": 0.4,
-    "ytick.minor.width": 0.4,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "text.color": INK,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
     "figure.constrained_layout.use": True,
     "pdf.fonttype": 42,  # TrueType, which journals ask for
     "svg.fonttype": "none",  # text stays text: it can be searched and read aloud

@@ -1,7 +1,5 @@
 """Run the tutorials in a folder of their own, and write what they print: `make tutorials`.
 
-    python docs/tutorials/execute.py [NAME ...]    rewrite outputs and figures of the tutorials
-
 A ```toml block whose first line is "# NAME.toml" is that file. The lines of a ```console block with $ are run, a
 ```python block is run whole, and a ```text block behind it holds what was printed. Figures are copied beside the page.
 """
@@ -12,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
@@ -30,37 +27,29 @@ def run(code: list[str], folder: Path) -> str:
     return "\n".join(line.rstrip() for line in done.stdout.replace(f"{folder}/", "").splitlines())
 
 
-def executed(text: str, folder: Path) -> Iterator[str]:
+def executed(text: str, folder: Path) -> str:
     """Return a page with what its blocks print now."""
-    place = 0
-    for block in BLOCK.finditer(text):
-        yield text[place : block.start()]
-        place = block.end()
+
+    def now(block: re.Match[str]) -> str:
         kind, code, _ = block.groups()
-        print(code.splitlines()[0], flush=True)
         if kind == "toml":
             (folder / code.splitlines()[0].removeprefix("# ")).write_text(code)
-            yield block[0]
-        elif kind == "python":
+            return block[0]
+        if kind == "python":
             printed = run([sys.executable, "-c", code], folder)
-            yield f"```python\n{code}```\n" + (f"\n```text\n{printed}\n```\n" if printed else "")
-        else:
-            commands = [line for line in code.splitlines() if line.startswith("$ ")]
-            shown = (f"{line}\n{run(['sh', '-c', line[2:]], folder)}\n" for line in commands)
-            yield f"```console\n{''.join(shown)}```\n"
-    yield text[place:]
+            return f"```python\n{code}```\n" + (f"\n```text\n{printed}\n```\n" if printed else "")
+        commands = [line for line in code.splitlines() if line.startswith("$ ")]
+        return "".join(
+            ["```console\n", *(f"{line}\n{run(['sh', '-c', line[2:]], folder)}\n" for line in commands), "```\n"]
+        )
 
-
-def main() -> None:
-    """Rewrite the named tutorials, or all."""
-    for page in sorted(FOLDER.glob("*.md")):
-        if not sys.argv[1:] or page.stem in sys.argv[1:]:
-            with tempfile.TemporaryDirectory() as scratch:
-                text = "".join(executed(page.read_text(), Path(scratch)))
-                for name in PICTURE.findall(text):
-                    shutil.copy(Path(scratch) / name, FOLDER / name)
-            page.write_text(text)
+    return BLOCK.sub(now, text)
 
 
 if __name__ == "__main__":
-    main()
+    for page in sorted(FOLDER.glob("*.md")):
+        with tempfile.TemporaryDirectory() as scratch:
+            text = executed(page.read_text(), Path(scratch))
+            for name in PICTURE.findall(text):
+                shutil.copy(Path(scratch) / name, FOLDER / name)
+        page.write_text(text)

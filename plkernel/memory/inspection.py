@@ -87,9 +87,8 @@ def of_run(model: Path, corpus: str | None, windows: int, truncation: int) -> Pa
     from plkernel.models.init.block_gains import scale_
     from plkernel.training import view as views
     from plkernel.training.checkpoint import load_checkpoint, open_model
-    from plkernel.training.evaluate import patch_of, predictor
+    from plkernel.training.evaluate import label, patch_of, predictor
     from plkernel.training.evaluate import truncation as curve_of
-    from plkernel.training.evaluate import label
 
     folder, checkpoint = (model, model / CHECKPOINT) if model.is_dir() else (model.parent, model)
     trained, config = open_model(model), load_json(folder / RUN_CONFIG)

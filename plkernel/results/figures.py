@@ -3,6 +3,7 @@
 import math
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -49,11 +50,14 @@ FOREST_FROM = 7
 """From so many compared arms on one figure shows all differences."""
 FEWEST_FOR_WHOLE = 5
 """From so many seeds on the band for the whole curve is drawn: with fewer it leaves every frame."""
-BESIDE = 3.0
-"""Intervals are cut at BESIDE times the largest difference of a seed."""
+BESIDE, FAR = 3.0, 8.0
+"""Intervals are cut at BESIDE times the largest difference of a seed; rows FAR times beyond the median are arrows."""
 KINDS = {
     "verdicts": ("decided", "Hypotheses: seeds, mean (filled: confirmed), interval, where the claim holds (shaded)."),
-    "forest": ("differences", "Differences: seeds, mean (filled: significant after Holm's correction), 95 % interval."),
+    "forest": (
+        "differences",
+        "Differences: seeds, mean (filled: significant after Holm's correction), interval; arrow: outside.",
+    ),
     "convergence": ("curves", "Validation loss against training bytes read: seeds (thin) and their mean (thick)."),
     "difference": (
         "curves",
@@ -220,8 +224,10 @@ def forest(groups: Mapping[str, Sequence[ForestRow]]) -> "Figure":
 
     rows = [row for title, of in groups.items() for row in ([title] if title else []) + list(of)]
     known = [row for row in rows if isinstance(row, ForestRow) and row.difference]
-    bounds = [edge for row in known if row.difference for edge in (row.difference.low, row.difference.high)]
-    reach = _reach([value for row in known for value in row.per_seed], bounds)
+    typical = median(_most(row.per_seed) for row in known) if len(known) > 2 else math.inf
+    near = [row for row in known if _most(row.per_seed) <= FAR * typical or not typical]
+    bounds = [edge for row in near if row.difference for edge in (row.difference.low, row.difference.high)]
+    reach = _reach([value for row in near for value in row.per_seed], bounds)
     tall = 0.19 * max(1 + row.label.count("\n") / 2 for row in rows if isinstance(row, ForestRow))
     with style():
         figure = Figure(figsize=(PAGE_WIDTH, tall * len(rows) + 0.75))
@@ -242,7 +248,9 @@ def forest(groups: Mapping[str, Sequence[ForestRow]]) -> "Figure":
             colour = COLOURS[0] if one.mean < 0 else COLOURS[1]
             axes.plot(per_seed, [place] * len(per_seed), "|", color=colour, ms=4, alpha=0.55, mew=0.7)
             axes.plot([one.low, one.high], [place, place], color=colour, lw=1.2, solid_capstyle="butt")
-            axes.plot([one.mean], [place], "o", color=colour, mfc=colour if holds else "none", ms=4.2, mew=1.0)
+            look: dict[str, Any] = {"color": colour, "mfc": colour if holds else "none", "clip_on": False}
+            mark = "<" if one.mean < -reach else ">" if one.mean > reach else "o"
+            axes.plot([np.clip(one.mean, -reach, reach)], [place], mark, ms=4.2, mew=1.0, **look)
         axes.set_yticks(range(len(rows)), ["" if isinstance(row, str) else row.label for row in rows])
         axes.set(xlim=(-reach, reach), ylim=(len(rows) - 0.4, -0.6))
         axes.set_xlabel("difference in bits per byte, below 0 is better")
@@ -254,8 +262,11 @@ def forest(groups: Mapping[str, Sequence[ForestRow]]) -> "Figure":
 
 def _reach(seeds: Sequence[float], bounds: Sequence[float]) -> float:
     """Half a symmetric frame: room for every seed, and for bounds up to BESIDE times as far."""
-    most, edge = (max((abs(x) for x in values if math.isfinite(x)), default=0.0) for values in (seeds, bounds))
-    return 1.07 * min(max(most, edge), BESIDE * most) or 1e-3
+    return 1.07 * min(max(_most(seeds), _most(bounds)), BESIDE * _most(seeds)) or 1e-3
+
+
+def _most(values: Sequence[float]) -> float:
+    return max((abs(x) for x in values if math.isfinite(x)), default=0.0)
 
 
 # Curves

@@ -257,34 +257,24 @@ def _differences(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Pa
     evidence = comparison.evidence
     if not evidence:
         return
-    header = ["arm", "mean", "95 % interval", "p", "corrected p"]
+    others = [measure for measure in comparison.measures if measure.key != comparison.primary.key]
+    header = ["arm", "mean", "95 % interval", "p", "corrected p", *(each.title for each in others)]
 
     def cells(arm: ArmResult) -> list[str]:
         if (one := evidence.get(arm.name)) is None:
             return ["-"] * (len(header) - 1)
         p = map(p_text, (one.difference.p_value, one.corrected))
+        more = (_plus_minus(arm.differences.get(each.key), "+.4f", len(arm.seeds)) for each in others)
         few = "" if one.difference.n == len(arm.seeds) else f" (n = {one.difference.n})"
-        return [f"{mean_text(one.difference)}{few}", interval_text(one.difference), *p]
+        return [f"{mean_text(one.difference)}{few}", interval_text(one.difference), *p, *more]
 
     caption = (
         f"Arm minus {one_baseline(comparison) or 'the one it is compared with'}, {comparison.primary.title}, paired "
         "by seed, in bits per byte (below zero is better): t interval, p of the paired t test, corrected by Holm for "
-        f"all {len(comparison.corrected)}."
+        f"all {len(comparison.corrected)}; the same difference in other measures."
     )
     yield _table(caption, header, _grouped(comparison, cells, paired=True))
     yield from figures
-    seeds = sorted({seed for one in evidence.values() for seed in one.difference.per_seed})
-    others = [measure for measure in comparison.measures if measure.key != comparison.primary.key]
-
-    def more(arm: ArmResult) -> list[str]:
-        own = evidence[arm.name].difference.per_seed if arm.name in evidence else {}
-        texts = ["-" if (value := own.get(seed)) is None else written(value, "+.4f") for seed in seeds]
-        return [*(_plus_minus(arm.differences.get(one.key), "+.4f", len(arm.seeds)) for one in others), *texts]
-
-    caption = f"The same difference in other measures, and that of every seed in {comparison.primary.title}."
-    header = ["arm", *(measure.title for measure in others), *(f"seed {seed}" for seed in seeds)]
-    every = _table(caption, header, _grouped(comparison, more, paired=True))
-    yield {"kind": "folded", "title": "Other measures, and every seed's difference", "parts": [every]}
 
 
 def _effects(comparison: Comparison, one: Effects) -> list[Part]:

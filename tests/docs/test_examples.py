@@ -1,8 +1,7 @@
 """Every example of README.md and of docs/ runs, or is what the very command takes; and no link of the README is dead.
 
-Python runs as it stands, a page in one namespace, with what invisible blocks set up. Commands of `console` blocks run
-and print what is shown. Those of `sh` blocks are parsed by the command itself, and the ones in RUN run as well. `toml`
-blocks are specs or parts of one, or roles.
+Python runs as it stands, a page in one namespace. Commands of `console` blocks print what is shown. Those of `sh`
+blocks are parsed by the command itself, and some run (RUN). `toml` blocks are specs or parts of one, or roles.
 """
 
 import doctest
@@ -40,7 +39,6 @@ RUN = {
     "python -m plkernel.report runs/records/memory-lags": True,
 }
 """Commands that run, and whether they are slow."""
-MATCHING = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -60,15 +58,13 @@ def commands(text: str) -> Iterator[str]:
                 yield shlex.join(words)
 
 
-def name(page: Path) -> str:
-    return str(page.relative_to(ROOT))
+def shown(language: str, pages: list[Path]) -> list[tuple[str, str]]:
+    """Name of the page and text of every block of a language."""
+    return [(str(page.relative_to(ROOT)), text) for page in pages for text in blocks(page, language)]
 
 
-SHELL = {f"{name(page)}: {one}": one for page in PAGES for text in blocks(page, "sh") for one in commands(text)}
-CONSOLE = [
-    (name(page), text) for page in PAGES if page.parent != TUTORIALS for text in blocks(page, "console")
-]  # those of tutorials run in tests/docs/test_tutorials.py
-TOML = [(name(page), text) for page in PAGES for text in blocks(page, "toml")]
+SHELL = {f"{page}: {one}": one for page, text in shown("sh", PAGES) for one in commands(text)}
+HERE = [page for page in PAGES if page.parent != TUTORIALS]  # tutorials run in tests/docs/test_tutorials.py
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +80,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.parent != TUTORIALS], ids=name)
+@pytest.mark.parametrize("page", HERE, ids=lambda page: str(page.relative_to(ROOT)))
 def test_python_runs(page: Path) -> None:
     known = set(SCHEMES)
     try:
@@ -115,11 +111,7 @@ def parsing_only(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     bound, main = cli._bound, command_line.main
 
     def idle(command: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(command)
-        def nothing(*given: Any, **options: Any) -> None:
-            pass
-
-        return nothing
+        return wraps(command)(lambda *given, **options: None)
 
     def of_spec(command: Callable[..., Any], **options: Any) -> None:
         with monkeypatch.context() as patch:
@@ -154,10 +146,7 @@ def test_a_wrong_option_is_noticed(monkeypatch: pytest.MonkeyPatch, capsys: pyte
         assert "did you mean" in capsys.readouterr().err
 
 
-RUNNING = [pytest.param(one, marks=[pytest.mark.slow] if slow else []) for one, slow in RUN.items()]
-
-
-@pytest.mark.parametrize("command", RUNNING)
+@pytest.mark.parametrize("command", [pytest.param(one, marks=[pytest.mark.slow] * slow) for one, slow in RUN.items()])
 def test_commands_run(command: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert command in SHELL.values(), "no page shows it any more"
     if "runs/records" in command:
@@ -165,18 +154,19 @@ def test_commands_run(command: str, here: Path, monkeypatch: pytest.MonkeyPatch)
     run(command, monkeypatch)
 
 
-@pytest.mark.parametrize(("page", "text"), CONSOLE)
+@pytest.mark.parametrize(("page", "text"), shown("console", HERE))
 def test_consoles_print_what_is_shown(
     page: str, text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
-        command, _, shown = part.partition("\n")
+        command, _, expected = part.partition("\n")
         run(command, monkeypatch)
         printed = capsys.readouterr().out
-        assert doctest.OutputChecker().check_output(shown, printed, MATCHING), f"{page}: {command} prints\n{printed}"
+        matching = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+        assert doctest.OutputChecker().check_output(expected, printed, matching), f"{page}: {command} prints\n{printed}"
 
 
-@pytest.mark.parametrize(("page", "text"), TOML)
+@pytest.mark.parametrize(("page", "text"), shown("toml", PAGES))
 def test_specs_are_taken(page: str, text: str) -> None:
     values = tomllib.loads(text)
     if all("." in key or "*" in key for key in values):

@@ -538,8 +538,7 @@ def place_channels(
     tempering  of placements quantile and terms, 0.5 if left out
     loss       of placement quantile, 0.05 if left out
 
-    Raises ValueError for quantile nodes without a law, or too slow to be of use, and for decays that float32 does not
-    hold.
+    Raises ValueError for quantile nodes without a law, and for decays that float32 does not hold.
     """
     max_lag, clipped = target.max_lag, None
     tempering = CHANNEL_TEMPERING if tempering is None else tempering
@@ -550,12 +549,6 @@ def place_channels(
                 "nodes 'terms' or 'log-spaced'"
             )
         loss = LOSS if loss is None else loss
-        slowest, _ = law.rate_range(max_lag, loss)
-        if LONGEST_HALF_LIFE * max_lag * slowest < np.log(2):
-            raise ValueError(
-                f"nodes 'quantile' with exponent {law.exponent:.3g} and loss {loss:g} reach half-lives of more than "
-                f"{LONGEST_HALF_LIFE:g} times max_lag {max_lag:g}: use a larger loss, or nodes 'log-spaced' or 'terms'"
-            )
         check_quantiles(law, max_lag, loss, 1)
         nodes = quantile_nodes(channels, law, gain, tempering, loss, max_lag)
     elif placement == "terms":

@@ -213,15 +213,6 @@ def step_sizes() -> tuple[Floats, Floats]:
     return np.exp(first + (last - first) * levels), weights
 
 
-def zero_order_hold(poles: NDArray[np.complexfloating[Any, Any]], steps: Floats) -> tuple[Floats, Floats]:
-    """Rates -Re(p) dt and magnitudes |exp(p dt) - 1| / |p| of the input gain, for every pole p with every step dt.
-
-    poles (N,) with negative real parts, steps (H,); both results (N, H). Source: S4D (arXiv 2206.11893), section 2.
-    """
-    exponents = np.outer(poles, steps)
-    return -exponents.real, np.abs(np.expm1(exponents) / poles[:, None])
-
-
 def hippo_normal_poles(size: int) -> NDArray[np.complexfloating[Any, Any]]:
     """The poles -1/2 + i w, w < 0, of HiPPO-N, the normal part of HiPPO-LegS: shape (size // 2,).
 
@@ -259,14 +250,18 @@ def _layers(source: str) -> Iterator[tuple[str, int, dict[str, str]]]:
 
 
 def _state_spaces() -> Iterator[Initialisation]:
-    """S4D and S5; Mamba, whose input gain is dt itself; LRU on the disc and on a thin ring; Griffin's RG-LRU."""
+    """S4D and S5; Mamba, whose input gain is dt itself; LRU on the disc and on a thin ring; Griffin's RG-LRU.
+
+    Poles p under zero-order hold have the rates -Re(p) dt and gains |exp(p dt) - 1| / |p| (arXiv 2206.11893).
+    """
     steps, weights = step_sizes()
     for name, poles in (
         ("s4d-real", -np.arange(1, 33) + 0j),
         ("s4d-lin", -0.5 + 1j * np.pi * np.arange(32)),
         ("s5", hippo_normal_poles(32)),
     ):
-        rates, gains = zero_order_hold(poles, steps)
+        exponents = np.outer(poles, steps)
+        rates, gains = -exponents.real, np.abs(np.expm1(exponents) / poles[:, None])
         ends = (-poles.real.min() * STEPS[1], -poles.real.max() * STEPS[0])
         yield initialisation(name, "S4D and S5", rates, gains, np.broadcast_to(weights, rates.shape), ends)
 
@@ -375,17 +370,15 @@ def gallery_figure(profiles: Sequence[Profile], beta: float, max_lag: int) -> "F
     """
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
+    from matplotlib.ticker import LogLocator, NullLocator
 
     groups, (first, last), lags = families(profiles), slope_lags(max_lag), drawn_lags(max_lag)
-    columns = min(4, len(groups))
-    rows = -(-len(groups) // columns)
+    rows = len(groups) // 4
     target: dict[str, Any] = {"color": INK, "lw": 4.5, "alpha": 0.2, "label": f"target t**-{beta:g}"}
     with style():
         figure = Figure(figsize=(PAGE_WIDTH, 1.65 * rows + 0.75))
-        grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-        for axes in grid.flat[len(groups) :]:
-            axes.set_axis_off()
-        for axes, (family, members) in zip(grid.flat, groups.items(), strict=False):
+        grid = figure.subplots(rows, 4, sharex=True, sharey=True)
+        for axes, (family, members) in zip(grid.flat, groups.items(), strict=True):
             axes.plot(lags, power_law(lags, beta), zorder=1, **target)
             axes.set_title(family, fontweight="bold", pad=3)
             shown = []
@@ -397,10 +390,13 @@ def gallery_figure(profiles: Sequence[Profile], beta: float, max_lag: int) -> "F
                 told = slope if len(start.rates) > 1 else f"half-life {start.half_lives[0]:.3g}"
                 shown += axes.plot(lags, coherent, color=colour, lw=1.3, label=f"{start.name}  {told}")
             axes.legend(handles=shown, **LEGEND).get_frame().set_linewidth(0)
-        for axes in grid.flat[max(0, len(groups) - columns) : len(groups)]:
-            axes.tick_params(labelbottom=True)
-            axes.set_xlabel("lag t (steps)")
         grid[0, 0].set(xscale="log", yscale="log", xlim=(1, max_lag), ylim=(max_lag**-beta / 80, 1.5))
+        for axis in (grid[0, 0].xaxis, grid[0, 0].yaxis):
+            axis.set_major_locator(LogLocator(numticks=7))
+            axis.set_minor_locator(NullLocator())
+            axis.set_major_formatter(lambda value, _: f"{value:g}".replace("e-0", "e-"))
+        for axes in grid[-1]:
+            axes.set_xlabel("lag t (steps)")
         for axes in grid[:, 0]:
             axes.set_ylabel("k(t) / k(1)")
         handles = [
@@ -408,7 +404,7 @@ def gallery_figure(profiles: Sequence[Profile], beta: float, max_lag: int) -> "F
             Line2D([], [], color=INK, lw=1.5, label=f"coherent, with its slope on lags {first:g}..{last:g}"),
             Line2D([], [], color=INK, lw=0.8, ls=RMS_DASHES, label="rms (random signs)"),
         ]
-        figure.legend(handles=handles, loc="outside lower center", ncols=3 if columns > 2 else 1)
+        figure.legend(handles=handles, loc="outside lower center", ncols=3)
     return figure
 
 

@@ -174,7 +174,7 @@ class PottsCorpus(Sequence):
 
     def correlation(self, lags: ArrayLike) -> Floats:
         """q(d) = sum_k w_k**2 exp(-d/tau_k) at `lags`, shape (L,), each at least 1."""
-        return np.asarray(np.exp(-np.outer(lags, 1 / self.lifetimes)) @ self.weights**2)
+        return np.asarray(np.exp(-np.outer(np.asarray(lags, dtype=float), 1 / self.lifetimes)) @ self.weights**2)
 
     def _endless(self) -> Iterator[Bytes]:
         """Simulate what is shown: a channel last shown g steps ago has redrawn with probability 1 - exp(-g/tau_k).
@@ -263,7 +263,10 @@ class LagCorpus(Sequence):
             copied = np.searchsorted(self.chances.cumsum(), rng.random(BLOCK), side="right") + 1
             lag = np.concatenate([np.zeros(far, np.int64), np.where(copied > far, 0, copied)])
             drawn = np.concatenate([past, rng.integers(0, self.symbols, BLOCK, np.uint8)])
-            data = drawn[_followed(np.arange(lag.size) - lag)]  # to a draw in this block, or into the past
+            source = np.arange(lag.size) - lag
+            while np.any((further := source[source]) != source):  # to a draw in this block, or into the past
+                source = further
+            data = drawn[source]
             past = data[-far:]
             if warming <= 0:
                 yield data[far:]
@@ -315,13 +318,6 @@ def linear_weights(correlation: Floats) -> Iterator[Floats]:
         weights = np.append(weights - last * weights[::-1], last)
         error *= 1 - last**2
         yield weights
-
-
-def _followed(source: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Ends of the chains source[source[..]], all at once by pointer doubling."""
-    while np.any((further := source[source]) != source):
-        source = further
-    return source
 
 
 @dataclass(frozen=True)

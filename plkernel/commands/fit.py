@@ -3,19 +3,18 @@
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from plkernel import __version__
 from plkernel.analysis import fit as fits
 from plkernel.analysis import prediction
-from plkernel.analysis.exponentials import FEWEST_LAGS, Scores, check_design, closed_form_error
+from plkernel.analysis.exponentials import Scores, check_design, closed_form_error
 from plkernel.analysis.nodes import (
     POWERS,
     Gain,
     Lag,
     Placement,
     Summation,
-    check_name,
     check_options,
     output_std,
 )
@@ -74,10 +73,6 @@ def fit(
     """
     check_options(nodes, tempering=tempering, loss=loss)
     check_folder(out, "out")
-    check_name("target", target, get_args(FitTarget))
-    for name, count, fewest in (("max_lag", max_lag, FEWEST_LAGS), ("channels", channels, 2)):
-        if count < fewest:
-            raise ValueError(f"{name} must be at least {fewest}, got {count}")
     check_design(max_lag, channels)  # before any node is placed
     wanted = _kernel(beta, corpus, target, kernel, lag, max_lag)
     law, shape = wanted.law, wanted.target

@@ -1,19 +1,13 @@
 """Sums of decaying exponentials, the kernels they are fitted to, and scores of how close the two are."""
 
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-if TYPE_CHECKING:
-    from plkernel.analysis.information.curve import DecayCurve
-    from plkernel.analysis.information.laws import Verdict
-
 Floats = NDArray[np.float64]
 
-ACTIVE_WEIGHT = 1e-8
 MAX_DESIGN_ENTRIES = 50_000_000
 ACCURACY_FLOOR = 1e-9
 """The relative error below which float64 cannot tell sums of exponentials apart; more terms are refused."""
@@ -22,7 +16,6 @@ SMALLEST_VALUE = 1e-300
 """The least value of a target: below it float64 loses relative accuracy."""
 FLATTEST = 1e-6
 """The least fall of ln(power law) over its lags."""
-DENSE_POINTS = 4096
 
 
 @dataclass(frozen=True)
@@ -65,20 +58,16 @@ class ExponentialSum:
         """k(t) at `lags` (T,)."""
         return np.asarray(np.exp(self.log_kernel(lags)))
 
-    def active(self, threshold: float = ACTIVE_WEIGHT) -> "ExponentialSum":
-        """The terms whose weight exceeds `threshold` times the largest weight."""
+    def active(self) -> "ExponentialSum":
+        """The terms whose weight exceeds 1e-8 times the largest weight."""
         weights = np.asarray(self.weights)
-        kept = weights > threshold * weights.max()
+        kept = weights > 1e-8 * weights.max()
         return exponential_sum(np.asarray(self.rates)[kept], weights[kept])
-
-    def largest_relative_error(self, target: "Target") -> float:
-        """max |k(t) / target(t) - 1| over the target's lags; over 4096 of them when it is continuous."""
-        return float(np.abs(self.errors(target)).max())
 
     def errors(self, target: "Target") -> Floats:
         """k / target - 1 at `target.judged_lags()`."""
         lags = target.judged_lags()
-        return np.asarray(np.expm1(self.log_kernel(lags) - target.log_value(lags)))
+        return np.asarray(np.expm1(self.log_kernel(lags) - np.log(target.value(lags))))
 
     def half_lives(self) -> Floats:
         """ln 2 / rate of every term, in steps."""
@@ -136,36 +125,16 @@ def closed_form_error(beta: float, max_lag: float, terms: int) -> float:
     """
     from scipy.special import loggamma
 
-    if not (np.isfinite(beta) and beta > 0):
-        raise ValueError(f"beta must be positive and finite, got {beta}")
-    if not (np.isfinite(max_lag) and max_lag > 1):
-        raise ValueError(f"max_lag must be finite and above 1, got {max_lag}")
     ripple = loggamma(beta + 2j * np.pi * terms / np.log(4 * max_lag)).real - loggamma(beta)
     return float(2 * np.exp(ripple))
 
 
-def terms_for(beta: float, max_lag: float, tolerance: float) -> int:
-    """The least number of terms whose closed-form error for t**-beta on [1, max_lag] is at most `tolerance`.
-
-    A safe choice for beta from 0.5 to 2, where the best sum has that error or less. Raises ValueError for a tolerance
-    that is not between the accuracy of float64 and 1.
-
-    >>> terms_for(1.15, 512, 1e-3)
-    8
-    """
-    if not ACCURACY_FLOOR <= tolerance < 1:
-        raise ValueError(
-            f"tolerance must be from {ACCURACY_FLOOR:g}, what float64 can tell, to below 1, got {tolerance:g}"
-        )
-    terms = 1
-    while closed_form_error(beta, max_lag, terms) > tolerance:
-        terms += 1
-    return terms
-
-
 def most_terms(beta: float, max_lag: float) -> int:
-    """The largest number of terms whose error float64 can tell from none."""
-    return max(1, terms_for(beta, max_lag, ACCURACY_FLOOR) - 1)
+    """The largest number of terms for t**-beta whose closed-form error float64 can tell from none."""
+    terms = 1
+    while closed_form_error(beta, max_lag, terms) > ACCURACY_FLOOR:
+        terms += 1
+    return max(1, terms - 1)
 
 
 @dataclass(frozen=True)
@@ -196,10 +165,6 @@ class Target:
         """The last lag."""
         return self.lags[-1]
 
-    def log_value(self, lags: ArrayLike) -> Floats:
-        """ln of `value`."""
-        return np.asarray(np.log(self.value(lags)))
-
     def value(self, lags: ArrayLike) -> Floats:
         """The target at `lags`, any shape; a power law continues beyond its ends.
 
@@ -222,9 +187,9 @@ class Target:
 
     def judged_lags(self) -> Floats:
         """The lags on which fits are judged: all of a discrete target; 4096 and the knots of a continuous one."""
-        return np.asarray(self.lags if self.exponents is None else np.union1d(self.spread_lags()[0], self.lags))
+        return np.asarray(self.lags if self.exponents is None else np.union1d(self.spread_lags(4096)[0], self.lags))
 
-    def spread_lags(self, count: int = DENSE_POINTS, evenly: float = 0.0) -> tuple[Floats, Floats]:
+    def spread_lags(self, count: int, evenly: float = 0.0) -> tuple[Floats, Floats]:
         """Lags from first to last, Chebyshev-Lobatto in ln t, and the number of the `count` points each stands for.
 
         A target that is not continuous takes, for each point, the nearest of its lags.
@@ -253,50 +218,39 @@ class Target:
         return Target(f"({self.label})**{power:g}", self.lags, values, *scaled)
 
 
-def power_law_target(beta: float, max_lag: float) -> Target:
-    """t**-beta on every real lag from 1 to max_lag.
+def power_law_target(
+    beta: float, max_lag: float, beta_2: float | None = None, break_lag: float | None = None
+) -> Target:
+    """t**-beta on every real lag from 1 to max_lag; with beta_2, in proportion to t**-beta_2 from break_lag on.
 
-    Raises ValueError unless beta is positive and max_lag at least 3, and where the law is flat or vanishes in float64.
+    Raises ValueError unless all exponents are positive, max_lag is at least 3 and break_lag between 1 and max_lag, and
+    where the law is flat or vanishes in float64.
     """
-    return _pieces(f"t**-{beta:g}", {"beta": beta}, (1.0, float(max_lag)))
-
-
-def broken_power_law_target(beta_1: float, beta_2: float, break_lag: float, max_lag: float) -> Target:
-    """t**-beta_1 up to break_lag and proportional to t**-beta_2 from there: continuous, 1 at t = 1.
-
-    Raises ValueError as `power_law_target` does, and unless 1 < break_lag < max_lag.
-    """
-    label = f"t**-{beta_1:.4g} to {break_lag:.4g}, then t**-{beta_2:.4g}"
-    return _pieces(label, {"beta_1": beta_1, "beta_2": beta_2}, (1.0, float(break_lag), float(max_lag)))
-
-
-def _pieces(label: str, betas: dict[str, float], lags: tuple[float, ...]) -> Target:
-    """Power laws joined at the inner `lags`; ValueError unless all of it can be fitted."""
-    for name, beta in betas.items():
-        if not (np.isfinite(beta) and beta > 0):
-            raise ValueError(f"{name} must be a positive number, got {beta}")
-    last = lags[-1]
-    if not (np.isfinite(last) and last >= FEWEST_LAGS):
-        raise ValueError(f"max_lag must be finite and at least {FEWEST_LAGS}, got {last:g}")
-    if not all(a < b for a, b in pairwise(lags)):
-        raise ValueError(f"break_lag must lie between 1 and max_lag {last:g}, got {lags[1]:g}")
-    falls = np.array(list(betas.values())) * np.diff(np.log(lags))
+    label, betas, lags = f"t**-{beta:g}", [float(beta)], [1.0, float(max_lag)]
+    if beta_2 is not None and break_lag is not None:
+        label = f"t**-{beta:.4g} to {break_lag:.4g}, then t**-{beta_2:.4g}"
+        betas, lags = [float(beta), float(beta_2)], [1.0, float(break_lag), float(max_lag)]
+    for exponent in betas:
+        if not (np.isfinite(exponent) and exponent > 0):
+            raise ValueError(f"beta must be a positive number, got {exponent:g}")
+    if not FEWEST_LAGS <= max_lag < np.inf:
+        raise ValueError(f"max_lag must be finite and at least {FEWEST_LAGS}, got {max_lag:g}")
+    if not 1 < lags[-2] < max_lag and beta_2 is not None:
+        raise ValueError(f"break_lag must lie between 1 and max_lag {max_lag:g}, got {lags[1]:g}")
+    falls = np.array(betas) * np.diff(np.log(lags))
     if falls.sum() < FLATTEST:
-        raise ValueError(f"{label} is flat up to max_lag {last:g}: use a larger beta or max_lag")
+        raise ValueError(f"{label} is flat up to max_lag {max_lag:g}: use a larger beta or max_lag")
     if falls.sum() > -np.log(SMALLEST_VALUE):
         raise ValueError(
-            f"{label} falls below {SMALLEST_VALUE:g} before max_lag {last:g}: use a smaller beta or max_lag"
+            f"{label} falls below {SMALLEST_VALUE:g} before max_lag {max_lag:g}: use a smaller beta or max_lag"
         )
     values = np.exp(-np.concatenate([[0.0], np.cumsum(falls)]))
-    return Target(label, lags, tuple(values.tolist()), tuple(map(float, betas.values())))
+    return Target(label, tuple(lags), tuple(values.tolist()), tuple(betas))
 
 
 def array_target(values: ArrayLike, label: str = "array") -> Target:
     """Values (T,) at the lags t = 1..T, known there only. Raises ValueError unless positive, finite and T >= 3."""
-    array = np.asarray(values, dtype=float)
-    if array.ndim != 1:
-        raise ValueError(f"values must be one-dimensional, the value at lag 1 first, got shape {array.shape}")
-    return lag_target(integer_lags(array.size), array, label=label)
+    return lag_target(integer_lags(np.size(values)), values, label=label)
 
 
 def lag_target(lags: ArrayLike, values: ArrayLike, errors: ArrayLike | None = None, label: str = "values") -> Target:
@@ -317,45 +271,5 @@ def lag_target(lags: ArrayLike, values: ArrayLike, errors: ArrayLike | None = No
     if (least := arrays["values"].min()) < SMALLEST_VALUE:
         raise ValueError(f"target {label!r}: values must be at least {SMALLEST_VALUE:g}, got {least:g}")
     if (np.diff(t) <= 0).any():
-        raise ValueError(f"target {label!r}: lags must ascend, got {t[:-1][np.diff(t) <= 0][0]:g} out of order")
+        raise ValueError(f"target {label!r}: lags must ascend")
     return Target(label, **{name: tuple(array.tolist()) for name, array in arrays.items()})
-
-
-def curve_target(curve: "DecayCurve", lags: tuple[int, int] | None = None) -> Target:
-    """The positive values of a measured curve on the lags first..last, with their relative jackknife errors.
-
-    lags: inclusive; from the first lag to `power_law_fit.clear_until` unless given. Raises ValueError for fewer than
-    three positive values, and for values without error.
-    """
-    from plkernel.analysis.information.laws import points
-
-    chosen = points(curve, lags)
-    return lag_target(chosen.lags, np.exp(chosen.logs), chosen.errors, f"{curve.quantity} per {curve.unit}")
-
-
-def verdict_target(verdict: "Verdict", curve: "DecayCurve", max_lag: int) -> Target:
-    """The shape that `judge` found `curve` to have, 1 at t = 1, on t = 1..max_lag, continued beyond the judged lags.
-
-    A power law, or a broken one, on every real lag; an exponential or stretched exponential at the integers up to where
-    it vanishes in float64. A curve too short to have a shape is its own values (`curve_target`). Raises ValueError for
-    a curve without memory, and for a shape that does not fall.
-    """
-    from plkernel.analysis.information.laws import fit_power_law
-
-    if verdict.kind == "none":
-        raise ValueError(f"curve of {curve.quantity}: {verdict.sentence}, so it has no shape")
-    if verdict.kind == "too short":
-        return curve_target(curve)
-    if verdict.kind == "power law":
-        return power_law_target(fit_power_law(curve, (verdict.first_lag, verdict.last_lag)).beta, max_lag)
-    shape = next(model.parameters for model in verdict.models if model.name == verdict.kind)
-    if verdict.kind == "broken power law":
-        if shape["break"] >= max_lag:
-            return power_law_target(shape["beta_1"], max_lag)
-        return broken_power_law_target(shape["beta_1"], shape["beta_2"], shape["break"], max_lag)
-    tau, gamma = shape["tau"], shape.get("gamma", 1.0)
-    if not (np.isfinite(tau) and tau > 0):
-        raise ValueError(f"curve of {curve.quantity}: its {verdict.kind} does not fall (tau {tau:g})")
-    logs = (1 - integer_lags(max_lag) ** gamma) / tau**gamma
-    label = f"exp(-(t/{tau:.3g})**{gamma:.3g})" if gamma != 1 else f"exp(-t/{tau:.3g})"
-    return array_target(np.exp(logs[logs > np.log(SMALLEST_VALUE)]), label)

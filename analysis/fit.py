@@ -9,8 +9,8 @@ of the target. Their errors are ln(kernel / target): near 0 they are the relativ
 kernel vanishes, which relative errors do not.
 """
 
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,22 +27,22 @@ from plkernel.analysis.exponentials import (
     most_terms,
     power_law_target,
     score,
-    terms_for,
 )
-from plkernel.analysis.limits import HALF_LIVES, check_quantiles, check_rates
 from plkernel.analysis.nodes import (
+    HALF_LIVES,
     LOSS,
+    POWERS,
     Aim,
     Gain,
+    Lag,
     Nodes,
     Placement,
-    Reading,
-    check_loss,
+    Summation,
+    check_quantiles,
+    check_rates,
     half_lives_of,
     node_scores,
-    output_std,
     quantile_nodes,
-    rates_from_half_lives,
     shaped,
     smooth_nodes,
     target_scores,
@@ -53,7 +53,6 @@ Method = Literal["minimax", "least-squares", "nnls"]
 Places = NDArray[np.intp]
 
 METHODS: tuple[Method, ...] = get_args(Method)
-FREE_METHODS = METHODS[:2]
 PUBLISHED_BETA, PUBLISHED_MAX_LAG = 1.15, 512
 PUBLISHED_HALF_LIVES = (1.0, 2048.0, 256)
 FEWEST_POINTS, POINTS_PER_TERM = 40, 6
@@ -65,7 +64,6 @@ SETTLED, PATIENT_EVALUATIONS = 1e-14, 2000
 """Tolerance and evaluations where the above end too early, in the long valleys of short targets with many terms."""
 WORTHWHILE = 1e-6
 """A further term is refused when it lowers the sum of squares by no more than this, relative."""
-CANDIDATES = 400
 SEED_SHARE = 0.05
 """The largest share of the kernel that an inserted term starts with."""
 LEAST_LOG_RATE, MOST_LOG_RATE = -100.0, 6.0
@@ -74,16 +72,13 @@ stays a number."""
 UNSEEN = 1e-14
 """A term is left out when it is nowhere more than this share of the kernel."""
 
-EXCHANGES = 60
-PATIENCE = 5
-"""Exchanges end when so many in a row have not lowered the largest error."""
+EXCHANGES, PATIENCE = 60, 5
+"""Exchanges end after so many, and when so many in a row have not lowered the largest error."""
 NEWTON_STEPS = 8
 SHARES = (1.0, 0.5, 0.25, 0.1, 0.05)
 """Parts of the way to level errors that one exchange tries, until Newton's method arrives."""
-ARRIVED = 0.01
-"""The miss that Newton's method is allowed, as a share of the largest error."""
-LARGEST_LOG = 300.0
-"""Newton's method has failed when the logarithm of a rate or weight exceeds this."""
+ARRIVED, LARGEST_LOG = 0.01, 300.0
+"""Newton's method may miss by this share of the largest error, and has failed where a parameter is larger than that."""
 LEVEL_RATIO = 0.999
 """The errors of a sum count as level from this ratio of the smallest to the largest of 2K + 1 alternating extrema on:
 then no sum of K exponentials has an error that is smaller by more than 0.1 %."""
@@ -109,6 +104,8 @@ class Certificate:
     largest       the largest relative error
     smallest      the smallest of `needed` alternating extrema; 0 when there are fewer. By de la Vallee Poussin's
                   theorem no sum of K exponentials, of any signs, has a smaller largest error, up to rounding
+    ratio         smallest / largest: 1 for the best sum
+    level         the sum is the best, to `LEVEL_RATIO`
 
     Source: Braess, "Nonlinear Approximation Theory" (Springer 1986), on exponential sums.
     """
@@ -117,20 +114,8 @@ class Certificate:
     needed: int
     largest: float
     smallest: float
-
-    @property
-    def ratio(self) -> float:
-        """smallest / largest: 1 for the best sum."""
-        return self.smallest / self.largest if self.largest else 1.0
-
-    @property
-    def level(self) -> bool:
-        """True if the sum is the best, to `LEVEL_RATIO`."""
-        return self.ratio >= LEVEL_RATIO
-
-    def to_dict(self) -> dict[str, float]:
-        """Everything, for JSON."""
-        return {**asdict(self), "ratio": self.ratio, "level": self.level}
+    ratio: float
+    level: bool
 
 
 @dataclass(frozen=True)
@@ -163,20 +148,6 @@ class FitResult:
         (first, last), (true_first, true_last) = self.uniform.kernel(ends), self.target.value(ends)
         return float(last / first * true_first / true_last)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The fit and its scores, for JSON."""
-        return {
-            "max_lag": int(self.target.max_lag),
-            "method": self.method,
-            "active_nodes": len(self.active.rates),
-            "active_half_lives": self.active.half_lives().tolist(),
-            "fastest_share": self.fastest_share,
-            "uniform_excess": self.uniform_excess,
-            "certificate": self.certificate and self.certificate.to_dict(),
-            "optimal": {**asdict(self.optimal), "scores": asdict(self.optimal_scores)},
-            "uniform": {"scores": asdict(self.uniform_scores)},
-        }
-
 
 def fit(
     beta: float | None = None,
@@ -184,7 +155,6 @@ def fit(
     values: ArrayLike | Target | None = None,
     max_lag: float | None = None,
     terms: int | None = None,
-    tolerance: float | None = None,
     method: Method | None = None,
     half_lives: ArrayLike | None = None,
 ) -> FitResult:
@@ -194,9 +164,8 @@ def fit(
     values      (T,) positive values of a kernel at t = 1..T instead of beta, or a `Target`, such as a measured curve
     max_lag     512 unless given; with values it is theirs
     terms       K exponentials, with the least largest relative error (minimax); without, the published fit
-    tolerance   largest relative error of a power law, instead of K
-    method      nnls, minimax or least-squares. Left out: minimax with terms or tolerance (least-squares for a target
-                with errors), nnls otherwise
+    method      nnls, minimax or least-squares. Left out: minimax with terms (least-squares for a target with errors),
+                nnls otherwise
     half_lives  (N,) in steps, which nnls may use: 256 from 1 to 2048 unless given
 
     Of the result, `active` has rates (K,) per step and weights (K,), `active.half_lives()` in steps, `optimal_scores`
@@ -209,8 +178,6 @@ def fit(
     """
     if values is not None and (beta is not None or max_lag is not None):
         raise ValueError("values are the kernel at their own lags: leave out beta and max_lag, or values")
-    if terms is not None and tolerance is not None:
-        raise ValueError(f"terms {terms} and tolerance {tolerance:g}: give one of the two")
     if isinstance(values, Target):
         target = values
     elif values is not None:
@@ -218,27 +185,17 @@ def fit(
     else:
         law = (PUBLISHED_BETA if beta is None else beta, PUBLISHED_MAX_LAG if max_lag is None else max_lag)
         target = power_law_target(*law)
-    free = terms is not None or tolerance is not None
     if method is None:
-        method = "nnls" if not free else "minimax" if target.errors is None else "least-squares"
+        method = "nnls" if terms is None else "minimax" if target.errors is None else "least-squares"
     if method not in METHODS:
         raise ValueError(f"method {method!r}: must be one of {', '.join(METHODS)}")
-    if method not in FREE_METHODS:
-        if free:
-            raise ValueError(f"method {method!r} chooses its terms from the half-lives: leave out terms and tolerance")
+    if method == "nnls":
+        if terms is not None:
+            raise ValueError("method 'nnls' chooses its terms from the half-lives: leave out terms")
         optimal = nnls(target, half_lives)
     else:
-        if half_lives is not None:
-            raise ValueError(
-                f"half_lives (grid, min_half_life, max_half_life) belong to method nnls, got method {method!r}, which "
-                "places its own: leave them out"
-            )
-        if tolerance is not None:
-            if target.beta is None:
-                raise ValueError(f"tolerance {tolerance:g} needs a power law, and {target.label} is none: give terms")
-            terms = terms_for(target.beta, target.max_lag, tolerance)
-        if terms is None:
-            raise ValueError(f"method {method!r} needs terms or a tolerance")
+        if half_lives is not None or terms is None:
+            raise ValueError(f"method {method!r} places half-lives of its own: give terms and leave out half_lives")
         optimal = (minimax if method == "minimax" else least_squares_terms)(target, terms)
     uniform = ExponentialSum(optimal.rates, (1.0,) * len(optimal.rates))
     lags = target.integer_lags()
@@ -265,10 +222,7 @@ def nnls(target: Target, half_lives: ArrayLike | None = None) -> ExponentialSum:
     scale = np.ones(1) if target.errors is None else 1 / (values * target.errors)
     check_design(lags.size, rates.size)
     design = np.exp(-np.outer(lags, rates)) * scale[:, None]
-    try:
-        weights = solve(design, values * scale, maxiter=30 * rates.size)[0]
-    except RuntimeError as error:
-        raise ValueError(f"non-negative least squares did not converge ({error}): use fewer nodes") from error
+    weights = solve(design, values * scale, maxiter=30 * rates.size)[0]
     if not weights.any():
         raise ValueError("no node helps: every half-life is too short to be seen at the first lag, use longer ones")
     return exponential_sum(rates, weights)
@@ -326,7 +280,7 @@ def _bounded_rates(log_rates: Floats) -> Floats:
 def judged(target: Target) -> Lags:
     """The lags on which fits of `target` are judged, all of the same weight."""
     lags = target.judged_lags()
-    return Lags(lags / target.lags[0], target.log_value(lags), np.ones(lags.size))
+    return Lags(lags / target.lags[0], np.log(target.value(lags)), np.ones(lags.size))
 
 
 def _fitted(target: Target, terms: int) -> Lags:
@@ -336,7 +290,7 @@ def _fitted(target: Target, terms: int) -> Lags:
     else:
         lags, counts = target.spread_lags(max(FEWEST_POINTS, POINTS_PER_TERM * terms), EVENLY)
         scale = np.sqrt(counts)
-    return Lags(lags / target.lags[0], target.log_value(lags), scale)
+    return Lags(lags / target.lags[0], np.log(target.value(lags)), scale)
 
 
 def _as_sum(parameters: Floats, target: Target, scale: float = 1.0) -> ExponentialSum:
@@ -356,11 +310,8 @@ def least_squares_terms(target: Target, terms: int) -> ExponentialSum:
     return _as_sum(_grown(target, terms), target)
 
 
-def minimax(target: Target, terms: int, exchanges: int = EXCHANGES) -> ExponentialSum:
+def minimax(target: Target, terms: int) -> ExponentialSum:
     """The k(t) of `terms` exponentials with the least max |k(t) / target(t) - 1| over the target's lags.
-
-    exchanges: at most so many after the least squares, until the errors are level. 0 leaves the least squares, within
-    1.2 of the least error for power laws of moderate length; there 3 are enough, steep and long ones take 6 to 30.
 
     `certificate` of the result bounds its distance from the least error. Kinks and noise set a floor that no number of
     terms passes, and near it the errors of the best sum need not alternate: linear programs take over from the
@@ -369,9 +320,8 @@ def minimax(target: Target, terms: int, exchanges: int = EXCHANGES) -> Exponenti
     number that works. Source: Hackbusch, "Computation of best L-infinity exponential sums for 1/x by Remez' algorithm",
     Comput. Vis. Sci. 20 (2019), for the exchanges.
 
-    >>> from plkernel.analysis.exponentials import power_law_target
     >>> law = power_law_target(1.15, 512)
-    >>> round(minimax(law, 6).largest_relative_error(law), 5)
+    >>> round(certificate(minimax(law, 6), law).largest, 5)
     0.00486
     """
     if target.errors is not None:
@@ -387,11 +337,11 @@ def minimax(target: Target, terms: int, exchanges: int = EXCHANGES) -> Exponenti
             f"terms {terms}: {target.label} up to lag {target.max_lag:g} supports at most {most}, {reason}"
         )
     start, lags = _grown(target, terms), judged(target)
-    if exchanges and _reference(lags.errors(start), start.size + 1) is None:
+    if _reference(lags.errors(start), start.size + 1) is None:
         start = _fitted(target, terms).least_squares(start, SETTLED, PATIENT_EVALUATIONS)
-    best, level = _exchanged(start, lags, exchanges)
-    if exchanges and not level and np.ptp(lags.errors(best)) > 2 * ACCURACY_FLOOR:
-        best, _ = _exchanged(_descended(best, lags), lags, exchanges)
+    best, level = _exchanged(start, lags)
+    if not level and np.ptp(lags.errors(best)) > 2 * ACCURACY_FLOOR:
+        best, _ = _exchanged(_descended(best, lags), lags)
     errors = lags.errors(best)  # of the logarithm; the scale makes the largest relative errors of both signs equal
     return _as_sum(best, target, scale=2 / float(np.exp(errors.max()) + np.exp(errors.min())))
 
@@ -399,9 +349,10 @@ def minimax(target: Target, terms: int, exchanges: int = EXCHANGES) -> Exponenti
 def certificate(kernel: ExponentialSum, target: Target) -> Certificate:
     """The alternating extrema of `kernel` / `target` - 1, and the bound on every other sum that follows from them."""
     errors, needed = kernel.errors(target), 2 * len(kernel.rates) + 1
-    at = _reference(errors, needed)
+    at, largest = _reference(errors, needed), float(np.abs(errors).max())
     smallest = 0.0 if at is None else float(np.abs(errors[at]).min())
-    return Certificate(_extrema(errors).size, needed, float(np.abs(errors).max()), smallest)
+    ratio = smallest / largest if largest else 1.0
+    return Certificate(_extrema(errors).size, needed, largest, smallest, ratio, ratio >= LEVEL_RATIO)
 
 
 def _grown(target: Target, terms: int) -> Floats:
@@ -438,7 +389,7 @@ def _grown(target: Target, terms: int) -> Floats:
 def _inserted(parameters: Floats, lags: Lags) -> Floats | None:
     """With a small term at the rate where the sum of squares falls fastest with its share; None when it never falls."""
     errors = lags.errors(parameters) * lags.scale
-    log_rates = np.linspace(-np.log(10 * lags.lags[-1]), 3.0, CANDIDATES)
+    log_rates = np.linspace(-np.log(10 * lags.lags[-1]), 3.0, 400)
     log_kernel = lags.errors(parameters) / lags.scale + lags.logs
     shapes = -np.outer(lags.lags, np.exp(log_rates)) - log_kernel[:, None]
     peaks = shapes.max(axis=0)
@@ -469,14 +420,14 @@ def _stretched(parameters: Floats) -> Floats:
     return np.concatenate([rates, weights + np.log(terms / (terms + 1))])
 
 
-def _exchanged(parameters: Floats, lags: Lags, exchanges: int) -> tuple[Floats, bool]:
+def _exchanged(parameters: Floats, lags: Lags) -> tuple[Floats, bool]:
     """The best parameters met while the errors are levelled on their extrema, then on the extrema of the result.
 
     Also True if they are nearly level. The errors at 2K + 1 lags become level, +E, -E, +E ..., or go as far on the way
     there as Newton's method arrives.
     """
     best, least, level, idle = parameters, np.inf, False, 0
-    for remaining in range(exchanges, -1, -1):
+    for remaining in range(EXCHANGES, -1, -1):
         errors = lags.errors(parameters)
         at = _reference(errors, parameters.size + 1)
         ratio = 0.0 if at is None else np.abs(errors[at]).min() / np.abs(errors).max()
@@ -564,76 +515,51 @@ def _reference(errors: Floats, count: int) -> Places | None:
     return at if at.size == count else None
 
 
-@dataclass(frozen=True)
-class Channels:
-    """The node set that a training spec loads, its aim (a power law, or a target so read), and its scores."""
-
-    placement: Placement
-    aim: Aim | Reading
-    nodes: Nodes
-    scores: Scores
-    clipped: float | None = None
-    """The half-life that slower terms were given, where there were any."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Figures of the node set, for JSON."""
-        figures = {"placement": self.placement, "output_std": output_std(self.nodes), "scores": asdict(self.scores)}
-        return {**vars(self.aim), **figures}
-
-
 def place_channels(
     channels: int,
     placement: Placement,
     target: Target,
-    aim: Aim | Reading,
+    law: Aim | None,
     gain: Gain,
+    kernel: Summation,
+    lag: Lag,
     *,
+    terms: ExponentialSum,
     tempering: float | None = None,
     loss: float | None = None,
-    terms: ExponentialSum,
-) -> Channels:
-    """`channels` nodes that carry `target` under `gain`: t**-exponent of an `Aim`, or any kernel under a `Reading`.
+) -> tuple[Nodes, Scores, float | None]:
+    """`channels` nodes that carry `target` under `gain`, read as `kernel` and `lag` of an `Aim` say, and their scores.
 
+    law        the target as an `Aim`, where it is a power law: placements but terms are quantile or gain-corrected for
+               it, and for other targets fitted (`smooth_nodes`)
     terms      of the target to the power that adds up, for placement terms. A plateau is fitted by a half-life without
-               end; channels get `LONGEST_HALF_LIFE` times max_lag at most, or the longest that float32 holds
+               end; channels get `LONGEST_HALF_LIFE` times max_lag at most, or the longest that float32 holds, which is
+               the third result where it clipped terms
     tempering  of placements quantile and terms, 0.5 if left out
     loss       of placement quantile, 0.05 if left out
 
-    Other placements are gain-corrected for a law, and fitted (`smooth_nodes`) for other kernels. Raises ValueError for
-    quantile nodes of a kernel that is no law, or too slow to be of use, and for decays that float32 does not hold.
+    Raises ValueError for quantile nodes without a law, and for decays that float32 does not hold.
     """
     max_lag, clipped = target.max_lag, None
     tempering = CHANNEL_TEMPERING if tempering is None else tempering
     if placement == "quantile":
-        if not isinstance(aim, Aim):
+        if law is None:
             raise ValueError(
                 f"nodes 'quantile' lie at the quantiles of a power law's own measure, and {target.label} is none: use "
-                "nodes 'terms', 'log-spaced', 'concentrated', 'chrono' or 'inverse-gamma'"
+                "nodes 'terms' or 'log-spaced'"
             )
         loss = LOSS if loss is None else loss
-        check_loss(loss)
-        slowest, _ = aim.rate_range(max_lag, loss)
-        longest = np.log(2) / slowest if slowest else np.inf
-        if longest > LONGEST_HALF_LIFE * max_lag:
-            raise ValueError(
-                f"nodes 'quantile' with exponent {aim.exponent:.3g} and loss {loss:g} reach half-lives of "
-                f"{longest:.3g}, more than {LONGEST_HALF_LIFE:g} times max_lag {max_lag:g}: use a larger loss, or "
-                "nodes 'log-spaced' or 'terms'"
-            )
-        check_quantiles(aim, max_lag, loss, 1)
-        nodes = quantile_nodes(channels, aim, gain, tempering=tempering, loss=loss, max_lag=max_lag)
+        check_quantiles(law, max_lag, loss, 1)
+        nodes = quantile_nodes(channels, law, gain, tempering, loss, max_lag)
     elif placement == "terms":
         longest = min(LONGEST_HALF_LIFE * max_lag, HALF_LIVES[1])
-        rates = np.maximum(terms.rates, aim.power * np.log(2) / longest)
+        rates = np.maximum(terms.rates, POWERS[kernel] * np.log(2) / longest)
         clipped = longest if (rates > terms.rates).any() else None
-        nodes = term_nodes(replace(terms, rates=tuple(rates.tolist())), channels, aim, gain, tempering=tempering)
+        nodes = term_nodes(replace(terms, rates=tuple(rates.tolist())), channels, kernel, lag, gain, tempering)
     else:
-        rates = rates_from_half_lives(half_lives_of(placement, channels, max_lag=max_lag))
-        nodes = (
-            shaped(rates, "gain-corrected", gain, aim)
-            if isinstance(aim, Aim)
-            else smooth_nodes(rates, target, gain, aim)
-        )
+        rates = np.log(2) / half_lives_of(placement, channels, max_lag=max_lag)
+        corrected = law and shaped(rates, "gain-corrected", gain, law)
+        nodes = corrected or smooth_nodes(rates, target, gain, kernel, lag)
     check_rates("nodes", nodes.rates, 1)
-    scores = node_scores(nodes, aim, int(max_lag)) if isinstance(aim, Aim) else target_scores(nodes, aim, target)
-    return Channels(placement, aim, nodes, scores, clipped)
+    scores = node_scores(nodes, law, int(max_lag)) if law else target_scores(nodes, target, kernel, lag)
+    return nodes, scores, clipped

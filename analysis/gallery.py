@@ -21,18 +21,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from plkernel.analysis.exponentials import Floats, Scores, integer_lags, power_law, power_law_target, score
-from plkernel.analysis.figures.style import COLOURS, COLUMN_WIDTH, INK, PAGE_WIDTH, style
+from plkernel.analysis.figures.style import COLOURS, INK, PAGE_WIDTH, style
 from plkernel.analysis.nodes import Gain, Placement, Projection, Summation, gain_at, place
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 LEFT = 0.01
 """The share of a kernel's value at lag 1 that ends its effective memory."""
 MIN_LAG, MAX_LAG = 32, 65536
-SLOPE_POINTS, DRAWN_POINTS = 200, 200
-BLOCK_ENTRIES = 1 << 18
 AT_MOST = "at most"
 CHANNELS, STUDIED_BETA = 256, 1.15
 CODE = "plkernel: analysis/nodes.py"
@@ -63,12 +60,10 @@ OURS: tuple[tuple[str, Gain, float, Summation], ...] = (
     ("rms-ema", "ema", 0.5, "rms"),
 )
 """Quantile nodes: name, gain, tempering, kernel."""
-COLUMNS = 4
-RMS_DASHES = (0, (1.6, 1.1))
-DECADES_BELOW = 1.9
-"""How far the frame of the figure reaches below the target's last value."""
-
 ORIGIN = ("formula", "gain", "assumed", "paper", "code")
+RMS_DASHES: Any = (0, (1.6, 1.1))
+LEGEND: dict[str, Any] = {"loc": "lower left", "fontsize": 6, "frameon": True, "framealpha": 0.8, "handlelength": 1.2}
+LEGEND |= {"labelspacing": 0.2, "borderaxespad": 0.1, "borderpad": 0.2, "handletextpad": 0.5}
 
 
 @dataclass(frozen=True)
@@ -102,10 +97,10 @@ class Initialisation:
         """ln sqrt(sum_i share_i g_i**2 a_i**(2t)) at `lags`, shape (T,): random projections of mean zero."""
         return _log_sum(2 * np.asarray(self.rates), np.multiply(self.shares, np.square(self.gains)), lags) / 2
 
-    def memory(self, left: float = LEFT) -> float:
-        """The real lag t at which the coherent kernel is `left` times its value at lag 1."""
-        floor = self.log_coherent([1.0])[0] + np.log(left)
-        low, high = 1.0, 1.0 - float(np.log(left)) / min(self.rates)  # nothing decays slower than the slowest
+    def memory(self) -> float:
+        """The real lag t at which the coherent kernel is `LEFT` times its value at lag 1."""
+        floor = self.log_coherent([1.0])[0] + np.log(LEFT)
+        low, high = 1.0, 1.0 - float(np.log(LEFT)) / min(self.rates)  # nothing decays slower than the slowest
         while high - low > 1e-9 * high:
             middle = (low + high) / 2
             low, high = (middle, high) if self.log_coherent([middle])[0] > floor else (low, middle)
@@ -118,7 +113,7 @@ def _log_sum(rates: Floats, weights: Floats, lags: ArrayLike) -> Floats:
     `ExponentialSum.log_kernel` gives the same; layers have thousands of channels, and this takes a fifth of its time.
     """
     slowest, t = rates.min(), np.asarray(lags, dtype=float)
-    block = max(1, BLOCK_ENTRIES // rates.size)
+    block = max(1, (1 << 18) // rates.size)
     sums = [np.exp(np.outer(t[i : i + block], slowest - rates)) @ weights for i in range(0, t.size, block)]
     return np.log(np.concatenate(sums)) - slowest * t
 
@@ -141,7 +136,7 @@ class Profile:
 
 def profile(start: Initialisation, beta: float, max_lag: int) -> Profile:
     """Scores on every lag 1..max_lag, slopes on 200 log-spaced real lags, and the effective memory."""
-    lags, grid = integer_lags(max_lag), np.geomspace(*slope_lags(max_lag), SLOPE_POINTS)
+    lags, grid = integer_lags(max_lag), np.geomspace(*slope_lags(max_lag), 200)
     kernels = (start.log_coherent(grid), start.log_rms(grid))
     coherent, rms = (float(np.polyfit(np.log(grid), values, 1)[0]) for values in kernels)
     log_kernel = start.log_coherent(lags)
@@ -218,15 +213,6 @@ def step_sizes() -> tuple[Floats, Floats]:
     return np.exp(first + (last - first) * levels), weights
 
 
-def zero_order_hold(poles: NDArray[np.complexfloating[Any, Any]], steps: Floats) -> tuple[Floats, Floats]:
-    """Rates -Re(p) dt and magnitudes |exp(p dt) - 1| / |p| of the input gain, for every pole p with every step dt.
-
-    poles (N,) with negative real parts, steps (H,); both results (N, H). Source: S4D (arXiv 2206.11893), section 2.
-    """
-    exponents = np.outer(poles, steps)
-    return -exponents.real, np.abs(np.expm1(exponents) / poles[:, None])
-
-
 def hippo_normal_poles(size: int) -> NDArray[np.complexfloating[Any, Any]]:
     """The poles -1/2 + i w, w < 0, of HiPPO-N, the normal part of HiPPO-LegS: shape (size // 2,).
 
@@ -264,14 +250,18 @@ def _layers(source: str) -> Iterator[tuple[str, int, dict[str, str]]]:
 
 
 def _state_spaces() -> Iterator[Initialisation]:
-    """S4D and S5; Mamba, whose input gain is dt itself; LRU on the disc and on a thin ring; Griffin's RG-LRU."""
+    """S4D and S5; Mamba, whose input gain is dt itself; LRU on the disc and on a thin ring; Griffin's RG-LRU.
+
+    Poles p under zero-order hold have the rates -Re(p) dt and gains |exp(p dt) - 1| / |p| (arXiv 2206.11893).
+    """
     steps, weights = step_sizes()
     for name, poles in (
         ("s4d-real", -np.arange(1, 33) + 0j),
         ("s4d-lin", -0.5 + 1j * np.pi * np.arange(32)),
         ("s5", hippo_normal_poles(32)),
     ):
-        rates, gains = zero_order_hold(poles, steps)
+        exponents = np.outer(poles, steps)
+        rates, gains = -exponents.real, np.abs(np.expm1(exponents) / poles[:, None])
         ends = (-poles.real.min() * STEPS[1], -poles.real.max() * STEPS[0])
         yield initialisation(name, "S4D and S5", rates, gains, np.broadcast_to(weights, rates.shape), ends)
 
@@ -376,62 +366,48 @@ def _placements(beta: float, max_lag: int) -> Iterator[Initialisation]:
 def gallery_figure(profiles: Sequence[Profile], beta: float, max_lag: int) -> "Figure":
     """A panel for each family: kernels over lag, 1 at lag 1, coherent solid and rms dashed; t**-beta in grey.
 
-    Beside each name stands the log-log slope of its coherent kernel.
+    Beside each name stands the log-log slope of its coherent kernel, or the half-life of a single exponential.
     """
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
     from matplotlib.ticker import LogLocator, NullLocator
 
-    groups, (first, last) = families(profiles), slope_lags(max_lag)
-    columns = min(COLUMNS, len(groups))
-    rows = -(-len(groups) // columns)
-    target: dict[str, Any] = {"color": INK, "lw": 4.5, "alpha": 0.2}
+    groups, (first, last), lags = families(profiles), slope_lags(max_lag), drawn_lags(max_lag)
+    rows = len(groups) // 4
+    target: dict[str, Any] = {"color": INK, "lw": 4.5, "alpha": 0.2, "label": f"target t**-{beta:g}"}
     with style():
-        width, extra = max(COLUMN_WIDTH, PAGE_WIDTH * columns / COLUMNS), 0.75 if columns == COLUMNS else 1.1
-        figure = Figure(figsize=(width, 1.65 * rows + extra))
-        grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-        lags = drawn_lags(max_lag)
-        for axes, (family, members) in zip(grid.flat, groups.items(), strict=False):
-            axes.plot(lags, power_law(lags, beta), solid_capstyle="butt", zorder=1, **target)
+        figure = Figure(figsize=(PAGE_WIDTH, 1.65 * rows + 0.75))
+        grid = figure.subplots(rows, 4, sharex=True, sharey=True)
+        for axes, (family, members) in zip(grid.flat, groups.items(), strict=True):
+            axes.plot(lags, power_law(lags, beta), zorder=1, **target)
             axes.set_title(family, fontweight="bold", pad=3)
-            _draw(axes, members, lags)
-        shared = grid[0, 0]
-        shared.set(xscale="log", yscale="log", xlim=(1, max_lag), ylim=(max_lag**-beta * 10**-DECADES_BELOW, 1.5))
-        for axis in (shared.xaxis, shared.yaxis):
+            shown = []
+            for member, colour in zip(members, cycle(COLOURS), strict=False):
+                start = member.initialisation
+                rms, coherent = (np.exp(log - log[0]) for log in (start.log_rms(lags), start.log_coherent(lags)))
+                axes.plot(lags, rms, color=colour, lw=0.8, ls=RMS_DASHES, zorder=2)
+                slope = f"{member.slope:.2f}".replace("-", "\N{MINUS SIGN}")
+                told = slope if len(start.rates) > 1 else f"half-life {start.half_lives[0]:.3g}"
+                shown += axes.plot(lags, coherent, color=colour, lw=1.3, label=f"{start.name}  {told}")
+            axes.legend(handles=shown, **LEGEND).get_frame().set_linewidth(0)
+        grid[0, 0].set(xscale="log", yscale="log", xlim=(1, max_lag), ylim=(max_lag**-beta / 80, 1.5))
+        for axis in (grid[0, 0].xaxis, grid[0, 0].yaxis):
             axis.set_major_locator(LogLocator(numticks=7))
             axis.set_minor_locator(NullLocator())
             axis.set_major_formatter(lambda value, _: f"{value:g}".replace("e-0", "e-"))
-        for axes in grid.flat[len(groups) :]:
-            axes.set_axis_off()
-        for axes in grid.flat[max(0, len(groups) - columns) : len(groups)]:
-            axes.tick_params(labelbottom=True)
+        for axes in grid[-1]:
             axes.set_xlabel("lag t (steps)")
         for axes in grid[:, 0]:
             axes.set_ylabel("k(t) / k(1)")
         handles = [
-            Line2D([], [], label=f"target t**-{beta:g}", **target),
+            Line2D([], [], **target),
             Line2D([], [], color=INK, lw=1.5, label=f"coherent, with its slope on lags {first:g}..{last:g}"),
             Line2D([], [], color=INK, lw=0.8, ls=RMS_DASHES, label="rms (random signs)"),
         ]
-        figure.legend(handles=handles, loc="outside lower center", ncols=3 if columns == COLUMNS else 1)
+        figure.legend(handles=handles, loc="outside lower center", ncols=3)
     return figure
 
 
 def drawn_lags(max_lag: int) -> Floats:
     """The real lags at which kernels are drawn."""
-    return np.geomspace(1, max_lag, DRAWN_POINTS)
-
-
-def _draw(axes: "Axes", members: Sequence[Profile], lags: Floats) -> None:
-    """One family; of kernels that coincide, the earlier ones are drawn wider. A single exponential has no slope."""
-    widths = np.linspace(1.9, 1.1, len(members)) if len(members) > 1 else [1.3]
-    for member, colour, width in zip(members, cycle(COLOURS), widths, strict=False):
-        start = member.initialisation
-        slope = f"{start.name}  {member.slope:.2f}".replace("  -", "  \N{MINUS SIGN}")
-        label = f"{start.name}, half-life {start.half_lives[0]:.3g}" if len(start.rates) == 1 else slope
-        rms, coherent = (np.exp(log - log[0]) for log in (start.log_rms(lags), start.log_coherent(lags)))
-        axes.plot(lags, rms, color=colour, lw=0.8, ls=RMS_DASHES, zorder=2)
-        axes.plot(lags, coherent, color=colour, lw=width, label=label)
-    spaces = {"handlelength": 1.2, "labelspacing": 0.2, "borderaxespad": 0.1, "borderpad": 0.2, "handletextpad": 0.5}
-    legend = axes.legend(loc="lower left", fontsize=6, frameon=True, framealpha=0.8, fancybox=False, **spaces)
-    legend.get_frame().set_linewidth(0)
+    return np.geomspace(1, max_lag, 200)

@@ -10,9 +10,10 @@ lambda**r dln(lambda), gain lambda**gamma and C ~ lambda**s, the coherent kernel
 exponent gamma + s + r and the rms kernel with gamma + s + r/2.
 """
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,6 +23,7 @@ from plkernel.analysis.exponentials import (
     Floats,
     Scores,
     Target,
+    exponential_sum,
     integer_lags,
     power_law,
     score,
@@ -33,6 +35,8 @@ Summation = Literal["coherent", "rms"]
 Lag = Literal["state", "distance", "bonus"]
 Placement = Literal["log-spaced", "concentrated", "chrono", "inverse-gamma", "quantile", "terms"]
 Projection = Literal["uniform", "published", "gain-corrected"]
+Bonus = Literal["scheme", "law"]
+ShapeOn = Literal["receptance", "output"]
 
 GAINS: dict[Gain, Callable[[Floats], Floats]] = {
     "none": np.ones_like,
@@ -61,18 +65,25 @@ PLACEMENTS_OF: dict[str, tuple[Placement, ...]] = {
     "terms": ("terms",),
 }
 """The placements that an option has an effect on."""
-LARGEST_LOG = 700.0
-"""The largest logarithm of a number that float64 holds, and its reciprocal, rounded down."""
 CELLS, ORDER, NEWTON_STEPS = 2048, 6, 4
 """Cells of the cumulative of quantile nodes, Gauss-Legendre points in each, and steps that invert it."""
 CLOSE = 0.1
 """The relative error to which `smooth_nodes` follows a target, besides its own. Less lets the projections of channels
 that are all too slow, or too fast, span thousands to little avail: half-lives from 1 on miss t**-1.15 by 17 % instead
 of 13 %."""
-POINTS = 160
 STIFFNESS = 1.0
 """How much the slope of ln(density) is expected to change from one knot, an octave wide, to the next."""
-LARGEST_LOG_DENSITY = 300.0
+
+SLOWEST, FASTEST = 2.0**-24, 126 * math.log(2)
+"""Rates per step that a float32 decay holds: 1 - 2**-24 is the largest float32 below 1, and half a step further on
+(2**-25) exp(-rate) is 1; 2**-126 is the least that has all its digits, and below 2**-150 exp(-rate) is 0. In half-lives
+1/126 to 2**24 ln 2 = 1.16e7 steps."""
+HALF_LIVES = math.log(2) / FASTEST, math.log(2) / SLOWEST
+LARGEST_MULTIPLIER = 2.0**64
+"""A norm squares what it gets, and float32 ends at 2**128."""
+LARGEST_E_LOG = 1.0
+RWKV7_LARGEST_RATE = math.exp(-0.5)
+"""Per byte: the decay of RWKV-7 is exp(-exp(-1/2) sigmoid(w)), arXiv 2503.14456."""
 
 
 @dataclass(frozen=True)
@@ -109,30 +120,13 @@ class Nodes:
         return Nodes(tuple(rates.tolist()), tuple(after.tolist()), self.gain)
 
     def to_dict(self) -> dict[str, Any]:
-        """A dictionary that JSON keeps exactly; `from_dict` gives back an equal object."""
+        """A dictionary that JSON keeps exactly."""
         return asdict(self)
 
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The inverse of `to_dict`."""
-        return cls(tuple(values["rates"]), tuple(values["projection"]), values["gain"])
 
-
-@dataclass(frozen=True)
-class Reading:
-    """How N channels together are read as a kernel of any shape: `kernel` and `lag` as in `Aim`."""
-
-    kernel: Summation = "coherent"
-    lag: Lag = "state"
-
-    def __post_init__(self) -> None:
-        check_name("kernel", self.kernel, POWERS)
-        check_name("lag", self.lag, AHEAD)
-
-    @property
-    def power(self) -> int:
-        """The power of the amplitude that adds up over channels: 1 coherent, 2 rms."""
-        return POWERS[self.kernel]
+def _nodes(rates: Floats, projection: Floats, gain: Gain) -> Nodes:
+    """Nodes from arrays, the projection divided by its mean."""
+    return Nodes(tuple(rates.tolist()), tuple((projection / projection.mean()).tolist()), gain)
 
 
 @dataclass(frozen=True)
@@ -159,17 +153,13 @@ class Aim:
         if not (np.isfinite(self.beta) and self.beta > 0):
             raise ValueError(f"beta must be a positive number (1.15 is typical of text), got {self.beta}")
         check_name("target", self.target, get_args(AimTarget))
-        Reading(self.kernel, self.lag)  # checks both
+        check_name("kernel", self.kernel, POWERS)
+        check_name("lag", self.lag, AHEAD)
 
     @property
     def exponent(self) -> float:
         """The exponent of the kernel."""
         return self.beta if self.target == "information" else self.beta / 2
-
-    @property
-    def power(self) -> int:
-        """The power of the amplitude that adds up over channels: 1 coherent, 2 rms."""
-        return POWERS[self.kernel]
 
     def log_amplitude(self, rates: ArrayLike, gain: Gain) -> Floats:
         """ln of m(lambda) = lambda**exponent / g(lambda), times a**n for the n of `AHEAD`: C of log-spaced channels.
@@ -183,12 +173,13 @@ class Aim:
     def rate_range(self, max_lag: float, loss: float) -> tuple[float, float]:
         """Slowest and fastest rate for lags 1..max_lag: beyond either end lies the share `loss` of the kernel there.
 
-        With P the regularised incomplete gamma function and k = power: the share of t**(-k e) that rates below
-        lambda carry is P(k e, k lambda t). Set to 1 - loss at t = 1 and to loss at t = max_lag.
+        With P the regularised incomplete gamma function and k = 1 coherent, 2 rms: the share of t**(-k e) that rates
+        below lambda carry is P(k e, k lambda t). Set to 1 - loss at t = 1 and to loss at t = max_lag.
         """
         from scipy.special import gammaincinv
 
-        slowest, fastest = gammaincinv(self.power * self.exponent, [loss, 1 - loss]) / self.power
+        power = POWERS[self.kernel]
+        slowest, fastest = gammaincinv(power * self.exponent, [loss, 1 - loss]) / power
         return float(slowest / max_lag), float(fastest)
 
 
@@ -217,8 +208,8 @@ def log_kernel(nodes: Nodes, kernel: Summation, lags: ArrayLike, lag: Lag) -> Fl
     decays = np.asarray(lags, dtype=float) - AHEAD[lag]
     if kernel == "coherent":
         return nodes.kernel().log_kernel(decays)
-    squared = np.square(nodes.kernel().weights)
-    return ExponentialSum(tuple(2 * rate for rate in nodes.rates), tuple(squared.tolist())).log_kernel(decays) / 2
+    squared = exponential_sum(2 * np.asarray(nodes.rates), np.square(nodes.kernel().weights))
+    return squared.log_kernel(decays) / 2
 
 
 def falling_exponent(lags: ArrayLike, log_values: ArrayLike) -> Floats:
@@ -244,10 +235,10 @@ def node_scores(nodes: Nodes, aim: Aim, max_lag: int) -> Scores:
     return score(log_kernel(nodes, aim.kernel, lags, aim.lag), power_law(lags, aim.exponent), lags)
 
 
-def target_scores(nodes: Nodes, reading: Reading, target: Target) -> Scores:
+def target_scores(nodes: Nodes, target: Target, kernel: Summation, lag: Lag) -> Scores:
     """`node_scores` for a target of any shape, at its integer lags or at those where it is known."""
-    lags = _seen(target.integer_lags(), reading.lag)
-    return score(log_kernel(nodes, reading.kernel, lags, reading.lag), target.value(lags), lags)
+    lags = _seen(target.integer_lags(), lag)
+    return score(log_kernel(nodes, kernel, lags, lag), target.value(lags), lags)
 
 
 def _seen(lags: Floats, lag: Lag) -> Floats:
@@ -266,9 +257,7 @@ def output_std(nodes: Nodes) -> float:
 
 
 def scaled_to(nodes: Nodes, std: float) -> Nodes:
-    """The same nodes with all multipliers times one number, so that `output_std` is `std` (positive)."""
-    if not (np.isfinite(std) and std > 0):
-        raise ValueError(f"output std must be a positive number, got {std}")
+    """The same nodes with all multipliers times one number, so that `output_std` is `std`."""
     factor = std / output_std(nodes)
     return replace(nodes, projection=tuple(factor * value for value in nodes.projection))
 
@@ -313,7 +302,7 @@ def place(
     )
     tempering = TEMPERING if tempering is None else tempering
     if placement not in ("quantile", "terms"):
-        rates = rates_from_half_lives(half_lives_of(placement, channels, shortest, longest, max_lag)) * step
+        rates = np.log(2) / half_lives_of(placement, channels, shortest, longest, max_lag) * step
         return shaped(rates, projection, gain, aim)
     if projection != "uniform":
         raise ValueError(
@@ -321,16 +310,16 @@ def place(
             "itself: leave it out and set tempering"
         )
     if placement == "quantile":
-        loss, reach = LOSS if loss is None else loss, (HORIZON if max_lag is None else max_lag) / step
-        return quantile_nodes(channels, aim, gain, tempering=tempering, loss=loss, max_lag=reach, fastest=fastest)
+        reach = (HORIZON if max_lag is None else max_lag) / step
+        return quantile_nodes(channels, aim, gain, tempering, LOSS if loss is None else loss, reach, fastest)
     if terms is None:
         raise ValueError("placement 'terms' needs terms: the exponential sum whose terms the channels share")
-    per_step = ExponentialSum(tuple(rate * step for rate in terms.rates), terms.weights)
-    return term_nodes(per_step, channels, aim, gain, tempering=tempering)
+    per_step = replace(terms, rates=tuple(rate * step for rate in terms.rates))
+    return term_nodes(per_step, channels, kernel, lag, gain, tempering)
 
 
 def check_options(placement: str, **options: object) -> None:
-    """ValueError for an unknown placement, and for an option (not None) that does nothing under it."""
+    """ValueError for an unknown placement, and for an option (not None) that does nothing under it or is impossible."""
     check_name("placement", placement, get_args(Placement))
     for name, value in options.items():
         if value is not None and placement not in PLACEMENTS_OF[name]:
@@ -339,6 +328,11 @@ def check_options(placement: str, **options: object) -> None:
                 f"{name} {shown} belongs to placement {' or '.join(map(repr, PLACEMENTS_OF[name]))}, got placement "
                 f"{placement!r}: leave it out"
             )
+    loss, tempering = options.get("loss"), options.get("tempering")
+    if isinstance(loss, int | float) and not 0 < loss < 0.5:
+        raise ValueError(f"loss must lie between 0 and 0.5 (0.05 is the default), got {loss}")
+    if isinstance(tempering, int | float) and not 0 <= tempering <= 1:
+        raise ValueError(f"tempering must lie between 0 (log-spaced) and 1 (uniform projection), got {tempering}")
 
 
 def half_lives_of(
@@ -382,19 +376,14 @@ def half_lives_of(
             raise ValueError(f"max_lag must be above 2 under placement 'chrono', got {max_lag:g}")
         return np.log(2) / np.log1p(1 / (1 + (max_lag - 2) * levels))
     shortest, longest = SHORTEST if shortest is None else shortest, LONGEST if longest is None else longest
-    if not (np.isfinite(shortest) and np.isfinite(longest) and 0 < shortest < longest):
+    if not 0 < shortest < longest < np.inf:
         raise ValueError(
             f"half-lives must satisfy 0 < shortest < longest, got shortest {shortest} and longest {longest}"
         )
     return np.geomspace(shortest, longest, channels)
 
 
-def rates_from_half_lives(half_lives: ArrayLike) -> Floats:
-    """lambda = ln 2 / half-life, per step of the unit the half-lives are in."""
-    return np.log(2) / np.asarray(half_lives, dtype=float)
-
-
-def shaped(rates: ArrayLike, projection: Projection, gain: Gain, aim: Aim) -> Nodes:
+def shaped(rates: Floats, projection: Projection, gain: Gain, aim: Aim) -> Nodes:
     """Nodes at these rates (N,) per step, their projection shaped by name, of mean 1.
 
     uniform: 1. published: lambda**(beta-1), right under the EMA gain only. gain-corrected, which alone follows an `aim`
@@ -407,7 +396,6 @@ def shaped(rates: ArrayLike, projection: Projection, gain: Gain, aim: Aim) -> No
             f"projection {projection!r} follows no target, kernel or lag: use projection 'gain-corrected' or "
             "placement 'quantile'"
         )
-    rates = np.asarray(rates, dtype=float)
     gains = gain_at(rates, gain)
     with np.errstate(all="ignore"):
         if projection == "uniform":
@@ -415,16 +403,12 @@ def shaped(rates: ArrayLike, projection: Projection, gain: Gain, aim: Aim) -> No
         elif projection == "published":
             weights = rates ** (aim.beta - 1)
         else:
-            spacing = local_spacing(rates) ** (1 / aim.power)
+            spacing = local_spacing(rates) ** (1 / POWERS[aim.kernel])
             weights = rates**aim.exponent * np.exp(-AHEAD[aim.lag] * rates) * spacing / gains
-        weights = np.asarray(weights / weights.mean())
-    if not np.isfinite(weights).all():
-        most = LARGEST_LOG / np.abs(np.log(rates)).max()
-        raise ValueError(
-            f"beta {aim.beta:g} takes the projection's weights, powers of rates from {rates.min():.3g} to "
-            f"{rates.max():.3g}, out of float64: use a beta up to {most:.3g}"
-        )
-    return Nodes(tuple(rates.tolist()), tuple(weights.tolist()), gain)
+        nodes = _nodes(rates, weights, gain)
+    if not np.isfinite(nodes.projection).all():
+        raise ValueError(f"beta {aim.beta:g} takes the projection's weights out of float64: use a smaller beta")
+    return nodes
 
 
 def local_spacing(rates: ArrayLike) -> Floats:
@@ -438,16 +422,14 @@ def local_spacing(rates: ArrayLike) -> Floats:
 
 def _from_logs(rates: Floats, log_projection: Floats, gain: Gain) -> Nodes:
     """Nodes whose projection is given by its logarithm, up to a factor."""
-    projection = np.exp(log_projection - log_projection.max())
-    return Nodes(tuple(rates.tolist()), tuple((projection / projection.mean()).tolist()), gain)
+    return _nodes(rates, np.exp(log_projection - log_projection.max()), gain)
 
 
 def quantile_nodes(
     channels: int,
     aim: Aim,
-    gain: Gain = "none",
-    *,
-    tempering: float = TEMPERING,
+    gain: Gain,
+    tempering: float,
     loss: float = LOSS,
     max_lag: float = HORIZON,
     fastest: float = np.inf,
@@ -464,38 +446,22 @@ def quantile_nodes(
     """
     if channels < 2:
         raise ValueError(f"channels must be at least 2, got {channels}")
-    check_tempering(tempering)
-    check_loss(loss)
-    if not (np.isfinite(max_lag) and max_lag > 1):
+    if not 1 < max_lag < np.inf:
         raise ValueError(f"max_lag must be more than one step, got {max_lag}")
     slowest, end = aim.rate_range(max_lag, loss)
-    if not (slowest > 0 and np.isfinite(end)):
-        raise ValueError(f"beta {aim.beta:g} places rates from {slowest:g} to {end:g}: use one of about 0.1 to 100")
     end = min(end, fastest)
-    if not slowest < end:
+    if not 0 < slowest < end < np.inf:
         raise ValueError(
-            f"beta {aim.beta:g} with max_lag {max_lag:g} places rates from {slowest:g} on, but none above {fastest:g} "
-            "exists: use a smaller beta or a longer max_lag"
+            f"beta {aim.beta:g} with max_lag {max_lag:g} places rates from {slowest:g} on, none above {end:g}: use a "
+            "beta nearer to 1 or a longer max_lag"
         )
 
     def log_density(log_rates: Floats) -> Floats:
-        return np.asarray(aim.power * tempering * aim.log_amplitude(np.exp(log_rates), gain))
+        return np.asarray(POWERS[aim.kernel] * tempering * aim.log_amplitude(np.exp(log_rates), gain))
 
     shares = (np.arange(channels, 0, -1) - 0.5) / channels  # fastest first
     rates = np.exp(_quantiles(log_density, np.log(slowest), np.log(end), shares))
     return _from_logs(rates, (1 - tempering) * aim.log_amplitude(rates, gain), gain)
-
-
-def check_loss(loss: float) -> None:
-    """ValueError unless loss lies between 0 and a half."""
-    if not 0 < loss < 0.5:
-        raise ValueError(f"loss must lie between 0 and 0.5 (0.05 is the default), got {loss}")
-
-
-def check_tempering(tempering: float) -> None:
-    """ValueError unless tempering lies in [0, 1]."""
-    if not 0 <= tempering <= 1:
-        raise ValueError(f"tempering must lie between 0 (log-spaced) and 1 (uniform projection), got {tempering}")
 
 
 def _quantiles(log_density: Callable[[Floats], Floats], low: float, high: float, shares: Floats) -> Floats:
@@ -526,26 +492,26 @@ def _quantiles(log_density: Callable[[Floats], Floats], low: float, high: float,
 
 
 def term_nodes(
-    terms: ExponentialSum, channels: int, aim: Aim | Reading, gain: Gain = "none", *, tempering: float = TEMPERING
+    terms: ExponentialSum, channels: int, kernel: Summation, lag: Lag, gain: Gain, tempering: float
 ) -> Nodes:
     """Share out `channels` among fitted terms, so that the channels of a term together give its weight.
 
     Term j, of weight w_j at rate lambda_j per step, needs the total projection c_j = a**n w_j / g(lambda_j), n as in
     `AHEAD`. It gets n_j channels in proportion to c_j**tempering (at least one each, largest remainders first), all at
-    its rate, each with the multiplier c_j / n_j. Under an rms aim the terms are those of the SQUARED kernel: rates are
+    its rate, each with the multiplier c_j / n_j. For the rms kernel the terms are those of its SQUARE: rates are
     halved, c_j has sqrt(w_j) and the multiplier is c_j / sqrt(n_j). Terms of weight zero are left out.
     """
-    check_tempering(tempering)
-    weights = np.asarray(terms.weights)
+    power, weights = POWERS[kernel], np.asarray(terms.weights)
     kept = np.flatnonzero(weights > 0)
     if not 0 < kept.size <= channels:
         raise ValueError(f"channels must be at least the number of terms, {kept.size} (and one), got {channels}")
-    rates = np.asarray(terms.rates)[kept] / aim.power
-    needed = np.exp(np.log(weights[kept]) / aim.power - AHEAD[aim.lag] * rates) / gain_at(rates, gain)
+    rates = np.asarray(terms.rates)[kept] / power
+    needed = np.exp(np.log(weights[kept]) / power - AHEAD[lag] * rates) / gain_at(rates, gain)
     counts = allot(needed**tempering, channels)
-    each = needed / counts ** (1 / aim.power)
-    order = np.repeat(np.argsort(-rates, kind="stable"), counts[np.argsort(-rates, kind="stable")])
-    return Nodes(tuple(rates[order].tolist()), tuple((each[order] / each[order].mean()).tolist()), gain)
+    each = needed / counts ** (1 / power)
+    fastest_first = np.argsort(-rates, kind="stable")
+    order = np.repeat(fastest_first, counts[fastest_first])
+    return _nodes(rates[order], each[order], gain)
 
 
 def allot(shares: ArrayLike, seats: int) -> np.ndarray:
@@ -568,7 +534,7 @@ def allot(shares: ArrayLike, seats: int) -> np.ndarray:
     return counts
 
 
-def smooth_nodes(rates: ArrayLike, target: Target, gain: Gain, reading: Reading) -> Nodes:
+def smooth_nodes(rates: Floats, target: Target, gain: Gain, kernel: Summation, lag: Lag) -> Nodes:
     """Channels of these `rates` (N,), per step, whose kernel follows `target` as nearly as a smooth density can.
 
     A channel's weight to the power k (1 coherent, 2 rms) is (p_i g_i)**k = rho(rate_i) dln(rate_i), the stretch of
@@ -579,20 +545,20 @@ def smooth_nodes(rates: ArrayLike, target: Target, gain: Gain, reading: Reading)
     """
     from scipy.optimize import least_squares
 
-    rates, power = np.asarray(rates, dtype=float), reading.power
+    power = POWERS[kernel]
     if target.errors is None:
-        known, counts = target.spread_lags(POINTS)
+        known, counts = target.spread_lags(160)
         precision = np.sqrt(counts / counts.mean()) / CLOSE
     else:
         known, precision = np.asarray(target.lags), 1 / np.hypot(CLOSE, target.errors)
-    lags = _seen(known, reading.lag)
-    scale, wanted = precision[-lags.size :] / power, power * target.log_value(lags)
+    lags = _seen(known, lag)
+    scale, wanted = precision[-lags.size :] / power, power * np.log(target.value(lags))
 
     slowest, fastest = float(np.log(rates.min())), float(np.log(rates.max()))
     knots = np.linspace(slowest, fastest, max(2, 1 + round((fastest - slowest) / np.log(2))))
     hats = np.stack([np.interp(np.log(rates), knots, unit) for unit in np.eye(knots.size)], axis=1)
     spacing = local_spacing(rates)
-    exponents = np.log(spacing) - power * np.outer(lags - AHEAD[reading.lag], rates)
+    exponents = np.log(spacing) - power * np.outer(lags - AHEAD[lag], rates)
     bends = np.diff(np.eye(knots.size), 2, axis=0) / (STIFFNESS * np.log(2))
 
     def parts(density: Floats) -> tuple[Floats, Floats]:
@@ -610,10 +576,107 @@ def smooth_nodes(rates: ArrayLike, target: Target, gain: Gain, reading: Reading)
         lambda density: np.concatenate([(parts(density)[1] @ hats) * scale[:, None], bends]),
         method="lm",
     ).x
-    if not np.abs(density).max() < LARGEST_LOG_DENSITY:
-        half_lives = np.log(2) / rates
+    if not np.abs(density).max() < 300:
+        shortest, longest = np.log(2) / rates.max(), np.log(2) / rates.min()
         raise ValueError(
-            f"half-lives from {half_lives.min():.3g} to {half_lives.max():.3g} cannot follow {target.label}: use "
-            "nodes 'terms'"
+            f"half-lives from {shortest:.3g} to {longest:.3g} cannot follow {target.label}: use nodes 'terms'"
         )
     return _from_logs(rates, (hats @ density + np.log(spacing)) / power - np.log(gain_at(rates, gain)), gain)
+
+
+def _beyond_float32(what: str, step: int, remedy: str = "") -> ValueError:
+    """The error of a decay per `step` bytes that float32 does not hold, with the half-lives in bytes that it does."""
+    first, last = (half_life * step for half_life in HALF_LIVES)
+    return ValueError(f"{what} that a float32 decay holds: use {first:.3g} to {last:.3g} bytes{remedy}")
+
+
+def check_half_lives(named: Mapping[str, float], step: int) -> None:
+    """ValueError for a half-life, in bytes, that a decay per `step` bytes does not hold."""
+    for name, value in named.items():
+        if not HALF_LIVES[0] * step <= value <= HALF_LIVES[1] * step:
+            raise _beyond_float32(f"{name} {value:g} is no half-life", step)
+
+
+def check_rates(name: str, rates: Sequence[float], step: int) -> None:
+    """ValueError for a rate per byte that a decay per `step` bytes does not hold."""
+    for rate in rates:
+        if not SLOWEST <= rate * step <= FASTEST:
+            raise _beyond_float32(f"{name}: {rate:g} per byte is no rate", step)
+
+
+def check_quantiles(aim: Aim, max_lag: float, loss: float, step: int) -> None:
+    """ValueError where decays per `step` bytes do not hold the quantile nodes of `aim` up to `max_lag` bytes."""
+    if max_lag <= step:
+        return
+    slowest, fastest = aim.rate_range(max_lag / step, loss)
+    if not SLOWEST <= slowest <= fastest <= FASTEST:
+        law = f"beta {aim.beta:g} with loss {loss:g} and max_lag {max_lag:g} places half-lives beyond those"
+        raise _beyond_float32(law, step, ", with a beta nearer to 1, a shorter max_lag or a larger loss")
+
+
+def check_multipliers(name: str, value: float, largest: float) -> None:
+    """ValueError where the option `name` of this value makes a multiplier whose square float32 does not hold."""
+    if not largest <= LARGEST_MULTIPLIER:
+        raise ValueError(
+            f"{name} {value:g} makes the largest multiplier of the projection {largest:.3g}, whose square float32 does "
+            f"not hold: use at most {value * (LARGEST_MULTIPLIER / largest):.3g}"
+        )
+
+
+def gain_of(k_clamp: bool) -> Gain:
+    """The input gain of an RWKV with or without K-clamp."""
+    return "clamp" if k_clamp else "none"
+
+
+def check_largest_rate(rate: float, what: str = "nodes have a half-life of") -> None:
+    """ValueError, with the number, for a rate per byte that RWKV-7 cannot have; `what` comes before its half-life."""
+    if not rate < RWKV7_LARGEST_RATE:
+        raise ValueError(
+            f"{what} {math.log(2) / rate:.4g} bytes, but a decay of RWKV-7 is above exp(-exp(-1/2)) = "
+            f"{math.exp(-RWKV7_LARGEST_RATE):.3f}, no half-life is {math.log(2) / RWKV7_LARGEST_RATE:.3f} bytes or "
+            "less: use 1.15 or more"
+        )
+
+
+def check_nodes(
+    nodes: Nodes,
+    aim: Aim | None,
+    max_lag: float,
+    *,
+    head_size: int,
+    k_clamp: bool,
+    shape_on: str = "receptance",
+    goose: bool = False,
+) -> None:
+    """ValueError, with the reason, where `nodes` cannot give the heads of an RWKV the memory that `aim` speaks of.
+
+    That is: another number of nodes than `head_size`; nodes for another input gain than that of the key; a shape on
+    the output matrix; for a `goose` (RWKV-7) a half-life that it cannot have; half the range of ln(k(d) / d**-exponent)
+    on d = 2..max_lag (1..max_lag in a goose, which reads the newest byte out of its state), the Elog, above 1. `aim`
+    None promises nothing, and its Elog is not looked at.
+    """
+    check_name("shape_on", shape_on, get_args(ShapeOn))
+    if shape_on == "output":
+        raise ValueError(
+            "shape_on 'output' has nothing to act on: the output matrix starts at zero, and its columns are channels "
+            "of the value, which share every decay; use 'receptance'"
+        )
+    if len(nodes.rates) != head_size:
+        raise ValueError(f"nodes has {len(nodes.rates)} channels, but a head has {head_size}: they must be equal")
+    if goose:
+        check_largest_rate(max(nodes.rates))
+    if nodes.gain != gain_of(k_clamp):
+        key = "with k_clamp it is scaled by min(1, lambda)" if k_clamp else "without k_clamp it is not scaled"
+        switch = f"the key has another: {key}; use nodes of gain {gain_of(k_clamp)!r}, or change k_clamp"
+        reason = "RWKV-7 scales its key by no decay: use nodes of gain 'none'" if goose else switch
+        raise ValueError(f"the shape is that of gain {nodes.gain!r}, but {reason}")
+    if aim is None:
+        return
+    e_log = node_scores(nodes, aim, int(max_lag)).e_log
+    if not e_log <= LARGEST_E_LOG:
+        clamp = "" if k_clamp or goose else ", k_clamp = true"
+        raise ValueError(
+            f"{head_size} nodes in a head miss d**-{aim.exponent:g} on distances {1 if goose else 2}..{int(max_lag)} "
+            f"by a factor of exp({e_log:.3g}) either way (at most exp({LARGEST_E_LOG:g})): use "
+            f"a head_size above {head_size}{clamp} or a smaller tempering"
+        )

@@ -1,4 +1,4 @@
-"""The best linear predictor of the next symbol: correlations, exact or measured, and the weights that follow from them.
+"""Kernels measured on a corpus: its exponent, the shape of its information, the weights of its best linear predictor.
 
 With e_t the indicator vector of the symbol at t and p its mean, the predictor with one number for each lag,
 
@@ -11,33 +11,152 @@ kernel that predicts follows w, neither the information nor q, which falls more 
 Source: Yule (1927) and Walker (1931); Raftery (JRSS B 47:528, 1985) for mixtures, equation of their correlations.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from plkernel.analysis.exponentials import (
+    FEWEST_LAGS,
+    SMALLEST_VALUE,
+    Target,
+    array_target,
+    integer_lags,
+    lag_target,
+    power_law_target,
+)
 from plkernel.analysis.information.counts import Bytes, block_edges, check_data, histogram
-from plkernel.analysis.information.curve import BLOCKS, FEWEST_BLOCKS
+from plkernel.analysis.information.curve import BLOCKS, DecayCurve
 from plkernel.analysis.information.estimate import Floats, each_left_out, half_width, jackknife_error, without_bias
-from plkernel.analysis.information.laws import log_log_slope
+from plkernel.analysis.information.laws import Verdict, fit_power_law, log_log_slope, measure_corpus, points
+from plkernel.analysis.nodes import Aim, AimTarget, Lag, Summation
 
 REACH = 4
 """The predictor sees so many times the lags that are asked for: the weights near its end stand in for all beyond it."""
 PER_OCTAVE = 4
-FEWEST_BANDS = 3
+SLOPE_FROM, SLOPE_TO = 2, 256
+"""The lags, as far as they are asked for, of the slope that is stated of predictive weights."""
+Progress = Callable[[float], Any]
+
+
+class Kernel(NamedTuple):
+    """A kernel to fit, and the same as an `Aim` where it is one power law.
+
+    told: lines about its measurement. measured: the same as values for JSON.
+    """
+
+    target: Target
+    law: Aim | None = None
+    told: Sequence[str] = ()
+    measured: dict[str, Any] | None = None
+
+
+def law(beta: float, target: AimTarget, kernel: Summation, lag: Lag, max_lag: int, *measurement: Any) -> Kernel:
+    """Return t**-beta, or for correlation t**-(beta/2), on lags 1..max_lag."""
+    aim = Aim(beta, target, kernel, lag)
+    return Kernel(power_law_target(aim.exponent, max_lag), aim, *measurement)
+
+
+def information(
+    corpus: Any,
+    data: Bytes,
+    target: str,
+    kernel: Summation,
+    lag: Lag,
+    max_lag: int,
+    threads: int = 1,
+    progress: Progress | None = None,
+) -> Kernel:
+    """Return the one exponent that `measure_corpus` finds, the curve in the shape of its verdict, or the root of that.
+
+    Raises ValueError for a corpus whose information does not decay as any power.
+    """
+    found = measure_corpus(corpus, data, threads=threads, progress=progress)
+    fitted, verdict = found.law, found.verdict
+    if fitted is None or verdict.kind == "none":
+        raise ValueError(f"corpus {corpus.name!r}: no exponent to fit, {verdict.sentence}; give --beta")
+    measured = {"law": fitted.to_dict(), "verdict": verdict.sentence, "estimator": found.estimator}
+    interval = f"(95 % {fitted.low:.3f} to {fitted.high:.3f}) on lags {fitted.first_lag}..{fitted.last_lag}"
+    told = [f"beta {fitted.beta:.3f} {interval}", verdict.sentence]
+    if target in ("information", "correlation"):
+        if not verdict.is_power_law:
+            told.append("fitted is that one exponent all the same; --target curve fits what was found")
+        return law(fitted.beta, cast(AimTarget, target), kernel, lag, max_lag, told, measured)
+    curve = verdict_target(verdict, found.information, max_lag).raised(0.5 if target == "correlation-curve" else 1)
+    beyond = f"; beyond lag {verdict.last_lag} it goes on as judged" if curve.max_lag > verdict.last_lag else ""
+    told.append(f"the kernel is {curve.label} on lags {curve.lags[0]:g}..{curve.max_lag:g}{beyond}")
+    if curve.beta is not None:
+        return law(curve.beta, "information", kernel, lag, max_lag, told, measured)
+    return Kernel(curve, None, told, measured)
+
+
+def verdict_target(verdict: Verdict, curve: DecayCurve, max_lag: int) -> Target:
+    """The shape that `judge` found `curve` to have, 1 at t = 1, on t = 1..max_lag, continued beyond the judged lags.
+
+    A power law, or a broken one, on every real lag; an exponential or stretched exponential at the integers up to where
+    it vanishes in float64. A curve too short to have a shape is its own values up to `power_law_fit.clear_until`, with
+    their relative jackknife errors. Raises ValueError for a shape that does not fall.
+    """
+    if verdict.kind == "too short":
+        chosen = points(curve, None)
+        return lag_target(chosen.lags, np.exp(chosen.logs), chosen.errors, f"{curve.quantity} per {curve.unit}")
+    if verdict.kind == "power law":
+        return power_law_target(fit_power_law(curve, (verdict.first_lag, verdict.last_lag)).beta, max_lag)
+    shape = next(model.parameters for model in verdict.models if model.name == verdict.kind)
+    if verdict.kind == "broken power law":
+        second = (shape["beta_2"], shape["break"]) if shape["break"] < max_lag else ()
+        return power_law_target(shape["beta_1"], max_lag, *second)
+    tau, gamma = shape["tau"], shape.get("gamma", 1.0)
+    if not (np.isfinite(tau) and tau > 0):
+        raise ValueError(f"curve of {curve.quantity}: its {verdict.kind} does not fall (tau {tau:g})")
+    logs = (1 - integer_lags(max_lag) ** gamma) / tau**gamma
+    label = f"exp(-(t/{tau:.3g})**{gamma:.3g})" if gamma != 1 else f"exp(-t/{tau:.3g})"
+    return array_target(np.exp(logs[logs > np.log(SMALLEST_VALUE)]), label)
+
+
+def predictive(corpus: Any, data: Bytes, max_lag: int, threads: int = 1, progress: Progress | None = None) -> Kernel:
+    """Return the weights of the best linear predictor in bands of lags, as far as they stand out from noise."""
+    weights, ridge = predictive_weights(data, max_lag, threads=threads, progress=progress)
+    edges, lags, values, replicates = bands(weights, 1, max_lag)
+    used, errors = np.flatnonzero(values > half_width(replicates)), jackknife_error(replicates)
+    if used.size < FEWEST_LAGS:
+        raise ValueError(
+            f"corpus {corpus.name!r}: predictive weights stand out from noise at {used.size} bands of lags, a fit "
+            f"needs {FEWEST_LAGS}; use more data, or target 'information'"
+        )
+    target = lag_target(lags[used], values[used], (errors / values)[used], "predictive weights")
+    reach = used[-1] + 1
+    last = min(SLOPE_TO, int(edges[reach]) - 1)
+    told = [f"predictive weights stand out from noise on lags 1..{edges[reach] - 1}, {weights[0, 0]:.4g} at lag 1"]
+    found = None
+    if used.size == reach and last > SLOPE_FROM * FEWEST_LAGS:
+        beta, low, high = slope(weights, SLOPE_FROM, last)
+        found = {"beta": beta, "low": low, "high": high, "first_lag": SLOPE_FROM, "last_lag": last}
+        told.append(f"they fall as d**-{beta:.3f} (95 % {low:.3f} to {high:.3f}) on lags {SLOPE_FROM}..{last}")
+    if left := ", ".join(f"{edges[at]}..{edges[at + 1] - 1}" for at in range(reach) if at not in used):
+        told.append(f"left out are lags {left}, where they are negative or not told from zero")
+    columns = {"edges": edges.tolist(), "weights": values.tolist(), "errors": errors.tolist()}
+    return Kernel(target, None, told, {"ridge": ridge, "slope": found, "bands": columns})
+
+
+def predictive_weights(
+    data: Bytes, lags: int, *, threads: int = 1, progress: Progress | None = None
+) -> tuple[Floats, float]:
+    """Measure the weights at d = 1..lags of the best predictor of `data` (n,) uint8 from `REACH` times as many symbols.
+
+    Returns them, (lags, 1 + G) as `repeat_correlations`, from which they come, and the ridge in all of them, that of
+    `noise_ridge`. Raises ValueError as these do.
+    """
+    correlations = repeat_correlations(data, REACH * lags, threads=threads, progress=progress)
+    ridge = noise_ridge(correlations[:, 0], jackknife_error(correlations[:, 1:]))
+    return np.stack([yule_walker(column, ridge)[:lags] for column in correlations.T], axis=1), ridge
 
 
 def repeat_correlations(
-    data: Bytes,
-    longest: int,
-    *,
-    blocks: int = BLOCKS,
-    threads: int = 1,
-    progress: Callable[[float], Any] | None = None,
+    data: Bytes, longest: int, *, blocks: int = BLOCKS, threads: int = 1, progress: Progress | None = None
 ) -> Floats:
     """r(d) = (P(x_t = x_{t+d}) - sum p_i^2) / (1 - sum p_i^2) at every d = 1..longest, (longest, 1 + G).
 
@@ -49,8 +168,6 @@ def repeat_correlations(
     Takes `longest` comparisons for each symbol of `data` (n,) uint8, some 0.3 s for 1 MB at longest 1024, and memory
     that does not grow with n. Raises ValueError for data too short, and for data of one symbol.
     """
-    if blocks < FEWEST_BLOCKS:
-        raise ValueError(f"blocks must be at least {FEWEST_BLOCKS} for a jackknife, got {blocks}")
     check_data(data, longest, blocks)
     data = np.asarray(data)  # a mapped file as a plain array
     edges, lags = block_edges(data.size, longest, blocks), np.arange(1, longest + 1)
@@ -102,92 +219,35 @@ def noise_ridge(correlations: ArrayLike, errors: ArrayLike) -> float:
     return float(max(0.0, noise - spectrum.min()))
 
 
-@dataclass(frozen=True, eq=False)
-class Bands:
-    """Means of weights over bands of lags, evenly wide in ln d, in which noise averages out.
+def bands(weights: Floats, first: int, last: int) -> tuple[NDArray[np.int64], Floats, Floats, Floats]:
+    """Means of `weights` (L, 1 + G) over bands of the lags first..last, evenly wide in ln d, where noise averages out.
 
-    edges       (B + 1,) integers: band b holds the lags edges[b] <= d < edges[b + 1]
-    values      (B,)
-    replicates  (B, G)
+    Returns the edges (B + 1,), band b holding the lags edges[b] <= d < edges[b + 1]; the harmonic means of these lags,
+    where weights ~ 1/d, close to which they are, have their mean; the values (B,) and their replicates (B, G).
     """
-
-    edges: NDArray[np.int64]
-    values: Floats
-    replicates: Floats
-
-    @property
-    def lags(self) -> Floats:
-        """(B,) harmonic means of the lags: where weights ~ 1/d, close to which they are, have their mean."""
-        reciprocal = np.add.reduceat(1 / np.arange(self.edges[0], self.edges[-1]), self.edges[:-1] - self.edges[0])
-        return np.asarray(np.diff(self.edges) / reciprocal)
-
-    def standard_errors(self) -> Floats:
-        """(B,) by the delete-a-block jackknife."""
-        return jackknife_error(self.replicates)
-
-    def clear(self, confidence: float = 0.95) -> NDArray[np.intp]:
-        """The bands whose interval is above 0, which a positive kernel can follow."""
-        return np.flatnonzero(self.values > half_width(self.replicates, confidence))
+    count = max(2, 1 + round(PER_OCTAVE * np.log2((last + 1) / first)))
+    edges = np.unique(np.geomspace(first, last + 1, count).round().astype(np.int64))
+    widths, starts = np.diff(edges), edges[:-1] - first
+    lags = widths / np.add.reduceat(1 / np.arange(first, last + 1), starts)
+    values, replicates = (
+        (np.add.reduceat(part[first - 1 : last], starts, axis=0).T / widths).T
+        for part in (weights[:, 0], weights[:, 1:])
+    )
+    return edges, lags, values, replicates
 
 
-@dataclass(frozen=True)
-class Slope:
-    """beta of weights ~ d**-beta on the bands of a range of lags, with its interval by the jackknife."""
+def slope(weights: Floats, first: int, last: int) -> tuple[float, float, float]:
+    """beta of `weights` (L, 1 + G) ~ d**-beta on first..last, each octave counting the same, and its 95 % interval.
 
-    beta: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, eq=False)
-class PredictiveWeights:
-    """Measured weights at d = 1..L: values (L,), replicates (L, G) with each block left out, and the ridge in both."""
-
-    values: Floats
-    replicates: Floats
-    ridge: float
-
-    def bands(self, first: int, last: int, per_octave: int = PER_OCTAVE) -> Bands:
-        """Means over bands of first..last, both included; the ridge shrinks them."""
-        count = max(2, 1 + round(per_octave * np.log2((last + 1) / first)))
-        edges = np.unique(np.geomspace(first, last + 1, count).round().astype(np.int64))
-        widths, starts = np.diff(edges), edges[:-1] - first
-
-        def mean(values: Floats) -> Floats:
-            return np.asarray((np.add.reduceat(values[first - 1 : last], starts, axis=0).T / widths).T)
-
-        return Bands(edges, mean(self.values), mean(self.replicates))
-
-    def slope(self, first: int, last: int, confidence: float = 0.95) -> Slope:
-        """beta on first..last, each octave counting the same.
-
-        Raises ValueError where fewer than three bands are positive. Bands that are not are left out.
-        """
-        bands = self.bands(first, last)
-        used = np.flatnonzero(bands.values > 0)
-        if used.size < FEWEST_BANDS:
-            raise ValueError(f"weights on lags {first} to {last}: {used.size} positive bands, a slope needs 3")
-        values, lags = bands.values[used], bands.lags[used]
-        beta = log_log_slope(lags, values)
-        steps = bands.replicates[used] / values[:, None] - 1  # of ln values, to first order
-        each = np.array([log_log_slope(lags, values * np.exp(step)) for step in steps.T])
-        half = float(half_width(each, confidence))
-        return Slope(beta, beta - half, beta + half)
-
-
-def predictive_weights(
-    data: Bytes,
-    lags: int,
-    *,
-    threads: int = 1,
-    progress: Callable[[float], Any] | None = None,
-) -> PredictiveWeights:
-    """Measure the weights at d = 1..lags of the best predictor of `data` (n,) uint8 from `REACH` times as many symbols.
-
-    From `repeat_correlations` with `noise_ridge`; the ridge of the replicates is that of all data. Raises ValueError as
-    they do.
+    Raises ValueError where fewer than three bands are positive. Bands that are not are left out.
     """
-    correlations = repeat_correlations(data, REACH * lags, threads=threads, progress=progress)
-    ridge = noise_ridge(correlations[:, 0], jackknife_error(correlations[:, 1:]))
-    weights = np.stack([yule_walker(column, ridge)[:lags] for column in correlations.T], axis=1)
-    return PredictiveWeights(weights[:, 0], weights[:, 1:], ridge)
+    _, lags, values, replicates = bands(weights, first, last)
+    used = np.flatnonzero(values > 0)
+    if used.size < FEWEST_LAGS:
+        raise ValueError(f"weights on lags {first} to {last}: {used.size} positive bands, a slope needs {FEWEST_LAGS}")
+    lags, values = lags[used], values[used]
+    beta = log_log_slope(lags, values)
+    steps = replicates[used] / values[:, None] - 1  # of ln values, to first order
+    each = np.array([log_log_slope(lags, values * np.exp(step)) for step in steps.T])
+    half = float(half_width(each))
+    return beta, beta - half, beta + half

@@ -1,6 +1,7 @@
 """Sequences of a known law: their bytes, their exact information, and the best prediction of each next byte."""
 
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,16 +17,12 @@ Windows = NDArray[np.integer[Any]]
 BLOCK = 1 << 17
 """Bytes generated at a time."""
 SMALL = 0.01
-LONGEST_LIFETIME = 1e15
 LIFETIMES = 20
 """So many mean lengths of a chain of copies are generated and thrown away before the first byte."""
-SAMPLE = 1 << 19
 CHANCES = 4096
 """Transition probabilities of a Markov chain are multiples of one over this."""
 SLOWEST = 0.999
 """The largest second eigenvalue of a chain: memory of some thousand bytes."""
-ROUNDING = 1e-14
-"""Nats below which the information of a chain is rounding."""
 
 
 class Predictor(Protocol):
@@ -42,22 +39,26 @@ class Predictor(Protocol):
         """The mean loss in the long run, the whole past given."""
 
 
-def check(good: bool | np.bool, name: str, value: object, wanted: str) -> None:
-    """Raise ValueError that `name` must be `wanted`, unless it is `good`."""
-    if not good:
-        raise ValueError(f"{name} = {value}: must be {wanted}")
-
-
-def check_whole(name: str, value: int, least: int, most: float = math.inf) -> None:
-    """Raise ValueError unless `value` is a whole number within the limits."""
-    wanted = f"a whole number of at least {least}" if most == math.inf else f"a whole number from {least} to {most}"
-    check(isinstance(value, int) and least <= value <= most, name, value, wanted)
+LIMITS: dict[str, tuple[float, float, str]] = {
+    "symbols": (2, 256, "a whole number from 2 to 256"),
+    "size": (1, math.inf, "a whole number of at least 1"),
+    "seed": (0, math.inf, "a whole number of at least 0"),
+    "beta": (math.nextafter(0, 1), sys.float_info.max, "a positive number"),
+    "base": (math.nextafter(1, 2), 1e6, "above 1"),
+    "channels": (1, 256, "a whole number from 1 to 256"),
+    "alpha": (0, sys.float_info.max, "a number of at least 0"),
+    "longest": (1, 16384, "a whole number from 1 to 16384"),
+    "redrawn": (0.01, math.nextafter(1, 0), "from 0.01 to below 1"),
+    "spread": (0.01, 1000, "from 0.01 to 1000"),
+}
+"""Least and largest value of each parameter of a law, and these in words."""
 
 
 class Sequence:
     """Common part of all sequences: `symbols` different bytes 0..symbols-1, `size` of them, from the seed `seed`.
 
     The same parameters give the same bytes (generator PCG64), and a shorter sequence is the beginning of a longer one.
+    Raises ValueError for parameters outside `LIMITS`.
     """
 
     symbols: int
@@ -65,13 +66,25 @@ class Sequence:
     seed: int
 
     def __post_init__(self) -> None:
-        check_whole("symbols", self.symbols, 2, 256)
-        check_whole("size", self.size, 1)
-        check_whole("seed", self.seed, 0)
+        for name, (least, most, wanted) in LIMITS.items():
+            value = getattr(self, name, least)
+            if not least <= value <= most or ("whole" in wanted and not isinstance(value, int)):
+                raise ValueError(f"{name} = {value}: must be {wanted}")
 
     def _endless(self) -> Iterator[Bytes]:
         """Blocks of BLOCK bytes."""
         raise NotImplementedError
+
+    def correlation(self, lags: ArrayLike) -> Floats:
+        """q(d) at `lags` (L,) of a law P(x_t = i, x_{t+d} = j) = (1 - q(d)) p_i p_j + q(d) p_i [i = j], p_i = 1 / S.
+
+        Every non-trivial singular value of P(i,j;d) / sqrt(p_i p_j).
+        """
+        raise NotImplementedError
+
+    def mutual_information(self, lags: ArrayLike) -> Floats:
+        """I(d) in nats between bytes `lags` apart, exact, shape (L,)."""
+        return potts_information(self.correlation(lags), self.symbols)
 
     def blocks(self) -> Iterator[Bytes]:
         """The sequence, uint8, in consecutive pieces of 128 KiB, the last one shorter: memory does not grow with size.
@@ -87,15 +100,10 @@ class Sequence:
 
     def _given(self, windows: Windows, given: int | None) -> int:
         """Return `given`, at most the T that windows (n, T + 1) have; ValueError as `Predictor.losses`."""
-        if windows.ndim != 2 or windows.shape[1] < 2:
-            raise ValueError(f"windows of shape {windows.shape}: must be (n, T + 1), T at least 1")
         if windows.shape[0] and (most := int(windows[:, 1:].max())) >= self.symbols:
             raise ValueError(f"windows hold byte {most}: must be of this corpus, whose bytes are 0..{self.symbols - 1}")
         steps = windows.shape[1] - 1
-        if given is None:
-            return steps
-        check_whole("given", given, 0)
-        return min(given, steps)
+        return steps if given is None else min(given, steps)
 
 
 def potts_information(correlation: ArrayLike, symbols: int) -> Floats:
@@ -121,20 +129,8 @@ def potts_information(correlation: ArrayLike, symbols: int) -> Floats:
     return np.asarray(alike + (1 - shares @ shares) * divergence(-q))
 
 
-class PottsLaw(Sequence):
-    """Sequences of pair law P(x_t = i, x_{t+d} = j) = (1 - q(d)) p_i p_j + q(d) p_i [i = j], p_i = 1 / symbols."""
-
-    def correlation(self, lags: ArrayLike) -> Floats:
-        """q(d) at `lags`, shape (L,): every non-trivial singular value of P(i,j;d) / sqrt(p_i p_j)."""
-        raise NotImplementedError
-
-    def mutual_information(self, lags: ArrayLike) -> Floats:
-        """I(d) in nats between bytes `lags` apart, exact, shape (L,)."""
-        return potts_information(self.correlation(lags), self.symbols)
-
-
 @dataclass(frozen=True)
-class PottsCorpus(PottsLaw):
+class PottsCorpus(Sequence):
     """The pair law of a Potts model.
 
     Channel k = 0..channels-1 holds one symbol and draws it anew in a step with probability 1 - exp(-1/tau_k),
@@ -153,8 +149,6 @@ class PottsCorpus(PottsLaw):
     base           ratio of the lifetimes of neighbouring channels
     channels       number of channels
 
-    Raises ValueError for parameters outside these ranges.
-
     >>> corpus = PottsCorpus(beta=1.0)
     >>> corpus.mutual_information([1, 10, 100]).round(6).tolist()
     [0.028778, 0.003852, 0.000354]
@@ -166,13 +160,6 @@ class PottsCorpus(PottsLaw):
     seed: int = 0
     base: float = 2.0
     channels: int = 14
-
-    def __post_init__(self) -> None:
-        check(0 < self.beta < math.inf, "beta", self.beta, "a positive number")
-        super().__post_init__()
-        check(1 < self.base < math.inf, "base", self.base, "above 1")
-        longest = math.floor(math.log(LONGEST_LIFETIME) / math.log(self.base))
-        check_whole("channels", self.channels, 1, min(1 + longest, 256))
 
     @property
     def lifetimes(self) -> Floats:
@@ -186,11 +173,8 @@ class PottsCorpus(PottsLaw):
         return weights / weights.sum()
 
     def correlation(self, lags: ArrayLike) -> Floats:
-        """q(d) = sum_k w_k**2 exp(-d/tau_k) at `lags`, shape (L,), each at least 1; ValueError for others."""
-        lags = np.asarray(lags, dtype=float)
-        if lags.ndim != 1 or not np.all(lags >= 1):
-            raise ValueError(f"lags must be a vector of numbers from 1 on, got {lags}")
-        return np.asarray(np.exp(-np.outer(lags, 1 / self.lifetimes)) @ self.weights**2)
+        """q(d) = sum_k w_k**2 exp(-d/tau_k) at `lags`, shape (L,), each at least 1."""
+        return np.asarray(np.exp(-np.outer(np.asarray(lags, dtype=float), 1 / self.lifetimes)) @ self.weights**2)
 
     def _endless(self) -> Iterator[Bytes]:
         """Simulate what is shown: a channel last shown g steps ago has redrawn with probability 1 - exp(-g/tau_k).
@@ -223,7 +207,7 @@ def _draw(rng: np.random.Generator, shares: Floats, count: int) -> Bytes:
 
 
 @dataclass(frozen=True)
-class LagCorpus(PottsLaw):
+class LagCorpus(Sequence):
     """Each byte copies the one d before it, d = 1..longest, with a probability ~ d**-alpha, or is drawn anew.
 
     A mixture transition distribution (Raftery, JRSS B 47:528, 1985). Two bytes d apart stem from the same draw with
@@ -234,8 +218,6 @@ class LagCorpus(PottsLaw):
     longest  lag, 1 to 16384
     redrawn  probability of a new draw, from 0.01 to below 1
     symbols, size, seed  as of any `Sequence`
-
-    Raises ValueError for parameters outside these ranges.
 
     >>> corpus = LagCorpus(longest=16, size=1000)
     >>> corpus.correlation([1, 4, 16]).round(4).tolist()
@@ -248,12 +230,6 @@ class LagCorpus(PottsLaw):
     symbols: int = 16
     size: int = 10_000_000
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        check(0 <= self.alpha < math.inf, "alpha", self.alpha, "a number of at least 0")
-        check_whole("longest", self.longest, 1, 16384)
-        check(0.01 <= self.redrawn < 1, "redrawn", self.redrawn, "from 0.01 to below 1")
-        super().__post_init__()
 
     @cached_property
     def chances(self) -> Floats:
@@ -287,7 +263,10 @@ class LagCorpus(PottsLaw):
             copied = np.searchsorted(self.chances.cumsum(), rng.random(BLOCK), side="right") + 1
             lag = np.concatenate([np.zeros(far, np.int64), np.where(copied > far, 0, copied)])
             drawn = np.concatenate([past, rng.integers(0, self.symbols, BLOCK, np.uint8)])
-            data = drawn[_followed(np.arange(lag.size) - lag)]  # to a draw in this block, or into the past
+            source = np.arange(lag.size) - lag
+            while np.any((further := source[source]) != source):  # to a draw in this block, or into the past
+                source = further
+            data = drawn[source]
             past = data[-far:]
             if warming <= 0:
                 yield data[far:]
@@ -320,7 +299,7 @@ class LagCorpus(PottsLaw):
         from scipy.special import entr
 
         longest = self.chances.size
-        data = replace(self, size=SAMPLE + longest).sequence()
+        data = replace(self, size=(1 << 19) + longest).sequence()
         bits = 0.0
         for symbol in range(self.symbols):
             copied = oaconvolve(data == symbol, self.chances)[longest - 1 : data.size - 1]
@@ -341,19 +320,12 @@ def linear_weights(correlation: Floats) -> Iterator[Floats]:
         yield weights
 
 
-def _followed(source: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Ends of the chains source[source[..]], all at once by pointer doubling."""
-    while np.any((further := source[source]) != source):
-        source = further
-    return source
-
-
 @dataclass(frozen=True)
 class MarkovChain(Sequence):
     """A chain of `symbols` states whose transitions are drawn from Dirichlet(`spread`), the same for every seed.
 
-    Its information falls exponentially and has no Potts form: the negative control. Raises ValueError for parameters
-    out of range, and where so small a `spread` has made a chain that does not forget.
+    Its information falls exponentially and has no Potts form: the negative control. Raises ValueError also where so
+    small a `spread` has made a chain that does not forget.
     """
 
     symbols: int = 16
@@ -363,9 +335,9 @@ class MarkovChain(Sequence):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(0.01 <= self.spread <= 1000, "spread", self.spread, "from 0.01 to 1000")
-        second = np.sort(np.abs(np.linalg.eigvals(self.transitions / CHANCES)))[-2]
-        check(second < SLOWEST, "spread", self.spread, f"larger: with {self.symbols} symbols this chain never forgets")
+        if not np.sort(np.abs(np.linalg.eigvals(self.transitions / CHANCES)))[-2] < SLOWEST:
+            larger = f"larger: with {self.symbols} symbols this chain never forgets"
+            raise ValueError(f"spread = {self.spread}: must be {larger}")
 
     @cached_property
     def transitions(self) -> NDArray[np.int64]:
@@ -387,7 +359,7 @@ class MarkovChain(Sequence):
             step = np.linalg.matrix_power(self.transitions / CHANCES, int(lag))
             ratio = np.divide(step, self.stationary, out=np.ones_like(step), where=step > 0)
             nats.append(self.stationary @ np.sum(step * np.log(ratio), axis=1))
-        return np.where(np.array(nats) > ROUNDING, nats, 0.0)
+        return np.where(np.array(nats) > 1e-14, nats, 0.0)
 
     def bits_per_byte(self) -> float:
         """-sum_ij pi_i P_ij log2 P_ij, the entropy rate."""
@@ -420,7 +392,7 @@ class Independent(Sequence):
     size: int = 10_000_000
     seed: int = 0
 
-    def mutual_information(self, lags: ArrayLike) -> Floats:
+    def correlation(self, lags: ArrayLike) -> Floats:
         """Zero at `lags` (L,)."""
         return np.zeros(np.atleast_1d(lags).shape)
 

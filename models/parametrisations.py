@@ -12,7 +12,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from plkernel.analysis.limits import RWKV7_LARGEST_RATE
+from plkernel.analysis.nodes import RWKV7_LARGEST_RATE
 
 Parametrisation = Literal[
     "log_rate", "exp_exp", "sigmoid", "a_log", "dt_bias", "exp_sigmoid", "bounded", "rg_lru", "stable"

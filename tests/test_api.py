@@ -79,7 +79,7 @@ def test_a_kernel_of_any_values_is_fitted() -> None:
     values = 0.5 ** (lags / 3) + 0.1 * 0.5 ** (lags / 30)
     found = plkernel.fit(values=values, terms=2).active
     assert sorted(np.log(2) / np.array(found.rates)) == pytest.approx([3, 30], rel=1e-3)
-    for wrong in ({"beta": 1.0, "values": values}, {"terms": 3, "tolerance": 0.1}, {"values": -values}):
+    for wrong in ({"beta": 1.0, "values": values}, {"terms": 3, "method": "nnls"}, {"values": -values}):
         with pytest.raises(ValueError, match=r"leave out|give one|positive"):
             plkernel.fit(**wrong)
 

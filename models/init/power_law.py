@@ -17,8 +17,7 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from plkernel.analysis.limits import Bonus, ShapeOn, check_largest_rate, check_nodes
-from plkernel.analysis.nodes import HORIZON, Aim, Nodes, output_std
+from plkernel.analysis.nodes import HORIZON, Aim, Bonus, Nodes, ShapeOn, check_largest_rate, check_nodes, output_std
 from plkernel.models.parametrisations import Parametrisation, check_limits, form_of
 from plkernel.models.rwkv import RWKV, TimeMixing
 from plkernel.models.rwkv7 import RWKV7, GooseMixing

@@ -3,22 +3,20 @@
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from plkernel import __version__
 from plkernel.analysis import fit as fits
-from plkernel.analysis import targets
-from plkernel.analysis.exponentials import FEWEST_LAGS, Scores, Target, check_design, closed_form_error
+from plkernel.analysis import prediction
+from plkernel.analysis.exponentials import Scores, check_design, closed_form_error
 from plkernel.analysis.nodes import (
-    Aim,
+    POWERS,
     Gain,
     Lag,
     Placement,
-    Reading,
     Summation,
-    check_name,
     check_options,
-    half_lives_of,
+    output_std,
 )
 from plkernel.common import cli
 from plkernel.common.files import atomic_write, check_folder, save_json
@@ -35,10 +33,6 @@ def fit(
     max_lag: int = 512,
     method: fits.Method | None = None,
     terms: int | None = None,
-    tolerance: float | None = None,
-    grid: int | None = None,
-    min_half_life: float | None = None,
-    max_half_life: float | None = None,
     gain: Gain = "none",
     nodes: Placement = "log-spaced",
     channels: int = 256,
@@ -62,14 +56,10 @@ def fit(
         kernel: coherent: the plain sum over channels; rms: for random signs of B and C, as at initialisation.
         lag: state: lag t is seen as a**t; distance: a**(t-1), which a prediction sees; bonus: a**(t-2), of an RWKV.
         max_lag: The target is fitted and scored on t = 1..max_lag.
-        method: nnls: the published fit, weights on a grid of half-lives; minimax: K terms with the least largest
-            relative error; least-squares. Left out, minimax with --terms or --tolerance (least-squares for a target
-            with errors), nnls otherwise.
+        method: nnls: the published fit, weights on 256 half-lives from 1 to 2048; minimax: K terms with the least
+            largest relative error; least-squares. Left out, minimax with --terms (least-squares for a target with
+            errors), nnls otherwise.
         terms: K, how many exponentials.
-        tolerance: Largest relative error instead of K, which then comes from the closed form.
-        grid: nnls: how many half-lives, log-spaced, the fit may use; 256 if left out.
-        min_half_life: nnls: shortest half-life of the grid; 1 if left out.
-        max_half_life: nnls: longest half-life of the grid; 2048 if left out.
         gain: What the recurrence multiplies its input by: none 1, ema 1-a, lru sqrt(1-a^2), clamp min(1, lambda).
         nodes: log-spaced or concentrated (published), gain-corrected, or fitted where the target is no power law, and
             so chrono and inverse-gamma; quantile: at the quantiles of the law's own measure; terms: shared out among
@@ -83,34 +73,45 @@ def fit(
     """
     check_options(nodes, tempering=tempering, loss=loss)
     check_folder(out, "out")
-    check_name("target", target, get_args(FitTarget))
-    for name, count, fewest in (("max_lag", max_lag, FEWEST_LAGS), ("channels", channels, 2), ("grid", grid, 2)):
-        if count is not None and count < fewest:
-            raise ValueError(f"{name} must be at least {fewest}, got {count}")
-    check_design(max_lag, max(channels, grid or 0))  # before any node is placed
-    given, half_lives = (min_half_life, max_half_life, grid), None
-    if given != (None, None, None):
-        published = zip(given, fits.PUBLISHED_HALF_LIVES, strict=True)
-        first, last, number = (default if value is None else value for value, default in published)
-        half_lives = half_lives_of("log-spaced", int(number), first, last)
-    wanted, aim, _, measured = _kernel(beta, corpus, target, Reading(kernel, lag), max_lag)
-    result = fits.fit(
-        values=wanted.raised(aim.power), terms=terms, tolerance=tolerance, method=method, half_lives=half_lives
+    check_design(max_lag, channels)  # before any node is placed
+    wanted = _kernel(beta, corpus, target, kernel, lag, max_lag)
+    law, shape = wanted.law, wanted.target
+    result = fits.fit(values=shape.raised(POWERS[kernel]), terms=terms, method=method)
+    placed, scores, clipped = fits.place_channels(
+        channels, nodes, shape, law, gain, kernel, lag, terms=result.active, tempering=tempering, loss=loss
     )
-    options: dict[str, Any] = {"tempering": tempering, "loss": loss, "terms": result.active}
-    placed = fits.place_channels(channels, nodes, wanted, aim, gain, **options)
-    print(render(wanted, result, placed), flush=True)
+    spread = max(placed.projection) / min(placed.projection)
+    text = (
+        f"Channels written: {channels} {nodes}, gain '{gain}', {kernel} kernel {shape.label} seen by {lag}: half-lives "
+        f"{min(placed.half_lives()):.3g} to {max(placed.half_lives()):.4g}"
+        f"{f' (slower terms are clipped to {clipped:.4g})' if clipped else ''}, projection range {spread:.4g}, "
+        f"R1 / R* / Elog {_scores(scores)}"
+    )
+    print(f"{render(result)}\n\n{text}", flush=True)
     content = {
         "plkernel": __version__,
-        "beta": aim.beta if isinstance(aim, Aim) else None,
+        "beta": law and law.beta,
         "exponent": result.target.beta,
-        "kernel": None if isinstance(aim, Aim) else asdict(wanted),
+        "kernel": None if law else asdict(shape),
         "target": target,
         "gain": gain,
-        **result.to_dict(),
-        "nodes": asdict(placed.nodes),
-        "nodes_aim": placed.to_dict(),
-        "measured": measured,
+        "max_lag": int(result.target.max_lag),
+        "method": result.method,
+        "active_nodes": len(result.active.rates),
+        "active_half_lives": result.active.half_lives().tolist(),
+        "fastest_share": result.fastest_share,
+        "uniform_excess": result.uniform_excess,
+        "certificate": result.certificate and asdict(result.certificate),
+        "optimal": {**asdict(result.optimal), "scores": asdict(result.optimal_scores)},
+        "uniform": {"scores": asdict(result.uniform_scores)},
+        "nodes": asdict(placed),
+        "nodes_aim": {
+            **(asdict(law) if law else {"kernel": kernel, "lag": lag}),
+            "placement": nodes,
+            "output_std": output_std(placed),
+            "scores": asdict(scores),
+        },
+        "measured": wanted.measured,
     }
     save_json(out / "fit.json", content)
     print(f"\nwritten: {out / 'fit.json'}", flush=True)
@@ -118,37 +119,36 @@ def fit(
         from plkernel.analysis.figures.fit import fit_figure
         from plkernel.analysis.figures.style import rendered
 
-        for kind, drawn in rendered(fit_figure(result, placed.nodes)).items():
+        for kind, drawn in rendered(fit_figure(result, placed)).items():
             atomic_write(out / f"fit.{kind}", drawn)
         print(f"figure:  {out / 'fit.pdf'}, .png, .svg")
 
 
 def _kernel(
-    beta: float | None, corpus: str | None, target: FitTarget, reading: Reading, max_lag: int
-) -> targets.Kernel:
-    """Return the kernel that `target` names, of a power law or measured on a corpus, and print what was measured."""
+    beta: float | None, corpus: str | None, target: FitTarget, kernel: Summation, lag: Lag, max_lag: int
+) -> prediction.Kernel:
+    """The kernel that `target` names, of a power law or measured on a corpus; prints what was measured."""
     if corpus is None:
         if target not in ("information", "correlation"):
-            given = f"beta {beta:g}" if beta is not None else "no corpus"
-            raise ValueError(
-                f"target {target!r} is measured on a corpus, got {given}: name one with --corpus, or use target "
-                "'information' or 'correlation'"
-            )
-        return targets.law(fits.PUBLISHED_BETA if beta is None else beta, target, reading, max_lag)
+            raise ValueError(f"target {target!r} is measured on a corpus, got no corpus: name one with --corpus")
+        return prediction.law(fits.PUBLISHED_BETA if beta is None else beta, target, kernel, lag, max_lag)
     if beta is not None:
         raise ValueError(f"beta {beta:g} and corpus {corpus!r}: give one of the two")
     from plkernel.data import corpora
 
     loaded = corpora.load(corpus)
-    measure = targets.predictive if target == "predictive" else targets.information
     with cli.progress_bar(corpus) as progress:
-        found = measure(loaded, loaded.bytes, target, reading, max_lag, threads=os.cpu_count() or 1, progress=progress)
+        options: dict[str, Any] = {"threads": os.cpu_count() or 1, "progress": progress}
+        if target == "predictive":
+            found = prediction.predictive(loaded, loaded.bytes, max_lag, **options)
+        else:
+            found = prediction.information(loaded, loaded.bytes, target, kernel, lag, max_lag, **options)
     print("\n".join(f"{corpus}: {line}" for line in found.told), end="\n\n", flush=True)
     return found._replace(measured={"corpus": loaded.to_dict(), **(found.measured or {})})
 
 
-def render(kernel: Target, result: fits.FitResult, placed: fits.Channels) -> str:
-    """Return the table and the line that `fit` prints."""
+def render(result: fits.FitResult) -> str:
+    """The table that `fit` prints."""
     best, active, target, proof = result.optimal_scores, result.active, result.target, result.certificate
     half_lives, count = result.optimal.half_lives(), len(result.optimal.rates)
     told, bound = "", ""
@@ -156,7 +156,7 @@ def render(kernel: Target, result: fits.FitResult, placed: fits.Channels) -> str
         least, most = _percent(proof.smallest), _percent(proof.largest)
         bounds = "" if proof.level else f": the least error of so many terms lies between {least} and {most}"
         told = f"smallest of {proof.needed} alternating errors over the largest {proof.ratio:.5f}{bounds}"
-    if result.method in fits.FREE_METHODS and target.beta is not None:
+    if result.method != "nnls" and target.beta is not None:
         bound = f"about {_percent(closed_form_error(target.beta, int(target.max_lag), count))}"
     unlevel = f"NOT LEVEL, perhaps not the best (level from {fits.LEVEL_RATIO:g} on)"
     figures = {
@@ -164,31 +164,22 @@ def render(kernel: Target, result: fits.FitResult, placed: fits.Channels) -> str
         "their half-lives, steps": ", ".join(f"{v:.1f}" if v >= 1 else f"{v:.2g}" for v in active.half_lives()),
         f"share of weight on half-life {half_lives[0]:.3g}": f"{result.fastest_share:.2%}",
         "optimal weights: R0 (as fitted)": f"{best.r0:.4f}",
-        "optimal weights: R1 / R* / Elog": " / ".join(_scores(best)),
+        "optimal weights: R1 / R* / Elog": _scores(best),
         "optimal weights: linear R²": f"{best.r_linear:.4f}",
         "largest relative error": f"{_percent(best.max_relative_error)} at t = {best.worst_lag:.0f}",
         "level, the best sum of so many terms" if proof and proof.level else unlevel: told,
         f"closed form for the best {count} terms": bound,
-        "uniform weights: R1 / R* / Elog": " / ".join(_scores(result.uniform_scores)),
+        "uniform weights: R1 / R* / Elog": _scores(result.uniform_scores),
         f"uniform over true kernel at t = {target.max_lag:.0f}": f"{result.uniform_excess:.1f}x",
     }
-    nodes = placed.nodes
     title = f"{target.label} on t = {target.lags[0]:g}..{target.max_lag:.0f} by {result.method}"
     title += f": {count} half-lives up to {half_lives[-1]:.4g}"
-    table = cli.text_table([title, "value"], [row for row in figures.items() if row[1]])
-    clipped = f" (slower terms are clipped to {placed.clipped:.4g})" if placed.clipped else ""
-    channels = (
-        f"Channels written: {len(nodes.rates)} {placed.placement}, gain '{nodes.gain}', {placed.aim.kernel} kernel "
-        f"{kernel.label} seen by {placed.aim.lag}: half-lives {min(nodes.half_lives()):.3g} to "
-        f"{max(nodes.half_lives()):.4g}{clipped}, projection range "
-        f"{max(nodes.projection) / min(nodes.projection):.4g}, R1 / R* / Elog {' / '.join(_scores(placed.scores))}"
-    )
-    return f"{table}\n\n{channels}"
+    return cli.text_table([title, "value"], [row for row in figures.items() if row[1]])
 
 
-def _scores(scores: Scores) -> list[str]:
+def _scores(scores: Scores) -> str:
     r2 = [f"{value:.4f}" if abs(value) < 1 else f"{value:.2f}" for value in (scores.r1, scores.r_star)]
-    return [*r2, f"{scores.e_log:.3g}"]
+    return f"{' / '.join(r2)} / {scores.e_log:.3g}"
 
 
 def _percent(value: float) -> str:

@@ -8,7 +8,6 @@ from plkernel import __version__
 from plkernel.analysis.gallery import (
     AT_MOST,
     LEFT,
-    Initialisation,
     Profile,
     families,
     gallery_figure,
@@ -19,41 +18,27 @@ from plkernel.analysis.gallery import (
 from plkernel.common import cli
 from plkernel.common.files import atomic_write, check_folder, save_json
 
-CHANNELS = ("rates", "gains", "shares")
 
-
-def gallery(
-    beta: float = 1.15,
-    max_lag: int = 2048,
-    only: tuple[str, ...] = (),
-    out: Path = Path("runs/out/gallery"),
-    figure: bool = True,
-) -> None:
+def gallery(beta: float = 1.15, max_lag: int = 2048, out: Path = Path("runs/out/gallery"), figure: bool = True) -> None:
     """Hold the kernels of published initialisations against t**-beta; print the table, write gallery.json and a figure.
 
     A channel of decay a and input gain g holds the input of t steps ago with weight g a**t; a kernel is the sum over
     channels, rms the root of the sum of squares, as random signs give. Slopes are log-log, over lags 4..max_lag/4; R1,
-    R* and Elog as of plkernel.fit; 1 % is the lag at which the kernel has fallen to 1 % of its value at lag 1.
+    R* and Elog as of plkernel.fit; 1 % is the lag at which the kernel has fallen to 1 % of its value at lag 1. The
+    formula, assumptions and source of each are in gallery.json, its channels in channels.json.
 
     Args:
         beta: Exponent of the power law, t**-beta.
         max_lag: Kernels are drawn and scored on t = 1..max_lag, in steps of the layer.
-        only: Names from the table, or how they begin (mamba, rwkv, exp013); tells more about each. All when left out.
         out: Folder for gallery.json, channels.json and the figure gallery.pdf, gallery.png, gallery.svg.
         figure: Draw the figure.
     """
     check_folder(out, "out")
-    chosen = select(initialisations(beta, max_lag), only)
-    profiles = [profile(item, beta, max_lag) for item in chosen]
+    profiles = [profile(item, beta, max_lag) for item in initialisations(beta, max_lag)]
     print(render(profiles, beta, max_lag), flush=True)
-    for item in chosen if only else ():
-        told = item.origin
-        layer = "" if told["layer"] == "all" else f" (layer {told['layer']})"
-        print(f"\n{item.name}{layer}: {told['formula']}\n  gain {told['gain']}\n  assumed: {told['assumed']}")
-        print(f"  source: {told['paper']}; {told['code']}", flush=True)
     entries = [asdict(item) for item in profiles]
     starts = [entry["initialisation"] for entry in entries]
-    arrays = {start["name"]: {name: start.pop(name) for name in CHANNELS} for start in starts}
+    arrays = {start["name"]: {name: start.pop(name) for name in ("rates", "gains", "shares")} for start in starts}
     settings = {"plkernel": __version__, "beta": beta, "max_lag": max_lag, "slope_lags": list(slope_lags(max_lag))}
     save_json(out / "gallery.json", {**settings, "entries": entries})
     save_json(out / "channels.json", arrays)
@@ -64,19 +49,6 @@ def gallery(
         for kind, content in rendered(gallery_figure(profiles, beta, max_lag)).items():
             atomic_write(out / f"gallery.{kind}", content)
         print(f"figure:  {out / 'gallery.pdf'}, .png, .svg")
-
-
-def select(items: Sequence[Initialisation], only: Sequence[str]) -> list[Initialisation]:
-    """The initialisations called as in `only`, or whose names begin so up to a hyphen; all when `only` is empty."""
-    names = [item.name for item in items]
-    chosen: set[str] = set()
-    for wanted in only:
-        matches = [name for name in names if name == wanted] or [n for n in names if n.startswith(f"{wanted}-")]
-        if not matches:
-            stems = {name.split("-")[0] for name in names}
-            raise ValueError(f"only: no initialisation called {wanted!r}, {cli.nearest(wanted, {*names, *stems})}")
-        chosen.update(matches)
-    return [item for item in items if item.name in chosen or not only]
 
 
 def render(profiles: Sequence[Profile], beta: float, max_lag: int) -> str:
@@ -97,9 +69,8 @@ def render(profiles: Sequence[Profile], beta: float, max_lag: int) -> str:
         f"kernels at the start against t**-{beta:g} on t = 1..{max_lag}, slopes on lags {first:g}..{last:g}; "
         f"t**-{beta:g} itself falls to {LEFT:.0%} at lag {LEFT ** (-1 / beta):.0f}"
     )
-    bounded = any(AT_MOST in item.initialisation.family for item in profiles)
-    note = f"\n\n{AT_MOST}: delta rules also forget by erasing what they overwrite; half-lives are upper bounds"
-    return f"{title}\n\n{cli.text_table(header, rows)}{note if bounded else ''}"
+    note = f"{AT_MOST}: delta rules also forget by erasing what they overwrite; half-lives are upper bounds"
+    return f"{title}\n\n{cli.text_table(header, rows)}\n\n{note}"
 
 
 if __name__ == "__main__":

@@ -7,20 +7,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from plkernel.analysis.limits import (
-    check_half_lives,
-    check_largest_rate,
-    check_multipliers,
-    check_nodes,
-    check_quantiles,
-    check_rates,
-)
 from plkernel.analysis.nodes import (
     HORIZON,
     LOSS,
     PLACEMENTS_OF,
     Aim,
     Nodes,
+    check_half_lives,
+    check_largest_rate,
+    check_multipliers,
+    check_nodes,
+    check_quantiles,
+    check_rates,
     half_lives_of,
     place,
     scaled_to,

@@ -12,8 +12,19 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from plkernel.analysis.limits import RWKV7_LARGEST_RATE, Bonus, ShapeOn, gain_of
-from plkernel.analysis.nodes import Aim, AimTarget, Gain, Lag, Placement, Projection, Summation
+from plkernel.analysis.nodes import (
+    RWKV7_LARGEST_RATE,
+    Aim,
+    AimTarget,
+    Bonus,
+    Gain,
+    Lag,
+    Placement,
+    Projection,
+    ShapeOn,
+    Summation,
+    gain_of,
+)
 from plkernel.common.cli import NAME, is_code, nearest, shortened
 from plkernel.common.files import shown
 from plkernel.models.words import Device, ModelKind, PatchingMode

@@ -20,7 +20,6 @@ from plkernel.analysis.gallery import (
     hippo_normal_poles,
     initialisations,
     profile,
-    zero_order_hold,
 )
 from plkernel.analysis.nodes import gain_at
 
@@ -134,17 +133,6 @@ def test_ours_carry_the_power_law_and_a_wrong_exponent_fails(profiles: list[Prof
         assert profile(ours, wrong, 512).scores.e_log > 2
 
 
-def test_quantiles_are_expectations_over_draws() -> None:
-    """Mamba-2: both kernels against 400,000 drawn heads, within 1 %."""
-    rng = np.random.default_rng(0)
-    steps = np.exp(rng.uniform(np.log(1e-3), np.log(1e-1), 400_000))
-    decays = steps * rng.uniform(1, 16, steps.size)
-    lags = np.array([1.0, 30, 300])
-    coherent, power = (np.array([np.mean(steps**p * np.exp(-p * decays * t)) for t in lags]) for p in (1, 2))
-    assert ratio(ENTRIES["mamba-2"].log_coherent(lags), coherent) < 1e-2
-    assert ratio(ENTRIES["mamba-2"].log_rms(lags), np.sqrt(power)) < 7e-3
-
-
 def test_mamba_as_another_implementation_draws_it() -> None:
     """4,096 channels of mambapy: kernels within 5 %, sampling error included."""
     torch = pytest.importorskip("torch")
@@ -210,16 +198,6 @@ def test_poles_of_s5_are_those_of_the_hippo_matrix() -> None:
     assert np.sort(values.imag)[:16] == pytest.approx(np.sort(hippo_normal_poles(32).imag), rel=1e-9)
 
 
-def test_zero_order_hold_holds_the_input() -> None:
-    """x' = p x + u with u = 1 during a step: the state after it, by a thousand small steps, is the input gain."""
-    poles, steps = np.array([-0.5 + 3j, -4 + 0j]), np.array([0.01, 0.1])
-    rates, gains = zero_order_hold(poles, steps)
-    assert rates == pytest.approx(np.array([[0.005, 0.05], [0.04, 0.4]]))
-    fine = (np.arange(1000) + 0.5) / 1000
-    held = [[abs(np.mean(np.exp(p * h * fine)) * h) for h in steps] for p in poles]
-    assert gains == pytest.approx(np.array(held), rel=1e-6)
-
-
 def test_kernels_equal_the_exponential_sum() -> None:
     """Sums taken in blocks of lags are those of ExponentialSum, far below the smallest float; memory ends at 1 %."""
     lags = np.arange(1.0, 3000)
@@ -229,7 +207,6 @@ def test_kernels_equal_the_exponential_sum() -> None:
         exact = ExponentialSum(item.rates, tuple(weights.tolist())).log_kernel(lags)
         assert item.log_coherent(lags) == pytest.approx(exact, rel=1e-12)
     assert ENTRIES["gla"].memory() == pytest.approx(1 + 16 * np.log2(100))
-    assert ENTRIES["gla"].memory(left=0.5) == pytest.approx(17)
 
 
 def test_figure_draws_the_kernels(profiles: list[Profile]) -> None:
@@ -244,4 +221,4 @@ def test_figure_draws_the_kernels(profiles: list[Profile]) -> None:
         for line, values in zip(panels[family].lines, expected, strict=True):
             assert pytest.approx(np.array([lags, values])) == line.get_xydata().T
         labels = [text.get_text() for text in panels[family].get_legend().get_texts()]
-        assert [label.split(",")[0].split(" ")[0] for label in labels] == [m.initialisation.name for m in members]
+        assert [label.split(" ")[0] for label in labels] == [m.initialisation.name for m in members]

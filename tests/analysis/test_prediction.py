@@ -1,20 +1,25 @@
-"""Correlations and Yule-Walker weights: exact where the answer is known, and measured within their intervals."""
+"""Correlations and Yule-Walker weights, exact where known and measured within their intervals; shapes of verdicts."""
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy.linalg import toeplitz
 
+from plkernel.analysis.exponentials import Floats, Target, power_law_target
 from plkernel.analysis.information.counts import block_edges
+from plkernel.analysis.information.curve import DecayCurve
 from plkernel.analysis.information.estimate import jackknife_error
-from plkernel.analysis.information.laws import log_log_slope
+from plkernel.analysis.information.laws import ModelFit, Verdict, fit_power_law, log_log_slope
 from plkernel.analysis.prediction import (
     REACH,
-    PredictiveWeights,
+    bands,
     noise_ridge,
     predictive_weights,
     repeat_correlations,
+    slope,
+    verdict_target,
     yule_walker,
 )
 from plkernel.analysis.sequences import LagCorpus, PottsCorpus
@@ -52,13 +57,6 @@ def test_a_mixture_of_lags_has_its_exact_correlations(symbols: int) -> None:
     np.testing.assert_array_equal(found, repeat_correlations(corpus.sequence(), 128, threads=3))
 
 
-def test_no_memory_has_no_floor() -> None:
-    data = np.random.default_rng(0).integers(0, 200, 200_000, np.uint8)
-    found = repeat_correlations(data, 100)[:, 0]
-    assert abs(found.mean()) < 4 * found.std() / 10
-    assert found.min() < 0 < found.max()
-
-
 @pytest.mark.parametrize("alpha", [0.5, 1.0, 1.7])
 def test_of_a_mixture_of_lags_the_weights_are_its_own(alpha: float) -> None:
     corpus = LagCorpus(alpha, 200, 0.3)
@@ -67,18 +65,17 @@ def test_of_a_mixture_of_lags_the_weights_are_its_own(alpha: float) -> None:
     np.testing.assert_allclose(weights[200:], 0, atol=1e-10)
 
 
-def exact(corpus: PottsCorpus | LagCorpus, lags: int = 256) -> PredictiveWeights:
-    """The weights of the exact correlations, without error."""
-    weights = yule_walker(corpus.correlation(np.arange(1, REACH * lags + 1)))[:lags]
-    return PredictiveWeights(weights, np.stack([weights, weights], axis=1), 0.0)
+def exact(corpus: PottsCorpus | LagCorpus, lags: int = 256) -> Floats:
+    """The weights of the exact correlations, and replicates without error."""
+    return np.stack([yule_walker(corpus.correlation(np.arange(1, REACH * lags + 1)))[:lags]] * 3, axis=1)
 
 
-@pytest.mark.parametrize(("beta", "slope"), [(0.6, 0.91), (1.0, 0.97), (1.4, 1.05), (1.8, 1.15)])
-def test_of_exact_potts_correlations_they_fall_nearly_as_1_over_d(beta: float, slope: float) -> None:
+@pytest.mark.parametrize(("beta", "known"), [(0.6, 0.91), (1.0, 0.97), (1.4, 1.05), (1.8, 1.15)])
+def test_of_exact_potts_correlations_they_fall_nearly_as_1_over_d(beta: float, known: float) -> None:
     corpus = PottsCorpus(beta=beta)
     weights = yule_walker(corpus.correlation(np.arange(1, 4097)))[:256]
-    assert log_log_slope(LAGS[1:], weights[1:]) == pytest.approx(slope, abs=0.01)
-    assert exact(corpus).slope(2, 256).beta == pytest.approx(slope, abs=0.02), "bands and a shorter reach change little"
+    assert log_log_slope(LAGS[1:], weights[1:]) == pytest.approx(known, abs=0.01)
+    assert slope(exact(corpus), 2, 256)[0] == pytest.approx(known, abs=0.02), "bands and a shorter reach change little"
 
 
 @pytest.mark.parametrize(
@@ -92,32 +89,21 @@ def test_of_exact_potts_correlations_they_fall_nearly_as_1_over_d(beta: float, s
     ids=["potts-0.6", "potts-1.4", "lags-0.8", "lags-1.2"],
 )
 def test_measured_weights_agree_with_exact_ones(corpus: PottsCorpus | LagCorpus) -> None:
-    found, true = predictive_weights(corpus.sequence(), 256), exact(corpus)
-    assert found.ridge == 0
-    away = (found.values - true.values) / jackknife_error(found.replicates)
+    (found, ridge), true = predictive_weights(corpus.sequence(), 256), exact(corpus)
+    assert ridge == 0
+    away = (found - true[:, :1])[:, 0] / jackknife_error(found[:, 1:])
     assert np.abs(away).max() < 5.5
     assert away.std() == pytest.approx(1, abs=0.25)
     for limits in ((1, 100), (2, 256)):
-        slope = found.slope(*limits)
-        assert slope.low < true.slope(*limits).beta < slope.high
-        assert slope.high - slope.low < 0.1
+        _, low, high = slope(found, *limits)
+        assert low < slope(true, *limits)[0] < high < low + 0.1
 
 
-def test_bands_are_where_1_over_d_has_their_mean_and_clear_above_noise() -> None:
-    weights = 0.2 / LAGS
-    bands = PredictiveWeights(weights, np.stack([weights] * 4, axis=1), 0.0).bands(3, 200)
-    np.testing.assert_allclose(bands.values, 0.2 / bands.lags, rtol=1e-12)
-    assert (bands.edges[0], bands.edges[-1], bands.values[0]) == (3, 201, weights[2])
-    np.testing.assert_array_equal(bands.standard_errors(), 0)
-    values = np.array([0.2, 0.1, -0.05, 0.04, 0.00005, 0.003] + [0.0] * 58)
-    noise = np.random.default_rng(0).standard_normal((64, 40))
-    noise -= noise.mean(axis=1, keepdims=True)
-    assert PredictiveWeights(values, values[:, None] + 1e-3 * noise / 40, 0.0).bands(1, 6).clear().tolist() == [
-        0,
-        1,
-        3,
-        5,
-    ]
+def test_bands_are_where_1_over_d_has_their_mean() -> None:
+    edges, lags, values, replicates = bands(np.stack([0.2 / LAGS] * 4, axis=1), 3, 200)
+    np.testing.assert_allclose(values, 0.2 / lags, rtol=1e-12)
+    assert (edges[0], edges[-1], values[0]) == (3, 201, 0.2 / 3)
+    np.testing.assert_array_equal(replicates, np.stack([values] * 3, axis=1))
 
 
 def test_a_ridge_only_where_the_spectrum_is_below_its_noise() -> None:
@@ -130,9 +116,51 @@ def test_a_ridge_only_where_the_spectrum_is_below_its_noise() -> None:
     shrunk = yule_walker(0.5**lags, ridge=0.1)
     np.testing.assert_allclose(toeplitz(np.append(1.1, 0.5 ** lags[:-1])) @ shrunk, 0.5**lags, atol=1e-12)
     certain = np.tile(np.random.default_rng(0).integers(0, 8, 50, np.uint8), 400)  # singular, beyond what noise shows
-    found = predictive_weights(certain, 64)
-    assert found.ridge > 0
-    assert np.abs(found.values).max() < 2
+    found, ridge = predictive_weights(certain, 64)
+    assert ridge > 0
+    assert np.abs(found[:, 0]).max() < 2
+
+
+def curve() -> DecayCurve:
+    """t**-1 with a floor that hides the last lag, and replicates of a known jackknife error."""
+    values = 0.5 / 2.0 ** np.arange(6)
+    return DecayCurve(
+        quantity="information",
+        estimator="shuffle",
+        unit="byte",
+        size=1000,
+        symbols=4,
+        lags=(1, 2, 4, 8, 16, 32),
+        values=tuple(values.tolist()),
+        floor=(0.02,) * 6,
+        drift=0.0,
+        replicates=tuple(map(tuple, np.outer(values, 1 + 0.02 * np.array([-1.0, 1.0, -1.0, 1.0])).tolist())),
+    )
+
+
+def test_a_verdict_becomes_the_shape_it_names() -> None:
+    """A curve without a shape ends where it meets its floor, and brings its relative errors."""
+    lags = np.arange(1.0, 301)
+
+    def shaped(kind: Any, **parameters: float) -> Target:
+        model = ModelFit(kind, {"amplitude": 0.3, **parameters}, 1.0, 5, 5.0, 0.0, 0.5, 0.5)
+        return verdict_target(Verdict(kind, "as it is", 1, 100, (model,)), curve(), 300)
+
+    broken = shaped("broken power law", beta_1=0.5, beta_2=1.5, **{"break": 30.0})
+    assert broken == power_law_target(0.5, 300, 1.5, 30)
+    assert shaped("broken power law", beta_1=0.5, beta_2=1.5, **{"break": 300.0}).beta == 0.5
+    np.testing.assert_allclose(shaped("exponential", tau=20.0).value(lags), np.exp(-(lags - 1) / 20))
+    stretched = shaped("stretched exponential", tau=20.0, gamma=0.5).value(lags)
+    np.testing.assert_allclose(stretched, np.exp(-np.sqrt(lags / 20)) / np.exp(-np.sqrt(1 / 20)))
+    assert shaped("exponential", tau=0.2).max_lag == 139, "where it vanishes in float64"
+    law = fit_power_law(curve(), (1, 100)).beta
+    assert shaped("power law", beta=9.0).beta == law, "the exponent that the sentence states"
+    short = shaped("too short")
+    assert short.lags == (1, 2, 4, 8, 16)
+    np.testing.assert_allclose(short.values, 0.5 / np.array(short.lags), rtol=1e-12)
+    np.testing.assert_allclose(short.errors, 0.02 * np.sqrt(3), rtol=1e-12)
+    with pytest.raises(ValueError, match="its exponential does not fall"):
+        shaped("exponential", tau=-3.0)
 
 
 @pytest.mark.parametrize(
@@ -140,12 +168,8 @@ def test_a_ridge_only_where_the_spectrum_is_below_its_noise() -> None:
     [
         (lambda: repeat_correlations(np.arange(120, dtype=np.uint8), 100), "too short for lag 100 in 40 blocks"),
         (lambda: repeat_correlations(np.full(1000, 7, np.uint8), 10), "one symbol only, 7"),
-        (lambda: repeat_correlations(np.arange(120, dtype=np.uint8), 10, blocks=2), "blocks must be at least 4"),
         (lambda: yule_walker([1.0, 1.0, 1.0]), "no Yule-Walker solution"),
-        (
-            lambda: PredictiveWeights(np.full(64, -1.0), np.full((64, 4), -1.0), 0.0).slope(1, 64),
-            "0 positive bands, a slope needs 3",
-        ),
+        (lambda: slope(np.full((64, 5), -1.0), 1, 64), "0 positive bands, a slope needs 3"),
     ],
 )
 def test_bad_input_is_refused(call, message) -> None:

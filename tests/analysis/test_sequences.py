@@ -5,7 +5,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from mixtures import Mixture, power_law_copies
+from mixtures import Mixture
 from scipy.linalg import solve_toeplitz
 
 from plkernel.analysis import sequences
@@ -62,40 +62,30 @@ def test_a_tiny_information_keeps_its_digits_and_its_two_evaluations_meet():
     assert above / below - 1 == pytest.approx(8e-12, abs=6e-13)
 
 
-def test_the_slope_is_the_nominal_one_far_from_both_ends_and_steeper_over_a_finite_range():
-    def slope(lags, values):
-        return -np.polyfit(np.log(lags), np.log(values), 1)[0]
-
-    near, far = np.geomspace(1, 500, 200), np.geomspace(1e5, 1e7, 50)
-    slopes = [slope(near, PottsCorpus(beta).mutual_information(near)) for beta in (0.5, 1.0, 1.5, 2.0)]
-    assert slopes == pytest.approx([0.635, 1.021, 1.465, 1.933], abs=0.001)
-    corpus = PottsCorpus(beta=1.2, base=1.5, channels=80)
-    assert slope(far, corpus.correlation(far)) == pytest.approx(0.6, abs=0.003)
-    assert slope(far, corpus.mutual_information(far)) == pytest.approx(1.2, abs=0.01)
-
-
-def scores(corpus, truth, lags):
-    """Student's t (SEEDS - 1 degrees) of P(i, j) - P(i) P(j) at `lags` against that of `truth`, (L, S, S).
+def test_four_megabytes_have_the_exact_pair_table():
+    """Student's t (SEEDS - 1 degrees) of P(i, j) - P(i) P(j) against that of a law, (L, S, S).
 
     Pairs within one sequence depend on each other: only independent sequences tell the error. In the differences the
     fluctuations of the shares, large when channels are slow, drop out.
     """
-    size, measured = 170_000, []
+    size, lags, measured, counts = 170_000, [1, 3, 20, 150], [], np.zeros(5)
     for seed in range(SEEDS):
-        data = replace(corpus, size=size, seed=seed).sequence()
-        tables = np.array([pair_counts(data, lag, corpus.symbols) / (size - lag) for lag in lags])
+        data = replace(MIXING, size=size, seed=seed).sequence()
+        tables = np.array([pair_counts(data, lag, 5) / (size - lag) for lag in lags])
         measured.append(tables - tables.sum(2, keepdims=True) * tables.sum(1, keepdims=True))
-    exact = np.array([pair_law(q, truth.symbols) for q in truth.correlation(lags)]) - 1 / truth.symbols**2
-    return (np.mean(measured, axis=0) - exact) / (np.std(measured, axis=0, ddof=1) / np.sqrt(SEEDS))
+        counts += np.bincount(data, minlength=5)
+    error = np.std(measured, axis=0, ddof=1) / np.sqrt(SEEDS)
 
+    def scores(truth):
+        return (
+            np.mean(measured, axis=0) - np.array([pair_law(q, 5) for q in truth.correlation(lags)]) + 1 / 25
+        ) / error
 
-def test_four_megabytes_have_the_exact_pair_table():
-    t = scores(MIXING, MIXING, [1, 3, 20, 150])
+    t = scores(MIXING)
     assert np.abs(t).max() < 5.5
     assert np.mean(t**2) == pytest.approx(23 / 21, abs=0.3), "the variance of t with 23 degrees of freedom"
-    assert np.abs(scores(MIXING, replace(MIXING, beta=1.5), [1, 20])).max() > 7
-    counts = np.bincount(replace(MIXING, size=4_000_000).sequence(), minlength=5)
-    np.testing.assert_allclose(counts / 4_000_000, 0.2, atol=0.003)
+    assert np.abs(scores(replace(MIXING, beta=1.5))).max() > 7
+    np.testing.assert_allclose(counts / counts.sum(), 0.2, atol=0.003)
 
 
 def same_draw(data: np.ndarray, symbols: int) -> np.ndarray:
@@ -135,7 +125,7 @@ def test_bytes_are_determined_by_the_seed_in_blocks_and_shorter_ones_are_beginni
 
 @pytest.mark.parametrize(
     "corpus",
-    [LagCorpus(1.0, 7, 0.3, 3, 6000), MarkovChain(3, 0.5, 6000), PottsCorpus(0.5, 2, 3000, 0, 4.0, 2)],
+    [LagCorpus(1.0, 7, 0.3, 3, 2000), MarkovChain(3, 0.5, 2000), PottsCorpus(0.5, 2, 1500, 0, 4.0, 2)],
 )
 def test_state_is_carried_across_blocks(corpus, monkeypatch):
     """In blocks of two bytes no pair at lag 2 lies within one."""
@@ -233,14 +223,6 @@ def test_the_predictor_of_a_mixture_is_that_of_bayes(mixture):
         assert mixture.bits_per_byte() == pytest.approx(entropy, abs=0.01)
 
 
-def test_copies_from_further_back_spread_evenly_are_told_apart():
-    """The simpler formula for one byte given loses 0.05 bits more than Bayes: a thousand times the bound above."""
-    mixture = LagCorpus(1.0, 3, 0.2, 2, 10)
-    joint, windows = chances_of_words(mixture)[1], words(2, 4)
-    even = 0.5 + mixture.chances[0] * ((windows[:, -2] == windows[:, -1]) - 0.5)
-    assert joint.ravel() @ (-np.log2(even) - bayes(joint, 1)) == pytest.approx(0.0548, abs=1e-4)
-
-
 @pytest.mark.parametrize("corpus", [LagCorpus(), LagCorpus(0.5, 40, 0.05, 4)])
 def test_another_predictor_loses_more(corpus):
     """Each by more than three standard errors of the difference, over 20 pieces of 5 kB."""
@@ -267,15 +249,6 @@ def test_weights_are_the_solutions_of_the_toeplitz_systems(redrawn):
     for count, weights in enumerate(linear_weights(q), start=1):
         np.testing.assert_allclose(weights, solve_toeplitz(q[:count], q[1 : count + 1]), atol=1e-10)
     np.testing.assert_allclose(weights, [*corpus.chances, *[0] * 20], atol=1e-10)
-
-
-@pytest.mark.parametrize("beta", [0.8, 1.3])
-def test_copies_can_be_chosen_so_that_the_information_is_a_power_law(beta):
-    lags = np.arange(1, 301)
-    mixture = Mixture(copies=power_law_copies(beta, 0.05, 300, 16))
-    np.testing.assert_allclose(mixture.mutual_information(lags), 0.05 * lags**-beta, rtol=1e-9)
-    single = Mixture(copies=(0.0, 0.0, 0.6), symbols=4)
-    np.testing.assert_allclose(single.correlation([1, 3, 4, 6, 9]), [0, 0.6, 0, 0.36, 0.216], atol=1e-15)
 
 
 def test_a_markov_chain_has_its_transitions_their_information_and_entropy():
@@ -317,19 +290,10 @@ def test_there_is_nothing_to_predict_in_independent_bytes():
     assert Independent(6).mutual_information([1, 2]).tolist() == [0, 0]
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"windows": np.zeros(5, np.uint8)}, r"windows of shape \(5,\): must be \(n, T \+ 1\)"),
-        ({"windows": np.zeros((5, 1), np.uint8)}, "must be"),
-        ({"windows": np.full((1, 3), 255, np.uint8)}, r"windows hold byte 255: must be of this corpus, .* 0\.\.15"),
-        ({"given": -1}, "given = -1: must be a whole number of at least 0"),
-    ],
-)
 @pytest.mark.parametrize("corpus", [LagCorpus(), MarkovChain(), Independent()])
-def test_bad_windows_are_refused(corpus, values, message):
-    with pytest.raises(ValueError, match=message):
-        corpus.losses(**{"windows": np.zeros((2, 3), np.uint8), **values})
+def test_what_is_predicted_is_of_the_corpus(corpus):
+    with pytest.raises(ValueError, match=r"windows hold byte 255: must be of this corpus, .* 0\.\.15"):
+        corpus.losses(np.full((1, 3), 255, np.uint8))
 
 
 @pytest.mark.parametrize(
@@ -342,27 +306,14 @@ def test_bad_windows_are_refused(corpus, values, message):
         (PottsCorpus, {"beta": 1, "size": 0}, "size = 0: must be a whole number of at least 1"),
         (PottsCorpus, {"beta": 1, "seed": -1}, "seed = -1: must be a whole number of at least 0"),
         (PottsCorpus, {"beta": 1, "base": 1.0}, "base = 1.0: must be above 1"),
-        (PottsCorpus, {"beta": 1, "channels": 51}, "channels = 51: must be a whole number from 1 to 50"),
-        (
-            PottsCorpus,
-            {"beta": 1, "base": 1.001, "channels": 257},
-            "channels = 257: must be a whole number from 1 to 256",
-        ),
+        (PottsCorpus, {"beta": 1, "channels": 257}, "channels = 257: must be a whole number from 1 to 256"),
         (LagCorpus, {"alpha": -1.0}, "alpha = -1.0: must be a number of at least 0"),
         (LagCorpus, {"longest": 0}, "longest = 0: must be a whole number from 1 to 16384"),
         (LagCorpus, {"redrawn": 1.0}, "redrawn = 1.0: must be from 0.01 to below 1"),
-        (LagCorpus, {"symbols": 257}, "symbols = 257: must be a whole number from 2 to 256"),
         (MarkovChain, {"spread": 0.0}, "spread = 0.0: must be from 0.01 to 1000"),
         (MarkovChain, {"symbols": 8, "spread": 0.01}, "spread = 0.01: must be larger: with 8 symbols this chain never"),
-        (Independent, {"size": 0}, "size = 0: must be a whole number of at least 1"),
     ],
 )
 def test_bad_parameters_are_named(kind, values, message):
     with pytest.raises(ValueError, match=message):
         kind(**values)
-
-
-@pytest.mark.parametrize("lags", [[0], [[1]], [float("nan")], 3])
-def test_bad_lags_are_refused(lags):
-    with pytest.raises(ValueError, match="lags must be a vector of numbers from 1 on"):
-        PottsCorpus(beta=1.0).mutual_information(lags)

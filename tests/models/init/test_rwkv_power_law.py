@@ -8,8 +8,16 @@ import pytest
 import torch
 from node_kernels import kernel_exponent
 
-from plkernel.analysis.limits import RWKV7_LARGEST_RATE, check_nodes, gain_of
-from plkernel.analysis.nodes import Aim, Nodes, falling_exponent, node_scores, place
+from plkernel.analysis.nodes import (
+    RWKV7_LARGEST_RATE,
+    Aim,
+    Nodes,
+    check_nodes,
+    falling_exponent,
+    gain_of,
+    node_scores,
+    place,
+)
 from plkernel.kernels.wkv import wkv
 from plkernel.models import rwkv as rwkv_module
 from plkernel.models.init import initialise_

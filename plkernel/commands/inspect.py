@@ -17,6 +17,7 @@ def inspect(
     figure: Path | None = None,
     compare: Path | None = None,
     strict: bool = False,
+    notable: bool = False,
     text: str | None = None,
     tokens: int = 2048,
 ) -> None:
@@ -46,6 +47,7 @@ def inspect(
         figure: Draw kernels and half-lives to this file: .pdf, .png or .svg.
         compare: Of other people's checkpoints, another one of the same model, which came before this one.
         strict: Exit with 1 if anything is wrong with such a checkpoint.
+        notable: With --strict, also exit with 1 if anything is notable.
         text: A file, or what else plkernel.corpus names: also run the model on it. Nothing is downloaded for that, and
             no code in the folder runs.
         tokens: How much of the text to run it on, in windows of the run's context, or of up to 512 tokens.
@@ -73,7 +75,7 @@ def inspect(
         parts.append(table)
     unit = "tokens" if other else "bytes"
     Report("\n\n".join(parts), values, lambda: model_figure(before, now, title, unit)).deliver(json, figure)
-    if strict and values["findings"]:
+    if strict and any(notable or one["severity"] == "wrong" for one in values["findings"]):
         sys.exit(1)
 
 

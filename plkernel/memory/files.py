@@ -28,8 +28,6 @@ HUB = "hf:"
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(@[\w./-]+)?", re.ASCII)
 CONFIG, INDEX, SINGLE, PICKLE = "config.json", "model.safetensors.index.json", "model.safetensors", "pytorch_model.bin"
 PICKLED = (".pth", ".pt", ".bin")
-MOST_NUMBERS = 2**26
-"""Numbers in one tensor of decays; the largest that is published has under a million."""
 TYPES: dict[str, tuple[str, str, float]] = {
     "F64": ("float64", "<f8", 2.0**-52),
     "F32": ("float32", "<f4", 2.0**-23),
@@ -39,6 +37,8 @@ TYPES: dict[str, tuple[str, str, float]] = {
     "F8_E4M3": ("float8_e4m3fn", "u1", 2.0**-3),
 }
 """Types of .safetensors files: torch's name, how numpy reads the bytes, and the distance from 1 to the next number."""
+EPS = {name: eps for name, _, eps in TYPES.values()}
+"""Distances from 1 to the next number, by torch's name of the type."""
 
 
 @dataclass(frozen=True)
@@ -51,18 +51,20 @@ class Stored:
     @property
     def eps(self) -> float:
         """Distance from 1 to the next number of the stored type."""
-        return {name: eps for name, _, eps in TYPES.values()}.get(self.dtype, 1.0)
+        return EPS.get(self.dtype, 1.0)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Names of the tensors of a checkpoint, its config.json (empty if there is none), and `read`, which reads one.
+    """Names of the tensors of a checkpoint, its config.json (empty if there is none), and how to read one.
 
-    `read` raises ValueError unless the tensor holds at least one and at most MOST_NUMBERS floating-point numbers.
+    size  how many numbers a tensor holds, by its name, known before they are read
+    read  a tensor, by its name; ValueError unless it holds floating-point numbers
     """
 
     names: tuple[str, ...]
     config: Mapping[str, Any]
+    size: Callable[[str], int]
     read: Callable[[str], Stored]
 
 
@@ -87,16 +89,19 @@ def open_checkpoint(target: str) -> Checkpoint:
 def of_tensors(tensors: Mapping[str, Any], config: Mapping[str, Any]) -> Checkpoint:
     """The checkpoint of torch tensors by name, as a live model's state_dict."""
 
-    def read(name: str) -> Stored:
+    def checked(name: str) -> Any:
         tensor = tensors[name]
         plain = str(getattr(tensor, "layout", "")) == "torch.strided" and not (tensor.is_meta or tensor.is_nested)
-        if not plain or not tensor.is_floating_point():
-            held = getattr(tensor, "dtype", type(tensor).__name__)
-            raise ValueError(f"{name}: is {held}, expected a tensor of floating-point numbers")
-        _check_size(name, tuple(tensor.shape))
+        if not plain or str(tensor.dtype).removeprefix("torch.") not in EPS or not tensor.numel():
+            held = f"{getattr(tensor, 'dtype', type(tensor).__name__)} {tuple(tensor.shape) if plain else ''}".rstrip()
+            raise ValueError(f"{name}: is {held}, expected a tensor of floating-point numbers ({', '.join(EPS)})")
+        return tensor
+
+    def read(name: str) -> Stored:
+        tensor = checked(name)
         return Stored(tensor.detach().cpu().double().numpy(), str(tensor.dtype).removeprefix("torch."))
 
-    return Checkpoint(tuple(tensors), config, read)
+    return Checkpoint(tuple(tensors), config, lambda name: int(checked(name).numel()), read)
 
 
 def read_pickle(path: Path) -> dict[str, Any]:
@@ -153,25 +158,27 @@ def _of_shards(files: Mapping[str, Path], config: Mapping[str, Any]) -> Checkpoi
     """A checkpoint of .safetensors files by tensor, opened when a tensor in them is asked for."""
     header = cache(_header)
 
-    def read(name: str) -> Stored:
+    def entry(name: str) -> tuple[dict[str, Any], int]:
         entries, start = header(files[name])
         if name not in entries:
             raise ValueError(f"{files[name]}: has no tensor {name}, which the index says is there")
-        entry = entries[name]
-        if entry["dtype"] not in TYPES:
-            raise ValueError(
-                f"{name}: is {entry['dtype']}, expected a tensor of floating-point numbers ({', '.join(TYPES)})"
-            )
-        _check_size(name, tuple(entry["shape"]))
-        dtype, stored, _ = TYPES[entry["dtype"]]
-        first, end = entry["data_offsets"]
+        one = entries[name]
+        if one["dtype"] not in TYPES or not math.prod(one["shape"]):
+            held = f"{one['dtype']} {tuple(one['shape'])}"
+            raise ValueError(f"{name}: is {held}, expected a tensor of floating-point numbers ({', '.join(TYPES)})")
+        return one, start
+
+    def read(name: str) -> Stored:
+        one, start = entry(name)
+        dtype, stored, _ = TYPES[one["dtype"]]
+        first, end = one["data_offsets"]
         with files[name].open("rb") as handle:
             handle.seek(start + first)
             raw = np.frombuffer(handle.read(end - first), stored)
         with np.errstate(invalid="ignore"):  # of NaN
-            return Stored(_widened(raw, dtype).astype(np.float64).reshape(entry["shape"]), dtype)
+            return Stored(_widened(raw, dtype).astype(np.float64).reshape(one["shape"]), dtype)
 
-    return Checkpoint(tuple(files), config, read)
+    return Checkpoint(tuple(files), config, lambda name: math.prod(entry(name)[0]["shape"]), read)
 
 
 def _header(path: Path) -> tuple[dict[str, Any], int]:
@@ -198,11 +205,6 @@ def _widened(raw: Any, dtype: str) -> Any:
         size = np.where(exponent > 0, np.ldexp(1 + mantissa, exponent - 7), np.ldexp(mantissa, -6))
         return np.where(raw & 127 == 127, np.nan, np.where(raw & 128, -size, size))
     return raw
-
-
-def _check_size(name: str, shape: tuple[int, ...]) -> None:
-    if not 0 < math.prod(shape) <= MOST_NUMBERS:
-        raise ValueError(f"{name}: shape {shape}, expected decays: at least one number and at most {MOST_NUMBERS:,}")
 
 
 def _inside(folder: Path, name: str, origin: Path) -> Path:

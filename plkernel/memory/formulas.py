@@ -99,7 +99,7 @@ class Family:
     beside   names of which one must be in the checkpoint, if any are given
     without  names that must be absent
     models   model types of config.json, if restricted
-    starts   exact initialisation of the tensor of a role, in words and as a function
+    starts   exact initialisations of the tensor of a role in official code, in words and as functions
     anchor   pattern that the name of one tensor of every such layer matches; its groups fill the templates of names
     fixed    rates that config.json defines, for decays that are not learned
     taken    place where a running module of transformers or plkernel computes decays that depend on the input
@@ -115,7 +115,7 @@ class Family:
     beside: list[str]
     without: list[str]
     models: list[str] = field(default_factory=list)
-    starts: Mapping[str, tuple[str, Start]] = field(default_factory=dict)
+    starts: Mapping[str, list[tuple[str, Start]]] = field(default_factory=dict)
     fixed: Callable[[Given], Floats] | None = None
     taken: Argument | None = None
 
@@ -255,7 +255,10 @@ STARTS: dict[str, tuple[str, Start]] = {
         "ln(1), ln(2), ln(3) .. (S4D-Real, Mamba)",  # arXiv 2206.11893
         lambda shape, layer, layers: np.broadcast_to(np.log(np.arange(1, shape[-1] + 1)), shape),
     ),
-    "ones": ("ones", lambda shape, layer, layers: np.ones(shape)),
+    **{
+        words: (words, lambda shape, layer, layers, number=number: np.full(shape, number))  # type: ignore[misc]
+        for words, number in (("zeros", 0.0), ("ones", 1.0), ("-1/2", -0.5), ("ln(1/2)", np.log(0.5)))
+    },
     "xlstm": (
         "3 .. 6 over heads (xLSTM)",  # arXiv 2405.04517
         lambda shape, layer, layers: np.broadcast_to(np.linspace(3.0, 6.0, shape[-1]), shape),
@@ -277,7 +280,7 @@ def _families() -> tuple[Family, ...]:
         layouts = row.pop("tensors", {})
         row |= {key: list(map(full, row.get(key, []))) for key in ("beside", "without")}
         row["notes"] = [NOTES.get(note, note) for note in row.get("notes", ["input"])]
-        row["starts"] = {role: STARTS[name] for role, name in row.get("starts", {}).items()}
+        row["starts"] = {role: [STARTS[one] for one in names] for role, names in row.get("starts", {}).items()}
         row |= {key: RATES[row[key]] for key in ("rate", "fixed") if key in row}
         row |= {"taken": Argument(**row["taken"])} if "taken" in row else {}
         for layout in layouts if isinstance(layouts, list) else [layouts]:

@@ -1,7 +1,7 @@
 """Reports of plkernel.inspect: a checkpoint of other software, two of them side by side, or a run of plkernel."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from plkernel.memory.diagnostics import QUANTILES, Memory, kernel_exponents, slo
 from plkernel.memory.figures import DRAWN
 from plkernel.memory.files import HUB, open_checkpoint
 from plkernel.memory.formulas import Floats
-from plkernel.memory.layers import LAGS, Finding, Layer, findings, half_lives, kernel, quantiles, read_layers
+from plkernel.memory.layers import LAGS, Finding, Layer, findings, half_lives, kernel, quantiles, read_layers, redrawn
 
 NAMED = {"shortest": 0, "10 %": 1, "median": 3, "90 %": 5, "longest": 6}
 """Places among QUANTILES."""
@@ -72,9 +72,12 @@ def is_other_software(model: Path) -> bool:
 def of_checkpoint(model: Path, compare: Path | None) -> Parts:
     """Decays and findings of a checkpoint of other software."""
     before, now = None if compare is None else shown(str(compare)), shown(str(model))
-    parts, values = [render(now)], now.to_dict()
+    side_by_side = compared(before, now) if before else None
     if before is not None:
-        parts.append(compared(before, now))
+        now = replace(now, findings=(*now.findings, *redrawn(before.layers, now.layers)))
+    parts, values = [render(now)], now.to_dict()
+    if before is not None and side_by_side:
+        parts.append(side_by_side)
         values["compare"] = before.to_dict()
     return parts, values, (before.memory if before else None, now.memory), now.name
 
@@ -150,14 +153,17 @@ def render(now: Shown) -> str:
             tokens = map(_digits, quantiles(layer.rates)[list(NAMED.values())])
             rows.append([str(layer.number or index), f"{layer.rates.size:,}", *tokens, _digits(_exponent(layer.rates))])
         parts.append(f"{title}\n{text_table(header, rows)}")
-    alike: dict[tuple[str, str], list[Finding]] = {}  # one line for tensors of one name, whatever their layers
-    for one in now.findings:
-        alike.setdefault((one.name, re.sub(r"\d+", "*", one.tensor)), []).append(one)
-    lines = ["findings:" if alike else "findings: none"]
-    for (name, _), group in alike.items():
-        more = f" (and {len(group) - 1} more like it)" if len(group) > 1 else ""
-        lines.append(f"  {name}: {group[0].tensor}: {group[0].seen}{more}")
-    return "\n\n".join([*parts, "\n".join(lines)])
+    for severity in ("wrong", "notable"):
+        alike: dict[tuple[str, str], list[Finding]] = {}  # one line for tensors of one name, whatever their layers
+        for one in now.findings:
+            if one.severity == severity:
+                alike.setdefault((one.name, re.sub(r"\d+", "*", one.tensor)), []).append(one)
+        lines = [f"{severity}:{'' if alike else ' nothing'}"]
+        for (name, _), group in alike.items():
+            more = f" (and {len(group) - 1} more like it)" if len(group) > 1 else ""
+            lines.append(f"  {name}: {group[0].tensor}: {group[0].seen}{more}")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
 
 
 def compared(before: Shown, now: Shown) -> str:

@@ -1,14 +1,14 @@
 """Layers with decays of a checkpoint: their half-lives in tokens, their kernels, and what is wrong with them."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from plkernel.memory.diagnostics import QUANTILES
-from plkernel.memory.files import Checkpoint, Stored, rounded
+from plkernel.memory.files import EPS, Checkpoint, Stored, rounded
 from plkernel.memory.formulas import DECAYS, FAMILIES, Family, Floats, Given
 
 LAGS: Floats = np.exp2(np.arange(13.0))
@@ -19,16 +19,33 @@ LARGEST_SHIFT = 0.02
 """Relative change of a half-life by rounding; a larger one is a finding."""
 HALF_PRECISION = ("bfloat16", "float16")
 LOW_PRECISION = (*HALF_PRECISION, "float8_e4m3fn", "float8_e5m2")
+NEARLY_EQUAL = 1e-4
+"""Relative difference of half-lives below which they are called equal."""
 KEPT_IN_FLOAT32 = ("bailing_hybrid", "glm5_next")
 """Model types whose A_log and dt_bias transformers loads in float32, whatever config.json says."""
+COUNTS = ("num_hidden_layers", "n_layer", "num_layers", "num_blocks")
+"""Names of config.json for the number of layers."""
+HEADS = {
+    "Mamba-2": ("num_heads", "mamba_n_heads", "mamba_num_heads", "n_mamba_heads"),
+    "gated delta net": ("linear_num_value_heads", "num_v_heads", "num_heads"),
+    "Kimi Delta Attention": ("linear_num_heads", "linear_num_value_heads", "num_v_heads", "num_heads"),
+}
+"""Names of config.json for the number of heads, by family; that of the first that is there is the size of A_log."""
+MOST_LAYERS, MOST_NUMBERS = 1000, 2**25
+"""Layers with decays, and numbers in their tensors, of one checkpoint; the largest published has half as many."""
 
 
 class Finding(NamedTuple):
-    """One thing that is wrong, or looks so, in one tensor or in the half-lives of one module."""
+    """One thing that is wrong, or worth a look, in a tensor, in the half-lives of a module, or in the whole checkpoint.
+
+    severity: "wrong", or "notable" for what healthy models have too: very short and very long half-lives, and numbers
+    that are as the official code starts them.
+    """
 
     name: str
     tensor: str
     seen: str
+    severity: str = "wrong"
 
 
 @dataclass(frozen=True)
@@ -80,7 +97,7 @@ def known_layers(checkpoint: Checkpoint) -> list[Layer]:
     names = frozenset(checkpoint.names)
     model = Given({}, checkpoint.config, 0).setting("model_type")
     families = [(re.compile(one.anchor), one) for one in FAMILIES if not one.models or model in one.models]
-    layers = []
+    matched = []
     for name in sorted(names, key=lambda one: (_number(one), one)):
         for pattern, family in families:
             if not (match := pattern.fullmatch(name)):
@@ -89,11 +106,17 @@ def known_layers(checkpoint: Checkpoint) -> list[Layer]:
             wanted = {role: form.format(**groups) for role, form in family.tensors.items()}
             beside, without = ({form.format(**groups) for form in forms} for forms in (family.beside, family.without))
             if names.issuperset(wanted.values()) and names.isdisjoint(without) and (not beside or names & beside):
-                module = groups.get("at") or name.rpartition(".")[0]
-                tensors = {role: checkpoint.read(one) for role, one in wanted.items()}
-                layer = Layer(module, family, wanted, tensors, checkpoint.config, np.empty(0))
-                layers.append(replace(layer, rates=layer.rates_of()))
+                matched.append((groups.get("at") or name.rpartition(".")[0], family, wanted))
                 break
+    if len(matched) > MOST_LAYERS:
+        raise ValueError(f"{len(matched):,} layers with decays, expected at most {MOST_LAYERS:,}")
+    if (numbers := sum(checkpoint.size(one) for _, _, wanted in matched for one in wanted.values())) > MOST_NUMBERS:
+        raise ValueError(f"{numbers:,} numbers in tensors of decays, expected at most {MOST_NUMBERS:,}")
+    layers = []
+    for module, family, wanted in matched:
+        tensors = {role: checkpoint.read(one) for role, one in wanted.items()}
+        layer = Layer(module, family, wanted, tensors, checkpoint.config, np.empty(0))
+        layers.append(replace(layer, rates=layer.rates_of()))
     return layers
 
 
@@ -128,46 +151,136 @@ def kernel(rates: Floats, lags: Floats = LAGS) -> Floats:
 
 
 def findings(checkpoint: Checkpoint, layers: Sequence[Layer]) -> list[Finding]:
-    """Everything wrong with the tensors of `layers`, their half-lives, and tensors that no family took."""
+    """Everything wrong or notable in the tensors of `layers`, their half-lives, and the names of the checkpoint."""
     count = 1 + max((layer.number for layer in layers), default=0)
-    seen = [one for layer in layers for one in (*_of_tensors(layer, count), *_of_half_lives(layer), *_of_dtype(layer))]
+    seen, moved = [], []
+    for layer in layers:
+        started = _started(layer, count)
+        moved += [layer] if layer.family.fixed is None and len(started) < len(layer.tensors) else []
+        seen += [*_of_tensors(layer, started, count), *_of_half_lives(layer, started), *_of_dtype(layer, started)]
+    for name in {layer.family.name: None for layer in moved}:
+        alike = [layer for layer in layers if layer.family.name == name]
+        if len(alike) > 1 and all(np.array_equal(alike[0].rates, one.rates) for one in alike):
+            seen.append(Finding("identical layers", alike[0].module, f"all {len(alike)} layers have the same decays"))
     taken = {name for layer in layers for name in layer.names.values()}
     seen += [
         Finding("unread", name, "is named like a decay, but no formula is known for it")
         for name in checkpoint.names
         if name.rpartition(".")[2] in DECAYS and name not in taken
     ]
+    seen += _of_names(checkpoint)
     return list(dict.fromkeys(seen))  # a tensor that several layers share is reported once
 
 
-def _of_tensors(layer: Layer, count: int) -> Iterator[Finding]:
-    """Numbers that are not finite, zero, all equal, or as they were initialised in a model of `count` layers."""
+def redrawn(before: Sequence[Layer], now: Sequence[Layer]) -> Iterator[Finding]:
+    """Families whose decays have little to do with those of an earlier checkpoint: they were initialised again.
+
+    Over all channels of a family, each relative to the mean of its layer, the log rates before explain less than a
+    quarter of the variance of those now.
+    """
+    pairs = [(old, new) for old, new in zip(before, now, strict=True) if old.rates.shape == new.rates.shape]
+    for name in {new.family.name: None for _, new in pairs if new.family.fixed is None}:
+        logs = []
+        for old, new in ((old, new) for old, new in pairs if new.family.name == name):
+            with np.errstate(divide="ignore", invalid="ignore"):
+                both = np.log([old.rates.ravel(), new.rates.ravel()])
+            both = both[:, np.isfinite(both).all(axis=0)]
+            logs.append(both - both.mean(axis=1, keepdims=True) if both.size else both)
+        x, y = np.concatenate(logs, axis=1)
+        if (scale := np.sqrt((x * x).sum() * (y * y).sum())) > 0 and (share := max(0.0, (x @ y) / scale) ** 2) < 0.25:
+            words = f"the decays before explain {share:.0%} of the variance of those now: they were drawn anew"
+            yield Finding("initialised again", next(new.module for _, new in pairs if new.family.name == name), words)
+
+
+def _started(layer: Layer, count: int) -> dict[str, str]:
+    """Tensors, by role, that are as the official code starts them in a model of `count` layers; the start in words."""
+    started = {}
     for role, stored in layer.tensors.items():
-        name, values, eps = layer.names[role], stored.values, max(stored.eps, 1e-6)
-        words, start = layer.family.starts.get(role, ("", None))
-        many = values.size > 1
+        for words, start in layer.family.starts.get(role, ()):
+            eps = max(stored.eps, 1e-6)
+            if np.allclose(stored.values, start(stored.values.shape, layer.number, count), rtol=eps, atol=eps):
+                started[role] = words
+    return started
+
+
+def _of_names(checkpoint: Checkpoint) -> Iterator[Finding]:
+    """Layers without any tensor: between others, or at the end by the number of layers in config.json."""
+    numbers: dict[str, set[int]] = {}
+    for name in checkpoint.names:
+        if match := NUMBERED.search(name):
+            numbers.setdefault(name[: match.start(1) - 1], set()).add(int(match[1]))
+    for prefix, known in numbers.items():
+        most = max(known)
+        if len(known) <= most:
+            some = [str(n) for n in range(most) if n not in known][:5]
+            words = f"no tensor of layer {', '.join(some)}{' ..' if most + 1 - len(known) > 5 else ''}, but of {most}"
+            yield Finding("missing layers", prefix, words)
+    given = Given({}, checkpoint.config, 0)
+    wanted = next((n for name in COUNTS if isinstance(n := given.setting(name), int)), 0)
+    if numbers and (held := 1 + max(map(max, numbers.values()))) < wanted:
+        yield Finding("missing layers", "config.json", f"{wanted} layers, and there are tensors of {held}")
+
+
+def _of_tensors(layer: Layer, started: Mapping[str, str], count: int) -> Iterator[Finding]:
+    """Numbers that are not finite, all equal, or in part or as a whole those of an official start."""
+    for role, stored in layer.tensors.items():
+        name, values = layer.names[role], stored.values
         for kind, test in (("NaN", np.isnan), ("-inf", np.isneginf), ("+inf", np.isposinf)):
             if (where := test(values)).any():
                 yield Finding(kind, name, _share(where))
-        if start and many and np.allclose(values, start(values.shape, layer.number, count), rtol=eps, atol=eps):
-            yield Finding("initialisation", name, f"still is {words}")
-        elif not values.any():
+        if role in started:
+            if values.size > 1:
+                yield Finding("initialisation", name, f"still is {started[role]}", "notable")
+            continue
+        if not values.any():
             yield Finding("zeros", name, f"all {values.size:,} numbers are zero")
-        elif many and (values == values.flat[0]).all():
+        elif values.size > 1 and (values == values.flat[0]).all():
             yield Finding("all equal", name, f"all {values.size:,} numbers are {values.flat[0]:g}")
+        elif values.size > 3:
+            yield from _partly(layer, role, count)
+    heads, stored = HEADS.get(layer.family.name, ()), layer.tensors.get("A_log")
+    given = Given({}, layer.config, layer.number)
+    wanted = next((n for one in heads if isinstance(n := given.setting(one), int)), None)
+    if stored is not None and wanted is not None and stored.values.size != wanted:
+        yield Finding("shape", layer.names["A_log"], f"has {stored.values.size} heads, and config.json says {wanted}")
 
 
-def _of_half_lives(layer: Layer) -> Iterator[Finding]:
-    """Half-lives out of range, and decays that differ from those that config.json defines."""
+def _partly(layer: Layer, role: str, count: int) -> Iterator[Finding]:
+    """A tensor of which a quarter or more is exactly an official start, or one number; or is the start times -1.
+
+    Types of few digits hold equal numbers by chance.
+    """
+    stored, name = layer.tensors[role], layer.names[role]
+    for words, start in layer.family.starts.get(role, ()):
+        expected = start(stored.values.shape, layer.number, count)
+        if expected.any() and np.allclose(stored.values, -expected, rtol=1e-6, atol=1e-6):
+            yield Finding("sign", name, f"is -1 times {words}")
+            return
+        if stored.eps < 1e-6 and (where := np.isclose(stored.values, expected, rtol=1e-7, atol=0)).mean() >= 0.25:
+            yield Finding("reset", name, f"{_share(where)} numbers still are {words}")
+            return
+    if stored.eps < 1e-6:
+        numbers, times = np.unique(stored.values, return_counts=True)
+        if 4 * times.max() >= stored.values.size and times.max() > 1:
+            words = f"{times.max():,} of {stored.values.size:,} numbers are {numbers[times.argmax()]:g}"
+            yield Finding("reset", name, words)
+
+
+def _of_half_lives(layer: Layer, started: Collection[str]) -> Iterator[Finding]:
+    """Half-lives out of range or all equal, and decays that differ from those that config.json defines."""
     tokens, subject = half_lives(layer.rates), " with ".join(layer.names.values()) or layer.module
     ends = {"low": np.fmin.reduce(tokens.ravel()), "high": np.fmax.reduce(tokens.ravel())}
-    for name, where, seen in (
-        ("below one token", tokens < 1.0, "half-lives of {share}, the shortest {low:.3g}"),
-        ("above a million tokens", tokens > LONGEST, "half-lives of {share}, up to {high:.3g}"),
-        ("grows", layer.rates < 0, "{share} grow with time: their decay is above 1"),
+    for name, where, seen, severity in (
+        ("below one token", tokens < 1.0, "half-lives of {share}, the shortest {low:.3g}", "notable"),
+        ("above a million tokens", tokens > LONGEST, "half-lives of {share}, up to {high:.3g}", "notable"),
+        ("grows", layer.rates < 0, "{share} grow with time: their decay is above 1", "wrong"),
     ):
         if where.any():
-            yield Finding(name, subject, seen.format(share=_share(where), **ends))
+            yield Finding(name, subject, seen.format(share=_share(where), **ends), severity)
+    varied = any(stored.values.size > 1 and np.ptp(stored.values) > 0 for stored in layer.tensors.values())
+    varied = varied and len(started) < len(layer.tensors) and tokens.size > 1
+    if varied and np.isfinite(tokens).all() and np.ptp(tokens) <= NEARLY_EQUAL * tokens.max():
+        yield Finding("all equal", subject, f"all half-lives are {tokens.flat[0]:.4g}, to {NEARLY_EQUAL:g}")
     given = Given({}, layer.config, layer.number)
     if layer.family.fixed is not None and given.setting("num_attention_heads") is not None:
         expected, eps = layer.family.fixed(given), max(1e-5, *(stored.eps for stored in layer.tensors.values()))
@@ -175,20 +288,24 @@ def _of_half_lives(layer: Layer) -> Iterator[Finding]:
             yield Finding("not as defined", subject, "the slopes are not those that config.json defines")
 
 
-def _of_dtype(layer: Layer) -> Iterator[Finding]:
+def _of_dtype(layer: Layer, started: Collection[str]) -> Iterator[Finding]:
     """Half-lives that rounding has shifted, or will when the model is loaded in the type that config.json names.
 
-    Numbers that are rounded already lie anywhere within half a unit of their last place.
+    Numbers that are rounded already lie anywhere within half a unit of their last place; so do those of a wider type
+    that were all numbers of bfloat16 or float16 before.
     """
     kept = str(layer.config.get("model_type")).removesuffix("_text") in KEPT_IN_FLOAT32
     wanted = None if kept else layer.config.get("dtype", layer.config.get("torch_dtype"))
     known = np.isfinite(layer.rates) & (layer.rates > 0)
     for role, stored in layer.tensors.items():
-        values = stored.values
-        if stored.dtype in LOW_PRECISION:
-            half = stored.eps / 2 * np.exp2(np.floor(np.log2(np.maximum(np.abs(values), 1e-30))))
+        values, narrow = stored.values, stored.dtype
+        if narrow not in LOW_PRECISION and role not in started and np.ptp(values) > 0:
+            narrow = next((one for one in HALF_PRECISION if np.array_equal(rounded(values, one), values)), narrow)
+        if narrow in LOW_PRECISION:
+            half = EPS[narrow] / 2 * np.exp2(np.floor(np.log2(np.maximum(np.abs(values), 1e-30))))
             others = [layer.rates_of(**{role: values + sign * half}) for sign in (1, -1)]
-            seen = f"{stored.dtype} leaves half-lives uncertain by up to {{:.1%}}"
+            held = narrow if narrow == stored.dtype else f"{stored.dtype} that was rounded to {narrow}"
+            seen = f"{held} leaves half-lives uncertain by up to {{:.1%}}"
         elif isinstance(wanted, str) and wanted in HALF_PRECISION:
             others = [layer.rates_of(**{role: rounded(values, wanted)})]
             seen = (

@@ -76,19 +76,20 @@ def replaced(values: dict[str, Any], tokens: Sequence[str], others: Sequence[str
     return changed
 
 
+def _guessed(text: str) -> Any:
+    """Return a value of a table, a number if it reads as one."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
 def _value(name: str, types: set[str], given: list[str]) -> Any:
     """Return the values after an option: a text, a list, or a table from pairs of a name and a value."""
-
-    def guessed(text: str) -> Any:
-        try:
-            return json.loads(text)
-        except ValueError:
-            return text
-
     if given == ["None"] and "null" in types:
         return None
     if "object" in types and given and len(given) % 2 == 0:
-        return dict(zip(given[::2], map(guessed, given[1::2]), strict=True))
+        return dict(zip(given[::2], map(_guessed, given[1::2]), strict=True))
     if "array" in types:
         return given
     if "boolean" in types and not given:

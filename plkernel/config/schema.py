@@ -67,6 +67,7 @@ Width = Annotated[Positive, Field(le=WIDEST)]
 Rank = Annotated[Whole, Field(ge=2, le=WIDEST)] | None
 Sentence = Annotated[str, Field(pattern=r"^\S(.*\S)?$", max_length=200)]
 Plain = dict[str, JsonValue]
+Numbers = tuple[PositiveNumber, ...]
 Code = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
 Claim = Literal["lower", "higher", "equal"]
 Metric = Literal["val_bpb", "test_bpb", "excess_bpb", "truncation_cost"]
@@ -250,8 +251,7 @@ class TrainSpec(Section):
     device: Device = option("auto takes a GPU when there is one.", "auto")
     backend: str | None = option("Implementation of the scan: cpu, gpu or reference; left out, the one for the device.")
     compile: bool = option("torch.compile of a step, with CUDA graphs on a GPU: faster, sums in another order.", False)
-    threads: Annotated[Positive, Field(le=MOST_THREADS)] = 1
-    """CPU threads of one run; part of a run's identity, since sums depend on it."""
+    threads: Positive = option("CPU threads of a run; part of its identity, as sums depend on it.", 1, le=MOST_THREADS)
 
     @property
     def total_steps(self) -> int | None:
@@ -313,28 +313,24 @@ class Arm(Section):
     output_std: PositiveNumber | None = None
     """Output standard deviation to scale to, for unit white input, over sqrt(N); set from match where that is given."""
     node_file: str | None = option("JSON file with nodes, by plkernel.fit; relative to the working directory.")
-    node_rates: tuple[PositiveNumber, ...] | None = None
-    """Decay rates per byte, one per channel; filled in from node_file or a placement of another package."""
-    node_multipliers: tuple[PositiveNumber, ...] | None = None
-    """Projection multipliers of these nodes; filled in from node_file."""
+    node_rates: Numbers | None = option("Decay rates per byte, one per channel; filled in from node_file.")
+    node_multipliers: Numbers | None = option("Projection multipliers of these nodes; filled in from node_file.")
     node_gain: Gain | None = option("The input gain that these nodes assume; filled in from node_file.")
 
     scheme: str | None = None
     """The initialisation (plkernel.init list); transformers_default, rwkv_blinkdl or rwkv7_official if left out."""
     scheme_options: dict[str, float] | None = option("Free constants of the scheme, as in { base_width = 64 }.")
-    init: Code | None = None
-    """A function of your own, module:attribute, that changes the initialised model; needs --trust-code."""
+    init: Code | None = option("Your function, module:attribute, to change the initialised model; needs --trust-code.")
     init_options: Plain | None = option("Further arguments of that function, by name.")
     learning_rate: PositiveNumber | None = option("Peak learning rate of this arm; left out: train.learning_rate.")
-    rates: Annotated[tuple[PositiveNumber, ...], Field(min_length=2)] | None = None
+    rates: Annotated[Numbers, Field(min_length=2)] | None = None
     """Learning rates to try for this arm, as many as tuning.rates; not beside a learning_rate."""
     bonus: Bonus | None = option("RWKV-5 and 6: u of the scheme, or law: 2**exponent, distance 1 on the law.")
     shape_on: ShapeOn | Literal["columns", "multiplier"] | None = None
     """Where the shape goes. SSM: columns of the projection (the default) or a fixed multiplier of every state. RWKV:
     receptance."""
 
-    model: dict[str, Any] | None = None
-    """Options of [model] that differ in this arm, as in { gain = "ema" }."""
+    model: dict[str, Any] | None = option('Options of [model] that differ in this arm, as in { gain = "ema" }.')
     corpus: dict[str, Any] | None = option("Options of [corpus] that differ in this arm.")
     train: dict[str, Any] | None = option("Options of [train] that differ in this arm, of optimisation alone.")
     against: str | None = option("The arm it is compared with; the study's baseline if left out.")

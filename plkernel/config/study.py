@@ -30,7 +30,7 @@ from plkernel.config.schema import (
 LARGEST_SEED = 2**63 - 1
 FOLDER_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,219}"  # with a rate behind it within 255, the most of file systems
 RESERVED = (REPORT, TUNING, SPEC, REFERENCES, REGISTERED)  # beside the arms of a study
-SECTIONS = {"corpus": CorpusSpec, "model": ModelSpec, "arm_options": Arm, "train": TrainSpec}
+SECTIONS: dict[str, type[Section]] = {"corpus": CorpusSpec, "model": ModelSpec, "arm_options": Arm, "train": TrainSpec}
 Seed = Annotated[Whole, Field(ge=0, le=LARGEST_SEED)]
 S = TypeVar("S", bound=Section)
 

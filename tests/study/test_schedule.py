@@ -3,7 +3,6 @@
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from plkernel.commands.experiment import forecast
 from plkernel.common.files import load_json, save_json
@@ -20,13 +18,11 @@ from plkernel.common.layout import REGISTERED, TUNING
 from plkernel.config.condition import Condition
 from plkernel.config.reading import load_spec
 from plkernel.config.study import Spec
-from plkernel.models.ssm import SSM
 from plkernel.results.registration import place_of, register
 from plkernel.study import dry_run
 from plkernel.study import engine as engines
 from plkernel.study.engine import Job, LocalEngine, start_process
 from plkernel.study.schedule import run_experiment
-from plkernel.training import build, check
 from plkernel.training.folder import RunFolder, locked
 from plkernel.training.loop import prepare, run_training
 
@@ -87,24 +83,6 @@ def test_a_study_gives_the_engine_what_is_left_as_room_allows(tiny_spec: SpecWri
     assert (second.started, second.most) == (["power-law seed 0", "power-law seed 1"], 1)
     assert run_experiment(spec, out, engine=third) == []
     assert third.started == []
-
-
-def test_a_condition_is_built_once_whatever_the_seeds(
-    tiny_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two arms of one model at two seeds: one model on the meta device, and none of numbers."""
-    built: list[str] = []
-    original = SSM.__init__
-
-    def counted(self: SSM, config: Any) -> None:
-        built.append(torch.get_default_device().type)
-        original(self, config)
-
-    monkeypatch.setattr(SSM, "__init__", counted)
-    build._facts.cache_clear()
-    spec = load_spec(tiny_spec(steps=2), check)
-    assert run_experiment(spec, tmp_path / "out", engine=Idle()) == []
-    assert built == ["meta"]
 
 
 DIVERGED = {"status": "diverged", "error": "the loss is nan at step 3"}
@@ -203,24 +181,6 @@ def test_a_folder_in_which_an_experiment_runs_is_refused(tiny_spec: SpecWriter, 
     with pytest.raises(KeyboardInterrupt):
         run_experiment(search, out, engine=Watched())
     with locked(out, "out"):
-        pass
-
-
-@pytest.mark.slow
-def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
-    code = (
-        "import sys, time; from pathlib import Path; from plkernel.training.folder import locked\n"
-        "with locked(Path(sys.argv[1]), 'out'):\n    print(flush=True)\n    time.sleep(600)"
-    )
-    holder = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE)
-    assert holder.stdout is not None
-    with holder.stdout as printed:
-        printed.readline()
-    with pytest.raises(ValueError, match="is in use"), locked(tmp_path, "out"):
-        pass
-    holder.kill()
-    holder.wait()
-    with locked(tmp_path, "out"):
         pass
 
 

@@ -40,11 +40,9 @@ def find(given: Path | str) -> Path:
         return path
     if str(path) in known:
         return known[str(path)]
-    if path.stem in known:
-        raise ValueError(f"spec {path}: no such file or folder; did you mean {path.stem}, which comes with plkernel?")
-    if path.suffix or len(path.parts) > 1:
+    if path.stem not in known and (path.suffix or len(path.parts) > 1):
         return existing(path, "spec")
-    hint = nearest(str(path), known)
+    hint = nearest(path.stem, known)
     raise ValueError(f"spec {path}: no such file, and none of that name comes with plkernel; {hint}")
 
 

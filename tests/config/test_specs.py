@@ -349,11 +349,8 @@ def test_what_comes_with_plkernel_has_a_name(
     assert find("quick").resolve() == RUNS / "quick.toml"
     (tmp_path / "quick.toml").write_text("")
     assert find("quick.toml") == Path("quick.toml")
-    for given, message in {
-        "qick": "none of that name comes with plkernel; did you mean 'quick'",
-        "runs/quick.toml": "did you mean quick, which comes with plkernel",
-    }.items():
-        with pytest.raises(ValueError, match=message):
+    for given in ("qick", "runs/quick.toml"):
+        with pytest.raises(ValueError, match="none of that name comes with plkernel; did you mean 'quick'"):
             find(given)
     command("finch")
     assert capsys.readouterr().out.encode() == (RUNS / "finch.toml").read_bytes()

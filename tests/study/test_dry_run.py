@@ -140,6 +140,7 @@ def test_a_gpu_that_is_not_here_is_assumed(monkeypatch: pytest.MonkeyPatch) -> N
     assert "assumed, not measured" in text(forecast)
 
 
+@pytest.mark.slow
 def test_a_process_that_fails_says_why() -> None:
     condition = study().condition("a")
     broken = replace(condition, arm=condition.arm.model_copy(update={"scheme": "nobody"}))

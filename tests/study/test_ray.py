@@ -135,10 +135,10 @@ def test_room_and_devices_are_those_of_the_cluster(tiny_spec: SpecWriter) -> Non
 
 
 def test_a_cluster_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ValueError, match=r'pip install "plkernel\[dist\]"'), opened("ray"):
-        pass
-    monkeypatch.delitem(sys.modules, "ray")
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "ray", None)
+        with pytest.raises(ValueError, match=r'pip install "plkernel\[dist\]"'), opened("ray"):
+            pass
     pytest.importorskip("ray", reason="needs the extra dist")
     for place in ("127.0.0.1:1", "ray://127.0.0.1:1"):
         monkeypatch.setenv("RAY_ADDRESS", place)

@@ -41,11 +41,18 @@ def _number(value: Any) -> Any:
     return value
 
 
+def _code(name: str) -> str:
+    """Refuse a name of code that is none."""
+    if not NAME.fullmatch(name):
+        raise ValueError("must be module:attribute, as in mypackage.mymodule:function")
+    return name
+
+
 def _kind(kind: str) -> str:
     """Refuse a kind of model that is neither known nor code."""
-    if kind not in OF_KIND and not NAME.fullmatch(kind):
+    if not is_code(kind) and kind not in OF_KIND:
         raise ValueError(f"must be {', '.join(OF_KIND)} or module:attribute")
-    return kind
+    return _code(kind) if is_code(kind) else kind
 
 
 def option(description: str, default: Any = None, **limits: Any) -> Any:
@@ -68,7 +75,7 @@ Rank = Annotated[Whole, Field(ge=2, le=WIDEST)] | None
 Sentence = Annotated[str, Field(pattern=r"^\S(.*\S)?$", max_length=200)]
 Plain = dict[str, JsonValue]
 Numbers = tuple[PositiveNumber, ...]
-Code = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
+Code = Annotated[str, AfterValidator(_code)]
 Claim = Literal["lower", "higher", "equal"]
 Metric = Literal["val_bpb", "test_bpb", "excess_bpb", "truncation_cost"]
 

@@ -1,12 +1,20 @@
 """One condition of a study: an arm resolved for its model, and all that decides the numbers of a run but its seed."""
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from plkernel.analysis.limits import check_half_lives, check_multipliers, check_nodes, check_quantiles, check_rates
+from plkernel.analysis.limits import (
+    check_half_lives,
+    check_largest_rate,
+    check_multipliers,
+    check_nodes,
+    check_quantiles,
+    check_rates,
+)
 from plkernel.analysis.nodes import HORIZON, LOSS, PLACEMENTS_OF, Aim, Nodes, half_lives_of, place, scaled_to
 from plkernel.config.schema import AIM_OPTIONS, IN_THE_STUDY, NODE_VALUES, Arm, CorpusSpec, ModelSpec, TrainSpec
 
@@ -117,6 +125,8 @@ class Condition:
             lives = half_lives_of(arm.placement, model.node_count, **ends)
             head = f"placement {arm.placement!r}, "
             check_half_lives({f"{head}shortest": float(lives.min()), f"{head}longest": float(lives.max())}, step)
+            if model.kind == "rwkv7":
+                check_largest_rate(math.log(2) / float(lives.min()), f"{head}shortest")
         return place(
             model.node_count,
             placement=arm.placement,

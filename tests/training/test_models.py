@@ -173,7 +173,7 @@ def test_gains_are_recorded_once_and_a_resumed_run_keeps_them(
             "head_size = 8",
             r"shortest 1 bytes, but a decay of RWKV-7 is above .*1.15",
         ),
-        ("rwkv7", 'placement = "concentrated"', "head_size = 16", r"half-life 0.5 bytes, but .* no half-life is 1.143"),
+        ("rwkv7", 'placement = "concentrated"', "head_size = 16", r"shortest 0.5 bytes, but .* no half-life is 1.143"),
         ("rwkv7", 'placement = "quantile"\nbonus = "law"', "head_size = 16", "bonus law belongs to model kinds rwkv5"),
         (
             "rwkv7",

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from plkernel.common.files import check_folder
-from plkernel.common.layout import run_folder
 from plkernel.config import command_line
 from plkernel.config.study import Spec
 from plkernel.results.registration import place_of
 from plkernel.results.registration import register as register_study
+from plkernel.results.study import read_study
 from plkernel.study.engine import EngineName
 from plkernel.training import check
 
@@ -25,8 +25,8 @@ def forecast(spec: Spec, only: Sequence[str], workers: int | None) -> str:
     from plkernel.study.tuning import search_of
     from plkernel.training.loop import check_ahead
 
-    chosen = spec.with_conditions({name: spec.condition(name) for name in chosen_arms(spec, only)})
-    sections = dict.fromkeys(chosen.condition(arm).corpus for arm in chosen.arms)
+    chosen = spec.model_copy(update={"arms": {name: spec.arms[name] for name in chosen_arms(spec, only)}})
+    sections = dict.fromkeys(chosen.corpus_of(arm) for arm in chosen.arms)
     unread = [section.name for section in sections if not check_ahead(section, spec.train.context)]
     searched = spec.tuning.rates and any(arm.learning_rate is None for arm in chosen.arms.values())
     lines = [text(estimate(chosen, workers, search=search_of(chosen) if searched else None)), *_cautions(chosen)]
@@ -37,12 +37,11 @@ def _cautions(spec: Spec) -> Iterator[str]:
     """Yield the arms that place decays which hardly move within a window."""
     from plkernel.memory.diagnostics import outlasting
 
-    for name in spec.arms:
-        condition = spec.condition(name)
-        if condition.train is not None and condition.arm.places_nodes and not condition.model.is_foreign:
+    for condition in map(spec.condition, spec.arms):
+        if condition.arm.places_nodes and not condition.model.is_foreign:
             half_lives = [condition.model.patching.size * math.log(2) / rate for rate in condition.nodes.rates]
-            if words := outlasting(half_lives, condition.train.context):
-                yield f"{name}: {words}"
+            if words := outlasting(half_lives, condition.protocol.context):
+                yield f"{condition.name}: {words}"
 
 
 def command(
@@ -94,22 +93,20 @@ def command(
         if engine != "local":
             print("times, memory and runs at a time are those of this machine, not of the cluster")
         return
-    from plkernel.study.schedule import finished, opened, run_experiment
-    from plkernel.training.folder import RunFolder
+    from plkernel.study.engine import opened
+    from plkernel.study.schedule import run_experiment
 
     check_folder(folder, "out")
     with opened(engine, ray_address) as trainer:
         failed = run_experiment(spec, folder, workers, only, trainer, retry)
-    if report and any(finished(folder, arm, seed) for arm in spec.arms for seed in spec.seeds):
+    if report and read_study(folder).finished():
         from plkernel.commands.report import report as print_report
 
         print_report(folder)
     if failed:
-        runs = {f"{arm} seed {seed}": run_folder(folder, arm, seed) for arm in spec.arms for seed in spec.seeds}
-        remedy = "lower its learning rate, or try again with --retry"
-        lost = {name: RunFolder(runs[name]) for name in failed}
-        told = (f"{name} ({run.failure}; {remedy})" if run.diverged else name for name, run in lost.items())
-        print(f"did not finish: {', '.join(told)}", file=sys.stderr)
+        print(
+            f"did not finish: {', '.join(failed)}; log.txt says why, --retry goes on after divergence", file=sys.stderr
+        )
         sys.exit(1)
 
 

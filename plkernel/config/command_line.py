@@ -17,8 +17,6 @@ HINT = """SPEC: a file or a name ({specs}). Every field of the spec is an option
 lists them.
 
 Example: {prog} quick --train.steps 200"""
-Place = tuple[str, ...]
-"""Where a field stands in a spec: ("train", "steps")."""
 
 
 def main(command: Callable[..., Any], args: Sequence[str] | None = None, check: Check | None = None) -> None:
@@ -53,23 +51,21 @@ def replaced(values: dict[str, Any], tokens: Sequence[str], others: Sequence[str
     others: names that a misspelt option may mean as well. Raises ValueError for an unknown option and for a wrong
     number of values.
     """
-    known = {_dashed(".".join(place)): (place, types) for place, types in fields([*(values.get("arms") or ())])}
-    changed, rest = copy.deepcopy(values), list(tokens)
-    while rest:
-        token, equals, text = rest.pop(0).partition("=")
-        if not _is_option(token):
+    changed, groups, equals = copy.deepcopy(values), list[tuple[str, list[str]]](), "="
+    for token in tokens:
+        if token.startswith("-") and not (token[1:2].isdigit() or token[1:2] in ("", ".")):  # no negative number
+            name, equals, text = token.partition("=")
+            groups.append((name, [text] if equals else []))
+        elif equals:  # nothing follows --NAME=VALUE
             raise ValueError(f"{token!r} belongs to no option; see --help")
-        given = [text] if equals else []
-        while not equals and rest and not _is_option(rest[0]):
-            given.append(rest.pop(0))
-        name = _dashed(token.lstrip("-").removeprefix("spec."))
-        head, dot, last = name.rpartition(".")
-        positive = f"{head}{dot}{last.removeprefix('no-')}"
-        if name != positive in known and "boolean" in known[positive][1] and not given:
-            name, given = positive, ["false"]
+        else:
+            groups[-1][1].append(token)
+    known = {".".join(place).replace("_", "-"): (place, types) for place, types in fields(values.get("arms") or ())}
+    for token, given in groups:
+        name = token.lstrip("-").replace("_", "-")
         if name not in known:
             ends = [one for one in known if one.rpartition(".")[2] == name][:3]
-            close = ends or difflib.get_close_matches(name, [*known, *map(_dashed, others)], n=1)
+            close = ends or difflib.get_close_matches(name, [*known, *(one.replace("_", "-") for one in others)], n=1)
             hint = f"did you mean {' or '.join(f'--{one}' for one in close)}?" if close else "--help lists the options"
             raise ValueError(f"unknown option {token}; {hint}")
         (*heads, last), types = known[name]
@@ -80,19 +76,20 @@ def replaced(values: dict[str, Any], tokens: Sequence[str], others: Sequence[str
     return changed
 
 
+def _guessed(text: str) -> Any:
+    """Return a value of a table, a number if it reads as one."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
 def _value(name: str, types: set[str], given: list[str]) -> Any:
     """Return the values after an option: a text, a list, or a table from pairs of a name and a value."""
-
-    def guessed(text: str) -> Any:
-        try:
-            return json.loads(text)
-        except ValueError:
-            return text
-
     if given == ["None"] and "null" in types:
         return None
     if "object" in types and given and len(given) % 2 == 0:
-        return dict(zip(given[::2], map(guessed, given[1::2]), strict=True))
+        return dict(zip(given[::2], map(_guessed, given[1::2]), strict=True))
     if "array" in types:
         return given
     if "boolean" in types and not given:
@@ -103,20 +100,11 @@ def _value(name: str, types: set[str], given: list[str]) -> Any:
     return given[0]
 
 
-def _is_option(token: str) -> bool:
-    """Return True where a token begins an option: a dash with a name, which a negative number has not."""
-    return token.startswith("-") and len(token) > 1 and not (token[1].isdigit() or token[1] == ".")
-
-
-def _dashed(name: str) -> str:
-    return name.replace("_", "-")
-
-
-def fields(arms: Sequence[str]) -> Iterator[tuple[Place, set[str]]]:
+def fields(arms: Sequence[str]) -> Iterator[tuple[tuple[str, ...], set[str]]]:
     """Yield the place of every field that an option can replace, and its types in the JSON schema."""
     whole = Spec.model_json_schema()
 
-    def of(section: str, *head: str) -> Iterator[tuple[Place, set[str]]]:
+    def of(section: str, *head: str) -> Iterator[tuple[tuple[str, ...], set[str]]]:
         for name, schema in whole["$defs"].get(section, whole)["properties"].items():
             table = {"model": "ModelSpec", "corpus": "CorpusSpec"}.get(name, schema.get("$ref", "").rpartition("/")[2])
             if name == "arms":

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -36,9 +36,8 @@ DEFAULT_SCHEMES = {
 RWKV_AIM = {"target": "correlation", "kernel": "rms", "lag": "bonus", "max_lag": HORIZON, "bonus": "scheme"}
 RWKV_TEMPERING = 0.5
 ENDS = ("shortest", "longest")
-QUANTILE_OPTIONS = ("tempering", "loss", "max_lag")
-OF_A_FOREIGN_ARM = ("learning_rate", "model", "corpus", "init", "init_options", *IN_THE_STUDY)
-OF_ANY_ARM = ("scheme", "scheme_options", "placement", *OF_A_FOREIGN_ARM)
+OF_A_FOREIGN_ARM = {"learning_rate", "model", "corpus", "init", "init_options", *IN_THE_STUDY}
+OF_ANY_ARM = {"scheme", "scheme_options", "placement", *OF_A_FOREIGN_ARM}
 
 
 @dataclass(frozen=True)
@@ -110,34 +109,31 @@ class Condition:
             raise ValueError(f"a model of kind {self.model.kind!r} has no nodes that are known")
         if arm.pending:
             raise ValueError("match or node_file refers to more than this arm: read the spec with load_spec")
-        given = {name: value for name in (*QUANTILE_OPTIONS, *AIM_OPTIONS) if (value := getattr(arm, name)) is not None}
-        if self.model.kind != "ssm" and arm.placement not in PLACEMENTS_OF["max_lag"]:
-            given.pop("max_lag", None)  # the lag to which the law is checked; it places nothing
-        by_number = any(getattr(arm, name) is not None for name in NODE_VALUES)
-        nodes = self._given_nodes() if by_number else self._placed_nodes(given)
+        values = [getattr(arm, name) for name in NODE_VALUES]
+        nodes = self._placed_nodes() if values == [None, None, None] else self._given_nodes(*values)
         return nodes if arm.output_std is None else scaled_to(nodes, arm.output_std)
 
-    def _placed_nodes(self, options: dict[str, Any]) -> Nodes:
-        """The nodes of the arm's placement."""
+    def _placed_nodes(self) -> Nodes:
+        """The nodes of the arm's placement, within what float32 holds."""
         arm, model, step = self.arm, self.model, self.model.patching.size
         if arm.placement is None or arm.placement == "terms":
             raise ValueError(
                 "placement 'terms' needs a fit: write one with plkernel.fit --out and name it in node_file"
             )
-        ends = {name: getattr(arm, name) for name in ENDS}
-        if arm.placement != "log-spaced":
-            arm.refuse(ENDS, f"belongs to placement 'log-spaced', got placement {arm.placement!r}: leave it out")
+        names = ["tempering", "loss", *AIM_OPTIONS, *(one for one in ENDS if arm.placement == "log-spaced")]
+        names += [one for one in ENDS if getattr(arm, one) != Arm.model_fields[one].default]  # which `place` refuses
+        if model.kind == "ssm" or arm.placement in PLACEMENTS_OF["max_lag"]:  # else the lag to which a law is checked
+            names.append("max_lag")
+        options = {name: value for name in names if (value := getattr(arm, name)) is not None}
         if arm.placement == "quantile":
-            loss = LOSS if arm.loss is None else arm.loss
-            check_quantiles(arm.law or Aim(arm.beta), arm.max_lag or HORIZON, loss, step)
+            check_quantiles(arm.law or Aim(arm.beta), arm.max_lag or HORIZON, arm.loss or LOSS, step)
         else:
-            if arm.placement != "log-spaced":
-                lives = half_lives_of(arm.placement, model.node_count, max_lag=arm.max_lag)
-                head = f"placement {arm.placement!r}, "
-                ends = {f"{head}half-life": float(lives.min()), f"{head}longest": float(lives.max())}
-            check_half_lives(ends, step)
-            for name, value in ends.items() if model.kind == "rwkv7" else ():
-                check_largest_rate(math.log(2) / value, name)
+            ends = {name: options[name] for name in (*ENDS, "max_lag") if name in options}
+            lives = half_lives_of(arm.placement, model.node_count, **ends)
+            head = f"placement {arm.placement!r}, "
+            check_half_lives({f"{head}shortest": float(lives.min()), f"{head}longest": float(lives.max())}, step)
+            if model.kind == "rwkv7":
+                check_largest_rate(math.log(2) / float(lives.min()), f"{head}shortest")
         return place(
             model.node_count,
             placement=arm.placement,
@@ -147,17 +143,15 @@ class Condition:
             step=step,
             fastest=model.largest_rate,
             **options,
-            **(ends if arm.placement == "log-spaced" else {}),
         )
 
-    def _given_nodes(self) -> Nodes:
+    def _given_nodes(self, *values: Any) -> Nodes:
         """The nodes that are in the spec as numbers, per byte, for a step of the model."""
         arm, model, step = self.arm, self.model, self.model.patching.size
-        rates, multipliers, gain = arm.node_rates, arm.node_multipliers, arm.node_gain
         head = f"the nodes of {arm.node_file.rpartition('#')[0]}" if arm.node_file else "the nodes"
-        if rates is None or multipliers is None or gain is None:
-            missing = next(name for name in NODE_VALUES if getattr(arm, name) is None)
-            raise ValueError(f"{missing} is missing: {', '.join(NODE_VALUES)} go together")
+        if None in values:
+            raise ValueError(f"{NODE_VALUES[values.index(None)]} is missing: {', '.join(NODE_VALUES)} go together")
+        rates, multipliers, gain = values
         unused = ["projection", *ENDS, "tempering", "loss", *(["placement"] if arm.placement != "log-spaced" else [])]
         if model.kind == "ssm":  # an RWKV checks its nodes against the law of these
             unused += ["max_lag", "beta", *AIM_OPTIONS]
@@ -172,45 +166,50 @@ class Condition:
 
     def check(self) -> None:
         """Raise ValueError where the arm does not fit the model; its scheme is checked where models are built."""
-        arm, model, kind = self.arm, self.model, self.model.kind
-        if arm.init_options is not None and arm.init is None:
-            raise ValueError("init_options need an init that is given them: set init, or leave them out")
+        arm, model = self.arm, self.model
+        for names, reason in self._unused():
+            arm.refuse(names, reason)
         if model.is_foreign:
-            reason = f"belongs to models of plkernel, got kind {kind!r}: "
-            arm.refuse(
-                [name for name in Arm.model_fields if name not in OF_A_FOREIGN_ARM], f"{reason}use config or init"
-            )
             if self.train:
-                self.train.refuse(["backend", "decay_multiplier"], f"{reason}leave it out", "train.")
+                reason = f"belongs to models of plkernel, got kind {model.kind!r}: leave it out"
+                self.train.refuse(["backend", "decay_multiplier"], reason, "train.")
             return
-        if kind == "ssm":
-            arm.refuse(["bonus"], "belongs to model kinds rwkv5 and rwkv6: leave it out")
+        if model.kind == "ssm":
             if arm.shape_on not in (None, "columns", "multiplier"):
                 raise ValueError(f"shape_on must be columns or multiplier in an SSM, got {arm.shape_on!r}")
-            if not arm.shapes and not arm.levels:  # a design may cross the exponent with arms that have none
-                reason = "belongs to a power law: set a projection or placement 'quantile', or leave it out"
-                arm.refuse(["beta"], reason)
-        else:
-            arm.refuse(["match", "output_std"], "does nothing in an RWKV, whose GroupNorm takes out any scale")
-            if not arm.places_nodes:
-                others = (name for name in Arm.model_fields if name not in OF_ANY_ARM)
-                return arm.refuse(others, "needs a placement in an RWKV, which otherwise keeps its scheme's decays")
-            if arm.projection == "published":
-                raise ValueError("projection 'published' is right under the EMA gain only: use 'gain-corrected'")
-            if kind == "rwkv7" and arm.bonus == "law":
-                raise ValueError("bonus law belongs to model kinds rwkv5 and rwkv6: leave it out")
-            if arm.law is None:
-                unused = ("beta", "max_lag", *AIM_OPTIONS, "bonus", "shape_on")
-                arm.refuse(unused, "belongs to a power law: set projection 'gain-corrected', or leave it out")
+        elif not arm.places_nodes:
+            return
         largest, std = max(self.nodes.projection), arm.output_std
         check_multipliers("output_std" if std else "node_multipliers", std or largest, largest)
-        if kind != "ssm":
-            law: dict[str, Any] = {
-                "aim": arm.law,
-                "max_lag": arm.max_lag or HORIZON,
-                "shape_on": arm.shape_on or "receptance",
-            }
-            check_nodes(self.nodes, **law, head_size=model.head_size, k_clamp=model.k_clamp, goose=kind == "rwkv7")
+        if model.kind != "ssm":
+            lag, where = arm.max_lag or HORIZON, arm.shape_on or "receptance"
+            heads: dict[str, Any] = {"head_size": model.head_size, "k_clamp": model.k_clamp}
+            check_nodes(self.nodes, arm.law, lag, shape_on=where, goose=model.kind == "rwkv7", **heads)
+
+    def _unused(self) -> Iterator[tuple[Iterable[str], str]]:
+        """Yield options that the condition has no use for, and why."""
+        arm, kind = self.arm, self.model.kind
+        if arm.init is None:
+            yield ["init_options"], "are for an init: set init, or leave them out"
+        if self.model.is_foreign:
+            reason = f"belongs to models of plkernel, got kind {kind!r}: use config or init"
+            yield [name for name in Arm.model_fields if name not in OF_A_FOREIGN_ARM], reason
+        elif kind == "ssm":
+            yield ["bonus"], "belongs to model kinds rwkv5 and rwkv6: leave it out"
+            if not arm.shapes and not arm.levels:  # a design may cross the exponent with arms that have none
+                yield ["beta"], "belongs to a power law: set a projection or placement 'quantile', or leave it out"
+        else:
+            yield ["match", "output_std"], "does nothing in an RWKV, whose GroupNorm takes out any scale"
+            if not arm.places_nodes:
+                others = [name for name in Arm.model_fields if name not in OF_ANY_ARM]
+                yield others, "needs a placement in an RWKV, which otherwise keeps its scheme's decays"
+            if arm.projection == "published":
+                yield ["projection"], "is right under the EMA gain only: use 'gain-corrected'"
+            if kind == "rwkv7" and arm.bonus == "law":
+                yield ["bonus"], "belongs to model kinds rwkv5 and rwkv6: leave it out"
+            if arm.law is None:
+                unused = ["beta", "max_lag", *AIM_OPTIONS, "bonus", "shape_on"]
+                yield unused, "belongs to a power law: set projection 'gain-corrected', or leave it out"
 
 
 def resolve(

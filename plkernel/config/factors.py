@@ -14,7 +14,7 @@ of its gain.
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -31,7 +31,7 @@ class Design(BaseModel):
 
     factors: dict[str, list[Any] | dict[str, Options]] | None = None
     arms: dict[str, Options] | None = None
-    within: list[str] = []
+    within: list[str] | None = None
     baseline: str | None = None
 
 
@@ -44,26 +44,28 @@ def expanded(values: Options) -> Options:
     """
     if not values.get("factors"):
         return values
-    design = Design.model_validate({**values, "within": values.get("within") or []})
-    named, given = design.arms or {}, design.factors or {}
+    design = Design.model_validate(values)
+    named, within = design.arms or {}, design.within or []
     if any(arm.get("levels") is not None for arm in named.values()):
         return values
-    factors = {name: _levels(name, levels) for name, levels in given.items()}
-    for name in design.within:
+    factors = {name: _levels(name, given) for name, given in (design.factors or {}).items()}
+    for name in within:
         if name not in factors:
             raise ValueError(f"within: {name!r} is not a factor; {nearest(name, factors)}")
-    crossed = [name for name in factors if name not in design.within]
-    number = math.prod(map(len, factors.values())) + len(named) * math.prod(len(factors[one]) for one in design.within)
+    crossed = [name for name in factors if name not in within]
+    number = math.prod(map(len, factors.values())) + len(named) * math.prod(len(factors[one]) for one in within)
     if number > MOST_ARMS:
-        raise ValueError(
-            f"factors: {len(factors)} factors and {len(named)} arms beside them make more than {MOST_ARMS:,} arms: "
-            "leave out factors or levels"
-        )
-    cells = {_joined(*cell.values()): cell for cell in _combinations(factors, crossed)} if crossed else {}
-    blocks = {_joined(*block.values()): block for block in _combinations(factors, design.within)}
+        raise ValueError(f"factors: more than {MOST_ARMS:,} arms: leave out factors or levels")
+
+    def combinations(names: list[str]) -> dict[str, dict[str, str]]:
+        """Levels of these factors by factor, for every combination, by its name."""
+        every = itertools.product(*(factors[name] for name in names))
+        return {_joined(*labels): dict(zip(names, labels, strict=True)) for labels in every}
+
+    cells, blocks = combinations(crossed) if crossed else {}, combinations(within)
     whole = {_joined(cell, block): cell for cell in cells for block in blocks}
-    short = [*cells, *(name for name in named if name not in whole and name not in cells)]
-    baseline, written = design.baseline or next(iter(cells), ""), Options()
+    short = dict.fromkeys([*cells, *(name for name in named if name not in whole)])
+    baseline, arms = design.baseline or next(iter(cells), ""), Options()
     for block, levels in blocks.items():
         names = {name: _joined(name, block) for name in short}
         against = names.get(whole.get(baseline, baseline))
@@ -77,9 +79,9 @@ def expanded(values: Options) -> Options:
                     options[key] = names.get(other, other)
             if against and against != full and options.get("against") is None:
                 options["against"] = against
-            written[full] = {**options, "levels": own}
-    first = baseline if baseline in written else _joined(baseline, next(iter(blocks)))
-    return {**values, "arms": written, **({"baseline": first} if baseline else {})}
+            arms[full] = {**options, "levels": own}
+    first = baseline if baseline in arms else _joined(baseline, next(iter(blocks)))
+    return {**values, "arms": arms, **({"baseline": first} if baseline else {})}
 
 
 def deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Options:
@@ -90,25 +92,15 @@ def deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Options:
 
 def _levels(factor: str, given: list[Any] | dict[str, Options]) -> dict[str, Options]:
     """Return the options of every level of a factor, by label."""
-    if isinstance(given, dict):
-        levels = given
-    else:
-        levels = {}
-        for value in given:
-            text = format(value, "g") if isinstance(value, float) else str(value)
-            for part in reversed(factor.split(".")):  # {"model": {"gain": value}} for model.gain
-                value = {part: value}
-            levels[re.sub(r"[^A-Za-z0-9.-]+", "-", text)] = value
+    levels = {} if isinstance(given, list) else given
+    for value in given if isinstance(given, list) else ():
+        label = re.sub(r"[^A-Za-z0-9.-]+", "-", format(value, "g") if isinstance(value, float) else str(value))
+        for part in reversed(factor.split(".")):  # {"model": {"gain": value}} for model.gain
+            value = {part: value}
+        levels[label] = value
     if len(levels) < 2 or len(levels) != len(given):
         raise ValueError(f"factors.{factor}: needs two levels or more, all different, got {shown(list(given))}")
     return levels
-
-
-def _combinations(factors: Mapping[str, Options], names: Iterable[str]) -> Iterator[dict[str, str]]:
-    """Yield every combination of one level of each of the factors `names`, by label; of none, the empty one."""
-    names = list(names)
-    for labels in itertools.product(*(factors[name] for name in names)):
-        yield dict(zip(names, labels, strict=True))
 
 
 def _options(factors: Mapping[str, Options], levels: Mapping[str, str]) -> Options:

@@ -11,9 +11,9 @@ from pydantic import ValidationError
 from plkernel.analysis.nodes import output_std
 from plkernel.common.cli import existing, nearest
 from plkernel.common.files import load_json, load_object, parse_toml, read_bytes
-from plkernel.config.condition import Condition, resolve
+from plkernel.config.condition import Condition
 from plkernel.config.factors import expanded
-from plkernel.config.schema import Arm, explained, fingerprint
+from plkernel.config.schema import NODE_VALUES, Arm, explained, fingerprint
 from plkernel.config.study import Spec
 
 FOLDER = Path(__file__).parents[1] / "runs"  # the specs that come with plkernel
@@ -40,11 +40,9 @@ def find(given: Path | str) -> Path:
         return path
     if str(path) in known:
         return known[str(path)]
-    if path.stem in known:
-        raise ValueError(f"spec {path}: no such file or folder; did you mean {path.stem}, which comes with plkernel?")
-    if path.suffix or len(path.parts) > 1:
+    if path.stem not in known and (path.suffix or len(path.parts) > 1):
         return existing(path, "spec")
-    hint = nearest(str(path), known)
+    hint = nearest(path.stem, known)
     raise ValueError(f"spec {path}: no such file, and none of that name comes with plkernel; {hint}")
 
 
@@ -66,10 +64,7 @@ def load_values(path: Path) -> dict[str, Any]:
         values = expanded(values)
         for name, arm in arms.items() if isinstance(arms := values.get("arms"), dict) and not saved else ():
             if isinstance(arm, dict) and {"rates", "learning_rate"} <= arm.keys():
-                raise ValueError(
-                    f"arms.{name}: rates {arm['rates']} are not tried beside a learning_rate, got "
-                    f"{arm['learning_rate']}: leave out one of them"
-                )
+                raise ValueError(f"arms.{name}: rates are not tried beside a learning_rate: leave out one of them")
         return values
 
 
@@ -82,12 +77,12 @@ def parse_spec(values: Mapping[str, Any], origin: str, check: Check | None = Non
     with _heading(f"spec {origin}: "):
         spec = Spec.model_validate(expanded(dict(values))).trusting(trusted)
         compared = (one.model_copy(update={"against": one.against or spec.against(one.arm)}) for one in spec.hypotheses)
-        spec = spec.model_copy(update={"hypotheses": tuple(compared)})
-        conditions = dict[str, Condition]()
+        arms = dict[str, Arm]()
         for name, arm in spec.arms.items():
             with _heading(f"arms.{name}: "):
-                model, train, corpus = spec.model_of(name), spec.train_of(name), spec.corpus_of(name)
-                conditions[name] = resolve(model, _with_file_values(arm), train, corpus, spec.name, name, trusted)
+                arms[name] = _with_file_values(arm)
+        spec = spec.model_copy(update={"hypotheses": tuple(compared), "arms": arms})
+        conditions = {name: spec.condition(name) for name in arms}
         for name, condition in conditions.items():
             with _heading(f"arms.{name}: "):
                 if condition.arm.match is not None and condition.model.kind == "ssm":
@@ -95,7 +90,7 @@ def parse_spec(values: Mapping[str, Any], origin: str, check: Check | None = Non
                 condition.check()
                 if check is not None:
                     check(condition)
-        return spec.with_conditions(conditions)
+        return spec.model_copy(update={"arms": {name: condition.arm for name, condition in conditions.items()}})
 
 
 @contextmanager
@@ -103,16 +98,13 @@ def _heading(head: str) -> Iterator[None]:
     """Put `head` in front of every ValueError, and pydantic's into words."""
     try:
         yield
-    except ValidationError as error:
-        raise ValueError(f"{head}{explained(error, Spec)}") from None
     except ValueError as error:
-        raise ValueError(f"{head}{error}") from None
+        raise ValueError(f"{head}{explained(error, Spec) if isinstance(error, ValidationError) else error}") from None
 
 
 def _matched(condition: Condition, spec: Spec, conditions: Mapping[str, Condition]) -> Condition:
     """Return the condition with the output standard deviation of the arm that its own names."""
-    arm = condition.arm
-    against = arm.against or spec.baseline
+    arm, against = condition.arm, condition.arm.against or spec.baseline
     if arm.match == BASELINE != against and BASELINE in conditions:
         raise ValueError("match 'baseline' may mean the arm of that name or the one compared with: rename the arm")
     other = against if arm.match == BASELINE else str(arm.match)
@@ -126,8 +118,7 @@ def _matched(condition: Condition, spec: Spec, conditions: Mapping[str, Conditio
 def _with_file_values(arm: Arm) -> Arm:
     """Return the arm with the values in its `node_file`, and their fingerprint behind the file's name.
 
-    A run's configuration thus holds the nodes, and a saved spec does not need the file. Raises ValueError unless the
-    file is JSON with {"nodes": {"rates": [per byte], "projection": [...], "gain": "..."}}.
+    A run's configuration thus holds the nodes, and a saved spec does not need the file.
     """
     if arm.node_file is None or arm.has_file_values:
         return arm
@@ -135,12 +126,9 @@ def _with_file_values(arm: Arm) -> Arm:
     content = load_json(own if own.is_file() and not Path(arm.node_file).exists() else Path(arm.node_file))
     try:
         nodes = content["nodes"]
-        values = {
-            "node_rates": tuple(map(float, nodes["rates"])),
-            "node_multipliers": tuple(map(float, nodes["projection"])),
-            "node_gain": nodes["gain"],
-        }
+        given = tuple(map(float, nodes["rates"])), tuple(map(float, nodes["projection"])), nodes["gain"]
     except (KeyError, TypeError, ValueError) as error:
         form = '{"nodes": {"rates": [...], "projection": [...], "gain": "..."}} as plkernel.fit writes it'
         raise ValueError(f"node_file {arm.node_file}: no node set in it, expected {form}") from error
+    values = dict(zip(NODE_VALUES, given, strict=True))
     return Arm.model_validate({**arm.model_dump(), **values, "node_file": f"{arm.node_file}#{fingerprint(values)}"})

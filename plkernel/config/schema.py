@@ -1,6 +1,6 @@
 """Sections of a study spec as pydantic models: corpus, model, training protocol, arm, hypothesis, gate.
 
-Every section is immutable and refuses unknown keys. The text below a field is its entry in the reference.
+Every section is immutable and refuses unknown keys. The text of a field, or below it, is its entry in the reference.
 """
 
 import hashlib
@@ -9,8 +9,16 @@ import math
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationError,
+    model_validator,
+)
 
 from plkernel.analysis.nodes import (
     RWKV7_LARGEST_RATE,
@@ -34,43 +42,36 @@ WIDEST = 2**16
 LARGEST_STEP = 2**28  # bytes of training text in one step, batch * context
 MOST_THREADS = 2**10
 SMALLEST_EPS = 1.2e-38  # the least that float32 holds to all its digits
-MOST_ERRORS = 8  # in one message
 
 
-def _check_number(value: Any) -> Any:
+def _number(value: Any) -> Any:
     """Refuse true, which pydantic takes as 1."""
     if isinstance(value, bool):
-        raise PydanticCustomError("number", "must be a number, not true or false")
+        raise ValueError("must be a number, not true or false")
     return value
 
 
-def _check_plain(options: dict[str, Any]) -> dict[str, Any]:
-    """Refuse options for other people's code that JSON would not keep."""
-    try:
-        json.dumps(options, allow_nan=False)
-    except (TypeError, ValueError):
-        raise PydanticCustomError("plain", "must hold finite numbers, texts, lists and tables, as JSON does") from None
-    return options
-
-
-def _check_code(name: str) -> str:
+def _code(name: str) -> str:
     """Refuse a name of code that is none."""
     if not NAME.fullmatch(name):
-        raise PydanticCustomError("code", "must be module:attribute, as in mypackage.mymodule:function")
+        raise ValueError("must be module:attribute, as in mypackage.mymodule:function")
     return name
 
 
-def _check_kind(kind: str) -> str:
+def _kind(kind: str) -> str:
     """Refuse a kind of model that is neither known nor code."""
-    if is_code(kind):
-        return _check_code(kind)
-    if kind not in KINDS:
-        raise PydanticCustomError("kind", "must be {known}", {"known": f"{', '.join(KINDS)} or module:attribute"})
-    return kind
+    if not is_code(kind) and kind not in OF_KIND:
+        raise ValueError(f"must be {', '.join(OF_KIND)} or module:attribute")
+    return _code(kind) if is_code(kind) else kind
 
 
-Whole = Annotated[int, BeforeValidator(_check_number)]
-Number = Annotated[float, BeforeValidator(_check_number)]
+def option(description: str, default: Any = None, **limits: Any) -> Any:
+    """A field of a section, with its entry in the reference."""
+    return Field(default, description=description, **limits)
+
+
+Whole = Annotated[int, BeforeValidator(_number)]
+Number = Annotated[float, BeforeValidator(_number)]
 Positive = Annotated[Whole, Field(ge=1)]
 Natural = Annotated[Whole, Field(ge=0)]
 PositiveNumber = Annotated[Number, Field(gt=0)]
@@ -82,11 +83,12 @@ Windows = Annotated[Natural, Field(le=2**24)]
 Width = Annotated[Positive, Field(le=WIDEST)]
 Rank = Annotated[Whole, Field(ge=2, le=WIDEST)] | None
 Sentence = Annotated[str, Field(pattern=r"^\S(.*\S)?$", max_length=200)]
-Plain = Annotated[dict[str, Any], AfterValidator(_check_plain)]
+Plain = dict[str, JsonValue]
+Numbers = tuple[PositiveNumber, ...]
+Code = Annotated[str, AfterValidator(_code)]
 Claim = Literal["lower", "higher", "equal"]
 Metric = Literal["val_bpb", "test_bpb", "excess_bpb", "truncation_cost"]
 
-KINDS: tuple[str, ...] = get_args(ModelKind)
 OF_KIND = {
     "ssm": ("kind", "dim", "layers", "gain", "patching"),
     "rwkv5": ("kind", "dim", "layers", "head_size", "k_clamp"),
@@ -97,11 +99,6 @@ OF_KIND = {
 AIM_OPTIONS = ("target", "kernel", "lag")
 NODE_VALUES = ("node_rates", "node_multipliers", "node_gain")
 IN_THE_STUDY = ("against", "levels", "rates", "train")  # fields of an arm that stand elsewhere in a run, or nowhere
-OF_AN_ARM = (
-    *("weight_decay", "beta1", "beta2", "eps", "decay_multiplier", "warmup", "warmup_from", "schedule"),
-    *("final_fraction", "clip", "l2wrap", "dropout"),
-)
-"""Options of [train] that may differ between the arms of a study; the learning rate is a field of the arm."""
 # Defaults by name, for every option that a spec does not give. blinkdl: the demo training scripts of the official RWKV
 # code (github.com/BlinkDL/RWKV-LM, RWKV-v5 and RWKV-v7/train_temp), with what its optimiser and loss always do. Its
 # README names other values for other data. The peak rate is left to the spec.
@@ -111,6 +108,8 @@ RECIPES: dict[str, dict[str, Any]] = {
         **{"warmup_from": 0.01, "schedule": "cosine", "final_fraction": 0.1, "clip": 1.0, "l2wrap": 1e-4},
     }
 }
+OF_AN_ARM = (*RECIPES["blinkdl"], "dropout")
+"""Options of [train] that may differ between the arms of a study; the learning rate is a field of the arm."""
 
 
 class Section(BaseModel):
@@ -132,9 +131,9 @@ def check_threads(threads: int) -> None:
 
 
 def explained(error: ValidationError, root: type[BaseModel], *within: str) -> str:
-    """Return the first of pydantic's errors as one line; `within` is the place of the checked values in a `root`."""
+    """Return pydantic's first errors as one line; `within` is the place of the checked values in a `root`."""
     texts = []
-    for one in error.errors()[:MOST_ERRORS]:
+    for one in error.errors()[:8]:
         parts = (str(part) for part in one["loc"])
         *head, last = place = [*within, *(part for part in parts if not part.startswith(("list[", "dict[")))] or [""]
         message = one["msg"].removeprefix("Value error, ")
@@ -147,7 +146,7 @@ def explained(error: ValidationError, root: type[BaseModel], *within: str) -> st
             message = f"unknown key {shown(last)} in {where}; {nearest(last, section.model_fields)}"
         elif one["type"] == "missing":
             message = f"{'.'.join(place)} is missing"
-        elif last and one["type"] != "value_error":
+        elif one["type"] != "value_error" or not isinstance(one["input"], dict | BaseModel):
             message = f"{'.'.join(place)}: {message}, got {shown(one['input'])}"
         texts.append(message)
     return shortened("; ".join(texts))
@@ -156,20 +155,13 @@ def explained(error: ValidationError, root: type[BaseModel], *within: str) -> st
 class CorpusSpec(Section):
     """Which bytes, and how they are divided into train, validation and test blocks."""
 
-    name: str = "stdlib"
-    """stdlib, a path, hf:NAME[:CONFIG[:SPLIT]], wiki-pt or fineweb."""
-    max_bytes: Positive | None = None
-    """Take no more than this many bytes."""
-    separator: str = "\n"
-    """The byte between documents."""
-    column: str | None = None
-    """The text column of a table."""
-    validation: Fraction = 0.05
-    """Share of the corpus that is held out for validation."""
-    test: Fraction = 0.05
-    """Share of the corpus that is held out for the test figure."""
-    follow_links: Literal[False] = False
-    """Of no effect: links that lead out of a folder are never read."""
+    name: str = option("stdlib, a path, hf:NAME[:CONFIG[:SPLIT]], wiki-pt or fineweb.", "stdlib")
+    max_bytes: Positive | None = option("Take no more than this many bytes.")
+    separator: str = option("The byte between documents.", "\n")
+    column: str | None = option("The text column of a table.")
+    validation: Fraction = option("Share of the corpus that is held out for validation.", 0.05)
+    test: Fraction = option("Share of the corpus that is held out for the test figure.", 0.05)
+    follow_links: Literal[False] = option("Of no effect: links that lead out of a folder are never read.", False)
 
     @property
     def reading(self) -> dict[str, Any]:
@@ -180,8 +172,7 @@ class CorpusSpec(Section):
 class PatchingSpec(Section):
     """How bytes are grouped into the steps of the recurrence."""
 
-    size: Width = 1
-    """Bytes per patch; 1 is no patching."""
+    size: Width = option("Bytes per patch; 1 is no patching.", 1)
     mode: PatchingMode = "causal"
     """causal: a byte sees completed patches only. published: it sees its own target (kept for audit)."""
 
@@ -189,35 +180,25 @@ class PatchingSpec(Section):
 class RanksSpec(Section):
     """RWKV-7: ranks of the low-rank maps that each byte moves; left out, those of the official code at this width."""
 
-    decay: Rank = None
-    """Of the decay w."""
-    rate: Rank = None
-    """Of the in-context rate a."""
-    value: Rank = None
-    """Of the share of the first block's values."""
-    gate: Rank = None
-    """Of the gate g."""
+    decay: Rank = option("Of the decay w.")
+    rate: Rank = option("Of the in-context rate a.")
+    value: Rank = option("Of the share of the first block's values.")
+    gate: Rank = option("Of the gate g.")
 
 
 class ModelSpec(Section):
     """The model that all arms share."""
 
-    kind: Annotated[ModelKind | str, AfterValidator(_check_kind)] = "ssm"
+    kind: Annotated[ModelKind | str, AfterValidator(_kind)] = "ssm"
     """ssm: the diagonal SSM. rwkv5, rwkv6, rwkv7: Eagle, Finch, Goose. module:attribute: yours; needs --trust-code."""
-    dim: Annotated[Whole, Field(ge=2, le=WIDEST)] = 96
-    """Width, also the state size."""
-    layers: Annotated[Positive, Field(le=2**10)] = 4
-    """Number of blocks."""
-    gain: Gain = "none"
-    """Input gain of the recurrence: none 1, ema 1 - a, lru sqrt(1 - a**2)."""
+    dim: Whole = option("Width, also the state size.", 96, ge=2, le=WIDEST)
+    layers: Positive = option("Number of blocks.", 4, le=2**10)
+    gain: Gain = option("Input gain of the recurrence: none 1, ema 1 - a, lru sqrt(1 - a**2).", "none")
     patching: PatchingSpec = PatchingSpec()
-    head_size: Width = 32
-    """RWKV: channels of a head; dim must be a multiple."""
-    k_clamp: bool = False
-    """RWKV-5 and 6: scale the key by min(1, lambda), an EMA-like input gain."""
+    head_size: Width = option("RWKV: channels of a head; dim must be a multiple.", 32)
+    k_clamp: bool = option("RWKV-5 and 6: scale the key by min(1, lambda), an EMA-like input gain.", False)
     ranks: RanksSpec = RanksSpec()
-    config: Plain | None = None
-    """A model of your own: arguments of its builder."""
+    config: Plain | None = option("A model of your own: arguments of its builder.")
 
     @property
     def is_foreign(self) -> bool:
@@ -253,60 +234,40 @@ class ModelSpec(Section):
 class TrainSpec(Section):
     """The training protocol, the same for every arm."""
 
-    recipe: Literal["blinkdl"] | None = None
-    """Defaults for all options not given. blinkdl: the official RWKV training scripts."""
-    context: Annotated[Whole, Field(ge=2, le=2**24)] = 512
-    """Bytes predicted per window."""
-    batch: Annotated[Positive, Field(le=LARGEST_STEP)] = 8
-    """Windows per step."""
-    steps: Positive | None = None
-    """Stop after this many steps (bit-reproducible on a CPU)."""
-    bytes: Positive | None = None
-    """Stop after this many bytes of training text instead (in whole steps)."""
-    learning_rate: PositiveNumber = 3e-4
-    """Peak learning rate of AdamW."""
+    recipe: Literal["blinkdl"] | None = option("Defaults of all options not given; blinkdl: official RWKV scripts.")
+    context: Whole = option("Bytes predicted per window.", 512, ge=2, le=2**24)
+    batch: Positive = option("Windows per step.", 8, le=LARGEST_STEP)
+    steps: Positive | None = option("Stop after this many steps (bit-reproducible on a CPU).")
+    bytes: Positive | None = option("Stop after this many bytes of training text instead (in whole steps).")
+    learning_rate: PositiveNumber = option("Peak learning rate of AdamW.", 3e-4)
     weight_decay: AtLeastZero = 0.01
     """Weight decay, on true matrices only (.weight, two or more dimensions above 1); with 0, AdamW is Adam."""
-    beta1: BelowOne = 0.9
-    """First-moment decay of AdamW."""
-    beta2: BelowOne = 0.999
-    """Second-moment decay of AdamW."""
-    eps: Number = 1e-8
-    """Constant that AdamW adds to the root of the second moment."""
+    beta1: BelowOne = option("First-moment decay of AdamW.", 0.9)
+    beta2: BelowOne = option("Second-moment decay of AdamW.", 0.999)
+    eps: Number = option("Constant that AdamW adds to the root of the second moment.", 1e-8)
     decay_multiplier: AtLeastZero | None = None
     """Learning rate of log_rate, time_decay or w0 as a multiple, 0 freezes them; the scheme's if left out."""
-    warmup: Natural = 0
-    """Steps of linear warm-up."""
+    warmup: Natural = option("Steps of linear warm-up.", 0)
     warmup_from: Share | None = None
     """Warm up from this share of the peak, before the schedule; left out: from 1 / (warmup + 1), within it."""
     schedule: Literal["cosine", "exponential", "linear", "constant"] = "cosine"
     """Learning rate from the peak to its final fraction."""
-    final_fraction: Share = 0.1
-    """Where the schedule ends, as a share of the peak; a constant one has no end."""
-    clip: PositiveNumber = 1.0
-    """Largest gradient norm."""
+    final_fraction: Share = option("Where the schedule ends, as a share of the peak; a constant one has no end.", 0.1)
+    clip: PositiveNumber = option("Largest gradient norm.", 1.0)
     l2wrap: AtLeastZero = 0.0
     """Pull on the largest logit z of every position: l2wrap * z / (batch * context) is added to its gradient."""
-    dropout: BelowOne = 0.0
-    """RWKV: dropout on the embedding and after every residual sum."""
-    eval_every: Positive = 500
-    """Steps between evaluations; each one saves a checkpoint."""
-    eval_windows: Annotated[Windows, Field(ge=1)] = 32
-    """Validation windows, evenly spaced and fixed."""
-    test_windows: Annotated[Windows, Field(ge=1)] = 128
-    """Test windows, evaluated once, at the end."""
+    dropout: BelowOne = option("RWKV: dropout on the embedding and after every residual sum.", 0.0)
+    eval_every: Positive = option("Steps between evaluations; each one saves a checkpoint.", 500)
+    eval_windows: Windows = option("Validation windows, evenly spaced and fixed.", 32, ge=1)
+    test_windows: Windows = option("Test windows, evaluated once, at the end.", 128, ge=1)
     truncation_windows: Windows = 0
     """Places of the test text at which, at the end, bits per byte are taken with 1, 2, 4 .. context bytes given."""
     probe_windows: Windows = 0
     """Windows of the test text in which, at the end, one byte at a time is replaced, for its influence against lag."""
-    device: Device = "auto"
-    """auto takes a GPU when there is one."""
-    backend: str | None = None
-    """Forces an implementation of the scan: cpu, gpu or reference; left out, the one for the device."""
-    compile: bool = False
-    """Compile the model of a step by torch.compile, on a GPU to CUDA graphs: faster, with sums in another order."""
-    threads: Annotated[Positive, Field(le=MOST_THREADS)] = 1
-    """CPU threads of one run; part of a run's identity, since sums depend on it."""
+    device: Device = option("auto takes a GPU when there is one.", "auto")
+    backend: str | None = option("Implementation of the scan: cpu, gpu or reference; left out, the one for the device.")
+    compile: bool = option("torch.compile of a step, with CUDA graphs on a GPU: faster, sums in another order.", False)
+    threads: Positive = option("CPU threads of a run; part of its identity, as sums depend on it.", 1, le=MOST_THREADS)
 
     @property
     def total_steps(self) -> int:
@@ -352,16 +313,12 @@ class Arm(Section):
     (arXiv 1804.11188); inverse-gamma: of an LSTM (2009.12727). Left out: log-spaced, in an RWKV those of its scheme."""
     projection: Projection = "uniform"
     """Shape of the projection's columns, in an RWKV of the receptance's rows; quantile nodes shape it by tempering."""
-    beta: PositiveNumber = 1.15
-    """Exponent of the power law."""
-    shortest: PositiveNumber = 1.0
-    """Shortest half-life of log-spaced nodes, in bytes; in RWKV-7 1.15 or more."""
-    longest: PositiveNumber = 2000.0
-    """Longest half-life of log-spaced nodes, in bytes."""
+    beta: PositiveNumber = option("Exponent of the power law.", 1.15)
+    shortest: PositiveNumber = option("Shortest half-life of log-spaced nodes, in bytes; in RWKV-7 1.15 or more.", 1.0)
+    longest: PositiveNumber = option("Longest half-life of log-spaced nodes, in bytes.", 2000.0)
     tempering: Share | None = None
     """Quantile nodes: 1 puts the law into the density of the nodes (the default; RWKV: 0.5), 0 into the projection."""
-    loss: Fraction | None = None
-    """Quantile nodes: share of the kernel lost beyond either end; 0.05 if left out."""
+    loss: Fraction | None = option("Quantile nodes: share of the kernel lost beyond either end; 0.05 if left out.")
     max_lag: Annotated[Number, Field(gt=1)] | None = None
     """Quantile and chrono nodes: longest lag, in bytes; 2048 if left out. RWKV: how far a power law must hold."""
     target: AimTarget | None = None
@@ -370,47 +327,32 @@ class Arm(Section):
     """coherent: the law holds for the plain sum over channels (the default); rms: for random signs (RWKV)."""
     lag: Lag | None = None
     """Lag t is seen as; state: a**t (the default); distance: a**(t-1) (RWKV-7); bonus: a**(t-2) (RWKV-5 and 6)."""
-    match: str | None = None
-    """Scale the projection to the output standard deviation of this arm; baseline is the arm it is compared with."""
+    match: str | None = option("Scale to the output standard deviation of this arm; baseline: the one compared with.")
     output_std: PositiveNumber | None = None
     """Output standard deviation to scale to, for unit white input, over sqrt(N); set from match where that is given."""
-    node_file: str | None = None
-    """JSON file with the nodes, as plkernel.fit writes it; relative to the working directory. Read with the spec."""
-    node_rates: tuple[PositiveNumber, ...] | None = None
-    """Decay rates per byte, one per channel; filled in from node_file or a placement of another package."""
-    node_multipliers: tuple[PositiveNumber, ...] | None = None
-    """Projection multipliers of these nodes; filled in from node_file."""
-    node_gain: Gain | None = None
-    """The input gain that these nodes assume; filled in from node_file."""
+    node_file: str | None = option("JSON file with nodes, by plkernel.fit; relative to the working directory.")
+    node_rates: Numbers | None = option("Decay rates per byte, one per channel; filled in from node_file.")
+    node_multipliers: Numbers | None = option("Projection multipliers of these nodes; filled in from node_file.")
+    node_gain: Gain | None = option("The input gain that these nodes assume; filled in from node_file.")
 
     scheme: str | None = None
     """The initialisation (plkernel.init list); transformers_default, rwkv_blinkdl or rwkv7_official if left out."""
-    scheme_options: dict[str, float] | None = None
-    """Free constants of the scheme, as in { base_width = 64 }."""
-    init: Annotated[str, AfterValidator(_check_code)] | None = None
-    """A function of your own, module:attribute, that changes the initialised model; needs --trust-code."""
-    init_options: Plain | None = None
-    """Further arguments of that function, by name."""
-    learning_rate: PositiveNumber | None = None
-    """Peak learning rate of this arm, where it differs from train.learning_rate."""
-    rates: Annotated[tuple[PositiveNumber, ...], Field(min_length=2)] | None = None
+    scheme_options: dict[str, float] | None = option("Free constants of the scheme, as in { base_width = 64 }.")
+    init: Code | None = option("Your function, module:attribute, to change the initialised model; needs --trust-code.")
+    init_options: Plain | None = option("Further arguments of that function, by name.")
+    learning_rate: PositiveNumber | None = option("Peak learning rate of this arm; left out: train.learning_rate.")
+    rates: Annotated[Numbers, Field(min_length=2)] | None = None
     """Learning rates to try for this arm, as many as tuning.rates; not beside a learning_rate."""
-    bonus: Bonus | None = None
-    """RWKV-5 and 6: u as the scheme has it (the default), or 2**exponent, which puts distance 1 on the law."""
+    bonus: Bonus | None = option("RWKV-5 and 6: u of the scheme, or law: 2**exponent, distance 1 on the law.")
     shape_on: ShapeOn | Literal["columns", "multiplier"] | None = None
     """Where the shape goes. SSM: columns of the projection (the default) or a fixed multiplier of every state. RWKV:
     receptance."""
 
-    model: dict[str, Any] | None = None
-    """Options of [model] that differ in this arm, as in { gain = "ema" }."""
-    corpus: dict[str, Any] | None = None
-    """Options of [corpus] that differ in this arm, as in { name = "bible:en" }."""
-    train: dict[str, Any] | None = None
-    """Options of [train] that differ in this arm, as in { decay_multiplier = 0 }; not those of data and evaluation."""
-    against: str | None = None
-    """The arm it is compared with; the study's baseline if left out."""
-    levels: dict[str, str] | None = None
-    """Its level of every factor; filled in from [factors]."""
+    model: dict[str, Any] | None = option('Options of [model] that differ in this arm, as in { gain = "ema" }.')
+    corpus: dict[str, Any] | None = option("Options of [corpus] that differ in this arm.")
+    train: dict[str, Any] | None = option("Options of [train] that differ in this arm, of optimisation alone.")
+    against: str | None = option("The arm it is compared with; the study's baseline if left out.")
+    levels: dict[str, str] | None = option("Its level of every factor; filled in from [factors].")
 
     @property
     def places_nodes(self) -> bool:
@@ -457,10 +399,8 @@ class Measured(Section):
     metric: Metric = "val_bpb"
     """val_bpb, test_bpb; excess_bpb: validation above the floor of a known corpus; truncation_cost: bits per byte when
     only `bytes` bytes are given, minus those with the whole context."""
-    bytes: Positive | None = None
-    """truncation_cost: how many bytes are given."""
-    step: Natural | None = None
-    """The evaluation that counts, of val_bpb and excess_bpb; the last if left out."""
+    bytes: Positive | None = option("truncation_cost: how many bytes are given.")
+    step: Natural | None = option("The evaluation that counts, of val_bpb and excess_bpb; the last if left out.")
 
     @model_validator(mode="after")
     def _of_its_metric(self) -> Self:
@@ -477,16 +417,12 @@ class Measured(Section):
 class Hypothesis(Measured):
     """A claim on the mean difference of two arms."""
 
-    family: Sentence = "main"
-    """Those of one family are corrected for their number (Holm)."""
-    against: str | None = None
-    """The arm that is subtracted; left out, the one that `arm` is compared with."""
+    family: Sentence = option("Those of one family are corrected for their number (Holm).", "main")
+    against: str | None = option("The arm that is subtracted; left out, the one that `arm` is compared with.")
     claim: Claim
     """lower or higher: by more than the margin; equal: by less than the margin either way."""
-    margin: AtLeastZero = 0.0
-    """In bits per byte."""
-    alpha: Fraction = 0.05
-    """The chance that any hypothesis of the family is confirmed falsely, and that any is refuted falsely."""
+    margin: AtLeastZero = option("In bits per byte.", 0.0)
+    alpha: Fraction = option("Chance of a false confirmation in the family, and of a false refutation.", 0.05)
 
     @model_validator(mode="after")
     def _has_a_margin(self) -> Self:
@@ -498,10 +434,8 @@ class Hypothesis(Measured):
 class Gate(Measured):
     """A bound that the mean of an arm over its seeds must keep before any hypothesis is answered."""
 
-    at_least: Number | None = None
-    """The least that the mean may be."""
-    at_most: Number | None = None
-    """The most."""
+    at_least: Number | None = option("The least that the mean may be.")
+    at_most: Number | None = option("The most.")
 
     @model_validator(mode="after")
     def _has_a_limit(self) -> Self:

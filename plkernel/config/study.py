@@ -1,8 +1,7 @@
 """A study spec: sections, arms, seeds, search for learning rates and hypotheses, checked as a whole."""
 
 import re
-from collections.abc import Iterable, Mapping
-from functools import cached_property
+from collections.abc import Mapping
 from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
@@ -25,11 +24,13 @@ from plkernel.config.schema import (
     TrainSpec,
     Whole,
     explained,
+    option,
 )
 
 LARGEST_SEED = 2**63 - 1
 FOLDER_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,219}"  # with a rate behind it within 255, the most of file systems
 RESERVED = (REPORT, TUNING, SPEC, REFERENCES, REGISTERED)  # beside the arms of a study
+SECTIONS: dict[str, type[Section]] = {"corpus": CorpusSpec, "model": ModelSpec, "arm_options": Arm, "train": TrainSpec}
 Seed = Annotated[Whole, Field(ge=0, le=LARGEST_SEED)]
 S = TypeVar("S", bound=Section)
 
@@ -37,12 +38,9 @@ S = TypeVar("S", bound=Section)
 class TuningSpec(Section):
     """The search for the learning rate of every arm that gives none: the same budget for each."""
 
-    rates: tuple[PositiveNumber, ...] = ()
-    """Peak learning rates to try; none is no search."""
-    seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = (100,)
-    """Seeds of the search, none of those that are compared."""
-    steps: Positive | None = None
-    """Steps of a run of the search; those of [train] if left out."""
+    rates: tuple[PositiveNumber, ...] = option("Peak learning rates to try; none is no search.", ())
+    seeds: tuple[Seed, ...] = option("Seeds of the search, none of those that are compared.", (100,), min_length=1)
+    steps: Positive | None = option("Steps of a run of the search; those of [train] if left out.")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -56,30 +54,23 @@ class TuningSpec(Section):
 class Spec(Section):
     """A study: conditions x seeds on one corpus under one protocol."""
 
-    name: str = Field(pattern=f"^{FOLDER_NAME}$")
-    """Names the output folder, runs/out/NAME."""
-    description: str = ""
-    """One sentence for the report."""
+    name: str = Field(pattern=f"^{FOLDER_NAME}$", description="Names the output folder, runs/out/NAME.")
+    description: str = option("One sentence for the report.", "")
     baseline: str
     """The arm that the others are compared with; with factors, if left out, the first level of each."""
     within: tuple[str, ...] = ()
     """Factors within whose levels arms are compared, each with the first levels of the other factors."""
     factors: dict[str, Any] = Field(default_factory=dict)
     """Factors and their levels: every combination is an arm (plkernel/config/factors.py)."""
-    seeds: tuple[Seed, ...] = (0,)
-    """Runs of one seed share base weights and data order across arms."""
-    report_steps: tuple[Positive, ...] = ()
-    """Steps whose validation bits per byte the report names."""
+    seeds: tuple[Seed, ...] = option("Runs of one seed share base weights and data order across arms.", (0,))
+    report_steps: tuple[Positive, ...] = option("Steps whose validation bits per byte the report names.", ())
     corpus: CorpusSpec = CorpusSpec()
     model: ModelSpec = ModelSpec()
     train: TrainSpec
     tuning: TuningSpec = TuningSpec()
-    arms: Annotated[dict[str, Arm], Field(max_length=MOST_ARMS)]
-    """The conditions, by name."""
-    hypotheses: tuple[Hypothesis, ...] = ()
-    """The claims that the study is to decide."""
-    gates: tuple[Gate, ...] = ()
-    """Conditions that must hold before it decides anything."""
+    arms: dict[str, Arm] = Field(max_length=MOST_ARMS, description="The conditions, by name.")
+    hypotheses: tuple[Hypothesis, ...] = option("The claims that the study is to decide.", ())
+    gates: tuple[Gate, ...] = option("Conditions that must hold before it decides anything.", ())
     _trusted: bool = PrivateAttr(default=False)  # consent of the person who runs it; no field, so no file can say it
 
     @model_validator(mode="after")
@@ -90,58 +81,57 @@ class Spec(Section):
         shared = sorted(set(self.seeds) & set(self.tuning.seeds))
         if self.tuning.rates and shared:
             raise ValueError(f"tuning.seeds must be none of the seeds that are compared, got {shared} in both")
-        for name in self.arms:
-            self._check_arm(name)
+        for name, arm in self.arms.items():
+            if not re.fullmatch(FOLDER_NAME, name) or name in RESERVED:
+                reserved = ", ".join(RESERVED)
+                raise ValueError(f"arm name {shown(name)} must match {FOLDER_NAME} and be none of {reserved}")
+            try:
+                self._check_arm(name, arm)
+            except ValueError as error:
+                raise ValueError(f"arms.{name}: {error}") from None
         for kind, declared in (("hypotheses", self.hypotheses), ("gates", self.gates)):
-            self._check_declared(kind, declared)
+            alphas = dict[str, float]()
+            for one in declared:
+                try:
+                    if [other.name for other in declared].count(one.name) > 1:
+                        raise ValueError("several have this name, give each its own")
+                    self._check_declared(one)
+                    if isinstance(one, Hypothesis) and (alpha := alphas.setdefault(one.family, one.alpha)) != one.alpha:
+                        raise ValueError(f"alpha {one.alpha:g} differs from {alpha:g} in the family {one.family!r}")
+                except ValueError as error:
+                    raise ValueError(f"{kind} {one.name!r}: {error}") from None
         return self
 
-    def _check_arm(self, name: str) -> None:
-        """Raise ValueError where an arm does not fit the names, the search or the sections of the study."""
-        arm, head = self.arms[name], f"arms.{name}: "
-        if not re.fullmatch(FOLDER_NAME, name) or name in RESERVED:
-            raise ValueError(
-                f"arm name {shown(name)} must start with a letter or digit, go on with up to 219 letters, digits, '-', "
-                f"'_' and '.', and be none of {', '.join(RESERVED)}"
-            )
+    def _check_arm(self, name: str, arm: Arm) -> None:
+        """Raise ValueError where an arm does not fit the search or the sections of the study."""
         if arm.against is not None:
-            self.arm(arm.against, f"{head}against", other_than=name)
+            self.arm(arm.against, "against", other_than=name)
         if arm.rates is not None and len(set(arm.rates)) != len(self.tuning.rates):
             raise ValueError(
-                f"{head}rates must be as many as tuning.rates, {len(self.tuning.rates)} different ones, "
+                f"rates must be as many as tuning.rates, {len(self.tuning.rates)} different ones, "
                 f"so that every arm has the same search, got {list(arm.rates)}"
             )
-        try:
-            model, train, _ = self.model_of(name), self.train_of(name), self.corpus_of(name)
-            if not model.kind.startswith("rwkv"):
-                train.refuse(["dropout"], f"belongs to RWKVs, got kind {model.kind!r}: leave it out", "train.")
-        except ValueError as error:
-            raise ValueError(f"{head}{error}") from None
+        model, train, _ = self.model_of(name), self.train_of(name), self.corpus_of(name)
+        if not model.kind.startswith("rwkv"):
+            train.refuse(["dropout"], f"belongs to RWKVs, got kind {model.kind!r}: leave it out", "train.")
 
-    def _check_declared(self, kind: str, declared: Iterable[Hypothesis | Gate]) -> None:
-        """Raise ValueError where hypotheses or gates do not fit the arms, the evaluations, or each other."""
-        train, names, alphas = self.train, set[str](), dict[str, float]()
-        every, last = train.eval_every, train.total_steps
-        for one in declared:
-            head = f"{kind} {one.name!r}: "
-            if one.name in names:
-                raise ValueError(f"{head}several have this name, give each its own")
-            names.add(one.name)
-            self.arm(one.arm, f"{head}arm")
-            if one.bytes is not None and one.bytes >= train.context:
-                raise ValueError(f"{head}bytes must be fewer than the context, {train.context}, got {one.bytes}")
-            if one.metric == "truncation_cost" and not train.truncation_windows:
-                raise ValueError(f"{head}truncation_cost is not measured: set train.truncation_windows, such as 1024")
-            if one.step is not None and one.step != last and (one.step % every or one.step > last):
-                has = f"there is one every {every} steps and at the end, {last}"
-                raise ValueError(f"{head}step {one.step} has no evaluation: {has}")
-            if isinstance(one, Hypothesis):
-                other = one.against or self.against(one.arm)
-                if other is None:
-                    raise ValueError(f"{head}against is missing: arm {one.arm!r} is a baseline, compared with no other")
-                self.arm(other, f"{head}against", other_than=one.arm)
-                if (alpha := alphas.setdefault(one.family, one.alpha)) != one.alpha:
-                    raise ValueError(f"{head}alpha {one.alpha:g} differs from {alpha:g} in the family {one.family!r}")
+    def _check_declared(self, one: Hypothesis | Gate) -> None:
+        """Raise ValueError where a hypothesis or a gate does not fit the arms and the evaluations."""
+        every, last = self.train.eval_every, self.train.total_steps
+        self.arm(one.arm)
+        if one.bytes is not None and one.bytes >= self.train.context:
+            raise ValueError(f"bytes must be fewer than the context, {self.train.context}, got {one.bytes}")
+        if one.metric == "truncation_cost" and not self.train.truncation_windows:
+            raise ValueError("truncation_cost is not measured: set train.truncation_windows, such as 1024")
+        if one.step is not None and one.step != last and (one.step % every or one.step > last):
+            raise ValueError(
+                f"step {one.step} has no evaluation: there is one every {every} steps and at the end, {last}"
+            )
+        if isinstance(one, Hypothesis):
+            other = one.against or self.against(one.arm)
+            if other is None:
+                raise ValueError(f"against is missing: arm {one.arm!r} is a baseline, compared with no other")
+            self.arm(other, "against", other_than=one.arm)
 
     def arm(self, name: str, option: str = "arm", other_than: str | None = None) -> Arm:
         """Return the arm called `name`, which `option` names; ValueError with the nearest valid name otherwise."""
@@ -180,16 +170,9 @@ class Spec(Section):
         return self.arm(arm).rates or self.tuning.rates
 
     def condition(self, name: str) -> Condition:
-        """Return the condition of the arm called `name`, resolved once."""
-        if name not in self._resolved:
-            arm, model, corpus = self.arm(name), self.model_of(name), self.corpus_of(name)
-            self._resolved[name] = resolve(model, arm, self.train_of(name), corpus, self.name, name, self._trusted)
-        return self._resolved[name]
-
-    @cached_property
-    def _resolved(self) -> dict[str, Condition]:
-        """Conditions by arm: no field, so that specs are equal whatever has been asked of them."""
-        return {}
+        """Return the condition of the arm called `name`."""
+        arm, model, corpus = self.arm(name), self.model_of(name), self.corpus_of(name)
+        return resolve(model, arm, self.train_of(name), corpus, self.name, name, self._trusted)
 
     @property
     def trusted(self) -> bool:
@@ -200,18 +183,6 @@ class Spec(Section):
         """Return the spec with consent to the code that it names, or without."""
         copied = self.model_copy()
         copied._trusted = trusted
-        return copied
-
-    def with_conditions(self, conditions: Mapping[str, Condition]) -> "Spec":
-        """Return the spec of these conditions, with their arms and no others."""
-        copied = self.model_copy(update={"arms": {name: condition.arm for name, condition in conditions.items()}})
-        copied._resolved.update(conditions)
-        return copied
-
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> "Spec":
-        """Return a copy with other values, whose conditions are resolved anew."""
-        copied = super().model_copy(update=update, deep=deep)
-        copied.__dict__.pop("_resolved", None)
         return copied
 
 
@@ -230,13 +201,7 @@ def with_defaults(config: Any) -> Any:
 
     An option that is added later must therefore default to what was done before it.
     """
-    sections: dict[str, type[Section]] = {
-        "corpus": CorpusSpec,
-        "model": ModelSpec,
-        "arm_options": Arm,
-        "train": TrainSpec,
-    }
-    for name, section in sections.items() if isinstance(config, dict) else ():
+    for name, section in SECTIONS.items() if isinstance(config, dict) else ():
         if isinstance(values := config.get(name), dict):
             config = config | {name: section.model_construct().model_dump(mode="json") | values}
     return config

@@ -28,7 +28,7 @@ from plkernel.config.condition import Condition, from_config
 from plkernel.config.schema import CorpusSpec
 from plkernel.config.study import Spec
 from plkernel.data.corpora import Corpus, Splits
-from plkernel.study.engine import cores
+from plkernel.study.engine import LocalEngine
 from plkernel.training.build import Prepared, build, started
 from plkernel.training.evaluate import diagnose, next_byte_loss
 from plkernel.training.folder import RunFolder
@@ -50,13 +50,11 @@ def estimate(spec: Spec, workers: int | None = None, search: Spec | None = None)
     Each distinct model takes some seconds, in which its steps are timed in a temporary folder. No corpus is opened.
     search: a study that is run before it, that of the learning rates. Raises OSError when a step cannot be timed.
     """
-    present = torch.cuda.is_available()
-    device = "cuda" if spec.train.device == "cuda" or (spec.train.device == "auto" and present) else "cpu"
-    local = device == "cpu" or present
-    fitting = torch.cuda.device_count() if device == "cuda" else cores() // spec.train.threads
-    at_once, rows = workers or max(1, fitting), dict[Any, Row]()
-    studies = [("tuning: ", search), ("", spec)] if search else [("", spec)]
-    for phase, study in studies:
+    present, wanted = torch.cuda.is_available(), spec.train.device
+    device = "cuda" if wanted == "cuda" or (wanted == "auto" and present) else "cpu"
+    local, rows = device == "cpu" or present, dict[Any, Row]()
+    at_once = workers or max(1, LocalEngine().room(spec, device))
+    for phase, study in [("tuning: ", search), ("", spec)] if search else [("", spec)]:
         for arm in study.arms:
             prepared = Prepared.of(study.condition(arm))
             model, train = prepared.condition.model, prepared.condition.protocol
@@ -65,15 +63,9 @@ def estimate(spec: Spec, workers: int | None = None, search: Spec | None = None)
                 rows[key] = {"arms": [], "runs": 0, **priced(prepared, device, local)}
             rows[key]["arms"].append(f"{phase}{arm}")
             rows[key]["runs"] += len(study.seeds)
-    return {
-        "name": spec.name,
-        "device": device,
-        "workers": at_once,
-        "rows": list(rows.values()),
-        "seconds": sum(math.ceil(row["runs"] / at_once) * row["seconds"] for row in rows.values()),
-        "available": available_memory(device) if local else None,
-        "measured": local,
-    }
+    seconds = sum(math.ceil(row["runs"] / at_once) * row["seconds"] for row in rows.values())
+    known = {"name": spec.name, "device": device, "workers": at_once, "rows": list(rows.values()), "seconds": seconds}
+    return {**known, "available": available_memory(device) if local else None, "measured": local}
 
 
 def priced(prepared: Prepared, device: str, local: bool) -> Row:
@@ -85,8 +77,7 @@ def priced(prepared: Prepared, device: str, local: bool) -> Row:
         limit = LARGEST_STEP[device] * (train.threads if device == "cpu" else 1)
         batch = max(1, min(train.batch, int(limit / training)))
         start, step, window, other, memory = measure(prepared.condition, batch)
-        step *= train.batch / batch
-        memory *= train.batch / batch if batch < train.batch else 1.0
+        step, memory = step * train.batch / batch, memory * train.batch / batch
     steps, each = train.total_steps, train.eval_windows * window + other
     evaluations = 1 + -(-steps // train.eval_every)
     windows = evaluations * train.eval_windows + train.test_windows
@@ -110,11 +101,12 @@ def operations(prepared: Prepared) -> tuple[int, int]:
     bare = replace(condition, train=condition.protocol.model_copy(update={"backend": None}))
     known = {}
     for name, pair in OPERATIONS.items():
-        heads = name != "scan"  # whose first argument, the decay, may be one for all steps
-        for suffix, each, place in zip(("", "_backward"), pair, (0, 0) if heads else (1, 2), strict=True):
+        for suffix, each in zip(("", "_backward"), pair, strict=True):
+            # The first argument of a scan, the decay, may be one for all steps.
+            place = 0 if name != "scan" else 1 + bool(suffix)
 
-            def formula(*shapes: Any, each: int = each, place: int = place, heads: bool = heads, **_: Any) -> int:
-                return each * math.prod(shapes[place]) * (shapes[place][-1] if heads else 1)
+            def formula(*shapes: Any, each: int = each, place: int = place, **_: Any) -> int:
+                return each * math.prod(shapes[place]) * (1 if place else shapes[0][-1])
 
             known[getattr(torch.ops.plkernel, name + suffix)] = formula
     forward, training = (FlopCounterMode(display=False, custom_mapping=known) for _ in range(2))
@@ -153,37 +145,51 @@ def probe(config: dict[str, Any], trusted: bool, begun: float) -> list[float]:
     with tempfile.TemporaryDirectory() as name:
         corpus = Corpus("random", "random", Path(name), data.size, "", 1)
         training = Training(Task(prepared, 0, corpus, Splits(data, data, data), RunFolder(Path(name)), train.device))
-        training.evaluate()  # first, as in a run: it has the heap grow as it does there
-        start, times = time.time() - begun, [time.perf_counter()]
-        for _ in range(1 + STEPS):  # the first compiles
-            training.step()
+        start = time.time() - begun
+
+        def timed(action: Callable[[], Any]) -> float:
+            before = time.perf_counter()
+            action()
             training.settle()  # waits for a GPU
-            times.append(time.perf_counter())
-        training.evaluate()
-        times.append(time.perf_counter())
-        diagnose(training.model, training.validation, train.batch, training.device)
-        times.append(time.perf_counter())
-        *steps, whole, passing = np.diff(times).tolist()
+            return time.perf_counter() - before
+
+        start += timed(training.evaluate)  # first, as in a run: it has the heap grow as it does there
+        steps = [timed(training.step) for _ in range(1 + STEPS)][1:]  # the first compiles
+        whole = timed(training.evaluate)
+        passing = timed(lambda: diagnose(training.model, training.validation, train.batch, training.device))
         peak = torch.cuda.max_memory_reserved() if training.device.type == "cuda" else peak_anonymous()
-    return [start, median(steps[1:]), passing / windows, max(0.0, whole - passing), float(peak)]
+    return [start, median(steps), passing / windows, max(0.0, whole - passing), float(peak)]
 
 
 def text(forecast: Row) -> str:
     """The table for the terminal, and below it the totals, whether the runs fit, and where the times come from."""
     rows, at_once, available = forecast["rows"], forecast["workers"], forecast["available"]
-    cells = [[show(row) for show in COLUMNS.values()] for row in rows]
+    cells = [
+        [
+            row["arms"][0] + (f" and {len(row['arms']) - 1} more" if row["arms"][1:] else ""),
+            f"{row['runs']}",
+            f"{row['parameters']:,}",
+            f"{row['flops_per_byte']:.3g}",
+            f"{row['steps']:,}",
+            f"{row['bytes'] / 1e6:.4g}",
+            f"{row['flops']:.2e}",
+            "?" if math.isnan(row["memory"]) else f"{row['memory'] / 1e9:.2f}",
+            duration(row["seconds"]),
+        ]
+        for row in rows
+    ]
+    header = ["arms", "runs", "parameters", "FLOPs/byte", "steps", "MB read", "FLOPs", "memory GB", "time"]
     runs, flops = sum(row["runs"] for row in rows), sum(row["runs"] * row["flops"] for row in rows)
     lines = [
         f"{forecast['name']}: {runs} runs, {at_once} at a time, on {forecast['device']}; of one run:",
-        text_table(list(COLUMNS), cells),
+        text_table(header, cells),
         f"all runs: {flops:.2e} FLOPs, {duration(forecast['seconds'])}",
     ]
     if available:
-        largest, wanted = max(row["memory"] for row in rows), min(at_once, runs)
-        fitting, room = int(available // largest), f"the {available / 1e9:.1f} GB that are free"
-        remedy = f": use --workers {fitting}" if fitting else ""
-        fits, each = f"memory: {wanted} at a time fit in {room}", f"of {largest / 1e9:.1f} GB each"
-        lines.append(fits if fitting >= wanted else f"{wanted} at a time, {each}, do not fit in {room}{remedy}")
+        fitting, wanted = int(available // max(row["memory"] for row in rows)), min(at_once, runs)
+        remedy = "" if fitting >= wanted else f": use --workers {fitting}" if fitting else ": make a run smaller"
+        verb = "do not fit" if remedy else "fit"
+        lines.append(f"memory: {wanted} at a time {verb} in the {available / 1e9:.1f} GB that are free{remedy}")
     assumed = f"no GPU here: times are assumed, not measured, from {GPU_FLOPS:.0e} FLOPs per second"
     alone = "times are those of a run alone: runs at a time share the bandwidth of memory"
     return "\n".join([*lines, alone if forecast["measured"] else assumed])
@@ -194,16 +200,3 @@ def duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-COLUMNS: dict[str, Callable[[Row], str]] = {
-    "arms": lambda row: row["arms"][0] + (f" and {len(row['arms']) - 1} more" if row["arms"][1:] else ""),
-    "runs": lambda row: str(row["runs"]),
-    "parameters": lambda row: f"{row['parameters']:,}",
-    "FLOPs/byte": lambda row: f"{row['flops_per_byte']:.3g}",
-    "steps": lambda row: f"{row['steps']:,}",
-    "MB read": lambda row: f"{row['bytes'] / 1e6:.4g}",
-    "FLOPs": lambda row: f"{row['flops']:.2e}",
-    "memory GB": lambda row: "?" if math.isnan(row["memory"]) else f"{row['memory'] / 1e9:.2f}",
-    "time": lambda row: duration(row["seconds"]),
-}

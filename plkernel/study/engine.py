@@ -1,25 +1,43 @@
 """Engines train the runs of a study, each in a process of its own: on this machine, or on a Ray cluster.
 
-Nothing here loads torch before a device is asked for: workers of a cluster wait beside every run.
+The state of a run is in its folder alone, so that any machine goes on where another stopped. Nothing here loads torch
+before a device is asked for: workers of a cluster wait beside every run.
+
+On a cluster a task starts the same process and waits for it. The folder of the study must be on storage that all
+machines share, with locks that hold between them; every machine needs plkernel and a copy of the corpora. When a worker
+or a machine dies, Ray gives the run to another; the run's process notices, saves and ends by itself.
 """
 
+import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
+
+from filelock import FileLock, Timeout
 
 from plkernel.common.cli import TRUST
 from plkernel.common.environment import COMMAND, command_line
 from plkernel.common.files import open_own, refuse_links_of_run, save_json
-from plkernel.common.layout import CONFIG, LOG, run_folder
+from plkernel.common.layout import CONFIG, LOCK, LOG, RESULT, SPEC, run_folder
 from plkernel.config.condition import Condition
 from plkernel.config.study import Spec
 
 EngineName = Literal["local", "ray"]
+POLL_SECONDS = 0.2
+CONNECT_SECONDS = 5.0
+SEEN_SECONDS = 60.0
+"""How long a network file system may take to show on one machine what another has written."""
+LOCK_SECONDS = 600.0
+"""How long an attempt waits for the folder of a lost run."""
+RETRIES = 3
 
 
 @dataclass(frozen=True)
@@ -47,25 +65,6 @@ class Job:
         return run_folder(self.study, self.arm, self.seed)
 
 
-class Engine(Protocol):
-    """Trains runs, several at a time. Only the folder of a run says how it ended."""
-
-    def device(self, condition: Condition) -> str:
-        """The type of device of its runs, 'cpu' or 'cuda'; ValueError where there is none."""
-
-    def room(self, spec: Spec, device: str) -> int:
-        """Runs of the spec that can be trained at a time now."""
-
-    def start(self, job: Job) -> None:
-        """Begin a run, or go on with it."""
-
-    def ended(self) -> list[Job]:
-        """The runs that have ended, well or not, since the last call."""
-
-    def stop(self) -> None:
-        """Ask every run to save and end, and wait for them."""
-
-
 def start_process(job: Job, environment: Mapping[str, str], directory: Path | None = None) -> subprocess.Popen[bytes]:
     """Train `job` in a process that prints to log.txt in the folder of the run, and ends, saved, with this one."""
     refuse_links_of_run(job.folder)
@@ -86,41 +85,170 @@ def start_process(job: Job, environment: Mapping[str, str], directory: Path | No
         )
 
 
-@dataclass
 class LocalEngine:
-    """An `Engine` of processes of this machine; a run on a GPU sees the one with the fewest runs on it."""
+    """Trains runs in processes of this machine; a run on a GPU sees the one with the fewest runs on it.
 
-    active: list[tuple[Job, str | None, subprocess.Popen[bytes]]] = field(default_factory=list)
-    """Runs with the GPU that their CUDA_VISIBLE_DEVICES names, None on a CPU, and their process."""
+    Only the folder of a run says how it ended.
+    """
+
+    def __init__(self) -> None:
+        self.active: list[tuple[Job, str | None, subprocess.Popen[bytes]]] = []  # with the GPU, and the process
 
     def device(self, condition: Condition) -> str:
+        """Return the type of device of its runs, 'cpu' or 'cuda'; ValueError where there is none."""
         from plkernel.training.build import check_machine
 
         return check_machine(condition)
 
     def room(self, spec: Spec, device: str) -> int:
+        """Return the number of runs of the spec that can be trained at a time now."""
         return len(visible_gpus()) if device == "cuda" else max(1, cores() // spec.train.threads)
 
     def start(self, job: Job) -> None:
+        """Begin a run, or go on with it."""
         environment, gpu = {**os.environ, COMMAND: command_line()}, None
         if job.device == "cuda":
             environment["CUDA_VISIBLE_DEVICES"] = gpu = min(visible_gpus(), key=[g for _, g, _ in self.active].count)
         self.active.append((job, gpu, start_process(job, environment)))
 
     def ended(self) -> list[Job]:
+        """Return the runs that have ended, well or not, since the last call."""
         done = [worker for worker in self.active if worker[2].poll() is not None]
         self.active = [worker for worker in self.active if worker not in done]
         return [job for job, _, _ in done]
 
     def stop(self) -> None:
+        """Ask every run to save and end, and wait for them."""
         for _, _, process in self.active if os.name == "posix" else ():  # elsewhere Ctrl-C has reached them by itself
             process.send_signal(signal.SIGINT)
         for _, _, process in self.active:  # once all are asked, so that they save at the same time
             process.wait()
 
 
+class RayEngine(LocalEngine):
+    """Trains runs in tasks of the cluster that the module `ray` is connected to.
+
+    A task takes train.threads cores, and a GPU where the cluster has any and train.device is not 'cpu'.
+    """
+
+    def __init__(self, ray: Any) -> None:
+        self.ray, self.tasks = ray, dict[Any, Job]()
+
+    def device(self, condition: Condition) -> str:
+        train, gpus = condition.protocol, self.ray.cluster_resources().get("GPU", 0)
+        if train.device == "cuda" and not gpus:
+            raise ValueError("train.device 'cuda': no machine of the cluster has a GPU: use 'cpu' or 'auto'")
+        if gpus and train.device != "cpu":
+            return "cuda"
+        return super().device(replace(condition, train=train.model_copy(update={"device": "cpu"})))
+
+    def room(self, spec: Spec, device: str) -> int:
+        nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+        places = [int(node.get("CPU", 0) // spec.train.threads) for node in nodes]
+        if device == "cuda":
+            places = [min(place, int(node.get("GPU", 0))) for place, node in zip(places, nodes, strict=True)]
+        return sum(places)
+
+    def start(self, job: Job) -> None:
+        options = {"num_cpus": job.threads, "num_gpus": int(job.device == "cuda")}
+        task = self.ray.remote(max_retries=RETRIES, retry_exceptions=[ConnectionError], **options)(work)
+        environment = {name: value for name, value in os.environ.items() if name.startswith("PLKERNEL_")}
+        there, stated = replace(job, study=job.study.absolute()), (job.study / SPEC).read_bytes()
+        self.tasks[task.remote(there, stated, {**environment, COMMAND: command_line()}, Path.cwd())] = job
+
+    def ended(self) -> list[Job]:
+        references, jobs = list(self.tasks), []
+        for reference in self.ray.wait(references, num_returns=len(references), timeout=0)[0] if references else ():
+            jobs.append(job := self.tasks.pop(reference))
+            try:
+                _wait_for(job.folder / RESULT, self.ray.get(reference))
+            except self.ray.exceptions.RayTaskError as error:
+                if isinstance(error.cause, ValueError):  # bad input
+                    raise error.cause from None
+                if not isinstance(error.cause, ConnectionError):
+                    raise OSError(f"engine 'ray': a task failed, {error.cause}; every machine needs plkernel") from None
+            except self.ray.exceptions.RayError:  # its worker was lost too often
+                pass
+        return jobs
+
+    def stop(self) -> None:
+        for reference in self.tasks:
+            self.ray.cancel(reference)
+        if self.tasks:
+            self.ray.wait(list(self.tasks), num_returns=len(self.tasks))
+
+
+def work(job: Job, stated: bytes, environment: dict[str, str], directory: Path) -> bytes | None:
+    """Train `job` in a process on the machine of this task, and return its result.json; a cancelled run is saved first.
+
+    stated: content of the study's spec.json, to recognise its folder. environment: added to that of this machine.
+    directory: where the study was started, as names of corpora may be relative to it. Raises ValueError where the
+    folder of the study is not on this machine, ConnectionError where the process was killed.
+    """
+    if not _wait_for(job.study / SPEC, stated):
+        raise ValueError(
+            f"out: {job.study} on {socket.gethostname()} is not the folder of this study; give --out a folder on "
+            "storage that all machines of the cluster share"
+        )
+    job.folder.mkdir(parents=True, exist_ok=True)
+    with suppress(Timeout), FileLock(job.folder / LOCK, timeout=LOCK_SECONDS):
+        pass  # a run whose worker was lost has saved and ended
+    process = start_process(job, {**os.environ, **environment}, directory if directory.is_dir() else None)
+    try:
+        while process.poll() is None:
+            time.sleep(POLL_SECONDS)  # which an interrupt ends, unlike wait()
+    except KeyboardInterrupt:  # the task is cancelled
+        process.terminate()  # workers of Ray block SIGINT, and so do their children
+        process.wait()
+    if process.returncode < 0:
+        raise ConnectionError(f"{job.name}: its process was ended by signal {-process.returncode}")
+    return _content(job.folder / RESULT)
+
+
+def _content(path: Path) -> bytes | None:
+    """Return the content of a file; None where it does not exist."""
+    return path.read_bytes() if path.exists() else None
+
+
+def _wait_for(path: Path, content: bytes | None) -> bool:
+    """Wait until a file is seen here as another machine has it; False where it is not after SEEN_SECONDS."""
+    deadline = time.monotonic() + SEEN_SECONDS
+    while _content(path) != content and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+    return _content(path) == content
+
+
+@contextmanager
+def opened(name: EngineName = "local", address: str | None = None) -> Iterator[LocalEngine]:
+    """Yield the engine of that name; address: of a Ray cluster, else $RAY_ADDRESS, else Ray is started here.
+
+    Raises ValueError where Ray is not installed, OSError when no cluster answers.
+    """
+    if name == "local":
+        yield LocalEngine()
+        return
+    try:
+        import ray
+    except ImportError:
+        raise ValueError("engine 'ray': Ray is not installed; pip install \"plkernel[dist]\"") from None
+    option = "RAY_ADDRESS" if address is None else "ray_address"
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    host, _, port = address.rpartition("/")[2].rpartition(":")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        if port.isdigit():  # where nothing answers Ray itself would wait many minutes
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+        ray.init(address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    except (OSError, RuntimeError) as error:  # e.g. another version of Ray or Python there
+        raise OSError(f"{option}={address}: no cluster answers ({error}); leave it out to stay here") from None
+    try:
+        yield RayEngine(ray)
+    finally:
+        ray.shutdown()
+
+
 def visible_gpus() -> list[str]:
-    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
     import torch
 
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -128,5 +256,5 @@ def visible_gpus() -> list[str]:
 
 
 def cores() -> int:
-    """The cores that this process may use."""
+    """Return the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -60,8 +60,8 @@ def test_operations_are_those_of_matrices_and_of_recurrences(name: str) -> None:
 
 def test_a_model_of_any_size_is_counted_without_memory() -> None:
     train = TrainSpec(context=2048, batch=64, steps=1, backend="gpu")
-    large = ModelSpec.model_validate(MODELS["ssm"] | {"dim": 4096, "layers": 24})
-    assert operations(Prepared.of(resolve(large, Arm(), train)))[1] > 1e13
+    large = ModelSpec.model_validate(MODELS["ssm"] | {"dim": 4096, "layers": 8})
+    assert operations(Prepared.of(resolve(large, Arm(), train)))[1] > 3e12
 
 
 @pytest.fixture
@@ -117,8 +117,8 @@ def test_a_large_run_is_timed_in_part_and_scaled_by_operations(timed: list[tuple
     ("free", "words"),
     [
         (2e9, "memory: 6 at a time fit in the 2.0 GB that are free"),
-        (1e9, "6 at a time, of 0.3 GB each, do not fit in the 1.0 GB that are free: use --workers 3"),
-        (2e8, "6 at a time, of 0.3 GB each, do not fit in the 0.2 GB that are free\n"),
+        (1e9, "memory: 6 at a time do not fit in the 1.0 GB that are free: use --workers 3"),
+        (2e8, "memory: 6 at a time do not fit in the 0.2 GB that are free: make a run smaller"),
     ],
 )
 def test_memory_is_compared(
@@ -136,6 +136,7 @@ def test_a_gpu_that_is_not_here_is_assumed(monkeypatch: pytest.MonkeyPatch) -> N
     assert "assumed, not measured" in text(forecast)
 
 
+@pytest.mark.slow
 def test_a_process_that_fails_says_why() -> None:
     condition = study().condition("a")
     broken = replace(condition, arm=condition.arm.model_copy(update={"scheme": "nobody"}))

@@ -16,10 +16,9 @@ import pytest
 
 from plkernel.common.files import load_json
 from plkernel.config.reading import load_spec
-from plkernel.study import ray_engine
-from plkernel.study.engine import Job
-from plkernel.study.ray_engine import RayEngine, connected, work
-from plkernel.study.schedule import opened, run_experiment
+from plkernel.study import engine as engines
+from plkernel.study.engine import Job, RayEngine, opened, work
+from plkernel.study.schedule import run_experiment
 
 SpecWriter = Callable[..., Path]
 Start = Callable[..., subprocess.Popen[str]]
@@ -65,7 +64,8 @@ class Ray:
 
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
-    return Job(tmp_path / "out", "uniform", 3, "cpu", 2, {})
+    (tmp_path / "spec.json").write_bytes(b"the study")
+    return Job(tmp_path, "uniform", 3, "cpu", 2, {})
 
 
 @pytest.mark.parametrize("end", [None, RayError(), RayTaskError(ConnectionError("ended by signal 9"))])
@@ -79,16 +79,14 @@ def test_a_run_that_failed_or_was_lost_too_often_has_ended(end: Any, job: Job) -
 
 def test_a_run_has_ended_when_its_result_is_seen_here(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     job.folder.mkdir(parents=True)
-    (path := job.folder / "result.json").write_bytes(b"{}")
-    engine, waited = RayEngine(Ray(ray_engine.digest_of(path))), list[float]()
-    path.unlink()
+    engine, waited = RayEngine(Ray(b"{}")), list[float]()
 
     def appears(seconds: float) -> None:
         waited.append(seconds)
         if len(waited) == 3:
-            path.write_bytes(b"{}")
+            (job.folder / "result.json").write_bytes(b"{}")
 
-    monkeypatch.setattr(ray_engine.time, "sleep", appears)
+    monkeypatch.setattr(engines.time, "sleep", appears)
     engine.start(job)
     assert engine.ended() == [job]
     assert len(waited) == 3
@@ -108,37 +106,28 @@ def test_an_error_of_a_task_ends_the_study(cause: Exception, kind: type, message
         engine.ended()
 
 
-@pytest.mark.parametrize("code", [0, 2, -9])
-def test_a_killed_process_is_an_error_that_ray_tries_again(
-    code: int, job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ray_engine, "start_process", lambda *_: SimpleNamespace(poll=lambda: code, returncode=code))
-    if code >= 0:
-        assert work(job, None, {}, Path.cwd()) is None
-    else:
-        with pytest.raises(ConnectionError, match="uniform seed 3: its process was ended by signal 9"):
-            work(job, None, {}, Path.cwd())
+def test_a_killed_process_is_an_error_that_ray_tries_again(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    codes = [0, 2, -9]
+    monkeypatch.setattr(engines, "start_process", lambda *_: SimpleNamespace(poll=lambda: 0, returncode=codes.pop(0)))
+    assert [work(job, b"the study", {}, Path.cwd()) for _ in range(2)] == [None, None]
+    with pytest.raises(ConnectionError, match="uniform seed 3: its process was ended by signal 9"):
+        work(job, b"the study", {}, Path.cwd())
 
 
-@pytest.mark.parametrize("content", [None, "{}"])
-def test_a_folder_that_is_not_shared_is_named(content: str | None, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No such folder on the other machine, or one of the same name."""
-    monkeypatch.setattr(ray_engine, "SEEN_SECONDS", 0.0)
-    if content:
-        job.study.mkdir()
-        (job.study / "spec.json").write_text(content)
-    with pytest.raises(ValueError, match=r"out: .*out on .* is not the folder of this study; give --out a folder on"):
-        work(job, "the digest of another", {}, Path.cwd())
+def test_a_folder_that_is_not_shared_is_named(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another study in a folder of the same name, or none."""
+    monkeypatch.setattr(engines, "SEEN_SECONDS", 0.0)
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"out: .* on .* is not the folder of this study; give --out a folder on"):
+            work(job, b"another study", {}, Path.cwd())
+        (job.study / "spec.json").unlink(missing_ok=True)
 
 
 def test_room_and_devices_are_those_of_the_cluster(tiny_spec: SpecWriter) -> None:
     spec = load_spec(tiny_spec(threads=2))
     boxes = RayEngine(Ray(machines=({"CPU": 8.0, "GPU": 2.0}, {"CPU": 3.0}, {"CPU": 1.0})))
-    assert (boxes.device(spec.condition("uniform")), boxes.room(spec, "cuda"), boxes.room(spec, "cpu")) == (
-        "cuda",
-        2,
-        5,
-    )
+    assert boxes.device(spec.condition("uniform")) == "cuda"
+    assert (boxes.room(spec, "cuda"), boxes.room(spec, "cpu")) == (2, 5)
     assert boxes.device(load_spec(tiny_spec(device="cpu")).condition("uniform")) == "cpu"
     assert RayEngine(Ray()).device(spec.condition("uniform")) == "cpu"
     with pytest.raises(ValueError, match=r"train.device 'cuda': no machine of the cluster has a GPU"):
@@ -146,21 +135,22 @@ def test_room_and_devices_are_those_of_the_cluster(tiny_spec: SpecWriter) -> Non
 
 
 def test_a_cluster_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "ray", None)
+        with pytest.raises(ValueError, match=r'pip install "plkernel\[dist\]"'), opened("ray"):
+            pass
     pytest.importorskip("ray", reason="needs the extra dist")
     for place in ("127.0.0.1:1", "ray://127.0.0.1:1"):
         monkeypatch.setenv("RAY_ADDRESS", place)
-        with pytest.raises(OSError, match=f"RAY_ADDRESS={place}: no cluster answers"), connected():
+        with pytest.raises(OSError, match=f"RAY_ADDRESS={place}: no cluster answers"), opened("ray"):
             pass
     with pytest.raises(OSError, match=r"ray_address=127.0.0.1:2: no cluster answers"), opened("ray", "127.0.0.1:2"):
-        pass
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ValueError, match=r'pip install "plkernel\[dist\]"'), opened("ray"):
         pass
 
 
 def test_the_worker_that_waits_for_a_run_loads_no_torch() -> None:
     """It would take a few hundred megabytes beside every run."""
-    code = "import sys, plkernel.study.ray_engine; assert 'torch' not in sys.modules"
+    code = "import sys, plkernel.study.engine; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

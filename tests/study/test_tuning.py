@@ -60,14 +60,11 @@ def test_every_arm_has_the_same_budget(tiny_spec: SpecWriter) -> None:
     assert parse_spec(search.model_dump(mode="json"), "again") == search
 
 
-def test_an_arm_may_have_rates_of_its_own_but_not_more_of_them(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+def test_an_arm_may_have_rates_of_its_own(tiny_spec: SpecWriter, tmp_path: Path) -> None:
     """The spec of a tuned study, which has the rates and the one that was chosen, is read back."""
     spec = load_spec(tiny_spec(head=OWN))
     rates = [arm.learning_rate for name, arm in search_of(spec).arms.items() if name.startswith("own_")]
     assert rates == [2e-3, 2e-2, 2e-1]
-    for wrong in ("[2e-3, 2e-2]", "[2e-3, 2e-2, 2e-2]"):
-        with pytest.raises(ValueError, match=r"arms.own: rates must be as many as tuning.rates, 3 different ones"):
-            load_spec(tiny_spec(head=OWN.replace("[2e-3, 2e-2, 2e-1]", wrong)))
     arms = {name: arm.model_copy(update={"learning_rate": 2e-2}) for name, arm in spec.arms.items()}
     chosen = spec.model_copy(update={"arms": arms})
     (tmp_path / SPEC).write_text(chosen.model_dump_json())
@@ -103,30 +100,9 @@ def test_the_lowest_mean_wins_once_every_run_has_ended(tiny_spec: SpecWriter, tm
     assert choices({"uniform": (1e-4, 1e-3)}, tmp_path) == {}  # nothing was trained at 1e-3
 
 
-@pytest.mark.parametrize(
-    ("head", "message"),
-    [
-        ("[tuning]\nrates = [1e-3]", "tuning.rates must be two or more"),
-        ("[tuning]\nrates = [1e-3, 1e-3]", "tuning.rates must be two or more, all different"),
-        ("[tuning]\nrates = [1e-3, 1e-2]\nseeds = [1, 5]", r"tuning.seeds must be none .*, got \[1\] in both"),
-        ("[tuning]\nrates = [1e-3, -1.0]", "tuning.rates.1: .*greater than 0"),
-        ("[tuning]\nseeds = [7]", r"tuning.seeds \(7,\) needs a search: give tuning.rates, or leave it out"),
-        ("[tuning]\nsteps = 8", "tuning.steps 8 needs a search: give tuning.rates, or leave it out"),
-        (
-            HEAD.replace("[tuning]", "[arms.own]\nlearning_rate = 2e-3\nrates = [2e-3, 2e-2, 2e-1]\n[tuning]"),
-            r"arms.own: rates \[0.002, 0.02, 0.2\] are not tried beside a learning_rate, got 0.002: leave out one",
-        ),
-    ],
-)
-def test_mistakes_are_named(tiny_spec: SpecWriter, head: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        load_spec(tiny_spec(head=head))
-
-
 def test_only_some_arms(tiny_spec: SpecWriter) -> None:
     spec = load_spec(tiny_spec())
-    assert chosen_arms(spec, []) == ["uniform", "power-law"]
-    assert chosen_arms(spec, ["power*"]) == ["power-law"]
+    assert [chosen_arms(spec, only) for only in ([], ["power*"])] == [["uniform", "power-law"], ["power-law"]]
     with pytest.raises(ValueError, match="only: no arm matches 'powr-law'; did you mean 'power-law'"):
         chosen_arms(spec, ["powr-law"])
 
@@ -138,9 +114,9 @@ class Stopped(LocalEngine):
         raise KeyboardInterrupt
 
 
-def entry(out: Path) -> dict:
-    (found,) = load_json(out / REFERENCES)["references"]
-    return found
+def entry(out: Path) -> dict[str, Any]:
+    (only,) = load_json(out / REFERENCES)["references"]
+    return only
 
 
 @pytest.fixture
@@ -176,7 +152,7 @@ def test_counted_are_the_windows_of_the_first_seeds_runs(
     assert found["training_windows"] == "those that the runs of seed 0 read in 12 steps"
 
 
-def test_the_file_is_made_once_and_again_for_other_windows(
+def test_counts_are_kept_for_the_same_windows_and_for_other_corpora(
     tiny_spec: SpecWriter, tmp_path: Path, counts: list, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spec, other, out = load_spec(tiny_spec()), load_spec(tiny_spec(name="other.toml", steps=8)), tmp_path / "out"
@@ -186,21 +162,16 @@ def test_the_file_is_made_once_and_again_for_other_windows(
     assert len(counts) == 1
     save_references(other, ["uniform"], out)
     assert entry(out)["train"]["steps"] == 8
-    for damage in ("{", "[]", '{"references": [3]}', '{"something": "else"}'):
+    for damage in ("{", '{"references": [3]}'):
         (out / REFERENCES).write_text(damage)
-        capsys.readouterr()
         save_references(spec, ["uniform"], out)
         assert f"{out / REFERENCES}: " in capsys.readouterr().err
         assert (out / REFERENCES).read_bytes() == written
-
-
-def test_what_is_known_of_another_corpus_stays(tiny_spec: SpecWriter, tmp_path: Path, counts: list) -> None:
-    spec, out = load_spec(tiny_spec()), tmp_path / "out"
     shorter = spec.model_copy(update={"corpus": spec.corpus.model_copy(update={"max_bytes": 9000})})
-    for one in (spec, shorter, spec, shorter):
+    for one in (shorter, spec, shorter):
         save_references(one, ["uniform"], out)
-    assert len(counts) == 2
-    sizes = [found["corpus"]["size"] for found in load_json(out / REFERENCES)["references"]]
+    assert len(counts) == 5
+    sizes = [one["corpus"]["size"] for one in load_json(out / REFERENCES)["references"]]
     assert sorted(sizes) == [9000, open_corpus(spec.corpus, 32)[0].size]
 
 

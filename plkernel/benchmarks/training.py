@@ -26,8 +26,7 @@ from plkernel.config.reading import load_spec
 from plkernel.config.schema import ModelSpec
 from plkernel.config.study import Spec
 from plkernel.data import corpora
-from plkernel.models import rwkv, rwkv7, ssm
-from plkernel.models.words import Device
+from plkernel.models import Device, rwkv, rwkv7, ssm
 from plkernel.training.build import build, choose_device, initialise_
 from plkernel.training.objective import autocast, build_optimizer, next_byte_loss
 

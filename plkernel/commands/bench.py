@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from plkernel.common.cli import main_of
-from plkernel.models.words import Device
+from plkernel.models import Device
 
 SCAN = tuple[int, int, int]
 HEADS = tuple[int, int, int, int]

@@ -10,7 +10,7 @@ import tyro
 from plkernel.common import cli
 from plkernel.config.schema import check_threads
 from plkernel.config.study import LARGEST_SEED
-from plkernel.models.words import Device
+from plkernel.models import Device
 
 
 def generate(

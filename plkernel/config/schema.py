@@ -17,7 +17,7 @@ from plkernel.analysis.nodes import Aim, AimTarget, Gain, Lag, Placement, Projec
 from plkernel.common.cli import nearest, shortened
 from plkernel.common.files import shown
 from plkernel.common.imports import NAME, is_code
-from plkernel.models.words import Device, ModelKind, PatchingMode
+from plkernel.models import Device, ModelKind, PatchingMode
 
 # Limits beyond what any machine trains, so that a spec is checked in seconds.
 WIDEST = 2**16

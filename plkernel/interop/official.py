@@ -18,10 +18,9 @@ from torch import Tensor
 
 from plkernel.common.files import atomic_file
 from plkernel.memory.files import read_pickle
-from plkernel.models.layers import BYTES
+from plkernel.models.layers import BYTES, Structure
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
-from plkernel.models.structure import Structure
 
 State = dict[str, Tensor]
 

@@ -15,7 +15,7 @@ from plkernel.common.cli import text_table, written
 from plkernel.common.imports import is_code
 from plkernel.common.layout import FINISHED
 from plkernel.memory.diagnostics import SLOPE_LAGS, slope_range
-from plkernel.models.words import NOT_CAUSAL
+from plkernel.models import NOT_CAUSAL
 from plkernel.results.comparison import ArmResult, Comparison, Effects, factor_levels, short_factor
 from plkernel.results.figures import Drawing, arm_label, memories, titled
 from plkernel.results.registration import Declared, requirement, statement

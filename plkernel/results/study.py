@@ -421,7 +421,7 @@ def choices(grids: Mapping[str, Sequence[float]], out: Path) -> dict[str, Choice
 
 def record(study: Study, run: Run) -> dict[str, Any]:
     """One ended run as a row to keep: configuration, environment, results, its validation curve and its state."""
-    from plkernel.models.words import NOT_CAUSAL
+    from plkernel.models import NOT_CAUSAL
 
     told = {name: getattr(run, name) for name in ("arm", "seed", "status", "error")}
     config = {key: value for key, value in run.config.items() if key not in ("study", "arm", "seed")}

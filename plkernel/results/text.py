@@ -9,7 +9,7 @@ from plkernel.analysis.figures.style import byte_unit
 from plkernel.common.cli import finer, written
 from plkernel.common.layout import FINISHED
 from plkernel.memory.diagnostics import outlasting
-from plkernel.models.words import NOT_CAUSAL
+from plkernel.models import NOT_CAUSAL
 from plkernel.results.comparison import COMMON_STEP, ArmResult, Comparison, Effects
 from plkernel.results.statistics import Estimate, Judgement, PairedDifference
 

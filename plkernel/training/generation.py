@@ -14,8 +14,8 @@ import torch
 
 from plkernel.common import cli
 from plkernel.interop.official import read
+from plkernel.models import NOT_CAUSAL
 from plkernel.models.sampling import Sampling
-from plkernel.models.words import NOT_CAUSAL
 from plkernel.training.build import Model
 from plkernel.training.checkpoint import open_model
 

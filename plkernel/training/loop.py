@@ -28,8 +28,8 @@ from plkernel.data.corpora import Corpus, Splits
 from plkernel.data.synthetic import predictor_of
 from plkernel.data.windows import StepWindows, check_length, check_size, fixed_windows
 from plkernel.memory.foreign import Foreign, origins
+from plkernel.models import NOT_CAUSAL
 from plkernel.models.init.block_gains import Calibration
-from plkernel.models.words import NOT_CAUSAL
 from plkernel.training.build import Prepared, check_machine, choose_device, started, tune_
 from plkernel.training.checkpoint import load_checkpoint, save_checkpoint
 from plkernel.training.evaluate import diagnose, kernels, memory, patch_of, predictor, worth_of_context

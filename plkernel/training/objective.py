@@ -12,9 +12,9 @@ from torch.nn import functional as F
 
 from plkernel.config.schema import TrainSpec
 from plkernel.memory.foreign import Foreign
+from plkernel.models import NOT_CAUSAL
 from plkernel.models.init.plan import Plan, grouped, is_matrix
 from plkernel.models.layers import BYTES
-from plkernel.models.words import NOT_CAUSAL
 
 NATS_PER_BIT = math.log(2)
 DECAYS = (".time_decay", ".att.w0", ".log_rate")  # of RWKV-5 and 6, of RWKV-7, and of the SSM

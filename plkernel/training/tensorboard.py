@@ -10,7 +10,7 @@ from plkernel.common.imports import is_code
 from plkernel.config.condition import DEFAULT_SCHEMES
 from plkernel.config.schema import IN_THE_STUDY, Arm
 from plkernel.memory.diagnostics import kernel_exponents, slope_range
-from plkernel.models.words import NOT_CAUSAL
+from plkernel.models import NOT_CAUSAL
 
 Row = Mapping[str, Any]
 LEAKING = "bpb_" + NOT_CAUSAL.replace(", ", "_").replace(" ", "_")

@@ -24,9 +24,9 @@ from plkernel.common.layout import CHECKPOINT
 from plkernel.config.reading import load_spec
 from plkernel.interop.official import cast, from_official, read, to_official, write_official
 from plkernel.models.init import initialise_
+from plkernel.models.layers import Structure
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
-from plkernel.models.structure import Structure
 from plkernel.training.checkpoint import open_model, save_model
 from plkernel.training.loop import prepare, run_training
 

@@ -20,7 +20,7 @@ from plkernel.common.files import load_json, read_lines
 from plkernel.config.reading import load_spec
 from plkernel.data.synthetic import known_sequence, predictor_of
 from plkernel.data.windows import StepWindows, check_length, fixed_windows, spread_windows, training_windows
-from plkernel.models.words import NOT_CAUSAL
+from plkernel.models import NOT_CAUSAL
 from plkernel.training.checkpoint import load_checkpoint
 from plkernel.training.loop import Training, prepare, run_training, stop_requests
 from plkernel.training.tensorboard import ENDINGS, columns

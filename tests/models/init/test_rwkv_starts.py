@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from plkernel.memory import formulas as starts
 from plkernel.models.init import initialise_, plan
-from plkernel.models.init.rwkv_vectors import VERSIONS
+from plkernel.models.init.distributions import VERSIONS
+from plkernel.models.layers import Structure
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.models.ssm import SSM, SSMConfig
-from plkernel.models.structure import Structure
 
 D, L, HEAD = 64, 3, 16
 NAIVE = Structure(norm="rms", tied=True)

@@ -1,5 +1,6 @@
 """A tiny study on real source text, and a cache of its own for every test."""
 
+import gc
 import inspect
 import json
 import os

@@ -111,9 +111,7 @@ def test_check_prints_and_writes_its_results(kind: ModelKind, tmp_path: Path, ca
     assert [item["depth"] for item in values["depths"]] == [1, 3]
     assert len(values["depths"][1]["forward"]) == 4
     assert set(values["slopes"]) == set(values["coordinates"]["changes"])
-    for suffix in ("pdf", "png", "svg"):
-        assert (tmp_path / f"megatron_mup-{kind}.{suffix}").stat().st_size > 1000
-    check("megatron_mup", kind, **SMALL, **given, figure=False)
+    check("megatron_mup", kind, **SMALL, **given)
     assert (tmp_path / f"megatron_mup-{kind}.json").read_bytes() == first
 
 

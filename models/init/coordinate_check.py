@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plkernel.analysis.figures.style import COLOURS, INK, PAGE_WIDTH, line_style, plain_ticks, style
 from plkernel.models.init.plan import Plan
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Floats = npt.NDArray[np.float64]
 FLAT = 0.1
@@ -207,38 +203,3 @@ def stream(model: nn.Module, inputs: Tensor, seed: int) -> Propagation:
     noise = torch.randn(places[-1].shape, generator=torch.Generator().manual_seed(seed))
     gradients = torch.autograd.grad(places[-1], places, noise)
     return Propagation(tuple(map(rms, places)), tuple(map(rms, gradients)))
-
-
-def coordinates_figure(checked: Coordinates, depths: Sequence[Propagation], title: str) -> "Figure":
-    """Left, rms(x_t - x_0) over width, with the slope beside each name; right, the stream and its gradient by block."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import LogLocator
-
-    with style():
-        figure = Figure(figsize=(PAGE_WIDTH, 3.1))
-        figure.suptitle(title, x=0.01, ha="left", fontsize=8)
-        width, *streams = figure.subplots(1, 3)
-        for index, (name, values) in enumerate(checked.rms.items()):
-            label = f"{name}  {checked.slope(name).value:+.2f}"
-            width.plot(checked.widths, geometric(values[:, :, -1]), lw=1.2, label=label, **line_style(index))
-        steps = next(iter(checked.rms.values())).shape[2] - 1
-        width.set(xscale="log", yscale="log", xlabel="width", title=f"change in {steps} steps, rms")
-        width.set_xticks(checked.widths, [str(width) for width in checked.widths])
-        width.set_xticks([], minor=True)
-        for number, (axes, name) in enumerate(
-            zip(streams, ("residual stream at the start", "its gradient"), strict=True)
-        ):
-            for colour, item in zip((INK, *COLOURS), depths, strict=False):
-                values = np.where(np.array(item[number]) > 0, item[number], np.nan)
-                label = f"{item.depth} blocks, {item.growth[number]:.4g} per block"
-                axes.plot(range(item.depth + 1), values, color=colour, lw=1.2, label=label)
-            axes.set(yscale="log", xlabel="block", title=f"{name}, rms")
-            axes.set_ylim(axes.get_ylim()[0] / 1.5, axes.get_ylim()[1] * 1.5)
-            axes.legend(loc="best", fontsize=6, handlelength=1.2)
-        for axes in (width, *streams):  # plain numbers: 1, 2 and 5 of each decade, of many decades 1 alone
-            low, high = axes.get_ylim()
-            plain_ticks(axes.yaxis)
-            if high > 300 * low:
-                axes.yaxis.set_major_locator(LogLocator(numticks=8))
-        figure.legend(*width.get_legend_handles_labels(), loc="outside lower left", ncols=4, fontsize=6.5)
-    return figure

@@ -132,8 +132,8 @@ def decays_(
     if parametrisation not in FORMS:
         raise ValueError(f"parametrisation must be one of {', '.join(FORMS)}, got {parametrisation!r}")
     form = FORMS[parametrisation]
-    options = {"dt_bias": dt_bias, "a_log": a_log, "gate_bias": gate_bias, "bound": bound, "cap": cap}
-    options = {name: value for name, value in options.items() if value is not None}
+    every = {"dt_bias": dt_bias, "a_log": a_log, "gate_bias": gate_bias, "bound": bound, "cap": cap}
+    options = {name: value for name, value in every.items() if value is not None}
     for name in sorted(({*form.needs} ^ {*options}) - {*form.takes}):
         verb = "needs" if name in form.needs else "does not take"
         raise ValueError(f"parametrisation {parametrisation!r} {verb} {name}")

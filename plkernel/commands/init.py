@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from plkernel.config.condition import Condition
-    from plkernel.models.init.coordinate_check import Coordinates, Propagation
     from plkernel.models.init.plan import Plan
     from plkernel.training.build import Model
 
@@ -132,7 +131,6 @@ def check(
     corpus: str = "stdlib",
     threads: int = os.cpu_count() or 1,
     out: Path = Path("runs/out/init"),
-    figure: bool = True,
 ) -> None:
     """Check a scheme by training small models for a few steps, and by sending a signal through deep ones.
 
@@ -161,19 +159,17 @@ def check(
         option: Free constants of the scheme: --option std=0.01 --option base_width=64.
         corpus: Where the bytes come from, see plkernel.corpus.
         threads: Threads of torch.
-        out: Folder for SCHEME-MODEL.json and the figure.
-        figure: Draw the figure.
+        out: Folder for SCHEME-MODEL.json.
     """
     import torch
 
     from plkernel import __version__
-    from plkernel.analysis.figures.style import rendered
-    from plkernel.common.cli import progress_bar
-    from plkernel.common.files import atomic_write, check_folder, save_json
+    from plkernel.common.cli import progress_bar, text_table
+    from plkernel.common.files import check_folder, save_json
     from plkernel.config.schema import check_threads
     from plkernel.data import corpora
     from plkernel.data.windows import check_length, fixed_windows
-    from plkernel.models.init.coordinate_check import coordinate_check, coordinates_figure, propagation
+    from plkernel.models.init.coordinate_check import FLAT, coordinate_check, geometric, propagation
 
     check_threads(threads)
     if not depths or min(depths) < 1:
@@ -185,70 +181,49 @@ def check(
     data = corpora.load(corpus)
     check_length(data.bytes, CONTEXT, f"corpus {corpus!r}")
     windows = fixed_windows(data.bytes, CONTEXT, BATCH)
-    inputs, title = windows[:, :-1], f"{scheme} on {model}"
+    inputs = windows[:, :-1]
     given: dict[str, Any] = {"steps": steps, "seeds": seeds, "learning_rate": learning_rate}
-    with progress_bar("widths") as progress:
-        coordinates = coordinate_check(
-            lambda width, seed: filled(wide[width], seed, inputs), windows, widths, progress=progress, **given
-        )
-    print(f"{title}: rms of x_t - x_0 after {steps} steps of Adam at {learning_rate:.3g}\n")
-    print(over_width(coordinates), f"verdict: {coordinates.verdict()}", sep="\n\n", end="\n\n", flush=True)
+    with progress_bar("widths") as given["progress"]:
+        coordinates = coordinate_check(lambda width, seed: filled(wide[width], seed, inputs), windows, widths, **given)
+    print(f"{scheme} on {model}: rms of x_t - x_0 after {steps} steps of Adam at {learning_rate:.3g}\n")
+    rows = []
+    for name, slope in (slopes := {name: coordinates.slope(name) for name in coordinates.rms}).items():
+        moved = [f"{value:.3g}" for value in geometric(coordinates.rms[name][:, :, -1])]
+        error = f"{slope.error:.2f}" if slope.error == slope.error else "-"
+        verdict = f"flat within {FLAT:g}" if slope.verdict == "flat" else slope.verdict
+        rows.append([name, *moved, f"{slope.value:+.2f}", error, verdict])
+    header = ["activation", *(f"width {width}" for width in coordinates.widths), "slope", "error", "verdict"]
+    print(text_table(header, rows), f"verdict: {coordinates.verdict()}", sep="\n\n", end="\n\n", flush=True)
     streams = []
     with progress_bar("depths") as progress:
         for depth, one in deep.items():
             streams.append(propagation(lambda seed, one=one: filled(one, seed, inputs)[0], windows, seeds))  # type: ignore[misc]
             progress(depth / sum(deep))
     print(f"residual stream at initialisation, width {dim}: rms before the first block and after the last\n")
-    print(over_depth(streams), flush=True)
-    values = {
-        **{"plkernel": __version__, "scheme": scheme, "model": model, "layers": layers, "dim": dim},
-        **{"options": wide[min(wide)].arm.scheme_options, "corpus": data.name, "sha256": data.sha256},
-        **{"context": CONTEXT, "batch": BATCH, "seeds": seeds},
-        "coordinates": {
-            "widths": coordinates.widths,
-            "learning_rate": learning_rate,
-            "starts": {name: values[:, :, :1].tolist() for name, values in coordinates.rms.items()},
-            "changes": {name: values[:, :, 1:].tolist() for name, values in coordinates.rms.items()},
-        },
-        "slopes": {name: coordinates.slope(name)._asdict() for name in coordinates.rms},
-        "verdict": coordinates.verdict(),
-        "depths": [{**item._asdict(), "depth": item.depth, "growth": item.growth} for item in streams],
-    }
-    path = out / f"{scheme}-{model}"
-    save_json(path.with_name(f"{path.name}.json"), values)
-    print(f"\nwritten: {path}.json", flush=True)
-    if figure:
-        for kind, content in rendered(coordinates_figure(coordinates, streams, title)).items():
-            atomic_write(path.with_name(f"{path.name}.{kind}"), content)
-        print(f"figure:  {path}.pdf, .png, .svg", flush=True)
-
-
-def over_width(coordinates: "Coordinates") -> str:
-    """The table of the coordinate check, a row for each activation."""
-    from plkernel.common.cli import text_table
-    from plkernel.models.init.coordinate_check import FLAT, geometric
-
-    rows = []
-    for name, values in coordinates.rms.items():
-        slope, moved = coordinates.slope(name), [f"{value:.3g}" for value in geometric(values[:, :, -1])]
-        error = f"{slope.error:.2f}" if slope.error == slope.error else "-"
-        verdict = f"flat within {FLAT:g}" if slope.verdict == "flat" else slope.verdict
-        rows.append([name, *moved, f"{slope.value:+.2f}", error, verdict])
-    header = ["activation", *(f"width {width}" for width in coordinates.widths), "slope", "error", "verdict"]
-    return text_table(header, rows)
-
-
-def over_depth(streams: Sequence["Propagation"]) -> str:
-    """The table of the residual stream over depth, a row for each `Propagation`."""
-    from plkernel.common.cli import text_table
-
     header = ["blocks", "stream before", "after", "growth per block", "gradient after", "before", "growth per block"]
     rows = []
     for item in streams:
         (there, back), (up, down) = (item.forward, item.backward), item.growth
         ends = [f"{there[0]:.4g}", f"{there[-1]:.4g}", f"{up:.4f}", f"{back[-1]:.4g}", f"{back[0]:.4g}", f"{down:.4f}"]
         rows.append([str(item.depth), *ends])
-    return text_table(header, rows)
+    print(text_table(header, rows), flush=True)
+    values = {
+        **{"plkernel": __version__, "scheme": scheme, "model": model, "layers": layers, "dim": dim, "seeds": seeds},
+        **{"options": wide[min(wide)].arm.scheme_options, "context": CONTEXT, "batch": BATCH},
+        **{"corpus": data.name, "sha256": data.sha256},
+        "coordinates": {
+            "widths": coordinates.widths,
+            "learning_rate": learning_rate,
+            "starts": {name: values[:, :, :1].tolist() for name, values in coordinates.rms.items()},
+            "changes": {name: values[:, :, 1:].tolist() for name, values in coordinates.rms.items()},
+        },
+        "slopes": {name: slope._asdict() for name, slope in slopes.items()},
+        "verdict": coordinates.verdict(),
+        "depths": [{**item._asdict(), "depth": item.depth, "growth": item.growth} for item in streams],
+    }
+    path = out / f"{scheme}-{model}.json"
+    save_json(path, values)
+    print(f"\nwritten: {path}", flush=True)
 
 
 def condition_of(

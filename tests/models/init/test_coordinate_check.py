@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from plkernel.analysis.figures.style import rendered
 from plkernel.commands.init import condition_of, filled
 from plkernel.models import ModelKind
 from plkernel.models.init.coordinate_check import (
@@ -17,7 +16,6 @@ from plkernel.models.init.coordinate_check import (
     Propagation,
     changes,
     coordinate_check,
-    coordinates_figure,
     geometric,
     propagation,
     stream,
@@ -203,11 +201,3 @@ def test_growth_per_block_is_a_geometric_mean() -> None:
     done = Propagation((1.0, 5.0, 4.0), (9.0, 7.0, 1.0))
     assert (done.depth, done.growth) == (2, (pytest.approx(2.0), pytest.approx(3.0)))
     assert all(math.isnan(value) for value in Propagation((0.0, 1.0), (1.0, 0.0)).growth)
-
-
-def test_the_figure_is_laid_out_without_a_warning_and_the_same_twice() -> None:
-    """Warnings are errors here: a layout that does not fit would raise."""
-    depths = [Propagation((1.0, 1e9), (1e9, 1.0)), Propagation((0.0, 0.0, 1.0), (0.0, 1.0, 1.0))]
-    drawn = [rendered(coordinates_figure(made(a=0, b=1, logits=-0.5), depths, "title")) for _ in range(2)]
-    assert all(drawn[0].values())
-    assert drawn[0] == drawn[1]

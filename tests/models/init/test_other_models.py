@@ -106,17 +106,6 @@ def test_mamba_keeps_what_is_its_own(use_bias: bool) -> None:
             assert (values == float(not end.endswith("bias"))).all(), name
 
 
-def test_mup_groups_of_mamba() -> None:
-    """m = 2: matrices at half the rate, vectors, embedding and what is Mamba's own at the whole."""
-    model, said = mamba(), Structure(multipliers={"logits": 0.5})
-    chosen = plan(model, "mup_table8", RoleTable.from_toml("mamba"), structure=said, base_width=D / 2)
-    rates = {id(p): g["lr"] for g in chosen.param_groups(model, 1e-3, 0.1) for p in g["params"]}
-    assert len(rates) == len(list(model.parameters()))
-    for name, values in model.named_parameters():
-        halved = name.endswith(("in_proj.weight", "out_proj.weight"))
-        assert rates[id(values)] == pytest.approx(5e-4 if halved else 1e-3), name
-
-
 @pytest.mark.parametrize("kind", MODELS)
 def test_they_still_run_and_train_and_an_untied_head_has_a_role(kind: str) -> None:
     model, chosen = filled(kind, "megatron_default")

@@ -59,14 +59,6 @@ def test_impulse_response_of_the_model_has_the_promised_exponent(gain: str, targ
     assert slope(impulse_power(nodes, 512)) == pytest.approx(promised, abs=0.03)
 
 
-@pytest.mark.parametrize("gain", SOME_GAINS)
-def test_impulse_response_in_the_other_convention_is_steeper_by_the_shift_of_one(gain: str) -> None:
-    """Nodes meant for a**t are seen as a**(d-1): the law of d - 1, whose slope over 4..512 is 1.20."""
-    power = impulse_power(place(256, gain=gain, lag="state", **RMS), 513)
-    assert slope(power[1:]) == pytest.approx(1.15, abs=0.03)
-    assert slope(power[:-1]) == pytest.approx(1.20, abs=0.015)
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("parametrisation", DECAY)
 def test_decays_are_those_of_the_nodes(parametrisation: str, dtype: torch.dtype) -> None:

@@ -420,15 +420,6 @@ def test_another_shape_of_the_same_deviation_is_noticed() -> None:
         assert mine.fails(values / values.std() * mine.std), (text, other)
 
 
-@pytest.mark.parametrize("number", [i for i in FIRST if "needs" in ROWS[i][2]])
-def test_a_model_without_the_structure_is_refused_by_name(number: int) -> None:
-    scheme, options, cells = ROWS[number]
-    with pytest.raises(ValueError, match=f"scheme '{scheme}' needs a model with") as caught:
-        plan(model_of("ssm", ""), scheme, **options)
-    for name, value in eval(f"dict({cells['needs']})").items():
-        assert f"{name} = {value!r}" in str(caught.value)
-
-
 def test_mup_at_the_base_width_is_the_standard_parametrisation() -> None:
     for scheme in ("mup_table8", "mup_table3", "megatron_mup"):
         model = model_of("ssm", "")

@@ -1,1 +1,9 @@
-"""Sequence models over bytes, their patching and their initialisation."""
+"""Sequence models over bytes and their initialisation; here the words that they share with specs, without torch."""
+
+from typing import Literal
+
+NOT_CAUSAL = "not causal, not a likelihood"
+"""What every output of a model that sees its own target is called."""
+ModelKind = Literal["ssm", "rwkv5", "rwkv6", "rwkv7"]
+Device = Literal["auto", "cpu", "cuda"]
+PatchingMode = Literal["causal", "published"]

@@ -1,20 +1,114 @@
-"""The layers that both models share, each as a `Structure` wants it; by default they are PyTorch's own, to the bit.
+"""The layers that all models share, and the structure that initialisation schemes ask of a model beyond its weights.
 
-Shapes: (...,D) are any leading dimensions and D channels. Names of parameters are PyTorch's, so that a `state_dict()`
-does not change where an option is off.
+By default the layers are PyTorch's own, to the bit, under PyTorch's names of parameters, so that a `state_dict()` does
+not change where an option is off. Shapes: (...,D) are any leading dimensions and D channels. With f a branch, x the
+residual stream, t the multiplier and g the gate of the branch, a block computes
+    pre          x + g t f(norm(x))
+    post         norm(a x + g t f(x))                        DeepNorm (arXiv 2203.00555); no norm before the head
+    sandwich     x + g t post_norm(f(norm(x)))
+    unit_scaled  (x + t f(norm(x))) / sqrt(1 + t**2)         u-muP (arXiv 2407.17465)
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plkernel.models.structure import Structure
-
 BYTES = 256
 NORM_EPS = 1e-5
+NormName = Literal["layer", "rms", "scale", "none"]
+Placement = Literal["pre", "post", "sandwich"]
+MULTIPLIERS = ("embedding", "logits", "residual")
+BRANCHES = ("mixer", "ffn")
+
+
+@dataclass(frozen=True)
+class Structure:
+    """Options of a model that initialisation schemes ask for; every one is off by default.
+
+    norm: LayerNorm, RMSNorm, ScaleNorm (g x / |x|, one learned g, sqrt(D) at first), or none at all. norm_offset: gains
+    are 1 + w. placement and `residual`, the a of post-norm: see above. embedding_norm: a norm after the embedding
+    (an RWKV always has it, as ln0). gate: one learned number per branch. fixnorm: rows of the embedding have length g,
+    one learned number, and rows of the head length 1. scalar_bias: x + b instead of x before every linear layer of a
+    branch, b one learned number (Fixup has one before every activation, too). tied: head and embedding are one matrix,
+    which `state_dict()` holds under both names.
+
+    unit_scaled: weights of unit variance give activations of unit variance. Linear layers are multiplied by
+    fan_in**-0.5, the head by 1 / fan_in, nonlinear factors divided by their root mean square under N(0, 1), the states
+    of an SSM by their standard deviation under white input; norms have no parameters and linear layers no bias. Not
+    done: separate scales of the gradients, which Adam divides out, and the loss of variance in RWKV's token shift.
+
+    multipliers: numbers by name, 1 elsewhere: `embedding` and `logits` multiply what comes out of embedding and head,
+    `residual` every branch, `mixer.3` and `ffn.3` that of block 3.
+    """
+
+    norm: NormName = "layer"
+    norm_offset: bool = False
+    placement: Placement = "pre"
+    residual: float = 1.0
+    embedding_norm: bool = False
+    gate: bool = False
+    fixnorm: bool = False
+    scalar_bias: bool = False
+    tied: bool = False
+    unit_scaled: bool = False
+    multipliers: Mapping[str, float] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        norm, placement = self.norm, self.placement
+        for name, valid in (("norm", get_args(NormName)), ("placement", get_args(Placement))):
+            if getattr(self, name) not in valid:
+                raise ValueError(f"{name} must be one of {', '.join(valid)}, got {getattr(self, name)!r}")
+        for name, value in [("residual", self.residual), *self.multipliers.items()]:
+            if not math.isfinite(value):
+                raise ValueError(f"{name} must be a finite number, got {value}")
+        usual = norm in ("layer", "rms")
+        beside = [name for name in ("norm_offset", "gate", "fixnorm", "scalar_bias") if getattr(self, name)]
+        for wrong, message in (
+            (self.norm_offset and not usual, f"norm_offset goes with norm 'layer' or 'rms', got {norm!r}"),
+            (self.embedding_norm and norm == "none", "embedding_norm needs a norm, got norm 'none'"),
+            (placement != "pre" and norm == "none", f"placement {placement!r} needs a norm, got norm 'none'"),
+            (self.residual != 1 and placement != "post", f"residual {self.residual} goes with placement 'post'"),
+            (
+                self.unit_scaled and not (usual and placement == "pre"),
+                f"unit_scaled goes with norm 'layer' or 'rms' and placement 'pre', got {norm!r} and {placement!r}",
+            ),
+            (self.unit_scaled and beside, f"unit_scaled does not go with {', '.join(beside)}"),
+        ):
+            if wrong:
+                raise ValueError(message)
+
+    def check(self, layers: int) -> None:
+        """ValueError for a multiplier of something that a model of so many blocks does not have."""
+        known = {*MULTIPLIERS, *(f"{branch}.{layer}" for branch in BRANCHES for layer in range(layers))}
+        for name in self.multipliers:
+            if name not in known:
+                raise ValueError(
+                    f"multiplier {name!r} does not exist; valid: {', '.join(MULTIPLIERS)}, "
+                    f"and mixer.i and ffn.i with i below {layers}"
+                )
+
+    def multiplier(self, name: str) -> float:
+        """The multiplier of this name; of a branch with that of all branches."""
+        every = self.multipliers.get("residual", 1.0) if name.partition(".")[0] in BRANCHES else 1.0
+        return every * self.multipliers.get(name, 1.0)
+
+    def options(self) -> dict[str, Any]:
+        """Everything but the multipliers, by name: what a scheme's needs are compared with."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "multipliers"}
+
+
+def structure_for(needs: Mapping[str, Any], forward: Mapping[str, float]) -> Structure:
+    """The structure that a scheme asks for by its `Rules.needs` and `Rules.forward`; ValueError for an unknown need."""
+    known = Structure().options()
+    for name in needs:
+        if name not in known:
+            raise ValueError(f"need {name!r} is no option of our models; valid: {', '.join(known)}")
+    return Structure(**needs, multipliers=dict(forward))
 
 
 class ScaleNorm(nn.Module):
@@ -22,37 +116,20 @@ class ScaleNorm(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.dim = dim
-        self.weight = nn.Parameter(torch.empty(1))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """g = sqrt(D)."""
-        nn.init.constant_(self.weight, math.sqrt(self.dim))
+        self.weight = nn.Parameter(torch.full((1,), math.sqrt(dim)))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.weight * F.normalize(x, dim=-1, eps=NORM_EPS)
 
 
-class _Offset(nn.Module):
-    """Gain 1 + w, w = 0 at first."""
-
-    weight: nn.Parameter
-
-    def reset_parameters(self) -> None:
-        """Everything is zero."""
-        for parameter in self.parameters():
-            nn.init.zeros_(parameter)
-
-
-class OffsetLayerNorm(_Offset, nn.LayerNorm):
+class OffsetLayerNorm(nn.LayerNorm):
     """LayerNorm with gain 1 + w."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.layer_norm(x, self.normalized_shape, 1 + self.weight, self.bias, self.eps)
 
 
-class OffsetRMSNorm(_Offset, nn.RMSNorm):
+class OffsetRMSNorm(nn.RMSNorm):
     """RMSNorm with gain 1 + w."""
 
     def forward(self, x: Tensor) -> Tensor:

@@ -22,8 +22,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plkernel.kernels.wkv import wkv
-from plkernel.models.layers import BYTES, Activation, Embedding, Head, Join, Linear, last_norm, norm_of, squared_relu
-from plkernel.models.structure import Structure
+from plkernel.models.layers import (
+    BYTES,
+    Activation,
+    Embedding,
+    Head,
+    Join,
+    Linear,
+    Structure,
+    last_norm,
+    norm_of,
+    squared_relu,
+)
 
 GROUP_NORM_EPS = 64e-5  # Eagle's code divides by 8 and takes 1e-5, which is the same
 

@@ -4,11 +4,14 @@ Shapes: B batch, T time (bytes), P bytes per patch, D width (also the state size
     x = x + SSM(LayerNorm(x));  x = x + SwiGLU(LayerNorm(x))
     SSM(u): s_t = a * s_{t-1} + g(a) * (B u_t);  out_t = C s_t + c + D * u_t,  a = exp(-exp(log_rate))
 unless its `Structure` says otherwise.
+
+Byte patching: bytes are embedded, every P embeddings are averaged into one patch, the blocks run over patches, and
+each patch state goes back to bytes, where the byte's own embedding is added. Modes differ in which patch a byte gets.
 """
 
 import math
 from dataclasses import dataclass, field
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -16,12 +19,10 @@ from torch.nn import functional as F
 
 from plkernel.analysis.nodes import Gain, Nodes
 from plkernel.kernels.scan import scan
+from plkernel.models import NOT_CAUSAL, PatchingMode
 from plkernel.models.init.plan import initialise_
 from plkernel.models.init.power_law import apply_nodes_
-from plkernel.models.layers import BYTES, Activation, Embedding, Head, Join, Linear, last_norm, norm_of
-from plkernel.models.patching import Patches, pool, pool_on, unpool, unpool_on
-from plkernel.models.structure import Structure
-from plkernel.models.words import NOT_CAUSAL, PatchingMode
+from plkernel.models.layers import BYTES, Activation, Embedding, Head, Join, Linear, Structure, last_norm, norm_of
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,19 @@ class SSMConfig:
         return self.patch == 1 or self.mode == "causal"
 
 
-@dataclass(frozen=True)
-class SSMState:
+class Patches(NamedTuple):
+    """Memory of `causal` patching between two windows of one text: constant in the number of bytes seen.
+
+    total: (B,D) sum of the embeddings of the unfinished patch; last: (B,D) state of the last completed patch, zero
+    before there is one; position: bytes in the unfinished patch, 0..P-1.
+    """
+
+    total: Tensor
+    last: Tensor
+    position: int
+
+
+class SSMState(NamedTuple):
     """Memory of the recurrent mode: constant in the number of bytes seen.
 
     layers: one (B,D) state per block, at least float32; patches: what the unfinished patch needs.
@@ -69,6 +81,47 @@ class SSMState:
 
     layers: tuple[Tensor, ...]
     patches: Patches
+
+
+def pool(x: Tensor, size: int) -> Tensor:
+    """Mean of every `size` consecutive embeddings: (B,T,D) -> (B,ceil(T/size),D); a last short patch is zero-padded.
+
+    The padded patch is never complete, so in `causal` mode no byte reads it.
+    """
+    return F.pad(x, (0, 0, 0, -x.shape[1] % size)).unflatten(1, (-1, size)).mean(dim=2)
+
+
+def unpool(patches: Tensor, size: int, time: int, mode: PatchingMode) -> Tensor:
+    """Patch states back on bytes: (B,ceil(T/size),D) -> (B,T,D).
+
+    causal: byte t receives the last COMPLETED patch, number (t+1)//size - 1, and zeros before the first is complete.
+    published: byte t receives its own patch t//size, which averages bytes up to size - 1 ahead of it: for size 2,
+    position 2p predicts byte 2p+1 from the mean of bytes 2p and 2p+1. Not causal, not a likelihood.
+    """
+    repeated = patches.repeat_interleave(size, dim=1)
+    return (F.pad(repeated, (0, 0, size - 1, 0)) if mode == "causal" else repeated)[:, :time]
+
+
+def pool_on(x: Tensor, size: int, before: Patches) -> Tensor:
+    """Means of the patches that bytes x (B,T,D) complete after `before`: (B,(position + T) // size,D)."""
+    count = (before.position + x.shape[1]) // size
+    if count == 0:
+        return x[:, :0]
+    sums = F.pad(x, (0, 0, before.position, 0))[:, : count * size].unflatten(1, (count, size)).sum(dim=2)
+    return torch.cat((sums[:, :1] + before.total[:, None], sums[:, 1:]), dim=1) / size
+
+
+def unpool_on(patches: Tensor, x: Tensor, size: int, before: Patches) -> tuple[Tensor, Patches]:
+    """The state of the last completed patch on each of the bytes x (B,T,D), and the memory after them.
+
+    patches: (B,N,D), what the blocks made of the patches that `pool_on` gave. Window by window this is `unpool` in
+    mode `causal`.
+    """
+    count, end = patches.shape[1], before.position + x.shape[1]
+    known = torch.cat((before.last[:, None], patches), dim=1)
+    number = torch.arange(before.position + 1, end + 1, device=x.device) // size
+    rest = x[:, count * size - before.position :].sum(dim=1) if count else before.total + x.sum(dim=1)
+    return known[:, number], Patches(rest, known[:, -1], end % size)
 
 
 class DiagonalSSM(nn.Module):
@@ -114,14 +167,11 @@ class DiagonalSSM(nn.Module):
         squares = torch.einsum("ti,ij,tj->t", left, (out.T @ out) * (into @ into.T), left)
         return (squares.clamp(min=0) / (into.shape[1] * out.shape[0])).sqrt()
 
-    def place_(self, nodes: Nodes, *, match: Nodes | None = None) -> None:
-        """Set the decays, and the multipliers of the states: in `shape` where there is one, else in C_proj's columns.
-
-        In place; `match` as in `projection_`.
-        """
+    def place_(self, nodes: Nodes) -> None:
+        """Set the decays, and the multipliers of the states: in `shape` if there is one, else in C_proj's columns."""
         if self.shape is not None:
             self.shape.fill_(1)
-        apply_nodes_(self.log_rate, self.C_proj.weight if self.shape is None else self.shape, nodes, match=match)
+        apply_nodes_(self.log_rate, self.C_proj.weight if self.shape is None else self.shape, nodes)
 
 
 def input_gain(rate: Tensor, name: Gain) -> Tensor:

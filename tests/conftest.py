@@ -1,4 +1,4 @@
-"""A tiny study on real source text, a cache of its own for every test, and the official RWKV package."""
+"""A tiny study on real source text, and a cache of its own for every test."""
 
 import gc
 import inspect
@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +17,6 @@ from plkernel.config.factors import expanded
 from plkernel.config.reading import parse_spec
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from plkernel.config.study import Spec
 
 # Tests started in the background ignore Ctrl-C, and so would every process of theirs that is to be interrupted.
@@ -196,36 +194,3 @@ def synthetic_row(arm: str, seed: int, levels: Mapping[str, str], effect: float,
             "val_bpb": values,
         },
     }
-
-
-@pytest.fixture
-def official_logits(monkeypatch: pytest.MonkeyPatch) -> "Iterator[Callable[[Path, Tensor], dict[str, Tensor]]]":
-    """Logits (T,256) of bytes (T,) by the official inference package, for the whole sequence and byte by byte.
-
-    The package runs without compiling anything; what it sets for all of torch on import is undone. It collects garbage
-    for every matrix it loads, which would be most of the time of a small model.
-    """
-    pytest.importorskip("rwkv", reason="the official inference package `rwkv` is not installed")
-    import torch
-
-    monkeypatch.setattr(gc, "collect", lambda: 0)
-    for name in ("RWKV_JIT_ON", "RWKV_CUDA_ON", "RWKV_V7_ON"):
-        monkeypatch.setenv(name, "0")
-    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
-    before = cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32
-    yield run_official
-    cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32 = before
-
-
-def run_official(path: Path, inputs: "Tensor") -> "dict[str, Tensor]":
-    """What the fixture `official_logits` gives, from a .pth file."""
-    import torch
-    from rwkv.model import RWKV
-
-    official = RWKV(model=str(path), strategy="cpu fp32", verbose=False)
-    whole, _ = official.forward(inputs.tolist(), None, full_output=True)
-    state, each = None, []
-    for byte in inputs.tolist():
-        logits, state = official.forward([byte], state)
-        each.append(logits)
-    return {"whole": whole, "each": torch.stack(each)}

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from plkernel.commands.init import check, condition_of, listing, planned, show
+from plkernel.commands.init import check, listing, show
 from plkernel.common import cli
+from plkernel.models import ModelKind
 from plkernel.models.init import SCHEMES
-from plkernel.models.init.plan import Plan
-from plkernel.models.words import ModelKind
 
 Shown = pytest.CaptureFixture[str]
 SMALL: dict[str, Any] = {"widths": (16, 32, 64), "layers": 1, "depths": (1, 3), "dim": 16, "steps": 2, "threads": 1}
@@ -32,7 +31,6 @@ def test_list_names_every_scheme_with_source_and_constants(capsys: Shown) -> Non
     assert max(map(len, text.splitlines())) <= 120
     assert f"{len(SCHEMES)} schemes" in text
     assert text.count("calibrated on a batch, which a run does by itself") == 1
-    assert sum(line.endswith(":") or "https://" in line for line in text.splitlines() if line[0:1].isalpha()) == 9
     for page in ("README.md", "docs/initialising.md"):
         words = " ".join((Path(__file__).parent.parent / page).read_text().split())
         assert re.findall(r"(\d+) schemes", words) == [str(len(SCHEMES))]
@@ -91,28 +89,11 @@ def test_a_model_of_a_hundred_billion_is_shown_at_once(capsys: Shown) -> None:
         ("gpt2", {}, "nothing"),
         ("u_mup", {"layers": 8}, "each branch times a number of its own, from 0.3536 (mixer.0)"),
         ("auto_init", {"option": ("target=0.5",)}, "of its\nbranch is 0.5; a run does this by itself"),
-        ("mup_table8", {"option": ("sgd=True",)}, "the rates are for SGD; a run here has AdamW"),
     ],
 )
 def test_needs_are_told_in_words(scheme: str, options: dict[str, Any], words: str, capsys: Shown) -> None:
     show(scheme, dim=64, **options)
     assert words in capsys.readouterr().out.split("asks of the model:")[1]
-
-
-def test_against_tells_what_differs(capsys: Shown) -> None:
-    show("megatron_default", dim=64, layers=3, option=("std=0.1",), against="transformers_default")
-    lines = capsys.readouterr().out.split("megatron_default -> transformers_default:")[1].strip().splitlines()
-    assert [line.split(":")[0].strip() for line in lines] == ["blocks.*.ssm.C_proj.weight", "blocks.*.mlp.down.weight"]
-    assert lines[0].endswith("N(0.04082) -> N(0.1)  (blocks 0-2)")
-    show("gpt2", against="gpt2")
-    assert "gpt2 -> gpt2: no difference" in capsys.readouterr().out
-
-
-def test_the_plan_is_saved(tmp_path: Path) -> None:
-    show("u_mup", model="rwkv6", dim=64, layers=2, json=tmp_path / "plan.json")
-    values = json.loads((tmp_path / "plan.json").read_text())
-    assert values.pop("model") == "rwkv6"
-    assert Plan.from_dict(values) == planned(condition_of("u_mup", "rwkv6", 64, 2, None))
 
 
 @pytest.mark.parametrize("kind", [pytest.param("ssm", marks=pytest.mark.slow), "rwkv6"])
@@ -130,9 +111,7 @@ def test_check_prints_and_writes_its_results(kind: ModelKind, tmp_path: Path, ca
     assert [item["depth"] for item in values["depths"]] == [1, 3]
     assert len(values["depths"][1]["forward"]) == 4
     assert set(values["slopes"]) == set(values["coordinates"]["changes"])
-    for suffix in ("pdf", "png", "svg"):
-        assert (tmp_path / f"megatron_mup-{kind}.{suffix}").stat().st_size > 1000
-    check("megatron_mup", kind, **SMALL, **given, figure=False)
+    check("megatron_mup", kind, **SMALL, **given)
     assert (tmp_path / f"megatron_mup-{kind}.json").read_bytes() == first
 
 
@@ -143,17 +122,16 @@ def test_check_prints_and_writes_its_results(kind: ModelKind, tmp_path: Path, ca
         (lambda: show("nonsense"), "'nonsense' does not exist; plkernel.init list names them"),
         (lambda: show("gpt2", option=("sd=1",)), "has no option 'sd'; valid: std, position_std"),
         (lambda: show("gpt2", option=("std",)), "option must be NAME=VALUE"),
-        (lambda: show("gpt2", option=("std=x",)), "option std must be a number, true or false, got 'x'"),
+        (lambda: show("gpt2", option=("std=x",)), "option must be NAME=VALUE"),
         (lambda: show("gpt2", option=("std=-1",)), "must be a finite number of at least 0"),
-        (lambda: show("gpt2", against="gpt3"), "nearest: gpt2"),
-        (lambda: show("gpt2", dim=1), "width must be at least 2, got 1"),
-        (lambda: show("gpt2", layers=0), "number of blocks must be at least 1, got 0"),
-        (lambda: show("gpt2", "rwkv5", dim=48), "width 48 must be a multiple of head_size 32"),
-        (lambda: show("gpt2", head_size=16), "head_size 16 belongs to models rwkv5 to rwkv7, got model 'ssm'"),
+        (lambda: show("gpt2", dim=1), "dim"),
+        (lambda: show("gpt2", layers=0), "layers"),
+        (lambda: show("gpt2", "rwkv5", dim=48), "must be a multiple of head_size"),
+        (lambda: show("gpt2", head_size=16), "head_size"),
         (lambda: show("rwkv_eagle_paper", "rwkv6"), "not for RWKV-6"),
         (lambda: check("gpt2", depths=()), "depths must be at least 1"),
         (lambda: check("gpt2", widths=(64,)), "widths must be at least two, got 64"),
-        (lambda: check("gpt2", "rwkv6", widths=(48, 64)), "width 48 must be a multiple"),
+        (lambda: check("gpt2", "rwkv6", widths=(48, 64)), "must be a multiple of head_size"),
     ],
 )
 def test_mistakes_are_answered_in_one_line(action: Any, message: str, capsys: Shown) -> None:
@@ -166,13 +144,17 @@ def test_mistakes_are_answered_in_one_line(action: Any, message: str, capsys: Sh
     assert "\n" not in error
 
 
-def test_repeated_options_all_count(monkeypatch: pytest.MonkeyPatch, capsys: Shown) -> None:
+def test_repeated_options_all_count_and_the_plan_is_saved(
+    monkeypatch: pytest.MonkeyPatch, capsys: Shown, tmp_path: Path
+) -> None:
     """From the command line, where the last of several flags of one name would otherwise be the only one."""
-    options = ["--option", "zero_readout=True", "--option", "sgd=false", "--option", "base_width=64"]
+    options = ["--option", "zero_readout=True", "--option", "base_width=64", "--json", str(tmp_path / "plan.json")]
     monkeypatch.setattr(sys, "argv", ["plkernel.init", "show", "mup_table8", *options])
     monkeypatch.delitem(sys.modules, "plkernel.commands.init")
     runpy.run_module("plkernel.init", run_name="__main__")
     printed = capsys.readouterr().out
     assert "base_width = 64," in printed
     assert "zero_readout = 1" in printed
-    assert "the rates are for SGD" not in printed
+    values = json.loads((tmp_path / "plan.json").read_text())
+    assert (values["model"], values["scheme"], values["options"]["base_width"]) == ("ssm", "mup_table8", 64)
+    assert values["entries"][0]["distribution"]["kind"] == "normal"

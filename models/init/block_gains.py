@@ -5,7 +5,7 @@ from plkernel.models.init.block_gains import calibrate_
 
 chosen = plan(model, "auto_init")
 chosen.apply_(model, seed=0)
-print(calibrate_(model, batch, target=chosen.calibration.target).gains)
+print(calibrate_(model, batch, target=chosen.calibration).gains)
 
 A run whose scheme asks for it (`Rules.calibration`) does this by itself, on the windows of its first step.
 
@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from plkernel.models.init.plan import OUTPUT, Calibrate, RoleTable, described, slice_of, structure_of
+from plkernel.models.init.plan import OUTPUT, RoleTable, check_calibration, described, structure_of
 
 ROUNDS = 60
 Branch = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -58,27 +58,44 @@ def calibrate_(
     From the first block to the last, each on what the ones before it give for `batch`, the model's input. `roles`: the
     role table, which our own models bring along. target: 1 doubles the squared length of gradients at every block;
     1 / L keeps their growth over L blocks near e. tolerance: relative, of the estimate; probes, seed: what it is made
-    with, see `measured`.
+    with, see `measured`. Both branches of a block carry the gain, so the norm grows as its second to fourth power: the
+    third root of the ratio converges for either.
 
     Raises ValueError for a model without `blocks`, one that norms or scales their sum or what is added, or where no
     gain reaches the target: output projections of zero, or branches that do not pass through them.
     """
-    for name, value in (("target", target), ("tolerance", tolerance), ("probes", probes)):
-        if not value > 0:
-            raise ValueError(f"{name} must be positive, got {value}")
     blocks = getattr(model, "blocks", None)
     if not isinstance(blocks, nn.ModuleList) or not len(blocks):
         raise ValueError(f"calibration needs a model with a list of `blocks`, which {type(model).__name__} has not")
-    Calibrate.check(structure_of(model))
+    check_calibration(structure_of(model), target)
     outputs = output_weights(model, roles)
     modes = {module: module.training for module in model.modules()}
     model.eval()
+    tuned = []
     try:
-        tuned = []
         for number, block in enumerate(blocks):
             branch, x = captured(model, block, batch)
-            measure = lambda branch=branch, x=x: measured(branch, x, probes, seed)  # noqa: E731
-            tuned.append(tune_(measure, outputs.get(number, []), target, tolerance, f"block {number}"))
+            gain, (before, of_block) = 1.0, measured(branch, x, probes, seed)
+            of_f, rounds = before, 0
+            while not abs(of_f / target - 1) < tolerance:
+                where = f"block {number} has a partial Jacobian norm of {of_f:g} without its skip connection"
+                if not 0 < of_f < math.inf:
+                    raise ValueError(
+                        f"{where}, which no gain brings to {target:g}: apply a scheme whose output projections are not "
+                        "zero first, such as auto_init"
+                    )
+                if rounds == ROUNDS:
+                    raise ValueError(
+                        f"{where} after {ROUNDS} rounds, not {target:g}: too little of it passes through its output "
+                        "projections"
+                    )
+                factor = (target / of_f) ** (1 / 3)
+                with torch.no_grad():
+                    for weight in outputs.get(number, []):
+                        weight.mul_(factor)
+                gain, rounds = gain * factor, rounds + 1
+                of_f, of_block = measured(branch, x, probes, seed)
+            tuned.append((gain, before, of_f, of_block))
     finally:
         for module, mode in modes.items():
             module.training = mode
@@ -102,36 +119,6 @@ def measured(branch: Branch, x: Tensor, probes: int, seed: int) -> tuple[float, 
     return of_f, of_block
 
 
-def tune_(
-    measure: Callable[[], tuple[float, float]], weights: list[Tensor], target: float, tolerance: float, where: str
-) -> tuple[float, float, float, float]:
-    """Gain, norm of f before, norms of f and of the block afterwards.
-
-    Both branches of a block carry the gain, so the norm grows as its second to fourth power: the third root of the
-    ratio converges for either.
-    """
-    gain, (before, block) = 1.0, measure()
-    branch = before
-    for _ in range(ROUNDS):
-        if not 0 < branch < math.inf:
-            raise ValueError(
-                f"{where} has a partial Jacobian norm of {branch:g} without its skip connection, which no gain brings "
-                f"to {target:g}: apply a scheme whose output projections are not zero first, such as auto_init"
-            )
-        if abs(branch / target - 1) < tolerance:
-            return gain, before, branch, block
-        factor = (target / branch) ** (1 / 3)
-        with torch.no_grad():
-            for weight in weights:
-                weight.mul_(factor)
-        gain *= factor
-        branch, block = measure()
-    raise ValueError(
-        f"{where} has a partial Jacobian norm of {branch:g} without its skip connection after {ROUNDS} rounds, not "
-        f"{target:g}: too little of it passes through its output projections"
-    )
-
-
 @torch.no_grad()
 def scale_(model: nn.Module, gains: Iterable[float]) -> None:
     """Multiply the output projections of block i by gain i, which repeats a calibration on an equal model."""
@@ -147,7 +134,7 @@ def output_weights(model: nn.Module, roles: RoleTable | None = None) -> dict[int
     weights: dict[int, list[Tensor]] = {}
     for parameter in described(model, roles):
         if parameter.layer is not None and (parameter.role in OUTPUT or parameter.name.endswith(".ssm.D")):
-            weights.setdefault(parameter.layer, []).append(slice_of(named[parameter.name], parameter))
+            weights.setdefault(parameter.layer, []).append(parameter.slice_of(named[parameter.name]))
     return weights
 
 
@@ -156,24 +143,17 @@ def captured(model: nn.Module, block: nn.Module, batch: Tensor) -> tuple[Branch,
 
     h is the input, or what the norm of the embedding makes of it where the block holds that norm, as RWKV's first does.
     """
-    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
-    hook = block.register_forward_pre_hook(lambda _, args, kwargs: calls.append((args, kwargs)), with_kwargs=True)
-    try:
-        with torch.no_grad():
-            model(batch)
-    finally:
-        hook.remove()
+    calls: list[tuple[Any, Any]] = []
+    hook = block.register_forward_pre_hook(lambda _, args, named: calls.append((args, named)), with_kwargs=True)
+    with hook, torch.no_grad():
+        model(batch)
     (x, *others), named = calls[0]
-    norm = getattr(block, "ln0", None)
+    norm = getattr(block, "ln0", None) or nn.Identity()
 
     def branch(given: Tensor) -> tuple[Tensor, Tensor]:
         h = [given]
-        hook = norm.register_forward_hook(lambda _, args, out: h.append(out)) if norm is not None else None
-        try:
+        with norm.register_forward_hook(lambda _, args, out: h.append(out)):
             out = block(given, *others, **named)
-        finally:
-            if hook is not None:
-                hook.remove()
         return h[-1], (out if isinstance(out, Tensor) else out[0]) - h[-1]
 
     return branch, x

@@ -34,21 +34,20 @@ import math
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast, get_args
+from typing import Any, Literal, TypeVar, cast
 
 import torch
-from pydantic import TypeAdapter
+from pydantic import BaseModel, StrictBool, ValidationError
 from torch import Tensor, nn
 
-from plkernel.models.init import rwkv_vectors
-from plkernel.models.init.distributions import KEEP, ONE, ZERO, Distribution, normal, uniform
-from plkernel.models.structure import Structure, structure_for
+from plkernel.models.init.distributions import KEEP, ONE, ZERO, Distribution, normal, of_rwkv, uniform, vector
+from plkernel.models.layers import Structure, structure_for
 
 M = TypeVar("M", bound=nn.Module)
 Role = Literal[
@@ -57,12 +56,10 @@ Role = Literal[
     "ffn_gate", "ffn_up", "ffn_router", "ffn_out",
     "norm", "norm_bias", "bias", "gate", "own",
 ]  # fmt: skip
-Optimizer = Literal["adam", "sgd"]
 INPUT: tuple[Role, ...] = ("query", "key", "value", "mixer_gate", "ffn_gate", "ffn_up", "ffn_router")
 OUTPUT: tuple[Role, ...] = ("mixer_out", "ffn_out")
 DECAYED: tuple[Role, ...] = ("embedding", "position", "head", *INPUT, *OUTPUT)
 COME_WITH = Path(__file__).parents[2] / "runs" / "roles"
-LONGEST = 80  # characters of a value in an error message
 FEW = 8  # branches that are listed one by one
 FORWARD = {"embedding": "the embedding's output", "logits": "the logits", "residual": "every residual branch"}
 NEEDS: dict[tuple[str, Any], str] = {
@@ -82,65 +79,17 @@ NEEDS: dict[tuple[str, Any], str] = {
 }
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(BaseModel, frozen=True, extra="forbid"):
     """The rule of one pattern: the role; `parts`, the roles of equal slices along the output where several matrices are
     fused into one; `transposed` where the weight is stored (in, out)."""
 
     role: Role | None = None
     parts: tuple[Role, ...] = ()
-    transposed: bool = False
-
-    def __post_init__(self) -> None:
-        if (self.role is None) == (not self.parts):
-            raise ValueError("a rule needs a role or parts, and not both")
-        for name in self.roles:
-            if name not in get_args(Role):
-                raise ValueError(f"role must be one of {', '.join(get_args(Role))}, got {repr(name)[:LONGEST]}")
-
-    @property
-    def roles(self) -> tuple[Role, ...]:
-        """The roles of the slices, one where nothing is fused."""
-        return (self.role,) if self.role else self.parts
-
-    @classmethod
-    def from_value(cls, given: Any) -> "Rule":
-        """From a plain value, a role or a table; ValueError for another key or type: "no" is not false."""
-        kinds: dict[str, tuple[Any, str]] = {
-            "role": (str, "a role"),
-            "parts": (list | tuple, "a list of roles"),
-            "transposed": (bool, "true or false"),
-        }
-        given = {"role": given} if isinstance(given, str) else given
-        if not isinstance(given, Mapping):
-            raise ValueError(f"expected a role, or a table of {', '.join(kinds)}, got {str(given)[:LONGEST]}")
-        for name, value in given.items():
-            if name not in kinds:
-                raise ValueError(f"unknown key {repr(name)[:LONGEST]}; valid: {', '.join(kinds)}")
-            if not isinstance(value, kinds[name][0]):
-                raise ValueError(f"{name} must be {kinds[name][1]}, got {repr(value)[:LONGEST]}")
-        return cls(given.get("role"), tuple(given.get("parts", ())), given.get("transposed", False))
+    transposed: StrictBool = False
 
 
-@dataclass(frozen=True)
-class RoleTable:
+class RoleTable(dict[str, Rule]):
     """Patterns (as `fnmatch`; `*` also matches dots) and their rules."""
-
-    rules: Mapping[str, Rule]
-
-    def assign(self, names: Iterable[str]) -> dict[str, Rule]:
-        """The rule of every parameter; ValueError, with the names, where one has none or two."""
-        assigned, wrong = {}, []
-        for name in names:
-            matching = [pattern for pattern in self.rules if fnmatchcase(name, pattern)]
-            if len(matching) == 1:
-                assigned[name] = self.rules[matching[0]]
-            else:
-                wrong.append(f"{name} ({' and '.join(map(repr, matching)) if matching else 'no pattern'})")
-        if wrong:
-            more = f" and {len(wrong) - 4} more" if len(wrong) > 4 else ""
-            raise ValueError(f"every parameter needs exactly one role: {', '.join(wrong[:4])}{more}")
-        return assigned
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "RoleTable":
@@ -148,13 +97,17 @@ class RoleTable:
 
         Raises ValueError that names the pattern.
         """
-        rules = {}
+        table = cls()
         for pattern, value in values.items():
             try:
-                rules[pattern] = Rule.from_value(value)
-            except ValueError as error:
-                raise ValueError(f"roles: {repr(pattern)[:LONGEST]}: {error}") from error
-        return cls(rules)
+                table[pattern] = Rule.model_validate({"role": value} if isinstance(value, str) else value)
+            except ValidationError as error:
+                first = error.errors()[0]
+                place = ".".join(map(str, first["loc"]))
+                raise ValueError(f"roles: {pattern!r}: {place or 'rule'}: {first['msg']}, got {value!r}") from error
+            if (table[pattern].role is None) == (not table[pattern].parts):
+                raise ValueError(f"roles: {pattern!r}: a rule needs a role or parts, and not both")
+        return table
 
     @classmethod
     def from_toml(cls, path: Path | str) -> "RoleTable":
@@ -168,15 +121,13 @@ class RoleTable:
         path = path if Path(path).is_file() else known[str(path)]
         try:
             return cls.from_dict(tomllib.loads(Path(path).read_text(encoding="utf-8")))
-        except RecursionError:
-            raise ValueError(f"{path}: nested too deep for a table of roles") from None
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
 
 
 def by_role(**patterns: str) -> RoleTable:
     """A table from the patterns of each role, separated by spaces."""
-    return RoleTable({one: Rule(cast(Role, role)) for role, text in patterns.items() for one in text.split()})
+    return RoleTable({one: Rule(role=cast(Role, role)) for role, text in patterns.items() for one in text.split()})
 
 
 SSM_ROLES = by_role(
@@ -224,14 +175,6 @@ def structure_of(model: Any) -> Structure:
         return Structure()
     structure: Structure = model.config.structure
     return structure if kind_of(model) == "SSM" else replace(structure, embedding_norm=structure.norm != "none")
-
-
-def own_distribution(model: Any, name: str, version: str) -> Distribution:
-    """The distribution of a parameter of role `own`: D of an SSM is 1, an RWKV's follow `version` of its vectors."""
-    if kind_of(model) == "SSM":
-        return ONE if name.endswith(".D") else KEEP  # decays are placed afterwards, by a node set
-    default = {"RWKV": "rwkv_blinkdl", "RWKV7": "rwkv7_official"}.get(kind_of(model))
-    return rwkv_vectors.own_distribution(name, model.config, version or default) if default else KEEP
 
 
 @dataclass(frozen=True)
@@ -297,26 +240,12 @@ class Parameter:
         """The name, with [2/3] for the second of three slices."""
         return self.name + (f"[{self.part[0] + 1}/{self.part[1]}]" if self.part[1] > 1 else "")
 
-
-@dataclass(frozen=True)
-class Calibrate:
-    """After the draws one gain per block is tuned on a batch until the partial Jacobian norm of its branch is `target`.
-
-    `calibrate_` of plkernel.models.init.block_gains does it; a run does it by itself.
-    """
-
-    target: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.target) and self.target > 0):
-            raise ValueError(f"target must be positive, got {self.target}")
-
-    @staticmethod
-    def check(structure: Structure) -> None:
-        """ValueError unless blocks are x + f(x), with an f that its output projections scale."""
-        if structure.placement != "pre" or structure.unit_scaled:
-            form = "unit_scaled" if structure.unit_scaled else f"placement {structure.placement!r}"
-            raise ValueError(f"calibration needs blocks x + f(x), got {form}, which norms or scales more: use 'pre'")
+    def slice_of(self, tensor: Tensor) -> Tensor:
+        """The part of a fused tensor that this stands for, along the output dimension."""
+        number, parts = self.part
+        dim = tensor.ndim - 1 if self.transposed else 0
+        size = tensor.shape[dim] // parts
+        return tensor.narrow(dim, number * size, size)
 
 
 Fill = Distribution | Callable[[Parameter], Distribution]
@@ -328,11 +257,12 @@ class Rules:
     """The rules of a scheme: a distribution, or a function from `Parameter` to one, by group of roles.
 
     `input`, `output` and `head` are as `embedding` unless given. `roles` holds exceptions by role, which come first;
-    position follows embedding. learning_rate, eps and weight_decay hold multipliers by role or by group (`input`,
-    `output`), 1 elsewhere; weight decay is 0 on all but matrices unless said. `forward`: numbers that multiply
-    activations (embedding, logits, ...). `needs`: options that the model must have. `own`: the version of the
-    deterministic vectors of an RWKV, that of today's official code where it is empty. `optimizer`: what the multipliers
-    are for. `calibration`: what is left to tune on data once the parameters are drawn.
+    position follows embedding. learning_rate, eps and weight_decay hold multipliers for Adam by role or by group
+    (`input`, `output`), 1 elsewhere; weight decay is 0 on all but matrices unless said. `forward`: numbers that
+    multiply activations (embedding, logits, ...). `needs`: options that the model must have. `own`: the version of the
+    deterministic vectors of an RWKV, that of today's official code where it is empty. `calibration`: after the draws,
+    one gain per block is tuned on a batch until the partial Jacobian norm of its branch is this number (`calibrate_` of
+    plkernel.models.init.block_gains; a run does it by itself).
     """
 
     embedding: Fill
@@ -350,8 +280,7 @@ class Rules:
     forward: Mapping[str, float] = field(default_factory=dict)
     needs: Mapping[str, Any] = field(default_factory=dict)
     own: str = ""
-    optimizer: Optimizer = "adam"
-    calibration: Calibrate | None = None
+    calibration: float | None = None
 
     def fill(self, parameter: Parameter) -> Distribution:
         """The distribution of one parameter that is not the model's own."""
@@ -395,23 +324,18 @@ def xavier_uniform(gain: float = 1.0) -> Callable[[Parameter], Distribution]:
 
 @dataclass(frozen=True)
 class Scheme:
-    """A named initialisation: its source, the function from sizes and options to its rules, and its family."""
+    """A named initialisation: its source, family and description, and the function from sizes and options to rules."""
 
     name: str
     source: str
+    family: str
+    about: str
     rules: Callable[..., Rules]
-    in_family: str = ""
 
     @property
     def summary(self) -> str:
         """The first line of its description."""
-        return (inspect.getdoc(self.rules) or "").partition("\n")[0]
-
-    @property
-    def family(self) -> str:
-        """The family it is listed under: the first line of its module's docstring unless given."""
-        module = sys.modules.get(self.rules.__module__)  # none for one that was typed in
-        return self.in_family or (inspect.getdoc(module) or "").partition("\n")[0] if module else ""
+        return self.about.partition("\n")[0]
 
     @property
     def options(self) -> dict[str, float]:
@@ -420,27 +344,33 @@ class Scheme:
         return {parameter.name: parameter.default for parameter in parameters}
 
     @property
-    def constants(self) -> str:
-        """The free constants with their defaults, as --option takes them."""
-        return "  ".join(f"{name}={value:g}" for name, value in self.options.items())
-
-    @property
-    def calibration(self) -> str:
-        """A note if the default options leave something to tune on data."""
+    def notes(self) -> list[str]:
+        """The free constants with their defaults, as --option takes them, and a note if gains are tuned on data."""
+        constants = "  ".join(f"{name}={value:g}" for name, value in self.options.items())
         tuned = self.rules(Sizes(64, 2, 256, (4, 16))).calibration
-        return "calibrated on a batch, which a run does by itself" if tuned else ""
+        return [constants, "calibrated on a batch, which a run does by itself" if tuned else ""]
 
 
 SCHEMES: dict[str, Scheme] = {}
 
 
+def add(family: tuple[str, str], name: str, about: str, rules: Callable[..., Rules]) -> None:
+    """Register a scheme; `family` is its source and what it is listed under."""
+    if name in SCHEMES:
+        raise ValueError(f"scheme {name!r} exists already")
+    SCHEMES[name] = Scheme(name, *family, about, rules)
+
+
 def scheme(source: str, family: str = "") -> Callable[[Callable[..., Rules]], Callable[..., Rules]]:
-    """Register a function `(sizes, *, option=default, ...) -> Rules` as the scheme of its name."""
+    """Register a function `(sizes, *, option=default, ...) -> Rules` as the scheme of its name.
+
+    It is listed under `family`, or the first line of its module's docstring.
+    """
 
     def register(rules: Callable[..., Rules]) -> Callable[..., Rules]:
-        if rules.__name__ in SCHEMES:
-            raise ValueError(f"scheme {rules.__name__!r} exists already")
-        SCHEMES[rules.__name__] = Scheme(rules.__name__, source, rules, family)
+        module = sys.modules.get(rules.__module__)  # none for one that was typed in
+        listed = family or ((inspect.getdoc(module) or "").partition("\n")[0] if module else "")
+        add((source, listed), rules.__name__, inspect.getdoc(rules) or "", rules)
         return rules
 
     return register
@@ -455,19 +385,14 @@ def find(name: str) -> Scheme:
     return SCHEMES[name]
 
 
-def check_options(scheme: Scheme, options: Mapping[str, float]) -> None:
-    """ValueError for an option that the scheme does not have, and for a value that is no number of at least 0."""
+def rules_at(scheme: Scheme, sizes: Sizes, options: Mapping[str, float]) -> Rules:
+    """The rules of a scheme at these sizes; ValueError for an option that it does not have or of another value."""
     for name, value in options.items():
         if name not in scheme.options:
             valid = ", ".join(scheme.options) or "it has none"
             raise ValueError(f"scheme {scheme.name!r} has no option {name!r}; valid: {valid}")
         if not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
             raise ValueError(f"{name} of scheme {scheme.name!r} must be a finite number of at least 0, got {value!r}")
-
-
-def rules_at(scheme: Scheme, sizes: Sizes, options: Mapping[str, float]) -> Rules:
-    """The rules of a scheme at these sizes; ValueError for an option that it does not have."""
-    check_options(scheme, options)
     return scheme.rules(sizes, **options)
 
 
@@ -481,16 +406,12 @@ class Entry:
     eps: float = 1.0
     weight_decay: float = 1.0
 
-    def __str__(self) -> str:
-        numbers = (("learning rate", self.learning_rate), ("eps", self.eps), ("weight decay", self.weight_decay))
-        return ", ".join([str(self.distribution), *(f"{name} x{value:g}" for name, value in numbers if value != 1)])
-
 
 @dataclass(frozen=True)
 class Plan:
     """The entries of a scheme on a model, in the order of its parameters, and what it asks of the forward pass.
 
-    optimizer: what the multipliers of learning rates are for. calibration: what `calibrate_` has to do after `apply_`.
+    calibration: what `calibrate_` has to tune the branches to after `apply_`, if anything.
     """
 
     scheme: str
@@ -499,8 +420,7 @@ class Plan:
     entries: tuple[Entry, ...]
     forward: Mapping[str, float]
     needs: Mapping[str, Any]
-    optimizer: Optimizer = "adam"
-    calibration: Calibrate | None = None
+    calibration: float | None = None
 
     def names(self) -> Iterator[tuple[str, list[Entry]]]:
         """The parameters, each with its slices."""
@@ -532,12 +452,12 @@ class Plan:
                     continue
                 if drawn.kind == "vector":
                     config: Any = model.config
-                    values = rwkv_vectors.vector(name, config, drawn.name or "").view(parameter.shape)
+                    values = vector(name, config, drawn.name or "").view(parameter.shape)
                 elif parameter.transposed:
                     values = drawn.draw(parameter.shape[::-1], generator).mT
                 else:
                     values = drawn.draw(parameter.shape, generator)
-                target = slice_of(parameters[name], parameter)
+                target = parameter.slice_of(parameters[name])
                 target.copy_(values.to(target))
         return model
 
@@ -554,8 +474,7 @@ class Plan:
     def param_groups(self, model: nn.Module, learning_rate: float, weight_decay: float, eps: float = 1e-8) -> list[Any]:
         """Groups for an Adam: parameters with equal multipliers together.
 
-        Each holds lr, weight_decay and eps, and lr_multiplier for schedules that write lr anew. Where `optimizer` is
-        sgd they are for torch.optim.SGD, which does not look at eps.
+        Each holds lr, weight_decay and eps, and lr_multiplier for schedules that write lr anew.
         """
         return grouped(self.parameters_of(model), self.multipliers(), learning_rate, weight_decay, eps)
 
@@ -567,7 +486,7 @@ class Plan:
             name, shape = p.label.replace(f".{p.layer}.", ".*.", 1), "x".join(map(str, p.shape))
             numbers = (f"{entry.learning_rate:g}", f"{entry.weight_decay:g}")
             cells = (name, p.role, shape, str(entry.distribution), *numbers)
-            rows.setdefault(cells, []).append(-1 if p.layer is None else p.layer)
+            rows.setdefault(cells, []).extend([] if p.layer is None else [p.layer])
         return [[name, spans(layers), *cells] for (name, *cells), layers in rows.items()]
 
     def asks(self) -> list[str]:
@@ -584,33 +503,16 @@ class Plan:
             lines.append(NEEDS.get((name, value), residual))
         return lines
 
-    def diff(self, other: "Plan") -> list[str]:
-        """The differences between two plans, a line each; equal ones of several layers as one."""
-        mine, theirs = ({entry.parameter.label: entry for entry in p.entries} for p in (self, other))
-        layers: dict[str, list[int]] = {}
-        for name in {**mine, **theirs}:
-            a, b = mine.get(name), theirs.get(name)
-            if a != b:
-                layer = (a or b).parameter.layer  # type: ignore[union-attr]
-                line = f"{name.replace(f'.{layer}.', '.*.', 1)}: {a or 'absent'} -> {b or 'absent'}"
-                layers.setdefault(line, []).append(-1 if layer is None else layer)
-        lines = [f"{line}  (blocks {where})" if (where := spans(at)) else line for line, at in layers.items()]
-        for what in ("forward", "needs"):
-            x, y = getattr(self, what), getattr(other, what)
-            lines += [f"{what} {k}: {x.get(k)} -> {y.get(k)}" for k in sorted({*x, *y}) if x.get(k) != y.get(k)]
-        for what in ("optimizer", "calibration"):
-            x, y = getattr(self, what), getattr(other, what)
-            lines += [f"{what}: {x} -> {y}"] if x != y else []
-        return lines
 
-    def to_dict(self) -> dict[str, Any]:
-        """A dictionary that JSON keeps exactly; `from_dict` gives back an equal object."""
-        return {**asdict(self), "options": dict(self.options), "forward": dict(self.forward), "needs": dict(self.needs)}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Plan":
-        """The inverse of `to_dict`."""
-        return TypeAdapter(cls).validate_python(values)
+def spans(layers: list[int]) -> str:
+    """0-3 for 0, 1, 2, 3; 0, 2 for 0 and 2."""
+    runs: list[list[int]] = []
+    for layer in dict.fromkeys(layers):
+        if runs and layer == runs[-1][-1] + 1:
+            runs[-1].append(layer)
+        else:
+            runs.append([layer])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def plan(
@@ -647,18 +549,34 @@ def plan(
             f"scheme {scheme!r} needs a model with {', '.join(missing)}: build it so (structure_for), "
             "or say with structure that it is so"
         )
-    if rules.calibration:
-        rules.calibration.check(has)
+    if rules.calibration is not None:
+        check_calibration(has, rules.calibration)
+    default = {"RWKV": "rwkv_blinkdl", "RWKV7": "rwkv7_official"}.get(kind_of(model))
+
+    def own(name: str) -> Distribution:
+        if kind_of(model) == "SSM":
+            return ONE if name.endswith(".D") else KEEP  # decays are placed afterwards, by a node set
+        return of_rwkv(name, cast(Any, model).config, rules.own or default) if default else KEEP
+
     entries = [
         Entry(
             p,
-            own_distribution(model, p.name, rules.own) if p.role == "own" else rules.fill(p),
+            own(p.name) if p.role == "own" else rules.fill(p),
             *(rules.multiplier(kind, p) for kind in ("learning_rate", "eps", "weight_decay")),
         )
         for p in parameters
     ]
-    asks = (dict(rules.forward), dict(rules.needs), rules.optimizer, rules.calibration)
+    asks = (dict(rules.forward), dict(rules.needs), rules.calibration)
     return Plan(scheme, {**chosen.options, **options}, sizes, tuple(entries), *asks)
+
+
+def check_calibration(structure: Structure, target: float) -> None:
+    """ValueError unless blocks are x + f(x), with an f that output projections scale, and the target is positive."""
+    if not (math.isfinite(target) and target > 0):
+        raise ValueError(f"target must be positive, got {target}")
+    if structure.placement != "pre" or structure.unit_scaled:
+        form = "unit_scaled" if structure.unit_scaled else f"placement {structure.placement!r}"
+        raise ValueError(f"calibration needs blocks x + f(x), got {form}, which norms or scales more: use 'pre'")
 
 
 def asked(
@@ -703,11 +621,16 @@ def described(model: nn.Module, roles: RoleTable | None = None) -> list[Paramete
     if table is None:
         raise ValueError(f"roles must be given for a {type(model).__name__}: a table of patterns, as in a TOML file")
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    rules = table.assign(shapes)
+    matching = {name: [pattern for pattern in table if fnmatchcase(name, pattern)] for name in shapes}
+    wrong = [f"{name} ({' and '.join(map(repr, m)) or 'no pattern'})" for name, m in matching.items() if len(m) != 1]
+    if wrong:
+        more = f" and {len(wrong) - 4} more" if len(wrong) > 4 else ""
+        raise ValueError(f"every parameter needs exactly one role: {', '.join(wrong[:4])}{more}")
+    rules = {name: table[pattern] for name, [pattern] in matching.items()}
     parameters = []
     for name, rule in rules.items():
-        shape, count = shapes[name], len(rule.roles)
-        dim = len(shape) - 1 if rule.transposed else 0
+        shape, fused = shapes[name], (rule.role,) if rule.role else rule.parts
+        dim, count = len(shape) - 1 if rule.transposed else 0, len(fused)
         if count > 1 and shape[dim] % count:
             raise ValueError(f"{name} has {shape[dim]} outputs, which are not {count} equal parts")
         each = tuple(size // count if i == dim else size for i, size in enumerate(shape))
@@ -720,7 +643,7 @@ def described(model: nn.Module, roles: RoleTable | None = None) -> list[Paramete
             fans = (matrix[-2], matrix[-1]) if transposed else (matrix[1], matrix[0])
         block = re.search(r"(?:^|\.)(\d+)(?:\.|$)", name)  # the first number counts the blocks
         layer = int(block[1]) if block else None
-        for number, role in enumerate(rule.roles):
+        for number, role in enumerate(fused):
             parameters.append(Parameter(name, role, layer, each, *fans, (number, count), rule.transposed))
     return parameters
 
@@ -757,22 +680,3 @@ def grouped(
         }
         for (lr, decay, small), members in groups.items()
     ]
-
-
-def slice_of(tensor: Tensor, parameter: Parameter) -> Tensor:
-    """The part of a fused tensor that the parameter stands for, along the output dimension."""
-    number, parts = parameter.part
-    dim = tensor.ndim - 1 if parameter.transposed else 0
-    size = tensor.shape[dim] // parts
-    return tensor.narrow(dim, number * size, size)
-
-
-def spans(layers: list[int]) -> str:
-    """0-3 for 0, 1, 2, 3; 0, 2 for 0 and 2; nothing for parameters outside the blocks (-1)."""
-    runs: list[list[int]] = []
-    for layer in layers:
-        if runs and layer == runs[-1][-1] + 1:
-            runs[-1].append(layer)
-        elif layer >= 0 and not (runs and layer == runs[-1][-1]):
-            runs.append([layer])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

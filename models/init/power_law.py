@@ -11,16 +11,84 @@ foreign model:
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
-from typing import get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
-from plkernel.analysis.nodes import HORIZON, Aim, Bonus, Nodes, ShapeOn, check_largest_rate, check_nodes, output_std
-from plkernel.models.parametrisations import Parametrisation, check_limits, form_of
+from plkernel.analysis.nodes import HORIZON, RWKV7_LARGEST_RATE, Aim, Bonus, Nodes, ShapeOn, check_nodes, output_std
 from plkernel.models.rwkv import RWKV, TimeMixing
 from plkernel.models.rwkv7 import RWKV7, GooseMixing
+
+Parametrisation = Literal["log_rate", "exp_exp", "sigmoid", "a_log", "dt_bias", "exp_sigmoid", "bounded", "rg_lru"]
+
+
+def softplus(x: Tensor) -> Tensor:
+    """ln(1 + exp(x)) to the last digit: torch's own is x from 20 on."""
+    return torch.logaddexp(x, torch.zeros_like(x))
+
+
+def inverse_softplus(y: Tensor) -> Tensor:
+    """ln(exp(y) - 1) for y > 0, to the last digit of small and of large ones."""
+    return y + torch.log(-torch.expm1(-y))
+
+
+class Form(NamedTuple):
+    """One parametrisation: the rate -ln a of a parameter x and its exact inverse.
+
+    Both are functions of a tensor and of what is given beside it, all of one shape: `needs` must be, `takes` may be.
+    limits: the slowest and the fastest rate, which x reaches neither.
+    """
+
+    rate: Callable[..., Tensor]
+    inverse: Callable[..., Tensor]
+    needs: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()
+    limits: Callable[..., tuple[Tensor | float, Tensor | float]] = lambda **given: (0.0, math.inf)
+
+
+EXP = Form(torch.exp, torch.log)
+FORMS: dict[str, Form] = {
+    "log_rate": EXP,
+    "exp_exp": EXP,
+    "sigmoid": Form(  # -ln a = softplus(-logit(a))
+        lambda x, cap=None: softplus(-(x if cap is None else cap * torch.tanh(x / cap))),
+        lambda rates, cap=None: (
+            -inverse_softplus(rates) if cap is None else cap * torch.atanh(-inverse_softplus(rates) / cap)
+        ),
+        takes=("cap",),
+        limits=lambda cap=None: (0.0, math.inf) if cap is None else (softplus(-cap), softplus(cap)),
+    ),
+    "a_log": Form(
+        lambda x, dt_bias: x.exp() * softplus(dt_bias),
+        lambda rates, dt_bias: (rates / softplus(dt_bias)).log(),
+        needs=("dt_bias",),
+    ),
+    "dt_bias": Form(
+        lambda x, a_log: a_log.exp() * softplus(x),
+        lambda rates, a_log: inverse_softplus(rates / a_log.exp()),
+        needs=("a_log",),
+    ),
+    "exp_sigmoid": Form(
+        lambda x: RWKV7_LARGEST_RATE * torch.sigmoid(x),
+        lambda rates: torch.log(rates / (RWKV7_LARGEST_RATE - rates)),
+        limits=lambda: (0.0, RWKV7_LARGEST_RATE),
+    ),
+    "bounded": Form(
+        lambda x, bound, a_log=None: bound * torch.sigmoid(x * (1.0 if a_log is None else a_log.exp())),
+        lambda rates, bound, a_log=None: torch.log(rates / (bound - rates)) / (1.0 if a_log is None else a_log.exp()),
+        needs=("bound",),
+        takes=("a_log",),
+        limits=lambda bound, a_log=None: (0.0, bound),
+    ),
+    "rg_lru": Form(
+        lambda x, gate_bias: 8 * torch.sigmoid(gate_bias) * softplus(x),
+        lambda rates, gate_bias: inverse_softplus(rates / (8 * torch.sigmoid(gate_bias))),
+        needs=("gate_bias",),
+    ),
+}
 
 
 @torch.no_grad()
@@ -45,7 +113,6 @@ def decays_(
     exp_sigmoid: a = exp(-exp(-1/2) sigmoid(x)), as w0 of RWKV-7, which has no half-life of 1.143 steps or less.
     bounded: a = exp(-bound sigmoid(exp(a_log) x)), as dt_bias of Kimi Delta Attention with lower_bound = -bound.
     rg_lru: a = exp(-8 sigmoid(gate_bias) softplus(x)), as the recurrent parameter of RG-LRU.
-    stable: a = 1 - 1 / (x**2 + 1/2), the best reparametrisation of StableSSM, which is no start but how one is learnt.
 
     What else they name is a number or broadcasts to `tensor`. All stand for a layer whose gates and steps are at their
     bias, as they are without an input; delta rules forget by erasing too, so that there a half-life is an upper bound.
@@ -59,10 +126,16 @@ def decays_(
     Raises ValueError when the sizes differ, when an option does not belong, for a half-life that the parametrisation
     does not reach, and when a decay in the tensor's type (float32 for narrower ones, as models compute it) is no longer
     between 0 and 1. Sources: Mamba (arXiv 2312.00752), gated delta nets (2412.06464), Kimi Linear (2510.26692), RWKV-7
-    (2503.14456), Griffin (2402.19427, equation 4), xLSTM (2503.13427), StableSSM (2311.14495).
+    (2503.14456), Griffin (2402.19427, equation 4), xLSTM (2503.13427).
     """
-    options = {"dt_bias": dt_bias, "a_log": a_log, "gate_bias": gate_bias, "bound": bound, "cap": cap}
-    form = form_of(parametrisation, options)
+    if parametrisation not in FORMS:
+        raise ValueError(f"parametrisation must be one of {', '.join(FORMS)}, got {parametrisation!r}")
+    form = FORMS[parametrisation]
+    every = {"dt_bias": dt_bias, "a_log": a_log, "gate_bias": gate_bias, "bound": bound, "cap": cap}
+    options = {name: value for name, value in every.items() if value is not None}
+    for name in sorted(({*form.needs} ^ {*options}) - {*form.takes}):
+        verb = "needs" if name in form.needs else "does not take"
+        raise ValueError(f"parametrisation {parametrisation!r} {verb} {name}")
     rates = torch.tensor(nodes.rates, dtype=torch.float64)
     if not (rates.isfinite() & (rates > 0)).all():
         raise ValueError("nodes must have positive finite rates")
@@ -74,19 +147,25 @@ def decays_(
             "its last dimension or its number of elements must be equal"
         )
     rates = rates.to(tensor.device).expand(tensor.shape)
-    if parametrisation == "exp_sigmoid":
-        check_largest_rate(float(rates.max()))
-    given = {name: _alongside(name, value, rates) for name, value in options.items() if value is not None}
-    check_limits(form, rates, given)
+    given = {name: _alongside(name, value, rates) for name, value in options.items()}
+    slowest, fastest = (torch.as_tensor(limit).to(rates).expand(rates.shape) for limit in form.limits(**given))
+    if (out := ~((rates > slowest) & (rates < fastest))).any():
+        one, least, most = (
+            math.log(2) / values[out][0].clamp(min=1e-300).item() for values in (rates, fastest, slowest)
+        )
+        below = f" and below {most:.4g}" if most < 1e299 else ""
+        raise ValueError(
+            f"nodes has a half-life of {one:.4g} steps, but {parametrisation} reaches only those above {least:.4g}"
+            f"{below}"
+        )
     filled = form.inverse(rates, **given).to(tensor.dtype)
     precise = torch.promote_types(tensor.dtype, torch.float32)
     decay = torch.exp(-form.rate(filled.to(precise), **{name: value.to(precise) for name, value in given.items()}))
-    wrong = ~((decay > 0) & (decay < 1))
-    if wrong.any():
-        rate = float(rates[wrong][0])
+    if (out := ~((decay > 0) & (decay < 1))).any():
+        rate = float(rates[out][0])
         raise ValueError(
             f"nodes has a rate of {rate:.3g} per step (half-life {math.log(2) / rate:.3g} steps), whose decay is "
-            f"{float(decay[wrong][0]):g} in {str(decay.dtype).removeprefix('torch.')}: use half-lives between about "
+            f"{float(decay[out][0]):g} in {str(decay.dtype).removeprefix('torch.')}: use half-lives between about "
             "0.01 and 1e7 steps, or a wider type"
         )
     return tensor.copy_(filled)
@@ -126,7 +205,6 @@ def projection_(weight: Tensor, nodes: Nodes, *, dim: int = -1, match: Nodes | N
     return weight.copy_(weight.to(precise) * multipliers.to(weight.device, precise).view(shape))
 
 
-@torch.no_grad()
 def apply_nodes_(log_rate: Tensor, projection: Tensor, nodes: Nodes, *, match: Nodes | None = None) -> None:
     """Set log_rate = ln(lambda) and multiply column i of `projection` by the node's multiplier, in place.
 

@@ -21,8 +21,7 @@ from plkernel.config.condition import resolve
 from plkernel.config.reading import load_spec
 from plkernel.config.study import Spec
 from plkernel.data import corpora
-from plkernel.models import rwkv, rwkv7, ssm
-from plkernel.models.words import Device
+from plkernel.models import Device, rwkv, rwkv7, ssm
 from plkernel.training.build import build, build_optimizer, choose_device, initialise_
 from plkernel.training.evaluate import autocast, next_byte_loss
 

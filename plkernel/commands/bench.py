@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from plkernel.common.cli import main_of
-from plkernel.models.words import Device
+from plkernel.models import Device
 
 HEADS = (tuple[int, int, int, int], "batch, time (a multiple of 32), heads and head size")
 OPERATORS: dict[str, tuple[Any, str]] = {

@@ -14,7 +14,7 @@ import tyro
 from plkernel.common import cli
 from plkernel.config.schema import check_threads
 from plkernel.config.study import LARGEST_SEED
-from plkernel.models.words import NOT_CAUSAL, Device
+from plkernel.models import NOT_CAUSAL, Device
 
 if TYPE_CHECKING:
     from plkernel.models.sampling import Sampling

@@ -5,7 +5,7 @@ from pathlib import Path
 import tyro
 
 from plkernel.common import cli
-from plkernel.models.words import Device
+from plkernel.models import Device
 
 
 def probe(

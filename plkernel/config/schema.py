@@ -35,7 +35,7 @@ from plkernel.analysis.nodes import (
 )
 from plkernel.common.cli import NAME, is_code, nearest, shortened
 from plkernel.common.files import shown
-from plkernel.models.words import Device, ModelKind, PatchingMode
+from plkernel.models import Device, ModelKind, PatchingMode
 
 # Limits beyond what any machine trains, so that a spec is checked in seconds.
 WIDEST = 2**16

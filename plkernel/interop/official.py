@@ -9,7 +9,7 @@ dimension of a `time_faaaa` that comes after a `time_maa`. Order and dimensions 
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,9 @@ from torch import Tensor
 
 from plkernel.common.files import atomic_file
 from plkernel.memory.files import read_pickle
-from plkernel.models.layers import BYTES
+from plkernel.models.layers import BYTES, Structure
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
-from plkernel.models.structure import Structure
 
 State = dict[str, Tensor]
 
@@ -30,8 +29,7 @@ BLOCK = re.compile(r"blocks\.(\d+)\.(.+)")
 FIRST_IN_BLOCK = ("att.ln_x", "att.time_maa")
 VECTOR = re.compile(r".+\.(time_.+|x_.|[wav]0|k_[ka])")
 """Names of tensors that may leave out dimensions of 1."""
-UNUSED = ("blocks.0.att.v0", "blocks.0.att.v1", "blocks.0.att.v2")
-MOST_NAMES = 3  # in one error message
+UNUSED = {"blocks.0.att.v0", "blocks.0.att.v1", "blocks.0.att.v2"}
 
 
 def to_official(model: RWKV) -> State:
@@ -46,13 +44,10 @@ def to_official(model: RWKV) -> State:
             "k_clamp: a checkpoint cannot say that keys are scaled by min(1, lambda), and inference code without it "
             "computes another function; only models with k_clamp = false can be exported"
         )
-    if config.structure.norm != plain.norm:
-        raise ValueError(
-            f"norm {config.structure.norm!r}: the format has LayerNorm only; only models with 'layer' can be exported"
-        )
-    for name in ("norm_offset", "placement", "residual", "gate", "fixnorm", "scalar_bias", "unit_scaled"):
-        if getattr(config.structure, name) != getattr(plain, name):
-            raise ValueError(f"{name} = {getattr(config.structure, name)!r}: the format has no such option")
+    kept = ("tied", "embedding_norm")  # every RWKV norms its embedding, and a tied head is written twice
+    for name, value in config.structure.options().items():
+        if name not in kept and value != getattr(plain, name):
+            raise ValueError(f"{name} = {value!r}: the format has no such option")
     for name, value in config.structure.multipliers.items():
         if value != 1:
             raise ValueError(f"multiplier {name} = {value}: the format has no multipliers")
@@ -125,16 +120,18 @@ def from_official(state: Mapping[str, Any]) -> RWKV:
         tensor = _tensor(name, value)
         early = name.endswith(".att.time_first")
         given[name.replace("time_first", "time_faaaa") if early else name] = tensor.exp() if early else tensor
-    config = _config(given)
+    try:
+        config = _config(given)
+    except KeyError as error:
+        raise ValueError(f"tensors are missing: {error.args[0]}") from error
     with torch.device("meta"):
         model = RWKV7(config) if isinstance(config, RWKV7Config) else RWKV(config)
-    if isinstance(config, RWKV7Config):
-        given = {name: value for name, value in given.items() if name not in UNUSED}
     expected = model.state_dict()
     if missing := expected.keys() - given.keys():
-        raise ValueError(f"tensors are missing: {_some(missing)}")
-    if unknown := given.keys() - expected.keys():
-        raise ValueError(f"tensors that these models do not have: {_some(unknown)}")
+        raise ValueError(f"tensors are missing: {', '.join(sorted(missing)[:3])}")
+    unused = UNUSED if isinstance(config, RWKV7Config) else set()
+    if unknown := given.keys() - expected.keys() - unused:
+        raise ValueError(f"tensors that these models do not have: {', '.join(sorted(unknown)[:3])}")
     fitted = {}
     for name, like in expected.items():
         shape, wanted = tuple(given[name].shape), tuple(like.shape)
@@ -160,14 +157,15 @@ def _tensor(name: str, value: Any) -> Tensor:
 def _config(state: Mapping[str, Tensor]) -> RWKVConfig | RWKV7Config:
     """Version, width, depth, heads, ranks and feed-forward width, from names and shapes.
 
-    Raises ValueError naming what the keys look like instead.
+    Raises KeyError for a tensor that is missing, and ValueError naming what the keys look like instead.
     """
-    names = {match[2] for match in map(BLOCK.fullmatch, state) if match}
+    blocks = [match for match in map(BLOCK.fullmatch, state) if match]
+    names, numbers = {match[2] for match in blocks}, sorted({int(match[1]) for match in blocks})
     if "att.r_k" in names:
         version = 7
     elif any(name.startswith("att.time_maa") for name in names):
         version = 6
-    elif "att.gate.weight" in names and _get(state, "blocks.0.att.time_decay").squeeze(-1).ndim > 1:
+    elif "att.gate.weight" in names and state["blocks.0.att.time_decay"].squeeze(-1).ndim > 1:
         version = 5
     elif "att.time_decay" in names:
         raise ValueError(
@@ -175,59 +173,44 @@ def _config(state: Mapping[str, Tensor]) -> RWKVConfig | RWKV7Config:
             "RWKV-5.2, RWKV-6 and RWKV-7 can be read"
         )
     else:
-        raise ValueError(f"no RWKV model: among the keys {_some(state)} is none like blocks.0.att.time_decay")
-    rows, dim = _matrix(state, "emb.weight")
+        some = ", ".join(sorted(state)[:3])
+        raise ValueError(f"no RWKV model: among the keys {some} is none like blocks.0.att.time_decay")
+
+    def matrix(name: str) -> tuple[int, ...]:
+        shape = tuple(state[name].shape)
+        sizes = shape if len(shape) == 2 else _essential(shape)
+        if len(sizes) != 2:
+            raise ValueError(f"{name}: shape {shape}, expected a matrix")
+        return sizes
+
+    rows, dim = matrix("emb.weight")
     if rows != BYTES:
         raise ValueError(f"vocabulary: emb.weight has {rows} rows, but plkernel's models read bytes and need {BYTES}")
     heads = "blocks.0.att.r_k" if version == 7 else "blocks.0.att.time_faaaa"
-    shape = tuple(_get(state, heads).shape)  # a number for each channel of each head
+    shape = tuple(state[heads].shape)  # a number for each channel of each head
     if len(shape) < 2 or math.prod(shape[2:]) != 1 or shape[0] < 1 or dim % shape[0]:
         raise ValueError(
             f"{heads}: shape {shape}, expected (heads, head size) for a width of {dim}: its first dimension is what "
             "gives the number of heads"
         )
-    numbers = sorted({int(match[1]) for match in map(BLOCK.fullmatch, state) if match})
     if numbers != list(range(len(numbers))):
         raise ValueError(f"blocks are numbered {numbers[:8]}, expected 0, 1, 2, ... without a gap")
     layers, head_size = len(numbers), dim // shape[0]
-    hidden = _matrix(state, "blocks.0.ffn.key.weight")[0]
-    ranks: dict[str, Any] = {}
+    hidden = matrix("blocks.0.ffn.key.weight")[0]
     if version == 7:  # None for the official ones
         official = RWKV7Config(dim, head_size=head_size)
         maps = {"decay": "0.att.w1", "rate": "0.att.a1", "value": "1.att.v1", "gate": "0.att.g1"}
-        for (kind, name), usual in zip(maps.items(), official.ranks, strict=True):
-            if kind != "value" or layers > 1:
-                rank = _matrix(state, f"blocks.{name}")[1]
-                ranks |= {f"{kind}_rank": rank} if rank != usual else {}
+        found = {kind: matrix(f"blocks.{name}")[1] for kind, name in maps.items() if kind != "value" or layers > 1}
+        usual = dict(zip(maps, official.ranks, strict=True))
+        ranks: dict[str, Any] = {f"{kind}_rank": rank for kind, rank in found.items() if rank != usual[kind]}
         return RWKV7Config(dim, layers, head_size, feed_forward=None if hidden == official.hidden else hidden, **ranks)
+    ranks = {}
     if version == 6:
-        ranks["mix_rank"] = _matrix(state, "blocks.0.att.time_maa_w1")[1] // 5
-        ranks["decay_rank"] = _matrix(state, "blocks.0.att.time_decay_w1")[1]
+        ranks["mix_rank"] = matrix("blocks.0.att.time_maa_w1")[1] // 5
+        ranks["decay_rank"] = matrix("blocks.0.att.time_decay_w1")[1]
     feed_forward = None if hidden == int(3.5 * dim // 32 * 32) else hidden
     return RWKVConfig(version, dim, layers, head_size, feed_forward=feed_forward, **ranks)
 
 
-def _matrix(state: Mapping[str, Tensor], name: str) -> tuple[int, int]:
-    """Rows and columns of a matrix."""
-    shape = tuple(_get(state, name).shape)
-    sizes = shape if len(shape) == 2 else _essential(shape)
-    if len(sizes) != 2:
-        raise ValueError(f"{name}: shape {shape}, expected a matrix")
-    return sizes[0], sizes[1]
-
-
 def _essential(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(size for size in shape if size != 1)
-
-
-def _get(state: Mapping[str, Tensor], name: str) -> Tensor:
-    if name not in state:
-        raise ValueError(f"tensors are missing: {name}")
-    return state[name]
-
-
-def _some(names: Iterable[str]) -> str:
-    """The first few of `names`."""
-    ordered = sorted(names)
-    more = f" and {len(ordered) - MOST_NAMES} more" if len(ordered) > MOST_NAMES else ""
-    return ", ".join(ordered[:MOST_NAMES]) + more

@@ -30,7 +30,7 @@ from plkernel.memory.figures import (
     kernel_figure,
     truncation_figure,
 )
-from plkernel.models.words import NOT_CAUSAL
+from plkernel.models import NOT_CAUSAL
 from plkernel.results.comparison import ArmResult, Block, Comparison
 from plkernel.results.registration import Outcome
 from plkernel.results.statistics import (

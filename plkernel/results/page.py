@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from plkernel.common.cli import finer, text_table, written
 from plkernel.common.layout import FINISHED
 from plkernel.memory.diagnostics import outlasting
-from plkernel.models.words import NOT_CAUSAL
+from plkernel.models import NOT_CAUSAL
 from plkernel.results.comparison import COMMON_STEP, ArmResult, Comparison, Effects, factor_levels, short_factor
 from plkernel.results.figures import Drawing, label, one_baseline
 from plkernel.results.registration import Declared, requirement, statement

@@ -15,15 +15,14 @@ from plkernel.config.schema import IN_THE_STUDY, Arm, ModelSpec, TrainSpec
 from plkernel.kernels import backends
 from plkernel.memory import foreign
 from plkernel.memory.foreign import LONGEST, Foreign
+from plkernel.models import Device
 from plkernel.models.init.block_gains import Calibration, calibrate_
 from plkernel.models.init.plan import Plan, Rules, Sizes, find, grouped, is_matrix, plan, rules_at
 from plkernel.models.init.power_law import power_law_
-from plkernel.models.layers import BYTES
+from plkernel.models.layers import BYTES, structure_for
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.models.ssm import SSM, SSMConfig
-from plkernel.models.structure import structure_for
-from plkernel.models.words import Device
 
 Model = SSM | RWKV
 AnyModel = Model | Foreign
@@ -88,11 +87,6 @@ def _facts(
     with torch.device("meta"):
         built = build(condition)
     planned = plan_of(built, condition)
-    if planned.optimizer != "adam":
-        raise ValueError(
-            f"scheme {planned.scheme!r} has learning rates for {planned.optimizer.upper()} here, and a run has AdamW: "
-            f"leave scheme option {planned.optimizer!r} out, or take Plan.param_groups for an optimiser of your own"
-        )
     return sum(parameter.numel() for parameter in built.parameters()), planned, built.config
 
 
@@ -190,7 +184,7 @@ def tune_(built: nn.Module, condition: Condition, inputs: Tensor) -> Calibration
     if isinstance(built, Foreign):
         return None
     wanted = rules_of(condition).calibration
-    return calibrate_(built, inputs, target=wanted.target) if wanted else None
+    return calibrate_(built, inputs, target=wanted) if wanted is not None else None
 
 
 def build_optimizer(model: nn.Module, train: TrainSpec, plan: Plan | Foreign | None = None) -> torch.optim.AdamW:

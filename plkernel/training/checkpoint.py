@@ -23,9 +23,9 @@ from plkernel.common.files import atomic_save, load_json, save_json
 from plkernel.common.layout import CHECKPOINT, CONFIG
 from plkernel.config.condition import from_config
 from plkernel.models.init import SCHEMES
+from plkernel.models.layers import Structure
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
-from plkernel.models.structure import Structure
 from plkernel.training.build import AnyModel, Model, build, started
 from plkernel.training.folder import Progress, other_run
 

@@ -32,10 +32,10 @@ from plkernel.memory.diagnostics import (
     truncation_of,
 )
 from plkernel.memory.foreign import Foreign
+from plkernel.models import NOT_CAUSAL
 from plkernel.models.layers import BYTES
 from plkernel.models.rwkv import RWKV
 from plkernel.models.ssm import SSM
-from plkernel.models.words import NOT_CAUSAL
 from plkernel.training.build import AnyModel
 
 Losses = Callable[[np.ndarray, int | None], np.ndarray]

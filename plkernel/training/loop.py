@@ -31,8 +31,8 @@ from plkernel.data.synthetic import predictor_of
 from plkernel.data.windows import StepWindows, check_length, check_size, fixed_windows
 from plkernel.memory.diagnostics import kernel_exponents, slope_range
 from plkernel.memory.foreign import Foreign, origins
+from plkernel.models import NOT_CAUSAL
 from plkernel.models.init.block_gains import Calibration
-from plkernel.models.words import NOT_CAUSAL
 from plkernel.training.build import (
     Prepared,
     build_optimizer,

@@ -24,9 +24,9 @@ from plkernel.common.layout import CHECKPOINT
 from plkernel.config.reading import load_spec
 from plkernel.interop.official import cast, from_official, read, to_official, write_official
 from plkernel.models.init import initialise_
+from plkernel.models.layers import Structure
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
-from plkernel.models.structure import Structure
 from plkernel.training.checkpoint import open_model, save_model
 from plkernel.training.loop import prepare, run_training
 
@@ -270,7 +270,7 @@ def test_a_tied_head_is_written_as_a_copy(official: Logits, tmp_path: Path) -> N
     ("change", "message"),
     [
         ({"k_clamp": True}, "k_clamp: a checkpoint cannot say"),
-        ({"structure": Structure(norm="rms")}, "norm 'rms': the format has LayerNorm only"),
+        ({"structure": Structure(norm="rms")}, "norm = 'rms': the format has no such option"),
         ({"structure": Structure(gate=True)}, "gate = True: the format has no such option"),
         ({"structure": Structure(multipliers={"logits": 0.5})}, "multiplier logits = 0.5: the format has no"),
         ({"head_size": 1}, "head_size 1: the official code needs more"),
@@ -303,31 +303,19 @@ def dropped(part: str) -> Callable[[dict[str, Any]], Any]:
         (6, put("emb.weight", torch.zeros(65536, 24)), "vocabulary: emb.weight has 65536 rows"),
         (6, put("blocks.0.att.time_state", torch.zeros(3, 8, 8)), "models do not have: blocks.0.att.time_state"),
         (6, put("blocks.9.ln1.weight", torch.zeros(24)), r"blocks are numbered \[0, 1, 9\]"),
-        (6, put("blocks.999999999.ln1.weight", torch.zeros(24)), "without a gap"),
         (6, put("blocks.1.att.key.weight", torch.zeros(24, 23)), r"blocks.1.att.key.weight: shape \(24, 23\)"),
-        (6, put("blocks.1.att.key.weight", torch.zeros(1, 24, 24)), r"expected \(24, 24\)"),
         (6, put("blocks.0.att.time_faaaa", torch.zeros(24)), r"expected \(heads, head size\)"),
-        (6, put("blocks.0.att.time_faaaa", torch.zeros(5, 8)), r"expected \(heads, head size\)"),
         (6, put("blocks.0.ffn.key.weight", torch.zeros(84)), "expected a matrix"),
         (6, put("emb.weight", torch.zeros(256, 24, dtype=torch.uint8)), "emb.weight: is torch.uint8"),
-        (6, put("emb.weight", torch.zeros(256, 24).to_sparse()), "emb.weight: is torch.float32, expected"),
         (6, put("head.weight", torch.zeros(256, 24, device="meta")), "head.weight: is a tensor on the device 'meta'"),
         (6, put("_strategy", "cpu fp32"), "_strategy: is str"),
         (6, put("blocks.0.att.r_k", torch.zeros(3, 8)), "tensors are missing: blocks.0.att.w1"),
         (6, dropped("ln0"), "missing: blocks.0.ln0.bias"),
-        (6, dropped("emb."), "missing: emb.weight"),
         (6, lambda state: {k.replace("maa", "mix"): v for k, v in dropped("gate")(state).items()}, "RWKV-4, 5.0 or"),
-        (6, lambda state: {"model": state}, "model: is dict"),
         (6, lambda state: {"weight": torch.zeros(3)}, "no RWKV model: among the keys weight"),
-        (6, lambda state: {}, "no RWKV model"),
         (6, lambda state: [*state.values()], "holds list"),
-        (6, lambda state: {0: torch.zeros(3)}, "expected a flat dictionary"),
-        (6, lambda state: torch.zeros(3), "holds Tensor"),
-        (7, put("blocks.0.ffn.s_emb.weight", torch.zeros(256, 24)), "do not have: blocks.0.ffn.s_emb.weight"),
-        (7, put("blocks.0.att.r_k", torch.zeros(24)), r"att.r_k: shape \(24,\), expected \(heads, head size\)"),
         (7, put("blocks.1.att.w2", torch.zeros(4, 24)), r"blocks.1.att.w2: shape \(4, 24\), expected \(3, 24\)"),
         (7, dropped("blocks.1.att.v1"), "missing: blocks.1.att.v1"),
-        (7, dropped("blocks.0.att.a0"), "missing: blocks.0.att.a0"),
     ],
 )
 def test_a_wrong_checkpoint_gives_one_clear_error(

@@ -4,7 +4,6 @@ import copy
 import dataclasses
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,21 +17,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plkernel.analysis.nodes import gain_at, place
-from plkernel.config.condition import resolve
-from plkernel.config.schema import Arm, ModelSpec, TrainSpec
 from plkernel.kernels.scan import scan
-from plkernel.models.init.plan import SCHEMES, asked, initialise_, plan
-from plkernel.models.init.rwkv_vectors import VERSIONS
-from plkernel.models.layers import ROOT_MEAN_SQUARE, Activation
+from plkernel.models.layers import ROOT_MEAN_SQUARE, Activation, Structure, structure_for
 from plkernel.models.rwkv import RWKV, RWKVConfig, mixtures
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.models.sampling import Sampling, nucleus
 from plkernel.models.ssm import SSM, SSMConfig, input_gain, white_std
-from plkernel.models.structure import Structure, structure_for
-from plkernel.training.build import build as build_condition
-from plkernel.training.build import build_optimizer
-from plkernel.training.build import initialise_ as initialise_condition
-from plkernel.training.evaluate import next_byte_loss
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Model = SSM | RWKV
@@ -52,8 +42,8 @@ RWKVS = [
 ]
 SSMS = [SSMConfig(16, 2), SSMConfig(16, 2, "ema"), SSMConfig(16, 2, "lru", patch=2), SSMConfig(16, 1, patch=3)]
 LEAKING = [SSMConfig(16, 2, patch=2, mode="published"), SSMConfig(16, 1, patch=3, mode="published")]
-ALL = pytest.mark.parametrize("config", [*SSMS, *RWKVS], ids=str)
-ONE_EACH = pytest.mark.parametrize("config", [SSMS[3], EAGLE, FINCH, GOOSE], ids=str)
+ALL = pytest.mark.parametrize("config", [*SSMS, *RWKVS])
+ONE_EACH = pytest.mark.parametrize("config", [SSMS[3], EAGLE, FINCH, GOOSE])
 MULTIPLIERS = {"embedding": 3.0, "logits": 0.5, "residual": 0.8, "mixer.0": 0.5, "ffn.1": 2.0}
 STRUCTURES = {
     "default": Structure(),
@@ -113,7 +103,7 @@ def embedding_of(model: Model) -> nn.Module:
     return model.embedding if isinstance(model, SSM) else model.emb
 
 
-@pytest.mark.parametrize("config", RWKVS, ids=str)
+@pytest.mark.parametrize("config", RWKVS)
 def test_rwkv_is_the_published_equations(config: Any) -> None:
     assert loops_of(build(config)).difference(some_bytes(1, 17)) < 4e-14
 
@@ -195,7 +185,7 @@ def test_no_prediction_sees_a_later_byte(config: Config) -> None:
     assert leaks(build(config), 9) == (False, False)
 
 
-@pytest.mark.parametrize("config", LEAKING, ids=str)
+@pytest.mark.parametrize("config", LEAKING)
 def test_published_patching_sees_its_own_target_and_has_no_recurrent_form(config: SSMConfig) -> None:
     model = build(config)
     assert not config.causal
@@ -211,7 +201,7 @@ def numbers(state: Any) -> list[Tensor]:
 
 
 @ALL
-@pytest.mark.parametrize("sizes", [[1] * 17, [1, 11, 5], [4, 4, 9], [17]], ids=str)
+@pytest.mark.parametrize("sizes", [[1] * 17, [1, 11, 5], [4, 4, 9], [17]])
 def test_windows_with_carried_state_are_one_text(config: Config, sizes: list[int]) -> None:
     """Byte by byte or wherever a window cuts a patch; the state is constant in size."""
     model, inputs = build(config), some_bytes(3, 17)
@@ -241,21 +231,7 @@ def test_gradients_flow_through_the_carried_state(config: Config) -> None:
         assert (parameter.grad - whole[name]).abs().max() <= 1e-12 * whole[name].abs().max() > 0, name
 
 
-@pytest.mark.parametrize("shape", [(0, 5), (2, 0), (0, 0)])
-@pytest.mark.parametrize("config", [*SSMS[::3], LEAKING[1], EAGLE, FINCH, GOOSE], ids=str)
-def test_no_texts_and_no_bytes_have_logits_of_their_shape(shape: tuple[int, int], config: Config) -> None:
-    model, inputs = build(config), torch.zeros(shape, dtype=torch.long)
-    logits = model(inputs)
-    assert logits.shape == (*shape, 256)
-    logits.sum().backward()
-    if config.causal:
-        state = model.initial_state(shape[0])
-        logits, after = model.resume(inputs, state)
-        assert logits.shape == (*shape, 256)
-        assert shape[1] or all(map(torch.equal, numbers(after), numbers(state)))
-
-
-@pytest.mark.parametrize("config", [EAGLE, FINCH, GOOSE], ids=str)
+@pytest.mark.parametrize("config", [EAGLE, FINCH, GOOSE])
 def test_dropout_is_on_the_embedding_and_after_every_sum(config: Any) -> None:
     """In training a share p of the stream is zero there, and the rest is scaled; in evaluation nothing happens."""
     torch.manual_seed(0)  # of the masks
@@ -282,7 +258,7 @@ def test_dropout_is_on_the_embedding_and_after_every_sum(config: Any) -> None:
     assert torch.equal(torch.get_rng_state(), generator), "without dropout no random number is drawn"
 
 
-@pytest.mark.parametrize("config", [SSMConfig(16, 2, structure=TIED), *RWKVS[4:7:2]], ids=str)
+@pytest.mark.parametrize("config", [SSMConfig(16, 2, structure=TIED), *RWKVS[4:7:2]])
 def test_a_tied_head_is_the_embedding(config: Config) -> None:
     """One matrix that is counted, learned and saved once, under both names, and stays one when it moves."""
     model, inputs = build(config).float(), some_bytes(1, 5)
@@ -293,18 +269,6 @@ def test_a_tied_head_is_the_embedding(config: Config) -> None:
     model(inputs).square().sum().backward()
     others = torch.ones(256, dtype=torch.bool).index_fill(0, inputs.unique(), False)
     assert weight.grad[others].abs().min() > 0, "through the head, every byte's row learns"
-
-
-def test_k_clamp_scales_the_key_by_the_rate() -> None:
-    """min(1, lambda): the clamped model is another one, unless every rate is at least 1."""
-    clamped, inputs = build(RWKVS[3]), some_bytes(2, 9)
-    free = RWKV(dataclasses.replace(clamped.config, k_clamp=False)).double()
-    free.load_state_dict(clamped.state_dict())
-    with torch.no_grad():
-        assert (clamped(inputs) - free(inputs)).abs().max() > 1e-3
-        for model in (clamped, free):
-            model.blocks[0].att.time_decay.abs_()
-        assert torch.equal(clamped(inputs), free(inputs))
 
 
 def size(config: Config) -> int:
@@ -325,18 +289,6 @@ def test_parameter_counts_of_the_papers(dim: int, layers: int) -> None:
     assert size(goose) == whole - (2 * dim * expected[2] + dim)
 
 
-def test_parameter_counts_at_any_width() -> None:
-    """Six square matrices, two D x F, 14 vectors, and in Finch 2 vectors and 10 R + 2 Q low-rank vectors more."""
-    for dim, feed_forward, width in ((96, None, 320), (80, None, 256), (64, 100, 100)):
-        config = RWKVConfig(6, dim, 3, 16, mix_rank=7, decay_rank=9, feed_forward=feed_forward)
-        shared = 3 * (6 * dim**2 + 2 * dim * width + 14 * dim) + 4 * dim + 2 * dim * 256
-        assert size(dataclasses.replace(config, version=5)) == shared
-        assert size(config) == shared + 3 * dim * (2 + 10 * 7 + 2 * 9)
-        assert size(config) - size(dataclasses.replace(config, structure=TIED)) == 256 * dim + (2 + 2 * 3) * dim
-    counts = {(256, 4): 1_710_592, (512, 6): 9_715_712, (1024, 16): 101_287_936}
-    assert {shape: size(SSMConfig(*shape)) for shape in counts} == counts
-
-
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
@@ -346,11 +298,9 @@ def test_parameter_counts_at_any_width() -> None:
         (RWKVConfig, {"version": 7}, "version must be 5"),
         *((one, {"dim": 0}, "dim must be at least 2") for one in (RWKVConfig, RWKV7Config)),
         (RWKVConfig, {"layers": 0}, "layers must be at least 1"),
-        (RWKV7Config, {"head_size": 0}, "head_size must be at least 1"),
         (RWKVConfig, {"head_size": 48}, "dim must be a multiple of head_size"),
         (RWKVConfig, {"mix_rank": 1}, "mix_rank must be at least 2"),
         (RWKV7Config, {"gate_rank": 0}, "gate_rank must be at least 2"),
-        (RWKV7Config, {"feed_forward": 0}, "feed_forward must be at least 1"),
         (RWKVConfig, {"dim": 8, "head_size": 4}, r"feed_forward must be at least 1, got 0 \(for dim 8"),
         (RWKVConfig, {"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
         (RWKV7Config, {"structure": STRUCTURES["unit"]}, "unit_scaled is not for RWKV-7"),
@@ -359,9 +309,8 @@ def test_parameter_counts_at_any_width() -> None:
         (Structure, {"norm": "scale", "norm_offset": True}, "norm_offset goes with norm 'layer' or 'rms', got 'scale'"),
         (Structure, {"norm": "none", "placement": "post"}, "placement 'post' needs a norm"),
         (Structure, {"norm": "none", "embedding_norm": True}, "embedding_norm needs a norm"),
-        (Structure, {"residual": 2.0}, "residual 2.0 goes with placement 'post', got 'pre'"),
+        (Structure, {"residual": 2.0}, "residual 2.0 goes with placement 'post'"),
         (Structure, {"placement": "post", "residual": math.inf}, "residual must be a finite number"),
-        (Structure, {"unit_scaled": True, "norm": "none"}, "unit_scaled goes with norm 'layer' or 'rms'"),
         (Structure, {"unit_scaled": True, "gate": True}, "unit_scaled does not go with gate"),
         (Structure, {"multipliers": {"logits": math.nan}}, "logits must be a finite number, got nan"),
         *(
@@ -375,9 +324,7 @@ def test_parameter_counts_at_any_width() -> None:
         ),
         (lambda normal: structure_for({"normal": normal}, {}), {"normal": 1}, "need 'normal' is no option of our mod"),
         (Sampling, {"temperature": -0.1}, r"temperature must be at least 0 and finite .*, got -0.1"),
-        (Sampling, {"temperature": math.nan}, "temperature must be .*, got nan"),
         (Sampling, {"top_p": 0.0}, r"top_p must be above 0 and at most 1 .*, got 0.0"),
-        (Sampling, {"top_p": 1.01}, "top_p must be .*, got 1.01"),
     ],
 )
 def test_bad_configurations_name_the_field(kind: Any, options: dict[str, Any], message: str) -> None:
@@ -385,33 +332,7 @@ def test_bad_configurations_name_the_field(kind: Any, options: dict[str, Any], m
         kind(**options)
 
 
-def test_structures_are_told_by_what_is_not_off() -> None:
-    structure = structure_for({"gate": True}, {"logits": 0.5})
-    assert structure == Structure(gate=True, multipliers={"logits": 0.5})
-    assert repr(structure) == "Structure(gate=True, multipliers={'logits': 0.5})"
-    assert hash(Structure(gate=True)) == hash(structure)
-
-
-OfficialLogits = Callable[[Path, Tensor], dict[str, Tensor]]
-
-
-@pytest.mark.parametrize("config", [EAGLE, FINCH, RWKVConfig(6, 128, 2, 64)], ids=str)
-def test_the_official_package_computes_the_same(
-    config: RWKVConfig, official_logits: OfficialLogits, tmp_path: Path
-) -> None:
-    """But knows no k_clamp: a clamped model is another function, and its checkpoint does not say so."""
-    for clamp in (False, True):
-        model, inputs = build(dataclasses.replace(config, k_clamp=clamp)).float(), some_bytes(1, 60)[0]
-        # The package tells version 5.2 from 5.1 at the first time_decay that comes after an ln_x.
-        weights = sorted(model.state_dict().items(), key=lambda item: "ln_x" not in item[0])
-        torch.save({name: value.detach().clone() for name, value in weights}, tmp_path / "model.pth")
-        with torch.no_grad():
-            ours = model(inputs[None])[0]
-        for logits in official_logits(tmp_path / "model.pth", inputs).values():
-            assert torch.allclose(logits, ours, rtol=1e-4, atol=2e-5) != clamp
-
-
-@pytest.mark.parametrize("config", [RWKVConfig(5, 32, 1, 16), RWKV7Config(32, 1, 16, 4, 3, 5, 6)], ids=str)
+@pytest.mark.parametrize("config", [RWKVConfig(5, 32, 1, 16), RWKV7Config(32, 1, 16, 4, 3, 5, 6)])
 def test_kernel_is_the_rms_entry_of_what_a_head_reads_of_a_byte(config: Any) -> None:
     """R' diag(w**t) K; in Goose with the key as it is replaced at the bias of the rate, and nothing erased."""
     model = build(config)
@@ -488,16 +409,6 @@ def test_an_initialised_ssm_has_the_kernel_of_its_nodes_and_shares_all_other_wei
         uniform.initialise_(0, place(256))
     with pytest.raises(ValueError, match="nodes has 4 channels"):
         uniform.initialise_(0, place(4, gain="ema"))
-
-
-def test_a_scheme_alone_leaves_nothing_as_the_memory_was() -> None:
-    """Deterministic algorithms fill with NaN what is left empty; decays are no scheme's."""
-    torch.use_deterministic_algorithms(True)
-    try:
-        model = initialise_(SSM(SSMConfig(16, 2)), "transformers_default", 0)
-    finally:
-        torch.use_deterministic_algorithms(False)
-    assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
 
 
 def test_mixtures_at_once_are_those_one_by_one_with_fewer_launches(
@@ -609,19 +520,6 @@ def test_the_options_are_different_models(kind: str) -> None:
         assert (by_formula(sandwich, some_bytes(), RMS) - sandwich(some_bytes())).abs().max() > 1e-2
 
 
-@EVERY
-def test_patches_keep_both_modes_and_causality(structure: Structure) -> None:
-    if structure.unit_scaled:
-        return
-    model, inputs = build(empty("ssm", structure, patch=2)), some_bytes(2, 9)
-    assert leaks(model, 5) == (False, False)
-    with torch.no_grad():
-        parallel, state = model(inputs), model.initial_state(2)
-        for t in range(9):
-            logits, state = model.step(inputs[:, t], state)
-            assert (logits - parallel[:, t]).abs().max() < 1e-13 * parallel.abs().max()
-
-
 def stream(dim: int = DIM, time: int = 9) -> Tensor:
     return torch.randn(2, time, dim, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
 
@@ -683,52 +581,6 @@ def test_activations_have_unit_mean_square(function: Any) -> None:
     assert sum(quad(density, *part)[0] for part in ((-10, 0), (0, 10))) == pytest.approx(1, abs=3e-5)
 
 
-def start(kind: str, dim: int, structure: Structure) -> Model:
-    """N(0, 1) everywhere, as u-muP begins, with short memories so that a few hundred bytes are stationary."""
-    model, generator = build(empty(kind, structure, dim=dim, layers=1)), torch.Generator().manual_seed(3)
-    for name, parameter in model.named_parameters():
-        if name.endswith("log_rate"):
-            parameter.data.uniform_(-3, 0, generator=generator)
-        elif "_mix_" in name or "_maa_" in name:
-            parameter.data.fill_(0 if "_maa_" in name else 1)  # x_t alone: the shift is not in the claim
-        elif "time_faaaa" in name:
-            parameter.data.normal_(generator=generator).mul_(0.3)
-        elif "time_" not in name:
-            ones = name.endswith(".D") or ".ln_x.weight" in name
-            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-            parameter.data.copy_(torch.ones(1) if ones else torch.zeros(1) if parameter.ndim == 1 else noise)
-    return model
-
-
-@EACH
-def test_unit_scaling_keeps_unit_scale_at_any_width(kind: str) -> None:
-    """Branches of white input have std 1 and logits d**-0.5 within 6 %; without it the same weights grow."""
-    grown = []
-    for dim in (64, 256):
-        model = start(kind, dim, Structure(unit_scaled=True))
-        found = [out[:, 128:].std().item() for out in outputs(model, stream(dim, 384))]
-        assert found == pytest.approx([1, 1], rel=0.06)
-        with torch.no_grad():
-            assert model(some_bytes(2, 384)).std().item() * math.sqrt(dim) == pytest.approx(1, rel=0.06)
-        grown.append(outputs(start(kind, dim, Structure()), stream(dim, 384))[1].std().item())
-    assert grown[1] > 3 * grown[0] > 30
-
-
-@EACH
-def test_closed_gates_are_the_identity(kind: str) -> None:
-    """ReZero at g = 0: the stream after every block is that before it, and only gates get gradients in the blocks."""
-    model, inputs = build(empty(kind, STRUCTURES["rezero"])), some_bytes()
-    for name, parameter in model.named_parameters():
-        if name.endswith(".gate") and "join" in name:
-            parameter.data.zero_()
-    logits = model(inputs)
-    assert torch.equal(logits, F.linear(embedding_of(model)(inputs), model.head.weight))
-    logits.square().sum().backward()
-    for name, parameter in model.blocks.named_parameters():
-        learns = parameter.grad is not None and bool(parameter.grad.abs().max() > 0)
-        assert learns == (name.endswith("join1.gate") or name.endswith("join2.gate"))
-
-
 @pytest.mark.slow
 @EVERY
 @pytest.mark.parametrize("kind", ["ssm", "rwkv6"])
@@ -738,30 +590,6 @@ def test_models_compile_whole(kind: str, structure: Structure) -> None:
     model, inputs = build(empty(kind, one, layers=1)), some_bytes()
     with torch.no_grad():
         assert torch.equal(torch.compile(model, backend="eager", fullgraph=True)(inputs), model(inputs))
-
-
-@pytest.mark.parametrize(
-    ("kind", "scheme"),
-    [
-        pytest.param(kind, scheme, marks=() if number % 3 == place_ else pytest.mark.slow)
-        for number, scheme in enumerate(SCHEMES)
-        for place_, kind in enumerate(KINDS[:3])
-    ],
-)
-def test_models_are_built_for_every_scheme(kind: str, scheme: str) -> None:
-    """Needs and multipliers become a structure, whose model the plan accepts and fills whole."""
-    model = plain(empty(kind, asked(plain(empty(kind, Structure())), scheme)))
-    if isinstance(model, RWKV) and model.config.version not in VERSIONS.get(scheme, VERSIONS["rwkv_blinkdl"]).models:
-        with pytest.raises(ValueError, match="is not for RWKV-"):
-            plan(model, scheme)
-        return
-    chosen = plan(model, scheme)
-    assert dict(model.config.structure.multipliers) == chosen.forward
-    for parameter in model.parameters():
-        parameter.data.fill_(math.nan)
-    chosen.apply_(model, 0)
-    for name, parameter in model.named_parameters():
-        assert name.endswith("log_rate") or parameter.isfinite().all(), name
 
 
 def test_shape_multiplier_is_the_shape_in_another_place() -> None:
@@ -783,31 +611,6 @@ def test_shape_multiplier_is_the_shape_in_another_place() -> None:
         gradients.append(weight.grad)
     expected = gradients[0] * torch.tensor(shapes, dtype=torch.float64)
     assert (gradients[1] - expected).abs().max() < 1e-6 * expected.abs().max()
-
-
-@pytest.mark.parametrize(("scale", "same"), [(1.0, True), (1e-36, False)])
-def test_taking_subnormals_for_zero_changes_no_bit_of_training(scale: float, same: bool) -> None:
-    """A step of RWKV makes none, unless its loss is scaled down."""
-
-    def trained() -> list[Tensor]:
-        condition = resolve(ModelSpec(kind="rwkv6", dim=32, layers=2, head_size=16), Arm())
-        model = initialise_condition(build_condition(condition), condition, seed=0)
-        optimizer = build_optimizer(model, TrainSpec(recipe="blinkdl", steps=6))
-        generator = torch.Generator().manual_seed(0)
-        for _ in range(6):
-            optimizer.zero_grad()
-            (scale * next_byte_loss(model, torch.randint(0, 256, (2, 65), generator=generator))).backward()
-            optimizer.step()
-        return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-
-    normal = trained()
-    if not torch.set_flush_denormal(True):
-        pytest.skip("this processor cannot flush")
-    try:
-        flushed = trained()
-    finally:
-        torch.set_flush_denormal(False)
-    assert all(map(torch.equal, normal, flushed)) == same
 
 
 LOGITS = np.array([1.0, -2.0, 0.5, 0.5, 3.0, -0.7, 2.2, -40.0])

@@ -18,7 +18,7 @@ from plkernel.analysis.figures import style
 from plkernel.analysis.figures.style import COLOURS
 from plkernel.commands.report import report, write_comparison
 from plkernel.common import cli
-from plkernel.models.words import NOT_CAUSAL
+from plkernel.models import NOT_CAUSAL
 from plkernel.results import figures
 from plkernel.results.comparison import Comparison, compare
 from plkernel.results.figures import Drawing, ForestRow, drawings, forest, memories

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from plkernel.models.init import initialise_
+from plkernel.models.layers import Structure
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.ssm import SSM, SSMConfig
-from plkernel.models.structure import Structure
 from plkernel.training.evaluate import bits_per_byte, diagnose, kernels, patch_of, predictor, token_losses, truncation
 
 CPU = torch.device("cpu")

@@ -14,8 +14,8 @@ from plkernel.config.reading import load_spec
 from plkernel.config.schema import TrainSpec
 from plkernel.config.study import Spec
 from plkernel.models.init.block_gains import calibrate_, scale_
+from plkernel.models.layers import Structure
 from plkernel.models.ssm import SSM
-from plkernel.models.structure import Structure
 from plkernel.training import check
 from plkernel.training.build import Model, Prepared, build, build_optimizer, initialise_
 from plkernel.training.loop import Training, prepare, run_training
@@ -170,7 +170,6 @@ MISFITS = [
     ("ssm", 'scheme = "fixup"\nprojection = "published"', "", "nothing to act on"),
     ("ssm", "", "k_clamp = true", "k_clamp does not belong to model kind 'ssm'"),
     ("ssm", 'scheme = "auto_init"\nscheme_options = { target = 0 }', "", "target must be positive, got 0"),
-    ("ssm", 'scheme = "mup_table8"\nscheme_options = { sgd = 1 }', "", "for SGD here, and a run has AdamW: leave"),
     ("ssm", 'scheme = "megatron_defualt"', "", "scheme 'megatron_defualt' does not exist; nearest: megatron_d"),
 ]
 

@@ -15,7 +15,6 @@ from plkernel.analysis.nodes import (
     check_nodes,
     falling_exponent,
     gain_of,
-    node_scores,
     place,
 )
 from plkernel.kernels.wkv import wkv
@@ -94,27 +93,6 @@ def test_time_mixing_has_the_promised_rms_memory(version: int, k_clamp: bool, mo
         assert exponent(impulse(*of_white_input(block.att, monkeypatch))) == pytest.approx(0.575, abs=0.05)
 
 
-def test_the_official_heads_have_no_such_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their decays run through the heads: in the first block from 0.43 in the first head to 12 in the last.
-
-    Over all heads at once that block has 0.54, by chance near 0.575, but GroupNorm makes the heads equally large.
-    """
-    model = model_with(None, DEFAULT, 6, False)
-    r, k, v, log_decay, u = of_white_input(model.blocks[0].att, monkeypatch)
-    found = []
-    for head in range(4):
-        one = (x[:, :, head : head + 1].contiguous() for x in (r, k, v, log_decay))
-        found.append(exponent(impulse(*one, u[head : head + 1]), first=2))
-    assert min(abs(slope - 0.575) for slope in found) > 0.1
-    assert max(found) > 3
-
-
-def test_log_spaced_decays_have_no_such_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A uniform shape on them gives 0.19."""
-    model = model_with(place(64), None, 6, False)
-    assert exponent(impulse(*of_white_input(model.blocks[0].att, monkeypatch))) == pytest.approx(0.19, abs=0.05)
-
-
 @pytest.mark.parametrize("k_clamp", [False, True])
 def test_coherent_memory_on_request(k_clamp: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """All signs equal: the size of every receptance row for r, the K-clamp's factor for k."""
@@ -189,20 +167,6 @@ def test_goose_refuses_what_it_cannot_be() -> None:
         goose_with(nodes_for(aim, 64, True, fastest=RWKV7_LARGEST_RATE), aim)
     with pytest.raises(ValueError, match="none above 0"):
         nodes_for(Aim(40.0, "information", "rms", "distance"), 64, False, fastest=RWKV7_LARGEST_RATE, max_lag=8)
-
-
-def test_deviation_of_a_head_by_its_size() -> None:
-    """Half the range of ln(k / d**-1.15) on lags 1..2048, tempered by 1/2: nodes made for a**t, then for a**(d-2).
-
-    The first row is known; aiming at a**(d-2) itself, rather than multiplying weights by a**2 afterwards, is better.
-    """
-    aims = (Aim(1.15), COHERENT)
-    found = [
-        [round(node_scores(nodes_for(aim, size, False), aim, 2048).e_log, 2) for size in (16, 32, 64)] for aim in aims
-    ]
-    assert found == [[6.63, 1.35, 0.11], [0.97, 0.08, 0.02]]
-    clamped = node_scores(nodes_for(Aim(1.15), 16, True), Aim(1.15), 2048)
-    assert clamped.e_log == pytest.approx(0.026, abs=0.001)
 
 
 @pytest.mark.parametrize(

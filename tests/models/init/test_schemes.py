@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from plkernel.models.init import SCHEMES, RoleTable, asked, plan
-from plkernel.models.init.plan import Entry, Plan, slice_of
+from plkernel.models.init.plan import Entry, Plan
+from plkernel.models.layers import Structure
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.ssm import SSM, SSMConfig
-from plkernel.models.structure import Structure
 
 TOLERANCE = 0.025  # of a standard deviation; 16384 normal numbers, the fewest of a matrix here, give it to 0.0055
 KEPT = {2: 0.879626, 3: 0.986578}  # standard deviation of N(0, 1) cut at +-2 and +-3
@@ -58,7 +58,7 @@ INPUT, OUTPUT = ("q", "k", "v", "gate", "w1", "w3", "router"), ("attn", "ffn")
 FFN = ("w1", "w3", "router", "ffn")
 GROUPS = {**dict.fromkeys(INPUT, "in"), **dict.fromkeys(OUTPUT, "out"), "first": "own", "pos": "emb"}
 DEEP, HERE, SMALL = "N(0.02/sqrt(2*L))", "N(0.02/sqrt(2*(l+1)))", "N(sqrt(2/(5*d)))"
-SPECTRAL, FUSED_SPECTRAL = "N(fi**-0.5*min(1,sqrt(fo/fi)))", "N(fi**-0.5*min(1,sqrt(parts*fo/fi)))"
+SPECTRAL = "N(fi**-0.5*min(1,sqrt(fo/fi)))"
 TORCH, LECUN, XAVIER = "U(fi**-0.5)", "N(fi**-0.5)", "N(sqrt(2/(fi+fo)))"
 RATES = {"lr in": "1/m", "lr out": "1/m"}
 HALVED = {**RATES, "lr first": "1/m", "wd in": "m", "wd out": "m"}
@@ -84,20 +84,17 @@ def mup(**cells: str) -> dict[str, str]:
 
 BASE = {"base_width": 64}
 U8 = {"bias": "U(sqrt(m/fi))", "x logits": "1/m", **HALVED}
-SGD = {"lr emb": "m", "lr norm": "m", "lr bias": "m", "lr own": "m", "lr first": "1/m"}
 ROWS: list[Row] = [
     ("torchtitan_gpt_oss", {}, row("N(0.02)", HERE, HERE, "T(d**-0.5,3)")),
     ("torchtitan_llama", {}, row("N(1)", "N(0.02)", HERE, "T(d**-0.5,3)", w3=HERE, router=HERE)),
     ("torchtitan_depth_init_total", {}, row("N(1)", "N(0.02)", DEEP, "T(d**-0.5,3)", w3=DEEP, router=DEEP)),
     ("olmo_normal", {}, row("N(0.02)")),
-    ("olmo_normal", {"std": 0.03, "embedding_std": 0.5}, row("N(0.5)", "N(0.03)", head="N(0.03)")),
-    ("olmo_normal", {"cutoff": 2}, row("T(0.02,2)")),
     ("olmo_mitchell", {}, row("T(d**-0.5,3)", out="T((2*fi*(l+1))**-0.5,3)")),
     ("olmo_full_megatron", {}, row("T(0.02,3)", out="T(0.02/sqrt(2*L),3)", head="T(d**-0.5,3)")),
     (
         "olmo_full_megatron",
-        {"scale_embedding": True, "cutoff": 2},
-        row("T(0.02*sqrt(d),2)", "T(0.02,2)", "T(0.02/sqrt(2*L),2)", "T(d**-0.5,2)"),
+        {"scale_embedding": True},
+        row("T(0.02*sqrt(d),3)", "T(0.02,3)", "T(0.02/sqrt(2*L),3)", "T(d**-0.5,3)"),
     ),
     ("megatron_default", {}, row("N(0.02)", out=DEEP)),
     ("megatron_hybrid", {}, row("N(0.02)", out=DEEP)),
@@ -115,12 +112,6 @@ ROWS: list[Row] = [
         row("N(0.02)", "N(d**-0.5/sqrt(2*L))", "N(d**-0.5)", "N(d**-0.5)", ffn="N(d**-0.5/sqrt(2*L))")
         | dict.fromkeys(("w1", "w3", "router"), "N((2*d)**-0.5)"),
     ),
-    (
-        "transformers_clip",
-        {"factor": 0.5},
-        row("N(0.01)", "N(0.5*d**-0.5/sqrt(2*L))", "N(0.5*d**-0.5)", "N(0.5*d**-0.5)", ffn="N(d**-0.5/sqrt(8*L))")
-        | dict.fromkeys(("w1", "w3", "router"), "N((8*d)**-0.5)"),
-    ),
     ("transformers_modernbert", {}, row("T(0.02,2)", out="T(0.02/sqrt(2*L),2)", head="T(0.02/sqrt(2*L),2)")),
     ("transformers_t5", {}, row("N(1)", "N(d**-0.5)", LECUN, "N(1)", **T5) | {"x logits": "d**-0.5"}),
     ("transformers_t5", {"tied": False}, row("N(1)", "N(d**-0.5)", LECUN, "N(1)", **T5)),
@@ -129,33 +120,18 @@ ROWS: list[Row] = [
     ("transformers_mamba", {"rescale": True}, row("N(0.1)", out="U(fi**-0.5/sqrt(2*L))")),
     ("lm_engine_normal", {}, row("N(0.02)", out=DEEP)),
     ("lm_engine_fan_in", {}, row("N(0.02)", LECUN, "N(fi**-0.5/sqrt(2*L))")),
-    ("lm_engine_fan_in", {"fan_in_embedding": True}, row("N(d**-0.5)", LECUN, "N(fi**-0.5/sqrt(2*L))", "N(0.02)")),
-    ("lm_engine_mup", BASE, mup(**{"lr own": "1/m", "wd own": "1", "x embedding": "1", "x residual": "1"})),
     (
         "lm_engine_mup",
-        {**BASE, "mup_groups": False, "embedding_multiplier": 12, "residual_multiplier": 0.22},
-        mup(**{"lr in": "1", "lr out": "1", "x embedding": "12", "x residual": "0.22"}),
+        {**BASE, "embedding_multiplier": 12, "residual_multiplier": 0.22},
+        mup(**{"lr own": "1/m", "wd own": "1", "x embedding": "12", "x residual": "0.22"}),
     ),
     ("nanotron_random_init", {}, row("N(0.025)", out="N(0.025/sqrt(2*L))")),
-    ("nanotron_random_init", {"depth": False}, row("N(0.025)")),
     (
         "nanotron_spectral_mup",
         {},
         row("N(1)", SPECTRAL, head=SPECTRAL) | {"lr in": "fo/fi", "lr out": "fo/fi", "lr head": "V/d"},
     ),
-    (
-        "nanotron_spectral_mup",
-        {"fused": True},
-        row("N(1)", FUSED_SPECTRAL, head=FUSED_SPECTRAL)
-        | {"lr in": "parts*fo/fi", "lr out": "parts*fo/fi", "lr head": "V/d"},
-    ),
     ("llm_foundry_baseline", {}, row("N(0.02)", out=DEEP)),
-    (
-        "llm_foundry_baseline",
-        {"embedding_std": 0.5, "embedding_bound": 0.1, "divisor": 4},
-        row("N(0.5)", "N(0.02)", "N(0.005)"),
-    ),
-    ("llm_foundry_baseline", {"embedding_bound": 0.1}, row("U(0.1)", "N(0.02)", DEEP)),
     ("llm_foundry_small_init", {}, row(SMALL, out="N(sqrt(2/(5*d))/sqrt(2*L))")),
     ("llm_foundry_neox_init", {}, row(SMALL, out="N(2/(L*sqrt(d)))")),
     ("llm_foundry_kaiming_normal", {}, row("N(sqrt(2/d))", "N(sqrt(2/fi))", "N(sqrt(2/fi)/sqrt(2*L))")),
@@ -165,16 +141,9 @@ ROWS: list[Row] = [
     ("cerebras_default", {}, row("T(0.02,2)", out="T(0.02/sqrt(2*L),2)", head="N(0.02)")),
     (
         "cerebras_mup",
-        BASE,
+        {**BASE, "embedding_multiplier": 10, "logits_alpha": 0.5},
         row("T(0.08,2)", "T(0.08/sqrt(m),2)", "T(0.08/(sqrt(m)*sqrt(2*L)),2)", "N(0.02)")
-        | {**RATES, "x embedding": "1", "x logits": "1/m"},
-    ),
-    (
-        "cerebras_mup",
-        {**BASE, "base_feed_forward": 100, "embedding_multiplier": 10, "logits_alpha": 0.5},
-        row("T(0.08,2)", "T(0.08/sqrt(m),2)", "T(0.08/(sqrt(m)*sqrt(2*L)),2)", "N(0.02)")
-        | {"ffn": "T(0.08/(sqrt(fi/100)*sqrt(2*L)),2)", **RATES, "lr ffn": "100/fi"}
-        | {"x embedding": "10", "x logits": "0.5/m"},
+        | {**RATES, "x embedding": "10", "x logits": "0.5/m"},
     ),
     (
         "maxtext",
@@ -183,9 +152,9 @@ ROWS: list[Row] = [
     ),
     (
         "maxtext",
-        {"scale": 4, "tied": True},
+        {"tied": True},
         row("N(d**-0.5)", "N(d**-0.5)", LECUN, q=T5["q"], **{"x logits": "d**-0.5"})
-        | dict.fromkeys(FFN, "J(2*fi**-0.5)"),
+        | dict.fromkeys(FFN, "J(fi**-0.5)"),
     ),
     ("sp_torch_default", {}, row("N(1)", TORCH, head=TORCH, bias=TORCH)),
     ("sp_torch_default", {"normal_draws": True}, row("N(d**-0.5)", LECUN)),
@@ -197,39 +166,14 @@ ROWS: list[Row] = [
     ),
     ("mup_table8", BASE | {"uniform_draws": True}, row("N(1)", TORCH, head="U(64**-0.5)", **U8)),
     (
-        "mup_table8",
-        BASE | {"sgd": True},
-        row("N(1)", "N(0.0625/sqrt(2))", head="N(0.0625)", bias="U(sqrt(m/fi))")
-        | {**SGD, "lr head": "m", "wd emb": "1/m", "wd head": "1/m", "x logits": "1/m"},
-    ),
-    (
-        "mup_table8",
-        BASE | {"decay_everything": True},
-        row("N(1)", "N(0.0625/sqrt(2))", head="N(0.0625)", **U8)
-        | {"wd norm": "1", "wd bias": "1", "wd own": "1", "wd first": "m"},
-    ),
-    (
         "mup_table3",
         BASE,
         row("N(1)", LECUN, head="N(8/128)") | {**HALVED, "lr head": "1/m", "eps head": "m", "wd head": "m"},
     ),
     (
-        "mup_table3",
-        BASE | {"uniform_draws": True, "sgd": True},
-        row("N(1)", TORCH, head="U(64**-0.5/2)", bias="U(sqrt(m/fi))")
-        | {**SGD, "lr head": "1/m", "wd emb": "1/m", "wd head": "m"},
-    ),
-    (
         "spectral",
         {"base_width": 64},
         row("N(1)", SPECTRAL, head=SPECTRAL) | dict.fromkeys(("lr in", "lr out", "lr head"), "64/fi"),
-    ),
-    (
-        "spectral",
-        {"sgd": True},
-        row("N(1)", SPECTRAL, head=SPECTRAL)
-        | dict.fromkeys(("lr in", "lr out", "lr head"), "fo/fi")
-        | {"lr emb": "d", "lr norm": "size", "lr bias": "size"},
     ),
     (
         "u_mup",
@@ -254,25 +198,9 @@ ROWS: list[Row] = [
     ("deepseek_v3", {}, row("N(0.006)")),
     ("deepseek_v3", {"width_aware": True}, row("N(0.5*d**-0.5)")),
     ("spike_scaled_embed", {}, row(SMALL, out="N(sqrt(2/(5*d))/sqrt(2*L))") | {"x embedding": "sqrt(d)"}),
-    ("spike_scaled_embed", {"fold": True}, row("N(sqrt(2/5))", SMALL, "N(sqrt(2/(5*d))/sqrt(2*L))", SMALL)),
     ("spike_embed_ln", {}, row(SMALL, out="N(sqrt(2/(5*d))/sqrt(2*L))", needs="embedding_norm=True")),
     (
         "deepnorm_decoder",
-        {},
-        scaled(XAVIER, "N(24**-0.25*sqrt(2/(fi+fo)))", needs="placement='post', residual=6**0.25"),
-    ),
-    (
-        "deepnorm_decoder",
-        {"cross_attention": True},
-        scaled(XAVIER, "N(36**-0.25*sqrt(2/(fi+fo)))", needs="placement='post', residual=9**0.25"),
-    ),
-    (
-        "deepnorm_encoder",
-        {"decoder_layers": 6},
-        scaled(XAVIER, "N(0.87*486**(-1/16)*sqrt(2/(fi+fo)))", needs="placement='post', residual=0.81*486**(1/16)"),
-    ),
-    (
-        "deepnorm_encoder",
         {},
         scaled(XAVIER, "N(24**-0.25*sqrt(2/(fi+fo)))", needs="placement='post', residual=6**0.25"),
     ),
@@ -286,12 +214,6 @@ ROWS: list[Row] = [
         "small_init_scalenorm_fixnorm",
         {},
         row("U(0.01)", SMALL, head="U(0.01)", norm="C(sqrt(d))", needs="norm='scale', fixnorm=True"),
-    ),
-    (
-        "small_init_scalenorm_fixnorm",
-        {"attention_only": True},
-        row("U(0.01)", SMALL, head="U(0.01)", norm="C(sqrt(d))", needs="norm='scale', fixnorm=True")
-        | dict.fromkeys(FFN, XAVIER),
     ),
     ("ds_init", {}, row("N(1)", "U(sqrt(6/(fi+fo)/(l+1)))", head=TORCH)),
     ("auto_init", {}, row("N(1)", LECUN, head=LECUN)),
@@ -311,11 +233,6 @@ ROWS: list[Row] = [
         {},
         scaled("U(sqrt(6/(fi+fo)))", "U(27**-0.25*sqrt(6/(fi+fo)))", needs="norm='none'")
         | {"emb": "N(d**-0.5*27**-0.25)"},
-    ),
-    (
-        "t_fixup",
-        {"encoder": True, "normal_draws": True},
-        scaled(XAVIER, "N(0.67*3**-0.25*sqrt(2/(fi+fo)))", needs="norm='none'") | {"emb": "N(d**-0.5*27**-0.25)"},
     ),
     ("rezero", {}, row("N(1)", TORCH, head=TORCH, branch="C(0)", needs="norm='none', gate=True")),
     (
@@ -448,7 +365,7 @@ def failing(kind: str, cells: dict[str, str], model: nn.Module, chosen: Plan) ->
         text = cell(FIXED | cells, part_of(entry))
         if text is not None:
             expected = eval(text, {}, letters(kind, entry))
-            drawn = slice_of(parameters[entry.parameter.name].detach(), entry.parameter)
+            drawn = entry.parameter.slice_of(parameters[entry.parameter.name].detach())
             if expected.fails(drawn):
                 wrong.append(f"{entry.parameter.label}: {drawn.std():.5f} for {expected}")
     return wrong
@@ -456,7 +373,7 @@ def failing(kind: str, cells: dict[str, str], model: nn.Module, chosen: Plan) ->
 
 def test_every_scheme_is_in_the_table() -> None:
     assert {name for name, _, _ in ROWS} == {name for name in SCHEMES if not name.startswith("rwkv")}
-    assert len(SCHEMES) == 61
+    assert len(SCHEMES) == 60
 
 
 @pytest.mark.parametrize(("kind", "number"), CASES, ids=[f"{IDS[i]}-{kind}" for kind, i in CASES])
@@ -474,7 +391,6 @@ def test_weights_and_multipliers_follow_the_row(kind: str, number: int) -> None:
     told = {key[2:]: eval(text, {}, {"d": 128, "m": 2, **LETTERS}) for key, text in cells.items() if key[:2] == "x "}
     assert chosen.forward == pytest.approx(told)
     assert chosen.needs == pytest.approx(eval(f"dict({cells.get('needs', '')})"))
-    assert chosen.optimizer == ("sgd" if ROWS[number][1].get("sgd") else "adam")
 
 
 @pytest.mark.parametrize("number", FIRST, ids=[IDS[i] for i in FIRST])
@@ -502,15 +418,6 @@ def test_another_shape_of_the_same_deviation_is_noticed() -> None:
         limit = min(theirs.bound / theirs.std, 100)
         values = drawn.clamp(-limit, limit) if other != "U(1)" else torch.rand_like(drawn) * 2 - 1
         assert mine.fails(values / values.std() * mine.std), (text, other)
-
-
-@pytest.mark.parametrize("number", [i for i in FIRST if "needs" in ROWS[i][2]])
-def test_a_model_without_the_structure_is_refused_by_name(number: int) -> None:
-    scheme, options, cells = ROWS[number]
-    with pytest.raises(ValueError, match=f"scheme '{scheme}' needs a model with") as caught:
-        plan(model_of("ssm", ""), scheme, **options)
-    for name, value in eval(f"dict({cells['needs']})").items():
-        assert f"{name} = {value!r}" in str(caught.value)
 
 
 def test_mup_at_the_base_width_is_the_standard_parametrisation() -> None:
@@ -547,10 +454,10 @@ def test_blocks_of_a_mixer_alone_have_one_branch() -> None:
     for scheme, options, std in [
         ("megatron_hybrid", {}, 0.02 / math.sqrt(5)),
         ("megatron_default", {}, 0.02 / math.sqrt(10)),
-        ("transformers_mamba", {"rescale": True}, 128**-0.5 / math.sqrt(3 * 5)),
+        ("transformers_mamba", {"rescale": True}, 128**-0.5 / math.sqrt(5)),
     ]:
         chosen = plan(Mixer(), scheme, roles, **options)
-        assert [e.distribution.std() for e in chosen.entries[1:]] == pytest.approx([std] * 5)
+        assert [e.distribution.scale for e in chosen.entries[1:]] == pytest.approx([std] * 5)
 
 
 @pytest.mark.parametrize(
@@ -559,8 +466,7 @@ def test_blocks_of_a_mixer_alone_have_one_branch() -> None:
         ("megatron_mup", {"base_width": 0}, "base_width must be positive, got 0"),
         ("spectral", {"base_width": 0}, "base_width must be positive, got 0"),
         ("cerebras_mup", {"std": -1}, "std of scheme 'cerebras_mup' must be a finite number of at least 0, got -1"),
-        ("olmo_mitchell", {"cutoff": 0}, "cutoff goes with kind 'truncated' and must be positive, got 0"),
-        ("maxtext", {"scale": math.nan}, "scale of scheme 'maxtext' must be a finite number"),
+        ("olmo_mitchell", {"cutoff": 0}, "cutoff must be positive, got 0"),
         ("fixup", {"matrices": 1}, "matrices must be at least 2, got 1"),
         ("mup_table8", {"uniform_draws": True, "std": 0.02}, "std 0.02 does not go with uniform_draws"),
     ],

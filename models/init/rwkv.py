@@ -9,27 +9,38 @@ gain 0.5 sqrt(V / d), 0.5 where V <= d (the paper: 0.5 always).
 """
 
 import math
+from typing import Any
 
 from plkernel.models.init.distributions import ZERO, Distribution, normal, orthogonal, uniform
-from plkernel.models.init.plan import Parameter, Role, Rules, Sizes, fan_in_uniform, scheme, xavier_uniform
+from plkernel.models.init.plan import Fill, Role, Rules, Sizes, fan_in_uniform, scheme, xavier_uniform
 
 EVERYTHING: tuple[Role, ...] = ("norm", "norm_bias", "bias", "gate", "own")
-NEEDS = {"norm": "layer", "embedding_norm": True}
+
+
+def official(embedding: float, matrix: Fill, head: Distribution, own: str, roles: Any = None, twice: str = "") -> Rules:
+    """Embedding U, matrices, outputs 0; parameters whose name ends in `twice` are trained at twice the rate."""
+    return Rules(
+        uniform(embedding),
+        matrix,
+        ZERO,
+        head,
+        roles={"ffn_router": ZERO, **(roles or {})},
+        learning_rate={"own": lambda p: 2.0 if twice and p.name.endswith(twice) else 1.0},
+        needs={"norm": "layer", "embedding_norm": True},
+        own=own,
+    )
+
+
+def wide_head(s: Sizes) -> Distribution:
+    """O(0.5 sqrt(V / d)), O(0.5) where V <= d."""
+    return orthogonal(0.5 * math.sqrt(max(1.0, s.vocabulary / s.width)))
 
 
 @scheme("code:BlinkDL/RWKV-LM, v5 and v6 since 2024-04-24")
 def rwkv_blinkdl(s: Sizes) -> Rules:
     """Today's code: embedding U(1e-4), matrices O(1), keys and gates O(0.1), outputs 0; decays at twice the rate."""
-    return Rules(
-        uniform(1e-4),
-        orthogonal(1.0),
-        ZERO,
-        wide_head(s),
-        roles={"key": orthogonal(0.1), "mixer_gate": orthogonal(0.1), "ffn_router": ZERO},
-        learning_rate={"own": lambda p: 2.0 if p.name.endswith("time_decay") else 1.0},
-        needs=NEEDS,
-        own="rwkv_blinkdl",
-    )
+    roles = {"key": orthogonal(0.1), "mixer_gate": orthogonal(0.1)}
+    return official(1e-4, orthogonal(1.0), wide_head(s), "rwkv_blinkdl", roles, "time_decay")
 
 
 @scheme("code:BlinkDL/RWKV-LM, RWKV-v7/train_temp at 118e451; arXiv 2503.14456")
@@ -39,16 +50,13 @@ def rwkv7_official(s: Sizes) -> Rules:
     Decays rise along the channels and zigzag in every head; w0, which they follow from, has twice the rate. Weight
     decay acts on matrices and the embedding alone.
     """
-    return Rules(
-        uniform(1e-4),
-        orthogonal(1.0),
-        ZERO,
-        wide_head(s),
-        roles={"key": orthogonal(0.1)},
-        learning_rate={"own": lambda p: 2.0 if p.name.endswith(".w0") else 1.0},
-        needs=NEEDS,
-        own="rwkv7_official",
-    )
+    roles = {"key": orthogonal(0.1), "ffn_router": orthogonal(1.0)}
+    return official(1e-4, orthogonal(1.0), wide_head(s), "rwkv7_official", roles, ".w0")
+
+
+def as_in_code(s: Sizes, own: str, rate: float) -> Rules:
+    """The code that trained Eagle and Finch: wider matrices O(sqrt(fan_out / fan_in)), others O(1)."""
+    return official(rate, lambda p: orthogonal(max(1.0, p.fan_out / p.fan_in) ** 0.5), wide_head(s), own)
 
 
 @scheme("code:BlinkDL/RWKV-LM at 34eedfd, 2023-11, which trained Eagle")
@@ -64,6 +72,12 @@ def rwkv_eagle_code_2023(s: Sizes, *, learning_rate: float = 6e-4) -> Rules:
 def rwkv_finch_code_2024_02(s: Sizes, *, learning_rate: float = 6e-4) -> Rules:
     """As rwkv_eagle_code_2023, with low-rank maps U(1e-4)."""
     return as_in_code(s, "rwkv_finch_code_2024_02", learning_rate)
+
+
+def as_printed(own: str, rate: float) -> Rules:
+    """Appendix I: wider matrices O(fan_out / fan_in), others as PyTorch makes them, head O(0.5)."""
+    matrix: Fill = lambda p: orthogonal(p.fan_out / p.fan_in) if p.fan_out > p.fan_in else fan_in_uniform()(p)  # noqa: E731
+    return official(rate, matrix, orthogonal(0.5), own)
 
 
 @scheme("paper:Eagle and Finch, arXiv 2404.05892, Appendix I, as written for Eagle")
@@ -96,26 +110,3 @@ def rwkv_naive(s: Sizes) -> Rules:
         weight_decay=dict.fromkeys(EVERYTHING, 1.0),
         needs={"norm": "rms", "tied": True},
     )
-
-
-def as_in_code(s: Sizes, own: str, rate: float) -> Rules:
-    """The code that trained Eagle and Finch: wider matrices O(sqrt(fan_out / fan_in)), others O(1)."""
-
-    def matrix(p: Parameter) -> Distribution:
-        return orthogonal(max(1.0, p.fan_out / p.fan_in) ** 0.5)
-
-    return Rules(uniform(rate), matrix, ZERO, wide_head(s), {"ffn_router": ZERO}, needs=NEEDS, own=own)
-
-
-def as_printed(own: str, rate: float) -> Rules:
-    """Appendix I: wider matrices O(fan_out / fan_in), others as PyTorch makes them, head O(0.5)."""
-
-    def matrix(p: Parameter) -> Distribution:
-        return orthogonal(p.fan_out / p.fan_in) if p.fan_out > p.fan_in else fan_in_uniform()(p)
-
-    return Rules(uniform(rate), matrix, ZERO, orthogonal(0.5), {"ffn_router": ZERO}, needs=NEEDS, own=own)
-
-
-def wide_head(s: Sizes) -> Distribution:
-    """O(0.5 sqrt(V / d)), O(0.5) where V <= d."""
-    return orthogonal(0.5 * math.sqrt(max(1.0, s.vocabulary / s.width)))

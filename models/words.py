@@ -1,9 +1,0 @@
-"""Words that specs and models share; nothing heavy is loaded for them."""
-
-from typing import Literal
-
-NOT_CAUSAL = "not causal, not a likelihood"
-"""What every output of a model that sees its own target is called."""
-ModelKind = Literal["ssm", "rwkv5", "rwkv6", "rwkv7"]
-Device = Literal["auto", "cpu", "cuda"]
-PatchingMode = Literal["causal", "published"]

@@ -9,8 +9,9 @@ of the target. Their errors are ln(kernel / target): near 0 they are the relativ
 kernel vanishes, which relative errors do not.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,6 +29,7 @@ from plkernel.analysis.exponentials import (
     power_law_target,
     score,
 )
+from plkernel.analysis.figures.style import COLOURS, INK, PAGE_WIDTH, line_style, style
 from plkernel.analysis.nodes import (
     HALF_LIVES,
     LOSS,
@@ -38,7 +40,6 @@ from plkernel.analysis.nodes import (
     Nodes,
     Placement,
     Summation,
-    check_quantiles,
     check_rates,
     half_lives_of,
     node_scores,
@@ -48,6 +49,9 @@ from plkernel.analysis.nodes import (
     target_scores,
     term_nodes,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Method = Literal["minimax", "least-squares", "nnls"]
 Places = NDArray[np.intp]
@@ -82,13 +86,8 @@ ARRIVED, LARGEST_LOG = 0.01, 300.0
 LEVEL_RATIO = 0.999
 """The errors of a sum count as level from this ratio of the smallest to the largest of 2K + 1 alternating extrema on:
 then no sum of K exponentials has an error that is smaller by more than 0.1 %."""
-LEVEL, NEARLY_LEVEL = 1e-6, 0.05
-"""Exchanges end when the alternating extrema of ln(kernel / target) differ by no more than LEVEL, relative; when they
-end with more than NEARLY_LEVEL, linear programs take over."""
-PROGRAM_WORTHWHILE = 1e-4
-"""Linear programs end when the next would lower the largest error by no more than this, relative."""
-PROGRAMS, PROGRAM_POINTS = 60, 150
-FIRST_RADIUS, LEAST_RADIUS = 0.1, 1e-8
+LEVEL = 1e-6
+"""Exchanges end when the alternating extrema of ln(kernel / target) differ by no more than this, relative."""
 
 CHANNEL_TEMPERING = 0.5
 LONGEST_HALF_LIFE = 1000.0
@@ -163,7 +162,9 @@ def fit(
     beta        of t**-beta, 1.15 unless given
     values      (T,) positive values of a kernel at t = 1..T instead of beta, or a `Target`, such as a measured curve
     max_lag     512 unless given; with values it is theirs
-    terms       K exponentials, with the least largest relative error (minimax); without, the published fit
+    terms       K exponentials, with the least largest relative error (minimax) over the real lags 1..max_lag; over
+                the integers alone, values=np.arange(1, max_lag + 1) ** -beta, it is up to a third of that for many
+                terms. Without, the published fit
     method      nnls, minimax or least-squares. Left out: minimax with terms (least-squares for a target with errors),
                 nnls otherwise
     half_lives  (N,) in steps, which nnls may use: 256 from 1 to 2048 unless given
@@ -314,11 +315,11 @@ def minimax(target: Target, terms: int) -> ExponentialSum:
     """The k(t) of `terms` exponentials with the least max |k(t) / target(t) - 1| over the target's lags.
 
     `certificate` of the result bounds its distance from the least error. Kinks and noise set a floor that no number of
-    terms passes, and near it the errors of the best sum need not alternate: linear programs take over from the
-    exchanges, and the certificate cannot tell how near they came. Deterministic. Raises ValueError for targets with
-    errors, whose noise it would follow, and for more terms than float64 or the target supports, naming the largest
-    number that works. Source: Hackbusch, "Computation of best L-infinity exponential sums for 1/x by Remez' algorithm",
-    Comput. Vis. Sci. 20 (2019), for the exchanges.
+    terms passes; near it the errors of the best sum need not alternate, and the result can be some 20 % off. The lags
+    of a continuous target are real: the least error on integers alone, `array_target`, is smaller. Deterministic.
+    Raises ValueError for targets with errors, whose noise it would follow, and for more terms than float64 or the
+    target supports, naming the largest number that works. Source: Hackbusch, "Computation of best L-infinity
+    exponential sums for 1/x by Remez' algorithm", Comput. Vis. Sci. 20 (2019), for the exchanges.
 
     >>> law = power_law_target(1.15, 512)
     >>> round(certificate(minimax(law, 6), law).largest, 5)
@@ -339,9 +340,7 @@ def minimax(target: Target, terms: int) -> ExponentialSum:
     start, lags = _grown(target, terms), judged(target)
     if _reference(lags.errors(start), start.size + 1) is None:
         start = _fitted(target, terms).least_squares(start, SETTLED, PATIENT_EVALUATIONS)
-    best, level = _exchanged(start, lags)
-    if not level and np.ptp(lags.errors(best)) > 2 * ACCURACY_FLOOR:
-        best, _ = _exchanged(_descended(best, lags), lags)
+    best = _exchanged(start, lags)
     errors = lags.errors(best)  # of the logarithm; the scale makes the largest relative errors of both signs equal
     return _as_sum(best, target, scale=2 / float(np.exp(errors.max()) + np.exp(errors.min())))
 
@@ -420,20 +419,19 @@ def _stretched(parameters: Floats) -> Floats:
     return np.concatenate([rates, weights + np.log(terms / (terms + 1))])
 
 
-def _exchanged(parameters: Floats, lags: Lags) -> tuple[Floats, bool]:
+def _exchanged(parameters: Floats, lags: Lags) -> Floats:
     """The best parameters met while the errors are levelled on their extrema, then on the extrema of the result.
 
-    Also True if they are nearly level. The errors at 2K + 1 lags become level, +E, -E, +E ..., or go as far on the way
-    there as Newton's method arrives.
+    The errors at 2K + 1 lags become level, +E, -E, +E ..., or go as far on the way there as Newton's method arrives.
     """
-    best, least, level, idle = parameters, np.inf, False, 0
+    best, least, idle = parameters, np.inf, 0
     for remaining in range(EXCHANGES, -1, -1):
         errors = lags.errors(parameters)
         at = _reference(errors, parameters.size + 1)
         ratio = 0.0 if at is None else np.abs(errors[at]).min() / np.abs(errors).max()
         idle += 1
         if np.ptp(errors) < least:
-            best, least, level, idle = parameters, float(np.ptp(errors)), ratio > 1 - NEARLY_LEVEL, 0
+            best, least, idle = parameters, float(np.ptp(errors)), 0
         if not remaining or at is None or ratio > 1 - LEVEL or idle == PATIENCE:
             break
         tried = (_newton(parameters, lags.at(at), share) for share in SHARES)
@@ -441,7 +439,7 @@ def _exchanged(parameters: Floats, lags: Lags) -> tuple[Floats, bool]:
         if further is None:
             break
         parameters = further
-    return best, level
+    return best
 
 
 def _newton(parameters: Floats, lags: Lags, share: float) -> Floats | None:
@@ -462,38 +460,6 @@ def _newton(parameters: Floats, lags: Lags, share: float) -> Floats | None:
             return None
     missed = np.abs(lags.errors(moved) - kept - step[-1] * signs).max()
     return moved if missed < ARRIVED * np.abs(start).max() else None
-
-
-def _descended(parameters: Floats, lags: Lags) -> Floats:
-    """Linear programs for the step that lowers the largest error most, within a radius that follows their success.
-
-    Slower than exchanges, but needs no alternation to start from.
-    Source: Madsen, "An algorithm for minimax solution of overdetermined systems", J. Inst. Maths Applics 16 (1975).
-    """
-    from scipy.optimize import linprog
-
-    radius, least = FIRST_RADIUS, float(np.abs(lags.errors(parameters)).max())
-    for _ in range(PROGRAMS):
-        errors = lags.errors(parameters)
-        evenly = np.linspace(0, errors.size - 1, PROGRAM_POINTS).astype(int)
-        near = lags.at(np.union1d(evenly, _extrema(errors)))
-        now, slope = near.errors(parameters) / least, near.jacobian(parameters) / least
-        level = -np.ones((near.lags.size, 1))
-        solved = linprog(
-            np.append(np.zeros(parameters.size), 1.0),
-            A_ub=np.block([[slope, level], [-slope, level]]),
-            b_ub=np.concatenate([-now, now]),
-            bounds=[(-radius, radius)] * parameters.size + [(0, None)],
-        )
-        if solved.x is None or solved.x[-1] > 1 - PROGRAM_WORTHWHILE or radius < LEAST_RADIUS:
-            break
-        tried = parameters + solved.x[:-1]
-        largest = float(np.abs(lags.errors(tried)).max())
-        gained = (1 - largest / least) / (1 - solved.x[-1])
-        if gained > 0:
-            parameters, least = tried, largest
-        radius *= 2.0 if gained > 0.5 else 1.0 if gained > 0.1 else 0.3
-    return parameters
 
 
 def _extrema(errors: Floats) -> Places:
@@ -527,39 +493,63 @@ def place_channels(
     terms: ExponentialSum,
     tempering: float | None = None,
     loss: float | None = None,
-) -> tuple[Nodes, Scores, float | None]:
+) -> tuple[Nodes, Scores]:
     """`channels` nodes that carry `target` under `gain`, read as `kernel` and `lag` of an `Aim` say, and their scores.
 
     law        the target as an `Aim`, where it is a power law: placements but terms are quantile or gain-corrected for
                it, and for other targets fitted (`smooth_nodes`)
     terms      of the target to the power that adds up, for placement terms. A plateau is fitted by a half-life without
-               end; channels get `LONGEST_HALF_LIFE` times max_lag at most, or the longest that float32 holds, which is
-               the third result where it clipped terms
+               end; channels get `LONGEST_HALF_LIFE` times max_lag at most, or the longest that float32 holds
     tempering  of placements quantile and terms, 0.5 if left out
     loss       of placement quantile, 0.05 if left out
 
     Raises ValueError for quantile nodes without a law, and for decays that float32 does not hold.
     """
-    max_lag, clipped = target.max_lag, None
-    tempering = CHANNEL_TEMPERING if tempering is None else tempering
+    max_lag, tempering = target.max_lag, CHANNEL_TEMPERING if tempering is None else tempering
     if placement == "quantile":
         if law is None:
             raise ValueError(
                 f"nodes 'quantile' lie at the quantiles of a power law's own measure, and {target.label} is none: use "
                 "nodes 'terms' or 'log-spaced'"
             )
-        loss = LOSS if loss is None else loss
-        check_quantiles(law, max_lag, loss, 1)
-        nodes = quantile_nodes(channels, law, gain, tempering, loss, max_lag)
+        nodes = quantile_nodes(channels, law, gain, tempering, LOSS if loss is None else loss, max_lag)
     elif placement == "terms":
         longest = min(LONGEST_HALF_LIFE * max_lag, HALF_LIVES[1])
         rates = np.maximum(terms.rates, POWERS[kernel] * np.log(2) / longest)
-        clipped = longest if (rates > terms.rates).any() else None
         nodes = term_nodes(replace(terms, rates=tuple(rates.tolist())), channels, kernel, lag, gain, tempering)
     else:
-        rates = np.log(2) / half_lives_of(placement, channels, max_lag=max_lag)
+        rates = np.log(2) / half_lives_of(placement, channels)
         corrected = law and shaped(rates, "gain-corrected", gain, law)
         nodes = corrected or smooth_nodes(rates, target, gain, kernel, lag)
-    check_rates("nodes", nodes.rates, 1)
-    scores = node_scores(nodes, law, int(max_lag)) if law else target_scores(nodes, target, kernel, lag)
-    return nodes, scores, clipped
+    check_rates("nodes:", nodes.rates, 1)
+    return nodes, node_scores(nodes, law, int(max_lag)) if law else target_scores(nodes, target, kernel, lag)
+
+
+def fit_figure(result: FitResult, nodes: Nodes) -> "Figure":
+    """Left: kernels of target, optimum and channels, 1 at the first lag; right: weight over half-life."""
+    from matplotlib.figure import Figure
+
+    active, known = result.active, result.target.integer_lags()
+    lags = known[np.unique(np.geomspace(1, known.size, min(200, known.size)).round().astype(int)) - 1]
+    half_lives, shares = active.half_lives(), np.asarray(active.weights) / sum(active.weights)
+    with style():
+        figure = Figure(figsize=(PAGE_WIDTH, 2.9))
+        left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
+        drawn: list[tuple[Callable[[Floats], Floats], dict[str, Any]]] = [
+            (result.target.value, {"label": f"target {result.target.label}", "color": INK, "lw": 3, "alpha": 0.25}),
+            (result.optimal.kernel, {"label": f"optimal weights ({result.method})", "color": INK, "lw": 1}),
+            (nodes.kernel().kernel, {"label": f"channels written, gain '{nodes.gain}'", "lw": 1.1, **line_style(1)}),
+        ]
+        for kernel, look in drawn:
+            left.plot(lags, kernel(lags) / kernel(lags[:1]), **look)
+        left.set(xscale="log", yscale="log", xlabel="lag t (steps)", ylabel="k(t) / k(1)")
+        left.set_title("kernels, 1 at lag 1")
+        right.vlines(half_lives, shares.min() / 5, shares, color=COLOURS[0], lw=1)
+        right.plot(half_lives, shares, "o", color=COLOURS[0], ms=3.5)
+        right.set(xscale="log", yscale="log", ylim=(shares.min() / 5, 2))
+        right.set(xlabel="half-life (steps)", ylabel="share of weight")
+        right.set_title(f"{len(active.rates)} active of {len(result.optimal.rates)} nodes")
+        for axis in (left.xaxis, left.yaxis, right.xaxis, right.yaxis):
+            axis.set_major_formatter("{x:g}")
+        figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure

@@ -70,7 +70,7 @@ def information(
     threads: int = 1,
     progress: Progress | None = None,
 ) -> Kernel:
-    """Return the one exponent that `measure_corpus` finds, the curve in the shape of its verdict, or the root of that.
+    """Return the one exponent that `measure_corpus` finds, or the curve in the shape of its verdict.
 
     Raises ValueError for a corpus whose information does not decay as any power.
     """
@@ -85,7 +85,7 @@ def information(
         if not verdict.is_power_law:
             told.append("fitted is that one exponent all the same; --target curve fits what was found")
         return law(fitted.beta, cast(AimTarget, target), kernel, lag, max_lag, told, measured)
-    curve = verdict_target(verdict, found.information, max_lag).raised(0.5 if target == "correlation-curve" else 1)
+    curve = verdict_target(verdict, found.information, max_lag)
     beyond = f"; beyond lag {verdict.last_lag} it goes on as judged" if curve.max_lag > verdict.last_lag else ""
     told.append(f"the kernel is {curve.label} on lags {curve.lags[0]:g}..{curve.max_lag:g}{beyond}")
     if curve.beta is not None:

@@ -13,11 +13,9 @@ from plkernel.analysis.nodes import (
     PLACEMENTS_OF,
     Aim,
     Nodes,
-    check_half_lives,
     check_largest_rate,
     check_multipliers,
     check_nodes,
-    check_quantiles,
     check_rates,
     half_lives_of,
     place,
@@ -129,15 +127,17 @@ class Condition:
             arm.refuse(ENDS, f"belongs to placement 'log-spaced', got placement {arm.placement!r}: leave it out")
         if arm.placement == "quantile":
             loss = LOSS if arm.loss is None else arm.loss
-            check_quantiles(arm.law or Aim(arm.beta), arm.max_lag or HORIZON, loss, step)
+            rates = (arm.law or Aim(arm.beta)).rate_range((arm.max_lag or HORIZON) / step, loss)
+            check_rates("placement 'quantile', half-life", rates, step)
         else:
             if arm.placement != "log-spaced":
-                lives = half_lives_of(arm.placement, model.node_count, max_lag=arm.max_lag)
+                lives = half_lives_of(arm.placement, model.node_count)
                 head = f"placement {arm.placement!r}, "
                 ends = {f"{head}half-life": float(lives.min()), f"{head}longest": float(lives.max())}
-            check_half_lives(ends, step)
-            for name, value in ends.items() if model.kind == "rwkv7" else ():
-                check_largest_rate(math.log(2) / value, name)
+            for name, value in ends.items():
+                check_rates(name, [math.log(2) / value * step], step)
+                if model.kind == "rwkv7":
+                    check_largest_rate(math.log(2) / value, name)
         return place(
             model.node_count,
             placement=arm.placement,
@@ -167,7 +167,7 @@ class Condition:
         if not len(rates) == len(multipliers) == model.node_count:
             size = f"model.{'dim' if model.kind == 'ssm' else 'head_size'} is {model.node_count}"
             raise ValueError(f"{head} are {len(rates)} rates and {len(multipliers)} multipliers, but {size}")
-        check_rates(head, rates, step)
+        check_rates(f"{head}:", [rate * step for rate in rates], step)
         return Nodes(rates, multipliers, gain).per_step(step)
 
     def check(self) -> None:
@@ -205,11 +205,9 @@ class Condition:
         largest, std = max(self.nodes.projection), arm.output_std
         check_multipliers("output_std" if std else "node_multipliers", std or largest, largest)
         if kind != "ssm":
-            law: dict[str, Any] = {
-                "aim": arm.law,
-                "max_lag": arm.max_lag or HORIZON,
-                "shape_on": arm.shape_on or "receptance",
-            }
+            if arm.shape_on not in (None, "receptance"):
+                raise ValueError(f"shape_on must be receptance in an RWKV, got {arm.shape_on!r}")
+            law: dict[str, Any] = {"aim": arm.law, "max_lag": arm.max_lag or HORIZON}
             check_nodes(self.nodes, **law, head_size=model.head_size, k_clamp=model.k_clamp, goose=kind == "rwkv7")
 
 

@@ -14,7 +14,6 @@ from plkernel.analysis.information.estimate import jackknife_error
 from plkernel.analysis.information.laws import ModelFit, Verdict, fit_power_law, log_log_slope
 from plkernel.analysis.prediction import (
     REACH,
-    bands,
     noise_ridge,
     predictive_weights,
     repeat_correlations,
@@ -97,13 +96,6 @@ def test_measured_weights_agree_with_exact_ones(corpus: PottsCorpus | LagCorpus)
     for limits in ((1, 100), (2, 256)):
         _, low, high = slope(found, *limits)
         assert low < slope(true, *limits)[0] < high < low + 0.1
-
-
-def test_bands_are_where_1_over_d_has_their_mean() -> None:
-    edges, lags, values, replicates = bands(np.stack([0.2 / LAGS] * 4, axis=1), 3, 200)
-    np.testing.assert_allclose(values, 0.2 / lags, rtol=1e-12)
-    assert (edges[0], edges[-1], values[0]) == (3, 201, 0.2 / 3)
-    np.testing.assert_array_equal(replicates, np.stack([values] * 3, axis=1))
 
 
 def test_a_ridge_only_where_the_spectrum_is_below_its_noise() -> None:

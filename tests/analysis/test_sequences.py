@@ -6,7 +6,6 @@ from itertools import product
 import numpy as np
 import pytest
 from mixtures import Mixture
-from scipy.linalg import solve_toeplitz
 
 from plkernel.analysis import sequences
 from plkernel.analysis.sequences import (
@@ -16,8 +15,6 @@ from plkernel.analysis.sequences import (
     LagCorpus,
     MarkovChain,
     PottsCorpus,
-    linear_weights,
-    potts_information,
 )
 
 POTTS = [
@@ -52,14 +49,6 @@ def test_information_and_correlation_are_those_of_the_pair_table(corpus):
         values = np.linalg.svd(pair_law(q, symbols) * symbols)[1]
         assert values[0] == pytest.approx(1, abs=1e-12)
         np.testing.assert_allclose(values[1:], q, atol=3e-15)
-
-
-def test_a_tiny_information_keeps_its_digits_and_its_two_evaluations_meet():
-    q = np.array([1e-6, 1e-9, 1e-12])
-    # To second order I = q**2 (symbols - 1) / 2, half the sum of the squared singular values.
-    np.testing.assert_allclose(potts_information(q, 5), q**2 * 4 / 2, rtol=1e-5)
-    below, above = potts_information(2 * sequences.SMALL * np.array([0.5 - 1e-12, 0.5 + 1e-12]), 2)
-    assert above / below - 1 == pytest.approx(8e-12, abs=6e-13)
 
 
 def test_four_megabytes_have_the_exact_pair_table():
@@ -240,15 +229,6 @@ def test_a_byte_that_is_no_symbol_counts_as_not_known():
     window = np.array([[200, 1, 2, 1, 3]], np.uint8)
     np.testing.assert_allclose(corpus.losses(window)[:, 3:], corpus.losses(window[:, 1:])[:, 2:], rtol=1e-12)
     assert corpus.losses(window)[0, 0] == pytest.approx(2)
-
-
-@pytest.mark.parametrize("redrawn", [0.01, 0.5])
-def test_weights_are_the_solutions_of_the_toeplitz_systems(redrawn):
-    corpus = LagCorpus(longest=40, redrawn=redrawn)
-    q = corpus.correlation(np.arange(61))
-    for count, weights in enumerate(linear_weights(q), start=1):
-        np.testing.assert_allclose(weights, solve_toeplitz(q[:count], q[1 : count + 1]), atol=1e-10)
-    np.testing.assert_allclose(weights, [*corpus.chances, *[0] * 20], atol=1e-10)
 
 
 def test_a_markov_chain_has_its_transitions_their_information_and_entropy():

@@ -355,12 +355,7 @@ def certificate(kernel: ExponentialSum, target: Target) -> Certificate:
 
 
 def _grown(target: Target, terms: int) -> Floats:
-    """Least-squares parameters of `terms` terms, grown from one: from scratch 8 terms stall.
-
-    A further term starts from the stretched old ones, or else from where a new term lowers the squares most. Raises
-    ValueError, with the number, when no term lowers them any more or the accuracy of float64 is reached before. Source
-    of the test for one more term: Lindsay, Ann. Statist. 11 (1983), the gradient of a mixture.
-    """
+    """Least-squares parameters of `terms` terms, grown from one; ValueError, with their number, when no more help."""
     if terms < 1:
         raise ValueError(f"terms must be at least 1, got {terms}")
     check_design(int(target.judged_lags().size), terms)
@@ -401,10 +396,7 @@ def _inserted(parameters: Floats, lags: Lags) -> Floats | None:
 
 
 def _stretched(parameters: Floats) -> Floats:
-    """One term more: the terms, evenly numbered, are read off at one more place on the same range, a little beyond.
-
-    Each weight shrinks by K / (K + 1).
-    """
+    """One term more: the terms, evenly numbered, are read off at one more place on a slightly longer range."""
     terms = parameters.size // 2
     order = np.argsort(-parameters[:terms])
     old, new = ((np.arange(k) + 0.5) / k for k in (terms, terms + 1))
@@ -420,10 +412,7 @@ def _stretched(parameters: Floats) -> Floats:
 
 
 def _exchanged(parameters: Floats, lags: Lags) -> Floats:
-    """The best parameters met while the errors are levelled on their extrema, then on the extrema of the result.
-
-    The errors at 2K + 1 lags become level, +E, -E, +E ..., or go as far on the way there as Newton's method arrives.
-    """
+    """The best parameters met while errors are levelled, +E, -E, .., at 2K + 1 extrema, then at those of the result."""
     best, least, idle = parameters, np.inf, 0
     for remaining in range(EXCHANGES, -1, -1):
         errors = lags.errors(parameters)
@@ -443,11 +432,7 @@ def _exchanged(parameters: Floats, lags: Lags) -> Floats:
 
 
 def _newton(parameters: Floats, lags: Lags, share: float) -> Floats | None:
-    """Newton's method, in the parameters and E, for errors (1 - share) e + share E sign(e) of those at the start, e.
-
-    None where it does not arrive. The steps are not damped: the first overshoots many times over, since it leaves a
-    curved valley, and the next come back; steps that never exceed the old errors take hundreds.
-    """
+    """Undamped Newton steps to errors (1 - share) e + share E sign(e), e those at the start; None where it fails."""
     moved, start = parameters, lags.errors(parameters)
     kept, signs = (1 - share) * start, share * np.sign(start)
     for _ in range(NEWTON_STEPS):

@@ -439,11 +439,7 @@ def quantile_nodes(
 
 
 def _quantiles(log_density: Callable[[Floats], Floats], low: float, high: float, shares: Floats) -> Floats:
-    """The points below which the given shares of the measure exp(log_density) on [low, high] lie.
-
-    The cumulative is summed by Gauss-Legendre quadrature over cells, and inverted inside a cell by Newton's method. The
-    densities are smooth, and a cell is some 1e-2 wide in ln(lambda).
-    """
+    """The points below which these shares of exp(log_density) on [low, high] lie, by quadrature and Newton steps."""
     edges = np.linspace(low, high, CELLS + 1)
     points, weights = np.polynomial.legendre.leggauss(ORDER)
     top = log_density(edges).max()

@@ -1,7 +1,6 @@
 """python -m plkernel.fit: the published figures on the screen and in JSON, fast, and clear about mistakes."""
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -111,19 +110,6 @@ def test_bad_input_is_one_line_and_exit_2(arguments: str, message: str, tmp_path
     assert not list(tmp_path.iterdir()), "nothing is written"
 
 
-@pytest.mark.parametrize("options", [{"terms": 6}, {"method": "least-squares", "terms": 8}])
-def test_a_few_free_terms_beat_the_published_grid(options: dict[str, Any], tmp_path: Path, capsys: Capture) -> None:
-    """The published fit is 17 % off at t = 7; the best six free terms are 0.49 % off."""
-    found = fitted(tmp_path, **options)
-    error = found["optimal"]["scores"]["max_relative_error"]
-    assert error < 0.006
-    assert "closed form for the best" in capsys.readouterr().out
-    lags, rates, weights = np.arange(1, 513), found["optimal"]["rates"], found["optimal"]["weights"]
-    assert found["active_nodes"] == len(rates)
-    kernel = np.exp(-np.outer(lags, rates)) @ weights
-    assert np.abs(kernel * lags**1.15 - 1).max() == pytest.approx(error, rel=1e-9)
-
-
 @pytest.mark.parametrize("placement", ["log-spaced", "quantile", "terms"])
 @pytest.mark.parametrize("gain", ["none", "ema", "lru"])
 def test_what_is_written_is_what_training_loads(placement: Any, gain: Any, tmp_path: Path) -> None:
@@ -169,9 +155,7 @@ def test_predictive_weights_are_fitted_and_loaded(
 ) -> None:
     given = {"corpus": str(copies), "target": "predictive", "max_lag": 128, "gain": "ema", "channels": 48}
     written, told = fitted(tmp_path, **given, **options), capsys.readouterr().out
-    slope = written["measured"]["slope"]
-    assert slope["low"] < 1.0 < slope["high"]
-    assert f"they fall as d**-{slope['beta']:.3f}" in told
+    assert "predictive weights stand out from noise on lags 1.." in told
     assert (written["beta"], written["exponent"]) == (None, None)
     values, lags = written["kernel"]["values"], np.array(written["kernel"]["lags"])
     np.testing.assert_allclose(values, LagCorpus(1.0, 128, 0.4).chances[0] / lags, rtol=0.15)
@@ -181,20 +165,9 @@ def test_predictive_weights_are_fitted_and_loaded(
     assert target_scores(nodes, power_law_target(1.0, 128), kernel, "state").r_star > 0.96
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"nodes": "quantile"}, "nodes 'quantile' lie at the quantiles of a power law's own measure"),
-        ({"method": "minimax", "terms": 4}, "predictive weights has errors, and its noise would be followed"),
-        ({"max_lag": 150_000}, "too short for lag 600,000 in 40 blocks"),
-    ],
-)
-def test_what_predictive_weights_cannot_be_is_refused(
-    options: dict[str, Any], message: str, copies: Path, tmp_path: Path
-) -> None:
-    given = {"corpus": str(copies), "target": "predictive", "max_lag": 64} | options
-    with pytest.raises(ValueError, match=re.escape(message)):
-        fit(**given, out=tmp_path / "out", figure=False)
+def test_quantiles_need_a_power_law(copies: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="nodes 'quantile' lie at the quantiles of a power law's own measure"):
+        fit(corpus=str(copies), target="predictive", max_lag=64, nodes="quantile", out=tmp_path / "out", figure=False)
     assert not (tmp_path / "out").exists()
 
 

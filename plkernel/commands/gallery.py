@@ -60,10 +60,9 @@ def render(profiles: Sequence[Profile], beta: float, max_lag: int) -> str:
         for item in members:
             start, scores = item.initialisation, item.scores
             ends = dict.fromkeys(f"{value:.3g}" if value < 1000 else f"{value:.0f}" for value in start.half_lives)
-            figures = [f"{item.slope:.2f}", f"{item.slope_rms:.2f}"]
-            figures += [f"{r2:.3f}" if r2 > -10 else f"{r2:.0f}" for r2 in (scores.r1, scores.r_star)]
-            figures += [f"{scores.e_log:.2f}" if scores.e_log < 100 else f"{scores.e_log:.0f}", f"{item.memory:.0f}"]
-            rows.append([f"  {start.name}", "..".join(ends), *figures, start.origin["paper"]])
+            figures = [item.slope, item.slope_rms, scores.r1, scores.r_star, scores.e_log]
+            texts = [f"{value:.{digits}f}" for value, digits in zip(figures, (2, 2, 3, 3, 2), strict=True)]
+            rows.append([f"  {start.name}", "..".join(ends), *texts, f"{item.memory:.0f}", start.origin["paper"]])
     title = (
         f"kernels at the start against t**-{beta:g} on t = 1..{max_lag}, slopes on lags {first:g}..{last:g}; "
         f"t**-{beta:g} itself falls to {LEFT:.0%} at lag {LEFT ** (-1 / beta):.0f}"

@@ -163,7 +163,7 @@ def fit(
     values      (T,) positive values of a kernel at t = 1..T instead of beta, or a `Target`, such as a measured curve
     max_lag     512 unless given; with values it is theirs
     terms       K exponentials, with the least largest relative error (minimax) over the real lags 1..max_lag; over
-                the integers alone, values=np.arange(1, max_lag + 1) ** -beta, it is up to a third of that for many
+                the integers alone, values=np.arange(1.0, max_lag + 1) ** -beta, it can be a third of that for many
                 terms. Without, the published fit
     method      nnls, minimax or least-squares. Left out: minimax with terms (least-squares for a target with errors),
                 nnls otherwise

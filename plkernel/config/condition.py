@@ -128,7 +128,7 @@ class Condition:
         if arm.placement == "quantile":
             loss = LOSS if arm.loss is None else arm.loss
             rates = (arm.law or Aim(arm.beta)).rate_range((arm.max_lag or HORIZON) / step, loss)
-            check_rates("placement 'quantile', half-life", rates, step)
+            check_rates(f"placement 'quantile' with beta {arm.beta:g}: half-life", rates, step)
         else:
             if arm.placement != "log-spaced":
                 lives = half_lives_of(arm.placement, model.node_count)

@@ -156,7 +156,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"arms.power": {"tempering": 0.5}}, "tempering 0.5 belongs to placement 'quantile'"),
     ({"arms.power": {**QUANTILE, "projection": "published"}}, "does not go with placement 'quantile'"),
     ({"arms.power": {**QUANTILE, "longest": 5}}, "longest 5.0 belongs to placement 'log-spaced'"),
-    ({"arms.power": {**QUANTILE, "beta": 1e-3}}, "beta 0.001 with loss 0.05 and max_lag 2048 places half-lives"),
+    ({"arms.power": {**QUANTILE, "beta": 1e-3}}, "placement 'quantile' with beta 0.001: half-life inf"),
     ({"arms.power": {"lag": "distance"}}, "projection 'uniform' follows no target, kernel or lag"),
     ({"arms.power": {"placement": "terms"}}, "placement 'terms' needs a fit"),
     ({"arms.power": {"placement": "logspaced"}}, "placement: Input should be 'log-spaced', "),

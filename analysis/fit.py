@@ -9,8 +9,9 @@ of the target. Their errors are ln(kernel / target): near 0 they are the relativ
 kernel vanishes, which relative errors do not.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,6 +29,7 @@ from plkernel.analysis.exponentials import (
     power_law_target,
     score,
 )
+from plkernel.analysis.figures.style import COLOURS, INK, PAGE_WIDTH, line_style, style
 from plkernel.analysis.nodes import (
     HALF_LIVES,
     LOSS,
@@ -38,7 +40,6 @@ from plkernel.analysis.nodes import (
     Nodes,
     Placement,
     Summation,
-    check_quantiles,
     check_rates,
     half_lives_of,
     node_scores,
@@ -48,6 +49,9 @@ from plkernel.analysis.nodes import (
     target_scores,
     term_nodes,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Method = Literal["minimax", "least-squares", "nnls"]
 Places = NDArray[np.intp]
@@ -163,7 +167,9 @@ def fit(
     beta        of t**-beta, 1.15 unless given
     values      (T,) positive values of a kernel at t = 1..T instead of beta, or a `Target`, such as a measured curve
     max_lag     512 unless given; with values it is theirs
-    terms       K exponentials, with the least largest relative error (minimax); without, the published fit
+    terms       K exponentials, with the least largest relative error (minimax) over the real lags 1..max_lag; over
+                the integers alone, values=np.arange(1.0, max_lag + 1) ** -beta, it can be a third of that for many
+                terms. Without, the published fit
     method      nnls, minimax or least-squares. Left out: minimax with terms (least-squares for a target with errors),
                 nnls otherwise
     half_lives  (N,) in steps, which nnls may use: 256 from 1 to 2048 unless given
@@ -315,10 +321,11 @@ def minimax(target: Target, terms: int) -> ExponentialSum:
 
     `certificate` of the result bounds its distance from the least error. Kinks and noise set a floor that no number of
     terms passes, and near it the errors of the best sum need not alternate: linear programs take over from the
-    exchanges, and the certificate cannot tell how near they came. Deterministic. Raises ValueError for targets with
-    errors, whose noise it would follow, and for more terms than float64 or the target supports, naming the largest
-    number that works. Source: Hackbusch, "Computation of best L-infinity exponential sums for 1/x by Remez' algorithm",
-    Comput. Vis. Sci. 20 (2019), for the exchanges.
+    exchanges, and the certificate cannot tell how near they came. The lags of a continuous target are real: the least
+    error on integers alone, `array_target`, is smaller. Deterministic. Raises ValueError for targets with errors, whose
+    noise it would follow, and for more terms than float64 or the target supports, naming the largest number that works.
+    Source: Hackbusch, "Computation of best L-infinity exponential sums for 1/x by Remez' algorithm", Comput. Vis.
+    Sci. 20 (2019), for the exchanges.
 
     >>> law = power_law_target(1.15, 512)
     >>> round(certificate(minimax(law, 6), law).largest, 5)
@@ -356,12 +363,7 @@ def certificate(kernel: ExponentialSum, target: Target) -> Certificate:
 
 
 def _grown(target: Target, terms: int) -> Floats:
-    """Least-squares parameters of `terms` terms, grown from one: from scratch 8 terms stall.
-
-    A further term starts from the stretched old ones, or else from where a new term lowers the squares most. Raises
-    ValueError, with the number, when no term lowers them any more or the accuracy of float64 is reached before. Source
-    of the test for one more term: Lindsay, Ann. Statist. 11 (1983), the gradient of a mixture.
-    """
+    """Least-squares parameters of `terms` terms, grown from one; ValueError, with their number, when no more help."""
     if terms < 1:
         raise ValueError(f"terms must be at least 1, got {terms}")
     check_design(int(target.judged_lags().size), terms)
@@ -402,10 +404,7 @@ def _inserted(parameters: Floats, lags: Lags) -> Floats | None:
 
 
 def _stretched(parameters: Floats) -> Floats:
-    """One term more: the terms, evenly numbered, are read off at one more place on the same range, a little beyond.
-
-    Each weight shrinks by K / (K + 1).
-    """
+    """One term more: the terms, evenly numbered, are read off at one more place on a slightly longer range."""
     terms = parameters.size // 2
     order = np.argsort(-parameters[:terms])
     old, new = ((np.arange(k) + 0.5) / k for k in (terms, terms + 1))
@@ -527,39 +526,63 @@ def place_channels(
     terms: ExponentialSum,
     tempering: float | None = None,
     loss: float | None = None,
-) -> tuple[Nodes, Scores, float | None]:
+) -> tuple[Nodes, Scores]:
     """`channels` nodes that carry `target` under `gain`, read as `kernel` and `lag` of an `Aim` say, and their scores.
 
     law        the target as an `Aim`, where it is a power law: placements but terms are quantile or gain-corrected for
                it, and for other targets fitted (`smooth_nodes`)
     terms      of the target to the power that adds up, for placement terms. A plateau is fitted by a half-life without
-               end; channels get `LONGEST_HALF_LIFE` times max_lag at most, or the longest that float32 holds, which is
-               the third result where it clipped terms
+               end; channels get `LONGEST_HALF_LIFE` times max_lag at most, or the longest that float32 holds
     tempering  of placements quantile and terms, 0.5 if left out
     loss       of placement quantile, 0.05 if left out
 
     Raises ValueError for quantile nodes without a law, and for decays that float32 does not hold.
     """
-    max_lag, clipped = target.max_lag, None
-    tempering = CHANNEL_TEMPERING if tempering is None else tempering
+    max_lag, tempering = target.max_lag, CHANNEL_TEMPERING if tempering is None else tempering
     if placement == "quantile":
         if law is None:
             raise ValueError(
                 f"nodes 'quantile' lie at the quantiles of a power law's own measure, and {target.label} is none: use "
                 "nodes 'terms' or 'log-spaced'"
             )
-        loss = LOSS if loss is None else loss
-        check_quantiles(law, max_lag, loss, 1)
-        nodes = quantile_nodes(channels, law, gain, tempering, loss, max_lag)
+        nodes = quantile_nodes(channels, law, gain, tempering, LOSS if loss is None else loss, max_lag)
     elif placement == "terms":
         longest = min(LONGEST_HALF_LIFE * max_lag, HALF_LIVES[1])
         rates = np.maximum(terms.rates, POWERS[kernel] * np.log(2) / longest)
-        clipped = longest if (rates > terms.rates).any() else None
         nodes = term_nodes(replace(terms, rates=tuple(rates.tolist())), channels, kernel, lag, gain, tempering)
     else:
-        rates = np.log(2) / half_lives_of(placement, channels, max_lag=max_lag)
+        rates = np.log(2) / half_lives_of(placement, channels)
         corrected = law and shaped(rates, "gain-corrected", gain, law)
         nodes = corrected or smooth_nodes(rates, target, gain, kernel, lag)
-    check_rates("nodes", nodes.rates, 1)
-    scores = node_scores(nodes, law, int(max_lag)) if law else target_scores(nodes, target, kernel, lag)
-    return nodes, scores, clipped
+    check_rates("nodes:", nodes.rates, 1)
+    return nodes, node_scores(nodes, law, int(max_lag)) if law else target_scores(nodes, target, kernel, lag)
+
+
+def fit_figure(result: FitResult, nodes: Nodes) -> "Figure":
+    """Left: kernels of target, optimum and channels, 1 at the first lag; right: weight over half-life."""
+    from matplotlib.figure import Figure
+
+    active, known = result.active, result.target.integer_lags()
+    lags = known[np.unique(np.geomspace(1, known.size, min(200, known.size)).round().astype(int)) - 1]
+    half_lives, shares = active.half_lives(), np.asarray(active.weights) / sum(active.weights)
+    with style():
+        figure = Figure(figsize=(PAGE_WIDTH, 2.9))
+        left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
+        drawn: list[tuple[Callable[[Floats], Floats], dict[str, Any]]] = [
+            (result.target.value, {"label": f"target {result.target.label}", "color": INK, "lw": 3, "alpha": 0.25}),
+            (result.optimal.kernel, {"label": f"optimal weights ({result.method})", "color": INK, "lw": 1}),
+            (nodes.kernel().kernel, {"label": f"channels written, gain '{nodes.gain}'", "lw": 1.1, **line_style(1)}),
+        ]
+        for kernel, look in drawn:
+            left.plot(lags, kernel(lags) / kernel(lags[:1]), **look)
+        left.set(xscale="log", yscale="log", xlabel="lag t (steps)", ylabel="k(t) / k(1)")
+        left.set_title("kernels, 1 at lag 1")
+        right.vlines(half_lives, shares.min() / 5, shares, color=COLOURS[0], lw=1)
+        right.plot(half_lives, shares, "o", color=COLOURS[0], ms=3.5)
+        right.set(xscale="log", yscale="log", ylim=(shares.min() / 5, 2))
+        right.set(xlabel="half-life (steps)", ylabel="share of weight")
+        right.set_title(f"{len(active.rates)} active of {len(result.optimal.rates)} nodes")
+        for axis in (left.xaxis, left.yaxis, right.xaxis, right.yaxis):
+            axis.set_major_formatter("{x:g}")
+        figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure

@@ -11,7 +11,7 @@ exponent gamma + s + r and the rms kernel with gamma + s + r/2.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -33,10 +33,9 @@ Gain = Literal["none", "ema", "lru", "clamp"]
 AimTarget = Literal["information", "correlation"]
 Summation = Literal["coherent", "rms"]
 Lag = Literal["state", "distance", "bonus"]
-Placement = Literal["log-spaced", "concentrated", "chrono", "inverse-gamma", "quantile", "terms"]
+Placement = Literal["log-spaced", "concentrated", "quantile", "terms"]
 Projection = Literal["uniform", "published", "gain-corrected"]
 Bonus = Literal["scheme", "law"]
-ShapeOn = Literal["receptance", "output"]
 
 GAINS: dict[Gain, Callable[[Floats], Floats]] = {
     "none": np.ones_like,
@@ -54,14 +53,12 @@ HORIZON = 2048.0
 ANCHORS = (1.0, 10.0, 80.0, 2000.0)
 SHARES = (0.40, 0.25, 0.20, 0.15)
 """Groups of the published concentrated half-lives, and their shares of the channels."""
-INVERSE_GAMMA = 0.56
-"""The shape of the published distribution of time scales, of scale 1 token."""
 PLACEMENTS_OF: dict[str, tuple[Placement, ...]] = {
     "shortest": ("log-spaced",),
     "longest": ("log-spaced",),
     "tempering": ("quantile", "terms"),
     "loss": ("quantile",),
-    "max_lag": ("quantile", "chrono"),
+    "max_lag": ("quantile",),
     "terms": ("terms",),
 }
 """The placements that an option has an effect on."""
@@ -284,10 +281,9 @@ def place(
     """Nodes of `channels` channels by name; half-lives and lags are in bytes and a step of the layer is `step` bytes.
 
     placement  log-spaced: evenly in ln(half-life) from `shortest`, 1, to `longest`, 2000. concentrated: the published
-               groups. chrono: forget gates for dependencies up to `max_lag`, 2048. inverse-gamma: the published time
-               scales of an LSTM of words. quantile: at the quantiles of the power law's own measure up to `max_lag`,
-               2048 (`quantile_nodes`, with `tempering`, 1, and `loss`, 0.05). terms: the exponentials of `terms`, rates
-               per byte, each on several channels (`term_nodes`, with `tempering`, 1)
+               groups. quantile: at the quantiles of the power law's own measure up to `max_lag`, 2048
+               (`quantile_nodes`, with `tempering`, 1, and `loss`, 0.05). terms: the exponentials of `terms`, rates per
+               byte, each on several channels (`term_nodes`, with `tempering`, 1)
     projection uniform, published or gain-corrected (`shaped`); quantile and terms shape it themselves
     gain       the factor on the input of the recurrence, none, ema, lru or clamp
     target, kernel, lag  the power law meant (`Aim`); projections uniform and published follow none
@@ -302,7 +298,7 @@ def place(
     )
     tempering = TEMPERING if tempering is None else tempering
     if placement not in ("quantile", "terms"):
-        rates = np.log(2) / half_lives_of(placement, channels, shortest, longest, max_lag) * step
+        rates = np.log(2) / half_lives_of(placement, channels, shortest, longest) * step
         return shaped(rates, projection, gain, aim)
     if projection != "uniform":
         raise ValueError(
@@ -336,28 +332,14 @@ def check_options(placement: str, **options: object) -> None:
 
 
 def half_lives_of(
-    placement: Placement,
-    channels: int,
-    shortest: float | None = None,
-    longest: float | None = None,
-    max_lag: float | None = None,
+    placement: Placement, channels: int, shortest: float | None = None, longest: float | None = None
 ) -> Floats:
     """The half-lives of a placement that no power law decides, in bytes; shape (channels,).
 
     log-spaced     evenly in ln(half-life) from `shortest` to `longest`, both included
     concentrated   one group per anchor of `ANCHORS`, log-spaced from anchor/2 to 2 anchor; sizes are `SHARES` of the
                    channels, rounded, and the last group takes the remainder
-    chrono         forget gates a = sigmoid(b), exp(b) uniform on 1..max_lag - 1, at its quantiles: about ln 2 times
-                   that variable. The input gates of the paper start at 1 - a, which is the EMA gain. Source: Tallec and
-                   Ollivier 2018 (arXiv 1804.11188)
-    inverse-gamma  ln 2 times quantiles T of the inverse gamma distribution of shape 0.56 and scale 1. The mean of
-                   exp(-t / T) is (1 + t)**-0.56: time scales so distributed carry a power law without gain. Published
-                   for the second layer of an LSTM, T in words, with frozen forget gates exp(-1 / T) and input gates
-                   1 - a, the EMA gain. Source: Mahto, Vo, Turek and Huth 2021 (arXiv 2009.12727); the levels of their
-                   code end in T = 0, and here they are midpoints
     """
-    from scipy.special import gammaincinv
-
     if placement == "concentrated":
         sizes = [round(share * channels) for share in SHARES[:-1]]
         sizes.append(channels - sum(sizes))
@@ -367,14 +349,6 @@ def half_lives_of(
         return np.concatenate(groups)
     if channels < 2:
         raise ValueError(f"channels must be at least 2, got {channels}")
-    levels = (np.arange(channels) + 0.5) / channels
-    if placement == "inverse-gamma":
-        return np.log(2) / gammaincinv(INVERSE_GAMMA, levels)[::-1]
-    if placement == "chrono":
-        max_lag = HORIZON if max_lag is None else max_lag
-        if not (np.isfinite(max_lag) and max_lag > 2):
-            raise ValueError(f"max_lag must be above 2 under placement 'chrono', got {max_lag:g}")
-        return np.log(2) / np.log1p(1 / (1 + (max_lag - 2) * levels))
     shortest, longest = SHORTEST if shortest is None else shortest, LONGEST if longest is None else longest
     if not 0 < shortest < longest < np.inf:
         raise ValueError(
@@ -465,11 +439,7 @@ def quantile_nodes(
 
 
 def _quantiles(log_density: Callable[[Floats], Floats], low: float, high: float, shares: Floats) -> Floats:
-    """The points below which the given shares of the measure exp(log_density) on [low, high] lie.
-
-    The cumulative is summed by Gauss-Legendre quadrature over cells, and inverted inside a cell by Newton's method. The
-    densities are smooth, and a cell is some 1e-2 wide in ln(lambda).
-    """
+    """The points below which these shares of exp(log_density) on [low, high] lie, by quadrature and Newton steps."""
     edges = np.linspace(low, high, CELLS + 1)
     points, weights = np.polynomial.legendre.leggauss(ORDER)
     top = log_density(edges).max()
@@ -584,34 +554,14 @@ def smooth_nodes(rates: Floats, target: Target, gain: Gain, kernel: Summation, l
     return _from_logs(rates, (hats @ density + np.log(spacing)) / power - np.log(gain_at(rates, gain)), gain)
 
 
-def _beyond_float32(what: str, step: int, remedy: str = "") -> ValueError:
-    """The error of a decay per `step` bytes that float32 does not hold, with the half-lives in bytes that it does."""
+def check_rates(what: str, rates: Iterable[float], step: int) -> None:
+    """ValueError for rates per step of `step` bytes that a float32 decay does not hold; `what` has them."""
     first, last = (half_life * step for half_life in HALF_LIVES)
-    return ValueError(f"{what} that a float32 decay holds: use {first:.3g} to {last:.3g} bytes{remedy}")
-
-
-def check_half_lives(named: Mapping[str, float], step: int) -> None:
-    """ValueError for a half-life, in bytes, that a decay per `step` bytes does not hold."""
-    for name, value in named.items():
-        if not HALF_LIVES[0] * step <= value <= HALF_LIVES[1] * step:
-            raise _beyond_float32(f"{name} {value:g} is no half-life", step)
-
-
-def check_rates(name: str, rates: Sequence[float], step: int) -> None:
-    """ValueError for a rate per byte that a decay per `step` bytes does not hold."""
     for rate in rates:
-        if not SLOWEST <= rate * step <= FASTEST:
-            raise _beyond_float32(f"{name}: {rate:g} per byte is no rate", step)
-
-
-def check_quantiles(aim: Aim, max_lag: float, loss: float, step: int) -> None:
-    """ValueError where decays per `step` bytes do not hold the quantile nodes of `aim` up to `max_lag` bytes."""
-    if max_lag <= step:
-        return
-    slowest, fastest = aim.rate_range(max_lag / step, loss)
-    if not SLOWEST <= slowest <= fastest <= FASTEST:
-        law = f"beta {aim.beta:g} with loss {loss:g} and max_lag {max_lag:g} places half-lives beyond those"
-        raise _beyond_float32(law, step, ", with a beta nearer to 1, a shorter max_lag or a larger loss")
+        if not SLOWEST <= rate <= FASTEST:
+            value = math.log(2) / rate * step if rate else math.inf
+            use = f"use {first:.3g} to {last:.3g} bytes"
+            raise ValueError(f"{what} {value:g} is no half-life that a float32 decay holds: {use}")
 
 
 def check_multipliers(name: str, value: float, largest: float) -> None:
@@ -645,22 +595,15 @@ def check_nodes(
     *,
     head_size: int,
     k_clamp: bool,
-    shape_on: str = "receptance",
     goose: bool = False,
 ) -> None:
     """ValueError, with the reason, where `nodes` cannot give the heads of an RWKV the memory that `aim` speaks of.
 
-    That is: another number of nodes than `head_size`; nodes for another input gain than that of the key; a shape on
-    the output matrix; for a `goose` (RWKV-7) a half-life that it cannot have; half the range of ln(k(d) / d**-exponent)
-    on d = 2..max_lag (1..max_lag in a goose, which reads the newest byte out of its state), the Elog, above 1. `aim`
-    None promises nothing, and its Elog is not looked at.
+    That is: another number of nodes than `head_size`; nodes for another input gain than that of the key; for a `goose`
+    (RWKV-7) a half-life that it cannot have; half the range of ln(k(d) / d**-exponent) on d = 2..max_lag (1..max_lag in
+    a goose, which reads the newest byte out of its state), the Elog, above 1. `aim` None promises nothing, and its Elog
+    is not looked at.
     """
-    check_name("shape_on", shape_on, get_args(ShapeOn))
-    if shape_on == "output":
-        raise ValueError(
-            "shape_on 'output' has nothing to act on: the output matrix starts at zero, and its columns are channels "
-            "of the value, which share every decay; use 'receptance'"
-        )
     if len(nodes.rates) != head_size:
         raise ValueError(f"nodes has {len(nodes.rates)} channels, but a head has {head_size}: they must be equal")
     if goose:

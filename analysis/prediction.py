@@ -31,14 +31,12 @@ from plkernel.analysis.exponentials import (
 from plkernel.analysis.information.counts import Bytes, block_edges, check_data, histogram
 from plkernel.analysis.information.curve import BLOCKS, DecayCurve
 from plkernel.analysis.information.estimate import Floats, each_left_out, half_width, jackknife_error, without_bias
-from plkernel.analysis.information.laws import Verdict, fit_power_law, log_log_slope, measure_corpus, points
+from plkernel.analysis.information.laws import Verdict, fit_power_law, measure_corpus, points
 from plkernel.analysis.nodes import Aim, AimTarget, Lag, Summation
 
 REACH = 4
 """The predictor sees so many times the lags that are asked for: the weights near its end stand in for all beyond it."""
 PER_OCTAVE = 4
-SLOPE_FROM, SLOPE_TO = 2, 256
-"""The lags, as far as they are asked for, of the slope that is stated of predictive weights."""
 Progress = Callable[[float], Any]
 
 
@@ -70,7 +68,7 @@ def information(
     threads: int = 1,
     progress: Progress | None = None,
 ) -> Kernel:
-    """Return the one exponent that `measure_corpus` finds, the curve in the shape of its verdict, or the root of that.
+    """Return the one exponent that `measure_corpus` finds, or the curve in the shape of its verdict.
 
     Raises ValueError for a corpus whose information does not decay as any power.
     """
@@ -85,7 +83,7 @@ def information(
         if not verdict.is_power_law:
             told.append("fitted is that one exponent all the same; --target curve fits what was found")
         return law(fitted.beta, cast(AimTarget, target), kernel, lag, max_lag, told, measured)
-    curve = verdict_target(verdict, found.information, max_lag).raised(0.5 if target == "correlation-curve" else 1)
+    curve = verdict_target(verdict, found.information, max_lag)
     beyond = f"; beyond lag {verdict.last_lag} it goes on as judged" if curve.max_lag > verdict.last_lag else ""
     told.append(f"the kernel is {curve.label} on lags {curve.lags[0]:g}..{curve.max_lag:g}{beyond}")
     if curve.beta is not None:
@@ -129,17 +127,11 @@ def predictive(corpus: Any, data: Bytes, max_lag: int, threads: int = 1, progres
         )
     target = lag_target(lags[used], values[used], (errors / values)[used], "predictive weights")
     reach = used[-1] + 1
-    last = min(SLOPE_TO, int(edges[reach]) - 1)
     told = [f"predictive weights stand out from noise on lags 1..{edges[reach] - 1}, {weights[0, 0]:.4g} at lag 1"]
-    found = None
-    if used.size == reach and last > SLOPE_FROM * FEWEST_LAGS:
-        beta, low, high = slope(weights, SLOPE_FROM, last)
-        found = {"beta": beta, "low": low, "high": high, "first_lag": SLOPE_FROM, "last_lag": last}
-        told.append(f"they fall as d**-{beta:.3f} (95 % {low:.3f} to {high:.3f}) on lags {SLOPE_FROM}..{last}")
     if left := ", ".join(f"{edges[at]}..{edges[at + 1] - 1}" for at in range(reach) if at not in used):
         told.append(f"left out are lags {left}, where they are negative or not told from zero")
     columns = {"edges": edges.tolist(), "weights": values.tolist(), "errors": errors.tolist()}
-    return Kernel(target, None, told, {"ridge": ridge, "slope": found, "bands": columns})
+    return Kernel(target, None, told, {"ridge": ridge, "bands": columns})
 
 
 def predictive_weights(
@@ -234,20 +226,3 @@ def bands(weights: Floats, first: int, last: int) -> tuple[NDArray[np.int64], Fl
         for part in (weights[:, 0], weights[:, 1:])
     )
     return edges, lags, values, replicates
-
-
-def slope(weights: Floats, first: int, last: int) -> tuple[float, float, float]:
-    """beta of `weights` (L, 1 + G) ~ d**-beta on first..last, each octave counting the same, and its 95 % interval.
-
-    Raises ValueError where fewer than three bands are positive. Bands that are not are left out.
-    """
-    _, lags, values, replicates = bands(weights, first, last)
-    used = np.flatnonzero(values > 0)
-    if used.size < FEWEST_LAGS:
-        raise ValueError(f"weights on lags {first} to {last}: {used.size} positive bands, a slope needs {FEWEST_LAGS}")
-    lags, values = lags[used], values[used]
-    beta = log_log_slope(lags, values)
-    steps = replicates[used] / values[:, None] - 1  # of ln values, to first order
-    each = np.array([log_log_slope(lags, values * np.exp(step)) for step in steps.T])
-    half = float(half_width(each))
-    return beta, beta - half, beta + half

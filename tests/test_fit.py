@@ -1,7 +1,6 @@
 """python -m plkernel.fit: the published figures on the screen and in JSON, fast, and clear about mistakes."""
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -82,7 +81,8 @@ def test_minimax_says_whether_it_is_level(tmp_path: Path, capsys: Capture, monke
     fitted(tmp_path, beta=2.7, max_lag=2048, terms=6)
     told = capsys.readouterr().out
     assert "NOT LEVEL" in told
-    assert "0.50000: the least error of so many terms lies between 25.0% and 50.0%" in told
+    assert "0.50000" in told
+    assert "the least error of so many terms is at least 25.0%" in told
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_minimax_says_whether_it_is_level(tmp_path: Path, capsys: Capture, monke
         ("--beta 200", "use a smaller beta or max_lag"),
         ("--max-lag 10000000", "use a smaller max_lag or fewer nodes"),
         ("--method nnls --terms 6", "method 'nnls' chooses its terms from the half-lives"),
-        ("--nodes quantile --beta 0.45 --max-lag 20000 --terms 4 --channels 8", "float32 decay holds: use 0.00794 to"),
+        ("--nodes quantile --beta 0.1 --gain lru", "float32 decay holds: use 0.00794 to"),
         ("--tempering 3", "tempering 3 belongs to placement 'quantile' or 'terms', got placement 'log-spaced'"),
         ("--loss 0.1 --nodes terms", "loss 0.1 belongs to placement 'quantile', got placement 'terms'"),
         ("--target curve", "target 'curve' is measured on a corpus, got no corpus: name one with --corpus"),
@@ -108,19 +108,6 @@ def test_bad_input_is_one_line_and_exit_2(arguments: str, message: str, tmp_path
     assert (stop.value.code, error[:7], error.count("\n")) == (2, "error: ", 1)
     assert message in error
     assert not list(tmp_path.iterdir()), "nothing is written"
-
-
-@pytest.mark.parametrize("options", [{"terms": 6}, {"method": "least-squares", "terms": 8}])
-def test_a_few_free_terms_beat_the_published_grid(options: dict[str, Any], tmp_path: Path, capsys: Capture) -> None:
-    """The published fit is 17 % off at t = 7; the best six free terms are 0.49 % off."""
-    found = fitted(tmp_path, **options)
-    error = found["optimal"]["scores"]["max_relative_error"]
-    assert error < 0.006
-    assert "closed form for the best" in capsys.readouterr().out
-    lags, rates, weights = np.arange(1, 513), found["optimal"]["rates"], found["optimal"]["weights"]
-    assert found["active_nodes"] == len(rates)
-    kernel = np.exp(-np.outer(lags, rates)) @ weights
-    assert np.abs(kernel * lags**1.15 - 1).max() == pytest.approx(error, rel=1e-9)
 
 
 @pytest.mark.parametrize("placement", ["log-spaced", "quantile", "terms"])
@@ -143,14 +130,11 @@ def test_what_is_written_is_what_training_loads(placement: Any, gain: Any, tmp_p
 def test_a_plateau_is_clipped_to_what_cannot_be_told_from_it(kernel: Summation, tmp_path: Path) -> None:
     plateau = array_target(1 / np.arange(1, 129) + 0.5)
     terms = ExponentialSum((1.0, 1e-9), (0.5, 0.5))
-    nodes, _, clipped = fits.place_channels(16, "terms", plateau, None, "ema", kernel, "state", terms=terms)
-    assert clipped == 128_000
+    nodes, _ = fits.place_channels(16, "terms", plateau, None, "ema", kernel, "state", terms=terms)
     assert nodes.half_lives().max() == pytest.approx(128_000)
     if kernel == "coherent":
         first, last = nodes.kernel().kernel([1, 128])
         assert last / first == pytest.approx(1 / (1 + np.exp(-1)), rel=1e-3), "as with a half-life without end"
-    faster = replace(terms, rates=(1.0, 0.1))
-    assert fits.place_channels(16, "terms", plateau, None, "ema", kernel, "state", terms=faster)[2] is None
     fitted(tmp_path, beta=0.05, terms=4, nodes="terms", channels=8, kernel=kernel)
     assert loaded(tmp_path, 8, "none").half_lives().max() <= 1000 * 512 * (1 + 1e-9)
 
@@ -171,9 +155,7 @@ def test_predictive_weights_are_fitted_and_loaded(
 ) -> None:
     given = {"corpus": str(copies), "target": "predictive", "max_lag": 128, "gain": "ema", "channels": 48}
     written, told = fitted(tmp_path, **given, **options), capsys.readouterr().out
-    slope = written["measured"]["slope"]
-    assert slope["low"] < 1.0 < slope["high"]
-    assert f"they fall as d**-{slope['beta']:.3f}" in told
+    assert "predictive weights stand out from noise on lags 1.." in told
     assert (written["beta"], written["exponent"]) == (None, None)
     values, lags = written["kernel"]["values"], np.array(written["kernel"]["lags"])
     np.testing.assert_allclose(values, LagCorpus(1.0, 128, 0.4).chances[0] / lags, rtol=0.15)
@@ -183,20 +165,9 @@ def test_predictive_weights_are_fitted_and_loaded(
     assert target_scores(nodes, power_law_target(1.0, 128), kernel, "state").r_star > 0.96
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"nodes": "quantile"}, "nodes 'quantile' lie at the quantiles of a power law's own measure"),
-        ({"method": "minimax", "terms": 4}, "predictive weights has errors, and its noise would be followed"),
-        ({"max_lag": 150_000}, "too short for lag 600,000 in 40 blocks"),
-    ],
-)
-def test_what_predictive_weights_cannot_be_is_refused(
-    options: dict[str, Any], message: str, copies: Path, tmp_path: Path
-) -> None:
-    given = {"corpus": str(copies), "target": "predictive", "max_lag": 64} | options
-    with pytest.raises(ValueError, match=re.escape(message)):
-        fit(**given, out=tmp_path / "out", figure=False)
+def test_quantiles_need_a_power_law(copies: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="nodes 'quantile' lie at the quantiles of a power law's own measure"):
+        fit(corpus=str(copies), target="predictive", max_lag=64, nodes="quantile", out=tmp_path / "out", figure=False)
     assert not (tmp_path / "out").exists()
 
 
@@ -214,7 +185,7 @@ def test_a_measured_power_law_is_fitted_as_one(tmp_path: Path, capsys: Capture) 
         fit(corpus=str(tmp_path / "noise.bin"), out=tmp_path, figure=False)
 
 
-@pytest.mark.parametrize("target", ["information", "curve", "correlation-curve"])
+@pytest.mark.parametrize("target", ["information", "curve"])
 def test_a_curve_that_is_broken_is_fitted_broken(
     target: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
@@ -231,8 +202,7 @@ def test_a_curve_that_is_broken_is_fitted_broken(
         assert written["beta"] == law["beta"]
         assert f"beta {law['beta']:.3f} (95 % {law['low']:.3f} to {law['high']:.3f}) on" in capsys.readouterr().out
         return
-    power = 1.0 if target == "curve" else 0.5
-    exact, kernel = power_law_target(1.4 * power, 512, 0.5 * power, 30), written["kernel"]
+    exact, kernel = power_law_target(1.4, 512, 0.5, 30), written["kernel"]
     np.testing.assert_allclose(kernel["values"], exact.values, rtol=1e-12)
     assert (kernel["lags"], kernel["exponents"]) == (list(exact.lags), pytest.approx(list(exact.exponents or ())))
     assert written["nodes_aim"]["scores"]["r_star"] > 0.998

@@ -139,7 +139,7 @@ def _figure(
 
 
 def _draw(above: "Axes", below: "Axes", name: str, curve: DecayCurve, law: PowerLaw | None, index: int) -> None:
-    """Curve, band, floor, drift and fit of one corpus; a row of triangles for the values below the frame."""
+    """Curve, band, floor and fit of one corpus; a row of triangles for the values below the frame."""
     look, lags, bottom = line_style(index), np.asarray(curve.lags), above.get_ylim()[0]
     colour, confidence, unit = look["color"], law.confidence if law else CONFIDENCE, scale(curve)
     values, low, high = (unit * np.asarray(each) for each in (curve.values, *curve.interval(confidence)))
@@ -158,9 +158,6 @@ def _draw(above: "Axes", below: "Axes", name: str, curve: DecayCurve, law: Power
     ]
     floor: dict[str, Any] = {"label": "floor: shuffled corpus"} if not name else {}
     above.plot(lags, unit * np.asarray(curve.floor), color=colour, ls=DOTS, lw=0.9, **floor)
-    if not name and unit * curve.drift > bottom:
-        drift = [unit * curve.drift] * 2
-        above.plot(lags[[0, -1]], drift, color=colour, lw=0.7, ls=(0, (6, 2)), label="drift: each block shuffled")
     if law:
         ends, colour = [law.first_lag, law.last_lag], colour if name else FIT
         fit: dict[str, Any] = {"color": colour, "lw": 1.6, "alpha": 0.7, "zorder": 1.9}

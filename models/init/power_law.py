@@ -18,7 +18,15 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from plkernel.analysis.nodes import HORIZON, RWKV7_LARGEST_RATE, Aim, Bonus, Nodes, ShapeOn, check_nodes, output_std
+from plkernel.analysis.nodes import (
+    HORIZON,
+    RWKV7_LARGEST_RATE,
+    Aim,
+    Bonus,
+    Nodes,
+    check_nodes,
+    output_std,
+)
 from plkernel.models.rwkv import RWKV, TimeMixing
 from plkernel.models.rwkv7 import RWKV7, GooseMixing
 
@@ -229,7 +237,6 @@ def power_law_(
     max_lag: float | None = None,
     *,
     bonus: Bonus = "scheme",
-    shape_on: ShapeOn = "receptance",
 ) -> RWKV:
     """Write `nodes` into every head of an initialised Eagle, Finch or Goose, in place, and return the model.
 
@@ -256,7 +263,7 @@ def power_law_(
     if bonus == "law" and goose:
         raise ValueError("bonus 'law' is not for RWKV-7, which sees distance 1 through its state: use 'scheme'")
     size, clamp = config.head_size, config.k_clamp
-    check_nodes(nodes, aim, max_lag or HORIZON, head_size=size, k_clamp=clamp, shape_on=shape_on, goose=goose)
+    check_nodes(nodes, aim, max_lag or HORIZON, head_size=size, k_clamp=clamp, goose=goose)
     every = replace(nodes, rates=nodes.rates * config.heads, projection=nodes.projection * config.heads)
     for mixing in model.mixings():
         projection_(mixing.receptance.weight, every, dim=0)

@@ -9,19 +9,11 @@ from plkernel import __version__
 from plkernel.analysis import fit as fits
 from plkernel.analysis import prediction
 from plkernel.analysis.exponentials import Scores, check_design, closed_form_error
-from plkernel.analysis.nodes import (
-    POWERS,
-    Gain,
-    Lag,
-    Placement,
-    Summation,
-    check_options,
-    output_std,
-)
+from plkernel.analysis.nodes import POWERS, Gain, Lag, Placement, Summation, check_options, output_std
 from plkernel.common import cli
 from plkernel.common.files import atomic_write, check_folder, save_json
 
-FitTarget = Literal["information", "correlation", "curve", "correlation-curve", "predictive"]
+FitTarget = Literal["information", "correlation", "curve", "predictive"]
 
 
 def fit(
@@ -51,19 +43,18 @@ def fit(
         beta: Exponent of the mutual information; 1.15, the published one, unless a corpus is named.
         corpus: Measure this corpus instead: beta as plkernel.measure does, on lags 1..500, or what target names.
         target: information: the kernel is t**-beta; correlation: t**-(beta/2), as information is quadratic in it.
-            Of a corpus also: curve: its information in the shape that plkernel.measure finds; correlation-curve: the
-            root of that; predictive: the weights of its best linear predictor.
+            Of a corpus also: curve: its information in the shape that plkernel.measure finds; predictive: the weights
+            of its best linear predictor.
         kernel: coherent: the plain sum over channels; rms: for random signs of B and C, as at initialisation.
         lag: state: lag t is seen as a**t; distance: a**(t-1), which a prediction sees; bonus: a**(t-2), of an RWKV.
         max_lag: The target is fitted and scored on t = 1..max_lag.
         method: nnls: the published fit, weights on 256 half-lives from 1 to 2048; minimax: K terms with the least
-            largest relative error; least-squares. Left out, minimax with --terms (least-squares for a target with
-            errors), nnls otherwise.
+            largest relative error over the real lags 1..max-lag, not the integers alone; least-squares. Left out,
+            minimax with --terms (least-squares for a target with errors), nnls otherwise.
         terms: K, how many exponentials.
         gain: What the recurrence multiplies its input by: none 1, ema 1-a, lru sqrt(1-a^2), clamp min(1, lambda).
-        nodes: log-spaced or concentrated (published), gain-corrected, or fitted where the target is no power law, and
-            so chrono and inverse-gamma; quantile: at the quantiles of the law's own measure; terms: shared out among
-            the fitted exponentials.
+        nodes: log-spaced or concentrated (published), gain-corrected, or fitted where the target is no power law;
+            quantile: at the quantiles of the law's own measure; terms: shared out among the fitted exponentials.
         channels: How many, the width of the model.
         tempering: quantile and terms: 1 puts the law into the density of channels, 0 into the projection; 0.5 if
             left out.
@@ -77,15 +68,13 @@ def fit(
     wanted = _kernel(beta, corpus, target, kernel, lag, max_lag)
     law, shape = wanted.law, wanted.target
     result = fits.fit(values=shape.raised(POWERS[kernel]), terms=terms, method=method)
-    placed, scores, clipped = fits.place_channels(
+    placed, scores = fits.place_channels(
         channels, nodes, shape, law, gain, kernel, lag, terms=result.active, tempering=tempering, loss=loss
     )
-    spread = max(placed.projection) / min(placed.projection)
     text = (
         f"Channels written: {channels} {nodes}, gain '{gain}', {kernel} kernel {shape.label} seen by {lag}: half-lives "
-        f"{min(placed.half_lives()):.3g} to {max(placed.half_lives()):.4g}"
-        f"{f' (slower terms are clipped to {clipped:.4g})' if clipped else ''}, projection range {spread:.4g}, "
-        f"R1 / R* / Elog {_scores(scores)}"
+        f"{min(placed.half_lives()):.3g} to {max(placed.half_lives()):.4g}, projection range "
+        f"{max(placed.projection) / min(placed.projection):.4g}, R1 / R* / Elog {_scores(scores)}"
     )
     print(f"{render(result)}\n\n{text}", flush=True)
     content = {
@@ -116,10 +105,9 @@ def fit(
     save_json(out / "fit.json", content)
     print(f"\nwritten: {out / 'fit.json'}", flush=True)
     if figure:
-        from plkernel.analysis.figures.fit import fit_figure
         from plkernel.analysis.figures.style import rendered
 
-        for kind, drawn in rendered(fit_figure(result, placed)).items():
+        for kind, drawn in rendered(fits.fit_figure(result, placed)).items():
             atomic_write(out / f"fit.{kind}", drawn)
         print(f"figure:  {out / 'fit.pdf'}, .png, .svg")
 
@@ -151,14 +139,6 @@ def render(result: fits.FitResult) -> str:
     """The table that `fit` prints."""
     best, active, target, proof = result.optimal_scores, result.active, result.target, result.certificate
     half_lives, count = result.optimal.half_lives(), len(result.optimal.rates)
-    told, bound = "", ""
-    if proof:
-        least, most = _percent(proof.smallest), _percent(proof.largest)
-        bounds = "" if proof.level else f": the least error of so many terms lies between {least} and {most}"
-        told = f"smallest of {proof.needed} alternating errors over the largest {proof.ratio:.5f}{bounds}"
-    if result.method != "nnls" and target.beta is not None:
-        bound = f"about {_percent(closed_form_error(target.beta, int(target.max_lag), count))}"
-    unlevel = f"NOT LEVEL, perhaps not the best (level from {fits.LEVEL_RATIO:g} on)"
     figures = {
         "active nodes (weight > 1e-8 of the largest)": f"{len(active.rates)} of {count}",
         "their half-lives, steps": ", ".join(f"{v:.1f}" if v >= 1 else f"{v:.2g}" for v in active.half_lives()),
@@ -167,14 +147,19 @@ def render(result: fits.FitResult) -> str:
         "optimal weights: R1 / R* / Elog": _scores(best),
         "optimal weights: linear R²": f"{best.r_linear:.4f}",
         "largest relative error": f"{_percent(best.max_relative_error)} at t = {best.worst_lag:.0f}",
-        "level, the best sum of so many terms" if proof and proof.level else unlevel: told,
-        f"closed form for the best {count} terms": bound,
-        "uniform weights: R1 / R* / Elog": _scores(result.uniform_scores),
-        f"uniform over true kernel at t = {target.max_lag:.0f}": f"{result.uniform_excess:.1f}x",
     }
+    if proof:
+        least = f"the least error of so many terms is at least {_percent(proof.smallest)}"
+        level = "level, the best sum of so many terms" if proof.level else f"NOT LEVEL: {least}"
+        figures[f"smallest of {proof.needed} alternating errors over the largest"] = f"{proof.ratio:.5f}, {level}"
+    if result.method != "nnls" and target.beta is not None:
+        about = closed_form_error(target.beta, int(target.max_lag), count)
+        figures[f"closed form for the best {count} terms"] = f"about {_percent(about)}"
+    figures["uniform weights: R1 / R* / Elog"] = _scores(result.uniform_scores)
+    figures[f"uniform over true kernel at t = {target.max_lag:.0f}"] = f"{result.uniform_excess:.1f}x"
     title = f"{target.label} on t = {target.lags[0]:g}..{target.max_lag:.0f} by {result.method}"
     title += f": {count} half-lives up to {half_lives[-1]:.4g}"
-    return cli.text_table([title, "value"], [row for row in figures.items() if row[1]])
+    return cli.text_table([title, "value"], list(figures.items()))
 
 
 def _scores(scores: Scores) -> str:

@@ -25,24 +25,23 @@ def gallery(beta: float = 1.15, max_lag: int = 2048, out: Path = Path("runs/out/
     A channel of decay a and input gain g holds the input of t steps ago with weight g a**t; a kernel is the sum over
     channels, rms the root of the sum of squares, as random signs give. Slopes are log-log, over lags 4..max_lag/4; R1,
     R* and Elog as of plkernel.fit; 1 % is the lag at which the kernel has fallen to 1 % of its value at lag 1. The
-    formula, assumptions and source of each are in gallery.json, its channels in channels.json.
+    formula, assumptions and source of each are in gallery.json.
 
     Args:
         beta: Exponent of the power law, t**-beta.
         max_lag: Kernels are drawn and scored on t = 1..max_lag, in steps of the layer.
-        out: Folder for gallery.json, channels.json and the figure gallery.pdf, gallery.png, gallery.svg.
+        out: Folder for gallery.json and the figure gallery.pdf, gallery.png, gallery.svg.
         figure: Draw the figure.
     """
     check_folder(out, "out")
     profiles = [profile(item, beta, max_lag) for item in initialisations(beta, max_lag)]
     print(render(profiles, beta, max_lag), flush=True)
     entries = [asdict(item) for item in profiles]
-    starts = [entry["initialisation"] for entry in entries]
-    arrays = {start["name"]: {name: start.pop(name) for name in ("rates", "gains", "shares")} for start in starts}
+    for start in (entry["initialisation"] for entry in entries):
+        del start["rates"], start["gains"], start["shares"]
     settings = {"plkernel": __version__, "beta": beta, "max_lag": max_lag, "slope_lags": list(slope_lags(max_lag))}
     save_json(out / "gallery.json", {**settings, "entries": entries})
-    save_json(out / "channels.json", arrays)
-    print(f"\nwritten: {out / 'gallery.json'}, channels.json", flush=True)
+    print(f"\nwritten: {out / 'gallery.json'}", flush=True)
     if figure:
         from plkernel.analysis.figures.style import rendered
 
@@ -61,10 +60,9 @@ def render(profiles: Sequence[Profile], beta: float, max_lag: int) -> str:
         for item in members:
             start, scores = item.initialisation, item.scores
             ends = dict.fromkeys(f"{value:.3g}" if value < 1000 else f"{value:.0f}" for value in start.half_lives)
-            figures = [f"{item.slope:.2f}", f"{item.slope_rms:.2f}"]
-            figures += [f"{r2:.3f}" if r2 > -10 else f"{r2:.0f}" for r2 in (scores.r1, scores.r_star)]
-            figures += [f"{scores.e_log:.2f}" if scores.e_log < 100 else f"{scores.e_log:.0f}", f"{item.memory:.0f}"]
-            rows.append([f"  {start.name}", "..".join(ends), *figures, start.origin["paper"]])
+            figures = [item.slope, item.slope_rms, scores.r1, scores.r_star, scores.e_log]
+            texts = [f"{value:.{digits}f}" for value, digits in zip(figures, (2, 2, 3, 3, 2), strict=True)]
+            rows.append([f"  {start.name}", "..".join(ends), *texts, f"{item.memory:.0f}", start.origin["paper"]])
     title = (
         f"kernels at the start against t**-{beta:g} on t = 1..{max_lag}, slopes on lags {first:g}..{last:g}; "
         f"t**-{beta:g} itself falls to {LEFT:.0%} at lag {LEFT ** (-1 / beta):.0f}"

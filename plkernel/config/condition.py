@@ -13,11 +13,9 @@ from plkernel.analysis.nodes import (
     PLACEMENTS_OF,
     Aim,
     Nodes,
-    check_half_lives,
     check_largest_rate,
     check_multipliers,
     check_nodes,
-    check_quantiles,
     check_rates,
     half_lives_of,
     place,
@@ -126,14 +124,15 @@ class Condition:
             names.append("max_lag")
         options = {name: value for name in names if (value := getattr(arm, name)) is not None}
         if arm.placement == "quantile":
-            check_quantiles(arm.law or Aim(arm.beta), arm.max_lag or HORIZON, arm.loss or LOSS, step)
+            rates = (arm.law or Aim(arm.beta)).rate_range((arm.max_lag or HORIZON) / step, arm.loss or LOSS)
+            check_rates(f"placement 'quantile' with beta {arm.beta:g}: half-life", rates, step)
         else:
-            ends = {name: options[name] for name in (*ENDS, "max_lag") if name in options}
+            ends = {name: options[name] for name in ENDS if name in options}
             lives = half_lives_of(arm.placement, model.node_count, **ends)
-            head = f"placement {arm.placement!r}, "
-            check_half_lives({f"{head}shortest": float(lives.min()), f"{head}longest": float(lives.max())}, step)
+            for name, value in (("shortest", float(lives.min())), ("longest", float(lives.max()))):
+                check_rates(f"placement {arm.placement!r}, {name}", [math.log(2) / value * step], step)
             if model.kind == "rwkv7":
-                check_largest_rate(math.log(2) / float(lives.min()), f"{head}shortest")
+                check_largest_rate(math.log(2) / float(lives.min()), f"placement {arm.placement!r}, shortest")
         return place(
             model.node_count,
             placement=arm.placement,
@@ -161,7 +160,7 @@ class Condition:
         if not len(rates) == len(multipliers) == model.node_count:
             size = f"model.{'dim' if model.kind == 'ssm' else 'head_size'} is {model.node_count}"
             raise ValueError(f"{head} are {len(rates)} rates and {len(multipliers)} multipliers, but {size}")
-        check_rates(head, rates, step)
+        check_rates(f"{head}:", [rate * step for rate in rates], step)
         return Nodes(rates, multipliers, gain).per_step(step)
 
     def check(self) -> None:
@@ -182,9 +181,10 @@ class Condition:
         largest, std = max(self.nodes.projection), arm.output_std
         check_multipliers("output_std" if std else "node_multipliers", std or largest, largest)
         if model.kind != "ssm":
-            lag, where = arm.max_lag or HORIZON, arm.shape_on or "receptance"
+            if arm.shape_on not in (None, "receptance"):
+                raise ValueError(f"shape_on must be receptance in an RWKV, got {arm.shape_on!r}")
             heads: dict[str, Any] = {"head_size": model.head_size, "k_clamp": model.k_clamp}
-            check_nodes(self.nodes, arm.law, lag, shape_on=where, goose=model.kind == "rwkv7", **heads)
+            check_nodes(self.nodes, arm.law, arm.max_lag or HORIZON, goose=model.kind == "rwkv7", **heads)
 
     def _unused(self) -> Iterator[tuple[Iterable[str], str]]:
         """Yield options that the condition has no use for, and why."""

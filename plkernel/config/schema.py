@@ -29,7 +29,6 @@ from plkernel.analysis.nodes import (
     Lag,
     Placement,
     Projection,
-    ShapeOn,
     Summation,
     gain_of,
 )
@@ -309,8 +308,8 @@ class Arm(Section):
     """One condition: where the decays are placed and how the projection is shaped."""
 
     placement: Placement | None = None
-    """Node set of the half-lives; quantile: of the power law's own measure; chrono: forget gates for lags up to max_lag
-    (arXiv 1804.11188); inverse-gamma: of an LSTM (2009.12727). Left out: log-spaced, in an RWKV those of its scheme."""
+    """Node set of the half-lives; quantile: of the power law's own measure; concentrated: the published groups. Left
+    out: log-spaced, in an RWKV those of its scheme."""
     projection: Projection = "uniform"
     """Shape of the projection's columns, in an RWKV of the receptance's rows; quantile nodes shape it by tempering."""
     beta: PositiveNumber = option("Exponent of the power law.", 1.15)
@@ -320,7 +319,7 @@ class Arm(Section):
     """Quantile nodes: 1 puts the law into the density of the nodes (the default; RWKV: 0.5), 0 into the projection."""
     loss: Fraction | None = option("Quantile nodes: share of the kernel lost beyond either end; 0.05 if left out.")
     max_lag: Annotated[Number, Field(gt=1)] | None = None
-    """Quantile and chrono nodes: longest lag, in bytes; 2048 if left out. RWKV: how far a power law must hold."""
+    """Quantile nodes: longest lag, in bytes; 2048 if left out. RWKV: how far a power law must hold."""
     target: AimTarget | None = None
     """information: the kernel has the exponent beta (the default); correlation: beta/2 (the default of an RWKV)."""
     kernel: Summation | None = None
@@ -344,7 +343,7 @@ class Arm(Section):
     rates: Annotated[Numbers, Field(min_length=2)] | None = None
     """Learning rates to try for this arm, as many as tuning.rates; not beside a learning_rate."""
     bonus: Bonus | None = option("RWKV-5 and 6: u of the scheme, or law: 2**exponent, distance 1 on the law.")
-    shape_on: ShapeOn | Literal["columns", "multiplier"] | None = None
+    shape_on: Literal["receptance", "columns", "multiplier"] | None = None
     """Where the shape goes. SSM: columns of the projection (the default) or a fixed multiplier of every state. RWKV:
     receptance."""
 

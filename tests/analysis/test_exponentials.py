@@ -16,26 +16,9 @@ from plkernel.analysis.exponentials import (
     power_law_target,
     score,
 )
-from plkernel.analysis.fit import fit
 
 LAGS = integer_lags(512)
 LAW = power_law(LAGS, 1.15)
-
-
-def test_the_published_fit() -> None:
-    """The figures of EXP-013."""
-    published = fit(1.15)
-    assert published.active.half_lives().round(1).tolist() == [1.0, 10.0, 10.3, 81.1, 83.5, 2048.0]
-    assert published.fastest_share == pytest.approx(0.9364, abs=5e-5)
-    best, even = published.optimal_scores, published.uniform_scores
-    figures = (best.r0, best.r1, best.r_star, best.r_linear)
-    assert figures == pytest.approx((0.9975, 0.9965, 0.9976, 0.9928), abs=5e-5)
-    assert (best.max_relative_error, best.worst_lag) == (pytest.approx(0.170, abs=5e-4), 7)
-    assert (even.r1, even.r_star) == (pytest.approx(-18.04, abs=5e-3), pytest.approx(0.51, abs=5e-3))
-    assert published.uniform_excess == pytest.approx(250.4, abs=0.05)
-    whole, real = (np.abs(published.optimal.errors(t)).max() for t in (array_target(LAW), power_law_target(1.15, 512)))
-    assert whole == pytest.approx(best.max_relative_error, rel=1e-9)
-    assert whole < real < 1.02 * whole
 
 
 def test_scores_by_their_definitions() -> None:
@@ -77,18 +60,6 @@ def test_power_laws_are_known_at_every_real_lag_and_arrays_at_their_own() -> Non
     for lag in (1.5, 4):
         with pytest.raises(ValueError, match="known at its own 3 lags only"):
             target.value([lag])
-
-
-def test_spread_lags_are_chebyshev_points_in_the_logarithm() -> None:
-    law = power_law_target(1.0, 100)
-    lags, counts = law.spread_lags(9)
-    np.testing.assert_allclose(np.log(lags) / np.log(100), (1 - np.cos(np.pi * np.arange(9) / 8)) / 2, atol=1e-14)
-    assert (lags[0], lags[-1], counts.sum()) == (1, 100, 9)
-    np.testing.assert_allclose(np.diff(np.log(law.spread_lags(9, evenly=1.0)[0])), np.log(100) / 8, rtol=1e-12)
-    lags, counts = array_target(1 / np.arange(1, 201.0)).spread_lags(50)
-    assert set(lags) <= set(range(1, 201))
-    assert (lags[0], lags[-1], counts.sum()) == (1, 200, 50)
-    assert counts[0] > 1, "several Chebyshev points lie next to lag 1"
 
 
 @pytest.mark.parametrize("power", [0.5, 2])

@@ -10,18 +10,16 @@ import numpy as np
 import pytest
 from scipy.special import beta as beta_function
 
-from plkernel.analysis.exponentials import ExponentialSum, power_law
+from plkernel.analysis.exponentials import power_law
 from plkernel.analysis.gallery import (
     Profile,
     drawn_lags,
     families,
     gallery_figure,
-    head_norm,
     hippo_normal_poles,
     initialisations,
     profile,
 )
-from plkernel.analysis.nodes import gain_at
 
 RECORD = Path(__file__).parents[2] / "runs/records/gallery/gallery.json"
 LAGS = np.array([1.0, 2, 7, 50, 333, 2048])
@@ -175,19 +173,6 @@ def test_layers_of_deep_models() -> None:
         assert hgrn.gains[0] == pytest.approx(1 - np.exp(-hgrn.rates[0]))
 
 
-def test_heads() -> None:
-    """RetNet 1 - 2**-(5..12), mLSTM sigmoid(3..6); behind its norm a head has variance 1, with one decay LRU's gain."""
-    gammas = 1 - 2.0 ** -np.arange(5, 13)
-    assert np.exp(-np.array(ENTRIES["retnet"].rates)) == pytest.approx(gammas)
-    assert ENTRIES["retnet-normed"].gains == pytest.approx(np.sqrt(1 - gammas**2))
-    decays = np.exp(-np.array(ENTRIES["mlstm"].rates))
-    assert np.log(decays / (1 - decays)) == pytest.approx([3, 4, 5, 6])
-    rates = np.array(ENTRIES["rwkv-middle"].rates)
-    variances = head_norm(rates, 64) ** 2 / (1 - np.exp(-2 * rates))
-    assert variances.reshape(-1, 64).mean(axis=1) == pytest.approx(1)
-    assert head_norm(rates, 1) == pytest.approx(gain_at(rates, "lru"))
-
-
 def test_poles_of_s5_are_those_of_the_hippo_matrix() -> None:
     """HiPPO-LegS and its rank-one term, diagonalised as a general matrix: real parts -1/2, the same frequencies."""
     n = np.arange(32)
@@ -196,17 +181,6 @@ def test_poles_of_s5_are_those_of_the_hippo_matrix() -> None:
     values = np.linalg.eigvals(legs + outer / 2)
     assert values.real == pytest.approx(-0.5, abs=1e-9)
     assert np.sort(values.imag)[:16] == pytest.approx(np.sort(hippo_normal_poles(32).imag), rel=1e-9)
-
-
-def test_kernels_equal_the_exponential_sum() -> None:
-    """Sums taken in blocks of lags are those of ExponentialSum, far below the smallest float; memory ends at 1 %."""
-    lags = np.arange(1.0, 3000)
-    for name in ("rwkv-middle-normed", "hgrn-all", "hgrn-first"):
-        item = ENTRIES[name]
-        weights = np.multiply(item.shares, item.gains)
-        exact = ExponentialSum(item.rates, tuple(weights.tolist())).log_kernel(lags)
-        assert item.log_coherent(lags) == pytest.approx(exact, rel=1e-12)
-    assert ENTRIES["gla"].memory() == pytest.approx(1 + 16 * np.log2(100))
 
 
 def test_figure_draws_the_kernels(profiles: list[Profile]) -> None:

@@ -11,14 +11,12 @@ from plkernel.analysis.exponentials import Floats, Target, power_law_target
 from plkernel.analysis.information.counts import block_edges
 from plkernel.analysis.information.curve import DecayCurve
 from plkernel.analysis.information.estimate import jackknife_error
-from plkernel.analysis.information.laws import ModelFit, Verdict, fit_power_law, log_log_slope
+from plkernel.analysis.information.laws import ModelFit, Verdict, fit_power_law
 from plkernel.analysis.prediction import (
     REACH,
-    bands,
     noise_ridge,
     predictive_weights,
     repeat_correlations,
-    slope,
     verdict_target,
     yule_walker,
 )
@@ -70,14 +68,6 @@ def exact(corpus: PottsCorpus | LagCorpus, lags: int = 256) -> Floats:
     return np.stack([yule_walker(corpus.correlation(np.arange(1, REACH * lags + 1)))[:lags]] * 3, axis=1)
 
 
-@pytest.mark.parametrize(("beta", "known"), [(0.6, 0.91), (1.0, 0.97), (1.4, 1.05), (1.8, 1.15)])
-def test_of_exact_potts_correlations_they_fall_nearly_as_1_over_d(beta: float, known: float) -> None:
-    corpus = PottsCorpus(beta=beta)
-    weights = yule_walker(corpus.correlation(np.arange(1, 4097)))[:256]
-    assert log_log_slope(LAGS[1:], weights[1:]) == pytest.approx(known, abs=0.01)
-    assert slope(exact(corpus), 2, 256)[0] == pytest.approx(known, abs=0.02), "bands and a shorter reach change little"
-
-
 @pytest.mark.parametrize(
     "corpus",
     [
@@ -94,16 +84,6 @@ def test_measured_weights_agree_with_exact_ones(corpus: PottsCorpus | LagCorpus)
     away = (found - true[:, :1])[:, 0] / jackknife_error(found[:, 1:])
     assert np.abs(away).max() < 5.5
     assert away.std() == pytest.approx(1, abs=0.25)
-    for limits in ((1, 100), (2, 256)):
-        _, low, high = slope(found, *limits)
-        assert low < slope(true, *limits)[0] < high < low + 0.1
-
-
-def test_bands_are_where_1_over_d_has_their_mean() -> None:
-    edges, lags, values, replicates = bands(np.stack([0.2 / LAGS] * 4, axis=1), 3, 200)
-    np.testing.assert_allclose(values, 0.2 / lags, rtol=1e-12)
-    assert (edges[0], edges[-1], values[0]) == (3, 201, 0.2 / 3)
-    np.testing.assert_array_equal(replicates, np.stack([values] * 3, axis=1))
 
 
 def test_a_ridge_only_where_the_spectrum_is_below_its_noise() -> None:
@@ -169,7 +149,6 @@ def test_a_verdict_becomes_the_shape_it_names() -> None:
         (lambda: repeat_correlations(np.arange(120, dtype=np.uint8), 100), "too short for lag 100 in 40 blocks"),
         (lambda: repeat_correlations(np.full(1000, 7, np.uint8), 10), "one symbol only, 7"),
         (lambda: yule_walker([1.0, 1.0, 1.0]), "no Yule-Walker solution"),
-        (lambda: slope(np.full((64, 5), -1.0), 1, 64), "0 positive bands, a slope needs 3"),
     ],
 )
 def test_bad_input_is_refused(call, message) -> None:

@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 import torch
 from loops import MISTAKES, loops_of
-from node_kernels import rms_kernel
 from scipy.integrate import quad
 from scipy.stats import chisquare
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plkernel.analysis.nodes import gain_at, place
+from plkernel.analysis.nodes import gain_at, log_kernel, place
 from plkernel.kernels.scan import scan
 from plkernel.models.layers import ROOT_MEAN_SQUARE, Activation, Structure, structure_for
 from plkernel.models.rwkv import RWKV, RWKVConfig, mixtures
@@ -396,7 +395,9 @@ def test_an_initialised_ssm_has_the_kernel_of_its_nodes_and_shares_all_other_wei
     config, nodes = SSMConfig(256, 1, "ema"), place(256, gain="ema", projection="published")
     shaped, uniform = (SSM(config).initialise_(5, one) for one in (nodes, place(256, gain="ema")))
     [kernel] = shaped.kernels(torch.tensor([1, 8, 64, 512]))
-    assert kernel.numpy() / 0.02**2 == pytest.approx(rms_kernel(nodes, [1, 8, 64, 512]), rel=0.02)
+    assert kernel.numpy() / 0.02**2 == pytest.approx(
+        np.exp(log_kernel(nodes, "rms", [1, 8, 64, 512], "state")), rel=0.02
+    )
     for (name, a), (_, b) in zip(uniform.named_parameters(), shaped.named_parameters(), strict=True):
         if name.endswith("C_proj.weight"):
             assert torch.allclose(b, a * torch.tensor(nodes.projection), rtol=1e-6)

@@ -158,7 +158,7 @@ def test_gains_are_recorded_once_and_a_resumed_run_keeps_them(
 
 MISFITS = [
     ("rwkv6", 'projection = "gain-corrected"', "head_size = 8", "gain-corrected needs a placement in an RWKV"),
-    ("rwkv6", 'placement = "quantile"\nshape_on = "output"', "head_size = 8", "output matrix starts at zero"),
+    ("rwkv6", 'placement = "quantile"\nshape_on = "columns"', "head_size = 8", "must be receptance in an RWKV"),
     ("rwkv6", 'placement = "quantile"\ntempering = 1', "head_size = 8", r"use a head_size above 8, k_clamp = true"),
     ("rwkv7", 'placement = "log-spaced"', "head_size = 8", r"shortest 1 bytes, but a decay of RWKV-7 is above .*1.15"),
     ("rwkv7", 'placement = "concentrated"', "head_size = 16", r"half-life 0.5 bytes, but .* no half-life is 1.143"),

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from plkernel.analysis.nodes import Nodes, output_std, place
+from plkernel.analysis.nodes import Nodes, falling_exponent, log_kernel, output_std, place
 from plkernel.models.init import apply_nodes_, decays_, projection_
 from plkernel.models.init.power_law import FORMS, inverse_softplus, softplus
 from plkernel.models.ssm import SSM, SSMConfig
@@ -57,6 +57,23 @@ def test_impulse_response_of_the_model_has_the_promised_exponent(gain: str, targ
     """Measured over distances 4..512: within 0.007 of both, for two seeds, with nodes for 2,048 steps."""
     nodes = place(256, gain=gain, target=target, lag="distance", **RMS)
     assert slope(impulse_power(nodes, 512)) == pytest.approx(promised, abs=0.03)
+
+
+@pytest.mark.parametrize("gain", SOME_GAINS)
+def test_impulse_response_in_the_other_convention_is_steeper_by_the_shift_of_one(gain: str) -> None:
+    """Nodes meant for a**t are seen as a**(d-1): the law of d - 1, whose slope over 4..512 is 1.20."""
+    power = impulse_power(place(256, gain=gain, lag="state", **RMS), 513)
+    assert slope(power[1:]) == pytest.approx(1.15, abs=0.03)
+    assert slope(power[:-1]) == pytest.approx(1.20, abs=0.015)
+
+
+@pytest.mark.parametrize("gain", SOME_GAINS)
+@pytest.mark.parametrize("arm", [("log-spaced", "uniform"), ("log-spaced", "published"), ("concentrated", "published")])
+def test_impulse_response_of_the_published_conditions_is_what_the_formula_says(arm: tuple[str, str], gain: str) -> None:
+    nodes = place(256, placement=arm[0], projection=arm[1], gain=gain)
+    lags = np.geomspace(4, 256, 200)
+    promised = falling_exponent(lags, log_kernel(nodes, "rms", lags, "distance"))
+    assert slope(impulse_power(nodes, 256, seeds=1)) == pytest.approx(promised, abs=0.03)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])

@@ -7,6 +7,7 @@ and nothing is required that a reader can do without.
 import json
 import math
 import os
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,17 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import from_json, to_json
 
 from plkernel.common import layout
-from plkernel.common.files import atomic_write, load_json, load_object, naming, open_own, read_lines, save_json, shown
+from plkernel.common.files import (
+    atomic_write,
+    load_json,
+    load_object,
+    naming,
+    open_own,
+    read_lines,
+    refuse_links_of_run,
+    save_json,
+    shown,
+)
 from plkernel.common.layout import CONFIG, DIVERGED, ENVIRONMENT, FAILED, FINISHED, METRICS, RESULT, ROWS, SPEC, TUNING
 from plkernel.config.schema import explained
 
@@ -445,3 +456,29 @@ def save_record(study: Study, out: Path) -> None:
         save_json(out / layout.REFERENCES, load_json(study.folder / layout.REFERENCES))
     if (study.folder / TUNING / SPEC).exists():
         save_record(read_study(study.folder / TUNING), out / TUNING)
+
+
+def restore(record: Path, study: Path) -> int:
+    """Write the folder of every run in `record` that `study` lacks, for a study to go on from; return how many.
+
+    They have no checkpoint and no curves for TensorBoard. Raises ValueError where a row is damaged or there is none.
+    """
+    path, missing = record / ROWS, list[dict[str, Any]]()
+    for row in map(_of_record, read_lines(path)):
+        run = _run(path, row)
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", run.arm) or run.seed < 0:  # it might lead elsewhere
+            raise ValueError(f"{path}: {shown(run.arm)} and {run.seed} are no arm and seed")
+        missing += [row] if not (layout.run_folder(study, run.arm, run.seed) / CONFIG).exists() else []
+    if not path.is_file():
+        raise ValueError(f"record: {record} holds no {ROWS}, give a folder that plkernel.report --record wrote")
+    for row in missing:
+        folder, points = layout.run_folder(study, row["arm"], row["seed"]), row["evaluations"]
+        for point, state in zip(points[:1] + points[-1:], (row.get("first"), row.get("last")), strict=False):
+            point |= state or {}
+        refuse_links_of_run(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        atomic_write(folder / METRICS, "".join(f"{json.dumps(point)}\n" for point in points))
+        save_json(folder / CONFIG, {name: row.get(name) for name in ("study", "arm", "seed")} | row["config"])
+        save_json(folder / ENVIRONMENT, row["environment"])
+        save_json(folder / RESULT, (row.get("result") or {}) | {name: row.get(name) for name in ("status", "error")})
+    return len(missing) + (restore(record / TUNING, study / TUNING) if (record / TUNING / SPEC).exists() else 0)

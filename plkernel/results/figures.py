@@ -33,23 +33,12 @@ from plkernel.memory.figures import (
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.results.comparison import ArmResult, Block, Comparison
 from plkernel.results.registration import Outcome
-from plkernel.results.statistics import (
-    Curve,
-    Estimate,
-    Judgement,
-    difference_curves,
-    pointwise_band,
-    simultaneous_band,
-)
+from plkernel.results.statistics import Curve, Estimate, Judgement, difference_curves, pointwise_band
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FOREST_FROM = 7
-"""From so many compared arms on one figure shows all differences."""
-FEWEST_FOR_WHOLE = 5
-"""From so many seeds on the band for the whole curve is drawn: with fewer it leaves every frame."""
 BESIDE, FAR = 3.0, 8.0
 """Intervals are cut at BESIDE times the largest difference of a seed; rows FAR times beyond the median are arrows."""
 KINDS = {
@@ -59,11 +48,7 @@ KINDS = {
         "Differences: seeds, mean (filled: significant after Holm's correction), interval; arrow: outside.",
     ),
     "convergence": ("curves", "Validation loss against training bytes read: seeds (thin) and their mean (thick)."),
-    "difference": (
-        "curves",
-        f"Difference paired by seed, 95 % t interval at each position; from {FEWEST_FOR_WHOLE} seeds on also the 95 % "
-        "band of the whole curve (lighter).",
-    ),
+    "difference": ("curves", "Difference paired by seed, with the 95 % t interval at each position."),
     "truncation": (
         "context",
         "Bits per byte predicted from the last 1, 2, 4 .. bytes only, and the loss against the whole context, with "
@@ -105,7 +90,7 @@ def drawings(comparison: Comparison) -> Iterator[Drawing]:
     one = comparison.declared
     if one and (judged := [outcome for outcome in one.outcomes if outcome.judgement.n]):
         yield Drawing("verdicts", *KINDS["verdicts"], "", forest({"": list(map(_hypothesis, judged))}))
-    if len(comparison.others) >= FOREST_FROM:
+    if comparison.differences:
         groups = {part.title: [_difference(comparison, arm) for arm in part.others] for part in comparison.blocks}
         yield Drawing("forest", *KINDS["forest"], "", forest(groups))
     for part in comparison.blocks:
@@ -212,10 +197,8 @@ def _hypothesis(outcome: Outcome) -> ForestRow:
 
 
 def _difference(comparison: Comparison, arm: ArmResult) -> ForestRow:
-    name, one = label(comparison, arm, paired=True), comparison.evidence.get(arm.name)
-    if one is None:
-        return ForestRow(name, None, [], False)
-    return ForestRow(name, one.difference, list(one.difference.per_seed.values()), one.survives)
+    name, one = label(comparison, arm, paired=True), comparison.differences.get(arm.name)
+    return ForestRow(name, one, list(one.per_seed.values()) if one else [], arm.name in comparison.surviving)
 
 
 def forest(groups: Mapping[str, Sequence[ForestRow]]) -> "Figure":
@@ -310,7 +293,7 @@ def convergence(arms: Arms, heading: str = "") -> "Figure":
 
 
 def differences(arms: Arms, heading: str = "") -> "Figure":
-    """Draw difference curves against bytes read, a panel per arm, with bands for each point and the whole curve.
+    """Draw difference curves against bytes read, a panel per arm, with a band for each point.
 
     The frame holds the differences after the first tenth of the run, where curves cross steeply.
     """
@@ -326,10 +309,9 @@ def differences(arms: Arms, heading: str = "") -> "Figure":
             axes.set_visible(False)
         for index, (axes, (title, curves)) in enumerate(zip(grid, arms.items(), strict=False), start=1):
             look = line_style(index)
-            bands = [pointwise_band(curves), *([simultaneous_band(curves)] if len(curves) >= FEWEST_FOR_WHOLE else [])]
-            for band, alpha in zip(bands, (0.2, 0.1), strict=False):
-                axes.fill_between(band.at / unit, band.low, band.high, color=look["color"], alpha=alpha, lw=0)
-                bounds += [*band.low[band.at > last / 10], *band.high[band.at > last / 10]]
+            band = pointwise_band(curves)
+            axes.fill_between(band.at / unit, band.low, band.high, color=look["color"], alpha=0.2, lw=0)
+            bounds += [*band.low[band.at > last / 10], *band.high[band.at > last / 10]]
             seeds += [value for curve in curves for at, value in curve.items() if at > last / 10]
             axes.axhline(0.0, color=INK, lw=0.6)
             _draw(axes, curves, look, unit)

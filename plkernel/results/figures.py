@@ -22,14 +22,7 @@ from plkernel.analysis.figures.style import (
     style,
 )
 from plkernel.memory.diagnostics import SLOPE_LAGS, Memory, memory_of, slope_range
-from plkernel.memory.figures import (
-    Curves,
-    Panel,
-    half_life_figure,
-    influence_figure,
-    kernel_figure,
-    truncation_figure,
-)
+from plkernel.memory.figures import Curves, Panel, half_life_figure, influence_figure, kernel_figure, truncation_figure
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.results.comparison import ArmResult, Block, Comparison
 from plkernel.results.registration import Outcome
@@ -103,34 +96,28 @@ def _of_block(comparison: Comparison, part: Block) -> dict[str, tuple[Callable[[
     """Function that draws each kind of figure, and its data, empty where there are none."""
     curves = {arm.name: comparison.study.curves(arm.name) for arm in comparison.arms}
     arms = {label(comparison, arm): arm for arm in part.arms}
-    paired = {
-        f"{name}\nminus {comparison.short(str(arm.against))}": [
-            *difference_curves(curves[arm.name], curves[str(arm.against)]).values()
-        ]
-        for name, arm in arms.items()
-        if arm.differences
-    }
-    context = {
-        kind: {name: one for name, arm in arms.items() if (one := context_of(comparison, arm, kind))}
-        for kind in CONTEXT
-    }
-    panels = []
+    context, paired, panels = {}, {}, []
+    for kind in CONTEXT:
+        known = ((name, context_of(comparison, arm, kind)) for name, arm in arms.items())
+        context[kind] = {name: one for name, one in known if one}
+    for name, arm in arms.items():
+        if arm.against and arm.differences:
+            both = difference_curves(curves[arm.name], curves[arm.against])
+            paired[f"{name}\nminus {comparison.short(arm.against)}"] = list(both.values())
     for arm in filter(lambda arm: arm.seeds, part.arms):
         options = comparison.study.spec["arms"][arm.name]
         exponent = float(options.get("beta") or 1.15) / (2 if options.get("target") == "correlation" else 1)
         panels.append(Panel(comparison.short(arm.name), *memories(comparison, arm), exponent))
+    kernels = [one for one in panels if one.before.has_kernels and one.after.has_kernels]
     return {
         "convergence": (convergence, {name: [*curves[arm.name].values()] for name, arm in arms.items()}),
         "difference": (differences, paired),
         "truncation": (truncation_figure, context["truncation"]),
         "influence": (influence_figure, context["influence"]),
-        "kernels": (
-            kernel_figure,
-            [_with_slopes(one) for one in panels if one.before.has_kernels and one.after.has_kernels],
-        ),
+        "kernels": (kernel_figure, [_with_slopes(one) for one in kernels]),
         "half-lives": (
             half_life_figure,
-            [one for one in panels if one.before.has_half_lives and one.after.has_half_lives],
+            [one for one in panels if one.before.has_half_lives & one.after.has_half_lives],
         ),
     }
 

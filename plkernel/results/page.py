@@ -18,7 +18,7 @@ from plkernel.memory.diagnostics import outlasting
 from plkernel.models.words import NOT_CAUSAL
 from plkernel.results.comparison import COMMON_STEP, ArmResult, Comparison, Effects, factor_levels, short_factor
 from plkernel.results.figures import Drawing, label, one_baseline
-from plkernel.results.registration import Declared, requirement, statement
+from plkernel.results.registration import requirement, statement
 from plkernel.results.statistics import Estimate, Judgement
 
 WIDTH, NAME = 120, 48
@@ -190,12 +190,8 @@ def _decided(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Part]:
         yield _text("summary", *passed, *one.provenance, conclusion, *words)
     if cautions := warnings(comparison):
         yield _text("warnings", *cautions)
-    if one is not None:
-        yield from _verdicts(one)
-        yield from figures
-
-
-def _verdicts(one: Declared) -> Iterator[Part]:
+    if one is None:
+        return
     groups: dict[str, list[list[str]]] = {}
     for outcome in one.outcomes:
         judged, hypothesis = outcome.judgement, outcome.hypothesis
@@ -220,6 +216,7 @@ def _verdicts(one: Declared) -> Iterator[Part]:
     if rows:
         header = ["gate", "passed", "mean", "95 % interval", "n"]
         yield _table("Gates: if one is not passed, no hypothesis is answered.", header, {"": rows})
+    yield from figures
 
 
 # Results and differences

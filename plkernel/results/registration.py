@@ -16,7 +16,7 @@ from plkernel.config.schema import Gate, Hypothesis, Measured, explained, famili
 from plkernel.config.study import Spec, with_defaults
 from plkernel.results import statistics as stats
 from plkernel.results.statistics import MOST_FLIPPED, Estimate, Judgement
-from plkernel.results.study import Count, Run, Study, StudyFile, part, validated
+from plkernel.results.study import Count, Study, StudyFile, part, validated
 
 UNIT = "bits per byte"
 RULES = (
@@ -346,15 +346,13 @@ def _pair(study: Study, one: Hypothesis) -> tuple[str, str | None]:
 
 def _values(study: Study, arm: str | None, one: Measured, seeds: Sequence[int]) -> dict[int, float]:
     """The measurement in every finished run of an arm that made it, by seed."""
-    runs = (run for run in study.finished() if run.arm == arm and run.seed in seeds)
-    return {run.seed: value for run in runs if (value := _value(run, one)) is not None}
-
-
-def _value(run: Run, one: Measured) -> float | None:
-    result: Any = run.result
-    if one.metric == "truncation_cost":
-        return result.truncation_cost(one.bytes or 0)
-    if one.metric == "test_bpb" or (one.metric == "val_bpb" and one.step is None):
-        return result.test_bpb if one.metric == "test_bpb" else result.final_val_bpb
-    step = result.steps if one.step is None else one.step
-    return next((getattr(row, one.metric) for row in run.evaluations if row.step == step), None)
+    values = {}
+    for run in (run for run in study.finished() if run.arm == arm and run.seed in seeds):
+        result: Any = run.result
+        row = {row.step: row for row in run.evaluations}.get(result.steps if one.step is None else one.step)
+        if one.metric in ("test_bpb", "truncation_cost"):
+            values[run.seed] = result.test_bpb if one.metric == "test_bpb" else result.truncation_cost(one.bytes or 0)
+        else:
+            final = one.metric == "val_bpb" and one.step is None
+            values[run.seed] = result.final_val_bpb if final else getattr(row, one.metric, None)
+    return {seed: value for seed, value in values.items() if value is not None}

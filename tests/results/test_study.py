@@ -64,7 +64,7 @@ ROW = {"arm": BASELINE, "seed": 0, "status": "finished", "config": {"corpus": {}
         ("references.json", {"references": [{**REFERENCE, "orders": [1]}]}, "references.json: .*of one length"),
         (f"{RUN}/config.json", {"seed": 7}, f"config.json: belongs to arm '{BASELINE}' and seed 7"),
         (f"{RUN}/config.json", {"model": 3}, "seed-0: config.model: .*got 3"),
-        (f"{RUN}/environment.json", {"hardware": {"cpu": 1}}, "seed-0: environment.hardware.cpu: .*got 1"),
+        (f"{RUN}/environment.json", {"commit": 1}, "seed-0: environment.commit: .*got 1"),
         (f"{RUN}/result.json", {"status": "done"}, "seed-0: status: .*'finished', .*got 'done'"),
         (f"{RUN}/result.json", "3", "result.json: holds a number, expected an object"),
         (f"{RUN}/result.json", {"steps": "9"}, "seed-0: result.steps: .*got '9'"),

@@ -323,20 +323,15 @@ def table(comparison: Comparison) -> dict[str, Any]:
         for key, difference in arm.differences.items():
             measures[key]["difference_to_baseline"] = vars(difference)
         name, p, found = arm.name, comparison.corrected.get(arm.name), comparison.detectable.get(arm.name)
-        row = {"arm": name, "block": comparison.levels(name), "levels": comparison.study.levels(name)}
+        row: dict[str, Any] = {"arm": name, "block": comparison.levels(name), "levels": comparison.study.levels(name)}
         row |= {key: getattr(arm, key) for key in ("against", "causal", "seeds", "parameters", "steps")}
         row |= {"n": len(arm.seeds), "measures": measures, "p_corrected": p}
         known = {"survives_correction": name in comparison.surviving, "detectable_difference": found}
         arms.append({**row, "evidence": known if p is not None else None})
     for of in comparison.effects:
         contrasts = [
-            {
-                "effect": of.title(each),
-                "order": len(each.factors),
-                **vars(each.difference),
-                "p_corrected": each.corrected,
-            }
-            for each in of.contrasts
+            {"effect": of.title(one), "order": len(one.factors), **vars(one.difference), "p_corrected": one.corrected}
+            for one in of.contrasts
         ]
         names = ("levels", "fixed", "left_out", "causal", "cells", "seeds")
         effects.append({**{name: getattr(of, name) for name in names}, "contrasts": contrasts})

@@ -84,7 +84,12 @@ def drawings(comparison: Comparison) -> Iterator[Drawing]:
     if one and (judged := [outcome for outcome in one.outcomes if outcome.judgement.n]):
         yield Drawing("verdicts", *KINDS["verdicts"], "", forest({"": list(map(_hypothesis, judged))}))
     if comparison.differences:
-        groups = {part.title: [_difference(comparison, arm) for arm in part.others] for part in comparison.blocks}
+        groups: dict[str, list[ForestRow]] = {part.title: [] for part in comparison.blocks}
+        for part in comparison.blocks:
+            for arm in part.others:
+                name, given = label(comparison, arm, paired=True), comparison.differences.get(arm.name)
+                seeds = list(given.per_seed.values()) if given else []
+                groups[part.title].append(ForestRow(name, given, seeds, arm.name in comparison.surviving))
         yield Drawing("forest", *KINDS["forest"], "", forest(groups))
     for part in comparison.blocks:
         for kind, (draw, data) in _of_block(comparison, part).items():
@@ -181,11 +186,6 @@ def _hypothesis(outcome: Outcome) -> ForestRow:
     region = {"lower": (-math.inf, -margin), "higher": (margin, math.inf), "equal": (-margin, margin)}[one.claim]
     seeds = list(outcome.per_seed.values())
     return ForestRow(textwrap.fill(one.name, 44), judged, seeds, judged.verdict == "confirmed", region)
-
-
-def _difference(comparison: Comparison, arm: ArmResult) -> ForestRow:
-    name, one = label(comparison, arm, paired=True), comparison.differences.get(arm.name)
-    return ForestRow(name, one, list(one.per_seed.values()) if one else [], arm.name in comparison.surviving)
 
 
 def forest(groups: Mapping[str, Sequence[ForestRow]]) -> "Figure":

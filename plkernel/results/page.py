@@ -208,14 +208,14 @@ def _decided(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Part]:
     )
     if groups:
         yield _table(caption, header, groups)
-    rows = []
+    gates = []
     for gate in one.gates:
-        mean, bounds = mean_text(gate.estimate, ".4f"), interval_text(gate.estimate, ".4f")
-        passed = "passed" if gate.passed else "not passed"
-        rows.append([f"{gate.gate.name}\n{requirement(gate.gate)}", passed, mean, bounds, str(gate.estimate.n)])
-    if rows:
+        numbers = mean_text(gate.estimate, ".4f"), interval_text(gate.estimate, ".4f"), str(gate.estimate.n)
+        state = "passed" if gate.passed else "not passed"
+        gates.append([f"{gate.gate.name}\n{requirement(gate.gate)}", state, *numbers])
+    if gates:
         header = ["gate", "passed", "mean", "95 % interval", "n"]
-        yield _table("Gates: if one is not passed, no hypothesis is answered.", header, {"": rows})
+        yield _table("Gates: if one is not passed, no hypothesis is answered.", header, {"": gates})
     yield from figures
 
 

@@ -11,8 +11,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "docs" / "extensions")]
 
 project = "plkernel"
-author = "The plkernel developers"
-copyright = author
+author = copyright = "The plkernel developers"
 version = release = re.findall(r'__version__ = "(.+)"', (ROOT / "plkernel" / "__init__.py").read_text())[0]
 
 extensions = ["myst_parser", "reference"]
@@ -20,17 +19,13 @@ exclude_patterns = ["_build", "**/_*"]
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
-
 add_module_names = False
 python_use_unqualified_type_names = True
 suppress_warnings = ["ref.python"]  # types in signatures that several modules give to different classes
-
 smartquotes = False  # options begin with two hyphens, code has straight quotes
 
 html_theme = "furo"
 html_title = "plkernel"
 html_static_path = ["_static"]
 html_css_files = ["style.css"]
-html_copy_source = False
-html_show_sphinx = False
-html_theme_options = {"navigation_with_keys": True}
+html_copy_source = html_show_sphinx = False

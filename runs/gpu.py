@@ -10,7 +10,8 @@ Parts are done in the order given until the minutes are over; left out, all of t
 
 Needs no network and installs nothing. Packages come from this interpreter, or from runs/out/site-3.12 (the version of
 Python), a folder that `pip install --target` fills on another machine; a part that lacks some is skipped. The end of
-the minutes, Ctrl-C and SIGTERM leave every run saved; the same command goes on.
+the minutes, Ctrl-C and SIGTERM leave every run saved; the same command goes on, on another machine too if it has the
+record.
 """
 
 import argparse
@@ -122,10 +123,7 @@ def study(spec: str, device: str, out: Path, record: Path, left: Callable[[], fl
     name = load_spec(Path(spec)).name
     out, record = out / name, record / name
     command = [sys.executable, "-m", "plkernel.experiment", spec, "--train.device", device, "--out", str(out)]
-    if (record / ROWS).exists() and not (out / SPEC).exists():
-        print(f"{name}: {record} is of another machine; bring its {out}, or name another --record", flush=True)
-        return [name]
-    command.append("--no-report")
+    command += ["--no-report", *(["--record", str(record)] if (record / ROWS).exists() else [])]
     process = subprocess.Popen(command, cwd=ROOT, process_group=0)  # Ctrl-C reaches it through this process alone
     kept = -1
     try:

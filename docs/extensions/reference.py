@@ -19,26 +19,15 @@ from sphinx.application import Sphinx
 
 DOCS = Path(__file__).resolve().parents[1]
 FIELDS = {"Args:": "param", "Returns:": "returns", "Yields:": "returns", "Raises:": "raises"}
-INDEX = """\
-API reference
-=============
-
-From the docstrings, a page for each folder; :doc:`/contributing` says what the folders are for.
-
-.. toctree::
-   :maxdepth: 1
-
-"""
+INDEX = (
+    "API reference\n=============\n\nFrom the docstrings, a page for each folder.\n\n.. toctree::\n   :maxdepth: 1\n\n"
+)
 BOUNDS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
 TYPES = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false", "object": "table"}
 
 
 def prose(text: str) -> str:
-    """Return text as reStructuredText in which backticks mark code and nothing else is markup.
-
-    >>> prose("The kernel `t**-beta`, sum_i w_i a**t.")
-    'The kernel \\\\ ``t**-beta``\\\\ , sum_i w_i a\\\\*\\\\*t.'
-    """
+    """Return text as reStructuredText in which backticks mark code and nothing else is markup."""
     parts = re.split(r"`([^`]+)`", text)
     parts[::2] = [re.sub(r"[\\*|`]|_(?!\w)", r"\\\g<0>", part) for part in parts[::2]]
     parts[1::2] = [rf"\ ``{part}``\ " for part in parts[1::2]]

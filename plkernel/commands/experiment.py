@@ -10,7 +10,7 @@ from plkernel.config import command_line
 from plkernel.config.study import Spec
 from plkernel.results.registration import place_of
 from plkernel.results.registration import register as register_study
-from plkernel.results.study import read_study
+from plkernel.results.study import read_study, restore
 from plkernel.study.engine import EngineName
 from plkernel.training import check
 
@@ -54,6 +54,7 @@ def command(
     retry: bool = False,
     engine: EngineName = "local",
     ray_address: str | None = None,
+    record: Path | None = None,
     register: tuple[Path, ...] | None = None,
     trust_code: bool = False,
 ) -> None:
@@ -72,6 +73,7 @@ def command(
         retry: Try again what diverged, from the last checkpoints.
         engine: ray: on a Ray cluster (extra dist), with the same results; OUT must be on storage that all share.
         ray_address: Of a running cluster, such as HOST:6379 or auto; RAY_ADDRESS if left out, or Ray is started here.
+        record: Take the runs of this record, and train the rest.
         register: Only write down what is declared, in this file or runs/registered/NAME.json.
         trust_code: Import and run the code that the spec names.
     """
@@ -97,6 +99,8 @@ def command(
     from plkernel.study.schedule import run_experiment
 
     check_folder(folder, "out")
+    if record is not None:
+        print(f"{spec.name}: {restore(record, folder)} runs taken from {record}", flush=True)
     with opened(engine, ray_address) as trainer:
         failed = run_experiment(spec, folder, workers, only, trainer, retry)
     if report and read_study(folder).finished():

@@ -26,13 +26,6 @@ Levels = Mapping[str, tuple[str, ...]]
 """The levels of every factor, by name."""
 
 
-class Measure(NamedTuple):
-    """One number per run, in bits per byte: its key in files and its title in tables."""
-
-    key: str
-    title: str
-
-
 @dataclass(frozen=True)
 class ArmResult:
     """The finished runs of one arm: values by measure and seed, their means, and differences to `against`.
@@ -49,28 +42,6 @@ class ArmResult:
     values: Mapping[str, Mapping[int, float]]
     estimates: Mapping[str, Estimate]
     differences: Mapping[str, PairedDifference]
-
-
-class Evidence(NamedTuple):
-    """One arm's difference in the primary measure, and the evidence for it.
-
-    corrected   p of the paired t test, adjusted for the number of arms (Holm)
-    detectable  the smallest difference found 8 times in 10 at this spread, by this comparison on its own
-    """
-
-    difference: PairedDifference
-    corrected: float
-    detectable: float
-
-    @property
-    def excludes_zero(self) -> bool:
-        """True if the interval, which holds for one comparison, exists and excludes zero."""
-        return self.difference.low > 0.0 or self.difference.high < 0.0
-
-    @property
-    def survives(self) -> bool:
-        """True if the difference is significant after the correction for the number of arms."""
-        return self.corrected < ALPHA
 
 
 class Block(NamedTuple):
@@ -99,7 +70,6 @@ class Effects:
     left_out   the levels that are not in this part
     causal     True if every cell gives a likelihood
     cells      number of combinations
-    corrected  p of every contrast, adjusted for their number (Holm)
     """
 
     levels: Levels
@@ -109,12 +79,11 @@ class Effects:
     cells: int
     seeds: tuple[int, ...]
     contrasts: tuple[Contrast, ...]
-    corrected: tuple[float, ...]
 
     @property
     def surviving(self) -> list[Contrast]:
         """The contrasts that are significant after the correction, the largest first."""
-        kept = [one for one, p in zip(self.contrasts, self.corrected, strict=True) if p < ALPHA]
+        kept = [one for one in self.contrasts if one.corrected < ALPHA]
         return sorted(kept, key=lambda one: -abs(one.difference.mean))
 
     def short(self, factor: str) -> str:
@@ -131,14 +100,15 @@ class Effects:
 class Comparison:
     """A study in numbers: every baseline (finished or not) and every arm that has a finished run.
 
-    `primary` is the measure by which arms are compared: the final loss, or where runs took unequal numbers of steps
-    the loss at the last step that all of them reached. `tuning` holds the learning rates that were searched for,
-    `declared` the verdicts on the hypotheses of the study, None where it has none.
+    `measures` are the titles of the numbers of a run, in bits per byte, by their keys in files. `primary` is the one by
+    which arms are compared: the final loss, or where runs took unequal numbers of steps the loss at the last step that
+    all of them reached. `tuning` holds the learning rates that were searched for, `declared` the verdicts on the
+    hypotheses of the study, None where it has none.
     """
 
     study: Study
-    measures: tuple[Measure, ...]
-    primary: Measure
+    measures: Mapping[str, str]
+    primary: str
     arms: tuple[ArmResult, ...]
     tuning: Mapping[str, Choice]
     declared: Declared | None = None
@@ -198,25 +168,26 @@ class Comparison:
         return [one for one in self.study.references if any(one is other for other in suiting)]
 
     @cached_property
-    def corrected(self) -> dict[str, float]:
-        """p of every arm's difference in the primary measure, adjusted for their number (Holm)."""
-        key = self.primary.key
-        return stats.holm({arm.name: arm.differences[key].p_value for arm in self.others if key in arm.differences})
+    def differences(self) -> dict[str, PairedDifference]:
+        """The difference of every arm in the primary measure, for arms that have one."""
+        return {arm.name: arm.differences[self.primary] for arm in self.others if self.primary in arm.differences}
 
     @cached_property
-    def evidence(self) -> dict[str, Evidence]:
-        """The evidence for the difference of every arm in the primary measure, for arms that have one."""
-        evidence = {}
-        for name, p in self.corrected.items():
-            one = self[name].differences[self.primary.key]
-            evidence[name] = Evidence(one, p, stats.detectable_difference(one.standard_deviation, one.n))
-        return evidence
+    def corrected(self) -> dict[str, float]:
+        """p of each of `differences`, adjusted for their number (Holm)."""
+        return stats.holm({name: one.p_value for name, one in self.differences.items()})
 
-    @property
+    @cached_property
+    def detectable(self) -> dict[str, float]:
+        """The smallest difference found 8 times in 10 at this spread, by each comparison on its own."""
+        spread = {name: (one.standard_deviation, one.n) for name, one in self.differences.items()}
+        return {name: stats.detectable_difference(*of) for name, of in spread.items()}
+
+    @cached_property
     def surviving(self) -> list[str]:
         """The arms whose difference is significant after the correction: likelihoods first, of these the largest."""
-        kept = [name for name, one in self.evidence.items() if one.survives]
-        return sorted(kept, key=lambda name: (self.leaks(self[name]), -abs(self.evidence[name].difference.mean)))
+        kept = [name for name, p in self.corrected.items() if p < ALPHA]
+        return sorted(kept, key=lambda name: (self.leaks(self[name]), -abs(self.differences[name].mean)))
 
     @cached_property
     def effects(self) -> list[Effects]:
@@ -229,17 +200,12 @@ class Comparison:
             own = self.study.levels(arm.name)
             if len(levels) > 1 and levels.keys() <= own.keys():
                 cell = tuple(own[name] for name in levels)
-                known = arm.values[self.primary.key].items()
+                known = arm.values[self.primary].items()
                 values[cell] = {seed: value for seed, value in known if math.isfinite(value)}
                 causal |= {cell} if arm.causal else set()
         alone = {cell: of for cell, of in values.items() if cell in causal}
         parts = (_effects(levels, of, causal) for of in ([alone] if len(alone) < len(values) else []) + [values])
         return [one for one in parts if one is not None]
-
-    def cost(self) -> dict[str, Any]:
-        """Number of finished runs, their mean seconds, and the hours of all."""
-        seconds = [run.result.seconds for run in self.study.finished() if run.result]
-        return {"runs": len(seconds), "seconds": sum(seconds) / len(seconds), "hours": sum(seconds) / 3600}
 
 
 def compare(study: Study) -> Comparison:
@@ -263,15 +229,15 @@ def compare(study: Study) -> Comparison:
                 of[run.seed] = known[key]
     if COMMON_STEP in titles:
         titles[COMMON_STEP] += ", the last in common"
-    measures = [Measure(key, title) for key, title in titles.items() if any(of[key] for of in values.values())]
+    measures = {key: title for key, title in titles.items() if any(of[key] for of in values.values())}
     started = {run.arm for run in runs}
     needed = {study.baseline, *started, *(study.against(arm) for arm in started)} - {None}
     names = sorted(map(str, needed), key=lambda name: (name != study.baseline, study.arms.index(name)))
     rates = (study.spec.get("tuning") or {}).get("rates") or ()
     return Comparison(
         study=study,
-        measures=tuple(measures),
-        primary=next((measure for measure in measures if measure.key == COMMON_STEP), measures[0]),
+        measures=measures,
+        primary=COMMON_STEP if COMMON_STEP in measures else next(iter(measures)),
         arms=tuple(_arm(study, name, values) for name in names),
         tuning=choices({name: study.spec["arms"][name].get("rates") or rates for name in names}, study.folder),
         declared=declared(study),
@@ -346,35 +312,26 @@ def _effects(levels: Levels, values: Mapping[Cell, Mapping[int, float]], causal:
         cells=len(cells),
         seeds=tuple(seeds),
         contrasts=tuple(contrasts),
-        corrected=tuple(stats.holm({str(at): one.difference.p_value for at, one in enumerate(contrasts)}).values()),
     )
 
 
 def table(comparison: Comparison) -> dict[str, Any]:
     """Every number of the report, for table.json: per arm and measure the values by seed, n, mean and interval."""
-    evidence, arms, effects = comparison.evidence, [], []
+    arms, effects = [], []
     for arm in comparison.arms:
         measures = {key: {"per_seed": arm.values[key], **vars(estimate)} for key, estimate in arm.estimates.items()}
         for key, difference in arm.differences.items():
             measures[key]["difference_to_baseline"] = vars(difference)
-        known = evidence.get(arm.name)
-        row: dict[str, Any] = {
-            "arm": arm.name,
-            "block": comparison.levels(arm.name),
-            "levels": comparison.study.levels(arm.name),
-        }
+        name, p, found = arm.name, comparison.corrected.get(arm.name), comparison.detectable.get(arm.name)
+        row: dict[str, Any] = {"arm": name, "block": comparison.levels(name), "levels": comparison.study.levels(name)}
         row |= {key: getattr(arm, key) for key in ("against", "causal", "seeds", "parameters", "steps")}
-        row |= {"n": len(arm.seeds), "measures": measures, "p_corrected": known and known.corrected}
-        row["evidence"] = known and {
-            "excludes_zero": known.excludes_zero,
-            "survives_correction": known.survives,
-            "detectable_difference": known.detectable,
-        }
-        arms.append(row)
+        row |= {"n": len(arm.seeds), "measures": measures, "p_corrected": p}
+        known = {"survives_correction": name in comparison.surviving, "detectable_difference": found}
+        arms.append({**row, "evidence": known if p is not None else None})
     for of in comparison.effects:
         contrasts = [
-            {"effect": of.title(each), "order": len(each.factors), **vars(each.difference), "p_corrected": p}
-            for each, p in zip(of.contrasts, of.corrected, strict=True)
+            {"effect": of.title(one), "order": len(one.factors), **vars(one.difference), "p_corrected": one.corrected}
+            for one in of.contrasts
         ]
         names = ("levels", "fixed", "left_out", "causal", "cells", "seeds")
         effects.append({**{name: getattr(of, name) for name in names}, "contrasts": contrasts})
@@ -384,8 +341,7 @@ def table(comparison: Comparison) -> dict[str, Any]:
         "confidence": 0.95,
         "interval": "t, per comparison, not corrected for the number of arms; p_corrected (Holm) is",
         "unit": "bits per byte",
-        "primary": comparison.primary.key,
-        "excluding_zero": [name for name, each in evidence.items() if each.excludes_zero],
+        "primary": comparison.primary,
         "surviving_correction": comparison.surviving,
         "declared": comparison.declared and comparison.declared.to_dict(),
         "arms": arms,

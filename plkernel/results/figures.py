@@ -22,34 +22,16 @@ from plkernel.analysis.figures.style import (
     style,
 )
 from plkernel.memory.diagnostics import SLOPE_LAGS, Memory, memory_of, slope_range
-from plkernel.memory.figures import (
-    Curves,
-    Panel,
-    half_life_figure,
-    influence_figure,
-    kernel_figure,
-    truncation_figure,
-)
+from plkernel.memory.figures import Curves, Panel, half_life_figure, influence_figure, kernel_figure, truncation_figure
 from plkernel.models import NOT_CAUSAL
 from plkernel.results.comparison import ArmResult, Block, Comparison
 from plkernel.results.registration import Outcome
-from plkernel.results.statistics import (
-    Curve,
-    Estimate,
-    Judgement,
-    difference_curves,
-    pointwise_band,
-    simultaneous_band,
-)
+from plkernel.results.statistics import Curve, Estimate, Judgement, difference_curves, pointwise_band
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FOREST_FROM = 7
-"""From so many compared arms on one figure shows all differences."""
-FEWEST_FOR_WHOLE = 5
-"""From so many seeds on the band for the whole curve is drawn: with fewer it leaves every frame."""
 BESIDE, FAR = 3.0, 8.0
 """Intervals are cut at BESIDE times the largest difference of a seed; rows FAR times beyond the median are arrows."""
 KINDS = {
@@ -59,11 +41,7 @@ KINDS = {
         "Differences: seeds, mean (filled: significant after Holm's correction), interval; arrow: outside.",
     ),
     "convergence": ("curves", "Validation loss against training bytes read: seeds (thin) and their mean (thick)."),
-    "difference": (
-        "curves",
-        f"Difference paired by seed, 95 % t interval at each position; from {FEWEST_FOR_WHOLE} seeds on also the 95 % "
-        "band of the whole curve (lighter).",
-    ),
+    "difference": ("curves", "Difference paired by seed, with the 95 % t interval at each position."),
     "truncation": (
         "context",
         "Bits per byte predicted from the last 1, 2, 4 .. bytes only, and the loss against the whole context, with "
@@ -105,8 +83,13 @@ def drawings(comparison: Comparison) -> Iterator[Drawing]:
     one = comparison.declared
     if one and (judged := [outcome for outcome in one.outcomes if outcome.judgement.n]):
         yield Drawing("verdicts", *KINDS["verdicts"], "", forest({"": list(map(_hypothesis, judged))}))
-    if len(comparison.others) >= FOREST_FROM:
-        groups = {part.title: [_difference(comparison, arm) for arm in part.others] for part in comparison.blocks}
+    if comparison.differences:
+        groups: dict[str, list[ForestRow]] = {part.title: [] for part in comparison.blocks}
+        for part in comparison.blocks:
+            for arm in part.others:
+                name, given = label(comparison, arm, paired=True), comparison.differences.get(arm.name)
+                seeds = list(given.per_seed.values()) if given else []
+                groups[part.title].append(ForestRow(name, given, seeds, arm.name in comparison.surviving))
         yield Drawing("forest", *KINDS["forest"], "", forest(groups))
     for part in comparison.blocks:
         for kind, (draw, data) in _of_block(comparison, part).items():
@@ -118,34 +101,28 @@ def _of_block(comparison: Comparison, part: Block) -> dict[str, tuple[Callable[[
     """Function that draws each kind of figure, and its data, empty where there are none."""
     curves = {arm.name: comparison.study.curves(arm.name) for arm in comparison.arms}
     arms = {label(comparison, arm): arm for arm in part.arms}
-    paired = {
-        f"{name}\nminus {comparison.short(str(arm.against))}": [
-            *difference_curves(curves[arm.name], curves[str(arm.against)]).values()
-        ]
-        for name, arm in arms.items()
-        if arm.differences
-    }
-    context = {
-        kind: {name: one for name, arm in arms.items() if (one := context_of(comparison, arm, kind))}
-        for kind in CONTEXT
-    }
-    panels = []
+    context, paired, panels = {}, {}, []
+    for kind in CONTEXT:
+        known = ((name, context_of(comparison, arm, kind)) for name, arm in arms.items())
+        context[kind] = {name: one for name, one in known if one}
+    for name, arm in arms.items():
+        if arm.against and arm.differences:
+            both = difference_curves(curves[arm.name], curves[arm.against])
+            paired[f"{name}\nminus {comparison.short(arm.against)}"] = list(both.values())
     for arm in filter(lambda arm: arm.seeds, part.arms):
         options = comparison.study.spec["arms"][arm.name]
         exponent = float(options.get("beta") or 1.15) / (2 if options.get("target") == "correlation" else 1)
         panels.append(Panel(comparison.short(arm.name), *memories(comparison, arm), exponent))
+    kernels = [one for one in panels if one.before.has_kernels and one.after.has_kernels]
     return {
         "convergence": (convergence, {name: [*curves[arm.name].values()] for name, arm in arms.items()}),
         "difference": (differences, paired),
         "truncation": (truncation_figure, context["truncation"]),
         "influence": (influence_figure, context["influence"]),
-        "kernels": (
-            kernel_figure,
-            [_with_slopes(one) for one in panels if one.before.has_kernels and one.after.has_kernels],
-        ),
+        "kernels": (kernel_figure, [_with_slopes(one) for one in kernels]),
         "half-lives": (
             half_life_figure,
-            [one for one in panels if one.before.has_half_lives and one.after.has_half_lives],
+            [one for one in panels if one.before.has_half_lives & one.after.has_half_lives],
         ),
     }
 
@@ -209,13 +186,6 @@ def _hypothesis(outcome: Outcome) -> ForestRow:
     region = {"lower": (-math.inf, -margin), "higher": (margin, math.inf), "equal": (-margin, margin)}[one.claim]
     seeds = list(outcome.per_seed.values())
     return ForestRow(textwrap.fill(one.name, 44), judged, seeds, judged.verdict == "confirmed", region)
-
-
-def _difference(comparison: Comparison, arm: ArmResult) -> ForestRow:
-    name, one = label(comparison, arm, paired=True), comparison.evidence.get(arm.name)
-    if one is None:
-        return ForestRow(name, None, [], False)
-    return ForestRow(name, one.difference, list(one.difference.per_seed.values()), one.survives)
 
 
 def forest(groups: Mapping[str, Sequence[ForestRow]]) -> "Figure":
@@ -310,7 +280,7 @@ def convergence(arms: Arms, heading: str = "") -> "Figure":
 
 
 def differences(arms: Arms, heading: str = "") -> "Figure":
-    """Draw difference curves against bytes read, a panel per arm, with bands for each point and the whole curve.
+    """Draw difference curves against bytes read, a panel per arm, with a band for each point.
 
     The frame holds the differences after the first tenth of the run, where curves cross steeply.
     """
@@ -326,10 +296,9 @@ def differences(arms: Arms, heading: str = "") -> "Figure":
             axes.set_visible(False)
         for index, (axes, (title, curves)) in enumerate(zip(grid, arms.items(), strict=False), start=1):
             look = line_style(index)
-            bands = [pointwise_band(curves), *([simultaneous_band(curves)] if len(curves) >= FEWEST_FOR_WHOLE else [])]
-            for band, alpha in zip(bands, (0.2, 0.1), strict=False):
-                axes.fill_between(band.at / unit, band.low, band.high, color=look["color"], alpha=alpha, lw=0)
-                bounds += [*band.low[band.at > last / 10], *band.high[band.at > last / 10]]
+            band = pointwise_band(curves)
+            axes.fill_between(band.at / unit, band.low, band.high, color=look["color"], alpha=0.2, lw=0)
+            bounds += [*band.low[band.at > last / 10], *band.high[band.at > last / 10]]
             seeds += [value for curve in curves for at, value in curve.items() if at > last / 10]
             axes.axhline(0.0, color=INK, lw=0.6)
             _draw(axes, curves, look, unit)

@@ -18,7 +18,7 @@ from plkernel.memory.diagnostics import outlasting
 from plkernel.models import NOT_CAUSAL
 from plkernel.results.comparison import COMMON_STEP, ArmResult, Comparison, Effects, factor_levels, short_factor
 from plkernel.results.figures import Drawing, label, one_baseline
-from plkernel.results.registration import Declared, requirement, statement
+from plkernel.results.registration import requirement, statement
 from plkernel.results.statistics import Estimate, Judgement
 
 WIDTH, NAME = 120, 48
@@ -33,23 +33,17 @@ FEW = 4
 
 
 def page(comparison: Comparison, drawn: Iterable[tuple[Drawing, bytes]]) -> str:
-    """Render the page as HTML, every text in it escaped; `drawn` are its figures, each with its SVG.
-
-    Of a study with more than two blocks the figures of the first are shown and the others folded.
-    """
+    """Render the page as HTML, every text in it escaped; `drawn` are its figures, each with its SVG."""
     options: dict[str, Any] = {"autoescape": True, "undefined": StrictUndefined}
     templates = Environment(
         loader=PackageLoader("plkernel.results", ""), trim_blocks=True, lstrip_blocks=True, **options
     )
     templates.filters["minus"] = lambda text: re.sub(r"(?<![^\s(])-(?=\d)", "\N{MINUS SIGN}", text)
-    blocks, shown, more = comparison.blocks, dict[str, list[Part]](), dict[str, list[Part]]()
+    shown: dict[str, list[Part]] = {}
     for one, svg in drawn:
-        folded = len(blocks) > 2 and one.block not in ("", blocks[0].title)
         part = {"kind": "figure", "title": ": ".join(filter(None, [one.block, one.caption.partition(".")[0]]))}
         part |= {"caption": one.caption, "svg": base64.b64encode(svg).decode()}
-        (more if folded else shown).setdefault(one.section, []).append(part)
-    for name, figures in more.items():
-        shown[name].append({"kind": "folded", "title": f"{len(figures)} more figures", "parts": figures})
+        shown.setdefault(one.section, []).append(part)
     return templates.get_template("page.html").render(
         title=comparison.study.name,
         question=comparison.study.description,
@@ -196,12 +190,8 @@ def _decided(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Part]:
         yield _text("summary", *passed, *one.provenance, conclusion, *words)
     if cautions := warnings(comparison):
         yield _text("warnings", *cautions)
-    if one is not None:
-        yield from _verdicts(one)
-        yield from figures
-
-
-def _verdicts(one: Declared) -> Iterator[Part]:
+    if one is None:
+        return
     groups: dict[str, list[list[str]]] = {}
     for outcome in one.outcomes:
         judged, hypothesis = outcome.judgement, outcome.hypothesis
@@ -210,21 +200,23 @@ def _verdicts(one: Declared) -> Iterator[Part]:
         difference = [mean_text(judged), interval_text(judged), str(judged.n)] if judged.n else ["-", "", "0"]
         row = [name, one.verdict(outcome, gates=False), *difference, p_text(judged.p_family)]
         groups.setdefault(one.basis(hypothesis.family), []).append([*row, p_text(judged.p_opposite_family)])
-    header = ["hypothesis", "verdict", "difference", one.interval_title, "n", "p confirming", "p refuting"]
+    levels = " or ".join(dict.fromkeys(f"{100 * (1 - 2 * each.hypothesis.alpha):.4g} %" for each in one.outcomes))
+    header = ["hypothesis", "verdict", "difference", f"{levels} interval", "n", "p confirming", "p refuting"]
     caption = (
         f"{'Pre-registered hypotheses' if one.registered else 'Hypotheses of the spec, not registered'}. Differences "
         "are paired by seed, in bits per byte, each with its own interval; p is Holm-corrected over the family."
     )
     if groups:
         yield _table(caption, header, groups)
-    rows = []
+    gates = []
     for gate in one.gates:
-        mean, bounds = mean_text(gate.estimate, ".4f"), interval_text(gate.estimate, ".4f")
-        passed = "passed" if gate.passed else "not passed"
-        rows.append([f"{gate.gate.name}\n{requirement(gate.gate)}", passed, mean, bounds, str(gate.estimate.n)])
-    if rows:
+        numbers = mean_text(gate.estimate, ".4f"), interval_text(gate.estimate, ".4f"), str(gate.estimate.n)
+        state = "passed" if gate.passed else "not passed"
+        gates.append([f"{gate.gate.name}\n{requirement(gate.gate)}", state, *numbers])
+    if gates:
         header = ["gate", "passed", "mean", "95 % interval", "n"]
-        yield _table("Gates: if one is not passed, no hypothesis is answered.", header, {"": rows})
+        yield _table("Gates: if one is not passed, no hypothesis is answered.", header, {"": gates})
+    yield from figures
 
 
 # Results and differences
@@ -232,20 +224,20 @@ def _verdicts(one: Declared) -> Iterator[Part]:
 
 def _results(comparison: Comparison) -> Part:
     """Mean and interval of every measure of every arm, and the losses of n-grams."""
-    measures = [measure for measure in comparison.measures if measure.key != "best_val_bpb"]
+    measures = {key: title for key, title in comparison.measures.items() if key != "best_val_bpb"}
 
     def cells(arm: ArmResult) -> list[str]:
-        means = [_plus_minus(arm.estimates.get(measure.key), ".4f", len(arm.seeds)) for measure in measures]
+        means = [_plus_minus(arm.estimates.get(key), ".4f", len(arm.seeds)) for key in measures]
         return [*means, str(len(arm.seeds)), span(arm.parameters), span(arm.steps)]
 
     groups = _grouped(comparison, cells)
     for one in comparison.references:
         losses, rows = {"final_val_bpb": one.val_bpb, "test_bpb": one.test_bpb}, []
         for at, order in enumerate(one.orders):
-            means = [f"{losses[measure.key][at]:.4f}" if measure.key in losses else "" for measure in measures]
+            means = [f"{losses[key][at]:.4f}" if key in losses else "" for key in measures]
             rows.append([f"n-gram, {order} {'byte' if order == 1 else 'bytes'}", *means, "", "", ""])
         groups.setdefault(f"for reference, on {one.corpus.get('name')}", []).extend(rows)
-    header = ["arm", *(measure.title for measure in measures), "seeds", "parameters", "steps"]
+    header = ["arm", *measures.values(), "seeds", "parameters", "steps"]
     caption = (
         "Bits per byte: mean over seeds ± half of its 95 % t interval; n-grams are interpolated Witten-Bell counts."
     )
@@ -254,22 +246,22 @@ def _results(comparison: Comparison) -> Part:
 
 def _differences(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Part]:
     """Every arm minus the one it is compared with, and the evidence for it."""
-    evidence = comparison.evidence
-    if not evidence:
+    if not comparison.differences:
         return
-    others = [measure for measure in comparison.measures if measure.key != comparison.primary.key]
-    header = ["arm", "mean", "95 % interval", "p", "corrected p", *(each.title for each in others)]
+    title = comparison.measures[comparison.primary]
+    others = {key: title for key, title in comparison.measures.items() if key != comparison.primary}
+    header = ["arm", "mean", "95 % interval", "p", "corrected p", *others.values()]
 
     def cells(arm: ArmResult) -> list[str]:
-        if (one := evidence.get(arm.name)) is None:
+        if (one := comparison.differences.get(arm.name)) is None:
             return ["-"] * (len(header) - 1)
-        p = map(p_text, (one.difference.p_value, one.corrected))
-        more = (_plus_minus(arm.differences.get(each.key), "+.4f", len(arm.seeds)) for each in others)
-        few = "" if one.difference.n == len(arm.seeds) else f" (n = {one.difference.n})"
-        return [f"{mean_text(one.difference)}{few}", interval_text(one.difference), *p, *more]
+        p = map(p_text, (one.p_value, comparison.corrected[arm.name]))
+        more = (_plus_minus(arm.differences.get(key), "+.4f", len(arm.seeds)) for key in others)
+        few = "" if one.n == len(arm.seeds) else f" (n = {one.n})"
+        return [f"{mean_text(one)}{few}", interval_text(one), *p, *more]
 
     caption = (
-        f"Arm minus {one_baseline(comparison) or 'the one it is compared with'}, {comparison.primary.title}, paired "
+        f"Arm minus {one_baseline(comparison) or 'the one it is compared with'}, {title}, paired "
         "by seed, in bits per byte (below zero is better): t interval, p of the paired t test, corrected by Holm for "
         f"all {len(comparison.corrected)}; the same difference in other measures."
     )
@@ -280,10 +272,10 @@ def _differences(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Pa
 def _effects(comparison: Comparison, one: Effects) -> list[Part]:
     """Main effects and interactions of one complete part of a factorial design."""
     groups: dict[str, list[list[str]]] = {"main effects": [], "interactions of two factors": []}
-    for contrast, p in zip(one.contrasts, one.corrected, strict=True):
-        difference, kind = contrast.difference, list(groups)[len(contrast.factors) > 1]
-        row = [one.title(contrast), mean_text(difference), interval_text(difference)]
-        groups[kind].append([*row, p_text(difference.p_value), p_text(p)])
+    for each in one.contrasts:
+        row = [one.title(each), mean_text(each.difference), interval_text(each.difference)]
+        p = [p_text(each.difference.p_value), p_text(each.corrected)]
+        groups[list(groups)[len(each.factors) > 1]].append([*row, *p])
     parts = {"over": one.levels, "fixed": {name: [level] for name, level in one.fixed.items()}}
     parts["left out, leaking or not finished everywhere"] = one.left_out
     told = (
@@ -292,7 +284,8 @@ def _effects(comparison: Comparison, one: Effects) -> list[Part]:
         if levels
     )
     header = ["effect", "mean", "95 % interval", "p", "corrected p"]
-    caption = f"{comparison.primary.title.capitalize()}, bits per byte, {len(one.seeds)} seeds; {'; '.join(told)}."
+    title = comparison.measures[comparison.primary].capitalize()
+    caption = f"{title}, bits per byte, {len(one.seeds)} seeds; {'; '.join(told)}."
     return [_text("", effects_sentence(one)), _table(caption, header, groups)]
 
 
@@ -313,12 +306,13 @@ def _flat(options: Mapping[str, Any], head: str = "") -> dict[str, str]:
 def _design(comparison: Comparison) -> Part:
     """What is varied and what is shared, what repeats the study, and the options in which its arms differ."""
     study, spec, factors = comparison.study, comparison.study.spec, factor_levels(comparison.study)
-    rates, cost = [rate for choice in comparison.tuning.values() for rate in choice.losses], comparison.cost()
+    rates = [rate for choice in comparison.tuning.values() for rate in choice.losses]
+    seconds = [run.result.seconds for run in study.finished() if run.result]
     facts = {
         "factors": "; ".join(f"{short_factor(name, factors)}: {', '.join(of)}" for name, of in factors.items()),
         "runs": f"{len(study.arms)} arms x {len(study.seeds)} seeds ({', '.join(map(str, study.seeds))}), "
-        f"{len(study.finished())} finished",
-        "cost": "{seconds:,.1f} s a run, {hours:,.2f} hours in all".format(**cost) if cost else "",
+        f"{len(seconds)} finished",
+        "cost": f"{sum(seconds) / len(seconds):,.1f} s a run, {sum(seconds) / 3600:,.2f} hours in all",
         "learning rates": f"searched between {span(rates, 'g')} for each arm" if rates else "",
         "model": ", ".join(map(" ".join, _flat(spec.get("model") or {}).items())),
         "train": ", ".join(map(" ".join, _flat(spec.get("train") or {}).items())),
@@ -348,38 +342,30 @@ def _design(comparison: Comparison) -> Part:
 
 
 def overview(comparison: Comparison) -> list[str]:
-    """Sentences on the whole study: the number of significant differences, power, and effects of factors."""
-    words = [_conclusion(comparison)]
-    if every := [one for one in comparison.evidence.values() if not math.isnan(one.detectable)]:
-        sizes = [one.detectable for one in every]
+    """Sentences on the whole study: significant differences and the largest of them, power, and effects of factors."""
+    tested = [one.n for one in comparison.differences.values() if one.n > 1]
+    kept, many, words = comparison.surviving, len(tested), list[str]()
+    how = f"significant ({'Holm-corrected, ' if many > 1 else ''}{span(tested)} seeds)"
+    if not tested:
+        words.append("No arm shares two seeds with the arm it is compared with: no interval, no claim.")
+    elif not kept:
+        none = {1: "The difference is not", 2: "Neither difference is"}.get(many, f"None of {many} differences is")
+        words.append(f"{none} {how}.")
+    else:
+        below, each = sum(comparison.differences[name].mean < 0 for name in kept), []
+        for name in kept[:FEW]:
+            one, leaks = comparison.differences[name], comparison.leaks(comparison[name])
+            each.append(f"{name}{f' ({NOT_CAUSAL})' if leaks else ''} {mean_text(one)} ({interval_text(one)})")
         words.append(
-            f"With {span(one.difference.n for one in every)} seeds and this spread, one comparison on its own finds a "
-            f"difference of {median(sizes):.2g} bits per byte 8 times in 10 (median over arms; {span(sizes, '.2g')})."
+            f"{len(kept)} of {many} differences {'is' if len(kept) == 1 else 'are'} {how}, {below} below the baseline "
+            f"and {len(kept) - below} above{'; the largest' if len(kept) > FEW else ''}: {'; '.join(each)}."
+        )
+    if sizes := [size for size in comparison.detectable.values() if not math.isnan(size)]:
+        words.append(
+            f"With {span(tested)} seeds and this spread, one comparison on its own finds a difference of "
+            f"{median(sizes):.2g} bits per byte 8 times in 10 (median over arms; {span(sizes, '.2g')})."
         )
     return words + [effects_sentence(one) for one in comparison.effects[:1]]
-
-
-def _conclusion(comparison: Comparison) -> str:
-    """Number of significant differences, and the largest of them."""
-    tested = [one.difference.n for one in comparison.evidence.values() if one.difference.n > 1]
-    kept, many = comparison.surviving, len(tested)
-    if not tested:
-        return "No arm shares two seeds with the arm it is compared with: no interval, no claim."
-    how = f"significant ({'Holm-corrected, ' if many > 1 else ''}{span(tested)} seeds)"
-    if not kept:
-        none = {1: "The difference is not", 2: "Neither difference is"}.get(many, f"None of {many} differences is")
-        return f"{none} {how}."
-    differences = {name: comparison.evidence[name].difference for name in kept}
-    below = sum(one.mean < 0 for one in differences.values())
-    each = [
-        f"{name}{f' ({NOT_CAUSAL})' if comparison.leaks(comparison[name]) else ''} {mean_text(one)} "
-        f"({interval_text(one)})"
-        for name, one in list(differences.items())[:FEW]
-    ]
-    return (
-        f"{len(kept)} of {many} differences {'is' if len(kept) == 1 else 'are'} {how}, {below} below the baseline and "
-        f"{len(kept) - below} above{'; the largest' if len(kept) > FEW else ''}: {'; '.join(each)}."
-    )
 
 
 def effects_sentence(one: Effects) -> str:
@@ -401,17 +387,23 @@ def warnings(comparison: Comparison) -> list[str]:
     """Cautions before any number is believed: leaks, n-grams that do better, unequal runs, damage."""
     study, arms, runs = comparison.study, comparison.arms, comparison.study.finished()
     edge = {name: f"{choice.rate:g}" for name, choice in comparison.tuning.items() if choice.at_edge}
-    worse, digests = dict[int, list[str]](), dict[str, set[Any]]()
+    worse, digests, of_arms = dict[int, list[str]](), dict[str, set[Any]](), list[str]()
     for arm in arms:
         if (one := comparison.reference(arm)) and (final := arm.estimates.get("final_val_bpb")):
             better = [order for order, loss in zip(one.orders, one.val_bpb, strict=True) if loss < final.mean]
             for order in better[:1]:
                 worse.setdefault(order, []).append(arm.name)
+        for run in study.finished(arm.name)[:1]:
+            known, context = run.first.get("half_life_quantiles"), (run.config.get("train") or {}).get("context")
+            if known and context and (words := outlasting(known, context)):
+                of_arms.append(f"{arm.name}: {words}.")
+        if lost := [seed for seed, value in arm.values["final_val_bpb"].items() if not math.isfinite(value)]:
+            of_arms.append(f"{arm.name}, seed {listed(lost)}: the loss is not finite, so the arm has no mean.")
     for run in runs:
         asked = {name: value for name, value in run.config["corpus"].items() if name not in ("sha256", "size")}
         digests.setdefault(str(asked), set()).add(run.config["corpus"].get("sha256"))
     leaking = [arm.name for arm in arms if not arm.causal]
-    idle = [name for name, one in comparison.evidence.items() if not any(one.difference.per_seed.values())]
+    idle = [name for name, one in comparison.differences.items() if not any(one.per_seed.values())]
     absent = [base.name for base in comparison.baselines if not base.seeds]
     damaged = [run.name for run in runs if not run.agrees]
     named = [
@@ -422,7 +414,7 @@ def warnings(comparison: Comparison) -> list[str]:
         (absent, "no run of this baseline is finished, there is nothing to compare with"),
         (damaged, "the rows are not those of the result: bring metrics.jsonl back, or train the run again"),
     ]
-    common = "at the last step that all reached" if comparison.primary.key == COMMON_STEP else "as they ended"
+    common = "at the last step that all reached" if comparison.primary == COMMON_STEP else "as they ended"
     differing: list[tuple[set[Any], str]] = [
         ({steps for arm in arms for steps in arm.steps}, f"the number of steps; they are compared {common}"),
         ({size for arm in arms for size in arm.parameters}, "the number of parameters"),
@@ -434,22 +426,13 @@ def warnings(comparison: Comparison) -> list[str]:
     states = Counter(run.status for run in study.runs if run.status != FINISHED)
     counts = listed(f"{count:,} {state}" for state, count in states.most_common())
     return [
-        *(f"{_named(names)}: {text}." for names, text in named if names),
-        *(words for arm in arms for words in _of_arm(comparison, arm)),
+        *(
+            f"{listed(names[:FEW] + [f'{len(names) - FEW} more'] * (len(names) > FEW))}: {text}."
+            for names, text in named
+            if names
+        ),
+        *of_arms,
         *(f"Runs differ in {text}." for values, text in differing if len(values) > 1),
         *(["Some runs come from code that differs from its commit (dirty)."] if dirty else []),
         *([f"Of {len(study.runs)} runs {counts}: the report covers the others only."] if states else []),
     ]
-
-
-def _named(names: list[str]) -> str:
-    return listed(names) if len(names) <= FEW else f"{', '.join(names[:FEW])} and {len(names) - FEW} more"
-
-
-def _of_arm(comparison: Comparison, arm: ArmResult) -> Iterator[str]:
-    for run in comparison.study.finished(arm.name)[:1]:
-        known, context = run.first.get("half_life_quantiles"), (run.config.get("train") or {}).get("context")
-        if known and context and (words := outlasting(known, context)):
-            yield f"{arm.name}: {words}."
-    if lost := [seed for seed, value in arm.values["final_val_bpb"].items() if not math.isfinite(value)]:
-        yield f"{arm.name}, seed {listed(lost)}: the loss is not finite, so the arm has no mean."

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,9 +16,18 @@ from plkernel.config.schema import Gate, Hypothesis, Measured, explained, famili
 from plkernel.config.study import Spec, with_defaults
 from plkernel.results import statistics as stats
 from plkernel.results.statistics import MOST_FLIPPED, Estimate, Judgement
-from plkernel.results.study import Count, Run, Study, StudyFile, part, validated
+from plkernel.results.study import Count, Study, StudyFile, part, validated
 
 UNIT = "bits per byte"
+RULES = (
+    "Differences are taken seed by seed, the arm minus the one it is compared with.",
+    "One-sided tests: exact sign flips where every member of a family that has differences has enough seeds to be "
+    f"rejected and {MOST_FLIPPED} at most, else the paired t test.",
+    "Holm's correction is over all hypotheses of a family, for confirmations and for refutations apart.",
+    "Confirmed if p against its opposite is at most alpha, refuted if p against it is, else undecided.",
+    "If a gate is not passed, or not known, nothing is answered.",
+)
+"""The rules of decision, which a registration states beside its spec."""
 RegisteredFile = part(
     **{"spec": (StudyFile, ...), "rules": (list[str], ...), "runs_before": (Count, ...), "sha256": (str, ...)},
     **{"plkernel": str, "commit": str, "dirty": bool},
@@ -67,7 +76,7 @@ def register(spec: Spec, path: Path, out: Path) -> bool:
         "plkernel": installed("plkernel"),
         **source_state(),
         "runs_before": sum((run_folder(out, arm, seed) / RESULT).exists() for arm in spec.arms for seed in spec.seeds),
-        "rules": rules(spec.hypotheses, spec.gates, spec.seeds),
+        "rules": RULES,
         "spec": stated,
     }
     save_json(path, {**content, "sha256": fingerprint(content)})
@@ -167,24 +176,6 @@ def _measure(one: Measured) -> str:
     }[one.metric]
 
 
-def rules(hypotheses: Iterable[Hypothesis], gates: Iterable[Gate], seeds: Sequence[int]) -> list[str]:
-    """The rules of decision, a sentence or two each: what is compared, the tests, every hypothesis, every gate."""
-    return [
-        "Differences are taken seed by seed, the arm minus the one it is compared with, over seeds "
-        f"{', '.join(map(str, seeds))}.",
-        "One-sided tests: exact sign flips where every member of a family that has differences has enough seeds to be "
-        f"rejected and {MOST_FLIPPED} at most, else the paired t test.",
-        "Holm's correction is over all hypotheses of a family, for confirmations and for refutations apart. A "
-        "hypothesis neither confirmed nor refuted is undecided.",
-        *(
-            f"Hypothesis: {one.name}, family {one.family}. {statement(one)}. Confirmed if p against its opposite is at "
-            f"most {one.alpha:g} after the correction, refuted if p against it is."
-            for one in hypotheses
-        ),
-        *(f"Gate: {one.name}. {requirement(one)}. If not, or if not known, nothing is answered." for one in gates),
-    ]
-
-
 def counted(number: int, one: str = "hypothesis", several: str = "hypotheses") -> str:
     """A number and its noun."""
     return f"{number} {one if number == 1 else several}"
@@ -250,12 +241,6 @@ class Declared:
         names = f": {', '.join(self.closed)}" if gates else ""
         said = f"cannot answer{names}" if self.closed else outcome.judgement.verdict
         return f"{said} so far" if self.waiting else said
-
-    @property
-    def interval_title(self) -> str:
-        """The title of a column of intervals: "90 % interval"; of several alphas, "90 % or 98 % interval"."""
-        levels = dict.fromkeys(f"{100 * (1 - 2 * one.hypothesis.alpha):.4g} %" for one in self.outcomes)
-        return f"{' or '.join(levels)} interval"
 
     def basis(self, family: str) -> str:
         """The test that decides a family: "family main: 2 hypotheses, alpha 0.05, by exact sign flips"."""
@@ -361,15 +346,13 @@ def _pair(study: Study, one: Hypothesis) -> tuple[str, str | None]:
 
 def _values(study: Study, arm: str | None, one: Measured, seeds: Sequence[int]) -> dict[int, float]:
     """The measurement in every finished run of an arm that made it, by seed."""
-    runs = (run for run in study.finished() if run.arm == arm and run.seed in seeds)
-    return {run.seed: value for run in runs if (value := _value(run, one)) is not None}
-
-
-def _value(run: Run, one: Measured) -> float | None:
-    result: Any = run.result
-    if one.metric == "truncation_cost":
-        return result.truncation_cost(one.bytes or 0)
-    if one.metric == "test_bpb" or (one.metric == "val_bpb" and one.step is None):
-        return result.test_bpb if one.metric == "test_bpb" else result.final_val_bpb
-    step = result.steps if one.step is None else one.step
-    return next((getattr(row, one.metric) for row in run.evaluations if row.step == step), None)
+    values = {}
+    for run in (run for run in study.finished() if run.arm == arm and run.seed in seeds):
+        result: Any = run.result
+        row = {row.step: row for row in run.evaluations}.get(result.steps if one.step is None else one.step)
+        if one.metric in ("test_bpb", "truncation_cost"):
+            values[run.seed] = result.test_bpb if one.metric == "test_bpb" else result.truncation_cost(one.bytes or 0)
+        else:
+            final = one.metric == "val_bpb" and one.step is None
+            values[run.seed] = result.final_val_bpb if final else getattr(row, one.metric, None)
+    return {seed: value for seed, value in values.items() if value is not None}

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import combinations, product
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,6 +18,7 @@ Curve = Mapping[int, float]
 """Values of one seed by position: a step, or bytes read."""
 Test = Literal["sign flips", "t"]
 Verdict = Literal["confirmed", "refuted", "undecided"]
+Key = TypeVar("Key")
 MOST_FLIPPED = 20
 """All 2**n sign patterns are counted up to this n, a second's work."""
 TIE = 1e-9
@@ -71,16 +72,16 @@ def _t(one: Estimate) -> np.float64:
         return np.float64(one.mean) * math.sqrt(one.n) / one.standard_deviation
 
 
-def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:
     """p adjusted for being one of m tests (Holm 1979): the i-th smallest times m - i + 1, never below a smaller one's.
 
     Comparing adjusted p with alpha keeps the chance of any false rejection at or below alpha, whatever the dependence
     between the tests. At most 1. NaN stays NaN and does not count in m.
     """
-    tested = sorted((p, name) for name, p in p_values.items() if not math.isnan(p))
-    factors = np.arange(len(tested), 0, -1) * [p for p, _ in tested]
+    tested = sorted((name for name, p in p_values.items() if not math.isnan(p)), key=p_values.__getitem__)
+    factors = np.arange(len(tested), 0, -1) * [p_values[name] for name in tested]
     adjusted = np.minimum(np.maximum.accumulate(factors), 1.0).tolist()
-    return dict.fromkeys(p_values, math.nan) | {name: p for (_, name), p in zip(tested, adjusted, strict=True)}
+    return dict.fromkeys(p_values, math.nan) | dict(zip(tested, adjusted, strict=True))
 
 
 def detectable_difference(sd: float, n: int, power: float = 0.8, alpha: float = 0.05) -> float:
@@ -262,12 +263,6 @@ def pointwise_band(curves: Sequence[Curve], confidence: float = 0.95) -> Band:
     return Band(np.array(at, dtype=np.int64), mean, mean - half, mean + half)
 
 
-def simultaneous_band(curves: Sequence[Curve], confidence: float = 0.95) -> Band:
-    """The band that holds the whole true curve with at least this confidence: Bonferroni over its positions."""
-    positions = max(1, len(set.intersection(*map(set, curves))))
-    return pointwise_band(curves, 1.0 - (1.0 - confidence) / positions)
-
-
 # Factorial designs
 
 Cell = tuple[str, ...]
@@ -275,11 +270,15 @@ Cell = tuple[str, ...]
 
 
 class Contrast(NamedTuple):
-    """A main effect (one factor) or an interaction (several): `levels` against the first level of each factor."""
+    """A main effect (one factor) or an interaction (several): `levels` against the first level of each factor.
+
+    corrected: p of the difference, adjusted for the number of contrasts (Holm).
+    """
 
     factors: tuple[str, ...]
     levels: tuple[str, ...]
     difference: PairedDifference
+    corrected: float
 
 
 def factorial_effects(
@@ -298,7 +297,7 @@ def factorial_effects(
     cells = list(product(*factors.values()))
     seeds = sorted(set.intersection(*(set(values[cell]) for cell in cells)))
     table = np.array([[values[cell][seed] for seed in seeds] for cell in cells], dtype=np.float64)
-    contrasts = []
+    contrasts = {}
     for chosen in (names for order in (1, 2) for names in combinations(factors, order)):
         for levels in product(*(factors[name][1:] for name in chosen)):
             weights = np.ones(1)
@@ -308,5 +307,6 @@ def factorial_effects(
                     own = np.equal(of, levels[chosen.index(name)]).astype(float) - np.equal(of, of[0])
                 weights = np.outer(weights, own).ravel()
             per_seed = dict(zip(seeds, (weights @ table).tolist(), strict=True))
-            contrasts.append(Contrast(chosen, levels, paired_difference(per_seed, dict.fromkeys(seeds, 0.0))))
-    return contrasts
+            contrasts[chosen, levels] = paired_difference(per_seed, dict.fromkeys(seeds, 0.0))
+    corrected = holm({key: one.p_value for key, one in contrasts.items()})
+    return [Contrast(*key, one, corrected[key]) for key, one in contrasts.items()]

@@ -7,6 +7,7 @@ and nothing is required that a reader can do without.
 import json
 import math
 import os
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,8 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model, model_validator
 from pydantic_core import from_json, to_json
 
-from plkernel.common import layout
-from plkernel.common.files import atomic_write, load_json, load_object, naming, open_own, read_lines, save_json, shown
+from plkernel.common import files, layout
 from plkernel.common.layout import CONFIG, DIVERGED, ENVIRONMENT, FAILED, FINISHED, METRICS, RESULT, ROWS, SPEC, TUNING
 from plkernel.config.schema import explained
 
@@ -135,30 +135,18 @@ StudyFile = part(
     train=part(learning_rate=Positive),
     tuning=part(rates=list[Positive]),
 )
-State = part(
-    half_life_quantiles=list[list[Number]],
-    kernel=part(lags=(list[Positive], ...), blocks=(list[list[Number]], ...)),
-    saturation=part(saturated_share=float, logit_min=float, logit_max=float, entropy=float),
-    amplification=list[Number],
-)
-STATE = (*State.model_fields, "positions")
+KERNEL = part(lags=(list[Positive], ...), blocks=(list[list[Number]], ...))
+State = part(half_life_quantiles=list[list[Number]], kernel=KERNEL)
+STATE = (*State.model_fields, "saturation", "amplification", "positions")
 """The state of the model in a row of metrics.jsonl, beside its losses."""
 ReferencesFile = part(references=(list[Reference], ...))
-PATCHING = part(size=Annotated[int, Field(ge=1)], mode=str)
 RunFile = part(
     arm=(str, ...),
     seed=(int, ...),
     status=(Literal["finished", "diverged", "failed", "unfinished"], ...),
     error=str,
-    config=(
-        part(
-            corpus=(part(size=int, sha256=str), ...),
-            model=(part(kind=str, gain=str, parameters=int, patching=PATCHING), ...),
-            train=part(context=int),
-        ),
-        ...,
-    ),
-    environment=(part(commit=str, threads=Count, hardware=part(cpu=str, gpu=str)), ...),
+    config=(part(corpus=(part(sha256=str), ...), model=(part(parameters=int), ...), train=part(context=int)), ...),
+    environment=(part(commit=str), ...),
     result=Result,
     evaluations=list[Evaluation],
     curve=Columns,
@@ -172,7 +160,7 @@ REFERENCE_KEY = ("corpus", "train", "seed", "training_bytes")
 def parsed(path: Path, kind: type[Part], value: Any) -> Any:
     """`value` as a part of that kind; ValueError in one line, naming the file and the keys, where it is none."""
     if not isinstance(value, Mapping):
-        raise ValueError(f"{path}: holds {shown(value)}, expected an object")
+        raise ValueError(f"{path}: holds {files.shown(value)}, expected an object")
     try:
         return kind.model_validate(value)
     except ValidationError as error:
@@ -196,7 +184,7 @@ def expected_steps(every: int, last: int) -> list[int]:
 def append_row(path: Path, row: Mapping[str, Any], crc: int) -> tuple[int, int]:
     """Add a row, flushed to disk; return the file's length in bytes and its CRC-32, which was `crc` before."""
     line = json.dumps(row, allow_nan=False).encode() + b"\n"
-    with naming(path), os.fdopen(open_own(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as handle:
+    with files.naming(path), os.fdopen(files.open_own(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as handle:
         handle.write(line)
         handle.flush()
         os.fsync(handle.fileno())
@@ -216,7 +204,7 @@ def check_rows(path: Path, length: int, crc: int, steps: Sequence[int]) -> None:
 def cut_rows(path: Path, length: int) -> None:
     """Drop all but the first `length` bytes."""
     if path.exists():
-        with os.fdopen(open_own(path, os.O_RDWR), "rb+") as handle:
+        with os.fdopen(files.open_own(path, os.O_RDWR), "rb+") as handle:
             handle.truncate(length)
 
 
@@ -309,48 +297,40 @@ def read_study(folder: Path | str) -> Study:
     path, rows = folder / SPEC, folder / ROWS
     if not path.is_file():
         raise ValueError(f"folder: {folder} holds no {SPEC}, give the folder of a study (runs/out/NAME)")
-    spec = validated(path, StudyFile, load_json(path))
+    spec = validated(path, StudyFile, files.load_json(path))
     against = {f"arms.{name}.against": arm.get("against") for name, arm in spec["arms"].items()}
     for place, arm in {"baseline": spec["baseline"], **against}.items():
         if arm is not None and arm not in spec["arms"]:
-            raise ValueError(f"{path}: {place} is {shown(arm)}, none of the arms")
-    kept = {(run.arm, run.seed): run for run in (_run(rows, _of_record(row)) for row in read_lines(rows))}
+            raise ValueError(f"{path}: {place} is {files.shown(arm)}, none of the arms")
+    kept = {(run.arm, run.seed): run for run in (_run(rows, _of_record(row)) for row in files.read_lines(rows))}
     runs = []
     for pair in [(arm, seed) for arm in spec["arms"] for seed in spec["seeds"]]:
         own = layout.run_folder(folder, *pair)
         if not rows.exists() and (own / CONFIG).exists():
             kept[pair] = run = _run(own, _of_folder(own))
             if (run.arm, run.seed) != pair:
-                raise ValueError(f"{own / CONFIG}: belongs to arm {shown(run.arm)} and seed {run.seed}")
+                raise ValueError(f"{own / CONFIG}: belongs to arm {files.shown(run.arm)} and seed {run.seed}")
         runs.append(kept.get(pair, Run(*pair, layout.NOT_STARTED)))
-    return Study(
-        folder=folder,
-        name=spec["name"],
-        description=spec.get("description") or "",
-        baseline=spec["baseline"],
-        arms=tuple(spec["arms"]),
-        seeds=tuple(spec["seeds"]),
-        spec=spec,
-        runs=tuple(runs),
-        references=tuple(map(Reference.model_validate, reference_entries(folder / layout.REFERENCES))),
-    )
+    counted = tuple(map(Reference.model_validate, reference_entries(folder / layout.REFERENCES)))
+    told = spec["name"], spec.get("description") or "", spec["baseline"], tuple(spec["arms"]), tuple(spec["seeds"])
+    return Study(folder, *told, spec, tuple(runs), counted)
 
 
 def reference_entries(path: Path) -> list[dict[str, Any]]:
     """The entries of references.json as they are; none where it is missing, ValueError where it is damaged."""
-    return list(validated(path, ReferencesFile, load_json(path))["references"]) if path.exists() else []
+    return list(validated(path, ReferencesFile, files.load_json(path))["references"]) if path.exists() else []
 
 
 def _of_folder(folder: Path) -> dict[str, Any]:
     """The files of a run as a row of a record, with its evaluations as in metrics.jsonl."""
     config, environment, end = (
-        load_object(folder / name) if (folder / name).exists() else {} for name in (CONFIG, ENVIRONMENT, RESULT)
+        files.load_object(folder / name) if (folder / name).exists() else {} for name in (CONFIG, ENVIRONMENT, RESULT)
     )
     config.pop("study", None)
     row = {"arm": config.pop("arm", None), "seed": config.pop("seed", None), "environment": environment}
     row |= {"status": end.pop("status", layout.UNFINISHED), "error": end.pop("error", None), "config": config}
     if row["status"] == FINISHED:
-        rows = read_lines(folder / METRICS)
+        rows = files.read_lines(folder / METRICS)
         if not rows:
             raise ValueError(f"{folder / METRICS}: holds no evaluation, although the run is recorded as finished")
         first, last = ({name: at[name] for name in STATE if name in at} for at in (rows[0], rows[-1]))
@@ -429,7 +409,7 @@ def record(study: Study, run: Run) -> dict[str, Any]:
 def save_rows(study: Study, path: Path) -> None:
     """Write the ended runs of a study to `path`, one JSON object per line."""
     rows = (json.dumps(from_json(to_json(record(study, run), inf_nan_mode="null"))) for run in study.ended)
-    atomic_write(path, "".join(f"{row}\n" for row in rows))
+    files.atomic_write(path, "".join(f"{row}\n" for row in rows))
 
 
 def save_record(study: Study, out: Path) -> None:
@@ -439,9 +419,37 @@ def save_record(study: Study, out: Path) -> None:
     """
     if out.resolve() == study.folder.resolve():
         raise ValueError(f"record must be another folder than the study's, got {out}")
-    save_json(out / SPEC, study.spec)
+    files.save_json(out / SPEC, study.spec)
     save_rows(study, out / ROWS)
     if study.references:
-        save_json(out / layout.REFERENCES, load_json(study.folder / layout.REFERENCES))
+        files.save_json(out / layout.REFERENCES, files.load_json(study.folder / layout.REFERENCES))
     if (study.folder / TUNING / SPEC).exists():
         save_record(read_study(study.folder / TUNING), out / TUNING)
+
+
+def restore(record: Path, study: Path) -> int:
+    """Write the folder of every run in `record` that `study` lacks, for a study to go on from; return how many.
+
+    They have no checkpoint and no curves for TensorBoard. Raises ValueError where a row is damaged or there is none.
+    """
+    path, missing = record / ROWS, list[dict[str, Any]]()
+    for row in map(_of_record, files.read_lines(path)):
+        run = _run(path, row)
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", run.arm) or run.seed < 0:  # it might lead elsewhere
+            raise ValueError(f"{path}: {files.shown(run.arm)} and {run.seed} are no arm and seed")
+        missing += [row] if not (layout.run_folder(study, run.arm, run.seed) / CONFIG).exists() else []
+    if not path.is_file():
+        raise ValueError(f"record: {record} holds no {ROWS}, give a folder that plkernel.report --record wrote")
+    for row in missing:
+        folder, points = layout.run_folder(study, row["arm"], row["seed"]), row["evaluations"]
+        for point, state in zip(points[:1] + points[-1:], (row.get("first"), row.get("last")), strict=False):
+            point |= state or {}
+        files.refuse_links_of_run(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        files.atomic_write(folder / METRICS, "".join(f"{json.dumps(point)}\n" for point in points))
+        files.save_json(folder / CONFIG, {name: row.get(name) for name in ("study", "arm", "seed")} | row["config"])
+        files.save_json(folder / ENVIRONMENT, row["environment"])
+        files.save_json(
+            folder / RESULT, (row.get("result") or {}) | {name: row.get(name) for name in ("status", "error")}
+        )
+    return len(missing) + (restore(record / TUNING, study / TUNING) if (record / TUNING / SPEC).exists() else 0)

@@ -1,12 +1,10 @@
 """Render the marked tables of README.md and docs/ from the rows committed beside this script.
 
-python runs/records/render.py           rewrite every part between <!-- record:NAME --> and <!-- end -->
-python runs/records/render.py --check   exit 1 if a part says something else
+python runs/records/render.py rewrites every part between <!-- record:NAME --> and <!-- end -->.
 """
 
 import json
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -100,8 +98,4 @@ def render(text: str) -> str:
 
 if __name__ == "__main__":
     for document in (ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))):
-        text = document.read_text()
-        if (rendered := render(text)) != text:
-            if "--check" in sys.argv[1:]:
-                sys.exit(f"{document} differs from the records: run python runs/records/render.py")
-            document.write_text(rendered)
+        document.write_text(render(document.read_text()))

@@ -62,7 +62,7 @@ def test_verdicts_are_those_of_the_family_of_paired_differences(declared_study: 
     judged = judge({**claims, "same": Claimed("equal", 0.01, same)}, 0.05)
     assert {outcome.hypothesis.name: outcome.judgement for outcome in one.outcomes} == judged
     assert one.headline == "Of 3 hypotheses declared in the spec: 2 confirmed, 1 refuted, 0 undecided."
-    assert [one.provenance[0][:14], one.interval_title] == ["Not registered", "90 % interval"]
+    assert one.provenance[0].startswith("Not registered")
     assert one.basis("main") == "family main: 3 hypotheses, alpha 0.05, by exact sign flips"
 
 
@@ -169,9 +169,7 @@ def test_a_registration_holds_the_settled_spec_and_a_fingerprint(spec: Spec, tmp
     assert sha256 == hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
     assert Spec.model_validate(content["spec"]) == spec
     assert content["spec"]["hypotheses"][0]["against"] == "base"
-    assert (content["runs_before"], "commit" in content, len(content["rules"])) == (0, True, 5)
-    assert "better is lower than base by more than 0.01 bits per byte (validation at the end)" in content["rules"][3]
-    assert "base at most 4 bits per byte (validation at the end), mean over seeds" in content["rules"][4]
+    assert (content["runs_before"], "commit" in content, content["rules"]) == (0, True, list(registration.RULES))
     one = read_registration(path)
     assert (one.intact, one.hypotheses, one.gates) == (True, spec.hypotheses, spec.gates)
     before = path.read_bytes()

@@ -4,10 +4,8 @@ import math
 from itertools import product
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy import stats
-from statsmodels.stats.anova import AnovaRM
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 from statsmodels.stats.weightstats import DescrStatsW, ttost_paired
@@ -95,27 +93,6 @@ def test_one_sided_t_tests_and_equivalence_are_those_of_statsmodels(n, shift, ma
     assert opposite == pytest.approx(min(1.0, 2 * min(1 - lower[1], 1 - upper[1])), rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("claim", "shifts"), [("lower", (-0.012, 0.0)), ("higher", (0.012, 0.0)), ("equal", (0.0, 0.03))]
-)
-@pytest.mark.parametrize("n", [3, 8])
-def test_alone_a_verdict_is_where_the_interval_lies(claim, shifts, n):
-    """Confirmed where the 1 - 2 alpha interval lies inside the claim, refuted where outside (equal: 1 - alpha)."""
-    verdicts, margin = set(), 0.006
-    for shift, seed in product(shifts, range(40)):
-        data = sample(n, shift, seed)
-        one = ours.judge({"one": Claimed(claim, margin, data)}, 0.05)["one"]
-        low, high = ours.interval(data, 0.05, one.test)
-        wide = ours.interval(data, 0.025, one.test)
-        inside = {"lower": high < -margin, "higher": low > margin, "equal": -margin < low and high < margin}[claim]
-        outside = {"lower": low > -margin, "higher": high < margin, "equal": wide[0] > margin or wide[1] < -margin}
-        wanted = "confirmed" if inside else "refuted" if outside[claim] else "undecided"
-        assert (one.verdict, one.test) == (wanted, "sign flips" if n == 8 else "t")
-        assert (one.low, one.high) == (low, high)
-        verdicts.add(wanted)
-    assert verdicts == {"confirmed", "refuted", "undecided"}
-
-
 @pytest.mark.parametrize(("n", "heavy"), [(3, False), (8, True)])
 def test_false_confirmations_and_refutations_of_a_family_stay_below_alpha(n, heavy):
     """Four claims on the border between true and false, over differences that share a baseline."""
@@ -159,10 +136,6 @@ def test_sign_flips_decide_where_holm_can_reject_the_smallest_p(m, seeds):
 # Curves
 
 
-def as_curves(values):
-    return [dict(enumerate(row)) for row in values]
-
-
 def test_bands_pair_seeds_and_positions():
     arm = {0: {0: 8.0, 5: 3.0}, 1: {0: 8.0, 5: 2.0, 9: 1.0}, 7: {0: 8.0}}
     assert ours.difference_curves(arm, {1: {0: 8.0, 5: 2.5}, 0: {5: 2.0}}) == {0: {5: 1.0}, 1: {0: 0.0, 5: -0.5}}
@@ -170,18 +143,7 @@ def test_bands_pair_seeds_and_positions():
     wanted = ours.mean_interval([2.0, 2.5, 4.0])
     assert band.at.tolist() == [10, 20]
     assert (band.mean[0], band.low[0], band.high[0]) == pytest.approx((wanted.mean, wanted.low, wanted.high))
-    assert np.isnan(ours.simultaneous_band([{0: 1.0, 5: 2.0}]).low).all()
-
-
-def test_a_simultaneous_band_covers_whole_curves():
-    """Random walks, the roughest curves; the pointwise band, on the same ones, holds 0.68 of them."""
-    truth, inside = np.linspace(0.0, -3.0, 20), []
-    for values in truth + np.random.default_rng(5).normal(size=(200, 5, 20)).cumsum(axis=-1):
-        bands = ours.simultaneous_band(as_curves(values)), ours.pointwise_band(as_curves(values))
-        inside.append([((band.low <= truth) & (truth <= band.high)).all() for band in bands])
-    whole, pointwise = np.mean(inside, axis=0)
-    assert whole >= 0.95
-    assert pointwise < 0.87
+    assert np.isnan(ours.pointwise_band([{0: 1.0, 5: 2.0}]).low).all()
 
 
 # Factorial designs
@@ -190,28 +152,12 @@ FACTORS = {"placement": ["log", "quantile"], "gain": ["none", "ema"], "projectio
 
 
 def test_a_design_of_two_by_two_by_three_by_hand():
-    """One seed; cells count 0 to 11 in the order of the design, but for one that is raised by 12."""
+    """One seed that all cells have; they count 0 to 11 in the order of the design, but for one that is raised by 12."""
     values = {cell: {0: float(index)} for index, cell in enumerate(product(*FACTORS.values()))}
+    values["log", "none", "other"][1] = 5.0
     values["quantile", "ema", "other"][0] += 12.0
     contrasts = ours.factorial_effects(values, FACTORS)
     by_hand = [6 + 2, 3 + 2, 1, 2 + 3, 4, 0, 6, 0, 6]
     assert [one.difference.mean for one in contrasts] == pytest.approx(by_hand, abs=1e-13)
     assert [len(one.factors) for one in contrasts] == [1] * 4 + [2] * 5
     assert (contrasts[4].factors, contrasts[4].levels) == (("placement", "gain"), ("quantile", "ema"))
-
-
-def test_contrasts_are_the_anova_of_statsmodels():
-    rng = np.random.default_rng(0)
-    base, factors = rng.normal(2.3, 1.0, 7), {name: FACTORS[name] for name in ("placement", "gain")}
-    values = {
-        cell: dict(enumerate(base + 0.3 * (cell[0] == "quantile") + rng.normal(0, 0.1, 7)))
-        for cell in product(*factors.values())
-    }
-    del values["log", "none"][6]  # a seed that a cell lacks is left out of all
-    contrasts = ours.factorial_effects(values, factors)
-    rows = [(*cell, seed, of[seed]) for cell, of in values.items() for seed in range(6)]
-    data = pd.DataFrame(rows, columns=["placement", "gain", "seed", "y"])
-    p = AnovaRM(data, "y", "seed", within=["placement", "gain"]).fit().anova_table["Pr > F"]
-    assert [contrast.difference.p_value for contrast in contrasts] == pytest.approx(p.tolist(), rel=1e-9)
-    means = data.groupby(["placement", "seed"]).y.mean()
-    assert contrasts[0].difference.mean == pytest.approx((means["quantile"] - means["log"]).mean(), rel=1e-9)

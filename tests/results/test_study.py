@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from studies import BASELINE, REFERENCE, change, save, write_study
 
-from plkernel.results.study import append_row, check_rows, cut_rows, expected_steps, read_study, save_record
+from plkernel.results.study import append_row, check_rows, cut_rows, expected_steps, read_study, restore, save_record
 
 RUN = f"{BASELINE}/seed-0"
 
@@ -64,7 +64,7 @@ ROW = {"arm": BASELINE, "seed": 0, "status": "finished", "config": {"corpus": {}
         ("references.json", {"references": [{**REFERENCE, "orders": [1]}]}, "references.json: .*of one length"),
         (f"{RUN}/config.json", {"seed": 7}, f"config.json: belongs to arm '{BASELINE}' and seed 7"),
         (f"{RUN}/config.json", {"model": 3}, "seed-0: config.model: .*got 3"),
-        (f"{RUN}/environment.json", {"hardware": {"cpu": 1}}, "seed-0: environment.hardware.cpu: .*got 1"),
+        (f"{RUN}/environment.json", {"commit": 1}, "seed-0: environment.commit: .*got 1"),
         (f"{RUN}/result.json", {"status": "done"}, "seed-0: status: .*'finished', .*got 'done'"),
         (f"{RUN}/result.json", "3", "result.json: holds a number, expected an object"),
         (f"{RUN}/result.json", {"steps": "9"}, "seed-0: result.steps: .*got '9'"),
@@ -90,7 +90,7 @@ def test_damage_is_named_with_its_file(study: Path, file: str, content: Any, mes
         read_study(study)
 
 
-def test_a_record_is_the_study(study: Path, tmp_path: Path) -> None:
+def test_a_record_is_the_study_and_restores_it(study: Path, tmp_path: Path) -> None:
     save(study / "references.json", {"references": [REFERENCE]})
     save(study / "tuning/spec.json", json.loads((study / "spec.json").read_text()))
     change(study / RUN / "result.json", status="failed", error="no memory")
@@ -109,6 +109,31 @@ def test_a_record_is_the_study(study: Path, tmp_path: Path) -> None:
         assert (tmp_path / "third" / name).read_bytes() == (record / name).read_bytes()
     with pytest.raises(ValueError, match="record must be another folder"):
         save_record(kept, record)
+    again = tmp_path / "again"
+    assert restore(record, again) == 4
+    (again / RUN / "config.json").unlink()
+    assert [restore(record, again), restore(record, again)] == [1, 0]
+    for name in ("spec.json", "references.json", "tuning/spec.json"):
+        save(again / name, json.loads((record / name).read_text()))
+    save_record(read_study(again), tmp_path / "fourth")
+    assert (tmp_path / "fourth/rows.jsonl").read_bytes() == (record / "rows.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["../escape", "/tmp/escape", ".hidden", "a/b", ""])
+def test_a_record_from_elsewhere_writes_nowhere_else(study: Path, tmp_path: Path, name: str) -> None:
+    record, again = tmp_path / "record", tmp_path / "again"
+    save_record(read_study(study), record)
+    (again / BASELINE).mkdir(parents=True)
+    (again / RUN).symlink_to(tmp_path)
+    with pytest.raises(ValueError, match="symbolic link"):
+        restore(record, again)
+    path = record / "rows.jsonl"
+    path.write_text(path.read_text().replace(f'"arm": "{BASELINE}"', f'"arm": "{name}"'))
+    with pytest.raises(ValueError, match="are no arm and seed"):
+        restore(record, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+    with pytest.raises(ValueError, match=r"holds no rows.jsonl, give a folder that plkernel.report --record wrote"):
+        restore(study, tmp_path / "other")
 
 
 def test_rows_are_added_checked_and_cut_and_others_refused(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def inspect(
         tokens: How much of the text to run it on, in windows of the run's context, or of up to 512 tokens.
     """
     from plkernel.memory import inspection
-    from plkernel.memory.figures import Report, check_options, model_figure
+    from plkernel.memory.figures import check_options, deliver, model_figure
 
     check_options(json, figure, windows=(windows, 1), truncation=(truncation, 0), tokens=(tokens, 2))
     other = inspection.is_other_software(model)
@@ -74,7 +74,7 @@ def inspect(
             raise ValueError(f"text: transformers runs {known} of the {now.blocks} layers with decays in {model}")
         parts.append(table)
     unit = "tokens" if other else "bytes"
-    Report("\n\n".join(parts), values, lambda: model_figure(before, now, title, unit)).deliver(json, figure)
+    deliver("\n\n".join(parts), values, lambda: model_figure(before, now, title, unit), json, figure)
     if strict and any(notable or one["severity"] == "wrong" for one in values["findings"]):
         sys.exit(1)
 

@@ -56,7 +56,7 @@ def probe(
     from plkernel.config.study import LARGEST_SEED
     from plkernel.data.windows import fixed_windows
     from plkernel.memory.diagnostics import INFORMED, Influence
-    from plkernel.memory.figures import Report, check_options, probe_figure
+    from plkernel.memory.figures import check_options, deliver, probe_figure
 
     check_options(json, figure, windows=(windows, 1), batch=(batch, 1), context=(context, 1))
     if not 0 <= seed <= LARGEST_SEED:
@@ -92,8 +92,7 @@ def probe(
         result = replace(result, information=Influence(tuple(known), tuple(bits.tolist()), tuple(errors.tolist())))
     title = f"{target} on {name}"
     values = {"target": str(target), "text": name, "seed": seed, **result.to_dict()}
-    report = Report(f"{title}, {probing.render(result)}", values, lambda: probe_figure(result, title))
-    report.deliver(json, figure)
+    deliver(f"{title}, {probing.render(result)}", values, lambda: probe_figure(result, title), json, figure)
 
 
 if __name__ == "__main__":

@@ -141,11 +141,11 @@ def _of_block(comparison: Comparison, part: Block) -> dict[str, tuple[Callable[[
         "influence": (influence_figure, context["influence"]),
         "kernels": (
             kernel_figure,
-            [_with_slopes(one) for one in panels if one.before.has_kernels and one.after.has_kernels],
+            [_with_slopes(one) for one in panels if one.before.kernels.size and one.after.kernels.size],
         ),
         "half-lives": (
             half_life_figure,
-            [one for one in panels if one.before.has_half_lives and one.after.has_half_lives],
+            [one for one in panels if one.before.half_lives.size and one.after.half_lives.size],
         ),
     }
 

@@ -7,14 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from node_kernels import kernel_exponent, rms_kernel
 from scipy.special import logsumexp, softmax
 
-from plkernel.analysis.nodes import falling_exponent, place
+from plkernel.analysis.nodes import falling_exponent
 from plkernel.memory import diagnostics
 from plkernel.memory.diagnostics import (
-    QUANTILES,
-    Amplification,
     Memory,
     Probe,
     by_position,
@@ -116,20 +113,6 @@ def test_saturation_is_its_definition(scale: float) -> None:
     assert saturation(logits, targets).to_dict() == pytest.approx(expected, rel=2e-14, abs=1e-14)
 
 
-@pytest.mark.parametrize("level", [0.0, -1e4, 1e30])
-def test_equal_logits_are_open_and_one_large_logit_saturates(level: float) -> None:
-    equal = saturation(np.full((7, 256), level, np.float32), np.arange(7))
-    assert (equal.entropy, equal.loss) == pytest.approx((math.log(256), math.log(256)), rel=1e-15)
-    assert (equal.largest_probability, equal.peak_probability, equal.saturated_share) == (1 / 256, 1 / 256, 0)
-    logits = np.zeros((4, 256), np.float32)
-    logits[:, 65] = size = 1e3 + abs(level)
-    right, wrong = saturation(logits, np.full(4, 65)), saturation(logits, np.full(4, 66))
-    assert (right.loss, right.entropy, right.largest_probability, right.saturated_share) == (0, 0, 1, 1)
-    assert wrong.loss == np.float32(size)
-    for odds, share in ((98.9, 0.0), (99.1, 1.0)):
-        assert saturation([[math.log(odds), 0.0]], [0]).saturated_share == share
-
-
 def test_batches_merge_to_the_whole() -> None:
     rng = np.random.default_rng(0)
     logits, targets = 12 * rng.standard_normal((700, 5, 256)), rng.integers(0, 256, (700, 5))
@@ -152,13 +135,6 @@ def test_impossible_symbols_and_diverged_models() -> None:
         diverged = saturation(logits, np.array([0, 1, 4]))
         assert math.isnan(diverged.loss)
         assert math.isnan(diverged.entropy)
-
-
-def test_amplification_is_the_ratio_of_successive_rms() -> None:
-    growth = Amplification((0.5, 1.0, 1.0, 4.0))
-    assert growth.per_block == (2.0, 1.0, 4.0)
-    assert growth.mean == pytest.approx(2.0, rel=1e-15)
-    assert math.isnan(Amplification((0.0, 1.0)).mean)
 
 
 @pytest.mark.parametrize("exponent", [0.0, 0.575, 3.0])
@@ -191,15 +167,6 @@ def test_means_over_runs_are_geometric() -> None:
     assert kernel_exponents(LAGS, np.exp(mean)) == pytest.approx(exponents.mean(axis=0), rel=1e-13)
     assert both.exponents() == pytest.approx(exponents, rel=1e-13)
     assert both.half_life_quantiles() == pytest.approx(np.array([[1.0, 4, 6, 8, 10, 12, 28]]))
-    none = Memory(np.empty((0, 0, len(QUANTILES))), LAGS, both.kernels)
-    assert (none.blocks, none.has_kernels, none.has_half_lives) == (2, True, False)
-
-
-@pytest.mark.parametrize(("placement", "projection"), [("log-spaced", "uniform"), ("concentrated", "published")])
-def test_powers_of_two_give_the_slope_of_a_fine_grid(placement, projection) -> None:
-    nodes = place(256, placement=placement, projection=projection, gain="ema")
-    fine = kernel_exponent(nodes, "rms", 4, 128)
-    assert float(kernel_exponents(LAGS, rms_kernel(nodes, LAGS))) == pytest.approx(fine, abs=0.012)
 
 
 def drawn(n: int, width: int, letters: int, seed: int) -> np.ndarray:

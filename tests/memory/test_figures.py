@@ -114,17 +114,6 @@ def found() -> Probe:
     return Probe("token", 20, 8, 4.0, 1.0, influence, by_position(np.ones((20, 8))), cut)
 
 
-def test_zeros_of_a_probe_take_no_room(found: Probe) -> None:
-    near, along, _ = probe_figure(found, "a model").axes
-    (line,) = near.get_lines()
-    np.testing.assert_array_equal(line.get_ydata(), [0.5, 0.0, 0.0, 0.0])
-    assert near.get_ylim() == pytest.approx((0.25, 1.0))
-    assert along.get_ylabel() == "bits per token"
-    assert near.get_legend() is None
-    none, cut = Influence((1,), (0.0,), (float("nan"),)), truncation_of([1], np.ones((1, 1)))
-    rendered(probe_figure(replace(found, windows=1, context=1, influence=none, truncation=cut)))
-
-
 def test_the_information_of_the_text_stands_beside_influence_and_loss(found: Probe) -> None:
     text = Influence(GIVEN, (0.2, 0.1, 0.05, 0.01), (0.01,) * 4)
     figure = probe_figure(replace(found, unit="byte", information=text))

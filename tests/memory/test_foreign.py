@@ -63,30 +63,20 @@ class Remembering(nn.Module):
     def kernels(self, lags: torch.Tensor) -> list[torch.Tensor]:
         return [torch.exp(-self.rate.mean() * lags)]
 
-    def multipliers(self) -> dict[str, dict[str, float]]:
-        return {"*rate": {"learning_rate": 0.5}, "embedding.weight": {"weight_decay": 0.0, "eps": 2.0}}
 
-
-def test_a_model_speaks_for_itself(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_speaks_for_itself(package: Path) -> None:
     model = Foreign("here:Remembering", Remembering())
     assert model.config.patch == 4
     expected = torch.tensor([2.0, 4.0]).double() * math.log(2)
     torch.testing.assert_close(model.half_lives()[0], expected, rtol=1e-6, atol=0)
     torch.testing.assert_close(model.kernels(torch.tensor([1, 2]))[0], torch.tensor([-0.375, -0.75]).exp().double())
-    groups = build_optimizer(model, TrainSpec(steps=1, learning_rate=1e-2, weight_decay=0.5), model).param_groups
+    groups = build_optimizer(model, TrainSpec(steps=1, learning_rate=1e-2, weight_decay=0.5)).param_groups
     found = {id(p): (g["lr"], g["weight_decay"], g["eps"]) for g in groups for p in g["params"]}
-    assert found[id(model.module.rate)] == (5e-3, 0.0, 1e-8)  # no matrix, so that nothing decays it
-    assert found[id(model.module.embedding.weight)] == (1e-2, 0.0, 2e-8)
+    assert found[id(model.module.rate)] == (1e-2, 0.0, 1e-8)  # no matrix, so that nothing decays it
+    assert found[id(model.module.embedding.weight)] == (1e-2, 0.5, 1e-8)
     silent = build(KIND, {}, 0)
     assert silent.half_lives() == silent.kernels(torch.tensor([1, 2])) == []
-    assert (silent.multipliers(), silent.config.patch) == ({}, 1)
-    for said, message in [
-        ({"rates": {"learning_rate": 1.0}}, r"multipliers names 'rates', which is no parameter; did you mean 'rate'"),
-        ({"rate": {"lr": 1.0}}, "multipliers has 'lr'; valid: eps, learning_rate, weight_decay"),
-    ]:
-        monkeypatch.setattr(Remembering, "multipliers", lambda self, said=said: said)
-        with pytest.raises(ValueError, match=message):
-            model.multipliers()
+    assert silent.config.patch == 1
 
 
 def tried(kind: str, **config: object) -> None:

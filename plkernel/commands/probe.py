@@ -26,12 +26,8 @@ def probe(
     Influence at lag d is the KL divergence in bits of the next token's prediction from what it is when the token d
     steps back is replaced by another, drawn by its frequency. Beside it stand the bits per token by position in the
     window, the bits when only the last 1, 2, 4 .. tokens are given, and, for bytes, the mutual information I(d) of the
-    text: influence is only what the other tokens do not tell already. A model that sees ahead is refused.
-
-        python -m plkernel.probe runs/out/quick/power-law/seed-0 --figure probe.pdf
-
-    Memory beyond the model: about four arrays of --batch x context x alphabet floats, 4 MB each for a byte model at
-    4 x 1024, 820 MB for 50,000 tokens.
+    text: influence is only what the other tokens do not tell already. A model that sees ahead is refused. Memory beyond
+    the model: about four arrays of --batch x context x alphabet floats.
 
     Args:
         target: Folder of a run (STUDY/ARM/seed-0) or of plkernel.load, the checkpoint.safetensors in it, or the folder

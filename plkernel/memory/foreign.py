@@ -180,11 +180,9 @@ def one_line(head: str, what: str) -> Iterator[None]:
 def check_model(model: nn.Module, name: str, context: int, device: torch.device) -> None:
     """Raise ValueError, headed by `name`, if a run of `context` bytes on `device` cannot train `model`.
 
-    Checked are type, shape, finiteness, and that no logit depends on later bytes. A byte t that is replaced must leave
-    every logit before t as it was: to the last bit as a rule, within ROUNDING for a convolution through Fourier space.
-    Without the last bytes, the others must have the same logits, within REORDERED, since sums of other lengths are
-    added in another order. All is asked again with noise on every parameter, because zeros leak nothing yet. The model
-    is changed, and useless afterwards.
+    Checked are type, shape, finiteness, and that no logit depends on later bytes: logits before a replaced byte stay,
+    within ROUNDING, and logits without the last bytes too, within REORDERED. All is asked again with noise on every
+    parameter, because zeros leak nothing yet. The model is useless afterwards.
     """
     for parameter, values in model.named_parameters():
         if values.dtype not in (torch.float32, torch.float64):
@@ -196,7 +194,6 @@ def check_model(model: nn.Module, name: str, context: int, device: torch.device)
     places = sorted({byte for byte in (1, 2, 3, length - 1, *quarters) if 0 < byte < length})
 
     def logits_of(inputs: Tensor, training: bool = False) -> Tensor:
-        """Logits (B,T,256)."""
         model.train(training)
         with one_line(name, f"{tuple(inputs.shape)} bytes"), torch.set_grad_enabled(training):
             logits = model(inputs)
@@ -207,12 +204,10 @@ def check_model(model: nn.Module, name: str, context: int, device: torch.device)
         return logits
 
     def far(one: Tensor, other: Tensor, units: float) -> Tensor:
-        """Mask (B,T) of logits that differ by more than `units` of rounding of the largest of them."""
         most = units * torch.finfo(one.dtype).eps * one.abs().max()
         return ~((one - other).abs().amax(dim=-1) <= most)
 
     def check_causal() -> None:
-        """Refuse logits that later bytes, or other windows of the batch, change."""
         before, changed = logits_of(inputs), inputs.clone()
         if not before.isfinite().all():  # possible with noise
             return

@@ -83,10 +83,10 @@ class Target:
 
 
 def check_causal(predict: Predict, windows: Tensor, batch: int = 4, seed: int = 0) -> None:
-    """Raise ValueError that names the place unless logits before a replaced token stay as they are.
+    """Raise ValueError that names the place if logits are NaN, or those before a replaced token move.
 
     Of the first `batch` of `windows` (n,T+1), the last token that is given is replaced, the one before it, and two in
-    the middle. Logits that are not numbers are refused too.
+    the middle.
     """
     inputs = windows[:batch, :-1]
     length, known = inputs.shape[1], logits_of(predict, inputs)
@@ -96,13 +96,12 @@ def check_causal(predict: Predict, windows: Tensor, batch: int = 4, seed: int = 
     rng = np.random.default_rng(seed)
     for place in sorted({length - 1, length - 2, length // 2, length // 2 - 1} & set(range(1, length)), reverse=True):
         changed = replaced(inputs, place, others(windows.numpy(), inputs[:, place].numpy(), rng))
-        difference = logits_of(predict, changed)[:, :place] - known[:, :place]
-        moved = difference.nan_to_num_().abs_().amax(dim=(0, 2))
-        if bool((moved > limit).any()):
-            at = int(torch.nonzero(moved > limit)[-1])
+        moved = (logits_of(predict, changed) - known)[:, :place].nan_to_num_().abs_().amax(dim=(0, 2))
+        if len(seen := torch.nonzero(moved > limit)):
             raise ValueError(
                 f"the model is not causal: replacing the token at position {place} of {length} moves the logits at "
-                f"position {at} by {float(moved[at]):.2g}; give a model that predicts each token from those before it"
+                f"position {int(seen[-1])} by {float(moved[seen[-1]]):.2g}; give a model that predicts each token from "
+                "those before it"
             )
 
 

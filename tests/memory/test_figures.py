@@ -13,7 +13,6 @@ from plkernel.memory.figures import (
     Curves,
     Panel,
     half_life_figure,
-    influence_figure,
     kernel_figure,
     model_figure,
     probe_figure,
@@ -92,17 +91,6 @@ def test_truncation_shows_means_over_seeds_and_the_loss() -> None:
     assert lines(whole, INK)[1][1].tolist() == [3.9, 3.3, 3.0, 3.0]
     assert lines(lost, INK)[1][1] == pytest.approx([0.9, 0.3, 0.0])
     assert truncation_figure({"nothing lost": Curves(GIVEN, BASE[:, ::-1])}).axes[1].get_yscale() == "linear"
-
-
-def test_influence_shows_means_over_seeds_their_band_and_the_law() -> None:
-    bits = np.array([[1.0, 0.5, 0.2, 0.0], [0.8, 0.3, 0.2, 0.0]])
-    (axes,) = influence_figure({"arm": Curves(GIVEN, bits, best=(1.0, 0.5, 0.25, 0.125))}).axes
-    mean, law = lines(axes, INK)
-    np.testing.assert_allclose(mean[1], [0.9, 0.4, 0.2, 0.0])
-    assert law[1].tolist() == [1.0, 0.5, 0.25, 0.125]
-    low, high = np.ptp(axes.collections[0].get_paths()[0].vertices[:, 1]), axes.get_ylim()[1]
-    assert low > np.ptp(bits.mean(axis=0))
-    assert high == 2.0
 
 
 @pytest.fixture

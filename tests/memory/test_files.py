@@ -183,7 +183,7 @@ HOSTILE = [
     (elsewhere("."), "is a folder"),
     (elsewhere("pipe"), "is a pipe or device"),
     (elsewhere("model-0.safetensors"), "which the index says is there"),
-    (index(lambda places: dict.fromkeys(places, 1)), "must be a name, got a number"),
+    (index(lambda places: dict.fromkeys(places, 1)), "weight_map must say"),
     (index(lambda places: []), "weight_map must say"),
     (index(lambda places: {"model.embed.weight": next(iter(places.values()))}), "no decays are known"),
     *((link(name), OUTSIDE) for name in (SINGLE, INDEX, "config.json")),

@@ -12,11 +12,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from plkernel.config.condition import resolve
-from plkernel.config.reading import load_spec
 from plkernel.config.schema import ModelSpec, TrainSpec
 from plkernel.memory.foreign import Foreign, build, check_model, log_spaced_, power_law_, start_
 from plkernel.models.ssm import SSM, SSMConfig
-from plkernel.training.build import build_optimizer, initialise_, started
+from plkernel.training.build import build_optimizer, initialise_
 
 KIND = "somebodys.models:Recurrent"
 MAMBA2 = "transformers:Mamba2ForCausalLM"
@@ -164,14 +163,3 @@ def test_the_heads_carry_the_kernel_of_the_nodes(mamba2: Foreign, start: Callabl
     # 32 heads with 5 % of the kernel beyond either end: within 0.1 of the law in the middle of its range
     assert slopes == pytest.approx([-1.15 if start is power_law_ else -1.0] * 3, abs=0.1)
     torch.testing.assert_close(mamba2.half_lives()[0], math.log(2) / (dt * mixer.A_log.double().exp()))
-
-
-def test_the_committed_study_names_three_starts_of_one_model(mamba2: Foreign) -> None:
-    spec = load_spec(COMMITTED, trusted=True)
-    models = {name: started(spec.condition(name), 0) for name in spec.arms}
-    own, law, spaced = (dict(models[name].named_parameters()) for name in ("own", "power-law", "log-spaced"))
-    differing = {name.rpartition(".")[2] for name in own if not torch.equal(own[name], law[name])}
-    assert differing == {"A_log", "dt_bias"}
-    assert all(torch.equal(law[name], spaced[name]) for name in own if not name.endswith("dt_bias"))
-    half_lives = [values.sort().values for values in models["log-spaced"].half_lives()]
-    assert [round(float(values[place]), 3) for values in half_lives for place in (0, -1)] == [1.0, 2000.0] * 2

@@ -14,7 +14,6 @@ from torch.nn import functional as F
 
 from plkernel.commands.inspect import inspect
 from plkernel.common.files import load_json
-from plkernel.memory import probe as probing
 from plkernel.memory.layers import quantiles
 from plkernel.memory.probe import LEVELS, NEED_A_GPU, Taken, observe, observed
 from plkernel.models.rwkv import RWKV, RWKVConfig
@@ -191,21 +190,3 @@ def test_the_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     said = capsys.readouterr().out
     row = " / ".join(f"{value:.3g}" for value in layer["observed"].values())
     assert any(line.startswith("1 ") and line.endswith(f" {row}") for line in said.splitlines())
-
-
-def test_mistakes_are_one_line(folder: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = (inspect, folder, "--text", __file__)
-    assert "tokens must be at least 2, got 1" in refused(*asked, "--tokens", "1")
-    assert "text needs a model that can run" in refused(inspect, folder / "model.safetensors", "--text", __file__)
-
-    def broken(*_: Any) -> Tensor:
-        raise RuntimeError("0 active drivers.\nThere should be one.")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(probing, "known_layers", broken)
-        assert "does not run on this CPU: 0 active drivers. There should be one." in refused(*asked)
-    with monkeypatch.context() as patch:
-        patch.setattr(probing, "known_layers", lambda _: [])
-        assert "transformers runs 0 of the 3 layers with decays" in refused(*asked)
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    assert "needs transformers, which is missing" in refused(*asked)

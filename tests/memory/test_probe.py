@@ -19,7 +19,7 @@ from plkernel.common import cli
 from plkernel.common.files import read_lines
 from plkernel.config.reading import load_spec
 from plkernel.data.windows import fixed_windows
-from plkernel.memory.probe import check_causal, open_target, probe
+from plkernel.memory.probe import NEED_A_GPU, check_causal, open_target, probe
 from plkernel.training.evaluate import Predict, influence, truncation
 from plkernel.training.loop import prepare, run_training
 
@@ -213,6 +213,24 @@ def test_a_model_of_transformers_is_probed_in_tokens(
     found = probed(tmp_path, gpt2, "--text", __file__, "--windows", 5)
     assert found["influence"]["bits"][0] > 0
     assert found["influence"]["bits"][1:] == [0] * 5
+
+
+def test_on_a_cpu_transformers_finds_no_kernels_of_gpus(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import transformers
+
+    hidden: list[bool] = []
+
+    def opened(*_: Any, **__: Any) -> None:
+        hidden.extend(sys.modules.get(name, ...) is None for name in NEED_A_GPU)
+        raise OSError("seen")
+
+    for name in NEED_A_GPU:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", opened)
+    with pytest.raises(ValueError, match="seen"):
+        open_target(gpt2, CPU)
+    assert hidden == [True] * len(NEED_A_GPU)
+    assert not sys.modules.keys() & set(NEED_A_GPU)
 
 
 def test_mistakes_are_one_line(

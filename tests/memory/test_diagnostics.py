@@ -192,23 +192,19 @@ class Recursive:
 
 
 @pytest.mark.parametrize(("letters", "width", "orders"), [(2, 9, 5), (256, 40, 3), (3, 3, 5), (3, 12, 7)])
-def test_n_grams_are_those_of_the_formula(letters: int, width: int, orders: int) -> None:
-    """No count crosses the border of a window, and its first byte is history alone."""
+def test_n_grams_are_those_of_the_formula(
+    letters: int, width: int, orders: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In blocks of any size; no count crosses the border of a window, and its first byte is history alone."""
     seen, judged = drawn(40, width, letters, 0), drawn(10, width, min(256, letters + 1), 1)
     expected = Recursive(list(map(bytes, seen)), orders)
     losses = n_gram_losses(n_grams([seen], orders), judged)
+    monkeypatch.setattr(diagnostics, "AT_ONCE", 3 * width)
+    parts = n_grams(iter([seen[:7], seen[7:8], seen[8:8], seen[8:]]), orders)
+    assert np.array_equal(n_gram_losses(parts, judged), losses)
     assert losses.shape == (orders, 10, width - 1)
     for order in range(1, orders + 1):
         for row, window in zip(losses[order - 1], map(bytes, judged), strict=True):
             histories = [window[max(0, at - order + 1) : at] for at in range(1, width)]
             wanted = [expected.probability(*pair) for pair in zip(window[1:], histories, strict=True)]
             assert row == pytest.approx(-np.log2(wanted), rel=1e-12)
-
-
-def test_blocks_of_any_size_give_the_same_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    windows, judged = drawn(60, 20, 3, 2), drawn(5, 20, 3, 3)
-    whole = n_gram_losses(n_grams([windows]), judged)
-    monkeypatch.setattr(diagnostics, "AT_ONCE", 70)
-    parts = n_grams(iter([windows[:7], windows[7:8], windows[8:8], windows[8:]]))
-    assert np.array_equal(n_gram_losses(parts, judged), whole)
-    assert not np.array_equal(n_gram_losses(n_grams([windows, windows]), judged), whole)

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from plkernel.commands.inspect import inspect
 from plkernel.common.files import load_json
 from plkernel.memory.layers import quantiles
-from plkernel.memory.probe import LEVELS, NEED_A_GPU, Taken, observe, observed
+from plkernel.memory.probe import LEVELS, NEED_A_GPU, Taken, observe
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 
@@ -154,17 +154,6 @@ def test_without_an_input_they_are_the_static_ones(name: str) -> None:
             static, observed_ = (quantiles(rates, LEVELS, "inverted_cdf") for rates in (still.layer.rates, still.rates))
             np.testing.assert_array_equal(observed_, static)
             assert np.ptp(moving.rates, axis=0).max() > 0, "the text moves nothing"
-
-
-@pytest.mark.parametrize(
-    ("name", "line"),
-    [
-        ("Rwkv", "RWKV-4: its decays do not depend on the input"),
-        pytest.param("xLSTM", "xLSTM: how a text moves its decays is not known here", marks=pytest.mark.slow),
-    ],
-)
-def test_what_a_text_does_not_move_is_one_line(name: str, line: str) -> None:
-    assert observed({"text": "a text", "unit": "token"}, seen(made(name))) == f"observed on a text: {line}"
 
 
 @pytest.fixture

@@ -225,15 +225,10 @@ def test_consent_reaches_search_and_workers_and_is_in_no_file(
     [
         ("somebodys.models:Plain", '{ see = "next" }', "", "is not causal: byte 1 changes the logits at byte 0"),
         (KIND, "{}", 'init = "somebodys.models:infinite_"', "its logits are not finite at the start"),
-        ("somebodys.models:", "{}", "", "model.kind: must be module:attribute"),
         ("smm", "{}", "", "model.kind: must be ssm, rwkv5, rwkv6, rwkv7 or module:attribute, got 'smm'"),
-        ("ssm", "{ a = 1 }", "", "config does not belong to model kind 'ssm'"),
         (KIND, "{ a = nan }", "", "model.config: must hold finite numbers"),
-        (KIND, "{}\ndim = 8", "", "dim does not belong to model kind"),
         (KIND, "{}", 'scheme = "mup_table8"', "scheme mup_table8 belongs to models of plkernel"),
         (KIND, "{}", "train = { decay_multiplier = 2.0 }", "train.decay_multiplier 2.0 belongs to models of plkernel"),
-        (KIND, "{}", "init_options = { a = 1 }", "init_options need an init"),
-        (KIND, "{}", 'init = "small_"', "init: must be module:attribute"),
         (KIND, "{}", 'init = "somebodys.models:smal_"', "has no attribute 'smal_'"),
     ],
 )

@@ -5,7 +5,7 @@ is large where the symbol is wrong. A good start predicts nearly uniformly: entr
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
@@ -224,7 +224,12 @@ class Saturation:
         """The figures of both sets of positions together."""
         total = self.positions + other.positions
         mine, theirs = self.positions / total, other.positions / total
-        join = {"positions": add, "logit_min": min, "logit_max": max, "peak_probability": max}
+        join: dict[str, Callable[[Any, Any], Any]] = {
+            "positions": add,
+            "logit_min": min,
+            "logit_max": max,
+            "peak_probability": max,
+        }
         pairs = ((join.get(name), one, getattr(other, name)) for name, one in vars(self).items())
         return Saturation(*(of(a, b) if of else mine * a + theirs * b for of, a, b in pairs))
 

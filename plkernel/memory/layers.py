@@ -234,11 +234,11 @@ def _of_tensors(layer: Layer, started: Mapping[str, str], count: int) -> Iterato
             yield Finding("all equal", name, f"all {values.size:,} numbers are {values.flat[0]:g}")
         elif values.size > 3:
             yield from _partly(layer, role, count)
-    heads, stored = HEADS.get(layer.family.name, ()), layer.tensors.get("A_log")
+    heads, speeds = HEADS.get(layer.family.name, ()), layer.tensors.get("A_log")
     given = Given({}, layer.config, layer.number)
     wanted = next((n for one in heads if isinstance(n := given.setting(one), int)), None)
-    if stored is not None and wanted is not None and stored.values.size != wanted:
-        yield Finding("shape", layer.names["A_log"], f"has {stored.values.size} heads, and config.json says {wanted}")
+    if speeds is not None and wanted is not None and speeds.values.size != wanted:
+        yield Finding("shape", layer.names["A_log"], f"has {speeds.values.size} heads, and config.json says {wanted}")
 
 
 def _partly(layer: Layer, role: str, count: int) -> Iterator[Finding]:

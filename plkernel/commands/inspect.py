@@ -24,22 +24,18 @@ def inspect(
     """Print half-lives and kernels of a model; of a run also saturation, amplification and the worth of context.
 
     Of other people's checkpoints (Mamba, gated delta nets, RWKV, RetNet, xLSTM and more) only the decays are read, by
-    name: half-lives in tokens and kernels of every layer, and findings, such as decays that are zero, infinite, as they
-    were initialised, shorter than a token, or lost in bfloat16. Decays that the input moves are shown without an input.
-    With --text a run of RWKV-6 or RWKV-7, or a folder that transformers opens (Mamba, Mamba-2, gated delta nets, Kimi
-    Linear, RecurrentGemma and hybrids), also reads a text on the CPU, and quantiles of the half-lives over its tokens
-    stand beside the static ones.
+    name: half-lives in tokens, kernels, and findings such as decays that are zero, as they were initialised, or lost in
+    bfloat16. Decays that the input moves are shown without an input; with --text a run of RWKV-6 or RWKV-7, or a folder
+    that transformers opens, also reads a text on the CPU, and quantiles of the half-lives over its tokens are added.
 
     Of a run or a model of plkernel.load half-lives are in bytes, at its initialisation, rebuilt from specification and
     seed, and now. A kernel is the weight of an input t bytes later in a block, the root mean square over its entries; x
     of t**-x is fitted on log-log axes. A position is saturated if one byte has a probability above 0.99. Amplification
-    (RWKV) is the growth of the residual stream over a block. Truncation is the worth of far context: bits per byte at
-    the same bytes when only the last 1, 2, 4 .. before them are given. Code of other people is not imported: runs
-    of their models are refused, and the report has what they recorded.
+    (RWKV) is the growth of the residual stream over a block. Code of other people is not imported.
 
     Args:
-        model: Folder of a run (STUDY/ARM/seed-0) or of plkernel.load, or the checkpoint.safetensors in it. Or a folder
-            as on the Hugging Face hub, a .safetensors or .pth file, or hf:OWNER/NAME.
+        model: Folder of a run (STUDY/ARM/seed-0) or of plkernel.load; a folder as on the Hugging Face hub, a
+            .safetensors or .pth file, or hf:OWNER/NAME.
         corpus: Validation text, as plkernel.corpus names it; if left out that of the run.
         windows: How many windows of the run's context to evaluate.
         truncation: At how many bytes to predict with less and less context; 0 leaves it out.
@@ -48,12 +44,11 @@ def inspect(
         compare: Of other people's checkpoints, another one of the same model, which came before this one.
         strict: Exit with 1 if anything is wrong with such a checkpoint.
         notable: With --strict, also exit with 1 if anything is notable.
-        text: A file, or what else plkernel.corpus names: also run the model on it. Nothing is downloaded for that, and
-            no code in the folder runs.
+        text: A file, or what else plkernel.corpus names: also run the model on it. No code in the folder runs.
         tokens: How much of the text to run it on, in windows of the run's context, or of up to 512 tokens.
     """
     from plkernel.memory import inspection
-    from plkernel.memory.figures import Report, check_options, model_figure
+    from plkernel.memory.figures import check_options, deliver, model_figure
 
     check_options(json, figure, windows=(windows, 1), truncation=(truncation, 0), tokens=(tokens, 2))
     other = inspection.is_other_software(model)
@@ -74,7 +69,7 @@ def inspect(
             raise ValueError(f"text: transformers runs {known} of the {now.blocks} layers with decays in {model}")
         parts.append(table)
     unit = "tokens" if other else "bytes"
-    Report("\n\n".join(parts), values, lambda: model_figure(before, now, title, unit)).deliver(json, figure)
+    deliver("\n\n".join(parts), values, lambda: model_figure(before, now, title, unit), json, figure)
     if strict and any(notable or one["severity"] == "wrong" for one in values["findings"]):
         sys.exit(1)
 

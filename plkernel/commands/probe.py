@@ -26,12 +26,8 @@ def probe(
     Influence at lag d is the KL divergence in bits of the next token's prediction from what it is when the token d
     steps back is replaced by another, drawn by its frequency. Beside it stand the bits per token by position in the
     window, the bits when only the last 1, 2, 4 .. tokens are given, and, for bytes, the mutual information I(d) of the
-    text: influence is only what the other tokens do not tell already. A model that sees ahead is refused.
-
-        python -m plkernel.probe runs/out/quick/power-law/seed-0 --figure probe.pdf
-
-    Memory beyond the model: about four arrays of --batch x context x alphabet floats, 4 MB each for a byte model at
-    4 x 1024, 820 MB for 50,000 tokens.
+    text: influence is only what the other tokens do not tell already. A model that sees ahead is refused. Memory beyond
+    the model: about four arrays of --batch x context x alphabet floats.
 
     Args:
         target: Folder of a run (STUDY/ARM/seed-0) or of plkernel.load, the checkpoint.safetensors in it, or the folder
@@ -56,7 +52,7 @@ def probe(
     from plkernel.config.study import LARGEST_SEED
     from plkernel.data.windows import fixed_windows
     from plkernel.memory.diagnostics import INFORMED, Influence
-    from plkernel.memory.figures import Report, check_options, probe_figure
+    from plkernel.memory.figures import check_options, deliver, probe_figure
 
     check_options(json, figure, windows=(windows, 1), batch=(batch, 1), context=(context, 1))
     if not 0 <= seed <= LARGEST_SEED:
@@ -92,8 +88,7 @@ def probe(
         result = replace(result, information=Influence(tuple(known), tuple(bits.tolist()), tuple(errors.tolist())))
     title = f"{target} on {name}"
     values = {"target": str(target), "text": name, "seed": seed, **result.to_dict()}
-    report = Report(f"{title}, {probing.render(result)}", values, lambda: probe_figure(result, title))
-    report.deliver(json, figure)
+    deliver(f"{title}, {probing.render(result)}", values, lambda: probe_figure(result, title), json, figure)
 
 
 if __name__ == "__main__":

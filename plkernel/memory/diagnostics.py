@@ -5,9 +5,11 @@ is large where the symbol is wrong. A good start predicts nearly uniformly: entr
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import pairwise
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,6 @@ Tokens = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 Table = tuple[NDArray[np.uint64], NDArray[np.int64]]
 """Different keys (k,), ascending, and how often each was seen (k,), or its running total."""
-
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 """Levels of the half-lives of a block's channels that a run records."""
 OUTLASTING = 10
@@ -55,10 +56,7 @@ def _column(values: Any) -> Any:
 
 @dataclass(frozen=True)
 class Means(Curve):
-    """Mean bits per byte, or per token, (L,), with at most `given` (L,) bytes known before the predicted one.
-
-    standard_error: (L,), windows being independent of one another.
-    """
+    """Mean bits per byte, or per token, (L,), with at most `given` (L,) bytes known before the predicted one."""
 
     given: tuple[int, ...]
     bpb: tuple[float, ...]
@@ -159,10 +157,7 @@ def is_read(lags: ArrayLike, place: int, length: int) -> NDArray[np.bool_]:
 
 
 def others(text: ArrayLike, tokens: ArrayLike, rng: np.random.Generator) -> Tokens:
-    """For each of `tokens`, all of which occur in `text`, a different one, drawn by its frequency in `text`.
-
-    Raises ValueError for a text of one token only.
-    """
+    """For each of `tokens`, all of which occur in `text`, a different one, drawn by its frequency in `text`."""
     known, counts = np.unique(np.asarray(text), return_counts=True)
     if known.size < 2:
         raise ValueError(f"text: repeats one token, {known[0]}, only, which no other can replace; give a longer text")
@@ -229,14 +224,14 @@ class Saturation:
         """The figures of both sets of positions together."""
         total = self.positions + other.positions
         mine, theirs = self.positions / total, other.positions / total
-        means = ("loss", "largest_probability", "entropy", "saturated_share")
-        return Saturation(
-            positions=total,
-            logit_min=min(self.logit_min, other.logit_min),
-            logit_max=max(self.logit_max, other.logit_max),
-            peak_probability=max(self.peak_probability, other.peak_probability),
-            **{name: mine * getattr(self, name) + theirs * getattr(other, name) for name in means},
-        )
+        join: dict[str, Callable[[Any, Any], Any]] = {
+            "positions": add,
+            "logit_min": min,
+            "logit_max": max,
+            "peak_probability": max,
+        }
+        pairs = ((join.get(name), one, getattr(other, name)) for name, one in vars(self).items())
+        return Saturation(*(of(a, b) if of else mine * a + theirs * b for of, a, b in pairs))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers by name, in the order of the fields."""
@@ -277,23 +272,9 @@ def _saturation(logits: NDArray[Any], targets: NDArray[Any]) -> Saturation:
     )
 
 
-@dataclass(frozen=True)
-class Amplification:
-    """Growth of the residual stream: its root mean square `rms` before the first block and after each."""
-
-    rms: tuple[float, ...]
-
-    @property
-    def per_block(self) -> tuple[float, ...]:
-        """rms after each block over that before it; NaN after a stream of zeros."""
-        pairs = zip(self.rms, self.rms[1:], strict=False)
-        return tuple(after / before if before else math.nan for before, after in pairs)
-
-    @property
-    def mean(self) -> float:
-        """Geometric mean over the blocks."""
-        with np.errstate(divide="ignore"):
-            return float(np.exp(np.log(self.per_block).mean()))
+def amplification(rms: Sequence[float]) -> tuple[float, ...]:
+    """Root mean squares of the residual stream after each block over those before it; NaN after a stream of zeros."""
+    return tuple(after / before if before else math.nan for before, after in pairwise(rms))
 
 
 @dataclass(frozen=True)
@@ -313,14 +294,6 @@ class Memory:
     def blocks(self) -> int:
         """L."""
         return max(self.half_lives.shape[1], self.kernels.shape[1])
-
-    @property
-    def has_kernels(self) -> bool:
-        return self.kernels.size > 0
-
-    @property
-    def has_half_lives(self) -> bool:
-        return self.half_lives.size > 0
 
     def log_kernels(self) -> Floats:
         """ln k(t) / k(t of the first lag) of every block, mean over runs, (L, T); -inf after a kernel has vanished.
@@ -407,10 +380,9 @@ def n_grams(blocks: Iterable[Bytes], orders: int = 5) -> tuple[Table, ...]:
         for start in range(0, len(block), rows):
             for order, parts in enumerate(counted, start=1):
                 parts.append(np.unique(_keys(block[start : start + rows], order), return_counts=True))
-                while len(parts) > 1 and parts[-1][0].size >= parts[-2][0].size:  # each key is merged a few times
-                    parts.append(_merged(parts.pop(), parts.pop()))
-    tables = (reduce(_merged, reversed(parts)) for parts in counted)
-    return tuple((keys, np.r_[0, np.cumsum(counts)]) for keys, counts in tables)
+                if sum(keys.size for keys, _ in parts[1:]) >= parts[0][0].size:  # each key is merged a few times
+                    parts[:] = [_merged(parts)]
+    return tuple((keys, np.r_[0, np.cumsum(counts)]) for keys, counts in map(_merged, counted))
 
 
 def n_gram_losses(tables: Sequence[Table], windows: Bytes) -> Floats:
@@ -447,10 +419,7 @@ def _keys(windows: Bytes, order: int) -> NDArray[np.uint64]:
     return keys
 
 
-def _merged(one: Table, other: Table) -> Table:
-    """Sum of two tables."""
-    keys, counts = (np.concatenate(pair) for pair in zip(one, other, strict=True))
-    order = np.argsort(keys, kind="stable")
-    keys, counts = keys[order], counts[order]
-    first = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]][: keys.size])
-    return keys[first], np.add.reduceat(counts, first)
+def _merged(tables: Sequence[Table]) -> Table:
+    """Sum of tables of counts."""
+    keys, at = np.unique(np.concatenate([keys for keys, _ in tables]), return_inverse=True)
+    return keys, np.bincount(at, np.concatenate([counts for _, counts in tables]), keys.size).astype(np.int64)

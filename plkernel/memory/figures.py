@@ -1,7 +1,6 @@
 """Figures of memory: kernels and half-lives before and after training, the worth of context, the probe of a model."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -43,24 +42,18 @@ LAW: dict[str, Any] = {"color": INK, "lw": 4, "alpha": 0.18, "solid_capstyle": "
 """A broad pale line: a law, or the best that can be done."""
 
 
-@dataclass(frozen=True)
-class Report:
-    """Result of a command: the text to print, the values for JSON, and its figure."""
-
-    text: str
-    values: dict[str, Any]
-    draw: "Callable[[], Figure]"
-
-    def deliver(self, json: Path | None, figure: Path | None) -> None:
-        """Print the text, and write the values and the figure to files."""
-        print(self.text)
-        if json is not None:
-            save_json(json, self.values)
-            print(f"\nwritten: {json}")
-        if figure is not None:
-            kind = figure.suffix[1:]
-            atomic_write(figure, rendered(self.draw(), [kind])[kind])
-            print(f"\nwritten: {figure}")
+def deliver(
+    text: str, values: dict[str, Any], draw: "Callable[[], Figure]", json: Path | None, to: Path | None
+) -> None:
+    """Print the result of a command, and write its values and the figure that `draw` gives to files."""
+    print(text)
+    if json is not None:
+        save_json(json, values)
+        print(f"\nwritten: {json}")
+    if to is not None:
+        kind = to.suffix[1:]
+        atomic_write(to, rendered(draw(), [kind])[kind])
+        print(f"\nwritten: {to}")
 
 
 def check_options(json: Path | None, figure: Path | None, **least: tuple[int | None, int]) -> None:
@@ -171,21 +164,16 @@ def truncation_figure(arms: Mapping[str, Curves], heading: str = "", confidence:
     The first of `arms` is the baseline. Bands are t intervals of the mean over seeds. The broad grey line is the best
     possible with so many bytes, if the source of the text is known.
     """
-
-    def cost(arm: Curves) -> Curves:
-        best = None if arm.best is None else np.subtract(arm.best, arm.best[-1])[:-1].tolist()
-        return Curves(arm.at[:-1], (arm.bits - arm.bits[:, -1:])[:, :-1], best)
-
-    lost = {name: cost(arm) for name, arm in arms.items()}
+    lost = {}
+    for name, (at, bits, best) in arms.items():
+        least = None if best is None else np.subtract(best, best[-1])[:-1].tolist()
+        lost[name] = Curves(at[:-1], (bits - bits[:, -1:])[:, :-1], least)
     panels = [(arms, "bytes given", "bits per byte"), (lost, "bytes given", "bits per byte lost by the rest")]
     return _over_seeds(panels, heading, confidence)
 
 
 def influence_figure(arms: Mapping[str, Curves], heading: str = "", confidence: float = 0.95) -> "Figure":
-    """Change of the prediction in bits when the byte at a lag is another, means over seeds with t intervals.
-
-    The broad grey line is I(d) of the text if its law is known, in the same bits.
-    """
+    """Change of the prediction in bits when the byte at a lag is another, and I(d) of the text if its law is known."""
     return _over_seeds([(arms, "lag d (bytes)", "change of the prediction, bits")], heading, confidence)
 
 
@@ -279,10 +267,7 @@ def _row(count: int, width: float, height: float, rows: int = 1, **options: Any)
 
 @style()
 def _over_seeds(panels: Sequence[tuple[Mapping[str, Curves], str, str]], heading: str, confidence: float) -> "Figure":
-    """Means over seeds with bands if there are two or more, in the line styles 0, 1, .., and the best that is known.
-
-    panels: curves by arm with the labels of the axes; the last panel has a log scale.
-    """
+    """Means over seeds with bands, and the best that is known; panels: curves by arm, labels of the axes."""
     arms, width = list(panels[0][0]), len(panels)
     figure, row = _row(width, width * COLUMN_WIDTH, 2.6 + 0.15 * -(-len(arms) // (1 + width)))
     for axes, (curves, below, left) in zip(row, panels, strict=True):

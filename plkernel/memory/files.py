@@ -21,7 +21,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from plkernel.common import cli
-from plkernel.common.files import check_regular, kind, load_object, shown
+from plkernel.common.files import check_regular, load_object, shown
 from plkernel.memory.formulas import Floats
 
 HUB = "hf:"
@@ -105,10 +105,7 @@ def of_tensors(tensors: Mapping[str, Any], config: Mapping[str, Any]) -> Checkpo
 
 
 def read_pickle(path: Path) -> dict[str, Any]:
-    """Read the dictionary of tensors in a .pth file; ValueError for any other content. Nothing in it is executed.
-
-    Numbers are read when they are used, but for files of before PyTorch 1.6.
-    """
+    """Read the dictionary of tensors in a .pth file; ValueError for any other content. Nothing in it is executed."""
     check_regular(path)
     try:
         import torch
@@ -142,15 +139,11 @@ def _shards(folder: Path) -> dict[str, Path]:
     """The file of every tensor, from the index of a folder."""
     index = _inside(folder, INDEX, folder)
     places = load_object(index).get("weight_map")
-    if not isinstance(places, dict) or not places:
+    if not isinstance(places, dict) or not places or not all(isinstance(file, str) for file in places.values()):
         raise ValueError(f"{index}: weight_map must say which tensor is in which file, got {shown(places)}")
-    files: dict[Any, Path] = {}
-    for name, file in places.items():
-        if not isinstance(file, str):
-            raise ValueError(f"{index}: the file of {name} must be a name, got {kind(file)}")
-        if file not in files:
-            files[file] = _inside(folder, file, index)
-            check_regular(files[file], f"{index}: shard ")
+    files = {file: _inside(folder, file, index) for file in dict.fromkeys(places.values())}
+    for path in files.values():
+        check_regular(path, f"{index}: shard ")
     return {name: files[file] for name, file in places.items()}
 
 
@@ -222,10 +215,7 @@ def _inside(folder: Path, name: str, origin: Path) -> Path:
 
 
 def _downloaded(name: str) -> Path:
-    """Folder of the repository OWNER/NAME[@REVISION] in the cache of huggingface_hub, downloaded if necessary.
-
-    Only config.json and .safetensors files are fetched. OSError if it is neither in the cache nor reachable.
-    """
+    """Folder of OWNER/NAME[@REVISION] in the hub's cache; config.json and .safetensors are downloaded if necessary."""
     if not HUB_NAME.fullmatch(name):
         raise ValueError(f"model hf:{name}: expected hf:OWNER/NAME or hf:OWNER/NAME@REVISION, got {shown(name)}")
     from huggingface_hub import snapshot_download

@@ -12,9 +12,8 @@ and optionally
                         that plkernel.inspect finds by names of tensors; if it knows none, rows hold no half-lives
     kernels(lags)       of every block the weight of an input after `lags` (T,) bytes: [(T,), ..]. Without it, the root
                         mean square of these decays; if there are none, rows hold no kernels
-    multipliers()       {pattern of parameter names: {"learning_rate": x, "weight_decay": y, "eps": z}}, relative to
-                        [train]. The default is 1, but 0 for the weight decay of what is no matrix (`.weight` of two or
-                        more dimensions)
+
+Weight decay acts on matrices (`.weight` of two or more dimensions) alone.
 
 `kind = "transformers:MambaForCausalLM"` names a class with a `config_class`: that is built from `config`, over bytes.
 
@@ -33,10 +32,8 @@ import random
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -48,11 +45,10 @@ from plkernel.common.cli import MARK, imported, nearest, told
 from plkernel.common.environment import installed
 from plkernel.memory.files import of_tensors
 from plkernel.memory.layers import half_lives, kernel, known_layers
-from plkernel.models.init.plan import generator_for, is_matrix
+from plkernel.models.init.plan import generator_for
 from plkernel.models.init.power_law import decays_
 from plkernel.models.layers import BYTES
 
-MULTIPLIERS = ("learning_rate", "weight_decay", "eps")
 TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
 """Special tokens of transformers, none of which a byte is."""
 LONGEST = 512
@@ -63,8 +59,7 @@ NOISE, NOISE_OF_ZEROS = 0.1, 0.02
 """Standard deviation of the noise, as a share of a parameter's root mean square; for a zero parameter, itself."""
 
 
-@dataclass(frozen=True)
-class ForeignConfig:
+class ForeignConfig(NamedTuple):
     """The configuration that a run needs of any model."""
 
     kind: str
@@ -100,23 +95,6 @@ class Foreign(nn.Module):
             return [torch.as_tensor(values).detach().double().cpu() for values in self.module.kernels(lags)]
         rates = [] if hasattr(self.module, "half_lives") else self._named_rates()
         return [torch.from_numpy(kernel(values, lags.double().numpy())) for values in rates]
-
-    def multipliers(self) -> dict[str, tuple[float, float, float]]:
-        """Multipliers of learning rate, weight decay and eps, by parameter; ValueError for unknown names."""
-        given = self.module.multipliers() if hasattr(self.module, "multipliers") else {}
-        named, parameters = f"kind {self.config.kind!r}: multipliers", dict(self.module.named_parameters())
-        result = {}
-        for pattern, values in given.items():
-            if unknown := set(values) - set(MULTIPLIERS):
-                raise ValueError(f"{named} has {unknown.pop()!r}; {nearest('', MULTIPLIERS)}")
-            matching = [name for name in parameters if name == pattern or fnmatchcase(name, pattern)]
-            if not matching:
-                raise ValueError(f"{named} names {pattern!r}, which is no parameter; {nearest(pattern, parameters)}")
-            for name in matching:
-                defaults = (1.0, float(is_matrix(name, parameters[name])), 1.0)
-                rate, decay, eps = (float(values.get(*pair)) for pair in zip(MULTIPLIERS, defaults, strict=True))
-                result[f"module.{name}"] = rate, decay, eps
-        return result
 
     def _named_rates(self) -> list[np.ndarray]:
         """Rates per byte of the layers of known families; empty unless all are positive and finite."""
@@ -202,11 +180,9 @@ def one_line(head: str, what: str) -> Iterator[None]:
 def check_model(model: nn.Module, name: str, context: int, device: torch.device) -> None:
     """Raise ValueError, headed by `name`, if a run of `context` bytes on `device` cannot train `model`.
 
-    Checked are type, shape, finiteness, and that no logit depends on later bytes. A byte t that is replaced must leave
-    every logit before t as it was: to the last bit as a rule, within ROUNDING for a convolution through Fourier space.
-    Without the last bytes, the others must have the same logits, within REORDERED, since sums of other lengths are
-    added in another order. All is asked again with noise on every parameter, because zeros leak nothing yet. The model
-    is changed, and useless afterwards.
+    Checked are type, shape, finiteness, and that no logit depends on later bytes: logits before a replaced byte stay,
+    within ROUNDING, and logits without the last bytes too, within REORDERED. All is asked again with noise on every
+    parameter, because zeros leak nothing yet. The model is useless afterwards.
     """
     for parameter, values in model.named_parameters():
         if values.dtype not in (torch.float32, torch.float64):
@@ -218,7 +194,6 @@ def check_model(model: nn.Module, name: str, context: int, device: torch.device)
     places = sorted({byte for byte in (1, 2, 3, length - 1, *quarters) if 0 < byte < length})
 
     def logits_of(inputs: Tensor, training: bool = False) -> Tensor:
-        """Logits (B,T,256)."""
         model.train(training)
         with one_line(name, f"{tuple(inputs.shape)} bytes"), torch.set_grad_enabled(training):
             logits = model(inputs)
@@ -229,12 +204,10 @@ def check_model(model: nn.Module, name: str, context: int, device: torch.device)
         return logits
 
     def far(one: Tensor, other: Tensor, units: float) -> Tensor:
-        """Mask (B,T) of logits that differ by more than `units` of rounding of the largest of them."""
         most = units * torch.finfo(one.dtype).eps * one.abs().max()
         return ~((one - other).abs().amax(dim=-1) <= most)
 
     def check_causal() -> None:
-        """Refuse logits that later bytes, or other windows of the batch, change."""
         before, changed = logits_of(inputs), inputs.clone()
         if not before.isfinite().all():  # possible with noise
             return
@@ -270,7 +243,6 @@ def check_model(model: nn.Module, name: str, context: int, device: torch.device)
             whole = all(values.shape == lags.shape and values.isfinite().all() for values in kernels)
             if not whole or not all(values.numel() and ((values > 0) & values.isfinite()).all() for values in lives):
                 raise ValueError(f"{name}: half_lives and kernels must give positive, finite numbers for every block")
-            model.multipliers()
         loss = F.cross_entropy(logits_of(inputs, training=True).float().flatten(0, 1), inputs.flatten())
         if loss.requires_grad:
             with one_line(name, "the backward pass"):
@@ -299,7 +271,7 @@ def log_spaced_(
 
 
 def _start_heads_(model: nn.Module, **options: Any) -> None:
-    """Set A_log = 0 and dt = lambda in every layer, the same nodes in all; the rest stays as the model has it.
+    """Set A_log = 0 and dt = lambda in every layer, the same nodes in all.
 
     A head decays by a = exp(-dt exp(A_log)) per byte and takes its input times dt, dt = softplus(dt_bias) without an
     input (arXiv 2405.21060). With A_log = 0 a head of rate lambda has dt = lambda, and its kernel lambda

@@ -71,13 +71,9 @@ class Given:
 
 @dataclass(frozen=True)
 class Argument:
-    """First argument of a torch function, which replaces a static tensor at every token of a running model.
+    """First argument of torch `functions` in a running model: it replaces the static tensor of `role` at every token.
 
-    role       of the static tensor
-    functions  names of the functions that modules of this family call with it
-    time       dimension of the tokens; calls with another length there are ignored
-    call       index of the call among the remaining ones
-    every      all of these calls, each with some of the channels
+    time: dimension of the tokens; call: index among the calls with all tokens; every: each call has some channels.
     """
 
     role: str
@@ -89,16 +85,10 @@ class Argument:
 
 @dataclass(frozen=True)
 class Family:
-    """Layers of one kind.
+    """Layers of one kind: their rates -ln a from the tensors, and where they stand.
 
-    rate     rates -ln a from the tensors
-    formula  the same in words
-    source   paper and code
-    tensors  names of the tensors to read, by role in the formula; {at} stands for the module
-    notes    cautions about the half-lives
-    beside   names of which one must be in the checkpoint, if any are given
-    without  names that must be absent
-    models   model types of config.json, if restricted
+    tensors  names to read, by role in the formula; {at} stands for the module
+    beside   names of which one must be in the checkpoint, if any are given; without: names that must be absent
     starts   exact initialisations of the tensor of a role in official code, in words and as functions
     anchor   pattern that the name of one tensor of every such layer matches; its groups fill the templates of names
     fixed    rates that config.json defines, for decays that are not learned

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from plkernel.memory.diagnostics import QUANTILES, Memory, kernel_exponents, slo
 from plkernel.memory.figures import DRAWN
 from plkernel.memory.files import HUB, open_checkpoint
 from plkernel.memory.formulas import Floats
-from plkernel.memory.layers import LAGS, Finding, Layer, findings, half_lives, kernel, quantiles, read_layers, redrawn
+from plkernel.memory.layers import LAGS, Finding, Layer, findings, kernel, quantiles, read_layers, redrawn
 
 NAMED = {"shortest": 0, "10 %": 1, "median": 3, "90 %": 5, "longest": 6}
 """Places among QUANTILES."""
@@ -70,16 +71,14 @@ def is_other_software(model: Path) -> bool:
 
 
 def of_checkpoint(model: Path, compare: Path | None) -> Parts:
-    """Decays and findings of a checkpoint of other software."""
+    """Decays and findings of a checkpoint of other software; ValueError if the one to compare has other layers."""
     before, now = None if compare is None else shown(str(compare)), shown(str(model))
-    side_by_side = compared(before, now) if before else None
-    if before is not None:
-        now = replace(now, findings=(*now.findings, *redrawn(before.layers, now.layers)))
-    parts, values = [render(now)], now.to_dict()
-    if before is not None and side_by_side:
-        parts.append(side_by_side)
-        values["compare"] = before.to_dict()
-    return parts, values, (before.memory if before else None, now.memory), now.name
+    if before is None:
+        return [render(now)], now.to_dict(), (None, now.memory), now.name
+    if len(before.layers) != len(now.layers):
+        raise ValueError(f"compare {before.name}: has {before.count}, but {now.name} has {len(now.layers)}")
+    now = replace(now, findings=(*now.findings, *redrawn(before.layers, now.layers)))
+    return [render(now, before)], {**now.to_dict(), "compare": before.to_dict()}, (before.memory, now.memory), now.name
 
 
 def of_run(model: Path, corpus: str | None, windows: int, truncation: int) -> Parts:
@@ -131,27 +130,27 @@ def shown(target: str) -> Shown:
     return Shown(target, model_type if isinstance(model_type, str) else None, tuple(layers), seen)
 
 
-def render(now: Shown) -> str:
-    """All tables and sentences of one checkpoint."""
+def render(now: Shown, before: Shown | None = None) -> str:
+    """All tables and sentences of one checkpoint, with half-lives and slopes before in columns of their own."""
     parts = [f"{now.name}: {now.count}" + (f", {now.model_type}" if now.model_type else "")]
-    kinds: dict[str, list[Layer]] = {}
-    for layer in now.layers:
-        kinds.setdefault(layer.family.anchor + layer.family.name, []).append(layer)
-    header = ["layer", "channels", *NAMED, "x"]
+    kinds: dict[str, list[tuple[Layer, Layer | None]]] = {}
+    for layer, old in zip(now.layers, before.layers if before else repeat(None), strict=False):
+        kinds.setdefault(layer.family.anchor + layer.family.name, []).append((layer, old))
+    header = ["layer", "channels", *NAMED, "x", *(["median before", "x before"] if before else [])]
     title = (
         "half-lives in tokens; the kernel, root mean square over channels, falls as t**-x over "
         "{:g} to {:g} tokens:".format(*SLOPES_OVER)
     )
-    for layers in kinds.values():
-        family = layers[0].family
-        types = sorted({stored.dtype for layer in layers for stored in layer.tensors.values()})
-        kept = ", ".join(types) or "no tensor is read"
-        lines = [f"{family.name}, {layers[0].module} .. ({kept}): {family.formula}", family.source]
+    for pairs in kinds.values():
+        first, family = pairs[0][0], pairs[0][0].family
+        kept = ", ".join(sorted({stored.dtype for layer, _ in pairs for stored in layer.tensors.values()}))
+        lines = [f"{family.name}, {first.module} .. ({kept or 'no tensor is read'}): {family.formula}", family.source]
         parts.append("\n".join([*lines, *(f"note: {note}" for note in family.notes)]))
         rows = []
-        for index, layer in enumerate(layers):
-            tokens = map(_digits, quantiles(layer.rates)[list(NAMED.values())])
-            rows.append([str(layer.number or index), f"{layer.rates.size:,}", *tokens, _digits(_exponent(layer.rates))])
+        for index, (layer, old) in enumerate(pairs):
+            numbers = [*quantiles(layer.rates)[list(NAMED.values())], _exponent(layer.rates)]
+            numbers += [quantiles(old.rates)[3], _exponent(old.rates)] if old else []
+            rows.append([str(layer.number or index), f"{layer.rates.size:,}", *map(_digits, numbers)])
         parts.append(f"{title}\n{text_table(header, rows)}")
     for severity in ("wrong", "notable"):
         alike: dict[tuple[str, str], list[Finding]] = {}  # one line for tensors of one name, whatever their layers
@@ -164,31 +163,6 @@ def render(now: Shown) -> str:
             lines.append(f"  {name}: {group[0].tensor}: {group[0].seen}{more}")
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
-
-
-def compared(before: Shown, now: Shown) -> str:
-    """Half-lives of two checkpoints of one model, layer by layer in their order; ValueError for other layers."""
-    if len(before.layers) != len(now.layers):
-        raise ValueError(f"compare {before.name}: has {before.count}, but {now.name} has {len(now.layers)}")
-    rows = []
-    for index, pair in enumerate(zip(before.layers, now.layers, strict=True)):
-        spans = (" / ".join(_digits(quantiles(one.rates)[place]) for place in (0, 3, 6)) for one in pair)
-        exponents = (_digits(_exponent(one.rates)) for one in pair)
-        rows.append([str(pair[1].number or index), *spans, *exponents, _moved(pair[0].rates, pair[1].rates)])
-    title = f"half-lives in tokens (shortest / median / longest) and x, {before.name} before and {now.name} now:"
-    return f"{title}\n{text_table(['layer', 'before', 'now', 'x before', 'x now', 'largest change'], rows)}"
-
-
-def _moved(old: Floats, new: Floats) -> str:
-    """Largest factor by which a half-life has changed from rates `old` to `new`, in words."""
-    if old.size != new.size:
-        return "other shape"
-    before, after = half_lives(old).ravel(), half_lives(new).ravel()
-    with np.errstate(all="ignore"):
-        factors = np.exp(np.abs(np.log(after / before)))
-    factors[(before == after) | (np.isnan(before) & np.isnan(after))] = 1.0
-    largest = np.nan_to_num(factors, nan=np.inf).max()
-    return "none" if largest == 1.0 else f"x {largest:.4g}"
 
 
 def _values(layer: Layer) -> dict[str, Any]:

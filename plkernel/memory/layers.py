@@ -173,11 +173,7 @@ def findings(checkpoint: Checkpoint, layers: Sequence[Layer]) -> list[Finding]:
 
 
 def redrawn(before: Sequence[Layer], now: Sequence[Layer]) -> Iterator[Finding]:
-    """Families whose decays have little to do with those of an earlier checkpoint: they were initialised again.
-
-    Over all channels of a family, each relative to the mean of its layer, the log rates before explain less than a
-    quarter of the variance of those now.
-    """
+    """Families drawn anew: log rates before, relative to layer means, explain under a quarter of those now."""
     pairs = [(old, new) for old, new in zip(before, now, strict=True) if old.rates.shape == new.rates.shape]
     for name in {new.family.name: None for _, new in pairs if new.family.fixed is None}:
         logs = []
@@ -196,7 +192,7 @@ def _started(layer: Layer, count: int) -> dict[str, str]:
     """Tensors, by role, that are as the official code starts them in a model of `count` layers; the start in words."""
     started = {}
     for role, stored in layer.tensors.items():
-        for words, start in layer.family.starts.get(role, ()):
+        for words, start in layer.family.starts.get(role, ()) if stored.values.ndim else ():
             eps = max(stored.eps, 1e-6)
             if np.allclose(stored.values, start(stored.values.shape, layer.number, count), rtol=eps, atol=eps):
                 started[role] = words
@@ -246,10 +242,7 @@ def _of_tensors(layer: Layer, started: Mapping[str, str], count: int) -> Iterato
 
 
 def _partly(layer: Layer, role: str, count: int) -> Iterator[Finding]:
-    """A tensor of which a quarter or more is exactly an official start, or one number; or is the start times -1.
-
-    Types of few digits hold equal numbers by chance.
-    """
+    """A tensor of which a quarter or more is exactly an official start, or one number; or is the start times -1."""
     stored, name = layer.tensors[role], layer.names[role]
     for words, start in layer.family.starts.get(role, ()):
         expected = start(stored.values.shape, layer.number, count)
@@ -289,11 +282,7 @@ def _of_half_lives(layer: Layer, started: Collection[str]) -> Iterator[Finding]:
 
 
 def _of_dtype(layer: Layer, started: Collection[str]) -> Iterator[Finding]:
-    """Half-lives that rounding has shifted, or will when the model is loaded in the type that config.json names.
-
-    Numbers that are rounded already lie anywhere within half a unit of their last place; so do those of a wider type
-    that were all numbers of bfloat16 or float16 before.
-    """
+    """Half-lives that rounding has shifted, or will in the type that config.json names; also if widened since."""
     kept = str(layer.config.get("model_type")).removesuffix("_text") in KEPT_IN_FLOAT32
     wanted = None if kept else layer.config.get("dtype", layer.config.get("torch_dtype"))
     known = np.isfinite(layer.rates) & (layer.rates > 0)

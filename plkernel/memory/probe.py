@@ -60,14 +60,8 @@ MOST_RATES = 2**21
 class Target:
     """A causal model over the tokens of a text.
 
-    predict  tokens (B,T) to logits (B,T,V)
-    encode   bytes (n,) to tokens
-    unit     'byte' or 'token'
-    context  tokens in a window unless asked otherwise
-    reads    bytes of a text that become tokens, at most
-    most     tokens that the model takes
-    step     it starts anew at multiples of so many tokens only
-    config   of a run of plkernel
+    predict tokens (B,T) to logits (B,T,V), encode bytes (n,) to tokens of `unit`; reads: bytes of a text that become
+    tokens, at most; most: tokens that it takes; step: it starts anew at multiples of so many only; config: of a run.
     """
 
     model: nn.Module
@@ -89,27 +83,25 @@ class Target:
 
 
 def check_causal(predict: Predict, windows: Tensor, batch: int = 4, seed: int = 0) -> None:
-    """Raise ValueError that names the place unless logits before a replaced token stay as they are.
+    """Raise ValueError that names the place if logits are NaN, or those before a replaced token move.
 
     Of the first `batch` of `windows` (n,T+1), the last token that is given is replaced, the one before it, and two in
-    the middle. Logits that are not numbers are refused too.
+    the middle.
     """
     inputs = windows[:batch, :-1]
-    length = inputs.shape[1]
-    known = logits_of(predict, inputs)
+    length, known = inputs.shape[1], logits_of(predict, inputs)
     if bool(known.isnan().any()):
         raise ValueError("the logits of the model are not numbers: has its training diverged?")
     limit = ROUNDING * max(float(row[row.isfinite()].abs().max()) for row in known)
     rng = np.random.default_rng(seed)
     for place in sorted({length - 1, length - 2, length // 2, length // 2 - 1} & set(range(1, length)), reverse=True):
         changed = replaced(inputs, place, others(windows.numpy(), inputs[:, place].numpy(), rng))
-        difference = logits_of(predict, changed)[:, :place] - known[:, :place]
-        moved = difference.nan_to_num_().abs_().amax(dim=(0, 2))
-        if bool((moved > limit).any()):
-            at = int(torch.nonzero(moved > limit)[-1])
+        moved = (logits_of(predict, changed) - known)[:, :place].nan_to_num_().abs_().amax(dim=(0, 2))
+        if len(seen := torch.nonzero(moved > limit)):
             raise ValueError(
                 f"the model is not causal: replacing the token at position {place} of {length} moves the logits at "
-                f"position {at} by {float(moved[at]):.2g}; give a model that predicts each token from those before it"
+                f"position {int(seen[-1])} by {float(moved[seen[-1]]):.2g}; give a model that predicts each token from "
+                "those before it"
             )
 
 
@@ -144,11 +136,9 @@ def render(result: Probe) -> str:
     """The quantities measured, their units, and a table: one row for every lag, or number of tokens given."""
     unit, per_token, text = result.unit, result.bytes_per_token, result.information
     near, along, cut, count = result.influence, result.positions, result.truncation, result.windows
-    tokens, bits = unit != "byte", [one / per_token for one in along.bpb]
     columns: list[tuple[str, Sequence[int], Sequence[float], str, Sequence[float], int]] = [
         ("influence", near.lags, near.bits, ".2e", near.standard_error, count),
         ("by position", along.given, along.bpb, ".4f", along.standard_error, count),
-        *([("per byte", along.given, bits, ".4f", (0.0,) * len(bits), count)] if tokens else []),
         ("given alone", cut.given, cut.bpb, ".4f", (0.0,) * len(cut.bpb), count),
         ("cost", cut.given, cut.cost, "+.4f", cut.standard_error, count),
         *([("I(d) of the text", text.lags, text.bits, ".2e", text.standard_error, INFORMED)] if text else []),
@@ -161,10 +151,8 @@ def render(result: Probe) -> str:
             cells[-1][at] = f"{value:{form}}" + (f" +- {reach:{form.lstrip('+')}}" if reach > 0 else "")
     rows = [[f"{at:,}", *(one.get(at, "-") for one in cells)] for at in sorted(set().union(*cells))]
     whole = f"{count:,} windows of {result.context:,} {unit}s: {result.bits_per_token:.4f} bits per {unit}"
-    if tokens:
-        whole += (
-            f", {result.bits_per_token / per_token:.4f} bits per byte; a token is {per_token:.2f} bytes of this text"
-        )
+    if unit != "byte":
+        whole += f", {result.bits_per_token / per_token:.4f} bits per byte; a token is {per_token:.2f} bytes"
     return f"""{whole}
 influence: how far the prediction moves (KL, bits) when the {unit} so many before it is another
 by position: bits per {unit} where so many {unit}s of the window come before, since the row above
@@ -179,48 +167,6 @@ class Taken(NamedTuple):
 
     layer: Layer
     rates: Floats
-
-
-def observed_values(layers: Sequence[Taken]) -> list[dict[str, Any]]:
-    """For JSON: half-lives at LEVELS, each one that occurs, static over channels, observed over tokens and channels."""
-
-    def at_levels(rates: Floats) -> dict[str, float]:
-        return dict(zip(map("{:g}".format, LEVELS), quantiles(rates, LEVELS, "inverted_cdf").tolist(), strict=True))
-
-    return [
-        {
-            "module": layer.module,
-            "layer": layer.number,
-            "tokens": len(rates),
-            "static": at_levels(layer.rates),
-            "observed": at_levels(rates) if len(rates) else None,
-        }
-        for layer, rates in layers
-    ]
-
-
-def observed_text(values: dict[str, Any], layers: Sequence[Taken]) -> str:
-    """A table of the layers that the text moves, and a line for the others."""
-    lines = dict[str, None]() if layers else {"its decays do not depend on the input": None}
-    rows, unit, text = [], values["unit"], values["text"]
-    for index, (row, (layer, _)) in enumerate(zip(values["layers"], layers, strict=True)):
-        if row["observed"]:
-            spans = (" / ".join(f"{x:.3g}" for x in row[name].values()) for name in ("static", "observed"))
-            rows.append([str(layer.number or index), f"{row['tokens']:,}", *spans])
-        elif any(note.startswith(BY_INPUT) for note in layer.family.notes):
-            lines[f"{layer.family.name}: how a text moves its decays is not known here"] = None
-        else:
-            lines[f"{layer.family.name}: its decays do not depend on the input"] = None
-    said = [f"observed on {text}: {line}" for line in lines]
-    if rows:
-        levels = " / ".join(f"{level:.0%}".removesuffix("%") for level in LEVELS)
-        said = [
-            f"half-lives in {unit}s, {levels} %: static over channels, and observed over channels and so many of the "
-            f"{unit}s\nin {values['windows']:,} windows of {values['context']:,} of {text}:",
-            cli.text_table(["layer", f"{unit}s", "static", "observed"], rows),
-            *said,
-        ]
-    return "\n".join(said)
 
 
 def observe_text(model: Path, text: str, tokens: int) -> tuple[str, dict[str, Any]]:
@@ -242,8 +188,39 @@ def observe_text(model: Path, text: str, tokens: int) -> tuple[str, dict[str, An
     except RuntimeError as error:  # of the model's own code
         raise ValueError(f"text: {model} does not run on this CPU: {' '.join(str(error).split())}") from error
     values = {"text": name, "unit": target.unit, "windows": len(windows), "context": length}
-    values["layers"] = observed_values(layers)
-    return observed_text(values, layers), values
+    return observed(values, layers), values
+
+
+def observed(values: dict[str, Any], layers: Sequence[Taken]) -> str:
+    """Table of the layers that a text moves, and a line for the others; adds "layers" to `values`.
+
+    Half-lives at LEVELS, each one that occurs: static over channels, observed over tokens and channels.
+    """
+    unit, head, entries, rows = values["unit"], f"observed on {values['text']}:", [], []
+    fixed, lines = "its decays do not depend on the input", dict[str, None]()
+    for index, (layer, rates) in enumerate(layers):
+        static, seen = (
+            dict(zip(map("{:g}".format, LEVELS), quantiles(one, LEVELS, "inverted_cdf").tolist(), strict=True))
+            for one in (layer.rates, rates)
+        )
+        entry = {"module": layer.module, "layer": layer.number, "tokens": len(rates), "static": static}
+        entries.append({**entry, "observed": seen if len(rates) else None})
+        if len(rates):
+            spans = (" / ".join(f"{x:.3g}" for x in one.values()) for one in (static, seen))
+            rows.append([str(layer.number or index), f"{len(rates):,}", *spans])
+        else:
+            by_input = any(note.startswith(BY_INPUT) for note in layer.family.notes)
+            words = "how a text moves its decays is not known here" if by_input else fixed
+            lines[f"{head} {layer.family.name}: {words}"] = None
+    values["layers"] = entries
+    if not rows:
+        return "\n".join(lines or [f"{head} {fixed}"])
+    levels = " / ".join(f"{100 * level:g}" for level in LEVELS)
+    title = (
+        f"half-lives in {unit}s, {levels} %: static over channels, and observed over channels and so many of the "
+        f"{unit}s\nin {values['windows']:,} windows of {values['context']:,} of {values['text']}:"
+    )
+    return "\n".join([title, cli.text_table(["layer", f"{unit}s", "static", "observed"], rows), *lines])
 
 
 def observe(model: nn.Module, predict: Callable[[Tensor], Tensor], windows: Tensor) -> list[Taken]:

@@ -113,7 +113,7 @@ def _of_block(comparison: Comparison, part: Block) -> dict[str, tuple[Callable[[
         options = comparison.study.spec["arms"][arm.name]
         exponent = float(options.get("beta") or 1.15) / (2 if options.get("target") == "correlation" else 1)
         panels.append(Panel(comparison.short(arm.name), *memories(comparison, arm), exponent))
-    kernels = [one for one in panels if one.before.has_kernels and one.after.has_kernels]
+    kernels = [one for one in panels if one.before.kernels.size and one.after.kernels.size]
     return {
         "convergence": (convergence, {name: [*curves[arm.name].values()] for name, arm in arms.items()}),
         "difference": (differences, paired),
@@ -122,7 +122,7 @@ def _of_block(comparison: Comparison, part: Block) -> dict[str, tuple[Callable[[
         "kernels": (kernel_figure, [_with_slopes(one) for one in kernels]),
         "half-lives": (
             half_life_figure,
-            [one for one in panels if one.before.has_half_lives & one.after.has_half_lives],
+            [one for one in panels if one.before.half_lives.size and one.after.half_lives.size],
         ),
     }
 

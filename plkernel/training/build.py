@@ -187,7 +187,7 @@ def tune_(built: nn.Module, condition: Condition, inputs: Tensor) -> Calibration
     return calibrate_(built, inputs, target=wanted) if wanted is not None else None
 
 
-def build_optimizer(model: nn.Module, train: TrainSpec, plan: Plan | Foreign | None = None) -> torch.optim.AdamW:
+def build_optimizer(model: nn.Module, train: TrainSpec, plan: Plan | None = None) -> torch.optim.AdamW:
     """AdamW with the multipliers of the plan for learning rate, weight decay and eps of every parameter.
 
     Without a plan all are 1, and weight decay acts on true matrices only (`is_matrix`): never on decays, gains, biases,

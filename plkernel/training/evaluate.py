@@ -18,10 +18,10 @@ from plkernel.data.windows import fixed_windows, spread_windows
 from plkernel.memory.diagnostics import (
     FEWEST_PLACES,
     QUANTILES,
-    Amplification,
     Influence,
     Saturation,
     Truncation,
+    amplification,
     by_position,
     influence_of,
     is_read,
@@ -110,19 +110,19 @@ class Diagnosis:
     bits_per_byte: float
     losses: np.ndarray
     saturation: Saturation
-    amplification: Amplification | None
+    amplification: tuple[float, ...] | None
 
     @property
     def finite(self) -> bool:
         """True unless a figure is NaN or infinite, as after a divergence."""
-        growth = self.amplification.per_block if self.amplification else ()
+        growth = self.amplification or ()
         return all(map(math.isfinite, (self.bits_per_byte, *self.saturation.to_dict().values(), *growth)))
 
     def to_row(self) -> dict[str, Any]:
         """The entries of a row of metrics.jsonl beside the bits per byte."""
         row: dict[str, Any] = {"saturation": self.saturation.to_dict()}
         if self.amplification:
-            row["amplification"] = list(self.amplification.per_block)
+            row["amplification"] = list(self.amplification)
         if self.losses.size:
             row["window_bpb"] = self.losses.mean(axis=1, dtype=np.float64).tolist()
             row["positions"] = by_position(self.losses).to_dict()
@@ -144,7 +144,7 @@ def diagnose(model: nn.Module, windows: Tensor, batch: int, device: torch.device
     for batches in stream:
         means, counts = torch.stack([mean for mean, _ in batches]).tolist(), [count for _, count in batches]
         rms.append(math.sqrt(sum(mean * count for mean, count in zip(means, counts, strict=True)) / sum(counts)))
-    growth = Amplification(tuple(rms)) if rms else None
+    growth = amplification(rms) if rms else None
     return Diagnosis(bpb, torch.cat(losses).cpu().numpy(), reduce(Saturation.merged, parts), growth)
 
 

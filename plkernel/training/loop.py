@@ -146,8 +146,7 @@ class Training:
         torch.set_num_threads(train.threads)
         self.device = choose_device(train.device)
         self.model = started(condition, task.seed, task.prepared.plan).to(self.device)
-        plan = self.model if isinstance(self.model, Foreign) else task.prepared.plan
-        self.optimizer = build_optimizer(self.model, train, plan)
+        self.optimizer = build_optimizer(self.model, train, task.prepared.plan)
         self.windows = StepWindows(task.splits.train, train.context, train.batch, task.seed, self.device)
         self.validation = fixed_windows(task.splits.validation, train.context, train.eval_windows)
         self.law = predictor_of(condition.corpus.name)

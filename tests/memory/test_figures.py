@@ -13,7 +13,6 @@ from plkernel.memory.figures import (
     Curves,
     Panel,
     half_life_figure,
-    influence_figure,
     kernel_figure,
     model_figure,
     probe_figure,
@@ -94,17 +93,6 @@ def test_truncation_shows_means_over_seeds_and_the_loss() -> None:
     assert truncation_figure({"nothing lost": Curves(GIVEN, BASE[:, ::-1])}).axes[1].get_yscale() == "linear"
 
 
-def test_influence_shows_means_over_seeds_their_band_and_the_law() -> None:
-    bits = np.array([[1.0, 0.5, 0.2, 0.0], [0.8, 0.3, 0.2, 0.0]])
-    (axes,) = influence_figure({"arm": Curves(GIVEN, bits, best=(1.0, 0.5, 0.25, 0.125))}).axes
-    mean, law = lines(axes, INK)
-    np.testing.assert_allclose(mean[1], [0.9, 0.4, 0.2, 0.0])
-    assert law[1].tolist() == [1.0, 0.5, 0.25, 0.125]
-    low, high = np.ptp(axes.collections[0].get_paths()[0].vertices[:, 1]), axes.get_ylim()[1]
-    assert low > np.ptp(bits.mean(axis=0))
-    assert high == 2.0
-
-
 @pytest.fixture
 def found() -> Probe:
     """Of a model that reads one token: beyond lag 1 there is nothing."""
@@ -112,17 +100,6 @@ def found() -> Probe:
     influence = Influence((1, 2, 4, 8), (0.5, 0.0, 0.0, 0.0), (0.1, 0.0, 0.0, 0.0))
     cut = truncation_of(list(GIVEN), losses + np.array([0.5, 0.2, 0.1, 0])[:, None])
     return Probe("token", 20, 8, 4.0, 1.0, influence, by_position(np.ones((20, 8))), cut)
-
-
-def test_zeros_of_a_probe_take_no_room(found: Probe) -> None:
-    near, along, _ = probe_figure(found, "a model").axes
-    (line,) = near.get_lines()
-    np.testing.assert_array_equal(line.get_ydata(), [0.5, 0.0, 0.0, 0.0])
-    assert near.get_ylim() == pytest.approx((0.25, 1.0))
-    assert along.get_ylabel() == "bits per token"
-    assert near.get_legend() is None
-    none, cut = Influence((1,), (0.0,), (float("nan"),)), truncation_of([1], np.ones((1, 1)))
-    rendered(probe_figure(replace(found, windows=1, context=1, influence=none, truncation=cut)))
 
 
 def test_the_information_of_the_text_stands_beside_influence_and_loss(found: Probe) -> None:

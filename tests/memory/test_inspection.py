@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +11,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from plkernel.commands.inspect import inspect
-from plkernel.common import cli
 from plkernel.memory.formulas import Given, lightning
-from plkernel.memory.inspection import render, shown
+from plkernel.memory.inspection import shown
 from plkernel.memory.layers import LAGS, Finding, half_lives, kernel, quantiles
 
 DECAYS = "blocks.{}.att.time_decay"
@@ -46,17 +44,17 @@ def file(tmp_path: Path) -> Path:
 def found(folder: Path, tensors: State, **config: object) -> tuple[Finding, ...]:
     save_file(tensors, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps({"model_type": "mamba2", **config}))
-    return shown(str(folder)).findings
+    return tuple(one for one in shown(str(folder)).findings if one.name != "missing layers")
 
 
 def test_tables_json_and_figure(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     inspect(file, json=tmp_path / "found.json", figure=tmp_path / "found.svg", compare=file)
     text = capsys.readouterr().out
-    rows = [line.split()[:-1] for line in text.splitlines() if line]
+    rows = [line.split()[:-3] for line in text.splitlines() if line]
     assert ["0", "16", "2", "5", "17", "29", "32"] in rows
     assert ["1", "16", "16", "40", "136", "232", "256"] in rows
     assert "RWKV-5, blocks.0.att .. (float64): a = exp(-exp(time_decay))" in text
-    assert "findings: none\n" in text
+    assert "wrong: nothing\n\nnotable: nothing" in text
     values = json.loads((tmp_path / "found.json").read_text())
     first, second = values["layers"]
     assert (first["module"], first["layer"], first["channels"]) == ("blocks.0.att", 0, 16)
@@ -74,21 +72,10 @@ def test_before_and_after(file: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     state[DECAYS.format(1)][0, 3] += np.log(10.0)
     save_file(state, tmp_path / "after.safetensors")
     inspect(tmp_path / "after.safetensors", compare=file)
-    table = capsys.readouterr().out.partition("half-lives in tokens (shortest")[2]
-    rows = [[cell.strip() for cell in line.split("  ") if cell] for line in table.splitlines()]
-    assert [row[-1] for row in rows[-2:]] == ["none", "x 10"]
-    assert rows[-1][1:3] == ["16 / 136 / 256", "6.4 / 136 / 256"]
-
-
-def test_strict_exits_with_1_on_a_finding(file: Path, tmp_path: Path) -> None:
-    inspect(file, strict=True)
-    state = rwkv5()
-    state[DECAYS.format(1)][0, 3] = -torch.inf
-    save_file(state, tmp_path / "broken.safetensors")
-    with pytest.raises(SystemExit) as stop:
-        cli.main(inspect, [str(tmp_path / "broken.safetensors"), "--strict", "--figure", str(tmp_path / "broken.png")])
-    assert stop.value.code == 1
-    assert (tmp_path / "broken.png").exists()
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line[:3] in ("0  ", "1  ")]
+    assert [row[-2] for row in rows] == ["17", "136"]
+    assert (rows[0][-3] == rows[0][-1], rows[1][-3] == rows[1][-1]) == (True, False)
+    assert rows[1][2] == "6.4"
 
 
 def test_mistakes_are_one_line(file: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
@@ -128,34 +115,6 @@ def test_shapes_that_nobody_has(name: str, shape: tuple[int, ...], tmp_path: Pat
     inspect(tmp_path / "x.safetensors")
 
 
-@pytest.mark.parametrize(
-    ("name", "tensor", "change", "seen"),
-    [
-        ("zeros", BIAS, lambda x: x.zero_(), f"all {HEADS} numbers are zero"),
-        ("-inf", A_LOG, lambda x: x[:2].fill_(-torch.inf), f"2 of {HEADS}"),
-        ("+inf", BIAS, lambda x: x[:3].fill_(torch.inf), f"3 of {HEADS}"),
-        ("NaN", A_LOG, lambda x: x[0].fill_(torch.nan), f"1 of {HEADS}"),
-        ("all equal", BIAS, lambda x: x.fill_(-4.0), f"all {HEADS} numbers are -4"),
-        ("initialisation", BIAS, lambda x: x.fill_(1.0), "still is ones"),
-        ("initialisation", A_LOG, lambda x: x.copy_(torch.arange(1, HEADS + 1).log()), "still is ln(1), ln(2)"),
-        ("unread", "model.layers.1.other.A_log", None, "no formula is known"),
-        ("below one token", BIAS, lambda x: x[-1].fill_(3.0), "1 of 8, the shortest 0."),
-        ("above a million tokens", BIAS, lambda x: x[-1].fill_(-20.0), "1 of 8, up to 1.85e+08"),
-    ],
-)
-def test_a_broken_tensor(name: str, tensor: str, change: Any, seen: str, tmp_path: Path) -> None:
-    tensors = healthy()
-    assert found(tmp_path, tensors, dtype="bfloat16") == ()
-    if change is None:
-        tensors[tensor] = torch.ones(3)
-    else:
-        change(tensors[tensor])
-    (finding,) = [one for one in found(tmp_path, tensors) if one.name == name]
-    assert finding.tensor == (f"{A_LOG} with {BIAS}" if "token" in name else tensor)
-    assert seen in finding.seen
-    assert f"{name}: {finding.tensor}: " in render(shown(str(tmp_path)))
-
-
 def test_decays_above_one_grow_and_slopes_are_those_defined(tmp_path: Path) -> None:
     tensors = {"s.Lambda_re": torch.tensor([-0.5, 0.5]), "s.log_step": torch.tensor([-3.0, -3.5])}
     (finding,) = found(tmp_path, tensors)
@@ -183,24 +142,3 @@ def test_half_precision(tmp_path: Path) -> None:
     assert found(tmp_path, tensors, dtype="float16") == ()  # has eight times the digits
     for kept in ("bailing_hybrid", "glm5_next", "glm5_next_text"):  # in float32 by transformers
         assert found(tmp_path, tensors, dtype="bfloat16", model_type=kept) == ()
-    tensors = healthy()
-    tensors[BIAS][0] = -9.0
-    (finding,) = found(tmp_path, {name: values.bfloat16() for name, values in tensors.items()})
-    assert finding == Finding("dtype", BIAS, "bfloat16 leaves half-lives uncertain by up to 3.2%")
-    seen = found(tmp_path, {name: values.to(torch.float8_e5m2) for name, values in healthy().items()})
-    assert [one.tensor for one in seen if one.name == "dtype"] == list(healthy())
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_initialisations_that_are_known_exactly(dtype: torch.dtype, tmp_path: Path) -> None:
-    """RWKV-4: the official formula of the last of three layers, written out here."""
-    x = torch.arange(64, dtype=torch.float64) / 63
-    tensors = {f"blocks.{layer}.att.time_decay": -5 + 8 * x ** (0.7 + 1.3 * layer / 2) for layer in range(3)}
-
-    def untrained() -> list[str]:
-        seen = found(tmp_path, {name: values.to(dtype) for name, values in tensors.items()})
-        return [one.tensor for one in seen if one.name == "initialisation"]
-
-    assert untrained() == list(tensors)
-    tensors["blocks.2.att.time_decay"][5] += 0.5
-    assert untrained() == list(tensors)[:2]

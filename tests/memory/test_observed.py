@@ -14,9 +14,8 @@ from torch.nn import functional as F
 
 from plkernel.commands.inspect import inspect
 from plkernel.common.files import load_json
-from plkernel.memory import probe as observed
 from plkernel.memory.layers import quantiles
-from plkernel.memory.probe import LEVELS, NEED_A_GPU, Taken, observe, observed_text, observed_values
+from plkernel.memory.probe import LEVELS, NEED_A_GPU, Taken, observe
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 
@@ -157,26 +156,6 @@ def test_without_an_input_they_are_the_static_ones(name: str) -> None:
             assert np.ptp(moving.rates, axis=0).max() > 0, "the text moves nothing"
 
 
-@pytest.mark.parametrize(
-    ("name", "line"),
-    [
-        ("Rwkv", "RWKV-4: its decays do not depend on the input"),
-        pytest.param("xLSTM", "xLSTM: how a text moves its decays is not known here", marks=pytest.mark.slow),
-    ],
-)
-def test_what_a_text_does_not_move_is_one_line(name: str, line: str) -> None:
-    layers = seen(made(name))
-    values = {"text": "a text", "unit": "token", "layers": observed_values(layers)}
-    assert observed_text(values, layers) == f"observed on a text: {line}"
-
-
-def test_of_large_layers_some_tokens_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = made("rwkv7")
-    every = seen(model)[0].rates
-    monkeypatch.setattr(observed, "MOST_RATES", 16 * 2 * 3)
-    np.testing.assert_array_equal(seen(model)[0].rates, every[[0, 11, 23, 24, 35, 47]])
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A tiny Mamba-2 with a tokenizer of 31 bytes and one for all others, as transformers saves them."""
@@ -200,21 +179,3 @@ def test_the_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     said = capsys.readouterr().out
     row = " / ".join(f"{value:.3g}" for value in layer["observed"].values())
     assert any(line.startswith("1 ") and line.endswith(f" {row}") for line in said.splitlines())
-
-
-def test_mistakes_are_one_line(folder: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = (inspect, folder, "--text", __file__)
-    assert "tokens must be at least 2, got 1" in refused(*asked, "--tokens", "1")
-    assert "text needs a model that can run" in refused(inspect, folder / "model.safetensors", "--text", __file__)
-
-    def broken(*_: Any) -> Tensor:
-        raise RuntimeError("0 active drivers.\nThere should be one.")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(observed, "known_layers", broken)
-        assert "does not run on this CPU: 0 active drivers. There should be one." in refused(*asked)
-    with monkeypatch.context() as patch:
-        patch.setattr(observed, "known_layers", lambda _: [])
-        assert "transformers runs 0 of the 3 layers with decays" in refused(*asked)
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    assert "needs transformers, which is missing" in refused(*asked)

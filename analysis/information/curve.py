@@ -1,10 +1,10 @@
 """From bytes to a decay curve: mutual information against lag, with its floor and a jackknife over blocks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -72,22 +72,11 @@ class DecayCurve:
         half = half_width(np.asarray(self.replicates), confidence)
         return np.asarray(self.values) - half, np.asarray(self.values) + half
 
-    def at(self, lags: Sequence[int]) -> Self:
-        """The curve on those of its lags that are among `lags`."""
-        keep = [index for index, lag in enumerate(self.lags) if lag in set(lags)]
-        names = ("lags", "values", "floor", "replicates")
-        columns: dict[str, Any] = {name: tuple(getattr(self, name)[i] for i in keep) for name in names}
-        return replace(self, **columns)
-
     def last_above(self, limit: ArrayLike) -> int:
         """The last lag before the values first fall below `limit`, a number or (L,); 0 when the first lag does."""
         below = np.asarray(self.values) < limit
         count = int(np.argmax(below)) if below.any() else len(self.lags)
         return self.lags[count - 1] if count else 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """A dictionary for JSON; its items are the arguments of an equal curve."""
-        return asdict(self)
 
 
 def log_lags(max_lag: int = MAX_LAG, count: int = LAGS) -> NDArray[np.int64]:

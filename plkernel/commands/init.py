@@ -201,7 +201,7 @@ def check(
     check_folder(out, "out")
     torch.set_num_threads(threads)
     data = corpora.load(corpus)
-    check_length(data.bytes, CONTEXT, f"corpus {corpus!r}")
+    check_length(data.size, CONTEXT, f"corpus {corpus!r}")
     windows = fixed_windows(data.bytes, CONTEXT, BATCH)
     inputs, title = windows[:, :-1], f"{scheme} on {model}"
     given: dict[str, Any] = {"steps": steps, "seeds": seeds, "learning_rate": learning_rate}

@@ -13,15 +13,7 @@ from plkernel import __version__
 from plkernel.analysis.information.counts import VOCABULARY, word_symbols
 from plkernel.analysis.information.curve import BLOCKS, MAX_LAG
 from plkernel.analysis.information.estimate import Estimator
-from plkernel.analysis.information.laws import (
-    DRIFT_MULTIPLE,
-    STATED,
-    Measurement,
-    Protocol,
-    Unit,
-    local_slopes,
-    measure_corpus,
-)
+from plkernel.analysis.information.laws import DRIFT_MULTIPLE, STATED, Measurement, Unit, local_slopes, measure_corpus
 from plkernel.common import cli
 from plkernel.common.cli import text_table
 from plkernel.common.files import atomic_write, check_folder, save_json, unescape
@@ -39,7 +31,6 @@ def measure(
     unit: Unit = "byte",
     lags: tuple[int, int] = STATED,
     max_lag: int = MAX_LAG,
-    protocol: Protocol = "default",
     blocks: int = BLOCKS,
     vocabulary: int = VOCABULARY,
     max_bytes: int | None = None,
@@ -61,7 +52,6 @@ def measure(
         unit: byte; or word: the most frequent words as symbols, lags in words.
         lags: First and last lag of the stated range.
         max_lag: Longest lag measured.
-        protocol: published: add the published choices, plug-in on lags 1..500 without correction.
         blocks: Blocks of the jackknife.
         vocabulary: Symbols with --unit word, at most 256; rarer words share the last.
         max_bytes: Stop after so many bytes of each corpus.
@@ -87,7 +77,7 @@ def measure(
         known = known_sequence(name) if unit == "byte" else None
         options["exact"] = known.mutual_information if known else None
         with cli.progress_bar(name) as progress:
-            result = measure_corpus(corpus, data, protocol=protocol, threads=threads, progress=progress, **options)
+            result = measure_corpus(corpus, data, threads=threads, progress=progress, **options)
         results.append(result)
         print(render(result), end="\n\n", flush=True)
     if len(results) > 1:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import from_json, to_json
 
 from plkernel.common import layout
-from plkernel.common.files import atomic_write, load_json, load_object, naming, open_own, read_lines, save_json, shown
+from plkernel.common.files import atomic_write, load_json, load_object, naming, read_lines, save_json, shown
 from plkernel.common.layout import CONFIG, DIVERGED, ENVIRONMENT, FAILED, FINISHED, METRICS, RESULT, ROWS, SPEC, TUNING
 from plkernel.config.schema import explained
 
@@ -196,7 +196,7 @@ def expected_steps(every: int, last: int) -> list[int]:
 def append_row(path: Path, row: Mapping[str, Any], crc: int) -> tuple[int, int]:
     """Add a row, flushed to disk; return the file's length in bytes and its CRC-32, which was `crc` before."""
     line = json.dumps(row, allow_nan=False).encode() + b"\n"
-    with naming(path), os.fdopen(open_own(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as handle:
+    with naming(path), path.open("ab") as handle:
         handle.write(line)
         handle.flush()
         os.fsync(handle.fileno())
@@ -216,7 +216,7 @@ def check_rows(path: Path, length: int, crc: int, steps: Sequence[int]) -> None:
 def cut_rows(path: Path, length: int) -> None:
     """Drop all but the first `length` bytes."""
     if path.exists():
-        with os.fdopen(open_own(path, os.O_RDWR), "rb+") as handle:
+        with path.open("rb+") as handle:
             handle.truncate(length)
 
 

@@ -23,7 +23,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from plkernel.common.environment import COMMAND, command_line
-from plkernel.common.files import refuse_links_of_run
+from plkernel.common.files import refuse_links
 from plkernel.common.layout import LOCK, RESULT, SPEC
 from plkernel.config.condition import Condition
 from plkernel.config.study import Spec
@@ -84,7 +84,7 @@ def work(job: Job, digest: str | None, environment: dict[str, str], directory: P
                 "storage that all machines of the cluster share"
             )
         time.sleep(POLL_SECONDS)
-    refuse_links_of_run(job.folder)
+    refuse_links(job.folder.parent, job.folder, *job.folder.glob("*"))
     job.folder.mkdir(parents=True, exist_ok=True)
     with suppress(Timeout), FileLock(job.folder / LOCK, timeout=LOCK_SECONDS):
         pass

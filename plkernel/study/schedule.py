@@ -10,7 +10,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from plkernel.common import cli
-from plkernel.common.files import refuse_links, refuse_links_of_run, save_json
+from plkernel.common.files import refuse_links, save_json
 from plkernel.common.layout import (
     LOCK,
     LOG,
@@ -69,7 +69,7 @@ def run_experiment(
             for folder in folders:
                 if folder not in held:
                     folder.mkdir(parents=True, exist_ok=True)
-                    refuse_links(folder / name for name in (SPEC, REGISTERED, REFERENCES, LOCK, TUNING, REPORT))
+                    refuse_links(*(folder / name for name in (SPEC, REGISTERED, REFERENCES, LOCK, TUNING, REPORT)))
                     stack.enter_context(locked(folder, f"out {folder}"))
                     held.add(folder)
             keep(registration, out)
@@ -130,7 +130,7 @@ def _run(
     hold()  # only now, with every run checked: bad input leaves no folder behind
     waiting, lost = [], 0
     for job in jobs:
-        refuse_links_of_run(job.folder)
+        refuse_links(job.folder.parent, job.folder, *job.folder.glob("*"))
         folder = RunFolder(job.folder)
         folder.check(job.config)  # it may have been made since
         if folder.diverged and not retry:

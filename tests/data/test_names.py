@@ -129,17 +129,13 @@ def test_bad_names_say_in_one_short_line_what_would_work(name, message):
     assert len(str(caught.value)) < 300
 
 
-def test_a_circle_an_empty_folder_and_a_column_of_plain_text_are_refused(tmp_path):
+def test_a_circle_and_an_empty_folder_are_refused(tmp_path):
     (tmp_path / "circle").symlink_to("circle")
     with pytest.raises(ValueError, match="no such file or folder"):
         resolve(str(tmp_path / "circle"), Request())
     (tmp_path / "circle").unlink()
     with pytest.raises(ValueError, match="holds no files that are not hidden"):
         resolve(str(tmp_path), Request())
-    (tmp_path / "a.txt").write_text("x")
-    for name in ("stdlib", str(tmp_path), str(tmp_path / "a.txt"), "synthetic:beta=1"):
-        with pytest.raises(ValueError, match=r"column 'text': .* has no columns"):
-            resolve(name, Request(column="text"))
 
 
 @pytest.mark.parametrize(

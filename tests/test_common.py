@@ -11,11 +11,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import pytest
-import tyro
 
 from plkernel.commands import experiment, train
 from plkernel.commands.corpus import corpus
@@ -70,24 +69,6 @@ def test_wrong_arguments_are_one_line(
     place, near = str(tmp_path / "quik" / "x"), str(tmp_path / "quick")
     error = refused(lambda: cli.main(command, [place if one == "PLACE" else one for one in arguments]), capsys)
     assert message.replace("PLACE", place).replace("NEAR", near) in error
-
-
-def test_right_arguments_reach_the_command_and_its_words_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    taken = []
-
-    def command(
-        names: Annotated[tuple[str, ...], tyro.conf.Positional], beta: float | None = None, figure: bool = True
-    ) -> None:
-        print("at work", file=sys.stderr)
-        taken.append((names, beta, figure))
-
-    cli.main(command, ["a", "b", "--beta", "-1e-3", "--no-figure"], prog="test")
-    known = {"one": command, "two": fit}
-    cli.main_of(known, "two", ["one", "a"])
-    assert taken == [(("a", "b"), -1e-3, False), (("a",), None, True)]
-    assert capsys.readouterr().err == "at work\n" * 2
-    for arguments, message in {"tow": "no subcommand 'tow'; did you mean 'two'?", "": "{one, two}"}.items():
-        assert message in refused(lambda given=arguments: cli.main_of(known, "two", given.split()), capsys)
 
 
 def test_how_commands_end(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,6 @@ from plkernel.analysis.information.estimate import (
     Floats,
     correlation,
     correlation_drift,
-    correlation_floor,
     drift_table,
     each_left_out,
     expected_information,
@@ -163,8 +162,9 @@ def decay_curves(
         replicates = tuple(map(tuple, values[:, 1:].tolist()))
         return DecayCurve(kind, estimator, unit, int(data.size), int(symbols.size), *columns, drift, replicates)
 
-    noise = [correlation_floor(pool, data.size - int(lag)) for lag in lags]
+    # The edge of the Marchenko-Pastur law for half the pairs; below half of it the singular vectors are noise.
+    noise = 2 * np.sqrt(2 * pool.max() / (data.size - lags))
     return (
         curve("information", estimator, information, floor[:, 0].tolist(), float(mutual_information(drift))),
-        curve("correlation", "plugin", correlations, noise, correlation_drift(drift, pool)),
+        curve("correlation", "plugin", correlations, noise.tolist(), correlation_drift(drift, pool)),
     )

@@ -6,7 +6,7 @@ import pytest
 from plkernel.analysis.information import curve as module
 from plkernel.analysis.information.counts import block_edges, count_pairs
 from plkernel.analysis.information.curve import decay_curves, log_lags
-from plkernel.analysis.information.estimate import ESTIMATORS, expected_information, mutual_information, without_bias
+from plkernel.analysis.information.estimate import ESTIMATORS, expected_information, mutual_information
 from plkernel.analysis.sequences import LagCorpus, PottsCorpus
 
 LAGS = log_lags(500, 24)
@@ -80,15 +80,6 @@ def test_independent_symbols_many_of_them_rare_have_no_information():
         values.append(np.mean(curve.values) / curve.floor[0])
     error = np.std(values, ddof=1) / np.sqrt(4)
     assert abs(np.mean(values)) < 4 * error < 0.1
-
-
-def test_the_last_block_is_longer_at_short_lags_and_counts_for_more(known):
-    """2,000 symbols in blocks of 40 at lag 400, where the last has 439 pairs at lag 1."""
-    data = known[0][:2000]
-    curves = [decay_curves(data, np.array([1, 400]), estimator=name)[0] for name in ("jackknife", "shuffle")]
-    corrected, shuffled = (np.array([curve.values[0], *curve.replicates[0]]) for curve in curves)
-    np.testing.assert_allclose(corrected, without_bias(shuffled, np.append(np.full(39, 40), 439)), rtol=1e-12)
-    assert abs(corrected[0] - without_bias(shuffled, np.full(40, 1))[0]) > 1e-4 * abs(corrected[0])
 
 
 def test_replicates_are_the_estimates_without_a_block(known):

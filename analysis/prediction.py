@@ -13,6 +13,7 @@ Source: Yule (1927) and Walker (1931); Raftery (JRSS B 47:528, 1985) for mixture
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
@@ -76,7 +77,7 @@ def information(
     fitted, verdict = found.law, found.verdict
     if fitted is None or verdict.kind == "none":
         raise ValueError(f"corpus {corpus.name!r}: no exponent to fit, {verdict.sentence}; give --beta")
-    measured = {"law": fitted.to_dict(), "verdict": verdict.sentence, "estimator": found.estimator}
+    measured = {"law": asdict(fitted), "verdict": verdict.sentence, "estimator": found.estimator}
     interval = f"(95 % {fitted.low:.3f} to {fitted.high:.3f}) on lags {fitted.first_lag}..{fitted.last_lag}"
     told = [f"beta {fitted.beta:.3f} {interval}", verdict.sentence]
     if target in ("information", "correlation"):

@@ -38,13 +38,7 @@ Text = bytes | bytearray | memoryview | str | Path | NDArray[Any]
 CONTEXT, BATCH = 512, 4
 
 
-def load_corpus(name: str | Path, **options: Any) -> corpora.Corpus:
-    """Load a corpus by name, as plkernel.corpus: 'stdlib', a file or folder, 'hf:NAME', 'synthetic:beta=1.0'.
-
-    Options as in `plkernel.data.corpora.load`: max_bytes, separator, column, cache. Raises ValueError or OSError, in
-    one line, if there is none.
-    """
-    return corpora.load(str(name), **options)
+load_corpus = corpora.load
 
 
 def measure(
@@ -230,7 +224,7 @@ def read_checkpoint(path: str | Path) -> "Shown":
 def _read_text(text: Text) -> tuple[Named | corpora.Corpus, NDArray[np.uint8]]:
     """Origin of a text and its symbols (n,), uint8; ValueError that says what would work for anything else."""
     if isinstance(text, str | Path):
-        corpus = load_corpus(text)
+        corpus = corpora.load(text)
         return corpus, np.asarray(corpus.bytes)
     data = np.frombuffer(text, np.uint8) if isinstance(text, bytes | bytearray | memoryview) else np.asarray(text)
     if data.ndim != 1 or data.dtype.kind not in "iu":
@@ -250,7 +244,7 @@ def _opened(
     """The model as a callable, windows of the text (n, context + 1), and the bytes of a patch."""
     import torch
 
-    from plkernel.data.windows import check_size, fixed_windows, spread_windows
+    from plkernel.data.windows import check_length, fixed_windows, spread_windows
     from plkernel.training.build import Model
     from plkernel.training.evaluate import patch_of, predictor
     from plkernel.training.view import validation_text
@@ -262,7 +256,7 @@ def _opened(
     length = config.get("train", {}).get("context", CONTEXT) if context is None else context
     if min(length, windows, batch) < 1:
         raise ValueError(f"context, windows and batch must be at least 1, got {length}, {windows} and {batch}")
-    check_size(data.size, length, "text")
+    check_length(data.size, length, "text")
     taken = (fixed_windows if disjoint else spread_windows)(data, length, windows)
     opened: Any = model.model if isinstance(model, Run) else model
     if isinstance(opened, Model):

@@ -74,16 +74,6 @@ def test_a_fit_is_placed_and_applied() -> None:
         plkernel.apply(nodes, torch.empty(31))
 
 
-def test_a_kernel_of_any_values_is_fitted() -> None:
-    lags = np.arange(1, 65)
-    values = 0.5 ** (lags / 3) + 0.1 * 0.5 ** (lags / 30)
-    found = plkernel.fit(values=values, terms=2).active
-    assert sorted(np.log(2) / np.array(found.rates)) == pytest.approx([3, 30], rel=1e-3)
-    for wrong in ({"beta": 1.0, "values": values}, {"terms": 3, "method": "nnls"}, {"values": -values}):
-        with pytest.raises(ValueError, match=r"leave out|give one|positive"):
-            plkernel.fit(**wrong)
-
-
 @pytest.fixture
 def run(tiny_spec: Callable[..., Path], tmp_path: Path) -> Run:
     run_training(prepare(load_spec(str(tiny_spec())), "uniform", 0, tmp_path / "out"), progress_bar=False)

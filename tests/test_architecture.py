@@ -97,12 +97,6 @@ def test_imported_distributions_are_declared() -> None:
         assert not names - declared - peers, path
 
 
-def test_triton_is_imported_only_by_gpu_modules() -> None:
-    for path in MODULES.values():
-        if not path.name.startswith("gpu"):
-            assert "triton" not in {name.split(".")[0] for name in imports(path)}, path
-
-
 def test_links_are_relative() -> None:
     for name in LINKS:
         assert str((ROOT / "plkernel" / name).readlink()) == f"../{name}"

@@ -1,6 +1,7 @@
 """Shared ground: command lines in one line, whole files, plain values within limits, code by consent, memory."""
 
 import errno
+import io
 import json
 import math
 import os
@@ -8,14 +9,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import pytest
-import tyro
 
 from plkernel.commands import experiment, train
 from plkernel.commands.corpus import corpus
@@ -54,7 +53,6 @@ def refused(run: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> str:
         (corpus, ["stdlb"], "did you mean 'stdlib'"),
         (corpus, ["stdlib", "--separator", "ab"], "separator 'ab': must be one byte"),
         (corpus, ["stdlib", "--max-bytes", "0"], "max_bytes = 0"),
-        (corpus, ["stdlib", "--column", "text"], "stdlib has no columns"),
         (report, ["PLACE"], "error: folder PLACE: no such file or folder; did you mean NEAR?"),
         (inspect, ["PLACE"], "error: model PLACE: no such file or folder; did you mean NEAR?"),
         (probe, ["PLACE"], "error: target PLACE: no such file or folder; did you mean NEAR?"),
@@ -73,24 +71,6 @@ def test_wrong_arguments_are_one_line(
     assert message.replace("PLACE", place).replace("NEAR", near) in error
 
 
-def test_right_arguments_reach_the_command_and_its_words_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    taken = []
-
-    def command(
-        names: Annotated[tuple[str, ...], tyro.conf.Positional], beta: float | None = None, figure: bool = True
-    ) -> None:
-        print("at work", file=sys.stderr)
-        taken.append((names, beta, figure))
-
-    cli.main(command, ["a", "b", "--beta", "-1e-3", "--no-figure"], prog="test")
-    known = {"one": command, "two": fit}
-    cli.main_of(known, "two", ["one", "a"])
-    assert taken == [(("a", "b"), -1e-3, False), (("a",), None, True)]
-    assert capsys.readouterr().err == "at work\n" * 2
-    for arguments, message in {"tow": "no subcommand 'tow'; did you mean 'two'?", "": "{one, two}"}.items():
-        assert message in refused(lambda given=arguments: cli.main_of(known, "two", given.split()), capsys)
-
-
 def test_how_commands_end(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def long() -> None:
         raise ValueError(f"key: got {'x ' * 10_000}: use y")
@@ -107,6 +87,37 @@ def test_how_commands_end(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     monkeypatch.setenv("PLKERNEL_DEBUG", "1")
     with pytest.raises(ValueError, match="use y"):
         cli.main(long, [], prog="test")
+
+
+def test_control_characters_are_shown_and_not_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
+    def command(name: str = "\x1b[31mred") -> None:
+        print(f"{name}\x7f\x9b\r\t\xe9")
+        print("\x1b[2K", file=sys.stderr)  # as a progress bar does
+        raise ValueError(f"name {name}")
+
+    with pytest.raises(SystemExit):
+        cli.report_errors(lambda: cli.main(command, [], prog="test"))
+    assert capsys.readouterr() == (
+        "\\x1b[31mred\\x7f\\x9b\\x0d\t\xe9\n",
+        "\x1b[2K\nerror: name \\x1b[31mred\n",
+    )
+
+
+def test_help_keeps_its_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+    with pytest.raises(SystemExit):
+        cli.main(fit, ["--help"])
+    assert "\x1b[" in terminal.getvalue()
+
+
+def test_a_source_tree_without_git_has_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert environment.source_state() == {"commit": None, "dirty": None}
 
 
 @pytest.mark.parametrize(
@@ -151,16 +162,6 @@ def test_the_table_and_the_json_of_a_corpus_agree(tmp_path: Path, capsys: pytest
     expected = -sum(count / 401 * math.log2(count / 401) for count in (101, 100, 100, 100))
     assert saved["unigram_entropy_bits_per_byte"] == pytest.approx(expected, rel=1e-12)
     assert rows["unigram entropy"] == f"{expected:.4f} bits per byte"
-
-
-def test_a_checked_folder_is_left_as_it_was(tmp_path: Path) -> None:
-    files.check_folder(tmp_path / "a" / "b", "out")
-    files.check_file(tmp_path / "a" / "b" / "c.json", "out")
-    assert not list(tmp_path.iterdir())
-    files.check_folder(tmp_path / "a" / "b", "out", keep=True)
-    assert [path.name for path in tmp_path.rglob("*")] == ["a", "b"]
-    with pytest.raises(OSError, match=r"out .*/a: is a folder; name a file"):
-        files.check_file(tmp_path / "a", "out")
 
 
 @pytest.mark.parametrize(
@@ -235,20 +236,17 @@ def test_values_within_the_limits_are_read_as_they_are(tmp_path: Path) -> None:
         ("a.json", b"1" * 10_000, "not readable as JSON"),
         ("a.json", b"\xff", "not readable as JSON"),
         ("a.toml", b"a = " + b"[" * 5000 + b"]" * 5000, "nested deeper than 64 lists and tables"),
-        ("a.toml", b"a." * 100_000 + b"a = 1", "nested deeper than 64 lists and tables"),
-        ("a.toml", b"[" + b"'a'\t. " * 100_000 + b"a]", "nested deeper than 64 lists and tables"),
         ("a.toml", b"a = 9223372036854775808", "(a: whole numbers must lie between"),
         ("a.toml", b"a = ", "not readable as TOML"),
     ],
     ids=lambda value: value[:20] if isinstance(value, bytes) else None,
 )
 def test_values_beyond_the_limits_are_one_line(name: str, content: bytes, message: str, tmp_path: Path) -> None:
-    start, path = time.process_time(), tmp_path / name
+    path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(ValueError, match=f"{name}: .*{re.escape(message)}") as error:
         files.load_json(path) if name == "a.json" else files.parse_toml(content, str(path))
     assert len(str(error.value)) < 300
-    assert time.process_time() - start < 5, "the time of tomllib grows with the square of the names in a key"
 
 
 def test_strange_files_and_rows_are_refused(tmp_path: Path) -> None:
@@ -267,7 +265,7 @@ def test_strange_files_and_rows_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"rows.jsonl: line 2: holds null, expected an object"):
         files.read_lines(tmp_path / "rows.jsonl")
     with pytest.raises(ValueError, match=r"link is a symbolic link to /dev/zero, and nothing is written through one"):
-        files.refuse_links([tmp_path / "rows.jsonl", tmp_path / "link"])
+        files.refuse_links(tmp_path / "rows.jsonl", tmp_path / "link")
     for value in ("a" * 20_000, list(range(10_000)), nested(50)):
         assert len(files.shown(value)) < 400
 

@@ -31,13 +31,9 @@ from safetensors.torch import save
 import plkernel
 from plkernel.commands import inspect
 from plkernel.commands.corpus import corpus
-from plkernel.commands.fit import fit
-from plkernel.commands.generate import generate
 from plkernel.common import cli
 from plkernel.common.files import load_object
-from plkernel.config import command_line
 from plkernel.config.reading import load_spec
-from plkernel.config.study import Spec
 from plkernel.training.loop import prepare, run_training
 
 pytestmark = pytest.mark.slow
@@ -77,15 +73,10 @@ STRANGE: tuple[Any, ...] = (
     *("", " ", "x", "0", "1e9", "é\x00", "\n", "a" * 255, "a" * 20000, "../..", "/dev/zero", "os:system", "a.b"),
     *([], [[]], [None], [5], ["a", "a"], list(range(300)), [{}], {}, {"a": {}}, {"": 1}, {"dim": 10**9}, {"levels": 3}),
 )
-TOKENS = (
-    *("--train.steps", "--seeds", "--arms.power.beta", "--corpus.name", "--model.no-k-clamp", "--out", "--only", "-x"),
-    *("--arms.uniform.scheme-options", "--", "-1", "5", "nan", "None", "a", "--train.steps=9", "--zz", "=", "--help "),
-    *("--beta", "--terms", "--method", "minimax", "--bytes", "--trust-code", "", "é", "9" * 5000),
-)
 FILES = (
     *(b"", b"\0" * 4096, b"\xff" * 64, b"null\n", b"[]\n", b"{}\n", b"3\n", b'{"text": null}\n', b"NaN\n", b"\n\n"),
     *(b"[" * 100_000, b'{"a":' * 100_000, b"1" * 10_000, b"\xef\xbb\xbf{}", b"PAR1PAR1", b"PK\x03\x04", b"\x80\x04."),
-    *(b"a = " + b"[" * 5000 + b"]" * 5000, b"a." * 20_000 + b"a = 1", b"[" + b"a." * 2000 + b"a]\n", b"a = 1e999\n"),
+    *(b"a = " + b"[" * 5000 + b"]" * 5000, b"[" + b"a." * 2000 + b"a]\n", b"a = 1e999\n"),
     pickle.dumps(os.getcwd),  # code, to a reader that unpickles
 )
 Action = Callable[[Any, Path], Any]
@@ -209,23 +200,6 @@ def test_specs(name: str, form: str) -> None:
     ends = tally((cases | damaged(write(SPECS[name]).encode())).map(lambda one: (f"s.{form}", one)), read_spec, 120)
     assert ends["refused"] > 10
     assert ends["accepted"] > 1
-
-
-def test_command_lines() -> None:
-    def spec_command(spec: Spec, out: Path | None = None, only: tuple[str, ...] = (), trust_code: bool = False) -> None:
-        assert spec.arms
-
-    def run(case: tuple[str, list[str]], folder: Path) -> None:
-        (folder / "s.json").write_text(json.dumps(SPECS["arms"]))
-        command = {"fit": fit, "generate": generate}.get(case[0])
-        if command is None:
-            command_line.main(spec_command, ["s.json", *case[1]])
-        else:
-            cli.main(command, case[1])
-
-    tokens = st.lists(st.sampled_from(TOKENS) | st.text(max_size=20), max_size=5)
-    ends = tally(st.tuples(st.sampled_from(["spec", "spec", "fit", "generate"]), tokens), run, 100)
-    assert ends["refused"] > 30
 
 
 @pytest.fixture(scope="module")

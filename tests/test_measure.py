@@ -1,6 +1,7 @@
 """python -m plkernel.measure: what it prints and writes, one corpus and several, and clear refusals."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from plkernel.analysis.figures import decay
-from plkernel.analysis.information.curve import BLOCKS, DecayCurve, log_lags
+from plkernel.analysis.information.curve import BLOCKS, DecayCurve
 from plkernel.analysis.information.laws import fit_power_law, measure_corpus
 from plkernel.commands.measure import measure, render
 from plkernel.data import corpora
@@ -27,7 +28,7 @@ def test_a_known_corpus_is_measured_printed_and_written(tmp_path: Path, capsys: 
     law, curve = found["law"], DecayCurve(**found["information"])
     [stated] = [row for row in found["fits"] if row["label"] == "lags 1..500"]
     assert abs(law["beta"] - stated["exact"]) < 3 * law["standard_error"] < 0.06
-    assert {**fit_power_law(curve, (1, 500)).to_dict(), "dropped": []} == law
+    assert {**asdict(fit_power_law(curve, (1, 500))), "dropped": []} == law
     assert {1, 100, 500, 1000} <= set(curve.lags)
     text = capsys.readouterr().out
     interval = f"{law['beta']:.3f}  {law['low']:.3f} to {law['high']:.3f}"
@@ -53,22 +54,6 @@ def test_several_corpora_share_a_table_and_a_figure(
     assert exact["lags 1..50"] is None, "no exponent of an information that is zero"
     assert max(value or 0 for value in exact.values()) > 2
     assert markov["exact_information"][-1] == 0
-
-
-@pytest.mark.slow
-def test_the_published_protocol_stands_beside_the_default(tmp_path: Path, capsys: Shown) -> None:
-    measure((KNOWN,), protocol="published", out=tmp_path, figure=False)
-    fits = {row["label"]: row for row in measured(tmp_path)[0]["fits"]}
-    every, spaced = (fits[f"published, lags 1..500, {grid}"] for grid in ("every lag", "log-spaced"))
-    data = np.asarray(corpora.load(KNOWN).bytes)
-    codes = (data[:-lag].astype(int) * 16 + data[lag:] for lag in range(1, 501))
-    p = np.array([np.bincount(each, minlength=256).reshape(16, 16) / each.size for each in codes])
-    outer = p.sum(axis=2, keepdims=True) * p.sum(axis=1, keepdims=True)
-    plugin, lags = np.sum(p * np.log(p / outer), axis=(1, 2)), log_lags(500)
-    assert every["beta"] == pytest.approx(-np.polyfit(np.log(np.arange(1, 501)), np.log(plugin), 1)[0], rel=1e-6)
-    assert spaced["beta"] == pytest.approx(-np.polyfit(np.log(lags), np.log(plugin[lags - 1]), 1)[0], rel=1e-6)
-    assert every["beta"] < spaced["beta"] < fits["lags 1..500"]["beta"]  # nothing is taken off, and far lags count more
-    assert "published, lags 1..500, every lag" in capsys.readouterr().out
 
 
 def test_words_are_symbols_with_a_lag_of_their_own(tmp_path: Path, capsys: Shown) -> None:
@@ -113,10 +98,7 @@ def test_a_corpus_of_two_halves_shows_its_drift(tmp_path: Path) -> None:
         (b"x" * 5000, {}, "one symbol only, 120"),
         (b"short text", {}, "lag 1,000 in 40 blocks: give at least 1,040 or a smaller max_lag"),
         (None, {"names": ()}, "names: give at least one corpus"),
-        (None, {"names": ("syntetic:beta=1",)}, "did you mean"),
         (None, {"lags": (5, 5)}, "lags 5 5: must ascend"),
-        (None, {"lags": (1, 5000)}, "within --max-lag 1000"),
-        (None, {"threads": 100_000}, "threads must lie between 1 and .*, got 100000"),
         (b"a b", {"vocabulary": 999, "unit": "word"}, "vocabulary must be from 2 to 256, .*, got 999"),
     ],
 )

@@ -1,10 +1,10 @@
 """From bytes to a decay curve: mutual information against lag, with its floor and a jackknife over blocks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,7 +16,6 @@ from plkernel.analysis.information.estimate import (
     Floats,
     correlation,
     correlation_drift,
-    correlation_floor,
     drift_table,
     each_left_out,
     expected_information,
@@ -72,22 +71,11 @@ class DecayCurve:
         half = half_width(np.asarray(self.replicates), confidence)
         return np.asarray(self.values) - half, np.asarray(self.values) + half
 
-    def at(self, lags: Sequence[int]) -> Self:
-        """The curve on those of its lags that are among `lags`."""
-        keep = [index for index, lag in enumerate(self.lags) if lag in set(lags)]
-        names = ("lags", "values", "floor", "replicates")
-        columns: dict[str, Any] = {name: tuple(getattr(self, name)[i] for i in keep) for name in names}
-        return replace(self, **columns)
-
     def last_above(self, limit: ArrayLike) -> int:
         """The last lag before the values first fall below `limit`, a number or (L,); 0 when the first lag does."""
         below = np.asarray(self.values) < limit
         count = int(np.argmax(below)) if below.any() else len(self.lags)
         return self.lags[count - 1] if count else 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """A dictionary for JSON; its items are the arguments of an equal curve."""
-        return asdict(self)
 
 
 def log_lags(max_lag: int = MAX_LAG, count: int = LAGS) -> NDArray[np.int64]:
@@ -174,8 +162,9 @@ def decay_curves(
         replicates = tuple(map(tuple, values[:, 1:].tolist()))
         return DecayCurve(kind, estimator, unit, int(data.size), int(symbols.size), *columns, drift, replicates)
 
-    noise = [correlation_floor(pool, data.size - int(lag)) for lag in lags]
+    # The edge of the Marchenko-Pastur law for half the pairs; below half of it the singular vectors are noise.
+    noise = 2 * np.sqrt(2 * pool.max() / (data.size - lags))
     return (
         curve("information", estimator, information, floor[:, 0].tolist(), float(mutual_information(drift))),
-        curve("correlation", "plugin", correlations, noise, correlation_drift(drift, pool)),
+        curve("correlation", "plugin", correlations, noise.tolist(), correlation_drift(drift, pool)),
     )

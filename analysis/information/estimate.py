@@ -179,14 +179,6 @@ def correlation_drift(table: Floats, pool: NDArray[np.int64]) -> float:
     return float(np.linalg.norm(_normalised(_pooled(table, pool)), ord=2))
 
 
-def correlation_floor(pool: NDArray[np.int64], pairs: int) -> float:
-    """2 sqrt(S / (n/2)) for S pools and n pairs: under about half of it the halves show singular vectors of noise.
-
-    The edge of the Marchenko-Pastur law for the square table of half the pairs.
-    """
-    return 2 * float(np.sqrt(2 * pool.max() / pairs))
-
-
 def each_left_out(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Sum of counts by block (..., G), and the sum without each block: (..., 1 + G)."""
     total = counts.sum(axis=-1, keepdims=True)

@@ -17,7 +17,6 @@ from plkernel.analysis.information.estimate import Estimator, Floats, half_width
 
 Range = tuple[int, int]
 Unit = Literal["byte", "word"]
-Protocol = Literal["default", "published"]
 
 STATED: Range = (1, 500)
 """The range of the published figures, and of the exponent that `fit --corpus` takes."""
@@ -68,10 +67,6 @@ class PowerLaw:
         """amplitude * d**-beta at `lags`."""
         return self.amplitude * np.asarray(lags, dtype=np.float64) ** -self.beta
 
-    def to_dict(self) -> dict[str, Any]:
-        """A dictionary for JSON, NaN as null."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Points:
@@ -117,16 +112,12 @@ def points(curve: DecayCurve, lags: Range | None = None) -> Points:
     return Points(at[used], logs, replicates, tuple(at[inside & ~used].tolist()))
 
 
-def fit_power_law(
-    curve: DecayCurve, lags: Range | None = None, *, weights: ArrayLike | None = None, confidence: float = 0.95
-) -> PowerLaw:
+def fit_power_law(curve: DecayCurve, lags: Range | None = None, *, confidence: float = 0.95) -> PowerLaw:
     """Fit ln I(d) = ln amplitude - beta ln d by least squares, on the lags first..last of `curve`.
 
-    lags     inclusive; left out, from the first lag to the last before the curve falls below its floor or twice its
-             drift (`clear_until`)
-    weights  (L,) > 0 of the squared residuals, one for each lag of the curve. Unless given, each lag counts for the
-             stretch of ln d that it stands for (`octave_weights`), so that every octave counts the same and beta hardly
-             depends on which lags were measured. Equal weights make it depend on that: on curved data by half
+    lags: inclusive; left out, from the first lag to the last before the curve falls below its floor or twice its drift
+    (`clear_until`). Each lag counts for the stretch of ln d that it stands for (`octave_weights`), so that every octave
+    counts the same and beta hardly depends on which lags were measured; with equal weights it would, by half.
 
     The error of beta is that of the delete-a-block jackknife, so it knows that neighbouring lags share their noise; it
     says nothing about curves that are no power law: see `curvature`, `local_slopes` and `compare_models`. Raises
@@ -134,7 +125,7 @@ def fit_power_law(
     """
     chosen = points(curve, lags)
     x = chosen.x
-    w = octave_weights(chosen.lags) if weights is None else np.asarray(weights)[np.isin(curve.lags, chosen.lags)]
+    w = octave_weights(chosen.lags)
     line = _projector(x, 1, w)
     (constant, slope), betas = line @ chosen.logs, -(line @ chosen.replicates)[1]
     half = half_width(betas, confidence)
@@ -409,15 +400,12 @@ def judge(curve: DecayCurve) -> Verdict:
     return Verdict(kind, f"{span}: {told}", first, last, models)
 
 
-class Named(NamedTuple):
+@dataclass(frozen=True)
+class Named:
     """Origin of the symbols; `plkernel.data.corpora.Corpus` is another."""
 
     name: str
     source: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """A dictionary for JSON."""
-        return self._asdict()
 
 
 class FittedExponent(NamedTuple):
@@ -445,13 +433,13 @@ class Measurement:
         """A dictionary for JSON."""
         columns = zip(("lags", "slopes", "errors"), local_slopes(self.information), strict=True)
         return {
-            "corpus": self.corpus.to_dict(),
-            "law": self.law and self.law.to_dict(),
-            "fits": [{"label": row.label, **row.law.to_dict(), "exact": row.exact} for row in self.rows],
+            "corpus": asdict(self.corpus),
+            "law": self.law and asdict(self.law),
+            "fits": [{"label": row.label, **asdict(row.law), "exact": row.exact} for row in self.rows],
             "verdict": {**asdict(self.verdict), "is_power_law": self.verdict.is_power_law},
             "local_slopes": {name: values.tolist() for name, values in columns},
-            "information": self.information.to_dict(),
-            "correlation": self.correlation.to_dict(),
+            "information": asdict(self.information),
+            "correlation": asdict(self.correlation),
             "exact_information": self.exact and list(self.exact),
         }
 
@@ -465,27 +453,21 @@ def measure_corpus(
     stated: Range = STATED,
     max_lag: int = MAX_LAG,
     blocks: int = BLOCKS,
-    protocol: Protocol = "default",
     exact: Callable[[Any], Any] | None = None,
     threads: int = 1,
     progress: Callable[[float], Any] | None = None,
 ) -> Measurement:
     """Measure the symbols `data` (n,) uint8 of `corpus` on log-spaced lags up to `max_lag`.
 
-    exact     gives the true information in nats at an array of lags, where it is known
-    protocol  'published' adds the exponents as published: plug-in, least squares on logarithms, lags 1..500, on every
-              lag and on log-spaced ones of the same curve: the grid alone changes beta
-
-    Other options as of `decay_curves`, which raises ValueError.
+    exact: gives the true information in nats at an array of lags, where it is known. Other options as of
+    `decay_curves`, which raises ValueError.
     """
-    report = progress or (lambda share: None)
-    options: dict[str, Any] = {"unit": unit, "blocks": blocks, "threads": threads}
     ranges = {_label(limits): limits for limits in (stated, *OTHER_RANGES) if limits[1] <= max_lag}
     # The ends are among the lags, so that a stated range is measured from end to end.
     ends = [end for limits in (stated, *OTHER_RANGES) for end in limits if end <= max_lag]
-    lags, share = np.union1d(log_lags(max_lag), ends), 1.0 if protocol == "default" else 0.15
+    lags = np.union1d(log_lags(max_lag), ends)
     information, correlation = decay_curves(
-        data, lags, estimator=estimator, progress=lambda done: report(share * done), **options
+        data, lags, estimator=estimator, unit=unit, blocks=blocks, threads=threads, progress=progress
     )
     verdict = judge(information)
     wanted = {label: (information, limits) for label, limits in ranges.items()}
@@ -505,12 +487,6 @@ def measure_corpus(
             used = [lag for lag in curve.lags if limits[0] <= lag <= limits[1] and lag not in law.dropped]
             slope = log_log_slope(used, exact(np.array(used)))
         rows.append(FittedExponent(label, law, slope if np.isfinite(slope) else None))
-    if protocol == "published":
-        last, told = min(STATED[1], max_lag), lambda done: report(0.85 * done)
-        plugin, _ = decay_curves(data, np.arange(1, last + 1), estimator="plugin", progress=told, **options)
-        for grid, curve in (("every lag", plugin), ("log-spaced", plugin.at(log_lags(last).tolist()))):
-            law = fit_power_law(curve, (1, last), weights=np.ones(len(curve.lags)))
-            rows.append(FittedExponent(f"published, {_label((1, last))}, {grid}", law))
     stated_law = next((row.law for row in rows if row.label == _label(stated)), None)
     true = tuple(np.asarray(exact(lags)).tolist()) if exact else None
     return Measurement(corpus, estimator, information, correlation, stated_law, tuple(rows), verdict, true)

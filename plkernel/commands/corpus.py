@@ -1,5 +1,6 @@
 """python -m plkernel.corpus: fetch a corpus, keep it in the cache, and describe it."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -45,7 +46,7 @@ def corpus(
     }
     print("\n".join(f"{label:<15}  {value}" for label, value in rows.items()))
     if out is not None:
-        save_json(out, {**loaded.to_dict(), "unigram_entropy_bits_per_byte": entropy})
+        save_json(out, {**asdict(loaded), "unigram_entropy_bits_per_byte": entropy})
         print(f"\nwritten: {out}")
 
 

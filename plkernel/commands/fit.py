@@ -132,7 +132,7 @@ def _kernel(
         else:
             found = prediction.information(loaded, loaded.bytes, target, kernel, lag, max_lag, **options)
     print("\n".join(f"{corpus}: {line}" for line in found.told), end="\n\n", flush=True)
-    return found._replace(measured={"corpus": loaded.to_dict(), **(found.measured or {})})
+    return found._replace(measured={"corpus": asdict(loaded), **(found.measured or {})})
 
 
 def render(result: fits.FitResult) -> str:

@@ -179,7 +179,7 @@ def check(
     check_folder(out, "out")
     torch.set_num_threads(threads)
     data = corpora.load(corpus)
-    check_length(data.bytes, CONTEXT, f"corpus {corpus!r}")
+    check_length(data.size, CONTEXT, f"corpus {corpus!r}")
     windows = fixed_windows(data.bytes, CONTEXT, BATCH)
     inputs = windows[:, :-1]
     given: dict[str, Any] = {"steps": steps, "seeds": seeds, "learning_rate": learning_rate}

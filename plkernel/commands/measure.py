@@ -13,15 +13,7 @@ from plkernel import __version__
 from plkernel.analysis.information.counts import VOCABULARY, word_symbols
 from plkernel.analysis.information.curve import BLOCKS, MAX_LAG
 from plkernel.analysis.information.estimate import Estimator
-from plkernel.analysis.information.laws import (
-    DRIFT_MULTIPLE,
-    STATED,
-    Measurement,
-    Protocol,
-    Unit,
-    local_slopes,
-    measure_corpus,
-)
+from plkernel.analysis.information.laws import DRIFT_MULTIPLE, STATED, Measurement, Unit, local_slopes, measure_corpus
 from plkernel.common import cli
 from plkernel.common.cli import text_table
 from plkernel.common.files import atomic_write, check_folder, save_json, unescape
@@ -29,7 +21,6 @@ from plkernel.data import corpora
 from plkernel.data.synthetic import known_sequence
 
 SHOWN_LAGS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-SHOWN_DROPPED = 12
 BITS = 1 / np.log(2)
 
 
@@ -39,7 +30,6 @@ def measure(
     unit: Unit = "byte",
     lags: tuple[int, int] = STATED,
     max_lag: int = MAX_LAG,
-    protocol: Protocol = "default",
     blocks: int = BLOCKS,
     vocabulary: int = VOCABULARY,
     max_bytes: int | None = None,
@@ -61,7 +51,6 @@ def measure(
         unit: byte; or word: the most frequent words as symbols, lags in words.
         lags: First and last lag of the stated range.
         max_lag: Longest lag measured.
-        protocol: published: add the published choices, plug-in on lags 1..500 without correction.
         blocks: Blocks of the jackknife.
         vocabulary: Symbols with --unit word, at most 256; rarer words share the last.
         max_bytes: Stop after so many bytes of each corpus.
@@ -75,8 +64,6 @@ def measure(
         raise ValueError("names: give at least one corpus, e.g. stdlib")
     if not 1 <= lags[0] < lags[1] <= max_lag:
         raise ValueError(f"lags {lags[0]} {lags[1]}: must ascend from 1 or more and stay within --max-lag {max_lag}")
-    if not 1 <= threads <= 999:
-        raise ValueError(f"threads must lie between 1 and 999, got {threads}")
     check_folder(out, "out")
     reading: Any = {"max_bytes": max_bytes, "separator": unescape(separator), "column": column}
     loaded = {name: corpora.load(name, **reading) for name in names}  # all before the first is measured
@@ -87,7 +74,7 @@ def measure(
         known = known_sequence(name) if unit == "byte" else None
         options["exact"] = known.mutual_information if known else None
         with cli.progress_bar(name) as progress:
-            result = measure_corpus(corpus, data, protocol=protocol, threads=threads, progress=progress, **options)
+            result = measure_corpus(corpus, data, threads=threads, progress=progress, **options)
         results.append(result)
         print(render(result), end="\n\n", flush=True)
     if len(results) > 1:
@@ -132,10 +119,8 @@ def render(result: Measurement) -> str:
         parts.append(
             f"drift: beyond lag {clear} half of I or more is blocks of different composition, not their memory"
         )
-    if dropped := [lag for lag, value in zip(curve.lags, curve.values, strict=True) if value <= 0]:
-        few = ", ".join(map(str, dropped[:SHOWN_DROPPED]))
-        more = f", ... {dropped[-1]}" if len(dropped) > SHOWN_DROPPED else ""
-        parts.append(f"dropped: {len(dropped)} lags where I is zero or negative: {few}{more}")
+    if dropped := sum(value <= 0 for value in curve.values):
+        parts.append(f"dropped: {dropped} lags where I is zero or negative")
     return "\n\n".join(parts)
 
 

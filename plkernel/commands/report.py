@@ -50,7 +50,7 @@ def write_comparison(comparison: Comparison) -> Path:
 
     study, drawn = comparison.study, []
     out = _place(study.folder)
-    refuse_links([out])
+    refuse_links(out)
     for one in tqdm(drawings(comparison), desc="figures", unit="figure", leave=False, disable=None):
         files = rendered(one.figure)
         drawn.append((one, files.pop("svg")))

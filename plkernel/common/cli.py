@@ -10,10 +10,10 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 USER_ERRORS = (ValueError, OSError, FloatingPointError)
 EXIT_BAD_INPUT = 2
@@ -24,6 +24,8 @@ TRUST = "--trust-code"
 """The option by which a person consents to the code, `module:attribute`, that a spec names."""
 _IDENTIFIERS = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 NAME = re.compile(f"{_IDENTIFIERS}{MARK}{_IDENTIFIERS}", re.ASCII)
+ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+"""Control characters, which names in other people's files may hold and terminals obey, as they are printed."""
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
@@ -100,7 +102,8 @@ def _bound(command: Callable[..., Any]) -> Callable[..., Callable[[], Any]]:
 
 def _in_one_line(call: Callable[[], Any]) -> Any:
     """Return the result of a parser of tyro; ValueError with the first sentence of its framed message."""
-    with redirect_stderr(io.StringIO()) as said:
+    terminal = getattr(sys.stdout, "plain", sys.stdout)  # --help has colours
+    with redirect_stderr(io.StringIO()) as said, redirect_stdout(terminal):
         try:
             return call()
         except SystemExit as stop:
@@ -113,10 +116,27 @@ def _in_one_line(call: Callable[[], Any]) -> Any:
     raise ValueError(f"{' '.join(told[0].split()).removesuffix('.') if told else 'wrong arguments'}; {hint}")
 
 
+class _Escaping:
+    """Standard output that shows control characters but line feed and tab as \\x1b; `plain` is the stream itself."""
+
+    def __init__(self, stream: Any) -> None:
+        self.plain = getattr(stream, "plain", stream)
+
+    def write(self, text: str) -> int:
+        return int(self.plain.write(text.translate(ESCAPES)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.plain, name)
+
+
 def report_errors(action: Callable[[], Any]) -> None:
-    """Run `action`; turn bad input and interrupts into one line on standard error and an exit code."""
+    """Run `action`; turn bad input and interrupts into one line on standard error and an exit code.
+
+    What it prints to standard output, and that line, show control characters as escapes, such as \\x1b.
+    """
     try:
-        action()
+        with redirect_stdout(cast(Any, _Escaping(sys.stdout))):
+            action()
     except USER_ERRORS as error:
         if os.environ.get("PLKERNEL_DEBUG"):
             raise
@@ -127,10 +147,11 @@ def report_errors(action: Callable[[], Any]) -> None:
         if isinstance(error, OSError) and error.strerror:  # atomic files name themselves where the disk is full
             place = error.filename or ("standard output" if error.errno == errno.ENOSPC else None)
             message = f"{place}: {error.strerror}" if place else error.strerror
-        print(f"error: {shortened(message)}", file=sys.stderr)
+        print(f"error: {shortened(message).translate(ESCAPES)}", file=sys.stderr)
         sys.exit(EXIT_BAD_INPUT)
     except KeyboardInterrupt as interrupt:
-        print(f"\ninterrupted{': ' if str(interrupt) else ''}{interrupt}", file=sys.stderr)
+        said = f": {interrupt}" if str(interrupt) else ""
+        print(f"\ninterrupted{said.translate(ESCAPES)}", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
 
 

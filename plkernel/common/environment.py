@@ -44,15 +44,16 @@ def installed(package: str) -> str | None:
 
 
 def source_state() -> dict[str, Any]:
-    """Return the git commit of the source tree and if it has changes; None outside a checkout of plkernel itself."""
+    """Return the git commit of the source tree and if it has changes; None outside a checkout or without git."""
     git = ["git", "-C", str(root := Path(__file__).resolve().parents[2])]
-    if not (root / ".git").exists():
-        return {"commit": None, "dirty": None}
-    commit, status = (
-        subprocess.run([*git, *words], capture_output=True, text=True, check=False).stdout.strip()
-        for words in (["rev-parse", "HEAD"], ["status", "--porcelain"])
-    )
-    return {"commit": commit or None, "dirty": bool(status)}
+    with suppress(OSError):
+        if (root / ".git").exists():
+            commit, status = (
+                subprocess.run([*git, *words], capture_output=True, text=True, check=False).stdout.strip()
+                for words in (["rev-parse", "HEAD"], ["status", "--porcelain"])
+            )
+            return {"commit": commit or None, "dirty": bool(status)}
+    return {"commit": None, "dirty": None}
 
 
 def command_line() -> str:

@@ -7,12 +7,11 @@ import errno
 import json
 import math
 import os
-import re
 import socket
 import stat
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
@@ -22,8 +21,6 @@ from plkernel.common.cli import shortened
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 MOST_NESTED = 64
-DEEP_KEY = re.compile(rb"""(?:[\w"'\x80-\xff-]++[ \t]*+\.[ \t]*+){%d}""" % MOST_NESTED)
-"""A dotted key of too many names: time and memory of tomllib grow with the square of their number."""
 
 
 @contextmanager
@@ -38,22 +35,8 @@ def naming(path: Path, temporary: Path | None = None) -> Iterator[None]:
 
 
 @contextmanager
-def _renamed(path: Path, temporary: Path) -> Iterator[None]:
-    """Rename `temporary`, which the block writes, to `path` once it is on the disk; remove it on failure."""
-    try:
-        with naming(path, temporary):
-            yield
-            with temporary.open("rb+") as handle:
-                os.fsync(handle.fileno())
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-@contextmanager
-def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a temporary file beside `path`, which replaces `path` on success and is removed otherwise.
+def _temporary(path: Path) -> Iterator[Path]:
+    """Give a temporary path beside `path`, and rename it to `path` once it is on the disk; remove it on failure.
 
     Temporary files that killed writers left are removed first. OSError names `path`, not the temporary file.
     """
@@ -66,7 +49,21 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
             except ProcessLookupError:
                 remains.unlink(missing_ok=True)
     temporary = path.with_name(f"{head}{os.getpid()}.{os.urandom(4).hex()}")
-    with _renamed(path, temporary), temporary.open("xb") as handle:
+    try:
+        with naming(path, temporary):
+            yield temporary
+            with temporary.open("rb+") as handle:
+                os.fsync(handle.fileno())
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a temporary file beside `path`, which replaces `path` on success and is removed otherwise."""
+    with _temporary(path) as temporary, temporary.open("xb") as handle:
         yield handle
 
 
@@ -77,13 +74,8 @@ def atomic_write(path: Path, data: bytes | str) -> None:
 
 
 def atomic_save(path: Path, save: Callable[[Path], Any]) -> None:
-    """Let `save` write a temporary path of the same suffix, then rename it to `path`.
-
-    The temporary name is always the same, so one that a killed process left is overwritten: one writer at a time.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.stem}.partial{path.suffix}")
-    with _renamed(path, temporary):
+    """Let `save` write a temporary path, then rename it to `path`."""
+    with _temporary(path) as temporary:
         save(temporary)
 
 
@@ -111,7 +103,7 @@ def check_folder(folder: Path | None, option: str, keep: bool = False, file: Pat
         raise OSError(f"{option} {file or folder}: cannot be written ({reason}); choose another place") from error
 
 
-def refuse_links(paths: Iterable[Path]) -> None:
+def refuse_links(*paths: Path) -> None:
     """Raise ValueError naming the first of `paths` that exists and is neither a plain file nor a folder."""
     for path in paths:
         if path.is_symlink() or (path.exists() and not path.is_file() and not path.is_dir()):
@@ -119,18 +111,8 @@ def refuse_links(paths: Iterable[Path]) -> None:
             raise ValueError(f"{path} is {kind}, and nothing is written through one: remove it")
 
 
-def refuse_links_of_run(folder: Path) -> None:
-    """Raise ValueError where a run's folder, its arm's, or anything in it is a link or no plain file."""
-    refuse_links([folder.parent, folder, *(sorted(folder.iterdir()) if folder.is_dir() else ())])
-
-
-def open_own(path: Path, flags: int) -> int:
-    """Return a descriptor of `path`; OSError for a link."""
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0), 0o666)
-
-
 def save_json(path: Path, value: Any) -> None:
-    """Write `value` as indented JSON, atomically; null stands for NaN and infinity, which JSON cannot write."""
+    """Write `value`, which may hold paths, as indented JSON, atomically; null stands for NaN and infinity."""
 
     def finite(value: Any) -> Any:
         if isinstance(value, dict):
@@ -139,7 +121,7 @@ def save_json(path: Path, value: Any) -> None:
             return [finite(item) for item in value]
         return None if isinstance(value, float) and not math.isfinite(value) else value
 
-    atomic_write(path, json.dumps(finite(value), indent=2, allow_nan=False) + "\n")
+    atomic_write(path, json.dumps(finite(value), indent=2, allow_nan=False, default=os.fspath) + "\n")
 
 
 def load_json(path: Path) -> Any:
@@ -148,7 +130,7 @@ def load_json(path: Path) -> Any:
 
 
 def load_object(path: Path) -> dict[str, Any]:
-    """Read JSON that must be an object; ValueError naming the file."""
+    """Read JSON as `load_json` does; it must be an object."""
     return _object(load_json(path), str(path))
 
 
@@ -173,8 +155,6 @@ def _object(value: Any, origin: str) -> dict[str, Any]:
 
 def parse_toml(content: bytes, origin: str) -> dict[str, Any]:
     """Parse TOML text; ValueError, headed by `origin`, where it is damaged or beyond the limits."""
-    if DEEP_KEY.search(content):
-        raise ValueError(f"{origin}: nested deeper than {MOST_NESTED} lists and tables")
     return dict(parsed(tomllib.loads, content, origin))
 
 
@@ -221,20 +201,19 @@ def check_regular(path: Path, what: str = "") -> None:
         raise ValueError(f"{what}{path}: is {name}, expected a regular file")
 
 
-def same(one: Any, other: Any) -> bool:
-    """Return True where two plain values are equal, floats but for their last digits, which depend on the processor."""
-    floats = isinstance(one, float) and isinstance(other, float)
-    return math.isclose(one, other, rel_tol=1e-12) if floats else bool(one == other)
-
-
 def differences(old: Any, new: Any, key: str = "") -> list[str]:
-    """Return the differences of two plain values, as 'train.steps was 300, is now 400', but for rounding."""
+    """Return the differences of two plain values, as 'train.steps was 300, is now 400'.
+
+    Floats may differ in their last digits, which depend on the processor.
+    """
     if isinstance(old, dict) and isinstance(new, dict):
         names = sorted(old.keys() | new.keys())
         return [
             line for name in names for line in differences(old.get(name), new.get(name), f"{key}.{name}".strip("."))
         ]
-    return [] if same(old, new) else [f"{key} was {shown(old)}, is now {shown(new)}"]
+    floats = isinstance(old, float) and isinstance(new, float)
+    equal = math.isclose(old, new, rel_tol=1e-12) if floats else old == new
+    return [] if equal else [f"{key} was {shown(old)}, is now {shown(new)}"]
 
 
 def shown(value: Any) -> str:

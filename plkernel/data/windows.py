@@ -60,12 +60,7 @@ def spread_windows(data: Bytes, context: int, count: int) -> Tensor:
     return _windows(data, np.linspace(0, data.size - context - 1, count).astype(np.int64), context)
 
 
-def check_length(data: Bytes, context: int, name: str) -> None:
-    """Raise ValueError unless `data` holds at least one window of context + 1 bytes."""
-    check_size(data.size, context, name)
-
-
-def check_size(size: int, context: int, name: str) -> None:
+def check_length(size: int, context: int, name: str) -> None:
     """Raise ValueError unless `size` bytes hold at least one window of context + 1."""
     if size < context + 1:
         raise ValueError(

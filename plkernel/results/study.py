@@ -184,7 +184,7 @@ def expected_steps(every: int, last: int) -> list[int]:
 def append_row(path: Path, row: Mapping[str, Any], crc: int) -> tuple[int, int]:
     """Add a row, flushed to disk; return the file's length in bytes and its CRC-32, which was `crc` before."""
     line = json.dumps(row, allow_nan=False).encode() + b"\n"
-    with files.naming(path), os.fdopen(files.open_own(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as handle:
+    with files.naming(path), path.open("ab") as handle:
         handle.write(line)
         handle.flush()
         os.fsync(handle.fileno())
@@ -204,7 +204,7 @@ def check_rows(path: Path, length: int, crc: int, steps: Sequence[int]) -> None:
 def cut_rows(path: Path, length: int) -> None:
     """Drop all but the first `length` bytes."""
     if path.exists():
-        with os.fdopen(files.open_own(path, os.O_RDWR), "rb+") as handle:
+        with path.open("rb+") as handle:
             handle.truncate(length)
 
 
@@ -444,7 +444,7 @@ def restore(record: Path, study: Path) -> int:
         folder, points = layout.run_folder(study, row["arm"], row["seed"]), row["evaluations"]
         for point, state in zip(points[:1] + points[-1:], (row.get("first"), row.get("last")), strict=False):
             point |= state or {}
-        files.refuse_links_of_run(folder)
+        files.refuse_links(folder.parent, folder, *folder.glob("*"))
         folder.mkdir(parents=True, exist_ok=True)
         files.atomic_write(folder / METRICS, "".join(f"{json.dumps(point)}\n" for point in points))
         files.save_json(folder / CONFIG, {name: row.get(name) for name in ("study", "arm", "seed")} | row["config"])

@@ -25,7 +25,7 @@ from filelock import FileLock, Timeout
 
 from plkernel.common.cli import TRUST
 from plkernel.common.environment import COMMAND, command_line
-from plkernel.common.files import open_own, refuse_links_of_run, save_json
+from plkernel.common.files import refuse_links, save_json
 from plkernel.common.layout import CONFIG, LOCK, LOG, RESULT, SPEC, run_folder
 from plkernel.config.condition import Condition
 from plkernel.config.study import Spec
@@ -67,13 +67,13 @@ class Job:
 
 def start_process(job: Job, environment: Mapping[str, str], directory: Path | None = None) -> subprocess.Popen[bytes]:
     """Train `job` in a process that prints to log.txt in the folder of the run, and ends, saved, with this one."""
-    refuse_links_of_run(job.folder)
+    refuse_links(job.folder.parent, job.folder, *job.folder.glob("*"))
     job.folder.mkdir(parents=True, exist_ok=True)
     config, threads = job.folder / CONFIG, str(job.threads)
     if not config.exists():
         save_json(config, job.config)
     command = [sys.executable, "-m", "plkernel.run", str(config), "--stop-with", str(os.getpid())]
-    with os.fdopen(open_own(job.folder / LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as log:
+    with (job.folder / LOG).open("ab") as log:
         return subprocess.Popen(
             [*command, *([TRUST] if job.trusted else [])],
             stdout=log,

@@ -9,7 +9,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from plkernel.common import cli
-from plkernel.common.files import refuse_links, refuse_links_of_run, save_json
+from plkernel.common.files import refuse_links, save_json
 from plkernel.common.layout import LOCK, LOG, REFERENCES, REGISTERED, REPORT, SPEC, TUNING, name_at, run_folder
 from plkernel.config.schema import CorpusSpec
 from plkernel.config.study import Spec
@@ -58,7 +58,7 @@ def run_experiment(
         jobs = _jobs(spec, arms, out, engine)
     if not (workers or engine.room(spec, jobs[0].device)):
         raise ValueError(f"train.threads {spec.train.threads}: no machine has so many cores; lower it, or give workers")
-    refuse_links(out / name for name in LINKED)
+    refuse_links(*(out / name for name in LINKED))
     out.mkdir(parents=True, exist_ok=True)
     with locked(out, f"out {out}"):
         keep(registration, out)
@@ -100,7 +100,7 @@ def _jobs(spec: Spec, arms: Sequence[str], out: Path, engine: LocalEngine) -> li
         for ready, device in zip(prepared, devices, strict=True):
             condition = ready.condition
             folder = RunFolder(run_folder(out, condition.name, seed))
-            refuse_links_of_run(folder.path)
+            refuse_links(folder.path.parent, folder.path, *folder.path.glob("*"))
             config = Task(ready, seed, *corpora[condition.corpus], folder, device).config
             folder.check(config)
             jobs.append(Job(out, condition.name, seed, device, spec.train.threads, config, condition.trusted))

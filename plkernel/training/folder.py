@@ -11,7 +11,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from plkernel.common.files import differences, load_json, refuse_links_of_run, save_json
+from plkernel.common.files import differences, load_json, refuse_links, save_json
 from plkernel.common.layout import (
     CHECKPOINT,
     CONFIG,
@@ -106,7 +106,7 @@ class RunFolder:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the folder for this process; ValueError for links in it, or when another process keeps holding it."""
-        refuse_links_of_run(self.path)
+        refuse_links(self.path.parent, self.path, *self.path.glob("*"))
         self.path.mkdir(parents=True, exist_ok=True)
         with locked(self.path, f"run folder {self.path}", LOCK_PATIENCE):
             yield

@@ -28,7 +28,7 @@ from plkernel.config.study import LARGEST_SEED, Spec
 from plkernel.data import corpora
 from plkernel.data.corpora import Corpus, Splits
 from plkernel.data.synthetic import predictor_of
-from plkernel.data.windows import StepWindows, check_length, check_size, fixed_windows
+from plkernel.data.windows import StepWindows, check_length, fixed_windows
 from plkernel.memory.diagnostics import kernel_exponents, slope_range
 from plkernel.memory.foreign import Foreign, origins
 from plkernel.models import NOT_CAUSAL
@@ -120,7 +120,7 @@ def open_corpus(section: CorpusSpec, context: int) -> tuple[Corpus, Splits]:
     corpus = corpora.load(section.name, **section.reading)
     splits = corpus.splits(section.validation, section.test)
     for name in ("train", "validation", "test"):
-        check_length(getattr(splits, name), context, f"the {name} split of corpus {section.name!r}")
+        check_length(getattr(splits, name).size, context, f"the {name} split of corpus {section.name!r}")
     return corpus, splits
 
 
@@ -131,7 +131,7 @@ def check_ahead(section: CorpusSpec, context: int) -> bool:
         return False
     held_out = {name: int(size * getattr(section, name)) for name in ("validation", "test")}
     for name, length in {"train": size - sum(held_out.values()), **held_out}.items():
-        check_size(length, context, f"the {name} split of corpus {section.name!r}")
+        check_length(length, context, f"the {name} split of corpus {section.name!r}")
     return True
 
 

@@ -97,7 +97,7 @@ def validation_text(config: dict[str, Any], corpus: str | None, option: str = "c
         )
     data = text.splits(section.validation, section.test).validation
     context = config.get("train", {}).get("context", UNTRAINED_CONTEXT)
-    check_length(data, context, f"the validation split of corpus {section.name!r}")
+    check_length(data.size, context, f"the validation split of corpus {section.name!r}")
     return section.name, data, context
 
 

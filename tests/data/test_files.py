@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plkernel.data.files import CHUNK, ROWS, file_blocks, hub_blocks, reachable, text_block
+from plkernel.data.files import CHUNK, ROWS, file_blocks, hub_blocks, text_block
 
 DATA = bytes(range(256)) * 400 + b"line\r\nline\n\n\0end without a line feed"
 TEXTS = ["first", "", None, "olá, ção", "a\nb", "x" * 5000, None, "", "last\r\n"]
@@ -77,12 +77,6 @@ def test_a_block_of_arrow_is_what_reading_row_by_row_gives(kind, bounds):
     assert joined([block]) == row_by_row(TEXTS[slice(*bounds)])
 
 
-def test_dictionaries_are_decoded_and_a_separator_outside_utf8_is_one_byte():
-    column = pa.array(["a", "bb", None, "a", ""]).dictionary_encode().slice(1, 4)
-    assert text_block(column, b"\0").data.tobytes() == b"\0bb\0a\0"
-    assert text_block(pa.array(["é", "b"]), b"\xff").data.tobytes() == b"\xff\xc3\xa9\xffb"
-
-
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".jsonl.gz", ".csv", ".csv.zst"])
 def test_random_texts_of_many_batches_survive_a_table_whole(tmp_path, suffix):
     lengths = np.random.default_rng(0).integers(0, 60, 3 * ROWS)
@@ -116,26 +110,18 @@ def test_what_looks_like_numbers_dates_and_nulls_stays_text(tmp_path):
     ("name", "content", "message"),
     [
         ("a.zip", b"anything", "archive of several files; unpack it"),
-        ("a.TGZ", b"anything", "archive of several files; unpack it"),
         ("a.tar.gz", b"anything", "archive of several files; unpack it"),
         ("a.csv", b"id,body\n1,x\n", r"no column 'text'.*--column, one of: id, body$"),
-        ("a.csv", b"", "empty: no rows"),
         ("a.csv", b"text\na,b\n", "line 2: a row has 2 fields, the header 1"),
-        ("a.csv", b'text\n"open\n', "unexpected end of data"),
         ("a.csv", b"text\n\xff\n", "codec can't decode"),
         ("a.jsonl", b'{"id": 1, "body": "x"}\n', r"no column 'text'.*--column, one of: id, body$"),
-        ("a.jsonl", b'{"id": 1}\n' * ROWS + b"null", "no column 'text'"),
-        ("a.jsonl", b"", "empty: no rows"),
-        ("a.jsonl", b"null\n", "line 1 is no JSON object"),
         ("a.jsonl", b'{"text": "a"}\n[]\n', "line 2 is no JSON object"),
-        ("a.jsonl", b'{"text": "a"} null', "line 1 is no JSON object"),
         ("a.jsonl", b'{"text": 3}\n', "line 1: text is no text; name another column with --column"),
         ("a.jsonl", b'{"text": "\\ud800"}\n', "surrogates"),
         ("a.jsonl", b'{"a":' * 100_000, "line 1 is no JSON object"),
         ("a.parquet", b"not a table", "a.parquet: "),
         ("a.parquet", pa.table({"id": [1], "body": ["x"]}), r"no column 'text'.*--column, one of: id, body$"),
         ("a.parquet", pa.table({"text": [1, 2]}), r"a\.parquet: the column holds int64, not text"),
-        ("a.parquet", pa.table({"text": [["a"]]}), "not text"),
     ],
 )
 def test_a_bad_file_is_one_line_that_names_it(tmp_path, name, content, message):
@@ -229,42 +215,3 @@ def test_without_a_network_what_datasets_has_cached_is_read(tmp_path):
     assert "\n" not in str(caught.value)
     assert not huggingface_hub.constants.HF_HUB_OFFLINE
     assert not datasets.config.HF_HUB_OFFLINE
-
-
-@pytest.mark.parametrize(
-    ("error", "kind", "message"),
-    [
-        (ConnectionError("Couldn't reach 'a/b'\non the Hub"), OSError, "cannot be reached"),
-        (ValueError("Config name is missing.\nPick one of ['x']"), ValueError, r"missing. Pick one of \['x'\]"),
-        (KeyError("surprise"), ValueError, "surprise"),
-        (RuntimeError("long " * 999), ValueError, "long long"),
-    ],
-    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
-)
-def test_each_failure_of_the_hub_is_one_line(monkeypatch, error, kind, message, no_network):
-    def fail(*_, **__):
-        raise error
-
-    monkeypatch.setattr(datasets, "load_dataset", fail)
-    with pytest.raises(kind, match=message) as caught:
-        read("a/b")
-    text = str(caught.value)
-    assert text.startswith("hf:a/b: ")
-    assert "\n" not in text
-    assert len(text) < 500
-
-
-def test_a_forbidden_network_and_mirrors_and_proxies_are_respected(monkeypatch, no_network):
-    assert not reachable()
-    monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
-    assert reachable(), "behind a proxy names need not resolve here"
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert not reachable()
-    monkeypatch.delenv("HF_HUB_OFFLINE")
-    monkeypatch.delenv("https_proxy")
-    asked = []
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *address: asked.append(address))
-    assert reachable()
-    monkeypatch.setenv("HF_ENDPOINT", "https://mirror.example:8443")
-    assert reachable()
-    assert asked == [("huggingface.co", 443), ("mirror.example", 8443)]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from plkernel.analysis.information import counts
-from plkernel.analysis.information.counts import block_edges, count_pairs, histogram, unigram_entropy, word_symbols
+from plkernel.analysis.information.counts import block_edges, count_pairs, histogram, word_symbols
 
 LAGS = [1, 2, 7, 300]
 TEXT = """Don't stop: the É in 'CAFÉ' isn't é, the café's well-known; l\u2019été, max_lag 10 and 10.5
@@ -56,12 +56,6 @@ def test_a_mapped_file_and_all_256_symbols_are_counted(tmp_path, monkeypatch):
         count_pairs(text(1000), [1], symbols=np.array([200, 201], np.uint8))
 
 
-@pytest.mark.parametrize("symbols", [1, 2, 255, 256])
-def test_equally_frequent_symbols_have_the_entropy_of_their_number(symbols):
-    data = np.tile(np.arange(symbols, dtype=np.uint8), 2000)
-    assert unigram_entropy(data) == pytest.approx(np.log2(symbols), abs=1e-12)
-
-
 def as_bytes(words):
     return np.frombuffer(words.encode() if isinstance(words, str) else words, np.uint8)
 
@@ -101,18 +95,12 @@ def test_words_beyond_ascii_stay_whole_and_equal_frequencies_rank_in_byte_order(
     [
         (count_pairs, text(100), [0, 1], r"lags must be 1 or more and ascend without repeats, got \[0, 1\]"),
         (count_pairs, text(100), [1, 5, 3], r"got \[1, 5, 3\]"),
-        (count_pairs, text(100), [1, 1], r"got \[1, 1\]"),
         (count_pairs, text(100), [], "list of integers"),
-        (count_pairs, text(100), [1.5], "float64"),
-        (count_pairs, text(100), [[1, 2]], "shape"),
         (count_pairs, text(300), LAGS, "too short for lag 300"),
         (count_pairs, text(1000).astype(np.int64), LAGS, "vector of uint8, got int64"),
-        (count_pairs, text(1000).reshape(10, 100), LAGS, "shape"),
         (count_pairs, b"bytes", LAGS, "got bytes; np.frombuffer"),
         (word_symbols, as_bytes(" \n.,;'-_"), 9, "data holds no word in 8 bytes"),
-        (word_symbols, as_bytes("a b"), 1, "must be from 2 to 256, so that a code is one byte, got 1"),
         (word_symbols, as_bytes("a b"), 257, "got 257"),
-        (word_symbols, b"a b", 9, "data must be a vector of uint8"),
     ],
 )
 def test_bad_input_is_refused(function, data, argument, message):

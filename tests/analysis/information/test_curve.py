@@ -1,15 +1,12 @@
 """Curves of sequences of known information: right, with honest intervals, and independent of how they are made."""
 
-import json
-
 import numpy as np
 import pytest
 
 from plkernel.analysis.information import curve as module
 from plkernel.analysis.information.counts import block_edges, count_pairs
-from plkernel.analysis.information.curve import DecayCurve, decay_curves, log_lags
-from plkernel.analysis.information.estimate import ESTIMATORS, expected_information, mutual_information, without_bias
-from plkernel.analysis.information.laws import fit_power_law
+from plkernel.analysis.information.curve import decay_curves, log_lags
+from plkernel.analysis.information.estimate import ESTIMATORS, expected_information, mutual_information
 from plkernel.analysis.sequences import LagCorpus, PottsCorpus
 
 LAGS = log_lags(500, 24)
@@ -85,15 +82,6 @@ def test_independent_symbols_many_of_them_rare_have_no_information():
     assert abs(np.mean(values)) < 4 * error < 0.1
 
 
-def test_the_last_block_is_longer_at_short_lags_and_counts_for_more(known):
-    """2,000 symbols in blocks of 40 at lag 400, where the last has 439 pairs at lag 1."""
-    data = known[0][:2000]
-    curves = [decay_curves(data, np.array([1, 400]), estimator=name)[0] for name in ("jackknife", "shuffle")]
-    corrected, shuffled = (np.array([curve.values[0], *curve.replicates[0]]) for curve in curves)
-    np.testing.assert_allclose(corrected, without_bias(shuffled, np.append(np.full(39, 40), 439)), rtol=1e-12)
-    assert abs(corrected[0] - without_bias(shuffled, np.full(40, 1))[0]) > 1e-4 * abs(corrected[0])
-
-
 def test_replicates_are_the_estimates_without_a_block(known):
     data = known[0][:50_000]
     information, _ = decay_curves(data, LAGS, estimator="shuffle")
@@ -113,19 +101,6 @@ def test_the_curve_depends_neither_on_threads_nor_on_passes(known, monkeypatch, 
     monkeypatch.setattr(module, "TABLE_BYTES", 5 * 40 * 16**2 * 4)  # five lags at a time
     assert decay_curves(data, LAGS, estimator=estimator, threads=2, progress=told.append) == once
     assert sum(told) == pytest.approx(1)
-
-
-def test_a_curve_reads_back_from_json_and_parts_are_its_own(known):
-    for curve in known[1]:
-        again = DecayCurve(**json.loads(json.dumps(curve.to_dict())))
-        assert fit_power_law(again, (1, 100)) == fit_power_law(curve, (1, 100))
-    part = curve.at([1, 3, 4])
-    assert part.lags == (1, 3, 4)
-    assert part.values == tuple(curve.values[curve.lags.index(lag)] for lag in (1, 3, 4))
-    assert len(part.replicates) == len(part.floor) == 3
-    lags = log_lags(1000, 64)
-    assert (lags[0], lags[-1]) == (1, 1000)
-    assert np.all(np.diff(lags) >= 1)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ Every section is immutable and refuses unknown keys. The text of a field, or bel
 import hashlib
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
@@ -41,6 +41,7 @@ from plkernel.models import Device, ModelKind, PatchingMode
 WIDEST = 2**16
 LARGEST_STEP = 2**28  # bytes of training text in one step, batch * context
 MOST_THREADS = 2**10
+MOST_ARMS = 4096  # each takes some milliseconds to check, and as many runs as there are seeds
 SMALLEST_EPS = 1.2e-38  # the least that float32 holds to all its digits
 
 
@@ -84,6 +85,7 @@ Width = Annotated[Positive, Field(le=WIDEST)]
 Rank = Annotated[Whole, Field(ge=2, le=WIDEST)] | None
 Sentence = Annotated[str, Field(pattern=r"^\S(.*\S)?$", max_length=200)]
 Plain = dict[str, JsonValue]
+Options = dict[str, Any]
 Numbers = tuple[PositiveNumber, ...]
 Code = Annotated[str, AfterValidator(_code)]
 Claim = Literal["lower", "higher", "equal"]
@@ -122,6 +124,12 @@ class Section(BaseModel):
         for name in names:
             if (value := getattr(self, name)) != type(self).model_fields[name].default:
                 raise ValueError(f"{head}{name} {value} {reason}")
+
+
+def deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Options:
+    """Return `base` with the values of `over`, table by table."""
+    both = (key for key in base if isinstance(base[key], dict) and isinstance(over.get(key), Mapping))
+    return {**base, **over, **{key: deep_merge(base[key], over[key]) for key in both}}
 
 
 def check_threads(threads: int) -> None:

@@ -10,9 +10,10 @@ from plkernel.common.cli import nearest
 from plkernel.common.files import shown
 from plkernel.common.layout import REFERENCES, REGISTERED, REPORT, SPEC, TUNING
 from plkernel.config.condition import Condition, resolve
-from plkernel.config.factors import MOST_ARMS, deep_merge
 from plkernel.config.schema import (
+    MOST_ARMS,
     OF_AN_ARM,
+    OF_KIND,
     Arm,
     CorpusSpec,
     Gate,
@@ -23,6 +24,7 @@ from plkernel.config.schema import (
     Section,
     TrainSpec,
     Whole,
+    deep_merge,
     explained,
     option,
 )
@@ -61,7 +63,7 @@ class Spec(Section):
     within: tuple[str, ...] = ()
     """Factors within whose levels arms are compared, each with the first levels of the other factors."""
     factors: dict[str, Any] = Field(default_factory=dict)
-    """Factors and their levels: every combination is an arm (plkernel/config/factors.py)."""
+    """Factors and their levels: every combination is an arm (plkernel/config/reading.py)."""
     seeds: tuple[Seed, ...] = option("Runs of one seed share base weights and data order across arms.", (0,))
     report_steps: tuple[Positive, ...] = option("Steps whose validation bits per byte the report names.", ())
     corpus: CorpusSpec = CorpusSpec()
@@ -141,8 +143,15 @@ class Spec(Section):
         return self.arms[name]
 
     def model_of(self, arm: str) -> ModelSpec:
-        """Return the model of that arm: [model] with the changes of the arm."""
-        return _with(self.model, self.arm(arm).model, "model")
+        """Return the model of that arm: [model] with the changes of the arm.
+
+        An arm of another kind takes the options that both kinds have, and never `config`.
+        """
+        changes, common = self.arm(arm).model or {}, self.model
+        if isinstance(kind := changes.get("kind"), str) and kind != common.kind:
+            both = set(OF_KIND.get(kind, ())) & set(OF_KIND.get(common.kind, ())) - {"kind"}
+            common = ModelSpec.model_construct(**{name: getattr(common, name) for name in both})
+        return _with(common, changes, "model")
 
     def train_of(self, arm: str) -> TrainSpec:
         """Return the protocol of that arm: [train] with the changes of the arm."""

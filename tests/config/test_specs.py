@@ -16,8 +16,7 @@ from plkernel.commands.specs import command
 from plkernel.common.files import load_json, save_json
 from plkernel.config import command_line
 from plkernel.config.condition import from_config, resolve
-from plkernel.config.factors import expanded
-from plkernel.config.reading import find, load_spec, parse_spec, roles, specs
+from plkernel.config.reading import expanded, find, load_spec, parse_spec, roles, specs
 from plkernel.config.schema import Arm, Gate, Hypothesis, ModelSpec, TrainSpec, families
 from plkernel.config.study import Spec, with_defaults
 from plkernel.models.init.plan import RoleTable
@@ -102,6 +101,32 @@ def test_a_configuration_of_an_earlier_version_has_defaults() -> None:
     assert from_config(old) == condition
     del old["model"]["parameters"]
     assert with_defaults(old) == with_defaults(json.loads(json.dumps(condition.config)))
+
+
+GOOSE = {"kind": "rwkv7", "dim": 64, "head_size": 16}
+
+
+@pytest.mark.parametrize(
+    ("model", "arm", "expected"),
+    [
+        ({"dim": 32, "gain": "ema"}, {"kind": "m:B", "config": {"a": 1}}, {"kind": "m:B", "config": {"a": 1}}),
+        ({"kind": "m:A", "config": {"a": 1}}, {"kind": "m:B"}, {"kind": "m:B"}),
+        ({"kind": "m:A", "config": {"a": 1}}, {"kind": "m:A", "config": {"b": 2}}, {"config": {"a": 1, "b": 2}}),
+        ({"kind": "m:A", "config": {"a": 1}}, {"kind": "ssm", "layers": 2}, {"kind": "ssm", "layers": 2}),
+        (
+            {**GOOSE, "ranks": {"decay": 8}},
+            {"kind": "rwkv6", "k_clamp": True},
+            {**GOOSE, "kind": "rwkv6", "k_clamp": True},
+        ),
+    ],
+)
+def test_an_arm_of_another_kind_takes_what_both_kinds_have(
+    model: dict[str, Any], arm: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    """As in docs/own.md, where a model of one's own is compared with one of plkernel's."""
+    spec = parse_spec(values({"model": model, "arms": {"uniform": {}, "own": {"model": arm}}}), "here")
+    assert spec.condition("own").model == ModelSpec.model_validate({"kind": spec.model.kind, **expected})
+    assert spec.condition("uniform").model == spec.model
 
 
 def test_conditions_are_keys() -> None:

@@ -13,23 +13,24 @@ This is six arms, log-spaced_none to concentrated_ema, quantile_none and quantil
 of its gain.
 """
 
+import hashlib
 import itertools
+import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from plkernel.analysis.nodes import output_std
 from plkernel.common.cli import existing, nearest
 from plkernel.common.files import load_json, load_object, parse_toml, read_bytes, shown
 from plkernel.config.condition import Condition
-from plkernel.config.schema import MOST_ARMS, NODE_VALUES, Arm, Options, deep_merge, explained, fingerprint
-from plkernel.config.study import Spec
+from plkernel.config.schema import MOST_ARMS, NODE_VALUES, Arm, Options, deep_merge
+from plkernel.config.study import Spec, heading
 
 FOLDER = Path(__file__).parents[1] / "runs"  # the specs that come with plkernel
 BASELINE = "baseline"  # as the value of an arm's `match`: the arm it is compared with, whatever its name
@@ -75,7 +76,7 @@ def load_values(path: Path) -> dict[str, Any]:
     """Return the plain values of a spec, its factors written out as arms; ValueError names the file."""
     saved = path.suffix == ".json"  # by a study, with the rates that a search has found
     values = load_object(path) if saved else parse_toml(read_bytes(path), f"spec {path}")
-    with _heading(f"spec {path}: "):
+    with heading(f"spec {path}: "):
         values = expanded(values)
         for name, arm in arms.items() if isinstance(arms := values.get("arms"), dict) and not saved else ():
             if isinstance(arm, dict) and {"rates", "learning_rate"} <= arm.keys():
@@ -89,32 +90,23 @@ def parse_spec(values: Mapping[str, Any], origin: str, check: Check | None = Non
     Hypotheses that leave out `against` get the arm that theirs is compared with. Raises ValueError, headed by `origin`
     and the name of the arm, where an arm does not fit its model or `check` refuses it.
     """
-    with _heading(f"spec {origin}: "):
+    with heading(f"spec {origin}: "):
         spec = Spec.model_validate(expanded(dict(values))).trusting(trusted)
         compared = (one.model_copy(update={"against": one.against or spec.against(one.arm)}) for one in spec.hypotheses)
         arms = dict[str, Arm]()
         for name, arm in spec.arms.items():
-            with _heading(f"arms.{name}: "):
+            with heading(f"arms.{name}: "):
                 arms[name] = _with_file_values(arm)
         spec = spec.model_copy(update={"hypotheses": tuple(compared), "arms": arms})
         conditions = {name: spec.condition(name) for name in arms}
         for name, condition in conditions.items():
-            with _heading(f"arms.{name}: "):
+            with heading(f"arms.{name}: "):
                 if condition.arm.match is not None and condition.model.kind == "ssm":
                     condition = conditions[name] = _matched(condition, spec, conditions)
                 condition.check()
                 if check is not None:
                     check(condition)
         return spec.model_copy(update={"arms": {name: condition.arm for name, condition in conditions.items()}})
-
-
-@contextmanager
-def _heading(head: str) -> Iterator[None]:
-    """Put `head` in front of every ValueError, and pydantic's into words."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"{head}{explained(error, Spec) if isinstance(error, ValidationError) else error}") from None
 
 
 def _matched(condition: Condition, spec: Spec, conditions: Mapping[str, Condition]) -> Condition:
@@ -135,7 +127,8 @@ def _with_file_values(arm: Arm) -> Arm:
 
     A run's configuration thus holds the nodes, and a saved spec does not need the file.
     """
-    if arm.node_file is None or arm.has_file_values:
+    values = {name: getattr(arm, name) for name in NODE_VALUES}
+    if arm.node_file is None or arm.node_file.endswith(_fingerprint(values)):
         return arm
     own = FOLDER.parent / arm.node_file  # runs/nodes/NAME.json of plkernel, where this folder has none
     content = load_json(own if own.is_file() and not Path(arm.node_file).exists() else Path(arm.node_file))
@@ -146,7 +139,12 @@ def _with_file_values(arm: Arm) -> Arm:
         form = '{"nodes": {"rates": [...], "projection": [...], "gain": "..."}} as plkernel.fit writes it'
         raise ValueError(f"node_file {arm.node_file}: no node set in it, expected {form}") from error
     values = dict(zip(NODE_VALUES, given, strict=True))
-    return Arm.model_validate({**arm.model_dump(), **values, "node_file": f"{arm.node_file}#{fingerprint(values)}"})
+    return Arm.model_validate({**arm.model_dump(), **values, "node_file": arm.node_file + _fingerprint(values)})
+
+
+def _fingerprint(values: Options) -> str:
+    """Return # and twelve hexadecimal digits that tell node values apart."""
+    return f"#{hashlib.sha256(json.dumps(values).encode()).hexdigest()[:12]}"
 
 
 class Design(BaseModel):

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from plkernel.config.factors import expanded
-from plkernel.config.reading import parse_spec
+from plkernel.config.reading import expanded, parse_spec
 
 if TYPE_CHECKING:
     from plkernel.config.study import Spec

@@ -108,7 +108,7 @@ def test_imports_load_no_more_than_needed() -> None:
     needs = {
         "import plkernel": HEAVY,
         "import plkernel.export, plkernel.load, plkernel.init, plkernel.bench": ("torch", "scipy"),
-        "import plkernel.config.reading": ("torch", "matplotlib"),
+        "import plkernel.config.reading, plkernel.study.engine": ("torch", "matplotlib"),
         "plkernel.config.reading.load_spec(pathlib.Path('runs/mamba2.toml'))": ("transformers",),
         "import plkernel.train, plkernel.experiment, plkernel.generate": ("torch", "scipy.optimize"),
         "import_module('plkernel.inspect'), import_module('plkernel.probe')": ("torch", "scipy.optimize"),

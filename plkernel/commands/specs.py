@@ -12,10 +12,7 @@ from plkernel.config.reading import roles, specs
 def command(name: Annotated[str | None, tyro.conf.Positional] = None) -> None:
     """List the specs that come with plkernel, and what each is for; or write one, to edit.
 
-        python -m plkernel.specs quick > my.toml
-
-    Wherever a command takes a SPEC, it takes these names; --dry-run of plkernel.experiment says what one takes on this
-    machine.
+    Wherever a command takes a SPEC, it takes these names; --dry-run of plkernel.experiment says what one takes here.
 
     Args:
         name: Print the content of this one.

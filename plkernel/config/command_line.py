@@ -4,8 +4,10 @@ import copy
 import difflib
 import functools
 import json
+import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from plkernel.common import cli
@@ -38,22 +40,20 @@ def main(command: Callable[..., Any], args: Sequence[str] | None = None, check: 
         if path.is_dir():
             raise ValueError(f"spec {path}: is a folder; name a TOML file, or the spec.json of a study")
         call, rest = cli.parse(own, given[1:], prog, whole=False)
-        values = replaced(load_values(path), rest, list(call.keywords))
-        origin = f"{path} with its options" if rest else str(path)
+        values, origin = replaced(load_values(path), rest, call.keywords), f"{path}{' with its options' * bool(rest)}"
         command(parse_spec(values, origin, check, call.keywords.get("trust_code", False)), **call.keywords)
 
     cli.report_errors(run)
 
 
-def replaced(values: dict[str, Any], tokens: Sequence[str], others: Sequence[str] = ()) -> dict[str, Any]:
+def replaced(values: dict[str, Any], tokens: Sequence[str], others: Iterable[str] = ()) -> dict[str, Any]:
     """Return the values of a spec with the fields that options name replaced, by texts that pydantic converts.
 
-    others: names that a misspelt option may mean as well. Raises ValueError for an unknown option and for a wrong
-    number of values.
+    others: names that a misspelt option may mean as well.
     """
     changed, groups, equals = copy.deepcopy(values), list[tuple[str, list[str]]](), "="
     for token in tokens:
-        if token.startswith("-") and not (token[1:2].isdigit() or token[1:2] in ("", ".")):  # no negative number
+        if re.match(r"-[^\d.]", token):  # no negative number
             name, equals, text = token.partition("=")
             groups.append((name, [text] if equals else []))
         elif equals:  # nothing follows --NAME=VALUE
@@ -78,26 +78,25 @@ def replaced(values: dict[str, Any], tokens: Sequence[str], others: Sequence[str
 
 def _guessed(text: str) -> Any:
     """Return a value of a table, a number if it reads as one."""
-    try:
+    with suppress(ValueError):
         return json.loads(text)
-    except ValueError:
-        return text
+    return text
 
 
 def _value(name: str, types: set[str], given: list[str]) -> Any:
     """Return the values after an option: a text, a list, or a table from pairs of a name and a value."""
+    wanted = "one value"
     if given == ["None"] and "null" in types:
         return None
-    if "object" in types and given and len(given) % 2 == 0:
-        return dict(zip(given[::2], map(_guessed, given[1::2]), strict=True))
     if "array" in types:
         return given
-    if "boolean" in types and not given:
-        return True
-    if "object" in types or len(given) != 1:
-        wanted = "pairs of a name and a value" if "object" in types else "one value"
-        raise ValueError(f"--{name}: expected {wanted}, got {' '.join(given) or 'nothing'}")
-    return given[0]
+    if "object" in types:
+        if given and len(given) % 2 == 0:
+            return dict(zip(given[::2], map(_guessed, given[1::2]), strict=True))
+        wanted = "pairs of a name and a value"
+    elif len(given) == 1 or (not given and "boolean" in types):
+        return given[0] if given else True
+    raise ValueError(f"--{name}: expected {wanted}, got {' '.join(given) or 'nothing'}")
 
 
 def fields(arms: Sequence[str]) -> Iterator[tuple[tuple[str, ...], set[str]]]:

@@ -1,26 +1,12 @@
 """One condition of a study: an arm resolved for its model, and all that decides the numbers of a run but its seed."""
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from plkernel.analysis.nodes import (
-    HORIZON,
-    LOSS,
-    PLACEMENTS_OF,
-    Aim,
-    Nodes,
-    check_largest_rate,
-    check_multipliers,
-    check_nodes,
-    check_rates,
-    half_lives_of,
-    place,
-    scaled_to,
-)
+from plkernel.analysis import nodes as decays
 from plkernel.config.schema import AIM_OPTIONS, IN_THE_STUDY, NODE_VALUES, Arm, CorpusSpec, ModelSpec, TrainSpec
 
 DEFAULT_SCHEMES = {
@@ -31,7 +17,7 @@ DEFAULT_SCHEMES = {
 }
 # At initialisation an RWKV has random signs, information quadratic in them, and sees the newest byte through u, in
 # RWKV-7 through the state.
-RWKV_AIM = {"target": "correlation", "kernel": "rms", "lag": "bonus", "max_lag": HORIZON, "bonus": "scheme"}
+RWKV_AIM = {"target": "correlation", "kernel": "rms", "lag": "bonus", "max_lag": decays.HORIZON, "bonus": "scheme"}
 RWKV_TEMPERING = 0.5
 ENDS = ("shortest", "longest")
 OF_A_FOREIGN_ARM = {"learning_rate", "model", "corpus", "init", "init_options", *IN_THE_STUDY}
@@ -58,11 +44,7 @@ class Condition:
     trusted: bool = field(default=False, compare=False, repr=False)
 
     def __hash__(self) -> int:
-        return self._hash
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash(json.dumps(self.config, sort_keys=True))
+        return hash((self.study, self.name))
 
     @property
     def code(self) -> dict[str, str]:
@@ -97,7 +79,7 @@ class Condition:
         }
 
     @cached_property
-    def nodes(self) -> Nodes:
+    def nodes(self) -> decays.Nodes:
         """The decays that the arm places, per patch: of an SSM's channels, or of those of an RWKV's head.
 
         Raises ValueError where the arm does not fit the model.
@@ -105,63 +87,53 @@ class Condition:
         arm = self.arm
         if self.model.is_foreign:
             raise ValueError(f"a model of kind {self.model.kind!r} has no nodes that are known")
-        if arm.pending:
-            raise ValueError("match or node_file refers to more than this arm: read the spec with load_spec")
         values = [getattr(arm, name) for name in NODE_VALUES]
+        if (arm.node_file and None in values) or (arm.match and arm.output_std is None):
+            raise ValueError("match or node_file refers to more than this arm: read the spec with load_spec")
         nodes = self._placed_nodes() if values == [None, None, None] else self._given_nodes(*values)
-        return nodes if arm.output_std is None else scaled_to(nodes, arm.output_std)
+        return nodes if arm.output_std is None else decays.scaled_to(nodes, arm.output_std)
 
-    def _placed_nodes(self) -> Nodes:
+    def _placed_nodes(self) -> decays.Nodes:
         """The nodes of the arm's placement, within what float32 holds."""
         arm, model, step = self.arm, self.model, self.model.patching.size
         if arm.placement is None or arm.placement == "terms":
-            raise ValueError(
-                "placement 'terms' needs a fit: write one with plkernel.fit --out and name it in node_file"
-            )
-        names = ["tempering", "loss", *AIM_OPTIONS, *(one for one in ENDS if arm.placement == "log-spaced")]
-        names += [one for one in ENDS if getattr(arm, one) != Arm.model_fields[one].default]  # which `place` refuses
-        if model.kind == "ssm" or arm.placement in PLACEMENTS_OF["max_lag"]:  # else the lag to which a law is checked
+            raise ValueError("placement 'terms' needs a fit: write one with plkernel.fit --out, name it in node_file")
+        names = ["tempering", "loss", *AIM_OPTIONS, *ENDS]
+        if model.kind == "ssm" or arm.placement in decays.PLACEMENTS_OF["max_lag"]:  # else it bounds the check of a law
             names.append("max_lag")
-        options = {name: value for name in names if (value := getattr(arm, name)) is not None}
+        given = {name: getattr(arm, name) for name in names}
+        options = {name: value for name, value in given.items() if value != Arm.model_fields[name].default}
         if arm.placement == "quantile":
-            rates = (arm.law or Aim(arm.beta)).rate_range((arm.max_lag or HORIZON) / step, arm.loss or LOSS)
-            check_rates(f"placement 'quantile' with beta {arm.beta:g}: half-life", rates, step)
+            law, longest = arm.law or decays.Aim(arm.beta), arm.max_lag or decays.HORIZON
+            rates = law.rate_range(longest / step, arm.loss or decays.LOSS)
+            decays.check_rates(f"placement 'quantile' with beta {arm.beta:g}: half-life", rates, step)
         else:
             ends = {name: options[name] for name in ENDS if name in options}
-            lives = half_lives_of(arm.placement, model.node_count, **ends)
-            for name, value in (("shortest", float(lives.min())), ("longest", float(lives.max()))):
-                check_rates(f"placement {arm.placement!r}, {name}", [math.log(2) / value * step], step)
+            lives = decays.half_lives_of(arm.placement, model.node_count, **ends)
+            for name, value in zip(ENDS, (float(lives.min()), float(lives.max())), strict=True):
+                decays.check_rates(f"placement {arm.placement!r}, {name}", [math.log(2) / value * step], step)
             if model.kind == "rwkv7":
-                check_largest_rate(math.log(2) / float(lives.min()), f"placement {arm.placement!r}, shortest")
-        return place(
-            model.node_count,
-            placement=arm.placement,
-            projection=arm.projection,
-            gain=model.input_gain,
-            beta=arm.beta,
-            step=step,
-            fastest=model.largest_rate,
-            **options,
-        )
+                decays.check_largest_rate(math.log(2) / float(lives.min()), f"placement {arm.placement!r}, {ENDS[0]}")
+        options |= {"placement": arm.placement, "projection": arm.projection, "beta": arm.beta}
+        return decays.place(model.node_count, gain=model.input_gain, step=step, fastest=model.largest_rate, **options)
 
-    def _given_nodes(self, *values: Any) -> Nodes:
+    def _given_nodes(self, *values: Any) -> decays.Nodes:
         """The nodes that are in the spec as numbers, per byte, for a step of the model."""
         arm, model, step = self.arm, self.model, self.model.patching.size
         head = f"the nodes of {arm.node_file.rpartition('#')[0]}" if arm.node_file else "the nodes"
         if None in values:
             raise ValueError(f"{NODE_VALUES[values.index(None)]} is missing: {', '.join(NODE_VALUES)} go together")
         rates, multipliers, gain = values
-        unused = ["projection", *ENDS, "tempering", "loss", *(["placement"] if arm.placement != "log-spaced" else [])]
-        if model.kind == "ssm":  # an RWKV checks its nodes against the law of these
-            unused += ["max_lag", "beta", *AIM_OPTIONS]
+        unused = ["projection", *ENDS, "tempering", "loss", *["placement"] * (arm.placement != "log-spaced")]
+        unused += ["max_lag", "beta", *AIM_OPTIONS] * (model.kind == "ssm")  # an RWKV checks its nodes against this law
         arm.refuse(unused, "does not go with node_file, whose nodes are placed already: leave it out")
         if gain != model.input_gain and model.kind == "ssm":
             raise ValueError(f"{head} assume gain {gain!r}, but model.gain is {model.gain!r}")
         if not len(rates) == len(multipliers) == model.node_count:
             size = f"model.{'dim' if model.kind == 'ssm' else 'head_size'} is {model.node_count}"
             raise ValueError(f"{head} are {len(rates)} rates and {len(multipliers)} multipliers, but {size}")
-        check_rates(f"{head}:", [rate * step for rate in rates], step)
-        return Nodes(rates, multipliers, gain).per_step(step)
+        decays.check_rates(f"{head}:", [rate * step for rate in rates], step)
+        return decays.Nodes(rates, multipliers, gain).per_step(step)
 
     def check(self) -> None:
         """Raise ValueError where the arm does not fit the model; its scheme is checked where models are built."""
@@ -179,12 +151,13 @@ class Condition:
         elif not arm.places_nodes:
             return
         largest, std = max(self.nodes.projection), arm.output_std
-        check_multipliers("output_std" if std else "node_multipliers", std or largest, largest)
+        decays.check_multipliers("output_std" if std else "node_multipliers", std or largest, largest)
         if model.kind != "ssm":
             if arm.shape_on not in (None, "receptance"):
                 raise ValueError(f"shape_on must be receptance in an RWKV, got {arm.shape_on!r}")
             heads: dict[str, Any] = {"head_size": model.head_size, "k_clamp": model.k_clamp}
-            check_nodes(self.nodes, arm.law, arm.max_lag or HORIZON, goose=model.kind == "rwkv7", **heads)
+            lag = arm.max_lag or decays.HORIZON
+            decays.check_nodes(self.nodes, arm.law, lag, goose=model.kind == "rwkv7", **heads)
 
     def _unused(self) -> Iterator[tuple[Iterable[str], str]]:
         """Yield options that the condition has no use for, and why."""

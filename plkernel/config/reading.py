@@ -1,20 +1,36 @@
-"""Specs from files: found by path or name, read, their factors written out, and every arm resolved and checked once."""
+"""Specs from files: found by path or name, read, their factors written out, and every arm resolved and checked once.
 
+[factors] stand for one arm for every combination of their levels:
+
+within = ["model.gain"]                            # arms are compared among themselves, gain by gain
+[factors]
+placement = ["log-spaced", "concentrated"]         # the values of an option are its levels
+"model.gain" = ["none", "ema"]                     # or [factors.NAME] LEVEL = { all options that it stands for }
+[arms.quantile]                                    # beside the combinations, once for every level of `within`
+placement = "quantile"
+
+This is six arms, log-spaced_none to concentrated_ema, quantile_none and quantile_ema; each is compared with log-spaced
+of its gain.
+"""
+
+import hashlib
+import itertools
+import json
+import math
+import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel
 
 from plkernel.analysis.nodes import output_std
 from plkernel.common.cli import existing, nearest
-from plkernel.common.files import load_json, load_object, parse_toml, read_bytes
+from plkernel.common.files import load_json, load_object, parse_toml, read_bytes, shown
 from plkernel.config.condition import Condition
-from plkernel.config.factors import expanded
-from plkernel.config.schema import NODE_VALUES, Arm, explained, fingerprint
-from plkernel.config.study import Spec
+from plkernel.config.schema import MOST_ARMS, NODE_VALUES, Arm, Options, deep_merge
+from plkernel.config.study import Spec, heading
 
 FOLDER = Path(__file__).parents[1] / "runs"  # the specs that come with plkernel
 BASELINE = "baseline"  # as the value of an arm's `match`: the arm it is compared with, whatever its name
@@ -60,7 +76,7 @@ def load_values(path: Path) -> dict[str, Any]:
     """Return the plain values of a spec, its factors written out as arms; ValueError names the file."""
     saved = path.suffix == ".json"  # by a study, with the rates that a search has found
     values = load_object(path) if saved else parse_toml(read_bytes(path), f"spec {path}")
-    with _heading(f"spec {path}: "):
+    with heading(f"spec {path}: "):
         values = expanded(values)
         for name, arm in arms.items() if isinstance(arms := values.get("arms"), dict) and not saved else ():
             if isinstance(arm, dict) and {"rates", "learning_rate"} <= arm.keys():
@@ -74,32 +90,23 @@ def parse_spec(values: Mapping[str, Any], origin: str, check: Check | None = Non
     Hypotheses that leave out `against` get the arm that theirs is compared with. Raises ValueError, headed by `origin`
     and the name of the arm, where an arm does not fit its model or `check` refuses it.
     """
-    with _heading(f"spec {origin}: "):
+    with heading(f"spec {origin}: "):
         spec = Spec.model_validate(expanded(dict(values))).trusting(trusted)
         compared = (one.model_copy(update={"against": one.against or spec.against(one.arm)}) for one in spec.hypotheses)
         arms = dict[str, Arm]()
         for name, arm in spec.arms.items():
-            with _heading(f"arms.{name}: "):
+            with heading(f"arms.{name}: "):
                 arms[name] = _with_file_values(arm)
         spec = spec.model_copy(update={"hypotheses": tuple(compared), "arms": arms})
         conditions = {name: spec.condition(name) for name in arms}
         for name, condition in conditions.items():
-            with _heading(f"arms.{name}: "):
+            with heading(f"arms.{name}: "):
                 if condition.arm.match is not None and condition.model.kind == "ssm":
                     condition = conditions[name] = _matched(condition, spec, conditions)
                 condition.check()
                 if check is not None:
                     check(condition)
         return spec.model_copy(update={"arms": {name: condition.arm for name, condition in conditions.items()}})
-
-
-@contextmanager
-def _heading(head: str) -> Iterator[None]:
-    """Put `head` in front of every ValueError, and pydantic's into words."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"{head}{explained(error, Spec) if isinstance(error, ValidationError) else error}") from None
 
 
 def _matched(condition: Condition, spec: Spec, conditions: Mapping[str, Condition]) -> Condition:
@@ -120,7 +127,8 @@ def _with_file_values(arm: Arm) -> Arm:
 
     A run's configuration thus holds the nodes, and a saved spec does not need the file.
     """
-    if arm.node_file is None or arm.has_file_values:
+    values = {name: getattr(arm, name) for name in NODE_VALUES}
+    if arm.node_file is None or arm.node_file.endswith(_fingerprint(values)):
         return arm
     own = FOLDER.parent / arm.node_file  # runs/nodes/NAME.json of plkernel, where this folder has none
     content = load_json(own if own.is_file() and not Path(arm.node_file).exists() else Path(arm.node_file))
@@ -131,4 +139,98 @@ def _with_file_values(arm: Arm) -> Arm:
         form = '{"nodes": {"rates": [...], "projection": [...], "gain": "..."}} as plkernel.fit writes it'
         raise ValueError(f"node_file {arm.node_file}: no node set in it, expected {form}") from error
     values = dict(zip(NODE_VALUES, given, strict=True))
-    return Arm.model_validate({**arm.model_dump(), **values, "node_file": f"{arm.node_file}#{fingerprint(values)}"})
+    return Arm.model_validate({**arm.model_dump(), **values, "node_file": arm.node_file + _fingerprint(values)})
+
+
+def _fingerprint(values: Options) -> str:
+    """Return # and twelve hexadecimal digits that tell node values apart."""
+    return f"#{hashlib.sha256(json.dumps(values).encode()).hexdigest()[:12]}"
+
+
+class Design(BaseModel):
+    """The keys of a spec that factors are written out from."""
+
+    factors: dict[str, list[Any] | dict[str, Options]] | None = None
+    arms: dict[str, Options] | None = None
+    within: list[str] | None = None
+    baseline: str | None = None
+
+
+def expanded(values: Options) -> Options:
+    """Return the values of a spec with the arms that its factors stand for, each with its `levels` and `against`.
+
+    An arm under the name of a combination, with or without the levels of `within`, adds to its options. Values that
+    are expanded already come back as they are.
+    """
+    if not values.get("factors"):
+        return values
+    design = Design.model_validate(values)
+    named, within = design.arms or {}, design.within or []
+    if any(arm.get("levels") is not None for arm in named.values()):
+        return values
+    factors = {name: _levels(name, given) for name, given in (design.factors or {}).items()}
+    for name in within:
+        if name not in factors:
+            raise ValueError(f"within: {name!r} is not a factor; {nearest(name, factors)}")
+    number = math.prod(map(len, factors.values())) + len(named) * math.prod(len(factors[one]) for one in within)
+    if number > MOST_ARMS:
+        raise ValueError(f"factors: more than {MOST_ARMS:,} arms: leave out factors or levels")
+
+    def joined(*parts: str) -> str:
+        return "_".join(filter(None, parts))
+
+    def combinations(names: list[str]) -> dict[str, dict[str, str]]:
+        """Levels of these factors by factor, for every combination, by its name."""
+        every = itertools.product(*(factors[name] for name in names))
+        return {joined(*labels): dict(zip(names, labels, strict=True)) for labels in every}
+
+    crossed, blocks = [name for name in factors if name not in within], combinations(within)
+    cells = combinations(crossed) if crossed else {}
+    whole = {joined(cell, block): cell for cell in cells for block in blocks}
+    short = dict.fromkeys([*cells, *(name for name in named if name not in whole)])
+    baseline, arms = design.baseline or next(iter(cells), ""), Options()
+    for block, levels in blocks.items():
+        names = {name: joined(name, block) for name in short}
+        against = names.get(whole.get(baseline, baseline))
+        for name, full in names.items():
+            own = {**cells.get(name, {}), **levels}
+            options = _options(factors, own)
+            for override in dict.fromkeys((name, full)):
+                options = deep_merge(options, named.get(override, {}))
+            for key in ("match", "against"):
+                if isinstance(other := options.get(key), str):
+                    options[key] = names.get(other, other)
+            if against and against != full and options.get("against") is None:
+                options["against"] = against
+            arms[full] = {**options, "levels": own}
+    first = baseline if baseline in arms else joined(baseline, next(iter(blocks)))
+    return {**values, "arms": arms, **({"baseline": first} if baseline else {})}
+
+
+def _levels(factor: str, given: list[Any] | dict[str, Options]) -> dict[str, Options]:
+    """Return the options of every level of a factor, by label."""
+    levels = {} if isinstance(given, list) else given
+    for value in given if isinstance(given, list) else ():
+        label = re.sub(r"[^A-Za-z0-9.-]+", "-", format(value, "g") if isinstance(value, float) else str(value))
+        for part in reversed(factor.split(".")):  # {"model": {"gain": value}} for model.gain
+            value = {part: value}
+        levels[label] = value
+    if len(levels) < 2 or len(levels) != len(given):
+        raise ValueError(f"factors.{factor}: needs two levels or more, all different, got {shown(list(given))}")
+    return levels
+
+
+def _options(factors: Mapping[str, Options], levels: Mapping[str, str]) -> Options:
+    """Return the options that one level of each factor stands for together."""
+
+    def paths(options: Options) -> Iterator[str]:
+        for key, value in options.items():
+            yield from (f"{key}.{path}" for path in paths(value)) if isinstance(value, dict) and value else [key]
+
+    options, owners = Options(), dict[str, str]()
+    for name, label in levels.items():
+        for path in paths(factors[name][label]):
+            if (owner := owners.setdefault(path, name)) != name:
+                raise ValueError(f"factors {owner} and {name} both set {path}: give it to one of them")
+        options = deep_merge(options, factors[name][label])
+    return options

@@ -3,10 +3,8 @@
 Every section is immutable and refuses unknown keys. The text of a field, or below it, is its entry in the reference.
 """
 
-import hashlib
-import json
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
@@ -20,18 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from plkernel.analysis.nodes import (
-    RWKV7_LARGEST_RATE,
-    Aim,
-    AimTarget,
-    Bonus,
-    Gain,
-    Lag,
-    Placement,
-    Projection,
-    Summation,
-    gain_of,
-)
+from plkernel.analysis import nodes
 from plkernel.common.cli import NAME, is_code, nearest, shortened
 from plkernel.common.files import shown
 from plkernel.models import Device, ModelKind, PatchingMode
@@ -40,6 +27,7 @@ from plkernel.models import Device, ModelKind, PatchingMode
 WIDEST = 2**16
 LARGEST_STEP = 2**28  # bytes of training text in one step, batch * context
 MOST_THREADS = 2**10
+MOST_ARMS = 4096  # each takes some milliseconds to check, and as many runs as there are seeds
 SMALLEST_EPS = 1.2e-38  # the least that float32 holds to all its digits
 
 
@@ -50,18 +38,12 @@ def _number(value: Any) -> Any:
     return value
 
 
-def _code(name: str) -> str:
-    """Refuse a name of code that is none."""
-    if not NAME.fullmatch(name):
-        raise ValueError("must be module:attribute, as in mypackage.mymodule:function")
+def _code(name: str, known: Collection[str] = ()) -> str:
+    """Refuse a name of code that is none and not `known`."""
+    if name not in known and not NAME.fullmatch(name):
+        others = f"{', '.join(known)} or " if known else ""
+        raise ValueError(f"must be {others}module:attribute, as in mypackage.mymodule:function")
     return name
-
-
-def _kind(kind: str) -> str:
-    """Refuse a kind of model that is neither known nor code."""
-    if not is_code(kind) and kind not in OF_KIND:
-        raise ValueError(f"must be {', '.join(OF_KIND)} or module:attribute")
-    return _code(kind) if is_code(kind) else kind
 
 
 def option(description: str, default: Any = None, **limits: Any) -> Any:
@@ -83,6 +65,7 @@ Width = Annotated[Positive, Field(le=WIDEST)]
 Rank = Annotated[Whole, Field(ge=2, le=WIDEST)] | None
 Sentence = Annotated[str, Field(pattern=r"^\S(.*\S)?$", max_length=200)]
 Plain = dict[str, JsonValue]
+Options = dict[str, Any]
 Numbers = tuple[PositiveNumber, ...]
 Code = Annotated[str, AfterValidator(_code)]
 Claim = Literal["lower", "higher", "equal"]
@@ -121,6 +104,12 @@ class Section(BaseModel):
         for name in names:
             if (value := getattr(self, name)) != type(self).model_fields[name].default:
                 raise ValueError(f"{head}{name} {value} {reason}")
+
+
+def deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Options:
+    """Return `base` with the values of `over`, table by table."""
+    both = (key for key in base if isinstance(base[key], dict) and isinstance(over.get(key), Mapping))
+    return {**base, **over, **{key: deep_merge(base[key], over[key]) for key in both}}
 
 
 def check_threads(threads: int) -> None:
@@ -188,11 +177,11 @@ class RanksSpec(Section):
 class ModelSpec(Section):
     """The model that all arms share."""
 
-    kind: Annotated[ModelKind | str, AfterValidator(_kind)] = "ssm"
+    kind: Annotated[ModelKind | str, AfterValidator(lambda kind: _code(kind, OF_KIND))] = "ssm"
     """ssm: the diagonal SSM. rwkv5, rwkv6, rwkv7: Eagle, Finch, Goose. module:attribute: yours; needs --trust-code."""
     dim: Whole = option("Width, also the state size.", 96, ge=2, le=WIDEST)
     layers: Positive = option("Number of blocks.", 4, le=2**10)
-    gain: Gain = option("Input gain of the recurrence: none 1, ema 1 - a, lru sqrt(1 - a**2).", "none")
+    gain: nodes.Gain = option("Input gain of the recurrence: none 1, ema 1 - a, lru sqrt(1 - a**2).", "none")
     patching: PatchingSpec = PatchingSpec()
     head_size: Width = option("RWKV: channels of a head; dim must be a multiple.", 32)
     k_clamp: bool = option("RWKV-5 and 6: scale the key by min(1, lambda), an EMA-like input gain.", False)
@@ -210,14 +199,14 @@ class ModelSpec(Section):
         return self.dim if self.kind == "ssm" else self.head_size
 
     @property
-    def input_gain(self) -> Gain:
+    def input_gain(self) -> nodes.Gain:
         """Factor on the input of the recurrence; in an RWKV it follows from the K-clamp."""
-        return self.gain if self.kind == "ssm" else gain_of(self.k_clamp)
+        return self.gain if self.kind == "ssm" else nodes.gain_of(self.k_clamp)
 
     @property
     def largest_rate(self) -> float:
         """Upper bound of the decay rate per byte."""
-        return RWKV7_LARGEST_RATE if self.kind == "rwkv7" else math.inf
+        return nodes.RWKV7_LARGEST_RATE if self.kind == "rwkv7" else math.inf
 
     @model_validator(mode="after")
     def _of_one_kind(self) -> Self:
@@ -277,10 +266,11 @@ class TrainSpec(Section):
     @classmethod
     def _with_recipe(cls, values: Any) -> Any:
         """Fill in the options of the recipe that are not given; saved specs may have a null for a budget in minutes."""
-        if isinstance(values, dict) and "minutes" in values and values["minutes"] is None:
-            values = {name: value for name, value in values.items() if name != "minutes"}
-        recipe = values.get("recipe") if isinstance(values, dict) else None
-        return {**RECIPES[recipe], **values} if isinstance(recipe, str) and recipe in RECIPES else values
+        if not isinstance(values, dict):
+            return values
+        recipe = values.get("recipe")
+        defaults = RECIPES.get(recipe, {}) if isinstance(recipe, str) else {}
+        return defaults | {name: value for name, value in values.items() if name != "minutes" or value is not None}
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -296,21 +286,19 @@ class TrainSpec(Section):
         if self.schedule == "exponential" and self.final_fraction == 0:
             raise ValueError("final_fraction must be above 0 with schedule 'exponential', got 0.0: 'linear' reaches 0")
         recipe = RECIPES.get(self.recipe or "", {})
-        if not self.warmup and self.warmup_from != recipe.get("warmup_from"):
-            self.refuse(["warmup_from"], "needs steps of warm-up, got warmup 0: set warmup, or leave it out", "train.")
-        if self.schedule == "constant" and self.final_fraction != recipe.get("final_fraction"):
-            reason = "needs an end to reach, got schedule 'constant': name another, or leave it out"
-            self.refuse(["final_fraction"], reason, "train.")
+        unused = {"warmup_from": not self.warmup, "final_fraction": self.schedule == "constant"}
+        names = [name for name, is_unused in unused.items() if is_unused and getattr(self, name) != recipe.get(name)]
+        self.refuse(names, "has no effect with warmup 0 or schedule 'constant': leave it out", "train.")
         return self
 
 
 class Arm(Section):
     """One condition: where the decays are placed and how the projection is shaped."""
 
-    placement: Placement | None = None
+    placement: nodes.Placement | None = None
     """Node set of the half-lives; quantile: of the power law's own measure; concentrated: the published groups. Left
     out: log-spaced, in an RWKV those of its scheme."""
-    projection: Projection = "uniform"
+    projection: nodes.Projection = "uniform"
     """Shape of the projection's columns, in an RWKV of the receptance's rows; quantile nodes shape it by tempering."""
     beta: PositiveNumber = option("Exponent of the power law.", 1.15)
     shortest: PositiveNumber = option("Shortest half-life of log-spaced nodes, in bytes; in RWKV-7 1.15 or more.", 1.0)
@@ -320,11 +308,11 @@ class Arm(Section):
     loss: Fraction | None = option("Quantile nodes: share of the kernel lost beyond either end; 0.05 if left out.")
     max_lag: Annotated[Number, Field(gt=1)] | None = None
     """Quantile nodes: longest lag, in bytes; 2048 if left out. RWKV: how far a power law must hold."""
-    target: AimTarget | None = None
+    target: nodes.AimTarget | None = None
     """information: the kernel has the exponent beta (the default); correlation: beta/2 (the default of an RWKV)."""
-    kernel: Summation | None = None
+    kernel: nodes.Summation | None = None
     """coherent: the law holds for the plain sum over channels (the default); rms: for random signs (RWKV)."""
-    lag: Lag | None = None
+    lag: nodes.Lag | None = None
     """Lag t is seen as; state: a**t (the default); distance: a**(t-1) (RWKV-7); bonus: a**(t-2) (RWKV-5 and 6)."""
     match: str | None = option("Scale to the output standard deviation of this arm; baseline: the one compared with.")
     output_std: PositiveNumber | None = None
@@ -332,7 +320,7 @@ class Arm(Section):
     node_file: str | None = option("JSON file with nodes, by plkernel.fit; relative to the working directory.")
     node_rates: Numbers | None = option("Decay rates per byte, one per channel; filled in from node_file.")
     node_multipliers: Numbers | None = option("Projection multipliers of these nodes; filled in from node_file.")
-    node_gain: Gain | None = option("The input gain that these nodes assume; filled in from node_file.")
+    node_gain: nodes.Gain | None = option("The input gain that these nodes assume; filled in from node_file.")
 
     scheme: str | None = None
     """The initialisation (plkernel.init list); transformers_default, rwkv_blinkdl or rwkv7_official if left out."""
@@ -342,7 +330,7 @@ class Arm(Section):
     learning_rate: PositiveNumber | None = option("Peak learning rate of this arm; left out: train.learning_rate.")
     rates: Annotated[Numbers, Field(min_length=2)] | None = None
     """Learning rates to try for this arm, as many as tuning.rates; not beside a learning_rate."""
-    bonus: Bonus | None = option("RWKV-5 and 6: u of the scheme, or law: 2**exponent, distance 1 on the law.")
+    bonus: nodes.Bonus | None = option("RWKV-5 and 6: u of the scheme, or law: 2**exponent, distance 1 on the law.")
     shape_on: Literal["receptance", "columns", "multiplier"] | None = None
     """Where the shape goes. SSM: columns of the projection (the default) or a fixed multiplier of every state. RWKV:
     receptance."""
@@ -364,28 +352,10 @@ class Arm(Section):
         return self.placement in ("quantile", "terms") or self.projection != "uniform" or self.node_rates is not None
 
     @property
-    def law(self) -> Aim | None:
+    def law(self) -> nodes.Aim | None:
         """The power law of the arm, as `resolve` completes it; None without one."""
-        if not self.shapes:
-            return None
-        return Aim(self.beta, self.target or "information", self.kernel or "coherent", self.lag or "state")
-
-    @property
-    def has_file_values(self) -> bool:
-        """True once the values of `node_file` are in the arm; the name then ends in # and their fingerprint."""
-        values = {name: getattr(self, name) for name in NODE_VALUES}
-        return self.node_file is not None and self.node_file.endswith(f"#{fingerprint(values)}")
-
-    @property
-    def pending(self) -> bool:
-        """True while the arm refers to a file or another arm that `load_spec` has not read."""
-        unread = self.node_file is not None and not self.has_file_values
-        return unread or (self.match is not None and self.output_std is None)
-
-
-def fingerprint(values: dict[str, Any]) -> str:
-    """Return twelve hexadecimal digits that tell node values apart."""
-    return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:12]
+        named = self.target or "information", self.kernel or "coherent", self.lag or "state"
+        return nodes.Aim(self.beta, *named) if self.shapes else None
 
 
 class Measured(Section):
@@ -438,11 +408,9 @@ class Gate(Measured):
 
     @model_validator(mode="after")
     def _has_a_limit(self) -> Self:
-        low, high = self.at_least, self.at_most
-        if low is None and high is None:
-            raise ValueError(f"{self.name!r}: a gate needs at_least or at_most")
-        if low is not None and high is not None and low > high:
-            raise ValueError(f"{self.name!r}: at_least {low:g} is above at_most {high:g}")
+        limits = [limit for limit in (self.at_least, self.at_most) if limit is not None]
+        if not limits or limits != sorted(limits):
+            raise ValueError(f"{self.name!r}: a gate needs at_least or at_most, at_least not above at_most")
         return self
 
 

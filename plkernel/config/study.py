@@ -1,7 +1,8 @@
 """A study spec: sections, arms, seeds, search for learning rates and hypotheses, checked as a whole."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
@@ -9,38 +10,24 @@ from pydantic import Field, PrivateAttr, ValidationError, model_validator
 from plkernel.common.cli import nearest
 from plkernel.common.files import shown
 from plkernel.common.layout import REFERENCES, REGISTERED, REPORT, SPEC, TUNING
+from plkernel.config import schema
 from plkernel.config.condition import Condition, resolve
-from plkernel.config.factors import MOST_ARMS, deep_merge
-from plkernel.config.schema import (
-    OF_AN_ARM,
-    Arm,
-    CorpusSpec,
-    Gate,
-    Hypothesis,
-    ModelSpec,
-    Positive,
-    PositiveNumber,
-    Section,
-    TrainSpec,
-    Whole,
-    explained,
-    option,
-)
+from plkernel.config.schema import Arm, CorpusSpec, Gate, Hypothesis, ModelSpec, Section, TrainSpec, option
 
 LARGEST_SEED = 2**63 - 1
 FOLDER_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,219}"  # with a rate behind it within 255, the most of file systems
 RESERVED = (REPORT, TUNING, SPEC, REFERENCES, REGISTERED)  # beside the arms of a study
 SECTIONS: dict[str, type[Section]] = {"corpus": CorpusSpec, "model": ModelSpec, "arm_options": Arm, "train": TrainSpec}
-Seed = Annotated[Whole, Field(ge=0, le=LARGEST_SEED)]
+Seed = Annotated[schema.Whole, Field(ge=0, le=LARGEST_SEED)]
 S = TypeVar("S", bound=Section)
 
 
 class TuningSpec(Section):
     """The search for the learning rate of every arm that gives none: the same budget for each."""
 
-    rates: tuple[PositiveNumber, ...] = option("Peak learning rates to try; none is no search.", ())
+    rates: tuple[schema.PositiveNumber, ...] = option("Peak learning rates to try; none is no search.", ())
     seeds: tuple[Seed, ...] = option("Seeds of the search, none of those that are compared.", (100,), min_length=1)
-    steps: Positive | None = option("Steps of a run of the search; those of [train] if left out.")
+    steps: schema.Positive | None = option("Steps of a run of the search; those of [train] if left out.")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -61,14 +48,14 @@ class Spec(Section):
     within: tuple[str, ...] = ()
     """Factors within whose levels arms are compared, each with the first levels of the other factors."""
     factors: dict[str, Any] = Field(default_factory=dict)
-    """Factors and their levels: every combination is an arm (plkernel/config/factors.py)."""
+    """Factors and their levels: every combination is an arm (plkernel/config/reading.py)."""
     seeds: tuple[Seed, ...] = option("Runs of one seed share base weights and data order across arms.", (0,))
-    report_steps: tuple[Positive, ...] = option("Steps whose validation bits per byte the report names.", ())
+    report_steps: tuple[schema.Positive, ...] = option("Steps whose validation bits per byte the report names.", ())
     corpus: CorpusSpec = CorpusSpec()
     model: ModelSpec = ModelSpec()
     train: TrainSpec
     tuning: TuningSpec = TuningSpec()
-    arms: dict[str, Arm] = Field(max_length=MOST_ARMS, description="The conditions, by name.")
+    arms: dict[str, Arm] = Field(max_length=schema.MOST_ARMS, description="The conditions, by name.")
     hypotheses: tuple[Hypothesis, ...] = option("The claims that the study is to decide.", ())
     gates: tuple[Gate, ...] = option("Conditions that must hold before it decides anything.", ())
     _trusted: bool = PrivateAttr(default=False)  # consent of the person who runs it; no field, so no file can say it
@@ -83,23 +70,16 @@ class Spec(Section):
             raise ValueError(f"tuning.seeds must be none of the seeds that are compared, got {shared} in both")
         for name, arm in self.arms.items():
             if not re.fullmatch(FOLDER_NAME, name) or name in RESERVED:
-                reserved = ", ".join(RESERVED)
-                raise ValueError(f"arm name {shown(name)} must match {FOLDER_NAME} and be none of {reserved}")
-            try:
+                raise ValueError(f"arm name {shown(name)} must match {FOLDER_NAME}, not {', '.join(RESERVED)}")
+            with heading(f"arms.{name}: "):
                 self._check_arm(name, arm)
-            except ValueError as error:
-                raise ValueError(f"arms.{name}: {error}") from None
-        for kind, declared in (("hypotheses", self.hypotheses), ("gates", self.gates)):
-            alphas = dict[str, float]()
-            for one in declared:
-                try:
-                    if [other.name for other in declared].count(one.name) > 1:
+        declared: dict[str, tuple[Hypothesis | Gate, ...]] = {"hypotheses": self.hypotheses, "gates": self.gates}
+        for kind, ones in declared.items():
+            for one in ones:
+                with heading(f"{kind} {one.name!r}: "):
+                    if [other.name for other in ones].count(one.name) > 1:
                         raise ValueError("several have this name, give each its own")
                     self._check_declared(one)
-                    if isinstance(one, Hypothesis) and (alpha := alphas.setdefault(one.family, one.alpha)) != one.alpha:
-                        raise ValueError(f"alpha {one.alpha:g} differs from {alpha:g} in the family {one.family!r}")
-                except ValueError as error:
-                    raise ValueError(f"{kind} {one.name!r}: {error}") from None
         return self
 
     def _check_arm(self, name: str, arm: Arm) -> None:
@@ -107,10 +87,8 @@ class Spec(Section):
         if arm.against is not None:
             self.arm(arm.against, "against", other_than=name)
         if arm.rates is not None and len(set(arm.rates)) != len(self.tuning.rates):
-            raise ValueError(
-                f"rates must be as many as tuning.rates, {len(self.tuning.rates)} different ones, "
-                f"so that every arm has the same search, got {list(arm.rates)}"
-            )
+            number = f"{len(self.tuning.rates)} different ones"
+            raise ValueError(f"rates must be as many as tuning.rates, {number}, got {list(arm.rates)}")
         model, train, _ = self.model_of(name), self.train_of(name), self.corpus_of(name)
         if not model.kind.startswith("rwkv"):
             train.refuse(["dropout"], f"belongs to RWKVs, got kind {model.kind!r}: leave it out", "train.")
@@ -124,14 +102,13 @@ class Spec(Section):
         if one.metric == "truncation_cost" and not self.train.truncation_windows:
             raise ValueError("truncation_cost is not measured: set train.truncation_windows, such as 1024")
         if one.step is not None and one.step != last and (one.step % every or one.step > last):
-            raise ValueError(
-                f"step {one.step} has no evaluation: there is one every {every} steps and at the end, {last}"
-            )
+            raise ValueError(f"step {one.step} has no evaluation: there is one every {every} steps and at {last}")
         if isinstance(one, Hypothesis):
-            other = one.against or self.against(one.arm)
-            if other is None:
+            if (other := one.against or self.against(one.arm)) is None:
                 raise ValueError(f"against is missing: arm {one.arm!r} is a baseline, compared with no other")
             self.arm(other, "against", other_than=one.arm)
+            if one.alpha != (alpha := schema.families(self.hypotheses)[one.family][0].alpha):
+                raise ValueError(f"alpha {one.alpha:g} differs from {alpha:g} in the family {one.family!r}")
 
     def arm(self, name: str, option: str = "arm", other_than: str | None = None) -> Arm:
         """Return the arm called `name`, which `option` names; ValueError with the nearest valid name otherwise."""
@@ -141,16 +118,22 @@ class Spec(Section):
         return self.arms[name]
 
     def model_of(self, arm: str) -> ModelSpec:
-        """Return the model of that arm: [model] with the changes of the arm."""
-        return _with(self.model, self.arm(arm).model, "model")
+        """Return the model of that arm: [model] with the changes of the arm.
+
+        An arm of another kind takes the options that both kinds have, and never `config`.
+        """
+        changes, common = self.arm(arm).model or {}, self.model
+        if isinstance(kind := changes.get("kind"), str) and kind != common.kind:
+            both = set(schema.OF_KIND.get(kind, ())) & set(schema.OF_KIND.get(common.kind, ())) - {"kind"}
+            common = ModelSpec.model_construct(**{name: getattr(common, name) for name in both})
+        return _with(common, changes, "model")
 
     def train_of(self, arm: str) -> TrainSpec:
         """Return the protocol of that arm: [train] with the changes of the arm."""
         changes = self.arm(arm).train or {}
-        for name in changes:
-            if name in TrainSpec.model_fields and name not in OF_AN_ARM:
-                own = ", ".join(OF_AN_ARM)
-                raise ValueError(f"train.{name} is the same in all arms: an arm may have its own {own}")
+        if shared := [name for name in changes if name in TrainSpec.model_fields and name not in schema.OF_AN_ARM]:
+            own = ", ".join(schema.OF_AN_ARM)
+            raise ValueError(f"train.{shared[0]} is the same in all arms: an arm may have its own {own}")
         return _with(self.train, changes, "train")
 
     def corpus_of(self, arm: str) -> CorpusSpec:
@@ -166,7 +149,7 @@ class Spec(Section):
         return None if any(own.get(name) != first.get(name) for name in self.within) else self.baseline
 
     def rates_of(self, arm: str) -> tuple[float, ...]:
-        """Return the learning rates that are tried for that arm."""
+        """Return the learning rates to try for that arm."""
         return self.arm(arm).rates or self.tuning.rates
 
     def condition(self, name: str) -> Condition:
@@ -186,14 +169,22 @@ class Spec(Section):
         return copied
 
 
+@contextmanager
+def heading(head: str, *within: str) -> Iterator[None]:
+    """Put `head` in front of every ValueError, and pydantic's, at the place `within` of a spec, into words."""
+    try:
+        yield
+    except ValueError as error:
+        words = schema.explained(error, Spec, *within) if isinstance(error, ValidationError) else error
+        raise ValueError(f"{head}{words}") from None
+
+
 def _with(section: S, changes: Mapping[str, Any] | None, name: str) -> S:
     """Return `section`, called `name`, with some of its options changed and checked as a whole."""
     if not changes:
         return section
-    try:
-        return type(section).model_validate(deep_merge(section.model_dump(), changes))
-    except ValidationError as error:
-        raise ValueError(explained(error, Spec, name)) from None
+    with heading("", name):
+        return type(section).model_validate(schema.deep_merge(section.model_dump(), changes))
 
 
 def with_defaults(config: Any) -> Any:

@@ -1,8 +1,7 @@
 """The price of a study before it is started: operations by count, seconds and memory from three real steps.
 
-An operation is one multiplication or one addition. Counted are products with matrices, as torch counts them, and the
-recurrences at their own equations, but no norms, activations and updates. The steps are taken in a process of their
-own; a step that is too large for that is timed with fewer windows and scaled by its operations.
+Counted are multiplications and additions of products with matrices, as torch counts them, and of the recurrences, but
+not of norms, activations and updates. A step that is too large to be timed is timed with fewer windows and scaled.
 """
 
 import math
@@ -12,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
@@ -47,7 +47,6 @@ Row = dict[str, Any]
 def estimate(spec: Spec, workers: int | None = None, search: Spec | None = None) -> Row:
     """Estimate `spec` with `workers` runs at a time, by default as many as plkernel.experiment would start.
 
-    Each distinct model takes some seconds, in which its steps are timed in a temporary folder. No corpus is opened.
     search: a study that is run before it, that of the learning rates. Raises OSError when a step cannot be timed.
     """
     present, wanted = torch.cuda.is_available(), spec.train.device
@@ -93,22 +92,18 @@ def priced(prepared: Prepared, device: str, local: bool) -> Row:
 
 
 def operations(prepared: Prepared) -> tuple[int, int]:
-    """Operations of one window, forward alone and in training.
-
-    A model of plkernel has no numbers, one of other people's code is really built.
-    """
+    """Operations of one window, forward alone and in training; only a model of other people's code is really built."""
     condition, context = prepared.condition, prepared.condition.protocol.context
     bare = replace(condition, train=condition.protocol.model_copy(update={"backend": None}))
+
+    def formula(each: int, place: int, *shapes: Any, **_: Any) -> int:
+        return each * math.prod(shapes[place]) * (1 if place else shapes[0][-1])
+
     known = {}
     for name, pair in OPERATIONS.items():
-        for suffix, each in zip(("", "_backward"), pair, strict=True):
-            # The first argument of a scan, the decay, may be one for all steps.
-            place = 0 if name != "scan" else 1 + bool(suffix)
-
-            def formula(*shapes: Any, each: int = each, place: int = place, **_: Any) -> int:
-                return each * math.prod(shapes[place]) * (1 if place else shapes[0][-1])
-
-            known[getattr(torch.ops.plkernel, name + suffix)] = formula
+        for back, each in enumerate(pair):
+            place = 1 + back if name == "scan" else 0  # the decay of a scan may be one for all steps
+            known[getattr(torch.ops.plkernel, name + "_backward" * back)] = partial(formula, each, place)
     forward, training = (FlopCounterMode(display=False, custom_mapping=known) for _ in range(2))
     with nullcontext() if prepared.plan is None else FakeTensorMode():
         model = started(condition, 0) if prepared.plan is None else build(bare)
@@ -133,8 +128,7 @@ def measure(condition: Condition, batch: int) -> list[float]:
 def probe(config: dict[str, Any], trusted: bool, begun: float) -> list[float]:
     """Train on random bytes in this process, in a temporary folder.
 
-    Returns the seconds to start, of a step, of evaluating one window and of the rest of an evaluation, and the bytes of
-    memory at the peak.
+    Returns seconds to start, of a step, of evaluating one window, of the rest of an evaluation, and bytes at the peak.
     """
     keep_memory()
     condition = from_config(config, trusted)
@@ -164,20 +158,13 @@ def probe(config: dict[str, Any], trusted: bool, begun: float) -> list[float]:
 def text(forecast: Row) -> str:
     """The table for the terminal, and below it the totals, whether the runs fit, and where the times come from."""
     rows, at_once, available = forecast["rows"], forecast["workers"], forecast["available"]
-    cells = [
-        [
-            row["arms"][0] + (f" and {len(row['arms']) - 1} more" if row["arms"][1:] else ""),
-            f"{row['runs']}",
-            f"{row['parameters']:,}",
-            f"{row['flops_per_byte']:.3g}",
-            f"{row['steps']:,}",
-            f"{row['bytes'] / 1e6:.4g}",
-            f"{row['flops']:.2e}",
-            "?" if math.isnan(row["memory"]) else f"{row['memory'] / 1e9:.2f}",
-            duration(row["seconds"]),
-        ]
-        for row in rows
-    ]
+    cells = []
+    for row in rows:
+        more = f" and {len(row['arms']) - 1} more" if row["arms"][1:] else ""
+        memory = "?" if math.isnan(row["memory"]) else f"{row['memory'] / 1e9:.2f}"
+        form = "{runs}|{parameters:,}|{flops_per_byte:.3g}|{steps:,}|{megabytes:.4g}|{flops:.2e}"
+        numbers = form.format(**row, megabytes=row["bytes"] / 1e6).split("|")
+        cells.append([row["arms"][0] + more, *numbers, memory, duration(row["seconds"])])
     header = ["arms", "runs", "parameters", "FLOPs/byte", "steps", "MB read", "FLOPs", "memory GB", "time"]
     runs, flops = sum(row["runs"] for row in rows), sum(row["runs"] * row["flops"] for row in rows)
     lines = [

@@ -1,11 +1,9 @@
 """Engines train the runs of a study, each in a process of its own: on this machine, or on a Ray cluster.
 
-The state of a run is in its folder alone, so that any machine goes on where another stopped. Nothing here loads torch
-before a device is asked for: workers of a cluster wait beside every run.
-
-On a cluster a task starts the same process and waits for it. The folder of the study must be on storage that all
-machines share, with locks that hold between them; every machine needs plkernel and a copy of the corpora. When a worker
-or a machine dies, Ray gives the run to another; the run's process notices, saves and ends by itself.
+The state of a run is in its folder alone, so that any machine goes on where another stopped. On a cluster a task starts
+the same process and waits for it, without torch. The folder of the study must be on storage that all machines share,
+with locks that hold between them; every machine needs plkernel and a copy of the corpora. When a worker or a machine
+dies, Ray gives the run to another; the run's process notices, saves and ends by itself.
 """
 
 import logging
@@ -161,7 +159,7 @@ class RayEngine(LocalEngine):
         for reference in self.ray.wait(references, num_returns=len(references), timeout=0)[0] if references else ():
             jobs.append(job := self.tasks.pop(reference))
             try:
-                _wait_for(job.folder / RESULT, self.ray.get(reference))
+                _content(job.folder / RESULT, self.ray.get(reference), SEEN_SECONDS)
             except self.ray.exceptions.RayTaskError as error:
                 if isinstance(error.cause, ValueError):  # bad input
                     raise error.cause from None
@@ -181,15 +179,12 @@ class RayEngine(LocalEngine):
 def work(job: Job, stated: bytes, environment: dict[str, str], directory: Path) -> bytes | None:
     """Train `job` in a process on the machine of this task, and return its result.json; a cancelled run is saved first.
 
-    stated: content of the study's spec.json, to recognise its folder. environment: added to that of this machine.
-    directory: where the study was started, as names of corpora may be relative to it. Raises ValueError where the
-    folder of the study is not on this machine, ConnectionError where the process was killed.
+    stated: content of the study's spec.json, to recognise its folder. directory: where the study was started. Raises
+    ValueError where the folder of the study is not on this machine, ConnectionError where the process was killed.
     """
-    if not _wait_for(job.study / SPEC, stated):
-        raise ValueError(
-            f"out: {job.study} on {socket.gethostname()} is not the folder of this study; give --out a folder on "
-            "storage that all machines of the cluster share"
-        )
+    if _content(job.study / SPEC, stated, SEEN_SECONDS) != stated:
+        place = f"out: {job.study} on {socket.gethostname()} is not the folder of this study"
+        raise ValueError(f"{place}; give --out a folder on storage that all machines of the cluster share")
     job.folder.mkdir(parents=True, exist_ok=True)
     with suppress(Timeout), FileLock(job.folder / LOCK, timeout=LOCK_SECONDS):
         pass  # a run whose worker was lost has saved and ended
@@ -205,17 +200,12 @@ def work(job: Job, stated: bytes, environment: dict[str, str], directory: Path) 
     return _content(job.folder / RESULT)
 
 
-def _content(path: Path) -> bytes | None:
-    """Return the content of a file; None where it does not exist."""
-    return path.read_bytes() if path.exists() else None
-
-
-def _wait_for(path: Path, content: bytes | None) -> bool:
-    """Wait until a file is seen here as another machine has it; False where it is not after SEEN_SECONDS."""
-    deadline = time.monotonic() + SEEN_SECONDS
-    while _content(path) != content and time.monotonic() < deadline:
+def _content(path: Path, expected: bytes | None = None, patience: float = 0.0) -> bytes | None:
+    """Return the content of a file, None without one, once it is as expected or after `patience` seconds."""
+    deadline = time.monotonic() + patience
+    while (content := path.read_bytes() if path.exists() else None) != expected and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
-    return _content(path) == content
+    return content
 
 
 @contextmanager

@@ -36,10 +36,8 @@ def run_experiment(
 ) -> list[str]:
     """Run every arm at every seed that has not ended yet; returns the names of the runs that failed or diverged.
 
-    workers: runs at a time, by default as many as the engine has room for
-    only: patterns of arm names such as 'quantile*'; left out, all arms
-    engine: trains the runs; left out, this machine
-    retry: go on with runs that diverged, from their last checkpoints; they would come to the same end otherwise
+    workers: runs at a time, by default as many as the engine has room for. only: patterns of arm names, by default all
+    arms. engine: this machine by default. retry: go on with runs that diverged, from their last checkpoints.
 
     Where the spec has tuning.rates, the search for their learning rates comes first, in out/tuning. A study may grow by
     seeds and arms; a run that another configuration made is refused, and so is a folder in which another experiment
@@ -98,12 +96,11 @@ def _jobs(spec: Spec, arms: Sequence[str], out: Path, engine: LocalEngine) -> li
     jobs = []
     for seed in spec.seeds:
         for ready, device in zip(prepared, devices, strict=True):
-            condition = ready.condition
-            folder = RunFolder(run_folder(out, condition.name, seed))
+            name, folder = ready.condition.name, RunFolder(run_folder(out, ready.condition.name, seed))
             refuse_links(folder.path.parent, folder.path, *folder.path.glob("*"))
-            config = Task(ready, seed, *corpora[condition.corpus], folder, device).config
+            config = Task(ready, seed, *corpora[ready.condition.corpus], folder, device).config
             folder.check(config)
-            jobs.append(Job(out, condition.name, seed, device, spec.train.threads, config, condition.trusted))
+            jobs.append(Job(out, name, seed, device, spec.train.threads, config, spec.trusted))
     return jobs
 
 
@@ -116,7 +113,7 @@ def _run(
     retry: bool = False,
     counted: Sequence[str] = (),
 ) -> list[str]:
-    """Run those of `jobs` that have not ended, and print how each ends; return the names of those that fail or diverge.
+    """Run those of `jobs` that have not ended; return the names of those that fail or diverge.
 
     counted: arms on whose corpora n-grams are counted before.
     """

@@ -4,8 +4,7 @@ The search is OUT/tuning, a study like any other. Each arm of a spec with tuning
 trained at every rate of the grid on every tuning seed; the rate with the lowest mean validation loss at the end is the
 arm's, and a run that diverges loses. The budget is the same for every arm: rates x seeds x steps.
 
-n-grams are counted once, in the windows that the runs of the first seed read: OUT/references.json. Where the budget of
-the runs is time, nobody knows these windows, and none are counted.
+n-grams are counted once, in the windows that the runs of the first seed read: OUT/references.json.
 """
 
 import sys
@@ -32,10 +31,9 @@ MOST_BYTES = 2**26
 
 def search_of(spec: Spec) -> Spec:
     """The study that looks for the learning rates of `spec`: an arm for every arm that has none, and rate."""
-    tuning = spec.tuning
     changes: dict[str, Any] = {"truncation_windows": 0, "probe_windows": 0}  # which say nothing of a rate
-    if tuning.steps is not None:
-        changes |= {"steps": tuning.steps, "bytes": None}
+    if spec.tuning.steps is not None:
+        changes |= {"steps": spec.tuning.steps, "bytes": None}
     alone = {"rates": None, "match": None, "against": None, "levels": None}
     arms = {
         name_at(name, rate): arm.model_copy(update={"learning_rate": rate, **alone})
@@ -43,10 +41,9 @@ def search_of(spec: Spec) -> Spec:
         if arm.learning_rate is None
         for rate in spec.rates_of(name)
     }
-    sections: dict[str, Any] = {"corpus": spec.corpus, "model": spec.model, "arms": arms}
-    sections["train"] = spec.train.model_copy(update=changes)
-    name = f"{spec.name}-{TUNING}"
-    return Spec(name=name, baseline=next(iter(arms)), seeds=tuning.seeds, **sections).trusting(spec.trusted)
+    sections: dict[str, Any] = {"corpus": spec.corpus, "model": spec.model, "seeds": spec.tuning.seeds, "arms": arms}
+    sections |= {"train": spec.train.model_copy(update=changes), "baseline": next(iter(arms))}
+    return Spec(name=f"{spec.name}-{TUNING}", **sections).trusting(spec.trusted)
 
 
 def tuned(spec: Spec, out: Path) -> Spec:
@@ -61,8 +58,7 @@ def tuned(spec: Spec, out: Path) -> Spec:
 def save_references(spec: Spec, arms: Sequence[str], out: Path) -> None:
     """Write the losses of n-grams on every corpus of `arms` to out/references.json, beside those of other corpora.
 
-    Counted are the windows of the study's first seed; validation and test windows are those of the runs. An entry for
-    the same corpus and the same windows is kept, a damaged file is written anew.
+    An entry for the same corpus and the same windows is kept, a damaged file is written anew.
     """
     path, seed, train, steps = out / REFERENCES, spec.seeds[0], spec.train, spec.train.total_steps
     try:
@@ -82,8 +78,7 @@ def save_references(spec: Spec, arms: Sequence[str], out: Path) -> None:
             "seed": seed,
             "training_bytes": count * train.context,
         }
-        kept = [one for one in known if all(one.get(name) == entry[name] for name in REFERENCE_KEY)]
-        if kept:
+        if kept := [one for one in known if all(one.get(name) == entry[name] for name in REFERENCE_KEY)]:
             saved.append(kept[0])
             continue
         with progress_bar(f"n-grams of {section.name}") as advance:

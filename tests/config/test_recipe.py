@@ -33,27 +33,12 @@ def metrics(spec: Spec, out: Path) -> bytes:
     return (out / "uniform" / "seed-0" / "metrics.jsonl").read_bytes()
 
 
-def die_at_step(step: int, spec: Spec, out: Path) -> None:
-    """Train, and end without notice before that step."""
-    go_on = Training.step
-
-    def killed(self: Training) -> None:
-        if self.progress.step == step:
-            raise SystemExit
-        go_on(self)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Training, "step", killed)
-        with pytest.raises(SystemExit):
-            metrics(spec, out)
-
-
 def test_a_run_with_recipe_and_dropout_resumes_to_the_same_bytes(
-    rwkv_spec: Callable[..., Spec], tmp_path: Path
+    rwkv_spec: Callable[..., Spec], tmp_path: Path, stopped: Callable[..., Path]
 ) -> None:
     spec = rwkv_spec(recipe="blinkdl", dropout=0.2, warmup=2)
     whole = metrics(spec, tmp_path / "whole")
-    die_at_step(6, spec, tmp_path / "cut")
+    stopped(spec, "uniform", tmp_path / "cut", 6)
     torch.rand(7)  # the state of the global generator does not matter
     assert metrics(spec, tmp_path / "cut") == whole
     assert metrics(rwkv_spec(recipe="blinkdl", warmup=2), tmp_path / "without") != whole

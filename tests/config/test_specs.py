@@ -16,8 +16,7 @@ from plkernel.commands.specs import command
 from plkernel.common.files import load_json, save_json
 from plkernel.config import command_line
 from plkernel.config.condition import from_config, resolve
-from plkernel.config.factors import expanded
-from plkernel.config.reading import find, load_spec, parse_spec, roles, specs
+from plkernel.config.reading import expanded, find, load_spec, parse_spec, roles, specs
 from plkernel.config.schema import Arm, Gate, Hypothesis, ModelSpec, TrainSpec, families
 from plkernel.config.study import Spec, with_defaults
 from plkernel.models.init.plan import RoleTable
@@ -104,6 +103,32 @@ def test_a_configuration_of_an_earlier_version_has_defaults() -> None:
     assert with_defaults(old) == with_defaults(json.loads(json.dumps(condition.config)))
 
 
+GOOSE = {"kind": "rwkv7", "dim": 64, "head_size": 16}
+
+
+@pytest.mark.parametrize(
+    ("model", "arm", "expected"),
+    [
+        ({"dim": 32, "gain": "ema"}, {"kind": "m:B", "config": {"a": 1}}, {"kind": "m:B", "config": {"a": 1}}),
+        ({"kind": "m:A", "config": {"a": 1}}, {"kind": "m:B"}, {"kind": "m:B"}),
+        ({"kind": "m:A", "config": {"a": 1}}, {"kind": "m:A", "config": {"b": 2}}, {"config": {"a": 1, "b": 2}}),
+        ({"kind": "m:A", "config": {"a": 1}}, {"kind": "ssm", "layers": 2}, {"kind": "ssm", "layers": 2}),
+        (
+            {**GOOSE, "ranks": {"decay": 8}},
+            {"kind": "rwkv6", "k_clamp": True},
+            {**GOOSE, "kind": "rwkv6", "k_clamp": True},
+        ),
+    ],
+)
+def test_an_arm_of_another_kind_takes_what_both_kinds_have(
+    model: dict[str, Any], arm: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    """As in docs/own.md, where a model of one's own is compared with one of plkernel's."""
+    spec = parse_spec(values({"model": model, "arms": {"uniform": {}, "own": {"model": arm}}}), "here")
+    assert spec.condition("own").model == ModelSpec.model_validate({"kind": spec.model.kind, **expected})
+    assert spec.condition("uniform").model == spec.model
+
+
 def test_conditions_are_keys() -> None:
     one, other = (tiny(projection="published") for _ in range(2))
     assert len({spec.condition(arm) for spec in (one, other) for arm in spec.arms}) == 2
@@ -116,6 +141,7 @@ def test_conditions_are_keys() -> None:
 RWKV = {"kind": "rwkv6", "dim": 16, "head_size": 8}
 PATCHES = {"dim": 16, "patching": {"size": 100}}
 QUANTILE = {"placement": "quantile"}
+CUT = {"metric": "truncation_cost"}
 FACTORS = {"placement": ["log-spaced", "concentrated"]}
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"train.learing_rate": 1}, "unknown key 'learing_rate' in [train]; did you mean 'learning_rate'"),
@@ -125,23 +151,16 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"train.bytes": 1000}, "exactly one of steps and bytes"),
     ({"train.schedule": "exponential", "train.final_fraction": 0.0}, "final_fraction must be above 0 with schedule"),
     ({"train.dropout": 0.1}, "arms.uniform: train.dropout 0.1 belongs to RWKVs, got kind 'ssm'"),
-    ({"train.eps": 1e-40}, "eps must be at least 1.2e-38, the least that float32 holds, got 1e-40"),
     ({"train.steps": None, "train.bytes": 100}, "bytes must be a step or more, batch * context 128, got 100"),
     ({"baseline": "unifrom"}, "baseline 'unifrom' is not an arm; did you mean 'uniform'"),
     ({"seeds": [1, 1]}, "seeds must be different"),
     ({"seeds": [10**30]}, "seeds.0: Input should be less than or equal to 9223372036854775807"),
     ({"tuning": {"rates": [1, 2], "seeds": [0]}}, "tuning.seeds must be none of the seeds that are compared, got [0]"),
-    ({"tuning": {"rates": [1, 1]}}, "tuning.rates must be two or more, all different"),
-    ({"model.dim": "x" * 20_000}, "model.dim: Input should be a valid integer"),
     ({"model": {**RWKV, "head_size": 7}}, "dim 16 must be a multiple of head_size 7"),
-    ({"model.kind": "a b:c"}, "model.kind: must be module:attribute"),
+    ({"model.kind": "a b:c"}, "model.kind: must be ssm, rwkv5, rwkv6, rwkv7 or module:attribute"),
     ({"model": {"kind": "other:Model"}}, "arms.power: projection published belongs to models of plkernel"),
-    (
-        {"model": {"kind": "other:Model", "config": {"a": float("nan")}}},
-        "model.config.a.float: Input should be a finite number",
-    ),
+    ({"model": {"kind": "other:M", "config": {"a": float("nan")}}}, "config.a.float: Input should be a finite number"),
     ({"arms.-x": {}}, "arm name '-x' must match"),
-    ({f"arms.{'x' * 300}": {}}, "must match"),
     ({"arms.power.rates": [1, 2]}, "rates must be as many as tuning.rates, 0 different"),
     ({"arms.power.against": "power"}, "arms.power: against 'power' is not another arm; valid: uniform"),
     ({"arms.power.train": {"steps": 20}}, "train.steps is the same in all arms: an arm may have its own weight_decay"),
@@ -149,7 +168,6 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"arms.power": {"tempering": 0.5}}, "tempering 0.5 belongs to placement 'quantile'"),
     ({"arms.power": {**QUANTILE, "projection": "published"}}, "does not go with placement 'quantile'"),
     ({"arms.power": {**QUANTILE, "beta": 1e-3}}, "placement 'quantile' with beta 0.001: half-life inf"),
-    ({"arms.power": {"lag": "distance"}}, "projection 'uniform' follows no target, kernel or lag"),
     ({"arms.power": {"placement": "terms"}}, "placement 'terms' needs a fit"),
     ({"arms.power": {"match": "unifrom"}}, "match 'unifrom' is not an arm; did you mean 'uniform'"),
     ({"arms.power": {"match": "baseline"}, "arms.baseline": {}}, "match 'baseline' may mean the arm of that name or"),
@@ -167,17 +185,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"arms.power.placement": "log-spaced", "model": RWKV}, "projection published is right under the EMA gain only"),
     ({"arms.power": {"placement": "log-spaced", "lag": "state"}, "model": RWKV}, "lag state belongs to a power law"),
     # Hypotheses and gates that fit no study
-    (
-        {"hypotheses": [{**CLAIM, "arm": "powr"}]},
-        "hypotheses 'it helps': arm 'powr' is not an arm; did you mean 'power'",
-    ),
+    ({"hypotheses": [{**CLAIM, "arm": "powr"}]}, "'it helps': arm 'powr' is not an arm; did you mean 'power'"),
     ({"hypotheses": [{**CLAIM, "arm": "uniform"}]}, "against is missing: arm 'uniform' is a baseline"),
-    ({"hypotheses": [{**CLAIM, "step": 5}]}, "step 5 has no evaluation: there is one every 4 steps and at the end, 12"),
-    ({"hypotheses": [{**CLAIM, "metric": "truncation_cost", "bytes": 32}]}, "bytes must be fewer than the context, 32"),
-    (
-        {"hypotheses": [{**CLAIM, "metric": "truncation_cost", "bytes": 8}]},
-        "not measured: set train.truncation_windows",
-    ),
+    ({"hypotheses": [{**CLAIM, "step": 5}]}, "step 5 has no evaluation: there is one every 4 steps and at 12"),
+    ({"hypotheses": [{**CLAIM, **CUT, "bytes": 32}]}, "bytes must be fewer than the context, 32"),
+    ({"hypotheses": [{**CLAIM, **CUT, "bytes": 8}]}, "not measured: set train.truncation_windows"),
     ({"hypotheses": [{**CLAIM, "metric": "test_bpb", "step": 4}]}, "step 4 has no test_bpb, which is taken at the end"),
     ({"hypotheses": [CLAIM, CLAIM]}, "hypotheses 'it helps': several have this name"),
     ({"hypotheses": [CLAIM, {**CLAIM, "name": "b", "alpha": 0.1}]}, "alpha 0.1 differs from 0.05 in the family 'main'"),
@@ -186,10 +198,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"factors": FACTORS, "within": ["gain"]}, "within: 'gain' is not a factor; valid: placement"),
     ({"factors": {"placement": ["log-spaced"]}}, "factors.placement: needs two levels or more"),
     ({"factors": {"beta": [1, 2], "x": {"a": {"beta": 1.1}, "b": {}}}}, "factors beta and x both set beta"),
-    (
-        {"factors": {f"f{i}": list(range(10)) for i in range(300)}},
-        "factors: more than 4,096 arms: leave out factors or levels",
-    ),
+    ({"factors": {f"f{i}": list(range(10)) for i in range(300)}}, "factors: more than 4,096 arms: leave out factors"),
 ]
 
 
@@ -204,23 +213,16 @@ def test_mistakes_are_one_line(changes: dict[str, Any], message: str) -> None:
 
 def test_files_that_hold_no_spec_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.toml")
-    beside = "[arms.a]\nrates = [1, 2]\nlearning_rate = 1"
-    texts = {
-        "spec.json": "[]",
-        "deep.toml": f"a = {'[' * 5000}{']' * 5000}",
-        "cut.toml": "[model",
-        "rates.toml": beside,
-    }
-    for name, text in texts.items():
-        (tmp_path / name).write_text(text)
-    for name, message in {
-        "spec.json": "holds a list",
-        "deep.toml": "nested deeper than 64",
-        "cut.toml": "not readable as TOML",
-        "rates.toml": "arms.a: rates are not tried beside a learning_rate",
-        "pipe.toml": "a pipe or device",
-        "no.toml": "no such",
-    }.items():
+    for name, text, message in (
+        ("spec.json", "[]", "holds a list"),
+        ("deep.toml", f"a = {'[' * 5000}{']' * 5000}", "nested deeper than 64"),
+        ("cut.toml", "[model", "not readable as TOML"),
+        ("rates.toml", "[arms.a]\nrates = [1, 2]\nlearning_rate = 1", "arms.a: rates are not tried beside a learning"),
+        ("pipe.toml", "", "a pipe or device"),
+        ("no.toml", "", "no such"),
+    ):
+        if text:
+            (tmp_path / name).write_text(text)
         with pytest.raises(ValueError, match=f"{name}: .*{message}"):
             load_spec(tmp_path / name)
 
@@ -266,13 +268,10 @@ def test_every_form_of_an_option(parse: Callable[..., tuple[Spec, Path | None]])
     ("options", "message"),
     [
         (["--train.steps", "-3"], "train.steps: Input should be greater than or equal to 1, got '-3'"),
-        (["--baseline", "powr"], "did you mean 'power'"),
         (["--train.stepps", "5"], "unknown option --train.stepps; did you mean --train.steps?"),
         (["--steps", "5"], "unknown option --steps; did you mean --train.steps or --tuning.steps?"),
         (["--arms.powr.beta", "1"], "unknown option --arms.powr.beta; did you mean --arms.power.beta?"),
-        (["--factors.gain", "1"], "unknown option --factors.gain"),
         (["--train.steps"], "--train.steps: expected one value, got nothing"),
-        (["--train.steps", "ten"], "train.steps: Input should be a valid integer"),
         (["--train.steps", "5", "6"], "--train.steps: expected one value, got 5 6"),
         (["--arms.uniform.scheme-options", "std"], "expected pairs of a name and a value, got std"),
         (["--outt", "here"], "unknown option --outt; did you mean --out?"),
@@ -349,9 +348,8 @@ def test_what_comes_with_plkernel_has_a_name(
     assert find("quick").resolve() == RUNS / "quick.toml"
     (tmp_path / "quick.toml").write_text("")
     assert find("quick.toml") == Path("quick.toml")
-    for given in ("qick", "runs/quick.toml"):
-        with pytest.raises(ValueError, match="none of that name comes with plkernel; did you mean 'quick'"):
-            find(given)
+    with pytest.raises(ValueError, match="none of that name comes with plkernel; did you mean 'quick'"):
+        find("qick")
     command("finch")
     assert capsys.readouterr().out.encode() == (RUNS / "finch.toml").read_bytes()
     for name, path in roles().items():
@@ -411,7 +409,6 @@ def test_nodes_are_read_from_a_file_once_and_known_by_their_values(tmp_path: Pat
         ({"rates": [-1.0] * 16}, {}, "node_rates.0: Input should be greater than 0"),
         ({"rates": [1e-12] * 16}, {}, "nodes.json: 6.93147e+11 is no half-life that a float32 decay holds"),
         ({"projection": [1e30] * 16}, {}, "node_multipliers 1e+30 makes the largest multiplier"),
-        ({}, {"arms.power.longest": 50}, "longest 50.0 does not go with node_file"),
         ({}, {"arms.power.placement": "quantile"}, "placement quantile does not go with node_file"),
         ({}, {"arms.power.lag": "distance"}, "lag distance does not go with node_file"),
     ],

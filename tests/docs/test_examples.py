@@ -23,8 +23,8 @@ from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 
 from plkernel.common import cli
 from plkernel.config import command_line
-from plkernel.config.factors import deep_merge
 from plkernel.config.reading import parse_spec
+from plkernel.config.schema import deep_merge
 from plkernel.models.init import SCHEMES
 from plkernel.models.init.plan import RoleTable
 

@@ -105,25 +105,12 @@ def test_a_search_without_a_rate_says_what_ended_it(
     assert engine.started == ["uniform_rate-0.001 seed 7", "uniform_rate-0.01 seed 7"]
 
 
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (KeyboardInterrupt(), "every run is saved; run the same command again to go on"),
-        (ValueError("out: not shared"), "out: not shared"),
-    ],
-)
-def test_an_error_stops_the_engine(tiny_spec: SpecWriter, tmp_path: Path, error: BaseException, message: str) -> None:
-    engine = Idle(error=error)
-    with pytest.raises(type(error), match=message):
-        run_experiment(load_spec(tiny_spec()), tmp_path / "out", engine=engine)
-    assert engine.stopped
-
-
-def test_no_room_is_bad_input_and_writes_nothing(tiny_spec: SpecWriter, tmp_path: Path) -> None:
-    spec = load_spec(tiny_spec(threads=64))
-    with pytest.raises(ValueError, match=r"train.threads 64: no machine has so many cores"):
-        run_experiment(spec, tmp_path / "out", engine=Idle(places=0))
-    assert not (tmp_path / "out").exists()
+def test_an_error_stops_the_engine(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+    for error, message in ((KeyboardInterrupt(), "every run is saved; run the same"), (ValueError("out: x"), "out: x")):
+        engine = Idle(error=error)
+        with pytest.raises(type(error), match=message):
+            run_experiment(load_spec(tiny_spec()), tmp_path / "out", engine=engine)
+        assert engine.stopped
 
 
 def test_a_run_on_a_gpu_sees_the_idlest_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,15 +235,17 @@ def test_a_folder_of_another_spec_and_a_damaged_result_are_refused(
     [
         ({"corpus": "missing.txt"}, "missing.txt"),
         ({"context": 100_000}, "the validation split of corpus .* bytes, fewer than one window"),
+        ({"threads": 64}, "train.threads 64: no machine has so many cores"),
     ],
 )
 def test_bad_input_writes_nothing(tiny_spec: SpecWriter, tmp_path: Path, options: dict[str, Any], message: str) -> None:
     spec = load_spec(tiny_spec(**options))
     with pytest.raises(ValueError, match=message):
-        run_experiment(spec, tmp_path / "out")
+        run_experiment(spec, tmp_path / "out", engine=Idle(places=0))
     assert not (tmp_path / "out").exists()
-    with pytest.raises(ValueError, match=message):
-        forecast(spec, (), 1)
+    if "threads" not in options:
+        with pytest.raises(ValueError, match=message):
+            forecast(spec, (), 1)
 
 
 def test_a_dry_run_says_what_a_study_cannot_know(tiny_spec: SpecWriter, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,16 +308,6 @@ def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(tiny_spec: SpecWriter, tmp_pa
     assert "run the same command again to go on" in error
     assert "is saved" in log
     assert "Traceback" not in error + log
-
-
-@pytest.mark.slow
-def test_a_failed_run_is_recorded_and_the_rest_goes_on(tiny_spec: SpecWriter, tmp_path: Path) -> None:
-    blocked = tmp_path / "out" / "uniform" / "seed-0" / "checkpoint.safetensors"
-    blocked.parent.mkdir(parents=True)
-    blocked.write_bytes(b"not a checkpoint")
-    assert run_experiment(load_spec(tiny_spec()), tmp_path / "out") == ["uniform seed 0"]
-    statuses = [load_json(path)["status"] for path in sorted((tmp_path / "out").glob("*/seed-*/result.json"))]
-    assert statuses == ["finished", "finished", "failed", "finished"]
 
 
 @pytest.mark.slow

@@ -10,7 +10,16 @@ from plkernel.models.init import initialise_
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.ssm import SSM, SSMConfig
 from plkernel.models.structure import Structure
-from plkernel.training.evaluate import bits_per_byte, diagnose, kernels, patch_of, predictor, token_losses, truncation
+from plkernel.training.evaluate import (
+    bits_per_byte,
+    diagnose,
+    influence,
+    kernels,
+    patch_of,
+    predictor,
+    token_losses,
+    truncation,
+)
 
 CPU = torch.device("cpu")
 NAIVE = Structure(norm="rms", tied=True)
@@ -97,6 +106,25 @@ def test_truncation_shows_the_last_bytes_alone(patch: int) -> None:
     assert found.bpb[-1] == pytest.approx(whole[:, -1].mean(), rel=1e-5)
     np.testing.assert_array_equal(token_losses(predict, windows, 4), whole)
     assert found.cost[-1] == 0
+
+
+@pytest.mark.parametrize("by_position", [False, True])
+def test_influence_spreads_over_draws_as_its_error_says(by_position: bool) -> None:
+    """Also where it depends on the position in the window, as it would not if all windows had the same places."""
+    length, lags, seeds, count, symbols = 64, [1, 2, 4, 8, 16, 32, 48, 64], 80, 16, 4
+    time = torch.arange(length)
+    kernel = torch.tril(((time[:, None] - time).clamp(min=0) + 1.0) ** -0.7)
+    values = torch.randn(symbols, symbols, generator=torch.Generator().manual_seed(0))
+
+    def predict(tokens: torch.Tensor) -> torch.Tensor:
+        logits = kernel @ values[tokens]
+        return (0.2 + torch.sin(1.3 * time)[:, None] ** 2) * torch.tanh(logits) if by_position else logits
+
+    text = torch.randint(symbols, (seeds, count, length + 1), generator=torch.Generator().manual_seed(1))
+    found = [influence(predict, windows, lags, batch=count, seed=seed) for seed, windows in enumerate(text)]
+    ratio = np.std([one.bits for one in found], axis=0, ddof=1) / np.mean([one.standard_error for one in found], axis=0)
+    assert (ratio > 0.8).all(), ratio
+    assert (ratio < 1.2).all(), ratio
 
 
 def test_what_sees_ahead_has_no_truncation_curve() -> None:

@@ -14,7 +14,6 @@ from plkernel.training.evaluate import (
     bits_per_byte,
     diagnose,
     influence,
-    kernels,
     patch_of,
     predictor,
     token_losses,
@@ -131,11 +130,3 @@ def test_what_sees_ahead_has_no_truncation_curve() -> None:
     model = initialise_(SSM(SSMConfig(dim=16, layers=1, patch=2, mode="published")), "transformers_default", 0)
     with pytest.raises(ValueError, match="causal model is needed"):
         predictor(model, CPU)
-
-
-def test_kernels_are_those_of_the_blocks_at_powers_of_two() -> None:
-    model = SSM(SSMConfig(dim=4, layers=2))
-    found = kernels(model, 20)
-    assert found["lags"] == [1, 2, 4, 8, 16]
-    assert found["blocks"] == [block.tolist() for block in model.kernels(torch.tensor(found["lags"]))]
-    assert kernels(model, 32)["lags"][-1] == 32

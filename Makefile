@@ -75,14 +75,13 @@ types: $(VENV)/installed-dev  ## static types
 size:  ## lines of source and tests in each room, beside its budget
 	@$(PYTHON) tests/size.py
 
-bench: $(VENV)/installed-dev  ## kernels, training and pair counts against their peers, checked before timed
+bench: $(VENV)/installed-dev  ## kernels and a training step against their peers, checked before timed
 	$(RUN) plkernel.bench scan --out runs/out/bench
 	$(RUN) plkernel.bench wkv --out runs/out/bench
 	$(RUN) plkernel.bench wkv7 --out runs/out/bench
 	$(RUN) plkernel.bench train --out runs/out/bench
 	$(RUN) plkernel.bench train --spec finch --out runs/out/bench
 	$(RUN) plkernel.bench train --spec goose --out runs/out/bench
-	$(RUN) plkernel.bench mi --out runs/out/bench
 
 gpu:  ## on a GPU: equality tests, benchmarks and studies (or PARTS) that fit into MINUTES (40); installs nothing
 	$(PYTHON) runs/gpu.py $(if $(MINUTES),--minutes $(MINUTES)) $(PARTS)

@@ -35,9 +35,8 @@ PARTS = ("tests", "bench", "memory-lags-gpu", "memory-text-gpu")
 HEADS = ((1, 3, 2, 8), (2, 77, 3, 16), (1, 515, 1, 64))
 SHAPES: dict[str, Any] = {"scan": ((2, 1, 8), (3, 77, 33), (1, 4099, 5)), "wkv": HEADS, "wkv7": HEADS}
 """Odd ones: chunks that are not full, tiles that are masked, a single step."""
-SMALL = {"scan": ((2, 64, 16),), "wkv": ((1, 64, 1, 16),), "wkv7": ((1, 64, 1, 16),)}
+SMALL = {"scan": (2, 64, 16), "wkv": (1, 64, 1, 16), "wkv7": (1, 64, 1, 16)}
 """Shapes on a CPU, where the benchmarks only show that they run."""
-BENCHMARKS = ("scan", "wkv", "wkv7", "train")
 OF_A_STUDY = ("pydantic", "tyro", "safetensors", "filelock")
 RESERVE = 30.0
 """Seconds before the end at which runs are asked to save: a step, a checkpoint, the record."""
@@ -64,11 +63,11 @@ def tests(device: str, folder: Path, left: Callable[[], float]) -> list[str]:
             error = partial(contest.relative_error, truths=truth(name, given))
             one = contest.Contender(partial(step, operator(name), given), error, LIMITS[name][device])
             off, note, _ = contest.checked(one)
-            row = {"operator": name, "shape": shape, "strong_decays": shape == STRONG, "error": off, "note": note}
-            rows.append(row)
-            print(f"{name} {contest.by_x(shape)}: {off} {note}".rstrip(), flush=True)
+            rows.append(
+                {"operator": name, "shape": shape, "strong_decays": shape == STRONG, "error": off, "note": note}
+            )
     save_json(folder / "equal.json", {"environment": environment(1), "device": device, "rows": rows})
-    failed = [f"{row['operator']} at {contest.by_x(row['shape'])}" for row in rows if row["note"]]
+    failed = [f"{row['operator']} at {row['shape']}: {row['error']} {row['note']}" for row in rows if row["note"]]
     print(f"equal to float64: {len(rows) - len(failed)} of {len(rows)}", flush=True)
     said = "they need a GPU" if device == "cpu" else lacking("pytest", *OF_A_STUDY)
     if not said:
@@ -85,16 +84,12 @@ def tests(device: str, folder: Path, left: Callable[[], float]) -> list[str]:
 
 
 def bench(device: str, folder: Path, left: Callable[[], float]) -> list[str]:
-    """Time every operator and a training step that this commit has not timed yet; return what failed."""
+    """Time every operator and a training step; return what failed."""
     from plkernel.benchmarks import operators
-    from plkernel.common.environment import environment
-    from plkernel.common.files import load_object
 
-    commit, rounds, failed = environment(1)["commit"], 15 if device == "cuda" else 1, []
-    for name in BENCHMARKS:
-        path, said = folder / f"{name}.json", lacking(*OF_A_STUDY) if name == "train" else ""
-        if path.exists() and load_object(path)["environment"]["commit"] == commit:
-            said = "timed before"
+    rounds, failed = 15 if device == "cuda" else 1, []
+    for name in ("scan", "wkv", "wkv7", "train"):
+        said = lacking(*OF_A_STUDY) if name == "train" else ""
         print(f"bench {name}: {said}".removesuffix(": "), flush=True)
         if said or left() <= 0:
             continue
@@ -104,7 +99,8 @@ def bench(device: str, folder: Path, left: Callable[[], float]) -> list[str]:
 
                 train(Path("quick"), 1, rounds, device, folder)  # type: ignore[arg-type]
             else:
-                operators.run(name, 1, SMALL[name] if device == "cpu" else (), "float32", rounds, device, folder)
+                shapes = (SMALL[name],) if device == "cpu" else ()
+                operators.run(name, 1, shapes, rounds, device, folder)
         except Exception as error:  # the studies come after it
             print(f"bench {name}: {type(error).__name__}: {error}", flush=True)
             failed.append(f"bench {name}")

@@ -116,15 +116,15 @@ def show(
     name: str, unit: str, rows: list[dict[str, Any]], out: Path | None, packages: Iterable[str], **more: Any
 ) -> None:
     """Print the rows and the ratio to the fastest peer; save them with hardware and versions as `out`/`name`.json."""
-    header = ["contender", "problem", "error", "strong decays", "ms", "times ours", "quartiles", unit, "note"]
+    header = ["contender", "problem", "error", "strong decays", "ms", "times ours", unit, "note"]
     lines = []
     for row in rows:
-        errors = ["" if row[key] is None else f"{row[key]:.1e}" for key in ("error", "strong_error")]
-        ratio = row["ratio"]
-        times = [f"{row['seconds']['median'] * 1e3:.2f}" if row["seconds"] else ""]
-        times += [f"{ratio['median']:.2f}", f"{ratio['low']:.2f} to {ratio['high']:.2f}"] if ratio else ["", ""]
-        times.append(f"{row['rate']:.3g}" if row["rate"] else "")
-        lines.append([row["contender"], row["problem"], *errors, *times, row["note"]])
+        seconds, ratio = ((row[key] or {}).get("median") for key in ("seconds", "ratio"))
+        numbers = [(row["error"], ".1e"), (row["strong_error"], ".1e"), (seconds and seconds * 1e3, ".2f")]
+        cells = [
+            "" if value is None else f"{value:{how}}" for value, how in (*numbers, (ratio, ".2f"), (row["rate"], ".3g"))
+        ]
+        lines.append([row["contender"], row["problem"], *cells, row["note"]])
     shown = [place for place in range(len(header)) if any(line[place] for line in lines)]
     print(text_table([header[place] for place in shown], [[line[place] for place in shown] for line in lines]))
     for problem in dict.fromkeys(row["problem"] for row in rows):

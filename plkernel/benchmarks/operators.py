@@ -26,7 +26,6 @@ SHAPES: dict[str, dict[str, tuple[tuple[int, ...], ...]]] = {
 }
 LIMITS = {"scan": {"cpu": 1e-5, "cuda": 1e-3}, "wkv": {"cpu": 2e-5, "cuda": 1e-4}, "wkv7": {"cpu": 2e-5, "cuda": 1e-4}}
 PEER_LIMITS = {"scan": 1e-2, "wkv": 1e-3, "wkv7": 1e-3}  # peers sum the gradient of a fixed decay in float32
-ROUNDED = (2.0**-8, 3e-2)  # more in bfloat16: for ours, which rounds what it stores, and peers, which multiply in it
 STRONG = (1, 128, 2, 16)
 CHUNK = 32
 PACKAGES = ("mambapy", "accelerated-scan", "flash-linear-attention")
@@ -45,33 +44,30 @@ class Problem(NamedTuple):
         return Problem(tuple(map(function, self.inputs)), tuple(map(function, self.gradients)), self.time)
 
 
-def problem(
-    name: str, shape: tuple[int, ...], device: str = "cpu", dtype: torch.dtype = torch.float32, strong: bool = False
-) -> Problem:
+def problem(name: str, shape: tuple[int, ...], device: str = "cpu", strong: bool = False) -> Problem:
     """Draw the inputs of an operator from a fixed seed; half-lives from 1 to 2048 steps.
 
     In wkv and wkv7 the rate of each step is off by a factor exp(normal / 2). strong: ln w from -exp(-8) to -exp(2.5)
-    instead, one in sixteen -50. dtype: of the inputs over time but for the decays.
+    instead, one in sixteen -50.
     """
     generator = torch.Generator().manual_seed(0)
     draw = partial(torch.randn, generator=generator)
     rates = math.log(2) / torch.logspace(0, 11, shape[-1], base=2.0)
     if name == "scan":
-        inputs: tuple[Tensor, ...] = (torch.exp(-rates), draw(shape).to(dtype))
-        return Problem(inputs, (draw(shape).to(dtype),), shape[:2]).mapped(lambda x: x.to(device))
+        inputs: tuple[Tensor, ...] = (torch.exp(-rates), draw(shape))
+        return Problem(inputs, (draw(shape),), shape[:2]).mapped(lambda x: x.to(device))
     batch, _, heads, size = shape
     r, k, v, noise, grad_out = (draw(shape) for _ in range(5))
     state, grad_last = (draw(batch, heads, size, size) for _ in range(2))
     uniform = torch.special.ndtr(noise)
     strongly = torch.where(uniform < 1 / 16, -50.0, -torch.exp(10.5 * uniform - 8))
     log_decay = strongly if strong else -rates * torch.exp(noise / 2)
-    r, k, v, grad_out = (x.to(dtype) for x in (r, k, v, grad_out))
     if name == "wkv":
         inputs = (r, k, v, log_decay, draw(heads, size), state)
     else:
         kappa = torch.nn.functional.normalize(draw(shape), dim=-1)
         rate = torch.rand(shape, generator=generator)
-        inputs = (r, log_decay, k, v, -kappa.to(dtype), (kappa * rate).to(dtype), state)
+        inputs = (r, log_decay, k, v, -kappa, kappa * rate, state)
     return Problem(inputs, (grad_out, grad_last), shape[:2]).mapped(lambda x: x.to(device))
 
 
@@ -104,16 +100,6 @@ def operator(name: str) -> Callable[..., Any]:
 def truth(name: str, given: Problem) -> tuple[Tensor, ...]:
     """Return results and gradients of the loop in float64."""
     return step(partial(operator(name), backend="reference"), given.mapped(lambda x: x.double().cpu()))()
-
-
-def widened(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Have a function compute in float32; its first result has the dtype of the gradient that comes back."""
-
-    def wide(*inputs: Tensor) -> Any:
-        results, half = function(*(x.float() for x in inputs)), inputs[1 if len(inputs) == 2 else 0].dtype
-        return results.to(half) if isinstance(results, Tensor) else (results[0].to(half), *results[1:])
-
-    return wide
 
 
 def loop_scan(a: Tensor, b: Tensor) -> Tensor:
@@ -192,39 +178,22 @@ def makers(name: str, device: str) -> dict[str, Callable[[Problem], Call]]:
     swap: Layout = lambda x: x.transpose(0, 1)  # noqa: E731
     last: Layout = lambda x: x.transpose(1, 2)  # noqa: E731
     cut: Layout = lambda x: x.unflatten(1, (-1, CHUNK)).permute(1, 0, 3, 2, 4)  # noqa: E731
-    found: dict[str, Callable[[Problem], Call]] = {OURS: partial(step, operator(name))}
+    ours: dict[str, Callable[[Problem], Call]] = {OURS: partial(step, operator(name))}
     if name == "scan":
-        found["loop"] = partial(step, widened(loop_scan), to=swap, back=swap)
-        found["mambapy"] = partial(step, partial(peer_scan, "mambapy"))
-        if device == "cuda":
-            found["accelerated_scan"] = partial(step, partial(peer_scan, "accelerated_scan"), to=last, back=last)
+        ours["loop"] = partial(step, loop_scan, to=swap, back=swap)
+        ours["mambapy"] = partial(step, partial(peer_scan, "mambapy"))
+        on_gpu = "accelerated_scan", partial(step, partial(peer_scan, "accelerated_scan"), to=last, back=last)
     else:
-        chunks = widened(chunks_wkv if name == "wkv" else chunks_wkv7)
-        found[f"chunks of {CHUNK}"] = partial(step, chunks, to=cut, back=lambda x: x.permute(1, 0, 3, 2, 4))
-        if device == "cuda":
-            found["fla"] = partial(step, partial(fla_heads, name))
-    return found
-
-
-def measure(name: str, shape: tuple[int, ...], rounds: int, device: str, dtype: torch.dtype) -> list[dict[str, Any]]:
-    """Check and time every contender at one shape."""
-    contest.progress(f"checking against float64 at {shape}")
-    given, steps = problem(name, shape, device, dtype), shape[0] * shape[1]
-    error = partial(contest.relative_error, truths=truth(name, given))
-    rounded = (0.0, 0.0) if dtype == torch.float32 else ROUNDED
-    limits = {OURS: LIMITS[name][device] + rounded[0]}
-    contenders = {
-        one: Contender(partial(make, given), error, limits.get(one, PEER_LIMITS[name] + rounded[1]))
-        for one, make in makers(name, device).items()
-    }
-    return contest.compare(contenders, rounds, steps, contest.by_x(shape), device)
+        chunks = chunks_wkv if name == "wkv" else chunks_wkv7
+        ours[f"chunks of {CHUNK}"] = partial(step, chunks, to=cut, back=lambda x: x.permute(1, 0, 3, 2, 4))
+        on_gpu = "fla", partial(step, partial(fla_heads, name))
+    return ours | dict([on_gpu] if device == "cuda" else [])
 
 
 def run(
     name: str,
     threads: int,
     shapes: Sequence[tuple[int, ...]],
-    dtype: str,
     rounds: int,
     device: str | None,
     out: Path | None,
@@ -237,17 +206,20 @@ def run(
         if min(shape) < 1 or (name != "scan" and shape[1] % CHUNK):
             needed = f" and time a multiple of {CHUNK}" * (name != "scan")
             raise ValueError(f"shapes has {shape}; all must be 1 or more{needed}")
-    device = contest.prepare(rounds, threads, device, out)
-    rows = [
-        row
-        for shape in shapes or SHAPES[name][device]
-        for row in measure(name, shape, rounds, device, getattr(torch, dtype))
-    ]
-    if name != "scan":
-        given = problem(name, STRONG, device, strong=True)
+    device, rows = contest.prepare(rounds, threads, device, out), []
+    make = makers(name, device)
+    limits = dict.fromkeys(make, PEER_LIMITS[name]) | {OURS: LIMITS[name][device]}
+
+    def contenders(given: Problem) -> dict[str, Contender]:
         error = partial(contest.relative_error, truths=truth(name, given))
+        return {one: Contender(partial(make[one], given), error, limit) for one, limit in limits.items()}
+
+    for shape in shapes or SHAPES[name][device]:
+        contest.progress(f"checking against float64 at {shape}")
+        given, steps = problem(name, shape, device), shape[0] * shape[1]
+        rows += contest.compare(contenders(given), rounds, steps, contest.by_x(shape), device)
+    if name != "scan":
+        strong = contenders(problem(name, STRONG, device, strong=True))
         for row in rows:
-            make = makers(name, device)[row["contender"]]
-            row["strong_error"] = contest.checked(Contender(partial(make, given), error))[0]
-    label = name if dtype == "float32" else f"{name}-{dtype}"
-    contest.show(label, "steps/s", rows, out, PACKAGES, device=device, dtype=dtype)
+            row["strong_error"] = contest.checked(strong[row["contender"]])[0]
+    contest.show(name, "steps/s", rows, out, PACKAGES, device=device)

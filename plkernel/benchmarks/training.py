@@ -1,26 +1,21 @@
-"""A training step beside a transformer of equal size, and pair counts beside other software."""
+"""A training step beside a transformer of equal size."""
 
 import math
 import os
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from plkernel.analysis.information.counts import Bytes, count_pairs
 from plkernel.benchmarks import contest
 from plkernel.benchmarks.contest import OURS, Contender
 from plkernel.common.environment import keep_memory
 from plkernel.config.condition import resolve
 from plkernel.config.reading import load_spec
 from plkernel.config.study import Spec
-from plkernel.data import corpora
 from plkernel.models import Device, rwkv, rwkv7, ssm
 from plkernel.training.build import build, build_optimizer, choose_device, initialise_
 from plkernel.training.evaluate import autocast, next_byte_loss
@@ -123,31 +118,3 @@ def _gpt2_step(spec: Spec, size: int, device: torch.device) -> Callable[[], None
     models = map(Logits, range(1, 2 * spec.model.layers + 1))
     nearest = min(models, key=lambda model: abs(sum(parameter.numel() for parameter in model.parameters()) - size))
     return _step(nearest.to(device).train(), spec, device)
-
-
-def bincount(data: Bytes, lags: Sequence[int]) -> NDArray[np.int64]:
-    """Count pairs by np.bincount of the code of every pair, (L,65536): the line that one would write."""
-    return np.stack([np.bincount(data[:-lag].astype(np.int64) * 256 + data[lag:], minlength=65536) for lag in lags])
-
-
-def tables(data: Bytes, lags: Sequence[int]) -> NDArray[np.int64]:
-    """Count pairs with this package, (L,65536)."""
-    return count_pairs(data, lags).reshape(len(lags), -1)
-
-
-def mi(corpus: str, lags: tuple[int, ...], rounds: int, out: Path | None) -> None:
-    """Check pair tables against np.bincount, then time both."""
-    contest.prepare(rounds, 1, "cpu", out)
-    found = corpora.load(corpus)
-    data = np.asarray(found.bytes[: 1 << 25])
-    count_pairs(data, lags)  # refuses lags that do not fit, and compiles
-    truth = bincount(data, lags)
-
-    def error(result: NDArray[np.int64]) -> float:
-        return float(np.abs(result - truth).max())
-
-    functions: dict[str, Callable[..., Any]] = {OURS: tables, "np.bincount": bincount}
-    entries = {name: Contender(partial(partial, count, data, lags), error) for name, count in functions.items()}
-    rows = contest.compare(entries, rounds, data.size * len(lags))
-    described = {"name": found.name, "source": found.source, "size": found.size, "sha256": found.sha256}
-    contest.show("mi", "pairs/s", rows, out, (), corpus=described, lags=list(lags))

@@ -1,12 +1,11 @@
 """python -m plkernel.generate: bytes from a trained model, as they are drawn, in constant memory and time per byte."""
 
 import sys
-import unicodedata
 from codecs import getincrementaldecoder
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import tyro
@@ -77,11 +76,14 @@ def generate(
             f"model {model} has patching mode 'published' ({NOT_CAUSAL}): such a model has no likelihood of the next "
             "byte to sample from; give one with mode 'causal' or without patches"
         )
-    write = writer(sys.stdout.buffer, sys.stdout.encoding if sys.stdout.isatty() else None)
+    terminal, decoder = sys.stdout.isatty(), getincrementaldecoder("utf-8")("replace")
     for byte in islice(continuation(opened.to(place), text, sampling, seed), count):
-        write(byte)
-    if sys.stdout.isatty():
-        print(flush=True)
+        piece = bytes([byte])
+        if terminal:  # control characters would command it
+            shown = (c if c.isprintable() or c in "\n\t" else "\ufffd" for c in decoder.decode(piece))
+            piece = "".join(shown).encode(sys.stdout.encoding, "replace")
+        sys.stdout.buffer.write(piece)
+        sys.stdout.buffer.flush()
 
 
 def continuation(model: "Model", prompt: bytes, sampling: "Sampling", seed: int, size: int = WINDOW) -> Iterator[int]:
@@ -104,26 +106,6 @@ def continuation(model: "Model", prompt: bytes, sampling: "Sampling", seed: int,
         byte = sampling.choose(logits[0, -1].double().cpu().numpy(), random.random())
         yield byte
         pieces = [bytes([byte])]
-
-
-def writer(output: BinaryIO, terminal: str | None) -> Callable[[int], None]:
-    """A function that writes and flushes a byte: as it is, or as valid text for a terminal of encoding `terminal`.
-
-    A terminal gets U+FFFD for the control characters that would command it.
-    """
-    decoder = getincrementaldecoder("utf-8")("replace")
-
-    def harmless(character: str) -> str:
-        return "\ufffd" if unicodedata.category(character) == "Cc" and character not in "\n\t" else character
-
-    def write(byte: int) -> None:
-        piece = bytes([byte])
-        if terminal is not None:
-            piece = "".join(map(harmless, decoder.decode(piece))).encode(terminal, "replace")
-        output.write(piece)
-        output.flush()
-
-    return write
 
 
 if __name__ == "__main__":

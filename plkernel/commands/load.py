@@ -11,13 +11,9 @@ from plkernel.common.files import check_folder
 def load(source: tyro.conf.Positional[Path], out: tyro.conf.Positional[Path]) -> None:
     """Read an official RWKV-5.2, RWKV-6 or RWKV-7 checkpoint and write it as a model folder of plkernel.
 
-    Read is a .pth file of the layout x052 (Eagle), x060 (Finch) or x070 (Goose). Width, depth, heads, ranks and
-    feed-forward width follow from the shapes of the tensors; numbers are kept in float32. The vocabulary must be the
-    256 bytes.
-
-    The folder holds config.json and checkpoint.safetensors, as that of a run does, and every command that takes a
-    checkpoint takes it. Nothing in the source is executed: a pickle that holds anything but tensors is refused.
-    A checkpoint cannot say whether it was trained with K-clamp; it is taken to be without.
+    Sizes follow from the shapes of the tensors; numbers are kept in float32. The vocabulary must be the 256 bytes.
+    Nothing in the source is executed. A checkpoint cannot say whether it was trained with K-clamp; it is taken to be
+    without.
 
     Args:
         source: A .pth file.

@@ -132,27 +132,36 @@ def truncation_of(given: list[int], losses: ArrayLike, floor: ArrayLike | None =
 def influence_of(lags: Sequence[int], divergences: ArrayLike) -> Influence:
     """Influence from divergences (n,P,L) in bits: n windows, P replaced tokens in each, NaN at lags that are not read.
 
-    P and the NaN are the same in every window, so that the mean of windows is that of all readings.
+    The mean of all readings at a lag is the ratio of their sum to their number, both of which vary over windows; its
+    error is linearised.
     """
-    windows = np.nanmean(np.asarray(divergences, dtype=np.float64), axis=1)
-    return Influence(tuple(lags), *moments(windows.T))
+    values = np.asarray(divergences, dtype=np.float64)
+    sums, counts = np.nansum(values, axis=1), (~np.isnan(values)).sum(axis=1)
+    bits, n = sums.sum(axis=0) / counts.sum(axis=0), len(values)
+    with np.errstate(invalid="ignore", divide="ignore"):  # infinite readings; NaN for one window
+        squares = np.square(sums - bits * counts).sum(axis=0) * np.divide(n, n - 1)
+    errors = np.sqrt(squares) / counts.sum(axis=0)
+    return Influence(tuple(lags), tuple(bits.tolist()), tuple(errors.tolist()))
 
 
-def places(length: int, count: int, rng: np.random.Generator) -> Tokens:
-    """Tokens of a window (length,) to replace: the first, and one drawn from each further of `count` strata."""
+def places(windows: int, length: int, count: int, rng: np.random.Generator) -> Tokens:
+    """Tokens of each window (length,) to replace, (windows,count): the first, and one from each further of the strata.
+
+    Every window has draws of its own: in a place that all share, readings would vary together.
+    """
     edges = np.arange(count + 1) * length // count
-    drawn = rng.integers(edges[:-1], edges[1:])
-    drawn[0] = 0
+    drawn = rng.integers(edges[:-1], edges[1:], (windows, count))
+    drawn[:, 0] = 0
     return drawn
 
 
-def is_read(lags: ArrayLike, place: int, length: int) -> NDArray[np.bool_]:
-    """Mask of the lags (L,) to read when `place` is replaced: those with half of the window or more given.
+def is_read(lags: ArrayLike, places: ArrayLike, length: int) -> NDArray[np.bool_]:
+    """Mask (..,L) of the lags (L,) to read when places (..) are replaced: those with half of the window or more given.
 
-    A lag d is read at the prediction that place + d tokens are given to. Every lag from 1 to `length` is read at one
-    of the `places`, if these are FEWEST_PLACES or more, or all.
+    A lag d is read at the prediction that place + d tokens are given to. In every window each lag from 1 to `length` is
+    read at one of its `places`, if these are FEWEST_PLACES or more, or all.
     """
-    given = place + np.asarray(lags)
+    given = np.asarray(places)[..., None] + np.asarray(lags)
     return (given >= length - length // 2) & (given <= length)
 
 

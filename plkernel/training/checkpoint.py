@@ -50,13 +50,7 @@ def save_checkpoint(
         state = optimizer.state.get(parameter, {}) if optimizer is not None else {}
         named |= {f"{moment}.{name}": state[moment] for moment in MOMENTS if moment in state}
     named |= {f"model.{name}": buffer for name, buffer in model.named_buffers()}
-    tensors: dict[str, Tensor] = {}
-    seen: set[int] = set()
-    for name, tensor in named.items():  # safetensors refuses tensors that share memory
-        tensor = tensor.cpu().contiguous()
-        place = tensor.untyped_storage().data_ptr()
-        tensors[name] = tensor.clone() if place in seen else tensor
-        seen.add(place)
+    tensors = {name: tensor.cpu().clone().contiguous() for name, tensor in named.items()}  # of which none share memory
     metadata = {"progress": json.dumps(asdict(progress)), "config": json.dumps(config)}
     metadata["digest"] = digest_of(tensors, metadata)
     try:

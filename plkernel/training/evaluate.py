@@ -226,9 +226,9 @@ def influence(
 ) -> Influence:
     """Mean KL divergence in bits of the prediction of x[t+1] from its value when x[t+1-d] is another token.
 
-    windows  (n,T+1) of text. In each, `count` tokens are replaced one at a time, at least FEWEST_PLACES or all, the
-             same places in every window, by tokens drawn by their frequency in `windows`. All lags are read from one
-             pass, where half of the window or more is given: a far lag has fewer readings, lag T a single one
+    windows  (n,T+1) of text. In each, `count` tokens are replaced one at a time, at least FEWEST_PLACES or all, at
+             places of its own, by tokens drawn by their frequency in `windows`. All lags are read from one pass, where
+             half of the window or more is given: a far lag has fewer readings, lag T a single one
     lags     ascending, 1 to T; 1, 2, 4 .. T unless given
     batch    windows in a call of `predict`. Memory: three arrays of batch x T x V floats, V the alphabet
 
@@ -242,20 +242,23 @@ def influence(
             f"count must be at least {FEWEST_PLACES} replaced tokens, so that every lag has one, got {count}"
         )
     rng = np.random.default_rng(seed)
-    chosen = places(length, min(count, length), rng)
-    drawn = torch.from_numpy(others(windows.numpy(), inputs[:, torch.from_numpy(chosen)].numpy(), rng))
-    bits = np.full((len(inputs), len(chosen), len(known)), np.nan)
+    chosen = places(len(inputs), length, min(count, length), rng)
+    drawn = others(windows.numpy(), np.take_along_axis(inputs.numpy(), chosen, 1), rng)
+    read, at = is_read(known, chosen, length), chosen[..., None] + np.asarray(known) - 1
+    bits = np.full(read.shape, np.nan)
     for start in range(0, len(inputs), batch):
-        rows = slice(start, start + batch)
+        rows = np.arange(start, min(start + batch, len(inputs)))
         before = logits_of(predict, inputs[rows])
-        for index, place in enumerate(chosen.tolist()):
-            read = is_read(known, place, length)
-            at = torch.from_numpy(place + np.asarray(known)[read] - 1).to(before.device)
-            after = logits_of(predict, replaced(inputs[rows], place, drawn[rows, index]))
-            log_p, log_q = (z[:, at].double().log_softmax(-1) for z in (before, after))  # far lags move little
+        for index in range(chosen.shape[1]):
+            changed = inputs[rows]
+            changed[rows - start, chosen[rows, index]] = torch.from_numpy(drawn[rows, index])
+            after = logits_of(predict, changed)
+            row, lag = np.nonzero(read[rows, index])
+            read_at = torch.from_numpy(row), torch.from_numpy(at[start + row, index, lag])
+            log_p, log_q = (z[read_at].double().log_softmax(-1) for z in (before, after))  # far lags move little
             p = log_p.exp()
             divergence = torch.where(p > 0, p * (log_p - log_q), 0.0).sum(-1) / NATS_PER_BIT
-            bits[rows, index, read] = divergence.cpu().numpy()
+            bits[start + row, index, lag] = divergence.cpu().numpy()
     return influence_of(known, bits)
 
 

@@ -29,7 +29,6 @@ from plkernel.data import corpora
 from plkernel.data.corpora import Corpus, Splits
 from plkernel.data.synthetic import predictor_of
 from plkernel.data.windows import StepWindows, check_length, fixed_windows
-from plkernel.memory.diagnostics import kernel_exponents, slope_range
 from plkernel.memory.foreign import Foreign, origins
 from plkernel.models import NOT_CAUSAL
 from plkernel.models.init.block_gains import Calibration
@@ -243,15 +242,8 @@ class Training:
         scalars = {f"train/{tag}": row["train_bpb"], f"val/{tag}": row["val_bpb"]} if row["step"] else {}
         if row["step"] and "excess_bpb" in row:
             scalars["val/excess_bpb"] = row["excess_bpb"]
-        names = ("entropy", "largest_probability", "saturated_share")
-        scalars |= {f"watch/{name}": watched[name] for name in names}
-        scalars["watch/logit_range"] = watched["logit_max"] - watched["logit_min"]
+        scalars |= {f"watch/{name}": watched[name] for name in ("entropy", "saturated_share")}
         scalars |= {"watch/learning_rate": row["learning_rate"], "watch/bytes_per_second": speed}
-        for block, value in enumerate(row.get("amplification", ())):
-            scalars[f"watch/amplification_block_{block}"] = value
-        if (kernel := row.get("kernel")) and slope_range(kernel["lags"]):
-            for block, value in enumerate(kernel_exponents(kernel["lags"], kernel["blocks"])):
-                scalars[f"weights/kernel_exponent_block_{block}"] = float(value)
         for name, value in scalars.items():
             self.curves.add_scalar(name, value, row["step"])
         for block, values in enumerate(half_lives):

@@ -121,20 +121,20 @@ def render(start: View | None, now: View, note: str = "") -> str:
     header = ["block", "half-lives at initialisation", "now", "amplification at initialisation", "now"]
     tables = [text_table(header, [[str(block), *_cells(times, block)] for block in blocks])]
     if span := kernel["exponents_over_lags"]:
-        header, cells = ["block"], [[str(block)] for block in blocks]
-        for title, (time, key) in {
-            "x at initialisation": (times[0], "exponents"),
-            "now": (times[1], "exponents"),
-            "measured at initialisation": (times[0], "measured_exponents"),
-            "measured now": (times[1], "measured_exponents"),
-        }.items():
-            if key in kernel:
-                header.append(title)
-                for block, row in enumerate(cells):
-                    row.append(f"{time['kernel'][key][block]:.3f}" if time else "-")
+        columns = {
+            title: [f"{x:.3f}" for x in time["kernel"][key]] if time else ["-"] * len(blocks)
+            for title, time, key in (
+                ("x at initialisation", first, "exponents"),
+                ("now", last, "exponents"),
+                ("measured at initialisation", first, "measured_exponents"),
+                ("measured now", last, "measured_exponents"),
+            )
+            if key in kernel
+        }
+        cells = [list(row) for row in zip(map(str, blocks), *columns.values(), strict=True)]
         erasing = "; measured with erasing, which kernels leave out" if "measured_exponents" in kernel else ""
         title = f"kernels fall as t**-x over lags {span[0]:g} to {span[1]:g} bytes{erasing}:"
-        tables.append(f"{title}\n{text_table(header, cells)}")
+        tables.append(f"{title}\n{text_table(['block', *columns], cells)}")
     before, after = _summary(first) if first else {}, _summary(last)
     rows = [[name + note * (name == "bits per byte"), before.get(name, "-"), after[name]] for name in after]
     return "\n\n".join([*tables, text_table(["", "at initialisation", "now"], rows)])

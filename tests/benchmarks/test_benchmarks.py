@@ -65,29 +65,6 @@ def test_wrong_missing_and_failing_contenders_are_reported_and_not_timed(
     assert rows[1]["ratio"] is None, "ours is wrong"
 
 
-def test_every_round_times_every_contender_and_a_slow_one_sits_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ratios are taken within rounds."""
-    taken: list[str] = []
-
-    class Clock:
-        def __init__(self, stmt: str, globals: dict[str, Any], num_threads: int) -> None:
-            self.call = globals["call"]
-
-        def timeit(self, number: int) -> Any:
-            name = self.call()
-            slower = 10.0 if taken.count(name) == 1 else 1.0  # the machine in the second round
-            taken.append(name)
-            return type("Measurement", (), {"median": slower * {OURS: 1.0, "slow": 4.0}[name]})
-
-    monkeypatch.setattr(contest, "Timer", Clock)
-    turns = {name: Contender(lambda name=name: lambda: name) for name in (OURS, "slow")}
-    ours, slow = contest.compare(turns, rounds=5, amount=100.0, budget=15.0)
-    assert taken == [OURS, "slow", "slow", OURS, OURS, "slow", OURS, OURS]
-    assert (ours["seconds"]["runs"], slow["seconds"]["runs"]) == (5, 3)
-    assert (slow["ratio"]["low"], slow["ratio"]["high"], slow["ratio"]["runs"]) == (4.0, 4.0, 3)
-    assert (ours["rate"], slow["rate"]) == (100.0, 25.0)
-
-
 def test_the_error_is_that_of_the_worst_channel() -> None:
     exact = torch.tensor([[1.0, 100.0], [2.0, 200.0]])
     off = exact + torch.tensor([[0.0, 1.0], [0.1, 0.0]])
@@ -95,19 +72,14 @@ def test_the_error_is_that_of_the_worst_channel() -> None:
     assert contest.relative_error([off * math.nan], [exact]) == math.inf
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", SHAPES)
-def test_every_peer_is_right_and_a_short_benchmark_runs(name: str, dtype: Any, tmp_path: Path) -> None:
-    getattr(bench, name)(shapes=(SHAPES[name],), dtype=dtype, rounds=1, device="cpu", out=tmp_path)
-    half = dtype == "bfloat16"
-    record = load_json(tmp_path / (f"{name}-bfloat16.json" if half else f"{name}.json"))
+def test_every_peer_is_right_and_a_short_benchmark_runs(name: str, tmp_path: Path) -> None:
+    getattr(bench, name)(shapes=(SHAPES[name],), rounds=1, device="cpu", out=tmp_path)
+    record = load_json(tmp_path / f"{name}.json")
     assert (record["device"], record["environment"]["threads"]) == ("cpu", 1)
     rows = {row["contender"]: row for row in record["rows"]}
     assert rows.keys() == {*makers(name, "cpu")}
     assert rows[OURS]["ratio"]["median"] == 1.0
-    if half:
-        assert operators.LIMITS[name]["cpu"] < rows[OURS]["error"] < operators.ROUNDED[0], "it is in bfloat16"
-        return
     for row in rows.values():
         if "not installed" not in row["note"]:
             assert row["error"] < 1e-5
@@ -137,7 +109,6 @@ def test_a_wrong_gradient_is_noticed(name: str) -> None:
         (bench.scan, {"rounds": 0}, "rounds is 0; it must be 1 or more"),
         (bench.train, {"threads": 0}, "threads is 0; it must be 1 or more"),
         (bench.wkv7, {"device": "tpu"}, "device is 'tpu'; here it must be"),
-        (bench.mi, {"lags": (3, 2)}, "lags must ascend"),
     ],
 )
 def test_bad_arguments(command: Any, arguments: dict[str, Any], message: str) -> None:
@@ -170,16 +141,3 @@ def test_a_short_benchmark_of_training(tiny_spec: Callable[..., Path], tmp_path:
     assert all(row["seconds"] for row in record["rows"])
     assert (record["context"], record["batch"]) == (32, 4)
     assert record["error"] < training.LARGEST_ERROR
-
-
-def test_a_short_benchmark_of_counts(tmp_path: Path) -> None:
-    """Of bytes 40 to 49; a pair too few is noticed."""
-    data = np.random.default_rng(0).integers(40, 50, 20_000).astype(np.uint8)
-    (tmp_path / "text.bin").write_bytes(data.tobytes())
-    bench.mi(str(tmp_path / "text.bin"), (1, 3, 20), rounds=1, out=tmp_path)
-    rows = {row["contender"]: row for row in load_json(tmp_path / "mi.json")["rows"]}
-    assert rows[OURS]["error"] == 0.0
-    assert rows[OURS]["rate"] == pytest.approx(60_000 / rows[OURS]["seconds"]["median"])
-    exact = training.bincount(data, [1, 3, 20])
-    assert np.abs(training.tables(data[:-1], [1, 3, 20]) - exact).max() == 1
-    assert exact.reshape(3, 256, 256)[1, data[7], data[10]] > 0

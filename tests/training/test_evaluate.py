@@ -10,7 +10,15 @@ from plkernel.models.init import initialise_
 from plkernel.models.layers import Structure
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.ssm import SSM, SSMConfig
-from plkernel.training.evaluate import bits_per_byte, diagnose, kernels, patch_of, predictor, token_losses, truncation
+from plkernel.training.evaluate import (
+    bits_per_byte,
+    diagnose,
+    influence,
+    patch_of,
+    predictor,
+    token_losses,
+    truncation,
+)
 
 CPU = torch.device("cpu")
 NAIVE = Structure(norm="rms", tied=True)
@@ -99,15 +107,26 @@ def test_truncation_shows_the_last_bytes_alone(patch: int) -> None:
     assert found.cost[-1] == 0
 
 
+@pytest.mark.parametrize("by_position", [False, True])
+def test_influence_spreads_over_draws_as_its_error_says(by_position: bool) -> None:
+    """Also where it depends on the position in the window, as it would not if all windows had the same places."""
+    length, lags, seeds, count, symbols = 64, [1, 2, 4, 8, 16, 32, 48, 64], 80, 16, 4
+    time = torch.arange(length)
+    kernel = torch.tril(((time[:, None] - time).clamp(min=0) + 1.0) ** -0.7)
+    values = torch.randn(symbols, symbols, generator=torch.Generator().manual_seed(0))
+
+    def predict(tokens: torch.Tensor) -> torch.Tensor:
+        logits = kernel @ values[tokens]
+        return (0.2 + torch.sin(1.3 * time)[:, None] ** 2) * torch.tanh(logits) if by_position else logits
+
+    text = torch.randint(symbols, (seeds, count, length + 1), generator=torch.Generator().manual_seed(1))
+    found = [influence(predict, windows, lags, batch=count, seed=seed) for seed, windows in enumerate(text)]
+    ratio = np.std([one.bits for one in found], axis=0, ddof=1) / np.mean([one.standard_error for one in found], axis=0)
+    assert (ratio > 0.8).all(), ratio
+    assert (ratio < 1.2).all(), ratio
+
+
 def test_what_sees_ahead_has_no_truncation_curve() -> None:
     model = initialise_(SSM(SSMConfig(dim=16, layers=1, patch=2, mode="published")), "transformers_default", 0)
     with pytest.raises(ValueError, match="causal model is needed"):
         predictor(model, CPU)
-
-
-def test_kernels_are_those_of_the_blocks_at_powers_of_two() -> None:
-    model = SSM(SSMConfig(dim=4, layers=2))
-    found = kernels(model, 20)
-    assert found["lags"] == [1, 2, 4, 8, 16]
-    assert found["blocks"] == [block.tolist() for block in model.kernels(torch.tensor(found["lags"]))]
-    assert kernels(model, 32)["lags"][-1] == 32

@@ -14,7 +14,6 @@ from plkernel.config.reading import load_spec
 from plkernel.config.schema import TrainSpec
 from plkernel.config.study import Spec
 from plkernel.models.init.block_gains import calibrate_, scale_
-from plkernel.models.layers import Structure
 from plkernel.models.ssm import SSM
 from plkernel.training import check
 from plkernel.training.build import Model, Prepared, build, build_optimizer, initialise_
@@ -41,28 +40,6 @@ def filled(spec: Spec, arm: str = "power-law") -> Model:
     """The model of an arm at its start."""
     condition = resolve(spec.model, spec.arm(arm))
     return initialise_(build(condition), condition, 0)
-
-
-def test_the_published_ablation_by_one_word() -> None:
-    """The committed spec: 8 layers of width 144 as published; the naive arm is tied, with RMSNorm."""
-    spec = load_spec(RUNS / "saturation.toml")
-    official, naive = (Prepared.of(resolve(spec.model, spec.arm(name), spec.train)) for name in ("official", "naive"))
-    assert official.config is not None
-    assert naive.config is not None
-    assert (official.config.layers, official.config.dim, official.config.structure) == (8, 144, Structure())
-    assert naive.config.structure == Structure(norm="rms", tied=True)
-    assert official.parameters - naive.parameters == 256 * 144 + (2 + 2 * 8) * 144
-    model = build(resolve(spec.model, spec.arm("naive"), spec.train))
-    assert naive.parameters == sum(p.numel() for p in model.parameters())
-
-
-def test_weight_decay_on_everything_in_the_naive_arm_alone(spec_with: Callable[..., Spec], tmp_path: Path) -> None:
-    spec = spec_with('scheme = "rwkv_naive"', "rwkv6", weight_decay=0.5, dropout=0.125)
-    for arm in ("uniform", "power-law"):
-        training = Training(prepare(spec, arm, 0, tmp_path / arm))
-        decayed = {id(p) for g in training.optimizer.param_groups if g["weight_decay"] == 0.5 for p in g["params"]}
-        assert (decayed == {id(p) for p in training.model.parameters()}) == (arm == "power-law")
-        assert training.model.config.dropout == 0.125
 
 
 def test_the_recipe_trains_the_decays_at_twice_the_rate(spec_with: Callable[..., Spec]) -> None:

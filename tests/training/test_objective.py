@@ -88,12 +88,6 @@ def test_rates_and_weight_decay_follow_the_official_rules(model: RWKV) -> None:
     assert {name for name, (_, decayed) in found.items() if decayed} == blocks | {"emb.weight", "head.weight"}
 
 
-def test_a_matrix_of_one_row_is_a_vector() -> None:
-    model = nn.Sequential(nn.Linear(4, 1, bias=False), nn.Linear(1, 4, bias=False), nn.Linear(4, 2, bias=False))
-    found = groups_of(model, TrainSpec(steps=10))
-    assert found == {"0.weight": (1.0, False), "1.weight": (1.0, False), "2.weight": (1.0, True)}
-
-
 def updates(model: RWKV, train: TrainSpec, steps: int) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
     """Train on random bytes; at each step every parameter's gradient and its value after the step, in float64."""
     optimizer, generator = build_optimizer(model, train), torch.Generator().manual_seed(1)

@@ -1,6 +1,5 @@
 """A run that was stopped or killed goes on to the rows of one left alone, or is refused where files have changed."""
 
-import json
 import os
 import random
 import shutil
@@ -8,24 +7,20 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors import safe_open
-from safetensors.torch import save_file
 
 from plkernel.common.files import load_json, read_lines
 from plkernel.config.reading import load_spec
 from plkernel.config.study import Spec
-from plkernel.results.study import append_row
 from plkernel.training.folder import RunFolder
 from plkernel.training.loop import Training, prepare, run_training
 
 SpecWriter = Callable[..., Path]
 Stopped = Callable[[Spec, str, Path, int], Path]
-Change = Callable[[Path], object]
 CHECKPOINT, METRICS, TIMING = "checkpoint.safetensors", "metrics.jsonl", "timing.jsonl"
 ARM, OTHER = "uniform", "power-law"
 RUN = f"{ARM}/seed-0"
@@ -228,12 +223,6 @@ def test_row_files_that_have_changed_are_refused(spec: Callable[..., Spec], stop
     assert [row["step"] for row in read_lines(folder / METRICS)] == [0, 2, 4, 6, 8]
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-def test_a_row_without_room_names_its_file() -> None:
-    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
-        append_row(Path("/dev/full"), {"step": 0}, 0)
-
-
 @pytest.mark.parametrize("name", [METRICS, CHECKPOINT, "environment.json", ".checkpoint.partial.safetensors", "", ".."])
 def test_nothing_is_written_through_a_link(
     spec: Callable[..., Spec], stopped: Stopped, tmp_path: Path, name: str
@@ -252,81 +241,3 @@ def test_nothing_is_written_through_a_link(
     with pytest.raises(ValueError, match=r"is a symbolic link to .*precious, and nothing is written through"):
         train(run, tmp_path / "out")
     assert sorted(precious.rglob("*")) == content if precious.is_dir() else precious.read_text() == "precious\n"
-
-
-def flipped(run: Path, place: float, bit: int) -> None:
-    """Turn one bit of a checkpoint over, at that share of it."""
-    content = bytearray((run / CHECKPOINT).read_bytes())
-    content[int(place * len(content))] ^= 1 << bit
-    (run / CHECKPOINT).write_bytes(content)
-
-
-def rewritten(change: Callable[[Any, dict[str, str]], object]) -> Change:
-    """Write a checkpoint with its tensors and metadata changed as a valid file."""
-
-    def rewrite(run: Path) -> None:
-        with safe_open(run / CHECKPOINT, framework="pt") as file:
-            tensors, metadata = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
-        change(tensors, metadata)
-        save_file(tensors, run / CHECKPOINT, metadata)
-
-    return rewrite
-
-
-def changes() -> Iterator[Change]:
-    """Damage to the files of a stopped run, of all kinds."""
-    draw = random.Random(0)
-    yield from (lambda run: flipped(run, draw.random(), draw.randrange(8)) for _ in range(20))
-    values = {"step": [0, 4, 8, -1, 2**70, "6"], "loss_sum": [0.0, 1e9], "loss_count": [0, 5, -2]}
-    values |= {"metrics_bytes": [0, 10, 10**9, -1], "timing_bytes": [0, 10, 10**9], "seconds": ["x"]}
-    for name, value in [(name, value) for name, wrong in values.items() for value in wrong]:
-        yield rewritten(
-            lambda _, metadata, n=name, v=value: metadata.update(
-                progress=json.dumps({**json.loads(metadata["progress"]), n: v})
-            )
-        )
-    yield rewritten(lambda tensors, _: tensors.update({"exp_avg.head.weight": tensors["exp_avg.head.weight"] + 0.5}))
-    for length in (0, 8, 1000, -1, -1000):
-        yield lambda run, length=length: (run / CHECKPOINT).write_bytes((run / CHECKPOINT).read_bytes()[:length])
-    yield lambda run: (run / CHECKPOINT).write_bytes((run / CHECKPOINT).read_bytes() + b"more")
-    yield lambda run: (run / CHECKPOINT).unlink()
-    for name in (CHECKPOINT, METRICS, TIMING):
-        yield lambda run, name=name: shutil.copy(run.parent.parent / OTHER / "seed-0" / name, run / name)
-    edits: list[Callable[[list[bytes]], list[bytes]]] = [
-        lambda rows: [],
-        lambda rows: rows[1:],
-        lambda rows: rows[:-1],
-        lambda rows: [*rows, rows[-1]],
-        lambda rows: [rows[0], *rows],
-        lambda rows: [b"null\n", *rows[1:]],
-        lambda rows: [rows[0][:30] + b"\n", *rows[1:]],
-        lambda rows: [row.replace(b"1", b"2") for row in rows],
-        lambda rows: [*rows, b'{"step": 8, "by'],
-    ]
-    for name, edit in [(name, edit) for name in (METRICS, TIMING) for edit in edits]:
-        yield lambda run, name=name, edit=edit: (run / name).write_bytes(
-            b"".join(edit((run / name).read_bytes().splitlines(True)))
-        )
-
-
-@pytest.mark.slow
-def test_a_run_whose_files_were_changed_goes_on_to_the_same_or_is_refused(
-    spec: Callable[..., Spec], stopped: Stopped, tmp_path: Path
-) -> None:
-    run, out, counts = spec(), tmp_path / "out", Counter[str]()
-    for arm in (ARM, OTHER):
-        stopped(run, arm, tmp_path / "kept", 5)
-    train(run, tmp_path / "whole")
-    evidence = [(tmp_path / name / RUN / METRICS) for name in ("whole", "out")]
-    for change in changes():
-        shutil.rmtree(out, ignore_errors=True)
-        shutil.copytree(tmp_path / "kept", out)
-        change(out / RUN)
-        try:
-            train(run, out)
-        except (ValueError, OSError) as error:
-            counts["refused" if str(out) in str(error) else f"names no file: {error}"] += 1
-        else:
-            counts["the same" if evidence[0].read_bytes() == evidence[1].read_bytes() else "silent difference"] += 1
-    assert set(counts) == {"the same", "refused"}
-    assert counts["refused"] > 55

@@ -9,8 +9,7 @@ change that counts: x_0 itself may shrink with width, as logits do under muP. So
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,37 +44,17 @@ class Slope(NamedTuple):
     verdict: str
 
 
-@dataclass(frozen=True)
-class Coordinates:
-    """Root mean squares of coordinates by activation, from the input to the logits: widths x seeds x (1 + steps).
-
-    The first of a row is that of x_0, the others those of x_t - x_0 for t = 1, 2, ...
-    """
-
-    widths: tuple[int, ...]
-    rms: Mapping[str, Floats]
-
-    def slope(self, name: str) -> Slope:
-        """Least squares on (ln width, ln rms(x_t - x_0)) after the last step, seed by seed."""
-        values = self.rms[name][:, :, -1]
-        if not np.isfinite(values).all():
-            return Slope(math.nan, math.nan, "diverges")
-        if not (values > 0).all():
-            return Slope(math.nan, math.nan, "does not move")
-        slopes = np.polyfit(np.log(self.widths), np.log(values), 1)[0]
-        mean = float(slopes.mean())
-        error = float(slopes.std(ddof=1) / math.sqrt(slopes.size)) if slopes.size > 1 else math.nan
-        return Slope(mean, error, "flat" if abs(mean) <= FLAT else "grows" if mean > 0 else "shrinks")
-
-    def verdict(self) -> str:
-        """One sentence on all activations."""
-        slopes = {name: self.slope(name) for name in self.rms}
-        parts = []
-        for kind in dict.fromkeys(slope.verdict for slope in slopes.values() if slope.verdict != "flat"):
-            names = [f"{name} ({s.value:+.2f})" for name, s in slopes.items() if s.verdict == kind]
-            parts.append(f"{kind}: {', '.join(names)}".replace(" (+nan)", ""))
-        flat = f"flat in width within {FLAT:g}, all {len(slopes)}"
-        return f"not flat in width; {'; '.join(parts)}" if parts else flat
+def slope_of(widths: Sequence[int], rms: Floats) -> Slope:
+    """Least squares on (ln width, ln rms(x_t - x_0)) after the last step, seed by seed; see `coordinate_check`."""
+    values = rms[:, :, -1]
+    if not np.isfinite(values).all():
+        return Slope(math.nan, math.nan, "diverges")
+    if not (values > 0).all():
+        return Slope(math.nan, math.nan, "does not move")
+    slopes = np.polyfit(np.log(widths), np.log(values), 1)[0]
+    mean = float(slopes.mean())
+    error = float(slopes.std(ddof=1) / math.sqrt(slopes.size)) if slopes.size > 1 else math.nan
+    return Slope(mean, error, "flat" if abs(mean) <= FLAT else "grows" if mean > 0 else "shrinks")
 
 
 class Propagation(NamedTuple):
@@ -89,17 +68,11 @@ class Propagation(NamedTuple):
     backward: tuple[float, ...]
 
     @property
-    def depth(self) -> int:
-        """Number of blocks."""
-        return len(self.forward) - 1
-
-    @property
     def growth(self) -> tuple[float, float]:
         """Per block, forward and backward, as the geometric mean; nan where either end is zero."""
-        ends = np.array([self.forward[:: self.depth], self.backward[:: -self.depth]])
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratios = np.exp(np.diff(np.log(ends), axis=1)[:, 0] / self.depth)
-        forward, backward = np.where(np.isfinite(ratios) & (ratios > 0), ratios, math.nan).tolist()
+        depth = len(self.forward) - 1
+        ends = ((self.forward[0], self.forward[-1]), (self.backward[-1], self.backward[0]))
+        forward, backward = ((b / a) ** (1 / depth) if a > 0 < b else math.nan for a, b in ends)
         return forward, backward
 
 
@@ -119,16 +92,17 @@ def coordinate_check(
     seeds: int = 3,
     learning_rate: float = 2**-10,
     progress: Callable[[float], Any] = lambda share: None,
-) -> Coordinates:
+) -> dict[str, Floats]:
     """Changes of activations in `steps` of Adam on one batch, at every width and seed.
+
+    Returns root mean squares by activation, widths x seeds x (1 + steps): first that of x_0, then of x_t - x_0.
 
     make: from width and seed to a filled model and its plan, whose groups the optimiser has; betas are 0.9 and 0.999,
     and there is no weight decay. windows: bytes (B,T+1), the same at every step. Activations: embedding, the branches
     mixer i and ffn i before they join the residual stream, the stream after block i, and the logits.
     Raises ValueError for fewer than two widths, and for steps, seeds or a learning rate that are not positive.
     """
-    widths = sorted(set(widths))
-    if len(widths) < 2:
+    if len(set(widths)) < 2:
         raise ValueError(f"widths must be at least two, got {', '.join(map(str, widths)) or 'none'}")
     for name, value in (("steps", steps), ("seeds", seeds), ("learning_rate", learning_rate)):
         if not value > 0:
@@ -143,7 +117,7 @@ def coordinate_check(
                 rows.setdefault(name, []).append(values)
             progress(width**2 / work)
     shape = (len(widths), seeds, 1 + steps)
-    return Coordinates(tuple(widths), {name: np.array(values).reshape(shape) for name, values in rows.items()})
+    return {name: np.array(values).reshape(shape) for name, values in rows.items()}
 
 
 def changes(model: nn.Module, optimizer: torch.optim.Optimizer, windows: Tensor, steps: int) -> dict[str, list[float]]:

@@ -101,17 +101,11 @@ def truncated_std(cutoff: float) -> float:
 
 
 normal = partial(Distribution, "normal")
-"""N(std)."""
 cut = partial(Distribution, "truncated")
-"""T(std, cutoff): not rescaled."""
 rescaled = partial(Distribution, "rescaled")
-"""J(std): cut at two deviations and rescaled."""
 uniform = partial(Distribution, "uniform")
-"""U(bound)."""
 orthogonal = partial(Distribution, "orthogonal")
-"""O(gain)."""
 constant = partial(Distribution, "constant")
-"""C(value)."""
 KEEP = Distribution("keep")
 ONE = constant(1)
 ZERO = constant(0)

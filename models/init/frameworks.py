@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from plkernel.models.init.distributions import ZERO, Distribution, cut, normal, rescaled, uniform
 from plkernel.models.init.plan import (
@@ -19,30 +20,33 @@ from plkernel.models.init.plan import (
 )
 
 ROOT_2 = math.sqrt(2)
-HUB = "https://github.com"
-CEREBRAS = (
-    "code:Cerebras",
-    f"Cerebras Model Zoo: {HUB}/Cerebras/modelzoo. Heads are tied there by default; one of its own is N.",
-)
-FOUNDRY = ("code:LLM Foundry", f"LLM Foundry (MPT): {HUB}/mosaicml/llm-foundry. Heads are tied there.")
-INIT_GAIN = (f"{FOUNDRY[0]} (init_gain must be set; default 0.0 gives all-zero weights)", FOUNDRY[1])
-LM_ENGINE = ("code:lm-engine", f"lm-engine: {HUB}/open-lm-engine/lm-engine.")
-MEGATRON = ("code:Megatron-LM", f"Megatron-LM: {HUB}/NVIDIA/Megatron-LM.")
-NANOTRON = ("code:nanotron", f"nanotron: {HUB}/huggingface/nanotron.")
-OLMO = ("code:OLMo", f"OLMo: {HUB}/allenai/OLMo.")
-TORCHTITAN = ("code:torchtitan", f"torchtitan: {HUB}/pytorch/torchtitan.")
-TRANSFORMERS = (
-    "code:transformers",
-    f"Hugging Face transformers: {HUB}/huggingface/transformers, one model family each.",
-)
-
-
-def deep_normal(s: Sizes, std: float = 0.02) -> Rules:
-    """N(std), output projections over sqrt(2 L)."""
-    return Rules(normal(std), output=normal(std / s.deep))
-
+CEREBRAS = "code:Cerebras Model Zoo, github.com/Cerebras/modelzoo; heads are tied there by default"
+FOUNDRY = "code:LLM Foundry (MPT), github.com/mosaicml/llm-foundry; heads are tied there"
+LM_ENGINE = "code:lm-engine, github.com/open-lm-engine/lm-engine"
+MEGATRON = "code:Megatron-LM, github.com/NVIDIA/Megatron-LM"
+NANOTRON = "code:nanotron, github.com/huggingface/nanotron"
+OLMO = "code:OLMo, github.com/allenai/OLMo"
+TORCHTITAN = "code:torchtitan, github.com/pytorch/torchtitan"
+TRANSFORMERS = "code:Hugging Face transformers, github.com/huggingface/transformers"
 
 DEEP_NORMAL = "N(std) everywhere, output projections over sqrt(2 L)."
+for source, name, std in (
+    (FOUNDRY, "llm_foundry_baseline", 0.02),
+    (LM_ENGINE, "lm_engine_normal", 0.02),
+    (MEGATRON, "megatron_default", 0.02),
+    (NANOTRON, "nanotron_random_init", 0.025),
+    (TRANSFORMERS, "transformers_gpt2", 0.02),
+):
+    add(source, name, DEEP_NORMAL, lambda s, std=std: Rules(normal(std), output=normal(std / s.deep)))
+for source, name in ((OLMO, "olmo_normal"), (TRANSFORMERS, "transformers_default")):
+    add(source, name, "N(std) everywhere, whatever the depth.", lambda s, std=0.02: Rules(normal(std)))
+
+
+def small(s: Sizes, share: float | None = None, **asks: Any) -> Rules:
+    """N(sqrt(2 / (5 d))), Xavier's std of a matrix that widens by 4; outputs times `share`, or over sqrt(2 L)."""
+    std = math.sqrt(2 / (5 * s.width))
+    return Rules(normal(std), output=normal(std / s.deep if share is None else std * share), **asks)
+
 
 add(
     CEREBRAS,
@@ -52,7 +56,7 @@ add(
 )
 
 
-@scheme(*CEREBRAS)
+@scheme(CEREBRAS)
 def cerebras_mup(
     s: Sizes,
     *,
@@ -73,55 +77,43 @@ def cerebras_mup(
     return Rules(cut(std, 2), *matrices, normal(0.02), learning_rate=rates, forward=forward)
 
 
-def over_depth(s: Sizes, matrix: Callable[[Parameter], Distribution], divisor: float = 0) -> Rules:
-    """`matrix` everywhere, fused matrices taken apart first; outputs over `divisor`, or sqrt(2 L) if it is 0."""
-    share = 1 / (divisor or s.deep)
-    return Rules(matrix, output=lambda p: matrix(p).times(share))
+def foundry(
+    name: str, about: str, matrix: Callable[..., Callable[[Parameter], Distribution]], gain: float, source: str
+) -> None:
+    """`matrix` of a gain everywhere, fused matrices taken apart first; outputs over sqrt(2 L)."""
+
+    def rules(s: Sizes, gain: float = gain) -> Rules:
+        every = matrix(gain)
+        return Rules(every, output=lambda p: every(p).times(1 / s.deep))
+
+    about = f"{about}; output projections over sqrt(2 L)."
+    add(f"{FOUNDRY} ({source})", f"llm_foundry_{name}", about, rules)
 
 
-def small(s: Sizes) -> Distribution:
-    """N(sqrt(2 / (5 d)))."""
-    return normal(math.sqrt(2 / (5 * s.width)))
-
-
-add(FOUNDRY, "llm_foundry_baseline", DEEP_NORMAL, deep_normal)
+RELU, UNSET = "gain: sqrt(2) for ReLU", "init_gain must be set; default 0.0 gives all-zero weights"
+EMBEDDING = "of an embedding d"
+foundry("kaiming_normal", f"N(gain / sqrt(fan_in)), {EMBEDDING}", fan_in_normal, ROOT_2, f"MPT default; {RELU}")
+foundry(
+    "kaiming_uniform",
+    f"U(gain sqrt(3 / fan_in)), {EMBEDDING}",
+    lambda gain: fan_in_uniform(math.sqrt(3) * gain),
+    ROOT_2,
+    RELU,
+)
+foundry("xavier_normal", f"N(gain sqrt(2 / (fan_in + fan_out))), {EMBEDDING} and V", xavier_normal, 1.0, UNSET)
+foundry("xavier_uniform", f"U(gain sqrt(6 / (fan_in + fan_out))), {EMBEDDING} and V", xavier_uniform, 1.0, UNSET)
 add(
     FOUNDRY,
     "llm_foundry_small_init",
     "N(sqrt(2 / (5 d))) everywhere, whatever the inner width; output projections over sqrt(2 L).",
-    lambda s: over_depth(s, lambda p: small(s)),
+    lambda s: small(s, 1 / s.deep),
 )
 add(
     FOUNDRY,
     "llm_foundry_neox_init",
     "N(sqrt(2 / (5 d))) everywhere, output projections N(2 / (L sqrt(d))), which is more up to L = 3.",
-    lambda s: over_depth(s, lambda p: small(s), s.layers / math.sqrt(10)),
+    lambda s: small(s, 1 / (s.layers / math.sqrt(10))),
 )
-add(
-    (f"{FOUNDRY[0]} (MPT default: fan_in, relu)", FOUNDRY[1]),
-    "llm_foundry_kaiming_normal",
-    "N(gain / sqrt(fan_in)), of an embedding d; output projections over sqrt(2 L). gain: sqrt(2) for ReLU.",
-    lambda s, gain=ROOT_2: over_depth(s, fan_in_normal(gain)),
-)
-add(
-    FOUNDRY,
-    "llm_foundry_kaiming_uniform",
-    "U(gain sqrt(3 / fan_in)), of an embedding d; output projections over sqrt(2 L). gain: sqrt(2) for ReLU.",
-    lambda s, gain=ROOT_2: over_depth(s, fan_in_uniform(math.sqrt(3) * gain)),
-)
-add(
-    INIT_GAIN,
-    "llm_foundry_xavier_normal",
-    "N(gain sqrt(2 / (fan_in + fan_out))), of an embedding d and V; output projections over sqrt(2 L).",
-    lambda s, gain=1.0: over_depth(s, xavier_normal(gain)),
-)
-add(
-    INIT_GAIN,
-    "llm_foundry_xavier_uniform",
-    "U(gain sqrt(6 / (fan_in + fan_out))), of an embedding d and V; output projections over sqrt(2 L).",
-    lambda s, gain=1.0: over_depth(s, xavier_uniform(gain)),
-)
-add(LM_ENGINE, "lm_engine_normal", DEEP_NORMAL, deep_normal)
 add(
     LM_ENGINE,
     "lm_engine_fan_in",
@@ -130,7 +122,7 @@ add(
 )
 
 
-@scheme(*LM_ENGINE)
+@scheme(LM_ENGINE)
 def lm_engine_mup(
     s: Sizes,
     *,
@@ -157,7 +149,7 @@ def lm_engine_mup(
     )
 
 
-@scheme("code:MaxText", f"MaxText: {HUB}/AI-Hypercomputer/maxtext.")
+@scheme("code:MaxText, github.com/AI-Hypercomputer/maxtext")
 def maxtext(s: Sizes, *, tied: bool = False) -> Rules:
     """Mixer N(fan_in**-0.5), queries over sqrt(d_head) besides; feed-forward and head J(fan_in**-0.5); whatever depth.
 
@@ -179,16 +171,15 @@ def maxtext(s: Sizes, *, tied: bool = False) -> Rules:
     )
 
 
-add(MEGATRON, "megatron_default", DEEP_NORMAL, deep_normal)
 add(
-    (f"{MEGATRON[0]} (is_hybrid_model)", MEGATRON[1]),
+    f"{MEGATRON} (is_hybrid_model)",
     "megatron_hybrid",
     "As megatron_default with sqrt(L) where L counts residual branches: for blocks of a mixer alone.",
     lambda s, std=0.02: Rules(normal(std), output=normal(std / math.sqrt(s.layers * s.branches))),
 )
 
 
-@scheme(f"{MEGATRON[0]} (--init-method-xavier-uniform, as intended)", MEGATRON[1])
+@scheme(f"{MEGATRON} (--init-method-xavier-uniform, as intended)")
 def megatron_xavier_uniform(s: Sizes) -> Rules:
     """U(sqrt(6 / (fan in + fan out))) everywhere, of the matrices as they are stored: fused, where they are fused.
 
@@ -197,7 +188,7 @@ def megatron_xavier_uniform(s: Sizes) -> Rules:
     return Rules(lambda p: uniform(math.sqrt(6 / (p.fan_in + p.part[1] * p.fan_out))))
 
 
-@scheme(f"{MEGATRON[0]} (use_mup)", MEGATRON[1])
+@scheme(f"{MEGATRON} (use_mup)")
 def megatron_mup(s: Sizes, *, std: float = 0.02, base_width: float = 256) -> Rules:
     """muP as Megatron has it: hidden matrices over sqrt(m), their Adam rate and eps over m, logits times 1/m."""
     m = s.ratio(base_width)
@@ -206,15 +197,7 @@ def megatron_mup(s: Sizes, *, std: float = 0.02, base_width: float = 256) -> Rul
     return Rules(normal(std), *matrices, learning_rate=hidden, eps=hidden, forward={"logits": 1 / m})
 
 
-add(
-    NANOTRON,
-    "nanotron_random_init",
-    "N(0.025) everywhere, output projections over sqrt(2 L).",
-    lambda s, std=0.025: deep_normal(s, std),
-)
-
-
-@scheme(*NANOTRON)
+@scheme(NANOTRON)
 def nanotron_spectral_mup(s: Sizes) -> Rules:
     """Matrices, head too, N(fan_in**-0.5 min(1, sqrt(fan_out / fan_in))) at a rate of fan_out / fan_in; embedding N(1).
 
@@ -234,7 +217,6 @@ def nanotron_spectral_mup(s: Sizes) -> Rules:
     return Rules(normal(1), spectral, spectral, spectral, learning_rate=rates)
 
 
-add(OLMO, "olmo_normal", "N(std) everywhere, whatever the depth.", lambda s, std=0.02: Rules(normal(std)))
 add(
     OLMO,
     "olmo_mitchell",
@@ -245,7 +227,7 @@ add(
 )
 
 
-@scheme(*OLMO)
+@scheme(OLMO)
 def olmo_full_megatron(s: Sizes, *, std: float = 0.02, scale_embedding: bool = False) -> Rules:
     """T(std, 3), output projections over sqrt(2 L), head T(d**-0.5, 3).
 
@@ -264,7 +246,7 @@ def titan(s: Sizes, std: float, scaled: Fill) -> Rules:
     return Rules(normal(1), normal(std), scaled, cut(s.width**-0.5, 3), {"ffn_up": scaled, "ffn_router": scaled})
 
 
-@scheme(*TORCHTITAN)
+@scheme(TORCHTITAN)
 def torchtitan_gpt_oss(s: Sizes, *, std: float = 0.02) -> Rules:
     """GPT-OSS: every matrix of block l N(std / sqrt(2 (l + 1))), router too; head T(d**-0.5, 3).
 
@@ -275,27 +257,20 @@ def torchtitan_gpt_oss(s: Sizes, *, std: float = 0.02) -> Rules:
 
 
 add(
-    (f"{TORCHTITAN[0]} (Llama3/4, DeepSeekV3, Qwen3)", TORCHTITAN[1]),
+    f"{TORCHTITAN} (Llama3/4, DeepSeekV3, Qwen3)",
     "torchtitan_llama",
     "Embedding N(1); N(std), and N(std / sqrt(2 (l + 1))) out of the mixer and for w2, w3 and the router.",
     lambda s, std=0.02: titan(s, std, lambda p: normal(std / math.sqrt(2 * p.depth))),
 )
 add(
-    (f"{TORCHTITAN[0]} (before adbaa061, depth_init=False)", TORCHTITAN[1]),
+    f"{TORCHTITAN} (before adbaa061, depth_init=False)",
     "torchtitan_depth_init_total",
     "As torchtitan_llama, with the depth L of the model in the place of l + 1.",
     lambda s, std=0.02: titan(s, std, normal(std / s.deep)),
 )
-add(
-    TRANSFORMERS,
-    "transformers_default",
-    "N(std) everywhere: the initializer_range of most models.",
-    lambda s, std=0.02: Rules(normal(std)),
-)
-add(TRANSFORMERS, "transformers_gpt2", f"{DEEP_NORMAL[:-1]}; the head is tied there.", deep_normal)
 
 
-@scheme(*TRANSFORMERS)
+@scheme(TRANSFORMERS)
 def transformers_clip(s: Sizes, *, std: float = 0.02) -> Rules:
     """d**-0.5 with the depth on the way in: mixer inputs and ffn output over sqrt(2 L), ffn inputs over sqrt(2).
 
@@ -314,7 +289,7 @@ add(
 )
 
 
-@scheme(*TRANSFORMERS)
+@scheme(TRANSFORMERS)
 def transformers_t5(s: Sizes, *, tied: bool = True) -> Rules:
     """Embedding and head N(1), matrices N(fan_in**-0.5), queries over sqrt(d_head) besides, logits times d**-0.5.
 
@@ -337,7 +312,7 @@ add(
 )
 
 
-@scheme(*TRANSFORMERS)
+@scheme(TRANSFORMERS)
 def transformers_mamba(s: Sizes, *, std: float = 0.1, rescale: bool = False) -> Rules:
     """N(0.1), output projections U(fan_in**-0.5); the head is tied there.
 

@@ -1,9 +1,9 @@
 """Initialisations of papers and technical reports, on models that keep their norms."""
 
 import math
-from typing import Any
 
 from plkernel.models.init.distributions import ONE, ZERO, constant, cut, normal, uniform
+from plkernel.models.init.frameworks import small
 from plkernel.models.init.plan import (
     Fill,
     Number,
@@ -19,10 +19,7 @@ from plkernel.models.init.plan import (
     xavier_uniform,
 )
 
-PAPERS = "Initialisations of papers and technical reports, on models that keep their norms."
-NORMLESS = "Initialisations that take the place of norms: Fixup, T-Fixup, ReZero, SkipInit."
-WIDTHS = "Parametrisations under which the best learning rate does not depend on width: muP, spectral, u-muP."
-SPIKE = ("paper:Spike No More, arXiv 2312.16903", PAPERS)
+SPIKE = "paper:Spike No More, arXiv 2312.16903"
 VECTORS: tuple[Role, ...] = ("norm", "norm_bias", "bias")
 IN_STACK: tuple[Role, ...] = (*VECTORS, "gate", "own")
 STD = 0.0625
@@ -61,7 +58,7 @@ def trinity(s: Sizes) -> Rules:
 
 
 add(
-    ("tech report:DeepSeek-V2", PAPERS),
+    "tech report:DeepSeek-V2",
     "deepseek_v2",
     "N(0.006) everywhere, which the report uses at width 5120.",
     lambda s, std=0.006: Rules(normal(std)),
@@ -74,12 +71,6 @@ def deepseek_v3(s: Sizes, *, std: float = 0.006, width_aware: bool = False) -> R
     return Rules(normal(0.5 / math.sqrt(s.width) if width_aware else std))
 
 
-def small(s: Sizes, **asks: Any) -> Rules:
-    """N(sqrt(2 / (5 d))), Xavier's std of a feed-forward matrix that widens by 4, and outputs over sqrt(2 L)."""
-    std = math.sqrt(2 / (5 * s.width))
-    return Rules(normal(std), output=normal(std / s.deep), **asks)
-
-
 add(
     SPIKE,
     "spike_scaled_embed",
@@ -88,7 +79,7 @@ add(
 )
 
 
-@scheme(*SPIKE)
+@scheme(SPIKE)
 def spike_embed_ln(s: Sizes) -> Rules:
     """N(sqrt(2 / (5 d))), output projections over sqrt(2 L), and a LayerNorm after the embedding.
 
@@ -167,7 +158,7 @@ def critical_he(s: Sizes) -> Rules:
     return Rules(normal(1.0), linear, linear, linear, {"ffn_gate": he, "ffn_up": he, "ffn_out": he})
 
 
-@scheme("paper:Fixup, arXiv 1901.09321", NORMLESS)
+@scheme("paper:Fixup, arXiv 1901.09321")
 def fixup(s: Sizes, *, matrices: float = 2) -> Rules:
     """He times B**(-1 / (2 k - 2)), B branches of k matrices; the last matrix of a branch and the head are zero.
 
@@ -181,7 +172,7 @@ def fixup(s: Sizes, *, matrices: float = 2) -> Rules:
     return Rules(normal(1.0), he, ZERO, ZERO, needs={"norm": "none", "gate": True, "scalar_bias": True})
 
 
-@scheme("paper:T-Fixup, ICML 2020", NORMLESS)
+@scheme("paper:T-Fixup, ICML 2020")
 def t_fixup(s: Sizes) -> Rules:
     """Xavier, times (9 L)**-0.25 on values, feed-forward and outputs; embedding N(d**-0.5) times the same; no norms.
 
@@ -192,14 +183,14 @@ def t_fixup(s: Sizes) -> Rules:
     return Rules(embedding, xavier_uniform(), scaled, xavier_uniform(), in_branches(scaled), needs={"norm": "none"})
 
 
-@scheme("paper:ReZero, arXiv 2003.04887", NORMLESS)
+@scheme("paper:ReZero, arXiv 2003.04887")
 def rezero(s: Sizes) -> Rules:
     """x + g f(x) with one g = 0 per branch and no norms; weights as PyTorch makes them: N(1) and U(fan_in**-0.5)."""
     linear = fan_in_uniform()
     return Rules(normal(1.0), linear, linear, linear, gate=ZERO, needs={"norm": "none", "gate": True})
 
 
-@scheme("paper:SkipInit, arXiv 2002.10444", NORMLESS)
+@scheme("paper:SkipInit, arXiv 2002.10444")
 def skip_init(s: Sizes) -> Rules:
     """As rezero, with He's N(sqrt(2 / fan_in)) for embedding (fan_in = d) and matrices; the head U(fan_in**-0.5)."""
     he = fan_in_normal(math.sqrt(2))
@@ -218,7 +209,7 @@ def mup_rates(m: float, head: float) -> dict[str, Number]:
     return {"input": 1 / m, "output": 1 / m, "head": head, "own": own}
 
 
-@scheme("paper:Tensor Programs V, arXiv 2203.03466, Table 8, as the mup package runs it", WIDTHS)
+@scheme("paper:Tensor Programs V, arXiv 2203.03466, Table 8, as the mup package runs it")
 def mup_table8(
     s: Sizes,
     *,
@@ -256,7 +247,7 @@ def mup_table8(
     )
 
 
-@scheme("paper:Tensor Programs V, arXiv 2203.03466, Table 3", WIDTHS)
+@scheme("paper:Tensor Programs V, arXiv 2203.03466, Table 3")
 def mup_table3(s: Sizes, *, base_width: float = 256, embedding_std: float = 1.0, zero_readout: bool = False) -> Rules:
     """muP without multipliers: hidden N(fan_in**-0.5), head N(sqrt(base_width) / d), both at rate 1 / m.
 
@@ -277,7 +268,7 @@ def mup_table3(s: Sizes, *, base_width: float = 256, embedding_std: float = 1.0,
     )
 
 
-@scheme("paper:A Spectral Condition for Feature Learning, arXiv 2310.17813", WIDTHS)
+@scheme("paper:A Spectral Condition for Feature Learning, arXiv 2310.17813")
 def spectral(s: Sizes, *, base_width: float = 256) -> Rules:
     """Spectral norms sqrt(fan_out / fan_in): N(fan_in**-0.5 min(1, sqrt(fan_out / fan_in))), rate base_width / fan_in.
 
@@ -293,7 +284,7 @@ def spectral(s: Sizes, *, base_width: float = 256) -> Rules:
     return Rules(normal(1.0), matrix, matrix, matrix, learning_rate=rates)
 
 
-@scheme("paper:u-muP, arXiv 2407.17465, and the unit-scaling package", WIDTHS)
+@scheme("paper:u-muP, arXiv 2407.17465, and the unit-scaling package")
 def u_mup(s: Sizes, *, residual_mult: float = 1.0, residual_attn_ratio: float = 1.0) -> Rules:
     """Every weight N(1): the operations carry the scale; tau of every branch in `forward`, rates by fan and depth.
 

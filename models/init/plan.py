@@ -3,7 +3,7 @@
 from plkernel.models.init import plan
 
 chosen = plan(model, "megatron_default")    # works on the meta device
-print(*chosen.rows(), sep="\n")
+print(*chosen.entries, sep="\n")
 chosen.apply_(model, seed=0)
 optimizer = torch.optim.AdamW(chosen.param_groups(model, learning_rate=3e-4, weight_decay=0.1))
 
@@ -32,7 +32,6 @@ import hashlib
 import inspect
 import math
 import re
-import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -60,23 +59,6 @@ INPUT: tuple[Role, ...] = ("query", "key", "value", "mixer_gate", "ffn_gate", "f
 OUTPUT: tuple[Role, ...] = ("mixer_out", "ffn_out")
 DECAYED: tuple[Role, ...] = ("embedding", "position", "head", *INPUT, *OUTPUT)
 COME_WITH = Path(__file__).parents[2] / "runs" / "roles"
-FEW = 8  # branches that are listed one by one
-FORWARD = {"embedding": "the embedding's output", "logits": "the logits", "residual": "every residual branch"}
-NEEDS: dict[tuple[str, Any], str] = {
-    ("norm", "layer"): "LayerNorm",
-    ("norm", "rms"): "RMSNorm",
-    ("norm", "scale"): "ScaleNorm: g x / |x|, one learned g",
-    ("norm", "none"): "no norms at all",
-    ("norm_offset", True): "norms with gain 1 + w",
-    ("placement", "post"): "post-norm: norm(a x + f(x))",
-    ("placement", "sandwich"): "a second norm at the end of every branch",
-    ("embedding_norm", True): "a norm after the embedding",
-    ("gate", True): "one learned number that multiplies every residual branch",
-    ("fixnorm", True): "FixNorm: rows of the embedding of length g, one learned g",
-    ("scalar_bias", True): "one learned number added before every linear layer",
-    ("tied", True): "head and embedding as one matrix",
-    ("unit_scaled", True): "u-muP's operations, which keep unit variance: weights are multiplied by their scale",
-}
 
 
 class Rule(BaseModel, frozen=True, extra="forbid"):
@@ -100,12 +82,12 @@ class RoleTable(dict[str, Rule]):
         table = cls()
         for pattern, value in values.items():
             try:
-                table[pattern] = Rule.model_validate({"role": value} if isinstance(value, str) else value)
+                table[pattern] = rule = Rule.model_validate({"role": value} if isinstance(value, str) else value)
             except ValidationError as error:
                 first = error.errors()[0]
-                place = ".".join(map(str, first["loc"]))
-                raise ValueError(f"roles: {pattern!r}: {place or 'rule'}: {first['msg']}, got {value!r}") from error
-            if (table[pattern].role is None) == (not table[pattern].parts):
+                place = ".".join(map(str, first["loc"])) or "rule"
+                raise ValueError(f"roles: {pattern!r}: {place}: {first['msg']}, got {value!r}") from error
+            if (rule.role is None) == (not rule.parts):
                 raise ValueError(f"roles: {pattern!r}: a rule needs a role or parts, and not both")
         return table
 
@@ -115,12 +97,14 @@ class RoleTable(dict[str, Rule]):
 
         Raises ValueError, naming the file, where it is not.
         """
-        known = {table.stem: table for table in sorted(COME_WITH.glob("*.toml"))}
-        if not Path(path).is_file() and str(path) not in known:  # a pipe may never answer
-            raise ValueError(f"{path}: no such file; by name there are {', '.join(known)}")
-        path = path if Path(path).is_file() else known[str(path)]
+        named = COME_WITH / f"{path}.toml"
+        path = Path(path) if Path(path).is_file() or not named.is_file() else named
+        if not path.is_file():  # a pipe may never answer
+            raise ValueError(
+                f"{path}: no such file; by name there are {', '.join(sorted(p.stem for p in COME_WITH.glob('*.toml')))}"
+            )
         try:
-            return cls.from_dict(tomllib.loads(Path(path).read_text(encoding="utf-8")))
+            return cls.from_dict(tomllib.loads(path.read_text(encoding="utf-8")))
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
 
@@ -195,8 +179,8 @@ class Sizes:
         """Channels of a head; ValueError where nobody has said."""
         if self.heads is None:
             raise ValueError(
-                "heads must be given for a scheme that scales by the size of a head, got None: "
-                f"heads=(8, {self.width // 8}) for 8 heads of {self.width // 8}, heads=(1, {self.width}) for none"
+                f"heads must be given for this scheme, got None: heads=(8, {self.width // 8}) for 8 heads of "
+                f"{self.width // 8}, heads=(1, {self.width}) for none"
             )
         return self.heads[1]
 
@@ -324,18 +308,12 @@ def xavier_uniform(gain: float = 1.0) -> Callable[[Parameter], Distribution]:
 
 @dataclass(frozen=True)
 class Scheme:
-    """A named initialisation: its source, family and description, and the function from sizes and options to rules."""
+    """A named initialisation: its source and description, and the function from sizes and options to rules."""
 
     name: str
     source: str
-    family: str
     about: str
     rules: Callable[..., Rules]
-
-    @property
-    def summary(self) -> str:
-        """The first line of its description."""
-        return self.about.partition("\n")[0]
 
     @property
     def options(self) -> dict[str, float]:
@@ -343,34 +321,22 @@ class Scheme:
         parameters = list(inspect.signature(self.rules).parameters.values())[1:]
         return {parameter.name: parameter.default for parameter in parameters}
 
-    @property
-    def notes(self) -> list[str]:
-        """The free constants with their defaults, as --option takes them, and a note if gains are tuned on data."""
-        constants = "  ".join(f"{name}={value:g}" for name, value in self.options.items())
-        tuned = self.rules(Sizes(64, 2, 256, (4, 16))).calibration
-        return [constants, "calibrated on a batch, which a run does by itself" if tuned else ""]
-
 
 SCHEMES: dict[str, Scheme] = {}
 
 
-def add(family: tuple[str, str], name: str, about: str, rules: Callable[..., Rules]) -> None:
-    """Register a scheme; `family` is its source and what it is listed under."""
+def add(source: str, name: str, about: str, rules: Callable[..., Rules]) -> None:
+    """Register a scheme."""
     if name in SCHEMES:
         raise ValueError(f"scheme {name!r} exists already")
-    SCHEMES[name] = Scheme(name, *family, about, rules)
+    SCHEMES[name] = Scheme(name, source, about, rules)
 
 
-def scheme(source: str, family: str = "") -> Callable[[Callable[..., Rules]], Callable[..., Rules]]:
-    """Register a function `(sizes, *, option=default, ...) -> Rules` as the scheme of its name.
-
-    It is listed under `family`, or the first line of its module's docstring.
-    """
+def scheme(source: str) -> Callable[[Callable[..., Rules]], Callable[..., Rules]]:
+    """Register a function `(sizes, *, option=default, ...) -> Rules` as the scheme of its name."""
 
     def register(rules: Callable[..., Rules]) -> Callable[..., Rules]:
-        module = sys.modules.get(rules.__module__)  # none for one that was typed in
-        listed = family or ((inspect.getdoc(module) or "").partition("\n")[0] if module else "")
-        add((source, listed), rules.__name__, inspect.getdoc(rules) or "", rules)
+        add(source, rules.__name__, inspect.getdoc(rules) or "", rules)
         return rules
 
     return register
@@ -477,42 +443,6 @@ class Plan:
         Each holds lr, weight_decay and eps, and lr_multiplier for schedules that write lr anew.
         """
         return grouped(self.parameters_of(model), self.multipliers(), learning_rate, weight_decay, eps)
-
-    def rows(self) -> list[list[str]]:
-        """The table's cells: equal entries of several layers as one row."""
-        rows: dict[tuple[str, ...], list[int]] = {}
-        for entry in self.entries:
-            p = entry.parameter
-            name, shape = p.label.replace(f".{p.layer}.", ".*.", 1), "x".join(map(str, p.shape))
-            numbers = (f"{entry.learning_rate:g}", f"{entry.weight_decay:g}")
-            cells = (name, p.role, shape, str(entry.distribution), *numbers)
-            rows.setdefault(cells, []).extend([] if p.layer is None else [p.layer])
-        return [[name, spans(layers), *cells] for (name, *cells), layers in rows.items()]
-
-    def asks(self) -> list[str]:
-        """Forward multipliers and structure that the model must have, in words; many branches as one line."""
-        branches = [(name, value) for name, value in self.forward.items() if name not in FORWARD]
-        lines = [f"{FORWARD[name]} times {value:.6g}" for name, value in self.forward.items() if name in FORWARD]
-        if len(branches) <= FEW:
-            lines += [f"branch {name} times {value:.6g}" for name, value in branches]
-        else:
-            (first, a), *_, (last, b) = branches
-            lines.append(f"each branch times a number of its own, from {a:.4g} ({first}) to {b:.4g} ({last})")
-        for name, value in self.needs.items():
-            residual = f"a = {value:.6g} in norm(a x + f(x))" if name == "residual" else f"{name} = {value}"
-            lines.append(NEEDS.get((name, value), residual))
-        return lines
-
-
-def spans(layers: list[int]) -> str:
-    """0-3 for 0, 1, 2, 3; 0, 2 for 0 and 2."""
-    runs: list[list[int]] = []
-    for layer in dict.fromkeys(layers):
-        if runs and layer == runs[-1][-1] + 1:
-            runs[-1].append(layer)
-        else:
-            runs.append([layer])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def plan(
@@ -671,12 +601,6 @@ def grouped(
     for name, kind in multipliers.items():
         groups.setdefault(kind, []).append(parameters[name])
     return [
-        {
-            "params": members,
-            "lr": learning_rate * lr,
-            "lr_multiplier": lr,
-            "weight_decay": weight_decay * decay,
-            "eps": eps * small,
-        }
-        for (lr, decay, small), members in groups.items()
+        {"params": p, "lr": learning_rate * lr, "lr_multiplier": lr, "weight_decay": weight_decay * wd, "eps": eps * e}
+        for (lr, wd, e), p in groups.items()
     ]

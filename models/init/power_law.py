@@ -219,12 +219,6 @@ def apply_nodes_(log_rate: Tensor, projection: Tensor, nodes: Nodes, *, match: N
     `log_rate` has shape (N,), `projection` (out, N) as in torch.nn.Linear, `nodes` N entries; `match` as in
     `projection_`. Raises ValueError when the sizes differ. The decay is a = exp(-exp(log_rate)).
     """
-    channels = len(nodes.rates)
-    if log_rate.shape != (channels,) or projection.shape[-1] != channels:
-        raise ValueError(
-            f"nodes has {channels} channels, but log_rate has shape {tuple(log_rate.shape)} "
-            f"and projection {tuple(projection.shape)}: the last dimensions must be equal"
-        )
     decays_(log_rate, nodes)
     projection_(projection, nodes, match=match)
 

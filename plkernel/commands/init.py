@@ -25,19 +25,17 @@ HEAD_SIZE = 32
 CONTEXT, BATCH = 64, 4
 LEGEND = (
     "N(s) normal of deviation s; T(s, c) cut at c deviations, not rescaled; J(s) cut at 2 and rescaled; U(b) uniform "
-    "within +-b;\nO(g) orthogonal of gain g; C(v) the number v. rate x, decay x: multiples of the base learning rate "
-    "and weight decay"
+    "within +-b;\nO(g) orthogonal of gain g; C(v) the number v. rate x, decay x: multiples of the run's"
 )
 
 
 def listing(pattern: Annotated[str, tyro.conf.Positional] = "*") -> None:
-    """List the initialisation schemes by family, with their free constants and sources.
+    """List the initialisation schemes, with their free constants and sources.
 
     Args:
         pattern: A part of the name, or a pattern with * or ?: mup, megatron*. The name of a scheme prints all about it.
     """
     from fnmatch import fnmatchcase
-    from itertools import groupby
     from textwrap import fill
 
     from plkernel.common.cli import nearest
@@ -47,21 +45,14 @@ def listing(pattern: Annotated[str, tyro.conf.Positional] = "*") -> None:
     names = [pattern] if pattern in SCHEMES else [name for name in SCHEMES if fnmatchcase(name, wild.lower())]
     if not names:
         raise ValueError(f"no scheme is called {pattern!r}: {nearest(pattern, SCHEMES)}")
-    if len(names) == 1:
-        one = SCHEMES[names[0]]
-        constants, tuned = one.notes
-        notes = [f"free constants: {constants or 'none'}", tuned, f"source: {one.source}"]
-        print(one.name, "-" * len(one.name), one.about, "", *filter(None, notes), sep="\n")
-        return
-    margin = " " * (max(map(len, names)) + 4)
-    for family, members in groupby(sorted((SCHEMES[n] for n in names), key=lambda s: s.family), lambda s: s.family):
-        print(family)
-        for one in members:
-            first = f"  {one.name}".ljust(len(margin))
-            print(fill(one.summary, 120, initial_indent=first, subsequent_indent=margin))
-            for note in filter(None, (*one.notes, one.source)):
-                print(fill(note, 120, initial_indent=f"{margin}  ", subsequent_indent=f"{margin}  "))
-        print()
+    margin = " " * (max(map(len, names)) + 2)
+    for one in (SCHEMES[name] for name in sorted(names)):
+        about = one.about if len(names) == 1 else one.about.partition("\n")[0]
+        constants = "  ".join(f"{option}={value:g}" for option, value in one.options.items())
+        first = one.name.ljust(len(margin))
+        for line in filter(None, (*about.split("\n"), constants, one.source)):
+            print(fill(line, 120, initial_indent=first, subsequent_indent=margin))
+            first = margin
     hint = "python -m plkernel.init list NAME tells more of one, show NAME what it does to a model"
     print(f"{len(names)} schemes; {hint}")
 
@@ -77,10 +68,8 @@ def show(
 ) -> None:
     """Print what a scheme does to every parameter of one of our models: nothing is allocated, so any size will do.
 
-    A model of another library is planned from Python, with plan and RoleTable of plkernel.models.init: plan(model,
-    "megatron_default", RoleTable.from_toml("gpt2")).apply_(model, seed=0). Roles are a TOML of a few lines; those of
-    GPT-2 and Mamba in transformers come with plkernel (python -m plkernel.specs gpt2). heads=(number, size) is for a
-    scheme that scales by heads, structure=Structure(...) for one that asks for more than weights.
+    A model of another library is planned from Python: plan(model, "megatron_default", RoleTable.from_toml("gpt2")),
+    both of plkernel.models.init; roles are a TOML of a few lines.
 
     Args:
         scheme: Name of the scheme, see plkernel.init list.
@@ -93,23 +82,39 @@ def show(
     """
     from dataclasses import asdict
     from math import prod
+    from textwrap import fill
+
+    import torch
 
     from plkernel.common.cli import text_table
     from plkernel.common.files import check_file, save_json
+    from plkernel.training.build import build, plan_of
 
     check_file(json, "json")
-    chosen = planned(condition_of(scheme, model, dim, layers, head_size, option))
+    condition = condition_of(scheme, model, dim, layers, head_size, option)
+    with torch.device("meta"):  # nothing is allocated
+        chosen = plan_of(build(condition), condition)
     count, sizes = sum(prod(entry.parameter.shape) for entry in chosen.entries), chosen.sizes
     title = f"{scheme} on {model}, width {sizes.width}, {sizes.layers} blocks, {count:,} parameters"
     options = ", ".join(f"{name} = {value:g}" for name, value in chosen.options.items())
+    rows: dict[tuple[str, ...], list[int | None]] = {}  # equal entries of several blocks are one row
+    for entry in chosen.entries:
+        p = entry.parameter
+        shape, rates = "x".join(map(str, p.shape)), (f"{entry.learning_rate:g}", f"{entry.weight_decay:g}")
+        cells = (p.label.replace(f".{p.layer}.", ".*.", 1), p.role, shape, str(entry.distribution), *rates)
+        rows.setdefault(cells, []).append(p.layer)
     header = ["parameter", "blocks", "role", "shape", "drawn from", "rate x", "decay x"]
-    asks = "asks of the model:" + "".join(f"\n  {line}" for line in chosen.asks() or ["nothing"])
-    parts = [f"{title}; {options}" if options else title, text_table(header, chosen.rows()), LEGEND, asks]
+    table = [
+        [name, "-".join(str(n) for n in dict.fromkeys((at[0], at[-1])) if n is not None), *cells]
+        for (name, *cells), at in rows.items()
+    ]
+    asks = [f"{name} = {value!r}" for name, value in chosen.needs.items()]
+    asks += [f"multiplier {name} = {value:.6g}" for name, value in chosen.forward.items()]
+    needs = fill(f"asks of the model: {', '.join(asks) or 'nothing'}", 120)
+    parts = [f"{title}; {options}" if options else title, text_table(header, table), LEGEND, needs]
     if chosen.calibration:
-        parts.append(
-            "then, on a batch: the output projections of every block times one gain, until the partial Jacobian norm "
-            f"of its\nbranch is {chosen.calibration:g}; a run does this by itself, from Python calibrate_ does"
-        )
+        norm = f"until the partial Jacobian norm of its\nbranch is {chosen.calibration:g}"
+        parts.append(f"then, on a batch: the output projections of every block times one gain, {norm}")
     print(*parts, sep="\n\n", flush=True)
     if json is not None:
         save_json(json, {"model": model, **asdict(chosen)})
@@ -134,16 +139,14 @@ def check(
 ) -> None:
     """Check a scheme by training small models for a few steps, and by sending a signal through deep ones.
 
-    Coordinate check: at every width a model takes a few steps of Adam on one batch, at one base learning rate times the
-    multipliers of the scheme. With x_0 an activation at the start and x_t after t steps, printed is the root mean
-    square of the coordinates of x_t - x_0 (Tensor Programs V, appendix D.1, which takes their deviation) and the slope
-    of its logarithm over that of the width: 0 where learning rates carry over from width to width, 0.5 to 2 under
-    standard parametrisations. mixer i and ffn i are what the branches of block i give, block i the residual stream
-    after it. Under muP the logits alone may fall: the random part of a random head does, as width**-0.5, until the rest
-    is left. Where that is unwanted, start the head at zero: --option zero_readout=1.
+    At every width a model takes a few steps of Adam on one batch, at one base rate times the multipliers of the scheme.
+    With x_0 an activation at the start and x_t after t steps, printed is the root mean square of x_t - x_0 and the
+    slope of its logarithm over that of the width (Tensor Programs V, appendix D.1): 0 where learning rates carry over,
+    0.5 to 2 under standard parametrisations. mixer i and ffn i are the branches of block i, block i the stream after
+    it. Under muP the logits of a random head may fall; --option zero_readout=1 starts it at zero.
 
-    Depth, at the start: the root mean square of the residual stream after each block, and of its gradient for
-    independent normal gradients after the last, with the growth per block (geometric mean).
+    Depth, at the start: growth per block (geometric mean) of the root mean square of the residual stream, and of its
+    gradient for independent normal gradients after the last block.
 
     Args:
         scheme: Name of the scheme, see plkernel.init list.
@@ -169,11 +172,12 @@ def check(
     from plkernel.config.schema import check_threads
     from plkernel.data import corpora
     from plkernel.data.windows import check_length, fixed_windows
-    from plkernel.models.init.coordinate_check import FLAT, coordinate_check, geometric, propagation
+    from plkernel.models.init.coordinate_check import FLAT, coordinate_check, geometric, propagation, slope_of
 
     check_threads(threads)
     if not depths or min(depths) < 1:
         raise ValueError(f"depths must be at least 1, got {depths}")
+    widths = tuple(sorted(set(widths)))
     wide = {width: condition_of(scheme, model, width, layers, head_size, option) for width in widths}
     deep = {depth: condition_of(scheme, model, dim, depth, head_size, option) for depth in sorted(set(depths))}
     check_folder(out, "out")
@@ -184,42 +188,35 @@ def check(
     inputs = windows[:, :-1]
     given: dict[str, Any] = {"steps": steps, "seeds": seeds, "learning_rate": learning_rate}
     with progress_bar("widths") as given["progress"]:
-        coordinates = coordinate_check(lambda width, seed: filled(wide[width], seed, inputs), windows, widths, **given)
+        moved = coordinate_check(lambda width, seed: filled(wide[width], seed, inputs), windows, widths, **given)
+    slopes = {name: slope_of(widths, values) for name, values in moved.items()}
     print(f"{scheme} on {model}: rms of x_t - x_0 after {steps} steps of Adam at {learning_rate:.3g}\n")
     rows = []
-    for name, slope in (slopes := {name: coordinates.slope(name) for name in coordinates.rms}).items():
-        moved = [f"{value:.3g}" for value in geometric(coordinates.rms[name][:, :, -1])]
-        error = f"{slope.error:.2f}" if slope.error == slope.error else "-"
+    for name, slope in slopes.items():
         verdict = f"flat within {FLAT:g}" if slope.verdict == "flat" else slope.verdict
-        rows.append([name, *moved, f"{slope.value:+.2f}", error, verdict])
-    header = ["activation", *(f"width {width}" for width in coordinates.widths), "slope", "error", "verdict"]
-    print(text_table(header, rows), f"verdict: {coordinates.verdict()}", sep="\n\n", end="\n\n", flush=True)
-    streams = []
+        means = [f"{value:.3g}" for value in geometric(moved[name][:, :, -1])]
+        rows.append([name, *means, f"{slope.value:+.2f}", f"{slope.error:.2f}".replace("nan", "-"), verdict])
+    header = ["activation", *(f"width {width}" for width in widths), "slope", "error", "verdict"]
+    print(text_table(header, rows), flush=True)
+    streams = {}
     with progress_bar("depths") as progress:
         for depth, one in deep.items():
-            streams.append(propagation(lambda seed, one=one: filled(one, seed, inputs)[0], windows, seeds))  # type: ignore[misc]
+            streams[depth] = propagation(lambda seed, one=one: filled(one, seed, inputs)[0], windows, seeds)  # type: ignore[misc]
             progress(depth / sum(deep))
-    print(f"residual stream at initialisation, width {dim}: rms before the first block and after the last\n")
-    header = ["blocks", "stream before", "after", "growth per block", "gradient after", "before", "growth per block"]
-    rows = []
-    for item in streams:
-        (there, back), (up, down) = (item.forward, item.backward), item.growth
-        ends = [f"{there[0]:.4g}", f"{there[-1]:.4g}", f"{up:.4f}", f"{back[-1]:.4g}", f"{back[0]:.4g}", f"{down:.4f}"]
-        rows.append([str(item.depth), *ends])
-    print(text_table(header, rows), flush=True)
+    print(f"\nresidual stream at initialisation, width {dim}: growth per block of its root mean square\n")
+    rows = [[str(depth), *(f"{growth:.4f}" for growth in item.growth)] for depth, item in streams.items()]
+    print(text_table(["blocks", "forward", "gradient, backward"], rows), flush=True)
     values = {
         **{"plkernel": __version__, "scheme": scheme, "model": model, "layers": layers, "dim": dim, "seeds": seeds},
-        **{"options": wide[min(wide)].arm.scheme_options, "context": CONTEXT, "batch": BATCH},
+        **{"options": wide[widths[0]].arm.scheme_options, "context": CONTEXT, "batch": BATCH},
         **{"corpus": data.name, "sha256": data.sha256},
         "coordinates": {
-            "widths": coordinates.widths,
-            "learning_rate": learning_rate,
-            "starts": {name: values[:, :, :1].tolist() for name, values in coordinates.rms.items()},
-            "changes": {name: values[:, :, 1:].tolist() for name, values in coordinates.rms.items()},
+            **{"widths": widths, "learning_rate": learning_rate},
+            "starts": {name: values[:, :, :1].tolist() for name, values in moved.items()},
+            "changes": {name: values[:, :, 1:].tolist() for name, values in moved.items()},
         },
         "slopes": {name: slope._asdict() for name, slope in slopes.items()},
-        "verdict": coordinates.verdict(),
-        "depths": [{**item._asdict(), "depth": item.depth, "growth": item.growth} for item in streams],
+        "depths": [{**item._asdict(), "depth": depth, "growth": item.growth} for depth, item in streams.items()],
     }
     path = out / f"{scheme}-{model}.json"
     save_json(path, values)
@@ -242,21 +239,9 @@ def condition_of(
         try:
             options[name] = {"true": True, "false": False}[value.lower()] if value.isalpha() else float(value)
         except (KeyError, ValueError) as error:
-            raise ValueError(
-                f"option must be NAME=VALUE, as std=0.02, a number, true or false; got {text!r}"
-            ) from error
+            raise ValueError(f"option must be NAME=VALUE, as std=0.02 or tied=true, got {text!r}") from error
     heads: dict[str, Any] = {} if kind == "ssm" and head_size is None else {"head_size": head_size or HEAD_SIZE}
     return resolve(ModelSpec(kind=kind, dim=dim, layers=layers, **heads), Arm(scheme=scheme, scheme_options=options))
-
-
-def planned(condition: "Condition") -> "Plan":
-    """The plan of a condition; nothing is allocated."""
-    import torch
-
-    from plkernel.training.build import build, plan_of
-
-    with torch.device("meta"):
-        return plan_of(build(condition), condition)
 
 
 def filled(condition: "Condition", seed: int, inputs: "Tensor") -> "tuple[Model, Plan]":

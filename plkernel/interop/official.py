@@ -24,7 +24,6 @@ from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 
 State = dict[str, Tensor]
 
-NAMES = {5: "Eagle", 6: "Finch", 7: "Goose"}
 BLOCK = re.compile(r"blocks\.(\d+)\.(.+)")
 FIRST_IN_BLOCK = ("att.ln_x", "att.time_maa")
 VECTOR = re.compile(r".+\.(time_.+|x_.|[wav]0|k_[ka])")
@@ -41,8 +40,7 @@ def to_official(model: RWKV) -> State:
     config, plain = model.config, Structure()
     if config.k_clamp:
         raise ValueError(
-            "k_clamp: a checkpoint cannot say that keys are scaled by min(1, lambda), and inference code without it "
-            "computes another function; only models with k_clamp = false can be exported"
+            "k_clamp: a checkpoint cannot say that keys are scaled by min(1, lambda): only models with k_clamp = false"
         )
     kept = ("tied", "embedding_norm")  # every RWKV norms its embedding, and a tied head is written twice
     for name, value in config.structure.options().items():
@@ -78,24 +76,16 @@ def cast(tensors: State, dtype: str) -> State:
 
 def write_official(path: Path, state: State) -> None:
     """Write `state` as the package reads it, atomically."""
-    try:
-        with atomic_file(path) as handle:
-            torch.save(state, handle)
-    except RuntimeError as error:  # of torch's own writer, on a full disk
-        raise OSError(f"{path} cannot be written: {str(error).partition(chr(10))[0]}") from error
+    with atomic_file(path) as handle:
+        torch.save(state, handle)
 
 
 def summary(model: RWKV, dtype: str) -> str:
     """Version, sizes and number of parameters of a model, in one line."""
-    config = model.config
-    count = sum(parameter.numel() for parameter in model.parameters())
-    ranks = f", ranks {config.mix_rank} and {config.decay_rank}" if config.version == 6 else ""
-    if isinstance(config, RWKV7Config):
-        ranks = ", ranks {}, {}, {} and {}".format(*config.ranks)
+    config, count = model.config, sum(parameter.numel() for parameter in model.parameters())
     return (
-        f"{NAMES[config.version]} (rwkv{config.version}): {config.layers} layers of width "
-        f"{config.dim}, {config.heads} heads of {config.head_size}, feed-forward {config.hidden}{ranks}, "
-        f"{count:,} parameters in {dtype}"
+        f"rwkv{config.version}: {config.layers} layers of width {config.dim}, {config.heads} heads of "
+        f"{config.head_size}, feed-forward {config.hidden}, {count:,} parameters in {dtype}"
     )
 
 
@@ -117,8 +107,10 @@ def from_official(state: Mapping[str, Any]) -> RWKV:
     """
     given = {}
     for name, value in state.items():
-        tensor = _tensor(name, value)
-        early = name.endswith(".att.time_first")
+        if not isinstance(value, Tensor) or value.is_meta or not value.is_floating_point() or value.is_sparse:
+            kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
+            raise ValueError(f"{name}: is {kind}, expected a tensor of floating-point numbers that holds its values")
+        early, tensor = name.endswith(".att.time_first"), value.detach().float()
         given[name.replace("time_first", "time_faaaa") if early else name] = tensor.exp() if early else tensor
     try:
         config = _config(given)
@@ -142,18 +134,6 @@ def from_official(state: Mapping[str, Any]) -> RWKV:
     return model.requires_grad_(True)
 
 
-def _tensor(name: str, value: Any) -> Tensor:
-    """`value` in float32; ValueError unless it is a tensor of floating-point numbers."""
-    if isinstance(value, Tensor) and value.is_meta:
-        raise ValueError(f"{name}: is a tensor on the device 'meta', without numbers: save the model after loading it")
-    if not isinstance(value, Tensor) or value.layout is not torch.strided or not value.is_floating_point():
-        kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
-        raise ValueError(
-            f"{name}: is {kind}, expected a tensor of floating-point numbers (converted files are not read)"
-        )
-    return value.detach().float()
-
-
 def _config(state: Mapping[str, Tensor]) -> RWKVConfig | RWKV7Config:
     """Version, width, depth, heads, ranks and feed-forward width, from names and shapes.
 
@@ -173,8 +153,7 @@ def _config(state: Mapping[str, Tensor]) -> RWKVConfig | RWKV7Config:
             "RWKV-5.2, RWKV-6 and RWKV-7 can be read"
         )
     else:
-        some = ", ".join(sorted(state)[:3])
-        raise ValueError(f"no RWKV model: among the keys {some} is none like blocks.0.att.time_decay")
+        raise ValueError(f"no RWKV model: among the keys {', '.join(sorted(state)[:3])} is no blocks.0.att.time_decay")
 
     def matrix(name: str) -> tuple[int, ...]:
         shape = tuple(state[name].shape)
@@ -189,10 +168,7 @@ def _config(state: Mapping[str, Tensor]) -> RWKVConfig | RWKV7Config:
     heads = "blocks.0.att.r_k" if version == 7 else "blocks.0.att.time_faaaa"
     shape = tuple(state[heads].shape)  # a number for each channel of each head
     if len(shape) < 2 or math.prod(shape[2:]) != 1 or shape[0] < 1 or dim % shape[0]:
-        raise ValueError(
-            f"{heads}: shape {shape}, expected (heads, head size) for a width of {dim}: its first dimension is what "
-            "gives the number of heads"
-        )
+        raise ValueError(f"{heads}: shape {shape}, expected (heads, head size) for a width of {dim}")
     if numbers != list(range(len(numbers))):
         raise ValueError(f"blocks are numbered {numbers[:8]}, expected 0, 1, 2, ... without a gap")
     layers, head_size = len(numbers), dim // shape[0]

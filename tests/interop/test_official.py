@@ -227,7 +227,7 @@ def test_a_run_goes_out_and_comes_back_by_the_commands(
     task = prepare(load_spec(path), "uniform", 0, tmp_path / "runs")
     run_training(task, progress_bar=False)
     cli.main(export, [str(task.folder.path / CHECKPOINT), str(tmp_path / "official.pth")])
-    assert "Finch (rwkv6): 2 layers of width 16, 2 heads of 8" in capsys.readouterr().out
+    assert "rwkv6: 2 layers of width 16, 2 heads of 8" in capsys.readouterr().out
     model, inputs = open_model(task.folder.path), TEXT[1000:1050]
     ((whole, _),) = official(6, (tmp_path / "official.pth", inputs))
     assert torch.allclose(whole, logits_of(model, inputs), **MEASURED[6])
@@ -265,28 +265,20 @@ def test_a_tied_head_is_written_as_a_copy(official: Logits, tmp_path: Path) -> N
     assert torch.equal(back.head.weight, model.emb.weight)
 
 
-@pytest.mark.parametrize("version", SMALL)
+@pytest.mark.parametrize("version", [6, 7])
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"k_clamp": True}, "k_clamp: a checkpoint cannot say"),
         ({"structure": Structure(norm="rms")}, "norm = 'rms': the format has no such option"),
-        ({"structure": Structure(gate=True)}, "gate = True: the format has no such option"),
         ({"structure": Structure(multipliers={"logits": 0.5})}, "multiplier logits = 0.5: the format has no"),
         ({"head_size": 1}, "head_size 1: the official code needs more"),
     ],
 )
-def test_an_inexpressible_model_is_refused(
-    change: dict[str, Any], message: str, version: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    if version == 7 and "k_clamp" in change:
-        return  # a Goose has none
-    save_model(tmp_path / "model", model_of(dataclasses.replace(SMALL[version], **change)), "a test")
-    with pytest.raises(SystemExit) as stop:
-        cli.main(export, [str(tmp_path / "model"), str(tmp_path / "out")])
-    assert stop.value.code == 2
-    assert capsys.readouterr().err.startswith(f"error: {message}")
-    assert not (tmp_path / "out.pth").exists()
+def test_an_inexpressible_model_is_refused(change: dict[str, Any], message: str, version: int) -> None:
+    if version == 6 or "k_clamp" not in change:  # a Goose has none
+        with pytest.raises(ValueError, match=message):
+            to_official(model_of(dataclasses.replace(SMALL[version], **change)))
 
 
 def put(name: str, value: Any) -> Callable[[dict[str, Any]], Any]:
@@ -305,9 +297,8 @@ def dropped(part: str) -> Callable[[dict[str, Any]], Any]:
         (6, put("blocks.9.ln1.weight", torch.zeros(24)), r"blocks are numbered \[0, 1, 9\]"),
         (6, put("blocks.1.att.key.weight", torch.zeros(24, 23)), r"blocks.1.att.key.weight: shape \(24, 23\)"),
         (6, put("blocks.0.att.time_faaaa", torch.zeros(24)), r"expected \(heads, head size\)"),
-        (6, put("blocks.0.ffn.key.weight", torch.zeros(84)), "expected a matrix"),
         (6, put("emb.weight", torch.zeros(256, 24, dtype=torch.uint8)), "emb.weight: is torch.uint8"),
-        (6, put("head.weight", torch.zeros(256, 24, device="meta")), "head.weight: is a tensor on the device 'meta'"),
+        (6, put("head.weight", torch.zeros(256, 24, device="meta")), "head.weight: is .* that holds its values"),
         (6, put("_strategy", "cpu fp32"), "_strategy: is str"),
         (6, put("blocks.0.att.r_k", torch.zeros(3, 8)), "tensors are missing: blocks.0.att.w1"),
         (6, dropped("ln0"), "missing: blocks.0.ln0.bias"),

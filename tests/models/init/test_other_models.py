@@ -43,19 +43,6 @@ def has_std(values: Tensor, expected: float) -> bool:
     return abs(float(values.detach().double().std()) / expected - 1) < 4 / math.sqrt(2 * values.numel())
 
 
-def test_gpt2_is_drawn_as_promised() -> None:
-    """N(0.02) with outputs over sqrt(2 L); norms 1, biases 0; the tied head is the embedding."""
-    model, chosen = filled("gpt2", "transformers_gpt2")
-    deep = 0.02 / math.sqrt(2 * L)
-    for name, values in model.named_parameters():
-        if values.ndim == 2:
-            assert has_std(values, deep if "c_proj" in name else 0.02), name
-        else:
-            assert (values == float(name.endswith("weight"))).all(), name
-    assert model.lm_head.weight is model.transformer.wte.weight
-    assert {e.parameter.role for e in chosen.entries} >= {"embedding", "position", "query", "key", "value"}
-
-
 def test_the_fused_matrix_is_drawn_by_its_parts() -> None:
     """Queries apart in T5, by the heads that are said; Xavier by the fans of (d, d) each, not of (d, 3 d)."""
     model, _ = filled("gpt2", "transformers_t5", {"tied": False, "heads": (4, D // 4)})

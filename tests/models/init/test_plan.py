@@ -66,19 +66,6 @@ def test_values_depend_on_seed_and_name_alone() -> None:
     assert not torch.equal(shallow.blocks[0].mlp.gate.weight, shallow.blocks[0].mlp.up.weight)
 
 
-def test_fused_matrices_are_planned_by_their_parts() -> None:
-    """Unfused fans, the output dimension last where the matrix is stored (in, out), and every slice filled."""
-    model = Fused()
-    chosen = plan(model, "megatron_default", ROLES, std=0.5)
-    parts = [entry.parameter for entry in chosen.entries if entry.parameter.name == "h.0.attn"]
-    assert [(p.role, p.shape, p.fan_in, p.fan_out) for p in parts] == [
-        (role, (12, 12), 12, 12) for role in ("query", "key", "value")
-    ]
-    assert [entry.parameter.fan_in for entry in chosen.entries if entry.parameter.role == "mixer_out"] == [24]
-    chosen.apply_(model, 0)
-    assert all(model.h[0].attn[:, i * 12 : (i + 1) * 12].std() > 0.3 for i in range(3))
-
-
 def test_param_groups_hold_every_parameter_once_with_its_multipliers() -> None:
     model = RWKV(RWKVConfig(6, 32, 2, 16))
     groups = mup(model, 16).param_groups(model, 1e-3, 0.1, eps=1e-6)
@@ -161,9 +148,3 @@ def test_bad_role_files_are_named(text: str | None, message: str, tmp_path: Path
         path.write_text(text)
     with pytest.raises(ValueError, match=rf"roles.toml: {message}"):
         RoleTable.from_toml(path)
-
-
-def test_rows_join_equal_layers() -> None:
-    rows = plan(SSM(SSMConfig(8, 3)), "megatron_default").rows()
-    assert ["blocks.*.ssm.B.weight", "0-2", "value", "8x8", "N(0.02)", "1", "1"] in rows
-    assert len(rows) == 16

@@ -12,18 +12,12 @@ from torch import Tensor, nn
 
 from plkernel.analysis.nodes import Nodes, falling_exponent, log_kernel, output_std, place
 from plkernel.models.init import apply_nodes_, decays_, projection_
-from plkernel.models.init.power_law import FORMS, inverse_softplus, softplus
+from plkernel.models.init.power_law import FORMS
 from plkernel.models.ssm import SSM, SSMConfig
 
 GAINS = ("none", "ema", "lru", "clamp")
 SOME_GAINS = ("none", "clamp", *(pytest.param(gain, marks=pytest.mark.slow) for gain in ("ema", "lru")))
 RMS = {"placement": "quantile", "kernel": "rms", "tempering": 0.25}
-STEP = 0.013
-DECAY = {
-    "log_rate": lambda x: torch.exp(-torch.exp(x)),
-    "sigmoid": torch.sigmoid,
-    "a_log": lambda x: torch.exp(-STEP * torch.exp(x)),
-}
 
 
 def impulse_power(nodes: Nodes, distances: int, seeds: int = 2, inputs: int = 32) -> np.ndarray:
@@ -59,35 +53,12 @@ def test_impulse_response_of_the_model_has_the_promised_exponent(gain: str, targ
     assert slope(impulse_power(nodes, 512)) == pytest.approx(promised, abs=0.03)
 
 
-@pytest.mark.parametrize("gain", SOME_GAINS)
-def test_impulse_response_in_the_other_convention_is_steeper_by_the_shift_of_one(gain: str) -> None:
-    """Nodes meant for a**t are seen as a**(d-1): the law of d - 1, whose slope over 4..512 is 1.20."""
-    power = impulse_power(place(256, gain=gain, lag="state", **RMS), 513)
-    assert slope(power[1:]) == pytest.approx(1.15, abs=0.03)
-    assert slope(power[:-1]) == pytest.approx(1.20, abs=0.015)
-
-
-@pytest.mark.parametrize("gain", SOME_GAINS)
-@pytest.mark.parametrize("arm", [("log-spaced", "uniform"), ("log-spaced", "published"), ("concentrated", "published")])
-def test_impulse_response_of_the_published_conditions_is_what_the_formula_says(arm: tuple[str, str], gain: str) -> None:
-    nodes = place(256, placement=arm[0], projection=arm[1], gain=gain)
+@pytest.mark.parametrize("arm", [("log-spaced", "uniform"), ("concentrated", "published")])
+def test_impulse_response_of_the_published_conditions_is_what_the_formula_says(arm: tuple[str, str]) -> None:
+    nodes = place(256, placement=arm[0], projection=arm[1], gain="ema")
     lags = np.geomspace(4, 256, 200)
     promised = falling_exponent(lags, log_kernel(nodes, "rms", lags, "distance"))
     assert slope(impulse_power(nodes, 256, seeds=1)) == pytest.approx(promised, abs=0.03)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("parametrisation", DECAY)
-def test_decays_are_those_of_the_nodes(parametrisation: str, dtype: torch.dtype) -> None:
-    """Rates from 1e-4 to 3 per step come back through the model's own function to the precision of the type."""
-    nodes = Nodes(tuple(np.geomspace(3, 1e-4, 32).tolist()), (1.0,) * 32, "none")
-    options = {"dt_bias": math.log(math.expm1(STEP))} if parametrisation == "a_log" else {}
-    tensor = torch.empty(32, dtype=dtype)
-    assert decays_(tensor, nodes, parametrisation, **options) is tensor
-    found = -torch.log(DECAY[parametrisation](tensor.double()))
-    wanted = torch.tensor(nodes.rates, dtype=torch.float64)
-    rounding = torch.finfo(dtype).eps / 2 * tensor.double().abs().max()  # of the stored logarithm
-    assert ((found / wanted).log().abs() <= 1.1 * 3 * rounding + 1e-12).all()
 
 
 def test_sizes_say_how_nodes_are_laid_out_and_step_sizes_differ_by_channel() -> None:
@@ -235,14 +206,6 @@ def test_rates_come_back(case: str) -> None:
 
 def test_every_form_is_tried() -> None:
     assert {case.split()[0] for case in GIVEN} == set(FORMS)
-
-
-def test_softplus_keeps_its_digits() -> None:
-    """exp(-25) beside 25, where torch's own stops, and down to the smallest; the inverse gives the number back."""
-    x = torch.tensor([25.0, -40.0, -700.0], dtype=torch.float64)
-    assert float(softplus(x)[0]) - 25.0 == pytest.approx(math.exp(-25), rel=1e-3)
-    assert softplus(x)[1:].tolist() == pytest.approx([math.exp(-40), math.exp(-700)], rel=2 * EPS)
-    assert inverse_softplus(softplus(x)).tolist() == pytest.approx(x.tolist(), rel=2 * EPS)
 
 
 @pytest.mark.parametrize(

@@ -78,22 +78,6 @@ def _operation(result: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any
     return decorate
 
 
-def _nothing(*kinds: Any) -> Any:
-    return types.void
-
-
-def _of_array(array: Any, *kinds: Any) -> Any:
-    return _Lanes(array.dtype)
-
-
-def _same(x: Any, *kinds: Any) -> Any:
-    return x
-
-
-def _integer(*kinds: Any) -> Any:
-    return types.intp
-
-
 def _vector(element: Any) -> Any:
     return ir.VectorType(_TYPES[element], LANES)
 
@@ -129,13 +113,13 @@ def _fused(builder: Any, x: Any, y: Any, z: Any) -> Any:
     return builder.fadd(builder.fmul(x, y, flags=("contract",)), z, flags=("contract",))
 
 
-@_operation(_of_array)
+@_operation(lambda array, *kinds: _Lanes(array.dtype))
 def load(builder: Any, array: Any, index: Any) -> Any:
     """The vector at array.flat[index:index + LANES], of a contiguous array."""
     return _read(builder, builder.gep(array.data, [index]), array.element)
 
 
-@_operation(_nothing)
+@_operation(lambda *kinds: types.void)
 def store(builder: Any, array: Any, index: Any, x: Any) -> None:
     """array.flat[index:index + LANES] = x"""
     _write(builder, x, builder.gep(array.data, [index]), array.element)
@@ -147,25 +131,25 @@ def convert(builder: Any, x: Any, array: Any) -> Any:
     return _converted(builder, x, array.element)
 
 
-@_operation(lambda number: _Lanes(number))
+@_operation(_Lanes)
 def spread(builder: Any, number: Any) -> Any:
     """The number in every lane."""
     return _everywhere(builder, number)
 
 
-@_operation(_of_array)
+@_operation(lambda array, *kinds: _Lanes(array.dtype))
 def spread_from(builder: Any, array: Any, index: Any) -> Any:
     """array.flat[index] in every lane."""
     return _everywhere(builder, builder.load(builder.gep(array.data, [index])))
 
 
-@_operation(_of_array)
+@_operation(lambda array, *kinds: _Lanes(array.dtype))
 def zeros(builder: Any, array: Any) -> Any:
     """0 in every lane, of the type of the array."""
     return ir.Constant(_vector(array.element), [0.0] * LANES)
 
 
-@_operation(_same)
+@_operation(lambda x, *kinds: x)
 def multiply_below(builder: Any, x: Any, lane: Any, y: Any) -> Any:
     """x * y in the lanes before `lane`, and x in the others."""
     below = builder.icmp_signed("<", _mask(range(LANES)), _everywhere(builder, builder.trunc(lane, _INDEX)))
@@ -173,19 +157,19 @@ def multiply_below(builder: Any, x: Any, lane: Any, y: Any) -> Any:
     return builder.fmul(x, builder.select(below, y, one))
 
 
-@_operation(_same)
+@_operation(lambda x, *kinds: x)
 def add(builder: Any, x: Any, y: Any) -> Any:
     """x + y"""
     return builder.fadd(x, y)
 
 
-@_operation(_same)
+@_operation(lambda x, *kinds: x)
 def multiply(builder: Any, x: Any, y: Any) -> Any:
     """x * y"""
     return builder.fmul(x, y)
 
 
-@_operation(_same)
+@_operation(lambda x, *kinds: x)
 def multiply_add(builder: Any, x: Any, y: Any, z: Any) -> Any:
     """x * y + z, in one rounding where the processor has such an instruction."""
     return _fused(builder, x, y, z)
@@ -202,7 +186,7 @@ def total(builder: Any, x: Any) -> Any:
     return builder.extract_element(x, _INDEX(0))
 
 
-@_operation(_same)
+@_operation(lambda x, *kinds: x)
 def exponential(builder: Any, x: Any) -> Any:
     """e**x of float64 x <= 0 within some 2e-16 of it; 0 below -708, where float64 ends.
 
@@ -228,7 +212,7 @@ def exponential(builder: Any, x: Any) -> Any:
     return builder.select(dead, number(0.0), builder.fmul(result, scale))
 
 
-@_operation(_nothing)
+@_operation(lambda *kinds: types.void)
 def transpose(builder: Any, a: Any, a_at: Any, a_step: Any, b: Any, b_at: Any, b_step: Any) -> None:
     """A square of LANES rows from a.flat[a_at:], a_step apart, into b.flat[b_at:], b_step apart, as its columns."""
     rows = [_read(builder, pointer, a.element) for pointer in _rows(builder, a, a_at, a_step, LANES)]
@@ -260,12 +244,12 @@ def _rows_in_tile(element: Any, columns: int) -> int:
 def _tile(columns: int) -> tuple[Any, Any]:
     """Return the operation on a tile of so many vectors side by side, and that which gives its number of rows."""
 
-    @_operation(_integer)
+    @_operation(lambda *kinds: types.intp)
     def tile_rows(builder: Any, array: Any) -> Any:
         """How many rows a tile of the array's type has: a divisor of LANES."""
         return ir.Constant(_WORD, _rows_in_tile(array.element, columns))
 
-    @_operation(_nothing)
+    @_operation(lambda *kinds: types.void)
     def tile(
         builder: Any, c: Any, c_at: Any, c_step: Any,
         a: Any, a_at: Any, a_step: Any, b: Any, b_at: Any, b_step: Any, count: Any,
@@ -307,13 +291,13 @@ tile, tile_rows = _tile(1)
 wide_tile, wide_tile_rows = _tile(2)
 
 
-@_operation(_integer)
+@_operation(lambda *kinds: types.intp)
 def take(builder: Any, counter: Any) -> Any:
     """counter[0], left one higher; no two threads are given the same number."""
     return builder.atomic_rmw("add", counter.data, ir.Constant(ir.IntType(64), 1), "monotonic")
 
 
-@_operation(_integer)
+@_operation(lambda *kinds: types.intp)
 def flush_subnormals(builder: Any) -> Any:
     """Have this thread take numbers below the normal range for zero, with which x86 is slow; what `restore` needs."""
     if not _X86:
@@ -326,7 +310,7 @@ def flush_subnormals(builder: Any) -> Any:
     return builder.zext(before, _WORD)
 
 
-@_operation(_nothing)
+@_operation(lambda *kinds: types.void)
 def restore(builder: Any, word: Any) -> None:
     """Undo `flush_subnormals`."""
     if _X86:

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from plkernel.kernels import reference, transforms
+from plkernel.kernels.operators import Results, define, gathered
 
 
 def scan(a: Tensor, b: Tensor, state: Tensor | None = None, *, backend: str | None = None) -> tuple[Tensor, Tensor]:
@@ -29,6 +29,15 @@ def scan(a: Tensor, b: Tensor, state: Tensor | None = None, *, backend: str | No
         NotImplementedError: forward mode within forward mode.
     """
     return _scan(a, b, state, backend)
+
+
+def _reference(a: Tensor, b: Tensor, state: Tensor) -> Results:
+    """The loop over time in float64, differentiated by torch: the truth for every other backend."""
+    carry, outputs = state.double(), []
+    for decay, step in zip(a.double().expand(b.shape).unbind(1), b.double().unbind(1), strict=True):
+        carry = decay * carry + step
+        outputs.append(carry)
+    return gathered(outputs, b, carry, state)
 
 
 def _tangent(a: Tensor, state: Tensor, h: Tensor, backend: str, *tangents: Any) -> tuple[Tensor, Tensor]:
@@ -58,7 +67,7 @@ def _before(h: Tensor, state: Tensor) -> Tensor:
     return torch.cat([state[:, None].to(h.dtype), h], 1)[:, :-1]
 
 
-_scan = transforms.define(
-    "scan", "b", {"a": "D BTD", "b": "BTD", "state": "BD"}, reference.scan,
+_scan = define(
+    "scan", "b", {"a": "D BTD", "b": "BTD", "state": "BD"}, _reference,
     like="b", precise=("a",), kept=("a", "state", "out"), tangent=_tangent, again=_gradients,
 )  # fmt: skip

@@ -15,10 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plkernel.kernels.compiled import jit
+from plkernel.kernels.compiled import jit, together
 from plkernel.kernels.lanes import take
-from plkernel.kernels.tensors import widen
-from plkernel.kernels.threads import together
+from plkernel.kernels.operators import widen
 
 LINE = 16  # float32 channels in a cache line: two threads never write the same one
 WIDTH = 512  # most channels in a block: the carry, the decay and the sum of a block stay in the L1 cache
@@ -83,83 +82,65 @@ def _unit(index, channels, width):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _forward_fixed(a, b, state, h, last, width, counter, units):  # type: ignore[no-untyped-def]
-    unit = take(counter)
-    while unit < units:
-        i, low, high = _unit(unit, b.shape[2], width)
-        decay = a[low:high].astype(np.float64)
-        carry = state[i, low:high].astype(np.float64)
-        for t in range(b.shape[1]):
-            _advance(decay, carry, b[i, t, low:high], h[i, t, low:high])
-        _store(carry, last[i, low:high])
-        unit = take(counter)
-
-
-@jit
-def _forward_varying(a, b, state, h, last, width, counter, units):  # type: ignore[no-untyped-def]
+def _forward(a, b, state, h, last, width, counter, units):  # type: ignore[no-untyped-def]
+    """The decay a is (B,T,D), or (1,1,D) in float64."""
+    rows, times = a.shape[:2]
     unit = take(counter)
     while unit < units:
         i, low, high = _unit(unit, b.shape[2], width)
         carry = state[i, low:high].astype(np.float64)
         for t in range(b.shape[1]):
-            _advance(a[i, t, low:high], carry, b[i, t, low:high], h[i, t, low:high])
+            _advance(a[i % rows, t % times, low:high], carry, b[i, t, low:high], h[i, t, low:high])
         _store(carry, last[i, low:high])
         unit = take(counter)
 
 
 @jit
-def _backward_fixed(a, state, h, grad_h, grad_last, sums, grad_b, grad_state, width, counter, units):  # type: ignore[no-untyped-def]
-    end = h.shape[1] - 1
+def _backward(a, state, h, grad_h, grad_last, grad_a, grad_b, grad_state, fixed, width, counter, units):  # type: ignore[no-untyped-def]
+    """grad_a is (B,T,D), or the sum over time (B,1,D) in float64."""
+    end, rows, times = h.shape[1] - 1, a.shape[0], a.shape[1]
     unit = take(counter)
     while unit < units:
         i, low, high = _unit(unit, h.shape[2], width)
-        decay, one = a[low:high].astype(np.float64), np.ones(high - low)
-        carry = grad_last[i, low:high].astype(np.float64)
-        total = np.zeros(high - low)
-        for t in range(end, -1, -1):
-            before = h[i, t - 1, low:high] if t > 0 else state[i, low:high]
-            step, output = grad_h[i, t, low:high], grad_b[i, t, low:high]
-            _advance_back_sum(decay if t < end else one, carry, step, before, output, total)
-        _store(total, sums[i, low:high])
-        _store(decay * carry if end >= 0 else carry, grad_state[i, low:high])
-        unit = take(counter)
-
-
-@jit
-def _backward_varying(a, state, h, grad_h, grad_last, grad_a, grad_b, grad_state, width, counter, units):  # type: ignore[no-untyped-def]
-    end = h.shape[1] - 1
-    unit = take(counter)
-    while unit < units:
-        i, low, high = _unit(unit, h.shape[2], width)
-        one = np.ones(high - low, a.dtype)
+        one, total = np.ones(high - low, a.dtype), np.zeros(high - low)
         carry = grad_last[i, low:high].astype(np.float64)
         for t in range(end, -1, -1):
-            decay = a[i, t + 1, low:high] if t < end else one
+            decay = a[i % rows, (t + 1) % times, low:high] if t < end else one
             before = h[i, t - 1, low:high] if t > 0 else state[i, low:high]
             step, output = grad_h[i, t, low:high], grad_b[i, t, low:high]
-            _advance_back_each(decay, carry, step, before, output, grad_a[i, t, low:high])
-        _store(a[i, 0, low:high] * carry if end >= 0 else carry, grad_state[i, low:high])
+            if fixed:
+                _advance_back_sum(decay, carry, step, before, output, total)
+            else:
+                _advance_back_each(decay, carry, step, before, output, grad_a[i, t, low:high])
+        if fixed:
+            _store(total, grad_a[i, 0, low:high])
+        _store(a[i % rows, 0, low:high] * carry, grad_state[i, low:high])
         unit = take(counter)
 
 
 def forward(a: Tensor, b: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """h_t = a_t * h_{t-1} + b_t with h_0 = state; returns every h_t and the last one."""
-    wide_a, wide_b = widen(a), widen(b)
+    wide_b = widen(b)
     h, last = _empty_like(wide_b), torch.empty_like(state)
-    _run(_forward_fixed if a.dim() == 1 else _forward_varying, b.shape, wide_a, wide_b, state, h, last)
+    _run(_forward, b.shape, _three_axes(a), wide_b, state, h, last)
     return h.to(b.dtype), last
 
 
 def backward(a: Tensor, state: Tensor, h: Tensor, grad_h: Tensor, grad_last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """g_t = grad_h_t + a_{t+1} * g_{t+1}; gradients of a (g_t * h_{t-1}), of b (g_t) and of the state (a_1 g_1)."""
-    inputs = (widen(a), state, widen(h), widen(grad_h), grad_last)
+    inputs = (_three_axes(a), state, widen(h), widen(grad_h), grad_last)
     fixed = a.dim() == 1
-    grad_a = state.new_empty(state.shape, dtype=torch.float64) if fixed else _empty_like(inputs[0])
+    grad_a = state.new_empty((len(state), 1, len(a)), dtype=torch.float64) if fixed else _empty_like(inputs[0])
     grad_b, grad_state = _empty_like(inputs[2]), torch.empty_like(state)
-    _run(_backward_fixed if fixed else _backward_varying, h.shape, *inputs, grad_a, grad_b, grad_state)
+    _run(_backward, h.shape, *inputs, grad_a, grad_b, grad_state, fixed)
     if fixed:
-        grad_a = grad_a.sum(0)
+        grad_a = grad_a[:, 0].sum(0)
     return grad_a.to(a.dtype), grad_b.to(h.dtype), grad_state
+
+
+def _three_axes(a: Tensor) -> Tensor:
+    """The decay as the kernels take it, no half type."""
+    return widen(a) if a.dim() == 3 else a.double()[None, None]
 
 
 def _empty_like(x: Tensor) -> Tensor:
@@ -172,10 +153,10 @@ def _empty_like(x: Tensor) -> Tensor:
     return empty
 
 
-def _run(kernel: Any, shape: torch.Size, *tensors: Tensor) -> None:
+def _run(kernel: Any, shape: torch.Size, *inputs: Any) -> None:
     """Cut rows and channels into equal units and share them out."""
     rows, _, channels = shape
-    arrays: list[Any] = [tensor.detach().numpy() for tensor in tensors]
+    arrays = [x.detach().numpy() if isinstance(x, Tensor) else x for x in inputs]
     threads = torch.get_num_threads() if shape.numel() >= SERIAL else 1
     width = _block_width(rows, channels, threads)
     units, counter = rows * math.ceil(channels / width), np.zeros(1, np.int64)

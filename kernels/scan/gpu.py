@@ -24,7 +24,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from plkernel.kernels.tensors import on
+from plkernel.kernels.operators import on
 
 ROWS = 16  # steps loaded before the first of them is used: hides the latency of memory
 BACKWARD_ROWS = 8  # the same in `_backward`, which loads from three tensors: 16 do not fit in registers
@@ -67,19 +67,13 @@ def _fixed_decay(pointer, lanes, count, FIXED: tl.constexpr, ROWS: tl.constexpr)
 
 
 @triton.jit
-def _rows(pointer, stride, left, fill: tl.constexpr, ROWS: tl.constexpr):
-    """The next ROWS rows in float32 (arithmetic in a half type is wrong in the interpreter); `fill` from `left` on."""
+def _rows(pointer, stride, left, fill: tl.constexpr, ROWS: tl.constexpr, TYPE: tl.constexpr = tl.float32):
+    """The next ROWS rows, `fill` from `left` on. Arithmetic in a half type is wrong in the interpreter."""
     rows = ()
     for i in tl.static_range(ROWS):
         row = tl.load(pointer + i * stride, mask=i < left, other=fill)
-        rows = rows + (row.to(tl.float32),)  # noqa: RUF005 - Triton does not unpack
+        rows = rows + (row.to(TYPE),)  # noqa: RUF005 - Triton does not unpack
     return rows
-
-
-@triton.jit
-def _decay(rows, fixed, i: tl.constexpr, count, FIXED: tl.constexpr):
-    """The decay of row i, 1 where there is no row, so that the carry passes unchanged."""
-    return tl.where(i < count, fixed, 1.0) if FIXED else rows[i]
 
 
 @triton.jit
@@ -116,7 +110,7 @@ def _chunk_ends(
         local = tl.zeros([LANES], tl.float32)
         factor = tl.where(count >= ROWS, whole, part) if FIXED else tl.full([LANES], 1.0, tl.float64)
         for i in tl.static_range(ROWS):
-            decay = _decay(decays, fixed, i, count, FIXED)
+            decay = tl.where(i < count, fixed, 1.0) if FIXED else decays[i]
             _, local = _step(local, decay, xs[i], REVERSE)
             if not FIXED:
                 factor = factor * decay.to(tl.float64)
@@ -144,23 +138,14 @@ def _chunk_starts(ends, products, first, starts, D, chunks, LANES: tl.constexpr,
     count = chunks - 1
     while count > 0:
         left = tl.where(lanes, count, 0)
-        factors = _wide_rows(products + row + channel, D, left, ROWS)
-        locals_ = _wide_rows(ends + row + channel, D, left, ROWS)
+        factors = _rows(products + row + channel, D, left, 0.0, ROWS, tl.float64)
+        locals_ = _rows(ends + row + channel, D, left, 0.0, ROWS, tl.float64)
         for i in tl.static_range(ROWS):
             carry = factors[i] * carry + locals_[i]
             start += D
             tl.store(start, carry, mask=i < left)
         row += ROWS * D
         count -= ROWS
-
-
-@triton.jit
-def _wide_rows(pointer, stride, left, ROWS: tl.constexpr):
-    rows = ()
-    for i in tl.static_range(ROWS):
-        row = tl.load(pointer + i * stride, mask=i < left, other=0.0)
-        rows = rows + (row,)  # noqa: RUF005 - Triton does not unpack
-    return rows
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -183,7 +168,7 @@ def _forward(
         local = tl.zeros([LANES], tl.float32)
         factor = tl.where(count >= ROWS, whole, part) if FIXED else tl.full([LANES], 1.0, tl.float64)
         for i in tl.static_range(ROWS):
-            decay = _decay(decays, fixed, i, count, FIXED)
+            decay = tl.where(i < count, fixed, 1.0) if FIXED else decays[i]
             value, _ = _step(value, decay, xs[i], False)
             local, _ = _step(local, decay, xs[i], False)
             if not FIXED:
@@ -222,7 +207,7 @@ def _backward(
         group = tl.zeros([LANES], tl.float32)
         factor = tl.where(count >= ROWS, whole, part) if FIXED else tl.full([LANES], 1.0, tl.float64)
         for i in tl.static_range(ROWS):
-            decay = _decay(decays, fixed, i, count, FIXED)
+            decay = tl.where(i < count, fixed, 1.0) if FIXED else decays[i]
             value, into = _step(into, decay, xs[i], True)
             _, local = _step(local, decay, xs[i], True)
             product = value * tl.where(time == i, before, hs[i])

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from plkernel.kernels import reference, transforms
+from plkernel.kernels.operators import Results, define, gathered
 
 
 def wkv(
@@ -45,5 +45,16 @@ def wkv(
     return _wkv(r, k, v, log_decay, u, state, backend)
 
 
+def _reference(r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, u: Tensor, state: Tensor) -> Results:
+    """The loop over time in float64, differentiated by torch: the truth for every other backend."""
+    columns = (x.double()[..., None].unbind(1) for x in (r, k, log_decay.double().expand(r.shape).exp()))
+    bonus, carry, outputs = u.double()[..., None], state.double(), []
+    for r_t, k_t, w_t, v_t in zip(*columns, v.double()[..., None, :].unbind(1), strict=True):
+        pair = k_t * v_t
+        outputs.append((r_t * (carry + bonus * pair)).sum(-2))
+        carry = w_t * carry + pair
+    return gathered(outputs, v, carry, state)
+
+
 _INPUTS = {"r": "BTHK", "k": "BTHK", "v": "BTHV", "log_decay": "BTHK HK", "u": "HK", "state": "BHKV"}
-_wkv = transforms.define("wkv", "r", _INPUTS, reference.wkv, like="v", precise=("log_decay", "u"))
+_wkv = define("wkv", "r", _INPUTS, _reference, like="v", precise=("log_decay", "u"))

@@ -24,52 +24,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from plkernel.kernels.chunks import (
-    CHUNK,
-    add_lower,
-    add_upper,
-    advance_columns,
-    advance_rows,
-    copy,
-    filled,
-    flip,
-    inner,
-    load_decays,
-    load_rows,
-    load_state,
-    padded,
-    product,
-    scale,
-    share,
-    store_rows,
-)
+from plkernel.kernels import chunks, lanes
+from plkernel.kernels.chunks import CHUNK, copy, flip, inner, load_decays, load_rows, product, scale, store_rows
 from plkernel.kernels.compiled import jit
-from plkernel.kernels.lanes import (
-    LANES,
-    add,
-    convert,
-    flush_subnormals,
-    load,
-    multiply,
-    multiply_add,
-    multiply_below,
-    restore,
-    spread_from,
-    store,
-    take,
-    total,
-    zeros,
-)
-from plkernel.kernels.tensors import widen
+from plkernel.kernels.lanes import LANES, add, load, multiply, multiply_add, spread_from, store, zeros
+from plkernel.kernels.operators import widen
 
 
-def _shapes(keys: int, values: int, chunks: int) -> dict[str, tuple[int, ...]]:
-    """What one thread works in, by keys and values padded to LANES; all but decays and carry in the inputs' type.
+def _shapes(keys: int, values: int, kept: int) -> dict[str, tuple[int, ...]]:
+    """What one thread works in, padded to LANES; all but decays and carry in the inputs' type.
 
     Spare columns are zero where inputs are loaded, and never loaded. The state is (K,V) forward and (V,K) backward,
-    where `chunks` of them are kept.
+    where so many of them are kept.
     """
-    state = (values, keys) if chunks else (keys, values)
+    keys, values = chunks.padded(keys), chunks.padded(values)
+    state = (values, keys) if kept else (keys, values)
     return {
         "keys": (12, CHUNK, keys),
         "values": (3, CHUNK, values),
@@ -79,7 +48,7 @@ def _shapes(keys: int, values: int, chunks: int) -> dict[str, tuple[int, ...]]:
         "state": state,
         "sums": (LANES, state[1]),
         "state_flipped": (keys, values),
-        "kept": (chunks or 1, values, keys),
+        "kept": (kept or 1, values, keys),
         "pairs": (CHUNK + 2, CHUNK, LANES),
         "decays": (3, CHUNK, keys),
         "carry": state,
@@ -103,12 +72,12 @@ def pairs(r, k, w, u, x, p):  # type: ignore[no-untyped-def]
             here, next = load(x, n * LANES), load(x, (n + 1) * LANES)
             even = multiply_add(spread_from(r, at + n), here, even)
             odd = multiply_add(spread_from(r, at + n + 1), next, odd)
-            store(x, n * LANES, multiply_below(here, t, spread_from(w, at + n)))
-            store(x, (n + 1) * LANES, multiply_below(next, t, spread_from(w, at + n + 1)))
+            store(x, n * LANES, lanes.multiply_below(here, t, spread_from(w, at + n)))
+            store(x, (n + 1) * LANES, lanes.multiply_below(next, t, spread_from(w, at + n + 1)))
         for j in range(0, keys, LANES):
             own = multiply_add(load(r, at + j), multiply(load(k, at + j), load(u, j)), own)
         store(p, t * LANES, add(even, odd))
-        p[t, t] = total(own)
+        p[t, t] = lanes.total(own)
 
 
 @inner
@@ -123,7 +92,7 @@ def between(q, kd, grad_q, grad_kd, before, after, through, state, grad_state, g
         for at in range(j, state.size, 2 * keys):
             even = multiply_add(load(state, at), load(grad_state, at), even)
             odd = multiply_add(load(state, at + keys), load(grad_state, at + keys), odd)
-        later = multiply(add(even, odd), convert(load(through, j), q))
+        later = multiply(add(even, odd), lanes.convert(load(through, j), q))
         for at in range(j + (CHUNK - 1) * keys, -1, -keys):
             store(grad_w, at, later)
             later = multiply_add(load(q, at), load(grad_q, at), later)
@@ -170,7 +139,7 @@ def pairs_backward(r, k, w, u, grad_p, grad_k, grad_w, grad_u, decayed, later, j
         own = multiply(spread_from(grad_p, t * CHUNK + t), r_t)
         grad_bonus = multiply_add(own, load(k, at), grad_bonus)
         store(grad_k, at, multiply_add(own, bonus, add(load(grad_k, at), load(later, t * LANES))))
-    store(grad_u, j, add(load(grad_u, j), convert(grad_bonus, grad_u)))
+    store(grad_u, j, add(load(grad_u, j), lanes.convert(grad_bonus, grad_u)))
 
 
 @jit
@@ -194,24 +163,24 @@ def _forward_chunk(r, k, v, w, u, b, h, start, count, out, room):  # type: ignor
     flip(q, room.keys_flipped)
     product(room.keys_flipped, 0, room.state, oo)
     pairs(rr, kk, ww, u[h], room.keys_flipped, weights)
-    add_lower(weights, vv, oo)
+    chunks.add_lower(weights, vv, oo, 1)
     store_rows(oo, b, h, start, count, out)
-    advance_rows(room.carry, room.decays[2, 0], kd, vv, room.sums, room.state)
+    chunks.advance(room.carry, room.decays[2, 0], True, kd, vv, room.sums, room.state)
 
 
 @jit
 def _forward(r, k, v, w, u, state, out, last, room, counter, units):  # type: ignore[no-untyped-def]
-    word = flush_subnormals()
+    word = lanes.flush_subnormals()
     time, heads = r.shape[1:3]
-    unit = take(counter)
+    unit = lanes.take(counter)
     while unit < units:
         b, h = unit // heads, unit % heads
-        load_state(state[b, h], room.carry, room.state)
+        chunks.load_state(state[b, h], room.carry, room.state)
         for start in range(0, time, CHUNK):
             _forward_chunk(r, k, v, w, u, b, h, start, min(CHUNK, time - start), out, room)
         copy(room.carry, last[b, h])
-        unit = take(counter)
-    restore(word)
+        unit = lanes.take(counter)
+    lanes.restore(word)
 
 
 @jit
@@ -223,7 +192,7 @@ def _keep_states(k, v, w, b, h, room):  # type: ignore[no-untyped-def]
         load_rows(v, b, h, c * CHUNK, CHUNK, vv)
         _load_decays(w, b, h, c * CHUNK, CHUNK, room, c == 0)
         scale(kk, after, kd)
-        advance_columns(room.carry, room.decays[2, 0], vv, kd, room.sums, room.kept[c + 1])
+        chunks.advance(room.carry, room.decays[2, 0], False, vv, kd, room.sums, room.kept[c + 1])
 
 
 @jit
@@ -246,7 +215,7 @@ def _backward_chunk(r, k, v, w, u, b, h, start, count, fresh, grad_out, grad_u, 
     flip(grad_state, room.state_flipped)
     product(room.keys_flipped, 0, room.state_flipped, gv)
     pairs(rr, kk, ww, u, room.keys_flipped, weights)
-    add_upper(weights, oo, gv)
+    chunks.add_upper(weights, oo, gv, 1)
     flip(vv, vt)
     flip(oo, ot)
     product(ot, 0, vt, grad_weights)
@@ -256,7 +225,7 @@ def _backward_chunk(r, k, v, w, u, b, h, start, count, fresh, grad_out, grad_u, 
     for j in range(0, rr.shape[1], LANES):
         pairs_forward(rr, kk, ww, u, grad_weights, gr, room.pairs, j)
         pairs_backward(rr, kk, ww, u, grad_weights, gk, gw, grad_u, room.pairs, room.pairs[CHUNK + 1], j)
-    advance_columns(room.carry, through, oo, q, room.sums, grad_state)
+    chunks.advance(room.carry, through, False, oo, q, room.sums, grad_state)
 
 
 @jit
@@ -275,34 +244,33 @@ def _store_decays(gw, b, h, start, count, grad_w):  # type: ignore[no-untyped-de
 def _backward(  # type: ignore[no-untyped-def]
     r, k, v, w, u, state, grad_out, grad_last, grad_r, grad_k, grad_v, grad_w, grad_u, grad_state, room, counter, units
 ):
-    word = flush_subnormals()
+    word = lanes.flush_subnormals()
     time, heads = r.shape[1:3]
-    chunks = room.kept.shape[0]
-    unit = take(counter)
+    unit = lanes.take(counter)
     while unit < units:
         b, h = unit // heads, unit % heads
-        load_state(state[b, h].T, room.carry, room.kept[0])
+        chunks.load_state(state[b, h].T, room.carry, room.kept[0])
         _keep_states(k, v, w, b, h, room)
-        load_state(grad_last[b, h].T, room.carry, room.state)
+        chunks.load_state(grad_last[b, h].T, room.carry, room.state)
         for c in range(math.ceil(time / CHUNK) - 1, -1, -1):
             start = c * CHUNK
             count = min(CHUNK, time - start)
-            fresh = c >= chunks - 2  # the last may be short
+            fresh = c >= room.kept.shape[0] - 2  # the last may be short
             _backward_chunk(r, k, v, w, u[h], b, h, start, count, fresh, grad_out, grad_u[b, h], room.kept[c], room)
             store_rows(room.keys[7], b, h, start, count, grad_r)
             store_rows(room.keys[8], b, h, start, count, grad_k)
             store_rows(room.values[2], b, h, start, count, grad_v)
             _store_decays(room.keys[11], b, h, start, count, grad_w)
         copy(room.carry.T, grad_state[b, h])
-        unit = take(counter)
-    restore(word)
+        unit = lanes.take(counter)
+    lanes.restore(word)
 
 
 def forward(r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """Every o_t (B,T,H,V) and the last state (B,H,K,V)."""
     inputs = _wide(r, k, v, log_decay, u)
     out, last = torch.empty_like(inputs[2]), torch.empty_like(state)
-    share(_forward, _room_of(inputs), 0, state, *inputs, state, out, last)
+    chunks.share(_forward, Room, _shapes(r.shape[3], v.shape[3], 0), state, *inputs, state, out, last)
     return out.to(v.dtype), last
 
 
@@ -320,10 +288,9 @@ def backward(
         grad_w = torch.empty_like(inputs[0])
     grad_u = torch.zeros((batch, *inputs[4].shape), dtype=torch.float64)
     incoming = (widen(grad_out), grad_last)
-    share(
-        _backward, _room_of(inputs), -(-time // CHUNK), state, *inputs, state, *incoming, *grads, grad_w, grad_u,
-        grad_state,
-    )  # fmt: skip
+    results = *grads, grad_w, grad_u, grad_state
+    shapes = _shapes(size, v.shape[3], -(-time // CHUNK))
+    chunks.share(_backward, Room, shapes, state, *inputs, state, *incoming, *results)
     if fixed:
         grad_w = grad_w.sum((0, 1))
     grad_r, grad_k, grad_v = (grad.to(r.dtype) for grad in grads)
@@ -334,9 +301,4 @@ def backward(
 def _wide(r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, u: Tensor) -> list[Tensor]:
     """Inputs as the kernels take them: no half types, ln w as (B,T,H,K) or (1,1,H,K), and u padded."""
     r, k, v, log_decay = (widen(x) for x in (r, k, v, log_decay if log_decay.dim() == 4 else log_decay[None, None]))
-    return [r, k, v, log_decay, torch.nn.functional.pad(u.to(r.dtype), (0, padded(u.shape[1]) - u.shape[1]))]
-
-
-def _room_of(inputs: list[Tensor]) -> Any:
-    keys, values = inputs[4].shape[1], padded(inputs[2].shape[3])
-    return lambda chunks: filled(Room, _shapes(keys, values, chunks), inputs[0].dtype)
+    return [r, k, v, log_decay, torch.nn.functional.pad(u.to(r.dtype), (0, chunks.padded(u.shape[1]) - u.shape[1]))]

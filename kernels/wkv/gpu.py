@@ -26,7 +26,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from plkernel.kernels.tensors import on, sum_parts
+from plkernel.kernels.operators import on, sum_parts
 
 ROWS = 16  # steps of a sub-chunk: the least that tl.dot takes; what they see of each other costs ROWS**2
 CHUNK = 64  # steps between two kept states; the backward pass computes those inside anew: CHUNK**2 work
@@ -179,34 +179,35 @@ def chunk_starts(first, factors, starts, K, V, chunks, LANES: tl.constexpr, GROU
 
 
 @triton.jit
-def _look_back(
-    between, bonus, r, log_decay, row, decay_row, stride, decay_stride, s, count, key, K, ROWS: tl.constexpr
+def _pairs(
+    r, log_decay, row, decay_row, stride, decay_stride, k, bonus, through, grad_r, grad_k, grad_w, count, key, K,
+    BACK: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """r of row s, what row s sees of each row j, and the sums of ln w between each j and the row after s, all (j, K).
+    """How much each row s takes of the value of each row j: (j, s); and what flows `through` (j, s), v_j . grad_o_s.
 
-    Row s sees the past through the sums of ln w `between`, itself through u, and nothing of what comes.
+    Row s sees the past through the sums of ln w `between` each j and s, itself through u, and nothing of what comes.
     """
-    j = tl.arange(0, ROWS)[:, None]
-    seen = tl.where(j < s, tl.exp(between), tl.where(j == s, bonus[None, :], 0.0))
-    mask = (key < K) & (s < count)
-    now = tl.load(r + row + s * stride + key, mask=mask, other=0.0).to(tl.float32)
-    w = tl.load(log_decay + decay_row + s * decay_stride + key, mask=mask, other=0.0).to(tl.float32)
-    w = tl.where(w < LEAST, LEAST, w)
-    return now[None, :], seen, tl.where(j < s, between + w[None, :], 0.0)
-
-
-@triton.jit
-def _attention(r, log_decay, row, decay_row, stride, decay_stride, k, bonus, count, key, K, ROWS: tl.constexpr):
-    """How much each row s takes of the value of each row j: (j, s)."""
     i = tl.arange(0, ROWS)
+    j = i[:, None]
     between = tl.zeros_like(k)
     attention = tl.zeros([ROWS, ROWS], tl.float32)
     for s in range(ROWS):
-        now, seen, between = _look_back(
-            between, bonus, r, log_decay, row, decay_row, stride, decay_stride, s, count, key, K, ROWS
-        )  # fmt: skip
-        attention += tl.where(i[None, :] == s, tl.sum(seen * k * now, 1)[:, None], 0.0)
-    return attention
+        seen = tl.where(j < s, tl.exp(between), tl.where(j == s, bonus[None, :], 0.0))
+        mask = (key < K) & (s < count)
+        now = tl.load(r + row + s * stride + key, mask=mask, other=0.0).to(tl.float32)[None, :]
+        w = tl.load(log_decay + decay_row + s * decay_stride + key, mask=mask, other=0.0).to(tl.float32)
+        w = tl.where(w < LEAST, LEAST, w)
+        between = tl.where(j < s, between + w[None, :], 0.0)
+        at_s = i[None, :] == s
+        attention += tl.where(at_s, tl.sum(seen * k * now, 1)[:, None], 0.0)
+        if BACK:
+            back = tl.sum(tl.where(at_s, through, 0.0), 1)[:, None]
+            to_r = seen * k * back
+            grad_r += tl.where((i == s)[:, None], tl.sum(to_r, 0)[None, :], 0.0)
+            grad_k += seen * now * back
+            straddling = (i[None, :] < j) & (i < s)[:, None]  # j < t < s, as (t, j)
+            grad_w += dot(straddling.to(tl.float32), to_r * now)
+    return attention, grad_r, grad_k, grad_w
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -229,38 +230,14 @@ def _forward(
         rs = load_rows(r, row * K, count, H * K, key, K, ROWS)
         ks = load_rows(k, row * K, count, H * K, key, K, ROWS)
         vs = load_rows(v, row * V, count, H * V, value, V, ROWS)
-        attention = _attention(
-            r, log_decay, row * K, decay_row * K, H * K, decay_stride, ks, bonus, count, key, K, ROWS
+        attention, _, _, _ = _pairs(
+            r, log_decay, row * K, decay_row * K, H * K, decay_stride, ks, bonus, 0, 0, 0, 0, count, key, K, False, ROWS
         )  # fmt: skip
         o = dot(rs * tl.exp(before), state) + dot(tl.trans(attention), vs)
         store_rows(out, o, row * V, count, H * V, value, V, ROWS)
         state = next_state(state, ks, vs, after, total)
     where, mask = state_block(last, unit, key, value, K, V)
     tl.store(where, state, mask=mask & (chunk == chunks - 1))
-
-
-@triton.jit
-def _pairs_back(
-    r, log_decay, row, decay_row, stride, decay_stride, k, bonus, through, grad_r, grad_k, grad_w, count, key, K,
-    ROWS: tl.constexpr,
-):  # fmt: skip
-    """`_attention`, and what flows back through it: `through` (j, s) is v_j . grad_o_s."""
-    i = tl.arange(0, ROWS)
-    between = tl.zeros_like(k)
-    attention = tl.zeros([ROWS, ROWS], tl.float32)
-    for s in range(ROWS):
-        now, seen, between = _look_back(
-            between, bonus, r, log_decay, row, decay_row, stride, decay_stride, s, count, key, K, ROWS
-        )  # fmt: skip
-        at_s = i[None, :] == s
-        back = tl.sum(tl.where(at_s, through, 0.0), 1)[:, None]
-        attention += tl.where(at_s, tl.sum(seen * k * now, 1)[:, None], 0.0)
-        to_r = seen * k * back
-        grad_r += tl.where((i == s)[:, None], tl.sum(to_r, 0)[None, :], 0.0)
-        grad_k += seen * now * back
-        straddling = (i[None, :] < i[:, None]) & (i < s)[:, None]  # j < t < s, as (t, j)
-        grad_w += tl.dot(straddling.to(tl.float32), to_r * now, input_precision="ieee")
-    return attention, grad_r, grad_k, grad_w
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -312,9 +289,9 @@ def _backward(
         gw += dot(earlier, ks * gk)
         # ... and its steps among themselves.
         through = dot(vs, tl.trans(os))
-        attention, gr, gk, gw = _pairs_back(
+        attention, gr, gk, gw = _pairs(
             r, log_decay, row * K, decay_row * K, H * K, decay_stride, ks, bonus, through, gr, gk, gw, count, key, K,
-            ROWS,
+            True, ROWS,
         )  # fmt: skip
         gv = dot(ks * tl.exp(after), grad) + dot(attention, os)
         grad = next_state(grad, rs, os, before, total)

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from plkernel.kernels import reference, transforms
+from plkernel.kernels.operators import Results, define, gathered
 
 
 def wkv7(
@@ -47,5 +47,16 @@ def wkv7(
     return _wkv7(r, log_decay, k, v, a, b, state, backend)
 
 
+def _reference(r: Tensor, log_decay: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, state: Tensor) -> Results:
+    """The loop over time in float64, differentiated by torch: the truth for every other backend."""
+    rows = (x.double()[..., None, :].unbind(1) for x in (r, log_decay.double().exp(), k, a, b))
+    carry, outputs = state.double(), []
+    for r_t, w_t, k_t, a_t, b_t, v_t in zip(*rows, v.double()[..., None].unbind(1), strict=True):
+        read = (carry * a_t).sum(-1, keepdim=True)
+        carry = carry * w_t + read * b_t + v_t * k_t
+        outputs.append((carry * r_t).sum(-1))
+    return gathered(outputs, v, carry, state)
+
+
 _INPUTS = dict.fromkeys(("r", "log_decay", "k"), "BTHK") | {"v": "BTHV", "a": "BTHK", "b": "BTHK", "state": "BHVK"}
-_wkv7 = transforms.define("wkv7", "r", _INPUTS, reference.wkv7, like="v", precise=("log_decay",))
+_wkv7 = define("wkv7", "r", _INPUTS, _reference, like="v", precise=("log_decay",))

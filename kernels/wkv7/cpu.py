@@ -29,50 +29,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from plkernel.kernels.chunks import (
-    CHUNK,
-    add_lower,
-    add_upper,
-    advance_columns,
-    advance_rows,
-    copy,
-    filled,
-    flip,
-    inner,
-    load_decays,
-    load_rows,
-    load_state,
-    padded,
-    product,
-    scale,
-    share,
-    store_rows,
-)
+from plkernel.kernels import chunks, lanes
+from plkernel.kernels.chunks import CHUNK, copy, flip, inner, load_decays, load_rows, product, scale, store_rows
 from plkernel.kernels.compiled import jit
-from plkernel.kernels.lanes import (
-    LANES,
-    add,
-    convert,
-    flush_subnormals,
-    load,
-    multiply,
-    multiply_add,
-    multiply_below,
-    restore,
-    spread_from,
-    store,
-    take,
-    zeros,
-)
-from plkernel.kernels.tensors import widen
+from plkernel.kernels.lanes import LANES, add, load, multiply, multiply_add, spread_from, store, zeros
+from plkernel.kernels.operators import widen
 
 
-def _shapes(keys: int, values: int, chunks: int) -> dict[str, tuple[int, ...]]:
-    """What one thread works in, by keys and values padded to LANES; all but decays and carries in the inputs' type.
+def _shapes(keys: int, values: int, kept: int) -> dict[str, tuple[int, ...]]:
+    """What one thread works in, padded to LANES; all but decays and carries in the inputs' type.
 
     Spare columns are zero where inputs are loaded, and never loaded. Rows of two steps times CHUNK are what multiplies
-    the state, r before a, or is added to it, b before k. `chunks` states and pairs are kept in a backward pass.
+    the state, r before a, or is added to it, b before k. So many states and pairs are kept in a backward pass.
     """
+    keys, values = chunks.padded(keys), chunks.padded(values)
     return {
         "keys": (13, CHUNK, keys),
         "reads": (2, 2 * CHUNK, keys),  # and their gradients
@@ -88,9 +58,9 @@ def _shapes(keys: int, values: int, chunks: int) -> dict[str, tuple[int, ...]]:
         "sums": (LANES, values),
         "grad_sums": (LANES, keys),
         "decayed": (CHUNK + 2, CHUNK, LANES),
-        "weights": (chunks, 4, CHUNK, CHUNK),
-        "read": (chunks, CHUNK, values),
-        "states": (chunks, values, keys),
+        "weights": (kept, 4, CHUNK, CHUNK),
+        "read": (kept, CHUNK, values),
+        "states": (kept, values, keys),
         "decays": (3, CHUNK, keys),
         "carry": (keys, values),
         "grad_carry": (values, keys),
@@ -116,38 +86,14 @@ def pairs(r, a, y, w, x, p_r, p_a):  # type: ignore[no-untyped-def]
             here, next = load(x, n * LANES), load(x, (n + 1) * LANES)
             a_even = multiply_add(spread_from(a, at + n), here, a_even)
             a_odd = multiply_add(spread_from(a, at + n + 1), next, a_odd)
-            here = multiply_below(here, t, spread_from(w, at + n))
-            next = multiply_below(next, t, spread_from(w, at + n + 1))
+            here = lanes.multiply_below(here, t, spread_from(w, at + n))
+            next = lanes.multiply_below(next, t, spread_from(w, at + n + 1))
             r_even = multiply_add(spread_from(r, at + n), here, r_even)
             r_odd = multiply_add(spread_from(r, at + n + 1), next, r_odd)
             store(x, n * LANES, here)
             store(x, (n + 1) * LANES, next)
         store(p_r, t * LANES, add(r_even, r_odd))
         store(p_a, t * LANES, add(a_even, a_odd))
-
-
-@inner
-def add_before(p, x, y):  # type: ignore[no-untyped-def]
-    """y_t += sum_{i<t} P_ti x_i, t ascending: with x = y the solution of y_t = (y_t before) + sum_{i<t} P_ti y_i."""
-    width = x.shape[1]
-    for j in range(0, width, LANES):
-        for t in range(1, CHUNK):
-            z = load(y, t * width + j)
-            for i in range(t):
-                z = multiply_add(spread_from(p, t * CHUNK + i), load(x, i * width + j), z)
-            store(y, t * width + j, z)
-
-
-@inner
-def add_after(p, x, y):  # type: ignore[no-untyped-def]
-    """y_i += sum_{t>i} P_ti x_t, i descending: the transpose of `add_before`."""
-    width = x.shape[1]
-    for j in range(0, width, LANES):
-        for i in range(CHUNK - 2, -1, -1):
-            z = load(y, i * width + j)
-            for t in range(i + 1, CHUNK):
-                z = multiply_add(spread_from(p, t * CHUNK + i), load(x, t * width + j), z)
-            store(y, i * width + j, z)
 
 
 @inner
@@ -167,7 +113,7 @@ def between(  # type: ignore[no-untyped-def]
         for at in range(j, state.size, 2 * keys):
             even = multiply_add(load(state, at), load(grad_state, at), even)
             odd = multiply_add(load(state, at + keys), load(grad_state, at + keys), odd)
-        later = multiply(add(even, odd), convert(load(through, j), reads))
+        later = multiply(add(even, odd), lanes.convert(load(through, j), reads))
         for at in range(j + (CHUNK - 1) * keys, -1, -keys):
             grad_q, grad_p = load(grad_reads, at), load(grad_reads, half + at)
             later = multiply_add(load(reads, at), grad_q, later)
@@ -247,19 +193,19 @@ def _read(weights, v, u, room):  # type: ignore[no-untyped-def]
     rr, aa, kk, bb, ww = room.keys[0], room.keys[1], room.keys[2], room.keys[3], room.keys[4]
     pairs(rr, aa, kk, ww, room.flipped, weights[0], weights[1])
     pairs(rr, aa, bb, ww, room.flipped, weights[2], weights[3])
-    add_before(weights[1], v, u)
-    add_before(weights[3], u, u)
+    chunks.add_lower(weights[1], v, u, 0)
+    chunks.add_lower(weights[3], u, u, 0)
 
 
 @jit
 def _forward(r, w, k, v, a, b, state, out, last, room, counter, units):  # type: ignore[no-untyped-def]
-    word = flush_subnormals()
-    time, heads = r.shape[1:3]
+    word = lanes.flush_subnormals()
+    (time, heads), through = r.shape[1:3], room.decays[2, 0]
     weights, oo, uu, vv = room.weights[0], room.values[:CHUNK], room.values[CHUNK : 2 * CHUNK], room.values[2 * CHUNK :]
-    unit = take(counter)
+    unit = lanes.take(counter)
     while unit < units:
         n, h = unit // heads, unit % heads
-        load_state(state[n, h].T, room.carry, room.state)
+        chunks.load_state(state[n, h].T, room.carry, room.state)
         for start in range(0, time, CHUNK):
             count = min(CHUNK, time - start)
             _load(r, w, k, a, b, n, h, start, count, room)
@@ -267,19 +213,19 @@ def _forward(r, w, k, v, a, b, state, out, last, room, counter, units):  # type:
             flip(room.reads[0], room.keys_flipped)
             product(room.keys_flipped, 0, room.state, room.values[: 2 * CHUNK])
             _read(weights, vv, uu, room)
-            add_lower(weights[0], vv, oo)
-            add_lower(weights[2], uu, oo)
+            chunks.add_lower(weights[0], vv, oo, 1)
+            chunks.add_lower(weights[2], uu, oo, 1)
             store_rows(oo, n, h, start, count, out)
-            advance_rows(room.carry, room.decays[2, 0], room.writes[0], room.values[CHUNK:], room.sums, room.state)
+            chunks.advance(room.carry, through, True, room.writes[0], room.values[CHUNK:], room.sums, room.state)
         copy(room.carry, last[n, h].T)
-        unit = take(counter)
-    restore(word)
+        unit = lanes.take(counter)
+    lanes.restore(word)
 
 
 @jit
 def _keep_states(r, w, k, v, a, b, n, h, room):  # type: ignore[no-untyped-def]
     """The state (V,K) at the start of every chunk from that of the first, and what its steps read and see."""
-    time, uu, vv = r.shape[1], room.given[:CHUNK], room.given[CHUNK:]
+    time, uu, vv, through = r.shape[1], room.given[:CHUNK], room.given[CHUNK:], room.decays[2, 0]
     for c in range(math.ceil(time / CHUNK)):
         start = c * CHUNK
         count = min(CHUNK, time - start)
@@ -290,7 +236,7 @@ def _keep_states(r, w, k, v, a, b, n, h, room):  # type: ignore[no-untyped-def]
         _read(room.weights[c], vv, uu, room)
         copy(uu, room.read[c])
         flip(room.state, room.states[c])
-        advance_rows(room.carry, room.decays[2, 0], room.writes[0], room.given, room.sums, room.state)
+        chunks.advance(room.carry, through, True, room.writes[0], room.given, room.sums, room.state)
 
 
 @jit
@@ -305,10 +251,10 @@ def _backward_chunk(state, read, weights, room):  # type: ignore[no-untyped-def]
     flip(room.writes[0], room.keys_flipped)
     flip(grad_state, room.state)
     product(room.keys_flipped, 0, room.state, room.values[CHUNK:])
-    add_upper(weights[2], go, gu)
-    add_after(weights[3], gu, gu)
-    add_upper(weights[0], go, gv)
-    add_after(weights[1], gu, gv)
+    chunks.add_upper(weights[2], go, gu, 1)
+    chunks.add_upper(weights[3], gu, gu, 0)
+    chunks.add_upper(weights[0], go, gv, 1)
+    chunks.add_upper(weights[1], gu, gv, 0)
     copy(read, room.given[:CHUNK])
     flip(room.values[: 2 * CHUNK], outer)
     flip(room.given, inner)
@@ -325,7 +271,7 @@ def _backward_chunk(state, read, weights, room):  # type: ignore[no-untyped-def]
         pairs_backward(rr, aa, ww, grad_weights, 0, gb, gw, room.decayed, later, j)
         pairs_forward(kk, ww, grad_weights, CHUNK, gr, ga, room.decayed, j)
         pairs_backward(rr, aa, ww, grad_weights, CHUNK, gk, gw, room.decayed, later, j)
-    advance_columns(room.grad_carry, through, room.values[: 2 * CHUNK], room.reads[0], room.grad_sums, grad_state)
+    chunks.advance(room.grad_carry, through, False, room.values[: 2 * CHUNK], room.reads[0], room.grad_sums, grad_state)
 
 
 @jit
@@ -333,14 +279,14 @@ def _backward(  # type: ignore[no-untyped-def]
     r, w, k, v, a, b, state, grad_out, grad_last, grad_r, grad_w, grad_k, grad_v, grad_a, grad_b, grad_state,
     room, counter, units,
 ):  # fmt: skip
-    word = flush_subnormals()
+    word = lanes.flush_subnormals()
     time, heads = r.shape[1:3]
-    unit = take(counter)
+    unit = lanes.take(counter)
     while unit < units:
         n, h = unit // heads, unit % heads
-        load_state(state[n, h].T, room.carry, room.state)
+        chunks.load_state(state[n, h].T, room.carry, room.state)
         _keep_states(r, w, k, v, a, b, n, h, room)
-        load_state(grad_last[n, h], room.grad_carry, room.grad_state)
+        chunks.load_state(grad_last[n, h], room.grad_carry, room.grad_state)
         for c in range(math.ceil(time / CHUNK) - 1, -1, -1):
             start = c * CHUNK
             count = min(CHUNK, time - start)
@@ -355,8 +301,8 @@ def _backward(  # type: ignore[no-untyped-def]
             store_rows(room.keys[12], n, h, start, count, grad_w)
             store_rows(room.values[2 * CHUNK :], n, h, start, count, grad_v)
         copy(room.grad_carry, grad_state[n, h])
-        unit = take(counter)
-    restore(word)
+        unit = lanes.take(counter)
+    lanes.restore(word)
 
 
 def forward(
@@ -365,7 +311,7 @@ def forward(
     """Every o_t (B,T,H,V) and the last state (B,H,V,K)."""
     wide = [widen(x) for x in (r, log_decay, k, v, a, b)]
     out, last = torch.empty_like(wide[3]), torch.empty_like(state)
-    share(_forward, _room_of(wide), 1, state, *wide, state, out, last)
+    chunks.share(_forward, Room, _shapes(r.shape[3], v.shape[3], 1), state, *wide, state, out, last)
     return out.to(v.dtype), last
 
 
@@ -378,10 +324,6 @@ def backward(
     wide = [widen(x) for x in inputs]
     grads = [torch.empty_like(x) for x in (*wide, state)]
     incoming = (widen(grad_out), grad_last)
-    share(_backward, _room_of(wide), -(-r.shape[1] // CHUNK), state, *wide, state, *incoming, *grads)
+    shapes = _shapes(r.shape[3], v.shape[3], -(-r.shape[1] // CHUNK))
+    chunks.share(_backward, Room, shapes, state, *wide, state, *incoming, *grads)
     return *(grad.to(x.dtype) for grad, x in zip(grads, inputs, strict=False)), grads[-1]
-
-
-def _room_of(wide: list[Tensor]) -> Any:
-    keys, values = padded(wide[0].shape[3]), padded(wide[3].shape[3])
-    return lambda chunks: filled(Room, _shapes(keys, values, chunks), wide[0].dtype)

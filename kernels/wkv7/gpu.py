@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from plkernel.kernels.tensors import on, sum_parts
+from plkernel.kernels.operators import on, sum_parts
 
 CHUNK = 16  # steps between two kept states
 TILE = 2048  # entries of the part of a state that one program holds
@@ -60,15 +60,20 @@ def _decay(log_decay, factor, row, key, K):
 
 
 @triton.jit
-def _added(high, low, log_w, w, factor, added):
-    """(high + low) diag(w) + added, as a sum whose second part is what the first rounds away."""
-    first = tl.where((log_w > WEAK)[None, :], high, 0.0)
-    second = factor[None, :] * high + added
+def _sum(first, second, low):
+    """first + second + low, as a sum whose second part is what the first rounds away."""
     total = first + second
     back = total - first
-    low = w[None, :] * low + ((first - (total - back)) + (second - back))
+    low = low + ((first - (total - back)) + (second - back))
     high = total + low
     return high, low - (high - total)
+
+
+@triton.jit
+def _added(high, low, log_w, w, factor, added):
+    """(high + low) diag(w) + added, as such a sum."""
+    first = tl.where((log_w > WEAK)[None, :], high, 0.0)
+    return _sum(first, factor[None, :] * high + added, w[None, :] * low)
 
 
 @triton.jit
@@ -147,12 +152,7 @@ def _backward(
             tl.store(grad_r + (apart + row) * K + key, tl.sum(state * grad_o[:, None], 0), mask=key < K)
             where, mask = _tile(inside, unit * CHUNK + count - 1 - n, value, key, V, K)
             state = tl.load(where, mask=mask, other=0.0)
-            first, second = high, _outer(grad_o, r_t)
-            total = first + second
-            beyond = total - first
-            low += (first - (total - beyond)) + (second - beyond)
-            high = total + low
-            low -= high - total
+            high, low = _sum(high, _outer(grad_o, r_t), low)
             read = tl.sum(state * a_t[None, :], 1)
             grad_read = tl.sum(high * b_t[None, :], 1)
             tl.store(grad_k + (apart + row) * K + key, tl.sum(high * v_t[:, None], 0), mask=key < K)

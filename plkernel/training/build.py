@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from plkernel.common.cli import check_consent
 from plkernel.config.condition import Condition
 from plkernel.config.schema import IN_THE_STUDY, Arm, ModelSpec, TrainSpec
-from plkernel.kernels import backends
+from plkernel.kernels.operators import choose
 from plkernel.memory import foreign
 from plkernel.memory.foreign import LONGEST, Foreign
 from plkernel.models import Device
@@ -243,5 +243,5 @@ def check_machine(condition: Condition) -> str:
     """The type of device of a condition's runs; ValueError when it or the forced backend does not exist here."""
     device = choose_device(condition.protocol.device)
     if operator := OPERATORS.get(condition.model.kind):
-        backends.choose(operator, condition.protocol.backend, device)
+        choose(operator, condition.protocol.backend, device)
     return device.type

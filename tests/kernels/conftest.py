@@ -2,10 +2,10 @@
 
 import pytest
 
-from plkernel.kernels import threads
+from plkernel.kernels import compiled
 
 
 @pytest.fixture(autouse=True)
 def fresh_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """No thread is left out for what it did in another test."""
-    monkeypatch.setattr(threads, "_helpers", {})
+    monkeypatch.setattr(compiled, "_helpers", {})

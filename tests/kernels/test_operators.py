@@ -10,21 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from operators import (
-    CASES,
-    LOG_DECAYS,
-    NAMES,
-    OPERATORS,
-    SCAN,
-    WKV,
-    WKV7,
-    Operator,
-    Problem,
-    Shape,
-    loss,
-    mild,
-    strided,
-)
+from operators import CASES, LOG_DECAYS, NAMES, OPERATORS, SCAN, WKV, WKV7, Operator, Problem, loss, mild, strided
 from torch import Tensor, func
 
 import plkernel
@@ -52,7 +38,7 @@ def threads() -> Iterator[None]:
         *((one, layout, one.equal[1], torch.float64) for one, layout in CASES),
     ],
 )
-def test_results_and_gradients_equal_float64(one: Operator, layout: str, shape: Shape, dtype: torch.dtype) -> None:
+def test_results_and_gradients_equal_float64(one: Operator, layout: str, shape: Any, dtype: torch.dtype) -> None:
     given = one.problem(layout, shape, dtype)
     one.assert_equal(one.run("cpu", given), given)
     if shape == one.equal[0]:
@@ -82,7 +68,7 @@ def test_wkv7_equals_float64_where_a_key_is_kept_replaced_or_reflected(rate: flo
 @pytest.mark.parametrize(
     ("one", "shape"), [(SCAN, (1, 20_000, 7)), (WKV, (1, 3000, 1, 11, 4)), (WKV7, (1, 1500, 1, 3, 2))]
 )
-def test_long_sequences_equal_float64(one: Operator, shape: Shape) -> None:
+def test_long_sequences_equal_float64(one: Operator, shape: Any) -> None:
     for layout in one.layouts:
         given = one.problem(layout, shape)
         if one is not SCAN:  # a memory of 3,000 steps
@@ -165,16 +151,6 @@ def test_wkv7_replaces_the_value_of_a_key_that_is_written_again(backend: str) ->
     assert torch.equal(last.flatten(), torch.tensor([6.0, 4.0, 3.0, 5.0]))
 
 
-def test_wkv7_that_reads_nothing_is_wkv() -> None:
-    """S_t is then the state that WKV reads one step later, without its bonus."""
-    given = WKV7.problem("varying", (2, 40, 2, 5, 7), torch.float64)
-    zero, bonus = torch.zeros_like(given["a"]), torch.zeros(2, 5, dtype=torch.float64)
-    out, last = WKV7.call(**{name: given[name] for name in WKV7.inputs} | {"a": zero})
-    r, k, v, w = (torch.nn.functional.pad(given[x], (0, 0, 0, 0, 0, 1)) for x in ("r", "k", "v", "log_decay"))
-    expected, expected_last = WKV.call(r.roll(1, 1), k, v, w, bonus, given["state"].mT)
-    torch.testing.assert_close((out, last), (expected[:, 1:], expected_last.mT), rtol=1e-13, atol=1e-13)
-
-
 @EVERY
 @pytest.mark.parametrize("cut", [1, 17, 32])
 def test_two_parts_equal_the_whole_sequence(one: Operator, layout: str, cut: int) -> None:
@@ -219,7 +195,7 @@ def test_the_state_is_zero_if_left_out_and_strides_make_no_difference(one: Opera
 @pytest.mark.parametrize(
     ("one", "layout", "shape"), [(one, layout, shape) for one, layout in CASES for shape in one.empty]
 )
-def test_an_empty_sequence_returns_the_state(one: Operator, layout: str, shape: Shape, backend: str) -> None:
+def test_an_empty_sequence_returns_the_state(one: Operator, layout: str, shape: Any, backend: str) -> None:
     given = one.problem(layout, shape)
     found = one.run(backend, given)
     assert all(found[f"grad_{name}"].shape == given[name].shape for name in one.inputs)
@@ -227,22 +203,6 @@ def test_an_empty_sequence_returns_the_state(one: Operator, layout: str, shape: 
         assert torch.equal(found["last"], given["state"])
         assert torch.equal(found["grad_state"], given["grad_last"])
         assert not any(found[f"grad_{name}"].any() for name in list(one.inputs)[:-1])
-
-
-@EVERY
-@pytest.mark.parametrize("output", [0, 1])
-def test_a_gradient_through_one_input_and_one_output(one: Operator, layout: str, output: int) -> None:
-    given = one.problem(layout, one.shape(13))
-    incoming = ("grad_out", "grad_last")
-    silent = given | {incoming[1 - output]: torch.zeros_like(given[incoming[1 - output]])}
-    found = {}
-    for wanted in one.inputs:
-        inputs = {name: given[name].clone().requires_grad_(name == wanted) for name in one.inputs}
-        (found[f"grad_{wanted}"],) = torch.autograd.grad(
-            one.call(**inputs)[output], inputs[wanted], given[incoming[output]],
-            allow_unused=True, materialize_grads=True,
-        )  # fmt: skip
-    one.assert_equal(found, silent)
 
 
 @EVERY
@@ -304,16 +264,6 @@ def test_the_operator_passes_the_checks_of_torch(one: Operator, layout: str) -> 
     torch.library.opcheck(getattr(operators, f"{one.name}_backward").default, (*back, *incoming, "cpu"))
 
 
-@EVERY
-def test_meta_tensors_have_shapes_and_gradients(one: Operator, layout: str) -> None:
-    given = one.problem(layout, one.small)
-    leaves = [given[name].to("meta").requires_grad_() for name in one.inputs]
-    for found, like in zip(one.call(*leaves), one.call(*(given[name] for name in one.inputs)), strict=True):
-        assert (found.device.type, found.shape, found.dtype) == ("meta", like.shape, like.dtype)
-    grads = torch.autograd.grad(loss(one.call, *leaves), leaves)
-    assert [x.shape for x in grads] == [x.shape for x in leaves]
-
-
 @pytest.mark.slow
 @EVERY
 def test_compiled_code_has_no_graph_break_and_the_same_results(one: Operator, layout: str) -> None:
@@ -371,27 +321,6 @@ def test_scan_has_forward_mode_and_second_derivatives(layout: str, transform: st
     assert_equal(*(TRANSFORMS[transform](partial(loss, f), argnums=(0, 1, 2))(*inputs) for f in calls))
 
 
-@pytest.mark.parametrize("layout", SCAN.layouts)
-def test_second_derivatives_of_scan_equal_finite_differences(layout: str) -> None:
-    given = mild(SCAN.problem(layout, (2, 3, 2), torch.float64))
-    leaves = [given[name].requires_grad_() for name in SCAN.inputs]
-    assert torch.autograd.gradcheck(SCAN.call, leaves, check_forward_ad=True, check_batched_forward_grad=True)
-    assert torch.autograd.gradgradcheck(SCAN.call, leaves, check_fwd_over_rev=True)
-    *steps, state = (given[name][:, :0] if given[name].dim() == 3 else given[name] for name in SCAN.inputs)
-    (grad,) = torch.autograd.grad(loss(SCAN.call, *steps, state), state, create_graph=True)
-    assert_equal(torch.autograd.grad(grad.sum(), state)[0], -state.cos())
-
-
-def test_half_types_of_scan_have_tangents_and_second_derivatives() -> None:
-    given = mild(SCAN.problem("varying", SCAN.small, torch.float64))
-    inputs = given["a"].bfloat16(), given["b"].bfloat16(), given["state"].float()
-    found = func.hessian(partial(loss, SCAN.call), argnums=(0, 1, 2))(*inputs)
-    expected = func.hessian(partial(loss, exact_call(SCAN)), argnums=(0, 1, 2))(*(x.double() for x in inputs))
-    for row, exact in zip(found, expected, strict=True):
-        for value, true in zip(row, exact, strict=True):  # within ten roundings, for four steps and their sums
-            assert (value.double() - true).abs().max() <= 10 * 2.0**-8 * true.abs().max()
-
-
 @pytest.mark.parametrize(
     ("one", "transform", "message"),
     [
@@ -441,7 +370,6 @@ def test_numba_is_loaded_at_the_first_use_and_triton_not_at_all() -> None:
     ("one", "change", "message"),
     [
         (SCAN, {"b": torch.ones(2, 3)}, r"scan: b is float32 \(2, 3\); it must be a floating-point tensor \(batch, ti"),
-        (SCAN, {"b": torch.ones(2, 5, 3, dtype=torch.int64)}, "b is int64"),
         (SCAN, {"a": torch.ones(4)}, r"a is float32 \(4,\); here it must be float32 or float64 \(3,\) or \(2, 5, 3\)"),
         (SCAN, {"a": torch.ones(3, dtype=torch.bfloat16)}, "a is bfloat16"),
         (SCAN, {"state": torch.ones(2, 4)}, r"state is float32 \(2, 4\); here it must be float32 \(2, 3\)"),
@@ -451,18 +379,12 @@ def test_numba_is_loaded_at_the_first_use_and_triton_not_at_all() -> None:
             {"a": torch.ones(3, device="meta"), "b": torch.ones(2, 5, 3, device="meta"), "backend": "gpu"},
             "backend 'gpu' does not work on meta; here: reference, cpu",
         ),
-        (WKV, {"r": torch.ones(2, 3)}, r"wkv: r is float32 \(2, 3\); it must be"),
         (WKV, {"k": torch.ones(2, 5, 1, 4)}, r"k is float32 \(2, 5, 1, 4\); here it must be float32 \(2, 5, 1, 3\)"),
-        (WKV, {"v": torch.ones(2, 4, 1, 3)}, r"v is float32 \(2, 4, 1, 3\); here it must be float32 \(2, 5, 1, 3\)"),
         (WKV, {"v": torch.ones(2, 5, 1, 4).half()}, "v is float16"),
         (WKV, {"log_decay": torch.zeros(3)}, r"log_decay is .* \(2, 5, 1, 3\) or \(1, 3\)"),
-        (WKV, {"u": torch.ones(3)}, r"u is float32 \(3,\)"),
-        (WKV, {"u": torch.ones(1, 3, device="meta")}, "u is on meta and r on cpu"),
-        (WKV7, {"b": torch.ones(2, 5, 1, 3).double()}, r"wkv7: b is float64 .*; here it must be float32"),
         (WKV7, {"log_decay": torch.zeros(1, 3)}, r"log_decay is .* here it must be .* \(2, 5, 1, 3\)"),
         (WKV7, {"state": torch.ones(2, 1, 3, 4)}, r"state is .* \(2, 1, 3, 4\); .* \(2, 1, 4, 3\)"),
         *((one, {"log_decay": torch.full((2, 5, 1, 3), 0.25)}, "log_decay reaches 0.25; .*") for one in OPERATORS[1:]),
-        *((one, {"log_decay": torch.full((2, 5, 1, 3), 0.1), "backend": "reference"}, "0.1") for one in OPERATORS[1:]),
         *((one, {"backend": "fast"}, f"{one.name}: backend 'fast' does not work on cpu; here:") for one in OPERATORS),
         *((one, {"backend": "gpu"}, "backend 'gpu' does not work on cpu; here: reference, cpu") for one in OPERATORS),
     ],
@@ -476,3 +398,29 @@ def test_bad_input_is_named(one: Operator, change: dict[str, Any], message: str)
         given = {name: given[name] for name in ("r", "k", "v", "log_decay")} | {"u": torch.ones(1, 3)}
     with pytest.raises(ValueError, match=message):
         one.call(**(given | change))
+
+
+@EVERY
+def test_meta_tensors_have_shapes_and_gradients(one: Operator, layout: str) -> None:
+    given = one.problem(layout, one.small)
+    leaves = [given[name].to("meta").requires_grad_() for name in one.inputs]
+    for found, like in zip(one.call(*leaves), one.call(*(given[name] for name in one.inputs)), strict=True):
+        assert (found.device.type, found.shape, found.dtype) == ("meta", like.shape, like.dtype)
+    grads = torch.autograd.grad(loss(one.call, *leaves), leaves)
+    assert [x.shape for x in grads] == [x.shape for x in leaves]
+
+
+@EVERY
+@pytest.mark.parametrize("output", [0, 1])
+def test_a_gradient_through_one_input_and_one_output(one: Operator, layout: str, output: int) -> None:
+    given = one.problem(layout, one.shape(13))
+    incoming = ("grad_out", "grad_last")
+    silent = given | {incoming[1 - output]: torch.zeros_like(given[incoming[1 - output]])}
+    found = {}
+    for wanted in one.inputs:
+        inputs = {name: given[name].clone().requires_grad_(name == wanted) for name in one.inputs}
+        (found[f"grad_{wanted}"],) = torch.autograd.grad(
+            one.call(**inputs)[output], inputs[wanted], given[incoming[output]],
+            allow_unused=True, materialize_grads=True,
+        )  # fmt: skip
+    one.assert_equal(found, silent)

@@ -13,15 +13,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numba
-import numpy as np
 import pytest
 import torch
 from operators import OPERATORS, Operator
 
 import plkernel
-from plkernel.kernels import chunks, compiled, threads
-from plkernel.kernels.lanes import take
+from plkernel.kernels import chunks, compiled
 from plkernel.kernels.scan import cpu as scan_cpu
 
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
@@ -47,7 +44,7 @@ def test_the_first_thread_finishes_alone_what_a_late_one_has_not_begun(
     inputs = {name: given[name] for name in one.inputs}
     expected, release = one.call(**inputs), threading.Event()
     with ThreadPoolExecutor(1) as pool:
-        monkeypatch.setitem(threads._helpers, 2, threads.Helpers(pool, 1))
+        monkeypatch.setitem(compiled._helpers, 2, compiled.Helpers(pool, 1))
         late = pool.submit(release.wait, 30.0)
         shared = one.call(**inputs)
         assert not late.done()
@@ -69,9 +66,9 @@ def test_a_thread_that_has_begun_is_waited_for_and_its_error_raised(fails: bool)
 
     if fails:
         with pytest.raises(MemoryError, match="no room"):
-            threads.together(work, 2)
+            compiled.together(work, 2)
     else:
-        threads.together(work, 2)
+        compiled.together(work, 2)
         assert len(set(ended)) == 2
 
 
@@ -80,117 +77,57 @@ class Machine(Executor):
     helper no time on the clock where it has a core of its own."""
 
     def __init__(self) -> None:
-        self.cores, self.asked = 2, 0
-        self.computed = self.helped = self.waited = 0.0
-        self.helpers = threads.Helpers(self, 1, clock=self.clock, cpu_clock=lambda: self.computed)
+        self.cores, self.asked, self.computed, self.helped = 2, 0, 0.0, 0.0
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        self.asked += 1
-        done, before = Future[Any](), self.computed
+        self.asked, before, done = self.asked + 1, self.computed, Future[Any]()
         done.set_result(fn(*args, **kwargs))
         self.helped += self.computed - before
         return done
 
-    def clock(self) -> float:
-        return self.waited + self.computed - (self.helped if self.cores == 2 else 0.0)
+    def thread_time(self) -> float:
+        return self.computed
 
-    def asked_in(self, calls: int, delay: float = 0.0) -> int:
-        """In how many of these calls the helper is asked; the first waits for something else."""
-        before = self.asked
+    def perf_counter(self) -> float:
+        return self.computed - (self.helped if self.cores == 2 else 0.0)
 
-        def work() -> None:
-            nonlocal delay
-            self.computed += 1.0
-            self.waited, delay = self.waited + delay, 0.0
+    def work(self) -> None:
+        self.computed += 1.0
 
+
+def test_threads_that_only_take_turns_are_left_out_ever_longer_until_they_help_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = Machine()
+    helpers = compiled.Helpers(machine, 1)
+    monkeypatch.setattr(compiled, "time", machine)
+
+    def asked(cores: int, calls: int) -> int:
+        """How often the helper is asked in so many calls."""
+        machine.cores, before = cores, machine.asked
         for _ in range(calls):
-            self.helpers.share(work)
-        return self.asked - before
+            helpers.share(machine.work)
+        return machine.asked - before
 
-
-def test_threads_that_help_are_kept_though_a_call_is_slow() -> None:
-    machine = Machine()
-    for _ in range(40):
-        assert machine.asked_in(threads.TRIAL, delay=0.5 * threads.TRIAL) == threads.TRIAL
-
-
-def test_threads_that_only_take_turns_are_left_out_ever_longer_until_they_help_again() -> None:
-    machine = Machine()
-    machine.cores = 1
-    pause, most = threads.PAUSE
+    pause, most = compiled.PAUSE
     for _ in range(10):
-        assert machine.asked_in(threads.TRIAL) == threads.TRIAL
-        assert machine.asked_in(pause) == 0
+        assert asked(1, compiled.TRIAL) == compiled.TRIAL
+        assert asked(1, pause) == 0
         pause = min(2 * pause, most)
     assert pause == most
-    machine.cores = 2
-    assert machine.asked_in(100) == 100
-    machine.asked_in(-100 % threads.TRIAL)
-    machine.cores = 1  # the next pause is a short one
-    assert machine.asked_in(threads.TRIAL + threads.PAUSE[0] + 1) == threads.TRIAL + 1
-
-
-def test_what_each_thread_computes_is_counted() -> None:
-    """By the clock of its own CPU time, whatever else the machine does."""
-    both = threading.Barrier(2, timeout=30)
-
-    def work() -> None:
-        both.wait()
-        end = time.thread_time() + 0.02
-        while time.thread_time() < end:
-            pass
-
-    with ThreadPoolExecutor(1) as pool:
-        helpers = threads.Helpers(pool, 1)
-        helpers.share(work)
-    assert helpers.seconds >= 0.02
-    assert helpers.computed >= 0.04
-
-
-@pytest.mark.parametrize(
-    ("rows", "channels", "number", "width"),
-    [
-        (8, 256, 2, 256),  # a row or more for every thread: none is cut
-        (1, 256, 2, 256),  # half of it would take one thread as long
-        (1, 512, 2, 256),
-        (1, 2048, 2, 512),
-        (1, 2048, 16, 256),
-        (4, 1100, 1, 368),
-        (2, 5, 1, 16),
-    ],
-)
-def test_rows_of_the_scan_are_cut_for_want_of_them_and_never_small(
-    rows: int, channels: int, number: int, width: int
-) -> None:
-    assert scan_cpu._block_width(rows, channels, number) == width
-
-
-def test_every_unit_is_taken_once() -> None:
-    @numba.njit(nogil=True)
-    def mark(times, counter):  # type: ignore[no-untyped-def]
-        unit = take(counter)
-        while unit < times.size:
-            times[unit] += 1
-            unit = take(counter)
-
-    times, counter = np.zeros(300_000, np.int64), np.zeros(1, np.int64)
-    mark(times[:0], counter.copy())
-    threads.together(lambda: mark(times, counter), 4)
-    assert (times == 1).all()
+    assert asked(2, 10 * compiled.TRIAL) == 10 * compiled.TRIAL
+    assert asked(1, compiled.TRIAL + compiled.PAUSE[0] + 1) == compiled.TRIAL + 1  # the next pause is a short one
 
 
 @pytest.mark.parametrize(
     ("program", "said", "policy"),
     [
         ("-m", {}, "PASSIVE"),  # a command
-        ("-m", {"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE"),
         ("-m", {"GOMP_SPINCOUNT": "77"}, "None"),
         ("train.py", {}, "None"),  # a program that imports the package
     ],
 )
-def test_a_command_lets_idle_threads_sleep_unless_told_otherwise(
-    program: str, said: dict[str, str], policy: str
-) -> None:
+def test_commands_let_idle_threads_sleep_unless_told_otherwise(program: str, said: dict[str, str], policy: str) -> None:
     code = f"import os, sys; sys.argv = [{program!r}]; import plkernel; print(os.environ.get('OMP_WAIT_POLICY'))"
     environment = {name: value for name, value in os.environ.items() if name not in WAITING} | said
     environment["PYTHONPATH"] = str(Path(plkernel.__file__).parents[1])
@@ -261,14 +198,6 @@ def test_a_change_in_another_file_is_compiled_and_nothing_is_compiled_twice(toy:
     assert (first[:2], again[:2]) == ([[7], 0], [[7], 1])
     (toy / "helper.py").write_text(HELPER.format(factor=5))
     assert calls(toy, ["int"])[0][:2] == [[11], 0]
-
-
-@pytest.mark.slow
-def test_where_the_sources_cannot_be_written_to_code_is_kept_in_the_home_folder(toy: Path) -> None:
-    (toy / "__pycache__").touch()
-    first, again = calls(toy, ["int"], ["int"])
-    assert Path(first[2]).is_relative_to(toy.parents[2] / "home")
-    assert (first[1], again[1]) == (0, 1)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from scipy.integrate import quad
 from scipy.stats import chisquare
 from torch import Tensor, nn
 
-from plkernel.analysis.nodes import gain_at, place
+from plkernel.analysis.nodes import gain_at, log_kernel, place
 from plkernel.models.layers import ROOT_MEAN_SQUARE, Activation, Structure, structure_for
 from plkernel.models.rwkv import RWKV, RWKVConfig, mixtures
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config

@@ -3,7 +3,11 @@
 A shape is a word of letters: B batch, T time, D channels, H heads, K key size, V value size.
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, NoReturn
 
 import torch
@@ -11,10 +15,51 @@ from torch import Tensor
 from torch._functorch import eager_transforms
 from torch.autograd import Function, forward_ad
 
-from plkernel.kernels import backends
-from plkernel.kernels.tensors import HALF_TYPES, WIDE_TYPES, dtype_name, state_type
-
 AXES = {"B": "batch", "T": "time", "D": "channels", "H": "heads", "K": "key size", "V": "value size"}
+HALF_TYPES = (torch.bfloat16, torch.float16)
+WIDE_TYPES = (torch.float32, torch.float64)
+_HAS_TRITON = find_spec("triton") is not None  # looking for it does not import it
+Results = tuple[Tensor, Tensor]
+
+
+def choose(operator: str, backend: str | None, device: torch.device) -> str:
+    """The backend of `operator` to run on `device`; one that was not asked for by name is never the slow reference.
+
+    On `meta`, where nothing is computed, it is that of a CPU. Raises ValueError for a backend that does not exist or
+    does not work there.
+    """
+    usable = ["reference", "cpu"] if device.type in ("cpu", "meta") else ["reference"]
+    interpreted = device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
+    if _HAS_TRITON and (device.type == "cuda" or interpreted):
+        usable.append("gpu")
+    chosen = backend or {"cuda": "gpu", "meta": "cpu"}.get(device.type, device.type)
+    if chosen not in usable:
+        raise ValueError(f"{operator}: backend {chosen!r} does not work on {device.type}; here: {', '.join(usable)}")
+    return chosen
+
+
+def widen(x: Tensor) -> Tensor:
+    """Convert half types to float32: a CPU has no arithmetic for them."""
+    return x if x.dtype in WIDE_TYPES else x.float()
+
+
+def sum_parts(parts: Tensor, like: Tensor) -> Tensor:
+    """Sum over leading axes in float64; a single part only changes its dtype."""
+    extra = parts.dim() - like.dim()
+    if parts.shape[:extra].numel() == 1:
+        return parts.view(like.shape).to(like.dtype)
+    return parts.sum(tuple(range(extra)), dtype=torch.float64).to(like.dtype)
+
+
+def on(device: torch.device) -> AbstractContextManager[object]:
+    """Make `device` current, because kernels are launched on the current device."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def gathered(outputs: list[Tensor], like: Tensor, carry: Tensor, state: Tensor) -> Results:
+    """Results of a reference loop in the dtypes of `like` and `state`."""
+    out = torch.stack(outputs, 1) if outputs else like
+    return out.to(like.dtype), carry.to(state.dtype, copy=True)
 
 
 def active() -> bool:
@@ -26,14 +71,14 @@ def define(
     name: str,
     main: str,
     inputs: Mapping[str, str],
-    reference: Callable[..., tuple[Tensor, Tensor]],
+    reference: Callable[..., Results],
     *,
     like: str,
     precise: Sequence[str],
     kept: Sequence[str] | None = None,
     tangent: Callable[..., Any] | None = None,
     again: Callable[..., Any] | None = None,
-) -> Callable[..., tuple[Tensor, Tensor]]:
+) -> Callable[..., Results]:
     """Define an operator of torch.library; return it as a function of its inputs and the name of a backend or None.
 
     Without `again` and `tangent`, second derivatives and forward mode are refused, but for the reference, which is
@@ -60,10 +105,10 @@ def define(
     def forward(*arguments: Any) -> Any:
         *tensors, backend = arguments
         given = dict(zip(inputs, (x.contiguous() for x in tensors), strict=True))
-        check_sign(name, given)
+        _check_sign(name, given)
         if 0 in (*given[main].shape, *given[like].shape):
             return torch.zeros_like(given[like]), given["state"].clone()
-        return backends.module(name, backend).forward(*given.values())
+        return import_module(f"plkernel.kernels.{name}.{backend}").forward(*given.values())
 
     def backward(*arguments: Any) -> Any:
         *tensors, backend = arguments
@@ -72,13 +117,11 @@ def define(
         if 0 in (*tensors[0].shape, *grad_out.shape):
             grads = [torch.zeros_like(given[one]) for one in gradients_like[:-1]]
             return (*grads, grad_last.clone())
-        return backends.module(name, backend).backward(*tensors, grad_out, grad_last)
+        return import_module(f"plkernel.kernels.{name}.{backend}").backward(*tensors, grad_out, grad_last)
 
     run = _library_operator(name, forward, {one: axes[one] for one in inputs}, (like, "state"))
-    incoming = {"grad_out": axes["out"], "grad_last": axes["state"]}
-    run_back = _library_operator(
-        f"{name}_backward", backward, {one: axes[one] for one in saved} | incoming, gradients_like
-    )
+    taken = {one: axes[one] for one in saved} | {"grad_out": axes["out"], "grad_last": axes["state"]}
+    run_back = _library_operator(f"{name}_backward", backward, taken, gradients_like)
 
     def refuse(what: str, backend: str) -> NoReturn:
         raise NotImplementedError(f"{name}: backend {backend!r} has {what}; backend='reference' does, slowly")
@@ -86,9 +129,7 @@ def define(
     class Back(Function):
         generate_vmap_rule = True
 
-        @staticmethod
-        def forward(*inputs: Any) -> Any:
-            return run_back(*inputs)
+        forward = staticmethod(run_back)
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -103,12 +144,10 @@ def define(
     class Forth(Function):
         generate_vmap_rule = True
 
-        @staticmethod
-        def forward(*inputs: Any) -> Any:
-            return run(*inputs)
+        forward = staticmethod(run)
 
         @staticmethod
-        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
             *tensors, ctx.backend = inputs
             named = dict(zip(axes, (*tensors, output[0]), strict=True))
             ctx.save_for_backward(*(named[one] for one in saved))
@@ -129,32 +168,26 @@ def define(
 
     call, call_back = _differentiable(run, Forth), run_back if again else _differentiable(run_back, Back)
 
-    def checked(*arguments: Any) -> tuple[Tensor, Tensor]:
+    def checked(*arguments: Any) -> Results:
         *tensors, backend = arguments
         given = _check(name, main, letters, precise, dict(zip(inputs, tensors, strict=True)))
-        chosen = backends.choose(name, backend, given[main].device)
+        chosen = choose(name, backend, given[main].device)
         if chosen == "reference":
-            check_sign(name, given)
+            _check_sign(name, given)
             return reference(*given.values())
-        if chosen == "gpu":
-            for one, x in given.items():
-                if x.dtype not in (torch.float32, *HALF_TYPES):
-                    takes = "the gpu backend takes float32, bfloat16 and float16"
-                    raise ValueError(f"{name}: {one} is {dtype_name(x)}; {takes}")
+        for one, x in given.items():
+            if chosen == "gpu" and x.dtype == torch.float64:
+                raise ValueError(f"{name}: {one} is float64; the gpu backend takes float32, bfloat16 and float16")
         return call(*given.values(), chosen)
 
     return checked
 
 
 def _check(
-    name: str,
-    main: str,
-    letters: Mapping[str, Sequence[str]],
-    precise: Sequence[str],
-    given: Mapping[str, Tensor | None],
+    name: str, main: str, letters: Mapping[str, Sequence[str]], precise: Sequence[str], given: dict[str, Any]
 ) -> dict[str, Tensor]:
     """Return the inputs with a state in its own dtype; ValueError for shapes, dtypes or devices that do not fit."""
-    first: Any = given[main]
+    first = given[main]
     sizes: dict[str, int] = {}
     for one in (main, *letters):
         x, words = given[one], letters[one]
@@ -163,8 +196,7 @@ def _check(
         if one == main or not sizes.keys() >= set(words[0]):
             if x.dim() != len(words[0]) or x.dtype not in (*HALF_TYPES, *WIDE_TYPES):
                 axes = ", ".join(AXES[letter] for letter in words[0])
-                kind = f"{dtype_name(x)} {tuple(x.shape)}"
-                raise ValueError(f"{name}: {one} is {kind}; it must be a floating-point tensor ({axes})")
+                raise ValueError(f"{name}: {one} is {_kind(x)}; it must be a floating-point tensor ({axes})")
             sizes = dict(zip(words[0], x.shape, strict=True)) | sizes
         shapes = [tuple(sizes[letter] for letter in word) for word in words]
         dtypes = [x.dtype if one == "state" else first.dtype]
@@ -172,17 +204,20 @@ def _check(
             dtypes = [*WIDE_TYPES, *(dtypes if x.dim() > 1 and dtypes[0] not in WIDE_TYPES else [])]
         if tuple(x.shape) not in [shape for shape in shapes if len(shape) == x.dim()] or x.dtype not in dtypes:
             wanted = f"{' or '.join(str(kind)[6:] for kind in dtypes)} {' or '.join(map(str, shapes))}"
-            raise ValueError(f"{name}: {one} is {dtype_name(x)} {tuple(x.shape)}; here it must be {wanted}")
+            raise ValueError(f"{name}: {one} is {_kind(x)}; here it must be {wanted}")
         if x.device != first.device:
-            where = f"{x.device} and {main} on {first.device}"
-            raise ValueError(f"{name}: {one} is on {where}; all must be on one device")
+            raise ValueError(f"{name}: {one} is on {x.device} and {main} on {first.device}; all must be on one device")
     state = given["state"]
     if state is None:
         state = first.new_zeros([sizes[letter] for letter in letters["state"][0]])
-    return {**given, "state": state.to(state_type(first))}  # type: ignore[dict-item]
+    return given | {"state": state.to(torch.float64 if first.dtype == torch.float64 else torch.float32)}
 
 
-def check_sign(name: str, given: Mapping[str, Tensor]) -> None:
+def _kind(x: Tensor) -> str:
+    return f"{str(x.dtype)[6:]} {tuple(x.shape)}"
+
+
+def _check_sign(name: str, given: Mapping[str, Tensor]) -> None:
     """Raise ValueError for a log_decay above 0; checked on a CPU alone, where reading values waits for nothing."""
     log_decay = given.get("log_decay")
     if log_decay is None or torch._C._functorch.is_functorch_wrapped_tensor(log_decay):  # vmap cannot read values

@@ -31,7 +31,7 @@ import hashlib
 import random
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,6 +51,8 @@ from plkernel.models.layers import BYTES
 
 TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
 """Special tokens of transformers, none of which a byte is."""
+NEED_A_GPU = ("fla", "mamba_ssm", "causal_conv1d")
+"""Packages whose kernels transformers takes if they are installed, once and for all when it imports a model."""
 LONGEST = 512
 """Bytes of a window on which causality is checked, at most."""
 ROUNDING, REORDERED = 2.0**7, 2.0**12
@@ -112,7 +114,9 @@ def build(kind: str, options: Mapping[str, Any] | None, seed: int) -> Foreign:
 
     The person must have consented: the module is imported. Raises ValueError, in one line, for whatever goes wrong.
     """
-    builder = imported(kind, "kind")
+    here = torch.cuda.is_available() or not kind.startswith("transformers:")
+    with nullcontext() if here else without_gpu_code():
+        builder = imported(kind, "kind")
     given = copy.deepcopy(dict(options or {}))
     with seeded(seed, "model"), one_line(f"kind {kind!r}", "building it"):
         if hasattr(builder, "config_class"):  # of transformers
@@ -128,6 +132,18 @@ def build(kind: str, options: Mapping[str, Any] | None, seed: int) -> Foreign:
     if not isinstance(module, nn.Module):
         raise ValueError(f"kind {kind!r}: gave a {type(module).__name__}, expected a torch.nn.Module")
     return Foreign(kind, module)
+
+
+@contextmanager
+def without_gpu_code() -> Iterator[None]:
+    """Have transformers import its models without the packages whose kernels need a GPU, as if not installed."""
+    hidden = [name for name in NEED_A_GPU if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: importing it fails
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]
 
 
 def start_(model: nn.Module, name: str, options: Mapping[str, Any] | None, seed: int) -> None:

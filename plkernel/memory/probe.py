@@ -7,9 +7,8 @@ every module of a family, however it is written, and no code of a model is chang
 """
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +27,7 @@ from plkernel.data import corpora
 from plkernel.data.windows import fixed_windows
 from plkernel.memory.diagnostics import INFORMED, Bytes, Probe, by_position, others
 from plkernel.memory.files import HUB, of_tensors
+from plkernel.memory.foreign import without_gpu_code
 from plkernel.memory.formulas import BY_INPUT, Argument, Floats
 from plkernel.memory.layers import Layer, known_layers, quantiles
 from plkernel.training.checkpoint import open_any_model
@@ -48,8 +48,6 @@ ROUNDING = 1e-4
 """Share of the largest logit by which those before a replaced token may move, as by a convolution through FFTs."""
 TOKENISED = 1 << 22
 """Bytes of a text that become tokens, at most."""
-NEED_A_GPU = ("fla", "mamba_ssm", "causal_conv1d")
-"""Packages whose kernels transformers takes if they are installed, once and for all when it imports a model."""
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Levels of the quantiles of observed half-lives."""
 MOST_RATES = 2**21
@@ -299,17 +297,13 @@ def _transformers(path: Path, device: torch.device) -> Target:
     except ImportError as error:
         raise ValueError(f"target {path}: needs transformers, which is missing: pip install transformers") from error
     local = {"local_files_only": True, "trust_remote_code": False}
-    hidden = [name for name in NEED_A_GPU if device.type == "cpu" and name not in sys.modules]
-    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: importing it fails
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(path, **local)
-        tokenizer: Any = AutoTokenizer.from_pretrained(path, **local)
+        with without_gpu_code() if device.type == "cpu" else nullcontext():
+            model: Any = AutoModelForCausalLM.from_pretrained(path, **local)
+            tokenizer: Any = AutoTokenizer.from_pretrained(path, **local)
     except Exception as error:  # of whatever kind the model's own module raises
         fault = "does not open it as a causal language model with a tokenizer"
         raise ValueError(f"target {path}: transformers {fault}: {error}") from error
-    finally:
-        for name in hidden:
-            del sys.modules[name]
     if len(tokenizer) <= len(tokenizer.all_special_ids):  # made up if the folder has none
         raise ValueError(f"target {path}: no tokenizer, which says what its tokens are: save that of the model there")
     model.float().to(device).eval()

@@ -2,6 +2,8 @@
 
 import math
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -158,3 +160,27 @@ def test_the_heads_carry_the_kernel_of_the_nodes(mamba2: Foreign, start: Callabl
     # 32 heads with 5 % of the kernel beyond either end: within 0.1 of the law in the middle of its range
     assert slopes == pytest.approx([-1.15 if start is power_law_ else -1.0] * 3, abs=0.1)
     torch.testing.assert_close(mamba2.half_lives()[0], math.log(2) / (dt * mixer.A_log.double().exp()))
+
+
+HYBRID = {
+    **{"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 32, "num_attention_heads": 2},
+    **{"num_key_value_heads": 2, "layer_types": ["linear_attention", "full_attention"], "linear_num_value_heads": 4},
+    **{"linear_num_key_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU for the kernels of flash-linear-attention")
+@pytest.mark.parametrize("name", ["OlmoHybrid", "Qwen3_5"])
+@pytest.mark.filterwarnings("ignore")  # of other people's code
+def test_hybrids_train_on_a_cpu_beside_kernels_that_need_a_gpu(name: str) -> None:
+    pytest.importorskip("fla", reason="flash-linear-attention is not installed")
+    code = f"""
+import torch
+from plkernel.memory.foreign import build
+model = build("transformers:{name}ForCausalLM", {HYBRID!r}, 0)
+model(torch.randint(0, 256, (1, 16))).sum().backward()
+assert len(model.half_lives()) == 1
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr

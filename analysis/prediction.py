@@ -30,8 +30,15 @@ from plkernel.analysis.exponentials import (
     power_law_target,
 )
 from plkernel.analysis.information.counts import Bytes, block_edges, check_data, histogram
-from plkernel.analysis.information.curve import BLOCKS, DecayCurve
-from plkernel.analysis.information.estimate import Floats, each_left_out, half_width, jackknife_error, without_bias
+from plkernel.analysis.information.estimate import (
+    BLOCKS,
+    DecayCurve,
+    Floats,
+    each_left_out,
+    half_width,
+    jackknife_error,
+    without_bias,
+)
 from plkernel.analysis.information.laws import Verdict, fit_power_law, measure_corpus, points
 from plkernel.analysis.nodes import Aim, AimTarget, Lag, Summation
 

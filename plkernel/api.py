@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from plkernel.analysis.information.curve import MAX_LAG
-from plkernel.analysis.information.estimate import Estimator
+from plkernel.analysis.information.estimate import MAX_LAG, Estimator
 from plkernel.analysis.information.laws import STATED, Measurement, Named, Range, measure_corpus
 from plkernel.common.files import load_json, read_lines
 from plkernel.common.layout import CONFIG, METRICS

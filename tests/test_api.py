@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import plkernel
-from plkernel.analysis.information.curve import decay_curves
+from plkernel.analysis.information.estimate import decay_curves
 from plkernel.analysis.nodes import Aim, node_scores
 from plkernel.api import Run
 from plkernel.config.reading import load_spec

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from plkernel.analysis.figures import decay
-from plkernel.analysis.information.curve import BLOCKS, DecayCurve
+from plkernel.analysis.information.estimate import BLOCKS, DecayCurve
 from plkernel.analysis.information.laws import fit_power_law, measure_corpus
 from plkernel.commands.measure import measure, render
 from plkernel.data import corpora

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
 from plkernel.analysis.figures.style import COLOURS, INK, PAGE_WIDTH, line_style, plain_ticks, style
-from plkernel.analysis.information.curve import DecayCurve
+from plkernel.analysis.information.estimate import DecayCurve
 from plkernel.analysis.information.laws import FEWEST_LAGS, WINDOW, PowerLaw, local_slopes, log_log_slope
 
 if TYPE_CHECKING:

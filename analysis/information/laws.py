@@ -12,8 +12,17 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtr
 
 from plkernel.analysis.information.counts import Bytes
-from plkernel.analysis.information.curve import BLOCKS, MAX_LAG, DecayCurve, decay_curves, log_lags
-from plkernel.analysis.information.estimate import Estimator, Floats, half_width, jackknife_error
+from plkernel.analysis.information.estimate import (
+    BLOCKS,
+    MAX_LAG,
+    DecayCurve,
+    Estimator,
+    Floats,
+    decay_curves,
+    half_width,
+    jackknife_error,
+    log_lags,
+)
 
 Range = tuple[int, int]
 Unit = Literal["byte", "word"]

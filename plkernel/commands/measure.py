@@ -11,14 +11,13 @@ import tyro
 
 from plkernel import __version__
 from plkernel.analysis.information.counts import VOCABULARY, word_symbols
-from plkernel.analysis.information.curve import BLOCKS, MAX_LAG
-from plkernel.analysis.information.estimate import Estimator
+from plkernel.analysis.information.estimate import BLOCKS, MAX_LAG, Estimator
 from plkernel.analysis.information.laws import DRIFT_MULTIPLE, STATED, Measurement, Unit, local_slopes, measure_corpus
 from plkernel.common import cli
 from plkernel.common.cli import text_table
 from plkernel.common.files import atomic_write, check_folder, save_json, unescape
 from plkernel.data import corpora
-from plkernel.data.synthetic import known_sequence
+from plkernel.data.names import known_sequence
 
 SHOWN_LAGS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 BITS = 1 / np.log(2)

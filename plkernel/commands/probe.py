@@ -48,7 +48,7 @@ def probe(
 
     import numpy as np
 
-    from plkernel.analysis.information.curve import decay_curves
+    from plkernel.analysis.information.estimate import decay_curves
     from plkernel.config.study import LARGEST_SEED
     from plkernel.data.windows import fixed_windows
     from plkernel.memory.diagnostics import INFORMED, Influence

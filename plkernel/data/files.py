@@ -28,7 +28,6 @@ from plkernel.common.cli import nearest, shortened
 CHUNK = 1 << 23
 ARCHIVES = {".zip", ".tar", ".tgz", ".tbz2", ".txz", ".7z", ".rar"}
 FORMATS = {".parquet": "parquet", ".jsonl": "json", ".ndjson": "json", ".csv": "csv"}
-DEFAULT_COLUMN = "text"
 ROWS = 1000
 
 

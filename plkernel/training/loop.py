@@ -27,7 +27,7 @@ from plkernel.config.schema import CorpusSpec, TrainSpec
 from plkernel.config.study import LARGEST_SEED, Spec
 from plkernel.data import corpora
 from plkernel.data.corpora import Corpus, Splits
-from plkernel.data.synthetic import predictor_of
+from plkernel.data.names import predictor_of
 from plkernel.data.windows import StepWindows, check_length, fixed_windows
 from plkernel.memory.foreign import Foreign, origins
 from plkernel.models import NOT_CAUSAL

@@ -9,8 +9,7 @@ from scipy.linalg import toeplitz
 
 from plkernel.analysis.exponentials import Floats, Target, power_law_target
 from plkernel.analysis.information.counts import block_edges
-from plkernel.analysis.information.curve import DecayCurve
-from plkernel.analysis.information.estimate import jackknife_error
+from plkernel.analysis.information.estimate import DecayCurve, jackknife_error
 from plkernel.analysis.information.laws import ModelFit, Verdict, fit_power_law
 from plkernel.analysis.prediction import (
     REACH,

@@ -17,7 +17,7 @@ import torch
 from plkernel.commands.train import command
 from plkernel.common.files import load_json, read_lines
 from plkernel.config.reading import load_spec
-from plkernel.data.synthetic import known_sequence, predictor_of
+from plkernel.data.names import known_sequence, predictor_of
 from plkernel.data.windows import StepWindows, fixed_windows, spread_windows, training_windows
 from plkernel.training.checkpoint import load_checkpoint
 from plkernel.training.loop import Training, prepare, run_training, stop_requests

@@ -17,7 +17,7 @@ from plkernel.analysis.figures.decay import (
     known_slopes,
 )
 from plkernel.analysis.figures.style import INK, line_style, rendered
-from plkernel.analysis.information.curve import DecayCurve, log_lags
+from plkernel.analysis.information.estimate import DecayCurve, log_lags
 from plkernel.analysis.information.laws import fit_power_law, local_slopes
 
 LAGS = log_lags(1000, 40)

@@ -3,10 +3,15 @@
 import numpy as np
 import pytest
 
-from plkernel.analysis.information import curve as module
+from plkernel.analysis.information import estimate as module
 from plkernel.analysis.information.counts import block_edges, count_pairs
-from plkernel.analysis.information.curve import decay_curves, log_lags
-from plkernel.analysis.information.estimate import ESTIMATORS, expected_information, mutual_information
+from plkernel.analysis.information.estimate import (
+    ESTIMATORS,
+    decay_curves,
+    expected_information,
+    log_lags,
+    mutual_information,
+)
 from plkernel.analysis.sequences import LagCorpus, PottsCorpus
 
 LAGS = log_lags(500, 24)

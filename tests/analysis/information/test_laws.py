@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from plkernel.analysis.information.curve import DecayCurve, decay_curves, log_lags
+from plkernel.analysis.information.estimate import DecayCurve, decay_curves, log_lags
 from plkernel.analysis.information.laws import compare_models, fit_power_law, judge, local_slopes, log_log_slope
 from plkernel.analysis.sequences import MarkovChain, PottsCorpus
 

@@ -262,7 +262,7 @@ def test_strange_files_and_rows_are_refused(tmp_path: Path) -> None:
     }.items():
         with pytest.raises(ValueError, match=message):
             files.check_regular(tmp_path / name)
-    with pytest.raises(ValueError, match=r"rows.jsonl: line 2: holds null, expected an object"):
+    with pytest.raises(ValueError, match=r"rows.jsonl: line 2: holds None, expected an object"):
         files.read_lines(tmp_path / "rows.jsonl")
     with pytest.raises(ValueError, match=r"link is a symbolic link to /dev/zero, and nothing is written through one"):
         files.refuse_links(tmp_path / "rows.jsonl", tmp_path / "link")

@@ -39,16 +39,11 @@ def check_lags(lags: ArrayLike) -> NDArray[np.int64]:
     return values.astype(np.int64)
 
 
-def check_bytes(data: Bytes) -> None:
-    """Raise ValueError unless `data` is a vector of uint8."""
+def check_data(data: Bytes, longest: int = 0, blocks: int = 0) -> None:
+    """Raise ValueError unless `data` is a vector of uint8 with a pair in each block at lag `longest`."""
     if not isinstance(data, np.ndarray) or data.ndim != 1 or data.dtype != np.uint8:
         got = f"{data.dtype} of shape {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
         raise ValueError(f"data must be a vector of uint8, got {got}; np.frombuffer(text, np.uint8) makes one of bytes")
-
-
-def check_data(data: Bytes, longest: int, blocks: int) -> None:
-    """Raise ValueError unless `data` is a vector of uint8 with a pair in each block at lag `longest`."""
-    check_bytes(data)
     if data.size < longest + blocks:
         raise ValueError(
             f"data has {data.size:,} symbols, which is too short for lag {longest:,} in {blocks} blocks: "
@@ -72,19 +67,6 @@ def histogram(data: Bytes) -> NDArray[np.int64]:
     for start in range(0, data.size, PIECE):
         counts += np.bincount(data[start : start + PIECE], minlength=SYMBOLS)
     return counts
-
-
-def unigram_entropy(data: Bytes) -> float:
-    """-sum_i p_i log2 p_i in bits per byte, p_i the share of byte i in `data` (n,) uint8, n > 0.
-
-    The plug-in estimate, too low by about 255 / (2 n ln 2) bits when all bytes occur.
-
-    >>> unigram_entropy(np.frombuffer(b"abababab", np.uint8))
-    1.0
-    """
-    counts = histogram(data)
-    shares = counts[counts > 0] / data.size
-    return float(np.sum(shares * np.log2(1.0 / shares)))
 
 
 def count_pairs(
@@ -189,7 +171,7 @@ def word_symbols(data: Bytes, vocabulary: int = VOCABULARY) -> tuple[Bytes, list
     >>> words, codes.tolist()
     ([b'be', b'to', b'is'], [1, 0, 3, 3, 1, 0, 3, 2, 3, 3])
     """
-    check_bytes(data)
+    check_data(data)
     if not 2 <= vocabulary <= VOCABULARY:
         raise ValueError(f"vocabulary must be from 2 to {VOCABULARY}, so that a code is one byte, got {vocabulary}")
     counts = Counter(word for words in _words(data) for word in words)

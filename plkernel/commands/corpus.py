@@ -1,12 +1,15 @@
 """python -m plkernel.corpus: fetch a corpus, keep it in the cache, and describe it."""
 
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import tyro
 
-from plkernel.analysis.information.counts import unigram_entropy
+from plkernel.analysis.information.counts import histogram
+from plkernel.analysis.information.estimate import entropy
 from plkernel.common import cli
 from plkernel.common.files import check_file, save_json, unescape
 from plkernel.data import corpora
@@ -34,19 +37,19 @@ def corpus(
     """
     check_file(out, "out")
     loaded = corpora.load(name, max_bytes=max_bytes, separator=unescape(separator), column=column)
-    entropy = unigram_entropy(loaded.bytes)
+    bits = float(entropy(histogram(loaded.bytes), np.int64(loaded.size))) / math.log(2)
     rows = {
         "corpus": loaded.name,
         "source": loaded.source,
         "size": f"{loaded.size:,} bytes",
         "documents": f"{loaded.documents:,}",
         "sha256": loaded.sha256,
-        "unigram entropy": f"{entropy:.4f} bits per byte",
+        "unigram entropy": f"{bits:.4f} bits per byte",
         "cache": loaded.path,
     }
     print("\n".join(f"{label:<15}  {value}" for label, value in rows.items()))
     if out is not None:
-        save_json(out, {**asdict(loaded), "unigram_entropy_bits_per_byte": entropy})
+        save_json(out, {**asdict(loaded), "unigram_entropy_bits_per_byte": bits})
         print(f"\nwritten: {out}")
 
 

@@ -226,22 +226,14 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([lines[0], "-" * len(form.format(*header)), *lines[1:]])
 
 
-def finer(form: str, low: float, high: float) -> str:
-    """Return `form`, "+.4f", with more digits where half the interval from `low` to `high` would read as zero.
+def written(value: float, form: str, *sizes: float) -> str:
+    """Format a number, with more digits where one of `sizes` would read as zero, and zero without a sign.
 
-    >>> finer("+.4f", -0.02, 0.01), finer("+.4f", 0.0000052, 0.000031), finer(".4f", 1.5, 1.5)
-    ('+.4f', '+.6f', '.4f')
+    >>> written(-0.0254, "+.4f"), written(-0.0000123, "+.4f", 0.0000123), written(-0.0, "+.4f")
+    ('-0.0254', '-0.000012', '0.0000')
     """
-    half, head = (high - low) / 2, form[: form.index(".") + 1]
-    if not math.isfinite(half) or half <= 0.0 or float(f"{half:{form}}"):
-        return form
-    return f"{head}{min(9, 1 - math.floor(math.log10(half)))}f"
-
-
-def written(value: float, form: str) -> str:
-    """Return a number by `form`, with more digits where it would read as zero, and zero without a sign.
-
-    >>> written(-0.0254, "+.4f"), written(-0.0000123, "+.4f"), written(-0.0, "+.4f")
-    ('-0.0254', '-0.000012', '0')
-    """
-    return f"{value:{finer(form, -abs(value), abs(value))}}" if value else "0"
+    for size in map(abs, sizes):
+        if math.isfinite(size) and size and not float(f"{size:{form}}"):
+            form = f"{form[: form.index('.') + 1]}{min(9, 1 - math.floor(math.log10(size)))}f"
+    text = f"{value:{form}}"
+    return text if float(text) else text.lstrip("+-")

@@ -113,15 +113,8 @@ def refuse_links(*paths: Path) -> None:
 
 def save_json(path: Path, value: Any) -> None:
     """Write `value`, which may hold paths, as indented JSON, atomically; null stands for NaN and infinity."""
-
-    def finite(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: finite(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [finite(item) for item in value]
-        return None if isinstance(value, float) and not math.isfinite(value) else value
-
-    atomic_write(path, json.dumps(finite(value), indent=2, allow_nan=False, default=os.fspath) + "\n")
+    finite = json.loads(json.dumps(value, default=os.fspath), parse_constant=lambda _: None)
+    atomic_write(path, json.dumps(finite, indent=2) + "\n")
 
 
 def load_json(path: Path) -> Any:
@@ -149,7 +142,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 def _object(value: Any, origin: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"{origin}: holds {kind(value)}, expected an object")
+        raise ValueError(f"{origin}: holds {shown(value)}, expected an object")
     return value
 
 
@@ -219,12 +212,6 @@ def differences(old: Any, new: Any, key: str = "") -> list[str]:
 def shown(value: Any) -> str:
     """Return a value as `repr` has it, for an error message, the middle left out where it is long."""
     return shortened(repr(value), 100)
-
-
-def kind(value: Any) -> str:
-    """Return the JSON type of a value, with its article."""
-    names = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
-    return names.get(type(value), "a number")
 
 
 def unescape(text: str) -> str:

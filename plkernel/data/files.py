@@ -140,8 +140,6 @@ def _json_texts(handle: BinaryIO, column: str) -> Iterator[str]:
         except (ValueError, RecursionError, AttributeError) as error:
             raise ValueError(f"line {number} is no JSON object ({error})") from error
         names.update(dict.fromkeys(row))
-        if number == ROWS:
-            _check_column(list(names), column)
         if isinstance(value, str):
             yield value
         elif value is not None:
@@ -190,11 +188,7 @@ def one_line(label: str) -> Iterator[None]:
 
 
 def bible_blocks(path: Path, identifier: str, separator: bytes) -> Blocks:
-    """Read the verses of one translation in the order of the canon, each a document, byte for byte as stored (UTF-8).
-
-    Verses without text are left out. Nothing is written, not even a journal or a lock beside the database. Raises
-    ValueError when `path` is damaged or is no such database.
-    """
+    """Read the verses of one translation in order, each a document; nothing is written beside the database."""
     query = "SELECT vText FROM bible WHERE bbName = ? ORDER BY bNumber, cNumber, vNumber"
     address = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
     with one_line(f"corpus file {path}"), closing(sqlite3.connect(address, uri=True)) as connection:

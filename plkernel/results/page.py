@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from plkernel.common.cli import finer, text_table, written
+from plkernel.common.cli import text_table, written
 from plkernel.common.layout import FINISHED
 from plkernel.memory.diagnostics import outlasting
 from plkernel.models import NOT_CAUSAL
@@ -88,14 +88,13 @@ def mean_text(one: Estimate | Judgement, form: str = "+.4f") -> str:
     """Format the mean with as many digits as its interval needs; "not finite" where it is not."""
     if not math.isfinite(one.mean):
         return "not finite"
-    text = f"{one.mean:{finer(form, one.low, one.high)}}"
-    return text if float(text) else text.lstrip("+-")
+    return written(one.mean, form, (one.high - one.low) / 2)
 
 
 def interval_text(one: Estimate | Judgement, form: str = "+.4f") -> str:
     """Format the bounds; empty where there are none."""
-    form = finer(form, one.low, one.high)
-    return f"{written(one.low, form)} to {written(one.high, form)}" if math.isfinite(one.low) else ""
+    bounds = (written(bound, form, (one.high - one.low) / 2, bound) for bound in (one.low, one.high))
+    return " to ".join(bounds) if math.isfinite(one.low) else ""
 
 
 def p_text(p: float) -> str:
@@ -171,8 +170,9 @@ def _plus_minus(one: Estimate | None, form: str, seeds: int) -> str:
     """Mean and half width of its interval; its n too where that differs from the arm's."""
     if one is None:
         return "-"
-    half = f" ± {written((one.high - one.low) / 2, form.lstrip('+'))}" if math.isfinite(one.low) else ""
-    return f"{mean_text(one, form)}{half}{'' if one.n == seeds else f' (n = {one.n})'}"
+    half = (one.high - one.low) / 2
+    text = f" ± {written(half, form.lstrip('+'), half)}" if math.isfinite(half) else ""
+    return f"{mean_text(one, form)}{text}{'' if one.n == seeds else f' (n = {one.n})'}"
 
 
 # What was decided

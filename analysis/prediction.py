@@ -88,7 +88,7 @@ def information(
     interval = f"(95 % {fitted.low:.3f} to {fitted.high:.3f}) on lags {fitted.first_lag}..{fitted.last_lag}"
     told = [f"beta {fitted.beta:.3f} {interval}", verdict.sentence]
     if target in ("information", "correlation"):
-        if not verdict.is_power_law:
+        if verdict.kind != "power law":
             told.append("fitted is that one exponent all the same; --target curve fits what was found")
         return law(fitted.beta, cast(AimTarget, target), kernel, lag, max_lag, told, measured)
     curve = verdict_target(verdict, found.information, max_lag)

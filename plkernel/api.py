@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from plkernel.analysis.information.estimate import MAX_LAG, Estimator
 from plkernel.analysis.information.laws import STATED, Measurement, Named, Range, measure_corpus
-from plkernel.common.files import load_json, read_lines
-from plkernel.common.layout import CONFIG, METRICS
+from plkernel.common.files import CONFIG, METRICS, load_json, read_lines
 from plkernel.data import corpora
 
 if TYPE_CHECKING:
@@ -179,14 +178,9 @@ class Run:
         return open_model(self.path)
 
     @property
-    def folder(self) -> Path:
-        """The folder, for a path to the checkpoint in it."""
-        return self.path if self.path.is_dir() else self.path.parent
-
-    @property
     def config(self) -> dict[str, Any]:
         """Content of config.json: corpus, model, arm, training."""
-        return dict(load_json(self.folder / CONFIG))
+        return dict(load_json(self.path / CONFIG))
 
     @property
     def metrics(self) -> "DataFrame":
@@ -197,14 +191,14 @@ class Run:
         """
         from pandas import json_normalize
 
-        return json_normalize(read_lines(self.folder / METRICS)).select_dtypes("number")
+        return json_normalize(read_lines(self.path / METRICS)).select_dtypes("number")
 
 
 def load_run(path: str | Path) -> Run:
     """Open the run in a folder STUDY/ARM/seed-K, or the model in one of plkernel.load; ValueError if there is none."""
     run = Run(Path(path))
-    if not (run.folder / CONFIG).is_file():
-        raise ValueError(f"{run.folder}: holds no {CONFIG}; give the folder of a run, STUDY/ARM/seed-K")
+    if not (run.path / CONFIG).is_file():
+        raise ValueError(f"{run.path}: holds no {CONFIG}; give the folder of a run, STUDY/ARM/seed-K")
     return run
 
 

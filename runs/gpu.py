@@ -112,7 +112,7 @@ def study(spec: str, device: str, out: Path, record: Path, left: Callable[[], fl
     if said := lacking(*OF_A_STUDY):
         print(f"{spec}: {said}; give them in {SITE}", flush=True)
         return []
-    from plkernel.common.layout import RESULT, ROWS, SPEC
+    from plkernel.common.files import RESULT, ROWS, SPEC
     from plkernel.config.reading import load_spec
     from plkernel.results.study import read_study, save_record
 

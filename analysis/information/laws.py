@@ -77,24 +77,15 @@ class PowerLaw:
         return self.amplitude * np.asarray(lags, dtype=np.float64) ** -self.beta
 
 
-@dataclass(frozen=True)
-class Points:
-    """Points of a fit: lags (m,), ln I (m,), and ln I with each block left out (m, G), to first order."""
+class Points(NamedTuple):
+    """Lags (m,), ln d, ln I, its errors, ln I with each block left out (m, G) to first order, and lags left out."""
 
     lags: NDArray[np.int64]
+    x: Floats
     logs: Floats
+    errors: Floats
     replicates: Floats
     dropped: tuple[int, ...]
-
-    @property
-    def x(self) -> Floats:
-        """ln d."""
-        return np.log(self.lags)
-
-    @property
-    def errors(self) -> Floats:
-        """Jackknife standard errors of ln I."""
-        return jackknife_error(self.replicates)
 
 
 def clear_until(curve: DecayCurve) -> int:
@@ -118,7 +109,8 @@ def points(curve: DecayCurve, lags: Range | None = None) -> Points:
         raise ValueError(f"{where}: {used.sum()} usable values, a fit needs {FEWEST_LAGS}; measure more data or lags")
     logs = np.log(values[used])
     replicates = logs[:, None] + np.asarray(curve.replicates)[used] / values[used, None] - 1
-    return Points(at[used], logs, replicates, tuple(at[inside & ~used].tolist()))
+    dropped = tuple(at[inside & ~used].tolist())
+    return Points(at[used], np.log(at[used]), logs, jackknife_error(replicates), replicates, dropped)
 
 
 def fit_power_law(curve: DecayCurve, lags: Range | None = None, *, confidence: float = 0.95) -> PowerLaw:
@@ -312,7 +304,7 @@ class ModelFit:
 class Verdict:
     """Shape of a curve on the lags that stand clear of floor and drift: a kind, and a sentence for the reader.
 
-    kind: the name of a shape, 'too short' or 'none'.
+    kind: the name of a shape, 'power law' if one exponent describes the curve within its errors, 'too short' or 'none'.
     """
 
     kind: str
@@ -320,11 +312,6 @@ class Verdict:
     first_lag: int
     last_lag: int
     models: tuple[ModelFit, ...]
-
-    @property
-    def is_power_law(self) -> bool:
-        """True if one exponent describes the curve within its errors."""
-        return self.kind == "power law"
 
 
 def compare_models(curve: DecayCurve, lags: Range | None = None) -> tuple[ModelFit, ...]:
@@ -417,24 +404,19 @@ class Named:
     source: str
 
 
-class FittedExponent(NamedTuple):
-    """One exponent: the range and grid of lags fitted, and the law; `exact` where the corpus tells it."""
-
-    label: str
-    law: PowerLaw
-    exact: float | None = None
-
-
 @dataclass(frozen=True)
 class Measurement:
-    """Result of `measure_corpus`; `law` is the exponent on the stated range, None where nothing decays."""
+    """Result of `measure_corpus`; `law` is the exponent on the stated range, None where nothing decays.
+
+    rows: label of a range of lags, the law fitted there, and the exact exponent where the corpus tells it
+    """
 
     corpus: Any
     estimator: Estimator
     information: DecayCurve
     correlation: DecayCurve
     law: PowerLaw | None
-    rows: tuple[FittedExponent, ...]
+    rows: tuple[tuple[str, PowerLaw, float | None], ...]
     verdict: Verdict
     exact: tuple[float, ...] | None
 
@@ -444,8 +426,8 @@ class Measurement:
         return {
             "corpus": asdict(self.corpus),
             "law": self.law and asdict(self.law),
-            "fits": [{"label": row.label, **asdict(row.law), "exact": row.exact} for row in self.rows],
-            "verdict": {**asdict(self.verdict), "is_power_law": self.verdict.is_power_law},
+            "fits": [{"label": label, **asdict(law), "exact": exact} for label, law, exact in self.rows],
+            "verdict": {**asdict(self.verdict), "is_power_law": self.verdict.kind == "power law"},
             "local_slopes": {name: values.tolist() for name, values in columns},
             "information": asdict(self.information),
             "correlation": asdict(self.correlation),
@@ -495,8 +477,8 @@ def measure_corpus(
         if exact and curve is information:
             used = [lag for lag in curve.lags if limits[0] <= lag <= limits[1] and lag not in law.dropped]
             slope = log_log_slope(used, exact(np.array(used)))
-        rows.append(FittedExponent(label, law, slope if np.isfinite(slope) else None))
-    stated_law = next((row.law for row in rows if row.label == _label(stated)), None)
+        rows.append((label, law, slope if np.isfinite(slope) else None))
+    stated_law = next((law for label, law, _ in rows if label == _label(stated)), None)
     true = tuple(np.asarray(exact(lags)).tolist()) if exact else None
     return Measurement(corpus, estimator, information, correlation, stated_law, tuple(rows), verdict, true)
 

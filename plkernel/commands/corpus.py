@@ -37,7 +37,7 @@ def corpus(
     """
     check_file(out, "out")
     loaded = corpora.load(name, max_bytes=max_bytes, separator=unescape(separator), column=column)
-    bits = float(entropy(histogram(loaded.bytes), np.int64(loaded.size))) / math.log(2)
+    bits = float(entropy(histogram(loaded.bytes), np.array(loaded.size))) / math.log(2)
     rows = {
         "corpus": loaded.name,
         "source": loaded.source,

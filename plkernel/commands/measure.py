@@ -107,7 +107,7 @@ def render(result: Measurement) -> str:
         bend = f"{law.curvature:+.3f} ({law.curvature_p:.1g})"
         cells = [label, f"{law.beta:.3f}", f"{law.low:.3f} to {law.high:.3f}", f"{law.r_squared:.3f}", bend]
         fits.append([*cells, f"{law.used}", f"{len(law.dropped)}", "-" if exact is None else f"{exact:.3f}"])
-    shown = len(header) - all(row.exact is None for row in result.rows)
+    shown = len(header) - all(exact is None for *_, exact in result.rows)
     parts = [
         title,
         text_table(["lag", "I, bits", "error", "I / floor", "correlation", "local slope"], lags),

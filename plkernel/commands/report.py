@@ -6,8 +6,7 @@ import tyro
 from tqdm import tqdm
 
 from plkernel.common import cli
-from plkernel.common.files import atomic_write, check_folder, refuse_links, save_json
-from plkernel.common.layout import PAGE, REPORT, ROWS
+from plkernel.common.files import PAGE, REPORT, ROWS, atomic_write, check_folder, refuse_links, save_json
 from plkernel.results.comparison import Comparison, compare, table
 from plkernel.results.page import overview, page, text_report, warnings
 from plkernel.results.registration import keep

@@ -8,8 +8,7 @@ from typing import Annotated, Any, Self, TypeVar
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from plkernel.common.cli import nearest
-from plkernel.common.files import shown
-from plkernel.common.layout import REFERENCES, REGISTERED, REPORT, SPEC, TUNING
+from plkernel.common.files import REFERENCES, REGISTERED, REPORT, SPEC, TUNING, shown
 from plkernel.config import schema
 from plkernel.config.condition import Condition, resolve
 from plkernel.config.schema import Arm, CorpusSpec, Gate, Hypothesis, ModelSpec, Section, TrainSpec, option

@@ -164,19 +164,16 @@ def _build(name: str, source: Source, path: Path, max_bytes: int | None) -> Corp
 
     check_folder(path.parent, "cache folder (PLKERNEL_CACHE)", keep=True)
     lock = path.with_name(f".{path.stem}.lock")
-    try:
-        with FileLock(lock), ExitStack() as ended:
-            ended.callback(lock.unlink, missing_ok=True)
-            if corpus := _cached(path):  # another process has built it in the meantime
-                return corpus
-            description = path.with_suffix(".json")
-            if path.exists() and description.exists():
-                print(f"corpus {name!r}: {path} is damaged, built again", file=sys.stderr)
-            description.unlink(missing_ok=True)
-            corpus = _written(name, source, path, max_bytes)
-            _describe(corpus, _stamp(path))  # last: only a whole file has one
-    except NotImplementedError as error:  # of the lock
-        raise OSError(f"cache folder {path.parent}: its file system has no locks; set PLKERNEL_CACHE") from error
+    with FileLock(lock), ExitStack() as ended:
+        ended.callback(lock.unlink, missing_ok=True)
+        if corpus := _cached(path):  # another process has built it in the meantime
+            return corpus
+        description = path.with_suffix(".json")
+        if path.exists() and description.exists():
+            print(f"corpus {name!r}: {path} is damaged, built again", file=sys.stderr)
+        description.unlink(missing_ok=True)
+        corpus = _written(name, source, path, max_bytes)
+        _describe(corpus, _stamp(path))  # last: only a whole file has one
     return corpus
 
 
@@ -188,9 +185,8 @@ def _written(name: str, source: Source, path: Path, max_bytes: int | None) -> Co
     from tqdm import tqdm
 
     total = min((value for value in (source.size, max_bytes) if value is not None), default=None)
-    form: dict[str, Any] = {"unit": "B", "unit_scale": True, "delay": 2.0, "leave": False, "disable": None}
     digest, size, documents, skip = hashlib.sha256(), 0, 0, 1  # the first separator is skipped
-    bar = tqdm(desc=name, total=total, file=sys.stderr, **form)
+    bar = tqdm(desc=name, total=total, file=sys.stderr, unit="B", unit_scale=True, delay=2.0, leave=False, disable=None)
     with closing(source.blocks()) as blocks, bar, atomic_file(path) as out:
         for block, starts in blocks:
             keep = len(block) if max_bytes is None else min(len(block), max_bytes - size + skip)

@@ -238,13 +238,10 @@ def reachable() -> bool:
     if {"1", "ON", "YES", "TRUE"} & set(forbidding):
         return False
     parts = urlsplit(endpoint())
-    if parts.scheme in urllib.request.getproxies():  # then the proxy resolves names
-        return True
-    try:
-        socket.getaddrinfo(parts.hostname, parts.port or 443)
-    except OSError:
-        return False
-    return True
+    with suppress(OSError):
+        proxy = parts.scheme in urllib.request.getproxies()  # then the proxy resolves names
+        return proxy or bool(socket.getaddrinfo(parts.hostname, parts.port or 443))
+    return False
 
 
 def endpoint() -> str:

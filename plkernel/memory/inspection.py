@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from plkernel.common.cli import existing, text_table
-from plkernel.common.files import load_json
-from plkernel.common.layout import CHECKPOINT
-from plkernel.common.layout import CONFIG as RUN_CONFIG
+from plkernel.common.files import CHECKPOINT, load_json
+from plkernel.common.files import CONFIG as RUN_CONFIG
 from plkernel.memory.diagnostics import QUANTILES, Memory, kernel_exponents, slope_range
 from plkernel.memory.figures import DRAWN
 from plkernel.memory.files import HUB, open_checkpoint

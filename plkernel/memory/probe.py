@@ -21,8 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from plkernel.analysis.information.estimate import critical_value
 from plkernel.common import cli
-from plkernel.common.files import load_json
-from plkernel.common.layout import CHECKPOINT, CONFIG
+from plkernel.common.files import CHECKPOINT, CONFIG, load_json
 from plkernel.data import corpora
 from plkernel.data.windows import fixed_windows
 from plkernel.memory.diagnostics import INFORMED, Bytes, Probe, by_position, others

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from plkernel.common.environment import installed, source_state
-from plkernel.common.files import check_file, differences, load_json, save_json
-from plkernel.common.layout import REGISTERED, RESULT, SPEC, run_folder
+from plkernel.common.files import REGISTERED, RESULT, SPEC, check_file, differences, load_json, run_folder, save_json
 from plkernel.config.schema import Gate, Hypothesis, Measured, explained, families
 from plkernel.config.study import Spec, with_defaults
 from plkernel.results import statistics as stats

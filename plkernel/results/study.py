@@ -17,8 +17,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model, model_validator
 from pydantic_core import from_json, to_json
 
-from plkernel.common import files, layout
-from plkernel.common.layout import CONFIG, DIVERGED, ENVIRONMENT, FAILED, FINISHED, METRICS, RESULT, ROWS, SPEC, TUNING
+from plkernel.common import files
+from plkernel.common.files import CONFIG, DIVERGED, ENVIRONMENT, FAILED, FINISHED, METRICS, RESULT, ROWS, SPEC, TUNING
 from plkernel.config.schema import explained
 
 Number = float | None
@@ -305,13 +305,13 @@ def read_study(folder: Path | str) -> Study:
     kept = {(run.arm, run.seed): run for run in (_run(rows, _of_record(row)) for row in files.read_lines(rows))}
     runs = []
     for pair in [(arm, seed) for arm in spec["arms"] for seed in spec["seeds"]]:
-        own = layout.run_folder(folder, *pair)
+        own = files.run_folder(folder, *pair)
         if not rows.exists() and (own / CONFIG).exists():
             kept[pair] = run = _run(own, _of_folder(own))
             if (run.arm, run.seed) != pair:
                 raise ValueError(f"{own / CONFIG}: belongs to arm {files.shown(run.arm)} and seed {run.seed}")
-        runs.append(kept.get(pair, Run(*pair, layout.NOT_STARTED)))
-    counted = tuple(map(Reference.model_validate, reference_entries(folder / layout.REFERENCES)))
+        runs.append(kept.get(pair, Run(*pair, files.NOT_STARTED)))
+    counted = tuple(map(Reference.model_validate, reference_entries(folder / files.REFERENCES)))
     told = spec["name"], spec.get("description") or "", spec["baseline"], tuple(spec["arms"]), tuple(spec["seeds"])
     return Study(folder, *told, spec, tuple(runs), counted)
 
@@ -328,7 +328,7 @@ def _of_folder(folder: Path) -> dict[str, Any]:
     )
     config.pop("study", None)
     row = {"arm": config.pop("arm", None), "seed": config.pop("seed", None), "environment": environment}
-    row |= {"status": end.pop("status", layout.UNFINISHED), "error": end.pop("error", None), "config": config}
+    row |= {"status": end.pop("status", files.UNFINISHED), "error": end.pop("error", None), "config": config}
     if row["status"] == FINISHED:
         rows = files.read_lines(folder / METRICS)
         if not rows:
@@ -380,7 +380,7 @@ def choices(grids: Mapping[str, Sequence[float]], out: Path) -> dict[str, Choice
         return {}
     runs, chosen = read_study(out / TUNING).runs, {}
     for name, rates in grids.items():
-        each = {rate: [run for run in runs if run.arm == layout.name_at(name, rate)] for rate in rates}
+        each = {rate: [run for run in runs if run.arm == files.name_at(name, rate)] for rate in rates}
         if all(of and all(run.status in (FINISHED, DIVERGED) for run in of) for of in each.values()):
             losses = {
                 rate: sum(run.result.final_val_bpb if run.result else math.inf for run in of) / len(of)
@@ -422,7 +422,7 @@ def save_record(study: Study, out: Path) -> None:
     files.save_json(out / SPEC, study.spec)
     save_rows(study, out / ROWS)
     if study.references:
-        files.save_json(out / layout.REFERENCES, files.load_json(study.folder / layout.REFERENCES))
+        files.save_json(out / files.REFERENCES, files.load_json(study.folder / files.REFERENCES))
     if (study.folder / TUNING / SPEC).exists():
         save_record(read_study(study.folder / TUNING), out / TUNING)
 
@@ -437,11 +437,11 @@ def restore(record: Path, study: Path) -> int:
         run = _run(path, row)
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", run.arm) or run.seed < 0:  # it might lead elsewhere
             raise ValueError(f"{path}: {files.shown(run.arm)} and {run.seed} are no arm and seed")
-        missing += [row] if not (layout.run_folder(study, run.arm, run.seed) / CONFIG).exists() else []
+        missing += [row] if not (files.run_folder(study, run.arm, run.seed) / CONFIG).exists() else []
     if not path.is_file():
         raise ValueError(f"record: {record} holds no {ROWS}, give a folder that plkernel.report --record wrote")
     for row in missing:
-        folder, points = layout.run_folder(study, row["arm"], row["seed"]), row["evaluations"]
+        folder, points = files.run_folder(study, row["arm"], row["seed"]), row["evaluations"]
         for point, state in zip(points[:1] + points[-1:], (row.get("first"), row.get("last")), strict=False):
             point |= state or {}
         files.refuse_links(folder.parent, folder, *folder.glob("*"))

@@ -23,8 +23,7 @@ from filelock import FileLock, Timeout
 
 from plkernel.common.cli import TRUST
 from plkernel.common.environment import COMMAND, command_line
-from plkernel.common.files import refuse_links, save_json
-from plkernel.common.layout import CONFIG, LOCK, LOG, RESULT, SPEC, run_folder
+from plkernel.common.files import CONFIG, LOCK, LOG, RESULT, SPEC, refuse_links, run_folder, save_json
 from plkernel.config.condition import Condition
 from plkernel.config.study import Spec
 

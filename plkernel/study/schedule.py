@@ -9,8 +9,19 @@ from pathlib import Path
 from tqdm import tqdm
 
 from plkernel.common import cli
-from plkernel.common.files import refuse_links, save_json
-from plkernel.common.layout import LOCK, LOG, REFERENCES, REGISTERED, REPORT, SPEC, TUNING, name_at, run_folder
+from plkernel.common.files import (
+    LOCK,
+    LOG,
+    REFERENCES,
+    REGISTERED,
+    REPORT,
+    SPEC,
+    TUNING,
+    name_at,
+    refuse_links,
+    run_folder,
+    save_json,
+)
 from plkernel.config.schema import CorpusSpec
 from plkernel.config.study import Spec
 from plkernel.data.corpora import Corpus, Splits

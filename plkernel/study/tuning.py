@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from plkernel.common.cli import progress_bar
-from plkernel.common.files import save_json
-from plkernel.common.layout import REFERENCES, TUNING, name_at
+from plkernel.common.files import REFERENCES, TUNING, name_at, save_json
 from plkernel.config.schema import TrainSpec
 from plkernel.config.study import Spec
 from plkernel.data.windows import fixed_windows, training_windows

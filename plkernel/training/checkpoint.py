@@ -19,8 +19,7 @@ from torch import Tensor, nn
 
 from plkernel.common import cli
 from plkernel.common.cli import TRUST, is_code
-from plkernel.common.files import atomic_save, load_json, save_json
-from plkernel.common.layout import CHECKPOINT, CONFIG
+from plkernel.common.files import CHECKPOINT, CONFIG, atomic_save, load_json, save_json
 from plkernel.config.condition import from_config
 from plkernel.models.init import SCHEMES
 from plkernel.models.layers import Structure

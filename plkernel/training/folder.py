@@ -11,8 +11,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from plkernel.common.files import differences, load_json, refuse_links, save_json
-from plkernel.common.layout import (
+from plkernel.common.files import (
     CHECKPOINT,
     CONFIG,
     DIVERGED,
@@ -23,6 +22,10 @@ from plkernel.common.layout import (
     METRICS,
     RESULT,
     TIMING,
+    differences,
+    load_json,
+    refuse_links,
+    save_json,
 )
 from plkernel.config.study import with_defaults
 from plkernel.results.study import append_row, check_rows, cut_rows, expected_steps

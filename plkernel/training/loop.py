@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from plkernel.common.environment import environment
-from plkernel.common.files import read_lines
-from plkernel.common.layout import DIVERGED, FAILED, FINISHED, METRICS, run_folder
+from plkernel.common.files import DIVERGED, FAILED, FINISHED, METRICS, read_lines, run_folder
 from plkernel.config.condition import Condition
 from plkernel.config.schema import CorpusSpec, TrainSpec
 from plkernel.config.study import LARGEST_SEED, Spec

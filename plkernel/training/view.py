@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from plkernel.common.cli import text_table
-from plkernel.common.files import read_lines
-from plkernel.common.layout import METRICS
+from plkernel.common.files import METRICS, read_lines
 from plkernel.config.condition import from_config
 from plkernel.config.schema import CorpusSpec
 from plkernel.data import corpora

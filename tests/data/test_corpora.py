@@ -162,15 +162,6 @@ def test_fractions_are_shares(folder, cache):
             corpus.splits(*fractions)
 
 
-def test_a_file_system_without_locks_is_one_line(folder, cache, monkeypatch):
-    def missing(lock):
-        raise NotImplementedError
-
-    monkeypatch.setattr("filelock.FileLock.acquire", missing)
-    with pytest.raises(OSError, match="cache: its file system has no locks; set PLKERNEL_CACHE"):
-        load(str(folder), cache=cache)
-
-
 def test_a_corpus_that_cannot_be_read_leaves_nothing(folder, cache, monkeypatch):
     opened = Path.open
     for name, data, message in (("empty.csv", b"text\n", "is empty"), ("bad.gz", b"text", "damaged .gz data")):

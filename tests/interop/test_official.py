@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from plkernel.commands.export import export
 from plkernel.commands.load import load
 from plkernel.common import cli
-from plkernel.common.layout import CHECKPOINT
+from plkernel.common.files import CHECKPOINT
 from plkernel.config.reading import load_spec
 from plkernel.interop.official import cast, from_official, read, to_official, write_official
 from plkernel.models.init import initialise_

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from plkernel.common.layout import run_folder
+from plkernel.common.files import run_folder
 
 BASELINE = "log-spaced"
 EFFECTS = {BASELINE: 0.0, "concentrated": -0.05}

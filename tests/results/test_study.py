@@ -66,7 +66,7 @@ ROW = {"arm": BASELINE, "seed": 0, "status": "finished", "config": {"corpus": {}
         (f"{RUN}/config.json", {"model": 3}, "seed-0: config.model: .*got 3"),
         (f"{RUN}/environment.json", {"commit": 1}, "seed-0: environment.commit: .*got 1"),
         (f"{RUN}/result.json", {"status": "done"}, "seed-0: status: .*'finished', .*got 'done'"),
-        (f"{RUN}/result.json", "3", "result.json: holds a number, expected an object"),
+        (f"{RUN}/result.json", "3", "result.json: holds 3, expected an object"),
         (f"{RUN}/result.json", {"steps": "9"}, "seed-0: result.steps: .*got '9'"),
         (f"{RUN}/result.json", {"truncation": {"given": [1], "bpb": []}}, "of one length"),
         (f"{RUN}/metrics.jsonl", None, "holds no evaluation, although the run is recorded as finished"),

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from plkernel.commands.experiment import forecast
-from plkernel.common.files import load_json, save_json
-from plkernel.common.layout import REGISTERED, TUNING
+from plkernel.common.files import REGISTERED, TUNING, load_json, save_json
 from plkernel.config.condition import Condition
 from plkernel.config.reading import load_spec
 from plkernel.config.study import Spec

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plkernel.common.files import load_json, read_lines
-from plkernel.common.layout import REFERENCES, ROWS, SPEC, TUNING, name_at
+from plkernel.common.files import REFERENCES, ROWS, SPEC, TUNING, load_json, name_at, read_lines
 from plkernel.config.reading import load_spec, parse_spec
 from plkernel.data.windows import fixed_windows
 from plkernel.memory.diagnostics import Table, n_gram_losses, n_grams

@@ -14,8 +14,9 @@ from torch.nn import functional as F
 
 from plkernel.commands.inspect import inspect
 from plkernel.common.files import load_json
+from plkernel.memory.foreign import NEED_A_GPU
 from plkernel.memory.layers import quantiles
-from plkernel.memory.probe import LEVELS, NEED_A_GPU, Taken, observe
+from plkernel.memory.probe import LEVELS, Taken, observe
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 

@@ -80,18 +80,6 @@ class Layer:
             raise ValueError(f"{self.module}: {self.family.name} does not fit {shapes or 'it'} ({error})") from error
 
 
-def read_layers(checkpoint: Checkpoint) -> list[Layer]:
-    """All layers of known families, in order; ValueError if there is none."""
-    if not checkpoint.names:
-        raise ValueError("the checkpoint holds no tensors")
-    layers = known_layers(checkpoint)
-    if not layers:
-        families = ", ".join(dict.fromkeys(family.name for family in FAMILIES))
-        some = ", ".join(sorted(checkpoint.names)[:3])
-        raise ValueError(f"no decays are known under names like {some}; read are layers of {families}")
-    return layers
-
-
 def known_layers(checkpoint: Checkpoint) -> list[Layer]:
     """All layers of known families, in order."""
     names = frozenset(checkpoint.names)

@@ -226,9 +226,8 @@ def _half_lives(axes: "Axes", before: Memory | None, after: Memory, colour: str)
             axes.vlines(at, shortest, longest, color=shade, lw=0.8)
             axes.bar(at, high - low, BOX_WIDTH, bottom=low, facecolor=shade, alpha=0.35)
             axes.hlines(median, at - BOX_WIDTH / 2, at + BOX_WIDTH / 2, color=shade, lw=1.6)
-    axes.set_yscale("log")
-    axes.set_xticks(range(0, after.blocks, 1 + (after.blocks - 1) // 8))
-    axes.set_xlim(-0.6, after.blocks - 0.4)
+    ticks = range(0, after.blocks, 1 + (after.blocks - 1) // 8)
+    axes.set(yscale="log", xticks=ticks, xlim=(-0.6, after.blocks - 0.4))
     _decades(axes.yaxis)
 
 
@@ -275,8 +274,8 @@ def _over_seeds(panels: Sequence[tuple[Mapping[str, Curves], str, str]], heading
         for index, arm in enumerate(curves.values()):
             mean, _, half = student_interval(arm.bits, confidence)
             _curve(axes, arm.at, mean, half, lw=1.5, **line_style(index))
-        for arm in [arm for arm in curves.values() if arm.best is not None][:1]:
-            axes.plot(arm.at, arm.best or (), **LAW)
+        if best := next(((arm.at, arm.best) for arm in curves.values() if arm.best is not None), None):
+            axes.plot(*best, **LAW)
         axes.set(xlabel=below, ylabel=left)
     _positive(row[-1])
     legend_below(figure, arms)

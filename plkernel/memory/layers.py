@@ -180,8 +180,8 @@ def _started(layer: Layer, count: int) -> dict[str, str]:
     """Tensors, by role, that are as the official code starts them in a model of `count` layers; the start in words."""
     started = {}
     for role, stored in layer.tensors.items():
+        eps = max(stored.eps, 1e-6)
         for words, start in layer.family.starts.get(role, ()) if stored.values.ndim else ():
-            eps = max(stored.eps, 1e-6)
             if np.allclose(stored.values, start(stored.values.shape, layer.number, count), rtol=eps, atol=eps):
                 started[role] = words
     return started

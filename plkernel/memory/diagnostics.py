@@ -5,10 +5,8 @@ is large where the symbol is wrong. A good start predicts nearly uniformly: entr
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from itertools import pairwise
 from operator import add
 from typing import Any
 
@@ -45,13 +43,11 @@ class Curve:
 
     def to_dict(self) -> dict[str, Any]:
         """Fields for JSON: columns as lists, null for numbers that are not finite, no field that is None."""
-        return {name: _column(value) for name, value in vars(self).items() if value is not None}
-
-
-def _column(values: Any) -> Any:
-    if not isinstance(values, tuple | np.ndarray):
+        values = {name: value for name, value in vars(self).items() if value is not None}
+        for name, column in values.items():
+            if isinstance(column, tuple):
+                values[name] = [value if math.isfinite(value) else None for value in np.asarray(column).tolist()]
         return values
-    return [value if math.isfinite(value) else None for value in np.asarray(values).tolist()]
 
 
 @dataclass(frozen=True)
@@ -208,82 +204,57 @@ class Probe:
         return values
 
 
-@dataclass(frozen=True)
-class Saturation:
-    """Figures of the logits of `positions` predictions, each over V symbols; p is their softmax.
+def saturation(logits: ArrayLike, targets: ArrayLike) -> dict[str, float]:
+    """Figures of logits (..., V) with targets (...), integers in 0..V-1; in float64, p their softmax.
 
+    positions                how many predictions
     loss                     mean of -ln p(target), nats
     logit_min, logit_max     over all positions and symbols
     largest_probability      mean over positions of max p
     peak_probability         maximum over positions of max p
     entropy                  mean of -sum p ln p, nats; ln V for equal logits
     saturated_share          share of positions with max p > 0.99
-    """
-
-    positions: int
-    loss: float
-    logit_min: float
-    logit_max: float
-    largest_probability: float
-    peak_probability: float
-    entropy: float
-    saturated_share: float
-
-    def merged(self, other: "Saturation") -> "Saturation":
-        """The figures of both sets of positions together."""
-        total = self.positions + other.positions
-        mine, theirs = self.positions / total, other.positions / total
-        join: dict[str, Callable[[Any, Any], Any]] = {
-            "positions": add,
-            "logit_min": min,
-            "logit_max": max,
-            "peak_probability": max,
-        }
-        pairs = ((join.get(name), one, getattr(other, name)) for name, one in vars(self).items())
-        return Saturation(*(of(a, b) if of else mine * a + theirs * b for of, a, b in pairs))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers by name, in the order of the fields."""
-        return dict(vars(self))
-
-
-def saturation(logits: ArrayLike, targets: ArrayLike) -> Saturation:
-    """Saturation of logits (..., V) with targets (...), integers in 0..V-1; in float64, without overflow.
 
     A logit of -inf is a probability of 0 (and infinite loss at the target); NaN gives NaN figures.
     """
     z = np.asarray(logits)
     z, symbols = z.reshape(-1, z.shape[-1]), np.asarray(targets).reshape(-1)
+    parts = []
     with np.errstate(invalid="ignore"):  # NaN and infinite logits, of a run that diverged
-        parts = (_saturation(z[i : i + ROWS], symbols[i : i + ROWS]) for i in range(0, len(z), ROWS))
-        return reduce(Saturation.merged, parts)
+        for start in range(0, len(z), ROWS):
+            block, peak = z[start : start + ROWS], z[start : start + ROWS].max(axis=1)
+            below = np.subtract(block, peak[:, None], dtype=np.float64)
+            of_target = below[np.arange(len(block)), symbols[start : start + ROWS]]
+            np.maximum(below, LEAST_EXPONENT, out=below)
+            weights = np.exp(below)
+            total = weights.sum(axis=1)
+            largest = 1.0 / total
+            part = {
+                "positions": len(block),
+                "loss": (np.log(total) - of_target).mean(),
+                "logit_min": block.min(),
+                "logit_max": peak.max(),
+                "largest_probability": largest.mean(),
+                "peak_probability": largest.max(),
+                "entropy": (np.log(total) - np.einsum("nv,nv->n", weights, below) / total).mean(),
+                "saturated_share": (largest > SATURATED).mean(),
+            }
+            parts.append({name: value if name == "positions" else float(value) for name, value in part.items()})
+        return merged(parts)
 
 
-def _saturation(logits: NDArray[Any], targets: NDArray[Any]) -> Saturation:
-    """`saturation` of logits (n, V) and targets (n,)."""
-    peak = logits.max(axis=1)
-    below = np.subtract(logits, peak[:, None], dtype=np.float64)
-    of_target = below[np.arange(len(targets)), targets]
-    np.maximum(below, LEAST_EXPONENT, out=below)
-    weights = np.exp(below)
-    total = weights.sum(axis=1)
-    largest = 1.0 / total
-    entropy = np.log(total) - np.einsum("nv,nv->n", weights, below) / total
-    return Saturation(
-        positions=len(targets),
-        loss=float((np.log(total) - of_target).mean()),
-        logit_min=float(logits.min()),
-        logit_max=float(peak.max()),
-        largest_probability=float(largest.mean()),
-        peak_probability=float(largest.max()),
-        entropy=float(entropy.mean()),
-        saturated_share=float((largest > SATURATED).mean()),
-    )
-
-
-def amplification(rms: Sequence[float]) -> tuple[float, ...]:
-    """Root mean squares of the residual stream after each block over those before it; NaN after a stream of zeros."""
-    return tuple(after / before if before else math.nan for before, after in pairwise(rms))
+def merged(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The figures of `saturation` of all sets of positions together."""
+    whole, *rest = map(dict, parts)
+    join: dict[str, Any] = {"positions": add, "logit_min": min, "logit_max": max, "peak_probability": max}
+    for part in rest:
+        total = whole["positions"] + part["positions"]
+        mine, other = whole["positions"] / total, part["positions"] / total
+        whole = {
+            name: join[name](value, part[name]) if name in join else mine * value + other * part[name]
+            for name, value in whole.items()
+        }
+    return whole
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from plkernel.analysis.figures.style import (
     headline,
     legend_below,
     line_style,
+    plain_ticks,
     rendered,
     style,
 )
@@ -49,11 +50,10 @@ def deliver(
     print(text)
     if json is not None:
         save_json(json, values)
-        print(f"\nwritten: {json}")
     if to is not None:
-        kind = to.suffix[1:]
-        atomic_write(to, rendered(draw(), [kind])[kind])
-        print(f"\nwritten: {to}")
+        atomic_write(to, *rendered(draw(), [to.suffix[1:]]).values())
+    for file in filter(None, (json, to)):
+        print(f"\nwritten: {file}")
 
 
 def check_options(json: Path | None, figure: Path | None, **least: tuple[int | None, int]) -> None:
@@ -68,7 +68,7 @@ def check_options(json: Path | None, figure: Path | None, **least: tuple[int | N
 
 
 class Panel(NamedTuple):
-    """Memory of an arm before training and after; `exponent` is that of its power law, t**-exponent."""
+    """Memory of an arm before training and after, and the exponent of its power law t**-exponent."""
 
     title: str
     before: Memory
@@ -94,8 +94,8 @@ def kernel_figure(panels: Sequence[Panel], heading: str = "") -> "Figure":
     Thin lines are blocks, each the geometric mean over runs; thick lines are the geometric mean over blocks. Behind
     them stands t**-exponent. The first panel is the baseline's.
     """
-    exponents = {panel.exponent for panel in panels}
-    law = f"t**-{exponents.pop():g}" if len(exponents) == 1 else "t**-x, x the exponent of the arm"
+    same = len({panel.exponent for panel in panels}) == 1
+    law = f"t**-{panels[0].exponent:g}" if same else "t**-x, x the exponent of the arm"
     labels = ("lag t (bytes)", "k(t) / k(1)")
     figure, grid = _panels(panels, 1.6, heading, labels, START_DASHES, [{**LAW, "label": law}])
     lowest = 1.0
@@ -111,9 +111,7 @@ def kernel_figure(panels: Sequence[Panel], heading: str = "") -> "Figure":
         axes.set(xscale="log", yscale="log")
         lowest = min(lowest, float(expected[-1]) / 100)  # what has all but vanished takes no room
     grid[0].set_ylim(max(grid[0].get_ylim()[0], lowest), 1.6)
-    for axes in grid:
-        decades(axes.xaxis)
-        decades(axes.yaxis)
+    _decades(*(axis for axes in grid for axis in (axes.xaxis, axes.yaxis)))
     return figure
 
 
@@ -138,7 +136,9 @@ def model_figure(before: Memory | None, after: Memory, title: str = "", unit: st
     """
     from matplotlib import colormaps
 
-    figure, (kernels, half_lives) = _row(2, PAGE_WIDTH, 2.9 + 0.15 * -(-after.blocks // 6), width_ratios=(1.2, 1))
+    figure, (kernels, half_lives) = _row(
+        2, PAGE_WIDTH, 2.9 + 0.15 * -(-after.blocks // 6), 1, title, width_ratios=(1.2, 1)
+    )
     states: list[tuple[Memory, dict[str, Any]]] = [(after, {"lw": 1.2})]
     for memory, look in states if before is None else [(before, {"ls": START_DASHES, "lw": 0.9}), *states]:
         shades = colormaps["viridis"](np.linspace(0, 0.85, memory.blocks))
@@ -147,14 +147,12 @@ def model_figure(before: Memory | None, after: Memory, title: str = "", unit: st
             kernels.plot(memory.lags, np.exp(log_kernel), color=shade, label=label, **look)
     kernels.set(xscale="log", yscale="log")
     kernels.set_ylim(bottom=max(kernels.get_ylim()[0], FAINTEST))
-    decades(kernels.xaxis)
-    decades(kernels.yaxis)
+    _decades(kernels.xaxis, kernels.yaxis)
     dashed, grey = (f" ({look}: before)" if before is not None else "" for look in ("dashed", "grey"))
     kernels.set(xlabel=f"lag t ({unit})", ylabel="k(t) / k(1)", title=f"kernels{dashed}")
     _half_lives(half_lives, before, after, line_style(1)["color"])
     half_lives.set(xlabel="block", ylabel=f"half-life ({unit})", title=f"half-lives{grey}")
     figure.legend(loc="outside lower center", ncols=6)
-    headline(figure, title)
     return figure
 
 
@@ -164,10 +162,10 @@ def truncation_figure(arms: Mapping[str, Curves], heading: str = "", confidence:
     The first of `arms` is the baseline. Bands are t intervals of the mean over seeds. The broad grey line is the best
     possible with so many bytes, if the source of the text is known.
     """
-    lost = {}
-    for name, (at, bits, best) in arms.items():
-        least = None if best is None else np.subtract(best, best[-1])[:-1].tolist()
-        lost[name] = Curves(at[:-1], (bits - bits[:, -1:])[:, :-1], least)
+    lost = {
+        name: Curves(at[:-1], (bits - bits[:, -1:])[:, :-1], best and np.subtract(best, best[-1])[:-1].tolist())
+        for name, (at, bits, best) in arms.items()
+    }
     panels = [(arms, "bytes given", "bits per byte"), (lost, "bytes given", "bits per byte lost by the rest")]
     return _over_seeds(panels, heading, confidence)
 
@@ -192,7 +190,7 @@ def probe_figure(probe: Probe, heading: str = "") -> "Figure":
         (along.given, along.bpb, along.standard_error, "by position", f"{unit}s before", f"bits per {unit}"),
         (*lost, "the rest taken away", f"d: {unit}s given", f"lost, bits per {unit}"),
     )
-    figure, row = _row(3, PAGE_WIDTH, 2.7)
+    figure, row = _row(3, PAGE_WIDTH, 2.7, 1, heading)
     for axes, (at, values, errors, title, below, left) in zip(row, panels, strict=True):
         _curve(axes, at, values, t * np.asarray(errors), lw=1.3, color=INK, label="model")
         if axes is not row[1]:
@@ -204,18 +202,19 @@ def probe_figure(probe: Probe, heading: str = "") -> "Figure":
         axes.set_xticks([4**power for power in range(16) if 4**power <= probe.context], minor=False)
     if text is not None:
         row[0].legend()
-    headline(figure, heading)
     return figure
 
 
-def decades(axis: "Axis") -> None:
-    """Set ticks of a log axis in plain digits: few, at powers of ten, or at 1, 2 and 5 of each if two do not fit."""
-    from matplotlib.ticker import LogLocator, NullLocator
+def _decades(*log_axes: "Axis") -> None:
+    """Set ticks in plain digits: few, at powers of ten, or at 1, 2 and 5 of each if two do not fit."""
+    from matplotlib.ticker import LogLocator
 
-    low, high = axis.get_view_interval()
-    axis.set_major_locator(LogLocator(numticks=7) if high > 50 * low else LogLocator(subs=(1, 2, 5)))
-    axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(lambda value, _: f"{value:g}".replace("e-0", "e-"))
+    for axis in log_axes:
+        plain_ticks(axis)
+        low, high = axis.get_view_interval()
+        if high > 50 * low:
+            axis.set_major_locator(LogLocator(numticks=7))
+        axis.set_major_formatter(lambda value, _: f"{value:g}".replace("e-0", "e-"))
 
 
 def _half_lives(axes: "Axes", before: Memory | None, after: Memory, colour: str) -> None:
@@ -227,10 +226,9 @@ def _half_lives(axes: "Axes", before: Memory | None, after: Memory, colour: str)
             axes.vlines(at, shortest, longest, color=shade, lw=0.8)
             axes.bar(at, high - low, BOX_WIDTH, bottom=low, facecolor=shade, alpha=0.35)
             axes.hlines(median, at - BOX_WIDTH / 2, at + BOX_WIDTH / 2, color=shade, lw=1.6)
-    axes.set_yscale("log")
-    axes.set_xticks(range(0, after.blocks, 1 + (after.blocks - 1) // 8))
-    axes.set_xlim(-0.6, after.blocks - 0.4)
-    decades(axes.yaxis)
+    ticks = range(0, after.blocks, 1 + (after.blocks - 1) // 8)
+    axes.set(yscale="log", xticks=ticks, xlim=(-0.6, after.blocks - 0.4))
+    _decades(axes.yaxis)
 
 
 def _panels(
@@ -242,14 +240,13 @@ def _panels(
     columns = min(COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
     width = PAGE_WIDTH if columns > 1 else 1.3 * COLUMN_WIDTH
-    figure, grid = _row(columns, width, height * rows + 0.75, rows, sharey=True)
+    figure, grid = _row(columns, width, height * rows + 0.75, rows, heading, sharey=True)
     for axes in grid[len(panels) :]:
         axes.set_axis_off()
     for index, (axes, panel) in enumerate(zip(grid, panels, strict=False)):
         axes.set_title(panel.title, fontsize=7)
         axes.set_xlabel(labels[0] if index + columns >= len(panels) else "")
         axes.set_ylabel(labels[1] if index % columns == 0 else "")
-    headline(figure, heading)
     before = {"color": START, "lw": 1.5, "ls": start, "label": "at initialisation"}
     after = {"color": INK, "lw": 1.5, "label": "after training (each arm in its colour)"}
     handles = [Line2D([], [], **look) for look in (*first, before, after)]
@@ -257,11 +254,14 @@ def _panels(
     return figure, grid[: len(panels)]
 
 
-def _row(count: int, width: float, height: float, rows: int = 1, **options: Any) -> tuple["Figure", list["Axes"]]:
+def _row(
+    count: int, width: float, height: float, rows: int, heading: str, **options: Any
+) -> tuple["Figure", list["Axes"]]:
     """`count` axes side by side, in `rows`; width and height in inches."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height))
+    headline(figure, heading)
     return figure, list(figure.subplots(rows, count, squeeze=False, **options).flat)
 
 
@@ -269,17 +269,16 @@ def _row(count: int, width: float, height: float, rows: int = 1, **options: Any)
 def _over_seeds(panels: Sequence[tuple[Mapping[str, Curves], str, str]], heading: str, confidence: float) -> "Figure":
     """Means over seeds with bands, and the best that is known; panels: curves by arm, labels of the axes."""
     arms, width = list(panels[0][0]), len(panels)
-    figure, row = _row(width, width * COLUMN_WIDTH, 2.6 + 0.15 * -(-len(arms) // (1 + width)))
+    figure, row = _row(width, width * COLUMN_WIDTH, 2.6 + 0.15 * -(-len(arms) // (1 + width)), 1, heading)
     for axes, (curves, below, left) in zip(row, panels, strict=True):
         for index, arm in enumerate(curves.values()):
             mean, _, half = student_interval(arm.bits, confidence)
             _curve(axes, arm.at, mean, half, lw=1.5, **line_style(index))
-        for arm in [arm for arm in curves.values() if arm.best is not None][:1]:
-            axes.plot(arm.at, arm.best or (), **LAW)
+        if best := next(((arm.at, arm.best) for arm in curves.values() if arm.best is not None), None):
+            axes.plot(*best, **LAW)
         axes.set(xlabel=below, ylabel=left)
     _positive(row[-1])
     legend_below(figure, arms)
-    headline(figure, heading)
     return figure
 
 

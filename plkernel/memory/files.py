@@ -74,7 +74,14 @@ def open_checkpoint(target: str) -> Checkpoint:
     folder = path if path.is_dir() else path.parent
     config = load_object(_inside(folder, CONFIG, folder)) if (folder / CONFIG).exists() else {}
     if (path / INDEX).exists():
-        return _of_shards(_shards(path), config)
+        index = _inside(path, INDEX, path)
+        places = load_object(index).get("weight_map")
+        if not isinstance(places, dict) or not places or not all(isinstance(file, str) for file in places.values()):
+            raise ValueError(f"{index}: weight_map must say which tensor is in which file, got {shown(places)}")
+        files = {file: _inside(path, file, index) for file in dict.fromkeys(places.values())}
+        for file in files.values():
+            check_regular(file, f"{index}: shard ")
+        return _of_shards({name: files[file] for name, file in places.items()}, config)
     if path.is_dir():
         held = [name for name in (SINGLE, PICKLE) if (path / name).exists() or (path / name).is_symlink()]
         if not held:
@@ -135,18 +142,6 @@ def rounded(values: Floats, dtype: str) -> Floats:
     return np.where(np.isnan(single), np.nan, nearest.astype(np.uint32).view(np.float32)).astype(np.float64)
 
 
-def _shards(folder: Path) -> dict[str, Path]:
-    """The file of every tensor, from the index of a folder."""
-    index = _inside(folder, INDEX, folder)
-    places = load_object(index).get("weight_map")
-    if not isinstance(places, dict) or not places or not all(isinstance(file, str) for file in places.values()):
-        raise ValueError(f"{index}: weight_map must say which tensor is in which file, got {shown(places)}")
-    files = {file: _inside(folder, file, index) for file in dict.fromkeys(places.values())}
-    for path in files.values():
-        check_regular(path, f"{index}: shard ")
-    return {name: files[file] for name, file in places.items()}
-
-
 def _of_shards(files: Mapping[str, Path], config: Mapping[str, Any]) -> Checkpoint:
     """A checkpoint of .safetensors files by tensor, opened when a tensor in them is asked for."""
     header = cache(_header)
@@ -168,8 +163,17 @@ def _of_shards(files: Mapping[str, Path], config: Mapping[str, Any]) -> Checkpoi
         with files[name].open("rb") as handle:
             handle.seek(start + first)
             raw = np.frombuffer(handle.read(end - first), stored)
+        values: Any = raw
+        if dtype == "bfloat16":  # numpy has none of these
+            values = (raw.astype(np.uint32) << 16).view(np.float32)
+        elif dtype == "float8_e5m2":
+            values = (raw.astype(np.uint16) << 8).view(np.float16)
+        elif dtype == "float8_e4m3fn":  # 1 sign, 4 exponent (bias 7) and 3 mantissa bits; NaN where all are set
+            exponent, mantissa = (raw >> 3 & 15).astype(int), (raw & 7) / 8
+            size = np.where(exponent > 0, np.ldexp(1 + mantissa, exponent - 7), np.ldexp(mantissa, -6))
+            values = np.where(raw & 127 == 127, np.nan, np.where(raw & 128, -size, size))
         with np.errstate(invalid="ignore"):  # of NaN
-            return Stored(_widened(raw, dtype).astype(np.float64).reshape(one["shape"]), dtype)
+            return Stored(values.astype(np.float64).reshape(one["shape"]), dtype)
 
     return Checkpoint(tuple(files), config, lambda name: math.prod(entry(name)[0]["shape"]), read)
 
@@ -185,19 +189,6 @@ def _header(path: Path) -> tuple[dict[str, Any], int]:
     except (SafetensorError, OSError, RuntimeError, ValueError) as error:
         raise ValueError(f"{path}: not a whole .safetensors file ({error})") from error
     return {name: header[name] for name in names}, 8 + length
-
-
-def _widened(raw: Any, dtype: str) -> Any:
-    """Numbers from the bits of a type that numpy does not have."""
-    if dtype == "bfloat16":
-        return (raw.astype(np.uint32) << 16).view(np.float32)
-    if dtype == "float8_e5m2":
-        return (raw.astype(np.uint16) << 8).view(np.float16)
-    if dtype == "float8_e4m3fn":  # 1 sign, 4 exponent (bias 7) and 3 mantissa bits; no infinity, NaN where all are set
-        exponent, mantissa = (raw >> 3 & 15).astype(int), (raw & 7) / 8
-        size = np.where(exponent > 0, np.ldexp(1 + mantissa, exponent - 7), np.ldexp(mantissa, -6))
-        return np.where(raw & 127 == 127, np.nan, np.where(raw & 128, -size, size))
-    return raw
 
 
 def _inside(folder: Path, name: str, origin: Path) -> Path:

@@ -123,8 +123,7 @@ def build(kind: str, options: Mapping[str, Any] | None, seed: int) -> Foreign:
             known = builder.config_class()
             if unknown := [name for name in given if not hasattr(known, name)]:
                 raise ValueError(f"config has {unknown[0]!r}; {nearest(unknown[0], known.to_dict())}")
-            if given.get("vocab_size", BYTES) != BYTES:
-                size = given["vocab_size"]
+            if (size := given.get("vocab_size", BYTES)) != BYTES:
                 raise ValueError(f"vocab_size must be {BYTES}, one for every byte, got {size}: leave it out")
             usual = {"vocab_size": BYTES, **dict.fromkeys(TOKENS), "use_cache": False}
             given = builder.config_class(**{**usual, **given})

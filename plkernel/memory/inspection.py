@@ -14,8 +14,8 @@ from plkernel.common.files import CONFIG as RUN_CONFIG
 from plkernel.memory.diagnostics import QUANTILES, Memory, kernel_exponents, slope_range
 from plkernel.memory.figures import DRAWN
 from plkernel.memory.files import HUB, open_checkpoint
-from plkernel.memory.formulas import Floats
-from plkernel.memory.layers import LAGS, Finding, Layer, findings, kernel, quantiles, read_layers, redrawn
+from plkernel.memory.formulas import FAMILIES, Floats
+from plkernel.memory.layers import LAGS, Finding, Layer, findings, kernel, known_layers, quantiles, redrawn
 
 NAMED = {"shortest": 0, "10 %": 1, "median": 3, "90 %": 5, "longest": 6}
 """Places among QUANTILES."""
@@ -34,11 +34,6 @@ class Shown:
     findings: tuple[Finding, ...]
 
     @property
-    def count(self) -> str:
-        """Number of layers, in words."""
-        return f"{len(self.layers)} layer{'s' if len(self.layers) > 1 else ''} with decays"
-
-    @property
     def kernels(self) -> Floats:
         """The kernel of every layer at LAGS, (L, T)."""
         return np.stack([kernel(layer.rates) for layer in self.layers])
@@ -51,12 +46,26 @@ class Shown:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON; numbers that are not finite become null."""
-        return {
-            "model": self.name,
-            "model_type": self.model_type,
-            "layers": [_values(layer) for layer in self.layers],
-            "findings": [finding._asdict() for finding in self.findings],
-        }
+        layers = []
+        for layer in self.layers:
+            family, tokens = layer.family, quantiles(layer.rates)
+            tensors = {
+                role: {"name": layer.names[role], "shape": list(stored.values.shape), "dtype": stored.dtype}
+                for role, stored in layer.tensors.items()
+            }
+            layers.append(
+                {
+                    "module": layer.module,
+                    "layer": layer.number,
+                    **{"family": family.name, "formula": family.formula, "source": family.source},
+                    **{"notes": family.notes, "tensors": tensors, "channels": layer.rates.size},
+                    "half_lives": {f"{QUANTILES[place]:g}": float(tokens[place]) for place in NAMED.values()},
+                    "kernel": {"lags": LAGS.tolist(), "values": kernel(layer.rates).tolist()},
+                    **{"exponent": _exponent(layer.rates), "exponent_over_lags": SLOPES_OVER},
+                }
+            )
+        found = [finding._asdict() for finding in self.findings]
+        return {"model": self.name, "model_type": self.model_type, "layers": layers, "findings": found}
 
 
 def is_other_software(model: Path) -> bool:
@@ -75,7 +84,7 @@ def of_checkpoint(model: Path, compare: Path | None) -> Parts:
     if before is None:
         return [render(now)], now.to_dict(), (None, now.memory), now.name
     if len(before.layers) != len(now.layers):
-        raise ValueError(f"compare {before.name}: has {before.count}, but {now.name} has {len(now.layers)}")
+        raise ValueError(f"compare {before.name}: has {_count(before)}, but {now.name} has {len(now.layers)}")
     now = replace(now, findings=(*now.findings, *redrawn(before.layers, now.layers)))
     return [render(now, before)], {**now.to_dict(), "compare": before.to_dict()}, (before.memory, now.memory), now.name
 
@@ -121,7 +130,11 @@ def shown(target: str) -> Shown:
     """Read a folder, a file or, as hf:OWNER/NAME, a repository on the hub; ValueError if no decays are known."""
     checkpoint = open_checkpoint(target)
     try:
-        layers = read_layers(checkpoint)
+        if not (layers := known_layers(checkpoint)):
+            families = ", ".join(dict.fromkeys(family.name for family in FAMILIES))
+            some = ", ".join(sorted(checkpoint.names)[:3])
+            held = f"no decays are known under names like {some}; read are layers of {families}"
+            raise ValueError(held if some else "the checkpoint holds no tensors")
         seen = tuple(findings(checkpoint, layers))
     except ValueError as error:
         raise ValueError(f"{target}: {error}") from error
@@ -131,7 +144,7 @@ def shown(target: str) -> Shown:
 
 def render(now: Shown, before: Shown | None = None) -> str:
     """All tables and sentences of one checkpoint, with half-lives and slopes before in columns of their own."""
-    parts = [f"{now.name}: {now.count}" + (f", {now.model_type}" if now.model_type else "")]
+    parts = [f"{now.name}: {_count(now)}" + (f", {now.model_type}" if now.model_type else "")]
     kinds: dict[str, list[tuple[Layer, Layer | None]]] = {}
     for layer, old in zip(now.layers, before.layers if before else repeat(None), strict=False):
         kinds.setdefault(layer.family.anchor + layer.family.name, []).append((layer, old))
@@ -164,24 +177,8 @@ def render(now: Shown, before: Shown | None = None) -> str:
     return "\n\n".join(parts)
 
 
-def _values(layer: Layer) -> dict[str, Any]:
-    """A layer for JSON."""
-    family, tokens = layer.family, quantiles(layer.rates)
-    tensors = {
-        role: {"name": layer.names[role], "shape": list(stored.values.shape), "dtype": stored.dtype}
-        for role, stored in layer.tensors.items()
-    }
-    return {
-        "module": layer.module,
-        "layer": layer.number,
-        **{"family": family.name, "formula": family.formula, "source": family.source, "notes": family.notes},
-        "tensors": tensors,
-        "channels": layer.rates.size,
-        "half_lives": {f"{QUANTILES[place]:g}": float(tokens[place]) for place in NAMED.values()},
-        "kernel": {"lags": LAGS.tolist(), "values": kernel(layer.rates).tolist()},
-        "exponent": _exponent(layer.rates),
-        "exponent_over_lags": SLOPES_OVER,
-    }
+def _count(one: Shown) -> str:
+    return f"{len(one.layers)} layer{'s' if len(one.layers) > 1 else ''} with decays"
 
 
 def _exponent(rates: Floats) -> float:

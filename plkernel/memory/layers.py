@@ -80,18 +80,6 @@ class Layer:
             raise ValueError(f"{self.module}: {self.family.name} does not fit {shapes or 'it'} ({error})") from error
 
 
-def read_layers(checkpoint: Checkpoint) -> list[Layer]:
-    """All layers of known families, in order; ValueError if there is none."""
-    if not checkpoint.names:
-        raise ValueError("the checkpoint holds no tensors")
-    layers = known_layers(checkpoint)
-    if not layers:
-        families = ", ".join(dict.fromkeys(family.name for family in FAMILIES))
-        some = ", ".join(sorted(checkpoint.names)[:3])
-        raise ValueError(f"no decays are known under names like {some}; read are layers of {families}")
-    return layers
-
-
 def known_layers(checkpoint: Checkpoint) -> list[Layer]:
     """All layers of known families, in order."""
     names = frozenset(checkpoint.names)
@@ -192,8 +180,8 @@ def _started(layer: Layer, count: int) -> dict[str, str]:
     """Tensors, by role, that are as the official code starts them in a model of `count` layers; the start in words."""
     started = {}
     for role, stored in layer.tensors.items():
+        eps = max(stored.eps, 1e-6)
         for words, start in layer.family.starts.get(role, ()) if stored.values.ndim else ():
-            eps = max(stored.eps, 1e-6)
             if np.allclose(stored.values, start(stored.values.shape, layer.number, count), rtol=eps, atol=eps):
                 started[role] = words
     return started

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -133,20 +133,20 @@ def render(result: Probe) -> str:
     """The quantities measured, their units, and a table: one row for every lag, or number of tokens given."""
     unit, per_token, text = result.unit, result.bytes_per_token, result.information
     near, along, cut, count = result.influence, result.positions, result.truncation, result.windows
-    columns: list[tuple[str, Sequence[int], Sequence[float], str, Sequence[float], int]] = [
+    columns = [
         ("influence", near.lags, near.bits, ".2e", near.standard_error, count),
         ("by position", along.given, along.bpb, ".4f", along.standard_error, count),
-        ("given alone", cut.given, cut.bpb, ".4f", (0.0,) * len(cut.bpb), count),
+        ("given alone", cut.given, cut.bpb, ".4f", np.zeros(len(cut.bpb)), count),
         ("cost", cut.given, cut.cost, "+.4f", cut.standard_error, count),
         *([("I(d) of the text", text.lags, text.bits, ".2e", text.standard_error, INFORMED)] if text else []),
     ]
-    cells: list[dict[int, str]] = []
-    for _, places, values, form, errors, sample in columns:
-        cells.append({})
-        for at, value, error in zip(places, values, errors, strict=True):
-            reach = critical_value(sample) * error
-            cells[-1][at] = f"{value:{form}}" + (f" +- {reach:{form.lstrip('+')}}" if reach > 0 else "")
-    rows = [[f"{at:,}", *(one.get(at, "-") for one in cells)] for at in sorted(set().union(*cells))]
+    cells: dict[int, dict[str, str]] = {}
+    for name, places, values, form, errors, sample in columns:
+        for at, value, reach in zip(places, values, critical_value(sample) * np.asarray(errors), strict=True):
+            interval = f" +- {reach:{form.lstrip('+')}}" if reach > 0 else ""
+            cells.setdefault(at, {})[name] = f"{value:{form}}{interval}"
+    head = [name for name, *_ in columns]
+    rows = [[f"{at:,}", *(cells[at].get(name, "-") for name in head)] for at in sorted(cells)]
     whole = f"{count:,} windows of {result.context:,} {unit}s: {result.bits_per_token:.4f} bits per {unit}"
     if unit != "byte":
         whole += f", {result.bits_per_token / per_token:.4f} bits per byte; a token is {per_token:.2f} bytes"
@@ -156,20 +156,14 @@ by position: bits per {unit} where so many {unit}s of the window come before, si
 given alone: bits at the last {unit} of each window when only so many are given; cost: against all
 +-: 95 % intervals over windows, and of I(d) over blocks of the text
 
-{cli.text_table([f"{unit}s", *(name for name, *_ in columns)], rows)}"""
-
-
-class Taken(NamedTuple):
-    """One layer: its rates -ln a at N of the tokens, (N,...) with the shape of `layer.rates`; N is 0 if unknown."""
-
-    layer: Layer
-    rates: Floats
+{cli.text_table([f"{unit}s", *head], rows)}"""
 
 
 def observe_text(model: Path, text: str, tokens: int) -> tuple[str, dict[str, Any]]:
     """Run the model in a folder on the first windows of the corpus `text`, on the CPU: a table, and values for JSON.
 
-    Raises ValueError if the model cannot run.
+    Half-lives at LEVELS, each one that occurs: static over channels, observed over tokens and channels. Raises
+    ValueError if the model cannot run.
     """
     if str(model).startswith(HUB) or (model.is_file() and model.name != CHECKPOINT):
         raise ValueError(f"text needs a model that can run, as a folder with its tokenizer, which {model} is not")
@@ -184,17 +178,9 @@ def observe_text(model: Path, text: str, tokens: int) -> tuple[str, dict[str, An
         layers = observe(target.model, target.predict, windows)
     except RuntimeError as error:  # of the model's own code
         raise ValueError(f"text: {model} does not run on this CPU: {' '.join(str(error).split())}") from error
-    values = {"text": name, "unit": target.unit, "windows": len(windows), "context": length}
-    return observed(values, layers), values
-
-
-def observed(values: dict[str, Any], layers: Sequence[Taken]) -> str:
-    """Table of the layers that a text moves, and a line for the others; adds "layers" to `values`.
-
-    Half-lives at LEVELS, each one that occurs: static over channels, observed over tokens and channels.
-    """
-    unit, head, entries, rows = values["unit"], f"observed on {values['text']}:", [], []
-    fixed, lines = "its decays do not depend on the input", dict[str, None]()
+    head, fixed, lines = f"observed on {name}:", "its decays do not depend on the input", dict[str, None]()
+    entries: list[dict[str, Any]] = []
+    rows = []
     for index, (layer, rates) in enumerate(layers):
         static, seen = (
             dict(zip(map("{:g}".format, LEVELS), quantiles(one, LEVELS, "inverted_cdf").tolist(), strict=True))
@@ -209,19 +195,23 @@ def observed(values: dict[str, Any], layers: Sequence[Taken]) -> str:
             by_input = any(note.startswith(BY_INPUT) for note in layer.family.notes)
             words = "how a text moves its decays is not known here" if by_input else fixed
             lines[f"{head} {layer.family.name}: {words}"] = None
-    values["layers"] = entries
+    values = {"text": name, "unit": target.unit, "windows": len(windows), "context": length, "layers": entries}
     if not rows:
-        return "\n".join(lines or [f"{head} {fixed}"])
-    levels = " / ".join(f"{100 * level:g}" for level in LEVELS)
+        return "\n".join(lines or [f"{head} {fixed}"]), values
+    unit, levels = target.unit, " / ".join(f"{100 * level:g}" for level in LEVELS)
     title = (
         f"half-lives in {unit}s, {levels} %: static over channels, and observed over channels and so many of the "
-        f"{unit}s\nin {values['windows']:,} windows of {values['context']:,} of {values['text']}:"
+        f"{unit}s\nin {len(windows):,} windows of {length:,} of {name}:"
     )
-    return "\n".join([title, cli.text_table(["layer", f"{unit}s", "static", "observed"], rows), *lines])
+    return "\n".join([title, cli.text_table(["layer", f"{unit}s", "static", "observed"], rows), *lines]), values
 
 
-def observe(model: nn.Module, predict: Callable[[Tensor], Tensor], windows: Tensor) -> list[Taken]:
-    """Observe every layer of `model` of a known family while `predict` runs it on `windows` (n,T) of tokens."""
+def observe(model: nn.Module, predict: Callable[[Tensor], Tensor], windows: Tensor) -> list[tuple[Layer, Floats]]:
+    """Observe every layer of `model` of a known family while `predict` runs it on `windows` (n,T) of tokens.
+
+    Beside a layer stand its rates -ln a at N of the tokens, (N,...) with the shape of `layer.rates`; N is 0 where its
+    arguments do not have the shape of the static tensor, or are unknown.
+    """
     config: dict[str, Any] = getattr(model.config, "to_dict", dict)()  # models of plkernel need none
     layers = known_layers(of_tensors(model.state_dict(), config))
     moved = [(one, model.get_submodule(one.module), one.family.taken) for one in layers if one.family.taken]
@@ -230,20 +220,14 @@ def observe(model: nn.Module, predict: Callable[[Tensor], Tensor], windows: Tens
         with torch.no_grad(), _overheard({module: argument for _, module, argument in moved}, len(window)) as heard:
             predict(window[None])
         for layer, module, argument in moved:
-            rates[layer.module] += _rates(layer, argument, heard[module], len(windows))
-    return [Taken(one, np.array(rates[one.module]).reshape(-1, *one.rates.shape)) for one in layers]
-
-
-def _rates(layer: Layer, argument: Argument, heard: list[Tensor], windows: int) -> Iterator[Floats]:
-    """Rates at some of the tokens of a window; none if the arguments do not have the shape of the static tensor."""
-    static = layer.tensors[argument.role].values
-    calls = heard if argument.every else heard[argument.call : argument.call + 1]
-    values = torch.cat([call.flatten(1) for call in calls], dim=1) if calls else torch.empty(0, 0)
-    if values.shape[1] != static.size:
-        return
-    count = min(len(values), max(1, MOST_RATES // (layer.rates.size * windows)))
-    for row in values[torch.linspace(0, len(values) - 1, count).long()]:
-        yield layer.rates_of(**{argument.role: row.double().numpy().reshape(static.shape)})
+            static, calls = layer.tensors[argument.role].values, heard[module]
+            calls = calls if argument.every else calls[argument.call : argument.call + 1]
+            tokens = torch.cat([call.flatten(1) for call in calls], dim=1) if calls else torch.empty(0, 0)
+            if tokens.shape[1] == static.size:
+                count = min(len(tokens), max(1, MOST_RATES // (layer.rates.size * len(windows))))
+                for row in tokens[torch.linspace(0, len(tokens) - 1, count).long()].double().numpy():
+                    rates[layer.module].append(layer.rates_of(**{argument.role: row.reshape(static.shape)}))
+    return [(one, np.array(rates[one.module]).reshape(-1, *one.rates.shape)) for one in layers]
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import reduce
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,13 +19,12 @@ from plkernel.memory.diagnostics import (
     FEWEST_PLACES,
     QUANTILES,
     Influence,
-    Saturation,
     Truncation,
-    amplification,
     by_position,
     influence_of,
     is_read,
     lengths,
+    merged,
     others,
     places,
     saturation,
@@ -109,18 +108,18 @@ class Diagnosis:
 
     bits_per_byte: float
     losses: np.ndarray
-    saturation: Saturation
+    saturation: dict[str, float]
     amplification: tuple[float, ...] | None
 
     @property
     def finite(self) -> bool:
         """True unless a figure is NaN or infinite, as after a divergence."""
         growth = self.amplification or ()
-        return all(map(math.isfinite, (self.bits_per_byte, *self.saturation.to_dict().values(), *growth)))
+        return all(map(math.isfinite, (self.bits_per_byte, *self.saturation.values(), *growth)))
 
     def to_row(self) -> dict[str, Any]:
         """The entries of a row of metrics.jsonl beside the bits per byte."""
-        row: dict[str, Any] = {"saturation": self.saturation.to_dict()}
+        row: dict[str, Any] = {"saturation": self.saturation}
         if self.amplification:
             row["amplification"] = list(self.amplification)
         if self.losses.size:
@@ -131,7 +130,7 @@ class Diagnosis:
 
 def diagnose(model: nn.Module, windows: Tensor, batch: int, device: torch.device) -> Diagnosis:
     """The figures of one pass over `windows` (n, context + 1); leaves the model in eval mode, without hooks."""
-    parts: list[Saturation] = []
+    parts: list[dict[str, float]] = []
     losses: list[Tensor] = []
 
     def watch(logits: Tensor, targets: Tensor) -> None:
@@ -144,8 +143,8 @@ def diagnose(model: nn.Module, windows: Tensor, batch: int, device: torch.device
     for batches in stream:
         means, counts = torch.stack([mean for mean, _ in batches]).tolist(), [count for _, count in batches]
         rms.append(math.sqrt(sum(mean * count for mean, count in zip(means, counts, strict=True)) / sum(counts)))
-    growth = amplification(rms) if rms else None
-    return Diagnosis(bpb, torch.cat(losses).cpu().numpy(), reduce(Saturation.merged, parts), growth)
+    growth = tuple(after / before if before else math.nan for before, after in pairwise(rms)) if rms else None
+    return Diagnosis(bpb, torch.cat(losses).cpu().numpy(), merged(parts), growth)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from plkernel.memory.diagnostics import (
     is_read,
     kernel_exponents,
     lengths,
+    merged,
     n_gram_losses,
     n_grams,
     others,
@@ -111,31 +112,30 @@ def test_saturation_is_its_definition(scale: float) -> None:
         "entropy": -(p * logs).sum(axis=1).mean(),
         "saturated_share": (p.max(axis=1) > 0.99).mean(),
     }
-    assert saturation(logits, targets).to_dict() == pytest.approx(expected, rel=2e-14, abs=1e-14)
+    assert saturation(logits, targets) == pytest.approx(expected, rel=2e-14, abs=1e-14)
 
 
 def test_batches_merge_to_the_whole() -> None:
     rng = np.random.default_rng(0)
     logits, targets = 12 * rng.standard_normal((700, 5, 256)), rng.integers(0, 256, (700, 5))
-    whole, merged = saturation(logits, targets), saturation(logits[:1], targets[:1])
-    for start, end in ((1, 300), (300, 301), (301, 700)):
-        merged = merged.merged(saturation(logits[start:end], targets[start:end]))
-    assert merged.positions == whole.positions == 3500
-    assert merged.to_dict() == pytest.approx(whole.to_dict(), rel=1e-14)
+    cuts = ((0, 1), (1, 300), (300, 301), (301, 700))
+    whole = merged(saturation(logits[start:end], targets[start:end]) for start, end in cuts)
+    assert whole["positions"] == 3500
+    assert whole == pytest.approx(saturation(logits, targets), rel=1e-14)
 
 
 def test_impossible_symbols_and_diverged_models() -> None:
     logits = np.full((3, 256), -np.inf, np.float32)
     logits[:, :2] = 0
     half = saturation(logits, np.array([0, 1, 1]))
-    assert (half.entropy, half.loss) == pytest.approx((math.log(2), math.log(2)), rel=1e-15)
-    assert saturation(logits, np.array([0, 1, 9])).loss == math.inf
+    assert (half["entropy"], half["loss"]) == pytest.approx((math.log(2), math.log(2)), rel=1e-15)
+    assert saturation(logits, np.array([0, 1, 9]))["loss"] == math.inf
     for bad in (np.nan, np.inf):
         logits = np.zeros((3, 256), np.float32)
         logits[1, 4] = bad
         diverged = saturation(logits, np.array([0, 1, 4]))
-        assert math.isnan(diverged.loss)
-        assert math.isnan(diverged.entropy)
+        assert math.isnan(diverged["loss"])
+        assert math.isnan(diverged["entropy"])
 
 
 @pytest.mark.parametrize("exponent", [0.0, 0.575, 3.0])

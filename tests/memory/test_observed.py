@@ -14,8 +14,9 @@ from torch.nn import functional as F
 
 from plkernel.commands.inspect import inspect
 from plkernel.common.files import load_json
-from plkernel.memory.layers import quantiles
-from plkernel.memory.probe import LEVELS, NEED_A_GPU, Taken, observe
+from plkernel.memory.foreign import NEED_A_GPU
+from plkernel.memory.layers import Layer, quantiles
+from plkernel.memory.probe import LEVELS, observe
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 
@@ -56,7 +57,7 @@ def predicted(model: nn.Module) -> Callable[[Tensor], Tensor]:
     return lambda tokens: model(tokens) if isinstance(model, RWKV) else model(input_ids=tokens, use_cache=False).logits
 
 
-def seen(model: nn.Module) -> list[Taken]:
+def seen(model: nn.Module) -> list[tuple[Layer, np.ndarray]]:
     return observe(model, predicted(model), WINDOWS)
 
 
@@ -130,10 +131,10 @@ def test_decays_are_those_of_an_own_formula(name: str, monkeypatch: pytest.Monke
     layers = seen(model)
     expected = [torch.cat([formula(at, x) for x in given]).detach() for at, given in inputs(model, ending)]
     assert len(layers) == len(expected) > 1
-    for one, rates in zip(layers, expected, strict=True):
-        assert one.rates.shape == (WINDOWS.numel(), *one.layer.rates.shape)
-        np.testing.assert_allclose(one.rates.reshape(rates.shape), rates.numpy(), rtol=1e-6)
-        assert np.ptp(one.rates, axis=0).max() > 1e-3 * one.layer.rates.max(), "the text moves nothing"
+    for (layer, seen_), rates in zip(layers, expected, strict=True):
+        assert seen_.shape == (WINDOWS.numel(), *layer.rates.shape)
+        np.testing.assert_allclose(seen_.reshape(rates.shape), rates.numpy(), rtol=1e-6)
+        assert np.ptp(seen_, axis=0).max() > 1e-3 * layer.rates.max(), "the text moves nothing"
 
 
 @pytest.mark.parametrize("name", [*CASES, "rwkv6", "rwkv7"])
@@ -141,19 +142,19 @@ def test_without_an_input_they_are_the_static_ones(name: str) -> None:
     """Every weight of a layer but its static decays is zero; what has none that a text moves says so."""
     model = made(name).float()
     layers = seen(model)
-    moved = [one for one in layers if len(one.rates)]
+    moved = [one for one in layers if len(one[1])]
     assert layers
     assert moved == ([] if name in SILENT else layers)
     with torch.no_grad():
-        for one in moved:
-            kept = set(one.layer.names.values())
-            for parameter, values in model.get_submodule(one.layer.module).named_parameters(one.layer.module):
+        for layer, _ in moved:
+            kept = set(layer.names.values())
+            for parameter, values in model.get_submodule(layer.module).named_parameters(layer.module):
                 values.mul_(parameter in kept)
-    for moving, still in zip(layers, seen(model), strict=True):
-        if len(moving.rates):
-            static, observed_ = (quantiles(rates, LEVELS, "inverted_cdf") for rates in (still.layer.rates, still.rates))
+    for (_, moving), (layer, still) in zip(layers, seen(model), strict=True):
+        if len(moving):
+            static, observed_ = (quantiles(rates, LEVELS, "inverted_cdf") for rates in (layer.rates, still))
             np.testing.assert_array_equal(observed_, static)
-            assert np.ptp(moving.rates, axis=0).max() > 0, "the text moves nothing"
+            assert np.ptp(moving, axis=0).max() > 0, "the text moves nothing"
 
 
 @pytest.fixture

@@ -19,7 +19,8 @@ from plkernel.common import cli
 from plkernel.common.files import read_lines
 from plkernel.config.reading import load_spec
 from plkernel.data.windows import fixed_windows
-from plkernel.memory.probe import NEED_A_GPU, check_causal, open_target, probe
+from plkernel.memory.foreign import NEED_A_GPU
+from plkernel.memory.probe import check_causal, open_target, probe
 from plkernel.training.evaluate import Predict, influence, truncation
 from plkernel.training.loop import prepare, run_training
 

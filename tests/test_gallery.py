@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from plkernel.analysis.figures import style
 from plkernel.analysis.gallery import initialisations
 from plkernel.commands.gallery import gallery
 from plkernel.common import cli
@@ -23,8 +24,9 @@ def test_the_table_names_every_source_and_holds_the_figures(tmp_path: Path, caps
     assert (rows["gla"].split()[1], rows["gla"].split()[7]) == ("16", "107")
 
 
-def test_json_holds_the_table(tmp_path: Path) -> None:
+def test_json_holds_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two runs give the same bytes."""
+    monkeypatch.setattr(style, "rendered", lambda figure: dict.fromkeys(("pdf", "png", "svg"), b"drawn"))
     for folder in ("one", "two"):
         gallery(beta=1.0, max_lag=256, out=tmp_path / folder, figure=folder == "one")
     one, two = (tmp_path / folder for folder in ("one", "two"))
@@ -35,6 +37,13 @@ def test_json_holds_the_table(tmp_path: Path) -> None:
     starts = {entry["initialisation"]["name"]: entry["initialisation"] for entry in values["entries"]}
     assert starts["lru"]["half_lives"] == [0.0, None], "endless"
     assert starts["rwkv-first"]["origin"]["layer"] == "1 of 24"
+
+
+@pytest.mark.slow
+def test_the_figure_is_drawn_in_every_format(tmp_path: Path) -> None:
+    gallery(max_lag=256, out=tmp_path)
+    starts = {"gallery.pdf": b"%PDF", "gallery.png": b"\x89PNG", "gallery.svg": b"<?xml"}
+    assert all((tmp_path / name).read_bytes().startswith(start) for name, start in starts.items())
 
 
 @pytest.mark.parametrize(

@@ -42,23 +42,30 @@ SIZES = {
 PROMISE = {"rtol": 1e-4, "atol": 2e-5}
 MEASURED = {5: {"rtol": 3e-5, "atol": 6e-6}, 6: {"rtol": 3e-5, "atol": 6e-6}, 7: PROMISE}
 OFFICIAL = """
-import gc, sys, torch
-from rwkv.model import RWKV
+import gc, os, sys, torch
 gc.collect = lambda: 0
 torch.set_num_threads(1)
-results = []
-for path, inputs in torch.load(sys.argv[1]):
-    try:
-        model = RWKV(model=path, strategy="cpu fp32")
-        whole, _ = model.forward(inputs, None, full_output=True)
-        state, each = None, []
-        for byte in inputs:
-            logits, state = model.forward([byte], state)
-            each.append(logits.clone())
-        results.append((whole, torch.stack(each)))
-    except (RuntimeError, AttributeError):
-        results.append(None)
-torch.save(results, sys.argv[2])
+for line in sys.stdin:  # RWKV_V7_ON, which the package reads as it is imported, cases and results
+    flag, cases, out = line.split()
+    if os.environ.get("RWKV_V7_ON") != flag:
+        os.environ["RWKV_V7_ON"] = flag
+        sys.modules.pop("rwkv.model", None)
+    from rwkv.model import RWKV
+    results = []
+    for path, inputs in torch.load(cases):
+        try:
+            model = RWKV(model=path, strategy="cpu fp32")
+            whole, _ = model.forward(inputs, None, full_output=True)
+            state, each = None, []
+            for byte in inputs:
+                logits, state = model.forward([byte], state)
+                each.append(logits.clone())
+            results.append((whole, torch.stack(each)))
+        except (RuntimeError, AttributeError):
+            results.append(None)
+    torch.save(results, out)
+    print(flush=True)
+    print("done", flag, flush=True)
 """
 Logits = Callable[..., list[Any]]
 
@@ -72,17 +79,29 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture
-def official(tmp_path: Path) -> Logits:
-    """Logits (T,256) of bytes (T,) by the official package, whole and byte by byte; it has one version a process."""
+@pytest.fixture(scope="module")
+def server() -> Iterator["subprocess.Popen[str]"]:
+    """A process with the official package, which would change settings of torch in this one."""
     pytest.importorskip("rwkv", reason="the official inference package `rwkv` is not installed")
+    flags = {"RWKV_JIT_ON": "0", "RWKV_CUDA_ON": "0"}
+    command, pipe = [sys.executable, "-c", OFFICIAL], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env={**os.environ, **flags}) as process:
+        yield process
+
+
+@pytest.fixture
+def official(server: "subprocess.Popen[str]", tmp_path: Path) -> Logits:
+    """Logits (T,256) of bytes (T,) by the official package, whole and byte by byte."""
+    asked, told = server.stdin, server.stdout
+    assert asked is not None
+    assert told is not None
 
     def run(version: int, *cases: tuple[Path, Tensor]) -> list[Any]:
         names = [(str(path).removesuffix(".pth") if version == 7 else str(path), x.tolist()) for path, x in cases]
         torch.save(names, tmp_path / "cases")
-        flags = {"RWKV_V7_ON": str(int(version == 7)), "RWKV_JIT_ON": "0", "RWKV_CUDA_ON": "0"}
-        command = [sys.executable, "-c", OFFICIAL, str(tmp_path / "cases"), str(tmp_path / "results")]
-        subprocess.run(command, check=True, capture_output=True, env={**os.environ, **flags})
+        flag = int(version == 7)
+        print(flag, tmp_path / "cases", tmp_path / "results", file=asked, flush=True)
+        assert f"done {flag}\n" in iter(told.readline, ""), "the official package failed: see standard error"
         results: list[Any] = torch.load(tmp_path / "results")
         return results
 

@@ -15,10 +15,9 @@ from plkernel.config.reading import load_spec, parse_spec
 from plkernel.data.windows import fixed_windows
 from plkernel.memory.diagnostics import Table, n_gram_losses, n_grams
 from plkernel.results.study import Choice, choices, read_study
-from plkernel.study import tuning
+from plkernel.study import schedule
 from plkernel.study.engine import Job, LocalEngine
-from plkernel.study.schedule import chosen_arms, run_experiment
-from plkernel.study.tuning import save_references, search_of, tuned
+from plkernel.study.schedule import chosen_arms, run_experiment, save_references, search_of, tuned
 from plkernel.training.loop import Training, open_corpus, prepare
 
 SpecWriter = Callable[..., Path]
@@ -128,14 +127,14 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[np.ndarray]]:
         seen.append(np.concatenate(list(windows)))
         return n_grams([seen[-1]], orders)
 
-    monkeypatch.setattr(tuning, "n_grams", counted)
+    monkeypatch.setattr(schedule, "n_grams", counted)
     return seen
 
 
 def test_counted_are_the_windows_of_the_first_seeds_runs(
     tiny_spec: SpecWriter, tmp_path: Path, counts: list, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuning, "AT_ONCE", 7 * 33)
+    monkeypatch.setattr(schedule, "AT_ONCE", 7 * 33)
     spec, out = load_spec(tiny_spec(eval_windows=3)), tmp_path / "out"
     save_references(spec, list(spec.arms), out)
     run = Training(prepare(spec, "power-law", 0, tmp_path / "other"))
@@ -178,7 +177,7 @@ def test_counts_are_kept_for_the_same_windows_and_for_other_corpora(
 def test_of_long_runs_the_beginning_is_counted(
     tiny_spec: SpecWriter, tmp_path: Path, counts: list, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuning, "MOST_BYTES", 10 * 32 + 31)
+    monkeypatch.setattr(schedule, "MOST_BYTES", 10 * 32 + 31)
     save_references(load_spec(tiny_spec()), ["uniform"], tmp_path)
     assert (len(counts[0]), entry(tmp_path)["training_bytes"]) == (10, 320)
     words = "the first 10 of 48 windows: those that the runs of seed 0 read in 12 steps"

@@ -78,17 +78,13 @@ def run_experiment(
             _run(search, jobs, out / TUNING, workers, engine)
         if spec.tuning.rates:
             spec = tuned(spec, out)
-        for arm in untuned:
-            if spec.arm(arm).learning_rate is None:
-                runs = [(job.name, RunFolder(job.folder)) for job in jobs if job.arm.startswith(f"{arm}_rate-")]
-                told = "; ".join(f"{name} {run.failure}" for name, run in runs if not run.finished)
-                remedy = "mend the cause, or try lower rates, and run the same command again"
-                raise ValueError(
-                    f"tuning.rates: no learning rate for arm {arm!r}: {told}, see {out / TUNING}; {remedy}"
-                )
+        if lost := [arm for arm in untuned if spec.arm(arm).learning_rate is None]:
+            remedy = "mend the cause, or try lower rates, and run the same command again"
+            raise ValueError(f"tuning.rates: no learning rate for arm {lost[0]!r}, see {out / TUNING}; {remedy}")
         if untuned:
             jobs = _jobs(spec, arms, out, engine)
-        return _run(spec, jobs, out, workers, engine, retry, arms)
+        save_references(spec, arms, out)
+        return _run(spec, jobs, out, workers, engine, retry)
 
 
 def chosen_arms(spec: Spec, only: Sequence[str]) -> list[str]:
@@ -119,21 +115,11 @@ def _jobs(spec: Spec, arms: Sequence[str], out: Path, engine: LocalEngine) -> li
 
 
 def _run(
-    spec: Spec,
-    jobs: Sequence[Job],
-    out: Path,
-    workers: int | None,
-    engine: LocalEngine,
-    retry: bool = False,
-    counted: Sequence[str] = (),
+    spec: Spec, jobs: Sequence[Job], out: Path, workers: int | None, engine: LocalEngine, retry: bool = False
 ) -> list[str]:
-    """Run those of `jobs` that have not ended; return the names of those that fail or diverge.
-
-    counted: arms on whose corpora n-grams are counted before.
-    """
-    finished, diverged = (
-        [one for one in jobs if getattr(RunFolder(one.folder), end)] for end in ("finished", "diverged")
-    )
+    """Run those of `jobs` that have not ended; return the names of those that fail or diverge."""
+    finished = [one for one in jobs if RunFolder(one.folder).finished]
+    diverged = [one for one in jobs if RunFolder(one.folder).diverged]
     waiting, active = [one for one in jobs if one not in finished and (retry or one not in diverged)], list[Job]()
     save_json(out / SPEC, spec.model_dump(mode="json"))
     lost = f", {len(diverged)} diverged before" if diverged and not retry else ""
@@ -141,7 +127,6 @@ def _run(
     before = f"{len(finished)} finished before{lost}, {size} at a time, in {out.absolute()}"
     print(f"{spec.name}: {len(jobs)} runs, {before}", flush=True)
     try:
-        save_references(spec, counted, out)
         with tqdm(total=len(waiting), unit="run", desc=spec.name, disable=None) as bar:
             while waiting or active:
                 # The room is asked for each time: machines of a cluster come and go.
@@ -194,14 +179,10 @@ def tuned(spec: Spec, out: Path) -> Spec:
 def save_references(spec: Spec, arms: Sequence[str], out: Path) -> None:
     """Write the losses of n-grams on every corpus of `arms` to out/references.json, beside those of other corpora.
 
-    An entry for the same corpus and the same windows is kept, a damaged file is written anew.
+    An entry for the same corpus and the same windows is kept.
     """
     path, seed, train, steps = out / REFERENCES, spec.seeds[0], spec.train, spec.train.total_steps
-    try:
-        known = reference_entries(path)
-    except ValueError as error:
-        print(f"{error}; it is written anew", file=sys.stderr)
-        known = []
+    known = reference_entries(path)
     saved, there = [], steps * train.batch
     count = min(there, MOST_BYTES // train.context)
     words = f"those that the runs of seed {seed} read in {steps:,} steps"

@@ -152,7 +152,7 @@ def test_counted_are_the_windows_of_the_first_seeds_runs(
 
 
 def test_counts_are_kept_for_the_same_windows_and_for_other_corpora(
-    tiny_spec: SpecWriter, tmp_path: Path, counts: list, capsys: pytest.CaptureFixture[str]
+    tiny_spec: SpecWriter, tmp_path: Path, counts: list
 ) -> None:
     spec, other, out = load_spec(tiny_spec()), load_spec(tiny_spec(name="other.toml", steps=8)), tmp_path / "out"
     for _ in range(2):
@@ -161,15 +161,12 @@ def test_counts_are_kept_for_the_same_windows_and_for_other_corpora(
     assert len(counts) == 1
     save_references(other, ["uniform"], out)
     assert entry(out)["train"]["steps"] == 8
-    for damage in ("{", '{"references": [3]}'):
-        (out / REFERENCES).write_text(damage)
-        save_references(spec, ["uniform"], out)
-        assert f"{out / REFERENCES}: " in capsys.readouterr().err
-        assert (out / REFERENCES).read_bytes() == written
+    save_references(spec, ["uniform"], out)
+    assert (out / REFERENCES).read_bytes() == written
     shorter = spec.model_copy(update={"corpus": spec.corpus.model_copy(update={"max_bytes": 9000})})
     for one in (shorter, spec, shorter):
         save_references(one, ["uniform"], out)
-    assert len(counts) == 5
+    assert len(counts) == 4
     sizes = [one["corpus"]["size"] for one in load_json(out / REFERENCES)["references"]]
     assert sorted(sizes) == [9000, open_corpus(spec.corpus, 32)[0].size]
 

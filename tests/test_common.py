@@ -27,7 +27,7 @@ from plkernel.commands.measure import measure
 from plkernel.commands.probe import probe
 from plkernel.commands.report import report
 from plkernel.common import cli, environment, files
-from plkernel.config import command_line
+from plkernel.config import reading
 
 
 def refused(run: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> str:
@@ -145,7 +145,7 @@ def test_outputs_are_checked_before_the_work(
     place = tmp_path / "file" / "out.pth"
     known = {"file": str(tmp_path / "file"), "spec": str(tiny_spec(corpus="missing.txt"))}
     given = [*(known.get(one, one) for one in arguments), *filter(None, [option]), str(place)]
-    start = command_line.main if "spec" in arguments else cli.main
+    start = reading.main if "spec" in arguments else cli.main
     error = refused(lambda: start(command, given), capsys)
     assert f"{option[2:] or 'out'} {place}: cannot be written (a file is in the way)" in error
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from plkernel.common.files import check_folder
-from plkernel.config import command_line
+from plkernel.config import reading
 from plkernel.config.study import Spec
 from plkernel.results.registration import place_of
 from plkernel.results.registration import register as register_study
@@ -21,8 +21,7 @@ def forecast(spec: Spec, only: Sequence[str], workers: int | None) -> str:
     ValueError where a corpus does not exist or is too short; one that is still to be fetched or unpacked is named.
     """
     from plkernel.study.dry_run import estimate, text
-    from plkernel.study.schedule import chosen_arms
-    from plkernel.study.tuning import search_of
+    from plkernel.study.schedule import chosen_arms, search_of
     from plkernel.training.loop import check_ahead
 
     chosen = spec.model_copy(update={"arms": {name: spec.arms[name] for name in chosen_arms(spec, only)}})
@@ -115,4 +114,4 @@ def command(
 
 
 if __name__ == "__main__":
-    command_line.main(command, check=check)
+    reading.main(command, check=check)

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from plkernel.common.files import check_folder
-from plkernel.config import command_line
+from plkernel.config import reading
 from plkernel.config.study import Spec
 from plkernel.training import check
 
@@ -43,4 +43,4 @@ def command(
 
 
 if __name__ == "__main__":
-    command_line.main(command, check=check)
+    reading.main(command, check=check)

@@ -28,8 +28,6 @@ OF_ANY_ARM = {"scheme", "scheme_options", "placement", *OF_A_FOREIGN_ARM}
 class Condition:
     """All that decides the numbers of a run but its seed; `resolve` makes one, `from_config` reads one back.
 
-    Immutable and hashable, and not checked again once a spec has been read.
-
     arm: with the defaults of the model's kind filled in. train: with the learning rate of the arm, None for a model
     that is not trained. study and name: of the spec and of the arm in it. trusted: consent of the person at the command
     line to the code that it names, which no file can give.
@@ -110,10 +108,11 @@ class Condition:
         else:
             ends = {name: options[name] for name in ENDS if name in options}
             lives = decays.half_lives_of(arm.placement, model.node_count, **ends)
-            for name, value in zip(ENDS, (float(lives.min()), float(lives.max())), strict=True):
-                decays.check_rates(f"placement {arm.placement!r}, {name}", [math.log(2) / value * step], step)
+            rates = math.log(2) / float(lives.min()), math.log(2) / float(lives.max())
+            for name, rate in zip(ENDS, rates, strict=True):
+                decays.check_rates(f"placement {arm.placement!r}, {name}", [rate * step], step)
             if model.kind == "rwkv7":
-                decays.check_largest_rate(math.log(2) / float(lives.min()), f"placement {arm.placement!r}, {ENDS[0]}")
+                decays.check_largest_rate(rates[0], f"placement {arm.placement!r}, {ENDS[0]}")
         options |= {"placement": arm.placement, "projection": arm.projection, "beta": arm.beta}
         return decays.place(model.node_count, gain=model.input_gain, step=step, fastest=model.largest_rate, **options)
 
@@ -216,13 +215,7 @@ def from_config(config: Mapping[str, Any], trusted: bool = False) -> Condition:
     """
     corpus = {name: value for name, value in config.get("corpus", {}).items() if name in CorpusSpec.model_fields}
     model = {name: value for name, value in config["model"].items() if name != "parameters"}
-    train = config.get("train")
-    return resolve(
-        ModelSpec.model_validate(model),
-        Arm.model_validate(config["arm_options"]),
-        None if train is None else TrainSpec.model_validate(train),
-        CorpusSpec.model_validate(corpus),
-        config.get("study", ""),
-        config.get("arm", ""),
-        trusted,
-    )
+    train, names = config.get("train"), (config.get("study", ""), config.get("arm", ""))
+    protocol = None if train is None else TrainSpec.model_validate(train)
+    given = ModelSpec.model_validate(model), Arm.model_validate(config["arm_options"])
+    return resolve(*given, protocol, CorpusSpec.model_validate(corpus), *names, trusted)

@@ -1,5 +1,7 @@
 """Specs from files: found by path or name, read, their factors written out, and every arm resolved and checked once.
 
+On a command line the file comes first, then options, which may replace any value of the spec.
+
 [factors] stand for one arm for every combination of their levels:
 
 within = ["model.gain"]                            # arms are compared among themselves, gain by gain
@@ -13,12 +15,15 @@ This is six arms, log-spaced_none to concentrated_ema, quantile_none and quantil
 of its gain.
 """
 
+import difflib
+import functools
 import hashlib
 import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +31,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from plkernel.analysis.nodes import output_std
+from plkernel.common import cli
 from plkernel.common.cli import existing, nearest
 from plkernel.common.files import load_json, load_object, parse_toml, read_bytes, shown
 from plkernel.config.condition import Condition
@@ -34,6 +40,12 @@ from plkernel.config.study import Spec, heading
 
 FOLDER = Path(__file__).parents[1] / "runs"  # the specs that come with plkernel
 BASELINE = "baseline"  # as the value of an arm's `match`: the arm it is compared with, whatever its name
+
+HINT = """SPEC: a file or a name ({specs}). Every value of the spec is an option too; the reference of the documentation
+lists them.
+
+Example: {prog} quick --train.steps 200"""
+TABLES = {"model": "ModelSpec", "corpus": "CorpusSpec", "train": "TrainSpec"}
 
 Check = Callable[[Condition], None]
 """A further check of every condition, e.g. that its scheme fits the model."""
@@ -212,9 +224,7 @@ def _levels(factor: str, given: list[Any] | dict[str, Options]) -> dict[str, Opt
     levels = {} if isinstance(given, list) else given
     for value in given if isinstance(given, list) else ():
         label = re.sub(r"[^A-Za-z0-9.-]+", "-", format(value, "g") if isinstance(value, float) else str(value))
-        for part in reversed(factor.split(".")):  # {"model": {"gain": value}} for model.gain
-            value = {part: value}
-        levels[label] = value
+        levels[label] = _nested(factor.split("."), value)
     if len(levels) < 2 or len(levels) != len(given):
         raise ValueError(f"factors.{factor}: needs two levels or more, all different, got {shown(list(given))}")
     return levels
@@ -234,3 +244,84 @@ def _options(factors: Mapping[str, Options], levels: Mapping[str, str]) -> Optio
                 raise ValueError(f"factors {owner} and {name} both set {path}: give it to one of them")
         options = deep_merge(options, factors[name][label])
     return options
+
+
+def main(command: Callable[..., Any], args: Sequence[str] | None = None, check: Check | None = None) -> None:
+    """Run `command(spec, ...)` as `SPEC [OPTIONS]`; exit 2 with one line on bad input.
+
+    An option such as --train.steps 200 replaces that value of the file; the spec is then checked as a whole, every
+    condition also by `check`. The option --trust-code of the command is consent to the code in the spec.
+    """
+    given = list(sys.argv[1:] if args is None else args)
+    prog, own = f"{cli.program()} SPEC", functools.partial(command, None)
+
+    def run() -> None:
+        if {"-h", "--help"} & set(given):
+            cli.parse(own, ["--help"], prog, HINT.format(specs=cli.program("plkernel.specs"), prog=cli.program()))
+        if not given or given[0].startswith("-"):
+            raise ValueError(f"the spec comes first: {prog} [OPTIONS], got {repr(given[0]) if given else 'nothing'}")
+        path = find(given[0])
+        call, rest = cli.parse(own, given[1:], prog, whole=False)
+        values, origin = replaced(load_values(path), rest, call.keywords), f"{path}{' with its options' * bool(rest)}"
+        command(parse_spec(values, origin, check, call.keywords.get("trust_code", False)), **call.keywords)
+
+    cli.report_errors(run)
+
+
+def replaced(values: Options, tokens: Sequence[str], others: Iterable[str] = ()) -> Options:
+    """Return the values of a spec with those that options name replaced, by texts that pydantic converts.
+
+    others: names that a misspelt option may mean as well.
+    """
+    groups = list[tuple[str, list[str]]]()
+    for token in tokens:
+        if re.match(r"-[^\d.]", token):  # no negative number
+            name, equals, text = token.partition("=")
+            groups.append((name, [text] * bool(equals)))
+        elif groups:
+            groups[-1][1].append(token)
+        else:
+            raise ValueError(f"{token!r} belongs to no option; see --help")
+    every = _options_of("", arms if isinstance(arms := values.get("arms"), dict) else ())
+    known = {".".join(place).replace("_", "-"): (place, types) for place, types in every}
+    for token, texts in groups:
+        name = token.lstrip("-").replace("_", "-")
+        if name not in known:
+            ends = [one for one in known if one.rpartition(".")[2] == name][:2]
+            close = ends or difflib.get_close_matches(name, [*known, *(one.replace("_", "-") for one in others)], n=1)
+            hint = f"did you mean {' or '.join(f'--{one}' for one in close)}?" if close else "--help lists the options"
+            raise ValueError(f"unknown option {token}; {hint}")
+        place, types = known[name]
+        if not ("array" in types or len(texts) == 1 or (not texts and "boolean" in types)):
+            raise ValueError(f"--{name}: expected one value, got {' '.join(texts) or 'nothing'}")
+        value: Any = texts if "array" in types else (*texts, True)[0]
+        values = deep_merge(values, _nested(place, None if texts == ["None"] and "null" in types else value))
+    return values
+
+
+def _options_of(section: str, arms: Iterable[str], *head: str) -> Iterator[tuple[tuple[str, ...], set[str]]]:
+    """Yield the place of every value that an option can replace, and its types in the JSON schema."""
+    for name, field in _schemas()[section]["properties"].items():
+        types = {form.get("type", "string") for form in field.get("anyOf", [field])}
+        table = TABLES.get(name, field.get("$ref", "").rpartition("/")[2])
+        if name == "arms":
+            for arm in arms:
+                yield from _options_of("Arm", (), name, arm)
+        elif table:
+            yield from _options_of(table, (), *head, name)
+        elif "object" not in types and name not in ("hypotheses", "gates"):
+            yield (*head, name), types
+
+
+@functools.cache
+def _schemas() -> Options:
+    """Return the JSON schemas of the sections by name, and of the whole spec under ''."""
+    whole = Spec.model_json_schema()
+    return {"": whole, **whole["$defs"]}
+
+
+def _nested(place: Sequence[str], value: Any) -> Any:
+    """Return {"model": {"gain": value}} for model and gain."""
+    for part in reversed(place):
+        value = {part: value}
+    return value

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -30,7 +31,7 @@ from plkernel.config.study import Spec
 from plkernel.data.corpora import Corpus, Splits
 from plkernel.study.engine import LocalEngine
 from plkernel.training.build import Prepared, build, started
-from plkernel.training.evaluate import diagnose, next_byte_loss
+from plkernel.training.evaluate import next_byte_loss
 from plkernel.training.folder import RunFolder
 from plkernel.training.loop import Task, Training
 
@@ -69,26 +70,18 @@ def estimate(spec: Spec, workers: int | None = None, search: Spec | None = None)
 
 def priced(prepared: Prepared, device: str, local: bool) -> Row:
     """The price of one run: operations counted, and seconds and memory measured where the device is `local`."""
-    train = prepared.condition.protocol
-    forward, training = operations(prepared)
-    start, step, window, other, memory = 0.0, train.batch * training / GPU_FLOPS, forward / GPU_FLOPS, 0.0, math.nan
+    train, (forward, training) = prepared.condition.protocol, operations(prepared)
+    steps, windows = train.total_steps, (1 + -(-train.total_steps // train.eval_every)) * train.eval_windows
+    windows += train.test_windows
+    flops = steps * train.batch * training + windows * forward
+    price = {"flops": flops, "seconds": flops / GPU_FLOPS, "memory": math.nan}
     if local:
         limit = LARGEST_STEP[device] * (train.threads if device == "cpu" else 1)
         batch = max(1, min(train.batch, int(limit / training)))
-        start, step, window, other, memory = measure(prepared.condition, batch)
-        step, memory = step * train.batch / batch, memory * train.batch / batch
-    steps, each = train.total_steps, train.eval_windows * window + other
-    evaluations = 1 + -(-steps // train.eval_every)
-    windows = evaluations * train.eval_windows + train.test_windows
-    return {
-        "parameters": prepared.parameters,
-        "steps": steps,
-        "bytes": steps * train.batch * train.context,
-        "flops_per_byte": training / train.context,
-        "flops": steps * train.batch * training + windows * forward,
-        "memory": memory,
-        "seconds": start + steps * step + evaluations * each + train.test_windows * window,
-    }
+        start, step, window, memory = measure(prepared.condition, batch)
+        whole = train.batch / batch
+        price |= {"seconds": start + steps * step * whole + windows * window, "memory": memory * whole}
+    return {"parameters": prepared.parameters, "steps": steps, "flops_per_byte": training / train.context, **price}
 
 
 def operations(prepared: Prepared) -> tuple[int, int]:
@@ -126,10 +119,7 @@ def measure(condition: Condition, batch: int) -> list[float]:
 
 
 def probe(config: dict[str, Any], trusted: bool, begun: float) -> list[float]:
-    """Train on random bytes in this process, in a temporary folder.
-
-    Returns seconds to start, of a step, of evaluating one window, of the rest of an evaluation, and bytes at the peak.
-    """
+    """Train on random bytes in this process: seconds to start, of a step and of a window, and bytes at the peak."""
     keep_memory()
     condition = from_config(config, trusted)
     windows = min(condition.protocol.eval_windows, condition.protocol.batch)
@@ -149,41 +139,35 @@ def probe(config: dict[str, Any], trusted: bool, begun: float) -> list[float]:
 
         start += timed(training.evaluate)  # first, as in a run: it has the heap grow as it does there
         steps = [timed(training.step) for _ in range(1 + STEPS)][1:]  # the first compiles
-        whole = timed(training.evaluate)
-        passing = timed(lambda: diagnose(training.model, training.validation, train.batch, training.device))
+        window = timed(training.evaluate) / windows
         peak = torch.cuda.max_memory_reserved() if training.device.type == "cuda" else peak_anonymous()
-    return [start, median(steps), passing / windows, max(0.0, whole - passing), float(peak)]
+    return [start, median(steps), window, float(peak)]
 
 
 def text(forecast: Row) -> str:
-    """The table for the terminal, and below it the totals, whether the runs fit, and where the times come from."""
-    rows, at_once, available = forecast["rows"], forecast["workers"], forecast["available"]
+    """The table for the terminal, and below it the totals, how many runs fit, and where the times come from."""
+    rows, at_once, form = forecast["rows"], forecast["workers"], "{runs}|{parameters:,}|{flops_per_byte:.3g}|{steps:,}"
     cells = []
     for row in rows:
         more = f" and {len(row['arms']) - 1} more" if row["arms"][1:] else ""
-        memory = "?" if math.isnan(row["memory"]) else f"{row['memory'] / 1e9:.2f}"
-        form = "{runs}|{parameters:,}|{flops_per_byte:.3g}|{steps:,}|{megabytes:.4g}|{flops:.2e}"
-        numbers = form.format(**row, megabytes=row["bytes"] / 1e6).split("|")
-        cells.append([row["arms"][0] + more, *numbers, memory, duration(row["seconds"])])
-    header = ["arms", "runs", "parameters", "FLOPs/byte", "steps", "MB read", "FLOPs", "memory GB", "time"]
+        numbers = [*form.format(**row).split("|"), f"{row['flops']:.2e}", f"{row['memory'] / 1e9:.2f}"]
+        cells.append([row["arms"][0] + more, *numbers, duration(row["seconds"])])
+    header = ["arms", "runs", "parameters", "FLOPs/byte", "steps", "FLOPs", "memory GB", "time"]
     runs, flops = sum(row["runs"] for row in rows), sum(row["runs"] * row["flops"] for row in rows)
     lines = [
         f"{forecast['name']}: {runs} runs, {at_once} at a time, on {forecast['device']}; of one run:",
         text_table(header, cells),
         f"all runs: {flops:.2e} FLOPs, {duration(forecast['seconds'])}",
     ]
-    if available:
-        fitting, wanted = int(available // max(row["memory"] for row in rows)), min(at_once, runs)
-        remedy = "" if fitting >= wanted else f": use --workers {fitting}" if fitting else ": make a run smaller"
-        verb = "do not fit" if remedy else "fit"
-        lines.append(f"memory: {wanted} at a time {verb} in the {available / 1e9:.1f} GB that are free{remedy}")
+    if available := forecast["available"]:
+        fitting = int(available // max(row["memory"] for row in rows))
+        remedy = f": use --workers {fitting}" if 0 < fitting < min(at_once, runs) else ""
+        lines.append(f"memory: {fitting} at a time fit in the {available / 1e9:.1f} GB that are free{remedy}")
     assumed = f"no GPU here: times are assumed, not measured, from {GPU_FLOPS:.0e} FLOPs per second"
     alone = "times are those of a run alone: runs at a time share the bandwidth of memory"
     return "\n".join([*lines, alone if forecast["measured"] else assumed])
 
 
 def duration(seconds: float) -> str:
-    """Seconds, minutes or hours, in words."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    """Hours, minutes and seconds."""
+    return str(timedelta(seconds=round(seconds)))

@@ -1,11 +1,20 @@
-"""A study, run: every arm at every seed that has not ended yet, after the search for learning rates."""
+"""A study, run: every arm at every seed that has not ended yet, after the search for learning rates.
+
+The search is OUT/tuning, a study like any other. Each arm of a spec with tuning.rates that gives no learning rate is
+trained at every rate of the grid on every tuning seed; the rate with the lowest mean validation loss at the end is the
+arm's, and a run that diverges loses. The budget is the same for every arm: rates x seeds x steps.
+
+n-grams are counted once, in the windows that the runs of the first seed read: OUT/references.json.
+"""
 
 import fnmatch
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from tqdm import tqdm
 
 from plkernel.common import cli
@@ -22,17 +31,22 @@ from plkernel.common.files import (
     run_folder,
     save_json,
 )
-from plkernel.config.schema import CorpusSpec
+from plkernel.config.schema import CorpusSpec, TrainSpec
 from plkernel.config.study import Spec
 from plkernel.data.corpora import Corpus, Splits
+from plkernel.data.windows import fixed_windows, training_windows
+from plkernel.memory.diagnostics import AT_ONCE, Bytes, Table, moments, n_gram_losses, n_grams
 from plkernel.results.registration import changes, keep, registration_of
+from plkernel.results.study import REFERENCE_KEY, choices, reference_entries
 from plkernel.study.engine import POLL_SECONDS, Job, LocalEngine
-from plkernel.study.tuning import save_references, search_of, tuned
 from plkernel.training.build import Prepared
 from plkernel.training.evaluate import label
 from plkernel.training.folder import RunFolder, locked
 from plkernel.training.loop import Task, open_corpus
 
+ORDERS = 5
+MOST_BYTES = 2**26
+"""Training bytes that are counted at most: some ten seconds, and of text less than a gigabyte of memory."""
 LINKED = (SPEC, REGISTERED, REFERENCES, LOCK, TUNING, REPORT)
 """Files and folders of a study that may be no links."""
 
@@ -75,17 +89,13 @@ def run_experiment(
             _run(search, jobs, out / TUNING, workers, engine)
         if spec.tuning.rates:
             spec = tuned(spec, out)
-        for arm in untuned:
-            if spec.arm(arm).learning_rate is None:
-                runs = [(job.name, RunFolder(job.folder)) for job in jobs if job.arm.startswith(f"{arm}_rate-")]
-                told = "; ".join(f"{name} {run.failure}" for name, run in runs if not run.finished)
-                remedy = "mend the cause, or try lower rates, and run the same command again"
-                raise ValueError(
-                    f"tuning.rates: no learning rate for arm {arm!r}: {told}, see {out / TUNING}; {remedy}"
-                )
+        if lost := [arm for arm in untuned if spec.arm(arm).learning_rate is None]:
+            remedy = "mend the cause, or try lower rates, and run the same command again"
+            raise ValueError(f"tuning.rates: no learning rate for arm {lost[0]!r}, see {out / TUNING}; {remedy}")
         if untuned:
             jobs = _jobs(spec, arms, out, engine)
-        return _run(spec, jobs, out, workers, engine, retry, arms)
+        save_references(spec, arms, out)
+        return _run(spec, jobs, out, workers, engine, retry)
 
 
 def chosen_arms(spec: Spec, only: Sequence[str]) -> list[str]:
@@ -116,21 +126,11 @@ def _jobs(spec: Spec, arms: Sequence[str], out: Path, engine: LocalEngine) -> li
 
 
 def _run(
-    spec: Spec,
-    jobs: Sequence[Job],
-    out: Path,
-    workers: int | None,
-    engine: LocalEngine,
-    retry: bool = False,
-    counted: Sequence[str] = (),
+    spec: Spec, jobs: Sequence[Job], out: Path, workers: int | None, engine: LocalEngine, retry: bool = False
 ) -> list[str]:
-    """Run those of `jobs` that have not ended; return the names of those that fail or diverge.
-
-    counted: arms on whose corpora n-grams are counted before.
-    """
-    finished, diverged = (
-        [one for one in jobs if getattr(RunFolder(one.folder), end)] for end in ("finished", "diverged")
-    )
+    """Run those of `jobs` that have not ended; return the names of those that fail or diverge."""
+    finished = [one for one in jobs if RunFolder(one.folder).finished]
+    diverged = [one for one in jobs if RunFolder(one.folder).diverged]
     waiting, active = [one for one in jobs if one not in finished and (retry or one not in diverged)], list[Job]()
     save_json(out / SPEC, spec.model_dump(mode="json"))
     lost = f", {len(diverged)} diverged before" if diverged and not retry else ""
@@ -138,7 +138,6 @@ def _run(
     before = f"{len(finished)} finished before{lost}, {size} at a time, in {out.absolute()}"
     print(f"{spec.name}: {len(jobs)} runs, {before}", flush=True)
     try:
-        save_references(spec, counted, out)
         with tqdm(total=len(waiting), unit="run", desc=spec.name, disable=None) as bar:
             while waiting or active:
                 # The room is asked for each time: machines of a cluster come and go.
@@ -160,3 +159,87 @@ def _run(
     finally:
         engine.stop()
     return [job.name for job in jobs if not RunFolder(job.folder).finished]
+
+
+def search_of(spec: Spec) -> Spec:
+    """The study that looks for the learning rates of `spec`: an arm for every arm that has none, and rate."""
+    changes: dict[str, Any] = {"truncation_windows": 0, "probe_windows": 0}  # which say nothing of a rate
+    if spec.tuning.steps is not None:
+        changes |= {"steps": spec.tuning.steps, "bytes": None}
+    alone = {"rates": None, "match": None, "against": None, "levels": None}
+    arms = {
+        name_at(name, rate): arm.model_copy(update={"learning_rate": rate, **alone})
+        for name, arm in spec.arms.items()
+        if arm.learning_rate is None
+        for rate in spec.rates_of(name)
+    }
+    sections: dict[str, Any] = {"corpus": spec.corpus, "model": spec.model, "seeds": spec.tuning.seeds, "arms": arms}
+    sections |= {"train": spec.train.model_copy(update=changes), "baseline": next(iter(arms))}
+    return Spec(name=f"{spec.name}-{TUNING}", **sections).trusting(spec.trusted)
+
+
+def tuned(spec: Spec, out: Path) -> Spec:
+    """The spec with the learning rates that the search in `out` has found."""
+    arms = dict(spec.arms)
+    for name, choice in choices({name: spec.rates_of(name) for name in arms}, out).items():
+        if arms[name].learning_rate is None:
+            arms[name] = arms[name].model_copy(update={"learning_rate": choice.rate})
+    return spec.model_copy(update={"arms": arms})
+
+
+def save_references(spec: Spec, arms: Sequence[str], out: Path) -> None:
+    """Write the losses of n-grams on every corpus of `arms` to out/references.json, beside those of other corpora.
+
+    An entry for the same corpus and the same windows is kept.
+    """
+    path, seed, train, steps = out / REFERENCES, spec.seeds[0], spec.train, spec.train.total_steps
+    known = reference_entries(path)
+    saved, there = [], steps * train.batch
+    count = min(there, MOST_BYTES // train.context)
+    words = f"those that the runs of seed {seed} read in {steps:,} steps"
+    for section in dict.fromkeys(spec.condition(arm).corpus for arm in arms):
+        corpus, splits = open_corpus(section, train.context)
+        protocol = train.model_dump(include={"context", "batch", "eval_windows", "test_windows"})
+        entry: dict[str, Any] = {
+            "corpus": {**section.model_dump(mode="json"), "size": corpus.size, "sha256": corpus.sha256},
+            "train": {**protocol, "steps": steps},
+            "seed": seed,
+            "training_bytes": count * train.context,
+        }
+        if kept := [one for one in known if all(one.get(name) == entry[name] for name in REFERENCE_KEY)]:
+            saved.append(kept[0])
+            continue
+        with cli.progress_bar(f"n-grams of {section.name}") as advance:
+            blocks = _blocks(train, splits.train, seed, count)
+            tables = n_grams((advance(len(block) / count) or block for block in blocks), ORDERS)
+        entry |= {
+            "model": "interpolated Witten-Bell n-grams of bytes",
+            "training_windows": words if count == there else f"the first {count:,} of {there:,} windows: {words}",
+            "orders": list(range(1, ORDERS + 1)),
+            **_losses(tables, splits.validation, train.context, train.eval_windows, "val"),
+            **_losses(tables, splits.test, train.context, train.test_windows, "test"),
+        }
+        saved.append(entry)
+    corpora = [entry["corpus"] for entry in saved]
+    saved += [entry for entry in known if entry["corpus"] not in corpora]
+    if saved != known:
+        save_json(path, {"references": saved})
+
+
+def _losses(tables: tuple[Table, ...], text: Bytes, context: int, number: int, split: str) -> dict[str, Any]:
+    """Bits per byte of every order on the windows of a split, and their standard errors over windows."""
+    windows = fixed_windows(text, context, number)
+    parts = windows.split(max(1, AT_ONCE // 4 // windows.shape[1]))
+    each = [n_gram_losses(tables, part.numpy().astype(np.uint8)).mean(axis=2) for part in parts]
+    means, errors = moments(np.concatenate(each, axis=1))
+    return {f"{split}_bpb": list(means), f"{split}_error": list(errors)}
+
+
+def _blocks(train: TrainSpec, data: Bytes, seed: int, count: int) -> Iterator[Bytes]:
+    """The first `count` windows (n, context + 1) of training, some at a time."""
+    batch = train.batch
+    steps = max(1, AT_ONCE // (train.context + 1) // batch)
+    for start in range(0, count, steps * batch):
+        drawn = range(start // batch, min(start // batch + steps, -(-count // batch)))
+        some = [training_windows(data, train.context, batch, seed, step).numpy().astype(np.uint8) for step in drawn]
+        yield np.concatenate(some)[: count - start]

@@ -14,7 +14,7 @@ import pytest
 from plkernel.analysis.nodes import Nodes, output_std, place
 from plkernel.commands.specs import command
 from plkernel.common.files import load_json, save_json
-from plkernel.config import command_line
+from plkernel.config import reading
 from plkernel.config.condition import from_config, resolve
 from plkernel.config.reading import expanded, find, load_spec, parse_spec, roles, specs
 from plkernel.config.schema import Arm, Gate, Hypothesis, ModelSpec, TrainSpec, families
@@ -241,7 +241,7 @@ def parse(tmp_path: Path) -> Callable[..., tuple[Spec, Path | None]]:
             taken.append((spec, out))
 
         save_json(tmp_path / "tiny.json", values({key.replace("__", "."): value for key, value in changes.items()}))
-        command_line.main(command, [str(tmp_path / "tiny.json") if first is None else first, *options])
+        reading.main(command, [str(tmp_path / "tiny.json") if first is None else first, *options])
         return taken[0]
 
     return parsed
@@ -252,13 +252,14 @@ def test_every_form_of_an_option(parse: Callable[..., tuple[Spec, Path | None]])
     spec, out = parse(
         *("--train.learning_rate=0.5", "--train.steps", "None", "--train.bytes", "2000", "--report-steps"),
         *("--seeds", "3", "4", "5", "--out", "here", "--arms.power_law.beta", "0.9", "--model.k-clamp", "false"),
-        *("--arms.uniform.scheme-options", "std", "0.1", "--arms.power-law.model.gain", "ema", "--train.compile"),
+        *("--arms.uniform.train.clip", "0.5", "--arms.power-law.model.gain", "ema", "--train.compile"),
         *("--train.decay-multiplier", "0", "--corpus.separator", "-1"),
-        arms={"uniform": {"scheme_options": {"other": 2}}, "power-law": {"projection": "published"}},
+        arms={"uniform": {"scheme_options": {"std": 0.1}}, "power-law": {"projection": "published"}},
     )
     assert (spec.train.learning_rate, spec.train.steps, spec.train.bytes) == (0.5, None, 2000)
     assert (spec.seeds, spec.report_steps, out) == ((3, 4, 5), (), Path("here"))
     assert (spec.arms["power-law"].beta, spec.arms["uniform"].scheme_options) == (0.9, {"std": 0.1})
+    assert (spec.train_of("uniform").clip, spec.train.clip) == (0.5, 1.0)
     assert (spec.model_of("power-law").gain, spec.model_of("uniform").gain) == ("ema", "none")
     assert (spec.model.k_clamp, spec.train.compile, spec.train.decay_multiplier) == (False, True, 0.0)
     assert spec.corpus.separator == "-1"
@@ -273,7 +274,7 @@ def test_every_form_of_an_option(parse: Callable[..., tuple[Spec, Path | None]])
         (["--arms.powr.beta", "1"], "unknown option --arms.powr.beta; did you mean --arms.power.beta?"),
         (["--train.steps"], "--train.steps: expected one value, got nothing"),
         (["--train.steps", "5", "6"], "--train.steps: expected one value, got 5 6"),
-        (["--arms.uniform.scheme-options", "std"], "expected pairs of a name and a value, got std"),
+        (["--arms.uniform.scheme-options", "std"], "unknown option --arms.uniform.scheme-options"),
         (["--outt", "here"], "unknown option --outt; did you mean --out?"),
         (["--out"], "Missing value for argument '--out'"),
         (["here"], "'here' belongs to no option"),
@@ -293,7 +294,7 @@ def test_the_spec_comes_first(parse: Callable[..., object], tmp_path: Path, caps
     for first, options, code, message in (
         (str(tmp_path / "tinny.json"), [], 2, f"no such file or folder; did you mean {path}?"),
         ("--out", ["here"], 2, "the spec comes first"),
-        (str(tmp_path), [], 2, "is a folder; name a TOML file, or the spec.json of a study"),
+        (str(tmp_path), [], 2, "is a folder, expected a regular file"),
         ("--help", [], 0, "Example: "),
     ):
         with pytest.raises(SystemExit) as stop:

@@ -22,7 +22,7 @@ from sybil import Sybil
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 
 from plkernel.common import cli
-from plkernel.config import command_line
+from plkernel.config import reading
 from plkernel.config.reading import parse_spec
 from plkernel.config.schema import deep_merge
 from plkernel.models.init import SCHEMES
@@ -108,7 +108,7 @@ def run(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def parsing_only(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Commands read their arguments, and a spec, then do nothing."""
-    bound, main = cli._bound, command_line.main
+    bound, main = cli._bound, reading.main
 
     def idle(command: Callable[..., Any]) -> Callable[..., Any]:
         return wraps(command)(lambda *given, **options: None)
@@ -119,7 +119,7 @@ def parsing_only(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             main(idle(command), **options)
 
     monkeypatch.setattr(cli, "_bound", lambda command: bound(idle(command)))
-    monkeypatch.setattr(command_line, "main", of_spec)
+    monkeypatch.setattr(reading, "main", of_spec)
     yield
     assert not (here / "runs" / "out").exists(), "a command has run"
 

@@ -14,10 +14,9 @@ from plkernel.config.reading import load_spec, parse_spec
 from plkernel.data.windows import fixed_windows
 from plkernel.memory.diagnostics import Table, n_gram_losses, n_grams
 from plkernel.results.study import Choice, choices, read_study
-from plkernel.study import tuning
+from plkernel.study import schedule
 from plkernel.study.engine import Job, LocalEngine
-from plkernel.study.schedule import chosen_arms, run_experiment
-from plkernel.study.tuning import save_references, search_of, tuned
+from plkernel.study.schedule import chosen_arms, run_experiment, save_references, search_of, tuned
 from plkernel.training.loop import Training, open_corpus, prepare
 
 SpecWriter = Callable[..., Path]
@@ -127,14 +126,14 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[np.ndarray]]:
         seen.append(np.concatenate(list(windows)))
         return n_grams([seen[-1]], orders)
 
-    monkeypatch.setattr(tuning, "n_grams", counted)
+    monkeypatch.setattr(schedule, "n_grams", counted)
     return seen
 
 
 def test_counted_are_the_windows_of_the_first_seeds_runs(
     tiny_spec: SpecWriter, tmp_path: Path, counts: list, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuning, "AT_ONCE", 7 * 33)
+    monkeypatch.setattr(schedule, "AT_ONCE", 7 * 33)
     spec, out = load_spec(tiny_spec(eval_windows=3)), tmp_path / "out"
     save_references(spec, list(spec.arms), out)
     run = Training(prepare(spec, "power-law", 0, tmp_path / "other"))
@@ -152,7 +151,7 @@ def test_counted_are_the_windows_of_the_first_seeds_runs(
 
 
 def test_counts_are_kept_for_the_same_windows_and_for_other_corpora(
-    tiny_spec: SpecWriter, tmp_path: Path, counts: list, capsys: pytest.CaptureFixture[str]
+    tiny_spec: SpecWriter, tmp_path: Path, counts: list
 ) -> None:
     spec, other, out = load_spec(tiny_spec()), load_spec(tiny_spec(name="other.toml", steps=8)), tmp_path / "out"
     for _ in range(2):
@@ -161,15 +160,12 @@ def test_counts_are_kept_for_the_same_windows_and_for_other_corpora(
     assert len(counts) == 1
     save_references(other, ["uniform"], out)
     assert entry(out)["train"]["steps"] == 8
-    for damage in ("{", '{"references": [3]}'):
-        (out / REFERENCES).write_text(damage)
-        save_references(spec, ["uniform"], out)
-        assert f"{out / REFERENCES}: " in capsys.readouterr().err
-        assert (out / REFERENCES).read_bytes() == written
+    save_references(spec, ["uniform"], out)
+    assert (out / REFERENCES).read_bytes() == written
     shorter = spec.model_copy(update={"corpus": spec.corpus.model_copy(update={"max_bytes": 9000})})
     for one in (shorter, spec, shorter):
         save_references(one, ["uniform"], out)
-    assert len(counts) == 5
+    assert len(counts) == 4
     sizes = [one["corpus"]["size"] for one in load_json(out / REFERENCES)["references"]]
     assert sorted(sizes) == [9000, open_corpus(spec.corpus, 32)[0].size]
 
@@ -177,7 +173,7 @@ def test_counts_are_kept_for_the_same_windows_and_for_other_corpora(
 def test_of_long_runs_the_beginning_is_counted(
     tiny_spec: SpecWriter, tmp_path: Path, counts: list, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuning, "MOST_BYTES", 10 * 32 + 31)
+    monkeypatch.setattr(schedule, "MOST_BYTES", 10 * 32 + 31)
     save_references(load_spec(tiny_spec()), ["uniform"], tmp_path)
     assert (len(counts[0]), entry(tmp_path)["training_bytes"]) == (10, 320)
     words = "the first 10 of 48 windows: those that the runs of seed 0 read in 12 steps"

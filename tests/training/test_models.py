@@ -138,7 +138,7 @@ MISFITS = [
     ("rwkv6", 'placement = "quantile"\nshape_on = "columns"', "head_size = 8", "must be receptance in an RWKV"),
     ("rwkv6", 'placement = "quantile"\ntempering = 1', "head_size = 8", r"use a head_size above 8, k_clamp = true"),
     ("rwkv7", 'placement = "log-spaced"', "head_size = 8", r"shortest 1 bytes, but a decay of RWKV-7 is above .*1.15"),
-    ("rwkv7", 'placement = "concentrated"', "head_size = 16", r"half-life 0.5 bytes, but .* no half-life is 1.143"),
+    ("rwkv7", 'placement = "concentrated"', "head_size = 16", r"shortest 0.5 bytes, but .* no half-life is 1.143"),
     ("rwkv7", 'placement = "quantile"\nbonus = "law"', "head_size = 16", "bonus law belongs to model kinds rwkv5"),
     ("rwkv7", 'placement = "quantile"\ntempering = 1', "head_size = 8", "use a head_size above 8 or a smaller temp"),
     ("rwkv6", 'scheme = "rwkv_eagle_paper"', "head_size = 8", "rwkv_eagle_paper"),

@@ -51,20 +51,19 @@ def lacking(*packages: str) -> str:
 
 def tests(device: str, folder: Path, left: Callable[[], float]) -> list[str]:
     """Compare every operator with float64, then run the tests of the kernels; return what failed."""
-    from plkernel.benchmarks import contest
-    from plkernel.benchmarks.operators import LIMITS, STRONG, operator, problem, step, truth
+    from plkernel.benchmarks import operators as of
     from plkernel.common.environment import environment
     from plkernel.common.files import save_json
 
     rows: list[dict[str, Any]] = []
     for name, shapes in SHAPES.items():
-        for shape in (*shapes, STRONG)[: None if name != "scan" else -1]:
-            given = problem(name, shape, device, strong=shape == STRONG)
-            error = partial(contest.relative_error, truths=truth(name, given))
-            one = contest.Contender(partial(step, operator(name), given), error, LIMITS[name][device])
-            off, note, _ = contest.checked(one)
+        for shape in (*shapes, of.STRONG)[: None if name != "scan" else -1]:
+            given = of.problem(name, shape, device, strong=shape == of.STRONG)
+            error = partial(of.relative_error, truths=of.truth(name, given))
+            one = of.Contender(partial(of.step, of.operator(name), given), error, of.LIMITS[name][device])
+            off, note, _ = of.checked(one)
             rows.append(
-                {"operator": name, "shape": shape, "strong_decays": shape == STRONG, "error": off, "note": note}
+                {"operator": name, "shape": shape, "strong_decays": shape == of.STRONG, "error": off, "note": note}
             )
     save_json(folder / "equal.json", {"environment": environment(1), "device": device, "rows": rows})
     failed = [f"{row['operator']} at {row['shape']}: {row['error']} {row['note']}" for row in rows if row["note"]]

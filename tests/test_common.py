@@ -155,13 +155,13 @@ def test_the_table_and_the_json_of_a_corpus_agree(tmp_path: Path, capsys: pytest
     (tmp_path / "texts" / "a").write_bytes(b"aabb" * 50)
     (tmp_path / "texts" / "b").write_bytes(b"ccdd" * 50)
     cli.main(corpus, [str(tmp_path / "texts"), "--separator", r"\x61", "--out", str(tmp_path / "out.json")])
-    rows = dict(re.findall(r"^(\w+(?: \w+)?)  +(\S.*)$", capsys.readouterr().out, re.MULTILINE))
+    rows = dict(re.findall(r"^(\w+(?: \w+)*)  +(\S.*)$", capsys.readouterr().out, re.MULTILINE))
     saved = json.loads((tmp_path / "out.json").read_text())
-    assert (rows["size"], rows["documents"]) == ("401 bytes", "2")
-    assert (rows["sha256"], rows["cache"]) == (saved["sha256"], saved["path"])
+    assert (rows["size"], rows["documents"]) == ("401", "2")
+    assert (rows["sha256"], rows["path"]) == (saved["sha256"], saved["path"])
     expected = -sum(count / 401 * math.log2(count / 401) for count in (101, 100, 100, 100))
     assert saved["unigram_entropy_bits_per_byte"] == pytest.approx(expected, rel=1e-12)
-    assert rows["unigram entropy"] == f"{expected:.4f} bits per byte"
+    assert float(rows["unigram entropy bits per byte"]) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""Operators, training steps and pair counts beside other software: checked first, then timed in turns."""
+"""Operators and training steps beside other software: checked first, then timed in turns."""

@@ -1,21 +1,28 @@
-"""The operators scan, wkv and wkv7 beside other ways to compute them, forward plus backward through all inputs.
+"""The operators scan, wkv and wkv7 beside other software: checked against float64 first, then timed in turns.
 
-Letters: B batch, T time, H heads, N key and value size, M chunks of C steps.
+What is timed is forward plus backward through all inputs, with `torch.utils.benchmark`.
 """
 
 import math
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.benchmark import Timer
 
-from plkernel.benchmarks import contest
-from plkernel.benchmarks.contest import OURS, Call, Contender
+from plkernel.common.cli import text_table
+from plkernel.common.environment import environment, installed
+from plkernel.common.files import check_folder, save_json
 
+Call = Callable[[], Any]
+OURS = "plkernel"
+LEAST_RUNS = 3  # of a slow contender: a median needs them
 SHAPES: dict[str, dict[str, tuple[tuple[int, ...], ...]]] = {
     "scan": {
         "cpu": ((8, 1024, 256), (4, 4096, 256), (1, 65536, 64)),
@@ -27,21 +34,131 @@ SHAPES: dict[str, dict[str, tuple[tuple[int, ...], ...]]] = {
 LIMITS = {"scan": {"cpu": 1e-5, "cuda": 1e-3}, "wkv": {"cpu": 2e-5, "cuda": 1e-4}, "wkv7": {"cpu": 2e-5, "cuda": 1e-4}}
 PEER_LIMITS = {"scan": 1e-2, "wkv": 1e-3, "wkv7": 1e-3}  # peers sum the gradient of a fixed decay in float32
 STRONG = (1, 128, 2, 16)
-CHUNK = 32
-PACKAGES = ("mambapy", "accelerated-scan", "flash-linear-attention")
-Layout = Callable[[Tensor], Tensor]
+PACKAGES = ("mambapy", "accelerated-scan", "flash-linear-attention", "transformers")
+FORMS = {"contender": "", "problem": "", "error": ".1e", "ms": ".2f", "times ours": ".2f", "rate": ".3g", "note": ""}
+
+
+class Contender(NamedTuple):
+    """Work to time: what prepares a call, what compares its result with the truth, and the largest error allowed."""
+
+    make: Callable[[], Call]
+    error: Callable[[Any], float] | None = None
+    limit: float = 0.0
+
+
+def compare(
+    contenders: Mapping[str, Contender],
+    rounds: int,
+    amount: float,
+    problem: str = "",
+    device: str = "cpu",
+    budget: float = 10.0,
+) -> list[dict[str, Any]]:
+    """Check every contender, then time those that are right: a row each, with a note in place of a missing time.
+
+    Of a row, `seconds` per call and their `ratio` to ours are spreads, `rate` is the `amount` of work per second. Each
+    is timed once in each of `rounds` rounds, in an order that turns by one; one that has used its `budget` of seconds
+    sits out the later rounds. Of a GPU, whose queue must be full, ten calls are timed together.
+    """
+    outcomes = {name: checked(one) for name, one in contenders.items()}
+    names = [name for name, (_, _, call) in outcomes.items() if call is not None]
+    progress(f"{problem} timing {', '.join(names)}".strip())
+    threads, repeat = torch.get_num_threads(), 10 if device == "cuda" else 1
+    timers = {name: Timer("call()", globals={"call": outcomes[name][2]}, num_threads=threads) for name in names}
+    times = {name: np.full(rounds, np.nan) for name in names}
+    for turn in range(rounds):
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            if turn < LEAST_RUNS or np.nansum(times[name]) * repeat <= budget:
+                times[name][turn] = timers[name].timeit(repeat).median
+    rows = []
+    for name, (error, note, _) in outcomes.items():
+        row: dict[str, Any] = {"contender": name, "problem": problem, "error": error, "note": note}
+        seconds = spread(times[name]) if name in times else None
+        ratio = spread(times[name] / times[OURS]) if seconds and OURS in times else None
+        rows.append(row | {"seconds": seconds, "ratio": ratio, "rate": seconds and amount / seconds["median"]})
+    return rows
+
+
+def spread(values: Any) -> dict[str, float]:
+    """Return the median and quartiles of a time series, and the number of its runs; NaN stands for no run."""
+    low, median, high = map(float, np.nanquantile(values, (0.25, 0.5, 0.75)))
+    return {"median": median, "low": low, "high": high, "runs": int(np.isfinite(values).sum())}
+
+
+def checked(one: Contender) -> tuple[float | None, str, Call | None]:
+    """Return the error of a contender, the reason why it is not timed, and its call if it is."""
+    try:
+        call = one.make()
+        error = None if one.error is None else one.error(call())
+    except ImportError as reason:
+        return None, f"not installed ({reason})", None
+    except Exception as reason:  # a peer may fail in any way: that is a result, and the others go on
+        return None, f"failed: {type(reason).__name__}: {str(reason).partition(chr(10))[0]}", None
+    if error is None or error <= one.limit:
+        return error, "", call
+    return error, f"wrong: the error is above {one.limit:g}", None
+
+
+def relative_error(values: Iterable[Tensor], truths: Iterable[Tensor]) -> float:
+    """Return max|value - truth| / max|truth| of the worst channel (last axis) of the worst tensor; inf for NaN."""
+    worst = 0.0
+    for value, truth in zip(values, truths, strict=True):
+        value, truth = value.detach().double().cpu().reshape(truth.shape), truth.double().cpu()
+        difference, size = (x.abs().reshape(-1, x.shape[-1]).amax(0) for x in (value - truth, truth))
+        ratio = torch.where(difference == 0, 0.0, difference / size)
+        worst = max(worst, float(ratio.nan_to_num(nan=torch.inf).amax()))
+    return worst
+
+
+def prepare(rounds: int, threads: int, device: str | None, out: Path | None) -> str:
+    """Check the arguments of a benchmark, set the threads of torch, and return the device."""
+    for name, value in (("threads", threads), ("rounds", rounds)):
+        if value < 1:
+            raise ValueError(f"{name} is {value}; it must be 1 or more")
+    devices = ("cuda", "cpu") if torch.cuda.is_available() else ("cpu",)
+    if device not in (None, *devices):
+        raise ValueError(f"device is {device!r}; here it must be {' or '.join(devices)}")
+    check_folder(out, "out")
+    torch.set_num_threads(threads)
+    return device or devices[0]
+
+
+def show(name: str, unit: str, rows: list[dict[str, Any]], out: Path | None, **more: Any) -> None:
+    """Print the rows and the ratio to the fastest peer but a loop over time; save them with hardware and versions as `out`/`name.json`."""
+    lines = []
+    for row in rows:
+        medians = {key: row[key] and row[key]["median"] for key in ("seconds", "ratio")}
+        values = {**row, "ms": row["seconds"] and medians["seconds"] * 1e3, "times ours": medians["ratio"]}
+        lines.append(["" if values[key] is None else f"{values[key]:{form}}" for key, form in FORMS.items()])
+    print(text_table([unit if key == "rate" else key for key in FORMS], lines))
+    for problem in dict.fromkeys(row["problem"] for row in rows):
+        peers = [
+            row for row in rows if row["problem"] == problem and row["ratio"] and row["contender"] not in (OURS, "loop")
+        ]
+        if peers:
+            ratio, fastest = min((row["ratio"]["median"], row["contender"]) for row in peers)
+            print(f"{problem}: the fastest peer, {fastest}, takes {ratio:.2f} times as long".lstrip(": "))
+    if out is not None:
+        versions = {package: version for package in PACKAGES if (version := installed(package))}
+        place = {**environment(torch.get_num_threads()), "peers": versions}
+        save_json(out / f"{name}.json", {"environment": place, **more, "rows": rows})
+        print(f"written: {out / f'{name}.json'}")
+
+
+def progress(text: str) -> None:
+    """Print a line on standard error, so that standard output holds the table only."""
+    print(text, file=sys.stderr, flush=True)
 
 
 class Problem(NamedTuple):
-    """Inputs of an operator, gradients of a loss by its results, and the first axes (B,T) of tensors over time."""
+    """Inputs of an operator, and gradients of a loss by its results."""
 
     inputs: tuple[Tensor, ...]
     gradients: tuple[Tensor, ...]
-    time: tuple[int, ...]
 
-    def mapped(self, function: Layout) -> "Problem":
-        """Apply a function to every tensor."""
-        return Problem(tuple(map(function, self.inputs)), tuple(map(function, self.gradients)), self.time)
+    def to(self, *place: Any) -> "Problem":
+        """Move every tensor to a device or type."""
+        return Problem(*(tuple(x.to(*place) for x in tensors) for tensors in self))
 
 
 def problem(name: str, shape: tuple[int, ...], device: str = "cpu", strong: bool = False) -> Problem:
@@ -54,8 +171,7 @@ def problem(name: str, shape: tuple[int, ...], device: str = "cpu", strong: bool
     draw = partial(torch.randn, generator=generator)
     rates = math.log(2) / torch.logspace(0, 11, shape[-1], base=2.0)
     if name == "scan":
-        inputs: tuple[Tensor, ...] = (torch.exp(-rates), draw(shape))
-        return Problem(inputs, (draw(shape),), shape[:2]).mapped(lambda x: x.to(device))
+        return Problem((torch.exp(-rates), draw(shape)), (draw(shape),)).to(device)
     batch, _, heads, size = shape
     r, k, v, noise, grad_out = (draw(shape) for _ in range(5))
     state, grad_last = (draw(batch, heads, size, size) for _ in range(2))
@@ -63,30 +179,28 @@ def problem(name: str, shape: tuple[int, ...], device: str = "cpu", strong: bool
     strongly = torch.where(uniform < 1 / 16, -50.0, -torch.exp(10.5 * uniform - 8))
     log_decay = strongly if strong else -rates * torch.exp(noise / 2)
     if name == "wkv":
-        inputs = (r, k, v, log_decay, draw(heads, size), state)
-    else:
-        kappa = torch.nn.functional.normalize(draw(shape), dim=-1)
-        rate = torch.rand(shape, generator=generator)
-        inputs = (r, log_decay, k, v, -kappa, kappa * rate, state)
-    return Problem(inputs, (grad_out, grad_last), shape[:2]).mapped(lambda x: x.to(device))
+        return Problem((r, k, v, log_decay, draw(heads, size), state), (grad_out, grad_last)).to(device)
+    kappa = torch.nn.functional.normalize(draw(shape), dim=-1)
+    rate = torch.rand(shape, generator=generator)
+    return Problem((r, log_decay, k, v, -kappa, kappa * rate, state), (grad_out, grad_last)).to(device)
 
 
-def step(function: Callable[..., Any], given: Problem, to: Layout = lambda x: x, back: Layout = lambda x: x) -> Call:
+def step(function: Callable[..., Any], given: Problem, time_last: bool = False) -> Call:
     """Return a call of `function` with the gradients of its inputs; its result is (results.., gradients..).
 
-    Tensors over time are laid out by `to` before the call, which is not timed, and `back` views the results as before.
+    time_last: (B,T,D) is laid out as (B,D,T) before the call, which is not timed, and viewed as before after it.
     """
-    tensors = (*given.gradients, *given.inputs)
-    timed = [x.shape[:2] == given.time for x in tensors]
-    laid = [to(x).contiguous() if over else x for x, over in zip(tensors, timed, strict=True)]
-    gradients = laid[: len(given.gradients)]
-    leaves = [x.detach().requires_grad_() for x in laid[len(gradients) :]]
+
+    def laid(x: Tensor) -> Tensor:
+        return x.transpose(1, 2) if time_last and x.ndim == 3 else x
+
+    gradients = [laid(x).contiguous() for x in given.gradients]
+    leaves = [laid(x).contiguous().detach().requires_grad_() for x in given.inputs]
 
     def call() -> tuple[Tensor, ...]:
         results = function(*leaves)
         results = results if isinstance(results, tuple) else (results,)
-        found = (*(x.detach() for x in results), *torch.autograd.grad(results, leaves, gradients))
-        return tuple(back(x) if over else x for x, over in zip(found, timed, strict=True))
+        return tuple(map(laid, (*(x.detach() for x in results), *torch.autograd.grad(results, leaves, gradients))))
 
     return call
 
@@ -99,127 +213,56 @@ def operator(name: str) -> Callable[..., Any]:
 
 def truth(name: str, given: Problem) -> tuple[Tensor, ...]:
     """Return results and gradients of the loop in float64."""
-    return step(partial(operator(name), backend="reference"), given.mapped(lambda x: x.double().cpu()))()
+    return step(partial(operator(name), backend="reference"), given.to("cpu", torch.float64))()
 
 
-def loop_scan(a: Tensor, b: Tensor) -> Tensor:
-    """h_t = a h_{t-1} + b_t under autograd; unbind and stack are the cheapest way to slice and to join."""
-    carry = torch.zeros_like(b[0])
-    return torch.stack([carry := a * carry + b_t for b_t in b.unbind(0)])
+def mambapy(a: Tensor, b: Tensor) -> Tensor:
+    """The scan of mambapy, (B,T,1,D), which has no fixed decay."""
+    return import_module("mambapy.pscan").pscan(a.expand(b.shape).unsqueeze(2), b.unsqueeze(2)).squeeze(2)
 
 
-def below(x: Tensor, y: Tensor, before: Tensor, after: Tensor) -> Tensor:
-    """Return sum_n x_t y_s exp(before_t - after_s) for steps s < t of a chunk, else 0; x, y (..,C,N), result (..,C,C).
-
-    The decay from the early half to the late half is factored around the step between, so that no exponent is above 0.
-    """
-    half = x.shape[-2] // 2
-    if not half:
-        return x.new_zeros((*x.shape[:-1], 1))
-    middle = after[..., half - 1 : half, :]
-    late = x[..., half:, :] * (before[..., half:, :] - middle).exp()
-    early = y[..., :half, :] * (middle - after[..., :half, :]).exp()
-    first, second = below(*(z.unflatten(-2, (2, half)) for z in (x, y, before, after))).unbind(-3)
-    return torch.cat([torch.cat([first, torch.zeros_like(first)], -1), torch.cat([late @ early.mT, second], -1)], -2)
-
-
-def chunks_wkv(r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """RWKV-6 in chunks (M,B,H,C,N): products within a chunk, and a state carried from chunk to chunk."""
-    after = log_decay.cumsum(3)
-    before, through = after - log_decay, after[..., -1:, :]
-    weights = below(r, k, before, after) + torch.diag_embed((r * u[:, None] * k).sum(-1))
-    states = []
-    for decay, written in zip(through.exp().mT, (k * (through - after).exp()).mT @ v, strict=True):
-        states.append(state)
-        state = torch.addcmul(written, decay, state)
-    return weights @ v + (r * before.exp()) @ torch.stack(states), state
-
-
-def chunks_wkv7(
-    r: Tensor, log_decay: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, state: Tensor
-) -> tuple[Tensor, Tensor]:
-    """RWKV-7 in chunks; what the steps of a chunk read of the state solves a triangular system."""
-    after = log_decay.cumsum(3)
-    before, through = after - log_decay, after[..., -1:, :]
-    decayed, size = r * log_decay.exp(), r.shape[-2]
-    seen_k, seen_b = (below(decayed, x, before, after) + torch.diag_embed((r * x).sum(-1)) for x in (k, b))
-    read_k, read_b = (below(a, x, before, after) for x in (k, b))
-    into, out_of = before.exp(), (through - after).exp()
-    right = torch.cat([a * into, read_k @ v], -1)
-    solved = torch.linalg.solve_triangular(torch.eye(size, device=r.device) - read_b, right, upper=False)
-    chunks = (*solved.split((r.shape[-1], v.shape[-1]), -1), v.mT @ (k * out_of), b * out_of, through.exp())
-    states, read = [], []
-    for of_state, of_values, written, again, decay in zip(*chunks, strict=True):
-        states.append(state)
-        read.append(of_values + of_state @ state.mT)
-        state = torch.addcmul(written + read[-1].mT @ again, state, decay)
-    return seen_k @ v + seen_b @ torch.stack(read) + (decayed * into) @ torch.stack(states).mT, state
-
-
-def peer_scan(package: str, a: Tensor, b: Tensor) -> Tensor:
-    """The scan of another package, which has no fixed decay; mambapy has (B,T,1,D), accelerated_scan (B,D,T)."""
-    if package == "mambapy":
-        return import_module("mambapy.pscan").pscan(a.expand(b.shape).unsqueeze(2), b.unsqueeze(2)).squeeze(2)
+def accelerated_scan(a: Tensor, b: Tensor) -> Tensor:
+    """The scan of accelerated_scan on a GPU, (B,D,T), which has no fixed decay."""
     return import_module("accelerated_scan.triton").scan(a[:, None].expand(b.shape).contiguous(), b)
 
 
-def fla_heads(name: str, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+def fla(name: str, *tensors: Tensor) -> tuple[Tensor, Tensor]:
     """wkv or wkv7 by flash-linear-attention's kernel for a GPU, whose state of RWKV-7 is transposed."""
     module = {"wkv": "rwkv6", "wkv7": "rwkv7"}[name]
-    turn: Layout = (lambda x: x.mT) if name == "wkv7" else lambda x: x
     kernel = getattr(import_module(f"fla.ops.{module}"), f"chunk_{module}")
     *inputs, state = tensors
-    out, last = kernel(*inputs, scale=1.0, initial_state=turn(state), output_final_state=True)
-    return out, turn(last)
+    state = state.mT if name == "wkv7" else state
+    out, last = kernel(*inputs, scale=1.0, initial_state=state, output_final_state=True)
+    return out, last.mT if name == "wkv7" else last
 
 
 def makers(name: str, device: str) -> dict[str, Callable[[Problem], Call]]:
     """Return ours and the peers of an operator by name, as makers of a step; on a GPU also one that needs it."""
-    swap: Layout = lambda x: x.transpose(0, 1)  # noqa: E731
-    last: Layout = lambda x: x.transpose(1, 2)  # noqa: E731
-    cut: Layout = lambda x: x.unflatten(1, (-1, CHUNK)).permute(1, 0, 3, 2, 4)  # noqa: E731
-    ours: dict[str, Callable[[Problem], Call]] = {OURS: partial(step, operator(name))}
+    made: dict[str, Callable[..., Call]] = {OURS: partial(step, operator(name))}
+    made["loop"] = partial(step, partial(operator(name), backend="reference"))
     if name == "scan":
-        ours["loop"] = partial(step, loop_scan, to=swap, back=swap)
-        ours["mambapy"] = partial(step, partial(peer_scan, "mambapy"))
-        on_gpu = "accelerated_scan", partial(step, partial(peer_scan, "accelerated_scan"), to=last, back=last)
-    else:
-        chunks = chunks_wkv if name == "wkv" else chunks_wkv7
-        ours[f"chunks of {CHUNK}"] = partial(step, chunks, to=cut, back=lambda x: x.permute(1, 0, 3, 2, 4))
-        on_gpu = "fla", partial(step, partial(fla_heads, name))
-    return ours | dict([on_gpu] if device == "cuda" else [])
+        made["mambapy"] = partial(step, mambapy)
+    if device == "cuda" and name == "scan":
+        made["accelerated_scan"] = partial(step, accelerated_scan, time_last=True)
+    elif device == "cuda":
+        made["fla"] = partial(step, partial(fla, name))
+    return made
 
 
 def run(
-    name: str,
-    threads: int,
-    shapes: Sequence[tuple[int, ...]],
-    rounds: int,
-    device: str | None,
-    out: Path | None,
+    name: str, threads: int, shapes: Sequence[tuple[int, ...]], rounds: int, device: str | None, out: Path | None
 ) -> None:
-    """Check every contender of an operator against float64 and time those that are right, at each shape in turn.
-
-    The error of wkv and wkv7 where some decays are strong stands beside that on the problem that is timed.
-    """
-    for shape in shapes:
-        if min(shape) < 1 or (name != "scan" and shape[1] % CHUNK):
-            needed = f" and time a multiple of {CHUNK}" * (name != "scan")
-            raise ValueError(f"shapes has {shape}; all must be 1 or more{needed}")
-    device, rows = contest.prepare(rounds, threads, device, out), []
-    make = makers(name, device)
-    limits = dict.fromkeys(make, PEER_LIMITS[name]) | {OURS: LIMITS[name][device]}
-
-    def contenders(given: Problem) -> dict[str, Contender]:
-        error = partial(contest.relative_error, truths=truth(name, given))
-        return {one: Contender(partial(make[one], given), error, limit) for one, limit in limits.items()}
-
+    """Check every contender of an operator against float64 and time those that are right, at each shape in turn."""
+    if any(min(shape) < 1 for shape in shapes):
+        raise ValueError(f"shapes has {shapes}; all must be 1 or more")
+    device, rows = prepare(rounds, threads, device, out), []
     for shape in shapes or SHAPES[name][device]:
-        contest.progress(f"checking against float64 at {shape}")
-        given, steps = problem(name, shape, device), shape[0] * shape[1]
-        rows += contest.compare(contenders(given), rounds, steps, contest.by_x(shape), device)
-    if name != "scan":
-        strong = contenders(problem(name, STRONG, device, strong=True))
-        for row in rows:
-            row["strong_error"] = contest.checked(strong[row["contender"]])[0]
-    contest.show(name, "steps/s", rows, out, PACKAGES, device=device)
+        progress(f"checking against float64 at {shape}")
+        given = problem(name, shape, device)
+        error = partial(relative_error, truths=truth(name, given))
+        contenders = {
+            one: Contender(partial(make, given), error, LIMITS[name][device] if one == OURS else PEER_LIMITS[name])
+            for one, make in makers(name, device).items()
+        }
+        rows += compare(contenders, rounds, shape[0] * shape[1], "x".join(map(str, shape)), device)
+    show(name, "steps/s", rows, out, device=device)

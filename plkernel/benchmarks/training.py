@@ -1,7 +1,6 @@
 """A training step beside a transformer of equal size."""
 
 import math
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
-from plkernel.benchmarks import contest
-from plkernel.benchmarks.contest import OURS, Contender
+from plkernel.benchmarks.operators import OURS, Contender, compare, prepare, progress, show
 from plkernel.common.environment import keep_memory
 from plkernel.config.condition import resolve
 from plkernel.config.reading import load_spec
@@ -27,7 +25,7 @@ OFF = 0.02
 
 def train(spec: Path, threads: int, rounds: int, device: Device, out: Path | None) -> None:
     """Check the model of a spec against float64, then time forward, backward and optimiser step beside its peers."""
-    contest.prepare(rounds, threads, None, out)
+    prepare(rounds, threads, None, out)
     loaded, place = load_spec(spec), choose_device(device)
     kind, context, batch = loaded.model.kind, loaded.train.context, loaded.train.batch
     if kind not in OPERATORS:
@@ -39,10 +37,10 @@ def train(spec: Path, threads: int, rounds: int, device: Device, out: Path | Non
         OURS: Contender(lambda: _step(model, loaded, place)),
         "gpt2 (dropout 0, as ours)": Contender(lambda: _gpt2_step(loaded, size, place)),
     }
-    rows = contest.compare(entries, rounds, context * batch, device=place.type, budget=60.0)
+    rows = compare(entries, rounds, context * batch, device=place.type, budget=60.0)
     more = {"model": loaded.model.model_dump(), "context": context, "batch": batch, "device": place.type}
     more |= {"error": error, "parameters": size}
-    contest.show("train" if kind == "ssm" else f"train-{kind}", "bytes/s", rows, out, ("transformers",), **more)
+    show("train" if kind == "ssm" else f"train-{kind}", "bytes/s", rows, out, **more)
     print(f"{size:,} parameters, context {context}, batch {batch}; difference from float64: {error:.1e}")
 
 
@@ -51,7 +49,7 @@ def check(spec: Spec, device: torch.device) -> float:
 
     Weights are a little off their initial ones, some of which are zero and gradients with them.
     """
-    contest.progress("checking loss and gradients against the float64 reference")
+    progress("checking loss and gradients against the float64 reference")
     windows, model = _windows(256, 2, device), _model(spec, device)
     torch.manual_seed(0)
     with torch.no_grad():
@@ -99,7 +97,6 @@ def _step(model: nn.Module, spec: Spec, device: torch.device) -> Callable[[], No
 
 def _gpt2_step(spec: Spec, size: int, device: torch.device) -> Callable[[], None]:
     """Return a step of transformers' GPT-2 of the same width and context with nearly `size` parameters."""
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
     from transformers import GPT2Config, GPT2LMHeadModel
 
     width, context = spec.model.dim, spec.train.context
@@ -107,14 +104,7 @@ def _gpt2_step(spec: Spec, size: int, device: torch.device) -> Callable[[], None
     options |= {"n_positions": context, "n_embd": width, "n_head": math.gcd(4, width), "use_cache": False}
     options |= {"vocab_size": 256, "bos_token_id": 0, "eos_token_id": 0}
 
-    class Logits(nn.Module):
-        def __init__(self, layers: int) -> None:
-            super().__init__()
-            self.model = GPT2LMHeadModel(GPT2Config(n_layer=layers, **options))
-
-        def forward(self, inputs: Tensor) -> Tensor:
-            return self.model(inputs).logits
-
-    models = map(Logits, range(1, 2 * spec.model.layers + 1))
-    nearest = min(models, key=lambda model: abs(sum(parameter.numel() for parameter in model.parameters()) - size))
+    models = (GPT2LMHeadModel(GPT2Config(n_layer=layers, **options)) for layers in range(1, 2 * spec.model.layers + 1))
+    nearest: Any = min(models, key=lambda model: abs(model.num_parameters() - size))
+    nearest.register_forward_hook(lambda *given: given[-1].logits)
     return _step(nearest.to(device).train(), spec, device)

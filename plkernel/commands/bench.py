@@ -7,7 +7,7 @@ from typing import Any
 from plkernel.common.cli import main_of
 from plkernel.models import Device
 
-HEADS = (tuple[int, int, int, int], "batch, time (a multiple of 32), heads and head size")
+HEADS = (tuple[int, int, int, int], "batch, time, heads and head size")
 
 
 def _operator(name: str, shape: Any, axes: str) -> Callable[..., None]:

@@ -38,18 +38,10 @@ def corpus(
     check_file(out, "out")
     loaded = corpora.load(name, max_bytes=max_bytes, separator=unescape(separator), column=column)
     bits = float(entropy(histogram(loaded.bytes), np.array(loaded.size))) / math.log(2)
-    rows = {
-        "corpus": loaded.name,
-        "source": loaded.source,
-        "size": f"{loaded.size:,} bytes",
-        "documents": f"{loaded.documents:,}",
-        "sha256": loaded.sha256,
-        "unigram entropy": f"{bits:.4f} bits per byte",
-        "cache": loaded.path,
-    }
-    print("\n".join(f"{label:<15}  {value}" for label, value in rows.items()))
+    values = {**asdict(loaded), "unigram_entropy_bits_per_byte": bits}
+    print("\n".join(f"{name.replace('_', ' '):<29}  {value}" for name, value in values.items()))
     if out is not None:
-        save_json(out, {**asdict(loaded), "unigram_entropy_bits_per_byte": bits})
+        save_json(out, values)
         print(f"\nwritten: {out}")
 
 

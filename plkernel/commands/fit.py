@@ -8,7 +8,7 @@ from typing import Any, Literal
 from plkernel import __version__
 from plkernel.analysis import fit as fits
 from plkernel.analysis import prediction
-from plkernel.analysis.exponentials import Scores, check_design, closed_form_error
+from plkernel.analysis.exponentials import Scores, check_design
 from plkernel.analysis.nodes import POWERS, Gain, Lag, Placement, Summation, check_options, output_std
 from plkernel.common import cli
 from plkernel.common.files import atomic_write, check_folder, save_json
@@ -152,14 +152,10 @@ def render(result: fits.FitResult) -> str:
         least = f"the least error of so many terms is at least {_percent(proof.smallest)}"
         level = "level, the best sum of so many terms" if proof.level else f"NOT LEVEL: {least}"
         figures[f"smallest of {proof.needed} alternating errors over the largest"] = f"{proof.ratio:.5f}, {level}"
-    if result.method != "nnls" and target.beta is not None:
-        about = closed_form_error(target.beta, int(target.max_lag), count)
-        figures[f"closed form for the best {count} terms"] = f"about {_percent(about)}"
     figures["uniform weights: R1 / R* / Elog"] = _scores(result.uniform_scores)
     figures[f"uniform over true kernel at t = {target.max_lag:.0f}"] = f"{result.uniform_excess:.1f}x"
-    title = f"{target.label} on t = {target.lags[0]:g}..{target.max_lag:.0f} by {result.method}"
-    title += f": {count} half-lives up to {half_lives[-1]:.4g}"
-    return cli.text_table([title, "value"], list(figures.items()))
+    title = f"{target.label} on t = {target.lags[0]:g}..{target.max_lag:.0f} by {result.method}: {count} half-lives"
+    return cli.text_table([f"{title} up to {half_lives[-1]:.4g}", "value"], list(figures.items()))
 
 
 def _scores(scores: Scores) -> str:

@@ -5,7 +5,7 @@ from codecs import getincrementaldecoder
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 import tyro
@@ -14,10 +14,6 @@ from plkernel.common import cli
 from plkernel.config.schema import check_threads
 from plkernel.config.study import LARGEST_SEED
 from plkernel.models import NOT_CAUSAL, Device
-
-if TYPE_CHECKING:
-    from plkernel.models.sampling import Sampling
-    from plkernel.training.build import Model
 
 WINDOW = 1024  # bytes of the prompt read at once
 
@@ -86,7 +82,7 @@ def generate(
         sys.stdout.buffer.flush()
 
 
-def continuation(model: "Model", prompt: bytes, sampling: "Sampling", seed: int, size: int = WINDOW) -> Iterator[int]:
+def continuation(model: Any, prompt: bytes, sampling: Any, seed: int, size: int = WINDOW) -> Iterator[int]:
     """The bytes that follow `prompt`, without end: b_t ~ p(. | prompt, b_1..b_{t-1}), on the device of the model.
 
     The state of the model is carried; the prompt is read in windows of `size` bytes. The next byte is computed only
@@ -95,9 +91,7 @@ def continuation(model: "Model", prompt: bytes, sampling: "Sampling", seed: int,
     import torch
 
     random = np.random.Generator(np.random.Philox(key=seed))
-    state: Any = model.initial_state(1)
-    device = next(model.parameters()).device
-    prompt = prompt or b"\n"
+    state, device, prompt = model.initial_state(1), next(model.parameters()).device, prompt or b"\n"
     pieces = [prompt[start : start + size] for start in range(0, len(prompt), size)]
     while True:
         for piece in pieces:

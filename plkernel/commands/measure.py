@@ -77,8 +77,10 @@ def measure(
         results.append(result)
         print(render(result), end="\n\n", flush=True)
     if len(results) > 1:
-        header = ["corpus", f"{unit}s", "I(1), bits", "beta", "95 % interval", "stands out", "shape"]
-        print(text_table(header, [_summary(item) for item in results]), end="\n\n", flush=True)
+        rows = []
+        for name, law, kind in ((item.corpus.name, item.law, item.verdict.kind) for item in results):
+            rows.append([name, *([f"{law.beta:.3f}", f"{law.low:.3f} to {law.high:.3f}"] if law else "--"), kind])
+        print(text_table(["corpus", "beta", "95 % interval", "shape"], rows), end="\n\n", flush=True)
     save_json(out / "measure.json", {"plkernel": __version__, "corpora": [item.to_dict() for item in results]})
     print(f"written: {out / 'measure.json'}", flush=True)
     if figure:
@@ -98,9 +100,9 @@ def render(result: Measurement) -> str:
     local = {lag: f"{slope:.2f} +- {error:.2f}" for lag, slope, error in zip(*local_slopes(curve), strict=True)}
     lags = []
     for i in dict.fromkeys(near):
-        ratio, rho = curve.values[i] / curve.floor[i], result.correlation.values[i]
-        cells = [f"{curve.lags[i]}", f"{curve.values[i] * BITS:.3e}", f"{errors[i] * BITS:.1e}", f"{ratio:.2f}"]
-        lags.append([*cells, f"{rho:.4f}", local.get(curve.lags[i], "-")])
+        cells = [f"{curve.lags[i]}", f"{curve.values[i] * BITS:.3e}", f"{errors[i] * BITS:.1e}"]
+        cells += [f"{curve.values[i] / curve.floor[i]:.2f}", f"{result.correlation.values[i]:.4f}"]
+        lags.append([*cells, local.get(curve.lags[i], "-")])
     header = ["exponent on", "beta", "95 % interval", "R²", "curvature (p)", "lags", "dropped", "exact"]
     fits = []
     for label, law, exact in result.rows:
@@ -115,20 +117,10 @@ def render(result: Measurement) -> str:
         f"verdict: {result.verdict.sentence}",
     ]
     if (clear := curve.last_above(DRIFT_MULTIPLE * curve.drift)) < curve.lags[-1]:
-        parts.append(
-            f"drift: beyond lag {clear} half of I or more is blocks of different composition, not their memory"
-        )
+        parts.append(f"drift: beyond lag {clear} half of I or more is blocks of different composition, not memory")
     if dropped := sum(value <= 0 for value in curve.values):
         parts.append(f"dropped: {dropped} lags where I is zero or negative")
     return "\n\n".join(parts)
-
-
-def _summary(item: Measurement) -> list[str]:
-    """One line of a comparison: the exponent on the stated range and the shape of the curve."""
-    law, curve, verdict = item.law, item.information, item.verdict
-    exponent = [f"{law.beta:.3f}", f"{law.low:.3f} to {law.high:.3f}"] if law else ["-", "-"]
-    head = [item.corpus.name, f"{curve.size:,}", f"{curve.values[0] * BITS:.3f}"]
-    return [*head, *exponent, f"{verdict.first_lag}..{verdict.last_lag}", verdict.kind]
 
 
 def _draw(results: Sequence[Measurement], out: Path) -> None:

@@ -6,13 +6,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from plkernel.benchmarks import contest, operators, training
-from plkernel.benchmarks.contest import OURS, Contender
-from plkernel.benchmarks.operators import STRONG, Problem, makers, problem, truth
+from plkernel.benchmarks import operators, training
+from plkernel.benchmarks.operators import OURS, STRONG, Contender, Problem, makers, problem, truth
 from plkernel.commands import bench
 from plkernel.common.files import load_json
 from plkernel.config.reading import parse_spec
@@ -41,7 +39,7 @@ def raising(error: Exception) -> Contender:
 
 
 def test_wrong_missing_and_failing_contenders_are_reported_and_not_timed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrong = {
         "wrong": (gives(2.0), 1.0, "wrong: the error is above 0.1"),
@@ -50,17 +48,18 @@ def test_wrong_missing_and_failing_contenders_are_reported_and_not_timed(
         "failing": (raising(RuntimeError("no device\nmore")), None, "failed: RuntimeError: no device"),
     }
     entries = {OURS: gives(1.0), "peer": gives(1.0), **{name: one[0] for name, one in wrong.items()}}
-    ours, peer, *others = contest.compare(entries, 3, 1.0, "4x4")
+    ours, peer, *others = operators.compare(entries, 3, 1.0, "4x4")
     assert (ours["ratio"]["median"], ours["seconds"]["runs"]) == (1.0, 3)
     for row, (_, error, note) in zip(others, wrong.values(), strict=True):
         assert (row["seconds"], row["ratio"], row["note"]) == (None, None, note)
         assert row["error"] == pytest.approx(error, nan_ok=True)
-    contest.show("one", "steps/s", [ours, peer, *others], tmp_path, ("numpy", "no-such-package"), device="cpu")
+    monkeypatch.setattr(operators, "installed", {"transformers": "1.2"}.get)
+    operators.show("one", "steps/s", [ours, peer, *others], tmp_path, device="cpu")
     assert "4x4: the fastest peer, peer, takes" in capsys.readouterr().out
     record = load_json(tmp_path / "one.json")
-    assert record["environment"]["peers"] == {"numpy": np.__version__}
+    assert record["environment"]["peers"] == {"transformers": "1.2"}
     assert [row["contender"] for row in record["rows"]] == [*entries]
-    rows = contest.compare({OURS: gives(2.0), "peer": gives(1.0)}, 3, 1.0)
+    rows = operators.compare({OURS: gives(2.0), "peer": gives(1.0)}, 3, 1.0)
     assert [row["contender"] for row in rows if row["seconds"]] == ["peer"]
     assert rows[1]["ratio"] is None, "ours is wrong"
 
@@ -68,8 +67,8 @@ def test_wrong_missing_and_failing_contenders_are_reported_and_not_timed(
 def test_the_error_is_that_of_the_worst_channel() -> None:
     exact = torch.tensor([[1.0, 100.0], [2.0, 200.0]])
     off = exact + torch.tensor([[0.0, 1.0], [0.1, 0.0]])
-    assert contest.relative_error([off.view(-1)], [exact]) == pytest.approx(0.05)
-    assert contest.relative_error([off * math.nan], [exact]) == math.inf
+    assert operators.relative_error([off.view(-1)], [exact]) == pytest.approx(0.05)
+    assert operators.relative_error([off * math.nan], [exact]) == math.inf
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -83,7 +82,6 @@ def test_every_peer_is_right_and_a_short_benchmark_runs(name: str, tmp_path: Pat
     for row in rows.values():
         if "not installed" not in row["note"]:
             assert row["error"] < 1e-5
-            assert name == "scan" or row["strong_error"] < 1e-4
     assert name == "scan" or problem(name, STRONG, strong=True).inputs[1 if name == "wkv7" else 3].min() == -50
 
 
@@ -94,8 +92,8 @@ def test_a_wrong_gradient_is_noticed(name: str) -> None:
         return lambda: (*call()[:-1], call()[-1] * 1.05)
 
     given = problem(name, SHAPES[name])
-    error = partial(contest.relative_error, truths=truth(name, given))
-    found, note, call = contest.checked(Contender(partial(off, given), error, operators.PEER_LIMITS[name]))
+    error = partial(operators.relative_error, truths=truth(name, given))
+    found, note, call = operators.checked(Contender(partial(off, given), error, operators.PEER_LIMITS[name]))
     assert found == pytest.approx(0.05, rel=0.02)
     assert note.startswith("wrong")
     assert call is None
@@ -104,7 +102,6 @@ def test_a_wrong_gradient_is_noticed(name: str) -> None:
 @pytest.mark.parametrize(
     ("command", "arguments", "message"),
     [
-        (bench.wkv, {"shapes": ((2, 100, 4, 64),)}, r"shapes has \(2, 100, 4, 64\); .* time a multiple of 32"),
         (bench.scan, {"shapes": ((0, 64, 4),)}, "all must be 1 or more"),
         (bench.scan, {"rounds": 0}, "rounds is 0; it must be 1 or more"),
         (bench.train, {"threads": 0}, "threads is 0; it must be 1 or more"),

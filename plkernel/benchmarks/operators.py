@@ -124,7 +124,7 @@ def prepare(rounds: int, threads: int, device: str | None, out: Path | None) -> 
 
 
 def show(name: str, unit: str, rows: list[dict[str, Any]], out: Path | None, **more: Any) -> None:
-    """Print the rows and the ratio to the fastest peer but a loop over time; save them with hardware and versions as `out`/`name.json`."""
+    """Print the rows and the ratio to the fastest peer but a loop; save them, with hardware, as `out`/`name.json`."""
     lines = []
     for row in rows:
         medians = {key: row[key] and row[key]["median"] for key in ("seconds", "ratio")}

@@ -64,7 +64,7 @@ def test_threads_of_commands_sleep_and_those_of_other_programs_do_as_they_are_to
 
 def test_help_of_every_command_loads_no_torch() -> None:
     calls = [[name] for name in commands()]
-    calls += [["init", name] for name in ("list", "show", "check")]
+    calls += [["init", name] for name in ("list", "show")]
     program = f"""if True:
         import runpy, sys
         for name, *rest in {calls!r}:

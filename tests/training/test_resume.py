@@ -159,6 +159,8 @@ def test_a_run_that_ends_anywhere_goes_on_to_the_same(
     spec: Callable[..., Spec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, place: str, step: int
 ) -> None:
     """Once the curves have an evaluation that no row has, a row that no checkpoint has, or between two evaluations."""
+    # Files of curves are read in the order of their names, which end in a count: of one second, 10 would precede 9.
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(1000))
     whole = train(run := spec(kind), tmp_path / "whole")
     owner: Any = RunFolder if place == "append" else Training
     original = getattr(owner, place)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tensorboard.summary.writer import event_file_writer
 
 from plkernel.common.files import load_json, read_lines
 from plkernel.config.reading import load_spec

@@ -258,10 +258,12 @@ def _of_half_lives(layer: Layer, started: Collection[str]) -> Iterator[Finding]:
     ):
         if where.any():
             yield Finding(name, subject, seen.format(share=_share(where), **ends), severity)
-    varied = any(stored.values.size > 1 and np.ptp(stored.values) > 0 for stored in layer.tensors.values())
-    varied = varied and len(started) < len(layer.tensors) and tokens.size > 1
-    if varied and np.isfinite(tokens).all() and np.ptp(tokens) <= NEARLY_EQUAL * tokens.max():
-        yield Finding("all equal", subject, f"all half-lives are {tokens.flat[0]:.4g}, to {NEARLY_EQUAL:g}")
+    level = tokens.size > 1 and np.isfinite(tokens).all() and np.ptp(tokens) <= NEARLY_EQUAL * tokens.max()
+    stored_values = {role: stored.values for role, stored in layer.tensors.items()}
+    if level and len(started) < len(stored_values) and any(np.ptp(values) > 0 for values in stored_values.values()):
+        ramps = {role: x + np.linspace(0, 1, x.size).reshape(x.shape) for role, x in stored_values.items()}
+        if np.ptp(np.nan_to_num(layer.rates_of(**ramps))) > 0:  # HGRN's first layer has no bounds
+            yield Finding("all equal", subject, f"all half-lives are {tokens.flat[0]:.4g}, to {NEARLY_EQUAL:g}")
     given = Given({}, layer.config, layer.number)
     if layer.family.fixed is not None and given.setting("num_attention_heads") is not None:
         expected, eps = layer.family.fixed(given), max(1e-5, *(stored.eps for stored in layer.tensors.values()))

@@ -51,7 +51,7 @@ demo: $(VENV)/installed  ## set up, fit a power law, train three initialisations
 	$(RUN) plkernel.experiment runs/quick.toml
 
 test: $(VENV)/installed-dev  ## set up and run the tests (minutes)
-	$(PYTEST) -m "not slow" --ignore tests/fuzz
+	$(PYTEST) -m "not slow"
 
 test-all: $(VENV)/installed-dev  ## every test, the slow ones too
 	$(PYTEST)

@@ -53,6 +53,8 @@ TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
 """Special tokens of transformers, none of which a byte is."""
 NEED_A_GPU = ("fla", "mamba_ssm", "causal_conv1d")
 """Packages whose kernels transformers takes if they are installed, once and for all when it imports a model."""
+PLACES = 64
+"""Bytes, drawn at random, that are replaced one at a time to check causality."""
 LONGEST = 512
 """Bytes of a window on which causality is checked, at most."""
 ROUNDING, REORDERED = 2.0**7, 2.0**12
@@ -196,8 +198,8 @@ def check_model(model: nn.Module, name: str, context: int, device: torch.device)
     """Raise ValueError, headed by `name`, if a run of `context` bytes on `device` cannot train `model`.
 
     Checked are type, shape, finiteness, and that no logit depends on later bytes: logits before a replaced byte stay,
-    within ROUNDING, and logits without the last bytes too, within REORDERED. All is asked again with noise on every
-    parameter, because zeros leak nothing yet. The model is useless afterwards.
+    within ROUNDING, for PLACES bytes and a few more, and logits without the last bytes too, within REORDERED. All is
+    asked again with noise on every parameter, because zeros leak nothing yet. The model is useless afterwards.
     """
     for parameter, values in model.named_parameters():
         if values.dtype not in (torch.float32, torch.float64):
@@ -206,7 +208,8 @@ def check_model(model: nn.Module, name: str, context: int, device: torch.device)
     length = min(context, LONGEST)
     length = length // patch * patch or length
     quarters = (quarter * length // 4 - back for quarter in (1, 2, 3) for back in (1, 0))
-    places = sorted({byte for byte in (1, 2, 3, length - 1, *quarters) if 0 < byte < length})
+    drawn = np.random.default_rng(0).permutation(np.arange(1, length))[:PLACES].tolist()
+    places = sorted({byte for byte in (1, 2, 3, length - 1, *quarters, *drawn) if 0 < byte < length})
 
     def logits_of(inputs: Tensor, training: bool = False) -> Tensor:
         model.train(training)

@@ -296,9 +296,10 @@ def replaced(tokens: Tensor, place: int, by: Any) -> Tensor:
 
 
 def logits_of(predict: Predict, tokens: Tensor) -> Tensor:
-    """Logits without a graph of gradients."""
+    """Logits without a graph of gradients, those of half types as float32."""
     with torch.no_grad():
-        return predict(tokens)
+        logits = predict(tokens)
+    return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
 
 
 def kernels(model: AnyModel, context: int) -> dict[str, list[Any]]:

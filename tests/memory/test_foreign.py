@@ -162,6 +162,24 @@ def test_the_heads_carry_the_kernel_of_the_nodes(mamba2: Foreign, start: Callabl
     torch.testing.assert_close(mamba2.half_lives()[0], math.log(2) / (dt * mixer.A_log.double().exp()))
 
 
+class Glance(nn.Module):
+    """Logits of each byte, at byte 20 alone also of the next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(256, 8), nn.Linear(8, 256)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.embedding(x)
+        ahead = F.pad(h[:, 21:22], (0, 0, 20, x.shape[1] - 21)) if x.shape[1] > 21 else 0.0
+        return self.head(h + ahead)  # type: ignore[no-any-return]
+
+
+def test_a_model_that_looks_ahead_at_one_byte_is_refused() -> None:
+    with pytest.raises(ValueError, match="is not causal: byte 21 changes the logits at byte 20"):
+        check_model(Foreign("a:b", Glance()), "glance", 64, torch.device("cpu"))
+
+
 HYBRID = {
     **{"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 32, "num_attention_heads": 2},
     **{"num_key_value_heads": 2, "layer_types": ["linear_attention", "full_attention"], "linear_num_value_heads": 4},

@@ -130,3 +130,11 @@ def test_what_sees_ahead_has_no_truncation_curve() -> None:
     model = initialise_(SSM(SSMConfig(dim=16, layers=1, patch=2, mode="published")), "transformers_default", 0)
     with pytest.raises(ValueError, match="causal model is needed"):
         predictor(model, CPU)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_logits_of_half_types_are_taken_as_float32(dtype: torch.dtype) -> None:
+    table = torch.randn(256, 256, generator=torch.Generator().manual_seed(0)).to(dtype)
+    windows = torch.randint(0, 256, (3, 17), generator=torch.Generator().manual_seed(1))
+    halves, whole = (token_losses(lambda tokens, x=x: x[tokens], windows, 2) for x in (table, table.float()))
+    np.testing.assert_array_equal(halves, whole)

@@ -243,7 +243,7 @@ class Lags:
     scale: Floats
 
     def at(self, places: Places) -> "Lags":
-        """Those at `places`."""
+        """The lags at `places`."""
         return Lags(self.lags[places], self.logs[places], self.scale[places])
 
     def errors(self, parameters: Floats) -> Floats:

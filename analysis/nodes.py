@@ -239,7 +239,7 @@ def target_scores(nodes: Nodes, target: Target, kernel: Summation, lag: Lag) -> 
 
 
 def _seen(lags: Floats, lag: Lag) -> Floats:
-    """Those of `lags` that the decays reach."""
+    """The part of `lags` that the decays reach."""
     return lags[lags >= AHEAD[lag]]
 
 

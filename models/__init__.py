@@ -3,7 +3,7 @@
 from typing import Literal
 
 NOT_CAUSAL = "not causal, not a likelihood"
-"""What every output of a model that sees its own target is called."""
+"""Label of every output of a model that sees its own target."""
 ModelKind = Literal["ssm", "rwkv5", "rwkv6", "rwkv7"]
 Device = Literal["auto", "cpu", "cuda"]
 PatchingMode = Literal["causal", "published"]

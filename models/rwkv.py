@@ -185,7 +185,7 @@ class Mixing(nn.Module):
         raise NotImplementedError
 
     def writes(self) -> Tensor:
-        """What makes the key of white input, (D,D) float64."""
+        """Matrix that makes the key of white input, (D,D) float64."""
         return self.key.weight.detach().double()
 
     def kernel(self, lags: Tensor) -> Tensor:
@@ -350,7 +350,7 @@ class RWKV(nn.Module):
         return [math.log(2) / mixing.rates().flatten() for mixing in self.mixings()]
 
     def kernels(self, lags: Tensor) -> list[Tensor]:
-        """What an input still weighs `lags` (T,) bytes later in the state of every block, (T,) float64 each."""
+        """Weight of an input `lags` (T,) bytes later in the state of every block, (T,) float64 each."""
         return [mixing.kernel(lags) for mixing in self.mixings()]
 
     def mixings(self) -> list[Mixing]:

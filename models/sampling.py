@@ -28,7 +28,7 @@ class Sampling:
             raise ValueError(f"top_p must be above 0 and at most 1 (1: every byte), got {self.top_p}")
 
     def probabilities(self, logits: ArrayLike) -> Probabilities:
-        """What each byte is drawn with, from logits (V,): (V,), sum 1. FloatingPointError when one is not finite."""
+        """Probabilities (V,) of the next byte from logits (V,). FloatingPointError when one is not finite."""
         z = np.asarray(logits, np.float64)
         if not np.isfinite(z).all():
             raise FloatingPointError("the model's logits are not finite: it has diverged, take an earlier checkpoint")

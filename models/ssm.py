@@ -57,7 +57,7 @@ class SSMConfig:
 
     @property
     def causal(self) -> bool:
-        """Whether every prediction depends on earlier bytes only."""
+        """True if every prediction depends on earlier bytes only."""
         return self.patch == 1 or self.mode == "causal"
 
 
@@ -298,7 +298,7 @@ class SSM(nn.Module):
         return [scale / recurrence.log_rate.detach().double().exp() for recurrence in self.recurrences()]
 
     def kernels(self, lags: Tensor) -> list[Tensor]:
-        """What an input still weighs `lags` (T,) bytes later in the SSM branch of every block, (T,) float64 each."""
+        """Weight of an input `lags` (T,) bytes later in the SSM branch of every block, (T,) float64 each."""
         return [recurrence.kernel(lags / self.config.patch) for recurrence in self.recurrences()]
 
     def recurrences(self) -> list[DiagonalSSM]:

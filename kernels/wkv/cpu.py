@@ -32,7 +32,7 @@ from plkernel.kernels.operators import widen
 
 
 def _shapes(keys: int, values: int, kept: int) -> dict[str, tuple[int, ...]]:
-    """What one thread works in, padded to LANES; all but decays and carry in the inputs' type.
+    """Buffers of one thread, padded to LANES; all but decays and carry in the inputs' type.
 
     Spare columns are zero where inputs are loaded, and never loaded. The state is (K,V) forward and (V,K) backward,
     where so many of them are kept.

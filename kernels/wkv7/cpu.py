@@ -37,7 +37,7 @@ from plkernel.kernels.operators import widen
 
 
 def _shapes(keys: int, values: int, kept: int) -> dict[str, tuple[int, ...]]:
-    """What one thread works in, padded to LANES; all but decays and carries in the inputs' type.
+    """Buffers of one thread, padded to LANES; all but decays and carries in the inputs' type.
 
     Spare columns are zero where inputs are loaded, and never loaded. Rows of two steps times CHUNK are what multiplies
     the state, r before a, or is added to it, b before k. So many states and pairs are kept in a backward pass.
@@ -172,7 +172,7 @@ def pairs_backward(r, a, w, grad_p, column, grad_y, grad_w, decayed, later, j): 
 
 @jit
 def _load(r, w, k, a, b, n, h, start, count, room):  # type: ignore[no-untyped-def]
-    """What does not depend on the state: inputs, decays, reads and writes."""
+    """Load everything that does not depend on the state: inputs, decays, reads and writes."""
     rr, aa, kk, bb = room.keys[0], room.keys[1], room.keys[2], room.keys[3]
     ww, before, after, into = room.keys[4], room.keys[5], room.keys[6], room.keys[7]
     load_rows(r, n, h, start, count, rr)
@@ -189,7 +189,7 @@ def _load(r, w, k, a, b, n, h, start, count, room):  # type: ignore[no-untyped-d
 
 @jit
 def _read(weights, v, u, room):  # type: ignore[no-untyped-def]
-    """What the steps see of each other into `weights`, and u from (a_t D_t) H."""
+    """Write the weights of the steps for one another into `weights`, and u from (a_t D_t) H."""
     rr, aa, kk, bb, ww = room.keys[0], room.keys[1], room.keys[2], room.keys[3], room.keys[4]
     pairs(rr, aa, kk, ww, room.flipped, weights[0], weights[1])
     pairs(rr, aa, bb, ww, room.flipped, weights[2], weights[3])

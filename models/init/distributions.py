@@ -1,4 +1,4 @@
-"""What parameters are filled with: distributions as values that print, compare and save, and the vectors of an RWKV.
+"""Fillings of parameters: distributions as values that print, compare and save, and the vectors of an RWKV.
 
 With l the block of L, i the channel of D, r0 = l / (L - 1) (0 where L = 1) and r1 = 1 - l / L, every Eagle and Finch
 takes

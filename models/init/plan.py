@@ -364,7 +364,7 @@ def rules_at(scheme: Scheme, sizes: Sizes, options: Mapping[str, float]) -> Rule
 
 @dataclass(frozen=True)
 class Entry:
-    """What happens to one parameter (or slice): its distribution, and multipliers for the optimiser."""
+    """One parameter (or slice) of a plan: its distribution, and multipliers for the optimiser."""
 
     parameter: Parameter
     distribution: Distribution

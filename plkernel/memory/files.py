@@ -88,6 +88,8 @@ def open_checkpoint(target: str) -> Checkpoint:
             raise ValueError(f"{path}: holds none of {INDEX}, {SINGLE}, {PICKLE}: save the model so, or name a file")
         path = _inside(path, held[0], path)
     check_regular(path)
+    if path.suffix not in (".safetensors", *PICKLED):
+        raise ValueError(f"{path}: is no .safetensors, {', '.join(PICKLED)} file, and nothing else is read")
     if path.suffix in PICKLED:
         return of_tensors(read_pickle(path), config)
     return _of_shards(dict.fromkeys(_header(path)[0], path), config)

@@ -304,7 +304,7 @@ def _flat(options: Mapping[str, Any], head: str = "") -> dict[str, str]:
 
 
 def _design(comparison: Comparison) -> Part:
-    """What is varied and what is shared, what repeats the study, and the options in which its arms differ."""
+    """Shared and varied options, the commands that repeat the study, and the options in which its arms differ."""
     study, spec, factors = comparison.study, comparison.study.spec, factor_levels(comparison.study)
     rates = [rate for choice in comparison.tuning.values() for rate in choice.losses]
     seconds = [run.result.seconds for run in study.finished() if run.result]

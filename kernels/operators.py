@@ -8,12 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from importlib.util import find_spec
+from operator import eq
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch._functorch import eager_transforms
 from torch.autograd import Function, forward_ad
+from torch.nn import Parameter
 
 AXES = {"B": "batch", "T": "time", "D": "channels", "H": "heads", "K": "key size", "V": "value size"}
 HALF_TYPES = (torch.bfloat16, torch.float16)
@@ -149,13 +152,19 @@ def define(
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
             *tensors, ctx.backend = inputs
+            ctx.set_materialize_grads(False)  # torch's zeros would start its threads
             named = dict(zip(axes, (*tensors, output[0]), strict=True))
             ctx.save_for_backward(*(named[one] for one in saved))
             if tangent and active():
                 ctx.save_for_forward(*(named[one] for one in saved))
 
         @staticmethod
-        def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+            kept = dict(zip(saved, ctx.saved_tensors, strict=True))
+            like_results = kept["out" if "out" in saved else like], kept["state"]
+            grads = tuple(
+                _zeros(x.shape, x) if grad is None else grad for grad, x in zip(grads, like_results, strict=True)
+            )
             if again and (torch.is_grad_enabled() or active()):
                 return *again(*ctx.saved_tensors, *grads, ctx.backend), None
             return *call_back(*ctx.saved_tensors, *grads, ctx.backend), None
@@ -193,7 +202,7 @@ def _check(
         x, words = given[one], letters[one]
         if x is None:
             continue
-        if one == main or not sizes.keys() >= set(words[0]):
+        if one == main or any(letter not in sizes for letter in words[0]):
             if x.dim() != len(words[0]) or x.dtype not in (*HALF_TYPES, *WIDE_TYPES):
                 axes = ", ".join(AXES[letter] for letter in words[0])
                 raise ValueError(f"{name}: {one} is {_kind(x)}; it must be a floating-point tensor ({axes})")
@@ -202,15 +211,29 @@ def _check(
         dtypes = [x.dtype if one == "state" else first.dtype]
         if one in precise:
             dtypes = [*WIDE_TYPES, *(dtypes if x.dim() > 1 and dtypes[0] not in WIDE_TYPES else [])]
-        if tuple(x.shape) not in [shape for shape in shapes if len(shape) == x.dim()] or x.dtype not in dtypes:
+        # Size by size: of tuples of symbolic sizes torch.compile cannot tell whether they are equal.
+        fits = any(len(shape) == x.dim() and all(map(eq, shape, x.shape)) for shape in shapes)
+        if not fits or x.dtype not in dtypes:
             wanted = f"{' or '.join(str(kind)[6:] for kind in dtypes)} {' or '.join(map(str, shapes))}"
             raise ValueError(f"{name}: {one} is {_kind(x)}; here it must be {wanted}")
         if x.device != first.device:
             raise ValueError(f"{name}: {one} is on {x.device} and {main} on {first.device}; all must be on one device")
     state = given["state"]
     if state is None:
-        state = first.new_zeros([sizes[letter] for letter in letters["state"][0]])
+        state = _zeros([sizes[letter] for letter in letters["state"][0]], first)
     return given | {"state": state.to(torch.float64 if first.dtype == torch.float64 else torch.float32)}
+
+
+def _zeros(shape: Sequence[int], like: Tensor) -> Tensor:
+    """Zeros of the dtype and on the device of `like`, on a CPU without a parallel region of torch.
+
+    Beside a busy process the end of such a region waits until torch's second thread gets a core: milliseconds.
+    """
+    if torch.compiler.is_compiling() or like.device.type != "cpu" or type(like) not in (Tensor, Parameter):
+        return like.new_zeros(shape)
+    if like.dtype not in WIDE_TYPES:
+        return like.new_zeros(shape)
+    return torch.from_numpy(np.zeros(shape, np.float64 if like.dtype == torch.float64 else np.float32))
 
 
 def _kind(x: Tensor) -> str:
@@ -222,7 +245,11 @@ def _check_sign(name: str, given: Mapping[str, Tensor]) -> None:
     log_decay = given.get("log_decay")
     if log_decay is None or torch._C._functorch.is_functorch_wrapped_tensor(log_decay):  # vmap cannot read values
         return
-    if log_decay.device.type == "cpu" and log_decay.numel() and (largest := log_decay.detach().max().item()) > 0:
+    if log_decay.device.type != "cpu" or not log_decay.numel():
+        return
+    values = log_decay.detach()
+    largest = float(values.numpy().max()) if values.dtype in WIDE_TYPES else values.max().item()
+    if largest > 0:
         raise ValueError(f"{name}: log_decay reaches {largest:.4g}; it is ln w of a decay w <= 1, so at most 0")
 
 

@@ -1,6 +1,7 @@
 """Threads and machine code of the CPU kernels: a late thread is not waited for, and code is that of its sources."""
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from operators import OPERATORS, Operator
+from operators import OPERATORS, SCAN, Operator
 
 import plkernel
 from plkernel.kernels import chunks, compiled
@@ -50,6 +51,20 @@ def test_the_first_thread_finishes_alone_what_a_late_one_has_not_begun(
         assert not late.done()
         release.set()
     assert all(map(torch.equal, shared, expected))
+
+
+@pytest.mark.parametrize("one", OPERATORS, ids=lambda one: one.name)
+def test_no_thread_of_torch_is_started(one: Operator) -> None:
+    """Beside a busy process the end of a parallel region of torch waits milliseconds for its second thread."""
+    region = 2**15  # elements from which torch shares an operation out
+    given = one.problem("varying", (2, 128, 160) if one is SCAN else (2, 128, 3, 80, 80))
+    inputs = [given[name].requires_grad_() for name in one.inputs if name != "state"]
+    with torch.profiler.profile(record_shapes=True) as record:
+        one.call(*inputs)[0].backward(given["grad_out"])
+    computed = {"aten::" + name for name in ("max", "amax", "zero_", "fill_", "copy_", "sum", "mul", "add")}
+    sizes = [(event.name, [math.prod(shape) for shape in event.input_shapes]) for event in record.events()]
+    assert any(name == f"plkernel::{one.name}_backward" for name, _ in sizes)
+    assert [name for name, shapes in sizes if name in computed and max(shapes, default=0) >= region] == []
 
 
 @pytest.mark.parametrize("fails", [False, True])

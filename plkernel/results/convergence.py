@@ -6,15 +6,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from plkernel.analysis.figures.style import PAGE_WIDTH, legend_below, line_style, style
-from plkernel.analysis.nodes import falling_exponent
 from plkernel.memory.diagnostics import Floats, Memory, memory_of
 from plkernel.results.study import Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-LAGS = (1.0, 256.0)
-"""Lags in bytes over which kernels are compared, relative to the first."""
 
 Starts = Mapping[str, tuple[Memory, Memory]]
 """The memory of several starts before training and after."""
@@ -48,22 +44,9 @@ def groups(study: Study) -> dict[str, Starts]:
 
 def shapes(memory: Memory) -> Floats:
     """log2 K(t)/K(1) of every run and block at the known lags 1 < t <= 256, (S, L, T)."""
-    inside = (memory.lags > LAGS[0]) & (memory.lags <= LAGS[1])
     with np.errstate(divide="ignore"):
         logs = np.log2(memory.kernels)
-    return np.asarray((logs - logs[..., :1])[..., inside])
-
-
-def half_lives(memory: Memory) -> Floats:
-    """log2 of the seven quantiles of the half-lives of every run and block, (S, L, 7)."""
-    return np.asarray(np.log2(memory.half_lives))
-
-
-def exponents(memory: Memory) -> Floats:
-    """x of the law t**-x that every block's kernel follows on 1 <= t <= 256, mean over runs, (L,)."""
-    inside = (memory.lags >= LAGS[0]) & (memory.lags <= LAGS[1])
-    with np.errstate(divide="ignore"):
-        return falling_exponent(memory.lags[inside], np.log(memory.kernels[..., inside])).mean(axis=0)
+    return np.asarray((logs - logs[..., :1])[..., (memory.lags > 1) & (memory.lags <= 256)])
 
 
 def spread(values: Sequence[tuple[Floats, Floats]]) -> Spread:
@@ -78,9 +61,10 @@ def spread(values: Sequence[tuple[Floats, Floats]]) -> Spread:
 
 
 def convergence(starts: Starts) -> tuple[Spread, Spread]:
-    """Spread over starts of their half-lives, and of the shape of their kernels."""
-    half, shape = ([(of(before), of(after)) for before, after in starts.values()] for of in (half_lives, shapes))
-    return spread(half), spread(shape)
+    """Spread over starts of log2 of the seven quantiles of their half-lives, and of the shape of their kernels."""
+    pairs = starts.values()
+    half_lives = [(np.log2(before.half_lives), np.log2(after.half_lives)) for before, after in pairs]
+    return spread(half_lives), spread([(shapes(before), shapes(after)) for before, after in pairs])
 
 
 def kernels_figure(panels: Mapping[str, Starts]) -> "Figure":
@@ -93,15 +77,14 @@ def kernels_figure(panels: Mapping[str, Starts]) -> "Figure":
         axes = figure.subplots(2, len(panels), sharex=True, sharey=True, squeeze=False)
         for column, (title, starts) in zip(axes.T, panels.items(), strict=True):
             half, shape = convergence(starts)
-            for time, one in enumerate(column):
+            for time, (when, one) in enumerate(zip(("before", "after"), column, strict=True)):
                 for arm, memories in starts.items():
                     values = np.exp(memories[time].log_kernels().mean(axis=0))
                     one.plot(memories[time].lags, values, lw=1.3, **line_style(names.index(arm.partition("_")[0])))
-                one.set(xscale="log", yscale="log", xlim=LAGS, ylim=(1e-4, 1.3), xticks=(1, 4, 16, 64, 256))
+                one.set(xscale="log", yscale="log", xlim=(1, 256), ylim=(1e-4, 1.3), xticks=(1, 4, 16, 64, 256))
                 one.minorticks_off()
                 one.xaxis.set_major_formatter("{x:g}")
                 one.yaxis.set_major_formatter("{x:g}")
-                when = ("before", "after")[time]
                 one.set_title(f"{title}, {when}\nkernel {shape[time]:.2f}, half-lives {half[time]:.2f}", fontsize=7)
             column[1].set_xlabel("bytes back")
         for one in axes[:, 0]:

@@ -7,22 +7,16 @@ of several starts before training and after, convergence/kernels.png and .svg.
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from plkernel.analysis.figures.style import rendered
-from plkernel.results.convergence import Starts, convergence, groups, kernels_figure
+from plkernel.results.convergence import convergence, groups, kernels_figure
 from plkernel.results.study import read_study
 
 RECORDS = Path(__file__).resolve().parent
 ROOT = RECORDS.parents[1]
-PANELS = {
-    "Source code, EMA": ("memory-text", "ema"),
-    "Source code, LRU": ("memory-text", "lru"),
-    "Lags, 0.7": ("memory-lags", "lags-0.7"),
-    "Markov chain": ("memory-markov", ""),
-}
-"""Record and block of every column of the figure of kernels."""
 PART = re.compile(r"(<!-- record:([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -93,22 +87,18 @@ def declared(*studies: str) -> str:
     return markdown(["study", "hypothesis or gate", "claim", "bits per byte, interval", "verdict"], lines)
 
 
-def without(starts: Starts, name: str) -> Starts:
-    """Return the starts but for the one of that name."""
-    return {arm: memories for arm, memories in starts.items() if arm.partition("_")[0] != name}
-
-
+@cache
 def converging() -> str:
     """Return the spread over starts of half-lives and kernels in every record that has them."""
     lines = []
     for path in sorted(RECORDS.glob("*/rows.jsonl")):
         for block, starts in groups(read_study(path.parent)).items():
-            some = without(starts, "quantile")
-            blocks = {block: starts} | ({f"{block}, without quantile": some} if len(some) < len(starts) else {})
-            for name, of in blocks.items():
-                few = without(of, "short")
+            some = {arm: memories for arm, memories in starts.items() if not arm.startswith("quantile")}
+            for of in (starts, some) if len(some) < len(starts) else (starts,):
+                few = {arm: memories for arm, memories in of.items() if not arm.startswith("short")}
                 spreads = [*convergence(of), *([convergence(few)[1]] if len(few) < len(of) else [])]
                 told = [f"{one.before:.2f} to {one.after:.2f} ({one.seeds:.2f})" for one in spreads]
+                name = block + ", without quantile" * (of is not starts)
                 lines.append([path.parent.name, name, str(len(of)), *told, *[""] * (3 - len(told))])
     return markdown(["record", "block", "starts", "half-lives", "kernel", "kernel without short"], lines)
 
@@ -132,6 +122,8 @@ def render(text: str) -> str:
 if __name__ == "__main__":
     for document in (ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))):
         document.write_text(render(document.read_text()))
-    columns = {title: groups(read_study(RECORDS / name))[block] for title, (name, block) in PANELS.items()}
-    for kind, drawn in rendered(kernels_figure(columns), ("png", "svg")).items():
-        (RECORDS / "convergence" / f"kernels.{kind}").write_bytes(drawn)
+    text, lags, markov = (groups(read_study(RECORDS / f"memory-{name}")) for name in ("text", "lags", "markov"))
+    panels = {"Source code, EMA": text["ema"], "Source code, LRU": text["lru"]}
+    drawn = rendered(kernels_figure(panels | {"Lags, 0.7": lags["lags-0.7"], "Markov chain": markov[""]}))
+    for kind in ("png", "svg"):
+        (RECORDS / "convergence" / f"kernels.{kind}").write_bytes(drawn[kind])

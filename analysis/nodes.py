@@ -148,7 +148,7 @@ class Aim:
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.beta) and self.beta > 0):
-            raise ValueError(f"beta must be a positive number (1.15 is typical of text), got {self.beta}")
+            raise ValueError(f"beta must be a positive number, such as 1.15, got {self.beta}")
         check_name("target", self.target, get_args(AimTarget))
         check_name("kernel", self.kernel, POWERS)
         check_name("lag", self.lag, AHEAD)

@@ -1,13 +1,19 @@
 """Render the marked tables of README.md and docs/ from the rows committed beside this script.
 
-python runs/records/render.py rewrites every part between <!-- record:NAME --> and <!-- end -->.
+python runs/records/render.py rewrites every part between <!-- record:NAME --> and <!-- end -->, and draws the kernels
+of several starts before training and after, convergence/kernels.png and .svg.
 """
 
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+from plkernel.analysis.figures.style import rendered
+from plkernel.results.convergence import convergence, groups, kernels_figure
+from plkernel.results.study import read_study
 
 RECORDS = Path(__file__).resolve().parent
 ROOT = RECORDS.parents[1]
@@ -81,7 +87,24 @@ def declared(*studies: str) -> str:
     return markdown(["study", "hypothesis or gate", "claim", "bits per byte, interval", "verdict"], lines)
 
 
+@cache
+def converging() -> str:
+    """Return the spread over starts of half-lives and kernels in every record that has them."""
+    lines = []
+    for path in sorted(RECORDS.glob("*/rows.jsonl")):
+        for block, starts in groups(read_study(path.parent)).items():
+            some = {arm: memories for arm, memories in starts.items() if not arm.startswith("quantile")}
+            for of in (starts, some) if len(some) < len(starts) else (starts,):
+                few = {arm: memories for arm, memories in of.items() if not arm.startswith("short")}
+                spreads = [*convergence(of), *([convergence(few)[1]] if len(few) < len(of) else [])]
+                told = [f"{one.before:.2f} to {one.after:.2f} ({one.seeds:.2f})" for one in spreads]
+                name = block + ", without quantile" * (of is not starts)
+                lines.append([path.parent.name, name, str(len(of)), *told, *[""] * (3 - len(told))])
+    return markdown(["record", "block", "starts", "half-lives", "kernel", "kernel without short"], lines)
+
+
 PARTS: dict[str, Callable[[], str]] = {
+    "convergence": converging,
     "quick": quick,
     "goose": goose,
     "verdicts": lambda: declared("memory-lags", "memory-potts", "memory-markov", "memory-dose"),
@@ -99,3 +122,8 @@ def render(text: str) -> str:
 if __name__ == "__main__":
     for document in (ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))):
         document.write_text(render(document.read_text()))
+    text, lags, markov = (groups(read_study(RECORDS / f"memory-{name}")) for name in ("text", "lags", "markov"))
+    panels = {"Source code, EMA": text["ema"], "Source code, LRU": text["lru"]}
+    drawn = rendered(kernels_figure(panels | {"Lags, 0.7": lags["lags-0.7"], "Markov chain": markov[""]}))
+    for kind in ("png", "svg"):
+        (RECORDS / "convergence" / f"kernels.{kind}").write_bytes(drawn[kind])

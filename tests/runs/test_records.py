@@ -22,6 +22,6 @@ def test_documents_are_rendered_from_the_records(renderer: ModuleType) -> None:
 
 
 def test_a_changed_number_is_noticed(renderer: ModuleType) -> None:
-    text = (ROOT / "docs" / "evidence" / "starts.md").read_text()
+    text = (ROOT / "docs" / "evidence" / "tables.md").read_text()
     assert "-0.0691" in text
     assert renderer.render(text.replace("| -0.0691", "| -0.0692")) == text

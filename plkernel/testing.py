@@ -9,7 +9,6 @@ import re
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,11 +74,11 @@ def assert_decays_survive(
             for seed in range(SEEDS):
                 expected.check("bfloat16", _decays(_built(factory, seed, torch.bfloat16)), rounded=True)
         if "meta" in steps:
-            expected.check("meta", _decays(_materialised(_on_meta(factory), fill)))
+            expected.check("meta", _decays(_materialised(_built(factory, 0, device="meta"), fill)))
         if "initialised again" in steps:
             model = _built(factory, 0)
             if hasattr(model, "init_weights"):
-                model.init_weights()
+                model.init_weights()  # type: ignore[operator]
                 expected.check("initialised again", _decays(model), exactly=expected.first)
             fill(model)
             expected.check("initialised again", _decays(model))
@@ -91,7 +90,7 @@ def assert_decays_survive(
         if "deepcopy" in steps:
             expected.check("deepcopy", _decays(copy.deepcopy(moved)), exactly=kept)
         if "compiled" in steps:
-            compiled = torch.compile(moved, backend="eager")
+            compiled: Any = torch.compile(moved, backend="eager")
             if inputs:
                 compiled(*inputs)
             found = {name.replace("_orig_mod.", ""): values for name, values in _decays(compiled).items()}
@@ -137,7 +136,7 @@ class _Promise:
             for name, values in pools.items():
                 before = np.concatenate([one[name] for one in self.drawn])
                 if ks_2samp(values, before).pvalue < LEAST:
-                    spans = [f"{low:g} .. {high:g}" for low, high in map(_ends, (values, before))]
+                    spans = [f"{one.min():g} .. {one.max():g}" for one in (values, before)]
                     raise AssertionError(f"{step}: {name} is {spans[0]}, promised were draws from {spans[1]}")
 
 
@@ -147,8 +146,8 @@ def _compare(step: str, name: str, now: np.ndarray, expected: np.ndarray, tolera
     if wrong.any():
         at = tuple(int(index) for index in np.argwhere(wrong)[0])
         place = f"[{', '.join(map(str, at))}]" if at else ""
-        count = f" ({wrong.sum():,} of {wrong.size:,} differ)"
-        raise AssertionError(f"{step}: {name}{place} is {now[at]:g}, promised {expected[at]:g}{count}")
+        words = f"is {now[at]:g}, promised {expected[at]:g} ({wrong.sum():,} of {wrong.size:,} differ)"
+        raise AssertionError(f"{step}: {name}{place} {words}")
 
 
 def _pooled(decays: Arrays) -> Arrays:
@@ -156,10 +155,6 @@ def _pooled(decays: Arrays) -> Arrays:
     for name, values in decays.items():
         pools.setdefault(re.sub(r"\d+", "*", name), []).append(values.ravel())
     return {name: np.concatenate(parts) for name, parts in pools.items()}
-
-
-def _ends(values: np.ndarray) -> tuple[float, float]:
-    return float(values.min()), float(values.max())
 
 
 def _decays(model: "nn.Module") -> Arrays:
@@ -176,23 +171,19 @@ def _decays(model: "nn.Module") -> Arrays:
     return found
 
 
-def _built(factory: "Callable[[], nn.Module]", seed: int, kind: "dtype | None" = None) -> "nn.Module":
+def _built(
+    factory: "Callable[[], nn.Module]", seed: int, kind: "dtype | None" = None, device: str = "cpu"
+) -> "nn.Module":
     import torch
 
     before = torch.get_default_dtype()
     torch.manual_seed(seed)
     torch.set_default_dtype(kind or torch.float32)
     try:
-        return factory()
+        with torch.device(device):
+            return factory()
     finally:
         torch.set_default_dtype(before)
-
-
-def _on_meta(factory: "Callable[[], nn.Module]") -> "nn.Module":
-    import torch
-
-    with torch.device("meta"):
-        return _built(factory, 0)
 
 
 def _materialised(model: "nn.Module", fill: "Callable[[nn.Module], object]") -> "nn.Module":
@@ -252,36 +243,27 @@ def _loaded(model: Any, factory: "Callable[[], nn.Module]") -> "Iterator[tuple[s
                 yield name, other
 
 
-@contextmanager
-def _group(rank: int, folder: str) -> Iterator[None]:
-    import torch
-    from torch import distributed
-
-    torch.set_num_threads(1)
-    store = distributed.FileStore(f"{folder}/store", 2)
-    distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
-    try:
-        yield
-    finally:
-        distributed.destroy_process_group()
-
-
 def _in_two_processes(
     factory: "Callable[[], nn.Module]", fill: "Callable[[nn.Module], object]", expected: _Promise
 ) -> None:
     def work(rank: int, folder: str) -> None:
+        import torch
+        from torch import distributed
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
+        step, text = "two processes, sharded", ""
         try:
-            with _group(rank, folder):
-                mesh = init_device_mesh("cpu", (2,))
-                step = "two processes, sharded"
-                sharded = _decays(fully_shard(_built(factory, 0), mesh=mesh))
-                expected.check(step, sharded, exactly=expected.first)
-                step = "two processes, from meta"
-                expected.check(step, _decays(_materialised(fully_shard(_on_meta(factory), mesh=mesh), fill)))
-            text = ""
+            torch.set_num_threads(1)
+            store = distributed.FileStore(f"{folder}/store", 2)
+            distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
+            mesh = init_device_mesh("cpu", (2,))
+            sharded: Any = fully_shard(_built(factory, 0), mesh=mesh)
+            expected.check(step, _decays(sharded), exactly=expected.first)
+            step = "two processes, from meta"
+            model: Any = fully_shard(_built(factory, 0, device="meta"), mesh=mesh)
+            expected.check(step, _decays(_materialised(model, fill)))
+            distributed.destroy_process_group()
         except AssertionError as error:
             text = str(error)
         except Exception as error:  # of whatever kind other people's code raises

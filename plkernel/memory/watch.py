@@ -5,7 +5,7 @@ the others; tensors on the meta device once they are there.
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from importlib import import_module
 from operator import attrgetter
@@ -291,9 +291,8 @@ def lightning_callback(**options: Any) -> Any:
 
 def places_in(model: nn.Module) -> Any:
     """Names and configuration of a live model as a checkpoint, and its layers with decays; ValueError if none."""
-    config = next((one.config for one in model.modules() if hasattr(one, "config")), None)
-    to_dict: Callable[[], Mapping[str, Any]] = getattr(config, "to_dict", lambda: config)
-    given = to_dict()
+    config: Any = next((one.config for one in model.modules() if hasattr(one, "config")), None)
+    given = config.to_dict() if hasattr(config, "to_dict") else config
     settings = {key: value for key, value in given.items() if "dtype" not in key} if isinstance(given, Mapping) else {}
     names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
     names += [name for name, _ in model.named_buffers(remove_duplicate=False)]

@@ -164,11 +164,12 @@ def test_promises() -> None:
         assert_decays_survive(Model, steps=["fp8"])
 
 
-def test_the_fixture_of_the_plugin(pytester: pytest.Pytester) -> None:
+def test_the_fixture_of_the_plugin(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """The entry point names it; pytest loads it without torch."""
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
     assert project["entry-points"]["pytest11"] == {"plkernel": "plkernel.testing"}
     pytester.makepyfile("import sys\ndef test(decays_survive):\n    assert 'torch' not in sys.modules")
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # whether or not the entry point is installed
     result = pytester.runpytest_subprocess("-p", "plkernel.testing", "-p", "no:cacheprovider")
     result.assert_outcomes(passed=1)
 

@@ -22,6 +22,7 @@ if os.path.basename("".join(sys.argv[:1])) in _COMMANDS and not any(name in os.e
 _API = ("apply", "evaluate", "influence", "load_corpus", "load_run", "measure", "read_checkpoint", "truncation")
 _PUBLIC = {
     **dict.fromkeys(_API, "plkernel.api"),
+    **dict.fromkeys(("watch", "decay_param_groups"), "plkernel.memory.watch"),
     "fit": "plkernel.analysis.fit",
     "load_spec": "plkernel.config.reading",
     "place": "plkernel.analysis.nodes",

@@ -9,6 +9,8 @@ from plkernel.api import measure as measure
 from plkernel.api import read_checkpoint as read_checkpoint
 from plkernel.api import truncation as truncation
 from plkernel.config.reading import load_spec as load_spec
+from plkernel.memory.watch import decay_param_groups as decay_param_groups
+from plkernel.memory.watch import watch as watch
 from plkernel.results.study import read_study as read_study
 
 __all__: list[str]

@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from plkernel.analysis.nodes import falling_exponent
-
 Floats = NDArray[np.float64]
 Tokens = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
@@ -304,6 +302,8 @@ def slope_range(lags: ArrayLike) -> tuple[float, float] | None:
 
 def kernel_exponents(lags: ArrayLike, kernels: ArrayLike) -> Floats:
     """x of the law t**-x that kernels (..., T) follow on `slope_range` of `lags` (T,); ValueError for too few lags."""
+    from plkernel.analysis.nodes import falling_exponent  # loads scipy
+
     known, span = np.asarray(lags, dtype=float), slope_range(lags)
     if span is None:
         first, last = SLOPE_LAGS

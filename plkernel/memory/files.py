@@ -18,7 +18,6 @@ from typing import Any
 from zipfile import is_zipfile
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
 from plkernel.common import cli
 from plkernel.common.files import check_regular, load_object, shown
@@ -182,6 +181,8 @@ def _of_shards(files: Mapping[str, Path], config: Mapping[str, Any]) -> Checkpoi
 
 def _header(path: Path) -> tuple[dict[str, Any], int]:
     """Entries of a .safetensors file, whose header the library has checked, by name, and the place of its numbers."""
+    from safetensors import SafetensorError, safe_open
+
     try:
         with safe_open(path, "numpy") as file:
             names = tuple(file.keys())

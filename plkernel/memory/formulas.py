@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from plkernel.common.files import shown
 
@@ -115,6 +114,12 @@ def softplus(x: Floats) -> Floats:
     return np.logaddexp(0.0, x)
 
 
+def expit(x: Floats) -> Floats:
+    """1 / (1 + exp(-x)), accurate for any x."""
+    with np.errstate(over="ignore"):
+        return 1.0 / (1.0 + np.exp(-x))  # type: ignore[no-any-return]
+
+
 def outer(rate: Floats, states: Floats) -> Floats:
     """Products of `states` (..., N) with one `rate` for each of its rows."""
     return rate.reshape(states.shape[:-1])[..., None] * states
@@ -142,13 +147,18 @@ def mamba2(given: Given) -> Floats:
 
 
 def kimi(given: Given) -> Floats:
-    """exp(A_log) softplus(dt_bias): A_log (H,), dt_bias (H K); with a lower bound b, -b sigmoid(exp(A_log) dt_bias)."""
-    speed = np.exp(given["A_log"]).reshape(-1, 1)
+    """exp(A_log) softplus(dt_bias): A_log (H,), dt_bias (H K); with a lower bound b, -b sigmoid(exp(A_log) dt_bias).
+
+    Without A_log, which takes a lower bound, -b sigmoid(dt_bias).
+    """
+    speed = np.exp(given.tensors.get("A_log", np.zeros(1))).reshape(-1, 1)
     bias = given["dt_bias"].reshape(len(speed), -1)
     bounds = [given.number(name) for name in ("lower_bound", "linear_lower_bound")]
     if given.setting("kda_safe_gate"):
         bounds.append(given.number("kda_lower_bound", -5.0))
     bound = next((one for one in bounds if one is not None), None)
+    if bound is None and "A_log" not in given.tensors:
+        raise ValueError("config.json: lower_bound is missing, which a gate without A_log needs")
     return speed * softplus(bias) if bound is None else -bound * expit(speed * bias)
 
 

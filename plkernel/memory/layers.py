@@ -80,12 +80,16 @@ class Layer:
             raise ValueError(f"{self.module}: {self.family.name} does not fit {shapes or 'it'} ({error})") from error
 
 
-def known_layers(checkpoint: Checkpoint) -> list[Layer]:
-    """All layers of known families, in order."""
+Place = tuple[str, Family, dict[str, str]]
+"""Of a layer: its module, its family, and the names of its tensors by role."""
+
+
+def places(checkpoint: Checkpoint) -> list[Place]:
+    """All layers of known families by the names of tensors alone, in order."""
     names = frozenset(checkpoint.names)
     model = Given({}, checkpoint.config, 0).setting("model_type")
     families = [(re.compile(one.anchor), one) for one in FAMILIES if not one.models or model in one.models]
-    matched = []
+    matched: list[Place] = []
     for name in sorted(names, key=lambda one: (_number(one), one)):
         for pattern, family in families:
             if not (match := pattern.fullmatch(name)):
@@ -96,6 +100,12 @@ def known_layers(checkpoint: Checkpoint) -> list[Layer]:
             if names.issuperset(wanted.values()) and names.isdisjoint(without) and (not beside or names & beside):
                 matched.append((groups.get("at") or name.rpartition(".")[0], family, wanted))
                 break
+    return matched
+
+
+def known_layers(checkpoint: Checkpoint) -> list[Layer]:
+    """All layers of known families, in order."""
+    matched = places(checkpoint)
     if len(matched) > MOST_LAYERS:
         raise ValueError(f"{len(matched):,} layers with decays, expected at most {MOST_LAYERS:,}")
     if (numbers := sum(checkpoint.size(one) for _, _, wanted in matched for one in wanted.values())) > MOST_NUMBERS:

@@ -56,6 +56,12 @@ CLOSED: dict[str, tuple[str, Arrays, dict[str, Any], Any]] = {
     "kimi": ("Kimi Delta Attention", KDA, {}, SPEED * softplus(X.reshape(2, 4))),
     "kimi bounded": ("Kimi Delta Attention", KDA, {"lower_bound": -5}, 5 * sigmoid(SPEED * X.reshape(2, 4))),
     "kimi safe": ("Kimi Delta Attention", KDA, {"kda_safe_gate": True}, 5 * sigmoid(SPEED * X.reshape(2, 4))),
+    "kimi without A_log": (
+        "Kimi Delta Attention",
+        {"l.dt_bias": X, "l.f_proj.weight": np.ones(1)},
+        {"lower_bound": -5},
+        5 * sigmoid(X).reshape(1, 8),
+    ),
     "rg-lru": (
         "RG-LRU",
         {"l.recurrent_param": X, "l.recurrent_gate_bias": X.reshape(2, 4)},

@@ -1,0 +1,324 @@
+"""Decays of a live model while it trains: scalars to log, and findings, by the readers of plkernel.inspect.
+
+Needs torch and numpy alone. Tensors are read where they are: of a DTensor the shard of this process, without a word to
+the others; tensors on the meta device once they are there.
+"""
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from importlib import import_module
+from operator import attrgetter
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from plkernel.memory.files import of_tensors
+from plkernel.memory.formulas import FAMILIES, RATES
+from plkernel.memory.layers import (
+    HALF_PRECISION,
+    NUMBERED,
+    Finding,
+    Layer,
+    findings,
+    half_lives,
+    places,
+    quantiles,
+)
+
+SHOWN = {"min": 0.0, "p10": 0.1, "p50": 0.5, "p90": 0.9, "max": 1.0}
+"""Names of the quantiles of half-lives."""
+WHOLE = (RATES["hgrn"], RATES["second_half"])
+"""Formulas that need all of a tensor; any other is of each channel alone, and a shard gives those of its channels."""
+BESIDE = ("D",)
+"""Parameters of the module of decays that `decay_param_groups` treats like them."""
+
+
+class Watch:
+    """Decays of every known layer of `model`: scalars every so many steps, and findings from the start on.
+
+    model      any torch.nn.Module with layers of the families that plkernel.inspect reads
+    optimizer  with `param_groups`; None if its part is not to be seen
+    every      steps between two readings
+    steps      length of the schedule, for what weight decay alone makes of the decays by then; None if unknown
+    context    tokens of a training window, for the share of half-lives beyond it; None if unknown
+
+    Call it after each step: it returns {} or, every `every` steps, floats by name. In each layer, over its channels:
+
+    decay/layer3/half_life_p50   quantiles of the half-lives in tokens: min, p10, p50, p90, max; inf for a decay of 1
+    decay/layer3/below_token     share of half-lives below one token; beyond_context: above `context`
+    decay/layer3/moved           share of rates that differ from those at the start
+    decay/layer3/doublings       largest |log2| of a half-life over that at the start
+    decay/layer3/invalid         share of rates -ln a that are not positive and finite: 0, infinite, negative, NaN
+    decay/layer3/distinct        share of rates that are different numbers: 1 unless some are equal
+    decay/layer3/bits            of the narrowest of its tensors: 16 or 32
+
+    and of all tensors of one name, e.g. A_log, by the optimizer:
+
+    decay/A_log/lr, weight_decay   the largest of those in their parameter groups; 0 without a group
+    decay/A_log/frozen             share of these tensors that no step changes
+    decay/A_log/scale_at_end       (1 - lr weight_decay)**(steps left), at the highest rate that the groups name
+                                   (max_lr, initial_lr or lr): what decoupled weight decay alone multiplies them by
+
+    `findings` has those of plkernel.inspect, and of the optimizer; all since the start. New ones that are wrong are
+    warned of, once each. `unseen` says which layers cannot be read, and why. Raises ValueError if no layer is known.
+
+    A tensor that falls to the share s of itself takes rates exp(A_log) of 1 .. 16 to 1 .. 16**s: at 3e-4 x 0.1 x 1e5
+    steps s is 0.05, and 16 becomes 1.15.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Any = None,
+        every: int = 100,
+        steps: int | None = None,
+        *,
+        context: int | None = None,
+    ) -> None:
+        if every < 1:
+            raise ValueError(f"every must be at least 1, got {every}")
+        self.model, self.optimizer, self.every, self.steps, self.context = model, optimizer, every, steps, context
+        self.step, self.findings, self.unseen = 0, list[Finding](), dict[str, str]()
+        self._checkpoint, self._places = places_in(model)
+        numbers = [NUMBERED.search(place[0]) for place in self._places]
+        labels = [f"layer{match[1]}" if match else place[0] for match, place in zip(numbers, self._places, strict=True)]
+        self._labels = {
+            place[0]: label if labels.count(label) == 1 else place[0]
+            for label, place in zip(labels, self._places, strict=True)
+        }
+        self._start: dict[str, np.ndarray] = {}
+        self._reported: set[tuple[str, str]] = set()
+        self._sharded = False
+        self.read()
+
+    def __call__(self, step: int | None = None) -> dict[str, float]:
+        """Scalars if a reading is due after this step, else {}; steps are counted unless they are given."""
+        before, self.step = self.step, self.step + 1 if step is None else step
+        return self.read() if self.step % self.every == 0 and self.step != before else {}
+
+    def read(self) -> dict[str, float]:
+        """Scalars now, whatever the step."""
+        layers = {layer.module: layer for layer in self._layers()}
+        scalars: dict[str, float] = {}
+        for layer in layers.values():
+            rates, tokens = layer.rates.ravel(), half_lives(layer.rates.ravel())
+            start = self._start.setdefault(layer.module, rates)
+            head = f"decay/{self._labels[layer.module]}/"
+            for name, value in zip(SHOWN, quantiles(rates, tuple(SHOWN.values())), strict=True):
+                scalars |= {} if np.isnan(value) else {f"{head}half_life_{name}": float(value)}
+            shares = {"below_token": tokens < 1.0, "invalid": ~((rates > 0) & np.isfinite(rates))}
+            shares |= {} if self.context is None else {"beyond_context": tokens > self.context}
+            shares |= {"moved": rates != start} if start.shape == rates.shape else {}
+            scalars |= {head + name: float(where.mean()) for name, where in shares.items()}
+            scalars[f"{head}distinct"] = len(np.unique(rates)) / rates.size
+            if start.shape == rates.shape:
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    change = np.abs(np.log2(rates / start))
+                scalars[f"{head}doublings"] = float(np.fmax.reduce(change[np.isfinite(change)], initial=0.0))
+            if layer.tensors:
+                sizes = [getattr(torch, stored.dtype).itemsize for stored in layer.tensors.values()]
+                scalars[f"{head}bits"] = 8.0 * min(sizes)
+        settings, seen = self._settings(list(layers.values()))
+        seen += [one for one in findings(self._checkpoint, list(layers.values())) if not self._unfounded(one)]
+        self._report(seen)
+        return scalars | settings
+
+    def _layers(self) -> Iterator[Layer]:
+        """Layers as far as they can be read; `unseen` has the others."""
+        self.unseen = {}
+        for module, family, names in self._places:
+            try:
+                tensors, splits = {}, set()
+                for role, name in names.items():
+                    tensor, split = _local(attrgetter(name)(self.model))
+                    splits.add(split)
+                    self._sharded |= bool(split)
+                    if tensor.is_meta:
+                        raise ValueError(f"{name}: is on the meta device, without numbers")
+                    if not tensor.numel():
+                        raise ValueError(f"{name}: this process holds none of it")
+                    if (split and family.rate in WHOLE) or len(splits) > 1:
+                        raise ValueError(
+                            f"{name}: the shards of this process do not give whole decays of {family.name}"
+                        )
+                    tensors[role] = of_tensors({name: tensor}, {}).read(name)
+                layer = Layer(module, family, names, tensors, self._checkpoint.config, np.empty(0))
+                yield replace(layer, rates=layer.rates_of())
+            except ValueError as error:
+                self.unseen[module] = str(error)
+
+    def _unfounded(self, finding: Finding) -> bool:
+        """True for a finding that only says what this process cannot see: other shards, and layers in `unseen`."""
+        if finding.name == "unread":
+            return any(finding.tensor in names.values() for _, _, names in self._places)
+        return self._sharded and finding.name in ("shape", "not as defined")
+
+    def _settings(self, layers: list[Layer]) -> tuple[dict[str, float], list[Finding]]:
+        """Scalars of the optimizer by the name of a tensor, and what it does not train, or decays."""
+        if self.optimizer is None:
+            return {}, []
+        groups = {id(one): group for group in self.optimizer.param_groups for one in group["params"]}
+        scalars: dict[str, float] = {}
+        seen, trained = [], dict[str, list[bool]]()
+        known = {layer.module: layer for layer in layers}
+        for module, _, names in self._places:
+            for role, name in names.items():
+                parameter = attrgetter(name)(self.model)
+                if not isinstance(parameter, nn.Parameter):
+                    continue
+                head, group = f"decay/{name.removeprefix(f'{module}.')}/", groups.get(id(parameter))
+                trained.setdefault(head, []).append(parameter.requires_grad and group is not None)
+                if not parameter.requires_grad:
+                    seen.append(Finding("frozen", name, "requires no gradient", "notable"))
+                elif group is None:
+                    seen.append(Finding("not in the optimizer", name, "requires a gradient, and no step changes it"))
+                group = group or {}
+                lr, decay = float(group.get("lr", 0.0)), float(group.get("weight_decay", 0.0))
+                peak = float(group.get("max_lr", group.get("initial_lr", lr)))
+                if module in known and (stored := known[module].tensors[role]).dtype in HALF_PRECISION:
+                    spacing = stored.eps * np.exp2(np.floor(np.log2(np.maximum(np.abs(stored.values), 1e-30))))
+                    words = (
+                        f"is {stored.dtype}: in {(spacing / 2 > peak).sum():,} of {spacing.size:,} numbers a step of"
+                    )
+                    seen.append(Finding("half precision", name, f"{words} {peak:g} is rounded away", "notable"))
+                values = {"lr": lr, "weight_decay": decay}
+                if self.steps is not None and group.get("decoupled_weight_decay", True):
+                    left = max(0, self.steps - self.step)
+                    scale = values["scale_at_end"] = max(0.0, 1.0 - peak * decay) ** left
+                    if scale < 1.0 and module in known:
+                        seen.append(_decayed(known[module], role, name, peak, decay, left, scale))
+                elif decay:
+                    seen.append(Finding("weight decay", name, f"is {decay:g}, at a rate of {peak:g}", "notable"))
+                for key, value in values.items():
+                    most = min if key == "scale_at_end" else max
+                    scalars[head + key] = most(value, scalars.get(head + key, value))
+        scalars |= {f"{head}frozen": 1.0 - sum(moves) / len(moves) for head, moves in trained.items()}
+        return scalars, seen
+
+    def _report(self, seen: Iterable[Finding]) -> None:
+        """Keep the findings that are new, and warn of those that are wrong, one warning for all of one name."""
+        alike: dict[str, list[Finding]] = {}
+        for one in seen:
+            if (one.name, one.tensor) not in self._reported:
+                self._reported.add((one.name, one.tensor))
+                self.findings.append(one)
+                if one.severity == "wrong":
+                    alike.setdefault(one.name, []).append(one)
+        for first, *more in alike.values():
+            rest = f" (and {len(more)} more like it)" if more else ""
+            text = f"decays at step {self.step:,}: {first.name}: {first.tensor}: {first.seen}{rest}"
+            warnings.warn(text, stacklevel=4)
+
+
+watch = Watch
+
+
+def decay_param_groups(
+    model: nn.Module, weight_decay: float = 0.0, decay_lr: float | None = None
+) -> list[dict[str, Any]]:
+    """Parameter groups for any optimizer: decays without weight decay, all other parameters with `weight_decay`.
+
+    Decays are the parameters that plkernel.inspect reads half-lives from (A_log, dt_bias, w0 .., by family), and D
+    beside them. `decay_lr` is their learning rate, None for that of the optimizer. Frozen parameters are in no group.
+    Raises ValueError if no layer is known.
+
+    Weight decay pulls a parameter to 0, where nothing makes a decay simpler: A_log = 0 is a rate of 1, and all heads
+    meet there; dt_bias = 0 is a step of ln 2, 7 to 700 times the 0.001 .. 0.1 that Mamba starts with. The official code
+    of Mamba marks A_log, D and dt_bias accordingly (`_no_weight_decay`), which no optimizer of torch reads. That this
+    makes training better is not claimed.
+    """
+    _, known = places_in(model)
+    names = {name for _, _, tensors in known for name in tensors.values()}
+    names |= {f"{module}.{one}" for module, _, _ in known for one in BESIDE}
+    decays: dict[str, Any] = {"params": [], "weight_decay": 0.0} | ({} if decay_lr is None else {"lr": decay_lr})
+    others: dict[str, Any] = {"params": [], "weight_decay": weight_decay}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            (decays if name in names else others)["params"].append(parameter)
+    return [group for group in (others, decays) if group["params"]]
+
+
+def trainer_callback(trainer: Any, **options: Any) -> Any:
+    """Make a transformers.TrainerCallback that logs the scalars of `Watch` through `trainer.log`.
+
+    `trainer.add_callback(trainer_callback(trainer, every=100))`; its attribute `watch` has the findings. The scalars go
+    wherever those of the trainer go; the schedule is that of the trainer.
+    """
+    base: Any = import_module("transformers").TrainerCallback
+
+    class WatchCallback(base):  # type: ignore[misc]
+        watch: Watch | None = None
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+            self.watch = Watch(parts["model"], parts.get("optimizer"), **{"steps": state.max_steps, **options})
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+            if self.watch is not None and (scalars := self.watch(state.global_step)):
+                trainer.log(scalars)
+
+    return WatchCallback()
+
+
+def lightning_callback(**options: Any) -> Any:
+    """Make a Lightning callback that logs the scalars of `Watch` through `log_dict` of the module that trains."""
+    base: Any = object
+    for name in ("lightning.pytorch", "pytorch_lightning"):
+        try:
+            base = import_module(name).Callback
+            break
+        except ImportError:
+            continue
+
+    class WatchCallback(base):  # type: ignore[misc]
+        watch: Watch | None = None
+
+        def on_train_start(self, trainer: Any, module: nn.Module) -> None:
+            groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
+            steps = trainer.estimated_stepping_batches
+            given = {"steps": int(steps) if np.isfinite(steps) else None, **options}
+            self.watch = Watch(module, SimpleNamespace(param_groups=groups), **given)
+
+        def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
+            if self.watch is not None and (scalars := self.watch(trainer.global_step)):
+                module.log_dict(scalars)
+
+    return WatchCallback()
+
+
+def places_in(model: nn.Module) -> Any:
+    """Names and configuration of a live model as a checkpoint, and its layers with decays; ValueError if none."""
+    config: Any = next((one.config for one in model.modules() if hasattr(one, "config")), None)
+    given = config.to_dict() if hasattr(config, "to_dict") else config
+    settings = {key: value for key, value in given.items() if "dtype" not in key} if isinstance(given, Mapping) else {}
+    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    names += [name for name, _ in model.named_buffers(remove_duplicate=False)]
+    checkpoint = of_tensors(dict.fromkeys(names), settings)
+    if not (known := places(checkpoint)):
+        families = ", ".join(dict.fromkeys(family.name for family in FAMILIES))
+        raise ValueError(f"a {type(model).__name__} has no layer with known decays; known are those of {families}")
+    return checkpoint, known
+
+
+def _local(tensor: Any) -> tuple[Tensor, Any]:
+    """What this process holds of a tensor, and how it is split: equal for tensors whose shards go together."""
+    if not hasattr(tensor, "to_local"):
+        return tensor.detach(), None
+    with torch.no_grad():
+        local = tensor.to_local()
+    if local.shape == tensor.shape and all(one.is_replicate() for one in tensor.placements):
+        return local, None
+    even = tensor.ndim and len(local) * tensor.device_mesh.size() == len(tensor)
+    return local, (str(tensor.placements), "even" if even else tuple(tensor.shape[:1]))
+
+
+def _decayed(layer: Layer, role: str, name: str, lr: float, decay: float, steps: int, scale: float) -> Finding:
+    """What weight decay alone makes of the half-lives of a layer by the end of the schedule, through one tensor."""
+    after = quantiles(layer.rates_of(**{role: layer.tensors[role].values * scale}), (0.0, 1.0))
+    before = quantiles(layer.rates, (0.0, 1.0))
+    spans = [" .. ".join(f"{value:.3g}" for value in ends) for ends in (before, after)]
+    words = f"{decay:g} at a rate of {lr:g} multiplies it by {scale:.3g} in {steps:,} steps, without any gradient"
+    return Finding("weight decay", name, f"{words}: half-lives of {spans[0]} tokens become {spans[1]}", "notable")

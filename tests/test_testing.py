@@ -1,0 +1,197 @@
+"""The pytest helper: healthy models pass every step, and every step notices what it is for."""
+
+import math
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from plkernel.testing import STEPS, assert_decays_survive
+
+pytest_plugins = ["pytester"]
+
+
+class Layer(nn.Module):
+    """A layer of Mamba-2 with counted A_log and drawn steps, which `_init_weights` repeats."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.A_log, self.dt_bias = nn.Parameter(torch.empty(8)), nn.Parameter(torch.empty(8))
+        self.reset()
+
+    @torch.no_grad()
+    def reset(self) -> None:
+        self.A_log.copy_(self.like(torch.arange(1.0, 9.0).log(), self.A_log))
+        step = self.like(torch.exp(torch.rand(8) * math.log(100.0) + math.log(1e-3)), self.dt_bias)
+        self.dt_bias.copy_(step + torch.log(-torch.expm1(-step)))
+
+    @staticmethod
+    def like(values: torch.Tensor, tensor: Any) -> Any:
+        if not hasattr(tensor, "device_mesh") or tensor.device.type == "meta":
+            return values.to(tensor.device)
+        from torch.distributed.tensor import distribute_tensor
+
+        return distribute_tensor(values, tensor.device_mesh, tensor.placements)
+
+
+class Model(nn.Module):
+    kind: type[Layer] = Layer
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(self.kind() for _ in range(3))
+        self.head = nn.Linear(4, 4)
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, Layer):
+            module.reset()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(x) * sum(F.softplus(layer.dt_bias).mean() for layer in self.layers)  # type: ignore[arg-type]
+
+
+class Ones(Layer):
+    """dt_bias as one number: all steps are ln(1 + e)."""
+
+    def reset(self) -> None:
+        super().reset()
+        nn.init.constant_(self.dt_bias, 0.3)
+
+
+class HalfDraw(Layer):
+    """A = 0 can be drawn in bfloat16, whose logarithm is -inf."""
+
+    @torch.no_grad()
+    def reset(self) -> None:
+        super().reset()
+        values = torch.rand(8).mul(16)
+        values[3] = 0.0 if values.dtype == torch.bfloat16 else 1.0
+        self.A_log.copy_(self.like(values.log(), self.A_log))
+
+
+class Plain(Layer):
+    """Copies plain tensors into what may be a DTensor."""
+
+    @staticmethod
+    def like(values: torch.Tensor, tensor: Any) -> torch.Tensor:
+        return values.to(tensor.device)
+
+
+class NeverFilled(Model):
+    def _init_weights(self, module: nn.Module) -> None:
+        pass
+
+
+class Overwritten(Model):
+    """Gaussian initialisation of everything."""
+
+    def _init_weights(self, module: nn.Module) -> None:
+        for parameter in module.parameters(recurse=False):
+            nn.init.normal_(parameter, std=0.02)
+
+
+class Redrawn(Model):
+    """Steps of another range when they are drawn again."""
+
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, Layer):
+            with torch.no_grad():
+                module.dt_bias += 3.0
+
+
+class Forgetful(Model):
+    """Does not load what it has saved."""
+
+    def load_state_dict(self, state_dict: Any, **options: Any) -> Any:
+        kept = {name: values for name, values in state_dict.items() if "layers.1.A_log" not in name}
+        return super().load_state_dict(kept, strict=False)
+
+
+class Copied(Model):
+    def __deepcopy__(self, memo: Any) -> nn.Module:
+        return type(self)()
+
+
+class Wandering(Model):
+    """Moves its decays in the forward pass."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            self.layers[2].dt_bias.mul_(0.5)  # type: ignore[union-attr, operator]
+        return super().forward(x)
+
+
+def of(kind: type[Layer]) -> type[Model]:
+    return type(kind.__name__, (Model,), {"kind": kind})
+
+
+def test_a_healthy_model() -> None:
+    assert_decays_survive(Model, inputs=[torch.ones(1, 4)], promised={"layers.1.A_log": torch.arange(1.0, 9.0).log()})
+
+
+BROKEN: list[tuple[Callable[[], nn.Module], str, str]] = [
+    (of(Ones), "deepcopy", r"built: layers.0.dt_bias: all equal, all 8 numbers are 0.3"),
+    (of(HalfDraw), "bfloat16", r"bfloat16: layers.0.A_log\[3\] is -inf, promised "),
+    (NeverFilled, "meta", r"meta: layers.0.A_log\[0\] is nan, promised "),
+    (Overwritten, "initialised again", r"initialised again: layers.0.A_log\[0\] is .*, promised 0 \(8 of 8 differ\)"),
+    (Redrawn, "initialised again", r"initialised again: layers.\*.dt_bias is .*, promised were draws from -6"),
+    (Forgetful, "saved and loaded", r"saved and loaded: layers.1.A_log\[0\] is 0, promised 0.01 \(8 of 8 differ\)"),
+    (Copied, "deepcopy", r"deepcopy: layers.0.A_log\[0\] is 0, promised 0.01"),
+    (Wandering, "compiled", r"compiled: layers.2.dt_bias\[0\] is "),
+    (of(Plain), "two processes", r"two processes, from meta: RuntimeError: .*mixed torch.Tensor and DTensor"),
+]
+
+
+@pytest.mark.parametrize(("factory", "step", "message"), BROKEN)
+def test_what_every_step_notices(factory: Callable[[], nn.Module], step: str, message: str) -> None:
+    """And no other step, but those that initialise too."""
+    with pytest.raises(AssertionError, match=message):
+        assert_decays_survive(factory, inputs=[torch.ones(1, 4)], steps=[step])
+
+
+def test_promises() -> None:
+    with pytest.raises(AssertionError, match=r"built: layers.2.A_log\[1\] is 0.693147, promised 0 \(7 of 8 differ\)"):
+        assert_decays_survive(Model, promised={"layers.2.A_log": torch.zeros(8)}, steps=[])
+    with pytest.raises(ValueError, match="promised must name decays, got head"):
+        assert_decays_survive(Model, promised={"head": 0.0}, steps=[])
+    with pytest.raises(ValueError, match=r"steps must be among bfloat16, .*, got fp8"):
+        assert_decays_survive(Model, steps=["fp8"])
+
+
+def test_the_fixture_of_the_plugin(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The entry point names it; pytest loads it without torch."""
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"]["pytest11"] == {"plkernel": "plkernel.testing"}
+    pytester.makepyfile("import sys\ndef test(decays_survive):\n    assert 'torch' not in sys.modules")
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # whether or not the entry point is installed
+    result = pytester.runpytest_subprocess("-p", "plkernel.testing", "-p", "no:cacheprovider")
+    result.assert_outcomes(passed=1)
+
+
+CASES = ["Mamba2 of transformers", "GatedDeltaNet", "KDA", "Mamba2"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_models_of_others(name: str) -> None:
+    """transformers 5.23 cannot initialise a sharded Mamba-2 that was built on meta: it copies plain tensors."""
+    module = pytest.importorskip("transformers" if " " in name else "fla.models")
+    kind = name.split()[0]
+    sizes: dict[str, Any] = {"vocab_size": 32, "pad_token_id": 0, "hidden_size": 16, "num_hidden_layers": 3}
+    sizes |= {"num_heads": 4, "head_dim": 8} | ({"state_size": 8, "n_groups": 1} if kind == "Mamba2" else {})
+
+    def factory() -> nn.Module:
+        return getattr(module, f"{kind}ForCausalLM")(getattr(module, f"{kind}Config")(**sizes))
+
+    if " " not in name:
+        return assert_decays_survive(factory)
+    assert_decays_survive(factory, steps=[step for step in STEPS if step != "two processes"])
+    with pytest.raises(AssertionError, match=r"from meta: RuntimeError: .*mixed torch.Tensor and DTensor"):
+        assert_decays_survive(factory, steps=["two processes"])
+    return None

@@ -1,0 +1,364 @@
+"""plkernel.watch and decay_param_groups: scalars, findings, bugs planted in real layers, callbacks, shards, imports."""
+
+import math
+import re
+import subprocess
+import sys
+import tomllib
+import warnings
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny_models import FAST, SLOW
+from torch import nn
+
+import plkernel
+from plkernel.memory.watch import Watch, lightning_callback, trainer_callback
+
+RATES = np.log(2) / np.array([0.5, 2.0, 8.0, 32.0])
+"""Half-lives of 1/2, 2, 8 and 32 tokens."""
+
+
+class Heads(nn.Module):
+    """A layer of Mamba-2 with those rates, and a matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.A_log = nn.Parameter(torch.linspace(-1.0, 1.0, 4).double())
+        steps = torch.from_numpy(RATES) / self.A_log.detach().exp()
+        self.dt_bias = nn.Parameter(steps.expm1().log())
+        self.D = nn.Parameter(torch.ones(4))
+        self.in_proj = nn.Linear(4, 4, bias=False)
+
+
+def model(layers: int = 2) -> nn.Module:
+    return nn.ModuleDict({"layers": nn.ModuleList([nn.ModuleDict({"mixer": Heads()}) for _ in range(layers)])})
+
+
+def adamw(parameters: Any, **options: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, **{"lr": 3e-4, "weight_decay": 0.1, **options})
+
+
+def change(found: nn.Module, name: str, number: Any, layer: int = 1) -> None:
+    with torch.no_grad():
+        getattr(found.layers[layer].mixer, name).copy_(torch.as_tensor(number))  # type: ignore[union-attr, index]
+
+
+@pytest.mark.filterwarnings("ignore")  # its two layers are alike
+def test_scalars_by_hand() -> None:
+    watched = model()
+    watch = plkernel.watch(watched, context=10)
+    change(watched, "A_log", watched.layers[1].mixer.A_log + torch.tensor([0.0, 0.0, math.log(2.0), 0.0]))  # type: ignore
+    found = {name.removeprefix("decay/layer1/"): value for name, value in watch.read().items() if "layer1" in name}
+    expected = {"half_life_min": 0.5, "half_life_p10": 0.95, "half_life_p50": 3.0, "half_life_p90": 23.6}
+    expected |= {"half_life_max": 32.0, "below_token": 0.25, "beyond_context": 0.25, "moved": 0.25}
+    expected |= {"doublings": 1.0, "invalid": 0.0, "distinct": 1.0, "bits": 64.0}
+    assert found == pytest.approx(expected)
+    assert all(type(value) is float for value in watch.read().values())
+    assert watch.read()["decay/layer0/moved"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("role", "numbers", "finding", "invalid", "shown"),
+    [
+        ("A_log", [-math.inf, 0.0, 0.1, 0.2], "-inf", 0.25, "inf"),
+        ("A_log", [math.inf, 0.0, 0.1, 0.2], "+inf", 0.25, "0"),
+        ("A_log", [math.nan, 0.0, 0.1, 0.2], "NaN", 0.25, ""),
+        ("A_log", [0.0, 0.0, 0.0, 0.0], "zeros", 0.0, ""),
+        ("dt_bias", [0.3, 0.3, 0.3, 0.3], "all equal", 0.0, ""),
+        ("dt_bias", [-800.0, -2.0, -1.0, 0.0], "", 0.25, "inf"),
+    ],
+)
+def test_rates_that_are_no_rates(role: str, numbers: list[float], finding: str, invalid: float, shown: str) -> None:
+    """At the start, and later with one warning; the rate of -800 is 0 in float64 after a step of exp(-800)."""
+    broken = model()
+    change(broken, role, numbers)
+    with warnings.catch_warnings(action="ignore"):
+        watch = plkernel.watch(broken)
+    seen = watch.read()
+    assert finding in {""} | {one.name for one in watch.findings if role in one.tensor and one.severity == "wrong"}
+    assert seen["decay/layer1/invalid"] == invalid
+    assert ("inf" in (shown,)) == (seen["decay/layer1/half_life_max"] == math.inf)
+    assert (shown == "0") == (seen["decay/layer1/half_life_min"] == 0.0)
+    later = model(1)
+    watch = plkernel.watch(later, every=2)
+    assert not [one for one in watch.findings if one.severity == "wrong"]
+    change(later, role, numbers, layer=0)
+    assert watch() == {}
+    with warnings.catch_warnings(record=True, action="always") as told:
+        assert watch()
+        count = len(told)
+        assert (watch(), bool(watch()), len(told)) == ({}, True, count)  # warned of once
+    head = f"decays at step 2: {finding}: layers.0.mixer.{role}"
+    assert sum(head in str(one.message) for one in told) == bool(finding)
+
+
+def test_growth_is_reported() -> None:
+    one = nn.Module()
+    one.layer = nn.Module()
+    one.layer.Lambda_re = nn.Parameter(torch.tensor([-0.5, 0.5]))  # type: ignore[union-attr]
+    one.layer.log_step = nn.Parameter(torch.tensor([-3.0, -2.0]))  # type: ignore[union-attr]
+    with pytest.warns(UserWarning, match="grow with time"):
+        watch = plkernel.watch(one)
+    assert watch.read()["decay/layer/invalid"] == 0.5
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_optimizer_and_the_end_of_the_schedule() -> None:
+    """3e-4 x 0.1 x 1e5 steps scales A_log by 0.05: rates exp(A_log) of 16 become 1.15."""
+    watched = model()
+    watched.layers[0].mixer.A_log.requires_grad_(False)  # type: ignore[union-attr, index]
+    kept = [one for name, one in watched.named_parameters() if name != "layers.1.mixer.dt_bias"]
+    watch = plkernel.watch(watched, adamw(kept), steps=100_000)
+    seen = watch.read()
+    assert seen["decay/A_log/scale_at_end"] == pytest.approx(math.exp(-3), rel=1e-4)
+    assert 16 ** seen["decay/A_log/scale_at_end"] == pytest.approx(1.15, abs=0.003)
+    assert (seen["decay/A_log/lr"], seen["decay/A_log/weight_decay"]) == (3e-4, 0.1)
+    assert (seen["decay/A_log/frozen"], seen["decay/dt_bias/frozen"]) == (0.5, 0.5)
+    found = {(one.name, one.tensor, one.severity) for one in watch.findings}
+    assert ("frozen", "layers.0.mixer.A_log", "notable") in found
+    assert ("not in the optimizer", "layers.1.mixer.dt_bias", "wrong") in found
+    assert ("weight decay", "layers.1.mixer.A_log", "notable") in found
+    words = next(one.seen for one in watch.findings if one.tensor == "layers.1.mixer.A_log" and "decay" in one.name)
+    after = np.log(2) / (np.exp(np.linspace(-1, 1, 4) * math.exp(-3)) * RATES / np.exp(np.linspace(-1, 1, 4)))
+    assert words.endswith(f"half-lives of 0.5 .. 32 tokens become {after.min():.3g} .. {after.max():.3g}")
+    coupled = plkernel.watch(watched, torch.optim.Adam(watched.parameters(), weight_decay=0.1), steps=9)
+    assert "decay/A_log/scale_at_end" not in coupled.read()  # its decay passes through the moments
+    assert "weight decay" in {one.name for one in coupled.findings}
+    warm = adamw(watched.parameters())
+    torch.optim.lr_scheduler.LambdaLR(warm, lambda step: 0.0)
+    assert plkernel.watch(watched, warm, steps=100_000).read()["decay/A_log/lr"] == 0.0
+    assert plkernel.watch(watched, warm, steps=100_000).read()["decay/A_log/scale_at_end"] < 0.06
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_groups_of_parameters() -> None:
+    watched = model()
+    watched.layers[0].mixer.dt_bias.requires_grad_(False)  # type: ignore[union-attr, index]
+    groups = plkernel.decay_param_groups(watched, weight_decay=0.1, decay_lr=1e-2)
+    names = {id(one): name for name, one in watched.named_parameters()}
+    held = [sorted(names[id(one)].removeprefix("layers.") for one in group["params"]) for group in groups]
+    decays = ["0.mixer.A_log", "0.mixer.D", "1.mixer.A_log", "1.mixer.D", "1.mixer.dt_bias"]
+    assert held == [["0.mixer.in_proj.weight", "1.mixer.in_proj.weight"], decays]
+    assert [(group["weight_decay"], group.get("lr")) for group in groups] == [(0.1, None), (0.0, 1e-2)]
+    before = deepcopy(watched.state_dict())
+    optimizer = torch.optim.AdamW(groups, lr=1e-3)
+    for parameter in watched.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    moved = {name for name, values in watched.state_dict().items() if not torch.equal(values, before[name])}
+    assert moved == {"layers.0.mixer.in_proj.weight", "layers.1.mixer.in_proj.weight"}
+    assert "weight decay" not in {one.name for one in plkernel.watch(watched, optimizer, steps=9).findings}
+    with pytest.raises(ValueError, match="a Linear has no layer with known decays"):
+        plkernel.decay_param_groups(nn.Linear(2, 2))
+
+
+def tiny(name: str, **options: Any) -> nn.Module:
+    """A tiny causal model of transformers as it is built, its decays as its own code draws them."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    given = {**{**FAST, **SLOW}[name], **options}
+    given |= {"time_step_min": 0.001} if name in ("NemotronH", "Zamba2") else {}  # 0.1 .. 0.1 draws equal steps
+    config = getattr(transformers, f"{given.pop('config', name)}Config")(**given)
+    return getattr(transformers, f"{name}ForCausalLM")(config)
+
+
+def of_fla(name: str, **options: Any) -> nn.Module:
+    models = pytest.importorskip("fla.models", reason="flash-linear-attention is not installed")
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 2, "num_heads": 4, "head_dim": 8, **options}
+    return getattr(models, f"{name}ForCausalLM")(getattr(models, f"{name}Config")(**sizes))
+
+
+def set_to(mark: str, values: Callable[[torch.Tensor], Any]) -> Callable[[nn.Module], None]:
+    """Puts `values` into all parameters whose names end so."""
+
+    def plant(found: nn.Module) -> None:
+        with torch.no_grad():
+            for name, parameter in found.named_parameters():
+                if name.endswith(mark):
+                    parameter.copy_(torch.as_tensor(values(parameter)))
+
+    return plant
+
+
+def mark(one: list[Any]) -> Any:
+    return pytest.param(*one[1:], id=one[0], marks=pytest.mark.slow if "slow" in one[0] else ())
+
+
+SLOW_MAMBA2 = {"state_size": 8}
+PLANTED = [
+    # its name; the model; what is wrong; how the optimizer is made; the finding and the tensor
+    ["mixer's dt_bias stays ones", "Mamba2", set_to("dt_bias", torch.ones_like), {}, "initialisation", "dt_bias"],
+    ["zeroed dt_proj.bias", "Mamba", set_to("dt_proj.bias", torch.zeros_like), {}, "initialisation", "dt_proj.bias"],
+    ["zeros over several GPUs", "Mamba2", set_to("A_log", torch.zeros_like), {}, "zeros", "A_log"],
+    ["never filled after meta", "Mamba2", set_to("dt_bias", lambda x: x * math.nan), {}, "NaN", "dt_bias"],
+    ["bfloat16 draw of 0", "Mamba2", set_to("A_log", torch.log), {}, "-inf", "A_log"],
+    ["decays in bfloat16", "Mamba2", lambda found: found.bfloat16(), {}, "half precision", "dt_bias"],
+    ["under weight decay", "Mamba2", lambda found: None, {"weight_decay": 0.1}, "weight decay", "A_log"],
+    ["slow: zeros in fla", "fla:GatedDeltaNet", set_to("A_log", torch.zeros_like), {}, "zeros", "A_log"],
+    ["slow: dt_bias zeros in fla", "fla:GatedDeltaNet", set_to("dt_bias", torch.zeros_like), {}, "zeros", "dt_bias"],
+    ["slow: ones in fla", "fla:Mamba2", set_to("dt_bias", torch.ones_like), {}, "initialisation", "dt_bias"],
+    ["slow: -inf in fla", "fla:KDA", set_to("A_log", lambda x: torch.full_like(x, -math.inf)), {}, "-inf", "A_log"],
+    ["slow: -inf", "Qwen3Next", set_to("A_log", lambda x: torch.full_like(x, -math.inf)), {}, "-inf", "A_log"],
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")  # of other people's code, and of the findings
+@pytest.mark.parametrize(("name", "plant", "options", "finding", "tensor"), [mark(one) for one in PLANTED])
+def test_bugs_of_others_are_seen_at_the_start(
+    name: str, plant: Callable[[nn.Module], None], options: dict[str, Any], finding: str, tensor: str
+) -> None:
+    """And not in the same model without them."""
+    extra = SLOW_MAMBA2 if name == "fla:Mamba2" else {}
+    seen = []
+    for wrong in (False, True):
+        found = of_fla(name.removeprefix("fla:"), **extra) if ":" in name else tiny(name)
+        if wrong:
+            plant(found)
+        groups = found.parameters() if wrong and options else plkernel.decay_param_groups(found, 0.1)
+        watch = plkernel.watch(found, adamw(groups, **options), steps=10_000)
+        seen.append((finding, True) in {(one.name, one.tensor.endswith(tensor)) for one in watch.findings})
+    assert seen == [False, True]
+
+
+FLA = {
+    **{name: {} for name in ("GatedDeltaNet", "KDA", "RWKV6", "RWKV7", "GLA", "HGRN", "RetNet", "MesaNet")},
+    **{"Mamba2": SLOW_MAMBA2, "Mamba3": {**SLOW_MAMBA2, "is_mimo": False}, "Mom": {"num_memories": 2, "topk": 1}},
+    **{"ForgettingTransformer": {}, "HGRN2": {"expand_ratio": 8}},
+}
+HEALTHY = [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in [*SLOW, *(f"fla:{one}" for one in FLA)])]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", HEALTHY)
+def test_healthy_models(name: str) -> None:
+    """No finding that is wrong, and every layer is read, before and after twenty steps."""
+    kind = name.removeprefix("fla:")
+    found = of_fla(kind, **FLA[kind]) if ":" in name else tiny(name)
+    optimizer = adamw(plkernel.decay_param_groups(found, 0.1), lr=1e-3)
+    watch = plkernel.watch(found, optimizer, every=5, steps=20)
+    for _ in range(20):
+        for parameter in found.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        optimizer.step()
+        seen = watch()
+    assert (watch.unseen, [one for one in watch.findings if one.severity == "wrong"]) == ({}, [])
+    assert sum(name.endswith("/half_life_p50") for name in seen) == len(watch._places) > 0
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_shards_and_meta() -> None:
+    """What a process cannot see is said; what is there later is read then."""
+    watched = model(1).to("meta")
+    watch = Watch(watched, every=1)
+    assert list(watch.unseen) == ["layers.0.mixer"]
+    assert "layers.0.mixer.A_log: is on the meta device" in watch.unseen["layers.0.mixer"]
+    assert watch() == {}
+    watched.load_state_dict(model(1).state_dict(), assign=True)
+    assert watch()["decay/layer0/half_life_max"] == pytest.approx(32.0)
+    assert (watch.unseen, watch.read()["decay/layer0/moved"]) == ({}, 0.0)
+
+
+PLACEMENTS = [SimpleNamespace(is_replicate=lambda: False)]
+
+
+class Shard:
+    """Stands for the DTensor of the second of two processes."""
+
+    def __init__(self, whole: torch.Tensor, count: int = 2) -> None:
+        self.whole, self.shape, self.ndim = whole, whole.shape, whole.ndim
+        self.placements = PLACEMENTS
+        self.device_mesh = SimpleNamespace(size=lambda: count)
+
+    def __len__(self) -> int:
+        return len(self.whole)
+
+    def to_local(self) -> torch.Tensor:
+        rows = -(-len(self.whole) // 2)
+        return self.whole[rows:]
+
+
+def test_local_shards_are_read_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the heads; not if the shards of two tensors are of different heads."""
+    watched = model(1)
+    heads: Any = watched.layers[0].mixer  # type: ignore[index]
+    for rows, unseen in ((4, []), (3, ["layers.0.mixer"])):
+        values = {"A_log": Shard(heads.A_log.detach()[:rows]), "dt_bias": Shard(heads.dt_bias.detach())}
+        with monkeypatch.context() as patched:
+            patched.setattr("plkernel.memory.watch.attrgetter", lambda name, v=values: lambda _: v[name.split(".")[-1]])
+            watch = Watch(watched)
+        assert list(watch.unseen) == unseen
+        if not unseen:
+            assert watch._start["layers.0.mixer"] == pytest.approx(RATES[2:])
+
+
+def test_the_trainer_of_transformers_gets_scalars_through_its_logs() -> None:
+    """Its callback handler, as its trainer calls it, with the logs of another callback before ours."""
+    pytest.importorskip("transformers")
+    from transformers import TrainerCallback, TrainerControl, TrainerState
+    from transformers.trainer_callback import CallbackHandler
+
+    class Backend(TrainerCallback):
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+            received.append((state.global_step, dict(logs)))
+
+    received: list[tuple[int, dict[str, float]]] = []
+    watched, state = model(1), TrainerState()
+    state.max_steps = 40
+    args: Any = SimpleNamespace()
+    handler = CallbackHandler([Backend()], watched, None, adamw(watched.parameters()), None)
+    trainer = SimpleNamespace(log=lambda logs: handler.on_log(args, state, TrainerControl(), logs))
+    callback = trainer_callback(trainer, every=10)
+    handler.add_callback(callback)
+    handler.on_train_begin(args, state, TrainerControl())
+    for step in range(1, 41):
+        state.global_step = step
+        handler.on_step_end(args, state, TrainerControl())
+    assert [step for step, _ in received] == [10, 20, 30, 40]
+    assert received[0][1]["decay/layer0/half_life_max"] == pytest.approx(32.0)
+    scales = [logs["decay/A_log/scale_at_end"] for _, logs in received]
+    assert scales == pytest.approx([(1 - 3e-5) ** left for left in (30, 20, 10, 0)], rel=1e-9)
+    assert callback.watch is not None
+
+
+def test_lightning_gets_scalars_through_log_dict() -> None:
+    received: list[dict[str, float]] = []
+    watched: Any = model(1)
+    watched.log_dict = received.append
+    trainer = SimpleNamespace(optimizers=[adamw(watched.parameters())], estimated_stepping_batches=math.inf)
+    callback = lightning_callback(every=2)
+    callback.on_train_start(trainer, watched)
+    for batch in range(8):  # two batches to a step
+        trainer.global_step = (batch + 1) // 2
+        callback.on_train_batch_end(trainer, watched, None, None, batch)
+    assert len(received) == 2
+    assert received[0]["decay/A_log/lr"] == 3e-4
+
+
+def test_torch_and_numpy_are_enough() -> None:
+    """Importing any other declared dependency fails."""
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    declared = [re.split(r"[<>=;\[ ]", one)[0] for one in project["dependencies"]]
+    names = sorted({*declared, "transformers", "lightning", "pytorch_lightning"} - {"torch", "numpy"})
+    assert "scipy" in names
+    code = f"import sys; sys.modules.update(dict.fromkeys({names}))"
+    code += """
+if True:
+        import torch, plkernel
+        from torch import nn
+        one = nn.Module()
+        one.layer = nn.Module()
+        one.layer.A_log, one.layer.dt_bias = nn.Parameter(torch.rand(4)), nn.Parameter(torch.rand(4))
+        class optimizer:
+            param_groups = plkernel.decay_param_groups(one, 0.1)
+        print(len(plkernel.watch(one, optimizer, every=1, steps=9)()))
+    """
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (0, "19\n"), result.stderr

@@ -2,11 +2,13 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from plkernel.common.environment import installed, source_state
@@ -15,9 +17,10 @@ from plkernel.config.schema import Gate, Hypothesis, Measured, explained, famili
 from plkernel.config.study import Spec, with_defaults
 from plkernel.results import statistics as stats
 from plkernel.results.statistics import MOST_FLIPPED, Estimate, Judgement
-from plkernel.results.study import Count, Study, StudyFile, part, validated
+from plkernel.results.study import Count, Study, StudyFile, part, read_study, validated
 
 UNIT = "bits per byte"
+LEAST_POWER = 0.5
 RULES = (
     "Differences are taken seed by seed, the arm minus the one it is compared with.",
     "One-sided tests: exact sign flips where every member of a family that has differences has enough seeds to be "
@@ -53,14 +56,65 @@ def place_of(spec: Spec) -> Path:
     return Path("runs/registered") / f"{spec.name}.json"
 
 
-def register(spec: Spec, path: Path, out: Path) -> bool:
+def powers(spec: Spec, pilot: Path) -> list[dict[str, Any]]:
+    """The power of every hypothesis of `spec`, corrected for its family, for the spread that the study `pilot` shows.
+
+    sd      standard deviation of paired differences: of the same two arms, else the median over all that are compared
+    true    the difference assumed: 0 for equal, else twice the margin
+    power   the chance of a confirmation then; that of lower and higher without a margin is alpha, so None
+    needed  of lower and higher, the difference that is confirmed 8 times in 10; None for equal
+    """
+    study, rows = read_study(pilot), list[dict[str, Any]]()
+    of_family, n = families(spec.hypotheses), len(spec.seeds)
+
+    def spread(one: Measured, arm: str, other: str | None) -> float:
+        own, base = (_values(study, name, one, study.seeds) for name in (arm, other))
+        found = stats.paired_difference(own, base).standard_deviation
+        return found if found > 0 or one.step is None else spread(one.model_copy(update={"step": None}), arm, other)
+
+    for one in spec.hypotheses:
+        sd = spread(one, *_pair(study, one))
+        if not sd > 0:
+            known = (spread(one, arm, study.against(arm)) for arm in study.arms)
+            sd = float(np.median([value for value in known if value > 0] or [math.nan]))
+        if not sd > 0 or n < 2:
+            raise ValueError(
+                f"pilot {pilot}: no spread for {one.name!r}; it takes two seeds there, and two in the spec"
+            )
+        sign, m = {"lower": -1.0, "equal": 0.0, "higher": 1.0}[one.claim], len(of_family[one.family])
+        row: dict[str, Any] = {"name": one.name, "sd": sd, "true": 2 * sign * one.margin, "power": None, "needed": None}
+        if one.margin:
+            row["power"] = stats.power(one.claim, one.margin, row["true"], sd, n, m, one.alpha)
+        if sign:
+            row["needed"] = sign * (one.margin + sd * stats.effect_needed(n, m, one.alpha))
+        rows.append(row)
+    return rows
+
+
+def power_text(row: Mapping[str, Any]) -> str:
+    """The power of a hypothesis in words: "0.18 if the difference is 0; spread 0.014"."""
+    true = f"{row['true']:+g}" if row["true"] else "0"
+    known = "" if row["power"] is None else f"{row['power']:.2f} if the difference is {true}"
+    found = f"0.80 if it is {row['needed']:+.2g}" if row["needed"] is not None else ""
+    return "; ".join(filter(None, [known, found, f"spread {row['sd']:.2g}"]))
+
+
+def register(spec: Spec, path: Path, out: Path, pilot: Path | None = None, underpowered: bool = False) -> bool:
     """Write the registration of a study; return False where the same one is there already, which is left unchanged.
 
-    out: the folder of the study, whose ended runs are counted. Raises ValueError for a spec without hypotheses, and
-    where `path` holds another registration.
+    out: the folder of the study, whose ended runs are counted. Raises ValueError for a spec without hypotheses, where
+    `path` holds another registration, and unless `underpowered` where for the spread of `pilot` an equivalence has a
+    power below LEAST_POWER.
     """
     if not spec.hypotheses:
         raise ValueError(f"register: spec {spec.name!r} declares nothing to decide; give it [[hypotheses]]")
+    stated_power = powers(spec, pilot) if pilot else None
+    for row in stated_power or ():
+        if row["needed"] is None and row["power"] < LEAST_POWER and not underpowered:
+            raise ValueError(
+                f"register: {row['name']!r} has power {power_text(row)}: add seeds or widen the margin, or give "
+                "--underpowered"
+            )
     check_file(path, "register")
     stated = spec.model_dump(mode="json")
     if path.exists():
@@ -75,6 +129,7 @@ def register(spec: Spec, path: Path, out: Path) -> bool:
         "plkernel": installed("plkernel"),
         **source_state(),
         "runs_before": sum((run_folder(out, arm, seed) / RESULT).exists() for arm in spec.arms for seed in spec.seeds),
+        "power": stated_power,
         "rules": RULES,
         "spec": stated,
     }

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,19 @@ from plkernel.common.files import load_json, save_json
 from plkernel.config.reading import load_spec, parse_spec
 from plkernel.config.study import Spec
 from plkernel.results import registration
-from plkernel.results.registration import Declared, changes, declared, read_registration, register, registration_of
+from plkernel.results.registration import (
+    Declared,
+    changes,
+    declared,
+    powers,
+    read_registration,
+    register,
+    registration_of,
+)
 from plkernel.results.statistics import Claimed, judge
 from plkernel.results.study import read_study
 
+RUNS = Path(__file__).parents[2] / "runs"
 Writer = Callable[..., Path]
 HELPS = {"name": "helps", "arm": "better", "claim": "lower", "margin": 0.01}
 WORSE = {"name": "worse", "arm": "better", "claim": "higher"}
@@ -246,3 +256,36 @@ def test_changes_are_named_but_not_younger_options_rounding_and_searched_rates(s
     settled["arms"]["base"]["learning_rate"] = 2e-3
     assert changes(searched, settled) == []
     assert changes({**searched, "tuning": {}}, settled) != []
+
+
+# Power
+
+
+@pytest.mark.parametrize(("name", "least", "most"), [("memory-length", 0.0, 0.23), ("memory-text", 0.01, 0.08)])
+def test_equivalences_of_committed_studies_could_hardly_be_confirmed(name: str, least: float, most: float) -> None:
+    rows = powers(load_spec(RUNS / f"{name}.toml"), RUNS / "records" / name)
+    chances = [row["power"] for row in rows if row["needed"] is None]
+    assert (round(min(chances), 2), round(max(chances), 2)) == (least, most)
+
+
+def test_an_equivalence_nobody_could_confirm_is_not_registered(
+    declared_study: Writer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Seeds spread by 0.001, differences by 0.0014; the arm untried has no run and takes the spread of the others."""
+    pilot, path = declared_study(name="pilot"), tmp_path / "r.json"
+    narrow = {**SAME, "name": "narrow", "margin": 0.001}
+    spec = load_spec(declared_study([HELPS, SAME, narrow, {**WORSE, "arm": "untried"}]) / "spec.json")
+    with pytest.raises(
+        ValueError, match=r"'narrow' has power 0.\d\d if the difference is 0; spread 0.00.*--underpowered"
+    ):
+        command(spec, register=(path,), pilot=pilot)
+    assert not path.exists()
+    command(spec, register=(path,), pilot=pilot, underpowered=True)
+    told = capsys.readouterr().out
+    assert re.search(r"power of 'helps': 1.00 if the difference is -0.02; 0.80 if it is -0.01\d; spread 0.00", told)
+    assert re.search(r"power of 'worse': 0.80 if it is \+0.00\d+; spread 0.00", told)
+    assert [row["name"] for row in load_json(path)["power"]] == ["helps", "same", "narrow", "worse"]
+    command(spec, register=(path,))
+    assert "power: not known; --pilot FOLDER takes" in capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"pilot .*: no spread for 'helps'; it takes two seeds there"):
+        powers(spec, declared_study(seeds=1, name="one"))

@@ -42,8 +42,11 @@ def _power(spec: Spec, pilot: Path | None) -> Iterator[str]:
 
 def _cautions(spec: Spec) -> Iterator[str]:
     """Yield the arms that place decays which hardly move within a window."""
+    from plkernel.data.names import known_sequence
     from plkernel.memory.diagnostics import outlasting
 
+    if spec.hypotheses and known_sequence(spec.corpus.name) is None and not any(one.ahead_of for one in spec.gates):
+        yield "no gate asks that a model is ahead of counts of a few bytes: add a [[gates]] with ahead_of = 5"
     for condition in map(spec.condition, spec.arms):
         if condition.arm.places_nodes and not condition.model.is_foreign:
             half_lives = [condition.model.patching.size * math.log(2) / rate for rate in condition.nodes.rates]

@@ -212,10 +212,11 @@ def _decided(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Part]:
     for gate in one.gates:
         numbers = mean_text(gate.estimate, ".4f"), interval_text(gate.estimate, ".4f"), str(gate.estimate.n)
         state = "passed" if gate.passed else "not passed"
-        gates.append([f"{gate.gate.name}\n{requirement(gate.gate)}", state, *numbers])
+        gates.append([f"{gate.gate.name}\n{requirement(gate.gate)}; {gate.margin}", state, *numbers])
     if gates:
-        header = ["gate", "passed", "mean", "95 % interval", "n"]
-        yield _table("Gates: if one is not passed, no hypothesis is answered.", header, {"": gates})
+        header = ["gate", "passed", "mean", "95 % t interval", "n"]
+        rule = "means" if one.gates[0].rule == "mean" else "95 % intervals over seeds and over target bytes"
+        yield _table(f"Gates, by their {rule}: if one is not passed, no hypothesis is answered.", header, {"": gates})
     yield from figures
 
 

@@ -80,6 +80,7 @@ class Result(Part, extra="ignore"):
     steps: int
     bytes: int
     final_val_bpb: Loss
+    final_val_error: Number = None
     best_val_bpb: Loss
     best_step: int | None = None
     test_bpb: Loss
@@ -241,6 +242,8 @@ class Run:
             return True
         every, steps = (self.config.get("train") or {}).get("eval_every"), [row.step for row in self.evaluations]
         wanted = expected_steps(every, self.result.steps) if isinstance(every, int) and every > 0 else steps
+        if any((self.config.get("train") or {}).get(name) for name in ("average", "final_windows")):
+            return steps == wanted  # the result is of other weights or windows than the last row
         ends = [(row.step, repr(row.val_bpb)) for row in self.evaluations[-1:]]  # repr: NaN equals NaN
         return steps == wanted and ends in ([], [(self.result.steps, repr(self.result.final_val_bpb))])
 

@@ -14,11 +14,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from plkernel.common.cli import text_table, written
 from plkernel.common.files import FINISHED
+from plkernel.data.names import known_sequence
 from plkernel.memory.diagnostics import outlasting
 from plkernel.models import NOT_CAUSAL
 from plkernel.results.comparison import COMMON_STEP, ArmResult, Comparison, Effects, factor_levels, short_factor
 from plkernel.results.figures import Drawing, label, one_baseline
-from plkernel.results.registration import requirement, statement
+from plkernel.results.registration import counted, requirement, statement
 from plkernel.results.statistics import Estimate, Judgement
 
 WIDTH, NAME = 120, 48
@@ -181,6 +182,8 @@ def _plus_minus(one: Estimate | None, form: str, seeds: int) -> str:
 def _decided(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Part]:
     """The first screen: the answer, the registration, the cautions, then verdicts and gates in full."""
     one, (conclusion, *words) = comparison.declared, overview(comparison)
+    if worth := memory_worth(comparison):
+        yield _text("summary", *worth)
     if one is None:
         yield _text("answer", "No hypothesis was declared before the runs.", conclusion)
         yield _text("summary", *words)
@@ -237,6 +240,9 @@ def _results(comparison: Comparison) -> Part:
         for at, order in enumerate(one.orders):
             means = [f"{losses[key][at]:.4f}" if key in losses else "" for key in measures]
             rows.append([f"n-gram, {order} {'byte' if order == 1 else 'bytes'}", *means, "", "", ""])
+        for window, loss in zip(one.lzma.windows, one.lzma.val_bpb, strict=True) if one.lzma else ():
+            numbers = [f"{loss:.4f}" if key == "final_val_bpb" else "" for key in measures]
+            rows.append([f"LZMA, window of {_size(window)}\nall of the validation text", *numbers, "", "", ""])
         groups.setdefault(f"for reference, on {one.corpus.get('name')}", []).extend(rows)
     header = ["arm", *measures.values(), "seeds", "parameters", "steps"]
     caption = (
@@ -369,6 +375,35 @@ def overview(comparison: Comparison) -> list[str]:
     return words + [effects_sentence(one) for one in comparison.effects[:1]]
 
 
+def memory_worth(comparison: Comparison) -> list[str]:
+    """Sentences on every corpus with n-grams: how many arms they beat, and what windows of LZMA are worth there."""
+    words = []
+    for one in comparison.references:
+        means = [
+            arm.estimates["final_val_bpb"].mean
+            for arm in comparison.arms
+            if comparison.reference(arm) is one and "final_val_bpb" in arm.estimates
+        ]
+        loss, name = one.val_bpb[-1], f"{one.orders[-1]}-grams"
+        lost = sum(not mean < loss for mean in means)
+        if not lost and known_sequence(str(one.corpus.get("name"))):
+            continue
+        share = {1: "The only arm loses", 2: "Both arms lose"}.get(len(means), f"All {len(means)} arms lose")
+        if lost < len(means):
+            share = f"{lost or 'None'} of {counted(len(means), 'arm', 'arms')} {'lose' if lost > 1 else 'loses'}"
+        text = f"{share} to {name} on "
+        text += f"{one.corpus.get('name')} ({loss:.3f} against {min(means):.3f} bits per byte of the best)."
+        if one.lzma:
+            windows, losses = map(_size, one.lzma.windows), (f"{loss:.2f}" for loss in one.lzma.val_bpb)
+            text += f" What memory is worth there: LZMA that looks back {listed(windows)} needs {listed(losses)} bits."
+        words.append(text)
+    return words
+
+
+def _size(count: int) -> str:
+    return f"{count // 2**20} MB" if count >= 2**20 else f"{count // 2**10} kB"
+
+
 def effects_sentence(one: Effects) -> str:
     """Number of significant effects of the factors, and the largest of them."""
     kept = one.surviving
@@ -385,15 +420,11 @@ def effects_sentence(one: Effects) -> str:
 
 
 def warnings(comparison: Comparison) -> list[str]:
-    """Cautions before any number is believed: leaks, n-grams that do better, unequal runs, damage."""
+    """Cautions before any number is believed: leaks, unequal runs, damage."""
     study, arms, runs = comparison.study, comparison.arms, comparison.study.finished()
     edge = {name: f"{choice.rate:g}" for name, choice in comparison.tuning.items() if choice.at_edge}
-    worse, digests, of_arms = dict[int, list[str]](), dict[str, set[Any]](), list[str]()
+    digests, of_arms = dict[str, set[Any]](), list[str]()
     for arm in arms:
-        if (one := comparison.reference(arm)) and (final := arm.estimates.get("final_val_bpb")):
-            better = [order for order, loss in zip(one.orders, one.val_bpb, strict=True) if loss < final.mean]
-            for order in better[:1]:
-                worse.setdefault(order, []).append(arm.name)
         for run in study.finished(arm.name)[:1]:
             known, context = run.first.get("half_life_quantiles"), (run.config.get("train") or {}).get("context")
             if known and context and (words := outlasting(known, context)):
@@ -409,7 +440,6 @@ def warnings(comparison: Comparison) -> list[str]:
     damaged = [run.name for run in runs if not run.agrees]
     named = [
         (leaking, f"{NOT_CAUSAL}: a prediction sees part of its own target, so the loss says little about the model"),
-        *((of, f"worse than n-grams of order {order}: the loss says nothing of memory") for order, of in worse.items()),
         (idle, "the same loss as the baseline to the last digit in every seed: its options do nothing"),
         (list(edge), f"learning rate {listed(dict.fromkeys(edge.values()))} is the first or last tried"),
         (absent, "no run of this baseline is finished, there is nothing to compare with"),

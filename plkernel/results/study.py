@@ -97,10 +97,17 @@ class Result(Part, extra="ignore"):
         return math.nan if some is None or whole is None else some - whole
 
 
+class Compressed(Columns):
+    """Losses of LZMA on the validation text after the training text, in bits per byte, by its `windows` in bytes."""
+
+    windows: Integers
+    val_bpb: list[float]
+
+
 class Reference(Columns):
     """Losses of n-grams, in bits per byte on the windows that judge runs, by their `orders` in bytes.
 
-    corpus and train are as in the config.json of the runs that they suit.
+    corpus and train are as in the config.json of the runs that they suit. lzma: of text, what longer memory is worth.
     """
 
     corpus: dict[str, Any]
@@ -108,6 +115,7 @@ class Reference(Columns):
     orders: Integers
     val_bpb: list[float]
     test_bpb: list[float]
+    lzma: Compressed | None = None
 
     def suits(self, config: Mapping[str, Any]) -> bool:
         """True if a run of that configuration reads, and is judged by, the same windows."""

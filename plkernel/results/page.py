@@ -204,10 +204,12 @@ def _decided(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Part]:
         row = [name, one.verdict(outcome, gates=False), *difference, p_text(judged.p_family)]
         groups.setdefault(one.basis(hypothesis.family), []).append([*row, p_text(judged.p_opposite_family)])
     levels = " or ".join(dict.fromkeys(f"{100 * (1 - 2 * each.hypothesis.alpha):.4g} %" for each in one.outcomes))
-    header = ["hypothesis", "verdict", "difference", f"{levels} interval", "n", "p confirming", "p refuting"]
+    kinds = " or ".join(dict.fromkeys(each.judgement.test for each in one.outcomes))
+    header = ["hypothesis", "verdict", "difference", f"{levels} interval by {kinds}", "n", "p confirming", "p refuting"]
     caption = (
         f"{'Pre-registered hypotheses' if one.registered else 'Hypotheses of the spec, not registered'}. Differences "
-        "are paired by seed, in bits per byte, each with its own interval; p is Holm-corrected over the family."
+        "are paired by seed, in bits per byte, each with its own interval; p is Holm-corrected over the family. "
+        f"Rows of {_origin(comparison)}."
     )
     if groups:
         yield _table(caption, header, groups)
@@ -217,7 +219,7 @@ def _decided(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Part]:
         state = "passed" if gate.passed else "not passed"
         gates.append([f"{gate.gate.name}\n{requirement(gate.gate)}; {gate.margin}", state, *numbers])
     if gates:
-        header = ["gate", "passed", "mean", "95 % t interval", "n"]
+        header = ["gate", "passed", "mean", "95 % interval by t", "n"]
         rule = "means" if one.gates[0].rule == "mean" else "95 % intervals over seeds and over target bytes"
         yield _table(f"Gates, by their {rule}: if one is not passed, no hypothesis is answered.", header, {"": gates})
     yield from figures
@@ -246,9 +248,21 @@ def _results(comparison: Comparison) -> Part:
         groups.setdefault(f"for reference, on {one.corpus.get('name')}", []).extend(rows)
     header = ["arm", *measures.values(), "seeds", "parameters", "steps"]
     caption = (
-        "Bits per byte: mean over seeds ± half of its 95 % t interval; n-grams are interpolated Witten-Bell counts."
+        "Bits per byte: mean over seeds ± half of its 95 % t interval; n-grams are interpolated Witten-Bell counts. "
+        f"Rows of {_origin(comparison)}."
     )
     return _table(caption, header, groups)
+
+
+def _origin(comparison: Comparison) -> str:
+    """Every commit of the rows with the days on which its runs began, as far as rows tell them."""
+    days: dict[str, set[str]] = {}
+    for told in (run.environment for run in comparison.study.finished()):
+        name = f"commit {str(told.get('commit'))[:12]}{' with changes' if told.get('dirty') else ''}"
+        days.setdefault(name, set()).update(filter(None, [str(told.get("started") or "")[:10]]))
+    return listed(
+        f"{name} of {' to '.join(dict.fromkeys([min(of), max(of)]))}" if of else name for name, of in days.items()
+    )
 
 
 def _differences(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Part]:
@@ -257,7 +271,7 @@ def _differences(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Pa
         return
     title = comparison.measures[comparison.primary]
     others = {key: title for key, title in comparison.measures.items() if key != comparison.primary}
-    header = ["arm", "mean", "95 % interval", "p", "corrected p", *others.values()]
+    header = ["arm", "mean", "95 % interval by t", "p", "corrected p", *others.values()]
 
     def cells(arm: ArmResult) -> list[str]:
         if (one := comparison.differences.get(arm.name)) is None:
@@ -290,7 +304,7 @@ def _effects(comparison: Comparison, one: Effects) -> list[Part]:
         for words, levels in parts.items()
         if levels
     )
-    header = ["effect", "mean", "95 % interval", "p", "corrected p"]
+    header = ["effect", "mean", "95 % interval by t", "p", "corrected p"]
     title = comparison.measures[comparison.primary].capitalize()
     caption = f"{title}, bits per byte, {len(one.seeds)} seeds; {'; '.join(told)}."
     return [_text("", effects_sentence(one)), _table(caption, header, groups)]

@@ -229,12 +229,14 @@ def test_the_first_screen_says_what_was_decided(declared_study: Callable[..., Pa
     claim = r"helps better is lower than base by more than 0.01 bits per byte \(validation at the end\) confirmed "
     assert re.search(claim + r"-0.04\d+ -0.\d+ to -0.\d+ 6 0.047 1 worse", first), "confirming before refuting"
     assert "worse better is higher than base (validation at the end) refuted -0.04" in first
-    assert "hypothesis verdict difference 90 % interval n p confirming p refuting" in first
+    assert "hypothesis verdict difference 90 % interval by sign flips n p confirming p refuting" in first
     assert "6 1 0.047 hostile <script>alert('&')</script>$x$" in first
     demand = r"learnt base at most 9 bits per byte \(validation at the end\), mean over seeds; over 16,384 "
     demand += r"target bytes passed 2\.\d+ .* 6"
     assert re.search(demand, first)
+    assert "p is Holm-corrected over the family. Rows of commit 3f9a. hypothesis" in first
     assert '<td class="text confirmed">' in page.source
+    assert not re.search("[0-9] % interval(?! by|s over)", page.text), "every interval says its kind"
     printed = text_report(of(declared_study(CLAIMS, [{"name": "perfect", "arm": "base", "at_most": 0.1}])))
     assert printed.startswith("The study cannot answer its 3 hypotheses declared in the spec: gate 'perfect' is not")
     assert re.search(r"^perfect +not passed", printed, re.MULTILINE)

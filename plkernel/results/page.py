@@ -14,7 +14,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from plkernel.common.cli import text_table, written
 from plkernel.common.files import FINISHED
-from plkernel.data.names import known_sequence
 from plkernel.memory.diagnostics import outlasting
 from plkernel.models import NOT_CAUSAL
 from plkernel.results.comparison import COMMON_STEP, ArmResult, Comparison, Effects, factor_levels, short_factor
@@ -400,7 +399,7 @@ def memory_worth(comparison: Comparison) -> list[str]:
         ]
         loss, name = one.val_bpb[-1], f"{one.orders[-1]}-grams"
         lost = sum(not mean < loss for mean in means)
-        if not lost and known_sequence(str(one.corpus.get("name"))):
+        if not lost and str(one.corpus.get("name")).startswith("synthetic:"):
             continue
         share = {1: "The only arm loses", 2: "Both arms lose"}.get(len(means), f"All {len(means)} arms lose")
         if lost < len(means):

@@ -153,7 +153,7 @@ def declared_study(tmp_path: Path) -> Callable[..., Path]:
             "seeds": list(range(seeds)),
             "arms": {arm: {} for arm in effects},
         }
-        train = {"steps": 40, "eval_every": 10, "context": 64, "truncation_windows": 8}
+        train = {"steps": 40, "eval_every": 10, "context": 64, "eval_windows": 256, "truncation_windows": 8}
         spec = parse_spec({**values, "train": train, "hypotheses": hypotheses, "gates": gates}, "here")
         rng, rows = np.random.default_rng(0), []
         for seed in range(seeds):

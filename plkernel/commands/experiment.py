@@ -8,7 +8,7 @@ from pathlib import Path
 from plkernel.common.files import check_folder
 from plkernel.config import reading
 from plkernel.config.study import Spec
-from plkernel.results.registration import place_of
+from plkernel.results.registration import place_of, power_text, powers
 from plkernel.results.registration import register as register_study
 from plkernel.results.study import read_study, restore
 from plkernel.study.engine import EngineName
@@ -32,10 +32,21 @@ def forecast(spec: Spec, only: Sequence[str], workers: int | None) -> str:
     return "\n".join([*lines, *(f"corpus {name!r} is not read yet: nothing is known of its size" for name in unread)])
 
 
+def _power(spec: Spec, pilot: Path | None) -> Iterator[str]:
+    """Yield the power of every hypothesis, or how to get it."""
+    if spec.hypotheses and pilot is None:
+        yield "power: not known; --pilot FOLDER takes the spread from runs of some seeds, or from an earlier record"
+    for row in powers(spec, pilot) if pilot else ():
+        yield f"power of {row['name']!r}: {power_text(row)}"
+
+
 def _cautions(spec: Spec) -> Iterator[str]:
     """Yield the arms that place decays which hardly move within a window."""
+    from plkernel.data.names import known_sequence
     from plkernel.memory.diagnostics import outlasting
 
+    if spec.hypotheses and known_sequence(spec.corpus.name) is None and not any(one.ahead_of for one in spec.gates):
+        yield "no gate asks that a model is ahead of counts of a few bytes: add a [[gates]] with ahead_of = 5"
     for condition in map(spec.condition, spec.arms):
         if condition.arm.places_nodes and not condition.model.is_foreign:
             half_lives = [condition.model.patching.size * math.log(2) / rate for rate in condition.nodes.rates]
@@ -55,6 +66,8 @@ def command(
     ray_address: str | None = None,
     record: Path | None = None,
     register: tuple[Path, ...] | None = None,
+    pilot: Path | None = None,
+    underpowered: bool = False,
     trust_code: bool = False,
 ) -> None:
     """Run every condition at every seed, skip what has finished, resume what has not, then write the report.
@@ -74,6 +87,9 @@ def command(
         ray_address: Of a running cluster, such as HOST:6379 or auto; RAY_ADDRESS if left out, or Ray is started here.
         record: Take the runs of this record, and train the rest.
         register: Only write down what is declared, in this file or runs/registered/NAME.json.
+        pilot: Of --register and --dry-run: a study or record whose paired differences show the spread, from which the
+            power of every hypothesis follows. An equivalence with a power below 0.5 is not registered.
+        underpowered: Register it all the same.
         trust_code: Import and run the code that the spec names.
     """
     if workers is not None and workers < 1:
@@ -85,12 +101,12 @@ def command(
         if len(register) > 1:
             raise ValueError(f"register: expected one file or none, got {len(register)}")
         path = register[0] if register else place_of(spec)
-        new = register_study(spec, path, folder)
+        new = register_study(spec, path, folder, pilot, underpowered)
         done = f"registered: {path}; commit it before the runs" if new else f"registered before, unchanged: {path}"
-        print("\n".join([done, *_cautions(spec)]))
+        print("\n".join([done, *_power(spec, pilot), *_cautions(spec)]))
         return
     if dry_run:
-        print(forecast(spec, only, workers))
+        print("\n".join([forecast(spec, only, workers), *_power(spec, pilot)]))
         if engine != "local":
             print("times, memory and runs at a time are those of this machine, not of the cluster")
         return

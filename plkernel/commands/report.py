@@ -6,49 +6,50 @@ import tyro
 from tqdm import tqdm
 
 from plkernel.common import cli
-from plkernel.common.files import PAGE, REPORT, ROWS, atomic_write, check_folder, refuse_links, save_json
+from plkernel.common.files import REPORT, ROWS, atomic_write, check_folder, refuse_links, save_json
 from plkernel.results.comparison import Comparison, compare, table
 from plkernel.results.page import overview, page, text_report, warnings
 from plkernel.results.registration import keep
 from plkernel.results.study import read_study, save_record, save_rows
 
 
-def report(folder: tyro.conf.Positional[Path], record: Path | None = None) -> None:
+def report(folder: tyro.conf.Positional[Path], record: Path | None = None, out: Path | None = None) -> None:
     """Compare the arms of a study: print the tables, write FOLDER/report (page, figures, JSON, rows).
 
     Arms are compared with the baseline seed by seed, each difference with its 95 % t interval. Runs that failed or have
-    not finished are listed, never counted. The report of a record goes to FOLDER/page, so that files kept with the
-    record stay as they are.
+    not finished are listed, never counted. A record stays as it is: its report goes to runs/out/NAME-record.
 
     Args:
         folder: The folder of a study, as plkernel.experiment writes it (runs/out/NAME), or of a record.
         record: Keep a record of the study in this folder: spec.json, rows.jsonl, the registration, and those of the
             search for learning rates. The same command on it gives the same report.
+        out: Write the report here instead.
     """
     cli.existing(folder, "folder")
     study = read_study(folder)
-    check_folder(_place(folder), f"folder {folder}:")
+    out = out or _place(folder)
+    check_folder(out, "out")
     check_folder(record, "record")
     comparison = compare(study)
     if record is not None:
         save_record(study, record)
         keep(comparison.declared.registration if comparison.declared else None, record)
     print(text_report(comparison), flush=True)
-    print(f"\nreport: {write_comparison(comparison)}")
+    print(f"\nreport: {write_comparison(comparison, out)}")
 
 
 def _place(folder: Path) -> Path:
     """Folder of the report of a study, or of a record."""
-    return folder / (PAGE if (folder / ROWS).exists() else REPORT)
+    kept = (folder / ROWS).exists()
+    return Path("runs/out") / f"{folder.resolve().name}-record" if kept else folder / REPORT
 
 
-def write_comparison(comparison: Comparison) -> Path:
-    """Write report.html, table.json, the figures as PDF and PNG, and of a study rows.jsonl; return the page's path."""
+def write_comparison(comparison: Comparison, out: Path) -> Path:
+    """Write report.html, table.json, figures as PDF and PNG, and of a study rows.jsonl to `out`; return the page."""
     from plkernel.analysis.figures.style import rendered
     from plkernel.results.figures import drawings
 
     study, drawn = comparison.study, []
-    out = _place(study.folder)
     refuse_links(out)
     for one in tqdm(drawings(comparison), desc="figures", unit="figure", leave=False, disable=None):
         files = rendered(one.figure)

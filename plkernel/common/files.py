@@ -6,7 +6,7 @@ STUDY/spec.json                     the spec, settled
 STUDY/references.json               losses of n-grams on the windows of its runs
 STUDY/registered.json               the registration of its hypotheses
 STUDY/tuning/                       the search for learning rates, a study like any other
-STUDY/report/                       written by `plkernel.report`; of a record report/page may be kept
+STUDY/report/                       written by `plkernel.report`, that of a record to runs/out/NAME-record
 STUDY/ARM/seed-K/config.json        the resolved configuration of one run
                  environment.json   commit, versions, hardware, command
                  metrics.jsonl      one row per evaluation, deterministic
@@ -38,7 +38,7 @@ MOST_NESTED = 64
 SPEC, REFERENCES, REGISTERED, ROWS = "spec.json", "references.json", "registered.json", "rows.jsonl"
 CONFIG, ENVIRONMENT, RESULT = "config.json", "environment.json", "result.json"
 METRICS, TIMING, CHECKPOINT, LOG, LOCK = "metrics.jsonl", "timing.jsonl", "checkpoint.safetensors", "log.txt", ".lock"
-TUNING, REPORT, PAGE = "tuning", "report", "page"
+TUNING, REPORT = "tuning", "report"
 FINISHED, FAILED, DIVERGED, UNFINISHED = "finished", "failed", "diverged", "unfinished"
 NOT_STARTED = "not started"
 

@@ -14,7 +14,9 @@ from pydantic import (
     ConfigDict,
     Field,
     JsonValue,
+    SerializerFunctionWrapHandler,
     ValidationError,
+    model_serializer,
     model_validator,
 )
 
@@ -405,13 +407,21 @@ class Gate(Measured):
 
     at_least: Number | None = option("The least that the mean may be.")
     at_most: Number | None = option("The most.")
+    ahead_of: Annotated[int, Field(ge=1, le=5)] | None = option("Instead: at most the loss of n-grams of this order.")
 
     @model_validator(mode="after")
     def _has_a_limit(self) -> Self:
         limits = [limit for limit in (self.at_least, self.at_most) if limit is not None]
-        if not limits or limits != sorted(limits):
+        if self.ahead_of and (limits or self.step is not None or self.metric not in ("val_bpb", "test_bpb")):
+            raise ValueError(f"{self.name!r}: ahead_of is of val_bpb or test_bpb at the end, without another limit")
+        if not (limits or self.ahead_of) or limits != sorted(limits):
             raise ValueError(f"{self.name!r}: a gate needs at_least or at_most, at_least not above at_most")
         return self
+
+    @model_serializer(mode="wrap")
+    def _as_it_was(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without `ahead_of` a gate is saved as before there was such an option."""
+        return {name: value for name, value in whole(self).items() if name != "ahead_of" or value is not None}
 
 
 def families(hypotheses: Iterable[Hypothesis]) -> dict[str, list[Hypothesis]]:

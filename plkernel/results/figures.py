@@ -35,10 +35,13 @@ if TYPE_CHECKING:
 BESIDE, FAR = 3.0, 8.0
 """Intervals are cut at BESIDE times the largest difference of a seed; rows FAR times beyond the median are arrows."""
 KINDS = {
-    "verdicts": ("decided", "Hypotheses: seeds, mean (filled: confirmed), interval, where the claim holds (shaded)."),
+    "verdicts": (
+        "decided",
+        "Hypotheses: seeds, mean (filled: confirmed), the table's interval, where the claim holds (shaded).",
+    ),
     "forest": (
         "differences",
-        "Differences: seeds, mean (filled: significant after Holm's correction), interval; arrow: outside.",
+        "Differences: seeds, mean (filled: significant after Holm's correction), 95 % t interval; arrow: outside.",
     ),
     "convergence": ("curves", "Validation loss against training bytes read: seeds (thin) and their mean (thick)."),
     "difference": ("curves", "Difference paired by seed, with the 95 % t interval at each position."),

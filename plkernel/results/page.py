@@ -18,7 +18,7 @@ from plkernel.memory.diagnostics import outlasting
 from plkernel.models import NOT_CAUSAL
 from plkernel.results.comparison import COMMON_STEP, ArmResult, Comparison, Effects, factor_levels, short_factor
 from plkernel.results.figures import Drawing, label, one_baseline
-from plkernel.results.registration import requirement, statement
+from plkernel.results.registration import counted, requirement, statement
 from plkernel.results.statistics import Estimate, Judgement
 
 WIDTH, NAME = 120, 48
@@ -181,6 +181,8 @@ def _plus_minus(one: Estimate | None, form: str, seeds: int) -> str:
 def _decided(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Part]:
     """The first screen: the answer, the registration, the cautions, then verdicts and gates in full."""
     one, (conclusion, *words) = comparison.declared, overview(comparison)
+    if worth := memory_worth(comparison):
+        yield _text("summary", *worth)
     if one is None:
         yield _text("answer", "No hypothesis was declared before the runs.", conclusion)
         yield _text("summary", *words)
@@ -201,10 +203,12 @@ def _decided(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Part]:
         row = [name, one.verdict(outcome, gates=False), *difference, p_text(judged.p_family)]
         groups.setdefault(one.basis(hypothesis.family), []).append([*row, p_text(judged.p_opposite_family)])
     levels = " or ".join(dict.fromkeys(f"{100 * (1 - 2 * each.hypothesis.alpha):.4g} %" for each in one.outcomes))
-    header = ["hypothesis", "verdict", "difference", f"{levels} interval", "n", "p confirming", "p refuting"]
+    kinds = " or ".join(dict.fromkeys(each.judgement.test for each in one.outcomes))
+    header = ["hypothesis", "verdict", "difference", f"{levels} interval by {kinds}", "n", "p confirming", "p refuting"]
     caption = (
         f"{'Pre-registered hypotheses' if one.registered else 'Hypotheses of the spec, not registered'}. Differences "
-        "are paired by seed, in bits per byte, each with its own interval; p is Holm-corrected over the family."
+        "are paired by seed, in bits per byte, each with its own interval; p is Holm-corrected over the family. "
+        f"Rows of {_origin(comparison)}."
     )
     if groups:
         yield _table(caption, header, groups)
@@ -212,10 +216,11 @@ def _decided(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Part]:
     for gate in one.gates:
         numbers = mean_text(gate.estimate, ".4f"), interval_text(gate.estimate, ".4f"), str(gate.estimate.n)
         state = "passed" if gate.passed else "not passed"
-        gates.append([f"{gate.gate.name}\n{requirement(gate.gate)}", state, *numbers])
+        gates.append([f"{gate.gate.name}\n{requirement(gate.gate)}; {gate.margin}", state, *numbers])
     if gates:
-        header = ["gate", "passed", "mean", "95 % interval", "n"]
-        yield _table("Gates: if one is not passed, no hypothesis is answered.", header, {"": gates})
+        header = ["gate", "passed", "mean", "95 % interval by t", "n"]
+        rule = "means" if one.gates[0].rule == "mean" else "95 % intervals over seeds and over target bytes"
+        yield _table(f"Gates, by their {rule}: if one is not passed, no hypothesis is answered.", header, {"": gates})
     yield from figures
 
 
@@ -236,12 +241,27 @@ def _results(comparison: Comparison) -> Part:
         for at, order in enumerate(one.orders):
             means = [f"{losses[key][at]:.4f}" if key in losses else "" for key in measures]
             rows.append([f"n-gram, {order} {'byte' if order == 1 else 'bytes'}", *means, "", "", ""])
+        for window, loss in zip(one.lzma.windows, one.lzma.val_bpb, strict=True) if one.lzma else ():
+            numbers = [f"{loss:.4f}" if key == "final_val_bpb" else "" for key in measures]
+            rows.append([f"LZMA, window of {_size(window)}\nall of the validation text", *numbers, "", "", ""])
         groups.setdefault(f"for reference, on {one.corpus.get('name')}", []).extend(rows)
     header = ["arm", *measures.values(), "seeds", "parameters", "steps"]
     caption = (
-        "Bits per byte: mean over seeds ± half of its 95 % t interval; n-grams are interpolated Witten-Bell counts."
+        "Bits per byte: mean over seeds ± half of its 95 % t interval; n-grams are interpolated Witten-Bell counts. "
+        f"Rows of {_origin(comparison)}."
     )
     return _table(caption, header, groups)
+
+
+def _origin(comparison: Comparison) -> str:
+    """Every commit of the rows with the days on which its runs began, as far as rows tell them."""
+    days: dict[str, set[str]] = {}
+    for told in (run.environment for run in comparison.study.finished()):
+        name = f"commit {str(told.get('commit'))[:12]}{' with changes' if told.get('dirty') else ''}"
+        days.setdefault(name, set()).update(filter(None, [str(told.get("started") or "")[:10]]))
+    return listed(
+        f"{name} of {' to '.join(dict.fromkeys([min(of), max(of)]))}" if of else name for name, of in days.items()
+    )
 
 
 def _differences(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Part]:
@@ -250,7 +270,7 @@ def _differences(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Pa
         return
     title = comparison.measures[comparison.primary]
     others = {key: title for key, title in comparison.measures.items() if key != comparison.primary}
-    header = ["arm", "mean", "95 % interval", "p", "corrected p", *others.values()]
+    header = ["arm", "mean", "95 % interval by t", "p", "corrected p", *others.values()]
 
     def cells(arm: ArmResult) -> list[str]:
         if (one := comparison.differences.get(arm.name)) is None:
@@ -283,7 +303,7 @@ def _effects(comparison: Comparison, one: Effects) -> list[Part]:
         for words, levels in parts.items()
         if levels
     )
-    header = ["effect", "mean", "95 % interval", "p", "corrected p"]
+    header = ["effect", "mean", "95 % interval by t", "p", "corrected p"]
     title = comparison.measures[comparison.primary].capitalize()
     caption = f"{title}, bits per byte, {len(one.seeds)} seeds; {'; '.join(told)}."
     return [_text("", effects_sentence(one)), _table(caption, header, groups)]
@@ -368,6 +388,35 @@ def overview(comparison: Comparison) -> list[str]:
     return words + [effects_sentence(one) for one in comparison.effects[:1]]
 
 
+def memory_worth(comparison: Comparison) -> list[str]:
+    """Sentences on every corpus with n-grams: how many arms they beat, and what windows of LZMA are worth there."""
+    words = []
+    for one in comparison.references:
+        means = [
+            arm.estimates["final_val_bpb"].mean
+            for arm in comparison.arms
+            if comparison.reference(arm) is one and "final_val_bpb" in arm.estimates
+        ]
+        loss, name = one.val_bpb[-1], f"{one.orders[-1]}-grams"
+        lost = sum(not mean < loss for mean in means)
+        if not lost and str(one.corpus.get("name")).startswith("synthetic:"):
+            continue
+        share = {1: "The only arm loses", 2: "Both arms lose"}.get(len(means), f"All {len(means)} arms lose")
+        if lost < len(means):
+            share = f"{lost or 'None'} of {counted(len(means), 'arm', 'arms')} {'lose' if lost > 1 else 'loses'}"
+        text = f"{share} to {name} on "
+        text += f"{one.corpus.get('name')} ({loss:.3f} against {min(means):.3f} bits per byte of the best)."
+        if one.lzma:
+            windows, losses = map(_size, one.lzma.windows), (f"{loss:.2f}" for loss in one.lzma.val_bpb)
+            text += f" What memory is worth there: LZMA that looks back {listed(windows)} needs {listed(losses)} bits."
+        words.append(text)
+    return words
+
+
+def _size(count: int) -> str:
+    return f"{count // 2**20} MB" if count >= 2**20 else f"{count // 2**10} kB"
+
+
 def effects_sentence(one: Effects) -> str:
     """Number of significant effects of the factors, and the largest of them."""
     kept = one.surviving
@@ -384,15 +433,11 @@ def effects_sentence(one: Effects) -> str:
 
 
 def warnings(comparison: Comparison) -> list[str]:
-    """Cautions before any number is believed: leaks, n-grams that do better, unequal runs, damage."""
+    """Cautions before any number is believed: leaks, unequal runs, damage."""
     study, arms, runs = comparison.study, comparison.arms, comparison.study.finished()
     edge = {name: f"{choice.rate:g}" for name, choice in comparison.tuning.items() if choice.at_edge}
-    worse, digests, of_arms = dict[int, list[str]](), dict[str, set[Any]](), list[str]()
+    digests, of_arms = dict[str, set[Any]](), list[str]()
     for arm in arms:
-        if (one := comparison.reference(arm)) and (final := arm.estimates.get("final_val_bpb")):
-            better = [order for order, loss in zip(one.orders, one.val_bpb, strict=True) if loss < final.mean]
-            for order in better[:1]:
-                worse.setdefault(order, []).append(arm.name)
         for run in study.finished(arm.name)[:1]:
             known, context = run.first.get("half_life_quantiles"), (run.config.get("train") or {}).get("context")
             if known and context and (words := outlasting(known, context)):
@@ -408,7 +453,6 @@ def warnings(comparison: Comparison) -> list[str]:
     damaged = [run.name for run in runs if not run.agrees]
     named = [
         (leaking, f"{NOT_CAUSAL}: a prediction sees part of its own target, so the loss says little about the model"),
-        *((of, f"worse than n-grams of order {order}: the loss says nothing of memory") for order, of in worse.items()),
         (idle, "the same loss as the baseline to the last digit in every seed: its options do nothing"),
         (list(edge), f"learning rate {listed(dict.fromkeys(edge.values()))} is the first or last tried"),
         (absent, "no run of this baseline is finished, there is nothing to compare with"),

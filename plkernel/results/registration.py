@@ -2,11 +2,13 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from plkernel.common.environment import installed, source_state
@@ -15,15 +17,18 @@ from plkernel.config.schema import Gate, Hypothesis, Measured, explained, famili
 from plkernel.config.study import Spec, with_defaults
 from plkernel.results import statistics as stats
 from plkernel.results.statistics import MOST_FLIPPED, Estimate, Judgement
-from plkernel.results.study import Count, Study, StudyFile, part, validated
+from plkernel.results.study import Count, Study, StudyFile, part, read_study, validated
 
 UNIT = "bits per byte"
+LEAST_POWER, LEAST_TARGETS = 0.5, 16_000
 RULES = (
     "Differences are taken seed by seed, the arm minus the one it is compared with.",
     "One-sided tests: exact sign flips where every member of a family that has differences has enough seeds to be "
     f"rejected and {MOST_FLIPPED} at most, else the paired t test.",
     "Holm's correction is over all hypotheses of a family, for confirmations and for refutations apart.",
     "Confirmed if p against its opposite is at most alpha, refuted if p against it is, else undecided.",
+    f"A gate is passed if both 95 % intervals of its mean, over seeds (t) and over target bytes where rows tell it, "
+    f"lie within its limits, over at least {LEAST_TARGETS:,} target bytes.",
     "If a gate is not passed, or not known, nothing is answered.",
 )
 """The rules of decision, which a registration states beside its spec."""
@@ -53,14 +58,65 @@ def place_of(spec: Spec) -> Path:
     return Path("runs/registered") / f"{spec.name}.json"
 
 
-def register(spec: Spec, path: Path, out: Path) -> bool:
+def powers(spec: Spec, pilot: Path) -> list[dict[str, Any]]:
+    """The power of every hypothesis of `spec`, corrected for its family, for the spread that the study `pilot` shows.
+
+    sd      standard deviation of paired differences: of the same two arms, else the median over all that are compared
+    true    the difference assumed: 0 for equal, else twice the margin
+    power   the chance of a confirmation then; that of lower and higher without a margin is alpha, so None
+    needed  of lower and higher, the difference that is confirmed 8 times in 10; None for equal
+    """
+    study, rows = read_study(pilot), list[dict[str, Any]]()
+    of_family, n = families(spec.hypotheses), len(spec.seeds)
+
+    def spread(one: Measured, arm: str, other: str | None) -> float:
+        own, base = (_values(study, name, one, study.seeds) for name in (arm, other))
+        found = stats.paired_difference(own, base).standard_deviation
+        return found if found > 0 or one.step is None else spread(one.model_copy(update={"step": None}), arm, other)
+
+    for one in spec.hypotheses:
+        sd = spread(one, *_pair(study, one))
+        if not sd > 0:
+            known = (spread(one, arm, study.against(arm)) for arm in study.arms)
+            sd = float(np.median([value for value in known if value > 0] or [math.nan]))
+        if not sd > 0 or n < 2:
+            raise ValueError(
+                f"pilot {pilot}: no spread for {one.name!r}; it takes two seeds there, and two in the spec"
+            )
+        sign, m = {"lower": -1.0, "equal": 0.0, "higher": 1.0}[one.claim], len(of_family[one.family])
+        row: dict[str, Any] = {"name": one.name, "sd": sd, "true": 2 * sign * one.margin, "power": None, "needed": None}
+        if one.margin:
+            row["power"] = stats.power(one.claim, one.margin, row["true"], sd, n, m, one.alpha)
+        if sign:
+            row["needed"] = sign * (one.margin + sd * stats.effect_needed(n, m, one.alpha))
+        rows.append(row)
+    return rows
+
+
+def power_text(row: Mapping[str, Any]) -> str:
+    """The power of a hypothesis in words: "0.18 if the difference is 0; spread 0.014"."""
+    true = f"{row['true']:+g}" if row["true"] else "0"
+    known = "" if row["power"] is None else f"{row['power']:.2f} if the difference is {true}"
+    found = f"0.80 if it is {row['needed']:+.2g}" if row["needed"] is not None else ""
+    return "; ".join(filter(None, [known, found, f"spread {row['sd']:.2g}"]))
+
+
+def register(spec: Spec, path: Path, out: Path, pilot: Path | None = None, underpowered: bool = False) -> bool:
     """Write the registration of a study; return False where the same one is there already, which is left unchanged.
 
-    out: the folder of the study, whose ended runs are counted. Raises ValueError for a spec without hypotheses, and
-    where `path` holds another registration.
+    out: the folder of the study, whose ended runs are counted. Raises ValueError for a spec without hypotheses, where
+    `path` holds another registration, and unless `underpowered` where for the spread of `pilot` an equivalence has a
+    power below LEAST_POWER.
     """
     if not spec.hypotheses:
         raise ValueError(f"register: spec {spec.name!r} declares nothing to decide; give it [[hypotheses]]")
+    stated_power = powers(spec, pilot) if pilot else None
+    for row in stated_power or ():
+        if row["needed"] is None and row["power"] < LEAST_POWER and not underpowered:
+            raise ValueError(
+                f"register: {row['name']!r} has power {power_text(row)}: add seeds or widen the margin, or give "
+                "--underpowered"
+            )
     check_file(path, "register")
     stated = spec.model_dump(mode="json")
     if path.exists():
@@ -70,11 +126,19 @@ def register(spec: Spec, path: Path, out: Path) -> bool:
                 f"register {path}: holds another registration ({told}), which is never overwritten: name another file"
             )
         return False
+    for gate in spec.gates:
+        if (targets := _targets(stated, gate)) < LEAST_TARGETS:
+            raise ValueError(
+                f"register: gate {gate.name!r} rests on {targets:,} target bytes, {LEAST_TARGETS:,} are needed: raise "
+                "its number of windows in [train]"
+            )
     content = {
         "study": spec.name,
         "plkernel": installed("plkernel"),
         **source_state(),
         "runs_before": sum((run_folder(out, arm, seed) / RESULT).exists() for arm in spec.arms for seed in spec.seeds),
+        "power": stated_power,
+        "gate_rule": "limit",
         "rules": RULES,
         "spec": stated,
     }
@@ -161,6 +225,8 @@ def statement(one: Hypothesis) -> str:
 def requirement(gate: Gate) -> str:
     """The demand of a gate: "log-spaced at most 4 bits per byte (validation at the end), mean over seeds"."""
     limits = {"at least": gate.at_least, "at most": gate.at_most}
+    if gate.ahead_of and gate.at_most is None:
+        return f"{gate.arm} ahead of {gate.ahead_of}-grams ({_measure(gate)}), mean over seeds"
     asked = " and ".join(f"{word} {limit:g}" for word, limit in limits.items() if limit is not None)
     return f"{gate.arm} {asked} {UNIT} ({_measure(gate)}), mean over seeds"
 
@@ -198,16 +264,40 @@ class Outcome(NamedTuple):
 
 
 class GateOutcome(NamedTuple):
-    """The result of one gate: the mean over seeds with its 95 % interval, NaN where no run measured it."""
+    """The result of one gate: the mean over seeds with its 95 % t interval, NaN where no run measured it.
+
+    error    standard error of that mean over target bytes, which all seeds share; NaN where rows do not tell it
+    targets  how many bytes are predicted
+    rule     limit: both intervals lie within the limits, over LEAST_TARGETS or more; mean: the mean does
+    """
 
     gate: Gate
     estimate: Estimate
+    error: float
+    targets: int
+    rule: str
+
+    def _within(self, *values: float) -> bool:
+        low, high = self.gate.at_least, self.gate.at_most
+        return all((value if low is None else low) <= value <= (value if high is None else high) for value in values)
 
     @property
     def passed(self) -> bool:
-        """True if the mean lies within the limits."""
-        mean, low, high = self.estimate.mean, self.gate.at_least, self.gate.at_most
-        return (mean if low is None else low) <= mean <= (mean if high is None else high)
+        """True if the gate is passed by its rule."""
+        return self.holds if self.rule == "limit" else self._within(self.estimate.mean)
+
+    @property
+    def holds(self) -> bool:
+        """True if it is passed by the rule of limits."""
+        one, reach = self.estimate, 0.0 if math.isnan(self.error) else 1.96 * self.error
+        return self.targets >= LEAST_TARGETS and self._within(one.low, one.high, one.mean - reach, one.mean + reach)
+
+    @property
+    def margin(self) -> str:
+        """The distance to the nearest limit in standard errors: "z = 1.5 over 1,024 target bytes"."""
+        limits = [limit for limit in (self.gate.at_least, self.gate.at_most) if limit is not None]
+        z = min((abs(self.estimate.mean - limit) / self.error for limit in limits if self.error > 0), default=math.nan)
+        return f"{'' if math.isnan(z) else f'z = {z:.1f} '}over {self.targets:,} target bytes"
 
 
 @dataclass(frozen=True)
@@ -278,6 +368,11 @@ class Declared:
         texts = [f"Registered: sha256 {one.sha256[:12]}, verified{made}{same}."]
         if told["runs_before"]:
             texts.append(f"{counted(told['runs_before'], 'run', 'runs')} had ended before it, so results were at hand.")
+        if fallen := [f"{gate.gate.name!r} ({gate.margin})" for gate in self.gates if gate.passed and not gate.holds]:
+            texts.append(
+                "Its gates go by their means, as registered. By the limits of their 95 % intervals, over at least "
+                f"{LEAST_TARGETS:,} target bytes, these would not be passed: {'; '.join(fallen)}."
+            )
         if self.changes:
             texts += [f"Changed since, and judged as registered, over the registered seeds: {'; '.join(self.changes)}."]
         return texts
@@ -317,8 +412,36 @@ def declared(study: Study) -> Declared | None:
     ended = {(run.arm, run.seed) for run in study.ended}
     arms = {arm for one in hypotheses for arm in _pair(study, one) if arm}
     waiting = sum((arm, seed) not in ended for arm in arms for seed in seeds)
-    passed = (GateOutcome(one, stats.mean_interval(_values(study, one.arm, one, seeds).values())) for one in gates)
+    rule = registration.content.get("gate_rule", "mean") if registration and registration.intact else "limit"
+    passed = (_gate(study, one, seeds, rule) for one in gates)
     return Declared(tuple(outcomes), tuple(passed), registration, tuple(differing), waiting)
+
+
+def _gate(study: Study, one: Gate, seeds: Sequence[int], rule: str) -> GateOutcome:
+    """The result of a gate; ahead of n-grams its limit is their loss, NaN if none were counted."""
+    errors = list[float]()
+    if one.ahead_of:
+        counts = study.reference(one.arm)
+        losses = getattr(counts, one.metric)[: one.ahead_of] if counts else []
+        one = one.model_copy(update={"at_most": losses[-1] if len(losses) == one.ahead_of else math.nan})
+    for result in (run.result for run in study.finished(one.arm) if run.result and run.seed in seeds):
+        known, error = result.truncation, None
+        if one.metric == "truncation_cost" and known:
+            error = dict(zip(known.given, getattr(known, "standard_error", ()), strict=False)).get(one.bytes or 0)
+        elif one.metric == "val_bpb" and one.step is None:
+            error = result.final_val_error
+        errors += [] if error is None else [error]
+    estimate = stats.mean_interval(_values(study, one.arm, one, seeds).values())
+    return GateOutcome(one, estimate, float(np.mean(errors)) if errors else math.nan, _targets(study.spec, one), rule)
+
+
+def _targets(spec: Mapping[str, Any], one: Gate) -> int:
+    """The number of bytes that a run predicts for a gate: one of a window for the cost of truncation, else all."""
+    number = {"truncation_cost": "truncation_windows", "test_bpb": "test_windows"}.get(one.metric, "eval_windows")
+    train = spec.get("train") or {}
+    if one.metric == "val_bpb" and one.step is None and train.get("final_windows"):
+        number = "final_windows"
+    return int(train.get(number) or 0) * (1 if one.metric == "truncation_cost" else int(train.get("context") or 0))
 
 
 def _judged(study: Study, hypotheses: Sequence[Hypothesis], seeds: Sequence[int]) -> list[Outcome]:

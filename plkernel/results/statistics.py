@@ -3,13 +3,13 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, reduce
 from itertools import combinations, product
 from typing import Literal, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import nctdtr, stdtr
+from scipy.special import chdtri, nctdtr, ndtr, stdtr
 
 from plkernel.analysis.information.estimate import critical_value, student_interval
 
@@ -21,6 +21,8 @@ Verdict = Literal["confirmed", "refuted", "undecided"]
 Key = TypeVar("Key")
 MOST_FLIPPED = 20
 """All 2**n sign patterns are counted up to this n, a second's work."""
+DRAWS = 10_000
+"""Studies that are drawn, or quantiles of their spread that are averaged, for a power."""
 TIE = 1e-9
 """Sums that differ by less, relative to the sum of all magnitudes, count as equal: differences carry rounding."""
 
@@ -230,6 +232,44 @@ def deciding_test(seeds: Sequence[int], m: int, alpha: float = 0.05) -> Test:
     """
     enough = bool(seeds) and 2.0 ** -min(seeds) <= alpha / m and max(seeds) <= MOST_FLIPPED
     return "sign flips" if enough else "t"
+
+
+def power(claim: str, margin: float, true: float, sd: float, n: int, m: int = 1, alpha: float = 0.05) -> float:
+    """The chance that n differences, normal about `true` with this sd, confirm a claim that is one of m.
+
+    As the least p of its family it must pass alpha / m, so that with Holm's other steps the chance is this or larger.
+    By the test that `deciding_test` names. With half = t_{n-1} s / sqrt(n), that of t is the mean over s of P(mean +
+    half < -margin) for lower, and of P(half - margin < mean < margin - half) for equal (Schuirmann 1987): s has n - 1
+    degrees, and the mean over it is taken at DRAWS quantiles. Sign flips of at most 10 differences are drawn as often,
+    with a standard error of 0.005 or less; from 11 on their power is that of t within 0.01. NaN for n < 2.
+    """
+    if n < 2:
+        return math.nan
+    alpha, true = alpha / m, -true if claim == "higher" else true
+    if deciding_test([n], 1, alpha) == "sign flips" and n <= 10:
+        drawn = np.random.default_rng(0).normal(true, sd, (DRAWS, n))
+        subsets = np.array([*product((0.0, 1.0), repeat=n)]).T
+        edges = [drawn - margin, -drawn - margin] if claim == "equal" else [drawn + margin]
+        p = [[np.mean(part @ subsets >= 0.0, axis=1) for part in edge.reshape(-1, 500, n)] for edge in edges]
+        return float(np.mean(np.max(p, axis=0) <= alpha))
+    unit, spread = math.sqrt(n) / sd, np.sqrt(chdtri(n - 1, (np.arange(DRAWS) + 0.5) / DRAWS) / (n - 1))
+    half = critical_value(n, 1.0 - 2.0 * alpha) * spread
+    if claim != "equal":
+        return float(np.mean(ndtr((-margin - true) * unit - half)))
+    inside = ndtr((margin - true) * unit - half) - ndtr((-margin - true) * unit + half)
+    return float(np.mean(np.maximum(inside, 0.0)))
+
+
+@cache
+def effect_needed(n: int, m: int = 1, alpha: float = 0.05, sought: float = 0.8) -> float:
+    """The true difference beyond the margin, in units of sd, that confirms lower or higher with power `sought`."""
+    low, high = 0.0, 1.0
+    while power("higher", 0.0, high, 1.0, n, m, alpha) < sought:
+        low, high = high, 2.0 * high
+    for _ in range(10):
+        middle = (low + high) / 2
+        low, high = (low, middle) if power("higher", 0.0, middle, 1.0, n, m, alpha) >= sought else (middle, high)
+    return high
 
 
 # Curves and their bands

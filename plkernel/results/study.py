@@ -80,6 +80,7 @@ class Result(Part, extra="ignore"):
     steps: int
     bytes: int
     final_val_bpb: Loss
+    final_val_error: Number = None
     best_val_bpb: Loss
     best_step: int | None = None
     test_bpb: Loss
@@ -96,10 +97,17 @@ class Result(Part, extra="ignore"):
         return math.nan if some is None or whole is None else some - whole
 
 
+class Compressed(Columns):
+    """Losses of LZMA on the validation text after the training text, in bits per byte, by its `windows` in bytes."""
+
+    windows: Integers
+    val_bpb: list[float]
+
+
 class Reference(Columns):
     """Losses of n-grams, in bits per byte on the windows that judge runs, by their `orders` in bytes.
 
-    corpus and train are as in the config.json of the runs that they suit.
+    corpus and train are as in the config.json of the runs that they suit. lzma: of text, what longer memory is worth.
     """
 
     corpus: dict[str, Any]
@@ -107,6 +115,7 @@ class Reference(Columns):
     orders: Integers
     val_bpb: list[float]
     test_bpb: list[float]
+    lzma: Compressed | None = None
 
     def suits(self, config: Mapping[str, Any]) -> bool:
         """True if a run of that configuration reads, and is judged by, the same windows."""
@@ -241,6 +250,8 @@ class Run:
             return True
         every, steps = (self.config.get("train") or {}).get("eval_every"), [row.step for row in self.evaluations]
         wanted = expected_steps(every, self.result.steps) if isinstance(every, int) and every > 0 else steps
+        if any((self.config.get("train") or {}).get(name) for name in ("average", "final_windows")):
+            return steps == wanted  # the result is of other weights or windows than the last row
         ends = [(row.step, repr(row.val_bpb)) for row in self.evaluations[-1:]]  # repr: NaN equals NaN
         return steps == wanted and ends in ([], [(self.result.steps, repr(self.result.final_val_bpb))])
 

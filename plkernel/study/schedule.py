@@ -4,10 +4,11 @@ The search is OUT/tuning, a study like any other. Each arm of a spec with tuning
 trained at every rate of the grid on every tuning seed; the rate with the lowest mean validation loss at the end is the
 arm's, and a run that diverges loses. The budget is the same for every arm: rates x seeds x steps.
 
-n-grams are counted once, in the windows that the runs of the first seed read: OUT/references.json.
+n-grams are counted once, in the windows that the runs of the first seed read, and LZMA is tried: OUT/references.json.
 """
 
 import fnmatch
+import lzma
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -34,6 +35,7 @@ from plkernel.common.files import (
 from plkernel.config.schema import CorpusSpec, TrainSpec
 from plkernel.config.study import Spec
 from plkernel.data.corpora import Corpus, Splits
+from plkernel.data.names import known_sequence
 from plkernel.data.windows import fixed_windows, training_windows
 from plkernel.memory.diagnostics import AT_ONCE, Bytes, Table, moments, n_gram_losses, n_grams
 from plkernel.results.registration import changes, keep, registration_of
@@ -47,6 +49,8 @@ from plkernel.training.loop import Task, open_corpus
 ORDERS = 5
 MOST_BYTES = 2**26
 """Training bytes that are counted at most: some ten seconds, and of text less than a gigabyte of memory."""
+WINDOWS = [2**12, 2**15, 2**18, 2**24]
+"""Bytes that LZMA looks back."""
 LINKED = (SPEC, REGISTERED, REFERENCES, LOCK, TUNING, REPORT)
 """Files and folders of a study that may be no links."""
 
@@ -206,8 +210,9 @@ def save_references(spec: Spec, arms: Sequence[str], out: Path) -> None:
             "seed": seed,
             "training_bytes": count * train.context,
         }
+        text = known_sequence(section.name) is None
         if kept := [one for one in known if all(one.get(name) == entry[name] for name in REFERENCE_KEY)]:
-            saved.append(kept[0])
+            saved.append(kept[0] if "lzma" in kept[0] or not text else {**kept[0], "lzma": compressed(splits)})
             continue
         with cli.progress_bar(f"n-grams of {section.name}") as advance:
             blocks = _blocks(train, splits.train, seed, count)
@@ -219,11 +224,26 @@ def save_references(spec: Spec, arms: Sequence[str], out: Path) -> None:
             **_losses(tables, splits.validation, train.context, train.eval_windows, "val"),
             **_losses(tables, splits.test, train.context, train.test_windows, "test"),
         }
-        saved.append(entry)
+        saved.append(entry | ({"lzma": compressed(splits)} if text else {}))
     corpora = [entry["corpus"] for entry in saved]
     saved += [entry for entry in known if entry["corpus"] not in corpora]
     if saved != known:
         save_json(path, {"references": saved})
+
+
+def compressed(splits: Splits) -> dict[str, list[Any]]:
+    """Bits per byte of LZMA on the validation text after the end of the training text, by its window in bytes.
+
+    The difference of two sizes, with and without the validation text; at least 1 MiB of training text comes before it.
+    """
+    known: dict[str, list[Any]] = {"windows": WINDOWS, "val_bpb": []}
+    for window in WINDOWS:
+        before, text = bytes(splits.train[-max(window, 2**20) :]), bytes(splits.validation)
+        size = max(WINDOWS[0], min(window, len(before) + len(text)))  # a larger one only costs memory
+        how = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": size}]
+        whole, half = (len(lzma.compress(part, lzma.FORMAT_RAW, filters=how)) for part in (before + text, before))
+        known["val_bpb"].append(8 * (whole - half) / len(text))
+    return known
 
 
 def _losses(tables: tuple[Table, ...], text: Bytes, context: int, number: int, split: str) -> dict[str, Any]:

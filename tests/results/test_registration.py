@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,19 @@ from plkernel.common.files import load_json, save_json
 from plkernel.config.reading import load_spec, parse_spec
 from plkernel.config.study import Spec
 from plkernel.results import registration
-from plkernel.results.registration import Declared, changes, declared, read_registration, register, registration_of
+from plkernel.results.registration import (
+    Declared,
+    changes,
+    declared,
+    powers,
+    read_registration,
+    register,
+    registration_of,
+)
 from plkernel.results.statistics import Claimed, judge
 from plkernel.results.study import read_study
 
+RUNS = Path(__file__).parents[2] / "runs"
 Writer = Callable[..., Path]
 HELPS = {"name": "helps", "arm": "better", "claim": "lower", "margin": 0.01}
 WORSE = {"name": "worse", "arm": "better", "claim": "higher"}
@@ -116,6 +126,67 @@ def test_a_closed_gate_leaves_everything_without_an_answer(
         assert one.headline.startswith("The study cannot answer its 2 hypotheses declared in the spec: gate 'learnt'")
 
 
+@pytest.mark.parametrize(
+    ("name", "fallen"),
+    [
+        ("memory-lags", {"bytes beyond the last 32, alpha 0.7": 3.7, "bytes beyond the last 32, alpha 1.3": 0.8}),
+        ("memory-potts", {"bytes beyond the last 32": 1.3}),
+        ("memory-text", {"bytes beyond the last 32": 1.5}),
+        ("memory-length", {"bytes beyond the last 32 are of use, good rate": 2.1}),
+    ],
+)
+def test_gates_registered_by_their_mean_keep_their_verdict_and_are_told(name: str, fallen: dict[str, float]) -> None:
+    one = of(RUNS / "records" / name)
+    assert one.closed == []
+    (told,) = [text for text in one.provenance if "go by their means" in text]
+    found = re.findall(r"'([^']*)' \(z = (\S+) over 1,024 target bytes\)", told)
+    assert [(gate.removeprefix("the baseline uses "), float(z)) for gate, z in found] == list(fallen.items())
+    if name != "memory-length":
+        limits = {
+            gate.gate.name: gate.estimate.mean - 1.96 * gate.error > (gate.gate.at_least or 0) for gate in one.gates
+        }
+        assert not any(holds for gate, holds in limits.items() if gate.endswith("1.3") or "alpha" not in gate)
+
+
+@pytest.mark.parametrize(
+    ("gate", "error", "passed"),
+    [
+        ({"at_most": 2.55}, None, (False, True)),
+        ({"at_most": 2.7}, None, (True, True)),
+        ({"at_least": 2.3}, None, (False, True)),
+        ({"ahead_of": 2}, None, (False, True)),
+        ({"ahead_of": 1}, None, (True, True)),
+        ({"ahead_of": 3}, None, (False, False)),
+        ({"metric": "truncation_cost", "bytes": 4, "at_least": 0.4}, 0.04, (True, True)),
+        ({"metric": "truncation_cost", "bytes": 4, "at_least": 0.4}, 0.06, (False, True)),
+    ],
+)
+@pytest.mark.parametrize("rule", ["limit", "mean"])
+def test_a_gate_is_passed_by_the_rule_that_was_registered(
+    declared_study: Writer, gate: dict[str, Any], error: float | None, passed: tuple[bool, bool], rule: str
+) -> None:
+    """Losses of base: 2.40 over seeds, 95 % interval 2.20 to 2.59; its truncation cost is 0.5 for every seed."""
+    folder = declared_study([HELPS], [{"name": "g", "arm": "base", **gate}])
+    for name, change in {
+        "spec.json": ('"truncation_windows": 8', '"truncation_windows": 16000'),
+        "rows.jsonl": (
+            '"given": [1, 4, 64]',
+            f'"given": [1, 4, 64], "standard_error": [0.1, {json.dumps(error)}, 0.0]',
+        ),
+    }.items():
+        (folder / name).write_text((folder / name).read_text().replace(*change))
+    registered(folder)
+    if rule == "mean":
+        content = load_json(folder / "registered.json")
+        del content["sha256"], content["gate_rule"]
+        save_json(folder / "registered.json", {**content, "sha256": registration.fingerprint(content)})
+    rows = [json.loads(row) for row in (folder / "rows.jsonl").read_text().splitlines()]
+    entry = {"corpus": rows[0]["config"]["corpus"], "train": {}, "orders": [1, 2]}
+    save_json(folder / "references.json", {"references": [{**entry, "val_bpb": [2.8, 2.45], "test_bpb": [0.0, 0.0]}]})
+    (one,) = of(folder).gates
+    assert one.passed == passed[rule == "mean"]
+
+
 def test_the_registered_hypotheses_are_judged(declared_study: Writer) -> None:
     """Later the margin is lowered, a hypothesis left out, another added, a gate and a seed: none of it counts."""
     assert declared(read_study(declared_study(name="none"))) is None
@@ -177,6 +248,9 @@ def test_a_registration_holds_the_settled_spec_and_a_fingerprint(spec: Spec, tmp
     with pytest.raises(ValueError, match=r"holds another registration \(seeds was .*\), which is never overwritten"):
         register(other(spec, seeds=list(range(7))), path, tmp_path)
     assert path.read_bytes() == before
+    few = [{"name": "few", "arm": "base", "metric": "truncation_cost", "bytes": 4, "at_least": 0.1}]
+    with pytest.raises(ValueError, match="gate 'few' rests on 8 target bytes, 16,000 are needed"):
+        register(other(spec, gates=few), tmp_path / "r.json", tmp_path)
     with pytest.raises(ValueError, match=r"spec 'claims' declares nothing to decide; give it \[\[hypotheses\]\]"):
         register(other(spec, hypotheses=[]), tmp_path / "r.json", tmp_path)
 
@@ -246,3 +320,36 @@ def test_changes_are_named_but_not_younger_options_rounding_and_searched_rates(s
     settled["arms"]["base"]["learning_rate"] = 2e-3
     assert changes(searched, settled) == []
     assert changes({**searched, "tuning": {}}, settled) != []
+
+
+# Power
+
+
+@pytest.mark.parametrize(("name", "least", "most"), [("memory-length", 0.0, 0.23), ("memory-text", 0.01, 0.08)])
+def test_equivalences_of_committed_studies_could_hardly_be_confirmed(name: str, least: float, most: float) -> None:
+    rows = powers(load_spec(RUNS / f"{name}.toml"), RUNS / "records" / name)
+    chances = [row["power"] for row in rows if row["needed"] is None]
+    assert (round(min(chances), 2), round(max(chances), 2)) == (least, most)
+
+
+def test_an_equivalence_nobody_could_confirm_is_not_registered(
+    declared_study: Writer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Seeds spread by 0.001, differences by 0.0014; the arm untried has no run and takes the spread of the others."""
+    pilot, path = declared_study(name="pilot"), tmp_path / "r.json"
+    narrow = {**SAME, "name": "narrow", "margin": 0.001}
+    spec = load_spec(declared_study([HELPS, SAME, narrow, {**WORSE, "arm": "untried"}]) / "spec.json")
+    with pytest.raises(
+        ValueError, match=r"'narrow' has power 0.\d\d if the difference is 0; spread 0.00.*--underpowered"
+    ):
+        command(spec, register=(path,), pilot=pilot)
+    assert not path.exists()
+    command(spec, register=(path,), pilot=pilot, underpowered=True)
+    told = capsys.readouterr().out
+    assert re.search(r"power of 'helps': 1.00 if the difference is -0.02; 0.80 if it is -0.01\d; spread 0.00", told)
+    assert re.search(r"power of 'worse': 0.80 if it is \+0.00\d+; spread 0.00", told)
+    assert [row["name"] for row in load_json(path)["power"]] == ["helps", "same", "narrow", "worse"]
+    command(spec, register=(path,))
+    assert "power: not known; --pilot FOLDER takes" in capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"pilot .*: no spread for 'helps'; it takes two seeds there"):
+        powers(spec, declared_study(seeds=1, name="one"))

@@ -23,7 +23,7 @@ from plkernel.results.comparison import Comparison, compare
 from plkernel.results.figures import Drawing, ForestRow, drawings, forest, memories
 from plkernel.results.page import overview, p_text, text_report, warnings
 from plkernel.results.statistics import holm, mean_interval, pointwise_band
-from plkernel.results.study import read_study
+from plkernel.results.study import read_study, save_record
 
 HOSTILE = "<script>alert('&')</script>$x$ \u202e"
 NONE: dict[str, float] = {BASELINE: 0.0, "a": 1e-6, "b": 1e-5}
@@ -31,6 +31,10 @@ NONE: dict[str, float] = {BASELINE: 0.0, "a": 1e-6, "b": 1e-5}
 
 def of(folder: Path) -> Comparison:
     return compare(read_study(folder))
+
+
+def written(one: Comparison) -> Path:
+    return write_comparison(one, one.study.folder / "report")
 
 
 @pytest.fixture
@@ -99,7 +103,7 @@ def test_known_effects_of_factors_are_found_and_others_are_not_claimed(
     numbers = f"{contrast.mean:+.4f} {contrast.low:+.4f} to {contrast.high:+.4f} {p_text(contrast.p_value)} {p} "
     assert (
         f"projection: published - uniform {numbers}"
-        in Page(write_comparison(one)).text.partition("interactions of two factors")[0]
+        in Page(written(one)).text.partition("interactions of two factors")[0]
     )
 
 
@@ -135,7 +139,6 @@ def test_the_conclusion_comes_first(tmp_path: Path, study: dict[str, Any], words
 ARM, OTHER = "concentrated/seed-{}/{}.json", f"{BASELINE}/seed-0/{{}}.json"
 FAULTS: list[tuple[list[str], dict[str, Any] | None, str]] = [
     ([ARM.format(0, "result")], {"causal": False}, f"concentrated: {NOT_CAUSAL}: a prediction sees part of its own"),
-    (["references.json"], {"references": [REFERENCE]}, "log-spaced and concentrated: worse than n-grams of order 2:"),
     ([ARM.format(1, "result")], {"final_val_bpb": None}, "concentrated, seed 1: the loss is not finite, so the arm"),
     ([OTHER.format("config")], {"model": {"parameters": 1}}, "Runs differ in the number of parameters."),
     ([ARM.format(0, "result")], None, "Runs differ in the seeds that finished: compare paired differences, not means."),
@@ -179,7 +182,33 @@ def test_rates_at_the_edge_n_grams_of_other_windows_and_idle_options(tmp_path: P
         for name in ("metrics.jsonl", "result.json"):
             own, other = (tmp_path / arm / f"seed-{seed}" / name for arm in (BASELINE, "concentrated"))
             other.write_bytes(own.read_bytes())
-    assert "concentrated: the same loss as the baseline to the last digit in every seed" in warnings(of(folder))[1]
+    assert "concentrated: the same loss as the baseline to the last digit in every seed" in warnings(of(folder))[0]
+
+
+@pytest.mark.parametrize(
+    ("losses", "lzma", "words"),
+    [
+        ([4.5, 1.0], None, "Both arms lose to 2-grams on stdlib (1.000 against 2.1"),
+        ([4.5, 2.19], None, "1 of 2 arms loses to 2-grams on stdlib (2.190 against 2.1"),
+        ([4.5, 9.0], None, "None of 2 arms loses to 2-grams on stdlib (9.000 against 2.1"),
+        (
+            [4.5, 1.0],
+            {"windows": [4096, 2**24], "val_bpb": [2.114, 1.43]},
+            "of the best). What memory is worth there: LZMA",
+        ),
+    ],
+)
+def test_the_page_begins_with_n_grams_and_what_memory_is_worth(
+    tmp_path: Path, undrawn: None, losses: list[float], lzma: Any, words: str
+) -> None:
+    folder = write_study(tmp_path)
+    save(folder / "references.json", {"references": [{**REFERENCE, "val_bpb": losses, "lzma": lzma}]})
+    save_record(read_study(folder), tmp_path / "record")
+    page = Page(written(of(tmp_path / "record")))
+    first = page.text.partition("Design and runs")[2].removeprefix(" What was decided ")
+    assert words in first[: 300 if lzma else 60]
+    assert ("LZMA that looks back 4 kB and 16 MB needs 2.11 and 1.43 bits." in first) == bool(lzma)
+    assert ("LZMA, window of 16 MB all of the validation text 1.4300 " in first) == bool(lzma)
 
 
 # The page
@@ -193,18 +222,21 @@ CLAIMS = [
 
 
 def test_the_first_screen_says_what_was_decided(declared_study: Callable[..., Path], undrawn: None) -> None:
-    page = Page(write_comparison(of(declared_study(CLAIMS, [{"name": "learnt", "arm": "base", "at_most": 9.0}]))))
+    page = Page(written(of(declared_study(CLAIMS, [{"name": "learnt", "arm": "base", "at_most": 9.0}]))))
     first = page.text.partition("Design and runs")[2].partition("Results")[0]
     assert first.index("Of 3 hypotheses declared in the spec: 1 confirmed, 1 refuted, 1 undecided.") < 100
     assert "1 of 1 gates passed. Not registered: nothing shows that the hypotheses came before the results (" in first
     claim = r"helps better is lower than base by more than 0.01 bits per byte \(validation at the end\) confirmed "
     assert re.search(claim + r"-0.04\d+ -0.\d+ to -0.\d+ 6 0.047 1 worse", first), "confirming before refuting"
     assert "worse better is higher than base (validation at the end) refuted -0.04" in first
-    assert "hypothesis verdict difference 90 % interval n p confirming p refuting" in first
+    assert "hypothesis verdict difference 90 % interval by sign flips n p confirming p refuting" in first
     assert "6 1 0.047 hostile <script>alert('&')</script>$x$" in first
-    demand = r"learnt base at most 9 bits per byte \(validation at the end\), mean over seeds passed 2\.\d+ .* 6"
+    demand = r"learnt base at most 9 bits per byte \(validation at the end\), mean over seeds; over 16,384 "
+    demand += r"target bytes passed 2\.\d+ .* 6"
     assert re.search(demand, first)
+    assert "p is Holm-corrected over the family. Rows of commit 3f9a. hypothesis" in first
     assert '<td class="text confirmed">' in page.source
+    assert not re.search("[0-9] % interval(?! by|s over)", page.text), "every interval says its kind"
     printed = text_report(of(declared_study(CLAIMS, [{"name": "perfect", "arm": "base", "at_most": 0.1}])))
     assert printed.startswith("The study cannot answer its 3 hypotheses declared in the spec: gate 'perfect' is not")
     assert re.search(r"^perfect +not passed", printed, re.MULTILINE)
@@ -214,7 +246,7 @@ def test_every_number_of_a_leaking_arm_is_in_a_row_that_says_so(tmp_path: Path, 
     folder = write_study(tmp_path, range(6), {BASELINE: 0.0, "leaks": -0.05, "sound": -0.02})
     for seed in range(6):
         change(folder / f"leaks/seed-{seed}/result.json", causal=False)
-    page, printed = Page(write_comparison(of(folder))), text_report(of(folder))
+    page, printed = Page(written(of(folder))), text_report(of(folder))
     labelled = [NOT_CAUSAL in row for row in re.findall(r'<th scope="row">leaks(.*?)</th>', page.source)]
     assert (len(labelled), labelled.count(False)) == (3, 1), "the list of options has no number"
     one = of(folder)
@@ -239,7 +271,7 @@ def test_the_tables_hold_the_numbers_of_the_comparison(tmp_path: Path, undrawn: 
     save(folder / "references.json", {"references": [REFERENCE]})
     change(folder / "c/seed-2/result.json", status="failed", error="<b>no memory</b>")
     one = of(folder)
-    page, (a, b, c), base = Page(write_comparison(one)), one.differences.values(), one[BASELINE].estimates["test_bpb"]
+    page, (a, b, c), base = Page(written(one)), one.differences.values(), one[BASELINE].estimates["test_bpb"]
     assert [arm.name for arm in one.baselines] == [BASELINE, "a"]
     assert one["c"].differences["test_bpb"].mean == pytest.approx(-0.01, abs=0.01)
     assert one.corrected == holm({arm.name: arm.differences["final_val_bpb"].p_value for arm in one.others})
@@ -286,7 +318,7 @@ def test_the_page_holds_every_figure_and_hostile_names_stay_text(
     for path in folder.rglob("result.json"):
         curve = {"given": [1, 2, 4], "bpb": [3.0, 2.5, 2.2]}
         change(path, truncation=curve, influence={"lags": [1, 2], "bits": [0.5, 0.1]})
-    path = write_comparison(of(folder))
+    path = written(of(folder))
     names = ["forest", "convergence", "difference", "truncation", "influence", "kernels", "half-lives"]
     files = {f"{name}.{kind}" for name in names for kind in ("pdf", "png")}
     assert {one.name for one in path.parent.iterdir()} == files | {"report.html", "table.json", "rows.jsonl"}
@@ -382,17 +414,20 @@ def test_memory_is_read_from_the_first_and_last_rows(tmp_path: Path) -> None:
 
 
 def test_the_command_keeps_a_record_and_leaves_records_as_they_are(
-    tmp_path: Path, undrawn: None, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, undrawn: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     folder, record = write_study(tmp_path / "study"), tmp_path / "record"
     report(folder, record)
     assert f"report: {folder / 'report/report.html'}" in capsys.readouterr().out
     kept = {path: path.read_bytes() for path in record.rglob("*") if path.is_file()}
     report(record)
-    assert {path: path.read_bytes() for path in kept} == kept
-    assert {path.name for path in record.iterdir()} == {"spec.json", "rows.jsonl", "page"}
+    report(record, out=tmp_path / "elsewhere")
+    assert {path: path.read_bytes() for path in record.rglob("*") if path.is_file()} == kept
+    assert {path.name for path in record.iterdir()} == {"spec.json", "rows.jsonl"}
     for name in ("report.html", "table.json"):
-        assert (record / "page" / name).read_bytes() == (folder / "report" / name).read_bytes()
+        for out in (tmp_path / "runs/out/record-record", tmp_path / "elsewhere"):
+            assert (out / name).read_bytes() == (folder / "report" / name).read_bytes()
     with pytest.raises(ValueError, match=r"folder .*nowhere: no such file or folder"):
         report(tmp_path / "nowhere")
     for path in list(folder.rglob("result.json")):

@@ -55,6 +55,30 @@ def test_the_detectable_difference_is_that_of_statsmodels(n):
     assert ours.detectable_difference(0.004, n) == pytest.approx(0.004 * wanted, rel=2e-5)
 
 
+@pytest.mark.parametrize("n", [4, 7, 12])
+@pytest.mark.parametrize(
+    ("claim", "margin", "true"), [("lower", 0.005, -0.02), ("higher", 0.0, 0.01), ("equal", 0.01, 0.002)]
+)
+def test_power_is_the_share_of_drawn_studies_that_confirm(n, claim, margin, true):
+    """By t tests of scipy in 20,000 studies, and of 7 seeds by the sign flips that decide, in 1,000."""
+    drawn, alpha = np.random.default_rng(n).normal(true, 0.01, (20_000, n)), 0.05 / 2
+    power = ours.power(claim, margin, true, 0.01, n, 2)
+    if n == 7:
+        decided = [ours.claim_p(Claimed(claim, margin, one), "sign flips")[0] <= alpha for one in drawn[:1000]]
+        assert power == pytest.approx(np.mean(decided), abs=0.04)
+        return
+    sides = {"lower": [(-margin, "less")], "higher": [(margin, "greater")]}
+    sides["equal"] = [(-margin, "greater"), (margin, "less")]
+    p = [stats.ttest_1samp(drawn, bound, axis=1, alternative=side).pvalue for bound, side in sides[claim]]
+    assert power == pytest.approx(np.mean(np.max(p, axis=0) <= alpha), abs=0.012)
+    if claim == "lower":
+        exact = stats.nct.sf(stats.t.ppf(1 - alpha, n - 1), n - 1, 1.5 * math.sqrt(n))
+        assert power == pytest.approx(exact, abs=1e-4)
+    needed = ours.effect_needed(n, 2)
+    assert ours.power("higher", 0.0, needed, 1.0, n, 2) == pytest.approx(0.8, abs=0.002)
+    assert math.isnan(ours.power(claim, margin, true, 0.01, 1))
+
+
 # Sign flips and claims
 
 

@@ -11,12 +11,13 @@ import pytest
 
 from plkernel.common.files import REFERENCES, ROWS, SPEC, TUNING, load_json, name_at, read_lines
 from plkernel.config.reading import load_spec, parse_spec
+from plkernel.data.corpora import Splits
 from plkernel.data.windows import fixed_windows
 from plkernel.memory.diagnostics import Table, n_gram_losses, n_grams
 from plkernel.results.study import Choice, choices, read_study
 from plkernel.study import schedule
 from plkernel.study.engine import Job, LocalEngine
-from plkernel.study.schedule import chosen_arms, run_experiment, save_references, search_of, tuned
+from plkernel.study.schedule import chosen_arms, compressed, run_experiment, save_references, search_of, tuned
 from plkernel.training.loop import Training, open_corpus, prepare
 
 SpecWriter = Callable[..., Path]
@@ -189,3 +190,11 @@ def test_an_experiment_counts_before_it_trains_and_its_search_counts_nothing(
     assert entry(tmp_path / "plain")["corpus"]["name"] == load_spec(tiny_spec()).corpus.name
     assert (tmp_path / "searched" / TUNING / SPEC).exists()
     assert not list((tmp_path / "searched").rglob(REFERENCES))
+
+
+def test_a_longer_window_of_lzma_is_worth_what_repeats_within_it() -> None:
+    """Random bytes come again after 16 kB: 8 bits per byte with a window of 4 kB, next to nothing with one of 32 kB."""
+    noise = np.random.default_rng(0).integers(0, 256, 2**14, dtype=np.uint8)
+    text = compressed(Splits(np.tile(noise, 4), np.tile(noise, 2), noise))
+    assert text["windows"] == [2**12, 2**15, 2**18, 2**24]
+    assert text["val_bpb"] == pytest.approx([8.0, 0.0, 0.0, 0.0], abs=0.05)

@@ -9,6 +9,7 @@ of the target. Their errors are ln(kernel / target): near 0 they are the relativ
 kernel vanishes, which relative errors do not.
 """
 
+import numbers
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -40,6 +41,7 @@ from plkernel.analysis.nodes import (
     Nodes,
     Placement,
     Summation,
+    check_numbers,
     check_rates,
     half_lives_of,
     node_scores,
@@ -48,6 +50,7 @@ from plkernel.analysis.nodes import (
     smooth_nodes,
     target_scores,
     term_nodes,
+    warn_outlasting,
 )
 
 if TYPE_CHECKING:
@@ -175,13 +178,15 @@ def fit(
     half_lives  (N,) in steps, which nnls may use: 256 from 1 to 2048 unless given
 
     Of the result, `active` has rates (K,) per step and weights (K,), `active.half_lives()` in steps, `optimal_scores`
-    how close they are. place(N, placement="terms", terms=result.active) shares them among channels. Raises ValueError
-    for options that contradict each other. Published fit: Lawson & Hanson, chapter 23; minimax: Braess & Hackbusch
-    (2005).
+    how close they are. place(N, placement="terms", terms=result.active) shares them among channels. Warns if most
+    half-lives are longer than max_lag. Raises ValueError for options that contradict each other. Published fit: Lawson
+    & Hanson, chapter 23; minimax: Braess & Hackbusch (2005).
 
     >>> [len(fit(1.15, terms=count).active.rates) for count in (4, 6)]
     [4, 6]
     """
+    check_numbers(beta=beta, max_lag=max_lag)
+    check_numbers(numbers.Integral, terms=terms)
     if values is not None and (beta is not None or max_lag is not None):
         raise ValueError("values are the kernel at their own lags: leave out beta and max_lag, or values")
     if isinstance(values, Target):
@@ -208,6 +213,7 @@ def fit(
     known = target.value(lags)
     best, even = (score(kernel.log_kernel(lags), known, lags) for kernel in (optimal, uniform))
     proof = certificate(optimal, target) if method == "minimax" else None
+    warn_outlasting(optimal.active().half_lives(), target.max_lag)
     return FitResult(target, method, optimal, uniform, best, even, proof)
 
 
@@ -555,6 +561,7 @@ def place_channels(
         corrected = law and shaped(rates, "gain-corrected", gain, law)
         nodes = corrected or smooth_nodes(rates, target, gain, kernel, lag)
     check_rates("nodes:", nodes.rates, 1)
+    warn_outlasting(nodes.half_lives(), max_lag)
     return nodes, node_scores(nodes, law, int(max_lag)) if law else target_scores(nodes, target, kernel, lag)
 
 

@@ -3,6 +3,7 @@
 Each is thin over what the command of the same purpose does. torch is imported by the functions that need it.
 """
 
+import numbers
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,13 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plkernel.analysis.information.estimate import MAX_LAG, Estimator
-from plkernel.analysis.information.laws import STATED, Measurement, Named, Range, measure_corpus
+from plkernel.analysis.information.laws import STATED, Measurement, Named, Range, check_range, measure_corpus
+from plkernel.analysis.nodes import check_numbers
+from plkernel.common import cli
 from plkernel.common.files import CONFIG, METRICS, load_json, read_lines
 from plkernel.data import corpora
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from plkernel.analysis.nodes import Nodes
     from plkernel.memory.diagnostics import Influence, Truncation
@@ -34,6 +37,10 @@ if TYPE_CHECKING:
 Text = bytes | bytearray | memoryview | str | Path | NDArray[Any]
 """Bytes and vectors of integers from 0 to 255 are the text; a string or path names a corpus, as for plkernel.corpus."""
 CONTEXT, BATCH = 512, 4
+DECAYS: "dict[str, Parametrisation]" = {
+    **{"A_log": "a_log", "time_decay": "exp_exp", "w0": "exp_sigmoid", "log_rate": "log_rate", "nu_log": "exp_exp"}
+}
+"""Names of the parameters from which layers compute their decays, and how: Mamba, RWKV, those of plkernel, LRU."""
 
 
 load_corpus = corpora.load
@@ -42,7 +49,7 @@ load_corpus = corpora.load
 def measure(
     text: Text,
     *,
-    lags: Range = STATED,
+    lags: Range | None = None,
     max_lag: int = MAX_LAG,
     estimator: Estimator = "jackknife",
     threads: int | None = None,
@@ -50,7 +57,7 @@ def measure(
     """Measure the mutual information I(d) of symbols d apart, and its exponent in I(d) ~ d**-beta.
 
     text     bytes, a vector (n,) of integers from 0 to 255, or the name of a corpus; a string is a name or a path
-    lags     first and last lag, in symbols, of the exponent `law`
+    lags     first and last lag, in symbols, of the exponent `law`; 1 to 500, or to max_lag if that is less
     max_lag  the longest lag of the curve
 
     In the result, `information` has lags (L,), values (L,) in nats and intervals; `law.beta`, `law.low` and `law.high`
@@ -61,37 +68,78 @@ def measure(
     >>> measure(np.random.default_rng(0).integers(0, 4, 50_000), max_lag=20, lags=(1, 20)).verdict.kind
     'none'
     """
+    check_numbers(numbers.Integral, max_lag=max_lag, threads=threads)
+    stated = check_range((1, min(STATED[1], max_lag)) if lags is None else lags, max_lag)
     corpus, data = _read_text(text)
     count = threads or os.cpu_count() or 1
-    return measure_corpus(corpus, data, stated=lags, max_lag=max_lag, estimator=estimator, threads=count)
+    return measure_corpus(corpus, data, stated=stated, max_lag=max_lag, estimator=estimator, threads=count)
 
 
 def apply(
     nodes: "Nodes",
-    decays: "Tensor",
+    decays: "Tensor | nn.Module",
     projection: "Tensor | None" = None,
     *,
-    parametrisation: "Parametrisation" = "log_rate",
+    parametrisation: "Parametrisation | None" = None,
     dt_bias: "Tensor | float | None" = None,
     dim: int = -1,
     match: "Nodes | None" = None,
+    max_lag: float | None = None,
 ) -> None:
     """Write nodes into a layer in place: its decays a = exp(-rate), and slice i of its projection times multiplier i.
 
-    decays           (N,), or with N as its last dimension: filled as `parametrisation` says, log_rate, exp_exp, sigmoid
-                     or a_log, which needs dt_bias (`plkernel.models.init.decays_`)
+    decays           a layer that holds one of `A_log` (Mamba, Mamba-2, gated delta nets), `time_decay`, `w0` (RWKV),
+                     `log_rate` or `nu_log` (LRU), whose parametrisation follows from the name; or the tensor, (N,) or
+                     with N as its last dimension, and its parametrisation
+    parametrisation  log_rate, exp_exp, sigmoid, exp_sigmoid, or a_log, which needs dt_bias
+                     (`plkernel.models.init.decays_`)
     projection       the matrix that reads the N states, (out, N) as in torch.nn.Linear; None leaves it as it is
     dim              the dimension of `projection` that counts the states
     match            scale so that the output is as large as with these nodes
+    max_lag          the longest lag that matters, in steps: warn if most half-lives are longer
 
-    Raises ValueError for sizes that differ, and for a decay that is 0 or 1 in the type of the tensor; the projection is
-    only touched after the decays.
+    Raises ValueError for a tensor without parametrisation, sizes that differ, and a decay that is 0 or 1 in the type of
+    the tensor; the projection is only touched after the decays.
     """
-    from plkernel.models.init.power_law import decays_, projection_
+    from torch import Tensor, nn
 
+    from plkernel.analysis.nodes import warn_outlasting
+    from plkernel.models.init.power_law import FORMS, decays_, projection_
+
+    check_numbers(max_lag=max_lag)
+    if isinstance(decays, nn.Module):
+        decays, known, bias = _decays_of(decays)
+        parametrisation, dt_bias = parametrisation or known, bias if dt_bias is None else dt_bias
+    for name, value in {"decays": decays, "projection": projection}.items():
+        if not isinstance(value, Tensor | None) or (name, value) == ("decays", None):
+            hint = f": give its weight, {name}.weight" if isinstance(value, nn.Module) else ""
+            raise ValueError(f"{name} must be a tensor, got {type(value).__name__}{hint}")
+    if parametrisation is None:
+        raise ValueError(
+            f"parametrisation must say how the layer computes its decays from this tensor: one of {', '.join(FORMS)}; "
+            f"or give the layer itself, which holds one of {', '.join(DECAYS)}"
+        )
+    if max_lag is not None:
+        warn_outlasting(nodes.half_lives(), max_lag)
     decays_(decays, nodes, parametrisation, dt_bias=dt_bias)
     if projection is not None:
         projection_(projection, nodes, dim=dim, match=match)
+
+
+def _decays_of(layer: "nn.Module") -> "tuple[Tensor, Parametrisation, Tensor | None]":
+    """The parameter of decays of a layer, found by name, its parametrisation, and its dt_bias if it needs one."""
+    names = [name for name, _ in layer.named_parameters() if name.rpartition(".")[2] in DECAYS]
+    if len(names) != 1:
+        held = ", ".join(names[:4]) or f"none of {', '.join(DECAYS)}"
+        raise ValueError(
+            f"decays: {type(layer).__name__} holds {held}, expected one: give one layer, or a tensor and its "
+            "parametrisation"
+        )
+    path, _, name = names[0].rpartition(".")
+    owner, bias = layer.get_submodule(path), None
+    if DECAYS[name] == "a_log":  # Mamba has one dt for each channel, its successors one for each head
+        bias = owner.dt_bias if hasattr(owner, "dt_bias") else owner.dt_proj.bias[:, None]
+    return getattr(owner, name), DECAYS[name], bias
 
 
 class Evaluation(NamedTuple):
@@ -112,7 +160,8 @@ def evaluate(
     context  T: a window has T + 1 bytes; that of the run, or 512
     windows  largest number of windows
 
-    Raises ValueError for a model that sees ahead by its configuration, and a text shorter than a window.
+    A torch module is put into evaluation mode; what it returns may hold the logits as `.logits`. Raises ValueError for
+    a model that sees ahead or returns something else, and a text shorter than a window.
     """
     from plkernel.memory.diagnostics import moments
     from plkernel.training.evaluate import token_losses
@@ -196,9 +245,11 @@ class Run:
 
 def load_run(path: str | Path) -> Run:
     """Open the run in a folder STUDY/ARM/seed-K, or the model in one of plkernel.load; ValueError if there is none."""
-    run = Run(Path(path))
+    run = Run(cli.existing(Path(path), "path"))
     if not (run.path / CONFIG).is_file():
-        raise ValueError(f"{run.path}: holds no {CONFIG}; give the folder of a run, STUDY/ARM/seed-K")
+        runs = sorted(run.path.glob(f"*/seed-*/{CONFIG}"))
+        hint = f"that of a study, whose runs are {runs[0].parent} and others" if runs else "not that of a run"
+        raise ValueError(f"path {run.path}: holds no {CONFIG}; it is {hint}: give STUDY/ARM/seed-K")
     return run
 
 
@@ -238,6 +289,7 @@ def _opened(
     import torch
 
     from plkernel.data.windows import check_length, fixed_windows, spread_windows
+    from plkernel.memory.probe import check_causal
     from plkernel.training.build import Model
     from plkernel.training.evaluate import patch_of, predictor
     from plkernel.training.view import validation_text
@@ -254,4 +306,35 @@ def _opened(
     opened: Any = model.model if isinstance(model, Run) else model
     if isinstance(opened, Model):
         return predictor(opened, torch.device("cpu")), taken, patch_of(opened)
-    return opened, taken, 1
+    predict = _checked(opened)
+    check_causal(predict, taken, batch)
+    return predict, taken, 1
+
+
+def _checked(model: Any) -> "Predict":
+    """A callable that returns the logits of `model`; ValueError where it does not give them."""
+    import torch
+
+    if not callable(model):
+        wanted = "a callable from tokens (B,T) int64 to logits (B,T,256), a model of plkernel or a Run"
+        raise ValueError(f"model must be {wanted} (plkernel.load_run opens one), got {cli.shortened(repr(model), 60)}")
+    parameters = list(model.eval().parameters()) if isinstance(model, torch.nn.Module) else []
+    device = parameters[0].device if parameters else torch.device("cpu")
+
+    def predict(tokens: "Tensor") -> "Tensor":
+        try:
+            given = model(tokens.to(device))
+        except Exception as error:
+            shape = tuple(tokens.shape)
+            raise ValueError(f"model: given tokens of shape {shape}, int64, it raised {cli.told(error)}") from error
+        logits = getattr(given, "logits", given)
+        if not isinstance(logits, torch.Tensor):
+            raise ValueError(f"model must return logits, a tensor or .logits, got {type(logits).__name__}")
+        if logits.ndim != 3 or logits.shape[:2] != tokens.shape or not logits.is_floating_point():
+            got, shape = f"{logits.dtype} of shape {tuple(logits.shape)}", tuple(tokens.shape)
+            raise ValueError(f"model must return floating logits (B,T,V) for tokens (B,T) of shape {shape}, got {got}")
+        if logits.shape[2] <= (highest := int(tokens.max())):
+            raise ValueError(f"model returns logits of {logits.shape[2]} symbols, but the text holds byte {highest}")
+        return logits
+
+    return predict

@@ -5,6 +5,7 @@ Four shapes of decay are compared on one curve, each by least squares on ln I, a
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from numbers import Integral
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -433,6 +434,17 @@ class Measurement:
             "correlation": asdict(self.correlation),
             "exact_information": self.exact and list(self.exact),
         }
+
+
+def check_range(lags: object, max_lag: int) -> Range:
+    """Return a first and a last lag; ValueError unless they ascend from 1 or more to `max_lag` at most."""
+    pair = tuple(lags) if isinstance(lags, tuple | list) else ()
+    if len(pair) != 2 or not all(isinstance(lag, Integral) for lag in pair) or not 1 <= pair[0] < pair[1] <= max_lag:
+        raise ValueError(
+            f"lags must be the first and the last, ascending from 1 or more to max_lag {max_lag} at most, such as "
+            f"(1, {max_lag}), got {lags!r}"
+        )
+    return pair
 
 
 def measure_corpus(

@@ -12,7 +12,15 @@ import tyro
 from plkernel import __version__
 from plkernel.analysis.information.counts import VOCABULARY, word_symbols
 from plkernel.analysis.information.estimate import BLOCKS, MAX_LAG, Estimator
-from plkernel.analysis.information.laws import DRIFT_MULTIPLE, STATED, Measurement, Unit, local_slopes, measure_corpus
+from plkernel.analysis.information.laws import (
+    DRIFT_MULTIPLE,
+    STATED,
+    Measurement,
+    Unit,
+    check_range,
+    local_slopes,
+    measure_corpus,
+)
 from plkernel.common import cli
 from plkernel.common.cli import text_table
 from plkernel.common.files import atomic_write, check_folder, save_json, unescape
@@ -61,8 +69,7 @@ def measure(
     """
     if not names:
         raise ValueError("names: give at least one corpus, e.g. stdlib")
-    if not 1 <= lags[0] < lags[1] <= max_lag:
-        raise ValueError(f"lags {lags[0]} {lags[1]}: must ascend from 1 or more and stay within --max-lag {max_lag}")
+    check_range(lags, max_lag)
     check_folder(out, "out")
     reading: Any = {"max_bytes": max_bytes, "separator": unescape(separator), "column": column}
     loaded = {name: corpora.load(name, **reading) for name in names}  # all before the first is measured

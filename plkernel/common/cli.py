@@ -9,6 +9,7 @@ import math
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib import import_module
@@ -134,6 +135,7 @@ def report_errors(action: Callable[[], Any]) -> None:
 
     What it prints to standard output, and that line, show control characters as escapes, such as \\x1b.
     """
+    warnings.formatwarning = lambda message, *_: f"warning: {message}\n"  # type: ignore[assignment]
     try:
         with redirect_stdout(cast(Any, _Escaping(sys.stdout))):
             action()

@@ -52,9 +52,11 @@ from plkernel.analysis.nodes import (
     term_nodes,
     warn_outlasting,
 )
+from plkernel.analysis.results import Result
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from pandas import DataFrame
 
 Method = Literal["minimax", "least-squares", "nnls"]
 Places = NDArray[np.intp]
@@ -125,8 +127,8 @@ class Certificate:
     level: bool
 
 
-@dataclass(frozen=True)
-class FitResult:
+@dataclass(frozen=True, repr=False)
+class FitResult(Result):
     """`optimal` against `uniform` weights on the same decays, both scored against `target` on its integer lags."""
 
     target: Target
@@ -137,6 +139,21 @@ class FitResult:
     uniform_scores: Scores
     certificate: Certificate | None = None
     """Of method minimax."""
+    _figure = "plkernel.analysis.fit:fit_figure"
+
+    def summary(self) -> str:
+        """The kernel, the method, and the largest relative error."""
+        scores, span = self.optimal_scores, f"t = {self.target.lags[0]:g}..{self.target.max_lag:.0f}"
+        error = f"largest relative error {scores.max_relative_error:.2%} at t = {scores.worst_lag:.0f}"
+        return f"{self.target.label} on {span} by {self.method}: {len(self.active.rates)} half-lives, {error}"
+
+    def to_frame(self) -> "DataFrame":
+        """Half-life in steps, rate per step, weight and its share, of every active term."""
+        from pandas import DataFrame
+
+        terms, weights = self.active, np.asarray(self.active.weights)
+        columns = {"half_life": terms.half_lives(), "rate": terms.rates, "weight": weights}
+        return DataFrame({**columns, "share": weights / weights.sum()})
 
     @property
     def active(self) -> ExponentialSum:
@@ -565,8 +582,8 @@ def place_channels(
     return nodes, node_scores(nodes, law, int(max_lag)) if law else target_scores(nodes, target, kernel, lag)
 
 
-def fit_figure(result: FitResult, nodes: Nodes) -> "Figure":
-    """Left: kernels of target, optimum and channels, 1 at the first lag; right: weight over half-life."""
+def fit_figure(result: FitResult, nodes: Nodes | None = None) -> "Figure":
+    """Left: kernels of target, optimum and channels, if given, 1 at the first lag; right: weight over half-life."""
     from matplotlib.figure import Figure
 
     active, known = result.active, result.target.integer_lags()
@@ -578,8 +595,10 @@ def fit_figure(result: FitResult, nodes: Nodes) -> "Figure":
         drawn: list[tuple[Callable[[Floats], Floats], dict[str, Any]]] = [
             (result.target.value, {"label": f"target {result.target.label}", "color": INK, "lw": 3, "alpha": 0.25}),
             (result.optimal.kernel, {"label": f"optimal weights ({result.method})", "color": INK, "lw": 1}),
-            (nodes.kernel().kernel, {"label": f"channels written, gain '{nodes.gain}'", "lw": 1.1, **line_style(1)}),
         ]
+        if nodes is not None:
+            look = {"label": f"channels written, gain '{nodes.gain}'", "lw": 1.1, **line_style(1)}
+            drawn.append((nodes.kernel().kernel, look))
         for kernel, look in drawn:
             left.plot(lags, kernel(lags) / kernel(lags[:1]), **look)
         left.set(xscale="log", yscale="log", xlabel="lag t (steps)", ylabel="k(t) / k(1)")

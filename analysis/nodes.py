@@ -15,7 +15,7 @@ import numbers
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -30,6 +30,10 @@ from plkernel.analysis.exponentials import (
     power_law,
     score,
 )
+from plkernel.analysis.results import Result
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 Gain = Literal["none", "ema", "lru", "clamp"]
 AimTarget = Literal["information", "correlation"]
@@ -85,8 +89,8 @@ RWKV7_LARGEST_RATE = math.exp(-0.5)
 """Per byte: the decay of RWKV-7 is exp(-exp(-1/2) sigmoid(w)), arXiv 2503.14456."""
 
 
-@dataclass(frozen=True)
-class Nodes:
+@dataclass(frozen=True, repr=False)
+class Nodes(Result):
     """N channels: decay rates per step, projection multipliers, and the input gain they assume.
 
     Multipliers have mean 1 unless they were matched to the output of another node set.
@@ -95,6 +99,18 @@ class Nodes:
     rates: tuple[float, ...]
     projection: tuple[float, ...]
     gain: Gain
+    _figure = "plkernel.analysis.figures.decay:nodes_figure"
+
+    def summary(self) -> str:
+        """The number of channels, their gain, and the shortest and the longest half-life."""
+        lives = self.half_lives()
+        return f"{lives.size} channels, gain {self.gain!r}, half-lives {lives.min():.3g} to {lives.max():.5g} steps"
+
+    def to_frame(self) -> "DataFrame":
+        """Half-life in steps, rate per step, and multiplier of the projection, of every channel."""
+        from pandas import DataFrame
+
+        return DataFrame({"half_life": self.half_lives(), "rate": self.rates, "projection": self.projection})
 
     def half_lives(self) -> Floats:
         """ln 2 / rate, in steps."""

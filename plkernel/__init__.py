@@ -19,7 +19,10 @@ if os.path.basename("".join(sys.argv[:1])) in _COMMANDS and not any(name in os.e
     # milliseconds after each, on cores that the compiled kernels and other processes could use.
     os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 
-_API = ("apply", "evaluate", "influence", "load_corpus", "load_run", "measure", "read_checkpoint", "truncation")
+_API = (
+    *("apply", "evaluate", "influence", "inspect", "load_corpus", "load_run", "load_study", "measure"),
+    *("read_checkpoint", "run_study", "truncation"),
+)
 _PUBLIC = {
     **dict.fromkeys(_API, "plkernel.api"),
     "fit": "plkernel.analysis.fit",

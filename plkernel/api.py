@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,18 +17,23 @@ from numpy.typing import NDArray
 from plkernel.analysis.information.estimate import MAX_LAG, Estimator
 from plkernel.analysis.information.laws import STATED, Measurement, Named, Range, check_range, measure_corpus
 from plkernel.analysis.nodes import check_numbers
+from plkernel.analysis.results import Result
 from plkernel.common import cli
-from plkernel.common.files import CONFIG, METRICS, load_json, read_lines
+from plkernel.common.files import CONFIG, METRICS, load_json, read_lines, refuse_study
 from plkernel.data import corpora
+from plkernel.results.study import Study, read_study
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from pandas import DataFrame
     from torch import Tensor, nn
 
     from plkernel.analysis.nodes import Nodes
-    from plkernel.memory.diagnostics import Influence, Truncation
+    from plkernel.config.study import Spec
+    from plkernel.memory.diagnostics import Influence, Means, Truncation
     from plkernel.memory.inspection import Shown
     from plkernel.models.init.power_law import Parametrisation
+    from plkernel.results.comparison import Comparison
     from plkernel.training.build import Model
     from plkernel.training.evaluate import Predict
 
@@ -72,7 +77,9 @@ def measure(
     stated = check_range((1, min(STATED[1], max_lag)) if lags is None else lags, max_lag)
     corpus, data = _read_text(text)
     count = threads or os.cpu_count() or 1
-    return measure_corpus(corpus, data, stated=stated, max_lag=max_lag, estimator=estimator, threads=count)
+    options: Any = {"stated": stated, "max_lag": max_lag, "estimator": estimator, "threads": count}
+    with cli.progress_bar(corpus.name) as progress:
+        return measure_corpus(corpus, data, progress=progress, **options)
 
 
 def apply(
@@ -142,12 +149,35 @@ def _decays_of(layer: "nn.Module") -> "tuple[Tensor, Parametrisation, Tensor | N
     return getattr(owner, name), DECAYS[name], bias
 
 
-class Evaluation(NamedTuple):
+@dataclass(frozen=True, repr=False)
+class Evaluation(Result):
     """Mean of the losses, its standard error over windows (NaN for one), and losses (n,T), bits at every symbol."""
 
     bits_per_byte: float
     error: float
     losses: NDArray[np.floating[Any]]
+    _figure = "plkernel.api:_evaluation_figure"
+
+    def summary(self) -> str:
+        """The mean with its standard error."""
+        windows, context = self.losses.shape
+        return f"{self.bits_per_byte:.4f} +- {self.error:.4f} bits per byte, {windows} windows of {context} bytes"
+
+    @property
+    def positions(self) -> "Means":
+        """Bits per byte by how many bytes of the window come before."""
+        from plkernel.memory.diagnostics import by_position
+
+        return by_position(self.losses)
+
+    def to_frame(self) -> "DataFrame":
+        """Mean bits per byte, and standard error, of the bytes with at most `given` bytes of the window before them."""
+        return self.positions.to_frame()
+
+
+def _evaluation_figure(result: Evaluation) -> "Figure":
+    """Bits per byte by position in the window."""
+    return result.positions.plot()
 
 
 def evaluate(
@@ -206,8 +236,8 @@ def influence(
     return measures.influence(predict, data, lags, batch, seed=seed)
 
 
-@dataclass(frozen=True)
-class Run:
+@dataclass(frozen=True, repr=False)
+class Run(Result):
     """A trained model with the files of its run: the folder of a run, or of plkernel.load.
 
     evaluate, truncation and influence are the functions of those names, with this model, the context of the run and,
@@ -215,9 +245,21 @@ class Run:
     """
 
     path: Path
+    _figure = "plkernel.api:_run_figure"
     evaluate = evaluate
     truncation = truncation
     influence = influence
+
+    def summary(self) -> str:
+        """The path of the run and its last evaluation."""
+        last = self.metrics.tail(1)
+        return f"{self.path}: {len(self.metrics)} evaluations" + "".join(
+            f", {row.val_bpb:.4f} bits per byte after {row.step:,} steps" for row in last.itertuples()
+        )
+
+    def to_frame(self) -> "DataFrame":
+        """Step and the losses of every evaluation, in bits per byte."""
+        return self.metrics.filter(["step", "bytes", "train_bpb", "val_bpb", "excess_bpb"])
 
     @cached_property
     def model(self) -> "Model":
@@ -246,11 +288,99 @@ class Run:
 def load_run(path: str | Path) -> Run:
     """Open the run in a folder STUDY/ARM/seed-K, or the model in one of plkernel.load; ValueError if there is none."""
     run = Run(cli.existing(Path(path), "path"))
+    refuse_study(run.path, "path")
     if not (run.path / CONFIG).is_file():
-        runs = sorted(run.path.glob(f"*/seed-*/{CONFIG}"))
-        hint = f"that of a study, whose runs are {runs[0].parent} and others" if runs else "not that of a run"
-        raise ValueError(f"path {run.path}: holds no {CONFIG}; it is {hint}: give STUDY/ARM/seed-K")
+        raise ValueError(f"path {run.path}: holds no {CONFIG}; give the folder of a run, STUDY/ARM/seed-K")
     return run
+
+
+def _run_figure(run: Run) -> "Figure":
+    """Kernels and half-lives at the start and now, as plkernel.inspect draws them."""
+    from plkernel.memory import figures, inspection
+
+    _, _, (before, now), title = inspection.of_run(run.path, None, 4, 0)
+    return figures.model_figure(before, now, title)
+
+
+@dataclass(frozen=True, repr=False)
+class StudyResult(Result, Study):
+    """A study and its runs, compared arm by arm as plkernel.report does."""
+
+    _figure = "plkernel.api:_study_figure"
+
+    @cached_property
+    def comparison(self) -> "Comparison":
+        """The arms with their estimates, and differences to the arms that they are compared with."""
+        from plkernel.results.comparison import compare
+
+        return compare(self)
+
+    def summary(self) -> str:
+        """The number of finished runs, and the differences that are significant."""
+        from plkernel.results.page import overview
+
+        told = overview(self.comparison)[0] if self.finished() else "no run has finished"
+        return f"{self.name}: {len(self.finished())} of {len(self.runs)} runs finished. {told}"
+
+    def to_frame(self) -> "DataFrame":
+        """Of every arm the seeds, mean bits per byte, and difference to its baseline with the 95 % interval and p."""
+        from pandas import DataFrame
+
+        key, rows = self.comparison.primary, []
+        for arm in self.comparison.arms:
+            row = {"arm": arm.name, "seeds": len(arm.seeds), "bits_per_byte": arm.estimates[key].mean}
+            if other := arm.differences.get(key):
+                row |= {"difference": other.mean, "low": other.low, "high": other.high, "p": other.p_value}
+            rows.append(row)
+        return DataFrame(rows)
+
+
+def _study_figure(study: StudyResult) -> "Figure":
+    """The first figure of the report."""
+    from plkernel.results.figures import drawings
+
+    return next(drawings(study.comparison)).figure
+
+
+def load_study(folder: str | Path) -> StudyResult:
+    """Open the folder of a study or of a record; ValueError that names the file which is missing or damaged."""
+    return StudyResult(**vars(read_study(cli.existing(Path(folder), "folder"))))
+
+
+def run_study(
+    spec: "str | Path | Spec",
+    out: str | Path | None = None,
+    *,
+    workers: int | None = None,
+    only: Sequence[str] = (),
+) -> StudyResult:
+    """Run every arm of a study at every seed, as plkernel.experiment does, with a progress bar; go on where it stopped.
+
+    spec     a file, the name of one that comes with plkernel, or a `Spec` (plkernel.load_spec)
+    out      folder of the study, runs/out/NAME unless given
+    workers  runs at a time; on a CPU cores / train.threads unless given
+    only     names or patterns of arms
+
+    Each run is a process of its own. Raises ValueError for a mistake in the spec, before anything is written; runs that
+    fail or diverge are listed in the result.
+    """
+    from plkernel.config.reading import load_spec
+    from plkernel.config.study import Spec
+    from plkernel.study.schedule import run_experiment
+    from plkernel.training import check
+
+    chosen = spec if isinstance(spec, Spec) else load_spec(spec, check)
+    folder = Path("runs/out") / chosen.name if out is None else Path(out)
+    run_experiment(chosen, folder, workers, only)
+    return load_study(folder)
+
+
+def inspect(path: str | Path) -> "Shown | Run":
+    """Read a checkpoint of other software (`read_checkpoint`), or open a run of plkernel (`load_run`)."""
+    from plkernel.memory.inspection import is_other_software
+
+    refuse_study(Path(path), "path")
+    return read_checkpoint(path) if is_other_software(Path(path)) else load_run(path)
 
 
 def read_checkpoint(path: str | Path) -> "Shown":

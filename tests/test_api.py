@@ -12,11 +12,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 import plkernel
 from plkernel.analysis.information.estimate import decay_curves
 from plkernel.analysis.nodes import Aim, node_scores
+from plkernel.analysis.results import Result
 from plkernel.api import Run
 from plkernel.config.reading import load_spec
 from plkernel.training.loop import prepare, run_training
@@ -198,7 +200,11 @@ def judged(model: object, **options: object) -> object:
         (lambda: judged(lambda x: uniform(x)[..., :100]), "logits of 100 symbols, but the text holds byte 25"),
         (lambda: judged(lambda x: (uniform(x), None)), "model must return logits, a tensor or .logits, got tuple"),
         (lambda: judged(lambda x, state: uniform(x)), r"model: given tokens of shape \(4, 32\), .* raised TypeError"),
-        (lambda: plkernel.load_run("."), "holds no config.json; it is not that of a run: give STUDY/ARM/seed-K"),
+        (lambda: plkernel.load_run("."), "holds no config.json; give the folder of a run, STUDY"),
+        (lambda: plkernel.load_run("runs/records/quick"), "is a study, which plkernel.report shows; none of its runs"),
+        (lambda: plkernel.load_study("nowhere"), "folder nowhere: no such file or folder"),
+        (lambda: plkernel.inspect("runs/records/quick"), "path runs/records/quick: is a study"),
+        (lambda: plkernel.run_study("quick", "out", only=["nothing"]), "only: no arm matches 'nothing'"),
         (lambda: plkernel.load_run("nowhere"), "path nowhere: no such file or folder"),
         (lambda: plkernel.read_study("docs"), "holds no spec.json"),
     ],
@@ -207,3 +213,48 @@ def test_mistakes_are_one_line(call: Callable[[], object], message: str, monkeyp
     monkeypatch.chdir(ROOT)
     with pytest.raises((ValueError, OSError), match=message):
         call()
+
+
+def results(run: Run, folder: Path) -> dict[str, Result]:
+    """One result of every kind that the package returns."""
+    text = np.random.default_rng(0).integers(0, 4, 20_000)
+    save_file({"layer.A_log": torch.zeros(8), "layer.dt_bias": torch.zeros(8)}, folder / "model.safetensors")
+    return {
+        "measure": (measured := plkernel.measure(text, max_lag=20)),
+        "information": measured.information,
+        "fit": plkernel.fit(1.15, terms=6),
+        "place": plkernel.place(256, placement="quantile"),
+        "evaluate": run.evaluate(windows=4),
+        "influence": run.influence(windows=4),
+        "truncation": run.truncation(windows=8),
+        "inspect": plkernel.inspect(folder / "model.safetensors"),
+        "run": plkernel.inspect(run.path),
+        "study": plkernel.load_study(ROOT / "runs" / "records" / "memory-lags"),
+    }
+
+
+def test_results_are_short_in_a_notebook_and_are_tables_and_figures(run: Run, tmp_path: Path) -> None:
+    for name, result in results(run, tmp_path).items():
+        lines = repr(result).splitlines()
+        assert 2 < len(lines) <= 10, name
+        assert len(repr(result)) < 1500, name
+        assert result.summary() == lines[0], name
+        assert "<table" in result._repr_html_(), name
+        assert len(result.to_frame()) > 0, name
+        assert result.plot().axes[0].has_data(), name
+
+
+def test_units_are_bits(run: Run) -> None:
+    measured = plkernel.measure(np.arange(20_000) % 4, max_lag=20)  # a period of four symbols: two bits
+    assert measured.to_frame()["information"].iloc[0] == pytest.approx(2.0, abs=1e-3)
+    assert measured.information.values[0] == pytest.approx(2.0 * np.log(2), abs=1e-3)
+    assert run.to_frame()["val_bpb"].tolist() == run.metrics["val_bpb"].tolist()
+
+
+@pytest.mark.slow  # a process for the run
+def test_a_study_runs_from_python(tiny_spec: Callable[..., Path], tmp_path: Path) -> None:
+    spec = load_spec(tiny_spec()).model_copy(update={"seeds": (0,)})
+    study = plkernel.run_study(spec, tmp_path / "study", only=["uniform"])
+    assert {run.arm for run in study.finished()} == {"uniform"}
+    again = plkernel.load_study(tmp_path / "study")
+    assert again.to_frame().loc[0, "bits_per_byte"] == study.finished()[0].result.final_val_bpb  # type: ignore[union-attr]

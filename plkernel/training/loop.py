@@ -17,7 +17,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from plkernel.common.environment import environment
 from plkernel.common.files import DIVERGED, FAILED, FINISHED, METRICS, read_lines, run_folder

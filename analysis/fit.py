@@ -56,7 +56,6 @@ from plkernel.analysis.results import Result
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from pandas import DataFrame
 
 Method = Literal["minimax", "least-squares", "nnls"]
 Places = NDArray[np.intp]
@@ -141,19 +140,15 @@ class FitResult(Result):
     """Of method minimax."""
     _figure = "plkernel.analysis.fit:fit_figure"
 
-    def summary(self) -> str:
-        """The kernel, the method, and the largest relative error."""
+    def _title(self) -> str:
         scores, span = self.optimal_scores, f"t = {self.target.lags[0]:g}..{self.target.max_lag:.0f}"
         error = f"largest relative error {scores.max_relative_error:.2%} at t = {scores.worst_lag:.0f}"
         return f"{self.target.label} on {span} by {self.method}: {len(self.active.rates)} half-lives, {error}"
 
-    def to_frame(self) -> "DataFrame":
-        """Half-life in steps, rate per step, weight and its share, of every active term."""
-        from pandas import DataFrame
-
+    def _table(self) -> Any:
         terms, weights = self.active, np.asarray(self.active.weights)
         columns = {"half_life": terms.half_lives(), "rate": terms.rates, "weight": weights}
-        return DataFrame({**columns, "share": weights / weights.sum()})
+        return {**columns, "share": weights / weights.sum()}
 
     @property
     def active(self) -> ExponentialSum:

@@ -15,7 +15,7 @@ import numbers
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -31,9 +31,6 @@ from plkernel.analysis.exponentials import (
     score,
 )
 from plkernel.analysis.results import Result
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 Gain = Literal["none", "ema", "lru", "clamp"]
 AimTarget = Literal["information", "correlation"]
@@ -101,16 +98,12 @@ class Nodes(Result):
     gain: Gain
     _figure = "plkernel.analysis.figures.decay:nodes_figure"
 
-    def summary(self) -> str:
-        """The number of channels, their gain, and the shortest and the longest half-life."""
+    def _title(self) -> str:
         lives = self.half_lives()
         return f"{lives.size} channels, gain {self.gain!r}, half-lives {lives.min():.3g} to {lives.max():.5g} steps"
 
-    def to_frame(self) -> "DataFrame":
-        """Half-life in steps, rate per step, and multiplier of the projection, of every channel."""
-        from pandas import DataFrame
-
-        return DataFrame({"half_life": self.half_lives(), "rate": self.rates, "projection": self.projection})
+    def _table(self) -> Any:
+        return {"half_life": self.half_lives(), "rate": self.rates, "projection": self.projection}
 
     def half_lives(self) -> Floats:
         """ln 2 / rate, in steps."""

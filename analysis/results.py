@@ -3,7 +3,7 @@
 import sys
 from html import escape
 from importlib import import_module
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from plkernel.analysis.figures.style import rendered
 
@@ -16,18 +16,24 @@ DIGITS = "{:.4g}".format
 
 
 class Result:
-    """Base of results, whose `summary` is one line and whose `to_frame` has a row for every lag, half-life or layer."""
+    """Base of results: `_title` is a line of text, `_table` the columns or rows of a table.
+
+    _figure: the function that draws it, module:function.
+    """
 
     _figure: ClassVar[str]
-    """The function that draws it, module:function."""
 
-    def summary(self) -> str:
-        """Describe the result in a sentence, in bits where it is information or a loss."""
+    def _title(self) -> str:
+        raise NotImplementedError
+
+    def _table(self) -> Any:
         raise NotImplementedError
 
     def to_frame(self) -> "DataFrame":
-        """Return the result as a table, in bits where it is information or a loss."""
-        raise NotImplementedError
+        """Return a row for every lag, half-life, layer or arm, in bits where it is information or a loss."""
+        from pandas import DataFrame
+
+        return DataFrame(self._table())
 
     def plot(self) -> "Figure":
         """Draw the figure that the command of the same purpose writes."""
@@ -39,8 +45,8 @@ class Result:
 
     def __repr__(self) -> str:
         table = self.to_frame().to_string(max_rows=ROWS, max_cols=9, show_dimensions=False, float_format=DIGITS)
-        return f"{self.summary()}\n{table}"
+        return f"{self._title()}\n{table}"
 
     def _repr_html_(self) -> str:
         table = self.to_frame().to_html(max_rows=2 * ROWS, float_format=DIGITS, border=0)
-        return f"<p>{escape(self.summary())}</p>{table}"
+        return f"<p>{escape(self._title())}</p>{table}"

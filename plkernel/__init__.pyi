@@ -8,11 +8,9 @@ from plkernel.api import load_corpus as load_corpus
 from plkernel.api import load_run as load_run
 from plkernel.api import load_study as load_study
 from plkernel.api import measure as measure
-from plkernel.api import read_checkpoint as read_checkpoint
 from plkernel.api import run_study as run_study
 from plkernel.api import truncation as truncation
 from plkernel.config.reading import load_spec as load_spec
-from plkernel.results.study import read_study as read_study
 
 __all__: list[str]
 __version__: str

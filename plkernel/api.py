@@ -1,4 +1,4 @@
-"""Public Python functions; `import plkernel` offers them with `fit`, `place`, `load_spec` and `read_study`.
+"""Public Python functions; `import plkernel` offers them with `fit`, `place` and `load_spec`.
 
 Each is thin over what the command of the same purpose does. torch is imported by the functions that need it.
 """
@@ -26,7 +26,7 @@ from plkernel.results.study import Study, read_study
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from plkernel.analysis.nodes import Nodes
     from plkernel.config.study import Spec
@@ -42,10 +42,6 @@ if TYPE_CHECKING:
 Text = bytes | bytearray | memoryview | str | Path | NDArray[Any]
 """Bytes and vectors of integers from 0 to 255 are the text; a string or path names a corpus, as for plkernel.corpus."""
 CONTEXT, BATCH = 512, 4
-DECAYS: "dict[str, Parametrisation]" = {
-    **{"A_log": "a_log", "time_decay": "exp_exp", "w0": "exp_sigmoid", "log_rate": "log_rate", "nu_log": "exp_exp"}
-}
-"""Names of the parameters from which layers compute their decays, and how: Mamba, RWKV, those of plkernel, LRU."""
 
 
 load_corpus = corpora.load
@@ -84,7 +80,7 @@ def measure(
 
 def apply(
     nodes: "Nodes",
-    decays: "Tensor | nn.Module",
+    decays: "Tensor",
     projection: "Tensor | None" = None,
     *,
     parametrisation: "Parametrisation | None" = None,
@@ -95,11 +91,8 @@ def apply(
 ) -> None:
     """Write nodes into a layer in place: its decays a = exp(-rate), and slice i of its projection times multiplier i.
 
-    decays           a layer that holds one of `A_log` (Mamba, Mamba-2, gated delta nets), `time_decay`, `w0` (RWKV),
-                     `log_rate` or `nu_log` (LRU), whose parametrisation follows from the name; or the tensor, (N,) or
-                     with N as its last dimension, and its parametrisation
-    parametrisation  log_rate, exp_exp, sigmoid, exp_sigmoid, or a_log, which needs dt_bias
-                     (`plkernel.models.init.decays_`)
+    decays           (N,), or with N as its last dimension: filled as `parametrisation` says, log_rate, exp_exp,
+                     sigmoid, exp_sigmoid, or a_log, which needs dt_bias (`plkernel.models.init.decays_`)
     projection       the matrix that reads the N states, (out, N) as in torch.nn.Linear; None leaves it as it is
     dim              the dimension of `projection` that counts the states
     match            scale so that the output is as large as with these nodes
@@ -114,39 +107,20 @@ def apply(
     from plkernel.models.init.power_law import FORMS, decays_, projection_
 
     check_numbers(max_lag=max_lag)
-    if isinstance(decays, nn.Module):
-        decays, known, bias = _decays_of(decays)
-        parametrisation, dt_bias = parametrisation or known, bias if dt_bias is None else dt_bias
     for name, value in {"decays": decays, "projection": projection}.items():
         if not isinstance(value, Tensor | None) or (name, value) == ("decays", None):
             hint = f": give its weight, {name}.weight" if isinstance(value, nn.Module) else ""
             raise ValueError(f"{name} must be a tensor, got {type(value).__name__}{hint}")
     if parametrisation is None:
         raise ValueError(
-            f"parametrisation must say how the layer computes its decays from this tensor: one of {', '.join(FORMS)}; "
-            f"or give the layer itself, which holds one of {', '.join(DECAYS)}"
+            f"parametrisation must say how the layer computes its decays from this tensor: one of {', '.join(FORMS)}, "
+            "such as a_log for A_log of Mamba, Mamba-2 and gated delta nets, with dt_bias"
         )
     if max_lag is not None:
         warn_outlasting(nodes.half_lives(), max_lag)
     decays_(decays, nodes, parametrisation, dt_bias=dt_bias)
     if projection is not None:
         projection_(projection, nodes, dim=dim, match=match)
-
-
-def _decays_of(layer: "nn.Module") -> "tuple[Tensor, Parametrisation, Tensor | None]":
-    """The parameter of decays of a layer, found by name, its parametrisation, and its dt_bias if it needs one."""
-    names = [name for name, _ in layer.named_parameters() if name.rpartition(".")[2] in DECAYS]
-    if len(names) != 1:
-        held = ", ".join(names[:4]) or f"none of {', '.join(DECAYS)}"
-        raise ValueError(
-            f"decays: {type(layer).__name__} holds {held}, expected one: give one layer, or a tensor and its "
-            "parametrisation"
-        )
-    path, _, name = names[0].rpartition(".")
-    owner, bias = layer.get_submodule(path), None
-    if DECAYS[name] == "a_log":  # Mamba has one dt for each channel, its successors one for each head
-        bias = owner.dt_bias if hasattr(owner, "dt_bias") else owner.dt_proj.bias[:, None]
-    return getattr(owner, name), DECAYS[name], bias
 
 
 @dataclass(frozen=True, repr=False)
@@ -158,8 +132,7 @@ class Evaluation(Result):
     losses: NDArray[np.floating[Any]]
     _figure = "plkernel.api:_evaluation_figure"
 
-    def summary(self) -> str:
-        """The mean with its standard error."""
+    def _title(self) -> str:
         windows, context = self.losses.shape
         return f"{self.bits_per_byte:.4f} +- {self.error:.4f} bits per byte, {windows} windows of {context} bytes"
 
@@ -170,9 +143,8 @@ class Evaluation(Result):
 
         return by_position(self.losses)
 
-    def to_frame(self) -> "DataFrame":
-        """Mean bits per byte, and standard error, of the bytes with at most `given` bytes of the window before them."""
-        return self.positions.to_frame()
+    def _table(self) -> Any:
+        return self.positions._table()
 
 
 def _evaluation_figure(result: Evaluation) -> "Figure":
@@ -250,15 +222,13 @@ class Run(Result):
     truncation = truncation
     influence = influence
 
-    def summary(self) -> str:
-        """The path of the run and its last evaluation."""
+    def _title(self) -> str:
         last = self.metrics.tail(1)
         return f"{self.path}: {len(self.metrics)} evaluations" + "".join(
             f", {row.val_bpb:.4f} bits per byte after {row.step:,} steps" for row in last.itertuples()
         )
 
-    def to_frame(self) -> "DataFrame":
-        """Step and the losses of every evaluation, in bits per byte."""
+    def _table(self) -> Any:
         return self.metrics.filter(["step", "bytes", "train_bpb", "val_bpb", "excess_bpb"])
 
     @cached_property
@@ -298,7 +268,7 @@ def _run_figure(run: Run) -> "Figure":
     """Kernels and half-lives at the start and now, as plkernel.inspect draws them."""
     from plkernel.memory import figures, inspection
 
-    _, _, (before, now), title = inspection.of_run(run.path, None, 4, 0)
+    *_, (before, now), title = inspection.of_run(run.path, None, 4, 0)
     return figures.model_figure(before, now, title)
 
 
@@ -315,24 +285,20 @@ class StudyResult(Result, Study):
 
         return compare(self)
 
-    def summary(self) -> str:
-        """The number of finished runs, and the differences that are significant."""
+    def _title(self) -> str:
         from plkernel.results.page import overview
 
         told = overview(self.comparison)[0] if self.finished() else "no run has finished"
         return f"{self.name}: {len(self.finished())} of {len(self.runs)} runs finished. {told}"
 
-    def to_frame(self) -> "DataFrame":
-        """Of every arm the seeds, mean bits per byte, and difference to its baseline with the 95 % interval and p."""
-        from pandas import DataFrame
-
+    def _table(self) -> Any:
         key, rows = self.comparison.primary, []
         for arm in self.comparison.arms:
             row = {"arm": arm.name, "seeds": len(arm.seeds), "bits_per_byte": arm.estimates[key].mean}
             if other := arm.differences.get(key):
                 row |= {"difference": other.mean, "low": other.low, "high": other.high, "p": other.p_value}
             rows.append(row)
-        return DataFrame(rows)
+        return rows
 
 
 def _study_figure(study: StudyResult) -> "Figure":
@@ -376,23 +342,16 @@ def run_study(
 
 
 def inspect(path: str | Path) -> "Shown | Run":
-    """Read a checkpoint of other software (`read_checkpoint`), or open a run of plkernel (`load_run`)."""
-    from plkernel.memory.inspection import is_other_software
-
-    refuse_study(Path(path), "path")
-    return read_checkpoint(path) if is_other_software(Path(path)) else load_run(path)
-
-
-def read_checkpoint(path: str | Path) -> "Shown":
     """Read the decays of anybody's checkpoint, found by name and read alone: nothing of it is executed.
 
-    path: a folder as on the Hugging Face hub, a .safetensors or .pth file, or hf:OWNER/NAME. In the result, `layers`
-    have rates = -ln a per token, `kernels` (L,T) the later weights of an input, `findings` what is wrong with them.
-    Raises ValueError if no decays are known. As plkernel.inspect.
+    path: a folder as on the Hugging Face hub, a .safetensors or .pth file, or hf:OWNER/NAME; a run of plkernel is
+    opened as by `load_run`. In the result, `layers` have rates = -ln a per token, `kernels` (L,T) the later weights of
+    an input, `findings` what is wrong with them. Raises ValueError if no decays are known. As plkernel.inspect.
     """
-    from plkernel.memory.inspection import shown
+    from plkernel.memory.inspection import is_other_software, shown
 
-    return shown(str(path))
+    refuse_study(Path(path), "path")
+    return shown(str(path)) if is_other_software(Path(path)) else load_run(path)
 
 
 def _read_text(text: Text) -> tuple[Named | corpora.Corpus, NDArray[np.uint8]]:

@@ -77,21 +77,6 @@ def test_a_fit_is_placed_and_applied() -> None:
         plkernel.apply(nodes, torch.empty(31), parametrisation="log_rate")
 
 
-def test_a_layer_is_told_by_the_name_of_its_decays() -> None:
-    nodes, bias = plkernel.place(4), torch.tensor([-3.0, -1.0, 0.5, 2.0])
-    for name, rate in {
-        "A_log": lambda x: x.exp() * torch.nn.functional.softplus(bias),
-        "time_decay": torch.exp,
-        "w0": lambda x: torch.exp(torch.tensor(-0.5)) * torch.sigmoid(x),
-    }.items():
-        layer = torch.nn.Module()
-        layer.mixer = torch.nn.Module()
-        layer.mixer.register_parameter(name, torch.nn.Parameter(torch.zeros(4)))
-        layer.mixer.dt_bias = bias
-        plkernel.apply(chosen := plkernel.place(4, shortest=2.0) if name == "w0" else nodes, layer)
-        assert torch.allclose(rate(getattr(layer.mixer, name)), torch.tensor(chosen.rates), rtol=1e-4)
-
-
 def test_most_half_lives_beyond_the_longest_lag_are_a_warning() -> None:
     flat = {"placement": "quantile", "tempering": 0.5, "gain": "ema", "beta": 0.456}
     with pytest.warns(UserWarning, match=r"55 of 64 half-lives, up to 62,690, are longer than max_lag 100 "):
@@ -181,8 +166,8 @@ def judged(model: object, **options: object) -> object:
         (lambda: plkernel.place(64, longest=[2000]), r"longest must be a number such as 1.15, got \[2000\]"),
         (lambda: plkernel.fit("1.15"), "beta must be a number such as 1.15, got '1.15'"),
         (lambda: plkernel.fit(1.15, terms=4.0), "terms must be a whole number such as 64, got 4.0"),
-        (lambda: plkernel.apply(NODES, RATES), "parametrisation must say how .*: one of log_rate, .* A_log"),
-        (lambda: plkernel.apply(NODES, torch.nn.Linear(4, 4)), "Linear holds none of A_log, time_decay, .*one layer"),
+        (lambda: plkernel.apply(NODES, RATES), "parametrisation must say how .*: one of log_rate, .* a_log for A_log"),
+        (lambda: plkernel.apply(NODES, torch.nn.Linear(4, 4)), "decays must be a tensor, got Linear: give its weight"),
         (lambda: plkernel.apply(NODES, np.zeros(4)), "decays must be a tensor, got ndarray"),
         (
             lambda: plkernel.apply(NODES, RATES, torch.nn.Linear(4, 2), parametrisation="log_rate"),
@@ -206,7 +191,7 @@ def judged(model: object, **options: object) -> object:
         (lambda: plkernel.inspect("runs/records/quick"), "path runs/records/quick: is a study"),
         (lambda: plkernel.run_study("quick", "out", only=["nothing"]), "only: no arm matches 'nothing'"),
         (lambda: plkernel.load_run("nowhere"), "path nowhere: no such file or folder"),
-        (lambda: plkernel.read_study("docs"), "holds no spec.json"),
+        (lambda: plkernel.load_study("docs"), "holds no spec.json"),
     ],
 )
 def test_mistakes_are_one_line(call: Callable[[], object], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +223,7 @@ def test_results_are_short_in_a_notebook_and_are_tables_and_figures(run: Run, tm
         lines = repr(result).splitlines()
         assert 2 < len(lines) <= 10, name
         assert len(repr(result)) < 1500, name
-        assert result.summary() == lines[0], name
+        assert result._title() == lines[0], name
         assert "<table" in result._repr_html_(), name
         assert len(result.to_frame()) > 0, name
         assert result.plot().axes[0].has_data(), name

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,9 +17,6 @@ from scipy.special import gammaln, psi, stdtrit, xlogy
 
 from plkernel.analysis.information.counts import Bytes, block_edges, check_data, check_lags, count_pairs, histogram
 from plkernel.analysis.results import Result
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 Estimator = Literal["jackknife", "shuffle", "plugin", "miller-madow", "grassberger"]
 ESTIMATORS: tuple[Estimator, ...] = get_args(Estimator)
@@ -273,18 +270,14 @@ class DecayCurve(Result):
     replicates: tuple[tuple[float, ...], ...]
     _figure = "plkernel.analysis.figures.decay:decay_figure"
 
-    def summary(self) -> str:
-        """Name the quantity, its unit and the corpus by size."""
+    def _title(self) -> str:
         name = "information in bits" if self.quantity == "information" else self.quantity
         return f"{name} at {len(self.lags)} lags, of {self.size:,} {self.unit}s, {self.symbols} different"
 
-    def to_frame(self) -> "DataFrame":
-        """Lag, value, standard error and floor, information in bits."""
-        from pandas import DataFrame
-
+    def _table(self) -> Any:
         scale = np.log(2) if self.quantity == "information" else 1.0
         columns = {self.quantity: self.values, "error": self.standard_errors(), "floor": self.floor}
-        return DataFrame({"lag": self.lags, **{name: np.divide(values, scale) for name, values in columns.items()}})
+        return {"lag": self.lags, **{name: np.divide(values, scale) for name, values in columns.items()}}
 
     def standard_errors(self) -> Floats:
         """(L,) by the delete-a-block jackknife (`jackknife_error`)."""

@@ -6,7 +6,7 @@ Four shapes of decay are compared on one curve, each by least squares on ln I, a
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,9 +25,6 @@ from plkernel.analysis.information.estimate import (
     log_lags,
 )
 from plkernel.analysis.results import Result
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 Range = tuple[int, int]
 Unit = Literal["byte", "word"]
@@ -426,18 +423,14 @@ class Measurement(Result):
     exact: tuple[float, ...] | None
     _figure = "plkernel.analysis.figures.decay:measurement_figure"
 
-    def summary(self) -> str:
-        """The corpus, the exponent on the stated range with its 95 % interval, and the verdict."""
+    def _title(self) -> str:
         law, data = self.law, self.information
         beta = f"beta {law.beta:.3f} ({law.low:.3f} to {law.high:.3f}); " if law else ""
         return f"{self.corpus.name}, {data.size:,} {data.unit}s, information in bits: {beta}{self.verdict.sentence}"
 
-    def to_frame(self) -> "DataFrame":
-        """Lag, information, its standard error and floor, in bits, the exact value where it is known; correlation."""
-        frame = self.information.to_frame()
-        if self.exact is not None:
-            frame["exact"] = np.divide(self.exact, np.log(2))
-        return frame.assign(correlation=self.correlation.values)
+    def _table(self) -> Any:
+        exact = {} if self.exact is None else {"exact": np.divide(self.exact, np.log(2))}
+        return {**self.information._table(), **exact, "correlation": self.correlation.values}
 
     def to_dict(self) -> dict[str, Any]:
         """A dictionary for JSON."""

@@ -10,17 +10,10 @@ import numpy as np
 import tyro
 
 from plkernel import __version__
+from plkernel.analysis.information import laws
 from plkernel.analysis.information.counts import VOCABULARY, word_symbols
 from plkernel.analysis.information.estimate import BLOCKS, MAX_LAG, Estimator
-from plkernel.analysis.information.laws import (
-    DRIFT_MULTIPLE,
-    STATED,
-    Measurement,
-    Unit,
-    check_range,
-    local_slopes,
-    measure_corpus,
-)
+from plkernel.analysis.information.laws import DRIFT_MULTIPLE, STATED, Measurement, Unit, local_slopes, measure_corpus
 from plkernel.common import cli
 from plkernel.common.cli import text_table
 from plkernel.common.files import atomic_write, check_folder, save_json, unescape
@@ -69,7 +62,7 @@ def measure(
     """
     if not names:
         raise ValueError("names: give at least one corpus, e.g. stdlib")
-    check_range(lags, max_lag)
+    laws.check_range(lags, max_lag)
     check_folder(out, "out")
     most = None if max_bytes is None else byte_count(str(max_bytes))
     reading: Any = {"max_bytes": most, "separator": unescape(separator), "column": column}

@@ -8,16 +8,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import add
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from plkernel.analysis.nodes import falling_exponent
 from plkernel.analysis.results import Result
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 Floats = NDArray[np.float64]
 Tokens = NDArray[np.int64]
@@ -47,15 +44,11 @@ class Curve(Result):
 
     _figure = "plkernel.memory.figures:curve_figure"
 
-    def summary(self) -> str:
-        """The first line of the description."""
+    def _title(self) -> str:
         return str(self.__doc__).partition("\n")[0]
 
-    def to_frame(self) -> "DataFrame":
-        """Return the columns as a table."""
-        from pandas import DataFrame
-
-        return DataFrame({name: column for name, column in vars(self).items() if isinstance(column, tuple)})
+    def _table(self) -> Any:
+        return {name: column for name, column in vars(self).items() if isinstance(column, tuple)}
 
     def to_dict(self) -> dict[str, Any]:
         """Fields for JSON: columns as lists, null for numbers that are not finite, no field that is None."""

@@ -20,7 +20,6 @@ from plkernel.memory.layers import LAGS, Finding, Layer, findings, kernel, known
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from pandas import DataFrame
 
 NAMED = {"shortest": 0, "10 %": 1, "median": 3, "90 %": 5, "longest": 6}
 """Places among QUANTILES."""
@@ -39,22 +38,18 @@ class Shown(Result):
     findings: tuple[Finding, ...]
     _figure = "plkernel.memory.inspection:shown_figure"
 
-    def summary(self) -> str:
-        """The name, the number of layers, and what is wrong or notable."""
+    def _title(self) -> str:
         found = [f"{one.severity}: {one.name}, {one.tensor}" for one in self.findings]
         more = f" and {len(found) - 1} more" if found[1:] else ""
         return f"{self.name}: {_count(self)}; {found[0] if found else 'nothing is wrong'}{more}"
 
-    def to_frame(self) -> "DataFrame":
-        """Family, channels, quantiles of half-lives in tokens, and the exponent x of t**-x, of every layer."""
-        from pandas import DataFrame
-
+    def _table(self) -> Any:
         rows = []
         for layer in self.layers:
             lives = quantiles(layer.rates)
             row = {"layer": layer.number, "family": layer.family.name, "channels": layer.rates.size}
             rows.append({**row, **{name: lives[at] for name, at in NAMED.items()}, "x": _exponent(layer.rates)})
-        return DataFrame(rows)
+        return rows
 
     @property
     def kernels(self) -> Floats:

@@ -276,7 +276,7 @@ class DecayCurve(Result):
 
     def _table(self) -> Any:
         scale = np.log(2) if self.quantity == "information" else 1.0
-        columns = {self.quantity: self.values, "error": self.standard_errors(), "floor": self.floor}
+        columns: dict[str, Any] = {self.quantity: self.values, "error": self.standard_errors(), "floor": self.floor}
         return {"lag": self.lags, **{name: np.divide(values, scale) for name, values in columns.items()}}
 
     def standard_errors(self) -> Floats:

@@ -9,6 +9,7 @@ of the target. Their errors are ln(kernel / target): near 0 they are the relativ
 kernel vanishes, which relative errors do not.
 """
 
+import numbers
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -40,6 +41,7 @@ from plkernel.analysis.nodes import (
     Nodes,
     Placement,
     Summation,
+    check_numbers,
     check_rates,
     half_lives_of,
     node_scores,
@@ -48,7 +50,9 @@ from plkernel.analysis.nodes import (
     smooth_nodes,
     target_scores,
     term_nodes,
+    warn_outlasting,
 )
+from plkernel.analysis.results import Result
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -122,8 +126,8 @@ class Certificate:
     level: bool
 
 
-@dataclass(frozen=True)
-class FitResult:
+@dataclass(frozen=True, repr=False)
+class FitResult(Result):
     """`optimal` against `uniform` weights on the same decays, both scored against `target` on its integer lags."""
 
     target: Target
@@ -134,6 +138,17 @@ class FitResult:
     uniform_scores: Scores
     certificate: Certificate | None = None
     """Of method minimax."""
+    _figure = "plkernel.analysis.fit:fit_figure"
+
+    def _title(self) -> str:
+        scores, span = self.optimal_scores, f"t = {self.target.lags[0]:g}..{self.target.max_lag:.0f}"
+        error = f"largest relative error {scores.max_relative_error:.2%} at t = {scores.worst_lag:.0f}"
+        return f"{self.target.label} on {span} by {self.method}: {len(self.active.rates)} half-lives, {error}"
+
+    def _table(self) -> Any:
+        terms, weights = self.active, np.asarray(self.active.weights)
+        columns = {"half_life": terms.half_lives(), "rate": terms.rates, "weight": weights}
+        return {**columns, "share": weights / weights.sum()}
 
     @property
     def active(self) -> ExponentialSum:
@@ -175,13 +190,15 @@ def fit(
     half_lives  (N,) in steps, which nnls may use: 256 from 1 to 2048 unless given
 
     Of the result, `active` has rates (K,) per step and weights (K,), `active.half_lives()` in steps, `optimal_scores`
-    how close they are. place(N, placement="terms", terms=result.active) shares them among channels. Raises ValueError
-    for options that contradict each other. Published fit: Lawson & Hanson, chapter 23; minimax: Braess & Hackbusch
-    (2005).
+    how close they are. place(N, placement="terms", terms=result.active) shares them among channels. Warns if most
+    half-lives are longer than max_lag. Raises ValueError for options that contradict each other. Published fit: Lawson
+    & Hanson, chapter 23; minimax: Braess & Hackbusch (2005).
 
     >>> [len(fit(1.15, terms=count).active.rates) for count in (4, 6)]
     [4, 6]
     """
+    check_numbers(beta=beta, max_lag=max_lag)
+    check_numbers(numbers.Integral, terms=terms)
     if values is not None and (beta is not None or max_lag is not None):
         raise ValueError("values are the kernel at their own lags: leave out beta and max_lag, or values")
     if isinstance(values, Target):
@@ -208,6 +225,7 @@ def fit(
     known = target.value(lags)
     best, even = (score(kernel.log_kernel(lags), known, lags) for kernel in (optimal, uniform))
     proof = certificate(optimal, target) if method == "minimax" else None
+    warn_outlasting(optimal.active().half_lives(), target.max_lag)
     return FitResult(target, method, optimal, uniform, best, even, proof)
 
 
@@ -555,11 +573,12 @@ def place_channels(
         corrected = law and shaped(rates, "gain-corrected", gain, law)
         nodes = corrected or smooth_nodes(rates, target, gain, kernel, lag)
     check_rates("nodes:", nodes.rates, 1)
+    warn_outlasting(nodes.half_lives(), max_lag)
     return nodes, node_scores(nodes, law, int(max_lag)) if law else target_scores(nodes, target, kernel, lag)
 
 
-def fit_figure(result: FitResult, nodes: Nodes) -> "Figure":
-    """Left: kernels of target, optimum and channels, 1 at the first lag; right: weight over half-life."""
+def fit_figure(result: FitResult, nodes: Nodes | None = None) -> "Figure":
+    """Left: kernels of target, optimum and channels, if given, 1 at the first lag; right: weight over half-life."""
     from matplotlib.figure import Figure
 
     active, known = result.active, result.target.integer_lags()
@@ -571,8 +590,10 @@ def fit_figure(result: FitResult, nodes: Nodes) -> "Figure":
         drawn: list[tuple[Callable[[Floats], Floats], dict[str, Any]]] = [
             (result.target.value, {"label": f"target {result.target.label}", "color": INK, "lw": 3, "alpha": 0.25}),
             (result.optimal.kernel, {"label": f"optimal weights ({result.method})", "color": INK, "lw": 1}),
-            (nodes.kernel().kernel, {"label": f"channels written, gain '{nodes.gain}'", "lw": 1.1, **line_style(1)}),
         ]
+        if nodes is not None:
+            look = {"label": f"channels written, gain '{nodes.gain}'", "lw": 1.1, **line_style(1)}
+            drawn.append((nodes.kernel().kernel, look))
         for kernel, look in drawn:
             left.plot(lags, kernel(lags) / kernel(lags[:1]), **look)
         left.set(xscale="log", yscale="log", xlabel="lag t (steps)", ylabel="k(t) / k(1)")

@@ -11,6 +11,8 @@ exponent gamma + s + r and the rms kernel with gamma + s + r/2.
 """
 
 import math
+import numbers
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
@@ -28,6 +30,7 @@ from plkernel.analysis.exponentials import (
     power_law,
     score,
 )
+from plkernel.analysis.results import Result
 
 Gain = Literal["none", "ema", "lru", "clamp"]
 AimTarget = Literal["information", "correlation"]
@@ -83,8 +86,8 @@ RWKV7_LARGEST_RATE = math.exp(-0.5)
 """Per byte: the decay of RWKV-7 is exp(-exp(-1/2) sigmoid(w)), arXiv 2503.14456."""
 
 
-@dataclass(frozen=True)
-class Nodes:
+@dataclass(frozen=True, repr=False)
+class Nodes(Result):
     """N channels: decay rates per step, projection multipliers, and the input gain they assume.
 
     Multipliers have mean 1 unless they were matched to the output of another node set.
@@ -93,6 +96,14 @@ class Nodes:
     rates: tuple[float, ...]
     projection: tuple[float, ...]
     gain: Gain
+    _figure = "plkernel.analysis.figures.decay:nodes_figure"
+
+    def _title(self) -> str:
+        lives = self.half_lives()
+        return f"{lives.size} channels, gain {self.gain!r}, half-lives {lives.min():.3g} to {lives.max():.5g} steps"
+
+    def _table(self) -> Any:
+        return {"half_life": self.half_lives(), "rate": self.rates, "projection": self.projection}
 
     def half_lives(self) -> Floats:
         """ln 2 / rate, in steps."""
@@ -147,6 +158,7 @@ class Aim:
     lag: Lag = "state"
 
     def __post_init__(self) -> None:
+        check_numbers(beta=self.beta)
         if not (np.isfinite(self.beta) and self.beta > 0):
             raise ValueError(f"beta must be a positive number, such as 1.15, got {self.beta}")
         check_name("target", self.target, get_args(AimTarget))
@@ -184,6 +196,25 @@ def check_name(what: str, name: str, valid: Iterable[str]) -> None:
     """ValueError unless `name` is one of the `valid` ones."""
     if name not in valid:
         raise ValueError(f"{what} must be one of {', '.join(valid)}, got {name!r}")
+
+
+def check_numbers(kind: type[Any] = numbers.Real, **given: object) -> None:
+    """ValueError unless what is `given` is a number of this kind, numbers.Real or numbers.Integral, or None."""
+    for name, value in given.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, kind)):
+            form = "a whole number such as 64" if kind is numbers.Integral else "a number such as 1.15"
+            raise ValueError(f"{name} must be {form}, got {value!r}")
+
+
+def warn_outlasting(half_lives: ArrayLike, max_lag: float) -> None:
+    """Warn where more than half of the half-lives (N,) are longer than the longest lag, in the same unit."""
+    values = np.asarray(half_lives, dtype=float)
+    if 2 * (count := int((values > max_lag).sum())) > values.size:
+        warnings.warn(
+            f"{count} of {values.size} half-lives, up to {values.max():,.0f}, are longer than max_lag {max_lag:g} and "
+            "hardly decay before it: use a larger beta, or placement 'log-spaced' with longest=max_lag",
+            stacklevel=3,
+        )
 
 
 def gain_at(rates: ArrayLike, gain: Gain) -> Floats:
@@ -289,8 +320,11 @@ def place(
     target, kernel, lag  the power law meant (`Aim`); projections uniform and published follow none
     fastest    the rate per step where quantile nodes end at the latest
 
-    Raises ValueError for an unknown name, an impossible range, and an option that belongs to another placement.
+    Warns if most half-lives are longer than `max_lag`. Raises ValueError for an unknown name, an impossible range, and
+    an option that belongs to another placement.
     """
+    check_numbers(numbers.Integral, channels=channels)
+    check_numbers(shortest=shortest, longest=longest, step=step, tempering=tempering, loss=loss, max_lag=max_lag)
     aim = Aim(beta, target, kernel, lag)
     check_name("projection", projection, get_args(Projection))
     check_options(
@@ -307,7 +341,9 @@ def place(
         )
     if placement == "quantile":
         reach = (HORIZON if max_lag is None else max_lag) / step
-        return quantile_nodes(channels, aim, gain, tempering, LOSS if loss is None else loss, reach, fastest)
+        nodes = quantile_nodes(channels, aim, gain, tempering, LOSS if loss is None else loss, reach, fastest)
+        warn_outlasting(step * nodes.half_lives(), step * reach)
+        return nodes
     if terms is None:
         raise ValueError("placement 'terms' needs terms: the exponential sum whose terms the channels share")
     per_step = replace(terms, rates=tuple(rate * step for rate in terms.rates))

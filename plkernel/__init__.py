@@ -19,14 +19,24 @@ if os.path.basename("".join(sys.argv[:1])) in _COMMANDS and not any(name in os.e
     # milliseconds after each, on cores that the compiled kernels and other processes could use.
     os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 
-_API = ("apply", "evaluate", "influence", "load_corpus", "load_run", "measure", "read_checkpoint", "truncation")
+_API = [
+    "apply",
+    "evaluate",
+    "influence",
+    "inspect",
+    "load_corpus",
+    "load_run",
+    "load_study",
+    "measure",
+    "run_study",
+    "truncation",
+]
 _PUBLIC = {
     **dict.fromkeys(_API, "plkernel.api"),
     **dict.fromkeys(("watch", "decay_param_groups"), "plkernel.memory.watch"),
     "fit": "plkernel.analysis.fit",
     "load_spec": "plkernel.config.reading",
     "place": "plkernel.analysis.nodes",
-    "read_study": "plkernel.results.study",
 }
 """Public names and the modules that define them; `__init__.pyi` repeats them for editors."""
 __all__ = list(_PUBLIC)

@@ -3,15 +3,16 @@ from plkernel.analysis.nodes import place as place
 from plkernel.api import apply as apply
 from plkernel.api import evaluate as evaluate
 from plkernel.api import influence as influence
+from plkernel.api import inspect as inspect
 from plkernel.api import load_corpus as load_corpus
 from plkernel.api import load_run as load_run
+from plkernel.api import load_study as load_study
 from plkernel.api import measure as measure
-from plkernel.api import read_checkpoint as read_checkpoint
+from plkernel.api import run_study as run_study
 from plkernel.api import truncation as truncation
 from plkernel.config.reading import load_spec as load_spec
 from plkernel.memory.watch import decay_param_groups as decay_param_groups
 from plkernel.memory.watch import watch as watch
-from plkernel.results.study import read_study as read_study
 
 __all__: list[str]
 __version__: str

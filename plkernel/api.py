@@ -1,31 +1,39 @@
-"""Public Python functions; `import plkernel` offers them with `fit`, `place`, `load_spec` and `read_study`.
+"""Public Python functions; `import plkernel` offers them with `fit`, `place` and `load_spec`.
 
 Each is thin over what the command of the same purpose does. torch is imported by the functions that need it.
 """
 
+import numbers
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plkernel.analysis.information.estimate import MAX_LAG, Estimator
-from plkernel.analysis.information.laws import STATED, Measurement, Named, Range, measure_corpus
-from plkernel.common.files import CONFIG, METRICS, load_json, read_lines
+from plkernel.analysis.information.laws import STATED, Measurement, Named, Range, check_range, measure_corpus
+from plkernel.analysis.nodes import check_numbers
+from plkernel.analysis.results import Result
+from plkernel.common import cli
+from plkernel.common.files import CONFIG, METRICS, load_json, read_lines, refuse_study
 from plkernel.data import corpora
+from plkernel.results.study import Study, read_study
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from pandas import DataFrame
     from torch import Tensor
 
     from plkernel.analysis.nodes import Nodes
-    from plkernel.memory.diagnostics import Influence, Truncation
+    from plkernel.config.study import Spec
+    from plkernel.memory.diagnostics import Influence, Means, Truncation
     from plkernel.memory.inspection import Shown
     from plkernel.models.init.power_law import Parametrisation
+    from plkernel.results.comparison import Comparison
     from plkernel.training.build import Model
     from plkernel.training.evaluate import Predict
 
@@ -42,7 +50,7 @@ load_corpus = corpora.load
 def measure(
     text: Text,
     *,
-    lags: Range = STATED,
+    lags: Range | None = None,
     max_lag: int = MAX_LAG,
     estimator: Estimator = "jackknife",
     threads: int | None = None,
@@ -50,7 +58,7 @@ def measure(
     """Measure the mutual information I(d) of symbols d apart, and its exponent in I(d) ~ d**-beta.
 
     text     bytes, a vector (n,) of integers from 0 to 255, or the name of a corpus; a string is a name or a path
-    lags     first and last lag, in symbols, of the exponent `law`
+    lags     first and last lag, in symbols, of the exponent `law`; 1 to 500, or to max_lag if that is less
     max_lag  the longest lag of the curve
 
     In the result, `information` has lags (L,), values (L,) in nats and intervals; `law.beta`, `law.low` and `law.high`
@@ -61,9 +69,13 @@ def measure(
     >>> measure(np.random.default_rng(0).integers(0, 4, 50_000), max_lag=20, lags=(1, 20)).verdict.kind
     'none'
     """
+    check_numbers(numbers.Integral, max_lag=max_lag, threads=threads)
+    stated = check_range((1, min(STATED[1], max_lag)) if lags is None else lags, max_lag)
     corpus, data = _read_text(text)
     count = threads or os.cpu_count() or 1
-    return measure_corpus(corpus, data, stated=lags, max_lag=max_lag, estimator=estimator, threads=count)
+    options: Any = {"stated": stated, "max_lag": max_lag, "estimator": estimator, "threads": count}
+    with cli.progress_bar(corpus.name) as progress:
+        return measure_corpus(corpus, data, progress=progress, **options)
 
 
 def apply(
@@ -71,35 +83,73 @@ def apply(
     decays: "Tensor",
     projection: "Tensor | None" = None,
     *,
-    parametrisation: "Parametrisation" = "log_rate",
+    parametrisation: "Parametrisation | None" = None,
     dt_bias: "Tensor | float | None" = None,
     dim: int = -1,
     match: "Nodes | None" = None,
+    max_lag: float | None = None,
 ) -> None:
     """Write nodes into a layer in place: its decays a = exp(-rate), and slice i of its projection times multiplier i.
 
-    decays           (N,), or with N as its last dimension: filled as `parametrisation` says, log_rate, exp_exp, sigmoid
-                     or a_log, which needs dt_bias (`plkernel.models.init.decays_`)
+    decays           (N,), or with N as its last dimension: filled as `parametrisation` says, log_rate, exp_exp,
+                     sigmoid, exp_sigmoid, or a_log, which needs dt_bias (`plkernel.models.init.decays_`)
     projection       the matrix that reads the N states, (out, N) as in torch.nn.Linear; None leaves it as it is
     dim              the dimension of `projection` that counts the states
     match            scale so that the output is as large as with these nodes
+    max_lag          the longest lag that matters, in steps: warn if most half-lives are longer
 
-    Raises ValueError for sizes that differ, and for a decay that is 0 or 1 in the type of the tensor; the projection is
-    only touched after the decays.
+    Raises ValueError for a tensor without parametrisation, sizes that differ, and a decay that is 0 or 1 in the type of
+    the tensor; the projection is only touched after the decays.
     """
-    from plkernel.models.init.power_law import decays_, projection_
+    from torch import Tensor, nn
 
+    from plkernel.analysis.nodes import warn_outlasting
+    from plkernel.models.init.power_law import FORMS, decays_, projection_
+
+    check_numbers(max_lag=max_lag)
+    for name, value in {"decays": decays, "projection": projection}.items():
+        if not isinstance(value, Tensor | None) or (name, value) == ("decays", None):
+            hint = f": give its weight, {name}.weight" if isinstance(value, nn.Module) else ""
+            raise ValueError(f"{name} must be a tensor, got {type(value).__name__}{hint}")
+    if parametrisation is None:
+        raise ValueError(
+            f"parametrisation must say how the layer computes its decays from this tensor: one of {', '.join(FORMS)}, "
+            "such as a_log for A_log of Mamba, Mamba-2 and gated delta nets, with dt_bias"
+        )
+    if max_lag is not None:
+        warn_outlasting(nodes.half_lives(), max_lag)
     decays_(decays, nodes, parametrisation, dt_bias=dt_bias)
     if projection is not None:
         projection_(projection, nodes, dim=dim, match=match)
 
 
-class Evaluation(NamedTuple):
+@dataclass(frozen=True, repr=False)
+class Evaluation(Result):
     """Mean of the losses, its standard error over windows (NaN for one), and losses (n,T), bits at every symbol."""
 
     bits_per_byte: float
     error: float
     losses: NDArray[np.floating[Any]]
+    _figure = "plkernel.api:_evaluation_figure"
+
+    def _title(self) -> str:
+        windows, context = self.losses.shape
+        return f"{self.bits_per_byte:.4f} +- {self.error:.4f} bits per byte, {windows} windows of {context} bytes"
+
+    @property
+    def positions(self) -> "Means":
+        """Bits per byte by how many bytes of the window come before."""
+        from plkernel.memory.diagnostics import by_position
+
+        return by_position(self.losses)
+
+    def _table(self) -> Any:
+        return self.positions._table()
+
+
+def _evaluation_figure(result: Evaluation) -> "Figure":
+    """Bits per byte by position in the window."""
+    return result.positions.plot()
 
 
 def evaluate(
@@ -112,7 +162,8 @@ def evaluate(
     context  T: a window has T + 1 bytes; that of the run, or 512
     windows  largest number of windows
 
-    Raises ValueError for a model that sees ahead by its configuration, and a text shorter than a window.
+    A torch module is put into evaluation mode; what it returns may hold the logits as `.logits`. Raises ValueError for
+    a model that sees ahead or returns something else, and a text shorter than a window.
     """
     from plkernel.memory.diagnostics import moments
     from plkernel.training.evaluate import token_losses
@@ -157,8 +208,8 @@ def influence(
     return measures.influence(predict, data, lags, batch, seed=seed)
 
 
-@dataclass(frozen=True)
-class Run:
+@dataclass(frozen=True, repr=False)
+class Run(Result):
     """A trained model with the files of its run: the folder of a run, or of plkernel.load.
 
     evaluate, truncation and influence are the functions of those names, with this model, the context of the run and,
@@ -166,9 +217,19 @@ class Run:
     """
 
     path: Path
+    _figure = "plkernel.api:_run_figure"
     evaluate = evaluate
     truncation = truncation
     influence = influence
+
+    def _title(self) -> str:
+        last = self.metrics.tail(1)
+        return f"{self.path}: {len(self.metrics)} evaluations" + "".join(
+            f", {row.val_bpb:.4f} bits per byte after {row.step:,} steps" for row in last.itertuples()
+        )
+
+    def _table(self) -> Any:
+        return self.metrics.filter(["step", "bytes", "train_bpb", "val_bpb", "excess_bpb"])
 
     @cached_property
     def model(self) -> "Model":
@@ -196,22 +257,101 @@ class Run:
 
 def load_run(path: str | Path) -> Run:
     """Open the run in a folder STUDY/ARM/seed-K, or the model in one of plkernel.load; ValueError if there is none."""
-    run = Run(Path(path))
+    run = Run(cli.existing(Path(path), "path"))
+    refuse_study(run.path, "path")
     if not (run.path / CONFIG).is_file():
-        raise ValueError(f"{run.path}: holds no {CONFIG}; give the folder of a run, STUDY/ARM/seed-K")
+        raise ValueError(f"path {run.path}: holds no {CONFIG}; give the folder of a run, STUDY/ARM/seed-K")
     return run
 
 
-def read_checkpoint(path: str | Path) -> "Shown":
+def _run_figure(run: Run) -> "Figure":
+    """Kernels and half-lives at the start and now, as plkernel.inspect draws them."""
+    from plkernel.memory import figures, inspection
+
+    *_, (before, now), title = inspection.of_run(run.path, None, 4, 0)
+    return figures.model_figure(before, now, title)
+
+
+@dataclass(frozen=True, repr=False)
+class StudyResult(Result, Study):
+    """A study and its runs, compared arm by arm as plkernel.report does."""
+
+    _figure = "plkernel.api:_study_figure"
+
+    @cached_property
+    def comparison(self) -> "Comparison":
+        """The arms with their estimates, and differences to the arms that they are compared with."""
+        from plkernel.results.comparison import compare
+
+        return compare(self)
+
+    def _title(self) -> str:
+        from plkernel.results.page import overview
+
+        told = overview(self.comparison)[0] if self.finished() else "no run has finished"
+        return f"{self.name}: {len(self.finished())} of {len(self.runs)} runs finished. {told}"
+
+    def _table(self) -> Any:
+        key, rows = self.comparison.primary, []
+        for arm in self.comparison.arms:
+            row = {"arm": arm.name, "seeds": len(arm.seeds), "bits_per_byte": arm.estimates[key].mean}
+            if other := arm.differences.get(key):
+                row |= {"difference": other.mean, "low": other.low, "high": other.high, "p": other.p_value}
+            rows.append(row)
+        return rows
+
+
+def _study_figure(study: StudyResult) -> "Figure":
+    """The first figure of the report."""
+    from plkernel.results.figures import drawings
+
+    return next(drawings(study.comparison)).figure
+
+
+def load_study(folder: str | Path) -> StudyResult:
+    """Open the folder of a study or of a record; ValueError that names the file which is missing or damaged."""
+    return StudyResult(**vars(read_study(cli.existing(Path(folder), "folder"))))
+
+
+def run_study(
+    spec: "str | Path | Spec",
+    out: str | Path | None = None,
+    *,
+    workers: int | None = None,
+    only: Sequence[str] = (),
+) -> StudyResult:
+    """Run every arm of a study at every seed, as plkernel.experiment does, with a progress bar; go on where it stopped.
+
+    spec     a file, the name of one that comes with plkernel, or a `Spec` (plkernel.load_spec)
+    out      folder of the study, runs/out/NAME unless given
+    workers  runs at a time; on a CPU cores / train.threads unless given
+    only     names or patterns of arms
+
+    Each run is a process of its own. Raises ValueError for a mistake in the spec, before anything is written; runs that
+    fail or diverge are listed in the result.
+    """
+    from plkernel.config.reading import load_spec
+    from plkernel.config.study import Spec
+    from plkernel.study.schedule import run_experiment
+    from plkernel.training import check
+
+    chosen = spec if isinstance(spec, Spec) else load_spec(spec, check)
+    folder = Path("runs/out") / chosen.name if out is None else Path(out)
+    run_experiment(chosen, folder, workers, only)
+    return load_study(folder)
+
+
+def inspect(path: str | Path) -> "Shown | Run":
     """Read the decays of anybody's checkpoint, found by name and read alone: nothing of it is executed.
 
-    path: a folder as on the Hugging Face hub, a .safetensors or .pth file, or hf:OWNER/NAME. In the result, `layers`
-    have rates = -ln a per token, `kernels` (L,T) the later weights of an input, `findings` what is wrong with them.
-    Raises ValueError if no decays are known. As plkernel.inspect.
+    path: a folder as on the Hugging Face hub, a .safetensors or .pth file, or hf:OWNER/NAME; a run of plkernel is
+    opened as by `load_run`. In the result, `layers` have rates = -ln a per token, `kernels` (L,T) the later weights of
+    an input, `findings` what is wrong with them. Raises ValueError if no decays are known. As plkernel.inspect.
     """
-    from plkernel.memory.inspection import shown
+    from plkernel.memory.inspection import is_other_software, shown
 
-    return shown(str(path))
+    refuse_study(Path(path), "path")
+    return shown(str(path)) if is_other_software(Path(path)) else load_run(path)
 
 
 def _read_text(text: Text) -> tuple[Named | corpora.Corpus, NDArray[np.uint8]]:
@@ -238,6 +378,7 @@ def _opened(
     import torch
 
     from plkernel.data.windows import check_length, fixed_windows, spread_windows
+    from plkernel.memory.probe import check_causal
     from plkernel.training.build import Model
     from plkernel.training.evaluate import patch_of, predictor
     from plkernel.training.view import validation_text
@@ -254,4 +395,35 @@ def _opened(
     opened: Any = model.model if isinstance(model, Run) else model
     if isinstance(opened, Model):
         return predictor(opened, torch.device("cpu")), taken, patch_of(opened)
-    return opened, taken, 1
+    predict = _checked(opened)
+    check_causal(predict, taken, batch)
+    return predict, taken, 1
+
+
+def _checked(model: Any) -> "Predict":
+    """A callable that returns the logits of `model`; ValueError where it does not give them."""
+    import torch
+
+    if not callable(model):
+        wanted = "a callable from tokens (B,T) int64 to logits (B,T,256), a model of plkernel or a Run"
+        raise ValueError(f"model must be {wanted} (plkernel.load_run opens one), got {cli.shortened(repr(model), 60)}")
+    parameters = list(model.eval().parameters()) if isinstance(model, torch.nn.Module) else []
+    device = parameters[0].device if parameters else torch.device("cpu")
+
+    def predict(tokens: "Tensor") -> "Tensor":
+        try:
+            given = model(tokens.to(device))
+        except Exception as error:
+            shape = tuple(tokens.shape)
+            raise ValueError(f"model: given tokens of shape {shape}, int64, it raised {cli.told(error)}") from error
+        logits = getattr(given, "logits", given)
+        if not isinstance(logits, torch.Tensor):
+            raise ValueError(f"model must return logits, a tensor or .logits, got {type(logits).__name__}")
+        if logits.ndim != 3 or logits.shape[:2] != tokens.shape or not logits.is_floating_point():
+            got, shape = f"{logits.dtype} of shape {tuple(logits.shape)}", tuple(tokens.shape)
+            raise ValueError(f"model must return floating logits (B,T,V) for tokens (B,T) of shape {shape}, got {got}")
+        if logits.shape[2] <= (highest := int(tokens.max())):
+            raise ValueError(f"model returns logits of {logits.shape[2]} symbols, but the text holds byte {highest}")
+        return logits
+
+    return predict

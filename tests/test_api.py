@@ -7,15 +7,18 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 import plkernel
 from plkernel.analysis.information.estimate import decay_curves
 from plkernel.analysis.nodes import Aim, node_scores
+from plkernel.analysis.results import Result
 from plkernel.api import Run
 from plkernel.config.reading import load_spec
 from plkernel.training.loop import prepare, run_training
@@ -67,11 +70,23 @@ def test_a_fit_is_placed_and_applied() -> None:
     assert nodes.gain == "ema"
     assert node_scores(nodes, Aim(0.9), 256).e_log < 0.05
     decays, weight = torch.empty(32), torch.ones(3, 32)
-    plkernel.apply(nodes, decays, weight)
+    plkernel.apply(nodes, decays, weight, parametrisation="log_rate", max_lag=256)
     assert torch.allclose(decays.exp(), torch.tensor(nodes.rates), rtol=1e-5)
     assert torch.allclose(weight[0], torch.tensor(nodes.projection), rtol=1e-6)
     with pytest.raises(ValueError, match="32 channels"):
-        plkernel.apply(nodes, torch.empty(31))
+        plkernel.apply(nodes, torch.empty(31), parametrisation="log_rate")
+
+
+def test_most_half_lives_beyond_the_longest_lag_are_a_warning() -> None:
+    flat = {"placement": "quantile", "tempering": 0.5, "gain": "ema", "beta": 0.456}
+    with pytest.warns(UserWarning, match=r"55 of 64 half-lives, up to 62,690, are longer than max_lag 100 "):
+        nodes = plkernel.place(64, max_lag=100, **flat)
+    with pytest.warns(UserWarning, match=r"up to 1,283,\d\d\d, are longer than max_lag 2048 "):
+        plkernel.place(64, **flat)
+    with pytest.warns(UserWarning, match="55 of 64"):
+        plkernel.apply(nodes, torch.empty(64), parametrisation="log_rate", max_lag=100)
+    with pytest.warns(UserWarning, match="1 of 1 half-lives, up to 300, are longer than max_lag 64"):
+        plkernel.fit(0.5, max_lag=64, half_lives=[300, 600, 900])
 
 
 @pytest.fixture
@@ -98,19 +113,42 @@ def test_a_run_is_read_and_evaluated(run: Run) -> None:
     assert list(run.influence(windows=4, lags=[1, 8]).lags) == [1, 8]
 
 
+def one_hot(tokens: Tensor) -> Tensor:
+    return torch.nn.functional.one_hot(tokens, 256).float()
+
+
 def test_any_callable_is_evaluated_on_any_text() -> None:
     """Of a model that knows nothing a byte costs 8 bits; one that copies the byte before it reads lag 1 alone."""
-    uniform = lambda tokens: torch.zeros(*tokens.shape, 256)  # noqa: E731
     assert plkernel.evaluate(uniform, bytes(range(256)) * 4, context=16).bits_per_byte == pytest.approx(8.0, abs=1e-5)
 
     def copies(tokens: Tensor) -> Tensor:
-        return 4.0 * torch.nn.functional.one_hot(tokens, 256).float()
+        return 4.0 * one_hot(tokens)
 
     text = np.random.default_rng(0).integers(0, 256, 2000)
     found = plkernel.influence(copies, text, context=32, lags=[1, 2, 3], windows=8)
     assert found.bits[0] > 0.1
     assert found.bits[1:] == (0.0, 0.0)
+
+    class Dropping(torch.nn.Module):
+        def forward(self, tokens: Tensor) -> SimpleNamespace:
+            return SimpleNamespace(logits=torch.nn.functional.dropout(copies(tokens), 0.5, self.training).bfloat16())
+
+    for model in (Dropping(), lambda x: copies(x).half()):
+        assert plkernel.influence(model, text, context=32, lags=[1, 2, 3], windows=8).bits[1:] == (0.0, 0.0)
     assert plkernel.truncation(copies, text, context=32).cost == pytest.approx([0.0] * 6, abs=1e-6)
+
+
+def uniform(tokens: Tensor) -> Tensor:
+    """Logits of a model that knows nothing."""
+    return torch.zeros(*tokens.shape, 256)
+
+
+TEXT = np.random.default_rng(0).integers(0, 256, 500)
+NODES, RATES = plkernel.place(4), torch.empty(4)
+
+
+def judged(model: object, **options: object) -> object:
+    return plkernel.evaluate(model, TEXT, context=32, windows=4, **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -120,14 +158,88 @@ def test_any_callable_is_evaluated_on_any_text() -> None:
         (lambda: plkernel.measure(np.zeros((3, 3), int)), r"got int64 of shape \(3, 3\)"),
         (lambda: plkernel.measure(np.array([0, 256])), "got 0 to 256: np.unique"),
         (lambda: plkernel.measure("no such file"), "no such file"),
-        (lambda: plkernel.evaluate(torch.zeros_like), "text must be given"),
-        (lambda: plkernel.evaluate(torch.zeros_like, b"short"), "text has 5 bytes, fewer than one window of context"),
-        (lambda: plkernel.evaluate(torch.zeros_like, b"text" * 99, context=0), "must be at least 1, got 0, 64 and 4"),
-        (lambda: plkernel.load_run("."), "holds no config.json; give the folder of a run"),
-        (lambda: plkernel.read_study("docs"), "holds no spec.json"),
+        (lambda: plkernel.measure(TEXT, lags=500), r"lags must be the first and the last, .* got 500"),
+        (lambda: plkernel.measure(TEXT, lags=(1, 2000)), r"max_lag 1000 at most.* got \(1, 2000\)"),
+        (lambda: plkernel.measure(TEXT, max_lag="9"), "max_lag must be a whole number such as 64, got '9'"),
+        (lambda: plkernel.place("64"), "channels must be a whole number such as 64, got '64'"),
+        (lambda: plkernel.place(64, beta="1.15"), "beta must be a number such as 1.15, got '1.15'"),
+        (lambda: plkernel.place(64, longest=[2000]), r"longest must be a number such as 1.15, got \[2000\]"),
+        (lambda: plkernel.fit("1.15"), "beta must be a number such as 1.15, got '1.15'"),
+        (lambda: plkernel.fit(1.15, terms=4.0), "terms must be a whole number such as 64, got 4.0"),
+        (lambda: plkernel.apply(NODES, RATES), "parametrisation must say how .*: one of log_rate, .* a_log for A_log"),
+        (lambda: plkernel.apply(NODES, torch.nn.Linear(4, 4)), "decays must be a tensor, got Linear: give its weight"),
+        (lambda: plkernel.apply(NODES, np.zeros(4)), "decays must be a tensor, got ndarray"),
+        (
+            lambda: plkernel.apply(NODES, RATES, torch.nn.Linear(4, 2), parametrisation="log_rate"),
+            "projection must be a tensor, got Linear: give its weight, projection.weight",
+        ),
+        (lambda: plkernel.evaluate(uniform), "text must be given"),
+        (lambda: plkernel.evaluate(uniform, b"short"), "text has 5 bytes, fewer than one window of context"),
+        (lambda: plkernel.evaluate(uniform, b"text" * 99, context=0), "must be at least 1, got 0, 64 and 4"),
+        (lambda: judged(lambda x: uniform(x) + 9 * one_hot(x.roll(-1, 1))), "not causal: .* moves the logits at"),
+        (lambda: plkernel.influence(lambda x: one_hot(x.flip(1)), TEXT, context=32), "the model is not causal"),
+        (lambda: plkernel.truncation(lambda x: one_hot(x.flip(1)), TEXT, context=32), "the model is not causal"),
+        (lambda: judged("runs/out/a"), "model must be a callable .* got 'runs/out/a'"),
+        (lambda: judged(lambda x: uniform(x)[:, -1]), r"\(B,T,V\) for tokens .* \(4, 32\), got .* \(4, 256\)"),
+        (lambda: judged(lambda x: uniform(x).long()), "floating logits .* got torch.int64 of shape"),
+        (lambda: judged(lambda x: uniform(x)[..., :100]), "logits of 100 symbols, but the text holds byte 25"),
+        (lambda: judged(lambda x: (uniform(x), None)), "model must return logits, a tensor or .logits, got tuple"),
+        (lambda: judged(lambda x, state: uniform(x)), r"model: given tokens of shape \(4, 32\), .* raised TypeError"),
+        (lambda: plkernel.load_run("."), "holds no config.json; give the folder of a run, STUDY"),
+        (lambda: plkernel.load_run("runs/records/quick"), "is a study, which plkernel.report shows; none of its runs"),
+        (lambda: plkernel.load_study("nowhere"), "folder nowhere: no such file or folder"),
+        (lambda: plkernel.inspect("runs/records/quick"), "path runs/records/quick: is a study"),
+        (lambda: plkernel.run_study("quick", "out", only=["nothing"]), "only: no arm matches 'nothing'"),
+        (lambda: plkernel.load_run("nowhere"), "path nowhere: no such file or folder"),
+        (lambda: plkernel.load_study("docs"), "holds no spec.json"),
     ],
 )
 def test_mistakes_are_one_line(call: Callable[[], object], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     with pytest.raises((ValueError, OSError), match=message):
         call()
+
+
+def results(run: Run, folder: Path) -> dict[str, Result]:
+    """One result of every kind that the package returns."""
+    text = np.random.default_rng(0).integers(0, 4, 20_000)
+    save_file({"layer.A_log": torch.zeros(8), "layer.dt_bias": torch.zeros(8)}, folder / "model.safetensors")
+    return {
+        "measure": (measured := plkernel.measure(text, max_lag=20)),
+        "information": measured.information,
+        "fit": plkernel.fit(1.15, terms=6),
+        "place": plkernel.place(256, placement="quantile"),
+        "evaluate": run.evaluate(windows=4),
+        "influence": run.influence(windows=4),
+        "truncation": run.truncation(windows=8),
+        "inspect": plkernel.inspect(folder / "model.safetensors"),
+        "run": plkernel.inspect(run.path),
+        "study": plkernel.load_study(ROOT / "runs" / "records" / "memory-lags"),
+    }
+
+
+def test_results_are_short_in_a_notebook_and_are_tables_and_figures(run: Run, tmp_path: Path) -> None:
+    for name, result in results(run, tmp_path).items():
+        lines = repr(result).splitlines()
+        assert 2 < len(lines) <= 10, name
+        assert len(repr(result)) < 1500, name
+        assert result._title() == lines[0], name
+        assert "<table" in result._repr_html_(), name
+        assert len(result.to_frame()) > 0, name
+        assert result.plot().axes[0].has_data(), name
+
+
+def test_units_are_bits(run: Run) -> None:
+    measured = plkernel.measure(np.arange(20_000) % 4, max_lag=20)  # a period of four symbols: two bits
+    assert measured.to_frame()["information"].iloc[0] == pytest.approx(2.0, abs=1e-3)
+    assert measured.information.values[0] == pytest.approx(2.0 * np.log(2), abs=1e-3)
+    assert run.to_frame()["val_bpb"].tolist() == run.metrics["val_bpb"].tolist()
+
+
+@pytest.mark.slow  # a process for the run
+def test_a_study_runs_from_python(tiny_spec: Callable[..., Path], tmp_path: Path) -> None:
+    spec = load_spec(tiny_spec()).model_copy(update={"seeds": (0,)})
+    study = plkernel.run_study(spec, tmp_path / "study", only=["uniform"])
+    assert {run.arm for run in study.finished()} == {"uniform"}
+    again = plkernel.load_study(tmp_path / "study")
+    assert again.to_frame().loc[0, "bits_per_byte"] == study.finished()[0].result.final_val_bpb  # type: ignore[union-attr]

@@ -52,7 +52,7 @@ def refused(run: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> str:
         (generate, [], "PATH Folder of a run"),
         (corpus, ["stdlb"], "did you mean 'stdlib'"),
         (corpus, ["stdlib", "--separator", "ab"], "separator 'ab': must be one byte"),
-        (corpus, ["stdlib", "--max-bytes", "0"], "max_bytes = 0"),
+        (corpus, ["stdlib", "--max-bytes", "0"], "max_bytes = '0'"),
         (report, ["PLACE"], "error: folder PLACE: no such file or folder; did you mean NEAR?"),
         (inspect, ["PLACE"], "error: model PLACE: no such file or folder; did you mean NEAR?"),
         (probe, ["PLACE"], "error: target PLACE: no such file or folder; did you mean NEAR?"),

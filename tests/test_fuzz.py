@@ -231,7 +231,7 @@ def test_run_folders(file: str, study: Path, monkeypatch: pytest.MonkeyPatch) ->
     def read(content: bytes, folder: Path) -> None:
         shutil.copytree(study, folder / "study", ignore=shutil.ignore_patterns("cache", ".lock", "tb"))
         (folder / "study" / file).write_bytes(content)
-        plkernel.read_study(folder / "study")
+        plkernel.load_study(folder / "study")
         run = plkernel.load_run(folder / "study/power/seed-0")
         assert len(run.metrics) >= 0
         if file.endswith("safetensors"):

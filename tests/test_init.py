@@ -91,7 +91,7 @@ def test_needs_are_told(capsys: Shown) -> None:
     [
         (lambda: show("megatron_defualt"), "nearest: megatron_default"),
         (lambda: listing("trinty"), "did you mean 'trinity'"),
-        (lambda: show("nonsense"), "'nonsense' does not exist; plkernel.init list names them"),
+        (lambda: show("nonsense"), "'nonsense' does not exist; plkernel.init list names all"),
         (lambda: show("gpt2", option=("sd=1",)), "has no option 'sd'; valid: std, position_std"),
         (lambda: show("gpt2", option=("std",)), "option must be NAME=VALUE"),
         (lambda: show("gpt2", option=("std=-1",)), "must be a finite number of at least 0"),

@@ -98,7 +98,7 @@ def test_a_corpus_of_two_halves_shows_its_drift(tmp_path: Path) -> None:
         (b"x" * 5000, {}, "one symbol only, 120"),
         (b"short text", {}, "lag 1,000 in 40 blocks: give at least 1,040 or a smaller max_lag"),
         (None, {"names": ()}, "names: give at least one corpus"),
-        (None, {"lags": (5, 5)}, "lags 5 5: must ascend"),
+        (None, {"lags": (5, 5)}, r"lags must be .*, ascending .*, got \(5, 5\)"),
         (b"a b", {"vocabulary": 999, "unit": "word"}, "vocabulary must be from 2 to 256, .*, got 999"),
     ],
 )

@@ -10,7 +10,8 @@ from scipy.special import stdtrit
 
 from plkernel.analysis.figures.style import COLOURS, INK, PAGE_WIDTH, line_style, plain_ticks, style
 from plkernel.analysis.information.estimate import DecayCurve
-from plkernel.analysis.information.laws import FEWEST_LAGS, WINDOW, PowerLaw, local_slopes, log_log_slope
+from plkernel.analysis.information.laws import FEWEST_LAGS, WINDOW, Measurement, PowerLaw, local_slopes, log_log_slope
+from plkernel.analysis.nodes import Nodes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,7 +33,7 @@ SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def decay_figure(
-    curve: DecayCurve, law: PowerLaw | None, *, title: str, exact: tuple[ArrayLike, ArrayLike] | None = None
+    curve: DecayCurve, law: PowerLaw | None = None, *, title: str = "", exact: tuple[ArrayLike, ArrayLike] | None = None
 ) -> "Figure":
     """Draw one corpus: above, information in bits with its band, floor and fit; below, local slope and exponent.
 
@@ -43,6 +44,29 @@ def decay_figure(
     slopes are left out where their interval is wider than +-1.
     """
     return _figure({"": curve}, {"": law} if law else {}, title, exact)
+
+
+def measurement_figure(result: Measurement) -> "Figure":
+    """Draw `decay_figure` of a measurement."""
+    exact = (result.information.lags, result.exact) if result.exact else None
+    title = f"{result.corpus.name}, {result.information.size:,} {result.information.unit}s"
+    return decay_figure(result.information, result.law, title=title, exact=exact)
+
+
+@style()
+def nodes_figure(nodes: Nodes) -> "Figure":
+    """Left: the kernel of the channels, 1 at the first lag; right: their projection over half-life."""
+    from matplotlib.figure import Figure
+
+    half_lives, figure = nodes.half_lives(), Figure(figsize=(PAGE_WIDTH, 2.6))
+    left, right = figure.subplots(1, 2)
+    lags = np.geomspace(1, max(10.0, 2 * half_lives.max()), 200)
+    left.plot(lags, nodes.kernel().kernel(lags) / nodes.kernel().kernel(lags[:1]), color=INK)
+    left.set(xscale="log", yscale="log", xlabel="lag t (steps)", ylabel="k(t) / k(1)", title="kernel, all signs equal")
+    left.set_ylim(bottom=1e-6)
+    right.plot(half_lives, nodes.projection, "o", color=COLOURS[0], ms=3)
+    right.set(xscale="log", yscale="log", xlabel="half-life (steps)", ylabel="multiplier", title="projection")
+    return figure
 
 
 def comparison_figure(curves: Mapping[str, DecayCurve], laws: Mapping[str, PowerLaw]) -> "Figure":

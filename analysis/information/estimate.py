@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln, psi, stdtrit, xlogy
 
 from plkernel.analysis.information.counts import Bytes, block_edges, check_data, check_lags, count_pairs, histogram
+from plkernel.analysis.results import Result
 
 Estimator = Literal["jackknife", "shuffle", "plugin", "miller-madow", "grassberger"]
 ESTIMATORS: tuple[Estimator, ...] = get_args(Estimator)
@@ -240,8 +241,8 @@ def without_bias(estimates: Floats, sizes: NDArray[Any]) -> Floats:
     return np.concatenate([value + shift, left + shift / (1 - shares)], axis=-1)
 
 
-@dataclass(frozen=True)
-class DecayCurve:
+@dataclass(frozen=True, repr=False)
+class DecayCurve(Result):
     """Decay of a dependence with the lag, and how far it can be trusted.
 
     quantity    'information' in nats, or 'correlation' (largest non-trivial singular value of the pair matrix)
@@ -267,6 +268,16 @@ class DecayCurve:
     floor: tuple[float, ...]
     drift: float
     replicates: tuple[tuple[float, ...], ...]
+    _figure = "plkernel.analysis.figures.decay:decay_figure"
+
+    def _title(self) -> str:
+        name = "information in bits" if self.quantity == "information" else self.quantity
+        return f"{name} at {len(self.lags)} lags, of {self.size:,} {self.unit}s, {self.symbols} different"
+
+    def _table(self) -> Any:
+        scale = np.log(2) if self.quantity == "information" else 1.0
+        columns: dict[str, Any] = {self.quantity: self.values, "error": self.standard_errors(), "floor": self.floor}
+        return {"lag": self.lags, **{name: np.divide(values, scale) for name, values in columns.items()}}
 
     def standard_errors(self) -> Floats:
         """(L,) by the delete-a-block jackknife (`jackknife_error`)."""

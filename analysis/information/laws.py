@@ -5,6 +5,7 @@ Four shapes of decay are compared on one curve, each by least squares on ln I, a
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from numbers import Integral
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from plkernel.analysis.information.estimate import (
     jackknife_error,
     log_lags,
 )
+from plkernel.analysis.results import Result
 
 Range = tuple[int, int]
 Unit = Literal["byte", "word"]
@@ -404,8 +406,8 @@ class Named:
     source: str
 
 
-@dataclass(frozen=True)
-class Measurement:
+@dataclass(frozen=True, repr=False)
+class Measurement(Result):
     """Result of `measure_corpus`; `law` is the exponent on the stated range, None where nothing decays.
 
     rows: label of a range of lags, the law fitted there, and the exact exponent where the corpus tells it
@@ -419,6 +421,16 @@ class Measurement:
     rows: tuple[tuple[str, PowerLaw, float | None], ...]
     verdict: Verdict
     exact: tuple[float, ...] | None
+    _figure = "plkernel.analysis.figures.decay:measurement_figure"
+
+    def _title(self) -> str:
+        law, data = self.law, self.information
+        beta = f"beta {law.beta:.3f} ({law.low:.3f} to {law.high:.3f}); " if law else ""
+        return f"{self.corpus.name}, {data.size:,} {data.unit}s, information in bits: {beta}{self.verdict.sentence}"
+
+    def _table(self) -> Any:
+        exact = {} if self.exact is None else {"exact": np.divide(self.exact, np.log(2))}
+        return {**self.information._table(), **exact, "correlation": self.correlation.values}
 
     def to_dict(self) -> dict[str, Any]:
         """A dictionary for JSON."""
@@ -433,6 +445,17 @@ class Measurement:
             "correlation": asdict(self.correlation),
             "exact_information": self.exact and list(self.exact),
         }
+
+
+def check_range(lags: object, max_lag: int) -> Range:
+    """Return a first and a last lag; ValueError unless they ascend from 1 or more to `max_lag` at most."""
+    pair = tuple(lags) if isinstance(lags, tuple | list) else ()
+    if len(pair) != 2 or not all(isinstance(lag, Integral) for lag in pair) or not 1 <= pair[0] < pair[1] <= max_lag:
+        raise ValueError(
+            f"lags must be the first and the last, ascending from 1 or more to max_lag {max_lag} at most, such as "
+            f"(1, {max_lag}), got {lags!r}"
+        )
+    return pair
 
 
 def measure_corpus(

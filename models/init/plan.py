@@ -346,7 +346,7 @@ def find(name: str) -> Scheme:
     """The scheme of this name; ValueError with the nearest ones."""
     if name not in SCHEMES:
         near = get_close_matches(name, SCHEMES, n=3, cutoff=0.5)
-        remedy = f"nearest: {', '.join(near)}" if near else "plkernel.init list names them"
+        remedy = f"nearest: {', '.join(near)}" if near else "plkernel.init list names all, such as mup"
         raise ValueError(f"scheme {name!r} does not exist; {remedy}")
     return SCHEMES[name]
 

@@ -13,11 +13,12 @@ from plkernel.analysis.information.estimate import entropy
 from plkernel.common import cli
 from plkernel.common.files import check_file, save_json, unescape
 from plkernel.data import corpora
+from plkernel.data.names import byte_count
 
 
 def corpus(
     name: Annotated[str, tyro.conf.Positional],
-    max_bytes: int | None = None,
+    max_bytes: str | None = None,
     separator: str = r"\n",
     column: str | None = None,
     out: Path | None = None,
@@ -30,13 +31,14 @@ def corpus(
         name: stdlib, wiki-pt, fineweb, hf:NAME[:CONFIG[:SPLIT]], bible:en (one text in 22 languages, needs
             plkernel[text]), a file or folder, or bytes of a known law: synthetic:beta=1.0,symbols=16,bytes=10MB,seed=0,
             synthetic:lags,alpha=1.0,longest=256,redrawn=0.2, synthetic:markov,spread=0.3, synthetic:iid.
-        max_bytes: Stop after so many bytes.
+        max_bytes: Stop after so many bytes, such as 500000 or 1MB.
         separator: The byte between two documents; escapes such as \\n, \\0 and \\xff are understood.
         column: The text column of .parquet, .jsonl, .csv and hf: data; 'text' unless named.
         out: Write the description to this JSON file too.
     """
     check_file(out, "out")
-    loaded = corpora.load(name, max_bytes=max_bytes, separator=unescape(separator), column=column)
+    most = None if max_bytes is None else byte_count(str(max_bytes))
+    loaded = corpora.load(name, max_bytes=most, separator=unescape(separator), column=column)
     bits = float(entropy(histogram(loaded.bytes), np.array(loaded.size))) / math.log(2)
     values = {**asdict(loaded), "unigram_entropy_bits_per_byte": bits}
     print("\n".join(f"{name.replace('_', ' '):<29}  {value}" for name, value in values.items()))

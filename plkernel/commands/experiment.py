@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from plkernel.common import cli
 from plkernel.common.files import check_folder
 from plkernel.config import reading
 from plkernel.config.study import Spec
@@ -54,6 +55,13 @@ def _cautions(spec: Spec) -> Iterator[str]:
                 yield f"{condition.name}: {words}"
 
 
+def check_ahead(arms: Sequence[str], workers: int | None = None, only: Sequence[str] = (), **_: object) -> None:
+    """Refuse mistakes in options before any arm is resolved, which takes seconds."""
+    if workers is not None and workers < 1:
+        raise ValueError(f"workers must be at least 1, got {workers}")
+    cli.check_patterns("only", only, arms)
+
+
 def command(
     spec: Spec,
     out: Path | None = None,
@@ -92,8 +100,6 @@ def command(
         underpowered: Register it all the same.
         trust_code: Import and run the code that the spec names.
     """
-    if workers is not None and workers < 1:
-        raise ValueError(f"workers must be at least 1, got {workers}")
     if ray_address is not None and engine != "ray":
         raise ValueError(f"ray_address {ray_address!r} belongs to engine 'ray', got engine {engine!r}: leave it out")
     folder = out or Path("runs/out") / spec.name
@@ -130,4 +136,4 @@ def command(
 
 
 if __name__ == "__main__":
-    reading.main(command, check=check)
+    reading.main(command, check=check, ahead=check_ahead)

@@ -11,6 +11,7 @@ import numpy as np
 import tyro
 
 from plkernel.common import cli
+from plkernel.common.files import CHECKPOINT, refuse_study
 from plkernel.config.schema import check_threads
 from plkernel.config.study import LARGEST_SEED
 from plkernel.models import NOT_CAUSAL, Device
@@ -65,7 +66,12 @@ def generate(
     torch.set_num_threads(threads)
     sampling, place = Sampling(temperature, top_p), choose_device(device)
     text = prompt_file.read_bytes() if prompt_file else prompt.encode("utf-8", "surrogateescape")
-    cli.existing(model, "model")
+    refuse_study(cli.existing(model, "model"), "model")
+    if model.is_dir() and not (model / CHECKPOINT).exists():
+        raise ValueError(
+            f"model {model}: holds no {CHECKPOINT}, so no model of plkernel: plkernel.load reads an official RWKV, "
+            "a .pth file, and AutoModelForCausalLM the folders of transformers"
+        )
     opened = read(model).eval() if model.suffix == ".pth" else open_model(model)
     if not opened.config.causal:
         raise ValueError(

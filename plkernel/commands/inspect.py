@@ -6,6 +6,7 @@ from pathlib import Path
 import tyro
 
 from plkernel.common import cli
+from plkernel.common.files import refuse_study
 
 
 def inspect(
@@ -51,6 +52,7 @@ def inspect(
     from plkernel.memory.figures import check_options, deliver, model_figure
 
     check_options(json, figure, windows=(windows, 1), truncation=(truncation, 0), tokens=(tokens, 2))
+    refuse_study(model, "model")
     other = inspection.is_other_software(model)
     if other and (corpus, windows, truncation) != (None, 16, 256):
         raise ValueError(f"corpus, windows and truncation are for runs of plkernel, which {model} is not")

@@ -10,6 +10,7 @@ import numpy as np
 import tyro
 
 from plkernel import __version__
+from plkernel.analysis.information import laws
 from plkernel.analysis.information.counts import VOCABULARY, word_symbols
 from plkernel.analysis.information.estimate import BLOCKS, MAX_LAG, Estimator
 from plkernel.analysis.information.laws import DRIFT_MULTIPLE, STATED, Measurement, Unit, local_slopes, measure_corpus
@@ -17,7 +18,7 @@ from plkernel.common import cli
 from plkernel.common.cli import text_table
 from plkernel.common.files import atomic_write, check_folder, save_json, unescape
 from plkernel.data import corpora
-from plkernel.data.names import known_sequence
+from plkernel.data.names import byte_count, known_sequence
 
 SHOWN_LAGS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 BITS = 1 / np.log(2)
@@ -31,7 +32,7 @@ def measure(
     max_lag: int = MAX_LAG,
     blocks: int = BLOCKS,
     vocabulary: int = VOCABULARY,
-    max_bytes: int | None = None,
+    max_bytes: str | None = None,
     separator: str = r"\n",
     column: str | None = None,
     threads: int = os.cpu_count() or 1,
@@ -52,7 +53,7 @@ def measure(
         max_lag: Longest lag measured.
         blocks: Blocks of the jackknife.
         vocabulary: Symbols with --unit word, at most 256; rarer words share the last.
-        max_bytes: Stop after so many bytes of each corpus.
+        max_bytes: Stop after so many bytes of each corpus, such as 500000 or 1MB.
         separator: The byte between two documents; escapes such as \\n, \\0 and \\xff are understood.
         column: The text column of .parquet, .jsonl, .csv and hf: data; 'text' unless named.
         threads: Lags counted at the same time; no result depends on it.
@@ -61,10 +62,10 @@ def measure(
     """
     if not names:
         raise ValueError("names: give at least one corpus, e.g. stdlib")
-    if not 1 <= lags[0] < lags[1] <= max_lag:
-        raise ValueError(f"lags {lags[0]} {lags[1]}: must ascend from 1 or more and stay within --max-lag {max_lag}")
+    laws.check_range(lags, max_lag)
     check_folder(out, "out")
-    reading: Any = {"max_bytes": max_bytes, "separator": unescape(separator), "column": column}
+    most = None if max_bytes is None else byte_count(str(max_bytes))
+    reading: Any = {"max_bytes": most, "separator": unescape(separator), "column": column}
     loaded = {name: corpora.load(name, **reading) for name in names}  # all before the first is measured
     options: Any = {"unit": unit, "estimator": estimator, "stated": lags, "max_lag": max_lag, "blocks": blocks}
     results = []
@@ -72,8 +73,11 @@ def measure(
         data = corpus.bytes if unit == "byte" else word_symbols(corpus.bytes, vocabulary)[0]
         known = known_sequence(name) if unit == "byte" else None
         options["exact"] = known.mutual_information if known else None
-        with cli.progress_bar(name) as progress:
-            result = measure_corpus(corpus, data, threads=threads, progress=progress, **options)
+        try:
+            with cli.progress_bar(name) as progress:
+                result = measure_corpus(corpus, data, threads=threads, progress=progress, **options)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
         results.append(result)
         print(render(result), end="\n\n", flush=True)
     if len(results) > 1:
@@ -124,15 +128,13 @@ def render(result: Measurement) -> str:
 
 
 def _draw(results: Sequence[Measurement], out: Path) -> None:
-    from plkernel.analysis.figures.decay import comparison_figure, decay_figure
+    from plkernel.analysis.figures.decay import comparison_figure
     from plkernel.analysis.figures.style import rendered
 
     drawings = {}
     for item in results:
-        exact = (item.information.lags, item.exact) if item.exact else None
-        title = f"{item.corpus.name}, {item.information.size:,} {item.information.unit}s"
         slug = re.sub(r"[^A-Za-z0-9.]+", "-", item.corpus.name).strip("-.") or "corpus"
-        drawings[slug] = decay_figure(item.information, item.law, title=title, exact=exact)
+        drawings[slug] = item.plot()
     if len(results) > 1:
         curves = {item.corpus.name: item.information for item in results}
         laws = {item.corpus.name: item.law for item in results if item.law}

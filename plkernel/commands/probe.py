@@ -5,6 +5,7 @@ from pathlib import Path
 import tyro
 
 from plkernel.common import cli
+from plkernel.common.files import refuse_study
 from plkernel.models import Device
 
 
@@ -61,6 +62,7 @@ def probe(
     from plkernel.training.build import choose_device
     from plkernel.training.evaluate import check_lags
 
+    refuse_study(target, "target")
     opened = probing.open_target(target, choose_device(device), trust_code)
     name, data = opened.text(text)
     length, unit = context or opened.context, opened.unit

@@ -26,7 +26,7 @@ def command(
         progress: Show a progress bar (on a terminal).
         trust_code: Import and run the code that the spec names.
     """
-    arm = arm or spec.baseline
+    chosen = arm or spec.baseline
     seed = spec.seeds[0] if seed is None else seed
     if seed not in spec.seeds:
         known = ", ".join(map(str, spec.seeds))
@@ -37,7 +37,10 @@ def command(
 
     keep_memory()
     check_folder(folder, "out")
-    task = prepare(spec, arm, seed, folder)
+    if arm is None:
+        others = ", ".join(repr(name) for name in spec.arms if name != spec.baseline)
+        print(f"arm {spec.baseline!r}, the baseline, as --arm names none; others: {others}", file=sys.stderr)
+    task = prepare(spec, chosen, seed, folder)
     print(summary(task.name, run_training(task, progress)))
     print(f"written: {task.folder.path}", file=sys.stderr)
 

@@ -2,6 +2,7 @@
 
 import difflib
 import errno
+import fnmatch
 import functools
 import inspect
 import io
@@ -9,6 +10,7 @@ import math
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib import import_module
@@ -31,9 +33,16 @@ ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if 
 def nearest(name: str, valid: Iterable[str]) -> str:
     """Return a hint that names the closest of the `valid` names, or the first 24 of them when none is close."""
     names = sorted(valid)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     return f"did you mean {close[0]!r}?" if close else f"valid: {', '.join(names[:MOST_NAMES])}{more}"
+
+
+def check_patterns(option: str, patterns: Iterable[str], arms: Iterable[str]) -> None:
+    """Raise ValueError for a pattern that matches no arm."""
+    for pattern in patterns:
+        if not fnmatch.filter(arms, pattern):
+            raise ValueError(f"{option}: no arm matches {pattern!r}; {nearest(pattern, arms)}")
 
 
 def existing(path: Path, name: str) -> Path:
@@ -134,6 +143,7 @@ def report_errors(action: Callable[[], Any]) -> None:
 
     What it prints to standard output, and that line, show control characters as escapes, such as \\x1b.
     """
+    warnings.formatwarning = lambda message, *_: f"warning: {message}\n"  # type: ignore[assignment]
     try:
         with redirect_stdout(cast(Any, _Escaping(sys.stdout))):
             action()
@@ -204,7 +214,7 @@ def shortened(text: str, most: int = 1000) -> str:
 @contextmanager
 def progress_bar(name: str) -> Iterator[Callable[[float], Any]]:
     """Show a bar on a terminal's standard error, after two seconds; yield a function that takes shares of the work."""
-    from tqdm import tqdm
+    from tqdm.auto import tqdm
 
     form = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
     with tqdm(desc=name, total=1.0, bar_format=form, delay=2.0, leave=False, disable=None, file=sys.stderr) as bar:

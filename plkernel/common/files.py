@@ -123,6 +123,14 @@ def check_folder(folder: Path | None, option: str, keep: bool = False, file: Pat
         raise OSError(f"{option} {file or folder}: cannot be written ({reason}); choose another place") from error
 
 
+def refuse_study(path: Path, option: str) -> None:
+    """Raise ValueError for the folder of a study, where that of one of its runs is expected."""
+    if (path / SPEC).is_file():
+        runs = sorted(path.glob(f"*/seed-*/{CONFIG}"))
+        hint = f"give one of its runs, such as {runs[0].parent}" if runs else "none of its runs are here"
+        raise ValueError(f"{option} {path}: is a study, which plkernel.report shows; {hint}")
+
+
 def refuse_links(*paths: Path) -> None:
     """Raise ValueError naming the first of `paths` that exists and is neither a plain file nor a folder."""
     for path in paths:

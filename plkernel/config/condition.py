@@ -1,6 +1,7 @@
 """One condition of a study: an arm resolved for its model, and all that decides the numbers of a run but its seed."""
 
 import math
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -114,7 +115,10 @@ class Condition:
             if model.kind == "rwkv7":
                 decays.check_largest_rate(rates[0], f"placement {arm.placement!r}, {ENDS[0]}")
         options |= {"placement": arm.placement, "projection": arm.projection, "beta": arm.beta}
-        return decays.place(model.node_count, gain=model.input_gain, step=step, fastest=model.largest_rate, **options)
+        with warnings.catch_warnings(action="ignore"):  # of half-lives, which a study holds against its context
+            return decays.place(
+                model.node_count, gain=model.input_gain, step=step, fastest=model.largest_rate, **options
+            )
 
     def _given_nodes(self, *values: Any) -> decays.Nodes:
         """The nodes that are in the spec as numbers, per byte, for a step of the model."""

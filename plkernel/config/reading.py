@@ -246,11 +246,17 @@ def _options(factors: Mapping[str, Options], levels: Mapping[str, str]) -> Optio
     return options
 
 
-def main(command: Callable[..., Any], args: Sequence[str] | None = None, check: Check | None = None) -> None:
+def main(
+    command: Callable[..., Any],
+    args: Sequence[str] | None = None,
+    check: Check | None = None,
+    ahead: Callable[..., None] | None = None,
+) -> None:
     """Run `command(spec, ...)` as `SPEC [OPTIONS]`; exit 2 with one line on bad input.
 
     An option such as --train.steps 200 replaces that value of the file; the spec is then checked as a whole, every
-    condition also by `check`. The option --trust-code of the command is consent to the code in the spec.
+    condition also by `check`. Before that `ahead` is called with the names of the arms, and the options. The option
+    --trust-code of the command is consent to the code in the spec.
     """
     given = list(sys.argv[1:] if args is None else args)
     prog, own = f"{cli.program()} SPEC", functools.partial(command, None)
@@ -262,6 +268,8 @@ def main(command: Callable[..., Any], args: Sequence[str] | None = None, check: 
             raise ValueError(f"the spec comes first: {prog} [OPTIONS], got {repr(given[0]) if given else 'nothing'}")
         path = find(given[0])
         call, rest = cli.parse(own, given[1:], prog, whole=False)
+        if ahead is not None:
+            ahead(list(load_values(path).get("arms") or ()), **call.keywords)
         values, origin = replaced(load_values(path), rest, call.keywords), f"{path}{' with its options' * bool(rest)}"
         command(parse_spec(values, origin, check, call.keywords.get("trust_code", False)), **call.keywords)
 

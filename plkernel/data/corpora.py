@@ -182,7 +182,7 @@ def _written(name: str, source: Source, path: Path, max_bytes: int | None) -> Co
 
     A bar appears on a terminal's standard error after two seconds.
     """
-    from tqdm import tqdm
+    from tqdm.auto import tqdm
 
     total = min((value for value in (source.size, max_bytes) if value is not None), default=None)
     digest, size, documents, skip = hashlib.sha256(), 0, 0, 1  # the first separator is skipped

@@ -198,16 +198,26 @@ def _parameters(law: str) -> dict[str, Any]:
 
 
 def _value(name: str, text: str, kind: Any) -> Any:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?)b?", text, re.IGNORECASE | re.ASCII)
+    if name == "bytes":
+        return byte_count(text, name)
     try:
-        value = Fraction(match[1]) * UNITS[match[2].lower()] if match and name == "bytes" else kind(text)
-        if name == "bytes" and (value < 1 or value != int(value)):
-            raise ValueError
-        return kind(value)
+        return kind(text)
     except ValueError:
-        units = {"bytes": "a number of bytes such as 500000, 500k, 10MB or 1G"}
-        expected = units.get(name, "a number" if kind is float else "a whole number")
+        expected = "a number" if kind is float else "a whole number"
         raise ValueError(f"{name} = {text!r}: must be {expected}") from None
+
+
+def byte_count(text: str, name: str = "max_bytes") -> int:
+    """Read a number of bytes; ValueError that names what has it.
+
+    >>> byte_count("1.5MB")
+    1500000
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?)b?", text, re.IGNORECASE | re.ASCII)
+    value = Fraction(match[1]) * UNITS[match[2].lower()] if match else Fraction(0)
+    if value < 1 or value != int(value):
+        raise ValueError(f"{name} = {text!r}: must be a number of bytes such as 500000, 500k, 10MB or 1G")
+    return int(value)
 
 
 def known_sequence(name: str) -> Synthetic | None:

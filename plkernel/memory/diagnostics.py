@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from plkernel.analysis.results import Result
+
 Floats = NDArray[np.float64]
 Tokens = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
@@ -36,8 +38,16 @@ AT_ONCE = 2**22
 """Bytes that are counted, or judged, at a time."""
 
 
-class Curve:
+class Curve(Result):
     """Base of the dataclasses whose fields are columns."""
+
+    _figure = "plkernel.memory.figures:curve_figure"
+
+    def _title(self) -> str:
+        return str(self.__doc__).partition("\n")[0]
+
+    def _table(self) -> Any:
+        return {name: column for name, column in vars(self).items() if isinstance(column, tuple)}
 
     def to_dict(self) -> dict[str, Any]:
         """Fields for JSON: columns as lists, null for numbers that are not finite, no field that is None."""
@@ -48,7 +58,7 @@ class Curve:
         return values
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Means(Curve):
     """Mean bits per byte, or per token, (L,), with at most `given` (L,) bytes known before the predicted one."""
 
@@ -57,7 +67,7 @@ class Means(Curve):
     standard_error: tuple[float, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Truncation(Curve):
     """Bits per byte, or per token, of the same ones when only the last `given` before them are known, ascending.
 
@@ -74,7 +84,7 @@ class Truncation(Curve):
     floor: tuple[float, ...] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Influence(Curve):
     """Mean change of the prediction of x[t+1] when x[t+1-d] is another token, at lags d = `lags` (L,), ascending.
 

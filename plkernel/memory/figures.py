@@ -24,7 +24,7 @@ from plkernel.analysis.figures.style import (
 from plkernel.analysis.figures.style import GREY as START
 from plkernel.analysis.information.estimate import critical_value, student_interval
 from plkernel.common.files import atomic_write, check_file, save_json
-from plkernel.memory.diagnostics import INFORMED, Floats, Memory, Probe
+from plkernel.memory.diagnostics import INFORMED, Floats, Influence, Means, Memory, Probe, Truncation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -173,6 +173,16 @@ def truncation_figure(arms: Mapping[str, Curves], heading: str = "", confidence:
 def influence_figure(arms: Mapping[str, Curves], heading: str = "", confidence: float = 0.95) -> "Figure":
     """Change of the prediction in bits when the byte at a lag is another, and I(d) of the text if its law is known."""
     return _over_seeds([(arms, "lag d (bytes)", "change of the prediction, bits")], heading, confidence)
+
+
+def curve_figure(curve: Influence | Truncation | Means) -> "Figure":
+    """Draw the influence, the worth of context, or the loss by position, of one model."""
+    if isinstance(curve, Means):
+        arms = {"model": Curves(curve.given, np.array([curve.bpb]))}
+        return _over_seeds([(arms, "bytes before, in the window", "bits per byte")], "", 0.95)
+    if isinstance(curve, Influence):
+        return influence_figure({"model": Curves(curve.lags, np.array([curve.bits]))})
+    return truncation_figure({"model": Curves(curve.given, np.array([curve.bpb]), curve.floor)})
 
 
 @style()

@@ -4,18 +4,22 @@ import re
 from dataclasses import dataclass, replace
 from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from plkernel.analysis.results import Result
 from plkernel.common.cli import existing, text_table
 from plkernel.common.files import CHECKPOINT, load_json
 from plkernel.common.files import CONFIG as RUN_CONFIG
 from plkernel.memory.diagnostics import QUANTILES, Memory, kernel_exponents, slope_range
-from plkernel.memory.figures import DRAWN
+from plkernel.memory.figures import DRAWN, model_figure
 from plkernel.memory.files import HUB, open_checkpoint
 from plkernel.memory.formulas import FAMILIES, Floats
 from plkernel.memory.layers import LAGS, Finding, Layer, findings, kernel, known_layers, quantiles, redrawn
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 NAMED = {"shortest": 0, "10 %": 1, "median": 3, "90 %": 5, "longest": 6}
 """Places among QUANTILES."""
@@ -24,14 +28,28 @@ Parts = tuple[list[str], dict[str, Any], tuple[Memory | None, Memory], str]
 """Of a report: texts, values for JSON, memory before and now, and the title of the figure."""
 
 
-@dataclass(frozen=True)
-class Shown:
+@dataclass(frozen=True, repr=False)
+class Shown(Result):
     """Layers with decays of a checkpoint, and what is wrong with them."""
 
     name: str
     model_type: str | None
     layers: tuple[Layer, ...]
     findings: tuple[Finding, ...]
+    _figure = "plkernel.memory.inspection:shown_figure"
+
+    def _title(self) -> str:
+        found = [f"{one.severity}: {one.name}, {one.tensor}" for one in self.findings]
+        more = f" and {len(found) - 1} more" if found[1:] else ""
+        return f"{self.name}: {_count(self)}; {found[0] if found else 'nothing is wrong'}{more}"
+
+    def _table(self) -> Any:
+        rows = []
+        for layer in self.layers:
+            lives = quantiles(layer.rates)
+            row = {"layer": layer.number, "family": layer.family.name, "channels": layer.rates.size}
+            rows.append({**row, **{name: lives[at] for name, at in NAMED.items()}, "x": _exponent(layer.rates)})
+        return rows
 
     @property
     def kernels(self) -> Floats:
@@ -66,6 +84,11 @@ class Shown:
             )
         found = [finding._asdict() for finding in self.findings]
         return {"model": self.name, "model_type": self.model_type, "layers": layers, "findings": found}
+
+
+def shown_figure(one: Shown) -> "Figure":
+    """Draw the kernels and half-lives of a checkpoint."""
+    return model_figure(None, one.memory, one.name, "tokens")
 
 
 def is_other_software(model: Path) -> bool:

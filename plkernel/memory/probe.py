@@ -274,7 +274,10 @@ def open_target(path: Path, device: torch.device, trusted: bool = False) -> Targ
 
 
 def _transformers(path: Path, device: torch.device) -> Target:
-    """Model and tokenizer of a folder. Nothing is fetched, and no code of the folder runs."""
+    """Model and tokenizer of a folder; 256 tokens without a tokenizer are bytes.
+
+    Nothing is fetched, and no code of the folder runs.
+    """
     try:
         from transformers import AutoModelForCausalLM, AutoTokenizer
     except ImportError as error:
@@ -283,12 +286,15 @@ def _transformers(path: Path, device: torch.device) -> Target:
     try:
         with without_gpu_code() if device.type == "cpu" else nullcontext():
             model: Any = AutoModelForCausalLM.from_pretrained(path, **local)
-            tokenizer: Any = AutoTokenizer.from_pretrained(path, **local)
+            bare = not any((*path.glob("*token*"), *path.glob("vocab*"), *path.glob("spiece*")))
+            bytewise = bare and model.get_input_embeddings().num_embeddings == 256
+            tokenizer: Any = None if bytewise else AutoTokenizer.from_pretrained(path, **local)
     except Exception as error:  # of whatever kind the model's own module raises
         fault = "does not open it as a causal language model with a tokenizer"
         raise ValueError(f"target {path}: transformers {fault}: {error}") from error
-    if len(tokenizer) <= len(tokenizer.all_special_ids):  # made up if the folder has none
-        raise ValueError(f"target {path}: no tokenizer, which says what its tokens are: save that of the model there")
+    if not bytewise and len(tokenizer) <= len(tokenizer.all_special_ids):  # made up if the folder has none
+        fault = "no tokenizer, which says what its tokens are (a model of 256 tokens reads bytes without one)"
+        raise ValueError(f"target {path}: {fault}: save that of the model there")
     model.float().to(device).eval()
 
     def predict(tokens: Tensor) -> Tensor:
@@ -303,4 +309,7 @@ def _transformers(path: Path, device: torch.device) -> Target:
         return tokens
 
     most = getattr(model.config, "max_position_embeddings", None) or math.inf
-    return Target(model, predict, encode, "token", int(min(UNTRAINED_CONTEXT, most)), TOKENISED, most)
+    context = int(min(UNTRAINED_CONTEXT, most))
+    if bytewise:
+        return Target(model, predict, lambda text: text, "byte", context, most=most)
+    return Target(model, predict, encode, "token", context, TOKENISED, most)

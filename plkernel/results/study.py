@@ -307,7 +307,8 @@ def read_study(folder: Path | str) -> Study:
     folder = Path(folder)
     path, rows = folder / SPEC, folder / ROWS
     if not path.is_file():
-        raise ValueError(f"folder: {folder} holds no {SPEC}, give the folder of a study (runs/out/NAME)")
+        hint = ": it is a run, which plkernel.inspect shows" if (folder / CONFIG).is_file() else ""
+        raise ValueError(f"folder: {folder} holds no {SPEC}{hint}; give the folder of a study (runs/out/NAME)")
     spec = validated(path, StudyFile, files.load_json(path))
     against = {f"arms.{name}.against": arm.get("against") for name, arm in spec["arms"].items()}
     for place, arm in {"baseline": spec["baseline"], **against}.items():

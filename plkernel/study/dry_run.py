@@ -163,11 +163,11 @@ def text(forecast: Row) -> str:
         fitting = int(available // max(row["memory"] for row in rows))
         remedy = f": use --workers {fitting}" if 0 < fitting < min(at_once, runs) else ""
         lines.append(f"memory: {fitting} at a time fit in the {available / 1e9:.1f} GB that are free{remedy}")
-    assumed = f"no GPU here: times are assumed, not measured, from {GPU_FLOPS:.0e} FLOPs per second"
+    assumed = f"no GPU here: times are assumed, not measured, and at least those of {GPU_FLOPS:.0e} FLOPs per second"
     alone = "times are those of a run alone: runs at a time share the bandwidth of memory"
     return "\n".join([*lines, alone if forecast["measured"] else assumed])
 
 
 def duration(seconds: float) -> str:
     """Hours, minutes and seconds."""
-    return str(timedelta(seconds=round(seconds)))
+    return str(timedelta(seconds=round(seconds))) if seconds >= 0.5 else "under 1 s"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from plkernel.common import cli
 from plkernel.common.files import (
@@ -104,9 +104,7 @@ def run_experiment(
 
 def chosen_arms(spec: Spec, only: Sequence[str]) -> list[str]:
     """Return the arms whose names match one of the patterns; ValueError for a pattern that matches none."""
-    for pattern in only:
-        if not fnmatch.filter(spec.arms, pattern):
-            raise ValueError(f"only: no arm matches {pattern!r}; {cli.nearest(pattern, spec.arms)}")
+    cli.check_patterns("only", only, spec.arms)
     return [arm for arm in spec.arms if not only or any(fnmatch.fnmatchcase(arm, pattern) for pattern in only)]
 
 

@@ -17,7 +17,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from plkernel.common.environment import environment
 from plkernel.common.files import DIVERGED, FAILED, FINISHED, METRICS, read_lines, run_folder
@@ -55,6 +55,9 @@ from plkernel.training.evaluate import (
     worth_of_context,
 )
 from plkernel.training.folder import Progress, RunFolder
+
+CURVE_EVERY = 10
+"""Steps between two training losses in TensorBoard."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +168,7 @@ class Training:
         # After the checkpoint was read: where that is refused, the rows stay as they are.
         task.folder.cut(self.progress, train.eval_every)
         self.rows = read_lines(task.folder.path / METRICS)
-        known = self.rows[-1]["step"] + 1 if self.rows else 0  # later points of the curves are taken back
+        known = self.progress.step + 1 if self.rows else 0  # later points of the curves are taken back
         self.curves = SummaryWriter(str(task.folder.path), purge_step=known)
         self._clock = time.perf_counter()
 
@@ -173,6 +176,11 @@ class Training:
     def seconds(self) -> float:
         """Training and evaluation time so far, over all sittings."""
         return self.progress.seconds + time.perf_counter() - self._clock
+
+    @property
+    def unit(self) -> str:
+        """The unit of losses in the names of curves, which says if the model sees ahead."""
+        return "bpb" if self.model.config.causal else "bpb_" + re.sub(r"\W+", "_", NOT_CAUSAL)
 
     def step(self) -> None:
         """Take one optimiser step; nothing waits for the device, whose losses `settle` reads."""
@@ -203,6 +211,8 @@ class Training:
         values, self.unread = torch.cat(self.unread).tolist() if self.unread else [], []
         for step, value in enumerate(values, start=self.progress.step - len(values) + 1):
             _check_finite(value, step)
+            if step % CURVE_EVERY == 0:
+                self.curves.add_scalar(f"train/step_{self.unit}", value / NATS_PER_BIT, step)
             self.progress = replace(self.progress, loss_sum=self.progress.loss_sum + value)
 
     def evaluate(self) -> dict[str, Any]:
@@ -237,7 +247,7 @@ class Training:
 
     def draw(self, row: dict[str, Any], speed: float, half_lives: list[np.ndarray]) -> None:
         """Add an evaluation to TensorBoard; the losses of step 0, 8 bits per byte, would flatten the curves."""
-        watched, tag = row["saturation"], "bpb" if "label" not in row else "bpb_" + re.sub(r"\W+", "_", NOT_CAUSAL)
+        watched, tag = row["saturation"], self.unit
         scalars = {f"train/{tag}": row["train_bpb"], f"val/{tag}": row["val_bpb"]} if row["step"] else {}
         if row["step"] and "excess_bpb" in row:
             scalars["val/excess_bpb"] = row["excess_bpb"]

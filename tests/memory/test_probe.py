@@ -258,6 +258,20 @@ def test_mistakes_are_one_line(
     assert "does not open it as a causal language model" in refused(command.probe, gpt2, *asked)
 
 
+def test_a_model_of_256_tokens_reads_bytes_without_a_tokenizer(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(vocab_size=256, n_positions=32, n_embd=16, n_layer=1, n_head=2, bos_token_id=0)
+    model = transformers.GPT2LMHeadModel(config).eval()
+    model.save_pretrained(tmp_path / "bytes")
+    found = probed(tmp_path, tmp_path / "bytes", "--text", __file__, "--windows", 4)
+    windows = fixed_windows(np.frombuffer(Path(__file__).read_bytes(), np.uint8), 32, 4)
+    with torch.no_grad():
+        logits = [model(one[None, :-1]).logits[0] for one in windows]
+    expected = torch.nn.functional.cross_entropy(torch.cat(logits), windows[:, 1:].flatten()) / np.log(2)
+    assert found["unit"] == "byte"
+    assert found["bits_per_token"] == pytest.approx(float(expected), rel=1e-4)
+
+
 def test_code_in_the_folder_does_not_run(gpt2: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
     config: dict[str, Any] = json.loads((gpt2 / "config.json").read_text())
     config |= {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config", "AutoModelForCausalLM": "mine.Model"}}

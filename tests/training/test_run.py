@@ -84,6 +84,9 @@ def test_the_curves_are_the_rows(tiny_spec: SpecWriter, tmp_path: Path) -> None:
     assert [event.value for event in curve] == pytest.approx([row["val_bpb"] for row in rows[1:]], rel=1e-6)
     assert [event.step for event in curve] == [row["step"] for row in rows[1:]]
     assert len(events.Scalars("watch/entropy")) == len(rows)
+    [tenth] = events.Scalars("train/step_bpb")  # every ten of 12 steps
+    assert tenth.step == 10
+    assert 2 < tenth.value < 10
     assert "weights/log2_half_life_block_1" in events.Tags()["histograms"]
     assert len(list(folder.glob("events.out.tfevents.*"))) == 1
 
@@ -158,7 +161,7 @@ def test_every_output_of_published_patching_is_labelled(
     rows = (tmp_path / RUN / "metrics.jsonl").read_text().splitlines()
     assert all("not causal, not a likelihood" in line for line in bpb_lines + rows)
     tags = {tag for tag in events_of(tmp_path / RUN).Tags()["scalars"] if "bpb" in tag}
-    assert tags == {f"{split}/bpb_not_causal_not_a_likelihood" for split in ("train", "val")}
+    assert tags == {f"{curve}bpb_not_causal_not_a_likelihood" for curve in ("train/", "train/step_", "val/")}
 
 
 def test_a_folder_in_use_is_refused(tiny_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

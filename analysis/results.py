@@ -1,0 +1,52 @@
+"""Results in Python and in notebooks: a short repr, a table, a figure."""
+
+import sys
+from html import escape
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from plkernel.analysis.figures.style import rendered
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+ROWS = 5
+DIGITS = "{:.4g}".format
+
+
+class Result:
+    """Base of results: `_title` is a line of text, `_table` the columns or rows of a table.
+
+    _figure: the function that draws it, module:function.
+    """
+
+    _figure: ClassVar[str]
+
+    def _title(self) -> str:
+        raise NotImplementedError
+
+    def _table(self) -> Any:
+        raise NotImplementedError
+
+    def to_frame(self) -> "DataFrame":
+        """Return a row for every lag, half-life, layer or arm, in bits where it is information or a loss."""
+        from pandas import DataFrame
+
+        return DataFrame(self._table())
+
+    def plot(self) -> "Figure":
+        """Draw the figure that the command of the same purpose writes."""
+        module, _, name = self._figure.partition(":")
+        figure: Figure = getattr(import_module(module), name)(self)
+        if "IPython" in sys.modules:  # which knows the figures of pyplot alone
+            figure._repr_png_ = lambda: rendered(figure, ("png",))["png"]  # type: ignore[attr-defined]
+        return figure
+
+    def __repr__(self) -> str:
+        table = self.to_frame().to_string(max_rows=ROWS, max_cols=9, show_dimensions=False, float_format=DIGITS)
+        return f"{self._title()}\n{table}"
+
+    def _repr_html_(self) -> str:
+        table = self.to_frame().to_html(max_rows=2 * ROWS, float_format=DIGITS, border=0)
+        return f"<p>{escape(self._title())}</p>{table}"

@@ -1,0 +1,93 @@
+"""Mistakes on the command line: one line that names what was wrong and what would work, before anything slow."""
+
+import json
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from plkernel.common import cli
+from plkernel.config import reading
+from plkernel.study.dry_run import duration
+from plkernel.training import build, check, loop
+
+Shown = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A study, a run in it, a model of transformers and a short text, in the working folder."""
+    for name, content in {
+        "study/spec.json": {},
+        "study/arm/seed-0/config.json": {},
+        "model/config.json": {"model_type": "mamba"},
+        "model/model.safetensors": {},
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(json.dumps(content))
+    (tmp_path / "short.txt").write_text("short text")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def refused(name: str, *words: str, shown: Shown) -> str:
+    """What a command says on standard error."""
+    module = import_module(f"plkernel.commands.{name}")
+    if name in ("experiment", "train"):
+        call = partial(reading.main, module.command, words, check, getattr(module, "check_ahead", None))
+    elif name == "init":
+        call = partial(cli.main, getattr(module, words[0]), words[1:])
+    else:
+        call = partial(cli.main, getattr(module, name), words)
+    with pytest.raises(SystemExit) as stop:
+        call()
+    assert stop.value.code == cli.EXIT_BAD_INPUT
+    return shown.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("experiment quick --only nothing", "only: no arm matches 'nothing'; valid: concentrated, log-spaced"),
+        ("experiment quick --workers 0", "workers must be at least 1, got 0"),
+        ("train quick", "arm 'log-spaced', the baseline, as --arm names none; others: 'power-law', 'concentrated'\n"),
+        ("measure nofile", "corpus 'nofile': no such file or folder, nor the name of a corpus; valid: bible"),
+        ("measure short.txt", "short.txt: "),
+        ("measure stdlib --max-bytes 1XB", "max_bytes = '1XB': must be a number of bytes such as 500000, 500k, 10MB"),
+        ("corpus stdlib --max-bytes 0", "max_bytes = '0': must be a number of bytes"),
+        ("inspect study", f"which plkernel.report shows; give one of its runs, such as {Path('study/arm/seed-0')}"),
+        ("probe study", "target study: is a study, which plkernel.report shows"),
+        ("generate study", "model study: is a study, which plkernel.report shows"),
+        ("generate model", "model model: holds no checkpoint.safetensors, so no model of plkernel: plkernel.load"),
+        ("report study/arm/seed-0", "holds no spec.json: it is a run, which plkernel.inspect shows; give the folder"),
+        ("init show nope", "scheme 'nope' does not exist; plkernel.init list names all, such as mup"),
+    ],
+)
+def test_mistakes_are_told_at_once(
+    words: str, message: str, folders: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if words.startswith("experiment"):  # no arm may have been resolved
+
+        def fail(*_: object) -> None:
+            raise AssertionError("an arm was resolved")
+
+        monkeypatch.setattr(build.Prepared, "of", fail)
+
+    def stop(*_: object) -> None:
+        raise ValueError("trained")
+
+    monkeypatch.setattr(loop, "prepare", stop)
+    said = refused(*words.split(), shown=capsys)
+    assert message in said
+    assert len(said.splitlines()) == 1 + words.startswith("train")
+
+
+def test_sizes_have_units(folders: Path, capsys: Shown) -> None:
+    (folders / "long.txt").write_bytes(b"ab" * 2000)
+    cli.main(import_module("plkernel.commands.corpus").corpus, ["long.txt", "--max-bytes", "1.5kB"])
+    assert "1500\n" in capsys.readouterr().out
+
+
+def test_a_price_is_never_nothing() -> None:
+    assert [duration(seconds) for seconds in (0.0, 0.4, 0.6, 61.0)] == ["under 1 s"] * 2 + ["0:00:01", "0:01:01"]

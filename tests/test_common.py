@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -262,6 +263,8 @@ def test_strange_files_and_rows_are_refused(tmp_path: Path) -> None:
     }.items():
         with pytest.raises(ValueError, match=message):
             files.check_regular(tmp_path / name)
+    with pytest.raises(ValueError, match="is a folder"):
+        files.load_json(tmp_path)
     with pytest.raises(ValueError, match=r"rows.jsonl: line 2: holds None, expected an object"):
         files.read_lines(tmp_path / "rows.jsonl")
     with pytest.raises(ValueError, match=r"link is a symbolic link to /dev/zero, and nothing is written through one"):
@@ -293,3 +296,14 @@ def test_memory_of_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert environment.available_memory() == 700_000
     (tmp_path / "memory.max").write_text("max\n")
     assert (environment.available_memory() or 0) > 1e6
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has glibc")
+def test_freed_memory_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By glibc, in numbers of its malloc.h; where there is no mallopt nothing is asked for."""
+    asked: list[tuple[int, int]] = []
+    library = SimpleNamespace(mallopt=lambda *pair: asked.append(pair))
+    for found in (library, SimpleNamespace()):
+        monkeypatch.setattr(environment.ctypes, "CDLL", lambda name, found=found: found)
+        environment.keep_memory()
+    assert asked == [(-3, 2**25), (-1, 2**31 - 1)]

@@ -27,7 +27,7 @@ MIXING = PottsCorpus(1.0, symbols=5, channels=8, size=170_000)
 PREDICTED = [LagCorpus(longest=20), LagCorpus(alpha=0.5, longest=3, symbols=256), MarkovChain(), Independent(symbols=5)]
 CORPORA = [PottsCorpus(beta=0.5), *PREDICTED]
 LAGS = np.array([1, 2, 3, 7, 20, 64, 65])
-SEEDS = 24
+SEEDS = 12
 
 
 def pair_law(q, symbols):
@@ -133,10 +133,9 @@ def test_a_prediction_rests_on_what_is_given_alone_and_its_chances_add_up_to_one
 
 
 TINY = [
-    LagCorpus(alpha, longest, redrawn, symbols, 10)
-    for symbols, longest in ((2, 3), (3, 4), (2, 6))
-    for alpha in (0.0, 1.0, 2.0)
-    for redrawn in (0.01, 0.2, 0.5)
+    LagCorpus(alpha, longest, (0.01, 0.2, 0.5)[(row + column) % 3], symbols, 10)
+    for row, (symbols, longest) in enumerate(((2, 3), (3, 4), (2, 6)))
+    for column, alpha in enumerate((0.0, 1.0, 2.0))
 ]
 
 
@@ -179,7 +178,7 @@ def test_the_predictor_of_a_mixture_is_that_of_bayes(mixture):
         if given in (0, 1, longest):
             np.testing.assert_allclose(losses, best, rtol=1e-7)
         assert -1e-9 < joint.ravel() @ (losses - best) < 2e-5
-    if mixture in TINY[:9:4]:
+    if mixture in TINY[:3]:
         entropy = joint.ravel() @ bayes(joint, longest)
         assert mixture.bits_per_byte() == pytest.approx(entropy, abs=0.01)
 

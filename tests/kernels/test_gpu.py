@@ -36,8 +36,8 @@ CASES: list[Case] = [
     ("wkv", "fixed", (2, 3, 1, 5, 3), 2, "float32", None),
     ("wkv", "varying", (1, 7, 1, 18, 3), 2, "float32", None),
     ("wkv", "varying", (1, 3, 1, 4, 5), 2, "bfloat16", -math.inf),
-    ("wkv7", "varying", (2, 3, 2, 7, 3), 4, "float32", None),
-    ("wkv7", "varying", (1, 5, 1, 3, 2), 4, "bfloat16", 0.0),
+    ("wkv7", "varying", (2, 3, 2, 3, 2), 4, "float32", None),
+    ("wkv7", "varying", (1, 5, 1, 7, 3), 4, "bfloat16", 0.0),
 ]
 SLOW: list[Case] = [
     *(("scan", layout, shape, chunk, "float32", None)
@@ -63,12 +63,26 @@ SLOW: list[Case] = [
 ]  # fmt: skip
 
 
+# What torch and the operators load, then what the first call does; only then is this file run.
+LOADED = """
+import runpy, sys, torch, plkernel.kernels.scan, plkernel.kernels.wkv
+heavy = {"numba", "plkernel.kernels.scan.cpu", "plkernel.kernels.wkv.cpu", "plkernel.kernels.scan.gpu"}
+loaded = [sorted(heavy & sys.modules.keys())]
+plkernel.kernels.scan.scan(torch.rand(2), torch.rand(1, 3, 2))
+loaded.append(sorted(heavy & sys.modules.keys()))
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], {"loaded": loaded}, "__main__")
+"""
+
+
 def run_interpreted(function: str) -> Any:
     """What a function of this file returns in a process where Triton interprets kernels."""
     here = Path(__file__)
     paths = os.pathsep.join([str(Path(plkernel.__file__).parents[1]), str(here.parent)])
     environment = os.environ | {"PYTHONPATH": paths, "TRITON_INTERPRET": "1"}
-    child = subprocess.run([sys.executable, here, function], env=environment, capture_output=True, text=True)
+    child = subprocess.run(
+        [sys.executable, "-c", LOADED, here, function], env=environment, capture_output=True, text=True
+    )
     assert child.returncode == 0, child.stderr[-4000:]
     return json.loads(child.stdout)
 
@@ -86,6 +100,7 @@ def interpreted_slowly() -> Any:
 def test_interpreted_kernels_equal_float64(interpreted: Any) -> None:
     wrong = {str(case): errors for case, errors in zip(CASES, interpreted["cases"], strict=True) if not good(errors)}
     assert not wrong, wrong
+    assert interpreted["loaded"] == [[], ["numba", "plkernel.kernels.scan.cpu"]], "at the first use, and no Triton"
     assert interpreted["empty"] == [True] * len(OPERATORS)
     assert interpreted["operators"] == {name: [True, ["SUCCESS"], ["cpu", "gpu"]] for name in NAMED}
     assert interpreted["refused"] == [
@@ -198,6 +213,7 @@ def interpret() -> dict[str, Any]:
     wkv_gpu.TILE, wkv_gpu.GROUP, wkv7_gpu.TILE, wkv7_gpu.CHUNK = 256, 2, 16, 4
     long_keys = WKV.problem("varying", (1, 3, 1, 513, 2))
     return {
+        "loaded": globals()["loaded"],
         "cases": interpret_cases(CASES),
         "empty": [passes(one) for one in OPERATORS],
         "operators": {one.name: checked(one) for one in OPERATORS},
@@ -262,7 +278,7 @@ def refused(one: Operator, given: Problem) -> str:
 
 def checked(one: Operator) -> list[Any]:
     """Equality for other strides, the checks of torch, and the backends that are chosen."""
-    given = one.problem("varying", (1, 3, 5) if one is SCAN else (1, 3, 2, 3, 5))
+    given = one.problem("varying", (1, 3, 5) if one is SCAN else (1, 3, 2, 3, 2))
     if one is not SCAN:
         given["log_decay"] = given["log_decay"].clamp(min=-3)
     plain, other = one.run("gpu", given), one.run("gpu", strided(given))

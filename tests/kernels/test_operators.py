@@ -1,19 +1,14 @@
 """One template for the three operators: every backend against float64, autograd, torch.compile and its own promises."""
 
 import math
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from operators import CASES, LOG_DECAYS, NAMES, OPERATORS, SCAN, WKV, WKV7, Operator, Problem, loss, mild, strided
 from torch import Tensor, func
-
-import plkernel
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script.* is deprecated:DeprecationWarning")  # inside torch
 BACKENDS = ("reference", "cpu")
@@ -348,22 +343,6 @@ def test_double_backward_and_dual_numbers_are_refused() -> None:
         grad.sum().backward()
     with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError, match="no forward-mode"):
         WKV.call(torch.autograd.forward_ad.make_dual(leaves[0].detach(), leaves[0].detach()), *leaves[1:])
-
-
-USED = """
-import sys
-sys.path.insert(0, {folder!r})
-import torch, plkernel.kernels.scan, plkernel.kernels.wkv
-assert not {{"plkernel.kernels.scan.cpu", "plkernel.kernels.wkv.cpu", "numba"}} & sys.modules.keys()
-plkernel.kernels.scan.scan(torch.rand(2), torch.rand(1, 3, 2))
-assert "numba" in sys.modules and "plkernel.kernels.scan.gpu" not in sys.modules
-"""
-
-
-def test_numba_is_loaded_at_the_first_use_and_triton_not_at_all() -> None:
-    code = USED.format(folder=str(Path(plkernel.__file__).parents[1]))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

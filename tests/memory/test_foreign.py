@@ -163,21 +163,23 @@ def test_the_heads_carry_the_kernel_of_the_nodes(mamba2: Foreign, start: Callabl
 
 
 class Glance(nn.Module):
-    """Logits of each byte, at byte 20 alone also of the next."""
+    """Logits of each byte, at byte 20 alone also of the next, by a weight."""
 
-    def __init__(self) -> None:
+    def __init__(self, weight: float) -> None:
         super().__init__()
+        self.weight = weight
         self.embedding, self.head = nn.Embedding(256, 8), nn.Linear(8, 256)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = self.embedding(x)
         ahead = F.pad(h[:, 21:22], (0, 0, 20, x.shape[1] - 21)) if x.shape[1] > 21 else 0.0
-        return self.head(h + ahead)  # type: ignore[no-any-return]
+        return self.head(h + self.weight * ahead)  # type: ignore[no-any-return]
 
 
-def test_a_model_that_looks_ahead_at_one_byte_is_refused() -> None:
+@pytest.mark.parametrize("weight", [1.0, 1e-4])  # the latter moves logits by hundreds of units of rounding
+def test_a_model_that_looks_ahead_at_one_byte_is_refused(weight: float) -> None:
     with pytest.raises(ValueError, match="is not causal: byte 21 changes the logits at byte 20"):
-        check_model(Foreign("a:b", Glance()), "glance", 64, torch.device("cpu"))
+        check_model(Foreign("a:b", Glance(weight)), "glance", 64, torch.device("cpu"))
 
 
 HYBRID = {

@@ -320,6 +320,11 @@ def test_changes_are_named_but_not_younger_options_rounding_and_searched_rates(s
     settled["arms"]["base"]["learning_rate"] = 2e-3
     assert changes(searched, settled) == []
     assert changes({**searched, "tuning": {}}, settled) != []
+    again = json.loads(json.dumps(settled))
+    again["arms"]["base"]["learning_rate"] = 1e-3
+    assert changes(settled, again) == ["arms.base.learning_rate was 0.002, is now 0.001"]
+    settled["tuning"] = searched["tuning"] = None
+    assert changes(searched, settled) == ["arms.base.learning_rate was None, is now 0.002"]
 
 
 # Power

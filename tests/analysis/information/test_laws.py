@@ -126,6 +126,7 @@ def test_every_shape_is_recognised_with_its_parameters_and_the_others_rejected(n
     models = compare_models(curve(values, noise=0.03, seed=1, shared=shared))
     fits = {fit.name: fit for fit in models}
     assert fits[name].chi_squared_p > 0.01
+    assert all(fit.freedom == len(values) - len(fit.parameters) for fit in models)
     assert fits["exponential" if name != "exponential" else "power law"].chi_squared_p < 0.01
     if not shared:
         assert (models[0].name, models[0].excess) == (name, 0)

@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -308,8 +309,9 @@ def run_training(task: Task, progress_bar: bool = True, stop_with: int | None = 
     """
     folder = task.folder
     with folder.lock():
+        told = {"started": datetime.now(UTC).isoformat(timespec="seconds"), "registration": folder.registration}
         code = origins(task.condition.code.values())
-        folder.open(task.config, environment(task.train.threads) | code)
+        folder.open(task.config, environment(task.train.threads) | told | code)
         if folder.finished:
             return cast(dict[str, Any], folder.result)
         try:

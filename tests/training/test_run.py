@@ -15,10 +15,12 @@ import pytest
 import torch
 
 from plkernel.commands.train import command
-from plkernel.common.files import load_json, read_lines
+from plkernel.common import environment
+from plkernel.common.files import load_json, read_lines, save_json
 from plkernel.config.reading import load_spec
 from plkernel.data.names import known_sequence, predictor_of
 from plkernel.data.windows import StepWindows, fixed_windows, spread_windows, training_windows
+from plkernel.results.study import read_study, save_record
 from plkernel.training.checkpoint import load_checkpoint
 from plkernel.training.loop import Training, prepare, run_training, stop_requests
 
@@ -66,13 +68,32 @@ def test_a_run_leaves_a_complete_folder(tiny_spec: SpecWriter, tmp_path: Path, m
     assert result["best_val_bpb"] == min(row["val_bpb"] for row in rows)
     assert rows[0]["val_bpb"] == pytest.approx(8.0, abs=0.2), "256 equally likely bytes are 8 bits"
     assert "seconds" not in text
-    assert load_json(folder / "environment.json")["versions"]["torch"] == version("torch")
+    told = load_json(folder / "environment.json")
+    assert told["versions"]["torch"] == version("torch")
+    assert (told["started"][10:11], told["started"][19:], told["registration"]) == ("T", "+00:00", None)
     assert load_json(folder / "config.json")["corpus"]["sha256"]
     training = Training(prepare(load_spec(tiny_spec()), "uniform", 0, tmp_path))
     assert load_checkpoint(folder / "checkpoint.safetensors", training.model, training.optimizer).step == 12
     assert all(training.optimizer.state[p]["exp_avg_sq"].abs().sum() > 0 for p in training.model.parameters())
     monkeypatch.setattr(Training, "step", None)
     assert train(tiny_spec(), tmp_path) == result
+    assert load_json(folder / "environment.json") == told
+
+
+def test_a_resumed_run_says_when_it_was_started(
+    tiny_spec: SpecWriter, stopped: Callable[..., Path], tmp_path: Path
+) -> None:
+    """And under which registration its study is run; all of it is kept in a record."""
+    out, spec = tmp_path / "out", load_spec(tiny_spec())
+    place = stopped(spec, "uniform", out, 5) / "environment.json"
+    save_json(place, {"started": "2026-01-01T00:00:00+00:00", "source": "of an earlier sitting"})
+    save_json(out / "registered.json", {"sha256": "of the registration"})
+    train(tiny_spec(), out)
+    save_json(out / "spec.json", spec.model_dump(mode="json"))
+    save_record(read_study(out), tmp_path / "record")
+    told = read_lines(tmp_path / "record/rows.jsonl")[0]["environment"]
+    assert (told["started"], told["registration"]) == ("2026-01-01T00:00:00+00:00", "of the registration")
+    assert told["source"] == environment.source_digest()
 
 
 def test_the_curves_are_the_rows(tiny_spec: SpecWriter, tmp_path: Path) -> None:

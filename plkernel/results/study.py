@@ -75,11 +75,15 @@ class Influence(Columns):
 
 
 class Result(Part, extra="ignore"):
-    """result.json of a finished run: losses in bits per byte, wall time in seconds."""
+    """result.json of a finished run: losses in bits per byte, wall time in seconds.
+
+    final_val_error: standard error of `final_val_bpb`, where that is of windows or weights of its own.
+    """
 
     steps: int
     bytes: int
     final_val_bpb: Loss
+    final_val_error: Number = None
     best_val_bpb: Loss
     best_step: int | None = None
     test_bpb: Loss
@@ -112,8 +116,8 @@ class Reference(Columns):
         """True if a run of that configuration reads, and is judged by, the same windows."""
         corpus, train = config["corpus"], config.get("train") or {}
         read = "sha256" in corpus and corpus.items() <= self.corpus.items()
-        same = ("context", "batch", "eval_windows", "test_windows")
-        return read and all(train.get(name) == self.train.get(name) for name in same)
+        same = ("context", "batch", "eval_windows", "test_windows", "final_windows")
+        return read and all((train.get(name) or 0) == (self.train.get(name) or 0) for name in same)
 
 
 def part(**fields: Any) -> type[Part]:
@@ -239,9 +243,12 @@ class Run:
         """False where rows are missing or out of order, or the last one is not what the result says."""
         if self.result is None:
             return True
-        every, steps = (self.config.get("train") or {}).get("eval_every"), [row.step for row in self.evaluations]
+        train, steps = self.config.get("train") or {}, [row.step for row in self.evaluations]
+        every = train.get("eval_every")
         wanted = expected_steps(every, self.result.steps) if isinstance(every, int) and every > 0 else steps
         ends = [(row.step, repr(row.val_bpb)) for row in self.evaluations[-1:]]  # repr: NaN equals NaN
+        if train.get("final_windows") or train.get("average"):  # the result is of other windows or weights
+            return steps == wanted
         return steps == wanted and ends in ([], [(self.result.steps, repr(self.result.final_val_bpb))])
 
 

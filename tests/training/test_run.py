@@ -96,6 +96,33 @@ def test_a_resumed_run_says_when_it_was_started(
     assert told["source"] == environment.source_digest()
 
 
+def test_the_end_may_be_measured_on_the_whole_split_with_averaged_weights(
+    tiny_spec: SpecWriter, tmp_path: Path
+) -> None:
+    """By hand: the mean of the weights after the last half of the steps, on every disjoint window of the split."""
+    path, weights = tiny_spec(average=0.5, final_windows=2**24), list[dict[str, torch.Tensor]]()
+    training = Training(prepare(load_spec(path), "uniform", 0, tmp_path / "by hand"))
+    for _ in range(12):
+        training.step()
+        weights.append({name: one.double() for name, one in training.model.state_dict().items()})
+    model, split = training.model, training.task.splits.validation
+    model.load_state_dict({name: sum(one[name] for one in weights[6:]) / 6 for name in weights[0]})
+    windows = fixed_windows(split, 32, split.size // 33)
+    assert windows.numel() > split.size - 33 > training.validation.numel()
+    logits = model(windows[:, :-1])
+    losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), windows[:, 1:], reduction="none").mean(1)
+    bits = losses.detach().numpy() / math.log(2)
+    result, plain = train(path, tmp_path / "averaged"), train(tiny_spec(), tmp_path / "plain")
+    assert result["final_val_bpb"] == pytest.approx(bits.mean(), abs=1e-5)
+    assert result["final_val_error"] == pytest.approx(bits.std(ddof=1) / math.sqrt(bits.size), rel=1e-4)
+    assert result["test_bpb"] != plain["test_bpb"]
+    assert result["best_val_bpb"] == plain["best_val_bpb"]
+    rows = [(tmp_path / name / RUN / "metrics.jsonl").read_bytes() for name in ("averaged", "plain")]
+    assert rows[0] == rows[1]
+    save_json(tmp_path / "averaged/spec.json", load_spec(path).model_dump(mode="json"))
+    assert [run.agrees for run in read_study(tmp_path / "averaged").finished()] == [True]
+
+
 def test_the_curves_are_the_rows(tiny_spec: SpecWriter, tmp_path: Path) -> None:
     """Losses from the first evaluation after the start; one file of events."""
     train(tiny_spec(), tmp_path)

@@ -48,6 +48,7 @@ LIMITS: dict[str, tuple[float, float, str]] = {
     "channels": (1, 256, "a whole number from 1 to 256"),
     "alpha": (0, sys.float_info.max, "a number of at least 0"),
     "longest": (1, 16384, "a whole number from 1 to 16384"),
+    "shortest": (1, 16384, "a whole number from 1 to 16384"),
     "redrawn": (0.01, math.nextafter(1, 0), "from 0.01 to below 1"),
     "spread": (0.01, 1000, "from 0.01 to 1000"),
 }
@@ -208,7 +209,7 @@ def _draw(rng: np.random.Generator, shares: Floats, count: int) -> Bytes:
 
 @dataclass(frozen=True)
 class LagCorpus(Sequence):
-    """Each byte copies the one d before it, d = 1..longest, with a probability ~ d**-alpha, or is drawn anew.
+    """Each byte copies the one d before it, d = shortest..longest, with a probability ~ d**-alpha, or is drawn anew.
 
     A mixture transition distribution (Raftery, JRSS B 47:528, 1985). Two bytes d apart stem from the same draw with
     probability q(d) = sum_k chances[k-1] q(|d - k|), q(0) = 1. Pair law and information are those of a Potts sequence;
@@ -218,6 +219,7 @@ class LagCorpus(Sequence):
     longest  lag, 1 to 16384
     redrawn  probability of a new draw, from 0.01 to below 1
     symbols, size, seed  as of any `Sequence`
+    shortest  lag, 1 to longest
 
     >>> corpus = LagCorpus(longest=16, size=1000)
     >>> corpus.correlation([1, 4, 16]).round(4).tolist()
@@ -230,11 +232,18 @@ class LagCorpus(Sequence):
     symbols: int = 16
     size: int = 10_000_000
     seed: int = 0
+    shortest: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.shortest > self.longest:
+            raise ValueError(f"shortest must be at most longest, {self.longest}, got {self.shortest}")
 
     @cached_property
     def chances(self) -> Floats:
         """Chances (K,) of copying the byte k before, k = 1..K: ~ k**-alpha, and `redrawn` remains for a new draw."""
-        weights = np.arange(1.0, self.longest + 1) ** -self.alpha
+        lags = np.arange(1.0, self.longest + 1)
+        weights = np.where(lags >= self.shortest, lags**-self.alpha, 0.0)
         return np.asarray((1 - self.redrawn) * weights / weights.sum())
 
     @cached_property

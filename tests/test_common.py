@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -116,9 +117,37 @@ def test_help_keeps_its_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b[" in terminal.getvalue()
 
 
-def test_a_source_tree_without_git_has_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_tree_without_git_has_a_digest_but_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    assert environment.source_state() == {"commit": None, "dirty": None}
+    state = environment.source_state()
+    assert (state["commit"], state["dirty"]) == (None, None)
+    assert re.fullmatch("[0-9a-f]{16}", state["source"])
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_a_tree_is_dirty_where_code_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A changed README, a record or a note is no change of the code; the digest is of what computes a run."""
+    monkeypatch.setattr(environment, "__file__", str(tmp_path / "plkernel/common/environment.py"))
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for name in ("plkernel/training/loop.py", "plkernel/results/page.py", "README.md", "runs/a.toml"):
+        (path := tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("1")
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "all"]):
+        subprocess.run([*git, *words], check=True)
+
+    def changed(name: str) -> tuple[bool, bool]:
+        environment.source_digest.cache_clear()
+        before = environment.source_state()["source"]
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("2")
+        environment.source_digest.cache_clear()
+        state = environment.source_state()
+        return state["dirty"], state["source"] != before
+
+    assert changed("README.md") == changed("runs/a.toml") == changed("runs/records/note.md") == (False, False)
+    assert changed("plkernel/results/page.py") == (True, False)
+    assert changed("plkernel/training/new.py") == (True, True)
+    environment.source_digest.cache_clear()
 
 
 @pytest.mark.parametrize(

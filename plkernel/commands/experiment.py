@@ -42,13 +42,20 @@ def _power(spec: Spec, pilot: Path | None) -> Iterator[str]:
 
 
 def _cautions(spec: Spec) -> Iterator[str]:
-    """Yield the arms that place decays which hardly move within a window."""
+    """Yield what a study lacks: a gate of a text, arms of equal output scale, decays that move within a window."""
+    from plkernel.analysis.nodes import output_std
     from plkernel.data.names import known_sequence
     from plkernel.memory.diagnostics import outlasting
 
     if spec.hypotheses and known_sequence(spec.corpus.name) is None and not any(one.ahead_of for one in spec.gates):
         yield "no gate asks that a model is ahead of counts of a few bytes: add a [[gates]] with ahead_of = 5"
-    for condition in map(spec.condition, spec.arms):
+    conditions = {name: spec.condition(name) for name in spec.arms}
+    for name, condition in conditions.items():
+        other = conditions.get(spec.against(name) or "")
+        if other is not None and condition.model == other.model and other.model.kind == "ssm":
+            scale = output_std(condition.nodes) / output_std(other.nodes)
+            if not 0.9 < scale < 1.1:
+                yield f"{name}: starts at {scale:.2f} times the output of {other.name}; match = 'baseline' evens it"
         if condition.arm.places_nodes and not condition.model.is_foreign:
             half_lives = [condition.model.patching.size * math.log(2) / rate for rate in condition.nodes.rates]
             if words := outlasting(half_lives, condition.protocol.context):

@@ -1,6 +1,8 @@
 """Environment of a run for its record (commit, versions, hardware), and memory of this machine and its processes."""
 
 import ctypes
+import functools
+import hashlib
 import os
 import platform
 import re
@@ -18,6 +20,9 @@ PACKAGES = ("plkernel", "torch", "triton", "numba", "numpy", "scipy", "tensorboa
 COMMAND = "PLKERNEL_COMMAND"
 """Variable set for the workers of a study: the command that started it, which their records name."""
 GROUP = Path("/sys/fs/cgroup")
+CODE = ("analysis", "kernels", "models", "plkernel")  # folders of a checkout
+COMPUTING = ("analysis", "common", "config", "data", "kernels", "memory", "models", "training")
+"""Packages of plkernel whose source decides the numbers of a run."""
 
 
 def environment(threads: int) -> dict[str, Any]:
@@ -43,17 +48,28 @@ def installed(package: str) -> str | None:
         return None
 
 
+@functools.cache
+def source_digest() -> str:
+    """Return sixteen hex digits of the SHA-256 of all source files that compute a run, with their names."""
+    package, digest = Path(__file__).resolve().parents[1], hashlib.sha256()
+    files = {path for one in COMPUTING for path in (package / one).rglob("*") if path.suffix in (".py", ".toml")}
+    for path in sorted(files):
+        digest.update(f"{path.relative_to(package).as_posix()} {path.stat().st_size}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
 def source_state() -> dict[str, Any]:
-    """Return the git commit of the source tree and if it has changes; None outside a checkout or without git."""
+    """Return `source_digest`, the git commit, and if source files differ from it (dirty); None for both without git."""
+    state: dict[str, Any] = {"commit": None, "dirty": None, "source": source_digest()}
     git = ["git", "-C", str(root := Path(__file__).resolve().parents[2])]
     with suppress(OSError):
         if (root / ".git").exists():
             commit, status = (
                 subprocess.run([*git, *words], capture_output=True, text=True, check=False).stdout.strip()
-                for words in (["rev-parse", "HEAD"], ["status", "--porcelain"])
+                for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--", *CODE])
             )
-            return {"commit": commit or None, "dirty": bool(status)}
-    return {"commit": None, "dirty": None}
+            return state | {"commit": commit or None, "dirty": bool(status)}
+    return state
 
 
 def command_line() -> str:

@@ -8,7 +8,7 @@ STUDY/registered.json               the registration of its hypotheses
 STUDY/tuning/                       the search for learning rates, a study like any other
 STUDY/report/                       written by `plkernel.report`, that of a record to runs/out/NAME-record
 STUDY/ARM/seed-K/config.json        the resolved configuration of one run
-                 environment.json   commit, versions, hardware, command
+                 environment.json   start, commit, digest of the code, registration, versions, hardware, command
                  metrics.jsonl      one row per evaluation, deterministic
                  timing.jsonl       seconds and throughput, not deterministic
                  checkpoint.safetensors, log.txt

@@ -145,7 +145,9 @@ def explained(error: ValidationError, root: type[BaseModel], *within: str) -> st
 class CorpusSpec(Section):
     """Which bytes, and how they are divided into train, validation and test blocks."""
 
-    name: str = option("stdlib, a path, hf:NAME[:CONFIG[:SPLIT]], wiki-pt or fineweb.", "stdlib")
+    name: str = option(
+        "stdlib, packages:NAME==VERSION,.., a path, hf:NAME[:CONFIG[:SPLIT]], wiki-pt or fineweb.", "stdlib"
+    )
     max_bytes: Positive | None = option("Take no more than this many bytes.")
     separator: str = option("The byte between documents.", "\n")
     column: str | None = option("The text column of a table.")
@@ -250,6 +252,12 @@ class TrainSpec(Section):
     eval_every: Positive = option("Steps between evaluations; each one saves a checkpoint.", 500)
     eval_windows: Windows = option("Validation windows, evenly spaced and fixed.", 32, ge=1)
     test_windows: Windows = option("Test windows, evaluated once, at the end.", 128, ge=1)
+    final_windows: Windows = 0
+    """Validation windows of `final_val_bpb`, which then comes with a standard error over them: as many of these as are
+    disjoint, so that 16777216 is the whole split. 0: those of eval_windows."""
+    average: Share = 0.0
+    """Share of the steps, the last ones, over whose weights the mean is taken for all figures at the end but the last
+    row's; a checkpoint keeps it beside the last weights. 0: the last weights."""
     truncation_windows: Windows = 0
     """Places of the test text at which, at the end, bits per byte are taken with 1, 2, 4 .. context bytes given."""
     probe_windows: Windows = 0

@@ -68,6 +68,7 @@ def resolve(name: str, separator: bytes = b"\n", column: str = "text", cache: Pa
     kind, _, rest = PRESETS.get(name, name).partition(":")
     kinds: dict[str, Callable[[], Source]] = {
         "stdlib": lambda: _stdlib(separator, column),
+        "packages": lambda: _packages(rest, separator),
         "bible": lambda: _bible(rest, separator),
         "hf": lambda: _hub(rest, separator, column),
         "synthetic": lambda: _synthetic(rest, separator),
@@ -87,6 +88,33 @@ def _stdlib(separator: bytes, column: str) -> Source:
     paths = [path for path in _walk(root, NOT_LIBRARY) if path.suffix == ".py"]
     label = f"standard library of {platform.python_implementation()} {platform.python_version()}"
     return _files(label, root, paths, separator, column)
+
+
+def _packages(rest: str, separator: bytes) -> Source:
+    """'packages:NAME==VERSION,...': the .py sources of installed packages, in the order of a hash of their paths.
+
+    Each of the blocks that a corpus is divided into thus holds files of all packages.
+    """
+    files = dict[str, Path]()
+    for part in rest.split(","):
+        name, _, wanted = part.strip().partition("==")
+        try:
+            found = importlib.metadata.distribution(name)
+        except (importlib.metadata.PackageNotFoundError, ValueError):
+            raise ValueError(
+                f"corpus 'packages:{rest}': no package {name!r} is installed; write NAME==VERSION"
+            ) from None
+        if (there := found.version.partition("+")[0]) != wanted:
+            raise ValueError(f"corpus 'packages:{rest}': {name} has version {there} here; install it, or name that one")
+        files |= {file.as_posix(): Path(str(file.locate())) for file in found.files or () if file.suffix == ".py"}
+    names = sorted(files, key=lambda name: hashlib.sha256(name.encode()).digest())
+    listing = [(name, files[name].stat().st_size) for name in names]
+    return Source(
+        f"packages {rest}",
+        {"packages": rest, "listing": listing},
+        lambda: (block for name in names for block in file_blocks(files[name], separator, "text")),
+        sum(size for _, size in listing) + len(listing) - 1,
+    )
 
 
 def _path(path: Path, separator: bytes, column: str, cache: Path | None) -> Source:
@@ -238,8 +266,9 @@ def predictor_of(name: str) -> Predictor | None:
 def spelling(corpus: Synthetic) -> tuple[str, dict[str, Any]]:
     """The full name of `corpus`, every parameter spelled out, and all that determines its bytes, as JSON values."""
     law = next(law for law, kind in LAWS.items() if kind is type(corpus))
-    values = asdict(corpus)
-    words = [f"{name}={values['size' if name == 'bytes' else name]}" for name in _parameters(law)]
+    values = {name: value for name, value in asdict(corpus).items() if (name, value) != ("shortest", 1)}  # younger
+    named = {"bytes" if name == "size" else name: value for name, value in values.items()}
+    words = [f"{name}={named[name]}" for name in _parameters(law) if name in named]
     # The keys of Potts corpora are older than the names of laws.
     key = {**values, "probabilities": None} if law == "potts" else {"law": law, **values}
     words = words if law == "potts" else [law, *words]

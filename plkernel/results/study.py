@@ -75,7 +75,10 @@ class Influence(Columns):
 
 
 class Result(Part, extra="ignore"):
-    """result.json of a finished run: losses in bits per byte, wall time in seconds."""
+    """result.json of a finished run: losses in bits per byte, wall time in seconds.
+
+    final_val_error: standard error of `final_val_bpb`, where that is of windows or weights of its own.
+    """
 
     steps: int
     bytes: int
@@ -121,8 +124,8 @@ class Reference(Columns):
         """True if a run of that configuration reads, and is judged by, the same windows."""
         corpus, train = config["corpus"], config.get("train") or {}
         read = "sha256" in corpus and corpus.items() <= self.corpus.items()
-        same = ("context", "batch", "eval_windows", "test_windows")
-        return read and all(train.get(name) == self.train.get(name) for name in same)
+        same = ("context", "batch", "eval_windows", "test_windows", "final_windows")
+        return read and all((train.get(name) or 0) == (self.train.get(name) or 0) for name in same)
 
 
 def part(**fields: Any) -> type[Part]:
@@ -248,11 +251,14 @@ class Run:
         """False where rows are missing or out of order, or the last one is not what the result says."""
         if self.result is None:
             return True
-        every, steps = (self.config.get("train") or {}).get("eval_every"), [row.step for row in self.evaluations]
+        train, steps = self.config.get("train") or {}, [row.step for row in self.evaluations]
+        every = train.get("eval_every")
         wanted = expected_steps(every, self.result.steps) if isinstance(every, int) and every > 0 else steps
         if any((self.config.get("train") or {}).get(name) for name in ("average", "final_windows")):
             return steps == wanted  # the result is of other weights or windows than the last row
         ends = [(row.step, repr(row.val_bpb)) for row in self.evaluations[-1:]]  # repr: NaN equals NaN
+        if train.get("final_windows") or train.get("average"):  # the result is of other windows or weights
+            return steps == wanted
         return steps == wanted and ends in ([], [(self.result.steps, repr(self.result.final_val_bpb))])
 
 

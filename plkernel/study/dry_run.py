@@ -28,6 +28,7 @@ from plkernel.common.environment import available_memory, keep_memory, peak_anon
 from plkernel.config.condition import Condition, from_config
 from plkernel.config.schema import CorpusSpec
 from plkernel.config.study import Spec
+from plkernel.data import corpora
 from plkernel.data.corpora import Corpus, Splits
 from plkernel.study.engine import LocalEngine
 from plkernel.training.build import Prepared, build, started
@@ -72,7 +73,9 @@ def priced(prepared: Prepared, device: str, local: bool) -> Row:
     """The price of one run: operations counted, and seconds and memory measured where the device is `local`."""
     train, (forward, training) = prepared.condition.protocol, operations(prepared)
     steps, windows = train.total_steps, (1 + -(-train.total_steps // train.eval_every)) * train.eval_windows
-    windows += train.test_windows
+    section = prepared.condition.corpus
+    validation = int((corpora.size_ahead(section.name, **section.reading) or 0) * section.validation)
+    windows += train.test_windows + min(train.final_windows, validation // (train.context + 1))
     flops = steps * train.batch * training + windows * forward
     price = {"flops": flops, "seconds": flops / GPU_FLOPS, "memory": math.nan}
     if local:

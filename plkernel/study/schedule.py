@@ -201,7 +201,8 @@ def save_references(spec: Spec, arms: Sequence[str], out: Path) -> None:
     words = f"those that the runs of seed {seed} read in {steps:,} steps"
     for section in dict.fromkeys(spec.condition(arm).corpus for arm in arms):
         corpus, splits = open_corpus(section, train.context)
-        protocol = train.model_dump(include={"context", "batch", "eval_windows", "test_windows"})
+        own = {"final_windows"} if train.final_windows else set()
+        protocol = train.model_dump(include={"context", "batch", "eval_windows", "test_windows"} | own)
         entry: dict[str, Any] = {
             "corpus": {**section.model_dump(mode="json"), "size": corpus.size, "sha256": corpus.sha256},
             "train": {**protocol, "steps": steps},
@@ -219,7 +220,7 @@ def save_references(spec: Spec, arms: Sequence[str], out: Path) -> None:
             "model": "interpolated Witten-Bell n-grams of bytes",
             "training_windows": words if count == there else f"the first {count:,} of {there:,} windows: {words}",
             "orders": list(range(1, ORDERS + 1)),
-            **_losses(tables, splits.validation, train.context, train.eval_windows, "val"),
+            **_losses(tables, splits.validation, train.context, train.final_windows or train.eval_windows, "val"),
             **_losses(tables, splits.test, train.context, train.test_windows, "test"),
         }
         saved.append(entry | ({"lzma": compressed(splits)} if text else {}))

@@ -29,6 +29,8 @@ from plkernel.training.build import AnyModel, Model, build, started
 from plkernel.training.folder import Progress, other_run
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
+AVERAGE = "average"
+"""Key of the mean of a parameter's last values, beside its moments, where a run takes one."""
 DESCRIBING = (KeyError, TypeError, AttributeError, ValueError)
 """Errors of reading a config.json that describes no model."""
 SAVED = {"rwkv": (RWKV, RWKVConfig), "rwkv7": (RWKV7, RWKV7Config)}
@@ -47,7 +49,7 @@ def save_checkpoint(
     for name, parameter in model.named_parameters():
         named[f"model.{name}"] = parameter.detach()
         state = optimizer.state.get(parameter, {}) if optimizer is not None else {}
-        named |= {f"{moment}.{name}": state[moment] for moment in MOMENTS if moment in state}
+        named |= {f"{moment}.{name}": state[moment] for moment in (*MOMENTS, AVERAGE) if moment in state}
     named |= {f"model.{name}": buffer for name, buffer in model.named_buffers()}
     tensors = {name: tensor.cpu().clone().contiguous() for name, tensor in named.items()}  # of which none share memory
     metadata = {"progress": json.dumps(asdict(progress)), "config": json.dumps(config)}
@@ -88,7 +90,8 @@ def load_checkpoint(
         fused = optimizer.defaults.get("fused")  # which counts its steps on the parameter's device, others on the CPU
         for name, parameter in model.named_parameters():
             if parameter.requires_grad:  # a frozen one has no moments
-                moments = {moment: tensors[f"{moment}.{name}"].to(parameter, copy=True) for moment in MOMENTS}
+                kept = (moment for moment in (*MOMENTS, AVERAGE) if f"{moment}.{name}" in tensors)
+                moments = {moment: tensors[f"{moment}.{name}"].to(parameter, copy=True) for moment in kept}
                 count = torch.tensor(float(progress.step), device=parameter.device if fused else "cpu")
                 optimizer.state[parameter] = {"step": count, **moments}
     return progress
@@ -114,7 +117,7 @@ def _check_tensors(tensors: Mapping[str, Tensor], model: nn.Module, moments: boo
     needed = set(known)
     for name, parameter in parameters.items():
         own = {f"{moment}.{name}": parameter for moment in MOMENTS}
-        known |= own
+        known |= {**own, f"{AVERAGE}.{name}": parameter}
         needed |= own.keys() if moments and parameter.requires_grad else set()
     for word, names in (("no", needed - tensors.keys()), ("unknown", tensors.keys() - known.keys())):
         if names:

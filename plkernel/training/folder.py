@@ -20,10 +20,12 @@ from plkernel.common.files import (
     FINISHED,
     LOCK,
     METRICS,
+    REGISTERED,
     RESULT,
     TIMING,
     differences,
     load_json,
+    load_object,
     refuse_links,
     save_json,
 )
@@ -62,6 +64,12 @@ class RunFolder:
         return self.path / CHECKPOINT
 
     @property
+    def registration(self) -> str | None:
+        """The fingerprint of the registration in the folder of the study, or, for a search, of the study it serves."""
+        places = (folder / REGISTERED for folder in self.path.absolute().parents[1:3])
+        return next((load_object(place).get("sha256") for place in places if place.exists()), None)
+
+    @property
     def result(self) -> dict[str, Any] | None:
         """The record of an ended run; None while it is unfinished. ValueError when the file is damaged."""
         path = self.path / RESULT
@@ -98,13 +106,19 @@ class RunFolder:
             raise ValueError(f"run folder {self.path} was made by another spec ({different}): {remedy}")
 
     def open(self, config: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
-        """Create the folder, or check that it belongs to the run of `config`; forget a failed attempt."""
+        """Create the folder, or check that it belongs to the run of `config`; forget a failed attempt.
+
+        The `environment` of an earlier sitting is replaced, but for the time when the run was started; that of a run
+        that has finished stays.
+        """
         self.check(config)
-        if not self.finished:
-            (self.path / RESULT).unlink(missing_ok=True)
+        if self.finished:
+            return
+        (self.path / RESULT).unlink(missing_ok=True)
         if not (self.path / CONFIG).exists():
             save_json(self.path / CONFIG, config)
-        save_json(self.path / ENVIRONMENT, environment)
+        before = load_object(place) if (place := self.path / ENVIRONMENT).exists() else {}
+        save_json(place, {**environment, **{name: before[name] for name in ("started",) if name in before}})
 
     @contextmanager
     def lock(self) -> Iterator[None]:

@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -40,7 +41,7 @@ from plkernel.training.build import (
     started,
     tune_,
 )
-from plkernel.training.checkpoint import load_checkpoint, save_checkpoint
+from plkernel.training.checkpoint import AVERAGE, load_checkpoint, save_checkpoint
 from plkernel.training.evaluate import (
     NATS_PER_BIT,
     autocast,
@@ -48,6 +49,7 @@ from plkernel.training.evaluate import (
     diagnose,
     kernels,
     label,
+    losses_per_byte,
     memory,
     next_byte_loss,
     patch_of,
@@ -199,9 +201,17 @@ class Training:
                 parameter.grad = torch.zeros_like(parameter)
         nn.utils.clip_grad_norm_(self.model.parameters(), train.clip)
         self.optimizer.step()
+        self.average(number + 1)
         self.unread.append(loss.detach().reshape(1))
         self.progress = replace(self.progress, step=number + 1, loss_count=self.progress.loss_count + 1)
         self.optimizer.zero_grad(set_to_none=True)
+
+    def average(self, step: int) -> None:
+        """Take the weights after `step` into their mean over the last `train.average` of the steps."""
+        total, share = self.train.total_steps, self.train.average
+        if share and (count := step - total + max(1, round(share * total))) > 0:
+            for parameter, state in self.optimizer.state.items():  # frozen ones have none
+                state.setdefault(AVERAGE, torch.zeros_like(parameter)).lerp_(parameter.detach(), 1 / count)
 
     def settle(self) -> None:
         """Read the losses of the steps since the last call.
@@ -293,12 +303,29 @@ class Training:
         """The end of the run: final and best validation, and the one test figure, all in bits per byte."""
         train, text, causal = self.train, self.task.splits.test, self.model.config.causal
         best, last = min(self.rows, key=lambda row: row["val_bpb"]), self.rows[-1]
+        if train.average:
+            with torch.no_grad():
+                for parameter, state in self.optimizer.state.items():
+                    parameter.copy_(state[AVERAGE])
+        final: dict[str, Any] = {"final_val_bpb": last["val_bpb"]}
+        if train.average or train.final_windows:
+            windows, means = self.validation, list[Tensor]()
+            if train.final_windows:
+                windows = fixed_windows(self.task.splits.validation, train.context, train.final_windows)
+
+            def watch(logits: Tensor, targets: Tensor) -> None:
+                means.append(losses_per_byte(logits, targets).mean(1))
+
+            final = {"final_val_bpb": bits_per_byte(self.model, windows, train.batch, self.device, watch)}
+            _check_finite(final["final_val_bpb"], self.progress.step)
+            if len(windows) > 1:
+                final["final_val_error"] = torch.cat(means).double().std().item() / math.sqrt(len(windows))
         windows = fixed_windows(text, train.context, train.test_windows)
         result: dict[str, Any] = {
             "status": FINISHED,
             "steps": self.progress.step,
             "bytes": last["bytes"],
-            "final_val_bpb": last["val_bpb"],
+            **final,
             "best_val_bpb": best["val_bpb"],
             "best_step": best["step"],
             "test_bpb": bits_per_byte(self.model, windows, train.batch, self.device),
@@ -318,8 +345,9 @@ def run_training(task: Task, progress_bar: bool = True, stop_with: int | None = 
     """
     folder = task.folder
     with folder.lock():
+        told = {"started": datetime.now(UTC).isoformat(timespec="seconds"), "registration": folder.registration}
         code = origins(task.condition.code.values())
-        folder.open(task.config, environment(task.train.threads) | code)
+        folder.open(task.config, environment(task.train.threads) | told | code)
         if folder.finished:
             return cast(dict[str, Any], folder.result)
         try:

@@ -46,6 +46,8 @@ DESIGN: dict[str, Any] = {
         "model.gain": ["none", "ema"],
     },
 }
+YOUNGER = (["final_windows", 0], ["average", 0.0])
+"""Options of [train] that specs of earlier versions do not have, at the defaults that change nothing."""
 
 
 def values(changes: dict[str, Any], base: dict[str, Any] = TINY) -> dict[str, Any]:
@@ -66,11 +68,11 @@ def tiny(**arm: Any) -> Spec:
 
 
 def rounded(value: Any) -> Any:
-    """Plain values with floats as texts of ten digits, equal on every processor."""
+    """Plain values with floats as texts of ten digits, equal on every processor, without YOUNGER."""
     if isinstance(value, float):
         return f"{value:.10g}"
     if isinstance(value, dict):
-        return {key: rounded(item) for key, item in value.items()}
+        return {key: rounded(item) for key, item in value.items() if [key, item] not in YOUNGER}
     return [rounded(item) for item in value] if isinstance(value, list | tuple) else value
 
 

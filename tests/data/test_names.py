@@ -1,10 +1,12 @@
 """Names become sources: their bytes in order, the keys of the cache, and what a wrong name says."""
 
 import hashlib
+import importlib.metadata
 import os
 import sysconfig
 from pathlib import Path
 
+import filelock
 import numpy as np
 import pytest
 
@@ -31,6 +33,31 @@ def test_the_standard_library_is_all_its_sources_in_order_and_no_tests():
     data = text(source)
     assert data.count(b"\xff" + Path(sysconfig.get_path("stdlib"), "os.py").read_bytes()) == 1
     assert len(data) - 1 == source.size
+
+
+def test_the_sources_of_packages_are_all_their_modules_in_an_order_of_their_own():
+    version = importlib.metadata.version("filelock")
+    source = resolve(f"packages:filelock=={version}", b"\xff")
+    names = [name for name, _ in source.key["listing"]]
+    assert "filelock/_api.py" in names
+    assert names != sorted(names)
+    assert text(source).count(b"\xff" + Path(filelock.__file__).read_bytes()) == 1
+    assert len(text(source)) - 1 == source.size
+    for name, message in (
+        ("filelock==1", f"has version {version} here"),
+        ("no-such-package==1", "is installed; write"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            resolve(f"packages:{name}")
+
+
+def test_copies_may_come_from_far_only():
+    corpus = synthetic_corpus("lags,shortest=3,longest=5,alpha=0,redrawn=0.5,bytes=1000")
+    np.testing.assert_allclose(corpus.chances, [0, 0, 1 / 6, 1 / 6, 1 / 6])
+    assert "shortest=3" in spelling(corpus)[0]
+    assert "shortest" not in spelling(LagCorpus())[0]
+    with pytest.raises(ValueError, match="shortest must be at most longest, 2, got 3"):
+        synthetic_corpus("lags,shortest=3,longest=2")
 
 
 def test_a_folder_is_read_in_order_of_paths_without_hidden_files_and_the_cache(tmp_path):
@@ -84,7 +111,7 @@ def test_the_key_changes_with_everything_that_determines_the_bytes(tmp_path):
     [
         ("stdlb", "did you mean 'stdlib'"),
         ("wiki-tp", "did you mean 'wiki-pt'"),
-        ("qqqq", "valid: bible, fineweb, hf, stdlib, synthetic, wiki-pt"),
+        ("qqqq", "valid: bible, fineweb, hf, packages, stdlib, synthetic, wiki-pt"),
         ("nofile.txt", "no such file or folder"),
         ("", "no such file or folder, nor the name of a corpus"),
         ("hf:a:b:c:d", "write hf:NAME"),

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from plkernel.commands.experiment import forecast
+from plkernel.commands.experiment import _cautions, forecast
 from plkernel.common.files import REGISTERED, TUNING, load_json, save_json
 from plkernel.config.condition import Condition
 from plkernel.config.reading import load_spec
@@ -243,17 +243,34 @@ def test_bad_input_writes_nothing(tiny_spec: SpecWriter, tmp_path: Path, options
             forecast(spec, (), 1)
 
 
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [("memory-lags", {"short": "1.60", "short-frozen": "1.60", "long": "0.20"}), ("memory-far", {})],
+)
+def test_arms_of_unequal_scale_are_named(spec: str, said: dict[str, str]) -> None:
+    """Those of the second spec are matched."""
+    lines = [line for line in _cautions(load_spec(spec)) if "the output of" in line]
+    base = "the output of log-spaced_lags-{0}; match = 'baseline' evens it"
+    every = [(arm, lag) for lag in ("0.7", "1.3") for arm in said]
+    wanted = {f"{arm}_lags-{lag}: starts at {said[arm]} times {base.format(lag)}" for arm, lag in every}
+    assert wanted <= set(lines)
+    assert bool(lines) == bool(said)
+
+
 def test_a_dry_run_says_what_a_study_cannot_know(tiny_spec: SpecWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     """A corpus that is not here, and quantiles of a flat law beyond what is read."""
     monkeypatch.setattr(dry_run, "text", lambda _: "the table")
     monkeypatch.setattr(dry_run, "estimate", lambda *_, **options: None)
     spec = load_spec(tiny_spec(corpus="hf:some/text"))
-    assert forecast(spec, (), 1) == "the table\ncorpus 'hf:some/text' is not read yet: nothing is known of its size"
+    assert (
+        forecast(spec, ("uniform",), 1)
+        == "the table\ncorpus 'hf:some/text' is not read yet: nothing is known of its size"
+    )
     path = tiny_spec()
     slow = "[arms.slow]\nplacement = 'quantile'\nbeta = 0.456\nlag = 'distance'\n"
     path.write_text(path.read_text().replace("[model]\n", "[model]\ngain = 'ema'\n") + slow)
     words = r"half or more of its half-lives, [\d,]+ to [\d,]+ bytes, are longer than 10 windows of 32 bytes"
-    assert re.fullmatch(f"the table\nslow: {words}", forecast(load_spec(path), (), 1))
+    assert re.search(f"^slow: {words}$", forecast(load_spec(path), (), 1), re.MULTILINE)
 
 
 def wait_for_rows(out: Path, rows: int, patience: float = 300.0) -> None:

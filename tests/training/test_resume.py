@@ -122,7 +122,8 @@ def after(spec: Spec, out: Path, expected: dict[str, Any]) -> str:
 )
 def test_kills_at_random_times_change_nothing(spec: Callable[..., Spec], tmp_path: Path, kind: str, times: int) -> None:
     """Each run is killed up to three times, in its second sitting as well."""
-    run, out, counts, draw = spec(kind, steps=8 * times), tmp_path / "out", Counter[str](), random.Random(times)
+    run = spec(kind, steps=8 * times, average=0.6, final_windows=10**6)
+    out, counts, draw = tmp_path / "out", Counter[str](), random.Random(times)
     train(run, tmp_path / "whole")  # in this process, so that its copies have loaded what they need
     expected, start = left(tmp_path / "whole"), time.monotonic()
     assert in_a_copy(lambda: train(run, out)) == 0
@@ -162,7 +163,7 @@ def test_a_run_that_ends_anywhere_goes_on_to_the_same(
     """Once the curves have an evaluation that no row has, a row that no checkpoint has, or between two evaluations."""
     # Files of curves are read in the order of their names, which end in a count: of one second, 10 would precede 9.
     monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(1000))
-    whole = train(run := spec(kind), tmp_path / "whole")
+    whole = train(run := spec(kind, average=0.8, final_windows=16), tmp_path / "whole")
     owner: Any = RunFolder if place == "append" else Training
     original = getattr(owner, place)
 
@@ -181,7 +182,7 @@ def test_a_run_that_ends_anywhere_goes_on_to_the_same(
 
 def test_frozen_decays_stay_and_their_run_goes_on(tiny_spec: SpecWriter, stopped: Stopped, tmp_path: Path) -> None:
     """Stopped, resumed and trained to the end, they have not moved; those that are trained have."""
-    path = tiny_spec(steps=8, eval_every=2, truncation_windows=6)
+    path = tiny_spec(steps=8, eval_every=2, truncation_windows=6, average=0.5)
     path.write_text(path.read_text() + "[arms.frozen]\ntrain = { decay_multiplier = 0 }\n")
     spec, out = load_spec(path), tmp_path / "out"
     rows = stopped(spec, "frozen", out, 5) / METRICS

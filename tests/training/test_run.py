@@ -15,10 +15,12 @@ import pytest
 import torch
 
 from plkernel.commands.train import command
-from plkernel.common.files import load_json, read_lines
+from plkernel.common import environment
+from plkernel.common.files import load_json, read_lines, save_json
 from plkernel.config.reading import load_spec
 from plkernel.data.names import known_sequence, predictor_of
 from plkernel.data.windows import StepWindows, fixed_windows, spread_windows, training_windows
+from plkernel.results.study import read_study, save_record
 from plkernel.training.checkpoint import load_checkpoint
 from plkernel.training.loop import Training, prepare, run_training, stop_requests
 
@@ -66,13 +68,59 @@ def test_a_run_leaves_a_complete_folder(tiny_spec: SpecWriter, tmp_path: Path, m
     assert result["best_val_bpb"] == min(row["val_bpb"] for row in rows)
     assert rows[0]["val_bpb"] == pytest.approx(8.0, abs=0.2), "256 equally likely bytes are 8 bits"
     assert "seconds" not in text
-    assert load_json(folder / "environment.json")["versions"]["torch"] == version("torch")
+    told = load_json(folder / "environment.json")
+    assert told["versions"]["torch"] == version("torch")
+    assert (told["started"][10:11], told["started"][19:], told["registration"]) == ("T", "+00:00", None)
     assert load_json(folder / "config.json")["corpus"]["sha256"]
     training = Training(prepare(load_spec(tiny_spec()), "uniform", 0, tmp_path))
     assert load_checkpoint(folder / "checkpoint.safetensors", training.model, training.optimizer).step == 12
     assert all(training.optimizer.state[p]["exp_avg_sq"].abs().sum() > 0 for p in training.model.parameters())
     monkeypatch.setattr(Training, "step", None)
     assert train(tiny_spec(), tmp_path) == result
+    assert load_json(folder / "environment.json") == told
+
+
+def test_a_resumed_run_says_when_it_was_started(
+    tiny_spec: SpecWriter, stopped: Callable[..., Path], tmp_path: Path
+) -> None:
+    """And under which registration its study is run; all of it is kept in a record."""
+    out, spec = tmp_path / "out", load_spec(tiny_spec())
+    place = stopped(spec, "uniform", out, 5) / "environment.json"
+    save_json(place, {"started": "2026-01-01T00:00:00+00:00", "source": "of an earlier sitting"})
+    save_json(out / "registered.json", {"sha256": "of the registration"})
+    train(tiny_spec(), out)
+    save_json(out / "spec.json", spec.model_dump(mode="json"))
+    save_record(read_study(out), tmp_path / "record")
+    told = read_lines(tmp_path / "record/rows.jsonl")[0]["environment"]
+    assert (told["started"], told["registration"]) == ("2026-01-01T00:00:00+00:00", "of the registration")
+    assert told["source"] == environment.source_digest()
+
+
+def test_the_end_may_be_measured_on_the_whole_split_with_averaged_weights(
+    tiny_spec: SpecWriter, tmp_path: Path
+) -> None:
+    """By hand: the mean of the weights after the last half of the steps, on every disjoint window of the split."""
+    path, weights = tiny_spec(average=0.5, final_windows=2**24), list[dict[str, torch.Tensor]]()
+    training = Training(prepare(load_spec(path), "uniform", 0, tmp_path / "by hand"))
+    for _ in range(12):
+        training.step()
+        weights.append({name: one.double() for name, one in training.model.state_dict().items()})
+    model, split = training.model, training.task.splits.validation
+    model.load_state_dict({name: sum(one[name] for one in weights[6:]) / 6 for name in weights[0]})
+    windows = fixed_windows(split, 32, split.size // 33)
+    assert windows.numel() > split.size - 33 > training.validation.numel()
+    logits = model(windows[:, :-1])
+    losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), windows[:, 1:], reduction="none").mean(1)
+    bits = losses.detach().numpy() / math.log(2)
+    result, plain = train(path, tmp_path / "averaged"), train(tiny_spec(), tmp_path / "plain")
+    assert result["final_val_bpb"] == pytest.approx(bits.mean(), abs=1e-5)
+    assert result["final_val_error"] == pytest.approx(bits.std(ddof=1) / math.sqrt(bits.size), rel=1e-4)
+    assert result["test_bpb"] != plain["test_bpb"]
+    assert result["best_val_bpb"] == plain["best_val_bpb"]
+    rows = [(tmp_path / name / RUN / "metrics.jsonl").read_bytes() for name in ("averaged", "plain")]
+    assert rows[0] == rows[1]
+    save_json(tmp_path / "averaged/spec.json", load_spec(path).model_dump(mode="json"))
+    assert [run.agrees for run in read_study(tmp_path / "averaged").finished()] == [True]
 
 
 def test_the_curves_are_the_rows(tiny_spec: SpecWriter, tmp_path: Path) -> None:

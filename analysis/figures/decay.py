@@ -10,7 +10,7 @@ from scipy.special import stdtrit
 
 from plkernel.analysis.figures.style import COLOURS, INK, PAGE_WIDTH, line_style, plain_ticks, style
 from plkernel.analysis.information.estimate import DecayCurve
-from plkernel.analysis.information.laws import FEWEST_LAGS, WINDOW, PowerLaw, local_slopes, log_log_slope
+from plkernel.analysis.information.laws import FEWEST_LAGS, WINDOW, PowerLaw, Verdict, local_slopes, log_log_slope
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,17 +32,24 @@ SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def decay_figure(
-    curve: DecayCurve, law: PowerLaw | None, *, title: str, exact: tuple[ArrayLike, ArrayLike] | None = None
+    curve: DecayCurve,
+    law: PowerLaw | None,
+    *,
+    title: str,
+    exact: tuple[ArrayLike, ArrayLike] | None = None,
+    verdict: Verdict | None = None,
 ) -> "Figure":
     """Draw one corpus: above, information in bits with its band, floor and fit; below, local slope and exponent.
 
     law    drawn on the lags it was fitted to; None: no fit
     exact  (lags, values) of a curve known exactly, the values in the unit of `curve`: nats for the information
+    verdict  if its shape is no power law, that is drawn in place of `law`
 
     Values that the axis cannot show, zero, negative or far below their error, are triangles on its lower edge. Local
     slopes are left out where their interval is wider than +-1.
     """
-    return _figure({"": curve}, {"": law} if law else {}, title, exact)
+    other = verdict if verdict and verdict.shape and verdict.kind != "power law" else None
+    return _figure({"": curve}, {"": law} if law and not other else {}, title, exact, other)
 
 
 def comparison_figure(curves: Mapping[str, DecayCurve], laws: Mapping[str, PowerLaw]) -> "Figure":
@@ -96,6 +103,7 @@ def _figure(
     laws: Mapping[str, PowerLaw],
     title: str | None = None,
     exact: tuple[ArrayLike, ArrayLike] | None = None,
+    verdict: Verdict | None = None,
 ) -> "Figure":
     """Values above and local slopes below, on the same lags, with limits that hold what is drawn and no noise."""
     from matplotlib.figure import Figure
@@ -128,6 +136,12 @@ def _figure(
             look: dict[str, Any] = {"color": EXACT, "lw": 1.1, "ls": (0, (5, 1.6)), "label": "exact"}
             above.plot(exact[0], scale(first) * np.asarray(exact[1]), **look)
             below.plot(exact[0], exact_slopes(*exact), **look)
+        if verdict and verdict.shape:
+            at = np.geomspace(verdict.first_lag, verdict.last_lag, 200)
+            fitted = verdict.shape.values(at)
+            told = f"{verdict.shape}, lags {verdict.first_lag} to {verdict.last_lag}"
+            above.plot(at, scale(first) * fitted, color=FIT, lw=1.6, alpha=0.7, zorder=1.9, label=told)
+            below.plot(at, -np.gradient(np.log(fitted), np.log(at)), color=FIT, lw=1.6, alpha=0.7)
         if title is None:
             above.set_title(f"bands: {100 * CONFIDENCE:g} % intervals; dotted: floors", loc="right", fontsize=7)
         else:

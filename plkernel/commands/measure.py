@@ -132,10 +132,10 @@ def _draw(results: Sequence[Measurement], out: Path) -> None:
         exact = (item.information.lags, item.exact) if item.exact else None
         title = f"{item.corpus.name}, {item.information.size:,} {item.information.unit}s"
         slug = re.sub(r"[^A-Za-z0-9.]+", "-", item.corpus.name).strip("-.") or "corpus"
-        drawings[slug] = decay_figure(item.information, item.law, title=title, exact=exact)
+        drawings[slug] = decay_figure(item.information, item.law, title=title, exact=exact, verdict=item.verdict)
     if len(results) > 1:
         curves = {item.corpus.name: item.information for item in results}
-        laws = {item.corpus.name: item.law for item in results if item.law}
+        laws = {item.corpus.name: item.law for item in results if item.law and item.verdict.kind == "power law"}
         drawings["comparison"] = comparison_figure(curves, laws)
     for name, drawing in drawings.items():
         for kind, content in rendered(drawing).items():

@@ -80,7 +80,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("page", HERE, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[pytest.mark.slow] * (page.stem == "recipes")) for page in HERE],  # it imports fla
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
 def test_python_runs(page: Path) -> None:
     known = set(SCHEMES)
     try:

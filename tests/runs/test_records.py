@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from plkernel.memory.diagnostics import memory_of
+from plkernel.results.comparison import compare
 from plkernel.results.study import read_study
 
 ROOT = Path(__file__).parents[2]
@@ -51,3 +52,18 @@ def test_the_evidence_in_the_readme_follows_from_rows() -> None:
     assert (len(near), len(last)) == (5, 7)
     assert f"between t^-{min(near):.2f} and t^-{max(near):.2f}" in text
     assert f"begin (t^-{first['log-spaced_ema']:.2f}; 7 seeds" in text
+
+
+def test_the_demo_decides_and_no_arm_of_it_is_worse_than_counts_of_two_bytes() -> None:
+    one = compare(read_study(ROOT / "runs/records/demo"))
+    assert one.declared
+    assert [outcome.judgement.verdict for outcome in one.declared.outcomes] == ["confirmed", "confirmed", "undecided"]
+    assert one.declared.registered
+    assert not one.declared.changes
+    for corpus, bits in (("copies", 2.4582), ("source", 3.466)):  # counts of two bytes in references.json
+        assert f"{bits}" in (ROOT / "runs/records/demo/references.json").read_text()
+        ends = [
+            run.result.final_val_bpb for arm in one.arms if corpus in arm.name for run in one.study.finished(arm.name)
+        ]
+        assert len(ends) == 9
+        assert max(ends) < bits

@@ -1,6 +1,6 @@
 """The figure of decay curves: information against lag with intervals, floors and fits, and local slopes below."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,15 @@ from scipy.special import stdtrit
 
 from plkernel.analysis.figures.style import COLOURS, INK, PAGE_WIDTH, line_style, plain_ticks, style
 from plkernel.analysis.information.estimate import DecayCurve
-from plkernel.analysis.information.laws import FEWEST_LAGS, WINDOW, PowerLaw, Verdict, local_slopes, log_log_slope
+from plkernel.analysis.information.laws import (
+    FEWEST_LAGS,
+    WINDOW,
+    ModelFit,
+    PowerLaw,
+    Verdict,
+    local_slopes,
+    log_log_slope,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,8 +56,9 @@ def decay_figure(
     Values that the axis cannot show, zero, negative or far below their error, are triangles on its lower edge. Local
     slopes are left out where their interval is wider than +-1.
     """
-    other = verdict if verdict and verdict.shape and verdict.kind != "power law" else None
-    return _figure({"": curve}, {"": law} if law and not other else {}, title, exact, other)
+    shapes = [fit for fit in verdict.models if fit.name == verdict.kind != "power law"] if verdict else []
+    fitted = [(fit, np.geomspace(verdict.first_lag, verdict.last_lag, 200)) for fit in shapes if verdict]
+    return _figure({"": curve}, {"": law} if law and not fitted else {}, title, exact, fitted)
 
 
 def comparison_figure(curves: Mapping[str, DecayCurve], laws: Mapping[str, PowerLaw]) -> "Figure":
@@ -103,7 +112,7 @@ def _figure(
     laws: Mapping[str, PowerLaw],
     title: str | None = None,
     exact: tuple[ArrayLike, ArrayLike] | None = None,
-    verdict: Verdict | None = None,
+    shapes: Sequence[tuple[ModelFit, Floats]] = (),
 ) -> "Figure":
     """Values above and local slopes below, on the same lags, with limits that hold what is drawn and no noise."""
     from matplotlib.figure import Figure
@@ -136,12 +145,10 @@ def _figure(
             look: dict[str, Any] = {"color": EXACT, "lw": 1.1, "ls": (0, (5, 1.6)), "label": "exact"}
             above.plot(exact[0], scale(first) * np.asarray(exact[1]), **look)
             below.plot(exact[0], exact_slopes(*exact), **look)
-        if verdict and verdict.shape:
-            at = np.geomspace(verdict.first_lag, verdict.last_lag, 200)
-            fitted = verdict.shape.values(at)
-            told = f"{verdict.shape}, lags {verdict.first_lag} to {verdict.last_lag}"
-            above.plot(at, scale(first) * fitted, color=FIT, lw=1.6, alpha=0.7, zorder=1.9, label=told)
-            below.plot(at, -np.gradient(np.log(fitted), np.log(at)), color=FIT, lw=1.6, alpha=0.7)
+        for shape, at in shapes:
+            fitted, look = shape.values(at), {"color": FIT, "lw": 1.6, "alpha": 0.7, "zorder": 1.9}
+            above.plot(at, scale(first) * fitted, label=f"{shape}, lags {at[0]:.0f} to {at[-1]:.0f}", **look)
+            below.plot(at, -np.gradient(np.log(fitted), np.log(at)), **look)
         if title is None:
             above.set_title(f"bands: {100 * CONFIDENCE:g} % intervals; dotted: floors", loc="right", fontsize=7)
         else:

@@ -331,11 +331,6 @@ class Verdict:
     last_lag: int
     models: tuple[ModelFit, ...]
 
-    @property
-    def shape(self) -> ModelFit | None:
-        """The fitted shape that the verdict names."""
-        return next((fit for fit in self.models if fit.name == self.kind), None)
-
 
 def compare_models(curve: DecayCurve, lags: Range | None = None) -> tuple[ModelFit, ...]:
     """Compare four shapes by corrected Akaike criterion (Hurvich & Tsai 1989), best first; lags as in `fit_power_law`.

@@ -46,9 +46,13 @@ docs: $(VENV)/installed-docs  ## the documentation, docs/_build/html/index.html;
 tutorials: $(VENV)/installed-dev  ## run the tutorials again: outputs and figures in docs/tutorials (minutes)
 	$(RUN) docs.tutorials.execute
 
-demo: $(VENV)/installed  ## set up, fit a power law, train three initialisations twice, write the report
-	$(RUN) plkernel.fit --beta 1.15
-	$(RUN) plkernel.experiment runs/quick.toml
+demo: $(VENV)/installed  ## set up, run a study with registered hypotheses and name its page (5 minutes)
+	$(RUN) plkernel.experiment demo
+	@echo; echo "What was decided stands first in runs/out/demo/report/report.html. Now try, with $(BIN)/python:"
+	@echo "  python -m plkernel.inspect PATH             half-lives of a checkpoint of yours"
+	@echo "  python -m plkernel.measure PATH             memory in a text of yours"
+	@echo "  python -m plkernel.probe runs/out/demo/short_source/seed-0      how far back a model of the demo reads"
+	@echo "  python -m plkernel.generate runs/out/demo/short_source/seed-0 --prompt 'def main('"
 
 test: $(VENV)/installed-dev  ## set up and run the tests (minutes)
 	$(PYTEST) -m "not slow"

@@ -1,6 +1,6 @@
 """The figure of decay curves: information against lag with intervals, floors and fits, and local slopes below."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,16 @@ from scipy.special import stdtrit
 
 from plkernel.analysis.figures.style import COLOURS, INK, PAGE_WIDTH, line_style, plain_ticks, style
 from plkernel.analysis.information.estimate import DecayCurve
-from plkernel.analysis.information.laws import FEWEST_LAGS, WINDOW, Measurement, PowerLaw, local_slopes, log_log_slope
+from plkernel.analysis.information.laws import (
+    FEWEST_LAGS,
+    WINDOW,
+    Measurement,
+    ModelFit,
+    PowerLaw,
+    Verdict,
+    local_slopes,
+    log_log_slope,
+)
 from plkernel.analysis.nodes import Nodes
 
 if TYPE_CHECKING:
@@ -33,24 +42,32 @@ SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def decay_figure(
-    curve: DecayCurve, law: PowerLaw | None = None, *, title: str = "", exact: tuple[ArrayLike, ArrayLike] | None = None
+    curve: DecayCurve,
+    law: PowerLaw | None = None,
+    *,
+    title: str = "",
+    exact: tuple[ArrayLike, ArrayLike] | None = None,
+    verdict: Verdict | None = None,
 ) -> "Figure":
     """Draw one corpus: above, information in bits with its band, floor and fit; below, local slope and exponent.
 
     law    drawn on the lags it was fitted to; None: no fit
     exact  (lags, values) of a curve known exactly, the values in the unit of `curve`: nats for the information
+    verdict  if its shape is no power law, that is drawn in place of `law`
 
     Values that the axis cannot show, zero, negative or far below their error, are triangles on its lower edge. Local
     slopes are left out where their interval is wider than +-1.
     """
-    return _figure({"": curve}, {"": law} if law else {}, title, exact)
+    shapes = [fit for fit in verdict.models if fit.name == verdict.kind != "power law"] if verdict else []
+    fitted = [(fit, np.geomspace(verdict.first_lag, verdict.last_lag, 200)) for fit in shapes if verdict]
+    return _figure({"": curve}, {"": law} if law and not fitted else {}, title, exact, fitted)
 
 
 def measurement_figure(result: Measurement) -> "Figure":
     """Draw `decay_figure` of a measurement."""
     exact = (result.information.lags, result.exact) if result.exact else None
     title = f"{result.corpus.name}, {result.information.size:,} {result.information.unit}s"
-    return decay_figure(result.information, result.law, title=title, exact=exact)
+    return decay_figure(result.information, result.law, title=title, exact=exact, verdict=result.verdict)
 
 
 @style()
@@ -120,6 +137,7 @@ def _figure(
     laws: Mapping[str, PowerLaw],
     title: str | None = None,
     exact: tuple[ArrayLike, ArrayLike] | None = None,
+    shapes: Sequence[tuple[ModelFit, Floats]] = (),
 ) -> "Figure":
     """Values above and local slopes below, on the same lags, with limits that hold what is drawn and no noise."""
     from matplotlib.figure import Figure
@@ -152,6 +170,10 @@ def _figure(
             look: dict[str, Any] = {"color": EXACT, "lw": 1.1, "ls": (0, (5, 1.6)), "label": "exact"}
             above.plot(exact[0], scale(first) * np.asarray(exact[1]), **look)
             below.plot(exact[0], exact_slopes(*exact), **look)
+        for shape, at in shapes:
+            fitted, look = shape.values(at), {"color": FIT, "lw": 1.6, "alpha": 0.7, "zorder": 1.9}
+            above.plot(at, scale(first) * fitted, label=f"{shape}, lags {at[0]:.0f} to {at[-1]:.0f}", **look)
+            below.plot(at, -np.gradient(np.log(fitted), np.log(at)), **look)
         if title is None:
             above.set_title(f"bands: {100 * CONFIDENCE:g} % intervals; dotted: floors", loc="right", fontsize=7)
         else:

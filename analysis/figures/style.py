@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 INK, GREY = "#1a1a1b", "#8e9299"
 """Of text, axes and the baseline, and of what is shown for comparison."""
 
-# Okabe & Ito (2008): told apart under the common colour deficiencies, but for their black, and their yellow, which is
-# too pale for a line.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-DASHES = ((0, (5, 1.6)), (0, (1.2, 1.2)), (0, (7, 1.5, 1.2, 1.5)), (0, (3, 1, 1, 1, 1, 1)), (0, (9, 3)))
+# Okabe & Ito (2008), told apart under the common colour deficiencies, without their black, their yellow, which is too
+# pale for a line, and their light blue, which is taken for the blue: the wine is Tol's.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#882255")
+DASHES = ((0, (5, 1.6)), (0, (1.2, 1.2)), (0, (7, 1.5, 1.2, 1.5)), (0, (3, 1, 1, 1, 1, 1)), (0, (9, 3)), (0, (2, 4)))
 COLUMN_WIDTH, PAGE_WIDTH = 3.35, 6.9
 """Inches: one column and the full width of a two-column paper."""
 
@@ -51,7 +51,7 @@ def style() -> Iterator[None]:
 
 
 def line_style(index: int) -> dict[str, Any]:
-    """Colour and dashes of arm `index`; 0, the baseline, is solid ink. Thirty arms pass before one repeats."""
+    """Colour and dashes of arm `index`; 0, the baseline, is solid ink. Thirty-six arms pass before one repeats."""
     if index == 0:
         return {"color": INK, "linestyle": "-"}
     turn, colour = divmod(index - 1, len(COLOURS))

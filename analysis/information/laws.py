@@ -301,6 +301,24 @@ class ModelFit:
     chi_squared_p: float
     excess_p: float
 
+    def values(self, lags: ArrayLike) -> Floats:
+        """I(d) of the fitted shape at `lags` (m,), in the unit of the curve."""
+        at, given = (
+            np.asarray(lags, np.float64),
+            {"beta_2": 0.0, "gamma": 1.0, "break": np.max(lags), **self.parameters},
+        )
+        if "tau" in given:
+            return np.asarray(given["amplitude"] * np.exp(-((at / given["tau"]) ** given["gamma"])))
+        near, far = np.minimum(at, given["break"]), np.maximum(at / given["break"], 1.0)
+        slope = given["beta_1"] if "beta_1" in given else given["beta"]
+        return np.asarray(given["amplitude"] * near**-slope * far ** -given["beta_2"])
+
+    def __str__(self) -> str:
+        numbers = (
+            f"{key.replace('_', ' ')} {value:.3g}" for key, value in self.parameters.items() if key != "amplitude"
+        )
+        return f"{self.name} ({', '.join(numbers)})"
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -390,11 +408,9 @@ def judge(curve: DecayCurve) -> Verdict:
         kind, how = "broken power law", "slows down" if law.curvature > 0 else "speeds up"
         told = f"not a single power law: the decay {how} with the lag (curvature p {law.curvature_p:.1g})"
     else:
-        values = {key.replace("_", " "): value for key, value in best.parameters.items() if key != "amplitude"}
-        shape = ", ".join(f"{key} {value:.3g}" for key, value in values.items())
         how = "poorly too" if best.chi_squared_p < SIGNIFICANT else "within the errors"
         lead = f"better by {straight.excess:.0f} in AICc (p {straight.excess_p:.1g})"
-        told = f"not a single power law: {kind} ({shape}) is {lead} and fits {how}"
+        told = f"not a single power law: {best} is {lead} and fits {how}"
     return Verdict(kind, f"{span}: {told}", first, last, models)
 
 

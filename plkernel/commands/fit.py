@@ -13,6 +13,9 @@ from plkernel.analysis.nodes import POWERS, Gain, Lag, Placement, Summation, che
 from plkernel.common import cli
 from plkernel.common.files import atomic_write, check_folder, save_json
 
+SCORES = """(R0: R² of the logarithms, as fitted; R1: with both kernels 1 at t = 1; R*: after the best common scale;
+Elog: half the range of ln(kernel / target). R near 1 and Elog near 0 are good.)"""
+
 FitTarget = Literal["information", "correlation", "curve", "predictive"]
 
 
@@ -76,7 +79,7 @@ def fit(
         f"{min(placed.half_lives()):.3g} to {max(placed.half_lives()):.4g}, projection range "
         f"{max(placed.projection) / min(placed.projection):.4g}, R1 / R* / Elog {_scores(scores)}"
     )
-    print(f"{render(result)}\n\n{text}", flush=True)
+    print(f"{render(result)}\n{SCORES}\n\n{text}", flush=True)
     content = {
         "plkernel": __version__,
         "beta": law and law.beta,

@@ -36,7 +36,7 @@ def generate(
     themselves, which need not be valid UTF-8; a terminal gets text. The same model, prompt, options and seed give the
     same bytes. Ctrl-C stops.
 
-        python -m plkernel.generate runs/out/quick/power-law/seed-0 --prompt "def main(" --temperature 0.7
+        python -m plkernel.generate runs/out/demo/short_source/seed-0 --prompt "def main(" --temperature 0.7
 
     Args:
         model: Folder of a run (STUDY/ARM/seed-0) or of plkernel.load, its checkpoint.safetensors, or an exported model.

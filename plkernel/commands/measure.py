@@ -137,7 +137,7 @@ def _draw(results: Sequence[Measurement], out: Path) -> None:
         drawings[slug] = item.plot()
     if len(results) > 1:
         curves = {item.corpus.name: item.information for item in results}
-        laws = {item.corpus.name: item.law for item in results if item.law}
+        laws = {item.corpus.name: item.law for item in results if item.law and item.verdict.kind == "power law"}
         drawings["comparison"] = comparison_figure(curves, laws)
     for name, drawing in drawings.items():
         for kind, content in rendered(drawing).items():

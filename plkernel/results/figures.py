@@ -94,10 +94,17 @@ def drawings(comparison: Comparison) -> Iterator[Drawing]:
                 seeds = list(given.per_seed.values()) if given else []
                 groups[part.title].append(ForestRow(name, given, seeds, arm.name in comparison.surviving))
         yield Drawing("forest", *KINDS["forest"], "", forest(groups))
-    for part in comparison.blocks:
-        for kind, (draw, data) in _of_block(comparison, part).items():
-            if data:
-                yield Drawing(f"{kind}{part.slug}", *KINDS[kind], part.title, draw(data, part.title))
+    blocks = [
+        Drawing(f"{kind}{part.slug}", *KINDS[kind], part.title, draw(data, part.title))
+        for part in comparison.blocks
+        for kind, (draw, data) in _of_block(comparison, part).items()
+        if data
+    ]
+    shared = [one.figure.axes[0] for one in blocks if one.name.startswith("difference")]
+    lows, highs = zip(*(axes.get_ylim() for axes in shared), strict=True) if shared else ((), ())
+    for axes in shared:
+        axes.set_ylim(min(lows), max(highs))
+    yield from blocks
 
 
 def _of_block(comparison: Comparison, part: Block) -> dict[str, tuple[Callable[[Any, str], "Figure"], Any]]:
@@ -285,13 +292,14 @@ def convergence(arms: Arms, heading: str = "") -> "Figure":
 def differences(arms: Arms, heading: str = "") -> "Figure":
     """Draw difference curves against bytes read, a panel per arm, with a band for each point.
 
-    The frame holds the differences after the first tenth of the run, where curves cross steeply.
+    The frame holds the differences after the first tenth of the run, where curves cross steeply, of all arms but those
+    whose differences are FAR times as large as the median's.
     """
     from matplotlib.figure import Figure
 
     last, columns = _last(arms), min(3, len(arms))
     unit, unit_name = byte_unit(last)
-    rows, seeds, bounds = -(-len(arms) // columns), list[float](), list[float]()
+    rows, spans = -(-len(arms) // columns), list[list[float]]()
     with style():
         figure = Figure(figsize=(PAGE_WIDTH if columns > 1 else 1.3 * COLUMN_WIDTH, 2.2 * rows + 0.5))
         grid = list(figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat)
@@ -301,14 +309,19 @@ def differences(arms: Arms, heading: str = "") -> "Figure":
             look = line_style(index)
             band = pointwise_band(curves)
             axes.fill_between(band.at / unit, band.low, band.high, color=look["color"], alpha=0.2, lw=0)
-            bounds += [*band.low[band.at > last / 10], *band.high[band.at > last / 10]]
-            seeds += [value for curve in curves for at, value in curve.items() if at > last / 10]
+            seeds = [value for curve in curves for at, value in curve.items() if at >= last / 10]
+            bounds = [*band.low[band.at >= last / 10], *band.high[band.at >= last / 10]]
+            reach = _reach(seeds, bounds)
+            known = (value for value in (0.0, *seeds, *bounds) if math.isfinite(value))
+            spans.append([float(np.clip(value, -reach, reach)) for value in known])
             axes.axhline(0.0, color=INK, lw=0.6)
             _draw(axes, curves, look, unit)
             axes.set_title(title, fontsize=8.0 * min(1.0, max(0.6, 34 / max(map(len, title.split("\n"))))))
-            axes.xaxis.set_tick_params(labelbottom=index + 3 > len(arms))
-        reach = _reach(seeds, bounds)
-        grid[0].set_ylim(-reach, reach)
+            axes.xaxis.set_tick_params(labelbottom=index + columns > len(arms))
+        near = [span for span in spans if _most(span) <= FAR * median(map(_most, spans))]
+        low, high = min(map(min, near)), max(map(max, near))
+        room = 0.07 * (high - low) or 1e-3
+        grid[0].set_ylim(low - room, high + room)
         figure.supxlabel(f"training bytes read ({unit_name})", fontsize=8)
         figure.supylabel("difference in bits per byte, below 0 is better", fontsize=8)
         headline(figure, heading)

@@ -14,13 +14,13 @@ import pytest
 from studies import BASELINE, CORPUS, REFERENCE, change, save, write_study
 
 from plkernel.analysis.figures import style
-from plkernel.analysis.figures.style import COLOURS
+from plkernel.analysis.figures.style import COLOURS, line_style
 from plkernel.commands.report import report, write_comparison
 from plkernel.common import cli
 from plkernel.models import NOT_CAUSAL
 from plkernel.results import figures
 from plkernel.results.comparison import Comparison, compare
-from plkernel.results.figures import Drawing, ForestRow, drawings, forest, memories
+from plkernel.results.figures import Drawing, ForestRow, differences, drawings, forest, memories
 from plkernel.results.page import overview, p_text, text_report, warnings
 from plkernel.results.statistics import holm, mean_interval, pointwise_band
 from plkernel.results.study import read_study, save_record
@@ -352,9 +352,10 @@ def test_figures_are_drawn_from_the_rows(tmp_path: Path) -> None:
     band, edges = pointwise_band(curves), panel.collections[0].get_paths()[0].vertices
     assert (edges[:, 1].min(), edges[:, 1].max()) == pytest.approx((band.low.min(), band.high.max()))
     low, high = panel.get_ylim()
-    late = [abs(value) for curve in curves for at, value in curve.items() if at > mean.at[-1] / 10]
-    assert -low == high
-    assert max(late) < high <= 3.3 * max(late)
+    late = [value for curve in curves for at, value in curve.items() if at >= mean.at[-1] / 10]
+    assert low < min(0.0, *late)
+    assert high > max(0.0, *late)
+    assert high - low <= 6.6 * max(map(abs, late))
 
 
 def test_a_forest_shows_seeds_means_and_intervals() -> None:
@@ -436,3 +437,17 @@ def test_the_command_keeps_a_record_and_leaves_records_as_they_are(
     with pytest.raises(SystemExit):
         cli.main(report, [str(folder)])
     assert "holds no finished run (only unfinished), finish one first" in capsys.readouterr().err
+
+
+def test_an_outlier_does_not_flatten_the_other_differences() -> None:
+    def arm(size: float) -> list[dict[int, float]]:
+        return [{at: sign * size for at in (0, 100, 200)} for sign in (-1.0, 1.0)]
+
+    low, high = differences({"a": arm(0.01), "b": arm(0.02), "c": arm(0.015), "diverged": arm(5.0)}).axes[0].get_ylim()
+    assert 0.02 < high < 0.2
+    assert -0.2 < low < -0.02
+
+
+def test_lines_of_neighbours_differ_in_colour_and_dashes() -> None:
+    looks = [tuple(map(str, line_style(index).values())) for index in range(1 + len(COLOURS))]
+    assert all(len(set(column)) == len(looks) for column in zip(*looks, strict=True))

@@ -18,7 +18,7 @@ from plkernel.analysis.figures.decay import (
 )
 from plkernel.analysis.figures.style import INK, line_style, rendered
 from plkernel.analysis.information.estimate import DecayCurve, log_lags
-from plkernel.analysis.information.laws import fit_power_law, local_slopes
+from plkernel.analysis.information.laws import compare_models, fit_power_law, judge, local_slopes
 
 LAGS = log_lags(1000, 40)
 BITS = 1 / math.log(2)
@@ -155,3 +155,21 @@ def test_a_comparison_holds_every_curve_and_curves_that_share_no_axis_are_refuse
         comparison_figure({}, {})
     with pytest.raises(ValueError, match="information per byte and information per word"):
         comparison_figure({"a": steep, "b": curve_of(LAGS**-1.0, unit="word")}, {})
+
+
+def test_the_shape_of_the_verdict_is_drawn_and_not_the_law_that_it_rejects():
+    curve = curve_of(0.5 * np.minimum(LAGS, 30.0) ** -0.3 * np.maximum(LAGS / 30.0, 1.0) ** -2.0)
+    verdict, law = judge(curve), fit_power_law(curve)
+    figure = decay_figure(curve, law, title="broken", verdict=verdict)
+    [(at, values)] = drawn(figure.axes[0], FIT, "None")
+    assert verdict.kind == "broken power law"
+    assert values == pytest.approx(BITS * 0.5 * np.minimum(at, 30) ** -0.3 * np.maximum(at / 30, 1) ** -2, rel=0.1)
+    assert sum("broken power law" in text for text in legend_texts(figure)) == 1
+    assert not any(text.startswith("power law") for text in legend_texts(figure))
+
+
+def test_each_fitted_shape_gives_the_values_that_were_fitted():
+    for fit in compare_models(curve_of(0.4 * np.exp(-((LAGS / 60.0) ** 0.5)))):
+        if fit.name == "stretched exponential":
+            assert fit.values(LAGS) == pytest.approx(0.4 * np.exp(-((LAGS / 60.0) ** 0.5)), rel=0.2)
+        assert np.all(np.diff(fit.values(LAGS)) <= 0), fit.name

@@ -3,6 +3,7 @@
 import errno
 import io
 import json
+import logging
 import math
 import os
 import re
@@ -93,16 +94,47 @@ def test_how_commands_end(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 def test_control_characters_are_shown_and_not_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
     def command(name: str = "\x1b[31mred") -> None:
-        print(f"{name}\x7f\x9b\r\t\xe9")
-        print("\x1b[2K", file=sys.stderr)  # as a progress bar does
+        print(f"{name}\x7f\x9b\r\t\xe9\udc9b\ud800")
+        print(f"{name}\r.", file=sys.stderr)
+        logging.StreamHandler().emit(logging.makeLogRecord({"msg": name}))
+        for drawn in ("\r50%", "\n\x1b[A", "\r    \r", "\x1b[A\x1b[31m\n"):  # the last by no progress bar
+            sys.stderr.write(drawn)
         raise ValueError(f"name {name}")
 
     with pytest.raises(SystemExit):
         cli.report_errors(lambda: cli.main(command, [], prog="test"))
+    red = "\\x1b[31mred"
     assert capsys.readouterr() == (
-        "\\x1b[31mred\\x7f\\x9b\\x0d\t\xe9\n",
-        "\x1b[2K\nerror: name \\x1b[31mred\n",
+        f"{red}\\x7f\\x9b\\x0d\t\xe9\\udc9b\\ud800\n",
+        f"{red}\\x0d.\n{red}\n\r50%\n\x1b[A\r    \r\\x1b[A\\x1b[31m\nerror: name {red}\n",
     )
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory"), RuntimeError("else")]
+)
+def test_no_memory_is_one_line(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    def command() -> None:
+        raise error
+
+    with pytest.raises(RuntimeError if str(error) == "else" else SystemExit):
+        cli.main(command, [], prog="test")
+    if str(error) != "else":
+        assert capsys.readouterr().err.startswith(f"error: out of memory, {type(error).__name__}")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are those of Linux")
+@pytest.mark.parametrize("command", [["plkernel.inspect", "none"], ["plkernel.experiment", "quick", "--dry-run"]])
+def test_too_little_memory_is_said_before_anything_is_loaded(command: list[str]) -> None:
+    def limited() -> None:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_DATA, (100 << 20, resource.RLIM_INFINITY))
+
+    options: dict[str, Any] = {"preexec_fn": limited, "timeout": 60, "capture_output": True, "text": True}
+    ended = subprocess.run([sys.executable, "-W", "default", "-m", *command], **options)
+    said = "error: this process may have 100 MiB of memory (ulimit -d, -v), expected 640 or more\n"
+    assert (ended.returncode, ended.stderr) == (2, said)
 
 
 def test_help_keeps_its_colours(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ matplotlib is imported inside the functions that draw, never with this module.
 
 import io
 import textwrap
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -59,10 +60,22 @@ def line_style(index: int) -> dict[str, Any]:
 
 
 def rendered(figure: "Figure", kinds: Sequence[str] = ("pdf", "png", "svg")) -> dict[str, bytes]:
-    """The figure as {"pdf": ..., "png": ..., "svg": ...}; the same figure gives the same bytes."""
+    """The figure as {"pdf": ..., "png": ..., "svg": ...}; the same figure gives the same bytes.
+
+    Control characters, which an SVG may not hold, are drawn as escapes. No warning is given of a glyph that the font
+    lacks, which is drawn as a box, nor of names so long that no room is left for the axes.
+    """
+    from matplotlib.text import Text
+
     undated: dict[str, dict[str, Any]] = {"pdf": {"CreationDate": None}, "png": {}, "svg": {"Date": None}}
     files = {}
-    with style():
+    for text in figure.findobj(Text):
+        words: str = text.get_text()  # type: ignore[attr-defined]
+        shown = "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in words)
+        text.set_text(shown)  # type: ignore[attr-defined]
+    with style(), warnings.catch_warnings():
+        for message in ("Glyph .* missing from", "constrained_layout not applied"):
+            warnings.filterwarnings("ignore", message, UserWarning)
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # the layout just found serves all kinds: finding it is most of the time
         for kind in kinds:

@@ -28,6 +28,10 @@ _IDENTIFIERS = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 NAME = re.compile(f"{_IDENTIFIERS}{MARK}{_IDENTIFIERS}", re.ASCII)
 ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 """Control characters, which names in other people's files may hold and terminals obey, as they are printed."""
+DRAWN_BY_BARS = re.compile(r"(\n*(?:\x1b\[A)+\Z|\r?)(.*?)(\r?)", re.DOTALL)
+"""What progress bars write around their text: they return to the start of the line, or go up."""
+LEAST_MEMORY = 640 << 20
+"""Bytes below which compiled libraries abort or wait forever as they are loaded."""
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
@@ -126,13 +130,20 @@ def _in_one_line(call: Callable[[], Any]) -> Any:
 
 
 class _Escaping:
-    """Standard output that shows control characters but line feed and tab as \\x1b; `plain` is the stream itself."""
+    """A stream that shows control characters but line feed and tab as \\x1b, and what it cannot encode as \\udc9b.
 
-    def __init__(self, stream: Any) -> None:
-        self.plain = getattr(stream, "plain", stream)
+    bars: progress bars work. `plain` is the stream itself.
+    """
+
+    def __init__(self, stream: Any, bars: bool = False) -> None:
+        self.plain, self.bars = getattr(stream, "plain", stream), bars
 
     def write(self, text: str) -> int:
-        return int(self.plain.write(text.translate(ESCAPES)))
+        match = DRAWN_BY_BARS.fullmatch(text) if self.bars else None
+        before, words, after = match.groups() if match else ("", text, "")
+        code = getattr(self.plain, "encoding", None) or "utf-8"
+        words = words.translate(ESCAPES).encode(code, "backslashreplace").decode(code)
+        return int(self.plain.write(f"{before}{words}{after}"))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.plain, name)
@@ -141,11 +152,13 @@ class _Escaping:
 def report_errors(action: Callable[[], Any]) -> None:
     """Run `action`; turn bad input and interrupts into one line on standard error and an exit code.
 
-    What it prints to standard output, and that line, show control characters as escapes, such as \\x1b.
+    All that it prints, logs and warns of, and that line, show control characters as escapes, such as \\x1b.
     """
     warnings.formatwarning = lambda message, *_: f"warning: {message}\n"  # type: ignore[assignment]
+    out, err = cast(Any, _Escaping(sys.stdout)), cast(Any, _Escaping(sys.stderr, bars=True))
     try:
-        with redirect_stdout(cast(Any, _Escaping(sys.stdout))):
+        with redirect_stdout(out), redirect_stderr(err):
+            check_memory()
             action()
     except USER_ERRORS as error:
         if os.environ.get("PLKERNEL_DEBUG"):
@@ -159,10 +172,30 @@ def report_errors(action: Callable[[], Any]) -> None:
             message = f"{place}: {error.strerror}" if place else error.strerror
         print(f"error: {shortened(message).translate(ESCAPES)}", file=sys.stderr)
         sys.exit(EXIT_BAD_INPUT)
+    except (MemoryError, RuntimeError) as error:
+        short = isinstance(error, MemoryError) or re.search("can't (allocate memory|start new thread)", str(error))
+        if os.environ.get("PLKERNEL_DEBUG") or not short:
+            raise
+        print(f"error: out of memory, {told(error).translate(ESCAPES)}", file=sys.stderr)
+        sys.exit(EXIT_BAD_INPUT)
     except KeyboardInterrupt as interrupt:
         said = f": {interrupt}" if str(interrupt) else ""
         print(f"\ninterrupted{said.translate(ESCAPES)}", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
+
+
+def check_memory() -> None:
+    """Raise ValueError if this process may have less than LEAST_MEMORY."""
+    if sys.platform != "win32":
+        import resource
+
+        limits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_DATA, resource.RLIMIT_AS)]
+        least = min((limit for limit in limits if limit != resource.RLIM_INFINITY), default=LEAST_MEMORY)
+        if least < LEAST_MEMORY:
+            allowed, needed = least >> 20, LEAST_MEMORY >> 20
+            raise ValueError(
+                f"this process may have {allowed} MiB of memory (ulimit -d, -v), expected {needed} or more"
+            )
 
 
 def program(module: str | None = None) -> str:
@@ -247,3 +280,7 @@ def written(value: float, form: str, *sizes: float) -> str:
             form = f"{form[: form.index('.') + 1]}{min(9, 1 - math.floor(math.log10(size)))}f"
     text = f"{value:{form}}"
     return text if float(text) else text.lstrip("+-")
+
+
+if any(argument.startswith("plkernel.") for argument in sys.orig_argv):  # -m plkernel.fit, before numpy is loaded
+    report_errors(check_memory)

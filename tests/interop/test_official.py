@@ -5,6 +5,7 @@ import inspect
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -168,9 +169,14 @@ def test_the_official_package_computes_the_logits_of_an_export(version: int, off
 
 @pytest.mark.parametrize("version", [5, 6, pytest.param(7, marks=pytest.mark.slow)])
 def test_every_tensor_of_an_export_matters(version: int, official: Logits, tmp_path: Path) -> None:
-    """The comparison can fail: with any one tensor moved, the official package computes something else."""
+    """The comparison can fail: with any one tensor moved, the official package computes something else.
+
+    The maps of low rank, which are near zero after a few steps, are drawn at a size at which their inputs matter.
+    """
     config = RWKV7Config(16, 2, 8, 4, 4, 4, 4) if version == 7 else RWKVConfig(version, 16, 1, 8)
-    state, inputs = to_official(trained(config)), TEXT[1000:1008]
+    state, inputs, generator = to_official(trained(config)), TEXT[1000:1008], torch.Generator().manual_seed(1)
+    for name in [name for name in state if re.search(r"att\.[wavg][12]$", name)]:
+        state[name] = torch.randn(state[name].shape, generator=generator)
     paths = [save_torch(tmp_path / "0.pth", state)]
     for number, (name, value) in enumerate(state.items(), start=1):
         noise = torch.randn(value.shape, generator=torch.Generator().manual_seed(0))

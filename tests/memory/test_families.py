@@ -180,7 +180,7 @@ def compare(folder: Path, model: Any, rates: Callable[[], Iterable[Tensor]], **o
     layers = shown(str(folder)).layers
     assert len(layers) == len(expected) > 0
     for layer, one in zip(layers, expected, strict=True):
-        np.testing.assert_allclose(layer.rates.ravel(), one, rtol=1e-6)
+        np.testing.assert_allclose(layer.rates.ravel(), one, rtol=1e-8)
     assert any(np.unique(one).size > 1 for one in expected)
 
 

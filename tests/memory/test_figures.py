@@ -1,5 +1,6 @@
 """Figures of memory and of context, read back: their lines and boxes carry the numbers of the rows."""
 
+import xml.dom.minidom
 from dataclasses import replace
 
 import numpy as np
@@ -91,6 +92,15 @@ def test_truncation_shows_means_over_seeds_and_the_loss() -> None:
     assert lines(whole, INK)[1][1].tolist() == [3.9, 3.3, 3.0, 3.0]
     assert lines(lost, INK)[1][1] == pytest.approx([0.9, 0.3, 0.0])
     assert truncation_figure({"nothing lost": Curves(GIVEN, BASE[:, ::-1])}).axes[1].get_yscale() == "linear"
+
+
+@pytest.mark.parametrize("name", ["\x1b[31m\x07\x9b\udc9b", "\u65e5\u672c\u8a9e", "x" * 90, "$\\frac{$", "two\nlines"])
+def test_any_name_is_drawn(name: str) -> None:
+    """Without a warning, which is an error here; control characters as escapes, which XML may hold."""
+    figure = truncation_figure({f"{name}{i}": Curves(GIVEN, BASE) for i in range(2)}, name)
+    drawn = xml.dom.minidom.parseString(rendered(figure, ["png", "svg"])["svg"])
+    texts = "".join(node.data for tag in drawn.getElementsByTagName("text") for node in tag.childNodes)
+    assert name.split("\n")[0].translate({ord(x): ascii(x)[1:-1] for x in "\x1b\x07\x9b\udc9b"}) in texts
 
 
 @pytest.fixture

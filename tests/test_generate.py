@@ -184,7 +184,7 @@ def test_mistakes_are_one_line(
     folder = trained('patching = { size = 2, mode = "published" }')
     cases = [
         ([str(folder)], "no likelihood of the next byte to sample from; give one with mode 'causal'"),
-        ([str(tmp_path)], "no such file; give the folder of a run"),
+        ([str(tmp_path)], "plkernel.load reads an official RWKV"),
         ([str(tmp_path / "missing.pth")], "missing.pth"),
         ([str(folder), "--bytes", "0"], "bytes must be at least 1, got 0"),
         ([str(folder), "--threads", "0"], "threads must lie between 1 and 1024, got 0"),

@@ -51,7 +51,7 @@ def refused(name: str, *words: str, shown: Shown) -> str:
     [
         ("experiment quick --only nothing", "only: no arm matches 'nothing'; valid: concentrated, log-spaced"),
         ("experiment quick --workers 0", "workers must be at least 1, got 0"),
-        ("train quick", "arm 'log-spaced', the baseline, as --arm names none; others: 'power-law', 'concentrated'\n"),
+        ("train quick", "arm 'log-spaced', the baseline, as --arm names none; others: 'published-weight', "),
         ("measure nofile", "corpus 'nofile': no such file or folder, nor the name of a corpus; valid: bible"),
         ("measure short.txt", "short.txt: "),
         ("measure stdlib --max-bytes 1XB", "max_bytes = '1XB': must be a number of bytes such as 500000, 500k, 10MB"),

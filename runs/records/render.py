@@ -96,7 +96,7 @@ def converging() -> str:
             some = {arm: memories for arm, memories in starts.items() if not arm.startswith("quantile")}
             for of in (starts, some) if len(some) < len(starts) else (starts,):
                 few = {arm: memories for arm, memories in of.items() if not arm.startswith("short")}
-                spreads = [*convergence(of), *([convergence(few)[1]] if len(few) < len(of) else [])]
+                spreads = [*convergence(of), *([convergence(few)[1]] if 1 < len(few) < len(of) else [])]
                 told = [f"{one.before:.2f} to {one.after:.2f} ({one.seeds:.2f})" for one in spreads]
                 name = block + ", without quantile" * (of is not starts)
                 lines.append([path.parent.name, name, str(len(of)), *told, *[""] * (3 - len(told))])

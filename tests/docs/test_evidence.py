@@ -34,7 +34,7 @@ def exponents(memory: Memory) -> np.ndarray:
 def by_hand(rows: list[dict[str, Any]], arms: list[str], at: str, kernel: bool) -> tuple[float, float]:
     """Spread over starts and of seeds alone, in loops over the rows as they are in the file."""
     found, alone = [], []
-    for block in range(len(rows[0]["first"]["kernel"]["blocks"])):
+    for block in range(len(next(row for row in rows if row["arm"] == arms[0])["first"]["kernel"]["blocks"])):
         for place in range(1, 9) if kernel else range(7):
             seeds = []
             for arm in arms:

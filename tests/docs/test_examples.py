@@ -5,6 +5,7 @@ blocks are parsed by the command itself, and some run (RUN). `toml` blocks are s
 """
 
 import doctest
+import importlib.util
 import re
 import runpy
 import shlex
@@ -110,7 +111,8 @@ def run(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
         return
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*found in sys.modules", RuntimeWarning)
-        runpy.run_module(code, run_name="__main__")
+        source = importlib.util.find_spec(code)  # run_module takes no module whose assertions pytest rewrites
+        runpy.run_path(str(source and source.origin), run_name="__main__")
 
 
 @pytest.fixture

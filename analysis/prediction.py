@@ -108,7 +108,7 @@ def verdict_target(verdict: Verdict, curve: DecayCurve, max_lag: int) -> Target:
     """
     if verdict.kind == "too short":
         chosen = points(curve, None)
-        return lag_target(chosen.lags, np.exp(chosen.logs), chosen.errors, f"{curve.quantity} per {curve.unit}")
+        return lag_target(chosen.lags, np.exp(chosen.logs), chosen.errors, f"{curve.quantity} per byte")
     if verdict.kind == "power law":
         return power_law_target(fit_power_law(curve, (verdict.first_lag, verdict.last_lag)).beta, max_lag)
     shape = next(model.parameters for model in verdict.models if model.name == verdict.kind)

@@ -66,7 +66,7 @@ def decay_figure(
 def measurement_figure(result: Measurement) -> "Figure":
     """Draw `decay_figure` of a measurement."""
     exact = (result.information.lags, result.exact) if result.exact else None
-    title = f"{result.corpus.name}, {result.information.size:,} {result.information.unit}s"
+    title = f"{result.corpus.name}, {result.information.size:,} bytes"
     return decay_figure(result.information, result.law, title=title, exact=exact, verdict=result.verdict)
 
 
@@ -89,12 +89,8 @@ def nodes_figure(nodes: Nodes) -> "Figure":
 def comparison_figure(curves: Mapping[str, DecayCurve], laws: Mapping[str, PowerLaw]) -> "Figure":
     """Draw several corpora as `decay_figure` draws one.
 
-    `laws` may lack corpora that have no fit. Raises ValueError without curves, and for curves of different quantities
-    or units, which share no axis.
+    The curves must be of one quantity. `laws` may lack corpora that have no fit.
     """
-    kinds = sorted({f"{curve.quantity} per {curve.unit}" for curve in curves.values()})
-    if len(kinds) != 1:
-        raise ValueError(f"curves must be one or more, of one quantity and unit, got {' and '.join(kinds) or 'none'}")
     return _figure(curves, {name: laws[name] for name in curves if name in laws})
 
 
@@ -158,7 +154,7 @@ def _figure(
         above.set(xscale="log", yscale="log", ylabel=label)
         above.set_ylim(0.6 * scale(first) * min(lows), 1.8 * scale(first) * max(highs))
         above.set_xlim(min(curve.lags[0] for curve in every) / 1.15, max(curve.lags[-1] for curve in every) * 1.15)
-        below.set(xlabel=f"lag d ({first.unit}s)", ylabel=f"local slope\n-d ln {letter} / d ln d")
+        below.set(xlabel="lag d (bytes)", ylabel=f"local slope\n-d ln {letter} / d ln d")
         below.set_ylim(*np.clip([np.nanmin(reach) - 0.2, np.nanmax(reach) + 0.2], *SLOPE_FRAME).tolist())
         below.axhline(0, color=INK, lw=0.5, zorder=0)
         plain_ticks(below.xaxis)

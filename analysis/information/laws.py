@@ -6,7 +6,7 @@ Four shapes of decay are compared on one curve, each by least squares on ln I, a
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from numbers import Integral
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,7 +27,6 @@ from plkernel.analysis.information.estimate import (
 from plkernel.analysis.results import Result
 
 Range = tuple[int, int]
-Unit = Literal["byte", "word"]
 
 STATED: Range = (1, 500)
 """The range of the published figures, and of the exponent that `fit --corpus` takes."""
@@ -442,7 +441,7 @@ class Measurement(Result):
     def _title(self) -> str:
         law, data = self.law, self.information
         beta = f"beta {law.beta:.3f} ({law.low:.3f} to {law.high:.3f}); " if law else ""
-        return f"{self.corpus.name}, {data.size:,} {data.unit}s, information in bits: {beta}{self.verdict.sentence}"
+        return f"{self.corpus.name}, {data.size:,} bytes, information in bits: {beta}{self.verdict.sentence}"
 
     def _table(self) -> Any:
         exact = {} if self.exact is None else {"exact": np.divide(self.exact, np.log(2))}
@@ -478,7 +477,6 @@ def measure_corpus(
     corpus: Any,
     data: Bytes,
     *,
-    unit: Unit = "byte",
     estimator: Estimator = "jackknife",
     stated: Range = STATED,
     max_lag: int = MAX_LAG,
@@ -497,7 +495,7 @@ def measure_corpus(
     ends = [end for limits in (stated, *OTHER_RANGES) for end in limits if end <= max_lag]
     lags = np.union1d(log_lags(max_lag), ends)
     information, correlation = decay_curves(
-        data, lags, estimator=estimator, unit=unit, blocks=blocks, threads=threads, progress=progress
+        data, lags, estimator=estimator, blocks=blocks, threads=threads, progress=progress
     )
     verdict = judge(information)
     wanted = {label: (information, limits) for label, limits in ranges.items()}

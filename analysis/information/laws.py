@@ -31,6 +31,8 @@ Range = tuple[int, int]
 STATED: Range = (1, 500)
 """The range of the published figures, and of the exponent that `fit --corpus` takes."""
 OTHER_RANGES: tuple[Range, ...] = ((1, 100), (100, 1000))
+CONFIDENCE = 0.95
+"""Of every interval."""
 DRIFT_MULTIPLE = 2.0
 """The default range of a fit ends where the curve first falls below its floor, or so many times its drift."""
 FEWEST_LAGS = 3
@@ -114,7 +116,7 @@ def points(curve: DecayCurve, lags: Range | None = None) -> Points:
     return Points(at[used], np.log(at[used]), logs, jackknife_error(replicates), replicates, dropped)
 
 
-def fit_power_law(curve: DecayCurve, lags: Range | None = None, *, confidence: float = 0.95) -> PowerLaw:
+def fit_power_law(curve: DecayCurve, lags: Range | None = None) -> PowerLaw:
     """Fit ln I(d) = ln amplitude - beta ln d by least squares, on the lags first..last of `curve`.
 
     lags: inclusive; left out, from the first lag to the last before the curve falls below its floor or twice its drift
@@ -130,7 +132,7 @@ def fit_power_law(curve: DecayCurve, lags: Range | None = None, *, confidence: f
     w = octave_weights(chosen.lags)
     line = _projector(x, 1, w)
     (constant, slope), betas = line @ chosen.logs, -(line @ chosen.replicates)[1]
-    half = half_width(betas, confidence)
+    half = half_width(betas, CONFIDENCE)
     residual = chosen.logs - constant - slope * x
     spread = chosen.logs - np.average(chosen.logs, weights=w)
     bend = bend_error = bend_p = float("nan")
@@ -143,7 +145,7 @@ def fit_power_law(curve: DecayCurve, lags: Range | None = None, *, confidence: f
         standard_error=float(jackknife_error(betas)),
         low=float(-slope - half),
         high=float(-slope + half),
-        confidence=confidence,
+        confidence=CONFIDENCE,
         amplitude=float(np.exp(constant)),
         first_lag=int(chosen.lags[0]),
         last_lag=int(chosen.lags[-1]),

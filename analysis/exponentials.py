@@ -113,30 +113,6 @@ def check_design(max_lag: int, nodes: int) -> None:
         )
 
 
-def closed_form_error(beta: float, max_lag: float, terms: int) -> float:
-    """2 |Gamma(beta + 2 pi i K / ln(4 T))| / Gamma(beta): about the least max |k / t**-beta - 1| of K terms on [1, T].
-
-    Twice the first Fourier coefficient of the ripple of evenly log-spaced terms, at the spacing ln(4 T) / K that fits
-    the lags. An empirical rule, not proved: for beta from 0.5 to 2, T from 64 and K from 2 the least error is 0.48 to
-    0.98 of it, never more; below beta 0.5 it can be more, by 18 % at beta 0.05.
-
-    >>> round(closed_form_error(1.15, 512, 6), 5)
-    0.00644
-    """
-    from scipy.special import loggamma
-
-    ripple = loggamma(beta + 2j * np.pi * terms / np.log(4 * max_lag)).real - loggamma(beta)
-    return float(2 * np.exp(ripple))
-
-
-def most_terms(beta: float, max_lag: float) -> int:
-    """The largest number of terms for t**-beta whose closed-form error float64 can tell from none."""
-    terms = 1
-    while closed_form_error(beta, max_lag, terms) > ACCURACY_FLOOR:
-        terms += 1
-    return max(1, terms - 1)
-
-
 @dataclass(frozen=True)
 class Target:
     """A positive kernel on the lags from the first to the last, known at every lag between or at some only.

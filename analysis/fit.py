@@ -26,14 +26,12 @@ from plkernel.analysis.exponentials import (
     array_target,
     check_design,
     exponential_sum,
-    most_terms,
     power_law_target,
     score,
 )
-from plkernel.analysis.figures.style import COLOURS, INK, PAGE_WIDTH, line_style, style
+from plkernel.analysis.figures.style import INK, line_style
 from plkernel.analysis.nodes import (
     HALF_LIVES,
-    LOSS,
     POWERS,
     Aim,
     Gain,
@@ -45,11 +43,9 @@ from plkernel.analysis.nodes import (
     check_rates,
     half_lives_of,
     node_scores,
-    quantile_nodes,
-    shaped,
+    place,
     smooth_nodes,
     target_scores,
-    term_nodes,
     warn_outlasting,
 )
 from plkernel.analysis.results import Result
@@ -351,15 +347,10 @@ def minimax(target: Target, terms: int) -> ExponentialSum:
     """
     if target.errors is not None:
         raise ValueError(f"minimax: {target.label} has errors, and its noise would be followed; use least-squares")
-    if target.beta is not None:
-        most = most_terms(target.beta, target.max_lag / target.lags[0])
-        reason = f"where its error reaches {ACCURACY_FLOOR:g}, the least that float64 can tell"
-    else:
-        most = terms if target.exponents else (len(target.lags) - 1) // 2
-        reason = f"half its {len(target.lags)} lags"
-    if terms > most:
+    if target.exponents is None and terms > (most := (len(target.lags) - 1) // 2):
         raise ValueError(
-            f"terms {terms}: {target.label} up to lag {target.max_lag:g} supports at most {most}, {reason}"
+            f"terms {terms}: {target.label} up to lag {target.max_lag:g} supports at most {most}, half its "
+            f"{len(target.lags)} lags"
         )
     start, lags = _grown(target, terms), judged(target)
     if _reference(lags.errors(start), start.size + 1) is None:
@@ -556,54 +547,41 @@ def place_channels(
 
     Raises ValueError for quantile nodes without a law, and for decays that float32 does not hold.
     """
-    max_lag, tempering = target.max_lag, CHANNEL_TEMPERING if tempering is None else tempering
-    if placement == "quantile":
-        if law is None:
-            raise ValueError(
-                f"nodes 'quantile' lie at the quantiles of a power law's own measure, and {target.label} is none: use "
-                "nodes 'terms' or 'log-spaced'"
-            )
-        nodes = quantile_nodes(channels, law, gain, tempering, LOSS if loss is None else loss, max_lag)
-    elif placement == "terms":
-        longest = min(LONGEST_HALF_LIFE * max_lag, HALF_LIVES[1])
+    tempering = CHANNEL_TEMPERING if tempering is None else tempering
+    options: dict[str, Any] = {"placement": placement, "gain": gain, "kernel": kernel, "lag": lag}
+    if placement == "terms":
+        longest = min(LONGEST_HALF_LIFE * target.max_lag, HALF_LIVES[1])
         rates = np.maximum(terms.rates, POWERS[kernel] * np.log(2) / longest)
-        nodes = term_nodes(replace(terms, rates=tuple(rates.tolist())), channels, kernel, lag, gain, tempering)
+        nodes = place(channels, terms=replace(terms, rates=tuple(rates.tolist())), tempering=tempering, **options)
+    elif law is not None:
+        quantile = {"tempering": tempering, "loss": loss, "max_lag": target.max_lag}
+        shape = quantile if placement == "quantile" else {"projection": "gain-corrected"}
+        nodes = place(channels, beta=law.beta, target=law.target, **shape, **options)
+    elif placement == "quantile":
+        raise ValueError(
+            f"nodes 'quantile' lie at the quantiles of a power law's own measure, and {target.label} is none: use "
+            "nodes 'terms' or 'log-spaced'"
+        )
     else:
-        rates = np.log(2) / half_lives_of(placement, channels)
-        corrected = law and shaped(rates, "gain-corrected", gain, law)
-        nodes = corrected or smooth_nodes(rates, target, gain, kernel, lag)
+        nodes = smooth_nodes(np.log(2) / half_lives_of(placement, channels), target, gain, kernel, lag)
     check_rates("nodes:", nodes.rates, 1)
-    warn_outlasting(nodes.half_lives(), max_lag)
-    return nodes, node_scores(nodes, law, int(max_lag)) if law else target_scores(nodes, target, kernel, lag)
+    if placement != "quantile":  # of which `place` warns
+        warn_outlasting(nodes.half_lives(), target.max_lag)
+    return nodes, node_scores(nodes, law, int(target.max_lag)) if law else target_scores(nodes, target, kernel, lag)
 
 
 def fit_figure(result: FitResult, nodes: Nodes | None = None) -> "Figure":
     """Left: kernels of target, optimum and channels, if given, 1 at the first lag; right: weight over half-life."""
-    from matplotlib.figure import Figure
+    from plkernel.analysis.figures.decay import kernels_figure
 
     active, known = result.active, result.target.integer_lags()
     lags = known[np.unique(np.geomspace(1, known.size, min(200, known.size)).round().astype(int)) - 1]
-    half_lives, shares = active.half_lives(), np.asarray(active.weights) / sum(active.weights)
-    with style():
-        figure = Figure(figsize=(PAGE_WIDTH, 2.9))
-        left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
-        drawn: list[tuple[Callable[[Floats], Floats], dict[str, Any]]] = [
-            (result.target.value, {"label": f"target {result.target.label}", "color": INK, "lw": 3, "alpha": 0.25}),
-            (result.optimal.kernel, {"label": f"optimal weights ({result.method})", "color": INK, "lw": 1}),
-        ]
-        if nodes is not None:
-            look = {"label": f"channels written, gain '{nodes.gain}'", "lw": 1.1, **line_style(1)}
-            drawn.append((nodes.kernel().kernel, look))
-        for kernel, look in drawn:
-            left.plot(lags, kernel(lags) / kernel(lags[:1]), **look)
-        left.set(xscale="log", yscale="log", xlabel="lag t (steps)", ylabel="k(t) / k(1)")
-        left.set_title("kernels, 1 at lag 1")
-        right.vlines(half_lives, shares.min() / 5, shares, color=COLOURS[0], lw=1)
-        right.plot(half_lives, shares, "o", color=COLOURS[0], ms=3.5)
-        right.set(xscale="log", yscale="log", ylim=(shares.min() / 5, 2))
-        right.set(xlabel="half-life (steps)", ylabel="share of weight")
-        right.set_title(f"{len(active.rates)} active of {len(result.optimal.rates)} nodes")
-        for axis in (left.xaxis, left.yaxis, right.xaxis, right.yaxis):
-            axis.set_major_formatter("{x:g}")
-        figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3)
-    return figure
+    drawn: list[tuple[Callable[[Floats], Floats], dict[str, Any]]] = [
+        (result.target.value, {"label": f"target {result.target.label}", "color": INK, "lw": 3, "alpha": 0.25}),
+        (result.optimal.kernel, {"label": f"optimal weights ({result.method})", "color": INK, "lw": 1}),
+    ]
+    if nodes is not None:
+        look = {"label": f"channels written, gain '{nodes.gain}'", "lw": 1.1, **line_style(1)}
+        drawn.append((nodes.kernel().kernel, look))
+    shares = np.asarray(active.weights) / sum(active.weights)
+    return kernels_figure(drawn, lags, active.half_lives(), shares, "share of weight")

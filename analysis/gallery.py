@@ -11,16 +11,16 @@ Delta rules also forget by erasing what they overwrite, as much as keys are alik
 import math
 import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
-from itertools import cycle
+from itertools import cycle, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from plkernel.analysis.exponentials import Floats, Scores, integer_lags, power_law, power_law_target, score
+from plkernel.analysis.exponentials import Floats, integer_lags, power_law, power_law_target, score
 from plkernel.analysis.figures.style import COLOURS, INK, PAGE_WIDTH, style
 from plkernel.analysis.nodes import Gain, Placement, Projection, Summation, gain_at, place
 
@@ -39,9 +39,6 @@ STEPS = (1e-3, 1e-1)
 """Range of the log-uniform step size dt in S4D, S5, Mamba and the delta nets."""
 HGRN_DEPTH, LIGHTNING_DEPTH, LIGHTNING_HEADS = 24, 80, 64
 RWKV_DEPTH, RWKV_WIDTH, RWKV_HEAD = 24, 1024, 64
-LAYERS = {"lightning": (LIGHTNING_DEPTH, 40, 78), "hgrn": (HGRN_DEPTH, 12, 23)}
-LAYERS |= dict.fromkeys(("rwkv", "rwkv7"), (RWKV_DEPTH, RWKV_DEPTH // 2, RWKV_DEPTH - 1))
-"""Depth, middle and last layer of the models whose layers differ."""
 GAINS: dict[Gain, tuple[str, str]] = {
     "none": ("1", "no gain"),
     "lru": ("sqrt(1 - a^2)", "LRU gain"),
@@ -117,41 +114,26 @@ def _log_sum(rates: Floats, weights: Floats, lags: ArrayLike) -> Floats:
     return np.log(np.concatenate(sums)) - slowest * t
 
 
-@dataclass(frozen=True)
-class Profile:
-    """An initialisation against t**-beta on t = 1..max_lag.
+def profile(start: Initialisation, beta: float, max_lag: int) -> dict[str, Any]:
+    """Hold an initialisation against t**-beta on t = 1..max_lag.
 
-    scores         of the coherent kernel
-    slope, _rms    log-log slopes of the coherent and the rms kernel over `slope_lags`
-    memory         lag at which 1 % of the coherent kernel's value at lag 1 is left
+    Returns its name, family, origin and half-lives (initialisation), the scores of the coherent kernel on every lag,
+    the log-log slopes of the coherent and of the rms kernel over 200 log-spaced lags of `slope_lags` (slope,
+    slope_rms), and the lag at which 1 % of the coherent kernel's value at lag 1 is left (memory).
     """
-
-    initialisation: Initialisation
-    scores: Scores
-    slope: float
-    slope_rms: float
-    memory: float
-
-
-def profile(start: Initialisation, beta: float, max_lag: int) -> Profile:
-    """Scores on every lag 1..max_lag, slopes on 200 log-spaced real lags, and the effective memory."""
     lags, grid = integer_lags(max_lag), np.geomspace(*slope_lags(max_lag), 200)
     kernels = (start.log_coherent(grid), start.log_rms(grid))
     coherent, rms = (float(np.polyfit(np.log(grid), values, 1)[0]) for values in kernels)
     log_kernel = start.log_coherent(lags)
     scores = score(log_kernel - log_kernel[0], power_law(lags, beta), lags)
-    return Profile(start, scores, coherent, rms, start.memory())
+    named = {name: getattr(start, name) for name in ("name", "family", "origin", "half_lives")}
+    slopes = {"slope": coherent, "slope_rms": rms}
+    return {"initialisation": named, "scores": asdict(scores), **slopes, "memory": start.memory()}
 
 
 def slope_lags(max_lag: int) -> tuple[float, float]:
     """First and last lag of the slopes: 4 and max_lag / 4, clear of the first steps and of the end."""
     return 4.0, max_lag / 4
-
-
-def families(profiles: Sequence[Profile]) -> dict[str, list[Profile]]:
-    """Profiles by the family of their initialisation, in the order they come."""
-    names = dict.fromkeys(item.initialisation.family for item in profiles)
-    return {name: [item for item in profiles if item.initialisation.family == name] for name in names}
 
 
 def initialisations(beta: float, max_lag: int) -> list[Initialisation]:
@@ -222,29 +204,24 @@ def hippo_normal_poles(size: int) -> NDArray[np.complexfloating[Any, Any]]:
     return -0.5 + 1j * np.linalg.eigvalsh(1j * (lower - lower.T))[: size // 2]
 
 
-def head_norm(rates: ArrayLike, size: int) -> Floats:
-    """Gains that a norm over heads of `size` channels leaves: each head's output has variance 1 for white input.
-
-    1 / sqrt(mean over the head of 1 / (1 - a**2)); with one decay in a head that is sqrt(1 - a**2), the LRU's gain.
-    """
-    variances = -1 / np.expm1(-2 * np.asarray(rates, dtype=float))
-    return np.repeat(1 / np.sqrt(variances.reshape(-1, size).mean(axis=1)), size)
-
-
 def _with_norm(
     name: str, family: str, rates: Floats, size: int = 1, origin: dict[str, str] | None = None
 ) -> list[Initialisation]:
-    """A recurrence without gain, and the output of the norm of heads of `size` channels, which acts as a gain."""
+    """A recurrence without gain, and its output after a norm over heads of `size` channels, which acts as a gain.
+
+    Each head's output then has variance 1 for white input. With one decay in a head that is the LRU's gain.
+    """
     alone = initialisation(name, family, rates, origin=origin)
     formula = "sqrt(1 - a^2)" if size == 1 else "1 / sqrt(mean of 1 / (1 - a^2))"
     normed = {**alone.origin, "gain": f"norm of each head: {formula}"}
-    return [alone, initialisation(f"{name}-normed", family, rates, head_norm(rates, size), origin=normed)]
+    variances = (-1 / np.expm1(-2 * rates)).reshape(-1, size).mean(axis=1)
+    gains = np.repeat(1 / np.sqrt(variances), size)
+    return [alone, initialisation(f"{name}-normed", family, rates, gains, origin=normed)]
 
 
-def _layers(source: str) -> Iterator[tuple[str, int, dict[str, str]]]:
-    """First, middle and last layer of a model: name, index and origin."""
-    depth, middle, last = LAYERS[source]
-    for name, index in (("first", 0), ("middle", middle), ("last", last)):
+def _layers(source: str, depth: int, last: int) -> Iterator[tuple[str, int, dict[str, str]]]:
+    """First, middle and last layer of a model whose layers differ: name, index and origin."""
+    for name, index in (("first", 0), ("middle", depth // 2), ("last", last)):
         yield f"{source}-{name}", index, {**origins()[source], "layer": f"{index + 1} of {depth}"}
 
 
@@ -292,16 +269,16 @@ def _heads_and_gates() -> Iterator[Initialisation]:
     yield initialisation("xlstm-7b", "mLSTM and GLA", np.log1p(np.exp(-(15.0 * np.tanh(np.linspace(3, 6, 8) / 15.0)))))
     yield initialisation("gla", "mLSTM and GLA", np.log(2) / 16)
     slopes = np.exp2(-8.0 * np.arange(1, LIGHTNING_HEADS + 1) / LIGHTNING_HEADS)
-    for name, index, origin in _layers("lightning"):
+    for name, index, origin in _layers("lightning", LIGHTNING_DEPTH, LIGHTNING_DEPTH - 2):
         rates = slopes * (1 - index / (LIGHTNING_DEPTH - 1 + 1e-5) + 1e-5)
         yield initialisation(name, "lightning attention", rates, origin=origin)
-    for name, index, origin in _layers("rwkv"):
+    for name, index, origin in _layers("rwkv", RWKV_DEPTH, RWKV_DEPTH - 1):
         rates = np.exp(-6 + 5 * np.linspace(0, 1, RWKV_WIDTH) ** (0.7 + 1.3 * index / (RWKV_DEPTH - 1)))
         yield from _with_norm(name, "RWKV-5 and 6", rates, RWKV_HEAD, origin)[: 2 if "middle" in name else 1]
     yield initialisation("rwkv6-fla", "RWKV-5 and 6", 1.0)
     rates = -np.log((1 + np.arange(HGRN_DEPTH) / HGRN_DEPTH) / 2)
     gains = gain_at(rates, "ema")
-    for name, index, origin in _layers("hgrn"):
+    for name, index, origin in _layers("hgrn", HGRN_DEPTH, HGRN_DEPTH - 1):
         yield initialisation(name, "HGRN", rates[index], gains[index], origin=origin)
     every = {**origins()["hgrn"], "layer": "all layers together"}
     yield initialisation("hgrn-all", "HGRN", rates, gains, origin=every)
@@ -321,7 +298,7 @@ def _delta_rules() -> Iterator[Initialisation]:
     ):
         yield initialisation(name, f"delta rules, {AT_MOST}", rates, 1.0, weight, ends)
     z = np.tile(np.linspace(-1, 1, RWKV_HEAD), RWKV_WIDTH // RWKV_HEAD)
-    for name, index, origin in _layers("rwkv7"):
+    for name, index, origin in _layers("rwkv7", RWKV_DEPTH, RWKV_DEPTH - 1):
         power = 1 + (index / (RWKV_DEPTH - 1)) ** 0.3
         level = -5.5 + 6 * np.linspace(0, 1, RWKV_WIDTH) ** power + 2.5 * z * np.abs(z)
         rates = np.exp(-0.5) / (1 + np.exp(-level))
@@ -364,33 +341,27 @@ def _placements(beta: float, max_lag: int) -> Iterator[Initialisation]:
         yield placed(f"ours-{name}", "power law", origin, gain=gain, **options)
 
 
-def gallery_figure(profiles: Sequence[Profile], beta: float, max_lag: int) -> "Figure":
-    """A panel for each family: kernels over lag, 1 at lag 1, coherent solid and rms dashed; t**-beta in grey.
+def gallery_figure(starts: Sequence[Initialisation], slopes: Sequence[float], beta: float, max_lag: int) -> "Figure":
+    """A panel for each family: kernels over lag, 1 at lag 1, coherent solid and rms dotted; t**-beta in grey.
 
-    Beside each name stands the log-log slope of its coherent kernel, or the half-life of a single exponential.
+    Beside each name stands one of `slopes`, that of its coherent kernel.
     """
     from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
     from matplotlib.ticker import LogLocator, NullLocator
 
-    groups, (first, last), lags = families(profiles), slope_lags(max_lag), drawn_lags(max_lag)
-    rows = len(groups) // 4
-    target: dict[str, Any] = {"color": INK, "lw": 4.5, "alpha": 0.2, "label": f"target t**-{beta:g}"}
+    groups = {family: list(members) for family, members in groupby(starts, lambda start: start.family)}
+    rows, lags, told = len(groups) // 4, np.geomspace(1, max_lag, 200), iter(slopes)
     with style():
         figure = Figure(figsize=(PAGE_WIDTH, 1.65 * rows + 0.75))
         grid = figure.subplots(rows, 4, sharex=True, sharey=True)
         for axes, (family, members) in zip(grid.flat, groups.items(), strict=True):
-            axes.plot(lags, power_law(lags, beta), zorder=1, **target)
+            target = axes.plot(lags, power_law(lags, beta), color=INK, lw=4.5, alpha=0.2)
             axes.set_title(family, fontweight="bold", pad=3)
-            shown = []
-            for member, colour in zip(members, cycle(COLOURS), strict=False):
-                start = member.initialisation
+            for start, colour in zip(members, cycle(COLOURS), strict=False):
                 rms, coherent = (np.exp(log - log[0]) for log in (start.log_rms(lags), start.log_coherent(lags)))
-                axes.plot(lags, rms, color=colour, lw=0.8, ls=RMS_DASHES, zorder=2)
-                slope = f"{member.slope:.2f}".replace("-", "\N{MINUS SIGN}")
-                told = slope if len(start.rates) > 1 else f"half-life {start.half_lives[0]:.3g}"
-                shown += axes.plot(lags, coherent, color=colour, lw=1.3, label=f"{start.name}  {told}")
-            axes.legend(handles=shown, **LEGEND).get_frame().set_linewidth(0)
+                dotted = axes.plot(lags, rms, color=colour, lw=0.8, ls=RMS_DASHES)
+                solid = axes.plot(lags, coherent, color=colour, lw=1.3, label=f"{start.name}  {next(told):.2f}")
+            axes.legend(**LEGEND).get_frame().set_linewidth(0)
         grid[0, 0].set(xscale="log", yscale="log", xlim=(1, max_lag), ylim=(max_lag**-beta / 80, 1.5))
         for axis in (grid[0, 0].xaxis, grid[0, 0].yaxis):
             axis.set_major_locator(LogLocator(numticks=7))
@@ -400,15 +371,6 @@ def gallery_figure(profiles: Sequence[Profile], beta: float, max_lag: int) -> "F
             axes.set_xlabel("lag t (steps)")
         for axes in grid[:, 0]:
             axes.set_ylabel("k(t) / k(1)")
-        handles = [
-            Line2D([], [], **target),
-            Line2D([], [], color=INK, lw=1.5, label=f"coherent, with its slope on lags {first:g}..{last:g}"),
-            Line2D([], [], color=INK, lw=0.8, ls=RMS_DASHES, label="rms (random signs)"),
-        ]
-        figure.legend(handles=handles, loc="outside lower center", ncols=3)
+        lines = [f"target t**-{beta:g}", "coherent, with its slope", "rms (random signs)"]
+        figure.legend([*target, *solid, *dotted], lines, loc="outside lower center", ncols=3)
     return figure
-
-
-def drawn_lags(max_lag: int) -> Floats:
-    """The real lags at which kernels are drawn."""
-    return np.geomspace(1, max_lag, 200)

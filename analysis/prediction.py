@@ -108,7 +108,7 @@ def verdict_target(verdict: Verdict, curve: DecayCurve, max_lag: int) -> Target:
     """
     if verdict.kind == "too short":
         chosen = points(curve, None)
-        return lag_target(chosen.lags, np.exp(chosen.logs), chosen.errors, f"{curve.quantity} per {curve.unit}")
+        return lag_target(chosen.lags, np.exp(chosen.logs), chosen.errors, f"{curve.quantity} per byte")
     if verdict.kind == "power law":
         return power_law_target(fit_power_law(curve, (verdict.first_lag, verdict.last_lag)).beta, max_lag)
     shape = next(model.parameters for model in verdict.models if model.name == verdict.kind)
@@ -126,7 +126,7 @@ def verdict_target(verdict: Verdict, curve: DecayCurve, max_lag: int) -> Target:
 def predictive(corpus: Any, data: Bytes, max_lag: int, threads: int = 1, progress: Progress | None = None) -> Kernel:
     """Return the weights of the best linear predictor in bands of lags, as far as they stand out from noise."""
     weights, ridge = predictive_weights(data, max_lag, threads=threads, progress=progress)
-    edges, lags, values, replicates = bands(weights, 1, max_lag)
+    edges, lags, values, replicates = bands(weights)
     used, errors = np.flatnonzero(values > half_width(replicates)), jackknife_error(replicates)
     if used.size < FEWEST_LAGS:
         raise ValueError(
@@ -219,18 +219,18 @@ def noise_ridge(correlations: ArrayLike, errors: ArrayLike) -> float:
     return float(max(0.0, noise - spectrum.min()))
 
 
-def bands(weights: Floats, first: int, last: int) -> tuple[NDArray[np.int64], Floats, Floats, Floats]:
-    """Means of `weights` (L, 1 + G) over bands of the lags first..last, evenly wide in ln d, where noise averages out.
+def bands(weights: Floats) -> tuple[NDArray[np.int64], Floats, Floats, Floats]:
+    """Means of `weights` (L, 1 + G) over bands of the lags 1..L, evenly wide in ln d, where noise averages out.
 
     Returns the edges (B + 1,), band b holding the lags edges[b] <= d < edges[b + 1]; the harmonic means of these lags,
     where weights ~ 1/d, close to which they are, have their mean; the values (B,) and their replicates (B, G).
     """
-    count = max(2, 1 + round(PER_OCTAVE * np.log2((last + 1) / first)))
-    edges = np.unique(np.geomspace(first, last + 1, count).round().astype(np.int64))
-    widths, starts = np.diff(edges), edges[:-1] - first
-    lags = widths / np.add.reduceat(1 / np.arange(first, last + 1), starts)
+    last = len(weights)
+    count = max(2, 1 + round(PER_OCTAVE * np.log2(last + 1)))
+    edges = np.unique(np.geomspace(1, last + 1, count).round().astype(np.int64))
+    widths, starts = np.diff(edges), edges[:-1] - 1
+    lags = widths / np.add.reduceat(1 / integer_lags(last), starts)
     values, replicates = (
-        (np.add.reduceat(part[first - 1 : last], starts, axis=0).T / widths).T
-        for part in (weights[:, 0], weights[:, 1:])
+        (np.add.reduceat(part, starts, axis=0).T / widths).T for part in (weights[:, 0], weights[:, 1:])
     )
     return edges, lags, values, replicates

@@ -391,30 +391,3 @@ class MarkovChain(Sequence):
         while True:
             draws = rng.integers(0, CHANCES, BLOCK).tolist()
             yield np.frombuffer(bytes([state := follow[state][draw] for draw in draws]), np.uint8)
-
-
-@dataclass(frozen=True)
-class Independent(Sequence):
-    """Bytes drawn one by one from `symbols` equal ones: nothing to predict."""
-
-    symbols: int = 16
-    size: int = 10_000_000
-    seed: int = 0
-
-    def correlation(self, lags: ArrayLike) -> Floats:
-        """Zero at `lags` (L,)."""
-        return np.zeros(np.atleast_1d(lags).shape)
-
-    def bits_per_byte(self) -> float:
-        """log2 S."""
-        return math.log2(self.symbols)
-
-    def losses(self, windows: Windows, given: int | None = None) -> Floats:
-        """`Predictor.losses`: log2 S everywhere."""
-        self._given(windows, given)
-        return np.full((windows.shape[0], windows.shape[1] - 1), self.bits_per_byte())
-
-    def _endless(self) -> Iterator[Bytes]:
-        rng = np.random.default_rng(self.seed)
-        while True:
-            yield rng.integers(0, self.symbols, BLOCK, np.uint8)

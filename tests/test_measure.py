@@ -56,17 +56,6 @@ def test_several_corpora_share_a_table_and_a_figure(
     assert markov["exact_information"][-1] == 0
 
 
-def test_words_are_symbols_with_a_lag_of_their_own(tmp_path: Path, capsys: Shown) -> None:
-    rng = np.random.default_rng(0)
-    words = [b"alpha", b"beta", b"gamma", b"delta"]
-    state = np.repeat(rng.integers(0, 4, 4000), rng.integers(1, 9, 4000))
-    (tmp_path / "text.txt").write_bytes(b" ".join(words[i] for i in state))
-    measure((str(tmp_path / "text.txt"),), unit="word", max_lag=100, lags=(1, 50), out=tmp_path, figure=False)
-    curve = measured(tmp_path)[0]["information"]
-    assert (curve["unit"], curve["symbols"], curve["size"]) == ("word", 4, state.size)
-    assert f"{state.size:,} words, 4 different" in capsys.readouterr().out
-
-
 def test_independent_bytes_are_told_as_such(tmp_path: Path, capsys: Shown) -> None:
     path = tmp_path / "noise.bin"
     path.write_bytes(np.random.default_rng(0).integers(0, 32, 100_000, np.uint8).tobytes())
@@ -99,7 +88,6 @@ def test_a_corpus_of_two_halves_shows_its_drift(tmp_path: Path) -> None:
         (b"short text", {}, "lag 1,000 in 40 blocks: give at least 1,040 or a smaller max_lag"),
         (None, {"names": ()}, "names: give at least one corpus"),
         (None, {"lags": (5, 5)}, r"lags must be .*, ascending .*, got \(5, 5\)"),
-        (b"a b", {"vocabulary": 999, "unit": "word"}, "vocabulary must be from 2 to 256, .*, got 999"),
     ],
 )
 def test_bad_requests_are_refused_and_nothing_is_written(

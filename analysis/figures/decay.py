@@ -1,25 +1,15 @@
 """The figure of decay curves: information against lag with intervals, floors and fits, and local slopes below."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import stdtrit
 
 from plkernel.analysis.figures.style import COLOURS, INK, PAGE_WIDTH, line_style, plain_ticks, style
-from plkernel.analysis.information.estimate import DecayCurve
-from plkernel.analysis.information.laws import (
-    FEWEST_LAGS,
-    WINDOW,
-    Measurement,
-    ModelFit,
-    PowerLaw,
-    Verdict,
-    local_slopes,
-    log_log_slope,
-)
+from plkernel.analysis.information.estimate import DecayCurve, critical_value
+from plkernel.analysis.information.laws import CONFIDENCE, Measurement, ModelFit, PowerLaw, Verdict, local_slopes
 from plkernel.analysis.nodes import Nodes
 
 if TYPE_CHECKING:
@@ -28,8 +18,6 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-CONFIDENCE = 0.95
-"""Of the bands, unless a fitted law brings its own."""
 WIDEST_SLOPE = 1.0
 """Half the interval of a local slope that is still drawn: where a curve drowns in noise, its slope takes any value."""
 SLOPE_FRAME = (-0.5, 4.0)
@@ -55,8 +43,8 @@ def decay_figure(
     exact  (lags, values) of a curve known exactly, the values in the unit of `curve`: nats for the information
     verdict  if its shape is no power law, that is drawn in place of `law`
 
-    Values that the axis cannot show, zero, negative or far below their error, are triangles on its lower edge. Local
-    slopes are left out where their interval is wider than +-1.
+    Values that the axis cannot show, zero, negative or far below their error, are left out, and local slopes where
+    their interval is wider than +-1.
     """
     shapes = [fit for fit in verdict.models if fit.name == verdict.kind != "power law"] if verdict else []
     fitted = [(fit, np.geomspace(verdict.first_lag, verdict.last_lag, 200)) for fit in shapes if verdict]
@@ -66,35 +54,49 @@ def decay_figure(
 def measurement_figure(result: Measurement) -> "Figure":
     """Draw `decay_figure` of a measurement."""
     exact = (result.information.lags, result.exact) if result.exact else None
-    title = f"{result.corpus.name}, {result.information.size:,} {result.information.unit}s"
+    title = f"{result.corpus.name}, {result.information.size:,} bytes"
     return decay_figure(result.information, result.law, title=title, exact=exact, verdict=result.verdict)
 
 
 @style()
-def nodes_figure(nodes: Nodes) -> "Figure":
-    """Left: the kernel of the channels, 1 at the first lag; right: their projection over half-life."""
+def kernels_figure(
+    kernels: Sequence[tuple[Callable[[Floats], Floats], dict[str, Any]]],
+    lags: Floats,
+    half_lives: Floats,
+    heights: ArrayLike,
+    quantity: str,
+) -> "Figure":
+    """Left: kernels, each with its label and look, 1 at the first lag; right: a quantity over half-life."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import NullFormatter
 
-    half_lives, figure = nodes.half_lives(), Figure(figsize=(PAGE_WIDTH, 2.6))
-    left, right = figure.subplots(1, 2)
-    lags = np.geomspace(1, max(10.0, 2 * half_lives.max()), 200)
-    left.plot(lags, nodes.kernel().kernel(lags) / nodes.kernel().kernel(lags[:1]), color=INK)
-    left.set(xscale="log", yscale="log", xlabel="lag t (steps)", ylabel="k(t) / k(1)", title="kernel, all signs equal")
-    left.set_ylim(bottom=1e-6)
-    right.plot(half_lives, nodes.projection, "o", color=COLOURS[0], ms=3)
-    right.set(xscale="log", yscale="log", xlabel="half-life (steps)", ylabel="multiplier", title="projection")
+    figure = Figure(figsize=(PAGE_WIDTH, 2.9))
+    left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
+    for kernel, look in kernels:
+        left.plot(lags, kernel(lags) / kernel(lags[:1]), **look)
+    left.set(xscale="log", yscale="log", xlabel="lag t (steps)", ylabel="k(t) / k(1)")
+    right.plot(half_lives, heights, "o", color=COLOURS[0], ms=3.5)
+    right.set(xscale="log", yscale="log", xlabel="half-life (steps)", ylabel=quantity)
+    for axis in (left.xaxis, left.yaxis, right.xaxis, right.yaxis):
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
+    figure.legend(loc="outside lower center", ncols=3)
     return figure
+
+
+def nodes_figure(nodes: Nodes) -> "Figure":
+    """Draw the kernel of the channels, all signs equal, and their projection over half-life."""
+    half_lives = nodes.half_lives()
+    lags = np.geomspace(1, max(10.0, 2 * half_lives.max()), 200)
+    look = {"label": f"{half_lives.size} channels, gain '{nodes.gain}'", "color": INK}
+    return kernels_figure([(nodes.kernel().kernel, look)], lags, half_lives, nodes.projection, "multiplier")
 
 
 def comparison_figure(curves: Mapping[str, DecayCurve], laws: Mapping[str, PowerLaw]) -> "Figure":
     """Draw several corpora as `decay_figure` draws one.
 
-    `laws` may lack corpora that have no fit. Raises ValueError without curves, and for curves of different quantities
-    or units, which share no axis.
+    The curves must be of one quantity. `laws` may lack corpora that have no fit.
     """
-    kinds = sorted({f"{curve.quantity} per {curve.unit}" for curve in curves.values()})
-    if len(kinds) != 1:
-        raise ValueError(f"curves must be one or more, of one quantity and unit, got {' and '.join(kinds) or 'none'}")
     return _figure(curves, {name: laws[name] for name in curves if name in laws})
 
 
@@ -103,21 +105,14 @@ def scale(curve: DecayCurve) -> float:
     return 1 / float(np.log(2)) if curve.quantity == "information" else 1.0
 
 
-def known_slopes(curve: DecayCurve, confidence: float) -> tuple[Floats, Floats]:
+def known_slopes(curve: DecayCurve) -> tuple[Floats, Floats]:
     """Local slopes (L,) and half their intervals (L,), NaN where there is none or half exceeds WIDEST_SLOPE."""
     lags, slopes, errors = local_slopes(curve)
-    half = stdtrit(len(curve.replicates[0]) - 1, 0.5 + confidence / 2) * errors
+    half = critical_value(len(curve.replicates[0]), CONFIDENCE) * errors
     known = half <= WIDEST_SLOPE
     both = np.full((2, len(curve.lags)), np.nan)
     both[:, np.isin(curve.lags, lags[known])] = slopes[known], half[known]
     return both[0], both[1]
-
-
-def exact_slopes(lags: ArrayLike, values: ArrayLike) -> Floats:
-    """`local_slopes` of a curve without error, (L,), NaN where there is none."""
-    at, exact = np.asarray(lags, dtype=np.float64), np.asarray(values, dtype=np.float64)
-    windows = [(at >= lag / WINDOW) & (at <= lag * WINDOW) for lag in at]
-    return np.array([log_log_slope(at[w], exact[w]) if w.sum() >= FEWEST_LAGS else np.nan for w in windows])
 
 
 def power_ticks(axes: "Axes") -> None:
@@ -150,7 +145,7 @@ def _figure(
         least = max(values[values > 0].min(initial=np.inf), curve.standard_errors().min() / 10)
         lows.append(min(*curve.floor, least))
         highs.append(max(*curve.floor, *values))
-        slopes.append(known_slopes(curve, CONFIDENCE)[0])
+        slopes.append(known_slopes(curve)[0])
     reach = np.concatenate(slopes)
     with style():
         figure = Figure(figsize=(PAGE_WIDTH, 4.3 + 0.16 * (len(every) - 1)))
@@ -158,7 +153,7 @@ def _figure(
         above.set(xscale="log", yscale="log", ylabel=label)
         above.set_ylim(0.6 * scale(first) * min(lows), 1.8 * scale(first) * max(highs))
         above.set_xlim(min(curve.lags[0] for curve in every) / 1.15, max(curve.lags[-1] for curve in every) * 1.15)
-        below.set(xlabel=f"lag d ({first.unit}s)", ylabel=f"local slope\n-d ln {letter} / d ln d")
+        below.set(xlabel="lag d (bytes)", ylabel=f"local slope\n-d ln {letter} / d ln d")
         below.set_ylim(*np.clip([np.nanmin(reach) - 0.2, np.nanmax(reach) + 0.2], *SLOPE_FRAME).tolist())
         below.axhline(0, color=INK, lw=0.5, zorder=0)
         plain_ticks(below.xaxis)
@@ -167,11 +162,11 @@ def _figure(
         for index, (name, curve) in enumerate(curves.items()):
             _draw(above, below, name, curve, laws.get(name), index)
         if exact is not None:
-            look: dict[str, Any] = {"color": EXACT, "lw": 1.1, "ls": (0, (5, 1.6)), "label": "exact"}
-            above.plot(exact[0], scale(first) * np.asarray(exact[1]), **look)
-            below.plot(exact[0], exact_slopes(*exact), **look)
+            dashes = (0, (5, 1.6))
+            above.plot(exact[0], scale(first) * np.asarray(exact[1]), color=EXACT, lw=1.1, ls=dashes, label="exact")
         for shape, at in shapes:
-            fitted, look = shape.values(at), {"color": FIT, "lw": 1.6, "alpha": 0.7, "zorder": 1.9}
+            fitted = shape.values(at)
+            look: dict[str, Any] = {"color": FIT, "lw": 1.6, "alpha": 0.7, "zorder": 1.9}
             above.plot(at, scale(first) * fitted, label=f"{shape}, lags {at[0]:.0f} to {at[-1]:.0f}", **look)
             below.plot(at, -np.gradient(np.log(fitted), np.log(at)), **look)
         if title is None:
@@ -185,18 +180,13 @@ def _figure(
 
 
 def _draw(above: "Axes", below: "Axes", name: str, curve: DecayCurve, law: PowerLaw | None, index: int) -> None:
-    """Curve, band, floor and fit of one corpus; a row of triangles for the values below the frame."""
+    """Curve, band, floor and fit of one corpus; values below the frame are left out."""
     look, lags, bottom = line_style(index), np.asarray(curve.lags), above.get_ylim()[0]
-    colour, confidence, unit = look["color"], law.confidence if law else CONFIDENCE, scale(curve)
-    values, low, high = (unit * np.asarray(each) for each in (curve.values, *curve.interval(confidence)))
-    slopes, half = known_slopes(curve, confidence)
-    hidden, label = values <= bottom, name or f"measured, {100 * confidence:g} % interval"
-    if hidden.any():
-        label += f"; below the frame {hidden.sum()} of {lags.size} lags ({(values <= 0).sum()} at or below 0)"
-        edge = [0.025 * (1 + index)] * hidden.sum()
-        mark: dict[str, Any] = {"color": colour, "marker": "v", "ms": 3.5, "mfc": "none", "ls": "none"}
-        above.plot(lags[hidden], edge, transform=above.get_xaxis_transform(), **mark)
-    above.plot(lags, np.where(hidden, np.nan, values), lw=1.1, marker="o", ms=1.8, label=label, **look)
+    colour, unit = look["color"], scale(curve)
+    values, low, high = (unit * np.asarray(each) for each in (curve.values, *curve.interval(CONFIDENCE)))
+    slopes, half = known_slopes(curve)
+    label, shown = name or f"measured, {100 * CONFIDENCE:g} % interval", np.where(values > bottom, values, np.nan)
+    above.plot(lags, shown, lw=1.1, marker="o", ms=1.8, label=label, **look)
     below.plot(lags, slopes, lw=1.1, marker="o", ms=1.8, **look)
     bands: list[tuple[Any, ...]] = [
         (above, lags, low.clip(bottom), high.clip(bottom), colour),

@@ -1,14 +1,12 @@
-"""Counts: how often symbol j follows symbol i at a distance of d, block by block, and words as symbols.
+"""Counts: how often symbol j follows symbol i at a distance of d, block by block.
 
 Counts add up: the tables of two stretches of a corpus sum to the table of both, so threads and the blocks of a
 jackknife rest on the same function.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from heapq import nsmallest
 from itertools import repeat
 from typing import Any
 
@@ -22,11 +20,6 @@ STRETCH = 1 << 24
 """Bytes counted at all lags before the next are touched: a corpus larger than memory is read once, not once a lag."""
 PIECE = 1 << 18
 """Bytes that a histogram counts at a time, so that copies stay in the cache."""
-VOCABULARY = 256
-CHUNK = 1 << 20
-"""Bytes of text that are divided into words at a time."""
-FOLD = bytes(byte if byte >= 0x80 or chr(byte).isalnum() else 0x20 for byte in range(256)).lower()
-"""Map of each byte: letters to lower case, what stands between words to a space."""
 
 
 def check_lags(lags: ArrayLike) -> NDArray[np.int64]:
@@ -87,12 +80,9 @@ def count_pairs(
     progress  called with the number of pairs counted since the last call
 
     Returns tables (L, G, S, S): [l, g, i, j] pairs with symbol i at position t in block g and j at t + lags[l]. Memory
-    beyond them: 256 kB per thread. Raises ValueError for lags that do not ascend from 1, data too short for them, and
-    symbols that leave out one that occurs.
+    beyond them: 256 kB per thread. Lags and data are taken as `check_lags` and `check_data` allow.
     """
-    lags = check_lags(lags)
-    check_data(data, int(lags[-1]), 1)
-    data = np.asarray(data)  # a mapped file as a plain array
+    lags, data = np.asarray(lags), np.asarray(data)  # a mapped file as a plain array
     edges = np.array([0, data.size]) if edges is None else edges
     symbols = np.arange(SYMBOLS, dtype=np.uint8) if symbols is None else symbols
     dtype = np.uint32 if int(np.diff(edges).max()) < 2**31 else np.uint64
@@ -102,10 +92,7 @@ def count_pairs(
     def add(index: int, start: int, stop: int) -> int:
         lag = int(lags[index])
         stop = max(start, min(stop, data.size - lag))
-        counted = count(data, lag, start, stop, edges, symbols, tables[index])
-        if counted != stop - start:
-            raise ValueError("symbols leave out a byte value that occurs in the data")
-        return counted
+        return count(data, lag, start, stop, edges, symbols, tables[index])
 
     with ThreadPoolExecutor(threads) as pool:
         for start in range(int(edges[0]), int(edges[-1]), STRETCH):
@@ -149,48 +136,3 @@ def compiled() -> Callable[..., int]:
         return njit(nogil=True, cache=True)(count)
     except RuntimeError:  # nowhere to keep compiled code: compile once per process
         return njit(nogil=True)(count)
-
-
-def word_symbols(data: Bytes, vocabulary: int = VOCABULARY) -> tuple[Bytes, list[bytes]]:
-    """Encode the words of `data` (n,) uint8, which may be mapped from a file, as at most `vocabulary` symbols.
-
-    Returns codes (m,) uint8, one for each word in their order, and the words that have a code of their own.
-
-    A word is a longest run of letters, digits and bytes from 0x80 on, with A-Z in lower case. Everything else parts
-    words, apostrophe, hyphen and underscore too. Letters beyond ASCII stay whole in UTF-8 and keep their case, but
-    punctuation beyond ASCII sticks to its word, and text without spaces, such as Chinese, is cut at ASCII bytes only.
-
-    The `vocabulary - 1` most frequent words, of equally frequent ones those first in byte order, have the codes from 0
-    on; all others share the next one. Codes are a function of the word, so they can only lower the mutual information
-    between two words (data-processing inequality; Cover & Thomas 2006, theorem 2.8.1).
-
-    Reads the data twice. Raises ValueError when there is no word, and for a vocabulary outside 2..256.
-
-    >>> text = "To be, or not to be: that is the question."
-    >>> codes, words = word_symbols(np.frombuffer(text.encode(), np.uint8), vocabulary=4)
-    >>> words, codes.tolist()
-    ([b'be', b'to', b'is'], [1, 0, 3, 3, 1, 0, 3, 2, 3, 3])
-    """
-    check_data(data)
-    if not 2 <= vocabulary <= VOCABULARY:
-        raise ValueError(f"vocabulary must be from 2 to {VOCABULARY}, so that a code is one byte, got {vocabulary}")
-    counts = Counter(word for words in _words(data) for word in words)
-    if not counts:
-        raise ValueError(f"data holds no word in {data.size:,} bytes: give text, or measure bytes")
-    ranked = nsmallest(vocabulary - 1, counts, key=lambda word: (-counts[word], word))
-    code = {word: rank for rank, word in enumerate(ranked)}
-    codes = [bytes(map(code.get, words, repeat(len(ranked)))) for words in _words(data)]
-    return np.frombuffer(b"".join(codes), np.uint8), ranked
-
-
-def _words(data: Bytes) -> Iterator[list[bytes]]:
-    """Yield all words of `data` in order, in lists; a word cut by the end of a chunk is carried into the next."""
-    carry: list[bytes] = []
-    for start in range(0, data.size, CHUNK):
-        folded = data[start : start + CHUNK].tobytes().translate(FOLD)
-        end = folded.rfind(b" ") + 1
-        if end:
-            yield b"".join([*carry, folded[:end]]).split()
-            carry = []
-        carry.append(folded[end:])
-    yield b"".join(carry).split()

@@ -247,7 +247,6 @@ class DecayCurve(Result):
 
     quantity    'information' in nats, or 'correlation' (largest non-trivial singular value of the pair matrix)
     estimator   of the information; 'plugin' for the correlation
-    unit        of the lags: 'byte' or 'word'
     size        symbols in the corpus
     symbols     different symbols in the corpus
     lags        (L,) ascending
@@ -260,7 +259,6 @@ class DecayCurve(Result):
 
     quantity: Literal["information", "correlation"]
     estimator: Estimator
-    unit: str
     size: int
     symbols: int
     lags: tuple[int, ...]
@@ -272,7 +270,7 @@ class DecayCurve(Result):
 
     def _title(self) -> str:
         name = "information in bits" if self.quantity == "information" else self.quantity
-        return f"{name} at {len(self.lags)} lags, of {self.size:,} {self.unit}s, {self.symbols} different"
+        return f"{name} at {len(self.lags)} lags, of {self.size:,} bytes, {self.symbols} different"
 
     def _table(self) -> Any:
         scale = np.log(2) if self.quantity == "information" else 1.0
@@ -305,7 +303,6 @@ def decay_curves(
     lags: ArrayLike | None = None,
     *,
     estimator: Estimator = "jackknife",
-    unit: str = "byte",
     blocks: int = BLOCKS,
     threads: int = 1,
     progress: Callable[[float], Any] | None = None,
@@ -377,7 +374,7 @@ def decay_curves(
     def curve(kind: Any, estimator: Estimator, values: Floats, floor: list[float], drift: float) -> DecayCurve:
         columns = tuple(lags.tolist()), tuple(values[:, 0].tolist()), tuple(floor)
         replicates = tuple(map(tuple, values[:, 1:].tolist()))
-        return DecayCurve(kind, estimator, unit, int(data.size), int(symbols.size), *columns, drift, replicates)
+        return DecayCurve(kind, estimator, int(data.size), int(symbols.size), *columns, drift, replicates)
 
     rest = np.linalg.norm(_normalised(_pooled(drift, pool)), ord=2)
     # The edge of the Marchenko-Pastur law for half the pairs; below half of it the singular vectors are noise.

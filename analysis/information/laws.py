@@ -6,7 +6,7 @@ Four shapes of decay are compared on one curve, each by least squares on ln I, a
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from numbers import Integral
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,11 +27,12 @@ from plkernel.analysis.information.estimate import (
 from plkernel.analysis.results import Result
 
 Range = tuple[int, int]
-Unit = Literal["byte", "word"]
 
 STATED: Range = (1, 500)
 """The range of the published figures, and of the exponent that `fit --corpus` takes."""
 OTHER_RANGES: tuple[Range, ...] = ((1, 100), (100, 1000))
+CONFIDENCE = 0.95
+"""Of every interval."""
 DRIFT_MULTIPLE = 2.0
 """The default range of a fit ends where the curve first falls below its floor, or so many times its drift."""
 FEWEST_LAGS = 3
@@ -115,7 +116,7 @@ def points(curve: DecayCurve, lags: Range | None = None) -> Points:
     return Points(at[used], np.log(at[used]), logs, jackknife_error(replicates), replicates, dropped)
 
 
-def fit_power_law(curve: DecayCurve, lags: Range | None = None, *, confidence: float = 0.95) -> PowerLaw:
+def fit_power_law(curve: DecayCurve, lags: Range | None = None) -> PowerLaw:
     """Fit ln I(d) = ln amplitude - beta ln d by least squares, on the lags first..last of `curve`.
 
     lags: inclusive; left out, from the first lag to the last before the curve falls below its floor or twice its drift
@@ -131,7 +132,7 @@ def fit_power_law(curve: DecayCurve, lags: Range | None = None, *, confidence: f
     w = octave_weights(chosen.lags)
     line = _projector(x, 1, w)
     (constant, slope), betas = line @ chosen.logs, -(line @ chosen.replicates)[1]
-    half = half_width(betas, confidence)
+    half = half_width(betas, CONFIDENCE)
     residual = chosen.logs - constant - slope * x
     spread = chosen.logs - np.average(chosen.logs, weights=w)
     bend = bend_error = bend_p = float("nan")
@@ -144,7 +145,7 @@ def fit_power_law(curve: DecayCurve, lags: Range | None = None, *, confidence: f
         standard_error=float(jackknife_error(betas)),
         low=float(-slope - half),
         high=float(-slope + half),
-        confidence=confidence,
+        confidence=CONFIDENCE,
         amplitude=float(np.exp(constant)),
         first_lag=int(chosen.lags[0]),
         last_lag=int(chosen.lags[-1]),
@@ -442,7 +443,7 @@ class Measurement(Result):
     def _title(self) -> str:
         law, data = self.law, self.information
         beta = f"beta {law.beta:.3f} ({law.low:.3f} to {law.high:.3f}); " if law else ""
-        return f"{self.corpus.name}, {data.size:,} {data.unit}s, information in bits: {beta}{self.verdict.sentence}"
+        return f"{self.corpus.name}, {data.size:,} bytes, information in bits: {beta}{self.verdict.sentence}"
 
     def _table(self) -> Any:
         exact = {} if self.exact is None else {"exact": np.divide(self.exact, np.log(2))}
@@ -478,7 +479,6 @@ def measure_corpus(
     corpus: Any,
     data: Bytes,
     *,
-    unit: Unit = "byte",
     estimator: Estimator = "jackknife",
     stated: Range = STATED,
     max_lag: int = MAX_LAG,
@@ -497,7 +497,7 @@ def measure_corpus(
     ends = [end for limits in (stated, *OTHER_RANGES) for end in limits if end <= max_lag]
     lags = np.union1d(log_lags(max_lag), ends)
     information, correlation = decay_curves(
-        data, lags, estimator=estimator, unit=unit, blocks=blocks, threads=threads, progress=progress
+        data, lags, estimator=estimator, blocks=blocks, threads=threads, progress=progress
     )
     verdict = judge(information)
     wanted = {label: (information, limits) for label, limits in ranges.items()}

@@ -1,6 +1,5 @@
 """python -m plkernel.gallery: the memory kernel that each published initialisation really starts with."""
 
-from dataclasses import asdict
 from pathlib import Path
 
 from plkernel import __version__
@@ -26,28 +25,28 @@ def gallery(beta: float = 1.15, max_lag: int = 2048, out: Path = Path("runs/out/
         figure: Draw the figure.
     """
     check_folder(out, "out")
-    profiles = [profile(item, beta, max_lag) for item in initialisations(beta, max_lag)]
+    starts = initialisations(beta, max_lag)
+    entries = [profile(start, beta, max_lag) for start in starts]
     (first, last), rows = slope_lags(max_lag), []
-    for item in profiles:
-        start, scores = item.initialisation, item.scores
+    for start, entry in zip(starts, entries, strict=True):
         ends = dict.fromkeys(f"{value:.3g}" if value < 1000 else f"{value:.0f}" for value in start.half_lives)
-        figures = [f"{value:.2f}" for value in (item.slope, item.slope_rms)]
-        figures += [f"{scores.r1:.3f}", f"{scores.r_star:.3f}", f"{scores.e_log:.2f}", f"{item.memory:.0f}"]
+        figures = [f"{entry[name]:.2f}" for name in ("slope", "slope_rms")]
+        figures += [f"{entry['scores'][name]:.3f}" for name in ("r1", "r_star")]
+        figures += [f"{entry['scores']['e_log']:.2f}", f"{entry['memory']:.0f}"]
         rows.append([start.name, "..".join(ends), *figures, start.origin["paper"]])
     title = f"kernels at the start against t**-{beta:g} on t = 1..{max_lag}, slopes on lags {first:g}..{last:g}"
     title += f"; t**-{beta:g} itself falls to {LEFT:.0%} at lag {LEFT ** (-1 / beta):.0f}"
     note = f"{AT_MOST}: delta rules also forget by erasing what they overwrite; half-lives are upper bounds"
     print(f"{title}\n\n{cli.text_table(HEADER, rows)}\n\n{note}", flush=True)
-    entries = [asdict(item) for item in profiles]
-    for entry in (entry["initialisation"] for entry in entries):
-        del entry["rates"], entry["gains"], entry["shares"]
     settings = {"plkernel": __version__, "beta": beta, "max_lag": max_lag, "slope_lags": [first, last]}
     save_json(out / "gallery.json", {**settings, "entries": entries})
     print(f"\nwritten: {out / 'gallery.json'}", flush=True)
     if figure:
         from plkernel.analysis.figures.style import rendered
 
-        for kind, content in rendered(gallery_figure(profiles, beta, max_lag)).items():
+        for kind, content in rendered(
+            gallery_figure(starts, [entry["slope"] for entry in entries], beta, max_lag)
+        ).items():
             atomic_write(out / f"gallery.{kind}", content)
         print(f"figure:  {out / 'gallery.pdf'}, .png, .svg")
 

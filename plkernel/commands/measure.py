@@ -11,9 +11,8 @@ import tyro
 
 from plkernel import __version__
 from plkernel.analysis.information import laws
-from plkernel.analysis.information.counts import VOCABULARY, word_symbols
 from plkernel.analysis.information.estimate import BLOCKS, MAX_LAG, Estimator
-from plkernel.analysis.information.laws import DRIFT_MULTIPLE, STATED, Measurement, Unit, local_slopes, measure_corpus
+from plkernel.analysis.information.laws import DRIFT_MULTIPLE, STATED, Measurement, local_slopes, measure_corpus
 from plkernel.common import cli
 from plkernel.common.cli import text_table
 from plkernel.common.files import atomic_write, check_folder, save_json, unescape
@@ -27,11 +26,9 @@ BITS = 1 / np.log(2)
 def measure(
     names: Annotated[tuple[str, ...], tyro.conf.Positional],
     estimator: Estimator = "jackknife",
-    unit: Unit = "byte",
     lags: tuple[int, int] = STATED,
     max_lag: int = MAX_LAG,
     blocks: int = BLOCKS,
-    vocabulary: int = VOCABULARY,
     max_bytes: str | None = None,
     separator: str = r"\n",
     column: str | None = None,
@@ -48,11 +45,9 @@ def measure(
         names: Corpora: stdlib, bible:en, synthetic:beta=1.0, hf:NAME, a file or folder (see plkernel.corpus).
         estimator: jackknife: plug-in less what the shuffled corpus shows and the jackknife finds beyond that; shuffle:
             less the first alone; plugin, miller-madow and grassberger depend on the size of the corpus.
-        unit: byte; or word: the most frequent words as symbols, lags in words.
         lags: First and last lag of the stated range.
         max_lag: Longest lag measured.
         blocks: Blocks of the jackknife.
-        vocabulary: Symbols with --unit word, at most 256; rarer words share the last.
         max_bytes: Stop after so many bytes of each corpus, such as 500000 or 1MB.
         separator: The byte between two documents; escapes such as \\n, \\0 and \\xff are understood.
         column: The text column of .parquet, .jsonl, .csv and hf: data; 'text' unless named.
@@ -67,15 +62,14 @@ def measure(
     most = None if max_bytes is None else byte_count(str(max_bytes))
     reading: Any = {"max_bytes": most, "separator": unescape(separator), "column": column}
     loaded = {name: corpora.load(name, **reading) for name in names}  # all before the first is measured
-    options: Any = {"unit": unit, "estimator": estimator, "stated": lags, "max_lag": max_lag, "blocks": blocks}
+    options: Any = {"estimator": estimator, "stated": lags, "max_lag": max_lag, "blocks": blocks}
     results = []
     for name, corpus in loaded.items():
-        data = corpus.bytes if unit == "byte" else word_symbols(corpus.bytes, vocabulary)[0]
-        known = known_sequence(name) if unit == "byte" else None
+        known = known_sequence(name)
         options["exact"] = known.mutual_information if known else None
         try:
             with cli.progress_bar(name) as progress:
-                result = measure_corpus(corpus, data, threads=threads, progress=progress, **options)
+                result = measure_corpus(corpus, corpus.bytes, threads=threads, progress=progress, **options)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
         results.append(result)
@@ -93,9 +87,9 @@ def measure(
 
 def render(result: Measurement) -> str:
     """The report of one corpus: its curve at some lags, the exponents, the verdict and cautions."""
-    curve, unit = result.information, result.information.unit
+    curve = result.information
     title = (
-        f"{result.corpus.name}: {curve.size:,} {unit}s, {curve.symbols} different ({result.corpus.source})\n"
+        f"{result.corpus.name}: {curve.size:,} bytes, {curve.symbols} different ({result.corpus.source})\n"
         f"floor {curve.floor[0] * BITS:.2e} bits, what the shuffled corpus shows; drift {curve.drift * BITS:.2e} bits, "
         f"what it shows with each of {len(curve.replicates[0])} blocks shuffled; estimator '{curve.estimator}'"
     )

@@ -17,7 +17,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from plkernel.analysis.sequences import Independent, LagCorpus, MarkovChain, PottsCorpus, Predictor
+from plkernel.analysis.sequences import LagCorpus, MarkovChain, PottsCorpus, Predictor
 from plkernel.common.cli import nearest
 from plkernel.common.files import shown
 from plkernel.data.files import Blocks, bible_blocks, compressed, file_blocks, hub_blocks, one_document, table_format
@@ -30,9 +30,9 @@ ar:y bn:b de:es en:234k es:9v fa:p fr:5lo hi:i id:6 it:1d ja:j ko:n pl:z pt:a ro
 TRANSLATIONS = dict(part.split(":") for part in LETTERS.split())
 """Languages (ISO 639-1), and a letter for each translation; the first is the default of its language."""
 
-Synthetic = PottsCorpus | LagCorpus | MarkovChain | Independent
-LAWS: dict[str, type[Synthetic]] = {"potts": PottsCorpus, "lags": LagCorpus, "markov": MarkovChain, "iid": Independent}
-GENERATOR = {"potts": 1, "lags": 1, "markov": 1, "iid": 1}
+Synthetic = PottsCorpus | LagCorpus | MarkovChain
+LAWS: dict[str, type[Synthetic]] = {"potts": PottsCorpus, "lags": LagCorpus, "markov": MarkovChain}
+GENERATOR = {"potts": 1, "lags": 1, "markov": 1}
 """Part of the cache key: to be raised when a law gives other bytes for the same parameters."""
 EXAMPLE = "synthetic:beta=1.0,symbols=16,bytes=10MB,seed=0"
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}

@@ -11,13 +11,11 @@ from plkernel.analysis.exponentials import (
     ExponentialSum,
     Target,
     array_target,
-    closed_form_error,
     integer_lags,
     lag_target,
-    most_terms,
     power_law_target,
 )
-from plkernel.analysis.fit import certificate, fit, judged, least_squares_terms, minimax, nnls
+from plkernel.analysis.fit import certificate, fit, least_squares_terms, minimax, nnls
 
 LAW = power_law_target(1.15, 512)
 T = np.arange(1.0, 201)
@@ -88,12 +86,12 @@ def test_certificate_keeps_the_large_extrema(errors: list[float], alternations: 
     assert proof.largest == pytest.approx(np.abs(errors).max())
 
 
-@pytest.mark.parametrize(("beta", "max_lag"), [(1.15, 512), (0.5, 16384)])
-def test_the_largest_number_of_terms_works_and_one_more_is_refused(beta: float, max_lag: int) -> None:
-    target, most = power_law_target(beta, max_lag), most_terms(beta, max_lag)
+@pytest.mark.parametrize(("beta", "max_lag", "most"), [(1.15, 512, 18), (0.5, 16384, 24)])
+def test_terms_are_refused_where_float64_tells_no_difference(beta: float, max_lag: int, most: int) -> None:
+    target = power_law_target(beta, max_lag)
     assert certificate(minimax(target, most), target).ratio > 0.99
-    with pytest.raises(ValueError, match=f"up to lag {max_lag} supports at most {most}, where its error reaches 1e-09"):
-        minimax(target, most + 1)
+    with pytest.raises(ValueError, match=f"supports at most {most + 1}, more do not come nearer to it"):
+        minimax(target, most + 2)
 
 
 def test_a_sum_of_exponentials_is_found_again_and_supports_no_more_terms() -> None:
@@ -112,16 +110,6 @@ def test_scale_and_unit_of_time_do_not_matter() -> None:
     plain, scaled = minimax(lag_target(lags, values), 5), minimax(lag_target(1000 * lags, 1e-6 * values), 5)
     np.testing.assert_allclose(1000 * np.array(scaled.rates), plain.rates, rtol=1e-8)
     np.testing.assert_allclose(1e6 * np.array(scaled.weights), plain.weights, rtol=1e-8)
-
-
-@pytest.mark.parametrize(("beta", "low"), [(0.5, 0.85), (1.24, 0.6), (2.0, 0.3)])
-def test_the_closed_form_predicts_the_least_error_and_is_never_exceeded(beta: float, low: float) -> None:
-    for max_lag in (64, 65536):
-        target, terms = power_law_target(beta, max_lag), (1, 6, 11)
-        errors = [largest(minimax(target, k), target) for k in terms]
-        first, *others = (e / closed_form_error(beta, max_lag, k) for k, e in zip(terms, errors, strict=True))
-        assert max(first, *others) < 1
-        assert min(others) > low, max_lag
 
 
 @pytest.mark.parametrize(("terms", "gain"), [(4, 1.02), (6, 1.276), (10, 3.36)])
@@ -179,7 +167,7 @@ def test_noise_supports_few_terms_and_more_are_refused() -> None:
         ({"values": [3, 2, 1], "max_lag": 3}, "values are the kernel at their own lags: leave out beta"),
         ({"max_lag": 1_000_000}, "max_lag 1000000 times 256 nodes"),
         ({"terms": 0}, "terms must be at least 1, got 0"),
-        ({"terms": 40}, "terms 40: t**-1.15 up to lag 512 supports at most 18"),
+        ({"terms": 40}, "terms 40: t**-1.15 supports at most 19"),
         ({"values": 1 / T[:20], "terms": 10}, "array up to lag 20 supports at most 9, half its 20 lags"),
         (
             {"values": lag_target([1, 2, 3], [3, 2, 1], [0.1, 0.1, 0.1]), "terms": 1, "method": "minimax"},
@@ -211,12 +199,3 @@ def test_a_kink_is_approached_as_nearly_as_any_number_of_terms_can(betas: tuple[
     bound = least_of_any_weights(target, np.geomspace(10, 1e-2 / 2048, 200))
     assert largest(minimax(target, terms), target) < 1.01 * bound
     assert largest(minimax(target, terms - 2), target) > 2 * bound
-
-
-def test_derivatives_are_those_of_the_errors() -> None:
-    lags = judged(power_law_target(1.15, 100)).at(np.arange(0, 4096, 100))
-    parameters = np.array([0.3, -1.0, -4.0, 0.1, -1.0, -4.5])
-    for index, column in enumerate(lags.jacobian(parameters).T):
-        step = np.eye(6)[index] * 1e-5
-        difference = (lags.errors(parameters + step) - lags.errors(parameters - step)) / 2e-5
-        np.testing.assert_allclose(column, difference, rtol=1e-7, atol=1e-10)

@@ -106,7 +106,6 @@ def curve() -> DecayCurve:
     return DecayCurve(
         quantity="information",
         estimator="shuffle",
-        unit="byte",
         size=1000,
         symbols=4,
         lags=(1, 2, 4, 8, 16, 32),

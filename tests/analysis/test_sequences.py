@@ -11,7 +11,6 @@ from plkernel.analysis import sequences
 from plkernel.analysis.sequences import (
     BLOCK,
     CHANCES,
-    Independent,
     LagCorpus,
     MarkovChain,
     PottsCorpus,
@@ -24,7 +23,7 @@ POTTS = [
 ]
 # The longest lifetime, 128 steps, is short against the sequences made of these.
 MIXING = PottsCorpus(1.0, symbols=5, channels=8, size=170_000)
-PREDICTED = [LagCorpus(longest=20), LagCorpus(alpha=0.5, longest=3, symbols=256), MarkovChain(), Independent(symbols=5)]
+PREDICTED = [LagCorpus(longest=20), LagCorpus(alpha=0.5, longest=3, symbols=256), MarkovChain()]
 CORPORA = [PottsCorpus(beta=0.5), *PREDICTED]
 LAGS = np.array([1, 2, 3, 7, 20, 64, 65])
 SEEDS = 12
@@ -64,7 +63,6 @@ def same_draw(data: np.ndarray, symbols: int) -> np.ndarray:
         LagCorpus(1.3, 100, 0.2, 8, 200_000),
         LagCorpus(0.0, 40, 0.05, 4, 200_000),
         MIXING,
-        Independent(6, 200_000),
     ],
 )
 def test_the_sequences_have_the_correlation_that_is_stated(corpus):
@@ -220,7 +218,7 @@ def test_a_markov_chain_has_its_transitions_their_information_and_entropy():
     assert chain.bits_per_byte() == pytest.approx(rate, rel=1e-12)
 
 
-@pytest.mark.parametrize("corpus", [LagCorpus(), MarkovChain(), Independent()])
+@pytest.mark.parametrize("corpus", [LagCorpus(), MarkovChain()])
 def test_what_is_predicted_is_of_the_corpus(corpus):
     with pytest.raises(ValueError, match=r"windows hold byte 255: must be of this corpus, .* 0\.\.15"):
         corpus.losses(np.full((1, 3), 255, np.uint8))

@@ -10,7 +10,7 @@ import filelock
 import numpy as np
 import pytest
 
-from plkernel.analysis.sequences import Independent, LagCorpus, MarkovChain, PottsCorpus
+from plkernel.analysis.sequences import LagCorpus, MarkovChain, PottsCorpus
 from plkernel.data.corpora import load
 from plkernel.data.names import GENERATOR, resolve, spelling, synthetic_corpus
 
@@ -100,7 +100,7 @@ def test_the_key_changes_with_everything_that_determines_the_bytes(tmp_path):
     (tmp_path / "b").write_text("")
     assert len({before, touched, folder, digest(tmp_path)}) == 4
     names = ["beta=1", "beta=2", "beta=1,symbols=4", "beta=1,bytes=5", "beta=1,seed=1", "lags", "lags,alpha=2"]
-    names += ["lags,longest=9", "lags,redrawn=0.3", "lags,seed=1", "markov", "markov,spread=1", "iid", "iid,symbols=4"]
+    names += ["lags,longest=9", "lags,redrawn=0.3", "lags,seed=1", "markov", "markov,spread=1"]
     assert len({digest(f"synthetic:{name}") for name in names}) == len(names)
     spellings = ["beta=1", "beta=1.0,seed=0", "symbols=16,beta=1e0,bytes=10MB", "potts,beta=1"]
     assert len({digest(f"synthetic:{name}") for name in spellings}) == 1
@@ -158,7 +158,6 @@ def test_a_circle_and_an_empty_folder_are_refused(tmp_path):
             MarkovChain(5, 1.0, seed=2),
             "markov,symbols=5,spread=1.0,bytes=10000000,seed=2",
         ),
-        ("iid,bytes=7B", Independent(size=7), "iid,symbols=16,bytes=7,seed=0"),
     ],
 )
 def test_the_name_of_a_law_is_its_sequence(rest, corpus, spelled):
@@ -186,7 +185,6 @@ def test_the_keys_of_cached_corpora_stay(name, key, flat):
         ("beta=1", "cea600819cd8aa6b"),
         ("lags", "cc0b703ed8e9a994"),
         ("markov", "cc075ba64a944147"),
-        ("iid", "f9d7db5ec5e1d9b7"),
     ],
 )
 def test_a_change_of_the_bytes_is_a_change_of_the_format(rest, expected, tmp_path):

@@ -28,7 +28,7 @@ def curve(values, lags=LAGS, noise=0.0, floor=1e-9, seed=0, blocks=40, shared=Fa
     measured = np.asarray(values) * (1 + relative.mean(axis=1))
     left = measured[:, None] * (1 - (relative - relative.mean(axis=1, keepdims=True)) / (blocks - 1))
     columns = (tuple(np.asarray(lags).tolist()), tuple(measured.tolist()), (floor,) * len(lags))
-    return DecayCurve("information", "shuffle", "byte", 10**6, 64, *columns, 0.0, tuple(map(tuple, left.tolist())))
+    return DecayCurve("information", "shuffle", 10**6, 64, *columns, 0.0, tuple(map(tuple, left.tolist())))
 
 
 def sequence(corpus):

@@ -58,7 +58,7 @@ def test_scalars_by_hand() -> None:
     found = {name.removeprefix("decay/layer1/"): value for name, value in watch.read().items() if "layer1" in name}
     expected = {"half_life_min": 0.5, "half_life_p10": 0.95, "half_life_p50": 3.0, "half_life_p90": 23.6}
     expected |= {"half_life_max": 32.0, "below_token": 0.25, "beyond_context": 0.25, "moved": 0.25}
-    expected |= {"doublings": 1.0, "invalid": 0.0, "distinct": 1.0, "bits": 64.0}
+    expected |= {"invalid": 0.0, "distinct": 1.0, "bits": 64.0}
     assert found == pytest.approx(expected)
     assert all(type(value) is float for value in watch.read().values())
     assert watch.read()["decay/layer0/moved"] == 0.0
@@ -203,7 +203,6 @@ PLANTED = [
     ["decays in bfloat16", "Mamba2", lambda found: found.bfloat16(), {}, "half precision", "dt_bias"],
     ["under weight decay", "Mamba2", lambda found: None, {"weight_decay": 0.1}, "weight decay", "A_log"],
     ["slow: zeros in fla", "fla:GatedDeltaNet", set_to("A_log", torch.zeros_like), {}, "zeros", "A_log"],
-    ["slow: dt_bias zeros in fla", "fla:GatedDeltaNet", set_to("dt_bias", torch.zeros_like), {}, "zeros", "dt_bias"],
     ["slow: ones in fla", "fla:Mamba2", set_to("dt_bias", torch.ones_like), {}, "initialisation", "dt_bias"],
     ["slow: -inf in fla", "fla:KDA", set_to("A_log", lambda x: torch.full_like(x, -math.inf)), {}, "-inf", "A_log"],
     ["slow: -inf", "Qwen3Next", set_to("A_log", lambda x: torch.full_like(x, -math.inf)), {}, "-inf", "A_log"],
@@ -361,4 +360,4 @@ if True:
         print(len(plkernel.watch(one, optimizer, every=1, steps=9)()))
     """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (result.returncode, result.stdout) == (0, "19\n"), result.stderr
+    assert (result.returncode, result.stdout) == (0, "18\n"), result.stderr

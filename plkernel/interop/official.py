@@ -26,8 +26,6 @@ State = dict[str, Tensor]
 
 BLOCK = re.compile(r"blocks\.(\d+)\.(.+)")
 FIRST_IN_BLOCK = ("att.ln_x", "att.time_maa")
-VECTOR = re.compile(r".+\.(time_.+|x_.|[wav]0|k_[ka])")
-"""Names of tensors that may leave out dimensions of 1."""
 UNUSED = {"blocks.0.att.v0", "blocks.0.att.v1", "blocks.0.att.v2"}
 
 
@@ -101,17 +99,15 @@ def read(source: Path) -> RWKV:
 def from_official(state: Mapping[str, Any]) -> RWKV:
     """Build the model that a dictionary of official tensors describes, in float32; sizes follow from shapes.
 
-    Keys may come in any order and token-shift vectors in any shape that holds one number per channel, as in the
-    official package; an Eagle may hold the logarithm of `time_faaaa` as `time_first`. Raises ValueError, naming the
-    key, unless it is a version 5.2, 6 or 7 model over bytes.
+    Keys may come in any order, and vectors with or without dimensions of 1, as in the official package. Raises
+    ValueError, naming the key, unless it is a version 5.2, 6 or 7 model over bytes.
     """
     given = {}
     for name, value in state.items():
         if not isinstance(value, Tensor) or value.is_meta or not value.is_floating_point() or value.is_sparse:
             kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
             raise ValueError(f"{name}: is {kind}, expected a tensor of floating-point numbers that holds its values")
-        early, tensor = name.endswith(".att.time_first"), value.detach().float()
-        given[name.replace("time_first", "time_faaaa") if early else name] = tensor.exp() if early else tensor
+        given[name] = value.detach().float()
     try:
         config = _config(given)
     except KeyError as error:
@@ -126,10 +122,9 @@ def from_official(state: Mapping[str, Any]) -> RWKV:
         raise ValueError(f"tensors that these models do not have: {', '.join(sorted(unknown)[:3])}")
     fitted = {}
     for name, like in expected.items():
-        shape, wanted = tuple(given[name].shape), tuple(like.shape)
-        if shape != wanted and not (VECTOR.fullmatch(name) and _essential(shape) == _essential(wanted)):
-            raise ValueError(f"{name}: shape {shape}, expected {wanted}")
-        fitted[name] = given[name].reshape(wanted).clone()
+        if given[name].squeeze().shape != like.squeeze().shape:
+            raise ValueError(f"{name}: shape {tuple(given[name].shape)}, expected {tuple(like.shape)}")
+        fitted[name] = given[name].reshape(like.shape).clone()
     model.load_state_dict(fitted, assign=True)
     return model.requires_grad_(True)
 
@@ -147,46 +142,36 @@ def _config(state: Mapping[str, Tensor]) -> RWKVConfig | RWKV7Config:
         version = 6
     elif "att.gate.weight" in names and state["blocks.0.att.time_decay"].squeeze(-1).ndim > 1:
         version = 5
-    elif "att.time_decay" in names:
-        raise ValueError(
-            "these are the tensors of RWKV-4, 5.0 or 5.1 (one decay per head or no gate): "
-            "RWKV-5.2, RWKV-6 and RWKV-7 can be read"
-        )
     else:
-        raise ValueError(f"no RWKV model: among the keys {', '.join(sorted(state)[:3])} is no blocks.0.att.time_decay")
+        some = ", ".join(sorted(state)[:3])
+        raise ValueError(f"no model of RWKV-5.2, RWKV-6 or RWKV-7, which can be read: among the keys are {some}")
 
-    def matrix(name: str) -> tuple[int, ...]:
-        shape = tuple(state[name].shape)
-        sizes = shape if len(shape) == 2 else _essential(shape)
-        if len(sizes) != 2:
-            raise ValueError(f"{name}: shape {shape}, expected a matrix")
-        return sizes
+    def matrix(name: str) -> tuple[int, int]:
+        if state[name].ndim != 2:
+            raise ValueError(f"{name}: shape {tuple(state[name].shape)}, expected a matrix")
+        return len(state[name]), state[name].shape[1]
 
     rows, dim = matrix("emb.weight")
     if rows != BYTES:
         raise ValueError(f"vocabulary: emb.weight has {rows} rows, but plkernel's models read bytes and need {BYTES}")
-    heads = "blocks.0.att.r_k" if version == 7 else "blocks.0.att.time_faaaa"
-    shape = tuple(state[heads].shape)  # a number for each channel of each head
-    if len(shape) < 2 or math.prod(shape[2:]) != 1 or shape[0] < 1 or dim % shape[0]:
-        raise ValueError(f"{heads}: shape {shape}, expected (heads, head size) for a width of {dim}")
+    name = "blocks.0.att.r_k" if version == 7 else "blocks.0.att.time_faaaa"
+    heads = matrix(name)[0]
+    if not heads or dim % heads:
+        raise ValueError(f"{name}: {heads} heads do not divide a width of {dim}")
     if numbers != list(range(len(numbers))):
         raise ValueError(f"blocks are numbered {numbers[:8]}, expected 0, 1, 2, ... without a gap")
-    layers, head_size = len(numbers), dim // shape[0]
+    layers, head_size = len(numbers), dim // heads
     hidden = matrix("blocks.0.ffn.key.weight")[0]
+    ranks: dict[str, Any] = {}
     if version == 7:  # None for the official ones
         official = RWKV7Config(dim, head_size=head_size)
         maps = {"decay": "0.att.w1", "rate": "0.att.a1", "value": "1.att.v1", "gate": "0.att.g1"}
-        found = {kind: matrix(f"blocks.{name}")[1] for kind, name in maps.items() if kind != "value" or layers > 1}
-        usual = dict(zip(maps, official.ranks, strict=True))
-        ranks: dict[str, Any] = {f"{kind}_rank": rank for kind, rank in found.items() if rank != usual[kind]}
+        for (kind, place), usual in zip(maps.items(), official.ranks, strict=True):
+            if (kind != "value" or layers > 1) and (rank := matrix(f"blocks.{place}")[1]) != usual:
+                ranks[f"{kind}_rank"] = rank
         return RWKV7Config(dim, layers, head_size, feed_forward=None if hidden == official.hidden else hidden, **ranks)
-    ranks = {}
     if version == 6:
         ranks["mix_rank"] = matrix("blocks.0.att.time_maa_w1")[1] // 5
         ranks["decay_rank"] = matrix("blocks.0.att.time_decay_w1")[1]
     feed_forward = None if hidden == int(3.5 * dim // 32 * 32) else hidden
     return RWKVConfig(version, dim, layers, head_size, feed_forward=feed_forward, **ranks)
-
-
-def _essential(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(size for size in shape if size != 1)

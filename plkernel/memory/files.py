@@ -50,7 +50,7 @@ class Stored:
     @property
     def eps(self) -> float:
         """Distance from 1 to the next number of the stored type."""
-        return EPS.get(self.dtype, 1.0)
+        return EPS[self.dtype]
 
 
 @dataclass(frozen=True)
@@ -130,6 +130,11 @@ def read_pickle(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
         raise ValueError(f"{path}: holds {type(content).__name__}, expected a flat dictionary of named tensors")
     return content
+
+
+def spacing(values: Floats, dtype: str) -> Floats:
+    """Distance from each of `values` to the next number of a type."""
+    return EPS[dtype] * np.exp2(np.floor(np.log2(np.maximum(np.abs(values), 1e-30))))
 
 
 def rounded(values: Floats, dtype: str) -> Floats:

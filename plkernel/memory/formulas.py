@@ -61,10 +61,8 @@ class Given:
     def count(self, name: str) -> int:
         """Number of config.json from 1 to 4096; ValueError if absent or outside."""
         value = self.number(name)
-        if value is None:
-            raise ValueError(f"config.json: {name} is missing, which the decays of these layers follow from")
-        if not 1 <= value <= 4096:
-            raise ValueError(f"config.json: {name} must lie between 1 and 4096, got {value:g}")
+        if value is None or not 1 <= value <= 4096:
+            raise ValueError(f"config.json: {name} must lie between 1 and 4096, got {shown(self.setting(name))}")
         return int(value)
 
 
@@ -246,7 +244,6 @@ RATES: dict[str, Callable[[Given], Floats]] = {
     "s4d": lambda given: outer(np.exp(given["log_dt"]), np.exp(given["log_A_real"])),
     "s5": s5,
     "second_half": lambda given: forget_gate(given, half=True),
-    "sigmoid": lambda given: softplus(-given["bias"]),
     "slopes": lambda given: given["slopes"].reshape(-1),
     "stepped": stepped,
 }

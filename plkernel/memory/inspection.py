@@ -1,6 +1,5 @@
 """Reports of plkernel.inspect: a checkpoint of other software, two of them side by side, or a run of plkernel."""
 
-import re
 from dataclasses import dataclass, replace
 from itertools import repeat
 from pathlib import Path
@@ -16,7 +15,7 @@ from plkernel.memory.diagnostics import QUANTILES, Memory, kernel_exponents, slo
 from plkernel.memory.figures import DRAWN, model_figure
 from plkernel.memory.files import HUB, open_checkpoint
 from plkernel.memory.formulas import FAMILIES, Floats
-from plkernel.memory.layers import LAGS, Finding, Layer, findings, kernel, known_layers, quantiles, redrawn
+from plkernel.memory.layers import LAGS, Finding, Layer, findings, grouped, kernel, known_layers, quantiles, redrawn
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,23 +64,17 @@ class Shown(Result):
     def to_dict(self) -> dict[str, Any]:
         """For JSON; numbers that are not finite become null."""
         layers = []
-        for layer in self.layers:
+        for layer, weights in zip(self.layers, self.kernels, strict=True):
             family, tokens = layer.family, quantiles(layer.rates)
             tensors = {
                 role: {"name": layer.names[role], "shape": list(stored.values.shape), "dtype": stored.dtype}
                 for role, stored in layer.tensors.items()
             }
-            layers.append(
-                {
-                    "module": layer.module,
-                    "layer": layer.number,
-                    **{"family": family.name, "formula": family.formula, "source": family.source},
-                    **{"notes": family.notes, "tensors": tensors, "channels": layer.rates.size},
-                    "half_lives": {f"{QUANTILES[place]:g}": float(tokens[place]) for place in NAMED.values()},
-                    "kernel": {"lags": LAGS.tolist(), "values": kernel(layer.rates).tolist()},
-                    **{"exponent": _exponent(layer.rates), "exponent_over_lags": SLOPES_OVER},
-                }
-            )
+            row: dict[str, Any] = {"module": layer.module, "layer": layer.number, "family": family.name}
+            row |= {"formula": family.formula, "source": family.source, "notes": family.notes, "tensors": tensors}
+            row |= {"channels": layer.rates.size, "kernel": {"lags": LAGS.tolist(), "values": weights.tolist()}}
+            row["half_lives"] = {f"{QUANTILES[place]:g}": float(tokens[place]) for place in NAMED.values()}
+            layers.append(row | {"exponent": _exponent(layer.rates), "exponent_over_lags": SLOPES_OVER})
         found = [finding._asdict() for finding in self.findings]
         return {"model": self.name, "model_type": self.model_type, "layers": layers, "findings": found}
 
@@ -188,15 +181,8 @@ def render(now: Shown, before: Shown | None = None) -> str:
             rows.append([str(layer.number or index), f"{layer.rates.size:,}", *map(_digits, numbers)])
         parts.append(f"{title}\n{text_table(header, rows)}")
     for severity in ("wrong", "notable"):
-        alike: dict[tuple[str, str], list[Finding]] = {}  # one line for tensors of one name, whatever their layers
-        for one in now.findings:
-            if one.severity == severity:
-                alike.setdefault((one.name, re.sub(r"\d+", "*", one.tensor)), []).append(one)
-        lines = [f"{severity}:{'' if alike else ' nothing'}"]
-        for (name, _), group in alike.items():
-            more = f" (and {len(group) - 1} more like it)" if len(group) > 1 else ""
-            lines.append(f"  {name}: {group[0].tensor}: {group[0].seen}{more}")
-        parts.append("\n".join(lines))
+        lines = [f"  {line}" for line in grouped(now.findings, severity)]
+        parts.append("\n".join([f"{severity}:{'' if lines else ' nothing'}", *lines]))
     return "\n\n".join(parts)
 
 

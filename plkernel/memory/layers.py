@@ -1,14 +1,14 @@
 """Layers with decays of a checkpoint: their half-lives in tokens, their kernels, and what is wrong with them."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from plkernel.memory.diagnostics import QUANTILES
-from plkernel.memory.files import EPS, Checkpoint, Stored, rounded
+from plkernel.memory.files import Checkpoint, Stored, rounded, spacing
 from plkernel.memory.formulas import DECAYS, FAMILIES, Family, Floats, Given
 
 LAGS: Floats = np.exp2(np.arange(13.0))
@@ -170,6 +170,17 @@ def findings(checkpoint: Checkpoint, layers: Sequence[Layer]) -> list[Finding]:
     return list(dict.fromkeys(seen))  # a tensor that several layers share is reported once
 
 
+def grouped(seen: Iterable[Finding], severity: str) -> list[str]:
+    """Findings of one severity in words, one line for tensors of one name, whatever their layers."""
+    alike: dict[tuple[str, str], list[Finding]] = {}
+    for one in seen:
+        if one.severity == severity:
+            alike.setdefault((one.name, re.sub(r"\d+", "*", one.tensor)), []).append(one)
+    lines = [f"{first.name}: {first.tensor}: {first.seen}" for first, *_ in alike.values()]
+    more = [f" (and {len(group) - 1} more like it)" if group[1:] else "" for group in alike.values()]
+    return [line + rest for line, rest in zip(lines, more, strict=True)]
+
+
 def redrawn(before: Sequence[Layer], now: Sequence[Layer]) -> Iterator[Finding]:
     """Families drawn anew: log rates before, relative to layer means, explain under a quarter of those now."""
     pairs = [(old, new) for old, new in zip(before, now, strict=True) if old.rates.shape == new.rates.shape]
@@ -260,14 +271,14 @@ def _partly(layer: Layer, role: str, count: int) -> Iterator[Finding]:
 def _of_half_lives(layer: Layer, started: Collection[str]) -> Iterator[Finding]:
     """Half-lives out of range or all equal, and decays that differ from those that config.json defines."""
     tokens, subject = half_lives(layer.rates), " with ".join(layer.names.values()) or layer.module
-    ends = {"low": np.fmin.reduce(tokens.ravel()), "high": np.fmax.reduce(tokens.ravel())}
-    for name, where, seen, severity in (
-        ("below one token", tokens < 1.0, "half-lives of {share}, the shortest {low:.3g}", "notable"),
-        ("above a million tokens", tokens > LONGEST, "half-lives of {share}, up to {high:.3g}", "notable"),
-        ("grows", layer.rates < 0, "{share} grow with time: their decay is above 1", "wrong"),
-    ):
-        if where.any():
-            yield Finding(name, subject, seen.format(share=_share(where), **ends), severity)
+    if (where := tokens < 1.0).any():
+        words = f"half-lives of {_share(where)}, the shortest {np.nanmin(tokens):.3g}"
+        yield Finding("below one token", subject, words, "notable")
+    if (where := tokens > LONGEST).any():
+        words = f"half-lives of {_share(where)}, up to {np.nanmax(tokens):.3g}"
+        yield Finding("above a million tokens", subject, words, "notable")
+    if (where := layer.rates < 0).any():
+        yield Finding("grows", subject, f"{_share(where)} grow with time: their decay is above 1")
     level = tokens.size > 1 and np.isfinite(tokens).all() and np.ptp(tokens) <= NEARLY_EQUAL * tokens.max()
     stored_values = {role: stored.values for role, stored in layer.tensors.items()}
     if level and len(started) < len(stored_values) and any(np.ptp(values) > 0 for values in stored_values.values()):
@@ -291,7 +302,7 @@ def _of_dtype(layer: Layer, started: Collection[str]) -> Iterator[Finding]:
         if narrow not in LOW_PRECISION and role not in started and np.ptp(values) > 0:
             narrow = next((one for one in HALF_PRECISION if np.array_equal(rounded(values, one), values)), narrow)
         if narrow in LOW_PRECISION:
-            half = EPS[narrow] / 2 * np.exp2(np.floor(np.log2(np.maximum(np.abs(values), 1e-30))))
+            half = spacing(values, narrow) / 2
             others = [layer.rates_of(**{role: values + sign * half}) for sign in (1, -1)]
             held = narrow if narrow == stored.dtype else f"{stored.dtype} that was rounded to {narrow}"
             seen = f"{held} leaves half-lives uncertain by up to {{:.1%}}"

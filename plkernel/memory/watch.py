@@ -5,9 +5,10 @@ the others; tensors on the meta device once they are there.
 """
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from importlib import import_module
+from importlib.util import find_spec
 from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from plkernel.memory.files import of_tensors
+from plkernel.memory.files import of_tensors, spacing
 from plkernel.memory.formulas import FAMILIES, RATES
 from plkernel.memory.layers import (
     HALF_PRECISION,
@@ -24,6 +25,7 @@ from plkernel.memory.layers import (
     Finding,
     Layer,
     findings,
+    grouped,
     half_lives,
     places,
     quantiles,
@@ -51,7 +53,6 @@ class Watch:
     decay/layer3/half_life_p50   quantiles of the half-lives in tokens: min, p10, p50, p90, max; inf for a decay of 1
     decay/layer3/below_token     share of half-lives below one token; beyond_context: above `context`
     decay/layer3/moved           share of rates that differ from those at the start
-    decay/layer3/doublings       largest |log2| of a half-life over that at the start
     decay/layer3/invalid         share of rates -ln a that are not positive and finite: 0, infinite, negative, NaN
     decay/layer3/distinct        share of rates that are different numbers: 1 unless some are equal
     decay/layer3/bits            of the narrowest of its tensors: 16 or 32
@@ -84,15 +85,12 @@ class Watch:
         self.model, self.optimizer, self.every, self.steps, self.context = model, optimizer, every, steps, context
         self.step, self.findings, self.unseen = 0, list[Finding](), dict[str, str]()
         self._checkpoint, self._places = places_in(model)
-        numbers = [NUMBERED.search(place[0]) for place in self._places]
-        labels = [f"layer{match[1]}" if match else place[0] for match, place in zip(numbers, self._places, strict=True)]
-        self._labels = {
-            place[0]: label if labels.count(label) == 1 else place[0]
-            for label, place in zip(labels, self._places, strict=True)
-        }
+        modules = [module for module, _, _ in self._places]
+        short = [f"layer{match[1]}" if (match := NUMBERED.search(one)) else one for one in modules]
+        labels = [label if short.count(label) == 1 else one for label, one in zip(short, modules, strict=True)]
+        self._labels = dict(zip(modules, labels, strict=True))
         self._start: dict[str, np.ndarray] = {}
         self._reported: set[tuple[str, str]] = set()
-        self._sharded = False
         self.read()
 
     def __call__(self, step: int | None = None) -> dict[str, float]:
@@ -104,28 +102,29 @@ class Watch:
         """Scalars now, whatever the step."""
         layers = {layer.module: layer for layer in self._layers()}
         scalars: dict[str, float] = {}
-        for layer in layers.values():
+        for module, layer in layers.items():
             rates, tokens = layer.rates.ravel(), half_lives(layer.rates.ravel())
-            start = self._start.setdefault(layer.module, rates)
-            head = f"decay/{self._labels[layer.module]}/"
-            for name, value in zip(SHOWN, quantiles(rates, tuple(SHOWN.values())), strict=True):
-                scalars |= {} if np.isnan(value) else {f"{head}half_life_{name}": float(value)}
+            start = self._start.setdefault(module, rates)
+            known = dict(zip(SHOWN, quantiles(rates, tuple(SHOWN.values())).tolist(), strict=True))
+            values = {f"half_life_{name}": value for name, value in known.items() if not np.isnan(value)}
             shares = {"below_token": tokens < 1.0, "invalid": ~((rates > 0) & np.isfinite(rates))}
             shares |= {} if self.context is None else {"beyond_context": tokens > self.context}
             shares |= {"moved": rates != start} if start.shape == rates.shape else {}
-            scalars |= {head + name: float(where.mean()) for name, where in shares.items()}
-            scalars[f"{head}distinct"] = len(np.unique(rates)) / rates.size
-            if start.shape == rates.shape:
-                with np.errstate(divide="ignore", invalid="ignore"):
-                    change = np.abs(np.log2(rates / start))
-                scalars[f"{head}doublings"] = float(np.fmax.reduce(change[np.isfinite(change)], initial=0.0))
-            if layer.tensors:
-                sizes = [getattr(torch, stored.dtype).itemsize for stored in layer.tensors.values()]
-                scalars[f"{head}bits"] = 8.0 * min(sizes)
-        settings, seen = self._settings(list(layers.values()))
-        seen += [one for one in findings(self._checkpoint, list(layers.values())) if not self._unfounded(one)]
+            values |= {name: float(where.mean()) for name, where in shares.items()}
+            values["distinct"] = len(np.unique(rates)) / rates.size
+            if sizes := [getattr(torch, stored.dtype).itemsize for stored in layer.tensors.values()]:
+                values["bits"] = 8.0 * min(sizes)
+            scalars |= {f"decay/{self._labels[module]}/{name}": value for name, value in values.items()}
+        seen = findings(self._checkpoint, list(layers.values()))
+        if self.unseen:  # no tensor of these layers was read
+            names = {name for _, _, tensors in self._places for name in tensors.values()}
+            seen = [one for one in seen if one.name != "unread" or one.tensor not in names]
+        if any(hasattr(parameter, "to_local") for parameter in self.model.parameters()):
+            seen = [one for one in seen if one.name not in ("shape", "not as defined")]  # of all shards together
+        if self.optimizer is not None:
+            scalars |= self._settings(layers, seen)
         self._report(seen)
-        return scalars | settings
+        return scalars
 
     def _layers(self) -> Iterator[Layer]:
         """Layers as far as they can be read; `unseen` has the others."""
@@ -136,82 +135,62 @@ class Watch:
                 for role, name in names.items():
                     tensor, split = _local(attrgetter(name)(self.model))
                     splits.add(split)
-                    self._sharded |= bool(split)
-                    if tensor.is_meta:
-                        raise ValueError(f"{name}: is on the meta device, without numbers")
-                    if not tensor.numel():
-                        raise ValueError(f"{name}: this process holds none of it")
+                    if tensor.is_meta or not tensor.numel():
+                        what = "is on the meta device" if tensor.is_meta else "this process holds none of it"
+                        raise ValueError(f"{name}: {what}")
                     if (split and family.rate in WHOLE) or len(splits) > 1:
-                        raise ValueError(
-                            f"{name}: the shards of this process do not give whole decays of {family.name}"
-                        )
+                        raise ValueError(f"{name}: shards of this process do not give whole decays of {family.name}")
                     tensors[role] = of_tensors({name: tensor}, {}).read(name)
                 layer = Layer(module, family, names, tensors, self._checkpoint.config, np.empty(0))
                 yield replace(layer, rates=layer.rates_of())
             except ValueError as error:
                 self.unseen[module] = str(error)
 
-    def _unfounded(self, finding: Finding) -> bool:
-        """True for a finding that only says what this process cannot see: other shards, and layers in `unseen`."""
-        if finding.name == "unread":
-            return any(finding.tensor in names.values() for _, _, names in self._places)
-        return self._sharded and finding.name in ("shape", "not as defined")
-
-    def _settings(self, layers: list[Layer]) -> tuple[dict[str, float], list[Finding]]:
-        """Scalars of the optimizer by the name of a tensor, and what it does not train, or decays."""
-        if self.optimizer is None:
-            return {}, []
+    def _settings(self, layers: Mapping[str, Layer], seen: list[Finding]) -> dict[str, float]:
+        """Scalars of the optimizer by the name of a tensor; what it does not train, or decays, is added to `seen`."""
         groups = {id(one): group for group in self.optimizer.param_groups for one in group["params"]}
-        scalars: dict[str, float] = {}
-        seen, trained = [], dict[str, list[bool]]()
-        known = {layer.module: layer for layer in layers}
-        for module, _, names in self._places:
-            for role, name in names.items():
-                parameter = attrgetter(name)(self.model)
-                if not isinstance(parameter, nn.Parameter):
-                    continue
-                head, group = f"decay/{name.removeprefix(f'{module}.')}/", groups.get(id(parameter))
-                trained.setdefault(head, []).append(parameter.requires_grad and group is not None)
-                if not parameter.requires_grad:
-                    seen.append(Finding("frozen", name, "requires no gradient", "notable"))
-                elif group is None:
-                    seen.append(Finding("not in the optimizer", name, "requires a gradient, and no step changes it"))
-                group = group or {}
-                lr, decay = float(group.get("lr", 0.0)), float(group.get("weight_decay", 0.0))
-                peak = float(group.get("max_lr", group.get("initial_lr", lr)))
-                if module in known and (stored := known[module].tensors[role]).dtype in HALF_PRECISION:
-                    spacing = stored.eps * np.exp2(np.floor(np.log2(np.maximum(np.abs(stored.values), 1e-30))))
-                    words = (
-                        f"is {stored.dtype}: in {(spacing / 2 > peak).sum():,} of {spacing.size:,} numbers a step of"
-                    )
-                    seen.append(Finding("half precision", name, f"{words} {peak:g} is rounded away", "notable"))
-                values = {"lr": lr, "weight_decay": decay}
-                if self.steps is not None and group.get("decoupled_weight_decay", True):
-                    left = max(0, self.steps - self.step)
-                    scale = values["scale_at_end"] = max(0.0, 1.0 - peak * decay) ** left
-                    if scale < 1.0 and module in known:
-                        seen.append(_decayed(known[module], role, name, peak, decay, left, scale))
-                elif decay:
-                    seen.append(Finding("weight decay", name, f"is {decay:g}, at a rate of {peak:g}", "notable"))
-                for key, value in values.items():
-                    most = min if key == "scale_at_end" else max
-                    scalars[head + key] = most(value, scalars.get(head + key, value))
-        scalars |= {f"{head}frozen": 1.0 - sum(moves) / len(moves) for head, moves in trained.items()}
-        return scalars, seen
+        alike: dict[str, list[float]] = {}
+        for module, role, name in ((module, *one) for module, _, names in self._places for one in names.items()):
+            parameter = attrgetter(name)(self.model)
+            if not isinstance(parameter, nn.Parameter):
+                continue
+            group = groups.get(id(parameter))
+            if not parameter.requires_grad:
+                seen.append(Finding("frozen", name, "requires no gradient", "notable"))
+            elif group is None:
+                seen.append(Finding("not in the optimizer", name, "requires a gradient, and no step changes it"))
+            moves, group = parameter.requires_grad and group is not None, group or {}
+            lr, decay = float(group.get("lr", 0.0)), float(group.get("weight_decay", 0.0))
+            peak = float(group.get("max_lr", group.get("initial_lr", lr)))
+            values = {"lr": lr, "weight_decay": decay, "frozen": float(not moves)}
+            layer = layers.get(module)
+            if layer and (stored := layer.tensors[role]).dtype in HALF_PRECISION:
+                lost = (spacing(stored.values, stored.dtype) / 2 > peak).sum()
+                words = f"is {stored.dtype}: in {lost:,} of {stored.values.size:,} numbers a step of {peak:g}"
+                seen.append(Finding("half precision", name, f"{words} is rounded away", "notable"))
+            if self.steps is not None and group.get("decoupled_weight_decay", True):
+                left = max(0, self.steps - self.step)
+                scale = values["scale_at_end"] = max(0.0, 1.0 - peak * decay) ** left
+                if scale < 1.0 and layer:
+                    after = layer.rates_of(**{role: layer.tensors[role].values * scale})
+                    spans = ["{:.3g} .. {:.3g}".format(*quantiles(one, (0.0, 1.0))) for one in (layer.rates, after)]
+                    words = f"{decay:g} at a rate of {peak:g} multiplies it by {scale:.3g} in {left:,} steps"
+                    words += f", without any gradient: half-lives of {spans[0]} tokens become {spans[1]}"
+                    seen.append(Finding("weight decay", name, words, "notable"))
+            elif decay:
+                seen.append(Finding("weight decay", name, f"is {decay:g}, at a rate of {peak:g}", "notable"))
+            for key, value in values.items():
+                alike.setdefault(f"decay/{name.removeprefix(f'{module}.')}/{key}", []).append(value)
+        join: dict[str, Callable[[list[float]], Any]] = {"frozen": np.mean, "scale_at_end": min}
+        return {name: float(join.get(name.rpartition("/")[2], max)(values)) for name, values in alike.items()}
 
     def _report(self, seen: Iterable[Finding]) -> None:
-        """Keep the findings that are new, and warn of those that are wrong, one warning for all of one name."""
-        alike: dict[str, list[Finding]] = {}
-        for one in seen:
-            if (one.name, one.tensor) not in self._reported:
-                self._reported.add((one.name, one.tensor))
-                self.findings.append(one)
-                if one.severity == "wrong":
-                    alike.setdefault(one.name, []).append(one)
-        for first, *more in alike.values():
-            rest = f" (and {len(more)} more like it)" if more else ""
-            text = f"decays at step {self.step:,}: {first.name}: {first.tensor}: {first.seen}{rest}"
-            warnings.warn(text, stacklevel=4)
+        """Keep the findings that are new, and warn of those that are wrong."""
+        new = {(one.name, one.tensor): one for one in seen if (one.name, one.tensor) not in self._reported}
+        self._reported.update(new)
+        self.findings += new.values()
+        for text in grouped(new.values(), "wrong"):
+            warnings.warn(f"decays at step {self.step:,}: {text}", stacklevel=4)
 
 
 watch = Watch
@@ -265,13 +244,8 @@ def trainer_callback(trainer: Any, **options: Any) -> Any:
 
 def lightning_callback(**options: Any) -> Any:
     """Make a Lightning callback that logs the scalars of `Watch` through `log_dict` of the module that trains."""
-    base: Any = object
-    for name in ("lightning.pytorch", "pytorch_lightning"):
-        try:
-            base = import_module(name).Callback
-            break
-        except ImportError:
-            continue
+    known = [name for name in ("lightning.pytorch", "pytorch_lightning") if find_spec(name.partition(".")[0])]
+    base: Any = import_module(known[0]).Callback if known else object
 
     class WatchCallback(base):  # type: ignore[misc]
         watch: Watch | None = None
@@ -313,12 +287,3 @@ def _local(tensor: Any) -> tuple[Tensor, Any]:
         return local, None
     even = tensor.ndim and len(local) * tensor.device_mesh.size() == len(tensor)
     return local, (str(tensor.placements), "even" if even else tuple(tensor.shape[:1]))
-
-
-def _decayed(layer: Layer, role: str, name: str, lr: float, decay: float, steps: int, scale: float) -> Finding:
-    """What weight decay alone makes of the half-lives of a layer by the end of the schedule, through one tensor."""
-    after = quantiles(layer.rates_of(**{role: layer.tensors[role].values * scale}), (0.0, 1.0))
-    before = quantiles(layer.rates, (0.0, 1.0))
-    spans = [" .. ".join(f"{value:.3g}" for value in ends) for ends in (before, after)]
-    words = f"{decay:g} at a rate of {lr:g} multiplies it by {scale:.3g} in {steps:,} steps, without any gradient"
-    return Finding("weight decay", name, f"{words}: half-lives of {spans[0]} tokens become {spans[1]}", "notable")

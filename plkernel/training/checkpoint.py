@@ -29,6 +29,8 @@ from plkernel.training.build import AnyModel, Model, build, started
 from plkernel.training.folder import Progress, other_run
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
+EARLIER = ("timing_bytes", "timing_crc")
+"""Parts of the progress in checkpoints of earlier versions."""
 AVERAGE = "average"
 """Key of the mean of a parameter's last values, beside its moments, where a run takes one."""
 DESCRIBING = (KeyError, TypeError, AttributeError, ValueError)
@@ -76,9 +78,10 @@ def load_checkpoint(
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if metadata["digest"] != digest_of(tensors, metadata):
             raise ValueError("its digest is not that of its content")
-        progress = Progress(**json.loads(metadata["progress"]))
+        point = json.loads(metadata["progress"])
+        progress = Progress(**{name: value for name, value in point.items() if name not in EARLIER})
         _check_tensors(tensors, model, optimizer is not None and progress.step > 0)
-    except (SafetensorError, ValueError, TypeError, RuntimeError) as error:
+    except (SafetensorError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         hint = "" if optimizer else ": name the folder of a run, or a checkpoint in one"
         raise ValueError(f"checkpoint {path} is damaged or of another model ({error}){hint}") from error
     if config is not None and (different := other_run(json.loads(metadata["config"]), config)):

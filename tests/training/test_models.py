@@ -104,7 +104,7 @@ def test_a_run_calibrates_what_its_scheme_leaves_to_data(
     tuned = training.calibration
     assert tuned is not None
     assert tuned.branches == pytest.approx([0.5, 0.5], rel=0.005)
-    assert calibrate_(training.model, training.windows.at(0)[:, :-1], target=0.5).gains == (1.0, 1.0)
+    assert calibrate_(training.model, training.windows(0)[:, :-1], target=0.5).gains == (1.0, 1.0)
     model = filled(spec)
     scale_(model, tuned.gains)
     for name, values in training.model.named_parameters():

@@ -98,14 +98,11 @@ def _packages(rest: str, separator: bytes) -> Source:
     files = dict[str, Path]()
     for part in rest.split(","):
         name, _, wanted = part.strip().partition("==")
-        try:
-            found = importlib.metadata.distribution(name)
-        except (importlib.metadata.PackageNotFoundError, ValueError):
-            raise ValueError(
-                f"corpus 'packages:{rest}': no package {name!r} is installed; write NAME==VERSION"
-            ) from None
-        if (there := found.version.partition("+")[0]) != wanted:
-            raise ValueError(f"corpus 'packages:{rest}': {name} has version {there} here; install it, or name that one")
+        found = next(iter(importlib.metadata.distributions(name=name)), None) if name else None
+        there = found and found.version.partition("+")[0]
+        if found is None or there != wanted:
+            has = f"{name} has version {there} here" if found else f"no package {name!r} is installed"
+            raise ValueError(f"corpus 'packages:{rest}': {has}; write NAME==VERSION of one that is")
         files |= {file.as_posix(): Path(str(file.locate())) for file in found.files or () if file.suffix == ".py"}
     names = sorted(files, key=lambda name: hashlib.sha256(name.encode()).digest())
     listing = [(name, files[name].stat().st_size) for name in names]

@@ -113,6 +113,9 @@ def test_splits_are_contiguous_blocks_of_the_whole(folder, cache, validation, te
     assert not any(part.flags.writeable or part.dtype != np.uint8 for part in parts)
     given = corpus.splits(CorpusSpec().validation, CorpusSpec().test)
     assert corpus.splits().train.size == given.train.size, "the fractions left out are those of a spec"
+    for fractions in ((-0.1, 0.1), (float("nan"), 0.1), (0.5, 0.5)):
+        with pytest.raises(ValueError, match="must be shares of the corpus, together < 1"):
+            corpus.splits(*fractions)
 
 
 def test_windows_are_those_of_recorded_runs():
@@ -124,13 +127,6 @@ def test_windows_are_those_of_recorded_runs():
     fixed = fixed_windows(data, 64, 8).numpy()
     starts = np.linspace(0, data.size - 65, 8).astype(int)
     np.testing.assert_array_equal(fixed, [data[start : start + 65] for start in starts])
-
-
-def test_fractions_are_shares(folder, cache):
-    corpus = load(str(folder), cache=cache)
-    for fractions in ((-0.1, 0.1), (float("nan"), 0.1), (0.5, 0.5)):
-        with pytest.raises(ValueError, match="must be shares of the corpus, together < 1"):
-            corpus.splits(*fractions)
 
 
 def test_a_corpus_that_cannot_be_read_leaves_nothing(folder, cache, monkeypatch):

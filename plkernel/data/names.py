@@ -208,7 +208,10 @@ def synthetic_corpus(rest: str) -> Synthetic:
             name, _, text = (part.strip() for part in item.partition("="))
             if name not in kinds:
                 raise ValueError(f"no parameter {name!r}; {nearest(name, kinds)}")
-            values["size" if name == "bytes" else name] = _value(name, text, kinds[name])
+            if name == "bytes":
+                values["size"] = byte_count(text, name)
+            else:
+                values[name] = kinds[name](text)
         if "beta" in kinds and "beta" not in values:
             raise ValueError(f"beta is missing; write e.g. {EXAMPLE}, or name another law: {', '.join(LAWS)}")
         return LAWS[law](**values)
@@ -220,16 +223,6 @@ def _parameters(law: str) -> dict[str, Any]:
     """Parameters of a law by name, with their types."""
     named = {field.name: field.type for field in fields(LAWS[law]) if field.name not in ("base", "channels")}
     return {"bytes" if name == "size" else name: kind for name, kind in named.items()}
-
-
-def _value(name: str, text: str, kind: Any) -> Any:
-    if name == "bytes":
-        return byte_count(text, name)
-    try:
-        return kind(text)
-    except ValueError:
-        expected = "a number" if kind is float else "a whole number"
-        raise ValueError(f"{name} = {text!r}: must be {expected}") from None
 
 
 def byte_count(text: str, name: str = "max_bytes") -> int:

@@ -104,7 +104,7 @@ def label(causal: bool) -> str:
 class Diagnosis:
     """The figures of one pass over windows, with `losses` (n,T) in bits at every predicted byte.
 
-    losses: empty where only the rows of a run are read. amplification: growth of the residual stream, None for an SSM.
+    amplification: growth of the residual stream, None for an SSM.
     """
 
     bits_per_byte: float
@@ -123,10 +123,8 @@ class Diagnosis:
         row: dict[str, Any] = {"saturation": self.saturation}
         if self.amplification:
             row["amplification"] = list(self.amplification)
-        if self.losses.size:
-            row["window_bpb"] = self.losses.mean(axis=1, dtype=np.float64).tolist()
-            row["positions"] = by_position(self.losses).to_dict()
-        return row
+        row["window_bpb"] = self.losses.mean(axis=1, dtype=np.float64).tolist()
+        return {**row, "positions": by_position(self.losses).to_dict()}
 
 
 def diagnose(model: nn.Module, windows: Tensor, batch: int, device: torch.device) -> Diagnosis:

@@ -143,7 +143,6 @@ MISFITS = [
     ("rwkv7", 'placement = "quantile"\ntempering = 1', "head_size = 8", "use a head_size above 8 or a smaller temp"),
     ("rwkv6", 'scheme = "rwkv_eagle_paper"', "head_size = 8", "rwkv_eagle_paper"),
     ("rwkv6", 'scheme = "rwkv_blinkd"', "head_size = 8", "rwkv_blinkd"),
-    ("ssm", 'shape_on = "receptance"', "", "shape_on must be columns or multiplier in an SSM"),
     ("ssm", 'scheme = "fixup"\nprojection = "published"', "", "nothing to act on"),
     ("ssm", "", "k_clamp = true", "k_clamp does not belong to model kind 'ssm'"),
     ("ssm", 'scheme = "auto_init"\nscheme_options = { target = 0 }', "", "target must be positive, got 0"),

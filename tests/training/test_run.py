@@ -150,11 +150,8 @@ def test_another_spec_in_the_same_folder_is_refused(tiny_spec: SpecWriter, tmp_p
 @pytest.mark.parametrize(
     ("options", "run", "message"),
     [
-        ({"context": 100_000}, {}, "fewer than one window"),
         ({"device": "cuda"}, {}, "device 'cuda' is not available here"),
         ({"backend": "gpus"}, {}, "backend 'gpus' does not work on cpu; here: reference, cpu"),
-        ({"corpus": "missing.txt"}, {}, "missing.txt"),
-        ({"together": 2}, {}, "together"),
         ({}, {"arm": "powerlaw"}, "did you mean 'power-law'"),
         ({}, {"seed": -1}, "seed must lie between 0 and .*, got -1"),
         ({}, {"seed": 2**63}, "seed must lie between 0 and .*, got"),

@@ -10,7 +10,6 @@ STUDY/report/                       written by `plkernel.report`, that of a reco
 STUDY/ARM/seed-K/config.json        the resolved configuration of one run
                  environment.json   start, commit, digest of the code, registration, versions, hardware, command
                  metrics.jsonl      one row per evaluation, deterministic
-                 timing.jsonl       seconds and throughput, not deterministic
                  checkpoint.safetensors, log.txt
                  result.json        written last: a run without it is unfinished
 RECORD/spec.json, rows.jsonl        a study to keep: one line per ended run, enough for a report
@@ -37,7 +36,7 @@ NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 MOST_NESTED = 64
 SPEC, REFERENCES, REGISTERED, ROWS = "spec.json", "references.json", "registered.json", "rows.jsonl"
 CONFIG, ENVIRONMENT, RESULT = "config.json", "environment.json", "result.json"
-METRICS, TIMING, CHECKPOINT, LOG, LOCK = "metrics.jsonl", "timing.jsonl", "checkpoint.safetensors", "log.txt", ".lock"
+METRICS, CHECKPOINT, LOG, LOCK = "metrics.jsonl", "checkpoint.safetensors", "log.txt", ".lock"
 TUNING, REPORT = "tuning", "report"
 FINISHED, FAILED, DIVERGED, UNFINISHED = "finished", "failed", "diverged", "unfinished"
 NOT_STARTED = "not started"

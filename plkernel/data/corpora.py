@@ -1,16 +1,13 @@
 """Real bytes by name: every corpus becomes one flat, memory-mapped file with a JSON beside it.
 
-The JSON also holds the file's size, inode, and times of change (`VERIFIED`) as they were when its bytes last had the
-recorded sha256. While all of them stay, opening it costs a `stat`; otherwise the file is read once, and built again
-where it is damaged. Writing moves st_ctime, which no program sets back, so an edit that restores st_mtime is noticed.
-Not noticed: bytes that change below the file system, and an edit within the same tick of its clock (some 4 ms).
+The JSON holds the sha256 of the bytes, which is taken anew whenever a file is opened; a damaged one is built again.
 """
 
 import hashlib
 import os
 import re
 import sys
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +20,6 @@ from plkernel.data.names import Source, resolve
 
 FORMAT = 1
 """Part of every cache key: to be raised when the same source would give other bytes."""
-VERIFIED = "verified"
 
 
 class Splits(NamedTuple):
@@ -130,33 +126,14 @@ def _located(
 def _cached(path: Path) -> Corpus | None:
     """The corpus in the flat file `path`, if file and JSON are there and the bytes are those that were written."""
     try:
-        values, stamp = load_object(path.with_suffix(".json")), _stamp(path)
-        verified = values.pop(VERIFIED, None)
+        values = load_object(path.with_suffix(".json"))
+        values.pop("verified", None)  # of earlier versions
         corpus = Corpus(**{**values, "path": path})
-        if corpus.size == stamp["size"] and verified == stamp:
-            return corpus
-        if corpus.size != stamp["size"] or _sha256(path) != corpus.sha256 or _stamp(path) != stamp:
-            return None
+        with path.open("rb") as handle:
+            whole = hashlib.file_digest(handle, "sha256").hexdigest() == corpus.sha256
+            return corpus if whole and handle.tell() == corpus.size else None
     except (ValueError, TypeError, OSError):
         return None
-    with suppress(OSError):  # a cache that may not be written is verified each time
-        _describe(corpus, stamp)
-    return corpus
-
-
-def _stamp(path: Path) -> dict[str, int]:
-    """Properties that the file system changes with the bytes of a file."""
-    stat = path.stat()
-    return {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns, "ctime_ns": stat.st_ctime_ns, "inode": stat.st_ino}
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
-
-
-def _describe(corpus: Corpus, stamp: dict[str, int]) -> None:
-    save_json(corpus.path.with_suffix(".json"), {**asdict(corpus), VERIFIED: stamp})
 
 
 def _build(name: str, source: Source, path: Path, max_bytes: int | None) -> Corpus:
@@ -173,7 +150,7 @@ def _build(name: str, source: Source, path: Path, max_bytes: int | None) -> Corp
             print(f"corpus {name!r}: {path} is damaged, built again", file=sys.stderr)
         description.unlink(missing_ok=True)
         corpus = _written(name, source, path, max_bytes)
-        _describe(corpus, _stamp(path))  # last: only a whole file has one
+        save_json(description, asdict(corpus))  # last: only a whole file has one
     return corpus
 
 

@@ -10,7 +10,6 @@ import os
 import socket
 import sqlite3
 import urllib.request
-import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
@@ -68,12 +67,13 @@ def text_block(array: Any, separator: bytes) -> Chunk:
 def file_blocks(path: Path, separator: bytes, column: str) -> Blocks:
     """Read one file: a table is a document for each row whose text `column` is not null, any other is one document.
 
-    A `.gz .bz2 .xz .zst` file is unpacked on the way. Memory is bounded. Raises ValueError for damaged data, archives
-    and tables without that column or without text in it, OSError for a file that cannot be read; in one line.
+    A `.gz .bz2 .xz .zst` file is unpacked on the way. Memory is bounded. Raises ValueError for archives and tables
+    without that column or without text in it, OSError for a file that cannot be read or unpacked; in one line.
     """
     if ARCHIVES & {path.suffix.lower(), Path(path.stem).suffix.lower()}:
         raise ValueError(f"corpus file {path}: an archive of several files; unpack it and name the folder instead")
-    with one_line(f"corpus file {path}"), _opened(path) as handle:
+    opener = OPENERS.get(path.suffix.lower(), partial(Path.open, mode="rb"))
+    with one_line(f"corpus file {path}"), opener(path) as handle:
         match table_format(path):
             case "parquet":
                 import pyarrow.parquet as pq
@@ -98,20 +98,6 @@ def table_format(path: Path) -> str | None:
 def compressed(path: Path) -> bool:
     """True if the suffix is that of a compressed stream."""
     return path.suffix.lower() in OPENERS
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for reading, unpacked on the way; ValueError for damaged compressed data."""
-    with path.open("rb") as plain:  # also if compressed: a file that cannot be read is not reported as damaged
-        if not compressed(path):
-            yield plain
-            return
-    try:
-        with OPENERS[path.suffix.lower()](path) as handle:
-            yield handle
-    except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
-        raise ValueError(f"corpus file {path}: damaged {path.suffix} data ({error}); get the file anew") from error
 
 
 def _open_zst(path: Path) -> Any:

@@ -98,14 +98,11 @@ def _packages(rest: str, separator: bytes) -> Source:
     files = dict[str, Path]()
     for part in rest.split(","):
         name, _, wanted = part.strip().partition("==")
-        try:
-            found = importlib.metadata.distribution(name)
-        except (importlib.metadata.PackageNotFoundError, ValueError):
-            raise ValueError(
-                f"corpus 'packages:{rest}': no package {name!r} is installed; write NAME==VERSION"
-            ) from None
-        if (there := found.version.partition("+")[0]) != wanted:
-            raise ValueError(f"corpus 'packages:{rest}': {name} has version {there} here; install it, or name that one")
+        found = next(iter(importlib.metadata.distributions(name=name)), None) if name else None
+        there = found and found.version.partition("+")[0]
+        if found is None or there != wanted:
+            has = f"{name} has version {there} here" if found else f"no package {name!r} is installed"
+            raise ValueError(f"corpus 'packages:{rest}': {has}; write NAME==VERSION of one that is")
         files |= {file.as_posix(): Path(str(file.locate())) for file in found.files or () if file.suffix == ".py"}
     names = sorted(files, key=lambda name: hashlib.sha256(name.encode()).digest())
     listing = [(name, files[name].stat().st_size) for name in names]
@@ -211,7 +208,10 @@ def synthetic_corpus(rest: str) -> Synthetic:
             name, _, text = (part.strip() for part in item.partition("="))
             if name not in kinds:
                 raise ValueError(f"no parameter {name!r}; {nearest(name, kinds)}")
-            values["size" if name == "bytes" else name] = _value(name, text, kinds[name])
+            if name == "bytes":
+                values["size"] = byte_count(text, name)
+            else:
+                values[name] = kinds[name](text)
         if "beta" in kinds and "beta" not in values:
             raise ValueError(f"beta is missing; write e.g. {EXAMPLE}, or name another law: {', '.join(LAWS)}")
         return LAWS[law](**values)
@@ -223,16 +223,6 @@ def _parameters(law: str) -> dict[str, Any]:
     """Parameters of a law by name, with their types."""
     named = {field.name: field.type for field in fields(LAWS[law]) if field.name not in ("base", "channels")}
     return {"bytes" if name == "size" else name: kind for name, kind in named.items()}
-
-
-def _value(name: str, text: str, kind: Any) -> Any:
-    if name == "bytes":
-        return byte_count(text, name)
-    try:
-        return kind(text)
-    except ValueError:
-        expected = "a number" if kind is float else "a whole number"
-        raise ValueError(f"{name} = {text!r}: must be {expected}") from None
 
 
 def byte_count(text: str, name: str = "max_bytes") -> int:

@@ -6,8 +6,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Bytes = NDArray[np.uint8]
-AHEAD = 16
-"""Steps whose windows go to a GPU in one copy."""
 
 
 def training_windows(data: Bytes, context: int, batch: int, seed: int, step: int) -> Tensor:
@@ -19,31 +17,6 @@ def training_windows(data: Bytes, context: int, batch: int, seed: int, step: int
     # Philox has a stream for every key: step n needs none of the draws before it.
     generator = np.random.Generator(np.random.Philox(key=[seed, step]))
     return _windows(data, generator.integers(0, data.size - context, size=batch), context)
-
-
-class StepWindows:
-    """The `training_windows` of a run on `device`, step by step.
-
-    A GPU gets the windows of `ahead` steps at a time, as bytes in pinned memory, so that neither it nor the host waits.
-    """
-
-    def __init__(
-        self, data: Bytes, context: int, batch: int, seed: int, device: torch.device, ahead: int | None = None
-    ) -> None:
-        self.drawing, self.device = (data, context, batch, seed), device
-        self.ahead = (AHEAD if device.type == "cuda" else 1) if ahead is None else ahead
-        self._first, self._drawn = 0, torch.empty(0)
-
-    def at(self, step: int) -> Tensor:
-        """The windows of this step (batch, context + 1), int64."""
-        if self.ahead == 1:
-            return training_windows(*self.drawing, step).to(self.device)
-        if not 0 <= step - self._first < len(self._drawn):
-            steps = range(step, step + self.ahead)
-            drawn = torch.stack([training_windows(*self.drawing, each).to(torch.uint8) for each in steps])
-            pinned = drawn.pin_memory() if self.device.type == "cuda" else drawn
-            self._first, self._drawn = step, pinned.to(self.device, non_blocking=True)
-        return self._drawn[step - self._first].long()
 
 
 def fixed_windows(data: Bytes, context: int, count: int) -> Tensor:

@@ -185,7 +185,7 @@ def validated(path: Path, kind: type[Part], value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-# Rows of a run, metrics.jsonl and timing.jsonl
+# Rows of a run, metrics.jsonl
 
 
 def expected_steps(every: int, last: int) -> list[int]:

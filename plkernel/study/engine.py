@@ -14,26 +14,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from filelock import FileLock, Timeout
-
 from plkernel.common.cli import TRUST
 from plkernel.common.environment import COMMAND, command_line
-from plkernel.common.files import CONFIG, LOCK, LOG, RESULT, SPEC, refuse_links, run_folder, save_json
+from plkernel.common.files import CONFIG, LOG, SPEC, refuse_links, run_folder, save_json
 from plkernel.config.condition import Condition
 from plkernel.config.study import Spec
 
 EngineName = Literal["local", "ray"]
 POLL_SECONDS = 0.2
 CONNECT_SECONDS = 5.0
-SEEN_SECONDS = 60.0
-"""How long a network file system may take to show on one machine what another has written."""
-LOCK_SECONDS = 600.0
-"""How long an attempt waits for the folder of a lost run."""
 RETRIES = 3
 
 
@@ -147,26 +141,25 @@ class RayEngine(LocalEngine):
         return sum(places)
 
     def start(self, job: Job) -> None:
-        options = {"num_cpus": job.threads, "num_gpus": int(job.device == "cuda")}
-        task = self.ray.remote(max_retries=RETRIES, retry_exceptions=[ConnectionError], **options)(work)
+        options = {"num_cpus": job.threads, "num_gpus": int(job.device == "cuda"), "max_retries": RETRIES}
+        task = self.ray.remote(retry_exceptions=[ConnectionError], **options)(work)
         environment = {name: value for name, value in os.environ.items() if name.startswith("PLKERNEL_")}
-        there, stated = replace(job, study=job.study.absolute()), (job.study / SPEC).read_bytes()
-        self.tasks[task.remote(there, stated, {**environment, COMMAND: command_line()}, Path.cwd())] = job
+        there = replace(job, study=job.study.absolute())
+        self.tasks[task.remote(there, {**environment, COMMAND: command_line()}, Path.cwd())] = job
 
     def ended(self) -> list[Job]:
-        references, jobs = list(self.tasks), []
-        for reference in self.ray.wait(references, num_returns=len(references), timeout=0)[0] if references else ():
-            jobs.append(job := self.tasks.pop(reference))
+        references = list(self.tasks)
+        done = self.ray.wait(references, num_returns=len(references), timeout=0)[0] if references else []
+        for reference in done:
             try:
-                _content(job.folder / RESULT, self.ray.get(reference), SEEN_SECONDS)
+                self.ray.get(reference)
             except self.ray.exceptions.RayTaskError as error:
-                if isinstance(error.cause, ValueError):  # bad input
-                    raise error.cause from None
                 if not isinstance(error.cause, ConnectionError):
-                    raise OSError(f"engine 'ray': a task failed, {error.cause}; every machine needs plkernel") from None
+                    needs = "every machine needs plkernel, and the folder of the study on storage that all share"
+                    raise OSError(f"engine 'ray': a task failed, {error.cause}; {needs}") from None
             except self.ray.exceptions.RayError:  # its worker was lost too often
                 pass
-        return jobs
+        return [self.tasks.pop(reference) for reference in done]
 
     def stop(self) -> None:
         for reference in self.tasks:
@@ -175,18 +168,14 @@ class RayEngine(LocalEngine):
             self.ray.wait(list(self.tasks), num_returns=len(self.tasks))
 
 
-def work(job: Job, stated: bytes, environment: dict[str, str], directory: Path) -> bytes | None:
-    """Train `job` in a process on the machine of this task, and return its result.json; a cancelled run is saved first.
+def work(job: Job, environment: dict[str, str], directory: Path) -> None:
+    """Train `job` in a process on the machine of this task; a cancelled run is saved first.
 
-    stated: content of the study's spec.json, to recognise its folder. directory: where the study was started. Raises
-    ValueError where the folder of the study is not on this machine, ConnectionError where the process was killed.
+    directory: where the study was started. Raises FileNotFoundError where the folder of the study is not on this
+    machine, ConnectionError where the process was killed.
     """
-    if _content(job.study / SPEC, stated, SEEN_SECONDS) != stated:
-        place = f"out: {job.study} on {socket.gethostname()} is not the folder of this study"
-        raise ValueError(f"{place}; give --out a folder on storage that all machines of the cluster share")
-    job.folder.mkdir(parents=True, exist_ok=True)
-    with suppress(Timeout), FileLock(job.folder / LOCK, timeout=LOCK_SECONDS):
-        pass  # a run whose worker was lost has saved and ended
+    if not (job.study / SPEC).exists():
+        raise FileNotFoundError(f"{job.study} is no study on {socket.gethostname()}")
     process = start_process(job, {**os.environ, **environment}, directory if directory.is_dir() else None)
     try:
         while process.poll() is None:
@@ -196,15 +185,6 @@ def work(job: Job, stated: bytes, environment: dict[str, str], directory: Path) 
         process.wait()
     if process.returncode < 0:
         raise ConnectionError(f"{job.name}: its process was ended by signal {-process.returncode}")
-    return _content(job.folder / RESULT)
-
-
-def _content(path: Path, expected: bytes | None = None, patience: float = 0.0) -> bytes | None:
-    """Return the content of a file, None without one, once it is as expected or after `patience` seconds."""
-    deadline = time.monotonic() + patience
-    while (content := path.read_bytes() if path.exists() else None) != expected and time.monotonic() < deadline:
-        time.sleep(POLL_SECONDS)
-    return content
 
 
 @contextmanager

@@ -19,9 +19,8 @@ from torch import Tensor, nn
 
 from plkernel.common import cli
 from plkernel.common.cli import TRUST, is_code
-from plkernel.common.files import CHECKPOINT, CONFIG, atomic_save, load_json, save_json
+from plkernel.common.files import CHECKPOINT, CONFIG, atomic_save, load_object, save_json
 from plkernel.config.condition import from_config
-from plkernel.models.init import SCHEMES
 from plkernel.models.layers import Structure
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
@@ -29,6 +28,8 @@ from plkernel.training.build import AnyModel, Model, build, started
 from plkernel.training.folder import Progress, other_run
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
+EARLIER = ("timing_bytes", "timing_crc")
+"""Parts of the progress in checkpoints of earlier versions."""
 AVERAGE = "average"
 """Key of the mean of a parameter's last values, beside its moments, where a run takes one."""
 DESCRIBING = (KeyError, TypeError, AttributeError, ValueError)
@@ -76,9 +77,10 @@ def load_checkpoint(
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if metadata["digest"] != digest_of(tensors, metadata):
             raise ValueError("its digest is not that of its content")
-        progress = Progress(**json.loads(metadata["progress"]))
+        point = json.loads(metadata["progress"])
+        progress = Progress(**{name: value for name, value in point.items() if name not in EARLIER})
         _check_tensors(tensors, model, optimizer is not None and progress.step > 0)
-    except (SafetensorError, ValueError, TypeError, RuntimeError) as error:
+    except (SafetensorError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         hint = "" if optimizer else ": name the folder of a run, or a checkpoint in one"
         raise ValueError(f"checkpoint {path} is damaged or of another model ({error}){hint}") from error
     if config is not None and (different := other_run(json.loads(metadata["config"]), config)):
@@ -143,15 +145,18 @@ def open_any_model(path: Path, trusted: bool | None) -> AnyModel:
         raise ValueError(f"{checkpoint}: no such file; give the folder of a run that has saved a checkpoint")
     if not config.is_file():
         raise ValueError(f"{config} is missing: a checkpoint needs the configuration of its run beside it")
-    content = load_json(config)
-    if (code := missing_code(content)) and not trusted:
+    content = load_object(config)
+    section = content.get("model")
+    kind = section.get("kind") if isinstance(section, dict) else None
+    code = isinstance(kind, str) and is_code(kind)
+    if code and not trusted:
         remedy = "; give a model of plkernel's own" if trusted is None else f": read it, then say {TRUST}"
-        raise ValueError(f"{config}: its model needs other people's code, {code}, which is not imported here{remedy}")
+        needed = f"its model needs other people's code, kind {kind!r}, which is not imported here"
+        raise ValueError(f"{config}: {needed}{remedy}")
     try:
         if saved := [name for name in SAVED if name in content]:
-            kind, sizes = SAVED[saved[0]]
-            values = content[saved[0]]
-            model: AnyModel = kind(sizes(**{**values, "structure": Structure(**values.get("structure", {}))}))
+            (built, sizes), values = SAVED[saved[0]], content[saved[0]]
+            model: AnyModel = built(sizes(**{**values, "structure": Structure(**values.get("structure", {}))}))
         elif code:
             model = started(from_config(content, trusted=True), int(content["seed"]))
         else:
@@ -160,16 +165,6 @@ def open_any_model(path: Path, trusted: bool | None) -> AnyModel:
         raise ValueError(f"{config} does not describe a model ({error})") from error
     load_checkpoint(checkpoint, model, config=content)
     return model.eval()
-
-
-def missing_code(config: Any) -> str | None:
-    """The code of other people that the content of a config.json names, without which its model is not built."""
-    sections = config if isinstance(config, dict) else {}
-    model, arm = ({} if not isinstance(sections.get(key), dict) else sections[key] for key in ("model", "arm_options"))
-    kind, scheme = model.get("kind"), arm.get("scheme")
-    if isinstance(kind, str) and is_code(kind):
-        return f"kind {kind!r}"
-    return f"scheme {scheme!r}" if isinstance(scheme, str) and scheme not in SCHEMES else None
 
 
 def check_free(folder: Path) -> None:

@@ -1,9 +1,10 @@
 """Objective and evaluation: bits per byte, by position and with context taken away; influence and saturation."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -103,7 +104,7 @@ def label(causal: bool) -> str:
 class Diagnosis:
     """The figures of one pass over windows, with `losses` (n,T) in bits at every predicted byte.
 
-    losses: empty where only the rows of a run are read. amplification: growth of the residual stream, None for an SSM.
+    amplification: growth of the residual stream, None for an SSM.
     """
 
     bits_per_byte: float
@@ -122,14 +123,15 @@ class Diagnosis:
         row: dict[str, Any] = {"saturation": self.saturation}
         if self.amplification:
             row["amplification"] = list(self.amplification)
-        if self.losses.size:
-            row["window_bpb"] = self.losses.mean(axis=1, dtype=np.float64).tolist()
-            row["positions"] = by_position(self.losses).to_dict()
-        return row
+        row["window_bpb"] = self.losses.mean(axis=1, dtype=np.float64).tolist()
+        return {**row, "positions": by_position(self.losses).to_dict()}
 
 
 def diagnose(model: nn.Module, windows: Tensor, batch: int, device: torch.device) -> Diagnosis:
-    """The figures of one pass over `windows` (n, context + 1); leaves the model in eval mode, without hooks."""
+    """The figures of one pass over `windows` (n, context + 1); leaves the model in eval mode, without hooks.
+
+    Of an RWKV the residual stream (B,T,D) is measured before the first block and after each.
+    """
     parts: list[dict[str, float]] = []
     losses: list[Tensor] = []
 
@@ -137,7 +139,15 @@ def diagnose(model: nn.Module, windows: Tensor, batch: int, device: torch.device
         parts.append(saturation(logits.cpu().numpy(), targets.cpu().numpy()))
         losses.append(losses_per_byte(logits, targets))
 
-    with residual_stream(model) as stream:
+    def note(batches: list[tuple[Tensor, int]], _: nn.Module, __: Any, output: Any) -> None:
+        values = output[0] if isinstance(output, tuple) else output
+        batches.append((values.float().square().mean(), values.numel()))
+
+    blocks = [model.get_submodule("blocks.0.ln0"), *model.blocks] if isinstance(model, RWKV) else []
+    stream: list[list[tuple[Tensor, int]]] = [[] for _ in blocks]
+    with ExitStack() as hooks:
+        for block, batches in zip(blocks, stream, strict=True):
+            hooks.callback(block.register_forward_hook(partial(note, batches)).remove)
         bpb = bits_per_byte(model, windows, batch, device, watch)
     rms = []
     for batches in stream:
@@ -145,30 +155,6 @@ def diagnose(model: nn.Module, windows: Tensor, batch: int, device: torch.device
         rms.append(math.sqrt(sum(mean * count for mean, count in zip(means, counts, strict=True)) / sum(counts)))
     growth = tuple(after / before if before else math.nan for before, after in pairwise(rms)) if rms else None
     return Diagnosis(bpb, torch.cat(losses).cpu().numpy(), merged(parts), growth)
-
-
-@contextmanager
-def residual_stream(model: nn.Module) -> Iterator[list[list[tuple[Tensor, int]]]]:
-    """Mean square and size of every batch of the residual stream (B,T,D) of an RWKV, before the first block and after
-    each; other models have none, and nothing is read from the device.
-    """
-    stream: list[list[tuple[Tensor, int]]] = []
-    hooks = []
-    blocks = [model.get_submodule("blocks.0.ln0"), *model.blocks] if isinstance(model, RWKV) else []
-    for module in blocks:
-        batches: list[tuple[Tensor, int]] = []
-        stream.append(batches)
-
-        def note(_: nn.Module, __: Any, output: Any, batches: list[tuple[Tensor, int]] = batches) -> None:
-            values = output[0] if isinstance(output, tuple) else output
-            batches.append((values.float().square().mean(), values.numel()))
-
-        hooks.append(module.register_forward_hook(note))
-    try:
-        yield stream
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def predictor(model: AnyModel, device: torch.device) -> Predict:

@@ -22,7 +22,6 @@ from plkernel.common.files import (
     METRICS,
     REGISTERED,
     RESULT,
-    TIMING,
     differences,
     load_json,
     load_object,
@@ -39,8 +38,8 @@ LOCK_PATIENCE = 20.0  # seconds: a worker whose parent was killed ends within a 
 class Progress:
     """The point that a run has reached after `step` steps.
 
-    loss_sum and loss_count: nats and steps since the last evaluation; seconds: training time so far; metrics_bytes and
-    timing_bytes: lengths of the two row files, to which a resumed run cuts them, with the CRC-32 of their content.
+    loss_sum and loss_count: nats and steps since the last evaluation; seconds: training time so far; metrics_bytes:
+    length of the rows, to which a resumed run cuts them; metrics_crc: CRC-32 of their content.
     """
 
     step: int = 0
@@ -48,9 +47,7 @@ class Progress:
     loss_count: int = 0
     seconds: float = 0.0
     metrics_bytes: int = 0
-    timing_bytes: int = 0
     metrics_crc: int = 0
-    timing_crc: int = 0
 
 
 @dataclass(frozen=True)
@@ -128,12 +125,10 @@ class RunFolder:
         with locked(self.path, f"run folder {self.path}", LOCK_PATIENCE):
             yield
 
-    def append(self, metrics: Mapping[str, Any], timing: Mapping[str, Any], progress: Progress) -> Progress:
-        """Add one row to both row files, flushed to disk; return `progress` with their new lengths."""
-        length, crc = append_row(self.path / METRICS, metrics, progress.metrics_crc)
-        progress = replace(progress, metrics_bytes=length, metrics_crc=crc)
-        length, crc = append_row(self.path / TIMING, timing, progress.timing_crc)
-        return replace(progress, timing_bytes=length, timing_crc=crc)
+    def append(self, row: Mapping[str, Any], progress: Progress) -> Progress:
+        """Add a row to metrics.jsonl, flushed to disk; return `progress` with its new length."""
+        length, crc = append_row(self.path / METRICS, row, progress.metrics_crc)
+        return replace(progress, metrics_bytes=length, metrics_crc=crc)
 
     def cut(self, progress: Progress, every: int) -> None:
         """Drop the rows written after the checkpoint of `progress`.
@@ -142,9 +137,7 @@ class RunFolder:
         """
         steps = expected_steps(every, progress.step - progress.loss_count)
         check_rows(self.path / METRICS, progress.metrics_bytes, progress.metrics_crc, steps)
-        check_rows(self.path / TIMING, progress.timing_bytes, progress.timing_crc, steps)
         cut_rows(self.path / METRICS, progress.metrics_bytes)
-        cut_rows(self.path / TIMING, progress.timing_bytes)
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Record how the run ended."""

@@ -28,7 +28,7 @@ from plkernel.config.study import LARGEST_SEED, Spec
 from plkernel.data import corpora
 from plkernel.data.corpora import Corpus, Splits
 from plkernel.data.names import predictor_of
-from plkernel.data.windows import StepWindows, check_length, fixed_windows
+from plkernel.data.windows import check_length, fixed_windows, training_windows
 from plkernel.memory.foreign import Foreign, origins
 from plkernel.models import NOT_CAUSAL
 from plkernel.models.init.block_gains import Calibration
@@ -150,7 +150,6 @@ class Training:
         self.device = choose_device(train.device)
         self.model = started(condition, task.seed, task.prepared.plan).to(self.device)
         self.optimizer = build_optimizer(self.model, train, task.prepared.plan)
-        self.windows = StepWindows(task.splits.train, train.context, train.batch, task.seed, self.device)
         self.validation = fixed_windows(task.splits.validation, train.context, train.eval_windows)
         self.law = predictor_of(condition.corpus.name)
         self.floor = None if self.law is None else float(self.law.losses(self.validation.numpy()).mean())
@@ -161,7 +160,7 @@ class Training:
             except ValueError as error:
                 raise ValueError(f"{error}: bring the run's own back, or remove it to start over") from error
         else:
-            self.calibration = tune_(self.model, condition, self.windows.at(0)[:, :-1])
+            self.calibration = tune_(self.model, condition, self.windows(0)[:, :-1])
         self.unread: list[Tensor] = []
         self.compiled: nn.Module = self.model
         if train.compile:  # on a GPU its steps are replayed as CUDA graphs
@@ -184,6 +183,12 @@ class Training:
         """The unit of losses in the names of curves, which says if the model sees ahead."""
         return "bpb" if self.model.config.causal else "bpb_" + re.sub(r"\W+", "_", NOT_CAUSAL)
 
+    def windows(self, step: int) -> Tensor:
+        """Return the windows of this step (batch, context + 1), int64, on the device; the host does not wait."""
+        data, train = self.task.splits.train, self.train
+        drawn = training_windows(data, train.context, train.batch, self.task.seed, step)
+        return drawn.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else drawn
+
     def step(self) -> None:
         """Take one optimiser step; nothing waits for the device, whose losses `settle` reads."""
         number, train = self.progress.step, self.train
@@ -194,7 +199,7 @@ class Training:
         if train.dropout or isinstance(self.model, Foreign):
             seed_dropout(self.task.seed, number)
         with autocast(self.device):
-            loss = next_byte_loss(self.compiled, self.windows.at(number), l2wrap=train.l2wrap)
+            loss = next_byte_loss(self.compiled, self.windows(number), l2wrap=train.l2wrap)
         loss.backward()
         for parameter in self.model.parameters():  # AdamW counts steps of parameters, a resumed run those of the run
             if parameter.requires_grad and parameter.grad is None:
@@ -226,7 +231,7 @@ class Training:
             self.progress = replace(self.progress, loss_sum=self.progress.loss_sum + value)
 
     def evaluate(self) -> dict[str, Any]:
-        """Evaluate, write one row to each file and to TensorBoard, and save a checkpoint; returns the row."""
+        """Evaluate, write a row to the file and to TensorBoard, and save a checkpoint; returns the row."""
         self.settle()
         train, done = self.train, self.progress
         figures = diagnose(self.model, self.validation, train.batch, self.device)
@@ -247,22 +252,21 @@ class Training:
         row |= memory(half_lives, kernels(self.model, train.context)) | figures.to_row()
         if self.calibration and done.step == 0:
             row["calibration"] = asdict(self.calibration)
-        timing = {"step": done.step, "seconds": (spent := self.seconds), "bytes_per_second": row["bytes"] / spent}
-        self.draw(row, timing["bytes_per_second"], half_lives)
+        self.draw(row, half_lives)
         # Rows before the checkpoint: one too many after a kill is cut, one too few could not be made again.
-        self.progress = replace(self.task.folder.append(row, timing, done), loss_sum=0.0, loss_count=0)
+        self.progress = replace(self.task.folder.append(row, done), loss_sum=0.0, loss_count=0)
         self.save()
         self.rows.append(row)
         return row
 
-    def draw(self, row: dict[str, Any], speed: float, half_lives: list[np.ndarray]) -> None:
+    def draw(self, row: dict[str, Any], half_lives: list[np.ndarray]) -> None:
         """Add an evaluation to TensorBoard; the losses of step 0, 8 bits per byte, would flatten the curves."""
         watched, tag = row["saturation"], self.unit
         scalars = {f"train/{tag}": row["train_bpb"], f"val/{tag}": row["val_bpb"]} if row["step"] else {}
         if row["step"] and "excess_bpb" in row:
             scalars["val/excess_bpb"] = row["excess_bpb"]
         scalars |= {f"watch/{name}": watched[name] for name in ("entropy", "saturated_share")}
-        scalars |= {"watch/learning_rate": row["learning_rate"], "watch/bytes_per_second": speed}
+        scalars |= {"watch/learning_rate": row["learning_rate"], "watch/bytes_per_second": row["bytes"] / self.seconds}
         for name, value in scalars.items():
             self.curves.add_scalar(name, value, row["step"])
         for block, values in enumerate(half_lives):

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from plkernel.config.reading import load_spec
-from plkernel.config.study import LARGEST_SEED, Spec
+from plkernel.config.study import Spec
 from plkernel.training.evaluate import bits_per_byte
-from plkernel.training.loop import Training, prepare, run_training, seed_dropout
+from plkernel.training.loop import Training, prepare, run_training
 
 CPU = torch.device("cpu")
 
@@ -44,16 +44,6 @@ def test_a_run_with_recipe_and_dropout_resumes_to_the_same_bytes(
     assert metrics(rwkv_spec(recipe="blinkdl", warmup=2), tmp_path / "without") != whole
     rows = [json.loads(line) for line in whole.splitlines()]
     assert rows[-1]["val_bpb"] < rows[0]["val_bpb"] - 0.5
-
-
-def test_masks_depend_on_seed_and_step_alone() -> None:
-    def draw(seed: int, step: int) -> tuple[float, ...]:
-        seed_dropout(seed, step)
-        return tuple(torch.rand(4).tolist())
-
-    first = draw(3, 7)
-    assert len({first, draw(4, 7), draw(3, 8), draw(7, 3), draw(LARGEST_SEED, 7)}) == 5
-    assert draw(3, 7) == first
 
 
 def test_evaluation_drops_nothing(rwkv_spec: Callable[..., Spec], tmp_path: Path) -> None:

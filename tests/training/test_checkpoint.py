@@ -14,7 +14,7 @@ from plkernel.training.checkpoint import digest_of, load_checkpoint, save_checkp
 from plkernel.training.folder import Progress
 
 CONFIG = {"arm": "a", "seed": 0, "train": {"steps": 12, "learning_rate": 0.01}}
-PROGRESS = Progress(6, 3.5, 2, 0.25, 100, 50, 7, 8)
+PROGRESS = Progress(6, 3.5, 2, 0.25, 100, 7)
 
 
 class Parts(nn.Module):

@@ -50,28 +50,20 @@ def test_amplification_is_measured_where_it_says() -> None:
         assert growth == pytest.approx(np.divide(expected[1:], expected[:-1]), rel=1e-6)
 
 
-def test_official_start_adds_nothing_and_predicts_openly() -> None:
-    """Zero output matrices: amplification 1 exactly, entropy within 0.13 of ln 256, no saturated position."""
-    model = initialise_(RWKV(RWKVConfig(6, 144, 8, 48)), "rwkv_blinkdl", 0)
+def test_the_official_start_predicts_openly_and_the_naive_one_copies_the_last_byte() -> None:
+    """Zero output matrices: amplification 1, entropy near ln 256. A tied head: a logit of about 144 for that byte."""
     windows = torch.randint(0, 256, (4, 65), generator=torch.Generator().manual_seed(0))
-    found = diagnose(model, windows, 4, CPU)
-    assert found.amplification is not None
-    assert set(found.amplification) == {1.0}
-    assert math.log(256) - 0.13 < found.saturation["entropy"] < math.log(256)
-    assert found.saturation["saturated_share"] == 0
-
-
-def test_naive_start_copies_the_last_byte() -> None:
-    """The tied head reads the embedding itself: logit about 144 for the byte just read, every position saturated."""
-    model = initialise_(RWKV(RWKVConfig(6, 144, 8, 48, structure=NAIVE)), "rwkv_naive", 0)
-    windows = torch.randint(0, 256, (4, 65), generator=torch.Generator().manual_seed(0))
-    found = diagnose(model, windows, 4, CPU)
+    official = initialise_(RWKV(RWKVConfig(6, 144, 8, 48)), "rwkv_blinkdl", 0)
+    naive = initialise_(RWKV(RWKVConfig(6, 144, 8, 48, structure=NAIVE)), "rwkv_naive", 0)
+    open_, closed = (diagnose(model, windows, 4, CPU) for model in (official, naive))
+    assert open_.amplification == (1.0,) * 8
+    assert math.log(256) - 0.13 < open_.saturation["entropy"] < math.log(256)
     with torch.no_grad():
-        assert torch.equal(model(windows).argmax(-1), windows)
-    assert found.saturation["saturated_share"] == 1
-    assert found.saturation["loss"] > 15 * math.log(256)
-    assert found.amplification is not None
-    assert 1.005 < math.prod(found.amplification) ** (1 / len(found.amplification)) < 1.015
+        assert torch.equal(naive(windows).argmax(-1), windows)
+    assert (open_.saturation["saturated_share"], closed.saturation["saturated_share"]) == (0, 1)
+    assert closed.saturation["loss"] > 15 * math.log(256)
+    assert closed.amplification is not None
+    assert 1.005 < math.prod(closed.amplification) ** (1 / len(closed.amplification)) < 1.015
 
 
 def test_losses_by_window_and_position_are_those_of_the_mean() -> None:

@@ -104,7 +104,7 @@ def test_a_run_calibrates_what_its_scheme_leaves_to_data(
     tuned = training.calibration
     assert tuned is not None
     assert tuned.branches == pytest.approx([0.5, 0.5], rel=0.005)
-    assert calibrate_(training.model, training.windows.at(0)[:, :-1], target=0.5).gains == (1.0, 1.0)
+    assert calibrate_(training.model, training.windows(0)[:, :-1], target=0.5).gains == (1.0, 1.0)
     model = filled(spec)
     scale_(model, tuned.gains)
     for name, values in training.model.named_parameters():
@@ -143,7 +143,6 @@ MISFITS = [
     ("rwkv7", 'placement = "quantile"\ntempering = 1', "head_size = 8", "use a head_size above 8 or a smaller temp"),
     ("rwkv6", 'scheme = "rwkv_eagle_paper"', "head_size = 8", "rwkv_eagle_paper"),
     ("rwkv6", 'scheme = "rwkv_blinkd"', "head_size = 8", "rwkv_blinkd"),
-    ("ssm", 'shape_on = "receptance"', "", "shape_on must be columns or multiplier in an SSM"),
     ("ssm", 'scheme = "fixup"\nprojection = "published"', "", "nothing to act on"),
     ("ssm", "", "k_clamp = true", "k_clamp does not belong to model kind 'ssm'"),
     ("ssm", 'scheme = "auto_init"\nscheme_options = { target = 0 }', "", "target must be positive, got 0"),

@@ -22,7 +22,7 @@ from plkernel.training.loop import Training, prepare, run_training
 
 SpecWriter = Callable[..., Path]
 Stopped = Callable[[Spec, str, Path, int], Path]
-CHECKPOINT, METRICS, TIMING = "checkpoint.safetensors", "metrics.jsonl", "timing.jsonl"
+CHECKPOINT, METRICS = "checkpoint.safetensors", "metrics.jsonl"
 ARM, OTHER = "uniform", "power-law"
 RUN = f"{ARM}/seed-0"
 MODELS = {"ssm": "", "finch": 'kind = "rwkv6"\nhead_size = 8\n', "goose": 'kind = "rwkv7"\nhead_size = 8\n'}
@@ -55,7 +55,6 @@ def left(out: Path) -> dict[str, Any]:
     return {
         "rows": (folder / METRICS).read_bytes(),
         "result": {**load_json(folder / "result.json"), "seconds": None},
-        "times": [row["step"] for row in read_lines(folder / TIMING)],
         "curves": {tag: [event.step for event in events.Scalars(tag)] for tag in CURVES},
         "histograms": [event.step for event in events.Histograms("weights/log2_half_life_block_0")],
         "files": sorted(path.name for path in folder.iterdir() if "tfevents" not in path.name and path.name[0] != "."),
@@ -199,10 +198,10 @@ def test_frozen_decays_stay_and_their_run_goes_on(tiny_spec: SpecWriter, stopped
 
 def refused(spec: Spec, out: Path, message: str) -> None:
     """The run is, and its row files stay as they are."""
-    rows = {path: path.read_bytes() for name in (METRICS, TIMING) if (path := out / RUN / name).exists()}
+    rows = (out / RUN / METRICS).read_bytes()
     with pytest.raises(ValueError, match=message):
         train(spec, out)
-    assert {path: path.read_bytes() for path in rows} == rows
+    assert (out / RUN / METRICS).read_bytes() == rows
 
 
 def test_the_checkpoint_of_another_arm_is_refused(spec: Callable[..., Spec], stopped: Stopped, tmp_path: Path) -> None:
@@ -214,17 +213,16 @@ def test_the_checkpoint_of_another_arm_is_refused(spec: Callable[..., Spec], sto
     refused(run, out, r"checkpoint .*checkpoint.safetensors is damaged")
 
 
-def test_row_files_that_have_changed_are_refused(spec: Callable[..., Spec], stopped: Stopped, tmp_path: Path) -> None:
-    left = r"seed-0/{} is not as the run left it at the step 4 of its last evaluation \({}\): bring it back, or remove"
+def test_rows_that_have_changed_are_refused(spec: Callable[..., Spec], stopped: Stopped, tmp_path: Path) -> None:
     run, out = spec(), tmp_path / "out"
-    folder = stopped(run, ARM, out, 5)
-    for name in (METRICS, TIMING):
-        path, whole = folder / name, (folder / name).read_bytes()
-        path.write_bytes(whole.replace(b"0.", b"1.", 1))
-        refused(run, out, left.format(name, "its content has been changed"))
-        path.write_bytes(whole + b'{"step": 6, "unfin')
+    path = stopped(run, ARM, out, 5) / METRICS
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"0.", b"1.", 1))
+    left = r"seed-0/metrics.jsonl is not as the run left it at the step 4 of its last evaluation"
+    refused(run, out, rf"{left} \(its content has been changed\): bring it back, or remove")
+    path.write_bytes(whole + b'{"step": 6, "unfin')
     assert train(run, out)["steps"] == 8
-    assert [row["step"] for row in read_lines(folder / METRICS)] == [0, 2, 4, 6, 8]
+    assert [row["step"] for row in read_lines(path)] == [0, 2, 4, 6, 8]
 
 
 @pytest.mark.parametrize("name", [METRICS, CHECKPOINT, "environment.json", ".checkpoint.partial.safetensors", "", ".."])

@@ -19,7 +19,7 @@ from plkernel.common import environment
 from plkernel.common.files import load_json, read_lines, save_json
 from plkernel.config.reading import load_spec
 from plkernel.data.names import known_sequence, predictor_of
-from plkernel.data.windows import StepWindows, fixed_windows, spread_windows, training_windows
+from plkernel.data.windows import fixed_windows, spread_windows
 from plkernel.results.study import read_study, save_record
 from plkernel.training.checkpoint import load_checkpoint
 from plkernel.training.loop import Training, prepare, run_training, stop_requests
@@ -139,15 +139,6 @@ def test_the_curves_are_the_rows(tiny_spec: SpecWriter, tmp_path: Path) -> None:
     assert len(list(folder.glob("events.out.tfevents.*"))) == 1
 
 
-def test_windows_drawn_ahead_are_those_of_their_step() -> None:
-    data = np.random.default_rng(0).integers(0, 256, 300, np.uint8)
-    windows = StepWindows(data, 16, 3, 7, torch.device("cpu"), ahead=4)
-    for step in (5, 6, 7, 8, 9, 20, 3, 4, 2):
-        found = windows.at(step)
-        assert found.dtype == torch.int64
-        assert torch.equal(found, training_windows(data, 16, 3, 7, step))
-
-
 def test_another_spec_in_the_same_folder_is_refused(tiny_spec: SpecWriter, tmp_path: Path) -> None:
     train(tiny_spec(), tmp_path)
     before = (tmp_path / RUN / "config.json").read_bytes()
@@ -159,11 +150,8 @@ def test_another_spec_in_the_same_folder_is_refused(tiny_spec: SpecWriter, tmp_p
 @pytest.mark.parametrize(
     ("options", "run", "message"),
     [
-        ({"context": 100_000}, {}, "fewer than one window"),
         ({"device": "cuda"}, {}, "device 'cuda' is not available here"),
         ({"backend": "gpus"}, {}, "backend 'gpus' does not work on cpu; here: reference, cpu"),
-        ({"corpus": "missing.txt"}, {}, "missing.txt"),
-        ({"together": 2}, {}, "together"),
         ({}, {"arm": "powerlaw"}, "did you mean 'power-law'"),
         ({}, {"seed": -1}, "seed must lie between 0 and .*, got -1"),
         ({}, {"seed": 2**63}, "seed must lie between 0 and .*, got"),
@@ -263,7 +251,7 @@ def test_a_compiled_run_has_the_losses_of_a_plain_one(tiny_spec: SpecWriter, tmp
     """Up to rounding in float32; an eps of 1e-3 keeps Adam from making whole steps of rounding."""
     torch._dynamo.reset()
     plain, fused = (opened(tiny_spec, kind, tmp_path, context=16, eps=1e-3, compile=on) for on in (False, True))
-    assert torch._dynamo.explain(plain.model)(plain.windows.at(0)[:, :-1]).graph_break_count == 0
+    assert torch._dynamo.explain(plain.model)(plain.windows(0)[:, :-1]).graph_break_count == 0
     for _ in range(4):
         plain.step()
         fused.step()

@@ -15,7 +15,6 @@ import pytest
 import torch
 
 from plkernel.benchmarks import operators
-from plkernel.common.files import load_json
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,25 +29,6 @@ def call(out: Path, *parts: str) -> "subprocess.Popen[str]":
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     return subprocess.Popen([*command, "--record", str(out / "record")], env=environment, **options)
-
-
-def test_operators_are_held_to_float64_and_a_wrong_one_is_noticed(
-    gpu: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gpu, "SHAPES", {name: shapes[1:2] for name, shapes in gpu.SHAPES.items()})
-    assert gpu.tests("cpu", tmp_path, lambda: 1.0) == []
-    rows = load_json(tmp_path / "equal.json")["rows"]
-    assert [row["strong_decays"] for row in rows] == [False, False, True, False, True]
-    exact = operators.operator
-
-    def wrong(name: str) -> Callable[..., Any]:
-        def off(first: torch.Tensor, *others: torch.Tensor, **options: Any) -> Any:
-            return exact(name)(first * (1 if options else 1.001), *others, **options)
-
-        return off
-
-    monkeypatch.setattr(operators, "operator", wrong)
-    assert len(gpu.tests("cpu", tmp_path, lambda: 1.0)) == len(rows)
 
 
 def test_a_benchmark_that_fails_is_named_and_the_others_go_on(

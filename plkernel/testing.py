@@ -4,29 +4,33 @@ Loads torch when it is called, not when pytest loads the plugin.
 """
 
 import copy
-import multiprocessing
+import pickle
 import re
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pytest
 
 if TYPE_CHECKING:
-    from torch import dtype, nn
+    from torch import nn
 
 Arrays = dict[str, np.ndarray]
+Factory: TypeAlias = Callable[[], Any]
+Fill: TypeAlias = Callable[[Any], object]
+Readings = Iterable[tuple[str, Any, Arrays | None]]
+"""Words for a message, a model or its decays, and what they must be; None for those promised."""
 STEPS = ("bfloat16", "meta", "initialised again", "saved and loaded", "deepcopy", "compiled", "two processes")
 SEEDS = 8
 """Models that are built to see which decays are drawn."""
 LEAST = 1e-4
 """Probability of a false alarm of one comparison of drawn numbers (two-sample Kolmogorov-Smirnov)."""
 PATIENCE = 120.0
-"""Seconds that two processes have."""
+"""Seconds that each of two processes has."""
 
 
 def assert_decays_survive(
@@ -63,40 +67,38 @@ def assert_decays_survive(
 
     if unknown := set(steps) - set(STEPS):
         raise ValueError(f"steps must be among {', '.join(STEPS)}, got {', '.join(sorted(unknown))}")
-    fill = initialise or _initialise
+    fill, given, before = initialise or _initialise, promised or {}, torch.get_default_dtype()
     with warnings.catch_warnings(action="ignore"), torch.random.fork_rng(devices=[]):
-        models = [_built(factory, seed) for seed in range(SEEDS)]
-        for one in (one for one in Watch(models[0]).findings if one.severity == "wrong"):
-            raise AssertionError(f"built: {one.tensor}: {one.name}, {one.seen}")
-        expected = _Promise([_decays(model) for model in models], promised or {})
-        expected.check("built", _decays(models[0]))
-        if "bfloat16" in steps:
-            for seed in range(SEEDS):
-                expected.check("bfloat16", _decays(_built(factory, seed, torch.bfloat16)), rounded=True)
-        if "meta" in steps:
-            expected.check("meta", _decays(_materialised(_built(factory, 0, device="meta"), fill)))
-        if "initialised again" in steps:
-            model = _built(factory, 0)
-            if hasattr(model, "init_weights"):
-                model.init_weights()  # type: ignore[operator]
-                expected.check("initialised again", _decays(model), exactly=expected.first)
-            fill(model)
-            expected.check("initialised again", _decays(model))
-        moved = _moved(models[0])
-        kept = _decays(moved)
-        if "saved and loaded" in steps:
-            for name, loaded in _loaded(moved, factory):
-                expected.check(f"saved and loaded{name}", _decays(loaded), exactly=kept, rounded=bool(name))
-        if "deepcopy" in steps:
-            expected.check("deepcopy", _decays(copy.deepcopy(moved)), exactly=kept)
-        if "compiled" in steps:
-            compiled: Any = torch.compile(moved, backend="eager")
-            if inputs:
-                compiled(*inputs)
-            found = {name.replace("_orig_mod.", ""): values for name, values in _decays(compiled).items()}
-            expected.check("compiled", found, exactly=kept)
-        if "two processes" in steps:
-            _in_two_processes(factory, fill, expected)
+        try:
+            moved = _built(factory)
+            for one in (one for one in Watch(moved).findings if one.severity == "wrong"):
+                raise AssertionError(f"built: {one.tensor}: {one.name}, {one.seen}")
+            samples = [_decays(_built(factory, seed)) for seed in range(SEEDS)]
+            first = samples[0]
+            if missing := set(given) - set(first):
+                known = ", ".join(first)
+                raise ValueError(f"promised must name decays, got {', '.join(sorted(missing))}: {known} are")
+            fixed = {
+                name: first[name] for name in first if all(np.array_equal(one[name], first[name]) for one in samples)
+            }
+            fixed |= {name: np.asarray(values, dtype=np.float64) for name, values in given.items()}
+            kept = _move(moved, first)
+            table: dict[str, Callable[[], Readings]] = {
+                "built": lambda: [("", first, None)],
+                "bfloat16": lambda: (("", _built(factory, seed, "bfloat16"), None) for seed in range(SEEDS)),
+                "meta": lambda: [("", _materialised(_built(factory, device="meta"), fill), None)],
+                "initialised again": lambda: _initialised_again(_built(factory), fill, first),
+                "saved and loaded": lambda: _saved_and_loaded(moved, factory, kept),
+                "deepcopy": lambda: [("", copy.deepcopy(moved), kept)],
+                "compiled": lambda: [("", _run(moved, inputs), kept)],
+                "two processes": lambda: _in_two_processes(factory, fill, first),
+            }
+            for step in ("built", *(step for step in STEPS if step in steps)):
+                for words, model, expected in table[step]():
+                    now = model if isinstance(model, dict) else _decays(model)
+                    _check(f"{step}{words}", now, samples, fixed, expected)
+        finally:
+            torch.set_default_dtype(before)
 
 
 @pytest.fixture
@@ -105,55 +107,111 @@ def decays_survive() -> Callable[..., None]:
     return assert_decays_survive
 
 
-class _Promise:
-    """Decays of models from several seeds: those that all share, and samples of the others by name without numbers."""
+def _move(model: Any, decays: Arrays) -> Arrays:
+    """Move decays, in place, to numbers that no initialisation gives, and return these."""
+    import torch
 
-    def __init__(self, built: list[Arrays], promised: Mapping[str, Any]) -> None:
-        self.first = built[0]
-        if missing := set(promised) - set(self.first):
-            raise ValueError(
-                f"promised must name decays, got {', '.join(sorted(missing))}: {', '.join(self.first)} are"
-            )
-        alike = {name: all(np.array_equal(one[name], values) for one in built) for name, values in self.first.items()}
-        self.fixed = {name: values for name, values in self.first.items() if alike[name]}
-        self.fixed |= {name: np.asarray(values, dtype=np.float64) for name, values in promised.items()}
-        self.drawn = [_pooled({name: one[name] for name in one if name not in self.fixed}) for one in built]
-
-    def check(self, step: str, now: Arrays, exactly: Arrays | None = None, rounded: bool = False) -> None:
-        """AssertionError for a decay that is missing, not finite, another number, or of another distribution."""
-        for name, values in self.first.items():
-            if name not in now:
-                raise AssertionError(f"{step}: {name} is missing")
-            if now[name].shape != values.shape:
-                raise AssertionError(f"{step}: {name} is of shape {now[name].shape}, promised {values.shape}")
-            _compare(step, name, now[name], np.where(np.isfinite(now[name]), now[name], values), 0.0)
-        for name, values in (self.fixed if exactly is None else exactly).items():
-            _compare(step, name, now[name], values, 2.0**-7 if rounded else 0.0)
-        if exactly is None:
-            from scipy.stats import ks_2samp
-
-            pools = _pooled({name: now[name] for name in now if name not in self.fixed and name in self.first})
-            for name, values in pools.items():
-                before = np.concatenate([one[name] for one in self.drawn])
-                if ks_2samp(values, before).pvalue < LEAST:
-                    spans = [f"{one.min():g} .. {one.max():g}" for one in (values, before)]
-                    raise AssertionError(f"{step}: {name} is {spans[0]}, promised were draws from {spans[1]}")
+    with torch.no_grad():
+        for name, values in decays.items():
+            tensor = attrgetter(name)(model)
+            tensor += torch.linspace(0.01, 0.1, values.size).reshape(values.shape).to(tensor.dtype)
+    return _decays(model)
 
 
-def _compare(step: str, name: str, now: np.ndarray, expected: np.ndarray, tolerance: float) -> None:
-    expected = np.broadcast_to(expected, now.shape)
-    wrong = ~np.isclose(now, expected, rtol=tolerance, atol=tolerance / 2, equal_nan=True)
-    if wrong.any():
-        at = tuple(int(index) for index in np.argwhere(wrong)[0])
-        place = f"[{', '.join(map(str, at))}]" if at else ""
-        words = f"is {now[at]:g}, promised {expected[at]:g} ({wrong.sum():,} of {wrong.size:,} differ)"
-        raise AssertionError(f"{step}: {name}{place} {words}")
+def _initialised_again(model: Any, fill: Fill, first: Arrays) -> Readings:
+    if hasattr(model, "init_weights"):
+        model.init_weights()
+        yield "", model, first
+    fill(model)
+    yield "", model, None
 
 
-def _pooled(decays: Arrays) -> Arrays:
+def _saved_and_loaded(model: Any, factory: Factory, kept: Arrays) -> Readings:
+    import torch
+
+    for words, kind in (("", "float32"), (" in bfloat16", "bfloat16")):
+        if hasattr(model, "save_pretrained"):
+            with tempfile.TemporaryDirectory() as folder:
+                model.save_pretrained(folder)
+                yield words, type(model).from_pretrained(folder, **({"dtype": torch.bfloat16} if words else {})), kept
+        else:
+            other = _built(factory, SEEDS, kind)
+            other.load_state_dict(copy.deepcopy(model.state_dict()))
+            yield words, other, kept
+
+
+def _run(model: Any, inputs: Sequence[Any]) -> Any:
+    import torch
+
+    compiled = torch.compile(model, backend="eager")
+    if inputs:
+        compiled(*inputs)
+    return model
+
+
+def _in_two_processes(factory: Factory, fill: Fill, first: Arrays) -> Readings:
+    from torch import distributed, multiprocessing, set_num_threads
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    def work(rank: int, folder: str) -> None:
+        words, found = "sharded", list[Any]()
+        try:
+            set_num_threads(1)
+            store = distributed.FileStore(f"{folder}/store", 2)
+            distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
+            mesh = init_device_mesh("cpu", (2,))
+            found.append((f", {words}", _decays(fully_shard(_built(factory), mesh=mesh)), first))
+            words = "from meta"
+            sharded = fully_shard(_built(factory, device="meta"), mesh=mesh)
+            found.append((f", {words}", _decays(_materialised(sharded, fill)), None))
+        except Exception as error:  # of whatever kind other people's code raises
+            raise AssertionError(f"{words}: {type(error).__name__}: {error}") from None
+        Path(folder, str(rank)).write_bytes(pickle.dumps(found))
+        distributed.destroy_process_group()
+
+    with tempfile.TemporaryDirectory() as folder:
+        both: Any = multiprocessing.start_processes(work, (folder,), 2, join=False, daemon=True, start_method="fork")
+        try:
+            both.join(PATIENCE) or both.join(PATIENCE)
+            yield from (one for rank in range(2) for one in pickle.loads(Path(folder, str(rank)).read_bytes()))
+        except Exception as error:  # raised in a process, or the end of one
+            raise AssertionError(f"two processes, {str(error).rpartition('AssertionError: ')[2].strip()}") from None
+        finally:
+            for process in both.processes:
+                process.kill()
+
+
+def _check(step: str, now: Arrays, samples: list[Arrays], fixed: Arrays, expected: Arrays | None) -> None:
+    """AssertionError for a decay that is missing, not finite, another number, or of another distribution."""
+    wanted, tolerance = fixed if expected is None else expected, 2.0**-7 if "bfloat16" in step else 0.0
+    for name, values in samples[0].items():
+        found = now.get(name)
+        if found is None or found.shape != values.shape:
+            shape = "missing" if found is None else f"of shape {found.shape}"
+            raise AssertionError(f"{step}: {name} is {shape}, promised {values.shape}")
+        right = np.broadcast_to(wanted.get(name, np.where(np.isfinite(found), found, values)), found.shape)
+        wrong = ~np.isclose(found, right, rtol=tolerance, atol=tolerance / 2, equal_nan=True)
+        if wrong.any():
+            at = tuple(np.argwhere(wrong)[0].tolist())
+            words = f"is {found[at]:g}, promised {right[at]:g} ({wrong.sum():,} of {wrong.size:,} differ)"
+            raise AssertionError(f"{step}: {name}{list(at) or ''} {words}")
+    if expected is None:
+        from scipy.stats import ks_2samp
+
+        before = [_pooled(one, fixed) for one in samples]
+        for name, values in _pooled({name: now[name] for name in samples[0]}, fixed).items():
+            drawn = np.concatenate([one[name] for one in before])
+            if ks_2samp(values, drawn).pvalue < LEAST:
+                spans = [f"{one.min():g} .. {one.max():g}" for one in (values, drawn)]
+                raise AssertionError(f"{step}: {name} is {spans[0]}, promised were draws from {spans[1]}")
+
+
+def _pooled(decays: Arrays, fixed: Arrays) -> Arrays:
+    """Numbers of decays that are drawn, by name without the number of the layer."""
     pools: dict[str, list[np.ndarray]] = {}
-    for name, values in decays.items():
-        pools.setdefault(re.sub(r"\d+", "*", name), []).append(values.ravel())
+    for name in decays.keys() - fixed.keys():
+        pools.setdefault(re.sub(r"\d+", "*", name), []).append(decays[name].ravel())
     return {name: np.concatenate(parts) for name, parts in pools.items()}
 
 
@@ -171,22 +229,16 @@ def _decays(model: "nn.Module") -> Arrays:
     return found
 
 
-def _built(
-    factory: "Callable[[], nn.Module]", seed: int, kind: "dtype | None" = None, device: str = "cpu"
-) -> "nn.Module":
+def _built(factory: Factory, seed: int = 0, kind: str = "float32", device: str = "cpu") -> Any:
     import torch
 
-    before = torch.get_default_dtype()
     torch.manual_seed(seed)
-    torch.set_default_dtype(kind or torch.float32)
-    try:
-        with torch.device(device):
-            return factory()
-    finally:
-        torch.set_default_dtype(before)
+    torch.set_default_dtype(getattr(torch, kind))
+    with torch.device(device):
+        return factory()
 
 
-def _materialised(model: "nn.Module", fill: "Callable[[nn.Module], object]") -> "nn.Module":
+def _materialised(model: Any, fill: Fill) -> Any:
     import torch
 
     model.to_empty(device="cpu")
@@ -198,7 +250,7 @@ def _materialised(model: "nn.Module", fill: "Callable[[nn.Module], object]") -> 
     return model
 
 
-def _initialise(model: "nn.Module") -> None:
+def _initialise(model: Any) -> None:
     """As if for the first time: by `init_weights`, `_init_weights` of every module, or all `reset_parameters`."""
     import torch
 
@@ -206,80 +258,10 @@ def _initialise(model: "nn.Module") -> None:
         vars(one).pop("_is_hf_initialized", None)  # of transformers
     with torch.no_grad():
         if hasattr(model, "init_weights"):
-            model.init_weights()  # type: ignore[operator]
+            model.init_weights()
         elif hasattr(model, "_init_weights"):
-            model.apply(model._init_weights)  # type: ignore[arg-type]
+            model.apply(model._init_weights)
         else:
             for module in model.modules():
                 if hasattr(module, "reset_parameters"):
-                    module.reset_parameters()  # type: ignore[operator]
-
-
-def _moved(model: "nn.Module") -> "nn.Module":
-    """The model with decays that no initialisation gives, in place."""
-    import torch
-
-    with torch.no_grad():
-        for name, values in _decays(model).items():
-            tensor: Any = attrgetter(name)(model)
-            tensor += torch.linspace(0.01, 0.1, values.size).reshape(values.shape).to(tensor.dtype)
-    return model
-
-
-def _loaded(model: Any, factory: "Callable[[], nn.Module]") -> "Iterator[tuple[str, nn.Module]]":
-    """The model after it was saved and loaded, and in what way."""
-    import torch
-
-    with tempfile.TemporaryDirectory() as folder:
-        if hasattr(model, "save_pretrained"):
-            model.save_pretrained(folder)
-            yield "", type(model).from_pretrained(folder)
-            yield " in bfloat16", type(model).from_pretrained(folder, dtype=torch.bfloat16)
-        else:
-            torch.save(model.state_dict(), f"{folder}/model.pt")
-            for name, kind in (("", torch.float32), (" in bfloat16", torch.bfloat16)):
-                other = _built(factory, SEEDS, kind)
-                other.load_state_dict(torch.load(f"{folder}/model.pt", weights_only=True))
-                yield name, other
-
-
-def _in_two_processes(
-    factory: "Callable[[], nn.Module]", fill: "Callable[[nn.Module], object]", expected: _Promise
-) -> None:
-    def work(rank: int, folder: str) -> None:
-        import torch
-        from torch import distributed
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
-
-        step, text = "two processes, sharded", ""
-        try:
-            torch.set_num_threads(1)
-            store = distributed.FileStore(f"{folder}/store", 2)
-            distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
-            mesh = init_device_mesh("cpu", (2,))
-            sharded: Any = fully_shard(_built(factory, 0), mesh=mesh)
-            expected.check(step, _decays(sharded), exactly=expected.first)
-            step = "two processes, from meta"
-            model: Any = fully_shard(_built(factory, 0, device="meta"), mesh=mesh)
-            expected.check(step, _decays(_materialised(model, fill)))
-            distributed.destroy_process_group()
-        except AssertionError as error:
-            text = str(error)
-        except Exception as error:  # of whatever kind other people's code raises
-            text = f"{step}: {type(error).__name__}: {error}"
-        Path(folder, f"{rank}.txt").write_text(text, encoding="utf-8")
-
-    with tempfile.TemporaryDirectory() as folder:
-        context: Any = multiprocessing.get_context("fork")
-        workers = [context.Process(target=work, args=(rank, folder), daemon=True) for rank in range(2)]
-        for one in workers:
-            one.start()
-        for one in workers:
-            one.join(PATIENCE)
-            if one.is_alive():
-                one.kill()
-        for rank in range(2):
-            path = Path(folder, f"{rank}.txt")
-            if text := path.read_text(encoding="utf-8") if path.exists() else "two processes: one ended without a word":
-                raise AssertionError(text)
+                    module.reset_parameters()

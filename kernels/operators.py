@@ -243,7 +243,7 @@ def _kind(x: Tensor) -> str:
 def _check_sign(name: str, given: Mapping[str, Tensor]) -> None:
     """Raise ValueError for a log_decay above 0; checked on a CPU alone, where reading values waits for nothing."""
     log_decay = given.get("log_decay")
-    if log_decay is None or torch._C._functorch.is_functorch_wrapped_tensor(log_decay):  # vmap cannot read values
+    if log_decay is None or torch._C._are_functorch_transforms_active():  # which cannot all read values
         return
     if log_decay.device.type != "cpu" or not log_decay.numel():
         return

@@ -28,5 +28,7 @@ with style():
         axes.annotate(name, (read[-1], bits.mean(axis=0)[-1]), (5, above), annotation_clip=False, **look)
     axes.set(xlim=(0, read[-1]), ylim=(-0.025, 0.3), xlabel="training bytes read (MB)")
     axes.set_ylabel("bits per byte above the best possible")
-    axes.set_title("Half-lives that are too short cost little if they are learnt, much if frozen", fontsize=10, fontweight="bold")
+    axes.set_title(
+        "Half-lives that are too short cost little if they are learnt, much if frozen", fontsize=10, fontweight="bold"
+    )
     (HERE.parents[2] / "docs" / "images" / "frozen.png").write_bytes(rendered(figure, ["png"])["png"])

@@ -233,6 +233,16 @@ FLA: dict[str, tuple[str, dict[str, Any], Callable[[Any, nn.Module], Tensor]]] =
     "fox": ("ForgettingTransformer", {}, lambda layer, model: -F.logsigmoid(layer.f_proj(NOTHING))),
     "mamba3": ("Mamba3", {"head_dim": 8, "num_heads": 4, "state_size": 8, "is_mimo": False}, mamba3),
     "mom": ("Mom", {"head_dim": 8, "num_memories": 2, "topk": 1}, stepped),
+    "comba": ("Comba", {"head_dim": 8}, stepped),
+    "gated-delta-product": ("GatedDeltaProduct", {"head_dim": 8, "use_forget_gate": True}, stepped),
+    "log-linear-mamba2": ("LogLinearMamba2", {"head_dim": 8, "num_heads": 4, "state_size": 8}, stepped),
+    "preconditioned-gated-delta": ("PrecondGatedDeltaNet", {"head_dim": 8}, stepped),
+    "preconditioned-kda": ("PrecondKDA", {"head_dim": 8}, kda),
+    "mamba": (
+        "Mamba",
+        {"state_size": 4},
+        lambda layer, model: layer.A_log.exp() * F.softplus(layer.dt_proj.bias)[:, None],
+    ),
 }
 
 

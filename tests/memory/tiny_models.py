@@ -43,6 +43,7 @@ SLOW: dict[str, dict[str, Any]] = {
     },
     "Qwen3Next": {**ATTENTION, **EXPERTS, **DELTA, **SHARED},
     "Qwen3_5": {**ATTENTION, **DELTA, "linear_num_key_heads": 2, "config": "Qwen3_5Text"},
+    "Qwen3_5Moe": {**ATTENTION, **EXPERTS, **DELTA, **SHARED, "config": "Qwen3_5MoeText"},
     "OlmoHybrid": {**HEADS, **DELTA, "linear_num_key_heads": 4},
     "BailingHybrid": {**ATTENTION, **EXPERTS, **KIMI, **LINEAR, "n_group": 1, "topk_group": 1},
     "KimiLinear": {**ATTENTION, **KIMI, **LINEAR},

@@ -33,7 +33,6 @@ SHAPES: dict[str, dict[str, tuple[tuple[int, ...], ...]]] = {
 }
 LIMITS = {"scan": {"cpu": 1e-5, "cuda": 1e-3}, "wkv": {"cpu": 2e-5, "cuda": 1e-4}, "wkv7": {"cpu": 2e-5, "cuda": 1e-4}}
 PEER_LIMITS = {"scan": 1e-2, "wkv": 1e-3, "wkv7": 1e-3}  # peers sum the gradient of a fixed decay in float32
-STRONG = (1, 128, 2, 16)
 PACKAGES = ("mambapy", "accelerated-scan", "flash-linear-attention", "transformers")
 FORMS = {"contender": "", "problem": "", "error": ".1e", "ms": ".2f", "times ours": ".2f", "rate": ".3g", "note": ""}
 
@@ -161,11 +160,10 @@ class Problem(NamedTuple):
         return Problem(*(tuple(x.to(*place) for x in tensors) for tensors in self))
 
 
-def problem(name: str, shape: tuple[int, ...], device: str = "cpu", strong: bool = False) -> Problem:
+def problem(name: str, shape: tuple[int, ...], device: str = "cpu") -> Problem:
     """Draw the inputs of an operator from a fixed seed; half-lives from 1 to 2048 steps.
 
-    In wkv and wkv7 the rate of each step is off by a factor exp(normal / 2). strong: ln w from -exp(-8) to -exp(2.5)
-    instead, one in sixteen -50.
+    In wkv and wkv7 the rate of each step is off by a factor exp(normal / 2).
     """
     generator = torch.Generator().manual_seed(0)
     draw = partial(torch.randn, generator=generator)
@@ -175,9 +173,7 @@ def problem(name: str, shape: tuple[int, ...], device: str = "cpu", strong: bool
     batch, _, heads, size = shape
     r, k, v, noise, grad_out = (draw(shape) for _ in range(5))
     state, grad_last = (draw(batch, heads, size, size) for _ in range(2))
-    uniform = torch.special.ndtr(noise)
-    strongly = torch.where(uniform < 1 / 16, -50.0, -torch.exp(10.5 * uniform - 8))
-    log_decay = strongly if strong else -rates * torch.exp(noise / 2)
+    log_decay = -rates * torch.exp(noise / 2)
     if name == "wkv":
         return Problem((r, k, v, log_decay, draw(heads, size), state), (grad_out, grad_last)).to(device)
     kappa = torch.nn.functional.normalize(draw(shape), dim=-1)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from plkernel.benchmarks import operators, training
-from plkernel.benchmarks.operators import OURS, STRONG, Contender, Problem, makers, problem, truth
+from plkernel.benchmarks.operators import OURS, Contender, Problem, makers, problem, truth
 from plkernel.commands import bench
 from plkernel.common.files import load_json
 from plkernel.config.reading import parse_spec
@@ -82,7 +82,6 @@ def test_every_peer_is_right_and_a_short_benchmark_runs(name: str, tmp_path: Pat
     for row in rows.values():
         if "not installed" not in row["note"]:
             assert row["error"] < 1e-5
-    assert name == "scan" or problem(name, STRONG, strong=True).inputs[1 if name == "wkv7" else 3].min() == -50
 
 
 @pytest.mark.parametrize("name", SHAPES)

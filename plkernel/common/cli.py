@@ -29,7 +29,7 @@ NAME = re.compile(f"{_IDENTIFIERS}{MARK}{_IDENTIFIERS}", re.ASCII)
 ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 """Control characters, which names in other people's files may hold and terminals obey, as they are printed."""
 DRAWN_BY_BARS = re.compile(r"(\n*(?:\x1b\[A)+\Z|\r?)(.*?)(\r?)", re.DOTALL)
-"""What progress bars write around their text: they return to the start of the line, or go up."""
+"""Control codes of progress bars: return to the start of the line, or go up."""
 LEAST_MEMORY = 640 << 20
 """Bytes below which compiled libraries abort or wait forever as they are loaded."""
 

@@ -278,7 +278,7 @@ def places_in(model: nn.Module) -> Any:
 
 
 def _local(tensor: Any) -> tuple[Tensor, Any]:
-    """What this process holds of a tensor, and how it is split: equal for tensors whose shards go together."""
+    """Return the shard of a tensor in this process, and its split, which is equal for tensors that go together."""
     if not hasattr(tensor, "to_local"):
         return tensor.detach(), None
     with torch.no_grad():

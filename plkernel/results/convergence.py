@@ -1,4 +1,4 @@
-"""Whether models that start with different memories end with the same one: half-lives, and the kernels they make."""
+"""Spread over starts, before training and after, of half-lives and of the kernels that they make."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple

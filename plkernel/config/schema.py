@@ -92,7 +92,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         **{"warmup_from": 0.01, "schedule": "cosine", "final_fraction": 0.1, "clip": 1.0, "l2wrap": 1e-4},
     }
 }
-OF_AN_ARM = (*RECIPES["blinkdl"], "dropout")
+OF_AN_ARM = (*RECIPES["blinkdl"], "dropout", "truncation_windows")
 """Options of [train] that may differ between the arms of a study; the learning rate is a field of the arm."""
 
 

@@ -98,7 +98,7 @@ class Spec(Section):
         self.arm(one.arm)
         if one.bytes is not None and one.bytes >= self.train.context:
             raise ValueError(f"bytes must be fewer than the context, {self.train.context}, got {one.bytes}")
-        if one.metric == "truncation_cost" and not self.train.truncation_windows:
+        if one.metric == "truncation_cost" and not self.train_of(one.arm).truncation_windows:
             raise ValueError("truncation_cost is not measured: set train.truncation_windows, such as 1024")
         if one.step is not None and one.step != last and (one.step % every or one.step > last):
             raise ValueError(f"step {one.step} has no evaluation: there is one every {every} steps and at {last}")

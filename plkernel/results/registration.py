@@ -438,7 +438,7 @@ def _gate(study: Study, one: Gate, seeds: Sequence[int], rule: str) -> GateOutco
 def _targets(spec: Mapping[str, Any], one: Gate) -> int:
     """The number of bytes that a run predicts for a gate: one of a window for the cost of truncation, else all."""
     number = {"truncation_cost": "truncation_windows", "test_bpb": "test_windows"}.get(one.metric, "eval_windows")
-    train = spec.get("train") or {}
+    train = (spec.get("train") or {}) | (spec["arms"].get(one.arm, {}).get("train") or {})
     if one.metric == "val_bpb" and one.step is None and train.get("final_windows"):
         number = "final_windows"
     return int(train.get(number) or 0) * (1 if one.metric == "truncation_cost" else int(train.get("context") or 0))

@@ -251,6 +251,8 @@ def test_a_registration_holds_the_settled_spec_and_a_fingerprint(spec: Spec, tmp
     few = [{"name": "few", "arm": "base", "metric": "truncation_cost", "bytes": 4, "at_least": 0.1}]
     with pytest.raises(ValueError, match="gate 'few' rests on 8 target bytes, 16,000 are needed"):
         register(other(spec, gates=few), tmp_path / "r.json", tmp_path)
+    many = {**spec.model_dump()["arms"], "base": {"train": {"truncation_windows": 16_000}}}
+    assert register(other(spec, gates=few, arms=many), tmp_path / "many.json", tmp_path)
     with pytest.raises(ValueError, match=r"spec 'claims' declares nothing to decide; give it \[\[hypotheses\]\]"):
         register(other(spec, hypotheses=[]), tmp_path / "r.json", tmp_path)
 

@@ -43,8 +43,8 @@ docs: $(VENV)/installed-docs  ## the documentation, docs/_build/html/index.html;
 	$(RUN) sphinx -W --keep-going -q -j auto -b html docs docs/_build/html
 	@echo "written: docs/_build/html/index.html"
 
-tutorials: $(VENV)/installed-dev  ## run the tutorials again: outputs and figures in docs/tutorials (minutes)
-	$(RUN) docs.tutorials.execute
+tutorials: $(VENV)/installed-dev  ## run the notebooks in docs/tutorials again, with their outputs and figures (minutes)
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/jupyter execute --inplace docs/tutorials/*.ipynb
 
 demo: $(VENV)/installed  ## set up, run a study with registered hypotheses and name its page (5 minutes)
 	$(RUN) plkernel.experiment demo

@@ -14,8 +14,9 @@ project = "plkernel"
 author = copyright = "The plkernel developers"
 version = release = re.findall(r'__version__ = "(.+)"', (ROOT / "plkernel" / "__init__.py").read_text())[0]
 
-extensions = ["myst_parser", "reference"]
+extensions = ["myst_nb", "reference"]
 exclude_patterns = ["_build", "**/_*"]
+nb_execution_mode = "off"  # notebooks hold their outputs, which `make tutorials` renews
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3

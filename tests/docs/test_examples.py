@@ -30,7 +30,6 @@ from plkernel.models.init import SCHEMES
 from plkernel.models.init.plan import RoleTable
 
 ROOT = Path(__file__).parents[2]
-TUTORIALS = ROOT / "docs" / "tutorials"
 PAGES = [ROOT / "README.md", *sorted(path for path in ROOT.glob("docs/**/*.md") if path.stem[0] != "_")]
 RUN = {
     "python -m plkernel.init list mup": False,
@@ -65,7 +64,6 @@ def shown(language: str, pages: list[Path]) -> list[tuple[str, str]]:
 
 
 SHELL = {f"{page}: {one}": one for page, text in shown("sh", PAGES) for one in commands(text)}
-HERE = [page for page in PAGES if page.parent != TUTORIALS]  # tutorials run in tests/docs/test_tutorials.py
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +81,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=[pytest.mark.slow] * (page.stem == "recipes")) for page in HERE],  # it imports fla
+    [pytest.param(page, marks=[pytest.mark.slow] * (page.stem == "recipes")) for page in PAGES],  # it imports fla
     ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_python_runs(page: Path) -> None:
@@ -174,7 +172,7 @@ def save_fresh(folder: Path) -> None:
     FalconH1ForCausalLM(FalconH1Config(**sizes)).save_pretrained(folder)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("page", "text"), shown("console", HERE))
+@pytest.mark.parametrize(("page", "text"), shown("console", PAGES))
 def test_consoles_print_what_is_shown(
     page: str, text: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -24,8 +24,9 @@ def new(folder: Annotated[Path, tyro.conf.Positional] = Path()) -> None:
     for file in templates:
         atomic_write(folder / file.name, file.read_bytes())
         print(f"written: {folder / file.name}")
-    change = "" if folder == Path() else f"cd {folder}\n"
-    print(f"\nNow:\n{change}{cli.program('plkernel.experiment')} study.toml --trust-code     (four minutes on two cores)")
+    command = f"{cli.program('plkernel.experiment')} study.toml --trust-code"
+    print("\nNow:" if folder == Path() else f"\nNow:\ncd {folder}")
+    print(f"{command}     (four minutes on two cores)")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ from plkernel.commands import experiment, train
 from plkernel.commands.corpus import corpus
 from plkernel.commands.export import export
 from plkernel.commands.fit import fit
-from plkernel.commands.generate import generate
 from plkernel.commands.inspect import inspect
 from plkernel.commands.load import load as load_model
 from plkernel.commands.measure import measure
@@ -52,7 +51,7 @@ def refused(run: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> str:
         (fit, ["1.15"], "Unrecognized options: 1.15; see --help"),
         (fit, ["--method", "mimax"], "'mimax' for argument '--method'. Expected one of"),
         (measure, ["stdlib", "--lags", "1"], "'--lags'. Expected 2 values"),
-        (generate, [], "PATH Folder of a run"),
+        (export, [], "PATH Folder of a run"),
         (corpus, ["stdlb"], "did you mean 'stdlib'"),
         (corpus, ["stdlib", "--separator", "ab"], "separator 'ab': must be one byte"),
         (corpus, ["stdlib", "--max-bytes", "0"], "max_bytes = '0'"),

@@ -58,8 +58,6 @@ def refused(name: str, *words: str, shown: Shown) -> str:
         ("corpus stdlib --max-bytes 0", "max_bytes = '0': must be a number of bytes"),
         ("inspect study", f"which plkernel.report shows; give one of its runs, such as {Path('study/arm/seed-0')}"),
         ("probe study", "target study: is a study, which plkernel.report shows"),
-        ("generate study", "model study: is a study, which plkernel.report shows"),
-        ("generate model", "model model: holds no checkpoint.safetensors, so no model of plkernel: plkernel.load"),
         ("report study/arm/seed-0", "holds no spec.json: it is a run, which plkernel.inspect shows; give the folder"),
         ("init show nope", "scheme 'nope' does not exist; plkernel.init list names all, such as mup"),
     ],

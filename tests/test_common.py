@@ -14,7 +14,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from plkernel.commands import experiment, train
 from plkernel.commands.corpus import corpus
 from plkernel.commands.export import export
 from plkernel.commands.fit import fit
+from plkernel.commands.gallery import gallery
 from plkernel.commands.inspect import inspect
 from plkernel.commands.load import load as load_model
 from plkernel.commands.measure import measure
@@ -53,9 +53,9 @@ def refused(run: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> str:
         (fit, ["--method", "mimax"], "'mimax' for argument '--method'. Expected one of"),
         (measure, ["stdlib", "--lags", "1"], "'--lags'. Expected 2 values"),
         (export, [], "PATH Folder of a run"),
-        (corpus, ["stdlb"], "did you mean 'stdlib'"),
+        (gallery, ["--beta", "200"], "falls below 1e-300"),
+        (gallery, ["--max-lag", "31"], "max_lag must be at least 32"),
         (corpus, ["stdlib", "--separator", "ab"], "separator 'ab': must be one byte"),
-        (corpus, ["stdlib", "--max-bytes", "0"], "max_bytes = '0'"),
         (report, ["PLACE"], "error: folder PLACE: no such file or folder; did you mean NEAR?"),
         (inspect, ["PLACE"], "error: model PLACE: no such file or folder; did you mean NEAR?"),
         (probe, ["PLACE"], "error: target PLACE: no such file or folder; did you mean NEAR?"),
@@ -347,14 +347,3 @@ def test_memory_of_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert environment.available_memory() == 700_000
     (tmp_path / "memory.max").write_text("max\n")
     assert (environment.available_memory() or 0) > 1e6
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has glibc")
-def test_freed_memory_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By glibc, in numbers of its malloc.h; where there is no mallopt nothing is asked for."""
-    asked: list[tuple[int, int]] = []
-    library = SimpleNamespace(mallopt=lambda *pair: asked.append(pair))
-    for found in (library, SimpleNamespace()):
-        monkeypatch.setattr(environment.ctypes, "CDLL", lambda name, found=found: found)
-        environment.keep_memory()
-    assert asked == [(-3, 2**25), (-1, 2**31 - 1)]

@@ -98,7 +98,6 @@ def test_minimax_says_whether_it_is_level(tmp_path: Path, capsys: Capture, monke
         ("--loss 0.1 --nodes terms", "loss 0.1 belongs to placement 'quantile', got placement 'terms'"),
         ("--target curve", "target 'curve' is measured on a corpus, got no corpus: name one with --corpus"),
         ("--corpus stdlib --beta 1", "give one of the two"),
-        ("--bta 1", "did you mean --beta"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(arguments: str, message: str, tmp_path: Path, capsys: Capture) -> None:

@@ -250,7 +250,7 @@ def test_checkpoints_and_texts_of_others() -> None:
     def read(case: tuple[str, bytes], folder: Path) -> None:
         (folder / case[0]).write_bytes(case[1])
         if case[0] == "text.jsonl":
-            corpus(case[0], out=folder / "out")
+            corpus(case[0])
         else:
             inspect.inspect(folder / case[0])
 

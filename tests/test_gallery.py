@@ -8,7 +8,6 @@ import pytest
 from plkernel.analysis.figures import style
 from plkernel.analysis.gallery import initialisations
 from plkernel.commands.gallery import gallery
-from plkernel.common import cli
 
 Capture = pytest.CaptureFixture[str]
 
@@ -37,21 +36,3 @@ def test_json_holds_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     starts = {entry["initialisation"]["name"]: entry["initialisation"] for entry in values["entries"]}
     assert starts["lru"]["half_lives"] == [0.0, None], "endless"
     assert starts["rwkv-first"]["origin"]["layer"] == "1 of 24"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("--beta 0", "beta must be a positive number"),
-        ("--beta 200", "falls below 1e-300"),
-        ("--max-lag 31", "max_lag must be at least 32"),
-        ("--max-lag 65537", "max_lag must be at most 65536"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_2(arguments: str, message: str, tmp_path: Path, capsys: Capture) -> None:
-    with pytest.raises(SystemExit) as stop:
-        cli.main(gallery, args=[*arguments.split(), "--out", str(tmp_path / "out")])
-    error = capsys.readouterr().err
-    assert (stop.value.code, error[:7], error.count("\n")) == (2, "error: ", 1)
-    assert message in error
-    assert not list(tmp_path.iterdir()), "nothing is written"

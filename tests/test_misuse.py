@@ -55,11 +55,8 @@ def refused(name: str, *words: str, shown: Shown) -> str:
         ("measure nofile", "corpus 'nofile': no such file or folder, nor the name of a corpus; valid: bible"),
         ("measure short.txt", "short.txt: "),
         ("measure stdlib --max-bytes 1XB", "max_bytes = '1XB': must be a number of bytes such as 500000, 500k, 10MB"),
-        ("corpus stdlib --max-bytes 0", "max_bytes = '0': must be a number of bytes"),
         ("inspect study", f"which plkernel.report shows; give one of its runs, such as {Path('study/arm/seed-0')}"),
         ("probe study", "target study: is a study, which plkernel.report shows"),
-        ("generate study", "model study: is a study, which plkernel.report shows"),
-        ("generate model", "model model: holds no checkpoint.safetensors, so no model of plkernel: plkernel.load"),
         ("report study/arm/seed-0", "holds no spec.json: it is a run, which plkernel.inspect shows; give the folder"),
         ("init show nope", "scheme 'nope' does not exist; plkernel.init list names all, such as mup"),
     ],
@@ -81,12 +78,6 @@ def test_mistakes_are_told_at_once(
     said = refused(*words.split(), shown=capsys)
     assert message in said
     assert len(said.splitlines()) == 1 + words.startswith("train")
-
-
-def test_sizes_have_units(folders: Path, capsys: Shown) -> None:
-    (folders / "long.txt").write_bytes(b"ab" * 2000)
-    cli.main(import_module("plkernel.commands.corpus").corpus, ["long.txt", "--max-bytes", "1.5kB"])
-    assert "1500\n" in capsys.readouterr().out
 
 
 def test_a_price_is_never_nothing() -> None:

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -11,7 +10,7 @@ import tyro
 from plkernel.analysis.information.counts import histogram
 from plkernel.analysis.information.estimate import entropy
 from plkernel.common import cli
-from plkernel.common.files import check_file, save_json, unescape
+from plkernel.common.files import unescape
 from plkernel.data import corpora
 from plkernel.data.names import byte_count
 
@@ -21,7 +20,6 @@ def corpus(
     max_bytes: str | None = None,
     separator: str = r"\n",
     column: str | None = None,
-    out: Path | None = None,
 ) -> None:
     """Fetch a corpus, keep it in the cache as one flat file of bytes, and describe it.
 
@@ -35,17 +33,12 @@ def corpus(
         max_bytes: Stop after so many bytes, such as 500000 or 1MB.
         separator: The byte between two documents; escapes such as \\n, \\0 and \\xff are understood.
         column: The text column of .parquet, .jsonl, .csv and hf: data; 'text' unless named.
-        out: Write the description to this JSON file too.
     """
-    check_file(out, "out")
     most = None if max_bytes is None else byte_count(str(max_bytes))
     loaded = corpora.load(name, max_bytes=most, separator=unescape(separator), column=column)
     bits = float(entropy(histogram(loaded.bytes), np.array(loaded.size))) / math.log(2)
     values = {**asdict(loaded), "unigram_entropy_bits_per_byte": bits}
     print("\n".join(f"{name.replace('_', ' '):<29}  {value}" for name, value in values.items()))
-    if out is not None:
-        save_json(out, values)
-        print(f"\nwritten: {out}")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from plkernel.analysis import prediction
 from plkernel.analysis.exponentials import Scores, check_design
 from plkernel.analysis.nodes import POWERS, Gain, Lag, Placement, Summation, check_options, output_std
 from plkernel.common import cli
-from plkernel.common.files import atomic_write, check_folder, save_json
+from plkernel.common.files import check_folder, save_figure, save_json
 
 SCORES = """(R0: R² of the logarithms, as fitted; R1: with both kernels 1 at t = 1; R*: after the best common scale;
 Elog: half the range of ln(kernel / target). R near 1 and Elog near 0 are good.)"""
@@ -108,11 +108,7 @@ def fit(
     save_json(out / "fit.json", content)
     print(f"\nwritten: {out / 'fit.json'}", flush=True)
     if figure:
-        from plkernel.analysis.figures.style import rendered
-
-        for kind, drawn in rendered(fits.fit_figure(result, placed)).items():
-            atomic_write(out / f"fit.{kind}", drawn)
-        print(f"figure:  {out / 'fit.pdf'}, .png, .svg")
+        save_figure(out, "fit", fits.fit_figure(result, placed))
 
 
 def _kernel(

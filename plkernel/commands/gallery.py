@@ -5,7 +5,7 @@ from pathlib import Path
 from plkernel import __version__
 from plkernel.analysis.gallery import AT_MOST, LEFT, gallery_figure, initialisations, profile, slope_lags
 from plkernel.common import cli
-from plkernel.common.files import atomic_write, check_folder, save_json
+from plkernel.common.files import check_folder, save_figure, save_json
 
 HEADER = ["initialisation", "half-lives", "slope", "rms", "R1", "R*", "Elog", f"{LEFT:.0%}", "source"]
 
@@ -42,13 +42,7 @@ def gallery(beta: float = 1.15, max_lag: int = 2048, out: Path = Path("runs/out/
     save_json(out / "gallery.json", {**settings, "entries": entries})
     print(f"\nwritten: {out / 'gallery.json'}", flush=True)
     if figure:
-        from plkernel.analysis.figures.style import rendered
-
-        for kind, content in rendered(
-            gallery_figure(starts, [entry["slope"] for entry in entries], beta, max_lag)
-        ).items():
-            atomic_write(out / f"gallery.{kind}", content)
-        print(f"figure:  {out / 'gallery.pdf'}, .png, .svg")
+        save_figure(out, "gallery", gallery_figure(starts, [entry["slope"] for entry in entries], beta, max_lag))
 
 
 if __name__ == "__main__":

@@ -4,19 +4,13 @@ list names every scheme with its source and its free constants; show prints what
 of any size.
 """
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import tyro
 
 from plkernel.common.cli import main_of
 from plkernel.models import ModelKind
 
-if TYPE_CHECKING:
-    from plkernel.config.condition import Condition
-
-HEAD_SIZE = 32
 LEGEND = (
     "N(s) normal of deviation s; T(s, c) cut at c deviations, not rescaled; J(s) cut at 2 and rescaled; U(b) uniform "
     "within +-b;\nO(g) orthogonal of gain g; C(v) the number v. rate x, decay x: multiples of the run's"
@@ -57,8 +51,7 @@ def show(
     dim: int = 256,
     layers: int = 4,
     head_size: int | None = None,
-    option: tyro.conf.UseAppendAction[tuple[str, ...]] = (),
-    json: Path | None = None,
+    option: tyro.conf.UseAppendAction[tuple[tuple[str, float], ...]] = (),
 ) -> None:
     """Print what a scheme does to every parameter of one of our models: nothing is allocated, so any size will do.
 
@@ -71,25 +64,25 @@ def show(
         dim: Width.
         layers: Number of blocks.
         head_size: RWKV: channels of a head, 32 if left out.
-        option: Free constants of the scheme: --option std=0.01 --option base_width=64.
-        json: File for the plan.
+        option: Free constants of the scheme: --option std 0.01 --option base_width 64.
     """
-    from dataclasses import asdict
     from math import prod
     from textwrap import fill
 
     import torch
 
     from plkernel.common.cli import text_table
-    from plkernel.common.files import check_file, save_json
+    from plkernel.config.condition import resolve
+    from plkernel.config.schema import Arm, ModelSpec
     from plkernel.training.build import build, plan_of
 
-    check_file(json, "json")
-    condition = condition_of(scheme, model, dim, layers, head_size, option)
+    sizes = {"dim": dim, "layers": layers, **({} if head_size is None else {"head_size": head_size})}
+    arm = Arm(scheme=scheme, scheme_options=dict(option))
+    condition = resolve(ModelSpec.model_validate({"kind": model, **sizes}), arm)
     with torch.device("meta"):  # nothing is allocated
         chosen = plan_of(build(condition), condition)
-    count, sizes = sum(prod(entry.parameter.shape) for entry in chosen.entries), chosen.sizes
-    title = f"{scheme} on {model}, width {sizes.width}, {sizes.layers} blocks, {count:,} parameters"
+    count = sum(prod(entry.parameter.shape) for entry in chosen.entries)
+    title = f"{scheme} on {model}, width {dim}, {layers} blocks, {count:,} parameters"
     options = ", ".join(f"{name} = {value:g}" for name, value in chosen.options.items())
     rows: dict[tuple[str, ...], list[int | None]] = {}  # equal entries of several blocks are one row
     for entry in chosen.entries:
@@ -109,31 +102,7 @@ def show(
     if chosen.calibration:
         norm = f"until the partial Jacobian norm of its\nbranch is {chosen.calibration:g}"
         parts.append(f"then, on a batch: the output projections of every block times one gain, {norm}")
-    print(*parts, sep="\n\n", flush=True)
-    if json is not None:
-        save_json(json, {"model": model, **asdict(chosen)})
-        print(f"\nwritten: {json}", flush=True)
-
-
-def condition_of(
-    scheme: str, kind: ModelKind, dim: int, layers: int, head_size: int | None, given: Sequence[str] = ()
-) -> "Condition":
-    """One of our models with NAME=VALUE each as an option of the scheme; ValueError for a size or option that is wrong.
-
-    An RWKV has heads of HEAD_SIZE channels unless `head_size` is given.
-    """
-    from plkernel.config.condition import resolve
-    from plkernel.config.schema import Arm, ModelSpec
-
-    options: dict[str, float] = {}
-    for text in given:
-        name, _, value = text.partition("=")
-        try:
-            options[name] = {"true": True, "false": False}[value.lower()] if value.isalpha() else float(value)
-        except (KeyError, ValueError) as error:
-            raise ValueError(f"option must be NAME=VALUE, as std=0.02 or tied=true, got {text!r}") from error
-    heads: dict[str, Any] = {} if kind == "ssm" and head_size is None else {"head_size": head_size or HEAD_SIZE}
-    return resolve(ModelSpec(kind=kind, dim=dim, layers=layers, **heads), Arm(scheme=scheme, scheme_options=options))
+    print(*parts, sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import os
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +14,7 @@ from plkernel.analysis.information.estimate import BLOCKS, MAX_LAG, Estimator
 from plkernel.analysis.information.laws import DRIFT_MULTIPLE, STATED, Measurement, local_slopes, measure_corpus
 from plkernel.common import cli
 from plkernel.common.cli import text_table
-from plkernel.common.files import atomic_write, check_folder, save_json, unescape
+from plkernel.common.files import check_folder, save_figure, save_json, unescape
 from plkernel.data import corpora
 from plkernel.data.names import byte_count, known_sequence
 
@@ -65,8 +64,8 @@ def measure(
     options: Any = {"estimator": estimator, "stated": lags, "max_lag": max_lag, "blocks": blocks}
     results = []
     for name, corpus in loaded.items():
-        known = known_sequence(name)
-        options["exact"] = known.mutual_information if known else None
+        sequence = known_sequence(name)
+        options["exact"] = sequence.mutual_information if sequence else None
         try:
             with cli.progress_bar(name) as progress:
                 result = measure_corpus(corpus, corpus.bytes, threads=threads, progress=progress, **options)
@@ -81,8 +80,16 @@ def measure(
         print(text_table(["corpus", "beta", "95 % interval", "shape"], rows), end="\n\n", flush=True)
     save_json(out / "measure.json", {"plkernel": __version__, "corpora": [item.to_dict() for item in results]})
     print(f"written: {out / 'measure.json'}", flush=True)
-    if figure:
-        _draw(results, out)
+    if not figure:
+        return
+    for item in results:
+        save_figure(out, re.sub(r"[^A-Za-z0-9.]+", "-", item.corpus.name).strip("-.") or "corpus", item.plot())
+    if len(results) > 1:
+        from plkernel.analysis.figures.decay import comparison_figure
+
+        curves = {item.corpus.name: item.information for item in results}
+        known = {item.corpus.name: item.law for item in results if item.law and item.verdict.kind == "power law"}
+        save_figure(out, "comparison", comparison_figure(curves, known))
 
 
 def render(result: Measurement) -> str:
@@ -119,24 +126,6 @@ def render(result: Measurement) -> str:
     if dropped := sum(value <= 0 for value in curve.values):
         parts.append(f"dropped: {dropped} lags where I is zero or negative")
     return "\n\n".join(parts)
-
-
-def _draw(results: Sequence[Measurement], out: Path) -> None:
-    from plkernel.analysis.figures.decay import comparison_figure
-    from plkernel.analysis.figures.style import rendered
-
-    drawings = {}
-    for item in results:
-        slug = re.sub(r"[^A-Za-z0-9.]+", "-", item.corpus.name).strip("-.") or "corpus"
-        drawings[slug] = item.plot()
-    if len(results) > 1:
-        curves = {item.corpus.name: item.information for item in results}
-        laws = {item.corpus.name: item.law for item in results if item.law and item.verdict.kind == "power law"}
-        drawings["comparison"] = comparison_figure(curves, laws)
-    for name, drawing in drawings.items():
-        for kind, content in rendered(drawing).items():
-            atomic_write(out / f"{name}.{kind}", content)
-        print(f"figure:  {out / name}.pdf, .png, .svg", flush=True)
 
 
 if __name__ == "__main__":

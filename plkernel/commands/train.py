@@ -14,7 +14,6 @@ def command(
     arm: str | None = None,
     seed: int | None = None,
     out: Path | None = None,
-    progress: bool = True,
     trust_code: bool = False,
 ) -> None:
     """Train one arm at one seed; the same command again resumes it. Prints the result.
@@ -23,7 +22,6 @@ def command(
         arm: Which condition; the spec's baseline if left out.
         seed: Which seed of the spec; its first if left out.
         out: Folder of the study; runs/out/NAME if left out.
-        progress: Show a progress bar (on a terminal).
         trust_code: Import and run the code that the spec names.
     """
     chosen = arm or spec.baseline
@@ -41,7 +39,7 @@ def command(
         others = ", ".join(repr(name) for name in spec.arms if name != spec.baseline)
         print(f"arm {spec.baseline!r}, the baseline, as --arm names none; others: {others}", file=sys.stderr)
     task = prepare(spec, chosen, seed, folder)
-    print(summary(task.name, run_training(task, progress)))
+    print(summary(task.name, run_training(task)))
     print(f"written: {task.folder.path}", file=sys.stderr)
 
 

@@ -28,8 +28,6 @@ _IDENTIFIERS = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 NAME = re.compile(f"{_IDENTIFIERS}{MARK}{_IDENTIFIERS}", re.ASCII)
 ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 """Control characters, which names in other people's files may hold and terminals obey, as they are printed."""
-DRAWN_BY_BARS = re.compile(r"(\n*(?:\x1b\[A)+\Z|\r?)(.*?)(\r?)", re.DOTALL)
-"""Control codes of progress bars: return to the start of the line, or go up."""
 LEAST_MEMORY = 640 << 20
 """Bytes below which compiled libraries abort or wait forever as they are loaded."""
 
@@ -96,11 +94,9 @@ def parse(
     import tyro
 
     about = (inspect.getdoc(getattr(command, "func", command)) or "").partition("\n\nArgs:")[0]
-    options: dict[str, Any] = {"args": args, "prog": prog, "description": f"{about}\n\n{more}".strip()}
-    if whole:
-        return _in_one_line(lambda: tyro.cli(_bound(command), **options)), []
-    call, rest = _in_one_line(lambda: tyro.cli(_bound(command), return_unknown_args=True, **options))
-    return call, rest
+    options: dict[str, Any] = {"args": args, "prog": prog, "return_unknown_args": not whole}
+    parsed = _in_one_line(lambda: tyro.cli(_bound(command), description=f"{about}\n\n{more}".strip(), **options))
+    return (parsed, []) if whole else parsed
 
 
 def _bound(command: Callable[..., Any]) -> Callable[..., Callable[[], Any]]:
@@ -132,18 +128,18 @@ def _in_one_line(call: Callable[[], Any]) -> Any:
 class _Escaping:
     """A stream that shows control characters but line feed and tab as \\x1b, and what it cannot encode as \\udc9b.
 
-    bars: progress bars work. `plain` is the stream itself.
+    bars: a progress bar may return to the start of its line, or go up. `plain` is the stream itself.
     """
 
     def __init__(self, stream: Any, bars: bool = False) -> None:
         self.plain, self.bars = getattr(stream, "plain", stream), bars
 
     def write(self, text: str) -> int:
-        match = DRAWN_BY_BARS.fullmatch(text) if self.bars else None
-        before, words, after = match.groups() if match else ("", text, "")
-        code = getattr(self.plain, "encoding", None) or "utf-8"
-        words = words.translate(ESCAPES).encode(code, "backslashreplace").decode(code)
-        return int(self.plain.write(f"{before}{words}{after}"))
+        words, code = text.strip("\r" if self.bars else ""), getattr(self.plain, "encoding", None) or "utf-8"
+        if self.bars and re.fullmatch(r"\n*(\x1b\[A)*", text):
+            words = ""
+        shown = words.translate(ESCAPES).encode(code, "backslashreplace").decode(code)
+        return int(self.plain.write(text.replace(words, shown)))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.plain, name)
@@ -160,23 +156,21 @@ def report_errors(action: Callable[[], Any]) -> None:
         with redirect_stdout(out), redirect_stderr(err):
             check_memory()
             action()
-    except USER_ERRORS as error:
+    except (*USER_ERRORS, MemoryError, RuntimeError) as error:
+        message = str(error)
         if os.environ.get("PLKERNEL_DEBUG"):
             raise
-        if isinstance(error, BrokenPipeError):
+        if isinstance(error, MemoryError) or re.search("can't (allocate memory|start new thread)", message):
+            message = f"out of memory, {told(error)}"
+        elif not isinstance(error, USER_ERRORS):
+            raise
+        elif isinstance(error, BrokenPipeError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the exit flushes once more
             sys.exit(EXIT_INTERRUPTED)
-        message = str(error)
-        if isinstance(error, OSError) and error.strerror:  # atomic files name themselves where the disk is full
+        elif isinstance(error, OSError) and error.strerror:  # atomic files name themselves where the disk is full
             place = error.filename or ("standard output" if error.errno == errno.ENOSPC else None)
             message = f"{place}: {error.strerror}" if place else error.strerror
         print(f"error: {shortened(message).translate(ESCAPES)}", file=sys.stderr)
-        sys.exit(EXIT_BAD_INPUT)
-    except (MemoryError, RuntimeError) as error:
-        short = isinstance(error, MemoryError) or re.search("can't (allocate memory|start new thread)", str(error))
-        if os.environ.get("PLKERNEL_DEBUG") or not short:
-            raise
-        print(f"error: out of memory, {told(error).translate(ESCAPES)}", file=sys.stderr)
         sys.exit(EXIT_BAD_INPUT)
     except KeyboardInterrupt as interrupt:
         said = f": {interrupt}" if str(interrupt) else ""
@@ -190,12 +184,10 @@ def check_memory() -> None:
         import resource
 
         limits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_DATA, resource.RLIMIT_AS)]
-        least = min((limit for limit in limits if limit != resource.RLIM_INFINITY), default=LEAST_MEMORY)
+        least = min(limit % 2**64 for limit in limits)  # -1 is no limit
         if least < LEAST_MEMORY:
-            allowed, needed = least >> 20, LEAST_MEMORY >> 20
-            raise ValueError(
-                f"this process may have {allowed} MiB of memory (ulimit -d, -v), expected {needed} or more"
-            )
+            needed = f"expected {LEAST_MEMORY >> 20} or more"
+            raise ValueError(f"this process may have {least >> 20} MiB of memory (ulimit -d, -v), {needed}")
 
 
 def program(module: str | None = None) -> str:

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from plkernel.common.cli import shortened
 
@@ -54,10 +54,11 @@ def naming(path: Path, temporary: Path | None = None) -> Iterator[None]:
 
 
 @contextmanager
-def _temporary(path: Path) -> Iterator[Path]:
+def atomic(path: Path) -> Iterator[Path]:
     """Give a temporary path beside `path`, and rename it to `path` once it is on the disk; remove it on failure.
 
-    Temporary files that killed writers left are removed first. OSError names `path`, not the temporary file.
+    A reader of `path` thus sees the old content or the new, never a part. Temporary files that killed writers left are
+    removed first. OSError names `path`, not the temporary file.
     """
     head = f".{path.name}.{socket.gethostname()}."
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -79,23 +80,19 @@ def _temporary(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-@contextmanager
-def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a temporary file beside `path`, which replaces `path` on success and is removed otherwise."""
-    with _temporary(path) as temporary, temporary.open("xb") as handle:
-        yield handle
-
-
 def atomic_write(path: Path, data: bytes | str) -> None:
-    """Write `data` to `path` so that a reader sees the old content or the new, never a part."""
-    with atomic_file(path) as handle:
-        handle.write(data.encode() if isinstance(data, str) else data)
+    """Write `data` to `path` as a whole, see `atomic`."""
+    with atomic(path) as temporary:
+        temporary.write_bytes(data.encode() if isinstance(data, str) else data)
 
 
-def atomic_save(path: Path, save: Callable[[Path], Any]) -> None:
-    """Let `save` write a temporary path, then rename it to `path`."""
-    with _temporary(path) as temporary:
-        save(temporary)
+def save_figure(folder: Path, name: str, figure: Any) -> None:
+    """Write a figure of matplotlib as PDF, PNG and SVG, and print where."""
+    from plkernel.analysis.figures.style import rendered
+
+    for kind, content in rendered(figure).items():
+        atomic_write(folder / f"{name}.{kind}", content)
+    print(f"figure:  {folder / name}.pdf, .png, .svg", flush=True)
 
 
 def check_file(path: Path | None, option: str) -> None:
@@ -105,20 +102,14 @@ def check_file(path: Path | None, option: str) -> None:
     check_folder(path and path.parent, option, file=path)
 
 
-def check_folder(folder: Path | None, option: str, keep: bool = False, file: Path | None = None) -> None:
-    """Raise OSError that names `option`, and `file`, unless files can be written in `folder`; None passes.
-
-    keep: make the folder; otherwise nothing is left behind.
-    """
+def check_folder(folder: Path | None, option: str, file: Path | None = None) -> None:
+    """Raise OSError that names `option`, and `file`, unless files can be written in `folder`; None passes."""
     if folder is None:
         return
     try:
-        if keep:
-            folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=next(place for place in (folder, *folder.parents) if place.exists())).close()
     except OSError as error:
-        taken = isinstance(error, FileExistsError | NotADirectoryError)
-        reason = "a file is in the way" if taken else error.strerror
+        reason = "a file is in the way" if isinstance(error, NotADirectoryError) else error.strerror
         raise OSError(f"{option} {file or folder}: cannot be written ({reason}); choose another place") from error
 
 

@@ -1,6 +1,5 @@
 """One condition of a study: an arm resolved for its model, and all that decides the numbers of a run but its seed."""
 
-import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -106,19 +105,14 @@ class Condition:
             law, longest = arm.law or decays.Aim(arm.beta), arm.max_lag or decays.HORIZON
             rates = law.rate_range(longest / step, arm.loss or decays.LOSS)
             decays.check_rates(f"placement 'quantile' with beta {arm.beta:g}: half-life", rates, step)
-        else:
-            ends = {name: options[name] for name in ENDS if name in options}
-            lives = decays.half_lives_of(arm.placement, model.node_count, **ends)
-            rates = math.log(2) / float(lives.min()), math.log(2) / float(lives.max())
-            for name, rate in zip(ENDS, rates, strict=True):
-                decays.check_rates(f"placement {arm.placement!r}, {name}", [rate * step], step)
-            if model.kind == "rwkv7":
-                decays.check_largest_rate(rates[0], f"placement {arm.placement!r}, {ENDS[0]}")
-        options |= {"placement": arm.placement, "projection": arm.projection, "beta": arm.beta}
+        options |= {"placement": arm.placement, "projection": arm.projection, "beta": arm.beta, "step": step}
         with warnings.catch_warnings(action="ignore"):  # of half-lives, which a study holds against its context
-            return decays.place(
-                model.node_count, gain=model.input_gain, step=step, fastest=model.largest_rate, **options
-            )
+            nodes = decays.place(model.node_count, gain=model.input_gain, fastest=model.largest_rate, **options)
+        for name, rate in zip(ENDS, (max(nodes.rates), min(nodes.rates)), strict=True):
+            decays.check_rates(f"placement {arm.placement!r}, {name}", [rate], step)
+        if model.kind == "rwkv7":
+            decays.check_largest_rate(max(nodes.rates), f"placement {arm.placement!r}, {ENDS[0]}")
+        return nodes
 
     def _given_nodes(self, *values: Any) -> decays.Nodes:
         """The nodes that are in the spec as numbers, per byte, for a step of the model."""

@@ -35,8 +35,8 @@ from plkernel.common import cli
 from plkernel.common.cli import existing, nearest
 from plkernel.common.files import load_json, load_object, parse_toml, read_bytes, shown
 from plkernel.config.condition import Condition
-from plkernel.config.schema import MOST_ARMS, NODE_VALUES, Arm, Options, deep_merge
-from plkernel.config.study import Spec, heading
+from plkernel.config.schema import MOST_ARMS, NODE_VALUES, Arm, Options, Section, deep_merge
+from plkernel.config.study import SECTIONS, Spec, heading
 
 FOLDER = Path(__file__).parents[1] / "runs"  # the specs that come with plkernel
 BASELINE = "baseline"  # as the value of an arm's `match`: the arm it is compared with, whatever its name
@@ -45,7 +45,6 @@ HINT = """SPEC: a file or a name ({specs}). Every value of the spec is an option
 lists them.
 
 Example: {prog} quick --train.steps 200"""
-TABLES = {"model": "ModelSpec", "corpus": "CorpusSpec", "train": "TrainSpec"}
 
 Check = Callable[[Condition], None]
 """A further check of every condition, e.g. that its scheme fits the model."""
@@ -64,13 +63,11 @@ def roles() -> dict[str, Path]:
 def find(given: Path | str) -> Path:
     """Return the file of a spec, by its path or its name; ValueError with the most similar one otherwise."""
     path, known = Path(given), specs()
-    if path.is_file() or (path.exists() and str(path) not in known):
-        return path
-    if str(path) in known:
+    if str(path) in known and not path.is_file():
         return known[str(path)]
-    if path.stem not in known and (path.suffix or len(path.parts) > 1):
+    if path.exists() or path.suffix or len(path.parts) > 1:
         return existing(path, "spec")
-    hint = nearest(path.stem, known)
+    hint = nearest(str(path), known)
     raise ValueError(f"spec {path}: no such file, and none of that name comes with plkernel; {hint}")
 
 
@@ -232,17 +229,12 @@ def _levels(factor: str, given: list[Any] | dict[str, Options]) -> dict[str, Opt
 
 def _options(factors: Mapping[str, Options], levels: Mapping[str, str]) -> Options:
     """Return the options that one level of each factor stands for together."""
-
-    def paths(options: Options) -> Iterator[str]:
-        for key, value in options.items():
-            yield from (f"{key}.{path}" for path in paths(value)) if isinstance(value, dict) and value else [key]
-
-    options, owners = Options(), dict[str, str]()
+    options = Options()
     for name, label in levels.items():
-        for path in paths(factors[name][label]):
-            if (owner := owners.setdefault(path, name)) != name:
-                raise ValueError(f"factors {owner} and {name} both set {path}: give it to one of them")
-        options = deep_merge(options, factors[name][label])
+        own = factors[name][label]
+        if (merged := deep_merge(options, own)) != deep_merge(own, options):
+            raise ValueError(f"factors.{name}: {label!r} sets {shown(own)}, which another factor sets too: choose one")
+        options = merged
     return options
 
 
@@ -290,8 +282,8 @@ def replaced(values: Options, tokens: Sequence[str], others: Iterable[str] = ())
             groups[-1][1].append(token)
         else:
             raise ValueError(f"{token!r} belongs to no option; see --help")
-    every = _options_of("", arms if isinstance(arms := values.get("arms"), dict) else ())
-    known = {".".join(place).replace("_", "-"): (place, types) for place, types in every}
+    every = _options_of(Spec, arms if isinstance(arms := values.get("arms"), dict) else ())
+    known = {".".join(place).replace("_", "-"): (place, kind) for place, kind in every}
     for token, texts in groups:
         name = token.lstrip("-").replace("_", "-")
         if name not in known:
@@ -299,33 +291,26 @@ def replaced(values: Options, tokens: Sequence[str], others: Iterable[str] = ())
             close = ends or difflib.get_close_matches(name, [*known, *(one.replace("_", "-") for one in others)], n=1)
             hint = f"did you mean {' or '.join(f'--{one}' for one in close)}?" if close else "--help lists the options"
             raise ValueError(f"unknown option {token}; {hint}")
-        place, types = known[name]
-        if not ("array" in types or len(texts) == 1 or (not texts and "boolean" in types)):
+        place, kind = known[name]
+        several = "tuple" in str(kind)
+        if not (several or len(texts) == 1 or (not texts and kind is bool)):
             raise ValueError(f"--{name}: expected one value, got {' '.join(texts) or 'nothing'}")
-        value: Any = texts if "array" in types else (*texts, True)[0]
-        values = deep_merge(values, _nested(place, None if texts == ["None"] and "null" in types else value))
+        value: Any = texts if several else (*texts, True)[0]
+        values = deep_merge(values, _nested(place, None if texts == ["None"] else value))
     return values
 
 
-def _options_of(section: str, arms: Iterable[str], *head: str) -> Iterator[tuple[tuple[str, ...], set[str]]]:
-    """Yield the place of every value that an option can replace, and its types in the JSON schema."""
-    for name, field in _schemas()[section]["properties"].items():
-        types = {form.get("type", "string") for form in field.get("anyOf", [field])}
-        table = TABLES.get(name, field.get("$ref", "").rpartition("/")[2])
+def _options_of(section: type[Section], arms: Iterable[str], *head: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the place of every value that an option can replace, and its type."""
+    for name, field in section.model_fields.items():
+        kind = SECTIONS.get(name, field.annotation)  # those of an arm are tables of any options
         if name == "arms":
             for arm in arms:
-                yield from _options_of("Arm", (), name, arm)
-        elif table:
-            yield from _options_of(table, (), *head, name)
-        elif "object" not in types and name not in ("hypotheses", "gates"):
-            yield (*head, name), types
-
-
-@functools.cache
-def _schemas() -> Options:
-    """Return the JSON schemas of the sections by name, and of the whole spec under ''."""
-    whole = Spec.model_json_schema()
-    return {"": whole, **whole["$defs"]}
+                yield from _options_of(Arm, (), name, arm)
+        elif isinstance(kind, type) and issubclass(kind, Section):
+            yield from _options_of(kind, (), *head, name)
+        elif "dict" not in str(kind) and name not in ("hypotheses", "gates"):
+            yield (*head, name), kind
 
 
 def _nested(place: Sequence[str], value: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from plkernel.common.files import atomic_file, check_folder, load_object, save_json
+from plkernel.common.files import atomic, check_folder, load_object, save_json
 from plkernel.data.names import Source, resolve
 
 FORMAT = 1
@@ -139,7 +139,8 @@ def _cached(path: Path) -> Corpus | None:
 def _build(name: str, source: Source, path: Path, max_bytes: int | None) -> Corpus:
     from filelock import FileLock
 
-    check_folder(path.parent, "cache folder (PLKERNEL_CACHE)", keep=True)
+    check_folder(path.parent, "cache folder (PLKERNEL_CACHE)")
+    path.parent.mkdir(parents=True, exist_ok=True)
     lock = path.with_name(f".{path.stem}.lock")
     with FileLock(lock), ExitStack() as ended:
         ended.callback(lock.unlink, missing_ok=True)
@@ -164,7 +165,7 @@ def _written(name: str, source: Source, path: Path, max_bytes: int | None) -> Co
     total = min((value for value in (source.size, max_bytes) if value is not None), default=None)
     digest, size, documents, skip = hashlib.sha256(), 0, 0, 1  # the first separator is skipped
     bar = tqdm(desc=name, total=total, file=sys.stderr, unit="B", unit_scale=True, delay=2.0, leave=False, disable=None)
-    with closing(source.blocks()) as blocks, bar, atomic_file(path) as out:
+    with closing(source.blocks()) as blocks, bar, atomic(path) as new, new.open("wb") as out:
         for block, starts in blocks:
             keep = len(block) if max_bytes is None else min(len(block), max_bytes - size + skip)
             if keep:

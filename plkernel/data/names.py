@@ -66,31 +66,24 @@ def resolve(name: str, separator: bytes = b"\n", column: str = "text", cache: Pa
     ValueError, with the nearest valid name, when `name` is none of them.
     """
     kind, _, rest = PRESETS.get(name, name).partition(":")
-    kinds: dict[str, Callable[[], Source]] = {
-        "stdlib": lambda: _stdlib(separator, column),
-        "packages": lambda: _packages(rest, separator),
-        "bible": lambda: _bible(rest, separator),
-        "hf": lambda: _hub(rest, separator, column),
-        "synthetic": lambda: _synthetic(rest, separator),
-    }
-    if kind in kinds:
-        return kinds[kind]()
+    if kind in KINDS:
+        return KINDS[kind](rest, separator, column)
     path = Path(os.path.expanduser(name))
     if name and os.path.exists(path):  # False for what no path can be, too
         return _path(path, separator, column, cache)
-    hint = nearest(name, [*kinds, *PRESETS])
+    hint = nearest(name, [*KINDS, *PRESETS])
     raise ValueError(f"corpus {shown(name)}: no such file or folder, nor the name of a corpus; {hint}")
 
 
-def _stdlib(separator: bytes, column: str) -> Source:
+def _stdlib(_: str, separator: bytes, column: str) -> Source:
     """'stdlib': the .py sources of the running Python's standard library without tests, in order of paths."""
     root = Path(sysconfig.get_path("stdlib"))
-    paths = [path for path in _walk(root, NOT_LIBRARY) if path.suffix == ".py"]
+    files = {name: path for name, path in _walk(root, NOT_LIBRARY).items() if path.suffix == ".py"}
     label = f"standard library of {platform.python_implementation()} {platform.python_version()}"
-    return _files(label, root, paths, separator, column)
+    return _files(label, root, files, separator, column)
 
 
-def _packages(rest: str, separator: bytes) -> Source:
+def _packages(rest: str, separator: bytes, column: str) -> Source:
     """'packages:NAME==VERSION,...': the .py sources of installed packages, in the order of a hash of their paths.
 
     Each of the blocks that a corpus is divided into thus holds files of all packages.
@@ -105,13 +98,7 @@ def _packages(rest: str, separator: bytes) -> Source:
             raise ValueError(f"corpus 'packages:{rest}': {has}; write NAME==VERSION of one that is")
         files |= {file.as_posix(): Path(str(file.locate())) for file in found.files or () if file.suffix == ".py"}
     names = sorted(files, key=lambda name: hashlib.sha256(name.encode()).digest())
-    listing = [(name, files[name].stat().st_size) for name in names]
-    return Source(
-        f"packages {rest}",
-        {"packages": rest, "listing": listing},
-        lambda: (block for name in names for block in file_blocks(files[name], separator, "text")),
-        sum(size for _, size in listing) + len(listing) - 1,
-    )
+    return _files(f"packages {rest}", None, {name: files[name] for name in names}, separator, column)
 
 
 def _path(path: Path, separator: bytes, column: str, cache: Path | None) -> Source:
@@ -119,31 +106,32 @@ def _path(path: Path, separator: bytes, column: str, cache: Path | None) -> Sour
     root, label = path.resolve(), str(path.resolve())
     if not (root.is_dir() or root.is_file()):
         raise ValueError(f"corpus {str(path)!r}: neither a regular file nor a folder")
-    paths = [root]
+    files = {".": root}
     if root.is_dir():
-        files = [item for item in _walk(root) if not (cache and item.is_relative_to(cache.resolve()))]
-        paths = [item for item in files if not item.is_symlink() or item.resolve().is_relative_to(root)]
-        if outside := len(files) - len(paths):
+        seen = {name: item for name, item in _walk(root).items() if cache not in item.parents}
+        files = {name: item for name, item in seen.items() if item.resolve().is_relative_to(root)}
+        if outside := len(seen) - len(files):
             label += f", without the symbolic links out of it ({outside})"
-    if not paths:
+    if not files:
         raise ValueError(f"corpus {label!r}: holds no files that are not hidden")
-    return _files(label, root, paths, separator, column)
+    return _files(label, root, files, separator, column)
 
 
-def _files(label: str, root: Path, paths: list[Path], separator: bytes, column: str) -> Source:
-    stats = [(path, path.stat()) for path in paths]
-    listing = [(path.relative_to(root).as_posix(), stat.st_size, stat.st_mtime_ns) for path, stat in stats]
-    plain = not any(table_format(path) or compressed(path) for path in paths)
+def _files(label: str, root: Path | None, files: dict[str, Path], separator: bytes, column: str) -> Source:
+    """Files in this order, by their names below `root`."""
+    stats = {name: path.stat() for name, path in files.items()}
+    listing = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()]
+    plain = not any(table_format(path) or compressed(path) for path in files.values())
     return Source(
         label,
         {"label": label, "root": str(root), "listing": listing, "column": column},
-        lambda: (block for path in paths for block in file_blocks(path, separator, column)),
-        sum(stat.st_size for _, stat in stats) + len(paths) - 1 if plain else None,
+        lambda: (block for path in files.values() for block in file_blocks(path, separator, column)),
+        sum(size for _, size, _ in listing) + len(listing) - 1 if plain else None,
     )
 
 
-def _walk(root: Path, skip: frozenset[str] = frozenset({"__pycache__"})) -> list[Path]:
-    """The files below `root`, in order of relative paths, without hidden ones and the folders in `skip`."""
+def _walk(root: Path, skip: frozenset[str] = frozenset({"__pycache__"})) -> dict[str, Path]:
+    """The files below `root` by relative path, in this order, without hidden ones and the folders in `skip`."""
 
     def fail(error: OSError) -> None:
         raise error
@@ -152,7 +140,7 @@ def _walk(root: Path, skip: frozenset[str] = frozenset({"__pycache__"})) -> list
     for folder, folders, names in os.walk(root, onerror=fail):
         folders[:] = [name for name in folders if name not in skip and not name.startswith(".")]
         paths += [Path(folder, name) for name in names if not name.startswith(".")]
-    return sorted((path for path in paths if path.is_file()), key=lambda path: path.relative_to(root).as_posix())
+    return dict(sorted((path.relative_to(root).as_posix(), path) for path in paths if path.is_file()))
 
 
 def _hub(rest: str, separator: bytes, column: str) -> Source:
@@ -167,7 +155,7 @@ def _hub(rest: str, separator: bytes, column: str) -> Source:
     return Source(f"hf:{rest}", key, lambda: hub_blocks(name, config, split, separator, column))
 
 
-def _bible(rest: str, separator: bytes) -> Source:
+def _bible(rest: str, separator: bytes, _: str) -> Source:
     """'bible:LANGUAGE[:LETTER]': the verses of one translation, from a package whose code is not run."""
     names = {f"{language}:{key}": key for language, keys in TRANSLATIONS.items() for key in keys}
     letter = names.get(rest) or TRANSLATIONS.get(rest, "")[:1]
@@ -182,10 +170,20 @@ def _bible(rest: str, separator: bytes) -> Source:
     return Source(label, key, lambda: bible_blocks(path, letter, separator))
 
 
-def _synthetic(rest: str, separator: bytes) -> Source:
+def _synthetic(rest: str, separator: bytes, _: str) -> Source:
     """'synthetic:[LAW,]NAME=VALUE...': a sequence made from a seed, whose mutual information is known exactly."""
     corpus = synthetic_corpus(rest)
     return Source(*spelling(corpus), lambda: one_document(corpus.blocks(), separator), corpus.size)
+
+
+KINDS: dict[str, Callable[[str, bytes, str], Source]] = {
+    "stdlib": _stdlib,
+    "packages": _packages,
+    "bible": _bible,
+    "hf": _hub,
+    "synthetic": _synthetic,
+}
+"""Kinds of names, KIND or KIND:REST: each is called with REST, the separator and the column."""
 
 
 def synthetic_corpus(rest: str) -> Synthetic:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from plkernel.common.files import atomic_file
+from plkernel.common.files import atomic
 from plkernel.memory.files import read_pickle
 from plkernel.models.layers import BYTES, Structure
 from plkernel.models.rwkv import RWKV, RWKVConfig
@@ -74,7 +74,7 @@ def cast(tensors: State, dtype: str) -> State:
 
 def write_official(path: Path, state: State) -> None:
     """Write `state` as the package reads it, atomically."""
-    with atomic_file(path) as handle:
+    with atomic(path) as temporary, temporary.open("wb") as handle:
         torch.save(state, handle)
 
 

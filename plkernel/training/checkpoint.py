@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from plkernel.common import cli
 from plkernel.common.cli import TRUST, is_code
-from plkernel.common.files import CHECKPOINT, CONFIG, atomic_save, load_object, save_json
+from plkernel.common.files import CHECKPOINT, CONFIG, atomic, load_object, save_json
 from plkernel.config.condition import from_config
 from plkernel.models.layers import Structure
 from plkernel.models.rwkv import RWKV, RWKVConfig
@@ -56,7 +56,8 @@ def save_checkpoint(
     metadata = {"progress": json.dumps(asdict(progress)), "config": json.dumps(config)}
     metadata["digest"] = digest_of(tensors, metadata)
     try:
-        atomic_save(path, lambda temporary: save_file(tensors, temporary, metadata=metadata))
+        with atomic(path) as temporary:
+            save_file(tensors, temporary, metadata=metadata)
     except SafetensorError as error:
         raise OSError(f"checkpoint {path} cannot be written: {error}") from error
 

@@ -199,7 +199,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     # Factors
     ({"factors": FACTORS, "within": ["gain"]}, "within: 'gain' is not a factor; valid: placement"),
     ({"factors": {"placement": ["log-spaced"]}}, "factors.placement: needs two levels or more"),
-    ({"factors": {"beta": [1, 2], "x": {"a": {"beta": 1.1}, "b": {}}}}, "factors beta and x both set beta"),
+    (
+        {"factors": {"beta": [1, 2], "x": {"a": {"beta": 1.1}, "b": {}}}},
+        "factors.x: 'a' sets {'beta': 1.1}, which another",
+    ),
     ({"factors": {f"f{i}": list(range(10)) for i in range(300)}}, "factors: more than 4,096 arms: leave out factors"),
 ]
 

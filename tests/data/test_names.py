@@ -38,7 +38,7 @@ def test_the_standard_library_is_all_its_sources_in_order_and_no_tests():
 def test_the_sources_of_packages_are_all_their_modules_in_an_order_of_their_own():
     version = importlib.metadata.version("filelock")
     source = resolve(f"packages:filelock=={version}", b"\xff")
-    names = [name for name, _ in source.key["listing"]]
+    names = [name for name, *_ in source.key["listing"]]
     assert "filelock/_api.py" in names
     assert names != sorted(names)
     assert text(source).count(b"\xff" + Path(filelock.__file__).read_bytes()) == 1

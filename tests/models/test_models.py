@@ -1,4 +1,4 @@
-"""SSM, Eagle, Finch and Goose: their equations, what no prediction sees, both modes, every structure, and sampling."""
+"""SSM, Eagle, Finch and Goose: their equations, what no prediction sees, both modes, and every structure."""
 
 import copy
 import dataclasses
@@ -11,14 +11,12 @@ import pytest
 import torch
 from loops import MISTAKES, loops_of
 from scipy.integrate import quad
-from scipy.stats import chisquare
 from torch import Tensor, nn
 
 from plkernel.analysis.nodes import gain_at, log_kernel, place
 from plkernel.models.layers import ROOT_MEAN_SQUARE, Activation, Structure, structure_for
 from plkernel.models.rwkv import RWKV, RWKVConfig, mixtures
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
-from plkernel.models.sampling import Sampling, nucleus
 from plkernel.models.ssm import SSM, SSMConfig, input_gain, white_std
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -300,8 +298,6 @@ def test_parameter_counts_of_the_papers(dim: int, layers: int) -> None:
             for name in ("head", "mixer.2", "mixer.x", "ffn", "residual.0")
         ),
         (lambda normal: structure_for({"normal": normal}, {}), {"normal": 1}, "need 'normal' is no option of our mod"),
-        (Sampling, {"temperature": -0.1}, r"temperature must be at least 0 and finite .*, got -0.1"),
-        (Sampling, {"top_p": 0.0}, r"top_p must be above 0 and at most 1 .*, got 0.0"),
     ],
 )
 def test_bad_configurations_name_the_field(kind: Any, options: dict[str, Any], message: str) -> None:
@@ -594,50 +590,3 @@ def test_shape_multiplier_is_the_shape_in_another_place() -> None:
         gradients.append(weight.grad)
     expected = gradients[0] * torch.tensor(shapes, dtype=torch.float64)
     assert (gradients[1] - expected).abs().max() < 1e-6 * expected.abs().max()
-
-
-LOGITS = np.array([1.0, -2.0, 0.5, 0.5, 3.0, -0.7, 2.2, -40.0])
-
-
-def counts(sampling: Sampling, draws: int = 10_000) -> np.ndarray:
-    uniform = np.random.default_rng(0).random(draws)
-    return np.bincount([sampling.choose(LOGITS, u) for u in uniform], minlength=LOGITS.size)
-
-
-def test_frequencies_are_the_probabilities() -> None:
-    """Chi-square against softmax by torch, the byte of probability e-43 left out; at another temperature it fails."""
-    for temperature in (0.5, 2.5):
-        found = counts(Sampling(temperature))
-        assert found[-1] == 0
-        for claimed, holds in ((temperature, True), (temperature * 1.1, False)):
-            expected = torch.tensor(LOGITS[:-1] / claimed).softmax(0).numpy() * 10_000
-            assert (chisquare(found[:-1], expected).pvalue > 0.01) == holds
-    found, p = counts(Sampling(1.0, 0.85)), np.exp(LOGITS[[4, 6, 0]])
-    assert set(np.flatnonzero(found)) == {0, 4, 6}
-    assert chisquare(found[[4, 6, 0]], p / p.sum() * 10_000).pvalue > 0.01
-
-
-def test_the_nucleus_is_the_smallest_set_that_reaches_top_p() -> None:
-    p = np.array([0.2, 0.5, 0.3])
-    for top_p, kept in ((1e-9, {1}), (0.5, {1}), (0.5 + 1e-9, {1, 2}), (0.8 + 1e-9, {0, 1, 2})):
-        assert set(np.flatnonzero(nucleus(p, top_p))) == kept
-    random = np.random.default_rng(1)
-    for _ in range(200):
-        p, top_p = random.dirichlet(np.full(256, 0.05)), random.uniform(0.01, 0.999)
-        inside = nucleus(p, top_p)
-        found = np.flatnonzero(inside)
-        assert inside.sum() == pytest.approx(1, abs=1e-12)
-        assert p[found].sum() >= top_p - 1e-12
-        assert p[found].sum() - p[found].min() < top_p
-        assert p[found].min() >= np.delete(p, found).max(initial=0)
-    for k in (1, 77, 255):  # of equally likely bytes the smaller goes first
-        assert np.flatnonzero(nucleus(np.full(256, 1 / 256), k / 256)).tolist() == list(range(k))
-
-
-def test_temperature_zero_takes_the_first_of_equals() -> None:
-    for u in (0.0, 0.5, 1 - 2**-53):
-        assert Sampling(0.0).choose(LOGITS, u) == Sampling(1e-310).choose(LOGITS, u) == 4
-        assert Sampling(0.0).choose([1.0, 5.0, 5.0], u) == 1
-    for wrong in (np.nan, np.inf, -np.inf):
-        with pytest.raises(FloatingPointError, match="has diverged"):
-            Sampling(0.0).choose([0.0, wrong], 0.5)

@@ -147,7 +147,7 @@ def test_time_and_memory_of_a_real_run(tmp_path: Path, name: str) -> None:
     before = estimate(spec, workers=1)["rows"][0]
     path = tmp_path / "spec.json"
     path.write_text(spec.model_dump_json())
-    command = [sys.executable, "-m", "plkernel.train", str(path), "--out", str(out), "--no-progress"]
+    command = [sys.executable, "-m", "plkernel.train", str(path), "--out", str(out)]
     begin, peak = time.perf_counter(), 0
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     with (

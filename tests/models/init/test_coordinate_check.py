@@ -16,15 +16,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plkernel.commands.init import condition_of
+from plkernel.config.condition import resolve
+from plkernel.config.schema import Arm, ModelSpec
 from plkernel.models import ModelKind
 from plkernel.training.build import build, initialise_, plan_of, tune_
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 LICENSE = Path(__file__).parents[3] / "LICENSE"
 QUICK, FAST, WHOLE = (32, 256), (64, 128, 256, 512), (64, 128, 256, 512, 1024)
-ZERO = ("zero_readout=1",)
+ZERO = (("zero_readout", 1),)
 RATE = 2**-10
+Options = tuple[tuple[str, float], ...]
 FLAT = 0.1
 EPS = 1e-16  # small beside every gradient: an Adam that its eps slows down at large widths would look flat
 PLACES = (
@@ -43,9 +45,10 @@ def windows(batch: int = 4, context: int = 64) -> Tensor:
     return torch.from_numpy(rows.astype(np.int64))
 
 
-def filled(kind: ModelKind, dim: int, layers: int, scheme: str, options: tuple[str, ...], seed: int = 0) -> Any:
+def filled(kind: ModelKind, dim: int, layers: int, scheme: str, options: Options, seed: int = 0) -> Any:
     """A filled model and its plan; calibrated where the scheme asks for that."""
-    condition = condition_of(scheme, kind, dim, layers, None, options)
+    arm = Arm(scheme=scheme, scheme_options=dict(options))
+    condition = resolve(ModelSpec(kind=kind, dim=dim, layers=layers), arm)
     model = initialise_(build(condition), condition, seed)
     tune_(model, condition, windows()[:, :-1])
     return model, plan_of(model, condition)
@@ -88,7 +91,7 @@ def rms(x: Tensor) -> float:
 def checked(
     kind: ModelKind,
     scheme: str,
-    options: tuple[str, ...],
+    options: Options,
     widths: tuple[int, ...],
     rate: float = RATE,
     steps: int = 4,
@@ -121,9 +124,9 @@ def least(slopes: dict[str, float]) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("scheme", "options", "rate"),
-    [("mup_table8", ZERO, RATE), ("mup_table3", ZERO, RATE), ("megatron_mup", ("base_width=64",), 4 * RATE)],
+    [("mup_table8", ZERO, RATE), ("mup_table3", ZERO, RATE), ("megatron_mup", (("base_width", 64),), 4 * RATE)],
 )
-def test_mup_is_flat_in_width(scheme: str, options: tuple[str, ...], rate: float) -> None:
+def test_mup_is_flat_in_width(scheme: str, options: Options, rate: float) -> None:
     """Every activation of an SSM moves as far at width 1024 as at 64, slope within 0.1; so do its logits."""
     assert is_flat(done := checked("ssm", scheme, options, WHOLE, rate)), done
 

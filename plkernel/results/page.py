@@ -18,7 +18,7 @@ from plkernel.memory.diagnostics import outlasting
 from plkernel.models import NOT_CAUSAL
 from plkernel.results.comparison import COMMON_STEP, ArmResult, Comparison, Effects
 from plkernel.results.figures import Drawing, label, one_baseline
-from plkernel.results.registration import counted, requirement, statement
+from plkernel.results.registration import counted, statement
 from plkernel.results.statistics import Estimate, Judgement
 
 WIDTH, NAME = 120, 48
@@ -168,7 +168,9 @@ def _grouped(
 ) -> dict[str, list[list[str]]]:
     """Rows of the arms of every block under its title; `paired`: only of arms that are compared with another."""
     return {
-        part.title: [[label(comparison, arm, paired), *cells(arm)] for arm in (part.others if paired else part.arms)]
+        part.title: [
+            [label(comparison, arm, paired), *cells(arm)] for arm in part.arms if arm.against is not None or not paired
+        ]
         for part in comparison.blocks
     }
 
@@ -204,8 +206,9 @@ def _decided(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Part]:
     groups: dict[str, list[list[str]]] = {}
     for outcome in one.outcomes:
         judged, hypothesis = outcome.judgement, outcome.hypothesis
-        notes = {NOT_CAUSAL: not outcome.causal, outcome.missing: bool(outcome.missing)}
-        name = "\n".join([hypothesis.name, statement(hypothesis), *(note for note, holds in notes.items() if holds)])
+        notes = [NOT_CAUSAL] * (not outcome.causal)
+        notes += [] if judged.n else [f"no seed that both arms finished tells {hypothesis.metric}"]
+        name = "\n".join([hypothesis.name, statement(hypothesis), *notes])
         difference = [mean_text(judged), interval_text(judged), str(judged.n)] if judged.n else ["-", "", "0"]
         row = [name, one.verdict(outcome, gates=False), *difference, p_text(judged.p_family)]
         groups.setdefault(one.basis(hypothesis.family), []).append([*row, p_text(judged.p_opposite_family)])
@@ -223,7 +226,7 @@ def _decided(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Part]:
     for gate in one.gates:
         numbers = mean_text(gate.estimate, ".4f"), interval_text(gate.estimate, ".4f"), str(gate.estimate.n)
         state = "passed" if gate.passed else "not passed"
-        gates.append([f"{gate.gate.name}\n{requirement(gate.gate)}; {gate.margin}", state, *numbers])
+        gates.append([f"{gate.gate.name}\n{statement(gate.gate)}; {gate.margin}", state, *numbers])
     if gates:
         header = ["gate", "passed", "mean", "95 % interval by t", "n"]
         rule = "means" if one.gates[0].rule == "mean" else "95 % intervals over seeds and over target bytes"

@@ -376,8 +376,8 @@ def declared(study: Study) -> Declared | None:
     for members in families(hypotheses).values():
         paired = dict[str, Mapping[int, float]]()
         for one in members:
-            pair = (_values(study, name, one, seeds) for name in _pair(study, one))
-            paired[one.name] = stats.paired_difference(*pair).per_seed
+            own, base = (_values(study, name, one, seeds) for name in _pair(study, one))
+            paired[one.name] = stats.paired_difference(own, base).per_seed
         claims = {one.name: stats.Claimed(one.claim, one.margin, [*paired[one.name].values()]) for one in members}
         judgements = stats.judge(claims, members[0].alpha)
         for one in members:

@@ -1,6 +1,7 @@
 """python -m plkernel.report: the result of a study as a table, a page, figures and rows to keep."""
 
 from pathlib import Path
+from typing import Any
 
 import tyro
 from tqdm import tqdm
@@ -11,9 +12,12 @@ from plkernel.results.comparison import Comparison, compare, table
 from plkernel.results.page import overview, page, text_report, warnings
 from plkernel.results.registration import keep
 from plkernel.results.study import read_study, save_record, save_rows
+from plkernel.results.study import record as run_record
 
 
-def report(folder: tyro.conf.Positional[Path], record: Path | None = None, out: Path | None = None) -> None:
+def report(
+    folder: tyro.conf.Positional[Path], record: Path | None = None, out: Path | None = None, csv: bool = False
+) -> None:
     """Compare the arms of a study: print the tables, write FOLDER/report (page, figures, JSON, rows).
 
     Arms are compared with the baseline seed by seed, each difference with its 95 % t interval. Runs that failed or have
@@ -24,6 +28,7 @@ def report(folder: tyro.conf.Positional[Path], record: Path | None = None, out: 
         record: Keep a record of the study in this folder: spec.json, rows.jsonl, the registration, and those of the
             search for learning rates. The same command on it gives the same report.
         out: Write the report here instead.
+        csv: Also write rows.csv, a line per ended run, and table.csv, a line per arm and measure.
     """
     cli.existing(folder, "folder")
     study = read_study(folder)
@@ -36,6 +41,8 @@ def report(folder: tyro.conf.Positional[Path], record: Path | None = None, out: 
         keep(comparison.declared.registration if comparison.declared else None, record)
     print(text_report(comparison), flush=True)
     print(f"\nreport: {write_comparison(comparison, out)}")
+    if csv:
+        save_csv(comparison, out)
 
 
 def _place(folder: Path) -> Path:
@@ -62,6 +69,21 @@ def write_comparison(comparison: Comparison, out: Path) -> Path:
     save_json(out / "table.json", table(comparison) | words)
     atomic_write(out / "report.html", page(comparison, drawn))
     return out / "report.html"
+
+
+def save_csv(comparison: Comparison, out: Path) -> None:
+    """Write rows.csv, every ended run without its lists, and table.csv, the measures of table.json, to `out`."""
+    from pandas import json_normalize
+
+    numbers, arms = table(comparison), list[dict[str, Any]]()
+    for arm in numbers["arms"]:
+        for key, of in arm["measures"].items():
+            p = arm["p_corrected"] if key == numbers["primary"] else None
+            arms.append({"arm": arm["arm"], "against": arm["against"], "measure": key, **of, "p_corrected": p})
+    rows = json_normalize([run_record(comparison.study, run) for run in comparison.study.ended])
+    lists = [name for name, of in rows.items() if any(isinstance(value, list) for value in of)]
+    for name, frame in {"rows.csv": rows.drop(columns=lists), "table.csv": json_normalize(arms)}.items():
+        atomic_write(out / name, frame.to_csv(index=False))
 
 
 if __name__ == "__main__":

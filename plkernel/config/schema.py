@@ -14,9 +14,7 @@ from pydantic import (
     ConfigDict,
     Field,
     JsonValue,
-    SerializerFunctionWrapHandler,
     ValidationError,
-    model_serializer,
     model_validator,
 )
 
@@ -418,11 +416,6 @@ class Gate(Measured):
         if not (limits or self.ahead_of) or limits != sorted(limits):
             raise ValueError(f"{self.name!r}: a gate needs at_least or at_most, at_least not above at_most")
         return self
-
-    @model_serializer(mode="wrap")
-    def _as_it_was(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without `ahead_of` a gate is saved as before there was such an option."""
-        return {name: value for name, value in whole(self).items() if name != "ahead_of" or value is not None}
 
 
 def families(hypotheses: Iterable[Hypothesis]) -> dict[str, list[Hypothesis]]:

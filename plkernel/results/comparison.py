@@ -55,11 +55,6 @@ class Block(NamedTuple):
     slug: str
     arms: tuple[ArmResult, ...]
 
-    @property
-    def others(self) -> tuple[ArmResult, ...]:
-        """The arms that are compared with another."""
-        return tuple(arm for arm in self.arms if arm.against is not None)
-
 
 @dataclass(frozen=True)
 class Effects:

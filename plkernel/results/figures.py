@@ -89,7 +89,7 @@ def drawings(comparison: Comparison) -> Iterator[Drawing]:
     if comparison.differences:
         groups: dict[str, list[ForestRow]] = {part.title: [] for part in comparison.blocks}
         for part in comparison.blocks:
-            for arm in part.others:
+            for arm in (arm for arm in part.arms if arm.against is not None):
                 name, given = label(comparison, arm, paired=True), comparison.differences.get(arm.name)
                 seeds = list(given.per_seed.values()) if given else []
                 groups[part.title].append(ForestRow(name, given, seeds, arm.name in comparison.surviving))

@@ -16,15 +16,22 @@ from plkernel.common.cli import text_table, written
 from plkernel.common.files import FINISHED
 from plkernel.memory.diagnostics import outlasting
 from plkernel.models import NOT_CAUSAL
-from plkernel.results.comparison import COMMON_STEP, ArmResult, Comparison, Effects, factor_levels, short_factor
+from plkernel.results.comparison import COMMON_STEP, ArmResult, Comparison, Effects
 from plkernel.results.figures import Drawing, label, one_baseline
-from plkernel.results.registration import counted, requirement, statement
+from plkernel.results.registration import counted, statement
 from plkernel.results.statistics import Estimate, Judgement
 
 WIDTH, NAME = 120, 48
 """Columns of a terminal, and of them at most for the first column of a table."""
-NOT_OPTIONS = ("against", "levels", "node_rates", "node_multipliers", "node_gain", "output_std")
-"""Keys of a saved arm that are no options: its place in the study, and numbers that follow from other options."""
+FACTS = {
+    "hardware": ["hardware.cpu", "hardware.cores", "hardware.gpu", "threads"],
+    "versions": ["versions.python", "versions.plkernel", "versions.torch", "versions.numpy", "versions.triton"],
+    "code": ["commit", "dirty", "command"],
+    "corpus": ["corpus.name", "corpus.size", "corpus.sha256"],
+    "model": ["model.kind", "model.dim", "model.layers", "model.gain", "model.parameters"],
+    "training": ["train.context", "train.batch", "train.steps", "train.schedule", "train.learning_rate"],
+}
+"""Rows of the table of the design: what a run's configuration and environment tell."""
 Part = dict[str, Any]
 """A part of a section for the template: its kind, and what it shows."""
 Rows = Sequence[Sequence[str]]
@@ -161,7 +168,9 @@ def _grouped(
 ) -> dict[str, list[list[str]]]:
     """Rows of the arms of every block under its title; `paired`: only of arms that are compared with another."""
     return {
-        part.title: [[label(comparison, arm, paired), *cells(arm)] for arm in (part.others if paired else part.arms)]
+        part.title: [
+            [label(comparison, arm, paired), *cells(arm)] for arm in part.arms if arm.against is not None or not paired
+        ]
         for part in comparison.blocks
     }
 
@@ -197,8 +206,9 @@ def _decided(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Part]:
     groups: dict[str, list[list[str]]] = {}
     for outcome in one.outcomes:
         judged, hypothesis = outcome.judgement, outcome.hypothesis
-        notes = {NOT_CAUSAL: not outcome.causal, outcome.missing: bool(outcome.missing)}
-        name = "\n".join([hypothesis.name, statement(hypothesis), *(note for note, holds in notes.items() if holds)])
+        notes = [NOT_CAUSAL] * (not outcome.causal)
+        notes += [] if judged.n else [f"no seed that both arms finished tells {hypothesis.metric}"]
+        name = "\n".join([hypothesis.name, statement(hypothesis), *notes])
         difference = [mean_text(judged), interval_text(judged), str(judged.n)] if judged.n else ["-", "", "0"]
         row = [name, one.verdict(outcome, gates=False), *difference, p_text(judged.p_family)]
         groups.setdefault(one.basis(hypothesis.family), []).append([*row, p_text(judged.p_opposite_family)])
@@ -216,7 +226,7 @@ def _decided(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Part]:
     for gate in one.gates:
         numbers = mean_text(gate.estimate, ".4f"), interval_text(gate.estimate, ".4f"), str(gate.estimate.n)
         state = "passed" if gate.passed else "not passed"
-        gates.append([f"{gate.gate.name}\n{requirement(gate.gate)}; {gate.margin}", state, *numbers])
+        gates.append([f"{gate.gate.name}\n{statement(gate.gate)}; {gate.margin}", state, *numbers])
     if gates:
         header = ["gate", "passed", "mean", "95 % interval by t", "n"]
         rule = "means" if one.gates[0].rule == "mean" else "95 % intervals over seeds and over target bytes"
@@ -312,50 +322,23 @@ def _effects(comparison: Comparison, one: Effects) -> list[Part]:
 # Design and runs
 
 
-def _flat(options: Mapping[str, Any], head: str = "") -> dict[str, str]:
-    """Options that are set, as texts, by dotted name."""
-    texts: dict[str, str] = {}
-    for name, value in options.items():
-        if isinstance(value, Mapping) and name not in NOT_OPTIONS:
-            texts |= _flat(value, f"{head}{name}.")
-        elif str(value).strip() not in ("", "None", "[]") and name not in NOT_OPTIONS:
-            texts[f"{head}{name}"] = f"{value:g}" if isinstance(value, float) else str(value)
-    return texts
-
-
 def _design(comparison: Comparison) -> Part:
-    """Shared and varied options, the commands that repeat the study, and the options in which its arms differ."""
-    study, spec, factors = comparison.study, comparison.study.spec, factor_levels(comparison.study)
-    rates = [rate for choice in comparison.tuning.values() for rate in choice.losses]
-    seconds = [run.result.seconds for run in study.finished() if run.result]
-    facts = {
-        "factors": "; ".join(f"{short_factor(name, factors)}: {', '.join(of)}" for name, of in factors.items()),
-        "runs": f"{len(study.arms)} arms x {len(study.seeds)} seeds ({', '.join(map(str, study.seeds))}), "
-        f"{len(seconds)} finished",
-        "cost": f"{sum(seconds) / len(seconds):,.1f} s a run, {sum(seconds) / 3600:,.2f} hours in all",
-        "learning rates": f"searched between {span(rates, 'g')} for each arm" if rates else "",
-        "model": ", ".join(map(" ".join, _flat(spec.get("model") or {}).items())),
-        "train": ", ".join(map(" ".join, _flat(spec.get("train") or {}).items())),
-    }
-    known: dict[str, dict[str, None]] = {}
-    for run in study.finished():
-        for name, value in _flat({"corpus": run.config["corpus"], **run.environment}).items():
-            known.setdefault(name, {})[value] = None
-    told = {name: " or ".join(values) for name, values in known.items() if len(values) < 4}
-    command = {name: told.pop(name) for name in ("command", "commit", "dirty") if name in told}
-    facts["to repeat"] = ", ".join(map(" ".join, command.items()))
-    facts["corpus and environment"] = ", ".join(map(" ".join, told.items()))
-    every = {name: _flat(arm) for name, arm in spec["arms"].items()}
-    names = dict.fromkeys(name for own in every.values() for name in own)
-    varying = [name for name in names if len({own.get(name) for own in every.values()}) > 1]
-    arms = []
-    for arm, own in every.items():
-        against = study.against(arm)
-        text = ", ".join(f"{name} {own[name]}" for name in varying if name in own)
-        arms.append([arm, f"{text or 'no option of its own'}; {f'against {against}' if against else 'the baseline'}"])
-    rows = [[name, text] for name, text in facts.items() if text]
-    groups = {"": rows, "arms, by the options in which they differ": arms}
-    return _table("The study; the options of an arm replace those of the study.", ["", ""], groups)
+    """Runs, hardware, versions, code, corpus, model and training, where the finished runs have FEW values or fewer."""
+    from pandas import json_normalize
+
+    study, runs = comparison.study, comparison.study.finished()
+    seconds = sum(run.result.seconds for run in runs if run.result)
+    counts = f"{counted(len(study.arms), 'arm', 'arms')} x {counted(len(study.seeds), 'seed', 'seeds')}, "
+    counts += f"{len(runs)} finished; {seconds / len(runs):,.1f} s a run, {seconds / 3600:,.2f} hours in all"
+    facts, rows = (
+        json_normalize([{**run.config, **run.environment} for run in runs]).convert_dtypes(),
+        [["runs", counts]],
+    )
+    for title, names in FACTS.items():
+        values = {name: facts[name].dropna().map(str).unique() for name in names if name in facts}
+        texts = [f"{name.rpartition('.')[2]} {' or '.join(of)}" for name, of in values.items() if 0 < len(of) <= FEW]
+        rows += [[title, ", ".join(texts)]] if texts else []
+    return _table("What was run.", ["", ""], {"": rows})
 
 
 # Conclusions
@@ -365,21 +348,17 @@ def overview(comparison: Comparison) -> list[str]:
     """Sentences on the whole study: significant differences and the largest of them, power, and effects of factors."""
     tested = [one.n for one in comparison.differences.values() if one.n > 1]
     kept, many, words = comparison.surviving, len(tested), list[str]()
-    how = f"significant ({'Holm-corrected, ' if many > 1 else ''}{span(tested)} seeds)"
     if not tested:
         words.append("No arm shares two seeds with the arm it is compared with: no interval, no claim.")
-    elif not kept:
-        none = {1: "The difference is not", 2: "Neither difference is"}.get(many, f"None of {many} differences is")
-        words.append(f"{none} {how}.")
     else:
+        how = f"significant ({'Holm-corrected, ' if many > 1 else ''}{span(tested)} seeds)"
+        of = f"{len(kept) or 'None'} of {counted(many, 'difference', 'differences')}"
         below, each = sum(comparison.differences[name].mean < 0 for name in kept), []
         for name in kept[:FEW]:
             one, leaks = comparison.differences[name], comparison.leaks(comparison[name])
             each.append(f"{name}{f' ({NOT_CAUSAL})' if leaks else ''} {mean_text(one)} ({interval_text(one)})")
-        words.append(
-            f"{len(kept)} of {many} differences {'is' if len(kept) == 1 else 'are'} {how}, {below} below the baseline "
-            f"and {len(kept) - below} above{'; the largest' if len(kept) > FEW else ''}: {'; '.join(each)}."
-        )
+        sides = f", {below} below the baseline and {len(kept) - below} above{'; the largest' * (len(kept) > FEW)}: "
+        words.append(f"{of} {'is' if len(kept) < 2 else 'are'} {how}{sides + '; '.join(each) if kept else ''}.")
     if sizes := [size for size in comparison.detectable.values() if not math.isnan(size)]:
         words.append(
             f"With {span(tested)} seeds and this spread, one comparison on its own finds a difference of "
@@ -401,11 +380,8 @@ def memory_worth(comparison: Comparison) -> list[str]:
         lost = sum(not mean < loss for mean in means)
         if not lost and str(one.corpus.get("name")).startswith("synthetic:"):
             continue
-        share = {1: "The only arm loses", 2: "Both arms lose"}.get(len(means), f"All {len(means)} arms lose")
-        if lost < len(means):
-            share = f"{lost or 'None'} of {counted(len(means), 'arm', 'arms')} {'lose' if lost > 1 else 'loses'}"
-        text = f"{share} to {name} on "
-        text += f"{one.corpus.get('name')} ({loss:.3f} against {min(means):.3f} bits per byte of the best)."
+        text = f"{lost or 'None'} of {counted(len(means), 'arm', 'arms')} {'lose' if lost > 1 else 'loses'} to {name} "
+        text += f"on {one.corpus.get('name')} ({loss:.3f} against {min(means):.3f} bits per byte of the best)."
         if one.lzma:
             windows, losses = map(_size, one.lzma.windows), (f"{loss:.2f}" for loss in one.lzma.val_bpb)
             text += f" What memory is worth there: LZMA that looks back {listed(windows)} needs {listed(losses)} bits."
@@ -436,27 +412,28 @@ def warnings(comparison: Comparison) -> list[str]:
     """Cautions before any number is believed: leaks, unequal runs, damage."""
     study, arms, runs = comparison.study, comparison.arms, comparison.study.finished()
     edge = {name: f"{choice.rate:g}" for name, choice in comparison.tuning.items() if choice.at_edge}
-    digests, of_arms = dict[str, set[Any]](), list[str]()
+    digests, of_arms, lost = dict[str, set[Any]](), list[str](), list[str]()
     for arm in arms:
         for run in study.finished(arm.name)[:1]:
             known, context = run.first.get("half_life_quantiles"), (run.config.get("train") or {}).get("context")
             if known and context and (words := outlasting(known, context)):
                 of_arms.append(f"{arm.name}: {words}.")
-        if lost := [seed for seed, value in arm.values["final_val_bpb"].items() if not math.isfinite(value)]:
-            of_arms.append(f"{arm.name}, seed {listed(lost)}: the loss is not finite, so the arm has no mean.")
+        seeds = [seed for seed, value in arm.values["final_val_bpb"].items() if not math.isfinite(value)]
+        lost += [f"{arm.name}, seed {listed(seeds)}"] if seeds else []
     for run in runs:
         asked = {name: value for name, value in run.config["corpus"].items() if name not in ("sha256", "size")}
         digests.setdefault(str(asked), set()).add(run.config["corpus"].get("sha256"))
-    leaking = [arm.name for arm in arms if not arm.causal]
     idle = [name for name, one in comparison.differences.items() if not any(one.per_seed.values())]
     absent = [base.name for base in comparison.baselines if not base.seeds]
     damaged = [run.name for run in runs if not run.agrees]
+    leaking, rates = [arm.name for arm in arms if not arm.causal], listed(dict.fromkeys(edge.values()))
     named = [
         (leaking, f"{NOT_CAUSAL}: a prediction sees part of its own target, so the loss says little about the model"),
         (idle, "the same loss as the baseline to the last digit in every seed: its options do nothing"),
-        (list(edge), f"learning rate {listed(dict.fromkeys(edge.values()))} is the first or last tried"),
+        (list(edge), f"learning rate {rates} is the first or last tried"),
         (absent, "no run of this baseline is finished, there is nothing to compare with"),
         (damaged, "the rows are not those of the result: bring metrics.jsonl back, or train the run again"),
+        (lost, "the loss is not finite, so the arm has no mean"),
     ]
     common = "at the last step that all reached" if comparison.primary == COMMON_STEP else "as they ended"
     differing: list[tuple[set[Any], str]] = [
@@ -477,6 +454,6 @@ def warnings(comparison: Comparison) -> list[str]:
         ),
         *of_arms,
         *(f"Runs differ in {text}." for values, text in differing if len(values) > 1),
-        *(["Some runs come from code that differs from its commit (dirty)."] if dirty else []),
+        *["Some runs come from code that differs from its commit (dirty)."] * dirty,
         *([f"Of {len(study.runs)} runs {counts}: the report covers the others only."] if states else []),
     ]

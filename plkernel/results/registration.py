@@ -9,17 +9,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
 
 from plkernel.common.environment import installed, source_state
-from plkernel.common.files import REGISTERED, RESULT, SPEC, check_file, differences, load_json, run_folder, save_json
-from plkernel.config.schema import Gate, Hypothesis, Measured, explained, families
+from plkernel.common.files import REGISTERED, RESULT, check_file, differences, load_json, run_folder, save_json
+from plkernel.config.schema import Gate, Hypothesis, Measured, families
 from plkernel.config.study import Spec, with_defaults
 from plkernel.results import statistics as stats
 from plkernel.results.statistics import MOST_FLIPPED, Estimate, Judgement
 from plkernel.results.study import Count, Study, StudyFile, part, read_study, validated
 
-UNIT = "bits per byte"
 LEAST_POWER, LEAST_TARGETS = 0.5, 16_000
 RULES = (
     "Differences are taken seed by seed, the arm minus the one it is compared with.",
@@ -49,8 +47,6 @@ class Registration:
     spec: Mapping[str, Any]
     sha256: str
     intact: bool
-    hypotheses: tuple[Hypothesis, ...]
-    gates: tuple[Gate, ...]
 
 
 def place_of(spec: Spec) -> Path:
@@ -171,21 +167,10 @@ def read_registration(path: Path, intact: str = "") -> Registration:
     """
     content = validated(path, RegisteredFile, load_json(path))
     sha256, spec = content.pop("sha256"), content["spec"]
-    one = Registration(content, spec, sha256, sha256 == fingerprint(content), *declared_in(spec, path))
+    one = Registration(content, spec, sha256, sha256 == fingerprint(content))
     if intact and not one.intact:
         raise ValueError(f"{intact} {path}: was changed after it was written; bring it back, or remove it")
     return one
-
-
-def declared_in(spec: Mapping[str, Any], path: Path) -> tuple[tuple[Hypothesis, ...], tuple[Gate, ...]]:
-    """The hypotheses and gates of a saved spec; ValueError, naming its file, where they are damaged."""
-    parts: list[Any] = []
-    for key, kind in (("hypotheses", tuple[Hypothesis, ...]), ("gates", tuple[Gate, ...])):
-        try:
-            parts.append(TypeAdapter(kind).validate_python(spec.get(key) or ()))
-        except ValidationError as error:
-            raise ValueError(f"{path}: {explained(error, Spec, key)}") from None
-    return parts[0], parts[1]
 
 
 def fingerprint(content: Mapping[str, Any]) -> str:
@@ -203,42 +188,23 @@ def changes(registered: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     searched = [name for name, arm in registered["arms"].items() if searching and arm.get("learning_rate") is None]
 
     def named(spec: Mapping[str, Any]) -> dict[str, Any]:
-        lists = {key: {one["name"]: one for one in spec.get(key) or ()} for key in ("hypotheses", "gates")}
+        lists: dict[str, dict[str, Any]] = {"hypotheses": {}, "gates": {}}
+        for key, ones in lists.items():
+            for one in spec.get(key) or ():
+                ones[one["name"]] = {name: value for name, value in one.items() if value is not None}
         arms = {name: {**arm, "learning_rate": None} if name in searched else arm for name, arm in spec["arms"].items()}
         return {**spec, **lists, "arms": arms}
 
     return differences(named(registered), named(now))
 
 
-# Hypotheses, gates and rules in words
+# Hypotheses and gates in words
 
 
-def statement(one: Hypothesis) -> str:
-    """The claim: "power-law is lower than log-spaced by more than 0.005 bits per byte (validation at the end)"."""
-    margin = f"{one.margin:g} {UNIT}"
-    if one.claim == "equal":
-        return f"{one.arm} and {one.against} differ by less than {margin} ({_measure(one)})"
-    more = f" by more than {margin}" if one.margin else ""
-    return f"{one.arm} is {one.claim} than {one.against}{more} ({_measure(one)})"
-
-
-def requirement(gate: Gate) -> str:
-    """The demand of a gate: "log-spaced at most 4 bits per byte (validation at the end), mean over seeds"."""
-    limits = {"at least": gate.at_least, "at most": gate.at_most}
-    if gate.ahead_of and gate.at_most is None:
-        return f"{gate.arm} ahead of {gate.ahead_of}-grams ({_measure(gate)}), mean over seeds"
-    asked = " and ".join(f"{word} {limit:g}" for word, limit in limits.items() if limit is not None)
-    return f"{gate.arm} {asked} {UNIT} ({_measure(gate)}), mean over seeds"
-
-
-def _measure(one: Measured) -> str:
-    when = "at the end" if one.step is None else f"at step {one.step:,}"
-    return {
-        "val_bpb": f"validation {when}",
-        "test_bpb": "test",
-        "excess_bpb": f"validation above the floor of its corpus, {when}",
-        "truncation_cost": f"cost of being given {one.bytes} {'byte' if one.bytes == 1 else 'bytes'} only",
-    }[one.metric]
+def statement(one: Measured) -> str:
+    """The options of a hypothesis or gate as its spec gives them: "arm short, against log-spaced, claim lower"."""
+    given = one.model_dump(exclude={"name", "family"}, exclude_defaults=True)
+    return ", ".join(f"{name} {value}" for name, value in ({"metric": one.metric} | given).items())
 
 
 def counted(number: int, one: str = "hypothesis", several: str = "hypotheses") -> str:
@@ -252,15 +218,13 @@ def counted(number: int, one: str = "hypothesis", several: str = "hypotheses") -
 class Outcome(NamedTuple):
     """The result of one hypothesis.
 
-    causal   True if all runs behind it give a likelihood
-    missing  why there is no difference at all; empty where there is one
+    causal  True if all runs behind it give a likelihood
     """
 
     hypothesis: Hypothesis
     judgement: Judgement
     per_seed: Mapping[int, float]
     causal: bool
-    missing: str
 
 
 class GateOutcome(NamedTuple):
@@ -401,20 +365,31 @@ def declared(study: Study) -> Declared | None:
     """
     place = study.folder / REGISTERED
     registration = read_registration(place) if place.exists() else None
-    hypotheses, gates = declared_in(study.spec, study.folder / SPEC)
+    intact = registration if registration and registration.intact else None
+    stated = intact.spec if intact else study.spec
+    hypotheses = tuple(map(Hypothesis.model_validate, stated.get("hypotheses") or ()))
+    gates = tuple(map(Gate.model_validate, stated.get("gates") or ()))
     if not hypotheses and not gates and registration is None:
         return None
-    seeds, differing = study.seeds, list[str]()
-    if registration and registration.intact:
-        hypotheses, gates, seeds = registration.hypotheses, registration.gates, tuple(registration.spec["seeds"])
-        differing = changes(registration.spec, study.spec)
-    outcomes = _judged(study, hypotheses, seeds)
+    seeds, differing = stated["seeds"], changes(stated, study.spec) if intact else []
+    outcomes = dict[str, Outcome]()
+    for members in families(hypotheses).values():
+        paired = dict[str, Mapping[int, float]]()
+        for one in members:
+            own, base = (_values(study, name, one, seeds) for name in _pair(study, one))
+            paired[one.name] = stats.paired_difference(own, base).per_seed
+        claims = {one.name: stats.Claimed(one.claim, one.margin, [*paired[one.name].values()]) for one in members}
+        judgements = stats.judge(claims, members[0].alpha)
+        for one in members:
+            causal = all(run.result.causal for run in study.finished() if run.result and run.arm in _pair(study, one))
+            outcomes[one.name] = Outcome(one, judgements[one.name], paired[one.name], causal)
     ended = {(run.arm, run.seed) for run in study.ended}
     arms = {arm for one in hypotheses for arm in _pair(study, one) if arm}
     waiting = sum((arm, seed) not in ended for arm in arms for seed in seeds)
-    rule = registration.content.get("gate_rule", "mean") if registration and registration.intact else "limit"
+    rule = intact.content.get("gate_rule", "mean") if intact else "limit"
     passed = (_gate(study, one, seeds, rule) for one in gates)
-    return Declared(tuple(outcomes), tuple(passed), registration, tuple(differing), waiting)
+    judged = tuple(outcomes[one.name] for one in hypotheses)
+    return Declared(judged, tuple(passed), registration, tuple(differing), waiting)
 
 
 def _gate(study: Study, one: Gate, seeds: Sequence[int], rule: str) -> GateOutcome:
@@ -442,23 +417,6 @@ def _targets(spec: Mapping[str, Any], one: Gate) -> int:
     if one.metric == "val_bpb" and one.step is None and train.get("final_windows"):
         number = "final_windows"
     return int(train.get(number) or 0) * (1 if one.metric == "truncation_cost" else int(train.get("context") or 0))
-
-
-def _judged(study: Study, hypotheses: Sequence[Hypothesis], seeds: Sequence[int]) -> list[Outcome]:
-    outcomes = {}
-    for members in families(hypotheses).values():
-        paired = {}
-        for one in members:
-            arm, other = (_values(study, name, one, seeds) for name in _pair(study, one))
-            paired[one.name] = {seed: arm[seed] - other[seed] for seed in sorted(arm.keys() & other.keys())}
-        claims = {one.name: stats.Claimed(one.claim, one.margin, [*paired[one.name].values()]) for one in members}
-        judgements = stats.judge(claims, members[0].alpha)
-        for one in members:
-            runs = [run for run in study.finished() if run.arm in _pair(study, one)]
-            causal = all(run.result.causal for run in runs if run.result)
-            missing = "" if paired[one.name] else f"no seed that both arms finished tells {one.metric}"
-            outcomes[one.name] = Outcome(one, judgements[one.name], paired[one.name], causal, missing)
-    return [outcomes[one.name] for one in hypotheses]
 
 
 def _pair(study: Study, one: Hypothesis) -> tuple[str, str | None]:

@@ -19,7 +19,7 @@ from pydantic_core import from_json, to_json
 
 from plkernel.common import files
 from plkernel.common.files import CONFIG, DIVERGED, ENVIRONMENT, FAILED, FINISHED, METRICS, RESULT, ROWS, SPEC, TUNING
-from plkernel.config.schema import explained
+from plkernel.config.schema import Gate, Hypothesis, explained
 
 Number = float | None
 """null stands for NaN and infinity, which JSON cannot write."""
@@ -146,6 +146,8 @@ StudyFile = part(
     model=dict,
     train=part(learning_rate=Positive),
     tuning=part(rates=list[Positive]),
+    hypotheses=(list[Hypothesis], []),
+    gates=(list[Gate], []),
 )
 KERNEL = part(lags=(list[Positive], ...), blocks=(list[list[Number]], ...))
 State = part(half_life_quantiles=list[list[Number]], kernel=KERNEL)
@@ -254,12 +256,9 @@ class Run:
         train, steps = self.config.get("train") or {}, [row.step for row in self.evaluations]
         every = train.get("eval_every")
         wanted = expected_steps(every, self.result.steps) if isinstance(every, int) and every > 0 else steps
-        if any((self.config.get("train") or {}).get(name) for name in ("average", "final_windows")):
-            return steps == wanted  # the result is of other weights or windows than the last row
         ends = [(row.step, repr(row.val_bpb)) for row in self.evaluations[-1:]]  # repr: NaN equals NaN
-        if train.get("final_windows") or train.get("average"):  # the result is of other windows or weights
-            return steps == wanted
-        return steps == wanted and ends in ([], [(self.result.steps, repr(self.result.final_val_bpb))])
+        other = train.get("final_windows") or train.get("average")  # the result is of other windows or weights
+        return steps == wanted and (other or ends in ([], [(self.result.steps, repr(self.result.final_val_bpb))]))
 
 
 @dataclass(frozen=True)

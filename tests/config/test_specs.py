@@ -46,8 +46,8 @@ DESIGN: dict[str, Any] = {
         "model.gain": ["none", "ema"],
     },
 }
-YOUNGER = (["final_windows", 0], ["average", 0.0])
-"""Options of [train] that specs of earlier versions do not have, at the defaults that change nothing."""
+YOUNGER = (["final_windows", 0], ["average", 0.0], ["ahead_of", None])
+"""Options that specs of earlier versions do not have, at the defaults that change nothing."""
 
 
 def values(changes: dict[str, Any], base: dict[str, Any] = TINY) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from plkernel.common.files import check_folder
 from plkernel.config import reading
 from plkernel.config.study import Spec
 from plkernel.training import check
+from plkernel.training.curves import LoggerName
 
 
 def command(
@@ -15,6 +16,7 @@ def command(
     seed: int | None = None,
     out: Path | None = None,
     progress: bool = True,
+    logger: LoggerName | None = None,
     trust_code: bool = False,
 ) -> None:
     """Train one arm at one seed; the same command again resumes it. Prints the result.
@@ -24,6 +26,7 @@ def command(
         seed: Which seed of the spec; its first if left out.
         out: Folder of the study; runs/out/NAME if left out.
         progress: Show a progress bar (on a terminal).
+        logger: Give the scalars of the learning curves to this library too (extra of its name).
         trust_code: Import and run the code that the spec names.
     """
     chosen = arm or spec.baseline
@@ -41,7 +44,7 @@ def command(
         others = ", ".join(repr(name) for name in spec.arms if name != spec.baseline)
         print(f"arm {spec.baseline!r}, the baseline, as --arm names none; others: {others}", file=sys.stderr)
     task = prepare(spec, chosen, seed, folder)
-    print(summary(task.name, run_training(task, progress)))
+    print(summary(task.name, run_training(task, progress, logger=logger)))
     print(f"written: {task.folder.path}", file=sys.stderr)
 
 

@@ -27,12 +27,14 @@ ARM, OTHER = "uniform", "power-law"
 RUN = f"{ARM}/seed-0"
 MODELS = {"ssm": "", "finch": 'kind = "rwkv6"\nhead_size = 8\n', "goose": 'kind = "rwkv7"\nhead_size = 8\n'}
 OPERATIONS = {"open", "os.rename", "os.remove", "os.truncate", "os.chmod", "os.mkdir"}
-CURVES = ("train/bpb", "val/bpb", "watch/entropy")
+CURVES = ("loss/train", "loss/validation", "prediction/entropy")
 kills = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills copies of this process")
 
 
 @pytest.fixture
-def spec(tiny_spec: SpecWriter) -> Callable[..., Spec]:
+def spec(tiny_spec: SpecWriter, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Spec]:
+    monkeypatch.setattr("plkernel.training.loop.CURVE_EVERY", 1)
+
     def write(kind: str = "ssm", **train: Any) -> Spec:
         path = tiny_spec(**{"steps": 8, "eval_every": 2} | train)
         text = path.read_text().replace("[model]\n", f"[model]\n{MODELS[kind]}")
@@ -56,7 +58,7 @@ def left(out: Path) -> dict[str, Any]:
         "rows": (folder / METRICS).read_bytes(),
         "result": {**load_json(folder / "result.json"), "seconds": None},
         "curves": {tag: [event.step for event in events.Scalars(tag)] for tag in CURVES},
-        "histograms": [event.step for event in events.Histograms("weights/log2_half_life_block_0")],
+        "histograms": [event.step for event in events.Histograms("half-life/layer 0, log2")],
         "files": sorted(path.name for path in folder.iterdir() if "tfevents" not in path.name and path.name[0] != "."),
     }
 

@@ -95,7 +95,10 @@ class LocalEngine:
 
     def room(self, spec: Spec, device: str) -> int:
         """Return the number of runs of the spec that can be trained at a time now."""
-        return len(visible_gpus()) if device == "cuda" else max(1, cores() // spec.train.threads)
+        if device == "cuda":
+            return len(visible_gpus())
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return max(1, cores // spec.train.threads)
 
     def start(self, job: Job) -> None:
         """Begin a run, or go on with it."""
@@ -224,8 +227,3 @@ def visible_gpus() -> list[str]:
 
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return visible.split(",") if visible else list(map(str, range(torch.cuda.device_count())))
-
-
-def cores() -> int:
-    """Return the cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

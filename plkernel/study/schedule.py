@@ -20,6 +20,8 @@ from tqdm.auto import tqdm
 
 from plkernel.common import cli
 from plkernel.common.files import (
+    DIVERGED,
+    FINISHED,
     LOCK,
     LOG,
     REFERENCES,
@@ -32,9 +34,9 @@ from plkernel.common.files import (
     run_folder,
     save_json,
 )
-from plkernel.config.schema import CorpusSpec, TrainSpec
+from plkernel.config.schema import TrainSpec
 from plkernel.config.study import Spec
-from plkernel.data.corpora import Corpus, Splits
+from plkernel.data.corpora import Splits
 from plkernel.data.names import known_sequence
 from plkernel.data.windows import fixed_windows, training_windows
 from plkernel.memory.diagnostics import AT_ONCE, Bytes, Table, moments, n_gram_losses, n_grams
@@ -115,12 +117,10 @@ def chosen_arms(spec: Spec, only: Sequence[str]) -> list[str]:
 
 def _jobs(spec: Spec, arms: Sequence[str], out: Path, engine: LocalEngine, logger: LoggerName | None) -> list[Job]:
     """The runs, seed by seed, each checked against its corpus, the machine and the content of its folder."""
-    corpora: dict[CorpusSpec, tuple[Corpus, Splits]] = {}
     prepared = [Prepared.of(spec.condition(arm)) for arm in arms]
     devices = [engine.device(ready.condition) for ready in prepared]
-    for ready in prepared:
-        if (section := ready.condition.corpus) not in corpora:
-            corpora[section] = open_corpus(section, spec.train.context)
+    sections = dict.fromkeys(ready.condition.corpus for ready in prepared)
+    corpora = {section: open_corpus(section, spec.train.context) for section in sections}
     jobs = []
     for seed in spec.seeds:
         for ready, device in zip(prepared, devices, strict=True):
@@ -136,12 +136,11 @@ def _run(
     spec: Spec, jobs: Sequence[Job], out: Path, workers: int | None, engine: LocalEngine, retry: bool = False
 ) -> list[str]:
     """Run those of `jobs` that have not ended; return the names of those that fail or diverge."""
-    finished = [one for one in jobs if RunFolder(one.folder).finished]
-    diverged = [one for one in jobs if RunFolder(one.folder).diverged]
+    finished, diverged = ([one for one in jobs if RunFolder(one.folder).status == end] for end in (FINISHED, DIVERGED))
     arms = {arm: [one for one in jobs if one.arm == arm] for arm in dict.fromkeys(one.arm for one in jobs)}
 
     def draw_mean(arm: str) -> None:
-        if all(RunFolder(one.folder).finished for one in arms[arm]):
+        if all(RunFolder(one.folder).status == FINISHED for one in arms[arm]):
             save_mean(out / arm, [one.seed for one in arms[arm]])
 
     for arm in arms:  # of runs that finished before
@@ -164,7 +163,7 @@ def _run(
                     active.remove(job)
                     run = RunFolder(job.folder)
                     end = f" {run.failure}, see {job.folder / LOG}"
-                    if (result := run.result) and run.finished:
+                    if (result := run.result) and run.status == FINISHED:
                         bpb = f"{result['final_val_bpb']:.4f} bits per byte after {result['steps']} steps"
                         end = f": validation {bpb}, {result['seconds']:.0f} s{label(result['causal'])}"
                     tqdm.write(job.name + end, file=sys.stderr)
@@ -174,7 +173,7 @@ def _run(
         raise KeyboardInterrupt("every run is saved; run the same command again to go on") from None
     finally:
         engine.stop()
-    return [job.name for job in jobs if not RunFolder(job.folder).finished]
+    return [job.name for job in jobs if RunFolder(job.folder).status != FINISHED]
 
 
 def search_of(spec: Spec) -> Spec:

@@ -47,7 +47,6 @@ from plkernel.training.evaluate import (
     autocast,
     bits_per_byte,
     diagnose,
-    kernels,
     label,
     losses_per_byte,
     memory,
@@ -201,17 +200,13 @@ class Training:
                 parameter.grad = torch.zeros_like(parameter)
         nn.utils.clip_grad_norm_(self.model.parameters(), train.clip)
         self.optimizer.step()
-        self.average(number + 1)
+        averaged = max(1, round(train.average * train.total_steps))
+        if train.average and (count := number + 1 - train.total_steps + averaged) > 0:
+            for weight, state in self.optimizer.state.items():  # frozen ones have none
+                state.setdefault(AVERAGE, torch.zeros_like(weight)).lerp_(weight.detach(), 1 / count)
         self.unread.append(loss.detach().reshape(1))
         self.progress = replace(self.progress, step=number + 1, loss_count=self.progress.loss_count + 1)
         self.optimizer.zero_grad(set_to_none=True)
-
-    def average(self, step: int) -> None:
-        """Take the weights after `step` into their mean over the last `train.average` of the steps."""
-        total, share = self.train.total_steps, self.train.average
-        if share and (count := step - total + max(1, round(share * total))) > 0:
-            for parameter, state in self.optimizer.state.items():  # frozen ones have none
-                state.setdefault(AVERAGE, torch.zeros_like(parameter)).lerp_(parameter.detach(), 1 / count)
 
     def settle(self) -> None:
         """Read the losses of the steps since the last call.
@@ -244,7 +239,7 @@ class Training:
         row["learning_rate"] = self.optimizer.param_groups[0]["lr"]
         if not self.model.config.causal:
             row["label"] = NOT_CAUSAL
-        row |= memory(half_lives, kernels(self.model, train.context)) | figures.to_row()
+        row |= memory(self.model, half_lives, train.context) | figures.to_row()
         if self.calibration and done.step == 0:
             row["calibration"] = asdict(self.calibration)
         self.curves.evaluation(row, half_lives, self.seconds, self.note)
@@ -292,11 +287,10 @@ class Training:
             with torch.no_grad():
                 for parameter, state in self.optimizer.state.items():
                     parameter.copy_(state[AVERAGE])
-        final: dict[str, Any] = {"final_val_bpb": last["val_bpb"]}
+        final, windows, means = {"final_val_bpb": last["val_bpb"]}, self.validation, list[Tensor]()
+        if train.final_windows:
+            windows = fixed_windows(self.task.splits.validation, train.context, train.final_windows)
         if train.average or train.final_windows:
-            windows, means = self.validation, list[Tensor]()
-            if train.final_windows:
-                windows = fixed_windows(self.task.splits.validation, train.context, train.final_windows)
 
             def watch(logits: Tensor, targets: Tensor) -> None:
                 means.append(losses_per_byte(logits, targets).mean(1))
@@ -337,7 +331,7 @@ def run_training(
         told = {"started": datetime.now(UTC).isoformat(timespec="seconds"), "registration": folder.registration}
         code = origins(task.condition.code.values())
         folder.open(task.config, environment(task.train.threads) | told | code)
-        if folder.finished:
+        if folder.status == FINISHED:
             return cast(dict[str, Any], folder.result)
         try:
             with stop_requests(stop_with) as stopped:

@@ -19,7 +19,7 @@ from plkernel.data.windows import Bytes, check_length
 from plkernel.memory.diagnostics import Memory, Truncation, kernel_exponents, memory_of, slope_range
 from plkernel.models.rwkv7 import RWKV7
 from plkernel.training.build import Model, build, initialise_
-from plkernel.training.evaluate import diagnose, kernels, memory
+from plkernel.training.evaluate import diagnose, memory
 
 BATCH = 4
 UNTRAINED_CONTEXT = 512  # of a model that was not trained here
@@ -45,7 +45,7 @@ def view(model: Model, windows: Tensor) -> View:
     exponents of its impulse responses, erasing included, are added.
     """
     half_lives = [values.numpy() for values in model.half_lives()]
-    known = memory_of([memory(half_lives, kernels(model, windows.shape[1] - 1))])
+    known = memory_of([memory(model, half_lives, windows.shape[1] - 1)])
     lags, span = known.lags, slope_range(known.lags)
     kernel: dict[str, Any] = {"lags": lags.tolist(), "blocks": known.kernels[0].tolist()}
     kernel |= {"exponents": known.exponents()[0].tolist() if span else [], "exponents_over_lags": span}

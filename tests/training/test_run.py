@@ -116,21 +116,11 @@ def test_the_end_may_be_measured_on_the_whole_split_with_averaged_weights(
     assert [run.agrees for run in read_study(tmp_path / "averaged").finished()] == [True]
 
 
-def test_another_spec_in_the_same_folder_is_refused(tiny_spec: SpecWriter, tmp_path: Path) -> None:
-    train(tiny_spec(), tmp_path)
-    before = (tmp_path / RUN / "config.json").read_bytes()
-    with pytest.raises(ValueError, match=r"made by another spec \(train.steps was 12, is now 16\)"):
-        train(tiny_spec(steps=16), tmp_path)
-    assert (tmp_path / RUN / "config.json").read_bytes() == before
-
-
 @pytest.mark.parametrize(
     ("options", "run", "message"),
     [
         ({"device": "cuda"}, {}, "device 'cuda' is not available here"),
-        ({"backend": "gpus"}, {}, "backend 'gpus' does not work on cpu; here: reference, cpu"),
         ({}, {"arm": "powerlaw"}, "did you mean 'power-law'"),
-        ({}, {"seed": -1}, "seed must lie between 0 and .*, got -1"),
         ({}, {"seed": 2**63}, "seed must lie between 0 and .*, got"),
     ],
 )

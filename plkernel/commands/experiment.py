@@ -14,6 +14,7 @@ from plkernel.results.registration import register as register_study
 from plkernel.results.study import read_study, restore
 from plkernel.study.engine import EngineName
 from plkernel.training import check
+from plkernel.training.curves import LoggerName
 
 
 def forecast(spec: Spec, only: Sequence[str], workers: int | None) -> str:
@@ -83,6 +84,7 @@ def command(
     register: tuple[Path, ...] | None = None,
     pilot: Path | None = None,
     underpowered: bool = False,
+    logger: LoggerName | None = None,
     trust_code: bool = False,
 ) -> None:
     """Run every condition at every seed, skip what has finished, resume what has not, then write the report.
@@ -105,6 +107,7 @@ def command(
         pilot: Of --register and --dry-run: a study or record whose paired differences show the spread, from which the
             power of every hypothesis follows. An equivalence with a power below 0.5 is not registered.
         underpowered: Register it all the same.
+        logger: Give the scalars of the learning curves to this library too (extra of its name).
         trust_code: Import and run the code that the spec names.
     """
     if ray_address is not None and engine != "ray":
@@ -130,7 +133,7 @@ def command(
     if record is not None:
         print(f"{spec.name}: {restore(record, folder)} runs taken from {record}", flush=True)
     with opened(engine, ray_address) as trainer:
-        failed = run_experiment(spec, folder, workers, only, trainer, retry)
+        failed = run_experiment(spec, folder, workers, only, trainer, retry, logger)
     if report and read_study(folder).finished():
         from plkernel.commands.report import report as print_report
 

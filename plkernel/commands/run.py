@@ -7,15 +7,22 @@ import tyro
 
 from plkernel.common import cli
 from plkernel.common.files import load_object
+from plkernel.training.curves import LoggerName
 
 
-def run(config: tyro.conf.Positional[Path], stop_with: int | None = None, trust_code: bool = False) -> None:
+def run(
+    config: tyro.conf.Positional[Path],
+    stop_with: int | None = None,
+    trust_code: bool = False,
+    logger: LoggerName | None = None,
+) -> None:
     """Train, or go on with, the run whose config.json this is; prints the result.
 
     Args:
         config: STUDY/ARM/seed-K/config.json.
         stop_with: Stop, saved, when this parent process has ended.
         trust_code: The code that it names may be imported and run.
+        logger: Give the scalars of the learning curves to this library too (extra of its name).
     """
     from plkernel.common.environment import keep_memory
     from plkernel.config.condition import from_config
@@ -28,7 +35,7 @@ def run(config: tyro.conf.Positional[Path], stop_with: int | None = None, trust_
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{config} does not describe a run ({error})") from error
     task = open_run(condition, seed, config.parent)
-    print(summary(task.name, run_training(task, False, stop_with)))
+    print(summary(task.name, run_training(task, False, stop_with, logger)))
     print(f"written: {task.folder.path}", file=sys.stderr)
 
 

@@ -7,6 +7,7 @@ from plkernel.common.files import check_folder
 from plkernel.config import reading
 from plkernel.config.study import Spec
 from plkernel.training import check
+from plkernel.training.curves import LoggerName
 
 
 def command(
@@ -14,6 +15,7 @@ def command(
     arm: str | None = None,
     seed: int | None = None,
     out: Path | None = None,
+    logger: LoggerName | None = None,
     trust_code: bool = False,
 ) -> None:
     """Train one arm at one seed; the same command again resumes it. Prints the result.
@@ -22,6 +24,7 @@ def command(
         arm: Which condition; the spec's baseline if left out.
         seed: Which seed of the spec; its first if left out.
         out: Folder of the study; runs/out/NAME if left out.
+        logger: Give the scalars of the learning curves to this library too (extra of its name).
         trust_code: Import and run the code that the spec names.
     """
     chosen = arm or spec.baseline
@@ -39,7 +42,7 @@ def command(
         others = ", ".join(repr(name) for name in spec.arms if name != spec.baseline)
         print(f"arm {spec.baseline!r}, the baseline, as --arm names none; others: {others}", file=sys.stderr)
     task = prepare(spec, chosen, seed, folder)
-    print(summary(task.name, run_training(task)))
+    print(summary(task.name, run_training(task, logger=logger)))
     print(f"written: {task.folder.path}", file=sys.stderr)
 
 

@@ -12,6 +12,7 @@ STUDY/ARM/seed-K/config.json        the resolved configuration of one run
                  metrics.jsonl      one row per evaluation, deterministic
                  checkpoint.safetensors, log.txt
                  result.json        written last: a run without it is unfinished
+STUDY/ARM/mean/                     curves for TensorBoard, the mean over the seeds
 RECORD/spec.json, rows.jsonl        a study to keep: one line per ended run, enough for a report
 RECORD/references.json, registered.json, tuning/    as in the study
 """
@@ -37,7 +38,7 @@ MOST_NESTED = 64
 SPEC, REFERENCES, REGISTERED, ROWS = "spec.json", "references.json", "registered.json", "rows.jsonl"
 CONFIG, ENVIRONMENT, RESULT = "config.json", "environment.json", "result.json"
 METRICS, CHECKPOINT, LOG, LOCK = "metrics.jsonl", "checkpoint.safetensors", "log.txt", ".lock"
-TUNING, REPORT = "tuning", "report"
+TUNING, REPORT, MEAN = "tuning", "report", "mean"
 FINISHED, FAILED, DIVERGED, UNFINISHED = "finished", "failed", "diverged", "unfinished"
 NOT_STARTED = "not started"
 

@@ -29,7 +29,7 @@ from plkernel.memory.files import HUB, of_tensors
 from plkernel.memory.foreign import without_gpu_code
 from plkernel.memory.formulas import BY_INPUT, Argument, Floats
 from plkernel.memory.layers import Layer, known_layers, quantiles
-from plkernel.training.checkpoint import open_any_model
+from plkernel.training.checkpoint import open_model
 from plkernel.training.evaluate import (
     Predict,
     check_lags,
@@ -259,7 +259,7 @@ def open_target(path: Path, device: torch.device, trusted: bool = False) -> Targ
     """
     cli.existing(path, "target")
     if path.is_file() or (path / CHECKPOINT).is_file():
-        model = open_any_model(path, trusted).to(device)
+        model = open_model(path, trusted).to(device)
         config = load_json((path if path.is_dir() else path.parent) / CONFIG)
         context = (config.get("train") or {}).get("context", UNTRAINED_CONTEXT)
         predict, step = predictor(model, device), patch_of(model)

@@ -7,7 +7,6 @@ not of norms, activations and updates. A step that is too large to be timed is t
 import math
 import tempfile
 import time
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
@@ -113,7 +112,9 @@ def operations(prepared: Prepared) -> tuple[int, int]:
 
 def measure(condition: Condition, batch: int) -> list[float]:
     """`probe` in a process of its own, with `batch` windows a step; OSError where it fails."""
-    smaller = replace(condition, train=condition.protocol.model_copy(update={"batch": batch}))
+    train = condition.protocol.model_copy(update={"batch": batch})
+    train = train.model_copy(update={"eval_windows": min(train.eval_windows, batch)})
+    smaller = replace(condition, train=train, corpus=CorpusSpec(name="random"))
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         try:
             return pool.submit(probe, smaller.config, condition.trusted, time.time()).result()
@@ -124,27 +125,21 @@ def measure(condition: Condition, batch: int) -> list[float]:
 def probe(config: dict[str, Any], trusted: bool, begun: float) -> list[float]:
     """Train on random bytes in this process: seconds to start, of a step and of a window, and bytes at the peak."""
     keep_memory()
-    condition = from_config(config, trusted)
-    windows = min(condition.protocol.eval_windows, condition.protocol.batch)
-    train = condition.protocol.model_copy(update={"eval_windows": windows})
-    data = np.random.default_rng(0).integers(0, 256, 4 * windows * (train.context + 1), np.uint8)
-    prepared = Prepared.of(replace(condition, train=train, corpus=CorpusSpec(name="random")))
+    prepared = Prepared.of(from_config(config, trusted))
+    train = prepared.condition.protocol
+    data = np.random.default_rng(0).integers(0, 256, 4 * train.eval_windows * (train.context + 1), np.uint8)
     with tempfile.TemporaryDirectory() as name:
         corpus = Corpus("random", "random", Path(name), data.size, "", 1)
         training = Training(Task(prepared, 0, corpus, Splits(data, data, data), RunFolder(Path(name)), train.device))
-        start = time.time() - begun
-
-        def timed(action: Callable[[], Any]) -> float:
+        seconds = [time.time() - begun]
+        # An evaluation comes first, as in a run: it has the heap grow as it does there. The first step compiles.
+        for action in (training.evaluate, *[training.step] * (1 + STEPS), training.evaluate):
             before = time.perf_counter()
             action()
             training.settle()  # waits for a GPU
-            return time.perf_counter() - before
-
-        start += timed(training.evaluate)  # first, as in a run: it has the heap grow as it does there
-        steps = [timed(training.step) for _ in range(1 + STEPS)][1:]  # the first compiles
-        window = timed(training.evaluate) / windows
-        peak = torch.cuda.max_memory_reserved() if training.device.type == "cuda" else peak_anonymous()
-    return [start, median(steps), window, float(peak)]
+            seconds.append(time.perf_counter() - before)
+    peak = torch.cuda.max_memory_reserved() if training.device.type == "cuda" else peak_anonymous()
+    return [sum(seconds[:2]), median(seconds[3:-1]), seconds[-1] / train.eval_windows, float(peak)]
 
 
 def text(forecast: Row) -> str:

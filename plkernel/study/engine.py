@@ -24,6 +24,7 @@ from plkernel.common.environment import COMMAND, command_line
 from plkernel.common.files import CONFIG, LOG, SPEC, refuse_links, run_folder, save_json
 from plkernel.config.condition import Condition
 from plkernel.config.study import Spec
+from plkernel.training.curves import LoggerName
 
 EngineName = Literal["local", "ray"]
 POLL_SECONDS = 0.2
@@ -36,7 +37,7 @@ class Job:
     """A run to be trained: an arm at a seed of the study in folder `study`, on a device of type `device`.
 
     config: of the run (`Task.config`); a process that resolves to another one refuses to train. trusted: the user has
-    consented to the code that it names, which is written to no file.
+    consented to the code that it names, which is written to no file. logger: also receives the scalars of its curves.
     """
 
     study: Path
@@ -46,6 +47,7 @@ class Job:
     threads: int
     config: Mapping[str, Any] = field(compare=False, repr=False)
     trusted: bool = False
+    logger: LoggerName | None = None
 
     @property
     def name(self) -> str:
@@ -66,7 +68,7 @@ def start_process(job: Job, environment: Mapping[str, str], directory: Path | No
     command = [sys.executable, "-m", "plkernel.run", str(config), "--stop-with", str(os.getpid())]
     with (job.folder / LOG).open("ab") as log:
         return subprocess.Popen(
-            [*command, *([TRUST] if job.trusted else [])],
+            [*command, *([TRUST] if job.trusted else []), *(["--logger", job.logger] if job.logger else [])],
             stdout=log,
             stderr=log,
             stdin=subprocess.DEVNULL,
@@ -93,7 +95,10 @@ class LocalEngine:
 
     def room(self, spec: Spec, device: str) -> int:
         """Return the number of runs of the spec that can be trained at a time now."""
-        return len(visible_gpus()) if device == "cuda" else max(1, cores() // spec.train.threads)
+        if device == "cuda":
+            return len(visible_gpus())
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return max(1, cores // spec.train.threads)
 
     def start(self, job: Job) -> None:
         """Begin a run, or go on with it."""
@@ -222,8 +227,3 @@ def visible_gpus() -> list[str]:
 
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return visible.split(",") if visible else list(map(str, range(torch.cuda.device_count())))
-
-
-def cores() -> int:
-    """Return the cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -20,6 +20,8 @@ from tqdm.auto import tqdm
 
 from plkernel.common import cli
 from plkernel.common.files import (
+    DIVERGED,
+    FINISHED,
     LOCK,
     LOG,
     REFERENCES,
@@ -32,9 +34,9 @@ from plkernel.common.files import (
     run_folder,
     save_json,
 )
-from plkernel.config.schema import CorpusSpec, TrainSpec
+from plkernel.config.schema import TrainSpec
 from plkernel.config.study import Spec
-from plkernel.data.corpora import Corpus, Splits
+from plkernel.data.corpora import Splits
 from plkernel.data.names import known_sequence
 from plkernel.data.windows import fixed_windows, training_windows
 from plkernel.memory.diagnostics import AT_ONCE, Bytes, Table, moments, n_gram_losses, n_grams
@@ -42,6 +44,7 @@ from plkernel.results.registration import changes, keep, registration_of
 from plkernel.results.study import REFERENCE_KEY, choices, reference_entries
 from plkernel.study.engine import POLL_SECONDS, Job, LocalEngine
 from plkernel.training.build import Prepared
+from plkernel.training.curves import LoggerName, logger_library, save_mean
 from plkernel.training.evaluate import label
 from plkernel.training.folder import RunFolder, locked
 from plkernel.training.loop import Task, open_corpus
@@ -62,11 +65,13 @@ def run_experiment(
     only: Sequence[str] = (),
     engine: LocalEngine | None = None,
     retry: bool = False,
+    logger: LoggerName | None = None,
 ) -> list[str]:
     """Run every arm at every seed that has not ended yet; returns the names of the runs that failed or diverged.
 
     workers: runs at a time, by default as many as the engine has room for. only: patterns of arm names, by default all
-    arms. engine: this machine by default. retry: go on with runs that diverged, from their last checkpoints.
+    arms. engine: this machine by default. retry: go on with runs that diverged, from their last checkpoints. logger: a
+    library that receives the scalars of the curves too.
 
     Where the spec has tuning.rates, the search for their learning rates comes first, in out/tuning. A study may grow by
     seeds and arms; a run that another configuration made is refused, and so is a folder in which another experiment
@@ -74,15 +79,17 @@ def run_experiment(
     written, KeyboardInterrupt after Ctrl-C with every run saved.
     """
     arms, engine = chosen_arms(spec, only), engine or LocalEngine()
+    if logger:
+        logger_library(logger)
     registration = registration_of(spec, out)
     if registration and (differing := changes(registration.spec, spec.model_dump(mode="json"))):
         print(f"note: otherwise than registered: {'; '.join(differing[:3])}", file=sys.stderr)
     untuned = [arm for arm in arms if spec.tuning.rates and spec.arm(arm).learning_rate is None]
     if untuned:
         search, wanted = search_of(spec), [name_at(arm, rate) for arm in untuned for rate in spec.rates_of(arm)]
-        jobs = _jobs(search, wanted, out / TUNING, engine)
+        jobs = _jobs(search, wanted, out / TUNING, engine, logger)
     else:
-        jobs = _jobs(spec, arms, out, engine)
+        jobs = _jobs(spec, arms, out, engine, logger)
     if not (workers or engine.room(spec, jobs[0].device)):
         raise ValueError(f"train.threads {spec.train.threads}: no machine has so many cores; lower it, or give workers")
     refuse_links(*(out / name for name in LINKED))
@@ -97,7 +104,7 @@ def run_experiment(
             remedy = "mend the cause, or try lower rates, and run the same command again"
             raise ValueError(f"tuning.rates: no learning rate for arm {lost[0]!r}, see {out / TUNING}; {remedy}")
         if untuned:
-            jobs = _jobs(spec, arms, out, engine)
+            jobs = _jobs(spec, arms, out, engine, logger)
         save_references(spec, arms, out)
         return _run(spec, jobs, out, workers, engine, retry)
 
@@ -108,14 +115,12 @@ def chosen_arms(spec: Spec, only: Sequence[str]) -> list[str]:
     return [arm for arm in spec.arms if not only or any(fnmatch.fnmatchcase(arm, pattern) for pattern in only)]
 
 
-def _jobs(spec: Spec, arms: Sequence[str], out: Path, engine: LocalEngine) -> list[Job]:
+def _jobs(spec: Spec, arms: Sequence[str], out: Path, engine: LocalEngine, logger: LoggerName | None) -> list[Job]:
     """The runs, seed by seed, each checked against its corpus, the machine and the content of its folder."""
-    corpora: dict[CorpusSpec, tuple[Corpus, Splits]] = {}
     prepared = [Prepared.of(spec.condition(arm)) for arm in arms]
     devices = [engine.device(ready.condition) for ready in prepared]
-    for ready in prepared:
-        if (section := ready.condition.corpus) not in corpora:
-            corpora[section] = open_corpus(section, spec.train.context)
+    sections = dict.fromkeys(ready.condition.corpus for ready in prepared)
+    corpora = {section: open_corpus(section, spec.train.context) for section in sections}
     jobs = []
     for seed in spec.seeds:
         for ready, device in zip(prepared, devices, strict=True):
@@ -123,7 +128,7 @@ def _jobs(spec: Spec, arms: Sequence[str], out: Path, engine: LocalEngine) -> li
             refuse_links(folder.path.parent, folder.path, *folder.path.glob("*"))
             config = Task(ready, seed, *corpora[ready.condition.corpus], folder, device).config
             folder.check(config)
-            jobs.append(Job(out, name, seed, device, spec.train.threads, config, spec.trusted))
+            jobs.append(Job(out, name, seed, device, spec.train.threads, config, spec.trusted, logger))
     return jobs
 
 
@@ -131,8 +136,15 @@ def _run(
     spec: Spec, jobs: Sequence[Job], out: Path, workers: int | None, engine: LocalEngine, retry: bool = False
 ) -> list[str]:
     """Run those of `jobs` that have not ended; return the names of those that fail or diverge."""
-    finished = [one for one in jobs if RunFolder(one.folder).finished]
-    diverged = [one for one in jobs if RunFolder(one.folder).diverged]
+    finished, diverged = ([one for one in jobs if RunFolder(one.folder).status == end] for end in (FINISHED, DIVERGED))
+    arms = {arm: [one for one in jobs if one.arm == arm] for arm in dict.fromkeys(one.arm for one in jobs)}
+
+    def draw_mean(arm: str) -> None:
+        if all(RunFolder(one.folder).status == FINISHED for one in arms[arm]):
+            save_mean(out / arm, [one.seed for one in arms[arm]])
+
+    for arm in arms:  # of runs that finished before
+        draw_mean(arm)
     waiting, active = [one for one in jobs if one not in finished and (retry or one not in diverged)], list[Job]()
     save_json(out / SPEC, spec.model_dump(mode="json"))
     lost = f", {len(diverged)} diverged before" if diverged and not retry else ""
@@ -151,16 +163,17 @@ def _run(
                     active.remove(job)
                     run = RunFolder(job.folder)
                     end = f" {run.failure}, see {job.folder / LOG}"
-                    if (result := run.result) and run.finished:
+                    if (result := run.result) and run.status == FINISHED:
                         bpb = f"{result['final_val_bpb']:.4f} bits per byte after {result['steps']} steps"
                         end = f": validation {bpb}, {result['seconds']:.0f} s{label(result['causal'])}"
                     tqdm.write(job.name + end, file=sys.stderr)
+                    draw_mean(job.arm)
                     bar.update()
     except KeyboardInterrupt:
         raise KeyboardInterrupt("every run is saved; run the same command again to go on") from None
     finally:
         engine.stop()
-    return [job.name for job in jobs if not RunFolder(job.folder).finished]
+    return [job.name for job in jobs if RunFolder(job.folder).status != FINISHED]
 
 
 def search_of(spec: Spec) -> Spec:

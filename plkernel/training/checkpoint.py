@@ -24,7 +24,7 @@ from plkernel.config.condition import from_config
 from plkernel.models.layers import Structure
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
-from plkernel.training.build import AnyModel, Model, build, started
+from plkernel.training.build import AnyModel, build, started
 from plkernel.training.folder import Progress, other_run
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -32,8 +32,6 @@ EARLIER = ("timing_bytes", "timing_crc")
 """Parts of the progress in checkpoints of earlier versions."""
 AVERAGE = "average"
 """Key of the mean of a parameter's last values, beside its moments, where a run takes one."""
-DESCRIBING = (KeyError, TypeError, AttributeError, ValueError)
-"""Errors of reading a config.json that describes no model."""
 SAVED = {"rwkv": (RWKV, RWKVConfig), "rwkv7": (RWKV7, RWKV7Config)}
 """Models that `save_model` has written, by the key of their sizes."""
 
@@ -130,16 +128,12 @@ def _check_tensors(tensors: Mapping[str, Tensor], model: nn.Module, moments: boo
             raise ValueError(f"{name} is {kind(tensor)}, the model's {kind(known[name])}")
 
 
-def open_model(path: Path) -> Model:
+def open_model(path: Path, trusted: bool | None = None) -> Any:
     """The trained model of a folder, or of a checkpoint file in it, on the CPU and set to evaluation.
 
-    Raises ValueError when there is no model, it is damaged, or other people's code builds it.
+    trusted: the user has consented to other people's code; None where their models are of no use. Raises ValueError
+    when there is no model, it is damaged, or code without consent builds it.
     """
-    return open_any_model(path, None)  # type: ignore[return-value]
-
-
-def open_any_model(path: Path, trusted: bool | None) -> AnyModel:
-    """`open_model`, of other people's models too where the user has consented to their code (`trusted`)."""
     folder = cli.existing(path, "model") if path.is_dir() else cli.existing(path, "model").parent
     checkpoint, config = folder / CHECKPOINT if path.is_dir() else path, folder / CONFIG
     if not checkpoint.is_file():
@@ -162,7 +156,7 @@ def open_any_model(path: Path, trusted: bool | None) -> AnyModel:
             model = started(from_config(content, trusted=True), int(content["seed"]))
         else:
             model = build(from_config({**content, "train": None}))
-    except DESCRIBING as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{config} does not describe a model ({error})") from error
     load_checkpoint(checkpoint, model, config=content)
     return model.eval()

@@ -1,7 +1,7 @@
 """Objective and evaluation: bits per byte, by position and with context taken away; influence and saturation."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -115,8 +115,7 @@ class Diagnosis:
     @property
     def finite(self) -> bool:
         """True unless a figure is NaN or infinite, as after a divergence."""
-        growth = self.amplification or ()
-        return all(map(math.isfinite, (self.bits_per_byte, *self.saturation.values(), *growth)))
+        return all(map(math.isfinite, (self.bits_per_byte, *self.saturation.values(), *(self.amplification or ()))))
 
     def to_row(self) -> dict[str, Any]:
         """The entries of a row of metrics.jsonl beside the bits per byte."""
@@ -288,16 +287,15 @@ def logits_of(predict: Predict, tokens: Tensor) -> Tensor:
     return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
 
 
-def kernels(model: AnyModel, context: int) -> dict[str, list[Any]]:
-    """The weight of an input in every block 1, 2, 4 .. `context` bytes later: {"lags": (T), "blocks": (L, T)}."""
-    lags = [2**power for power in range(context.bit_length()) if 2**power <= context]
-    return {"lags": lags, "blocks": [block.tolist() for block in model.kernels(torch.tensor(lags))]}
+def memory(model: AnyModel, half_lives: Sequence[np.ndarray], context: int) -> dict[str, Any]:
+    """The entries of a row of metrics.jsonl on the memory of the blocks, as far as the model says it.
 
-
-def memory(half_lives: Sequence[np.ndarray], weights: Mapping[str, list[Any]]) -> dict[str, Any]:
-    """The entries of a row of metrics.jsonl on the memory of the blocks, as far as the model says it."""
+    Quantiles of the half-lives (L,7), and the weight of an input in every block (L,T) 1, 2, 4 .. `context` bytes later.
+    """
+    lags = [2**power for power in range(context.bit_length())]
     quantiles = [np.quantile(values, QUANTILES).tolist() for values in half_lives]
+    blocks = [block.tolist() for block in model.kernels(torch.tensor(lags))]
     return {
         **({"half_life_quantiles": quantiles} if quantiles else {}),
-        **({"kernel": weights} if weights["blocks"] else {}),
+        **({"kernel": {"lags": lags, "blocks": blocks}} if blocks else {}),
     }

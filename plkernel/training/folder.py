@@ -78,12 +78,9 @@ class RunFolder:
         return result
 
     @property
-    def finished(self) -> bool:
-        return (self.result or {}).get("status") == FINISHED
-
-    @property
-    def diverged(self) -> bool:
-        return (self.result or {}).get("status") == DIVERGED
+    def status(self) -> str | None:
+        """How the run ended, None while it is unfinished."""
+        return (self.result or {}).get("status")
 
     @property
     def failure(self) -> str:
@@ -109,7 +106,7 @@ class RunFolder:
         that has finished stays.
         """
         self.check(config)
-        if self.finished:
+        if self.status == FINISHED:
             return
         (self.path / RESULT).unlink(missing_ok=True)
         if not (self.path / CONFIG).exists():

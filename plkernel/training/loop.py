@@ -2,13 +2,12 @@
 
 import math
 import os
-import re
 import signal
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -42,12 +41,12 @@ from plkernel.training.build import (
     tune_,
 )
 from plkernel.training.checkpoint import AVERAGE, load_checkpoint, save_checkpoint
+from plkernel.training.curves import Curves, LoggerName, logger_library
 from plkernel.training.evaluate import (
     NATS_PER_BIT,
     autocast,
     bits_per_byte,
     diagnose,
-    kernels,
     label,
     losses_per_byte,
     memory,
@@ -59,7 +58,7 @@ from plkernel.training.evaluate import (
 from plkernel.training.folder import Progress, RunFolder
 
 CURVE_EVERY = 10
-"""Steps between two training losses in TensorBoard."""
+"""Steps between two training losses of the curves."""
 
 
 @dataclass(frozen=True)
@@ -141,9 +140,7 @@ def check_ahead(section: CorpusSpec, context: int) -> bool:
 class Training:
     """One run in progress: model, optimiser, fixed windows, and the point it has reached."""
 
-    def __init__(self, task: Task) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
+    def __init__(self, task: Task, logger: LoggerName | None = None) -> None:
         self.task, self.train, self.config = task, task.train, task.config
         train, condition = self.train, task.condition
         torch.set_num_threads(train.threads)
@@ -170,18 +167,14 @@ class Training:
         task.folder.cut(self.progress, train.eval_every)
         self.rows = read_lines(task.folder.path / METRICS)
         known = self.progress.step + 1 if self.rows else 0  # later points of the curves are taken back
-        self.curves = SummaryWriter(str(task.folder.path), purge_step=known)
+        self.curves = Curves(task.folder.path, known, self.config, logger)
+        self.note = label(self.model.config.causal)  # behind the losses of a model that sees ahead
         self._clock = time.perf_counter()
 
     @property
     def seconds(self) -> float:
         """Training and evaluation time so far, over all sittings."""
         return self.progress.seconds + time.perf_counter() - self._clock
-
-    @property
-    def unit(self) -> str:
-        """The unit of losses in the names of curves, which says if the model sees ahead."""
-        return "bpb" if self.model.config.causal else "bpb_" + re.sub(r"\W+", "_", NOT_CAUSAL)
 
     def windows(self, step: int) -> Tensor:
         """Return the windows of this step (batch, context + 1), int64, on the device; the host does not wait."""
@@ -197,7 +190,8 @@ class Training:
             group["lr"] = rate * group["lr_multiplier"]
         self.model.train()
         if train.dropout or isinstance(self.model, Foreign):
-            seed_dropout(self.task.seed, number)
+            seeds = np.random.SeedSequence([self.task.seed, number])  # alone, for resumed runs
+            torch.manual_seed(int(seeds.generate_state(1, np.uint64)[0]))
         with autocast(self.device):
             loss = next_byte_loss(self.compiled, self.windows(number), l2wrap=train.l2wrap)
         loss.backward()
@@ -206,17 +200,13 @@ class Training:
                 parameter.grad = torch.zeros_like(parameter)
         nn.utils.clip_grad_norm_(self.model.parameters(), train.clip)
         self.optimizer.step()
-        self.average(number + 1)
+        averaged = max(1, round(train.average * train.total_steps))
+        if train.average and (count := number + 1 - train.total_steps + averaged) > 0:
+            for weight, state in self.optimizer.state.items():  # frozen ones have none
+                state.setdefault(AVERAGE, torch.zeros_like(weight)).lerp_(weight.detach(), 1 / count)
         self.unread.append(loss.detach().reshape(1))
         self.progress = replace(self.progress, step=number + 1, loss_count=self.progress.loss_count + 1)
         self.optimizer.zero_grad(set_to_none=True)
-
-    def average(self, step: int) -> None:
-        """Take the weights after `step` into their mean over the last `train.average` of the steps."""
-        total, share = self.train.total_steps, self.train.average
-        if share and (count := step - total + max(1, round(share * total))) > 0:
-            for parameter, state in self.optimizer.state.items():  # frozen ones have none
-                state.setdefault(AVERAGE, torch.zeros_like(parameter)).lerp_(parameter.detach(), 1 / count)
 
     def settle(self) -> None:
         """Read the losses of the steps since the last call.
@@ -227,11 +217,11 @@ class Training:
         for step, value in enumerate(values, start=self.progress.step - len(values) + 1):
             _check_finite(value, step)
             if step % CURVE_EVERY == 0:
-                self.curves.add_scalar(f"train/step_{self.unit}", value / NATS_PER_BIT, step)
+                self.curves.add(step, {f"loss/train{self.note}": value / NATS_PER_BIT})
             self.progress = replace(self.progress, loss_sum=self.progress.loss_sum + value)
 
     def evaluate(self) -> dict[str, Any]:
-        """Evaluate, write a row to the file and to TensorBoard, and save a checkpoint; returns the row."""
+        """Evaluate, write a row to the file and to the curves, and save a checkpoint; returns the row."""
         self.settle()
         train, done = self.train, self.progress
         figures = diagnose(self.model, self.validation, train.batch, self.device)
@@ -249,33 +239,20 @@ class Training:
         row["learning_rate"] = self.optimizer.param_groups[0]["lr"]
         if not self.model.config.causal:
             row["label"] = NOT_CAUSAL
-        row |= memory(half_lives, kernels(self.model, train.context)) | figures.to_row()
+        row |= memory(self.model, half_lives, train.context) | figures.to_row()
         if self.calibration and done.step == 0:
             row["calibration"] = asdict(self.calibration)
-        self.draw(row, half_lives)
+        self.curves.evaluation(row, half_lives, self.seconds, self.note)
         # Rows before the checkpoint: one too many after a kill is cut, one too few could not be made again.
         self.progress = replace(self.task.folder.append(row, done), loss_sum=0.0, loss_count=0)
         self.save()
         self.rows.append(row)
         return row
 
-    def draw(self, row: dict[str, Any], half_lives: list[np.ndarray]) -> None:
-        """Add an evaluation to TensorBoard; the losses of step 0, 8 bits per byte, would flatten the curves."""
-        watched, tag = row["saturation"], self.unit
-        scalars = {f"train/{tag}": row["train_bpb"], f"val/{tag}": row["val_bpb"]} if row["step"] else {}
-        if row["step"] and "excess_bpb" in row:
-            scalars["val/excess_bpb"] = row["excess_bpb"]
-        scalars |= {f"watch/{name}": watched[name] for name in ("entropy", "saturated_share")}
-        scalars |= {"watch/learning_rate": row["learning_rate"], "watch/bytes_per_second": row["bytes"] / self.seconds}
-        for name, value in scalars.items():
-            self.curves.add_scalar(name, value, row["step"])
-        for block, values in enumerate(half_lives):
-            self.curves.add_histogram(f"weights/log2_half_life_block_{block}", np.log2(values), row["step"])
-        self.curves.flush()
-
     def save(self) -> None:
         """Checkpoint the present state."""
         self.settle()
+        self.curves.writer.flush()  # what follows the checkpoint is taken back, what comes before is not made again
         self.progress = replace(self.progress, seconds=self.seconds)
         self._clock = time.perf_counter()
         save_checkpoint(self.task.folder.checkpoint, self.model, self.optimizer, self.progress, self.config)
@@ -289,18 +266,17 @@ class Training:
         if not self.rows:
             self.evaluate()
         shown = {"initial": self.progress.step, "desc": self.task.name, "unit": "step"}
-        with tqdm(total=total, disable=None if progress_bar else True, **shown) as bar:
+        with closing(self.curves), tqdm(total=total, disable=None if progress_bar else True, **shown) as bar:
             while self.progress.step < total:
                 self.step()
                 bar.update()
                 if self.progress.step % every == 0 or self.progress.step == total:
                     row = self.evaluate()
                     bpb = f"train {row['train_bpb']:.4f}, validation {row['val_bpb']:.4f} bits per byte"
-                    tqdm.write(f"step {row['step']}: {bpb}{label('label' not in row)}", file=sys.stderr)
+                    tqdm.write(f"step {row['step']}: {bpb}{self.note}", file=sys.stderr)
                 if stopped():
                     self.save()
                     raise KeyboardInterrupt(f"step {self.progress.step} is saved; run the same command again to go on")
-        self.curves.close()
         return self.result()
 
     def result(self) -> dict[str, Any]:
@@ -311,11 +287,10 @@ class Training:
             with torch.no_grad():
                 for parameter, state in self.optimizer.state.items():
                     parameter.copy_(state[AVERAGE])
-        final: dict[str, Any] = {"final_val_bpb": last["val_bpb"]}
+        final, windows, means = {"final_val_bpb": last["val_bpb"]}, self.validation, list[Tensor]()
+        if train.final_windows:
+            windows = fixed_windows(self.task.splits.validation, train.context, train.final_windows)
         if train.average or train.final_windows:
-            windows, means = self.validation, list[Tensor]()
-            if train.final_windows:
-                windows = fixed_windows(self.task.splits.validation, train.context, train.final_windows)
 
             def watch(logits: Tensor, targets: Tensor) -> None:
                 means.append(losses_per_byte(logits, targets).mean(1))
@@ -341,22 +316,26 @@ class Training:
         return {**result, "seconds": self.seconds, "causal": causal, "error": None}
 
 
-def run_training(task: Task, progress_bar: bool = True, stop_with: int | None = None) -> dict[str, Any]:
-    """Train, or go on from the last checkpoint; returns the result.
+def run_training(
+    task: Task, progress_bar: bool = True, stop_with: int | None = None, logger: LoggerName | None = None
+) -> dict[str, Any]:
+    """Train, or go on from the last checkpoint; returns the result. The scalars of its curves go to `logger` too.
 
     Raises KeyboardInterrupt after Ctrl-C (or when process `stop_with`, the parent, has ended), with the last step
     saved. Any other failure is recorded in the run folder and raised.
     """
     folder = task.folder
+    if logger:
+        logger_library(logger)  # missing, it is no failure of the run
     with folder.lock():
         told = {"started": datetime.now(UTC).isoformat(timespec="seconds"), "registration": folder.registration}
         code = origins(task.condition.code.values())
         folder.open(task.config, environment(task.train.threads) | told | code)
-        if folder.finished:
+        if folder.status == FINISHED:
             return cast(dict[str, Any], folder.result)
         try:
             with stop_requests(stop_with) as stopped:
-                result = Training(task).run(stopped, progress_bar)
+                result = Training(task, logger).run(stopped, progress_bar)
         except Exception as error:
             status = DIVERGED if isinstance(error, FloatingPointError) else FAILED
             folder.finish({"status": status, "error": "".join(traceback.format_exception(error))})
@@ -372,11 +351,6 @@ def summary(name: str, result: Mapping[str, Any]) -> str:
         f"(best {result['best_val_bpb']:.4f} at step {result['best_step']}), test {result['test_bpb']:.4f} "
         f"bits per byte, {result['seconds']:.0f} s{label(result['causal'])}"
     )
-
-
-def seed_dropout(seed: int, step: int) -> None:
-    """Seed the dropout masks of a step by (seed, step) alone, for resumed runs."""
-    torch.manual_seed(int(np.random.SeedSequence([seed, step]).generate_state(1, np.uint64)[0]))
 
 
 def _check_finite(value: float, step: int) -> None:

@@ -19,7 +19,7 @@ from plkernel.data.windows import Bytes, check_length
 from plkernel.memory.diagnostics import Memory, Truncation, kernel_exponents, memory_of, slope_range
 from plkernel.models.rwkv7 import RWKV7
 from plkernel.training.build import Model, build, initialise_
-from plkernel.training.evaluate import Diagnosis, diagnose, kernels, memory
+from plkernel.training.evaluate import diagnose, memory
 
 BATCH = 4
 UNTRAINED_CONTEXT = 512  # of a model that was not trained here
@@ -29,36 +29,33 @@ NAMED = {"shortest": 0, "median": 3, "longest": 6}
 
 @dataclass(frozen=True)
 class View:
-    """The memory of the blocks of a model at one time, in bytes, and the figures of one evaluation.
-
-    measured: of an RWKV-7, the exponents of its impulse responses, erasing included; empty for others.
-    """
+    """The memory of the blocks of a model at one time, in bytes, and `values` for JSON, of one evaluation too."""
 
     memory: Memory
-    figures: Diagnosis
-    measured: list[float]
+    values: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: x of the law t**-x that the kernel of a block follows is left out where too few lags are known."""
-        lags, span = self.memory.lags, slope_range(self.memory.lags)
-        kernel: dict[str, Any] = {"lags": lags.tolist(), "blocks": self.memory.kernels[0].tolist()}
-        kernel |= {"exponents": self.memory.exponents()[0].tolist() if span else [], "exponents_over_lags": span}
-        if self.measured:
-            kernel["measured_exponents"] = self.measured
-        lives = [{name: block[at] for name, at in NAMED.items()} for block in self.memory.half_lives[0].tolist()]
-        bits = self.figures.bits_per_byte
-        return {"half_lives": lives, "kernel": kernel, "bits_per_byte": bits, **self.figures.to_row()}
+        return self.values
 
 
 def view(model: Model, windows: Tensor) -> View:
-    """The memory of `model` up to the length of `windows` (n, context + 1), and one evaluation on them."""
+    """The memory of `model` up to the length of `windows` (n, context + 1), and one evaluation on them.
+
+    x of the law t**-x that the kernel of a block follows is left out where too few lags are known. Of an RWKV-7 the
+    exponents of its impulse responses, erasing included, are added.
+    """
     half_lives = [values.numpy() for values in model.half_lives()]
-    known = memory_of([memory(half_lives, kernels(model, windows.shape[1] - 1))])
-    measured = []
-    if isinstance(model, RWKV7) and slope_range(known.lags):
-        rows = np.stack([row.numpy() for row in model.responses(torch.tensor(known.lags, dtype=torch.long))])
-        measured = kernel_exponents(known.lags, rows).tolist()
-    return View(known, diagnose(model, windows, BATCH, torch.device("cpu")), measured)
+    known = memory_of([memory(model, half_lives, windows.shape[1] - 1)])
+    lags, span = known.lags, slope_range(known.lags)
+    kernel: dict[str, Any] = {"lags": lags.tolist(), "blocks": known.kernels[0].tolist()}
+    kernel |= {"exponents": known.exponents()[0].tolist() if span else [], "exponents_over_lags": span}
+    if isinstance(model, RWKV7) and span:
+        rows = np.stack([row.numpy() for row in model.responses(torch.tensor(lags, dtype=torch.long))])
+        kernel["measured_exponents"] = kernel_exponents(lags, rows).tolist()
+    figures = diagnose(model, windows, BATCH, torch.device("cpu"))
+    lives = [{name: block[at] for name, at in NAMED.items()} for block in known.half_lives[0].tolist()]
+    values = {"half_lives": lives, "kernel": kernel, "bits_per_byte": figures.bits_per_byte, **figures.to_row()}
+    return View(known, values)
 
 
 def at_initialisation(config: dict[str, Any]) -> Model | None:

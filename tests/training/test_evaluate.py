@@ -25,7 +25,9 @@ NAIVE = Structure(norm="rms", tied=True)
 
 
 def test_one_pass_gives_the_same_bits_per_byte_and_leaves_no_hook() -> None:
-    model = initialise_(RWKV(RWKVConfig(6, 16, 2, 8, dropout=0.5, structure=NAIVE)), "rwkv_naive", 0)
+    model = initialise_(
+        RWKV(RWKVConfig(6, 16, 2, 8, dropout=0.5, structure=NAIVE, backend="reference")), "rwkv_naive", 0
+    )
     windows = torch.randint(0, 256, (5, 20), generator=torch.Generator().manual_seed(0))
     found = diagnose(model.train(), windows, 2, CPU)
     assert found.bits_per_byte == bits_per_byte(model, windows, 2, CPU)
@@ -35,7 +37,7 @@ def test_one_pass_gives_the_same_bits_per_byte_and_leaves_no_hook() -> None:
 
 def test_amplification_is_measured_where_it_says() -> None:
     """From the norm of the embedding to the output of every block, over all windows, whatever the batch."""
-    model = initialise_(RWKV(RWKVConfig(5, 16, 3, 8, structure=NAIVE)), "rwkv_naive", 0)
+    model = initialise_(RWKV(RWKVConfig(5, 16, 3, 8, structure=NAIVE, backend="reference")), "rwkv_naive", 0)
     windows = torch.randint(0, 256, (5, 20), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         x = model.emb(windows[:, :-1])
@@ -53,8 +55,8 @@ def test_amplification_is_measured_where_it_says() -> None:
 def test_the_official_start_predicts_openly_and_the_naive_one_copies_the_last_byte() -> None:
     """Zero output matrices: amplification 1, entropy near ln 256. A tied head: a logit of about 144 for that byte."""
     windows = torch.randint(0, 256, (4, 65), generator=torch.Generator().manual_seed(0))
-    official = initialise_(RWKV(RWKVConfig(6, 144, 8, 48)), "rwkv_blinkdl", 0)
-    naive = initialise_(RWKV(RWKVConfig(6, 144, 8, 48, structure=NAIVE)), "rwkv_naive", 0)
+    official = initialise_(RWKV(RWKVConfig(6, 144, 8, 48, backend="reference")), "rwkv_blinkdl", 0)
+    naive = initialise_(RWKV(RWKVConfig(6, 144, 8, 48, structure=NAIVE, backend="reference")), "rwkv_naive", 0)
     open_, closed = (diagnose(model, windows, 4, CPU) for model in (official, naive))
     assert open_.amplification == (1.0,) * 8
     assert math.log(256) - 0.13 < open_.saturation["entropy"] < math.log(256)
@@ -67,7 +69,7 @@ def test_the_official_start_predicts_openly_and_the_naive_one_copies_the_last_by
 
 
 def test_losses_by_window_and_position_are_those_of_the_mean() -> None:
-    model = initialise_(RWKV(RWKVConfig(6, 16, 2, 8)), "rwkv_blinkdl", 0)
+    model = initialise_(RWKV(RWKVConfig(6, 16, 2, 8, backend="reference")), "rwkv_blinkdl", 0)
     windows = torch.randint(0, 256, (5, 21), generator=torch.Generator().manual_seed(0))
     found = diagnose(model, windows, 2, CPU)
     assert found.losses.shape == (5, 20)

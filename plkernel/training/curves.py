@@ -1,0 +1,110 @@
+"""Learning curves: scalars of a run for TensorBoard and a logger, and the mean of an arm over its seeds.
+
+`loss/train` is the loss of every tenth step, `loss/validation` that of an evaluation, both in bits per byte; half-lives
+are in bytes. A logger (wandb or trackio) is somebody else's library, and receives the same scalars.
+"""
+
+import importlib
+import json
+import tempfile
+import zlib
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal
+
+import numpy as np
+
+from plkernel.common.files import MEAN, atomic_write, refuse_links
+
+LoggerName = Literal["wandb", "trackio"]
+EVENTS = "events.out.tfevents."
+"""Head of the names of TensorBoard's files."""
+PREDICTION = ("entropy", "saturated_share")
+"""Curves of the saturation of the predictions."""
+
+
+def logger_library(name: LoggerName) -> Any:
+    """Import the library of a logger; ValueError where it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise ValueError(f'logger {name!r}: it is not installed; pip install "plkernel[{name}]"') from None
+
+
+class Curves:
+    """The scalars of one run, for TensorBoard in its folder and for a logger where one is named.
+
+    start: first step that is still to come; later points in the folder are taken back. config: of the run, whose study
+    is the project of the logger and whose arm is the group. A run that goes on is the same run there.
+    """
+
+    def __init__(self, folder: Path, start: int, config: Mapping[str, Any], logger: LoggerName | None = None) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.writer, self.run = SummaryWriter(str(folder), purge_step=start), None
+        if logger:
+            name, text = f"{config['arm']} seed {config['seed']}", json.dumps(config, sort_keys=True)
+            own = {"id": f"{zlib.crc32(text.encode()):08x}"} if logger == "wandb" else {}  # trackio goes by the name
+            whose = {"project": config["study"], "group": config["arm"], "name": name, **own}
+            self.run = logger_library(logger).init(**whose, config=dict(config), resume="allow")
+
+    def add(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Add the values of a step."""
+        for tag, value in scalars.items():
+            self.writer.add_scalar(tag, value, step)
+        if self.run is not None:
+            self.run.log(dict(scalars), step=step)
+
+    def evaluation(self, row: Mapping[str, Any], half_lives: Sequence[np.ndarray], seconds: float, note: str) -> None:
+        """Add an evaluation; the losses of step 0, 8 bits per byte, would flatten the curves.
+
+        note: behind the names of the losses, of a model that sees ahead.
+        """
+        losses = {"validation": "val_bpb", "validation above the floor": "excess_bpb"} if row["step"] else {}
+        scalars = {f"loss/{name}{note}": row[key] for name, key in losses.items() if key in row}
+        scalars |= {f"prediction/{name.replace('_', ' ')}": row["saturation"][name] for name in PREDICTION}
+        scalars |= {"learning rate": row["learning_rate"], "bytes per second": row["bytes"] / seconds}
+        for layer, values in enumerate(half_lives):
+            scalars[f"half-life/layer {layer} median"] = float(np.median(values))
+            self.writer.add_histogram(f"half-life/layer {layer}, log2", np.log2(values), row["step"])
+        self.add(row["step"], scalars)
+
+    def close(self) -> None:
+        """Write what is left, and end the run of the logger."""
+        self.writer.close()
+        if self.run is not None:
+            self.run.finish()
+
+
+def save_mean(arm: Path, seeds: Sequence[int]) -> None:
+    """Write the mean of the curves of the runs arm/seed-K to arm/mean; nothing where that of these seeds is there.
+
+    A point is written where every seed has one. Runs that were taken from a record have no curves, and no mean.
+    """
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.util import tb_logging
+    from torch.utils.tensorboard import SummaryWriter
+
+    refuse_links(arm, arm / MEAN)
+    target = arm / MEAN / f"{EVENTS}{zlib.crc32(repr(sorted(seeds)).encode()):08x}"
+    folders = [arm / f"seed-{seed}" for seed in seeds]
+    if target.exists() or not all(any(folder.glob(f"{EVENTS}*")) for folder in folders):
+        return
+    tb_logging.get_logger().setLevel("ERROR")  # it warns of every run that was resumed
+    points = defaultdict[tuple[int, str], list[float]](list)
+    for folder in folders:
+        events = EventAccumulator(str(folder), {"scalars": 0}).Reload()
+        for tag in events.Tags()["scalars"]:
+            for event in events.Scalars(tag):
+                points[event.step, tag].append(event.value)
+    with tempfile.TemporaryDirectory() as made:
+        with SummaryWriter(made) as writer:
+            for (step, tag), values in sorted(points.items()):
+                if len(values) == len(folders):
+                    writer.add_scalar(tag, fmean(values), step)
+        [file] = Path(made).iterdir()
+        atomic_write(target, file.read_bytes())
+    for old in set(target.parent.glob(f"{EVENTS}*")) - {target}:  # of fewer seeds
+        old.unlink()

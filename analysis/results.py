@@ -16,9 +16,9 @@ DIGITS = "{:.4g}".format
 
 
 class Result:
-    """Base of results: `_title` is a line of text, `_table` the columns or rows of a table.
+    """Base of results: `_title` is a line of text, `_table` the columns or rows of a table, `_draw` the figure.
 
-    _figure: the function that draws it, module:function.
+    _figure: the function that draws it, module:function, in place of `_draw`.
     """
 
     _figure: ClassVar[str]
@@ -29,6 +29,11 @@ class Result:
     def _table(self) -> Any:
         raise NotImplementedError
 
+    def _draw(self) -> "Figure":
+        module, _, name = self._figure.partition(":")
+        figure: Figure = getattr(import_module(module), name)(self)
+        return figure
+
     def to_frame(self) -> "DataFrame":
         """Return a row for every lag, half-life, layer or arm, in bits where it is information or a loss."""
         from pandas import DataFrame
@@ -37,8 +42,7 @@ class Result:
 
     def plot(self) -> "Figure":
         """Draw the figure that the command of the same purpose writes."""
-        module, _, name = self._figure.partition(":")
-        figure: Figure = getattr(import_module(module), name)(self)
+        figure = self._draw()
         if "IPython" in sys.modules:  # which knows the figures of pyplot alone
             figure._repr_png_ = lambda: rendered(figure, ("png",))["png"]  # type: ignore[attr-defined]
         return figure

@@ -130,7 +130,6 @@ class Evaluation(Result):
     bits_per_byte: float
     error: float
     losses: NDArray[np.floating[Any]]
-    _figure = "plkernel.api:_evaluation_figure"
 
     def _title(self) -> str:
         windows, context = self.losses.shape
@@ -146,10 +145,8 @@ class Evaluation(Result):
     def _table(self) -> Any:
         return self.positions._table()
 
-
-def _evaluation_figure(result: Evaluation) -> "Figure":
-    """Bits per byte by position in the window."""
-    return result.positions.plot()
+    def _draw(self) -> "Figure":
+        return self.positions.plot()
 
 
 def evaluate(
@@ -217,7 +214,6 @@ class Run(Result):
     """
 
     path: Path
-    _figure = "plkernel.api:_run_figure"
     evaluate = evaluate
     truncation = truncation
     influence = influence
@@ -230,6 +226,12 @@ class Run(Result):
 
     def _table(self) -> Any:
         return self.metrics.filter(["step", "bytes", "train_bpb", "val_bpb", "excess_bpb"])
+
+    def _draw(self) -> "Figure":
+        from plkernel.memory import figures, inspection
+
+        *_, (before, now), title = inspection.of_run(self.path, None, 4, 0)
+        return figures.model_figure(before, now, title)
 
     @cached_property
     def model(self) -> "Model":
@@ -264,19 +266,9 @@ def load_run(path: str | Path) -> Run:
     return run
 
 
-def _run_figure(run: Run) -> "Figure":
-    """Kernels and half-lives at the start and now, as plkernel.inspect draws them."""
-    from plkernel.memory import figures, inspection
-
-    *_, (before, now), title = inspection.of_run(run.path, None, 4, 0)
-    return figures.model_figure(before, now, title)
-
-
 @dataclass(frozen=True, repr=False)
 class StudyResult(Result, Study):
     """A study and its runs, compared arm by arm as plkernel.report does."""
-
-    _figure = "plkernel.api:_study_figure"
 
     @cached_property
     def comparison(self) -> "Comparison":
@@ -300,12 +292,10 @@ class StudyResult(Result, Study):
             rows.append(row)
         return rows
 
+    def _draw(self) -> "Figure":
+        from plkernel.results.figures import drawings
 
-def _study_figure(study: StudyResult) -> "Figure":
-    """The first figure of the report."""
-    from plkernel.results.figures import drawings
-
-    return next(drawings(study.comparison)).figure
+        return next(drawings(self.comparison)).figure
 
 
 def load_study(folder: str | Path) -> StudyResult:
@@ -411,19 +401,18 @@ def _checked(model: Any) -> "Predict":
     device = parameters[0].device if parameters else torch.device("cpu")
 
     def predict(tokens: "Tensor") -> "Tensor":
+        shape, highest = tuple(tokens.shape), int(tokens.max())
         try:
             given = model(tokens.to(device))
         except Exception as error:
-            shape = tuple(tokens.shape)
             raise ValueError(f"model: given tokens of shape {shape}, int64, it raised {cli.told(error)}") from error
         logits = getattr(given, "logits", given)
         if not isinstance(logits, torch.Tensor):
             raise ValueError(f"model must return logits, a tensor or .logits, got {type(logits).__name__}")
-        if logits.ndim != 3 or logits.shape[:2] != tokens.shape or not logits.is_floating_point():
-            got, shape = f"{logits.dtype} of shape {tuple(logits.shape)}", tuple(tokens.shape)
-            raise ValueError(f"model must return floating logits (B,T,V) for tokens (B,T) of shape {shape}, got {got}")
-        if logits.shape[2] <= (highest := int(tokens.max())):
-            raise ValueError(f"model returns logits of {logits.shape[2]} symbols, but the text holds byte {highest}")
+        fits = logits.ndim == 3 and logits.shape[:2] == shape and logits.shape[2] > highest
+        if not (fits and logits.is_floating_point()):
+            wanted = f"floating logits (B,T,V), V above {highest}, for tokens (B,T) of shape {shape}"
+            raise ValueError(f"model must return {wanted}, got {logits.dtype} of shape {tuple(logits.shape)}")
         return logits
 
     return predict

@@ -63,7 +63,7 @@ def assert_decays_survive(
     """
     import torch
 
-    from plkernel.memory.watch import Watch
+    from plkernel.memory.watch import watch
 
     if unknown := set(steps) - set(STEPS):
         raise ValueError(f"steps must be among {', '.join(STEPS)}, got {', '.join(sorted(unknown))}")
@@ -71,7 +71,7 @@ def assert_decays_survive(
     with warnings.catch_warnings(action="ignore"), torch.random.fork_rng(devices=[]):
         try:
             moved = _built(factory)
-            for one in (one for one in Watch(moved).findings if one.severity == "wrong"):
+            for one in (one for one in watch(moved).findings if one.severity == "wrong"):
                 raise AssertionError(f"built: {one.tensor}: {one.name}, {one.seen}")
             samples = [_decays(_built(factory, seed)) for seed in range(SEEDS)]
             first = samples[0]
@@ -184,7 +184,10 @@ def _in_two_processes(factory: Factory, fill: Fill, first: Arrays) -> Readings:
 
 def _check(step: str, now: Arrays, samples: list[Arrays], fixed: Arrays, expected: Arrays | None) -> None:
     """AssertionError for a decay that is missing, not finite, another number, or of another distribution."""
+    from scipy.stats import ks_2samp
+
     wanted, tolerance = fixed if expected is None else expected, 2.0**-7 if "bfloat16" in step else 0.0
+    pools: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}  # drawn now and by all seeds, over layers
     for name, values in samples[0].items():
         found = now.get(name)
         if found is None or found.shape != values.shape:
@@ -196,23 +199,14 @@ def _check(step: str, now: Arrays, samples: list[Arrays], fixed: Arrays, expecte
             at = tuple(np.argwhere(wrong)[0].tolist())
             words = f"is {found[at]:g}, promised {right[at]:g} ({wrong.sum():,} of {wrong.size:,} differ)"
             raise AssertionError(f"{step}: {name}{list(at) or ''} {words}")
-    if expected is None:
-        from scipy.stats import ks_2samp
-
-        before = [_pooled(one, fixed) for one in samples]
-        for name, values in _pooled({name: now[name] for name in samples[0]}, fixed).items():
-            drawn = np.concatenate([one[name] for one in before])
-            if ks_2samp(values, drawn).pvalue < LEAST:
-                spans = [f"{one.min():g} .. {one.max():g}" for one in (values, drawn)]
-                raise AssertionError(f"{step}: {name} is {spans[0]}, promised were draws from {spans[1]}")
-
-
-def _pooled(decays: Arrays, fixed: Arrays) -> Arrays:
-    """Numbers of decays that are drawn, by name without the number of the layer."""
-    pools: dict[str, list[np.ndarray]] = {}
-    for name in decays.keys() - fixed.keys():
-        pools.setdefault(re.sub(r"\d+", "*", name), []).append(decays[name].ravel())
-    return {name: np.concatenate(parts) for name, parts in pools.items()}
+        if name not in wanted:
+            drawn = np.concatenate([one[name].ravel() for one in samples])
+            pools.setdefault(re.sub(r"\d+", "*", name), []).append((found.ravel(), drawn))
+    for name, pairs in pools.items():
+        both = [np.concatenate(parts) for parts in zip(*pairs, strict=True)]
+        if ks_2samp(*both).pvalue < LEAST:
+            spans = [f"{one.min():g} .. {one.max():g}" for one in both]
+            raise AssertionError(f"{step}: {name} is {spans[0]}, promised were draws from {spans[1]}")
 
 
 def _decays(model: "nn.Module") -> Arrays:

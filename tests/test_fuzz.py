@@ -1,7 +1,8 @@
 """Files and command lines that nobody meant to write: each is taken, or refused in one line, and nothing is executed.
 
 Cases are drawn by hypothesis from a fixed seed. A case is a fault where it ends in another exception than
-`cli.USER_ERRORS`, in too much time or memory, in a message that no terminal shows whole, or leaves temporary files.
+`cli.USER_ERRORS`, in too much time or memory, in a message that no terminal shows whole, prints a control character, or
+leaves temporary files.
 """
 
 import contextlib
@@ -29,11 +30,14 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 
 import plkernel
-from plkernel.commands import inspect
 from plkernel.commands.corpus import corpus
+from plkernel.commands.experiment import command as experiment
+from plkernel.commands.inspect import inspect
+from plkernel.commands.report import report
 from plkernel.common import cli
 from plkernel.common.files import load_object
 from plkernel.config.reading import load_spec
+from plkernel.config.reading import main as main_of_spec
 from plkernel.training.loop import prepare, run_training
 
 pytestmark = pytest.mark.slow
@@ -138,6 +142,7 @@ def tally(strategy: st.SearchStrategy[Any], action: Action, examples: int) -> Co
             warnings.catch_warnings(action="ignore"),
         ):
             ends[ending(action, case, Path(folder))] += 1
+        assert not {chr(code) for code in cli.ESCAPES} & set(quiet.getvalue()), "a control character is printed"
 
     each()
     return ends
@@ -252,8 +257,37 @@ def test_checkpoints_and_texts_of_others() -> None:
         if case[0] == "text.jsonl":
             corpus(case[0])
         else:
-            inspect.inspect(folder / case[0])
+            cli.main(inspect, [str(folder / case[0])])
 
     for name, whole in {"a.safetensors": save(tensors), "a.pth": pickle.dumps(os.getcwd), "text.jsonl": rows}.items():
         ends = tally(damaged(whole).map(lambda content, name=name: (name, content)), read, 40)
         assert ends["refused"] > 5
+
+
+def test_names_reach_no_terminal_raw(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of files, tensors, configurations, arms and corpora, in tables and in messages: control characters as escapes."""
+    monkeypatch.setenv("PLKERNEL_CACHE", str(study / "cache"))
+    spec = load_object(study / "spec.json")
+
+    def show(case: tuple[str, str], folder: Path) -> None:
+        kind, name = case
+        if kind in ("file", "tensor"):
+            file, part = (f"{name}.safetensors", "layer") if kind == "file" else ("a.safetensors", name)
+            (folder / file).write_bytes(save({f"{part}.A_log": torch.zeros(4), f"{part}.dt_bias": torch.ones(4)}))
+            (folder / "config.json").write_text(json.dumps({"model_type": name}))
+            cli.main(inspect, [str(folder / file)])
+        elif kind == "missing":
+            cli.main(inspect, [str(folder / name)])
+        else:
+            arms = {name: spec["arms"]["uniform"], "power": spec["arms"]["power"]}
+            given = {"arm": {"baseline": name, "arms": arms}, "corpus": {"corpus": {"name": name}}}
+            (folder / "spec.json").write_text(json.dumps({**spec, **given.get(kind, {"name": name})}))
+            with contextlib.suppress(SystemExit):
+                cli.main(report, [str(folder)])
+            main_of_spec(experiment, [str(folder / "spec.json"), "--only", name])
+
+    letters = st.text(st.sampled_from("a.\x1b\x9b\x07\r\x08\x7f[3m\n\u202e"), min_size=1, max_size=12)
+    kinds = st.sampled_from(["file", "tensor", "missing", "arm", "corpus", "name"])
+    assert tally(st.tuples(kinds, letters.map("\x1b[31m".__add__)), show, 40)["refused"] > 10
+    with pytest.raises(AssertionError, match="a control character is printed"):
+        tally(st.just("\x1b[31m"), lambda name, _: print(name), 1)

@@ -19,7 +19,7 @@ from tiny_models import FAST, SLOW
 from torch import nn
 
 import plkernel
-from plkernel.memory.watch import Watch, lightning_callback, trainer_callback
+from plkernel.memory.watch import lightning_callback, trainer_callback
 
 RATES = np.log(2) / np.array([0.5, 2.0, 8.0, 32.0])
 """Half-lives of 1/2, 2, 8 and 32 tokens."""
@@ -256,7 +256,7 @@ def test_healthy_models(name: str) -> None:
 def test_shards_and_meta() -> None:
     """What a process cannot see is said; what is there later is read then."""
     watched = model(1).to("meta")
-    watch = Watch(watched, every=1)
+    watch = plkernel.watch(watched, every=1)
     assert list(watch.unseen) == ["layers.0.mixer"]
     assert "layers.0.mixer.A_log: is on the meta device" in watch.unseen["layers.0.mixer"]
     assert watch() == {}
@@ -292,7 +292,7 @@ def test_local_shards_are_read_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         values = {"A_log": Shard(heads.A_log.detach()[:rows]), "dt_bias": Shard(heads.dt_bias.detach())}
         with monkeypatch.context() as patched:
             patched.setattr("plkernel.memory.watch.attrgetter", lambda name, v=values: lambda _: v[name.split(".")[-1]])
-            watch = Watch(watched)
+            watch = plkernel.watch(watched)
         assert list(watch.unseen) == unseen
         if not unseen:
             assert watch._start["layers.0.mixer"] == pytest.approx(RATES[2:])

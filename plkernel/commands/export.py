@@ -23,7 +23,7 @@ def export(model: tyro.conf.Positional[Path], out: tyro.conf.Positional[Path], d
         out: The file, .pth is added if missing. An earlier export is replaced.
         dtype: Type of the numbers. In bfloat16 logits differ in the third digit.
     """
-    from plkernel.interop.official import cast, summary, to_official, write_official
+    from plkernel.interop.official import summary, to_official, write_official
     from plkernel.models.rwkv import RWKV
     from plkernel.training.checkpoint import open_model
 
@@ -32,7 +32,7 @@ def export(model: tyro.conf.Positional[Path], out: tyro.conf.Positional[Path], d
     opened = open_model(model)
     if not isinstance(opened, RWKV):
         raise ValueError(f"{model} is a model of kind 'ssm': rwkv5, rwkv6 and rwkv7 are exported")
-    write_official(path, cast(to_official(opened), dtype))
+    write_official(path, to_official(opened), dtype)
     print(summary(opened, dtype))
     print(f"written: {path}")
 

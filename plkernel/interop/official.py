@@ -63,19 +63,14 @@ def _place(name: str) -> tuple[float, int]:
     return float(match[1]), min(ranks, default=len(FIRST_IN_BLOCK))
 
 
-def cast(tensors: State, dtype: str) -> State:
-    """`tensors` as numbers of type `dtype`; ValueError naming one that is too large for it."""
-    result = {name: tensor.to(getattr(torch, dtype)) for name, tensor in tensors.items()}
-    for name, tensor in result.items():
-        if not tensor.isfinite().all() and tensors[name].isfinite().all():
+def write_official(path: Path, state: State, dtype: str = "float32") -> None:
+    """Write `state` in numbers of type `dtype`, atomically; ValueError naming one that is too large for it."""
+    cast = {name: tensor.to(getattr(torch, dtype)) for name, tensor in state.items()}
+    for name, tensor in cast.items():
+        if not tensor.isfinite().all() and state[name].isfinite().all():
             raise ValueError(f"dtype {dtype}: {name} has a number too large for it; use bfloat16 or float32")
-    return result
-
-
-def write_official(path: Path, state: State) -> None:
-    """Write `state` as the package reads it, atomically."""
     with atomic(path) as temporary, temporary.open("wb") as handle:
-        torch.save(state, handle)
+        torch.save(cast, handle)
 
 
 def summary(model: RWKV, dtype: str) -> str:

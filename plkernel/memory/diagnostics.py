@@ -89,7 +89,9 @@ class Influence(Curve):
     """Mean change of the prediction of x[t+1] when x[t+1-d] is another token, at lags d = `lags` (L,), ascending.
 
     bits            (L,) KL(P(. | x) || P(. | x with the other token)) in bits
-    standard_error  (L,); windows are independent, readings in one window are not
+    standard_error  (L,) over windows and what is replaced in them, if windows are independent: readings in one are not.
+                    Few readings, at times one, carry most of the mean at far lags: the root mean square of such errors
+                    is right, and where most draws miss these readings, most errors are half of what they should be
     """
 
     lags: tuple[int, ...]

@@ -90,6 +90,8 @@ class Family:
     anchor   pattern that the name of one tensor of every such layer matches; its groups fill the templates of names
     fixed    rates that config.json defines, for decays that are not learned
     taken    place where a running module of transformers or plkernel computes decays that depend on the input
+    heads    names of config.json for the number of heads: the first that is there is the size of A_log
+    whole    the formula needs all of a tensor; any other is of each channel alone
     """
 
     name: str
@@ -105,6 +107,8 @@ class Family:
     starts: Mapping[str, list[tuple[str, Start]]] = field(default_factory=dict)
     fixed: Callable[[Given], Floats] | None = None
     taken: Argument | None = None
+    heads: list[str] = field(default_factory=list)
+    whole: bool = False
 
 
 def softplus(x: Floats) -> Floats:

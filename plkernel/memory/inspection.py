@@ -35,7 +35,6 @@ class Shown(Result):
     model_type: str | None
     layers: tuple[Layer, ...]
     findings: tuple[Finding, ...]
-    _figure = "plkernel.memory.inspection:shown_figure"
 
     def _title(self) -> str:
         found = [f"{one.severity}: {one.name}, {one.tensor}" for one in self.findings]
@@ -49,6 +48,9 @@ class Shown(Result):
             row = {"layer": layer.number, "family": layer.family.name, "channels": layer.rates.size}
             rows.append({**row, **{name: lives[at] for name, at in NAMED.items()}, "x": _exponent(layer.rates)})
         return rows
+
+    def _draw(self) -> "Figure":
+        return model_figure(None, self.memory, self.name, "tokens")
 
     @property
     def kernels(self) -> Floats:
@@ -77,11 +79,6 @@ class Shown(Result):
             layers.append(row | {"exponent": _exponent(layer.rates), "exponent_over_lags": SLOPES_OVER})
         found = [finding._asdict() for finding in self.findings]
         return {"model": self.name, "model_type": self.model_type, "layers": layers, "findings": found}
-
-
-def shown_figure(one: Shown) -> "Figure":
-    """Draw the kernels and half-lives of a checkpoint."""
-    return model_figure(None, one.memory, one.name, "tokens")
 
 
 def is_other_software(model: Path) -> bool:

@@ -25,12 +25,6 @@ KEPT_IN_FLOAT32 = ("bailing_hybrid", "glm5_next")
 """Model types whose A_log and dt_bias transformers loads in float32, whatever config.json says."""
 COUNTS = ("num_hidden_layers", "n_layer", "num_layers", "num_blocks")
 """Names of config.json for the number of layers."""
-HEADS = {
-    "Mamba-2": ("num_heads", "mamba_n_heads", "mamba_num_heads", "n_mamba_heads"),
-    "gated delta net": ("linear_num_value_heads", "num_v_heads", "num_heads"),
-    "Kimi Delta Attention": ("linear_num_heads", "linear_num_value_heads", "num_v_heads", "num_heads"),
-}
-"""Names of config.json for the number of heads, by family; that of the first that is there is the size of A_log."""
 MOST_LAYERS, MOST_NUMBERS = 1000, 2**25
 """Layers with decays, and numbers in their tensors, of one checkpoint; the largest published has half as many."""
 
@@ -243,9 +237,8 @@ def _of_tensors(layer: Layer, started: Mapping[str, str], count: int) -> Iterato
             yield Finding("all equal", name, f"all {values.size:,} numbers are {values.flat[0]:g}")
         elif values.size > 3:
             yield from _partly(layer, role, count)
-    heads, counted = HEADS.get(layer.family.name, ()), layer.tensors.get("A_log")
-    given = Given({}, layer.config, layer.number)
-    wanted = next((n for one in heads if isinstance(n := given.setting(one), int)), None)
+    given, counted = Given({}, layer.config, layer.number), layer.tensors.get("A_log")
+    wanted = next((n for one in layer.family.heads if isinstance(n := given.setting(one), int)), None)
     if counted is not None and wanted is not None and counted.values.size != wanted:
         yield Finding("shape", layer.names["A_log"], f"has {counted.values.size} heads, and config.json says {wanted}")
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from plkernel.memory.files import of_tensors, spacing
-from plkernel.memory.formulas import FAMILIES, RATES
+from plkernel.memory.formulas import FAMILIES
 from plkernel.memory.layers import (
     HALF_PRECISION,
     NUMBERED,
@@ -33,13 +33,11 @@ from plkernel.memory.layers import (
 
 SHOWN = {"min": 0.0, "p10": 0.1, "p50": 0.5, "p90": 0.9, "max": 1.0}
 """Names of the quantiles of half-lives."""
-WHOLE = (RATES["hgrn"], RATES["second_half"])
-"""Formulas that need all of a tensor; any other is of each channel alone, and a shard gives those of its channels."""
 BESIDE = ("D",)
 """Parameters of the module of decays that `decay_param_groups` treats like them."""
 
 
-class Watch:
+class watch:
     """Decays of every known layer of `model`: scalars every so many steps, and findings from the start on.
 
     model      any torch.nn.Module with layers of the families that plkernel.inspect reads
@@ -138,7 +136,7 @@ class Watch:
                     if tensor.is_meta or not tensor.numel():
                         what = "is on the meta device" if tensor.is_meta else "this process holds none of it"
                         raise ValueError(f"{name}: {what}")
-                    if (split and family.rate in WHOLE) or len(splits) > 1:
+                    if (split and family.whole) or len(splits) > 1:
                         raise ValueError(f"{name}: shards of this process do not give whole decays of {family.name}")
                     tensors[role] = of_tensors({name: tensor}, {}).read(name)
                 layer = Layer(module, family, names, tensors, self._checkpoint.config, np.empty(0))
@@ -193,9 +191,6 @@ class Watch:
             warnings.warn(f"decays at step {self.step:,}: {text}", stacklevel=4)
 
 
-watch = Watch
-
-
 def decay_param_groups(
     model: nn.Module, weight_decay: float = 0.0, decay_lr: float | None = None
 ) -> list[dict[str, Any]]:
@@ -222,7 +217,7 @@ def decay_param_groups(
 
 
 def trainer_callback(trainer: Any, **options: Any) -> Any:
-    """Make a transformers.TrainerCallback that logs the scalars of `Watch` through `trainer.log`.
+    """Make a transformers.TrainerCallback that logs the scalars of `watch` through `trainer.log`.
 
     `trainer.add_callback(trainer_callback(trainer, every=100))`; its attribute `watch` has the findings. The scalars go
     wherever those of the trainer go; the schedule is that of the trainer.
@@ -230,10 +225,10 @@ def trainer_callback(trainer: Any, **options: Any) -> Any:
     base: Any = import_module("transformers").TrainerCallback
 
     class WatchCallback(base):  # type: ignore[misc]
-        watch: Watch | None = None
+        watch: Any = None
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
-            self.watch = Watch(parts["model"], parts.get("optimizer"), **{"steps": state.max_steps, **options})
+            self.watch = watch(parts["model"], parts.get("optimizer"), **{"steps": state.max_steps, **options})
 
         def on_step_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
             if self.watch is not None and (scalars := self.watch(state.global_step)):
@@ -243,18 +238,18 @@ def trainer_callback(trainer: Any, **options: Any) -> Any:
 
 
 def lightning_callback(**options: Any) -> Any:
-    """Make a Lightning callback that logs the scalars of `Watch` through `log_dict` of the module that trains."""
+    """Make a Lightning callback that logs the scalars of `watch` through `log_dict` of the module that trains."""
     known = [name for name in ("lightning.pytorch", "pytorch_lightning") if find_spec(name.partition(".")[0])]
     base: Any = import_module(known[0]).Callback if known else object
 
     class WatchCallback(base):  # type: ignore[misc]
-        watch: Watch | None = None
+        watch: Any = None
 
         def on_train_start(self, trainer: Any, module: nn.Module) -> None:
             groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
             steps = trainer.estimated_stepping_batches
             given = {"steps": int(steps) if np.isfinite(steps) else None, **options}
-            self.watch = Watch(module, SimpleNamespace(param_groups=groups), **given)
+            self.watch = watch(module, SimpleNamespace(param_groups=groups), **given)
 
         def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
             if self.watch is not None and (scalars := self.watch(trainer.global_step)):

@@ -19,7 +19,6 @@ from plkernel.memory.diagnostics import (
     is_read,
     kernel_exponents,
     lengths,
-    merged,
     n_gram_losses,
     n_grams,
     others,
@@ -113,15 +112,6 @@ def test_saturation_is_its_definition(scale: float) -> None:
         "saturated_share": (p.max(axis=1) > 0.99).mean(),
     }
     assert saturation(logits, targets) == pytest.approx(expected, rel=2e-14, abs=1e-14)
-
-
-def test_batches_merge_to_the_whole() -> None:
-    rng = np.random.default_rng(0)
-    logits, targets = 12 * rng.standard_normal((700, 5, 256)), rng.integers(0, 256, (700, 5))
-    cuts = ((0, 1), (1, 300), (300, 301), (301, 700))
-    whole = merged(saturation(logits[start:end], targets[start:end]) for start, end in cuts)
-    assert whole["positions"] == 3500
-    assert whole == pytest.approx(saturation(logits, targets), rel=1e-14)
 
 
 def test_impossible_symbols_and_diverged_models() -> None:

@@ -1,24 +1,14 @@
 """Figures of memory and of context, read back: their lines and boxes carry the numbers of the rows."""
 
 import xml.dom.minidom
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
 from plkernel.analysis.figures.style import COLOURS, INK, rendered
-from plkernel.memory.diagnostics import QUANTILES, Influence, Memory, Probe, by_position, truncation_of
-from plkernel.memory.figures import (
-    START,
-    Curves,
-    Panel,
-    half_life_figure,
-    kernel_figure,
-    model_figure,
-    probe_figure,
-    truncation_figure,
-)
+from plkernel.memory.diagnostics import QUANTILES, Memory
+from plkernel.memory.figures import START, Curves, Panel, kernel_figure, truncation_figure
 
 LAGS = 2.0 ** np.arange(7)
 SEEDS, BLOCKS = 2, 3
@@ -59,26 +49,6 @@ def test_kernels_are_drawn_block_by_block_as_their_mean_and_beside_the_law() -> 
     rendered(kernel_figure([Panel("vanished", gone, gone, 1.0)]))
 
 
-def test_boxes_hold_the_quartiles_of_every_block() -> None:
-    for axes, panel in zip(half_life_figure(PANELS).axes, PANELS, strict=True):
-        boxes = np.array([(bar.get_y(), bar.get_y() + bar.get_height()) for bar in axes.patches])
-        for drawn, part in ((panel.before, boxes[:BLOCKS]), (panel.after, boxes[BLOCKS:])):
-            assert part == pytest.approx(np.exp(np.log(drawn.half_lives).mean(axis=0))[:, [2, 4]])
-        spans, medians = axes.collections[2].get_segments(), axes.collections[3].get_segments()
-        assert [span[0][1] for span in spans] == pytest.approx(panel.after.half_lives[..., 0].min(axis=0))
-        assert [span[1][1] for span in spans] == pytest.approx(panel.after.half_lives[..., -1].max(axis=0))
-        assert [line[0][1] for line in medians] == pytest.approx(np.sqrt(panel.after.half_lives[..., 3].prod(axis=0)))
-
-
-@pytest.mark.parametrize("trained_here", [True, False])
-def test_a_model_shows_every_block(trained_here: bool) -> None:
-    after = memory(2.0, 1.5)
-    kernels, half_lives = model_figure(memory(1.0, 0.5) if trained_here else None, after, "model").axes
-    assert len(kernels.lines) == len(half_lives.patches) == BLOCKS * (1 + trained_here)
-    assert np.log(kernels.lines[-1].get_ydata()) == pytest.approx(after.log_kernels()[-1])
-    assert ("before" in kernels.get_title("left")) == trained_here
-
-
 def test_truncation_shows_means_over_seeds_and_the_loss() -> None:
     arms = {"base": Curves(GIVEN, BASE), "other": Curves(GIVEN, BASE + np.array([0.4, 0.3, 0.1, 0.0]))}
     whole, lost = truncation_figure(arms).axes
@@ -101,20 +71,3 @@ def test_any_name_is_drawn(name: str) -> None:
     drawn = xml.dom.minidom.parseString(rendered(figure, ["png", "svg"])["svg"])
     texts = "".join(node.data for tag in drawn.getElementsByTagName("text") for node in tag.childNodes)
     assert name.split("\n")[0].translate({ord(x): ascii(x)[1:-1] for x in "\x1b\x07\x9b\udc9b"}) in texts
-
-
-@pytest.fixture
-def found() -> Probe:
-    """Of a model that reads one token: beyond lag 1 there is nothing."""
-    losses = np.random.default_rng(0).normal(3, 1, (4, 20))
-    influence = Influence((1, 2, 4, 8), (0.5, 0.0, 0.0, 0.0), (0.1, 0.0, 0.0, 0.0))
-    cut = truncation_of(list(GIVEN), losses + np.array([0.5, 0.2, 0.1, 0])[:, None])
-    return Probe("token", 20, 8, 4.0, 1.0, influence, by_position(np.ones((20, 8))), cut)
-
-
-def test_the_information_of_the_text_stands_beside_influence_and_loss(found: Probe) -> None:
-    text = Influence(GIVEN, (0.2, 0.1, 0.05, 0.01), (0.01,) * 4)
-    figure = probe_figure(replace(found, unit="byte", information=text))
-    assert figure.axes[0].get_lines()[1].get_ydata().tolist() == figure.axes[2].get_lines()[1].get_ydata().tolist()
-    assert figure.axes[0].get_lines()[1].get_ydata().tolist() == list(text.bits)
-    assert set(rendered(figure)) == {"pdf", "png", "svg"}

@@ -19,9 +19,11 @@ from plkernel.common import cli
 from plkernel.common.files import read_lines
 from plkernel.config.reading import load_spec
 from plkernel.data.windows import fixed_windows
+from plkernel.memory.diagnostics import influence_of, places
 from plkernel.memory.foreign import NEED_A_GPU
 from plkernel.memory.probe import check_causal, open_target, probe
-from plkernel.training.evaluate import Predict, influence, truncation
+from plkernel.training import evaluate
+from plkernel.training.evaluate import PLACES, Predict, influence, truncation
 from plkernel.training.loop import prepare, run_training
 
 SYMBOLS = 16
@@ -143,6 +145,34 @@ def test_rounding_is_not_seeing_ahead() -> None:
     check_causal(blurred(1e-8), text())
     with pytest.raises(ValueError, match="not causal"):
         check_causal(blurred(1e-4), text())
+
+
+@pytest.mark.slow  # trains a model, and replaces every token of 48 windows
+@pytest.mark.parametrize("kind", ["ssm", "rwkv6"])
+def test_errors_of_trained_models_are_those_over_windows_and_draws(
+    kind: str, tiny_spec: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Standard deviation over a thousand seeds, each with windows drawn anew, over the error stated.
+
+    The root mean square of the statements, and their median: few readings carry most of the influence at far lags.
+    """
+    path, length, count = tiny_spec(corpus="stdlib", context=128, steps=250, eval_every=250), 128, 48
+    head = 'dim = 32\nkind = "rwkv6"\nhead_size = 16' if kind == "rwkv6" else "dim = 32"
+    path.write_text(path.read_text().replace("dim = 16", head).replace('projection = "published"', ""))
+    run_training(prepare(load_spec(path), "uniform", 0, tmp_path / "out"), progress_bar=False)
+    target = open_target(tmp_path / "out" / "uniform" / "seed-0", CPU)
+    lags, every, rng = [1, 2, 4, 8, 16, 32, 64, 128], list[Any](), np.random.default_rng(0)
+    monkeypatch.setattr(evaluate, "influence_of", lambda lags, bits: every.append(bits))
+    influence(target.predict, fixed_windows(target.text(None)[1], length, count), lags, count, length)
+    found = []
+    for _ in range(1000):
+        windows, chosen = rng.integers(count, size=(count, 1)), places(count, length, PLACES, rng)
+        found.append(influence_of(lags, every[0][windows, chosen]))
+    spread, errors = np.std([one.bits for one in found], axis=0), np.array([one.standard_error for one in found])
+    ratios = spread / np.sqrt(np.square(errors).mean(axis=0)), spread / np.median(errors, axis=0)
+    assert (ratios[0] > 0.8).all(), ratios
+    assert (ratios[0] < 1.2).all(), ratios
+    assert (ratios[1] < 1.3).all() or kind == "rwkv6", ratios  # one reading can carry most of the influence of a Finch
 
 
 @pytest.fixture

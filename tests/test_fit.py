@@ -170,6 +170,7 @@ def test_quantiles_need_a_power_law(copies: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_measured_power_law_is_fitted_as_one(tmp_path: Path, capsys: Capture) -> None:
     """To the same digits as the exponent that its verdict states; noise has none."""
     data = Mixture(copies=power_law_copies(1.0, 0.02, 512, 16), size=500_000, seed=2).sequence()

@@ -2,7 +2,7 @@
 
 minimax        K terms with the least largest relative error, by Remez exchanges; `certificate` proves it
 least-squares  K terms with the least sum of squared logarithmic errors, for targets with errors
-nnls           weights on given half-lives, on the linear scale: the published fit
+nnls           weights on the published half-lives, on the linear scale: the published fit
 
 Free terms have the parameters (ln rates, ln weights), shape (2K,), so that both stay positive; rates are per first lag
 of the target. Their errors are ln(kernel / target): near 0 they are the relative error, and they grow without end as a
@@ -12,7 +12,7 @@ kernel vanishes, which relative errors do not.
 import numbers
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -45,7 +45,6 @@ from plkernel.analysis.nodes import (
     node_scores,
     place,
     smooth_nodes,
-    target_scores,
     warn_outlasting,
 )
 from plkernel.analysis.results import Result
@@ -56,7 +55,6 @@ if TYPE_CHECKING:
 Method = Literal["minimax", "least-squares", "nnls"]
 Places = NDArray[np.intp]
 
-METHODS: tuple[Method, ...] = get_args(Method)
 PUBLISHED_BETA, PUBLISHED_MAX_LAG = 1.15, 512
 PUBLISHED_HALF_LIVES = (1.0, 2048.0, 256)
 FEWEST_POINTS, POINTS_PER_TERM = 40, 6
@@ -170,8 +168,6 @@ def fit(
     values: ArrayLike | Target | None = None,
     max_lag: float | None = None,
     terms: int | None = None,
-    method: Method | None = None,
-    half_lives: ArrayLike | None = None,
 ) -> FitResult:
     """Fit sum_k w_k exp(-lambda_k t), all w_k >= 0, to t**-beta on t = 1..max_lag, or to the values of another kernel.
 
@@ -180,10 +176,7 @@ def fit(
     max_lag     512 unless given; with values it is theirs
     terms       K exponentials, with the least largest relative error (minimax) over the real lags 1..max_lag; over
                 the integers alone, values=np.arange(1.0, max_lag + 1) ** -beta, it can be a third of that for many
-                terms. Without, the published fit
-    method      nnls, minimax or least-squares. Left out: minimax with terms (least-squares for a target with errors),
-                nnls otherwise
-    half_lives  (N,) in steps, which nnls may use: 256 from 1 to 2048 unless given
+                terms. Of a target with errors the weighted least squares. Without, the published fit by nnls
 
     Of the result, `active` has rates (K,) per step and weights (K,), `active.half_lives()` in steps, `optimal_scores`
     how close they are. place(N, placement="terms", terms=result.active) shares them among channels. Warns if most
@@ -204,17 +197,10 @@ def fit(
     else:
         law = (PUBLISHED_BETA if beta is None else beta, PUBLISHED_MAX_LAG if max_lag is None else max_lag)
         target = power_law_target(*law)
-    if method is None:
-        method = "nnls" if terms is None else "minimax" if target.errors is None else "least-squares"
-    if method not in METHODS:
-        raise ValueError(f"method {method!r}: must be one of {', '.join(METHODS)}")
-    if method == "nnls":
-        if terms is not None:
-            raise ValueError("method 'nnls' chooses its terms from the half-lives: leave out terms")
-        optimal = nnls(target, half_lives)
+    method: Method = "nnls" if terms is None else "minimax" if target.errors is None else "least-squares"
+    if terms is None:
+        optimal = nnls(target)
     else:
-        if half_lives is not None or terms is None:
-            raise ValueError(f"method {method!r} places half-lives of its own: give terms and leave out half_lives")
         optimal = (minimax if method == "minimax" else least_squares_terms)(target, terms)
     uniform = ExponentialSum(optimal.rates, (1.0,) * len(optimal.rates))
     lags = target.integer_lags()
@@ -225,26 +211,23 @@ def fit(
     return FitResult(target, method, optimal, uniform, best, even, proof)
 
 
-def nnls(target: Target, half_lives: ArrayLike | None = None) -> ExponentialSum:
+def nnls(target: Target) -> ExponentialSum:
     """Weights >= 0 with the least sum of (k - target)**2 over the integer lags, or those of a discrete target.
 
-    The first lags decide. A target with errors is fitted at all its lags, each difference over its error. half_lives:
-    (N,); the published 256 from 1 to 2048 unless given. Source: Lawson & Hanson, "Solving Least Squares Problems"
-    (1974), chapter 23, as in scipy.optimize.nnls.
+    On the published half-lives, 256 from 1 to 2048. The first lags decide. A target with errors is fitted at all its
+    lags, each difference over its error. Source: Lawson & Hanson, "Solving Least Squares Problems" (1974), chapter 23,
+    as in scipy.optimize.nnls.
     """
     from scipy.optimize import nnls as solve
 
-    grid = np.geomspace(*PUBLISHED_HALF_LIVES) if half_lives is None else np.atleast_1d(np.asarray(half_lives, float))
-    if grid.ndim != 1 or not grid.size or not (np.isfinite(grid) & (grid > 0)).all():
-        raise ValueError("half_lives must be positive and finite, one or more")
-    rates, lags = np.log(2) / np.sort(grid), target.integer_lags()
+    rates, lags = np.log(2) / np.geomspace(*PUBLISHED_HALF_LIVES), target.integer_lags()
     values = target.value(lags)
     scale = np.ones(1) if target.errors is None else 1 / (values * target.errors)
     check_design(lags.size, rates.size)
     design = np.exp(-np.outer(lags, rates)) * scale[:, None]
     weights = solve(design, values * scale, maxiter=30 * rates.size)[0]
     if not weights.any():
-        raise ValueError("no node helps: every half-life is too short to be seen at the first lag, use longer ones")
+        raise ValueError(f"{target.label}: every half-life up to 2048 is too short to be seen at its first lag")
     return exponential_sum(rates, weights)
 
 
@@ -336,8 +319,8 @@ def minimax(target: Target, terms: int) -> ExponentialSum:
     `certificate` of the result bounds its distance from the least error. Kinks and noise set a floor that no number of
     terms passes, and near it the errors of the best sum need not alternate: linear programs take over from the
     exchanges, and the certificate cannot tell how near they came. The lags of a continuous target are real: the least
-    error on integers alone, `array_target`, is smaller. Deterministic. Raises ValueError for targets with errors, whose
-    noise it would follow, and for more terms than float64 or the target supports, naming the largest number that works.
+    error on integers alone, `array_target`, is smaller. Deterministic. Raises ValueError for more terms than float64 or
+    the target supports, naming the largest number that works.
     Source: Hackbusch, "Computation of best L-infinity exponential sums for 1/x by Remez' algorithm", Comput. Vis.
     Sci. 20 (2019), for the exchanges.
 
@@ -345,8 +328,6 @@ def minimax(target: Target, terms: int) -> ExponentialSum:
     >>> round(certificate(minimax(law, 6), law).largest, 5)
     0.00486
     """
-    if target.errors is not None:
-        raise ValueError(f"minimax: {target.label} has errors, and its noise would be followed; use least-squares")
     if target.exponents is None and terms > (most := (len(target.lags) - 1) // 2):
         raise ValueError(
             f"terms {terms}: {target.label} up to lag {target.max_lag:g} supports at most {most}, half its "
@@ -567,7 +548,7 @@ def place_channels(
     check_rates("nodes:", nodes.rates, 1)
     if placement != "quantile":  # of which `place` warns
         warn_outlasting(nodes.half_lives(), target.max_lag)
-    return nodes, node_scores(nodes, law, int(target.max_lag)) if law else target_scores(nodes, target, kernel, lag)
+    return nodes, node_scores(nodes, target, kernel, lag)
 
 
 def fit_figure(result: FitResult, nodes: Nodes | None = None) -> "Figure":

@@ -26,8 +26,7 @@ from plkernel.analysis.exponentials import (
     Scores,
     Target,
     exponential_sum,
-    integer_lags,
-    power_law,
+    power_law_target,
     score,
 )
 from plkernel.analysis.results import Result
@@ -254,24 +253,15 @@ def falling_exponent(lags: ArrayLike, log_values: ArrayLike) -> Floats:
     return np.where(vanishes.any(axis=-1), np.inf, -slope)
 
 
-def node_scores(nodes: Nodes, aim: Aim, max_lag: int) -> Scores:
-    """The kernel that `aim` speaks of, in its lag convention, against t**-exponent on t = 1..max_lag.
+def node_scores(nodes: Nodes, target: Target, kernel: Summation = "coherent", lag: Lag = "state") -> Scores:
+    """Scores of the kernel of `nodes`, as `kernel` and `lag` of an `Aim` say, against `target` where that is known.
 
-    Under lag `bonus` from t = 2: the decays do not reach t = 1, which is seen through u.
+    On its integer lags, or its own if it is not continuous; under lag `bonus` from t = 2, as the decays do not reach
+    t = 1, which is seen through u.
     """
-    lags = _seen(integer_lags(max_lag), aim.lag)
-    return score(log_kernel(nodes, aim.kernel, lags, aim.lag), power_law(lags, aim.exponent), lags)
-
-
-def target_scores(nodes: Nodes, target: Target, kernel: Summation, lag: Lag) -> Scores:
-    """`node_scores` for a target of any shape, at its integer lags or at those where it is known."""
-    lags = _seen(target.integer_lags(), lag)
+    lags = target.integer_lags()
+    lags = lags[lags >= AHEAD[lag]]
     return score(log_kernel(nodes, kernel, lags, lag), target.value(lags), lags)
-
-
-def _seen(lags: Floats, lag: Lag) -> Floats:
-    """The part of `lags` that the decays reach."""
-    return lags[lags >= AHEAD[lag]]
 
 
 def output_std(nodes: Nodes) -> float:
@@ -557,7 +547,7 @@ def smooth_nodes(rates: Floats, target: Target, gain: Gain, kernel: Summation, l
         precision = np.sqrt(counts / counts.mean()) / CLOSE
     else:
         known, precision = np.asarray(target.lags), 1 / np.hypot(CLOSE, target.errors)
-    lags = _seen(known, lag)
+    lags = known[known >= AHEAD[lag]]
     scale, wanted = precision[-lags.size :] / power, power * np.log(target.value(lags))
 
     slowest, fastest = float(np.log(rates.min())), float(np.log(rates.max()))
@@ -651,7 +641,7 @@ def check_nodes(
         raise ValueError(f"the shape is that of gain {nodes.gain!r}, but {reason}")
     if aim is None:
         return
-    e_log = node_scores(nodes, aim, int(max_lag)).e_log
+    e_log = node_scores(nodes, power_law_target(aim.exponent, int(max_lag)), aim.kernel, aim.lag).e_log
     if not e_log <= LARGEST_E_LOG:
         clamp = "" if k_clamp or goose else ", k_clamp = true"
         raise ValueError(

@@ -16,10 +16,8 @@ def test_the_table_names_every_source_and_holds_the_figures(tmp_path: Path, caps
     gallery(max_lag=512, out=tmp_path, figure=False)
     text = capsys.readouterr().out
     rows = {line.split()[0]: line for line in text.splitlines() if line.strip()}
-    entries = initialisations(1.15, 512)
-    assert all(rows[item.name].endswith(item.origin["paper"]) for item in entries)
+    assert all(rows[item.name].split()[-1] in item.origin["source"] for item in initialisations())
     assert "slopes on lags 4..128; t**-1.15 itself falls to 1% at lag 55" in text
-    assert rows["exp013-2-ema"].split()[1:6] == ["1..2000", "-1.12", "-1.12", "0.320", "0.997"]
     assert (rows["gla"].split()[1], rows["gla"].split()[7]) == ("16", "107")
 
 
@@ -35,4 +33,4 @@ def test_json_holds_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert (values["beta"], values["max_lag"], values["slope_lags"]) == (1.0, 256, [4.0, 64.0])
     starts = {entry["initialisation"]["name"]: entry["initialisation"] for entry in values["entries"]}
     assert starts["lru"]["half_lives"] == [0.0, None], "endless"
-    assert starts["rwkv-first"]["origin"]["layer"] == "1 of 24"
+    assert "layers 1, 13 and 24" in starts["rwkv-first"]["origin"]["assumed"]

@@ -13,12 +13,12 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import gammaln, psi, stdtrit, xlogy
+from scipy.special import gammaln, stdtrit, xlogy
 
 from plkernel.analysis.information.counts import Bytes, block_edges, check_data, check_lags, count_pairs, histogram
 from plkernel.analysis.results import Result
 
-Estimator = Literal["jackknife", "shuffle", "plugin", "miller-madow", "grassberger"]
+Estimator = Literal["jackknife", "shuffle", "plugin"]
 ESTIMATORS: tuple[Estimator, ...] = get_args(Estimator)
 
 EXPANDED_ABOVE = 100.0
@@ -35,37 +35,24 @@ Floats = NDArray[np.float64]
 Table = NDArray[Any]
 
 
-def mutual_information(tables: Table, estimator: Estimator = "plugin") -> Floats:
-    """I(X;Y) = H(X) + H(Y) - H(X,Y) in nats of pair tables (..., S, S), every entropy by the same estimator.
+def mutual_information(tables: Table) -> Floats:
+    """I(X;Y) = H(X) + H(Y) - H(X,Y) in nats of pair tables (..., S, S), H = -sum_i (n_i/n) ln(n_i/n).
 
-    plugin        H = -sum_i (n_i/n) ln(n_i/n); its bias is about (S-1)^2 / 2n upwards in I
-    miller-madow  plugin + (m - 1)/2n with m the cells that occur (Miller 1955)
-    grassberger   H = ln n - (1/n) sum_i n_i G(n_i), G(k) = psi(k) + (-1)^k/2 [psi((k+1)/2) - psi(k/2)]
-                  (Grassberger, arXiv physics/0307138, eq. 30)
-    shuffle, jackknife  as plugin: `decay_curves` corrects the result
+    The plug-in estimate; its bias is about (S-1)^2 / 2n upwards, and `decay_curves` corrects it.
     """
     exact = np.result_type(tables, np.int64)
     rows, columns = tables.sum(axis=-1, dtype=exact), tables.sum(axis=-2, dtype=exact)
     total = rows.sum(axis=-1)
-    joint = tables.reshape(*tables.shape[:-2], -1)
-    return entropy(rows, total, estimator) + entropy(columns, total, estimator) - entropy(joint, total, estimator)
 
+    def entropy(counts: Table) -> Floats:
+        cells = np.ascontiguousarray(counts).ravel()
+        occurring = np.flatnonzero(cells)  # few of a joint table, and the logarithms are most of the work
+        k = cells[occurring].astype(np.float64)
+        at = occurring // counts.shape[-1]
+        sums = np.bincount(at, k * np.log(k), minlength=max(1, cells.size // counts.shape[-1]))
+        return np.asarray(np.log(total) - sums.reshape(np.shape(total)) / total)
 
-def entropy(counts: Table, total: Table, estimator: Estimator = "plugin") -> Floats:
-    """Entropy in nats of counts (..., m) that sum to `total` (...)."""
-    if estimator == "grassberger":
-        values, places = np.unique(counts, return_inverse=True)
-        k = values[values > 0].astype(np.float64)
-        g = psi(k) + np.where(values[values > 0] % 2, -0.5, 0.5) * (psi((k + 1) / 2) - psi(k / 2))
-        terms = np.concatenate([np.zeros(values.size - k.size), k * g])[places].reshape(counts.shape)
-        return np.log(total) - terms.sum(axis=-1) / total
-    cells = np.ascontiguousarray(counts).ravel()
-    occurring = np.flatnonzero(cells)  # few of a joint table, and the logarithms are most of the work
-    k = cells[occurring].astype(np.float64)
-    rows = occurring // counts.shape[-1]
-    sums = np.bincount(rows, k * np.log(k), minlength=max(1, cells.size // counts.shape[-1]))
-    plugin = np.log(total) - sums.reshape(np.shape(total)) / total
-    return plugin + ((counts > 0).sum(axis=-1) - 1) / (2 * total) if estimator == "miller-madow" else plugin
+    return entropy(rows) + entropy(columns) - entropy(tables.reshape(*tables.shape[:-2], -1))
 
 
 def expected_information(counts: Table) -> float:
@@ -204,12 +191,7 @@ def jackknife_error(replicates: NDArray[Any]) -> Floats:
 
 
 def critical_value(n: int, confidence: float = 0.95) -> float:
-    """t such that the interval of n values is mean +- t * sd / sqrt(n): 12.7 at n = 2, 2.78 at n = 5; NaN for n < 2.
-
-    Raises ValueError unless 0 < confidence < 1.
-    """
-    if not 0.0 < confidence < 1.0:
-        raise ValueError(f"confidence: got {confidence}, give a number between 0 and 1, such as 0.95")
+    """t such that the interval of n values is mean +- t * sd / sqrt(n): 12.7 at n = 2, 2.78 at n = 5; NaN for n < 2."""
     return float(stdtrit(n - 1, 0.5 + confidence / 2)) if n > 1 else math.nan
 
 
@@ -316,7 +298,7 @@ def decay_curves(
                slowly decaying memory come out too high by more than their error, whatever the size of the corpus
                'jackknife': also less what remains beyond the floor, as the jackknife estimates it (`without_bias`).
                Not from the plug-in at once: with many rare symbols its bias does not fall as 1/n, that of the rest does
-               'plugin', 'miller-madow', 'grassberger': the entropies as they are (`mutual_information`)
+               'plugin': as it is (`mutual_information`)
     blocks     of the jackknife. They must be longer than the memory, for its errors to be honest and for the correction
                to be whole: memory that a block is short beside stays in the values
     threads    lags counted at the same time; the curves do not depend on it
@@ -354,7 +336,7 @@ def decay_curves(
         total = tables.sum(axis=0, dtype=np.int64)
         left = np.concatenate([total[None], total - tables])
         report(0.5 / lags.size)  # counting is the other half of the work
-        return mutual_information(left, estimator), correlation(tables, pool)
+        return mutual_information(left), correlation(tables, pool)
 
     estimates: list[tuple[Floats, Floats]] = []
     at_once = max(1, TABLE_BYTES // (blocks * symbols.size**2 * np.dtype(np.uint32).itemsize))

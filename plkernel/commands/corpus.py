@@ -4,11 +4,10 @@ import math
 from dataclasses import asdict
 from typing import Annotated
 
-import numpy as np
 import tyro
+from scipy.special import entr
 
 from plkernel.analysis.information.counts import histogram
-from plkernel.analysis.information.estimate import entropy
 from plkernel.common import cli
 from plkernel.common.files import unescape
 from plkernel.data import corpora
@@ -36,7 +35,7 @@ def corpus(
     """
     most = None if max_bytes is None else byte_count(str(max_bytes))
     loaded = corpora.load(name, max_bytes=most, separator=unescape(separator), column=column)
-    bits = float(entropy(histogram(loaded.bytes), np.array(loaded.size))) / math.log(2)
+    bits = float(entr(histogram(loaded.bytes) / loaded.size).sum()) / math.log(2)
     values = {**asdict(loaded), "unigram_entropy_bits_per_byte": bits}
     print("\n".join(f"{name.replace('_', ' '):<29}  {value}" for name, value in values.items()))
 

@@ -26,7 +26,6 @@ def fit(
     kernel: Summation = "coherent",
     lag: Lag = "state",
     max_lag: int = 512,
-    method: fits.Method | None = None,
     terms: int | None = None,
     gain: Gain = "none",
     nodes: Placement = "log-spaced",
@@ -51,10 +50,9 @@ def fit(
         kernel: coherent: the plain sum over channels; rms: for random signs of B and C, as at initialisation.
         lag: state: lag t is seen as a**t; distance: a**(t-1), which a prediction sees; bonus: a**(t-2), of an RWKV.
         max_lag: The target is fitted and scored on t = 1..max_lag.
-        method: nnls: the published fit, weights on 256 half-lives from 1 to 2048; minimax: K terms with the least
-            largest relative error over the real lags 1..max-lag, not the integers alone; least-squares. Left out,
-            minimax with --terms (least-squares for a target with errors), nnls otherwise.
-        terms: K, how many exponentials.
+        terms: K exponentials with the least largest relative error over the real lags 1..max-lag, not the integers
+            alone (minimax; least squares where the target has errors); without, the published fit, by non-negative
+            least squares on 256 half-lives from 1 to 2048.
         gain: What the recurrence multiplies its input by: none 1, ema 1-a, lru sqrt(1-a^2), clamp min(1, lambda).
         nodes: log-spaced or concentrated (published), gain-corrected, or fitted where the target is no power law;
             quantile: at the quantiles of the law's own measure; terms: shared out among the fitted exponentials.
@@ -70,7 +68,7 @@ def fit(
     check_design(max_lag, channels)  # before any node is placed
     wanted = _kernel(beta, corpus, target, kernel, lag, max_lag)
     law, shape = wanted.law, wanted.target
-    result = fits.fit(values=shape.raised(POWERS[kernel]), terms=terms, method=method)
+    result = fits.fit(values=shape.raised(POWERS[kernel]), terms=terms)
     placed, scores = fits.place_channels(
         channels, nodes, shape, law, gain, kernel, lag, terms=result.active, tempering=tempering, loss=loss
     )

@@ -1,4 +1,4 @@
-"""python -m plkernel.gallery: the memory kernel that each published initialisation really starts with."""
+"""python -m plkernel.gallery: the memory kernel that each published layer really starts with."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ HEADER = ["initialisation", "half-lives", "slope", "rms", "R1", "R*", "Elog", f"
 
 
 def gallery(beta: float = 1.15, max_lag: int = 2048, out: Path = Path("runs/out/gallery"), figure: bool = True) -> None:
-    """Hold the kernels of published initialisations against t**-beta; print the table, write gallery.json and a figure.
+    """Hold the kernels that published layers start with against t**-beta; table, gallery.json and a figure.
 
     A channel of decay a and input gain g holds the input of t steps ago with weight g a**t; a kernel is the sum over
     channels, rms the root of the sum of squares, as random signs give. Slopes are log-log, over lags 4..max_lag/4; R1,
@@ -25,15 +25,15 @@ def gallery(beta: float = 1.15, max_lag: int = 2048, out: Path = Path("runs/out/
         figure: Draw the figure.
     """
     check_folder(out, "out")
-    starts = initialisations(beta, max_lag)
-    entries = [profile(start, beta, max_lag) for start in starts]
-    (first, last), rows = slope_lags(max_lag), []
+    starts, (first, last) = initialisations(), slope_lags(max_lag)
+    entries, rows = [profile(start, beta, max_lag) for start in starts], []
     for start, entry in zip(starts, entries, strict=True):
         ends = dict.fromkeys(f"{value:.3g}" if value < 1000 else f"{value:.0f}" for value in start.half_lives)
-        figures = [f"{entry[name]:.2f}" for name in ("slope", "slope_rms")]
-        figures += [f"{entry['scores'][name]:.3f}" for name in ("r1", "r_star")]
-        figures += [f"{entry['scores']['e_log']:.2f}", f"{entry['memory']:.0f}"]
-        rows.append([start.name, "..".join(ends), *figures, start.origin["paper"]])
+        told = f"{entry['slope']:.2f} {entry['slope_rms']:.2f}".split()
+        told += "{r1:.3f} {r_star:.3f} {e_log:.2f}".format(**entry["scores"]).split()
+        rows.append(
+            [start.name, "..".join(ends), *told, f"{entry['memory']:.0f}", start.origin["source"].split(";")[0]]
+        )
     title = f"kernels at the start against t**-{beta:g} on t = 1..{max_lag}, slopes on lags {first:g}..{last:g}"
     title += f"; t**-{beta:g} itself falls to {LEFT:.0%} at lag {LEFT ** (-1 / beta):.0f}"
     note = f"{AT_MOST}: delta rules also forget by erasing what they overwrite; half-lives are upper bounds"

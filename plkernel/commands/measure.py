@@ -43,7 +43,7 @@ def measure(
     Args:
         names: Corpora: stdlib, bible:en, synthetic:beta=1.0, hf:NAME, a file or folder (see plkernel.corpus).
         estimator: jackknife: plug-in less what the shuffled corpus shows and the jackknife finds beyond that; shuffle:
-            less the first alone; plugin, miller-madow and grassberger depend on the size of the corpus.
+            less the first alone; plugin depends on the size of the corpus.
         lags: First and last lag of the stated range.
         max_lag: Longest lag measured.
         blocks: Blocks of the jackknife.

@@ -134,14 +134,14 @@ def test_nnls_is_optimal() -> None:
     assert gradient.max() > 1e-4
 
 
-@pytest.mark.parametrize("options", [{"method": "least-squares", "terms": 2}, {"method": "nnls"}], ids=str)
-def test_errors_of_the_target_are_weights(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("terms", [2, None])
+def test_errors_of_the_target_are_weights(terms: int | None) -> None:
     """Three wrong values with errors of 100 % hardly move a fit that they ruin when all lags count alike."""
     truth = (0.8 * np.exp(-T / 2) + 0.2 * np.exp(-T / 40))[:60]
     wrong = truth * np.where(np.isin(T[:60], [10, 20, 30]), 2.0, 1.0)
     errors = np.where(wrong == truth, 1e-3, 1.0)
-    weighted, alike = (fit(values=lag_target(T[:60], wrong, e), **options).optimal for e in (errors, None))
-    assert largest(weighted, array_target(truth)) < (1e-4 if options["method"] != "nnls" else 0.01)
+    weighted, alike = (fit(values=lag_target(T[:60], wrong, e), terms=terms).optimal for e in (errors, None))
+    assert largest(weighted, array_target(truth)) < (1e-4 if terms else 0.01)
     assert largest(alike, array_target(truth)) > 0.03
 
 
@@ -156,23 +156,13 @@ def test_noise_supports_few_terms_and_more_are_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "prony"}, "method 'prony': must be one of minimax, least-squares"),
-        ({"method": "minimax"}, "method 'minimax' places half-lives of its own: give terms"),
-        ({"terms": 3, "half_lives": [1, 2]}, "method 'minimax' places half-lives of its own: give terms and leave out"),
-        ({"method": "nnls", "terms": 3}, "method 'nnls' chooses its terms from the half-lives: leave out terms"),
-        ({"half_lives": [1, -2]}, "half_lives must be positive and finite"),
-        ({"half_lives": []}, "half_lives must be positive and finite, one or more"),
-        ({"half_lives": [1e-6]}, "no node helps"),
         ({"beta": 1.0, "values": [3, 2, 1]}, "values are the kernel at their own lags: leave out beta"),
         ({"values": [3, 2, 1], "max_lag": 3}, "values are the kernel at their own lags: leave out beta"),
+        ({"values": lag_target([1e8, 2e8, 3e8], [3, 2, 1])}, "values: every half-life up to 2048 is too short"),
         ({"max_lag": 1_000_000}, "max_lag 1000000 times 256 nodes"),
         ({"terms": 0}, "terms must be at least 1, got 0"),
         ({"terms": 40}, "terms 40: t**-1.15 supports at most 19"),
         ({"values": 1 / T[:20], "terms": 10}, "array up to lag 20 supports at most 9, half its 20 lags"),
-        (
-            {"values": lag_target([1, 2, 3], [3, 2, 1], [0.1, 0.1, 0.1]), "terms": 1, "method": "minimax"},
-            "values has errors, and its noise would be followed",
-        ),
     ],
     ids=str,
 )

@@ -39,7 +39,6 @@ from plkernel.analysis.nodes import (
     scaled_to,
     shaped,
     smooth_nodes,
-    target_scores,
     term_nodes,
 )
 from plkernel.models.init.power_law import decays_
@@ -100,7 +99,7 @@ def prints(value: float, text: str) -> bool:
 def test_published_conditions_have_the_known_kernel(condition: tuple[Any, Any, Any]) -> None:
     placement, projection, gain = condition
     nodes = place(256, placement=placement, projection=projection, gain=gain)
-    scores = node_scores(nodes, Aim(BETA), 512)
+    scores = node_scores(nodes, power_law_target(BETA, 512))
     slope = -kernel_exponent(nodes, first=4, last=128)
     assert all(map(prints, (scores.r1, scores.r_star, slope), CONDITIONS[condition]))
     known = RANDOM.get(condition[:2], {}).get(gain)
@@ -112,7 +111,10 @@ def test_published_conditions_have_the_known_kernel(condition: tuple[Any, Any, A
 def test_error_and_range_of_quantile_nodes(gain: Any) -> None:
     for tempering, known in QUANTILE[gain].items():
         nodes = place(256, placement="quantile", gain=gain, tempering=tempering)
-        figures = (node_scores(nodes, Aim(BETA), 2048).e_log, max(nodes.projection) / min(nodes.projection))
+        figures = (
+            node_scores(nodes, power_law_target(BETA, 2048)).e_log,
+            max(nodes.projection) / min(nodes.projection),
+        )
         assert all(map(prints, figures, known)), tempering
         assert np.mean(nodes.projection) == pytest.approx(1)
 
@@ -260,9 +262,8 @@ def test_a_smooth_fit_of_a_power_law_is_as_good_as_the_closed_form(
 ) -> None:
     law, aim = power_law_target(1.15, 512), Aim(1.15, "information", kernel, lag)
     fitted = smooth_nodes(rates, law, "ema", kernel, lag)
-    assert target_scores(fitted, law, kernel, lag) == node_scores(fitted, aim, 512)
-    corrected = node_scores(shaped(rates, "gain-corrected", "ema", aim), aim, 512)
-    assert node_scores(fitted, aim, 512).e_log < max(0.02, corrected.e_log)
+    corrected = node_scores(shaped(rates, "gain-corrected", "ema", aim), law, kernel, lag)
+    assert node_scores(fitted, law, kernel, lag).e_log < max(0.02, corrected.e_log)
     assert min(fitted.projection) > 0
     assert np.mean(fitted.projection) == pytest.approx(1)
 
@@ -274,8 +275,8 @@ def test_other_shapes_are_followed_and_noise_is_not(lag: Lag) -> None:
     noisy = np.exp(0.05 * np.random.default_rng(0).standard_normal(512))
     measured = lag_target(t, broken.value(t) * noisy, np.full(512, 0.05))
     for target in (broken, array_target(np.exp(-(t**0.3))), measured):
-        assert target_scores(smooth_nodes(WIDE, target, "lru", *read), target, *read).r_star > 0.99
-    assert target_scores(smooth_nodes(WIDE, measured, "lru", *read), broken, *read).r_star > 0.999
+        assert node_scores(smooth_nodes(WIDE, target, "lru", *read), target, *read).r_star > 0.99
+    assert node_scores(smooth_nodes(WIDE, measured, "lru", *read), broken, *read).r_star > 0.999
     steep, slow = array_target(np.exp(-5.0 * np.arange(1, 60))), half_lives_of("log-spaced", 16, 500.0, 2000.0)
     with pytest.raises(ValueError, match=r"cannot follow array: use nodes 'terms'"):
         smooth_nodes(np.log(2) / slow, steep, "none", "coherent", "state")
